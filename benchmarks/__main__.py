@@ -1,0 +1,52 @@
+"""`python -m benchmarks [NAME …]`: one JSON object per line. PEERS=1 measures Inspect in the same run."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from benchmarks import commands, null_trials, sandboxed
+
+Rows = Iterator[dict[str, Any]]
+
+
+def peers() -> dict[str, float]:
+    """Inspect's numbers, when asked for."""
+    if os.environ.get("PEERS") != "1":
+        return {}
+    from benchmarks.peers import inspect_peer
+
+    return {
+        "trivial": inspect_peer.marginal_rate("trivial", 200, 1000)[0],
+        "sandbox": inspect_peer.marginal_rate("sandbox", 100, 400)[0],
+        "sleepy": inspect_peer.measure("sleepy", 2000).wall_s,
+    }
+
+
+def main(names: list[str]) -> int:
+    """Measure what was named, or everything."""
+    found = peers()
+    suites: dict[str, Callable[[], Rows]] = {
+        "version": commands.version,
+        "first_trial": commands.first_trial,
+        "null": lambda: null_trials.measure(found.get("trivial")),
+        "waits": lambda: null_trials.waits(found.get("sleepy")),
+        "utilisation": null_trials.utilisation,
+        "sandboxed": lambda: sandboxed.measure(found.get("sandbox")),
+        "large_store": commands.large_store,
+    }
+    unknown = [name for name in names if name not in suites]
+    if unknown:
+        print(f"no benchmark {unknown[0]!r}; there are {', '.join(suites)}", file=sys.stderr)
+        return 2
+    for name in names or suites:
+        for row in suites[name]():
+            print(json.dumps(row), flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,291 @@
+"""Runs every suite and check there is, and says of each: passed, failed, or skipped and why.
+
+    python scripts/test_suites.py               all
+    python scripts/test_suites.py lint package  these
+    python scripts/test_suites.py --list        their names
+
+Light suites run two at a time, heavy ones alone. Output is kept under .cache/suites/.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+import zipfile
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+LOGS = ROOT / ".cache" / "suites"
+PYTHON = sys.executable
+BIN = Path(PYTHON).parent
+OTHER_PYTHONS = ("3.12", "3.13")
+QUICKSTART_TASKS = 12
+
+
+class SuiteFailed(Exception):
+    """A command of the suite failed, or what it made is not right."""
+
+
+class SuiteSkipped(Exception):
+    """The suite cannot run here; the message says why."""
+
+
+class Log:
+    """Where a suite's commands write, and how it runs them."""
+
+    def __init__(self, name: str) -> None:
+        self.path = LOGS / f"{name}.log"
+        self.path.write_text("")
+
+    def run(self, *command: str | Path, env: dict[str, str] | None = None) -> str:
+        """Run one command from the root of the tree; a non-zero exit fails the suite."""
+        argv = [str(word) for word in command]
+        done = subprocess.run(
+            argv,
+            cwd=ROOT,
+            env={**os.environ, **(env or {})},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+        )
+        with self.path.open("a") as sink:
+            sink.write(f"$ {' '.join(argv)}\n{done.stdout}\n")
+        if done.returncode:
+            raise SuiteFailed(f"{Path(argv[0]).name} exited with {done.returncode}")
+        return done.stdout
+
+    def pytest(self, *arguments: str, env: dict[str, str] | None = None) -> None:
+        """Run tests; a suite in which all were skipped is itself skipped."""
+        output = self.run(PYTHON, "-m", "pytest", *arguments, env=env)
+        check_not_all_skipped(output)
+
+
+@dataclass(frozen=True, slots=True)
+class Suite:
+    """A name, what it does, and whether it needs the machine to itself."""
+
+    name: str
+    body: Callable[[Log], None]
+    alone: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """How one suite ended."""
+
+    suite: Suite
+    verdict: str
+    detail: str
+    seconds: float
+
+
+def check_not_all_skipped(output: str) -> None:
+    last = next((line for line in reversed(output.splitlines()) if re.search(r"\bin [\d.]+s", line)), "")
+    if "skipped" in last and "passed" not in last:
+        reasons = re.findall(r"^SKIPPED \[\d+\] \S+ (.*)$", output, re.MULTILINE)
+        raise SuiteSkipped(reasons[0] if reasons else "every test was skipped")
+
+
+def lint(log: Log) -> None:
+    log.run(BIN / "ruff", "check", ".")
+    log.run(BIN / "ruff", "format", "--check", ".")
+
+
+def typecheck(log: Log) -> None:
+    log.run(BIN / "mypy")
+
+
+def layers(log: Log) -> None:
+    log.run(BIN / "lint-imports", "--no-cache")
+
+
+def docs(log: Log) -> None:
+    for generator in sorted((ROOT / "scripts").glob("generate_*.py")):
+        log.run(PYTHON, generator, "--check")
+    log.run(PYTHON, ROOT / "scripts" / "check_links.py")
+
+
+def package(log: Log) -> None:
+    """Build the wheel, install it the way pipx would, and use it where the source tree is not."""
+    with tempfile.TemporaryDirectory(prefix="valkyrie-package-") as folder:
+        scratch = Path(folder)
+        log.run(PYTHON, "-m", "hatchling", "build", "-t", "wheel", "-d", scratch / "dist")
+        (wheel,) = (scratch / "dist").glob("*.whl")
+        check_wheel(wheel)
+        venv = scratch / "venv"
+        log.run(PYTHON, "-m", "venv", venv)
+        pip = (venv / "bin" / "python", "-m", "pip", "install", "-q")
+        log.run(*pip, "--require-hashes", "-r", ROOT / "requirements" / "base.txt")
+        log.run(*pip, "--no-deps", wheel)
+        check_installed(log, venv / "bin", scratch)
+
+
+def check_wheel(wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        names = archive.namelist()
+    tasks = [n for n in names if n.endswith("/task.toml") and "/quickstart/" in n]
+    if len(tasks) != QUICKSTART_TASKS:
+        raise SuiteFailed(f"{len(tasks)} quickstart tasks in the wheel, not {QUICKSTART_TASKS}")
+    for wanted in ("valkyrie/py.typed", "sandboxes/py.typed"):
+        if wanted not in names:
+            raise SuiteFailed(f"{wanted} is not in the wheel")
+    if not any(n.endswith("licenses/LICENSE") for n in names):
+        raise SuiteFailed("the licence is not in the wheel")
+    if stray := [n for n in names if n.startswith("tests/") or "__pycache__" in n]:
+        raise SuiteFailed(f"stray files in the wheel: {stray[:3]}")
+
+
+def check_installed(log: Log, bin_folder: Path, scratch: Path) -> None:
+    env = {
+        "PYTHONPATH": "",
+        "VALKYRIE_HOME": str(scratch / "home"),
+        "VALKYRIE_CONFIG_PATH": str(scratch / "config.yaml"),
+    }
+    for program in ("valkyrie", "valk"):
+        if "0." not in log.run(bin_folder / program, "--version", env=env):
+            raise SuiteFailed(f"{program} --version printed no version")
+        for shell in ("bash", "zsh", "fish"):
+            variable = f"_{program.upper()}_COMPLETE"
+            script = log.run(bin_folder / program, env={**env, variable: f"{shell}_source"})
+            if variable not in script:
+                raise SuiteFailed(f"no {shell} completion for {program}")
+    log.run(bin_folder / "valk", "benchmark", "tasks", "quickstart", env=env)
+
+
+def unprivileged(log: Log) -> None:
+    """What an ordinary user without subordinate ids gets: the sandbox contract, as `nobody`."""
+    if os.geteuid() != 0:
+        raise SuiteSkipped("not root: `make test` ran these tests as an ordinary user already")
+    for program in ("unshare", "setpriv"):
+        if not shutil.which(program):
+            raise SuiteSkipped(f"{program} is not installed")
+    output = log.run(
+        *(ROOT / "scripts" / "as-ordinary-user", PYTHON, "-m", "pytest", "tests/contract"),
+        *("-p", "no:cacheprovider", "-p", "no:xdist", "-m", "not root"),
+    )
+    check_not_all_skipped(output)
+
+
+def other_python(version: str) -> Callable[[Log], None]:
+    def body(log: Log) -> None:
+        """Unit tests and the demo on another interpreter."""
+        python = find_python(version)
+        if python is None:
+            raise SuiteSkipped(f"no Python {version} on PATH or in pyenv")
+        venv = ROOT / ".cache" / "venvs" / version
+        log.run(ROOT / "scripts" / "make-venv", "dev", env={"VENV": str(venv), "PYTHON": str(python)})
+        log.run(
+            venv / "bin" / "python", "-m", "pytest", "tests/unit", "-m", "not slow", "-p", "no:cacheprovider"
+        )
+        with tempfile.TemporaryDirectory(prefix="valkyrie-demo-") as home:
+            env = {"VALKYRIE_HOME": home, "VALKYRIE_CONFIG_PATH": f"{home}/config.yaml"}
+            log.run(venv / "bin" / "valkyrie", "demo", env=env)
+
+    return body
+
+
+def find_python(version: str) -> Path | None:
+    places: list[Path] = sorted(Path.home().glob(f".pyenv/versions/{version}.*/bin/python"))
+    if found := shutil.which(f"python{version}"):
+        places.append(Path(found))
+    for python in reversed(places):
+        answer = subprocess.run(
+            [python, "-c", "import sys; print('%d.%d' % sys.version_info[:2])"], capture_output=True
+        )
+        if answer.stdout.decode().strip() == version:
+            return python
+    return None
+
+
+def crash(log: Log) -> None:
+    rounds = os.environ.get("CRASH_ROUNDS", "50")
+    log.pytest("tests/crash", "-p", "no:xdist", "--timeout", "0", env={"CRASH_ROUNDS": rounds})
+
+
+def slow_tests(folder: str) -> Callable[[Log], None]:
+    def body(log: Log) -> None:
+        log.pytest(f"tests/{folder}", "-m", "slow", "-p", "no:xdist", "--timeout", "1800")
+
+    return body
+
+
+def folders_with_slow_tests() -> list[str]:
+    """Test folders that hold tests marked slow; the crash suite is listed by itself."""
+    collect = [PYTHON, "-m", "pytest", "--collect-only", "-q", "-m", "slow", "-p", "no:cacheprovider"]
+    done = subprocess.run(collect, cwd=ROOT, capture_output=True, text=True)
+    found = set(re.findall(r"^tests/(\w+)/", done.stdout, re.MULTILINE))
+    return sorted(found - {"crash"})
+
+
+def all_suites() -> list[Suite]:
+    """Every suite of this tree, light ones first."""
+    suites = [
+        Suite("lint", lint),
+        Suite("typecheck", typecheck),
+        Suite("layers", layers),
+        Suite("docs", docs),
+        Suite("package", package),
+        *(Suite(f"python-{version}", other_python(version)) for version in OTHER_PYTHONS),
+        Suite("unprivileged", unprivileged, alone=True),
+        *(Suite(f"slow-{folder}", slow_tests(folder), alone=True) for folder in folders_with_slow_tests()),
+    ]
+    if list((ROOT / "tests" / "crash").glob("test_*.py")):
+        suites.append(Suite("crash", crash, alone=True))
+    return suites
+
+
+def run_one(suite: Suite) -> Report:
+    start = time.monotonic()
+    log = Log(suite.name)
+    try:
+        suite.body(log)
+        verdict, detail = "passed", ""
+    except SuiteSkipped as skipped:
+        verdict, detail = "skipped", str(skipped)
+    except SuiteFailed as failed:
+        verdict, detail = "failed", f"{failed}; see {log.path.relative_to(ROOT)}"
+    report = Report(suite, verdict, detail, time.monotonic() - start)
+    print(describe(report), flush=True)
+    return report
+
+
+def describe(report: Report) -> str:
+    detail = f" ({report.detail})" if report.detail else ""
+    return f"{report.suite.name:<18} {report.verdict}{detail} {report.seconds:.1f} s"
+
+
+def run_all(suites: Iterable[Suite]) -> list[Report]:
+    chosen = list(suites)
+    with ThreadPoolExecutor(max_workers=2) as pool:
+        reports = list(pool.map(run_one, [suite for suite in chosen if not suite.alone]))
+    return reports + [run_one(suite) for suite in chosen if suite.alone]
+
+
+def main(argv: Sequence[str]) -> int:
+    LOGS.mkdir(parents=True, exist_ok=True)
+    suites = all_suites()
+    if "--list" in argv:
+        print("\n".join(suite.name for suite in suites))
+        return 0
+    if unknown := set(argv) - {suite.name for suite in suites}:
+        print(f"no such suite: {', '.join(sorted(unknown))}; see --list", file=sys.stderr)
+        return 2
+    reports = run_all(suite for suite in suites if not argv or suite.name in argv)
+    counts = Counter(report.verdict for report in reports)
+    print(", ".join(f"{counts[verdict]} {verdict}" for verdict in ("passed", "failed", "skipped")))
+    return 1 if counts["failed"] else 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(sys.argv[1:]))

@@ -1,0 +1,43 @@
+"""What can go wrong with a sandbox. One root, `SandboxError`."""
+
+from __future__ import annotations
+
+
+class SandboxError(Exception):
+    """Something about a sandbox failed; the message says what, and what to do."""
+
+
+class SandboxNotFoundError(SandboxError):
+    """The sandbox is gone: never made, deleted, or lost with its host."""
+
+
+class SandboxConnectionError(SandboxError):
+    """The sandbox may live, but its provider cannot be reached right now."""
+
+
+class SandboxCommandError(SandboxError):
+    """A streamed command ended with a non-zero exit code."""
+
+    def __init__(self, message: str, exit_code: int = 1) -> None:
+        super().__init__(message)
+        self.exit_code = exit_code
+
+
+class SandboxUnsupportedError(SandboxError):
+    """This provider, on this machine, cannot give what was asked; the message names the way out."""
+
+
+class SandboxCapacityError(SandboxError):
+    """The provider has no room now; trying later may work."""
+
+    def __init__(self, message: str, retry_after: float | None = None) -> None:
+        super().__init__(message)
+        self.retry_after = retry_after
+
+
+class SandboxFileNotFoundError(SandboxError, FileNotFoundError):
+    """No regular file (or folder) at that path inside the sandbox."""
+
+
+class MissingSandboxConfigError(ValueError):
+    """A provider was asked for without the settings it needs."""

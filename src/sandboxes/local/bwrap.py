@@ -1,0 +1,94 @@
+"""The bubblewrap command line of a sandbox."""
+
+from __future__ import annotations
+
+import os
+
+from sandboxes.local import layout, pid1
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+INFO_FD = 5
+
+_RUN_MB = 64
+_SHM_MB = 256
+_MB = 1 << 20
+
+_KERNEL_SWITCHES = ("sys", "sysrq-trigger", "irq", "bus", "fs", "acpi", "scsi", "asound")
+"""Parts of /proc the machine's root may write to."""
+_KERNEL_SECRETS = ("kcore", "keys", "key-users", "kpagecount", "kpageflags", "kpagecgroup", "timer_list")
+
+_ISOLATION = (
+    *("--unshare-pid", "--unshare-ipc", "--unshare-uts", "--unshare-net", "--unshare-cgroup-try"),
+    *("--hostname", layout.HOSTNAME),
+)
+
+
+def _devices(shm_mb: int) -> list[str]:
+    # /dev itself is a file system without a size: read-only closes that hole in the quota, and the
+    # devices, /dev/pts and /dev/shm are mounts of their own which stay as they are.
+    return [
+        *("--dev", "/dev", "--proc", "/proc"),
+        *("--size", str(_RUN_MB * _MB), "--tmpfs", "/run"),
+        *("--perms", "1777", "--size", str(shm_mb * _MB), "--tmpfs", "/dev/shm"),
+        *("--remount-ro", "/dev"),
+    ]
+
+
+def _ending(program_fd: int | None) -> list[str]:
+    return [
+        *("--clearenv", "--cap-drop", "ALL", "--new-session", "--as-pid-1", "--die-with-parent"),
+        *("--chdir", "/", "--info-fd", str(INFO_FD), "--", *pid1.argv(program_fd)),
+    ]
+
+
+def over_root(merged: str, program_fd: int | None, *, user_namespace: bool, memory_mb: int | None) -> list[str]:
+    """Arguments for a sandbox whose root is the folder `merged`, started with the machine's or a
+    user namespace's root rights."""
+    argv = ["bwrap", "--bind", merged, "/", *_devices(_shm_size(memory_mb)), *_ISOLATION]
+    if not user_namespace:
+        argv += _closed_kernel()
+    return argv + _ending(program_fd)
+
+
+def _closed_kernel() -> list[str]:
+    argv: list[str] = []
+    for name in _KERNEL_SWITCHES:
+        if os.path.exists(f"/proc/{name}"):
+            argv += ["--ro-bind", f"/proc/{name}", f"/proc/{name}"]
+    for name in _KERNEL_SECRETS:
+        if os.path.exists(f"/proc/{name}"):
+            argv += ["--ro-bind", "/dev/null", f"/proc/{name}"]
+    return argv
+
+
+def rootless(
+    etc: Sequence[tuple[str, str]], program_fd: int | None, *, disk_mb: int, memory_mb: int | None
+) -> list[str]:
+    """Arguments for an ordinary user's sandbox: the host's system read-only, the rest private.
+
+    One file system of `disk_mb` is the root; folders made on it share that quota.
+    """
+    argv = ["bwrap", "--unshare-user", "--uid", "0", "--gid", "0", "--disable-userns"]
+    argv += ["--size", str(disk_mb * _MB), "--tmpfs", "/"]
+    for name in layout.SYSTEM_TREES:
+        origin = f"/{name}"
+        if os.path.islink(origin):
+            argv += ["--symlink", os.readlink(origin), origin]
+        elif os.path.isdir(origin):
+            argv += ["--ro-bind", origin, origin]
+    argv += ["--size", str(disk_mb * _MB), "--tmpfs", "/usr/local"]
+    for source, target in etc:
+        argv += ["--ro-bind", source, target]
+    for name in layout.PRIVATE_FOLDERS:
+        argv += ["--dir", f"/{name}"]
+    argv += ["--perms", "0700", "--dir", "/root", "--dir", "/sys", "--dir", "/var/log"]
+    argv += ["--perms", "1777", "--dir", "/tmp", "--perms", "1777", "--dir", "/var/tmp"]
+    argv += ["--symlink", "/run", "/var/run"]
+    return [*argv, *_devices(_shm_size(memory_mb)), *_ISOLATION, *_ending(program_fd)]
+
+
+def _shm_size(memory_mb: int | None) -> int:
+    return _SHM_MB if memory_mb is None else max(1, min(_SHM_MB, memory_mb // 2))

@@ -1,0 +1,60 @@
+"""Cgroups as the keeper needs them: joining and removing, by folders opened before it hides the host's mounts.
+
+Making them, with their limits, is the engine's part (`sandboxes.cgroups`).
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+
+_PATIENCE_SECONDS = 10.0
+_PAUSE_MS = 2
+
+
+class Groups:
+    """The folders in which the engine makes cgroups."""
+
+    def __init__(self, parents: list[str]) -> None:
+        self._parents = {path: os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC) for path in parents}
+
+    def join(self, group: str) -> None:
+        """Put this process into a group."""
+        fd = self._open(group, os.O_WRONLY)
+        try:
+            os.write(fd, b"0")
+        finally:
+            os.close(fd)
+
+    def remove(self, group: str) -> None:
+        """Remove a group, and kill what is still in it; one that is gone is fine."""
+        parent, _, name = group.rpartition("/")
+        poller = select.poll()
+        for _ in range(int(_PATIENCE_SECONDS * 1000 / _PAUSE_MS)):
+            try:
+                os.rmdir(name, dir_fd=self._parents[parent])
+            except FileNotFoundError:
+                return
+            except OSError:
+                self._kill(group)
+                poller.poll(_PAUSE_MS)
+            else:
+                return
+
+    def _kill(self, group: str) -> None:
+        try:
+            fd = self._open(group, os.O_RDONLY)
+        except FileNotFoundError:
+            return
+        with open(fd) as file:
+            pids = [int(pid) for pid in file.read().split()]
+        for pid in pids:
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except ProcessLookupError:
+                pass
+
+    def _open(self, group: str, flags: int) -> int:
+        parent, _, name = group.rpartition("/")
+        return os.open(f"{name}/cgroup.procs", flags | os.O_CLOEXEC, dir_fd=self._parents[parent])

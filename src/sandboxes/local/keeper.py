@@ -1,0 +1,218 @@
+"""The keeper: one small process per provider that owns the mounts and forks a warden per sandbox.
+
+It is a fresh program with a clean environment. When the engine goes, even by kill -9, its socket ends
+and the keeper ends every sandbox before it leaves.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import select
+import signal
+import socket
+import sys
+
+from sandboxes.local import ground, mounts, privileges, seccomp, warden, wire
+from sandboxes.local.groups import Groups
+
+_PATIENCE_SECONDS = 10.0
+
+
+class Keeper:
+    """Serves one engine over one socket."""
+
+    def __init__(self, engine: socket.socket, base: ground.Ground, state_fd: int, groups: Groups) -> None:
+        self._engine = engine
+        self._base = base
+        self._state_fd = state_fd
+        self._groups = groups
+        self._wardens: dict[int, wire.Message] = {}
+        self._killers: dict[int, int] = {}
+        self._wake_read, self._wake_write = os.pipe()
+        os.set_blocking(self._wake_read, False)
+        os.set_blocking(self._wake_write, False)
+
+    def run(self) -> None:
+        """Serve until the engine hangs up, then end everything."""
+        signal.signal(signal.SIGCHLD, _ignore)
+        signal.set_wakeup_fd(self._wake_write, warn_on_full_buffer=False)
+        inbox = wire.Inbox(self._engine)
+        poller = select.poll()
+        poller.register(self._engine, select.POLLIN)
+        poller.register(self._wake_read, select.POLLIN)
+        while not inbox.ended:
+            for fd, _ in poller.poll():
+                if fd == self._wake_read:
+                    os.read(fd, 4096)
+                    self._reap()
+                    continue
+                for message, fds in inbox.receive():
+                    self._obey(message, fds)
+        self._end_all()
+
+    def _obey(self, message: wire.Message, fds: list[int]) -> None:
+        operation = message["op"]
+        if operation == "create":
+            self._create(message, fds[0])
+        elif operation == "kill_all":
+            self._kill_all(message, fds[0])
+        elif operation == "end":
+            for pid, spec in self._wardens.items():
+                if spec["id"] == message["id"]:
+                    os.kill(pid, signal.SIGKILL)
+
+    def _create(self, spec: wire.Message, channel_fd: int) -> None:
+        with socket.socket(fileno=channel_fd) as channel:
+            try:
+                if self._base.mode != ground.ROOTLESS:
+                    self._base.layer(spec["rootfs"])
+                pid = os.fork()
+            except OSError as error:
+                wire.send(channel, {"event": "failed", "error": str(error)})
+                self._clear(spec)
+                return
+            if pid == 0:
+                self._forget_self()
+                warden.serve(self._base, spec, channel, self._state_fd, self._groups)
+        self._wardens[pid] = spec
+
+    def _forget_self(self) -> None:
+        signal.set_wakeup_fd(-1)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        self._engine.close()
+        os.close(self._wake_read)
+        os.close(self._wake_write)
+
+    def _kill_all(self, message: wire.Message, first_pidfd: int) -> None:
+        """Kill everything in a sandbox but its first process, in one system call no fork can outrun.
+
+        Only a process of the namespace can say "all of you"; ours is forked from here, outside the
+        sandbox's cgroup, so a sandbox full to its pids limit cannot keep it out.
+        """
+        helper = os.fork()
+        if helper == 0:
+            self._forget_self()
+            _kill_everyone(first_pidfd, self._base)
+        os.close(first_pidfd)
+        self._killers[helper] = message["n"]
+
+    def _reap(self) -> None:
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return
+            if pid == 0:
+                return
+            if pid in self._killers:
+                code = os.waitstatus_to_exitcode(status)
+                wire.send(self._engine, {"event": "killed", "n": self._killers.pop(pid), "code": code})
+            elif pid in self._wardens:
+                spec = self._wardens.pop(pid)
+                if status != 0:
+                    self._kill_orphans()
+                self._clear(spec)
+
+    def _clear(self, spec: wire.Message) -> None:
+        """A sandbox and its warden are gone: so goes what is left of it outside."""
+        for group in spec["groups"]:
+            self._groups.remove(group)
+        try:
+            os.unlink(spec["record_name"], dir_fd=self._state_fd)
+        except FileNotFoundError:
+            pass  # it failed before it was written
+        self._tell_gone(spec)
+
+    def _tell_gone(self, spec: wire.Message) -> None:
+        try:
+            wire.send(self._engine, {"event": "gone", "id": spec["id"]})
+        except BrokenPipeError:
+            pass  # the engine left; the loop sees it next
+
+    def _kill_orphans(self) -> None:
+        """A warden that was killed leaves its bubblewrap to us, and that its first process."""
+        own = {*self._wardens, *self._killers}
+        while orphans := [pid for pid in _children() if pid not in own]:
+            for pid in orphans:
+                os.kill(pid, signal.SIGKILL)
+                os.waitpid(pid, 0)
+
+    def _end_all(self) -> None:
+        # Each warden's own channel ended too, and it is ending its sandbox; this is for those that hang.
+        for pid in self._wardens:
+            os.kill(pid, signal.SIGKILL)
+        while self._wardens:
+            pid, _ = os.waitpid(-1, 0)
+            if pid in self._wardens:
+                spec = self._wardens.pop(pid)
+                self._kill_orphans()
+                self._clear(spec)
+
+
+def _ignore(_number: int, _frame: object) -> None:
+    """A handler must exist for the wake-up descriptor to be written."""
+
+
+def _children() -> list[int]:
+    with open(f"/proc/self/task/{os.getpid()}/children") as file:
+        return [int(pid) for pid in file.read().split()]
+
+
+def _kill_everyone(first_pidfd: int, base: ground.Ground) -> None:
+    code = 1
+    try:
+        flags = mounts.CLONE_NEWPID
+        if base.mode != ground.PLAIN:
+            flags |= mounts.CLONE_NEWUSER
+        mounts.setns(first_pidfd, flags)
+        pid = os.fork()
+        if pid == 0:
+            _strike()
+        _, status = os.waitpid(pid, 0)
+        code = os.waitstatus_to_exitcode(status)
+    finally:
+        os._exit(code & 0xFF)
+
+
+def _strike() -> None:
+    code = 1
+    try:
+        poller = select.poll()
+        for _ in range(int(_PATIENCE_SECONDS * 500)):
+            try:
+                os.kill(-1, signal.SIGKILL)
+            except ProcessLookupError:
+                code = 0
+                break
+            poller.poll(2)
+    finally:
+        os._exit(code)
+
+
+def main() -> None:
+    """Entry: the engine's socket is descriptor 3; arguments: mode, state folder, folders of cgroups."""
+    mode, state_dir, *group_parents = sys.argv[1:]
+    engine = socket.socket(fileno=3)
+    engine.set_inheritable(False)
+    privileges.hide_memory()
+    privileges.adopt_orphans()
+    state_fd = os.open(state_dir, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        groups = Groups(group_parents)
+        base = ground.prepare(mode)
+        if mode != ground.ROOTLESS:
+            seccomp.install(mounting=True)
+    except OSError as error:
+        wire.send(engine, {"event": "failed", "error": str(error)})
+        return
+    userns = [] if base.userns_fd is None else [base.userns_fd]
+    wire.send(engine, {"event": "hello", "owner": base.owner}, userns)
+    gc.collect()
+    gc.freeze()
+    gc.disable()
+    Keeper(engine, base, state_fd, groups).run()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,163 @@
+"""The engine's side of the keeper: starting it, asking it, and noticing its end."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import TypeVar
+
+from sandboxes.cgroups import CgroupSupport
+from sandboxes.errors import SandboxError
+from sandboxes.local import wire
+from sandboxes.local.channel import Channel
+
+_T = TypeVar("_T")
+
+_START_SECONDS = 30.0
+_END_SECONDS = 30.0
+_SOURCE_ROOT = str(Path(__file__).resolve().parents[2])
+_BOOT = "import sys; sys.path.append(sys.argv.pop(1)); from sandboxes.local.keeper import main; main()"
+
+
+class KeeperLink:
+    """A running keeper."""
+
+    def __init__(self, process: subprocess.Popen[bytes], sock: socket.socket) -> None:
+        self._process = process
+        self._loop = asyncio.get_running_loop()
+        self._hello: asyncio.Future[wire.Message] = self._loop.create_future()
+        self._gone: dict[str, asyncio.Future[None]] = {}
+        self._kills: dict[int, asyncio.Future[int]] = {}
+        self._count = 0
+        self.userns_fd: int | None = None
+        self.mode = ""
+        self.owner = 0
+        self._channel = Channel(sock, self._receive, self._ended)
+
+    @classmethod
+    async def start(cls, mode: str, state_dir: Path, support: CgroupSupport) -> KeeperLink:
+        """Start a keeper and wait until it is ready."""
+        ours, theirs = socket.socketpair()
+        try:
+            process = await asyncio.to_thread(_launch, theirs, mode, state_dir, support)
+        except BaseException:
+            ours.close()
+            raise
+        finally:
+            theirs.close()
+        link = cls(process, ours)
+        try:
+            async with asyncio.timeout(_START_SECONDS):
+                hello = await link._hello
+        except BaseException:
+            await link.close()
+            raise
+        link.owner = hello["owner"]
+        link.mode = mode
+        return link
+
+    @property
+    def alive(self) -> bool:
+        """Whether it can be asked for anything."""
+        return not self._channel.closed
+
+    @property
+    def pid(self) -> int:
+        """The keeper's process id."""
+        return self._process.pid
+
+    def create(self, spec: wire.Message) -> tuple[socket.socket, asyncio.Future[None]]:
+        """Ask for a sandbox; the socket to its warden, and a future for its complete end."""
+        ours, theirs = socket.socketpair()
+        gone: asyncio.Future[None] = self._loop.create_future()
+        self._gone[spec["id"]] = gone
+        self._channel.post({"op": "create", **spec}, [theirs.detach()])
+        if not self.alive:
+            self._end_waits()
+        return ours, gone
+
+    def end(self, sandbox_id: str) -> None:
+        """End a sandbox whose warden does not."""
+        self._channel.post({"op": "end", "id": sandbox_id})
+
+    async def kill_all(self, first_pidfd: int) -> bool:
+        """End every process of the sandbox but its first; whether they were gone in time."""
+        self._count += 1
+        number = self._count
+        killed = self._kills[number] = self._loop.create_future()
+        self._channel.post({"op": "kill_all", "n": number}, [os.dup(first_pidfd)])
+        if not self.alive:
+            self._end_waits()
+        return await asyncio.shield(killed) == 0
+
+    async def close(self) -> None:
+        """Hang up, which ends everything the keeper holds, and wait for that."""
+        self._channel.close()
+        self._end_waits()
+        await asyncio.to_thread(self._wait)
+        if self.userns_fd is not None:
+            os.close(self.userns_fd)
+            self.userns_fd = None
+
+    def _wait(self) -> None:
+        try:
+            self._process.wait(_END_SECONDS)
+        except subprocess.TimeoutExpired:
+            self._process.send_signal(signal.SIGKILL)
+            self._process.wait()
+
+    def _receive(self, message: wire.Message, fds: list[int]) -> None:
+        event = message["event"]
+        if event == "hello":
+            if fds:
+                self.userns_fd = fds[0]
+            self._hello.set_result(message)
+        elif event == "failed":
+            self._hello.set_exception(SandboxError(f"local sandboxes cannot start: {message['error']}"))
+        elif event == "gone":
+            _settle(self._gone.pop(message["id"], None), None)
+        elif event == "killed":
+            _settle(self._kills.pop(message["n"], None), message["code"])
+
+    def _ended(self) -> None:
+        if not self._hello.done():
+            self._hello.set_exception(SandboxError("the keeper of local sandboxes ended while starting"))
+        self._end_waits()
+
+    def _end_waits(self) -> None:
+        # Whatever the keeper held died with it.
+        for gone in self._gone.values():
+            _settle(gone, None)
+        for killed in self._kills.values():
+            _settle(killed, 0)
+        self._gone.clear()
+        self._kills.clear()
+
+
+def _settle(future: asyncio.Future[_T] | None, value: _T) -> None:
+    if future is not None and not future.done():
+        future.set_result(value)
+
+
+def _launch(
+    theirs: socket.socket, mode: str, state_dir: Path, support: CgroupSupport
+) -> subprocess.Popen[bytes]:
+    fd = theirs.fileno()
+    script = f"import os; os.dup2({fd}, 3); {_BOOT}"
+    argv = [sys.executable, "-I", "-S", "-c", script, _SOURCE_ROOT, mode, str(state_dir)]
+    argv += [place.parent for place in support.places]
+    # The clean environment keeps the engine's secrets away; the own session keeps Ctrl-C away.
+    return subprocess.Popen(
+        argv,
+        env={},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        pass_fds=(fd,),
+        start_new_session=True,
+        cwd="/",
+    )

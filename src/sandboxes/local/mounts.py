@@ -1,0 +1,156 @@
+"""Namespaces and mounts: the few system calls Python does not wrap (os.setns exists from 3.12 only)."""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+
+CLONE_NEWNS = 0x00020000
+CLONE_NEWCGROUP = 0x02000000
+CLONE_NEWUTS = 0x04000000
+CLONE_NEWIPC = 0x08000000
+CLONE_NEWUSER = 0x10000000
+CLONE_NEWPID = 0x20000000
+CLONE_NEWNET = 0x40000000
+
+MS_NOSUID = 0x2
+MS_NODEV = 0x4
+MS_REC = 0x4000
+MS_PRIVATE = 0x40000
+MNT_DETACH = 0x2
+
+MOUNT_ATTR_RDONLY = 0x1
+MOUNT_ATTR_NODEV = 0x4
+MOUNT_ATTR_IDMAP = 0x00100000
+
+_AT_FDCWD = -100
+_AT_EMPTY_PATH = 0x1000
+_OPEN_TREE_CLONE = 0x1
+_OPEN_TREE_CLOEXEC = os.O_CLOEXEC
+_MOVE_MOUNT_F_EMPTY_PATH = 0x4
+
+# The same numbers on every architecture: they are younger than the common table.
+_SYS_OPEN_TREE = 428
+_SYS_MOVE_MOUNT = 429
+_SYS_MOUNT_SETATTR = 442
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+class _MountAttr(ctypes.Structure):
+    _fields_ = (
+        ("attr_set", ctypes.c_uint64),
+        ("attr_clr", ctypes.c_uint64),
+        ("propagation", ctypes.c_uint64),
+        ("userns_fd", ctypes.c_uint64),
+    )
+
+
+def _checked(result: int, what: str) -> int:
+    if result < 0:
+        number = ctypes.get_errno()
+        raise OSError(number, f"{os.strerror(number)} ({what})")
+    return result
+
+
+def unshare(flags: int) -> None:
+    """Leave the namespaces named by `flags` for new ones."""
+    _checked(_libc.unshare(ctypes.c_int(flags)), f"unshare {flags:#x}")
+
+
+def setns(fd: int, flags: int) -> None:
+    """Enter the namespace `fd` is, or those of `flags` the process has whose pidfd it is."""
+    _checked(_libc.setns(ctypes.c_int(fd), ctypes.c_int(flags)), f"setns {flags:#x}")
+
+
+def mount(source: str, target: str, kind: str, flags: int = 0, options: str = "") -> None:
+    """mount(2)."""
+    _checked(
+        _libc.mount(
+            source.encode(), os.fsencode(target), kind.encode(), ctypes.c_ulong(flags), options.encode()
+        ),
+        f"mount {kind} on {target}",
+    )
+
+
+def make_private() -> None:
+    """Cut this mount namespace off: nothing mounted here shows anywhere else, nor the other way round."""
+    mount("none", "/", "", MS_REC | MS_PRIVATE)
+
+
+def open_shifted(source: str, userns_fd: int | None) -> int:
+    """A read-only view of the folder `source`, with the ids of the user namespace if one is given."""
+    tree = _checked(
+        _libc.syscall(
+            ctypes.c_long(_SYS_OPEN_TREE),
+            ctypes.c_int(_AT_FDCWD),
+            os.fsencode(source),
+            ctypes.c_uint(_OPEN_TREE_CLONE | _OPEN_TREE_CLOEXEC),
+        ),
+        f"open_tree {source}",
+    )
+    wanted = MOUNT_ATTR_RDONLY | MOUNT_ATTR_NODEV | (MOUNT_ATTR_IDMAP if userns_fd is not None else 0)
+    try:
+        _set_attributes(tree, "", _AT_EMPTY_PATH, _MountAttr(wanted, 0, 0, userns_fd or 0))
+    except OSError:
+        os.close(tree)
+        raise
+    return tree
+
+
+def attach(tree: int, target: str) -> None:
+    """Mount what `open_shifted` gave at `target`; the descriptor is closed."""
+    try:
+        _checked(
+            _libc.syscall(
+                ctypes.c_long(_SYS_MOVE_MOUNT),
+                ctypes.c_int(tree),
+                b"",
+                ctypes.c_int(_AT_FDCWD),
+                os.fsencode(target),
+                ctypes.c_uint(_MOVE_MOUNT_F_EMPTY_PATH),
+            ),
+            f"move_mount {target}",
+        )
+    finally:
+        os.close(tree)
+
+
+def mount_points() -> list[str]:
+    """Where something is mounted in this namespace, in the order of mounting."""
+    with open("/proc/self/mountinfo", "rb") as file:
+        fields = [line.split()[4] for line in file]
+    return [os.fsdecode(field.decode("unicode_escape").encode("latin-1")) for field in fields]
+
+
+def unmount(path: str) -> None:
+    """Take away what is mounted at `path`, with everything below it. A place that is gone already is fine."""
+    if _libc.umount2(os.fsencode(path), ctypes.c_int(MNT_DETACH)) < 0:
+        number = ctypes.get_errno()
+        if number not in (errno.EINVAL, errno.ENOENT):
+            raise OSError(number, f"{os.strerror(number)} (unmount {path})")
+
+
+def _set_attributes(fd: int, path: str, flags: int, wanted: _MountAttr) -> None:
+    _checked(
+        _libc.syscall(
+            ctypes.c_long(_SYS_MOUNT_SETATTR),
+            ctypes.c_int(fd),
+            os.fsencode(path),
+            ctypes.c_uint(flags),
+            ctypes.byref(wanted),
+            ctypes.c_size_t(ctypes.sizeof(wanted)),
+        ),
+        "mount_setattr",
+    )
+
+
+def mount_overlay(lower: str, upper: str, work: str, target: str) -> None:
+    """A writable view of `lower` at `target`; changes go to `upper`."""
+    options = f"lowerdir={_escaped(lower)},upperdir={_escaped(upper)},workdir={_escaped(work)}"
+    mount("overlay", target, "overlay", 0, options)
+
+
+def _escaped(path: str) -> str:
+    return path.replace("\\", "\\\\").replace(":", "\\:").replace(",", "\\,")

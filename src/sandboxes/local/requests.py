@@ -1,0 +1,86 @@
+"""From what is asked for to what the keeper is told, and clear words for what cannot be had here."""
+
+from __future__ import annotations
+
+from sandboxes.errors import SandboxUnsupportedError
+from sandboxes.local import ground, network, wire
+from sandboxes.local.probe import Machine
+from sandboxes.local.records import SUFFIX, Record
+from sandboxes.types import HostSource, Limits, SandboxCreateRequest
+
+DEFAULT_PIDS = 4096
+DEFAULT_DISK_MB = 10 * 1024
+OUR_OWN_PIDS = 4
+"""Warden, bubblewrap, first process, and one on its way: they share the sandbox's cgroup."""
+
+
+def refuse_unsupported(request: SandboxCreateRequest, machine: Machine) -> None:
+    """Raise for what this machine or this provider cannot give."""
+    if machine.problem is not None:
+        raise SandboxUnsupportedError(f"local sandboxes do not work here: {machine.problem}")
+    source = request.source
+    if not isinstance(source, HostSource):
+        raise SandboxUnsupportedError(
+            f"the local provider cannot run a source of type {source.type!r};"
+            " use --provider docker, or --host-image to run on this machine's own system files"
+        )
+    if source.rootfs is not None and machine.mode == ground.ROOTLESS:
+        raise SandboxUnsupportedError(
+            "a root file system in a folder needs root, or subordinate ids for this user:"
+            " run as root, or use --provider docker"
+        )
+    policy = request.network_policy
+    if policy == "allowlist":
+        raise SandboxUnsupportedError(
+            "the local provider has networks 'none' and 'public', no list of allowed hosts; use another provider"
+        )
+    if policy == "public" and (reason := network.why_unavailable()) is not None:
+        raise SandboxUnsupportedError(f"network 'public' is not possible here: {reason}")
+
+
+def group_limits(request: SandboxCreateRequest) -> Limits:
+    """What the cgroup is told: the sandbox's limits with room for our own processes."""
+    asked = request.effective_limits
+    pids = asked.pids if asked.pids is not None else DEFAULT_PIDS
+    return Limits(cpus=asked.cpus, memory_mb=asked.memory_mb, pids=pids + OUR_OWN_PIDS)
+
+
+def spec_of(request: SandboxCreateRequest, machine: Machine, record: Record) -> wire.Message:
+    """What the keeper is told."""
+    limits = request.effective_limits
+    assert isinstance(request.source, HostSource)
+    public = request.network_policy == "public"
+    return {
+        "id": record.id,
+        "rootfs": request.source.rootfs,
+        "disk_mb": disk_quota_mb(limits, machine),
+        "memory_mb": limits.memory_mb,
+        "resolv_conf": network.RESOLV_CONF if public else "",
+        "network": public,
+        "rlimits": _rlimits(limits, machine),
+        "record_name": record.id + SUFFIX,
+        "record": record.opening(),
+        "boot": record.keeper.boot,
+    }
+
+
+def disk_quota_mb(limits: Limits, machine: Machine) -> int:
+    """The size of the sandbox's file system.
+
+    It lies in memory and counts towards the memory limit. Were it larger, a full disk would show as
+    processes killed for lack of memory, the sandbox's own among them; this way it shows as a full disk.
+    """
+    disk = limits.disk_mb if limits.disk_mb is not None else DEFAULT_DISK_MB
+    if limits.memory_mb is None or machine.support.memory is None:
+        return disk
+    return min(disk, max(1, limits.memory_mb * 3 // 4))
+
+
+def _rlimits(limits: Limits, machine: Machine) -> dict[str, int]:
+    """Weaker limits where there is no cgroup for them."""
+    found: dict[str, int] = {}
+    if machine.support.memory is None and limits.memory_mb is not None:
+        found["as"] = limits.memory_mb << 20
+    if machine.support.pids is None:
+        found["nproc"] = limits.pids if limits.pids is not None else DEFAULT_PIDS
+    return found

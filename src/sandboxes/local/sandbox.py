@@ -1,0 +1,246 @@
+"""One local sandbox as the engine sees it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TypeVar
+
+from sandboxes.errors import SandboxError, SandboxNotFoundError
+from sandboxes.local import accounts, shell, wire
+from sandboxes.local.channel import Channel
+from sandboxes.local.keeping import KeeperLink
+from sandboxes.local.records import Record
+from sandboxes.protocol import RunnableSandbox
+from sandboxes.rooted import RootedFiles
+from sandboxes.streams import pump_fds
+from sandboxes.threads import feed, pieces_from, uninterrupted
+from sandboxes.types import Command, CopyLimits, CopyReport, OutputSink
+
+T = TypeVar("T")
+
+_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+_ENVIRONMENT = {"PATH": _PATH, "HOME": "/root", "LANG": "C.UTF-8", "TERM": "dumb"}
+_END_SECONDS = 5.0
+_LAST_WORDS_SECONDS = 10.0
+
+
+class LocalSandbox(RunnableSandbox):
+    """Namespaces made by bubblewrap, commands run by its warden, files by openat2 below its root."""
+
+    def __init__(
+        self, keeper: KeeperLink, record: Record, spec: wire.Message, env: Mapping[str, str]
+    ) -> None:
+        self._id = record.id
+        self._name = record.name
+        self.labels = dict(record.labels)
+        self.created_at = datetime.fromtimestamp(record.created_at, UTC)
+        self._keeper = keeper
+        self._spec = spec
+        self._env = {**_ENVIRONMENT, **env}
+        self._loop = asyncio.get_running_loop()
+        self._ready: asyncio.Future[None] = self._loop.create_future()
+        self._exits: dict[int, asyncio.Future[int]] = {}
+        self._count = 0
+        self._ended = False
+        self._root_fd = -1
+        self._first_pidfd = -1
+        self.first_pid = 0
+        self._files: RootedFiles | None = None
+        self._busy = 0
+        sock, self._gone = keeper.create(spec)
+        self._channel = Channel(sock, self._receive, self._on_end)
+
+    @property
+    def id(self) -> str:
+        return self._id
+
+    @property
+    def name(self) -> str:
+        return self._name
+
+    @property
+    def state(self) -> str:
+        return "deleted" if self._ended else "started"
+
+    @property
+    def networked(self) -> bool:
+        """Whether it was asked for with a network."""
+        return bool(self._spec["network"])
+
+    async def started(self) -> None:
+        """Wait until it runs."""
+        await self._ready
+
+    async def end(self) -> None:
+        """End everything in it and wait until it is gone. Again is fine."""
+        self._mark_ended("was deleted")
+        self._channel.post({"op": "end"})
+        done, _ = await asyncio.wait((self._gone,), timeout=_END_SECONDS)
+        if not done:
+            self._keeper.end(self._id)
+            await asyncio.wait((self._gone,), timeout=_LAST_WORDS_SECONDS)
+        self._channel.close()
+        self._release()
+        if not self._gone.done():
+            raise SandboxError(f"sandbox {self._id} does not end; its processes may hang in the kernel")
+
+    async def run(self, command: Command, sink: OutputSink | None = None) -> int:
+        request = await self._request(command)
+        self._check()
+        out_read, out_write = os.pipe()
+        err_read, err_write = os.pipe()
+        number = request["n"]
+        exited = self._exits[number] = self._loop.create_future()
+        self._channel.post(request, (out_write, err_write))
+
+        async def kill() -> None:
+            await self._kill(number)
+
+        try:
+            return await pump_fds(
+                {"stdout": out_read, "stderr": err_read}, exited, sink, timeout=command.timeout, kill=kill
+            )
+        finally:
+            self._exits.pop(number, None)
+
+    async def _request(self, command: Command) -> wire.Message:
+        self._check()
+        self._count += 1
+        env = self._env
+        user = None
+        if command.user not in (None, "root", "0"):
+            account = await self._in_files(lambda files: accounts.look_up(files, str(command.user)))
+            env = {**env, "HOME": account.home, "USER": account.name, "LOGNAME": account.name}
+            user = (account.uid, account.gid, account.groups)
+        return {
+            "op": "exec",
+            "n": self._count,
+            "argv": list(command.argv),
+            "env": {**env, **command.env},
+            "cwd": command.cwd or "/",
+            "user": user,
+        }
+
+    async def _kill(self, number: int) -> None:
+        if number in self._exits and not self._exits[number].done():
+            self._channel.post({"op": "kill", "n": number})
+
+    async def kill_all(self) -> None:
+        self._check()
+        if not await self._keeper.kill_all(self._first_pidfd):
+            raise SandboxError(f"processes in sandbox {self._id} do not die; delete it")
+        self._check()
+
+    def shell_argv(self) -> list[str]:
+        self._check()
+        return shell.argv(self.first_pid, self._spec["groups"], self._keeper.mode, self._env)
+
+    async def upload_file(self, path: str, content: bytes) -> None:
+        await self._in_files(lambda files: files.write(path, (content,)))
+
+    async def download_file(self, path: str) -> bytes:
+        return await self._in_files(lambda files: b"".join(files.read(path)))
+
+    async def upload_stream(self, path: str, chunks: AsyncIterator[bytes], *, mode: int = 0o644) -> None:
+        with self._using_files() as files:
+            await feed(chunks, lambda pieces: files.write(path, pieces, mode))
+
+    async def stream_download(self, path: str) -> AsyncIterator[bytes]:
+        with self._using_files() as files:
+            async for piece in pieces_from(files.read(path)):
+                yield piece
+
+    async def upload_folder(self, source: Path, path: str) -> None:
+        await self._in_files(lambda files: files.copy_in(source, path))
+
+    async def download_folder(
+        self, path: str, destination: Path, limits: CopyLimits | None = None
+    ) -> CopyReport:
+        return await self._in_files(lambda files: files.copy_out(path, destination, limits))
+
+    async def list_files(self, pattern: str) -> list[str]:
+        return await self._in_files(lambda files: files.glob(pattern))
+
+    async def is_folder(self, path: str) -> bool:
+        return await self._in_files(lambda files: files.is_folder(path))
+
+    async def remove(self, path: str) -> None:
+        await self._in_files(lambda files: files.remove(path))
+
+    async def _in_files(self, work: Callable[[RootedFiles], T]) -> T:
+        with self._using_files() as files:
+            return await uninterrupted(asyncio.to_thread(work, files))
+
+    @contextmanager
+    def _using_files(self) -> Iterator[RootedFiles]:
+        """Keep the root's descriptor open while a thread works below it."""
+        self._check()
+        assert self._files is not None
+        self._busy += 1
+        try:
+            yield self._files
+        finally:
+            self._busy -= 1
+            self._release()
+
+    def _receive(self, message: wire.Message, fds: list[int]) -> None:
+        event = message["event"]
+        if event == "ready":
+            self._root_fd = fds[0]
+            self.first_pid = message["pid"]
+            self._first_pidfd = os.pidfd_open(self.first_pid)
+            self._files = RootedFiles(self._root_fd, (self._keeper.owner, self._keeper.owner))
+            _settle(self._ready, None)
+        elif event == "failed":
+            if not self._ready.done():
+                self._ready.set_exception(SandboxError(f"the sandbox did not start: {message['error']}"))
+        elif event == "exit":
+            exited = self._exits.pop(message["n"], None)
+            if exited is None or exited.done():
+                return
+            if "error" in message:
+                exited.set_exception(SandboxError(f"command did not start: {message['error']}"))
+            else:
+                exited.set_result(message["code"])
+        elif event == "unkillable":
+            # It forks faster than it can be listed: only the blow to everyone is fast enough.
+            asyncio.ensure_future(self._keeper.kill_all(self._first_pidfd))
+
+    def _on_end(self) -> None:
+        self._mark_ended("ended by itself")
+
+    def _mark_ended(self, why: str) -> None:
+        self._ended = True
+        error = SandboxNotFoundError(f"sandbox {self._id} {why}")
+        if not self._ready.done():
+            self._ready.set_exception(error)
+            self._ready.exception()
+        for exited in list(self._exits.values()):
+            if not exited.done():
+                exited.set_exception(error)
+                exited.exception()
+        self._exits.clear()
+
+    def _check(self) -> None:
+        if self._ended:
+            raise SandboxNotFoundError(f"sandbox {self._id} is gone")
+
+    def _release(self) -> None:
+        if not self._ended or self._busy:
+            return
+        for fd in (self._root_fd, self._first_pidfd):
+            if fd >= 0:
+                os.close(fd)
+        self._root_fd = self._first_pidfd = -1
+
+
+def _settle(future: asyncio.Future[None], value: None) -> None:
+    if not future.done():
+        future.set_result(value)
+
+

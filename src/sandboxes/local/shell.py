@@ -1,0 +1,52 @@
+"""A person's shell in a sandbox, under the restrictions of its commands.
+
+Run by the host's Python and not by tools found inside: those are the agent's to replace, and they would
+start with more rights than commands have.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from sandboxes.local import ground, marks, mounts, privileges, seccomp, startup
+from sandboxes.local.groups import Groups
+
+_SOURCE_ROOT = str(Path(__file__).resolve().parents[2])
+_BOOT = "import sys; sys.path.append(sys.argv.pop(1)); from sandboxes.local.shell import main; main()"
+
+
+def argv(first_pid: int, groups: Sequence[str], mode: str, env: Mapping[str, str]) -> list[str]:
+    """The host command that opens the shell."""
+    mark = marks.ProcessMark.of(first_pid)
+    start = 0 if mark is None else mark.start
+    settings = [f"{name}={value}" for name, value in env.items()]
+    head = [sys.executable, "-I", "-S", "-c", _BOOT, _SOURCE_ROOT, mode, str(first_pid), str(start)]
+    return [*head, str(len(groups)), *groups, *settings]
+
+
+def main() -> None:
+    """Enter the sandbox named by the arguments and run its shell on this terminal."""
+    mode, pid, start, count, *rest = sys.argv[1:]
+    env = dict(setting.split("=", 1) for setting in rest[int(count) :])
+    pidfd = marks.ProcessMark(int(pid), int(start), marks.boot_id()).open()
+    if pidfd is None:
+        sys.exit("The sandbox is gone.")
+    joined = rest[: int(count)]
+    parents = Groups([os.path.dirname(group) for group in joined])
+    for group in joined:
+        parents.join(group)
+    flags = 0 if mode == ground.PLAIN else mounts.CLONE_NEWUSER
+    last = privileges.last_capability()
+    privileges.hide_memory()
+    startup.enter_namespaces(pidfd, flags)
+    startup.restrict(mode, last)
+    seccomp.install(mounting=False)
+    child = os.fork()
+    if child == 0:
+        program = "/bin/bash" if os.access("/bin/bash", os.X_OK) else "/bin/sh"
+        os.execve(program, [program, "-i"], {**env, "TERM": "xterm"})
+    _, status = os.waitpid(child, 0)
+    sys.exit(os.waitstatus_to_exitcode(status) & 0xFF)

@@ -1,0 +1,183 @@
+"""Starting one sandbox: mounts, bubblewrap, and entering what it made. Runs in the sandbox's warden."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import signal
+
+from sandboxes.local import bwrap, ground, layout, marks, mounts, pid1, privileges, seccomp
+
+BWRAP = "/usr/bin/bwrap"
+_ENTERED = (
+    mounts.CLONE_NEWNS
+    | mounts.CLONE_NEWPID
+    | mounts.CLONE_NEWNET
+    | mounts.CLONE_NEWIPC
+    | mounts.CLONE_NEWUTS
+    | mounts.CLONE_NEWCGROUP
+)
+
+
+class Started:
+    """A sandbox that runs: its bubblewrap, and its first process."""
+
+    def __init__(self, bwrap_pid: int, first_pid: int, first_pidfd: int) -> None:
+        self.bwrap_pid = bwrap_pid
+        self.first_pid = first_pid
+        self.first_pidfd = first_pidfd
+
+
+class StartError(Exception):
+    """The sandbox did not come up; the message says what bubblewrap or the kernel said."""
+
+
+def mount_root(base: ground.Ground, layer: ground.Layer, disk_mb: int, resolv_conf: str) -> str:
+    """Mount the sandbox's own root in this process's mount namespace; the folder it is at."""
+    mounts.unshare(mounts.CLONE_NEWNS)
+    box = base.box
+    # The box is walked through by the sandbox's own root while bubblewrap looks the folder up.
+    mounts.mount("sandbox", box, "tmpfs", mounts.MS_NOSUID | mounts.MS_NODEV, f"size={disk_mb}m,mode=755")
+    merged = os.path.join(box, "merged")
+    os.mkdir(merged)
+    owner = base.owner
+    upper = _overlay(box, "root", layer.root, merged, owner)
+    for name in layer.missing:
+        _owned_folder(os.path.join(upper, name), owner, 0o1777 if name == "tmp" else 0o755)
+    if layer.names_needed:
+        _fill_names(upper, owner)
+    for number, (name, lower) in enumerate(layer.trees):
+        _overlay(box, str(number), lower, os.path.join(merged, name), owner)
+    if resolv_conf:
+        _write_owned(os.path.join(merged, "etc/resolv.conf"), resolv_conf, owner)
+    return merged
+
+
+def _overlay(box: str, name: str, lower: str, target: str, owner: int) -> str:
+    upper, work = os.path.join(box, f"u{name}"), os.path.join(box, f"w{name}")
+    _owned_folder(upper, owner, 0o755)
+    os.mkdir(work)
+    mounts.mount_overlay(lower, upper, work, target)
+    return upper
+
+
+def _fill_names(upper: str, owner: int) -> None:
+    etc = os.path.join(upper, "etc")
+    _owned_folder(etc, owner, 0o755)
+    _write_owned(os.path.join(etc, "hosts"), layout.HOSTS, owner)
+    _write_owned(os.path.join(etc, "hostname"), f"{layout.HOSTNAME}\n", owner)
+    _write_owned(os.path.join(etc, "resolv.conf"), "", owner)
+
+
+def _owned_folder(path: str, owner: int, mode: int) -> None:
+    os.mkdir(path)
+    os.chmod(path, mode)
+    os.chown(path, owner, owner)
+
+
+def _write_owned(path: str, text: str, owner: int) -> None:
+    with open(path, "w", encoding="utf-8") as file:
+        file.write(text)
+        os.fchown(file.fileno(), owner, owner)
+
+
+def enter_user_namespace(fd: int) -> None:
+    """Become root of that user namespace."""
+    mounts.setns(fd, mounts.CLONE_NEWUSER)
+    os.setgroups([])
+    os.setresgid(0, 0, 0)
+    os.setresuid(0, 0, 0)
+
+
+def start_bwrap(argv: list[str], program_fd: int | None, record_fd: int, boot: str) -> Started:
+    """Run bubblewrap until its first process has said it is ready; its mark goes into the record."""
+    info_read, info_write = _pipe()
+    ready_read, ready_write = _pipe()
+    log = _out_of_the_way(os.memfd_create("bwrap", os.MFD_CLOEXEC))
+    null = _out_of_the_way(os.open("/dev/null", os.O_RDWR | os.O_CLOEXEC))
+    wiring = [(null, 0), (null, 1), (log, 2), (ready_write, pid1.READY_FD), (info_write, bwrap.INFO_FD)]
+    if program_fd is not None:
+        wiring.append((program_fd, pid1.PROGRAM_FD))
+    pid = os.posix_spawn(
+        BWRAP,
+        argv,
+        {},
+        file_actions=[(os.POSIX_SPAWN_DUP2, source, target) for source, target in wiring],
+        setsigmask=[],
+    )
+    os.close(info_write)
+    os.close(ready_write)
+    first_pidfd = -1
+    try:
+        # To the end of file: bubblewrap's own guard against a lost parent is up only then.
+        first = _child_pid(_read_all(info_read))
+        first_pidfd = os.pidfd_open(first)
+        start = marks.start_time(first)
+        os.write(record_fd, b'{"first": {"pid": %d, "start": %d, "boot": "%s"}}\n' % (first, start or 0, boot.encode()))
+        if not os.read(ready_read, 1):
+            raise StartError(_said(log))
+        return Started(pid, first, first_pidfd)
+    except (OSError, ValueError, StartError) as error:
+        # Killing bubblewrap alone can orphan its child: its own guard has a gap while starting.
+        for fd in (first_pidfd, os.pidfd_open(pid)):
+            if fd >= 0:
+                signal.pidfd_send_signal(fd, signal.SIGKILL)
+        raise StartError(_said(log) or str(error)) from error
+    finally:
+        for fd in (info_read, ready_read, log, null):
+            os.close(fd)
+
+
+def enter_sandbox(base: ground.Ground, started: Started) -> None:
+    """Join every namespace of the sandbox and give up what its commands must never have."""
+    enter_namespaces(started.first_pidfd, mounts.CLONE_NEWUSER if base.mode == ground.ROOTLESS else 0)
+    restrict(base.mode, base.last_capability)
+    if base.mode == ground.ROOTLESS:
+        seccomp.install(mounting=False)  # a keeper that is root has done it once for all
+
+
+def enter_namespaces(first_pidfd: int, user: int = 0) -> None:
+    """Join the namespaces of the sandbox's first process, as their root; `user` adds its user namespace."""
+    mounts.setns(first_pidfd, _ENTERED | user)
+    if user:
+        os.setresgid(0, 0, 0)
+        os.setresuid(0, 0, 0)
+
+
+def restrict(mode: str, last_capability: int) -> None:
+    """Bound what programs started from here can do; this process keeps its own rights."""
+    plain = mode == ground.PLAIN
+    kept = privileges.WITHOUT_USER_NAMESPACE if plain else privileges.IN_USER_NAMESPACE
+    privileges.bound_capabilities(kept, last_capability)
+    os.chdir("/")
+    os.umask(0o022)
+
+
+def _out_of_the_way(fd: int) -> int:
+    """The same descriptor, away from the numbers descriptors are handed over under."""
+    try:
+        return fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, pid1.FIRST_FREE_FD)
+    finally:
+        os.close(fd)
+
+
+def _pipe() -> tuple[int, int]:
+    read, write = os.pipe()
+    return _out_of_the_way(read), _out_of_the_way(write)
+
+
+def _child_pid(info: bytes) -> int:
+    # {"child-pid": 123, ...}: not worth a JSON parser in every warden's memory.
+    return int(info.partition(b'"child-pid":')[2].partition(b",")[0].strip(b" }\n"))
+
+
+def _read_all(fd: int) -> bytes:
+    pieces = []
+    while piece := os.read(fd, 4096):
+        pieces.append(piece)
+    return b"".join(pieces)
+
+
+def _said(log: int) -> str:
+    size = os.fstat(log).st_size
+    return os.pread(log, min(size, 2000), max(0, size - 2000)).decode("utf-8", "replace").strip()

@@ -1,0 +1,124 @@
+"""One small process per sandbox that starts it, runs commands in it, and ends it.
+
+It is forked from the keeper, joins the sandbox's cgroup and namespaces, and stays in the host's pid
+namespace: nothing inside can see or signal it, and the exit codes it reports are the kernel's. Commands
+start by vfork from here, so entering the sandbox costs nothing per command.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import select
+import signal
+import socket
+
+from sandboxes.local import bwrap, ground, privileges, startup, wire
+from sandboxes.local.commands import Commands
+from sandboxes.local.groups import Groups
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import NoReturn
+
+
+def serve(
+    base: ground.Ground, spec: wire.Message, channel: socket.socket, state_fd: int, groups: Groups
+) -> NoReturn:
+    """Start the sandbox `spec` describes and obey the engine until it goes. Never returns."""
+    gc.disable()
+    keeper = os.getppid()
+    try:
+        privileges.die_with(keeper)
+        record_fd = _create_record(state_fd, spec)
+        own_proc = os.open("/proc/self", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        oom_fd = os.open("/proc/self/oom_score_adj", os.O_WRONLY | os.O_CLOEXEC)
+        for group in spec["groups"]:
+            groups.join(group)
+        started = _start(base, spec, record_fd)
+        privileges.die_with(keeper)
+        startup.enter_sandbox(base, started)
+        privileges.hide_memory()
+        root_fd = os.open("/", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        wire.send(channel, {"event": "ready", "pid": started.first_pid}, (root_fd,))
+        os.close(root_fd)
+        _obey(channel, started, Commands(own_proc, oom_fd))
+    except (OSError, startup.StartError) as error:
+        _report_failure(channel, error)
+    _end_children()
+    os._exit(0)
+
+
+def _create_record(state_fd: int, spec: wire.Message) -> int:
+    """Write what is known before the start; the descriptor is for what is known after."""
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC
+    fd = os.open(spec["record_name"], flags, 0o600, dir_fd=state_fd)
+    os.write(fd, spec["record"].encode())
+    return fd
+
+
+def _start(base: ground.Ground, spec: wire.Message, record_fd: int) -> startup.Started:
+    if base.mode == ground.ROOTLESS:
+        argv = bwrap.rootless(
+            spec["etc"], base.program_fd, disk_mb=spec["disk_mb"], memory_mb=spec["memory_mb"]
+        )
+    else:
+        layer = base.layer(spec["rootfs"])
+        merged = startup.mount_root(base, layer, spec["disk_mb"], spec["resolv_conf"])
+        argv = bwrap.over_root(
+            merged,
+            base.program_fd,
+            user_namespace=base.userns_fd is not None,
+            memory_mb=spec["memory_mb"],
+        )
+        if base.userns_fd is not None:
+            startup.enter_user_namespace(base.userns_fd)
+    try:
+        return startup.start_bwrap(argv, base.program_fd, record_fd, spec["boot"])
+    finally:
+        os.close(record_fd)
+
+
+def _obey(channel: socket.socket, started: startup.Started, commands: Commands) -> None:
+    """Run what the engine asks for until it hangs up or the sandbox's first process is gone."""
+    inbox = wire.Inbox(channel)
+    poller = select.poll()
+    poller.register(channel, select.POLLIN)
+    bwrap_fd = os.pidfd_open(started.bwrap_pid)
+    poller.register(bwrap_fd, select.POLLIN)
+    while True:
+        for fd, _ in poller.poll():
+            if fd == bwrap_fd:
+                return
+            if fd != channel.fileno():
+                poller.unregister(fd)
+                wire.send(channel, commands.reap(fd))
+                continue
+            for message, fds in inbox.receive():
+                if message["op"] == "end":
+                    signal.pidfd_send_signal(started.first_pidfd, signal.SIGKILL)
+                    return
+                answer = commands.obey(message, fds)
+                if answer is not None:
+                    wire.send(channel, answer)
+                elif message["op"] == "exec":
+                    poller.register(commands.newest, select.POLLIN)
+            if inbox.ended:
+                signal.pidfd_send_signal(started.first_pidfd, signal.SIGKILL)
+                return
+
+
+def _report_failure(channel: socket.socket, error: Exception) -> None:
+    try:
+        wire.send(channel, {"event": "failed", "error": str(error)})
+    except OSError:
+        pass  # the engine is gone; the end of this process is what matters
+
+
+def _end_children() -> None:
+    """Wait until all is dead. Commands are our children: the namespace cannot end before we reap them."""
+    while True:
+        try:
+            pid, _ = os.waitpid(-1, 0)
+        except ChildProcessError:
+            return

@@ -1,0 +1,227 @@
+"""The two things every provider offers: sandboxes, and a way to get them."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import AsyncIterator, Mapping
+from contextlib import aclosing
+from datetime import datetime
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from sandboxes.errors import SandboxCommandError, SandboxError, SandboxUnsupportedError
+from sandboxes.types import (
+    Capabilities,
+    Command,
+    CopyLimits,
+    CopyReport,
+    ExecResult,
+    OutputSink,
+    SandboxCreateRequest,
+    SandboxQuery,
+    StreamName,
+)
+
+
+class Sandbox(ABC):
+    """One isolated place. Subclasses need not call `super().__init__`.
+
+    `exec`, `command`, `upload_file` and `download_file` are the portable core. Everything else has a
+    default built on them or says plainly that it is unsupported.
+    """
+
+    __slots__ = ()
+
+    labels: Mapping[str, str] | None = None
+    created_at: datetime | None = None
+
+    @property
+    @abstractmethod
+    def id(self) -> str:
+        """The provider's id of this sandbox."""
+
+    @property
+    @abstractmethod
+    def name(self) -> str:
+        """The name it was asked for under, or the id."""
+
+    @property
+    @abstractmethod
+    def state(self) -> str:
+        """`started`, `stopped` or `deleted`."""
+
+    @abstractmethod
+    async def exec(self, command: str, *, cwd: str | None = None, timeout: float | None = None) -> ExecResult:
+        """Run a shell command to its end. Timeout gives exit code 124."""
+
+    @abstractmethod
+    def command(
+        self,
+        command: str,
+        *,
+        cwd: str | None = None,
+        timeout: float | None = None,
+        env_vars: Mapping[str, str] | None = None,
+    ) -> AsyncIterator[str]:
+        """Yield the command's output as it comes; a non-zero exit raises SandboxCommandError after it."""
+
+    @abstractmethod
+    async def upload_file(self, path: str, content: bytes) -> None:
+        """Write one file, making its parent folders."""
+
+    @abstractmethod
+    async def download_file(self, path: str) -> bytes:
+        """Read one regular file; raises when there is none."""
+
+    async def run(self, command: Command, sink: OutputSink | None = None) -> int:
+        """Run `command`, hand its output to `sink` as it comes, return the exit code.
+
+        124 after a timeout, 137 when killed. Every process the command left in its own tree is dead on
+        a timeout or a cancellation; background processes of a command that ended by itself live on.
+        """
+        raise SandboxUnsupportedError(f"{type(self).__name__} cannot stream stdout and stderr apart")
+
+    async def stream_download(self, path: str) -> AsyncIterator[bytes]:
+        """Yield one regular file in pieces."""
+        yield await self.download_file(path)
+
+    async def upload_stream(self, path: str, chunks: AsyncIterator[bytes], *, mode: int = 0o644) -> None:
+        """Write one file from pieces."""
+        _ = mode
+        await self.upload_file(path, b"".join([chunk async for chunk in chunks]))
+
+    async def upload_folder(self, source: Path, path: str) -> None:
+        """Copy a host folder into the sandbox (made if missing, merged if present), modes kept.
+
+        Links in `source` that leave it are refused. What the agent planted at `path` is never followed.
+        """
+        raise SandboxUnsupportedError(f"{type(self).__name__} cannot upload folders")
+
+    async def download_folder(
+        self, path: str, destination: Path, limits: CopyLimits | None = None
+    ) -> CopyReport:
+        """Copy a folder's regular files out to a new host folder, within limits.
+
+        Links, devices, sockets and fifos are left behind and reported; nothing is ever read through a
+        link, so the host's own files cannot be named from inside.
+        """
+        raise SandboxUnsupportedError(f"{type(self).__name__} cannot download folders")
+
+    async def list_files(self, pattern: str) -> list[str]:
+        """Absolute paths of regular files that match a glob (`*`, `?`, `[…]`), links not followed."""
+        raise SandboxUnsupportedError(f"{type(self).__name__} cannot list files")
+
+    async def is_folder(self, path: str) -> bool:
+        """Whether a real folder (not a link) is at `path`."""
+        raise SandboxUnsupportedError(f"{type(self).__name__} cannot inspect paths")
+
+    async def remove(self, path: str) -> None:
+        """Delete a file, link or whole folder at `path`; nothing there is fine. Links are not followed."""
+        raise SandboxUnsupportedError(f"{type(self).__name__} cannot remove files")
+
+    async def kill_all(self) -> None:
+        """End every process in the sandbox, however it hid; the sandbox itself stays usable."""
+        raise SandboxUnsupportedError(f"{type(self).__name__} cannot kill processes")
+
+    def shell_argv(self) -> list[str]:
+        """The host command that opens an interactive shell in here."""
+        raise SandboxUnsupportedError(f"{type(self).__name__} cannot open a shell")
+
+    async def modify_egress_rules(self, rules: list[str]) -> None:
+        """Allow only these hosts."""
+        raise SandboxError(f"{type(self).__name__} cannot restrict egress to a list (asked for {rules})")
+
+    async def clear_egress_rules(self) -> None:
+        """Lift what `modify_egress_rules` set."""
+        raise SandboxError(f"{type(self).__name__} has no egress rules")
+
+
+class RunnableSandbox(Sandbox):
+    """A sandbox whose one primitive is `run`; the portable calls follow from it."""
+
+    __slots__ = ()
+
+    @abstractmethod
+    async def run(self, command: Command, sink: OutputSink | None = None) -> int: ...
+
+    async def exec(self, command: str, *, cwd: str | None = None, timeout: float | None = None) -> ExecResult:
+        pieces: list[str] = []
+
+        def keep(_stream: StreamName, text: str) -> None:
+            pieces.append(text)
+
+        code = await self.run(Command.shell(command, cwd=cwd, timeout=timeout), keep)
+        return ExecResult(exit_code=code, output="".join(pieces))
+
+    async def command(
+        self,
+        command: str,
+        *,
+        cwd: str | None = None,
+        timeout: float | None = None,
+        env_vars: Mapping[str, str] | None = None,
+    ) -> AsyncIterator[str]:
+        from sandboxes.streams import stream_output
+
+        spec = Command.shell(command, cwd=cwd, timeout=timeout, env=dict(env_vars or {}))
+        # Closed here and now, not when the garbage collector gets to it: closing is what ends the command.
+        async with aclosing(stream_output(self, spec)) as items:
+            async for item in items:
+                if isinstance(item, str):
+                    yield item
+                elif item != 0:
+                    raise SandboxCommandError(f"Command failed with exit code {item}", exit_code=item)
+
+
+class SandboxProvider(ABC):
+    """Makes, finds and ends sandboxes."""
+
+    @abstractmethod
+    async def create_sandbox(self, request: SandboxCreateRequest) -> Sandbox:
+        """Make one; on any failure or cancellation nothing is left behind."""
+
+    @abstractmethod
+    async def get_sandbox(self, sandbox_id: str) -> Sandbox:
+        """The live sandbox of that id, or SandboxNotFoundError."""
+
+    @abstractmethod
+    async def delete_sandbox(self, sandbox_id: str) -> None:
+        """End it and everything in it. Deleting what is gone is fine."""
+
+    @abstractmethod
+    def list_sandboxes(self, query: SandboxQuery | None = None) -> AsyncIterator[Sandbox]:
+        """Live sandboxes that carry all the labels asked for."""
+
+    async def reap(self, labels: Mapping[str, str]) -> int:
+        """End what an earlier process of ours left behind under these labels; how many there were."""
+        gone = [sandbox.id async for sandbox in self.list_sandboxes(SandboxQuery(labels=dict(labels)))]
+        for sandbox_id in gone:
+            await self.delete_sandbox(sandbox_id)
+        return len(gone)
+
+    @abstractmethod
+    def capabilities(self) -> Capabilities:
+        """What this provider can do here; cheap after the first call."""
+
+    @property
+    def admission_pool_id(self) -> str:
+        """Runs whose providers share this id compete for the same room."""
+        return type(self).__name__
+
+    async def check_admission(self, request: SandboxCreateRequest) -> bool:
+        """Whether there is room for one more right now."""
+        _ = request
+        return True
+
+    async def close(self) -> None:
+        """End everything this object holds."""
+        return
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()

@@ -1,0 +1,228 @@
+"""Files of a sandbox, handled from the host while the agent inside may be planting traps.
+
+Every name is resolved below one root folder. A link in the middle of a path leads to a place below the
+root at most; a link at its end is never followed. What is opened is checked to be a regular file or a
+folder before it is used. Names which are not UTF-8 are never handed out.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from sandboxes.errors import SandboxError, SandboxFileNotFoundError
+from sandboxes.globbing import NOT_THERE, Search, mode_at
+from sandboxes.openat import (
+    has_openat2,
+    is_kernel_file_system,
+    open_below,
+    open_without_links,
+    parts_of,
+    printable,
+)
+from sandboxes.trees import (
+    CHUNK_BYTES,
+    CREATE,
+    FOLDER,
+    READ,
+    Ownership,
+    copy_file_in,
+    copy_tree_in,
+    copy_tree_out,
+    remove_entry,
+    temporary_name,
+    unlink_if_there,
+)
+from sandboxes.types import CopyLimits, CopyReport
+
+_PLACE = os.O_PATH | os.O_DIRECTORY
+
+
+class RootedFiles:
+    """File operations below `root_fd`, which stays the caller's to close. Everything here blocks.
+
+    `owner` is the host's uid and gid that new files and folders get. `openat2=False` forces the way of
+    kernels before 5.6, where links in the middle of a path are refused as well.
+    """
+
+    def __init__(self, root_fd: int, owner: tuple[int, int] = (0, 0), *, openat2: bool | None = None) -> None:
+        self._root = root_fd
+        self._owner = Ownership(owner if owner != (os.geteuid(), os.getegid()) else None)
+        resolve_in_root = has_openat2() if openat2 is None else openat2
+        self._open_at = open_below if resolve_in_root else open_without_links
+
+    def read(self, path: str, *, max_bytes: int | None = None) -> Iterator[bytes]:
+        """Yield one regular file in pieces; more than `max_bytes` is an error."""
+        with _explained("read", path):
+            fd = self._open(parts_of(path), READ)
+            try:
+                info = os.fstat(fd)
+                if not stat.S_ISREG(info.st_mode) or is_kernel_file_system(fd):
+                    raise SandboxFileNotFoundError(f"{path} in the sandbox is not a regular file")
+                if max_bytes is not None and info.st_size > max_bytes:
+                    raise SandboxError(f"{path} in the sandbox has {info.st_size} bytes, over {max_bytes}")
+                total = 0
+                while chunk := os.read(fd, CHUNK_BYTES):
+                    total += len(chunk)
+                    if max_bytes is not None and total > max_bytes:
+                        raise SandboxError(f"{path} in the sandbox grew over {max_bytes} bytes")
+                    yield chunk
+            finally:
+                os.close(fd)
+
+    def write(self, path: str, chunks: Iterable[bytes], mode: int = 0o644) -> None:
+        """Write one file, making its parents; whatever file or link has the name is replaced whole."""
+        with _explained("write", path), self._parent(path) as (folder, name):
+            temporary = temporary_name()
+            fd = os.open(temporary, CREATE, 0o600, dir_fd=folder)
+            try:
+                try:
+                    for chunk in chunks:
+                        _write_all(fd, chunk)
+                    self._owner.apply(fd, mode)
+                finally:
+                    os.close(fd)
+                os.rename(temporary, name, src_dir_fd=folder, dst_dir_fd=folder)
+            except BaseException:
+                unlink_if_there(temporary, folder)
+                raise
+
+    def make_folder(self, path: str, mode: int = 0o755) -> None:
+        """Make a folder and its parents; one that is there keeps its mode."""
+        with _explained("make folder", path):
+            os.close(self._folder_for(parts_of(path), mode))
+
+    def exists(self, path: str) -> bool:
+        """Whether anything, a link included, is at `path`."""
+        with _explained("look at", path):
+            return mode_at(self._open, parts_of(path)) is not None
+
+    def is_folder(self, path: str) -> bool:
+        """Whether a real folder is at `path`; a link to one is not."""
+        with _explained("look at", path):
+            mode = mode_at(self._open, parts_of(path))
+            return mode is not None and stat.S_ISDIR(mode)
+
+    def remove(self, path: str) -> None:
+        """Delete the file, link or whole folder at `path`; nothing there is fine."""
+        with _explained("remove", path):
+            parts = _below_root(path)
+            try:
+                folder = self._open(parts[:-1], _PLACE)
+            except OSError as error:
+                if error.errno in NOT_THERE:
+                    return
+                raise
+            try:
+                remove_entry(parts[-1], folder)
+            finally:
+                os.close(folder)
+
+    def copy_in(self, source: Path, path: str) -> None:
+        """Copy a host file or folder to `path`; folders are merged, files and links replaced.
+
+        Links inside the source are kept, made relative; one that leaves the source is an error.
+        """
+        with _explained(f"copy {source} to", path):
+            if source.is_dir() and not parts_of(path):
+                copy_tree_in(source, self._root, None, self._owner)
+                return
+            with self._parent(path) as (folder, name):
+                if source.is_dir():
+                    copy_tree_in(source, folder, name, self._owner)
+                else:
+                    copy_file_in(os.fspath(source), folder, name, self._owner)
+
+    def copy_out(self, path: str, destination: Path, limits: CopyLimits | None = None) -> CopyReport:
+        """Copy the regular files of a folder to the host folder `destination`, within limits."""
+        with _explained("copy out", path):
+            fd = self._open(parts_of(path), FOLDER)
+            try:
+                if is_kernel_file_system(fd):
+                    raise SandboxFileNotFoundError(f"{path} in the sandbox belongs to the kernel")
+                return copy_tree_out(fd, destination, limits or CopyLimits())
+            finally:
+                os.close(fd)
+
+    def glob(self, pattern: str) -> list[str]:
+        """Sorted absolute paths of the regular files that match; `**` stands for any folders."""
+        with _explained("list", pattern):
+            return Search(self._open, parts_of(pattern)).run()
+
+    def _open(self, parts: list[str], flags: int) -> int:
+        return self._open_at(self._root, parts, flags)
+
+    @contextmanager
+    def _parent(self, path: str) -> Iterator[tuple[int, str]]:
+        """The open folder that `path` is in, made if missing, and its name there."""
+        parts = _below_root(path)
+        folder = self._folder_for(parts[:-1])
+        try:
+            yield folder, parts[-1]
+        finally:
+            os.close(folder)
+
+    def _folder_for(self, parts: list[str], mode: int = 0o755) -> int:
+        """An open folder, made with its parents if missing; `mode` is for the last one."""
+        try:
+            return self._open(parts, _PLACE)
+        except FileNotFoundError:
+            pass
+        folder = self._open([], _PLACE)
+        for depth in range(1, len(parts) + 1):
+            try:
+                below = self._open_or_make(folder, parts[:depth], mode if depth == len(parts) else 0o755)
+            finally:
+                os.close(folder)
+            folder = below
+        return folder
+
+    def _open_or_make(self, folder: int, parts: list[str], mode: int) -> int:
+        try:
+            return self._open(parts, _PLACE)
+        except FileNotFoundError:
+            pass
+        try:
+            os.mkdir(parts[-1], 0o700, dir_fd=folder)
+        except FileExistsError:
+            # Made by someone else just now, or a link to nowhere: opening it again tells which.
+            return self._open(parts, _PLACE)
+        made = os.open(parts[-1], FOLDER, dir_fd=folder)
+        try:
+            self._owner.apply(made, mode)
+        except BaseException:
+            os.close(made)
+            raise
+        return made
+
+
+def _below_root(path: str) -> list[str]:
+    parts = parts_of(path)
+    if not parts:
+        raise SandboxError(f"{path!r} is the root of the sandbox; name something in it")
+    return parts
+
+
+def _write_all(fd: int, data: bytes) -> None:
+    written = os.write(fd, data)
+    while written < len(data):
+        written += os.write(fd, memoryview(data)[written:])
+
+
+@contextmanager
+def _explained(action: str, path: str) -> Iterator[None]:
+    try:
+        yield
+    except SandboxError:
+        raise
+    except OSError as error:
+        what = f"cannot {action} {printable(path)} in the sandbox"
+        if error.errno == errno.ELOOP:
+            raise SandboxFileNotFoundError(f"{what}: it is a link, and links are not followed") from error
+        if error.errno in NOT_THERE:
+            raise SandboxFileNotFoundError(f"{what}: {error.strerror}") from error
+        raise SandboxError(f"{what}: {error.strerror}") from error

@@ -1,0 +1,201 @@
+"""Contract: files in and out, while the agent plants traps."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from sandboxes.errors import SandboxError, SandboxFileNotFoundError
+from sandboxes.protocol import Sandbox
+from sandboxes.testing.base import ContractBase, output_of
+from sandboxes.types import Command, CopyLimits
+
+
+class FileContract(ContractBase):
+    """What holds for every file operation."""
+
+    async def test_any_bytes_round_trip(self, sandbox: Sandbox) -> None:
+        content = bytes(range(256)) * 5
+        await sandbox.upload_file("/app/new/folder/data.bin", content)
+        assert await sandbox.download_file("/app/new/folder/data.bin") == content
+        await sandbox.upload_file("/app/new/folder/data.bin", b"")
+        assert await sandbox.download_file("/app/new/folder/data.bin") == b""
+
+    async def test_big_files_round_trip_in_pieces(self, sandbox: Sandbox) -> None:
+        piece = os.urandom(1 << 20)
+        sent, received = hashlib.sha256(), hashlib.sha256()
+
+        async def pieces() -> AsyncIterator[bytes]:
+            for _ in range(64):
+                sent.update(piece)
+                yield piece
+
+        await sandbox.upload_stream("/app/big.bin", pieces(), mode=0o755)
+        count = 0
+        async for chunk in sandbox.stream_download("/app/big.bin"):
+            count += 1
+            received.update(chunk)
+        assert received.digest() == sent.digest()
+        if self.executes:
+            assert count > 1
+            await output_of(sandbox, "test -x /app/big.bin")
+
+    async def test_what_is_not_there(self, sandbox: Sandbox) -> None:
+        await sandbox.upload_file("/app/file", b"x")
+        for path in ("/app/none", "/none/at/all", "/app", "/app/file/below"):
+            with pytest.raises(SandboxFileNotFoundError):
+                await sandbox.download_file(path)
+        assert not await sandbox.is_folder("/app/file")
+        assert not await sandbox.is_folder("/app/none")
+        assert await sandbox.is_folder("/app")
+        await sandbox.remove("/app/none")
+        await sandbox.remove("/none/at/all")
+
+    async def test_folders_round_trip(self, sandbox: Sandbox, tmp_path: Path) -> None:
+        source = tmp_path / "source"
+        (source / "a/b").mkdir(parents=True)
+        (source / "a/b/data").write_bytes(b"\0\1")
+        (source / "run.sh").write_text("#!/bin/sh\necho ran\n")
+        (source / "run.sh").chmod(0o755)
+        await sandbox.upload_file("/app/kept", b"kept")
+        await sandbox.upload_folder(source, "/app")
+        if self.executes:
+            assert await output_of(sandbox, "cd /app && ./run.sh") == "ran\n"
+        report = await sandbox.download_folder("/app", tmp_path / "out")
+        assert (report.files, report.skipped_count) == (3, 0)
+        assert (tmp_path / "out/a/b/data").read_bytes() == b"\0\1"
+        assert (tmp_path / "out/run.sh").read_text().endswith("echo ran\n")
+        assert (tmp_path / "out/kept").read_bytes() == b"kept"
+        with pytest.raises(SandboxFileNotFoundError):
+            await sandbox.download_folder("/none", tmp_path / "none")
+
+    async def test_a_link_that_leaves_the_source_is_refused(self, sandbox: Sandbox, tmp_path: Path) -> None:
+        (tmp_path / "source").mkdir()
+        (tmp_path / "source/link").symlink_to("/etc/passwd")
+        with pytest.raises(SandboxError, match="link"):
+            await sandbox.upload_folder(tmp_path / "source", "/app/in")
+
+    async def test_listing_by_pattern(self, sandbox: Sandbox) -> None:
+        for name in ("a.json", "b.json", "c.txt", "sub/d.json"):
+            await sandbox.upload_file(f"/app/{name}", b"{}")
+        assert await sandbox.list_files("/app/*.json") == ["/app/a.json", "/app/b.json"]
+        assert await sandbox.list_files("/app/?.[tj]*") == ["/app/a.json", "/app/b.json", "/app/c.txt"]
+        assert await sandbox.list_files("/app/*/d.json") == ["/app/sub/d.json"]
+        assert await sandbox.list_files("/app/c.txt") == ["/app/c.txt"]
+        assert await sandbox.list_files("/none/*") == []
+
+    async def test_removing(self, sandbox: Sandbox) -> None:
+        await sandbox.upload_file("/app/folder/one/two", b"x")
+        await sandbox.upload_file("/app/file", b"x")
+        await sandbox.remove("/app/folder")
+        await sandbox.remove("/app/file")
+        assert not await sandbox.is_folder("/app/folder")
+        assert await sandbox.list_files("/app/*") == []
+
+    async def test_planted_links_are_not_read_through(self, sandbox: Sandbox, tmp_path: Path) -> None:
+        self.needs("executes")
+        secret = tmp_path / "host/secret"
+        secret.parent.mkdir()
+        secret.write_text("the host's secret")
+        await _plant(sandbox, secret)
+        for name in ("file", "relative", "passwd", "dangling", "fifo", "loop"):
+            with pytest.raises(SandboxFileNotFoundError):
+                await sandbox.download_file(f"/app/out/{name}")
+        for name in ("folder/secret", "magic/secret", "climb/etc/hostname"):
+            try:
+                content = await sandbox.download_file(f"/app/out/{name}")
+            except SandboxError:
+                continue
+            assert b"secret" not in content
+        report = await sandbox.download_folder("/app/out", tmp_path / "copied")
+        copied = [path for path in (tmp_path / "copied").rglob("*") if path.is_symlink() or path.is_file()]
+        assert [path.name for path in copied] == ["plain"]
+        assert report.files == 1
+        assert report.skipped_count >= 9
+        assert await sandbox.list_files("/app/out/*") == ["/app/out/plain"]
+        assert not await sandbox.is_folder("/app/out/folder")
+        for name in ("folder", "climb"):
+            with pytest.raises(SandboxError):
+                await sandbox.download_folder(f"/app/out/{name}", tmp_path / f"copied-{name}")
+
+    async def test_planted_links_are_not_written_through(self, sandbox: Sandbox, tmp_path: Path) -> None:
+        self.needs("executes")
+        secret = tmp_path / "host/secret"
+        secret.parent.mkdir()
+        secret.write_text("the host's secret")
+        source = tmp_path / "source"
+        (source / "folder").mkdir(parents=True)
+        (source / "folder/secret").write_text("overwritten")
+        (source / "relative").write_text("uploaded")
+        await _plant(sandbox, secret)
+        await sandbox.upload_file("/app/out/file", b"uploaded")
+        assert await sandbox.download_file("/app/out/file") == b"uploaded"
+        try:
+            await sandbox.upload_file("/app/out/folder/secret", b"overwritten")
+        except SandboxError:
+            pass
+        await sandbox.upload_folder(source, "/app/out")
+        assert await sandbox.download_file("/app/out/relative") == b"uploaded"
+        assert await sandbox.download_file("/app/out/folder/secret") == b"overwritten"
+        assert await sandbox.download_file("/app/out/plain") == b"plain"
+        await _plant(sandbox, secret)
+        await sandbox.remove("/app/out")
+        assert secret.read_text() == "the host's secret"
+        assert [path.name for path in secret.parent.iterdir()] == ["secret"]
+
+    async def test_downloads_keep_to_their_limits(self, sandbox: Sandbox, tmp_path: Path) -> None:
+        for number in range(5):
+            await sandbox.upload_file(f"/app/out/{number}", b"x" * 1000)
+        await sandbox.upload_file("/app/out/large", b"x" * 5000)
+        limits = CopyLimits(max_bytes=3500, max_file_bytes=2000)
+        report = await sandbox.download_folder("/app/out", tmp_path / "bytes", limits)
+        assert (report.files, report.bytes, report.skipped_count) == (3, 3000, 3)
+        report = await sandbox.download_folder("/app/out", tmp_path / "entries", CopyLimits(max_entries=4))
+        assert report.files == 4
+        assert len(list((tmp_path / "entries").iterdir())) == 4
+        assert any("more than 4" in reason for _, reason in report.skipped)
+
+    async def test_traps_of_size(self, sandbox: Sandbox, tmp_path: Path) -> None:
+        self.needs("executes")
+        await output_of(
+            sandbox,
+            "mkdir -p /app/out/many /app/out/nest; cd /app/out; truncate -s 10G sparse || true;"
+            " i=0; while [ $i -lt 300 ]; do : > many/$i; i=$((i+1)); done;"
+            " cd nest; i=0; while [ $i -lt 300 ]; do mkdir d; cd d; i=$((i+1)); done",
+        )
+        report = await sandbox.download_folder("/app/out", tmp_path / "out", CopyLimits(max_entries=2000))
+        assert report.files == 300
+        assert "sparse" not in [path.name for path in (tmp_path / "out").iterdir()]
+        await sandbox.remove("/app/out")
+        assert not await sandbox.is_folder("/app/out")
+
+    async def test_names_that_are_not_utf8(self, sandbox: Sandbox, tmp_path: Path) -> None:
+        self.needs("executes")
+        script = r"""mkdir -p /app/out; cd /app/out; n=$(printf 'bad\377name'); echo x > "$n"; mkdir "d$n";
+            echo x > "d$n/file"; echo y > good"""
+        await sandbox.run(Command.shell(script))
+        report = await sandbox.download_folder("/app/out", tmp_path / "out")
+        json.dumps(report.skipped).encode()
+        "".join(path for path, _ in report.skipped).encode()
+        assert (tmp_path / "out/good").read_text() == "y\n"
+        assert "/app/out/good" in await sandbox.list_files("/app/out/*")
+        "".join(await sandbox.list_files("/app/**")).encode()
+        await sandbox.remove("/app/out")
+
+
+async def _plant(sandbox: Sandbox, secret: Path) -> None:
+    """Every kind of trap, in /app/out, beside one plain file."""
+    # The host's path is put together inside, because a provider may translate paths it sees.
+    await output_of(
+        sandbox,
+        f"""host=$(printf %s%s / {str(secret.parent)[1:]})
+            rm -rf /app/out; mkdir -p /app/out; cd /app/out; printf plain > plain
+            ln -s "$host/secret" file; ln -s "$host" folder; ln -s plain relative; ln -s nowhere dangling
+            ln -s /etc/passwd passwd; ln -s loop loop; mkfifo fifo
+            ln -s ../../../../../../../../../../../.. climb; ln -s "/proc/self/root$host" magic""",
+    )

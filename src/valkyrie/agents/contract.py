@@ -1,0 +1,268 @@
+"""`contract.yaml`: how an agent is installed, run, and what it leaves behind."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path, PurePosixPath
+from typing import Annotated, Any
+from urllib.parse import urlsplit
+
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
+
+from valkyrie.agents import strict_yaml
+from valkyrie.agents.contract_problems import describe
+from valkyrie.agents.names import NAME, NAME_RULE
+from valkyrie.agents.parameters import TYPES, ParameterType, coerce, fits
+from valkyrie.agents.placeholders import placeholder_names
+from valkyrie.agents.strict_yaml import KeyPath
+from valkyrie.errors import ContractValidationError
+
+FILE_NAMES = ("contract.yaml", "contract.yml")
+RUNTIME_PLACEHOLDERS = ("problem_statement_path", "task_id")
+MAX_OUTPUT_ARTIFACTS = 10
+ARTIFACT_FOLDER = "/tmp/valkyrie"
+_PARAMETER_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*")
+_VARIABLE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+
+class Parameter(_Strict):
+    """One value a contract asks for."""
+
+    type: ParameterType = "str"
+    required: bool = False
+    default: Any = None
+    choices: list[str | int | float | bool] | None = None
+    description: str | None = None
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Parameter:
+        if self.choices is not None:
+            if not self.choices:
+                raise ValueError("`choices` is empty; list at least one value or leave the key out")
+            for choice in self.choices:
+                coerce(str(choice).lower() if isinstance(choice, bool) else str(choice), self.type)
+        if self.default is not None:
+            if not fits(self.default, self.type):
+                raise ValueError(f"the default {self.default!r} is no {TYPES[self.type]}")
+            if self.choices is not None and self.default not in self.allowed:
+                raise ValueError(f"the default {self.default!r} is not among the choices {self.choices}")
+        return self
+
+    @property
+    def allowed(self) -> list[Any]:
+        """The choices as values of the parameter's type."""
+        texts = (str(c).lower() if isinstance(c, bool) else str(c) for c in self.choices or ())
+        return [coerce(text, self.type) for text in texts]
+
+
+class ArtifactEntry(_Strict):
+    """One file (or glob) to keep after the agent ran."""
+
+    path: str
+    """Where it is kept, relative to the trial's artifacts."""
+    source: str | None = None
+    """Absolute path in the sandbox; default `/tmp/valkyrie/<path>`."""
+    required: bool = True
+    """A missing required artifact fails the trial; an optional one is skipped and logged."""
+
+    @field_validator("path")
+    @classmethod
+    def _relative(cls, path: str) -> str:
+        parts = path.split("/")
+        if any(part in ("", ".", "..") for part in parts) or "\\" in path or not path.isprintable():
+            raise ValueError(f"{path!r} must be a relative path without empty, `.` or `..` parts")
+        return path
+
+    @field_validator("source")
+    @classmethod
+    def _absolute(cls, source: str | None) -> str | None:
+        if source is None:
+            return None
+        parts = source.split("/")
+        if not source.startswith("/") or not parts[1] or ".." in parts or "\0" in source:
+            raise ValueError(f"{source!r} must be an absolute path in the sandbox, without `..`")
+        if re.search(r"[*?\[]", parts[1]):
+            raise ValueError(f"{source!r} must name a folder before its first `*`, `?` or `[`")
+        return source
+
+    @property
+    def source_path(self) -> str:
+        """Where it is looked for in the sandbox."""
+        return self.source or f"{ARTIFACT_FOLDER}/{self.path}"
+
+
+def _artifact(entry: object) -> object:
+    return {"path": entry} if isinstance(entry, str) else entry
+
+
+class AgentContract(_Strict):
+    """What stands in `contract.yaml`."""
+
+    name: str
+    """What the agent is called; its bundle stands in `/bundle/<name>` in the sandbox."""
+    install_cmd: str
+    """Run once per sandbox, in `/bundle/<name>`."""
+    run_cmd: str
+    """Run in the task's folder. Must hold `{problem_statement_path}`; may hold `{task_id}` and parameters."""
+    final_output: str | None = None
+    """Absolute path of a file or folder in the sandbox that is archived."""
+    output_artifacts: list[Annotated[ArtifactEntry, BeforeValidator(_artifact)]] = Field(default_factory=list)
+    egress_allowlist: list[str] = Field(default_factory=list)
+    """URLs the agent may reach while `run_cmd` runs; empty is unrestricted."""
+    secrets: dict[str, str] = Field(default_factory=dict)
+    """Environment variable → name of the secret that fills it."""
+    defaults: dict[str, Parameter] = Field(default_factory=dict)
+    """Predefined parameters; `model` is filled from `--model`."""
+    kwargs: dict[str, Parameter] = Field(default_factory=dict)
+    """The agent's own parameters, filled by `-k`."""
+    provided: Annotated[None, BeforeValidator(lambda _anything: None)] = None
+    """Documentation only; dropped."""
+    ingest_lambda: str | None = None
+    """Function that is told about results."""
+
+    @property
+    def parameters(self) -> dict[str, Parameter]:
+        """Predefined and own parameters together."""
+        return {**self.defaults, **self.kwargs}
+
+    @field_validator("name")
+    @classmethod
+    def _name(cls, name: str) -> str:
+        if not NAME.fullmatch(name):
+            raise ValueError(f"{name!r} must be {NAME_RULE}")
+        return name
+
+    @field_validator("install_cmd", "run_cmd")
+    @classmethod
+    def _command(cls, command: str) -> str:
+        if not command.strip() or "\0" in command:
+            raise ValueError("is empty; write `true` for a command that does nothing")
+        return command
+
+    @field_validator("run_cmd")
+    @classmethod
+    def _told_the_problem(cls, command: str) -> str:
+        if not placeholder_names(command, RUNTIME_PLACEHOLDERS[:1]):
+            raise ValueError(
+                "must contain {problem_statement_path}, outside comments: the file that holds the instruction"
+            )
+        return command
+
+    @field_validator("final_output")
+    @classmethod
+    def _absolute(cls, path: str | None) -> str | None:
+        if path is not None and (not path.startswith("/") or ".." in path.split("/") or not path.strip("/")):
+            raise ValueError(f"{path!r} must be an absolute path in the sandbox, not `/`, without `..`")
+        return path
+
+    @field_validator("output_artifacts")
+    @classmethod
+    def _artifacts(cls, entries: list[ArtifactEntry]) -> list[ArtifactEntry]:
+        if len(entries) > MAX_OUTPUT_ARTIFACTS:
+            raise ValueError(f"lists {len(entries)} artifacts; {MAX_OUTPUT_ARTIFACTS} are allowed")
+        paths = [PurePosixPath(entry.path) for entry in entries]
+        for at, path in enumerate(paths):
+            for other in paths[:at]:
+                if path == other:
+                    raise ValueError(f"{str(path)!r} is listed twice")
+                if path in other.parents or other in path.parents:
+                    raise ValueError(f"{str(path)!r} and {str(other)!r}: one would be a file and a folder")
+        return entries
+
+    @field_validator("egress_allowlist")
+    @classmethod
+    def _urls(cls, urls: list[str]) -> list[str]:
+        for url in urls:
+            try:
+                parts = urlsplit(url)
+                good = (
+                    parts.scheme in ("http", "https") and bool(parts.hostname) and not re.search(r"\s", url)
+                )
+            except ValueError:
+                good = False
+            if not good:
+                raise ValueError(f"{url!r} is no URL; write it like https://api.example.com")
+        return urls
+
+    @field_validator("secrets")
+    @classmethod
+    def _secrets(cls, secrets: dict[str, str]) -> dict[str, str]:
+        for variable, name in secrets.items():
+            if not _VARIABLE_NAME.fullmatch(variable):
+                raise ValueError(f"{variable!r} is no name of an environment variable")
+            if not name.strip():
+                raise ValueError(f"{variable} names no secret")
+        return secrets
+
+    @field_validator("defaults", "kwargs")
+    @classmethod
+    def _parameter_names(cls, parameters: dict[str, Parameter]) -> dict[str, Parameter]:
+        for name, parameter in parameters.items():
+            if name in RUNTIME_PLACEHOLDERS:
+                raise ValueError(f"`{name}` is filled in by the platform; choose another name")
+            if not _PARAMETER_NAME.fullmatch(name):
+                raise ValueError(f"{name!r} must be letters, digits, `_` or `-`, starting with a letter")
+            if name == "model" and parameter.type != "str":
+                raise ValueError("`model` must be of type str")
+        return parameters
+
+    @model_validator(mode="after")
+    def _declared_once(self) -> AgentContract:
+        if twice := sorted(self.defaults.keys() & self.kwargs.keys()):
+            raise ValueError(f"{', '.join(twice)} in both `defaults` and `kwargs`; keep one")
+        return self
+
+
+def load_contract(source: Path | str, where: str | None = None) -> AgentContract:
+    """The contract in an agent's folder (a Path) or in a text. Raises with all its problems at once."""
+    if isinstance(source, Path):
+        file = find_contract(source)
+        where = where or str(file)
+        try:
+            source = file.read_bytes().decode()
+        except UnicodeDecodeError:
+            raise ContractValidationError(f"{where}: not UTF-8 text.") from None
+    where = where or FILE_NAMES[0]
+    document = strict_yaml.parse(source, where)
+    if not isinstance(document.data, dict):
+        raise ContractValidationError(
+            f"{where}: must be keys and values (name: …, install_cmd: …, run_cmd: …)."
+        )
+    try:
+        return AgentContract.model_validate(document.data)
+    except ValidationError as error:
+        raise ContractValidationError(describe(error, document, where, _model_of)) from None
+
+
+def find_contract(folder: Path) -> Path:
+    """The contract file of an agent's folder."""
+    found = [folder / name for name in FILE_NAMES if (folder / name).is_file()]
+    if len(found) > 1:
+        raise ContractValidationError(f"{folder} has both {' and '.join(FILE_NAMES)}; keep one.")
+    if not found:
+        old = (
+            " contract.py is no longer read; write its values into contract.yaml."
+            * (folder / "contract.py").is_file()
+        )
+        raise ContractValidationError(
+            f"{folder} has no contract.yaml.{old} `valkyrie agent init NAME` writes one."
+        )
+    return found[0]
+
+
+def _model_of(path: KeyPath) -> type[BaseModel]:
+    if len(path) == 1:
+        return AgentContract
+    return ArtifactEntry if path[0] == "output_artifacts" else Parameter

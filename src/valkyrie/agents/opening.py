@@ -1,0 +1,220 @@
+"""From the word after `--agent` to an agent, and from a run's frozen copy back to the same agent."""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from valkyrie import plugins
+from valkyrie.agents.catalog import CATALOG, AgentOptions
+from valkyrie.agents.protocol import Agent, OutputArtifact
+from valkyrie.agents.suggest import did_you_mean
+from valkyrie.errors import BundleError, UsageError
+from valkyrie.nouns import Json
+
+if TYPE_CHECKING:
+    # Reading contracts takes YAML and pydantic; the catalogue's agents need neither.
+    from valkyrie.agents.contract import AgentContract
+    from valkyrie.agents.library import AgentLibrary
+
+PLUGIN_GROUP = "valkyrie.agents"
+ARCHIVE_NAME = "agent.zip"
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedAgent:
+    """An agent found and checked, not yet frozen into a run."""
+
+    name: str
+    digest: str
+    """What trials are identified by; the frozen agent has the same."""
+    frozen: Json
+    """Plain data; `freeze` adds where the archive is."""
+    secrets: Mapping[str, str]
+    """Environment variable → secret name."""
+    model: str | None = None
+    kwargs: Mapping[str, Any] | None = None
+    final_output: str | None = None
+    output_artifacts: Sequence[OutputArtifact] = ()
+    egress_allowlist: Sequence[str] = ()
+    needs_solution: bool = False
+    source: Path | None = None
+    """The folder or archive a bundle comes from."""
+
+
+def open_agent(
+    spec: str,
+    *,
+    model: str | None = None,
+    kwargs: Mapping[str, str] | None = None,
+    library: AgentLibrary,
+    secrets: Mapping[str, str] | None = None,
+) -> PreparedAgent:
+    """Find the agent `spec` names: catalogue, pushed, a folder or zip by path, or a plugin.
+
+    `secrets` are those of the command line (environment variable → secret name); they win over the
+    contract's.
+    """
+    options = AgentOptions(model, dict(kwargs or {}), dict(secrets or {}))
+    if "/" in spec or spec in (".", "..") or spec.startswith("~"):
+        return _open_path(Path(spec).expanduser(), options)
+    if spec in CATALOG:
+        return _prepare("catalog", spec, CATALOG[spec].target, options)
+    if plugins.is_target(spec):
+        return _prepare("plugin", spec, spec, options)
+    if spec in library.names():
+        return _open_archive(library.path(spec), spec, options)
+    if any((Path(spec) / name).is_file() for name in ("contract.yaml", "contract.yml")):
+        return _open_path(Path(spec), options)
+    if spec in plugins.names(PLUGIN_GROUP):
+        return _prepare("plugin", spec, spec, options)
+    known = [*CATALOG, *library.names()]
+    hint = did_you_mean(spec, known) or f" Known: {', '.join(known)}."
+    raise UsageError(
+        f"no agent is called {spec!r}.{hint} For a folder, give its path: ./{spec or 'my-agent'}"
+    )
+
+
+def freeze(prepared: PreparedAgent, folder: Path) -> Json:
+    """Copy the agent's archive into a run's own folder; returns what `open_frozen` needs."""
+    if prepared.source is None:
+        return prepared.frozen
+    from valkyrie.agents.bundle import disk_error, pack
+    from valkyrie.agents.unpack import digest_archive
+
+    archive = folder / ARCHIVE_NAME
+    if prepared.source.is_dir():
+        digest = pack(prepared.source, prepared.frozen["contract"]["name"], archive)
+    else:
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(prepared.source, archive)
+        except OSError as error:
+            raise disk_error(f"{prepared.source} cannot be copied into the run", error) from None
+        digest = digest_archive(archive)
+    if digest != prepared.frozen["bundle_digest"]:
+        archive.unlink()
+        raise BundleError(f"{prepared.source} changed while it was being read; start again.")
+    return prepared.frozen | {"archive": ARCHIVE_NAME, "archive_sha256": _sha256(archive)}
+
+
+def open_frozen(frozen: Json, folder: Path, cache: Path) -> Agent:
+    """The same agent in another process; `folder` is the one it was frozen into."""
+    kind = frozen["kind"]
+    if kind == "bundle":
+        from valkyrie.agents.bundled import BundleCache, ContractAgent
+
+        archive = folder / str(frozen["archive"])
+        if not archive.is_file():
+            raise BundleError(f"the run's copy of its agent is missing: {archive}.")
+        if _sha256(archive) != frozen["archive_sha256"]:
+            raise BundleError(
+                f"{archive} is not the agent that was frozen into the run; it was changed since."
+            )
+        return ContractAgent(frozen, archive, BundleCache(cache))
+    options = AgentOptions(frozen.get("model"), frozen.get("kwargs", {}), frozen.get("secrets", {}))
+    if kind == "plugin":
+        return _make(str(frozen["target"]), options)
+    if frozen["name"] not in CATALOG:
+        raise UsageError(f"this version's catalogue has no agent {frozen['name']!r}.")
+    return _make(CATALOG[frozen["name"]].target, options)
+
+
+def _prepare(kind: str, name: str, target: str, options: AgentOptions) -> PreparedAgent:
+    agent = _make(target, options)
+    frozen = {
+        "kind": kind,
+        "name": name,
+        "target": target,
+        "model": options.model,
+        "kwargs": dict(options.kwargs),
+        "secrets": dict(options.secrets),
+    }
+    return PreparedAgent(
+        name=agent.name,
+        digest=agent.digest,
+        frozen=frozen,
+        secrets=agent.secrets,
+        model=options.model,
+        kwargs=options.kwargs,
+        final_output=agent.final_output,
+        output_artifacts=agent.output_artifacts,
+        needs_solution=agent.needs_solution,
+    )
+
+
+def _make(target: str, options: AgentOptions) -> Agent:
+    maker = plugins.load(target, group=PLUGIN_GROUP)
+    if not callable(maker):
+        raise UsageError(f"{target} is no class; an agent is made by calling it with AgentOptions.")
+    agent: Agent = maker(options)
+    missing = [part for part in ("name", "digest", "secrets", "install", "run") if not hasattr(agent, part)]
+    if missing:
+        raise UsageError(
+            f"{target} is no agent: it lacks {', '.join(missing)} (see valkyrie.agents.protocol.Agent)."
+        )
+    return agent
+
+
+def _open_path(path: Path, options: AgentOptions) -> PreparedAgent:
+    if path.suffix == ".zip" and path.is_file():
+        return _open_archive(path, None, options)
+    if not path.is_dir():
+        raise UsageError(
+            f"{path} is no folder. An agent is a folder with a contract.yaml (`valkyrie agent init`)."
+        )
+    from valkyrie.agents.bundle import digest_folder
+    from valkyrie.agents.contract import load_contract
+
+    contract = load_contract(path)
+    return _bundle(contract, contract.name, digest_folder(path), path.resolve(), options)
+
+
+def _open_archive(archive: Path, name: str | None, options: AgentOptions) -> PreparedAgent:
+    from valkyrie.agents.contract import load_contract
+    from valkyrie.agents.unpack import digest_archive, read_contract
+
+    file, text = read_contract(archive)
+    contract = load_contract(text, where=f"{archive}/{file}")
+    return _bundle(contract, name or contract.name, digest_archive(archive), archive.resolve(), options)
+
+
+def _bundle(
+    contract: AgentContract, name: str, bundle_digest: str, source: Path, options: AgentOptions
+) -> PreparedAgent:
+    from dataclasses import replace
+
+    from valkyrie.agents.bundled import contract_digest
+    from valkyrie.agents.resolve import resolve
+
+    resolved = resolve(contract, options.model, options.kwargs)
+    resolved = replace(resolved, secrets={**resolved.secrets, **options.secrets})
+    digest = contract_digest(bundle_digest, resolved)
+    frozen = {
+        "kind": "bundle",
+        "name": name,
+        "digest": digest,
+        "bundle_digest": bundle_digest,
+        "contract": resolved.to_json(),
+    }
+    return PreparedAgent(
+        name=name,
+        digest=digest,
+        frozen=frozen,
+        secrets=resolved.secrets,
+        model=resolved.model,
+        kwargs=resolved.kwargs,
+        final_output=resolved.final_output,
+        output_artifacts=resolved.output_artifacts,
+        egress_allowlist=resolved.egress_allowlist,
+        source=source,
+    )
+
+
+def _sha256(file: Path) -> str:
+    with file.open("rb") as opened:
+        return hashlib.file_digest(opened, "sha256").hexdigest()

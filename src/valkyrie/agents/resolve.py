@@ -1,0 +1,139 @@
+"""A contract with its values filled in: what one run really executes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from valkyrie.agents.parameters import TYPES, as_text, coerce
+from valkyrie.agents.placeholders import placeholder_names, substitute
+from valkyrie.agents.protocol import OutputArtifact
+from valkyrie.agents.suggest import did_you_mean
+from valkyrie.errors import ContractValidationError
+from valkyrie.nouns import Json
+
+if TYPE_CHECKING:
+    # Pydantic and YAML are needed to read a contract, not to run a resolved one.
+    from valkyrie.agents.contract import AgentContract, Parameter
+
+
+@dataclass(frozen=True, slots=True)
+class ResolvedContract:
+    """Plain data; stored with the run."""
+
+    name: str
+    model: str | None
+    install_cmd: str
+    run_template: str
+    """`run_cmd` as the contract has it."""
+    kwargs: Mapping[str, Any]
+    """Every parameter that has a value, typed; without `model`."""
+    final_output: str | None = None
+    output_artifacts: Sequence[OutputArtifact] = ()
+    egress_allowlist: Sequence[str] = ()
+    secrets: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def run_cmd(self) -> str:
+        """The command with model and parameters filled in; problem path and task id are left for later."""
+        return substitute(self.run_template, self._values())
+
+    def command(self, problem_statement_path: str, task_id: str) -> str:
+        """The whole command for one task."""
+        runtime = {"problem_statement_path": problem_statement_path, "task_id": task_id}
+        # All at once, from the template: a parameter whose text is `{task_id}` must stay that text.
+        return substitute(self.run_template, self._values() | runtime)
+
+    def _values(self) -> dict[str, str]:
+        values = {name: as_text(value) for name, value in self.kwargs.items()}
+        return values if self.model is None else values | {"model": self.model}
+
+    def to_json(self) -> Json:
+        """Plain JSON; `run_cmd` is in it for readers."""
+        plain = asdict(self)
+        plain["output_artifacts"] = [asdict(artifact) for artifact in self.output_artifacts]
+        return plain | {"run_cmd": self.run_cmd, "egress_allowlist": list(self.egress_allowlist)}
+
+    @classmethod
+    def from_json(cls, plain: Json) -> ResolvedContract:
+        """The inverse of `to_json`."""
+        fields = {key: value for key, value in plain.items() if key != "run_cmd"}
+        artifacts = tuple(OutputArtifact(**entry) for entry in fields.pop("output_artifacts"))
+        allowlist = tuple(fields.pop("egress_allowlist"))
+        return cls(**fields, output_artifacts=artifacts, egress_allowlist=allowlist)
+
+
+def resolve(contract: AgentContract, model: str | None, kwargs: Mapping[str, str]) -> ResolvedContract:
+    """Fill in what the command line gave; every problem is named in one error."""
+    parameters = contract.parameters
+    problems = [_unknown(name, parameters) for name in kwargs if name not in parameters and name != "model"]
+    given = ({} if model is None else {"model": model}) | dict(kwargs)
+    values: dict[str, Any] = {}
+    for name, parameter in parameters.items():
+        try:
+            value = _value(name, parameter, given.get(name))
+        except ValueError as error:
+            problems.append(str(error))
+        else:
+            if value is not None:
+                values[name] = value
+    values.setdefault("model", given.get("model"))
+    used = placeholder_names(contract.run_cmd, {*parameters, "model"})
+    complained = {name for name in used if any(problem.startswith(f"`{name}`") for problem in problems)}
+    for name in sorted(used - complained):
+        if values.get(name) is None:
+            problems.append(
+                f"`{name}` is used by run_cmd but has no value: give {_way(name)}, or a default in it"
+            )
+    if problems:
+        raise ContractValidationError(f"agent {contract.name}: {'; '.join(problems)}.")
+    resolved = ResolvedContract(
+        name=contract.name,
+        model=values.pop("model"),
+        install_cmd=contract.install_cmd,
+        run_template=contract.run_cmd,
+        kwargs=values,
+        final_output=contract.final_output,
+        output_artifacts=tuple(
+            OutputArtifact(entry.path, entry.source_path, entry.required)
+            for entry in contract.output_artifacts
+        ),
+        egress_allowlist=tuple(contract.egress_allowlist),
+        secrets=dict(contract.secrets),
+    )
+    _ = (
+        resolved.run_cmd
+    )  # A value its place in the command cannot take is refused here, before anything runs.
+    return resolved
+
+
+def _value(name: str, parameter: Parameter, text: str | None) -> Any:
+    if text is None:
+        if parameter.default is None and parameter.required:
+            about = f" ({parameter.description})" if parameter.description else ""
+            raise ValueError(f"`{name}` is required{about}: give {_way(name)}")
+        # A whole number is a fine default for a float.
+        return (
+            float(parameter.default)
+            if parameter.type == "float" and parameter.default is not None
+            else parameter.default
+        )
+    try:
+        value = coerce(text, parameter.type)
+    except ValueError as error:
+        raise ValueError(f"`{name}` must be a {TYPES[parameter.type]}: {error}") from None
+    if parameter.choices is not None and value not in parameter.allowed:
+        known = ", ".join(as_text(choice) for choice in parameter.allowed)
+        hint = did_you_mean(text, (str(choice) for choice in parameter.choices))
+        raise ValueError(f"`{name}` must be one of {known}, not {text!r}.{hint}".removesuffix("."))
+    return value
+
+
+def _way(name: str) -> str:
+    return "--model MODEL" if name == "model" else f"-k {name}=VALUE"
+
+
+def _unknown(name: str, parameters: Mapping[str, Parameter]) -> str:
+    known = ", ".join(sorted(parameters)) or "none"
+    return f"`{name}` is no parameter of it.{did_you_mean(name, [*parameters, 'model'])} Known: {known}"

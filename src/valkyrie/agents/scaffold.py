@@ -1,0 +1,99 @@
+"""`agent init`: a small agent that runs, to be changed into one's own."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from pathlib import Path
+
+from valkyrie.agents.bundle import disk_error
+from valkyrie.agents.names import NAME, NAME_RULE
+from valkyrie.errors import UsageError
+
+_CONTRACT = """\
+# How the agent {name} is installed and run. Every key is explained here; only the first three are required.
+
+# What it is called. Its folder stands in /bundle/{name} in the sandbox.
+name: {name}
+
+# Run once per sandbox, as root, in /bundle/{name}.
+install_cmd: chmod +x run.sh
+
+# Run in the task's folder, under bash with pipefail. Placeholders are quoted for you, with or without quotes
+# around them: {{problem_statement_path}} (required), {{task_id}}, {{model}}, and each parameter below.
+run_cmd: /bundle/{name}/run.sh {{problem_statement_path}} {{effort}} /logs/{name}
+
+# A file or folder to archive after the run.
+final_output: /logs/{name}
+
+# Up to 10 files to keep by themselves. Looked for below /tmp/valkyrie unless `source` says otherwise.
+output_artifacts:
+  - path: notes.txt
+    source: /logs/{name}/notes.txt
+    required: false
+
+# Parameters, set with -k effort=high. Types: str, int, float, bool, dict.
+kwargs:
+  effort:
+    type: str
+    default: low
+    choices: [low, high]
+    description: how hard to try
+
+# Predefined parameters. `model` is filled from --model.
+# defaults:
+#   model:
+#     type: str
+#     required: true
+
+# Environment variable: name of the secret that fills it (`valkyrie secret set NAME`).
+# secrets:
+#   OPENAI_API_KEY: OPENAI_API_KEY
+
+# The only addresses the agent may reach while it runs; left out, there is no restriction.
+# egress_allowlist:
+#   - https://api.openai.com
+"""
+_RUN = """\
+#!/usr/bin/env bash
+# Called as: run.sh INSTRUCTION_FILE EFFORT LOG_FOLDER, in the task's folder.
+set -euo pipefail
+
+instruction=$1 effort=$2 logs=$3
+mkdir -p "$logs"
+
+# Replace this with your agent: read the instruction, change files here, exit 0.
+echo "told: $(head -n 1 "$instruction")"
+printf 'effort %s, in %s\\n' "$effort" "$PWD" > "$logs/notes.txt"
+"""
+_README = """\
+# {name}
+
+An agent for Valkyrie. `contract.yaml` says how it is installed and run; `run.sh` is the agent.
+
+    valkyrie run start --agent ./{name} --benchmark quickstart --connect
+    valkyrie agent push ./{name}
+"""
+
+
+def init_agent(name: str, parent: Path) -> Path:
+    """Write a minimal valid agent as the new folder `parent/name`."""
+    if not NAME.fullmatch(name):
+        raise UsageError(f"{name!r} cannot be an agent's name: {NAME_RULE}.")
+    folder = parent / name
+    if folder.exists() or folder.is_symlink():
+        raise UsageError(f"{folder} exists already; nothing was written. Choose another name.")
+    try:
+        parent.mkdir(parents=True, exist_ok=True)
+        part = Path(tempfile.mkdtemp(dir=parent, prefix=".init-"))
+        try:
+            part.chmod(0o755)
+            for file, text in (("contract.yaml", _CONTRACT), ("run.sh", _RUN), ("README.md", _README)):
+                (part / file).write_text(text.format(name=name), encoding="utf-8")
+            (part / "run.sh").chmod(0o755)
+            part.rename(folder)
+        finally:
+            shutil.rmtree(part, ignore_errors=True)
+    except OSError as error:
+        raise disk_error(f"{folder} cannot be written", error) from None
+    return folder

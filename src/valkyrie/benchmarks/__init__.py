@@ -1,0 +1,34 @@
+"""Where tasks and grades come from."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from valkyrie.benchmarks.protocol import Benchmark
+    from valkyrie.nouns import Json
+
+# Imports wait for the call: reading task.toml needs pydantic, which `valk --help` must not pay for.
+
+
+def open_benchmark(spec: str, *, host_image: bool = False) -> Benchmark:
+    """The benchmark of that name, path, plugin name or `module:Class`."""
+    from valkyrie.benchmarks import catalogue
+
+    return catalogue.open_benchmark(spec, host_image=host_image)
+
+
+def open_frozen(source: Json, host_env: Mapping[str, str] | None = None) -> Benchmark:
+    """The benchmark whose `source` this is, made again; tasks' `${VAR}` come from `host_env`."""
+    from valkyrie.benchmarks import catalogue
+
+    return catalogue.open_frozen(source, host_env)
+
+
+def shipped() -> list[tuple[str, str, int]]:
+    """(name, description, number of tasks) of the benchmarks that come with the program."""
+    from valkyrie.benchmarks import catalogue
+
+    return catalogue.shipped()

@@ -1,0 +1,67 @@
+"""What a benchmark is to the engine."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Protocol
+
+from sandboxes.protocol import Sandbox
+from sandboxes.types import OutputSink
+from valkyrie.nouns import FinalScore, Grade, Json, TaskSpec
+
+
+class Benchmark(Protocol):
+    """A named source of tasks that also sets a task up, grades it, and computes the final score."""
+
+    @property
+    def name(self) -> str:
+        """What people call it."""
+        ...
+
+    @property
+    def source(self) -> Json:
+        """Plain data from which `benchmarks.open_frozen` makes the same benchmark again, in another process."""
+        ...
+
+    @property
+    def fraction(self) -> bool:
+        """Scores are 0..1 and may be printed as per cent, with an interval."""
+        ...
+
+    async def datasets(self) -> list[str]:
+        """Names of its datasets; `default` first."""
+        ...
+
+    async def list_tasks(self, dataset: str = "default") -> list[str]:
+        """Task ids in their own order."""
+        ...
+
+    async def describe(self, task_id: str, dataset: str = "default") -> TaskSpec:
+        """One task; cheap the second time. Raises BenchmarkError when the task is broken."""
+        ...
+
+    async def setup(self, task: TaskSpec, sandbox: Sandbox, log: OutputSink) -> None:
+        """Prepare the sandbox for the agent; nothing that helps it cheat may enter."""
+        ...
+
+    def solution(self, task: TaskSpec) -> Path | None:
+        """The folder that holds the task's own `solve.sh`, for the oracle."""
+        ...
+
+    async def evaluate(self, task: TaskSpec, sandbox: Sandbox, log: OutputSink, evidence: Path) -> Grade:
+        """Grade what is in the sandbox; every process of the agent is dead by now.
+
+        Files worth keeping (test output, reward files) are written below the folder `evidence`.
+        """
+        ...
+
+    async def final_score(
+        self, grades: Mapping[str, Sequence[Grade | None]], dataset: str = "default"
+    ) -> FinalScore:
+        """The benchmark's own aggregate; one entry per planned task, one item per trial, None if ungraded."""
+        ...
+
+    async def close(self) -> None:
+        """Let go of connections."""
+        ...

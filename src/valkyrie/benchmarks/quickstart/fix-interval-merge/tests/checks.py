@@ -1,0 +1,97 @@
+"""Named checks, what they found, and the reward. The same file in every task of this benchmark."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+APP = Path.cwd()
+TESTS = Path(__file__).parent
+MAX_OUTPUT = 4 << 20
+
+
+class Ran(NamedTuple):
+    """How a program of the agent ended."""
+
+    code: int
+    stdout: str
+    stderr: str
+
+
+class Checks:
+    """Collects verdicts; `reward` writes them down once, at the end."""
+
+    def __init__(self) -> None:
+        self._passed: list[bool] = []
+
+    @contextmanager
+    def check(self, name: str) -> Iterator[None]:
+        """One check: it fails if its body raises, whatever it raises."""
+        try:
+            yield
+        except Exception as error:  # noqa: BLE001 - the agent's work may be wrong in any way
+            self._passed.append(False)
+            found = " ".join(f"{type(error).__name__}: {error}".split())
+            sys.stdout.write(f"FAIL {name}: {found[:500]}\n")
+        else:
+            self._passed.append(True)
+            sys.stdout.write(f"ok   {name}\n")
+
+    def reward(self, *, partial: bool = False) -> None:
+        """All or nothing, or the share of checks that passed."""
+        folder = Path(os.environ.get("VERIFIER_DIR", "/logs/verifier"))
+        folder.mkdir(parents=True, exist_ok=True)
+        for left in folder.glob("reward.*"):
+            left.unlink()
+        share = sum(self._passed) / len(self._passed)
+        if partial:
+            (folder / "reward.json").write_text(json.dumps({"reward": round(share, 4)}) + "\n")
+        else:
+            (folder / "reward.txt").write_text("1\n" if share == 1.0 else "0\n")
+
+
+def run(argv: Sequence[str | Path], *, stdin: str = "", timeout: float = 10.0, cwd: Path = APP) -> Ran:
+    """Run a program of the agent by itself, and end what it started along with it."""
+    env = {"PATH": os.environ.get("PATH", os.defpath), "LC_ALL": "C.UTF-8", "HOME": "/tmp"}
+    with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err, tempfile.TemporaryFile() as inp:
+        inp.write(stdin.encode())
+        inp.seek(0)
+        process = subprocess.Popen(
+            argv, stdin=inp, stdout=out, stderr=err, cwd=cwd, env=env, start_new_session=True
+        )
+        late = threading.Event()
+        alarm = threading.Timer(timeout, lambda: (late.set(), end_session(process.pid)))
+        alarm.start()
+        code = process.wait()
+        alarm.cancel()
+        end_session(process.pid)
+        if late.is_set():
+            raise TimeoutError(f"{argv[-1]} took longer than {timeout:g} s")
+        texts = []
+        for file in (out, err):
+            file.seek(0)
+            texts.append(file.read(MAX_OUTPUT).decode("utf-8", "replace"))
+    return Ran(code, *texts)
+
+
+def end_session(leader: int) -> None:
+    """Kill what is left of a program's process group."""
+    try:
+        os.killpg(leader, signal.SIGKILL)
+    except ProcessLookupError:
+        pass
+
+
+def same(actual: object, expected: object, what: str = "result") -> None:
+    """Raise unless both are equal."""
+    if actual != expected:
+        raise AssertionError(f"{what} is {actual!r}, expected {expected!r}")

@@ -1,0 +1,220 @@
+"""One task directory, read and checked."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+from sandboxes.types import Limits
+from valkyrie.benchmarks.dockerfile import Recipe, read_dockerfile
+from valkyrie.benchmarks.task_setup import Preparation
+from valkyrie.benchmarks.task_toml import ParsedToml, TaskToml
+from valkyrie.benchmarks.variables import expand, referenced
+from valkyrie.benchmarks.verifier import Verification
+from valkyrie.errors import BenchmarkError
+from valkyrie.nouns import Json, TaskSpec, Timeouts
+
+DEFAULT_WORKDIR = "/app"
+
+_CANARY = re.compile(r"\s*(?:<!--.*canary.*-->|#.*canary.*)\s*", re.IGNORECASE)
+_BAD_IN_ID = re.compile(r"[,\\\x00-\x1f\x7f\ud800-\udfff]")
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """Why a task cannot be run, and where its author must look."""
+
+    task_id: str
+    path: Path
+    message: str
+
+    def __str__(self) -> str:
+        return f"{self.task_id}: {self.message} ({self.path})"
+
+
+@dataclass(frozen=True)
+class Task:
+    """The files of one task and what they say. Reading is lazy; `problems` never raises."""
+
+    id: str
+    folder: Path
+    host_image: bool = False
+    """Run it on the host's file system although it names an image."""
+
+    @cached_property
+    def parsed(self) -> ParsedToml:
+        return ParsedToml.read(self.folder / "task.toml")
+
+    @property
+    def config(self) -> TaskToml:
+        return self.parsed.config
+
+    @cached_property
+    def instruction(self) -> str:
+        """What the agent is told, without the canary lines that keep tasks out of training data."""
+        path = self.folder / "instruction.md"
+        try:
+            lines = path.read_bytes().decode("utf-8").splitlines(keepends=True)
+        except OSError as error:
+            raise BenchmarkError(f"cannot read {path}: {error.strerror}") from error
+        except UnicodeDecodeError as error:
+            raise BenchmarkError(f"{path} is not UTF-8 (byte {error.start})") from error
+        start = 0
+        for number, line in enumerate(lines):
+            if _CANARY.fullmatch(line):
+                start = number + 1
+            elif line.strip():
+                break
+        return "".join(lines[start:]).lstrip("\r\n") if start else "".join(lines)
+
+    @property
+    def named_image(self) -> str | None:
+        """The image the task asks for; `Dockerfile` when it brings the recipe of one."""
+        environment = self.folder / "environment"
+        if self.config.environment.docker_image:
+            return self.config.environment.docker_image
+        recipes = ("Dockerfile", "docker-compose.yaml", "docker-compose.yml")
+        return "Dockerfile" if any((environment / name).is_file() for name in recipes) else None
+
+    @property
+    def image(self) -> str | None:
+        """The image it will run in."""
+        return None if self.host_image else self.named_image
+
+    @cached_property
+    def recipe(self) -> Recipe | None:
+        path = self.folder / "environment" / "Dockerfile"
+        if not path.is_file():
+            return None
+        return read_dockerfile(path.read_bytes().decode("utf-8", "replace"))
+
+    @property
+    def cwd(self) -> str:
+        dockerfile = self.recipe.workdir if self.recipe else None
+        return self.config.environment.workdir or dockerfile or DEFAULT_WORKDIR
+
+    @property
+    def solution(self) -> Path | None:
+        folder = self.folder / "solution"
+        return folder if (folder / "solve.sh").is_file() else None
+
+    def problems(self) -> list[Problem]:
+        """Everything that keeps this task from running."""
+        return list(self._find_problems())
+
+    def _find_problems(self) -> Iterator[Problem]:
+        if _BAD_IN_ID.search(self.id):
+            message = f"the folder name {self.id!r} holds a comma, backslash or control character; rename it"
+            yield Problem(self.id.encode("utf-8", "replace").decode(), self.folder, message)
+        toml = self.folder / "task.toml"
+        if not toml.is_file():
+            yield Problem(self.id, toml, "has no task.toml; an empty file will do")
+            return
+        try:
+            unsupported = list(_unsupported(self.config))
+        except BenchmarkError as error:
+            yield Problem(self.id, toml, str(error))
+            return
+        yield from (Problem(self.id, toml, message) for message in unsupported)
+        if self.config.steps:
+            return
+        if not (self.folder / "tests" / "test.sh").is_file():
+            message = "has no tests/test.sh; write one that leaves a number in /logs/verifier/reward.txt"
+            yield Problem(self.id, self.folder / "tests" / "test.sh", message)
+        try:
+            if not self.instruction.strip():
+                message = "instruction.md is empty; say what the agent is to do"
+                yield Problem(self.id, self.folder / "instruction.md", message)
+        except BenchmarkError as error:
+            yield Problem(
+                self.id, self.folder / "instruction.md", f"{error}; say there what the agent is to do"
+            )
+
+    def spec(self, digest: str, host_env: Mapping[str, str]) -> TaskSpec:
+        """The task as the engine knows it. Raises BenchmarkError with all its problems."""
+        if problems := self.problems():
+            raise BenchmarkError("\n".join(map(str, problems)), cause="task_broken")
+        config, environment = self.config, self.config.environment
+        image_env = dict(self.recipe.env) if self.host_image and self.recipe else {}
+        return TaskSpec(
+            id=self.id,
+            digest=digest,
+            instruction=self.instruction,
+            cwd=self.cwd,
+            image=self.image,
+            limits=Limits(environment.cpus, environment.memory_mb, environment.storage_mb),
+            network=config.network,
+            timeouts=Timeouts(
+                build=environment.build_timeout_sec,
+                agent=config.agent.timeout_sec,
+                grade=config.verifier.timeout_sec,
+            ),
+            env=image_env | expand(environment.env, host_env, f"task {self.id}: environment.env"),
+            user=None if config.agent.user is None else str(config.agent.user),
+            has_solution=self.solution is not None,
+            metadata=self._metadata(),
+        )
+
+    def preparation(self) -> Preparation:
+        """What `setup` does for it."""
+        environment: Path | None = self.folder / "environment"
+        if self.image is not None or not self.folder.joinpath("environment").is_dir():
+            environment = None
+        recipe = self.recipe or Recipe() if self.named_image is not None else None
+        return Preparation(environment, recipe, self.config.environment.healthcheck)
+
+    def verification(self, spec: TaskSpec, host_env: Mapping[str, str]) -> Verification:
+        """What `evaluate` does for it, under the limits of `spec`."""
+        verifier = self.config.verifier
+        return Verification(
+            task_id=self.id,
+            tests=self.folder / "tests",
+            cwd=spec.cwd,
+            timeout=spec.timeouts.grade,
+            env={**spec.env, **expand(verifier.env, host_env, f"task {self.id}: verifier.env")},
+            user=None if verifier.user is None else str(verifier.user),
+            own_image=self.image is not None,
+        )
+
+    def _metadata(self) -> Json:
+        info = self.config.task
+        found: Json = {
+            **self.config.metadata,
+            "name": info.name,
+            "description": info.description,
+            "keywords": list(info.keywords),
+            "named_image": self.named_image if self.host_image else None,
+            "host_variables": referenced(self.config.environment.env),
+            "allowed_hosts": list(self.config.allowed_hosts),
+            "artifacts": [item if isinstance(item, str) else item.source for item in self.config.artifacts],
+            "warnings": [*self.parsed.warnings, *_left_out(self.config)],
+        }
+        return {key: value for key, value in found.items() if value not in (None, "", [])}
+
+
+def _unsupported(config: TaskToml) -> Iterator[str]:
+    if config.steps:
+        yield "multi-step tasks ([[steps]]) are not supported yet"
+    if config.verifier.environment_mode == "separate" or config.verifier.environment is not None:
+        yield 'a separate verifier environment is not supported yet; use verifier.environment_mode = "shared"'
+    if config.environment.os != "linux":
+        yield f"environment.os = {config.environment.os!r} is not supported; only linux is"
+    if config.environment.gpus or config.environment.tpu is not None:
+        yield "asks for a GPU or TPU, which no sandbox here has"
+
+
+def _left_out(config: TaskToml) -> Iterator[str]:
+    verifier = config.verifier.network_mode
+    if verifier is not None and verifier != (
+        config.agent.network_mode or config.environment.network_mode or "public"
+    ):
+        yield f"verifier.network_mode = {verifier!r} is not applied: the agent's holds to the end"
+    if config.environment.mcp_servers:
+        yield "environment.mcp_servers are not offered to the agent"
+    if config.environment.skills_dir:
+        yield "environment.skills_dir is not offered to the agent"
+    if config.verifier.collect:
+        yield "verifier.collect commands are not run"

@@ -1,0 +1,187 @@
+"""A folder of Harbor task directories as a benchmark."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import os
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from pathlib import Path
+
+from sandboxes.protocol import Sandbox
+from sandboxes.types import OutputSink
+from valkyrie.benchmarks.content import ContentDigests
+from valkyrie.benchmarks.discovery import find_tasks
+from valkyrie.benchmarks.manifest import Manifest, read_manifest
+from valkyrie.benchmarks.suggest import did_you_mean
+from valkyrie.benchmarks.task import Problem, Task
+from valkyrie.benchmarks.task_setup import prepare
+from valkyrie.benchmarks.verifier import verify
+from valkyrie.errors import BenchmarkError, UsageError, UserError
+from valkyrie.nouns import FinalScore, Grade, Json, TaskSpec
+
+TASKS_KEPT = 512
+"""How many parsed tasks stay in memory; reading one again takes half a millisecond."""
+
+
+class TaskDirBenchmark:
+    """Tasks are folders with `task.toml`, `instruction.md` and `tests/test.sh`; ids are their paths."""
+
+    def __init__(
+        self,
+        folder: Path,
+        name: str | None = None,
+        *,
+        host_image: bool = False,
+        host_env: Mapping[str, str] | None = None,
+    ) -> None:
+        self._folder = folder.absolute()
+        self._given_name = name
+        self._host_image = host_image
+        self._host_env = os.environ if host_env is None else host_env
+        self._manifest: Manifest | None = None
+        self._folders: dict[str, Path] | None = None
+        self._read_task = lru_cache(maxsize=TASKS_KEPT)(self._open_task)
+        self._digests = ContentDigests()
+
+    @property
+    def name(self) -> str:
+        """As given, else as `benchmark.toml` says, else the folder's name."""
+        return self._given_name or self._read_manifest().name or self._folder.name
+
+    @property
+    def description(self) -> str:
+        """One line from `benchmark.toml`."""
+        return self._read_manifest().description
+
+    @property
+    def source(self) -> Json:
+        return {
+            "kind": "task_dir",
+            "path": str(self._folder),
+            "name": self.name,
+            "host_image": self._host_image,
+        }
+
+    @property
+    def fraction(self) -> bool:
+        return True
+
+    async def datasets(self) -> list[str]:
+        return self._read_manifest().dataset_names
+
+    async def list_tasks(self, dataset: str = "default") -> list[str]:
+        folders = await asyncio.to_thread(self._find)
+        return self._read_manifest().choose(dataset or "default", list(folders), str(self._folder))
+
+    async def describe(self, task_id: str, dataset: str = "default") -> TaskSpec:
+        _ = dataset
+        return await asyncio.to_thread(self._describe, task_id)
+
+    async def check(self, dataset: str = "default", task_ids: Sequence[str] | None = None) -> list[Problem]:
+        """Every problem of every task asked for, in one list: for before the start."""
+        chosen = await self.list_tasks(dataset) if task_ids is None else task_ids
+        return await asyncio.to_thread(
+            lambda: [problem for task_id in chosen for problem in self._check(task_id)]
+        )
+
+    async def setup(self, task: TaskSpec, sandbox: Sandbox, log: OutputSink) -> None:
+        current = await asyncio.to_thread(self._unchanged, task)
+        await prepare(task, current.preparation(), sandbox, log)
+
+    def solution(self, task: TaskSpec) -> Path | None:
+        return self._task(task.id)[1].solution
+
+    async def evaluate(self, task: TaskSpec, sandbox: Sandbox, log: OutputSink, evidence: Path) -> Grade:
+        current = await asyncio.to_thread(self._unchanged, task)
+        return await verify(current.verification(task, self._host_env), sandbox, log, evidence)
+
+    async def final_score(
+        self, grades: Mapping[str, Sequence[Grade | None]], dataset: str = "default"
+    ) -> FinalScore:
+        """Mean over tasks of the mean over their trials; what was not graded counts 0."""
+        _ = dataset
+        means = {task_id: _mean(trials) for task_id, trials in grades.items()}
+        graded = {
+            task_id
+            for task_id, trials in grades.items()
+            if any(_score(trial) is not None for trial in trials)
+        }
+        resolved = sum(1 for task_id in graded if means[task_id] >= 1.0)
+        return FinalScore(
+            score=sum(means.values()) / len(means) if means else None,
+            properties={
+                "tasks": len(means),
+                "resolved": resolved,
+                "unresolved": len(graded) - resolved,
+                "ungraded": len(means) - len(graded),
+            },
+        )
+
+    async def close(self) -> None:
+        return
+
+    def _read_manifest(self) -> Manifest:
+        if self._manifest is None:
+            self._manifest = read_manifest(self._folder)
+        return self._manifest
+
+    def _find(self) -> dict[str, Path]:
+        if self._folders is None:
+            self._folders = find_tasks(self._folder)
+        return self._folders
+
+    def _task(self, task_id: str) -> tuple[str, Task]:
+        """Digest and task as they are on disk now; read again only when something changed."""
+        folder = self._find().get(task_id)
+        if folder is None:
+            raise UsageError(
+                f"benchmark {self.name} has no task {task_id!r}.{did_you_mean(task_id, self._find())}"
+            )
+        digest = self._digests.of(folder)
+        return digest, self._read_task(task_id, digest)
+
+    def _open_task(self, task_id: str, digest: str) -> Task:
+        _ = digest
+        return Task(task_id, self._find()[task_id], self._host_image)
+
+    def _describe(self, task_id: str) -> TaskSpec:
+        digest, task = self._task(task_id)
+        return task.spec(_digest_where_it_runs(digest, task), self._host_env)
+
+    def _check(self, task_id: str) -> list[Problem]:
+        try:
+            return self._task(task_id)[1].problems()
+        except BenchmarkError as error:
+            return [Problem(task_id, self._find()[task_id], str(error))]
+
+    def _unchanged(self, spec: TaskSpec) -> Task:
+        """The task that was planned. Raises when its files are gone or others now."""
+        if not self._folder.is_dir():
+            raise UserError(
+                f"the folder of benchmark {self.name} is gone: {self._folder}", cause="task_changed"
+            )
+        digest, task = self._task(spec.id)
+        if _digest_where_it_runs(digest, task) != spec.digest:
+            raise UserError(
+                f"task {spec.id} changed since the run was planned ({task.folder}); "
+                "restore its files, or start a new run",
+                cause="task_changed",
+            )
+        return task
+
+
+def _digest_where_it_runs(digest: str, task: Task) -> str:
+    """Same files in another world are another task: a stand-in must not be taken for the image."""
+    if task.host_image and (task.folder / "task.toml").is_file() and task.named_image is not None:
+        return hashlib.sha256(f"host-image {digest}".encode()).hexdigest()
+    return digest
+
+
+def _score(grade: Grade | None) -> float | None:
+    return None if grade is None else grade.score
+
+
+def _mean(trials: Sequence[Grade | None]) -> float:
+    return sum(_score(trial) or 0.0 for trial in trials) / len(trials) if trials else 0.0

@@ -1,0 +1,252 @@
+"""Harbor's `task.toml` as types. A foreign format: unknown keys are warned about, never refused."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, Self
+
+from pydantic import AliasChoices, BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from sandboxes.types import NetworkPolicy
+from valkyrie.benchmarks.suggest import did_you_mean
+from valkyrie.errors import BenchmarkError
+
+NetworkMode = Literal["public", "no-network", "allowlist"]
+
+_POLICIES: dict[NetworkMode, NetworkPolicy] = {
+    "public": "public",
+    "no-network": "none",
+    "allowlist": "allowlist",
+}
+_UNION_BRANCHES = frozenset({"str", "int", "float", "Artifact"})
+"""What pydantic adds to a key's path to say which branch of a union it tried."""
+_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT])(?:i?B)?", re.IGNORECASE)
+_MB_PER_UNIT = {"K": 1 / 1024, "M": 1, "G": 1024, "T": 1024 * 1024}
+
+
+class _Table(BaseModel):
+    """Values must have the type they should; keys we do not know are kept aside for a warning."""
+
+    model_config = ConfigDict(extra="allow", strict=True, frozen=True, allow_inf_nan=False)
+
+
+class Author(_Table):
+    name: str
+    email: str | None = None
+
+
+class TaskInfo(_Table):
+    """`[task]`: who it is."""
+
+    name: str | None = None
+    """`org/name`, or a plain name."""
+    version: str | None = None
+    description: str = ""
+    authors: tuple[Author, ...] = Field(default=(), strict=False)
+    keywords: tuple[str, ...] = Field(default=(), strict=False)
+
+
+class Artifact(_Table):
+    """A path worth keeping after the agent ran."""
+
+    source: str
+    destination: str | None = None
+    exclude: tuple[str, ...] = Field(default=(), strict=False)
+    service: str | None = None
+
+
+class Healthcheck(_Table):
+    """A command that must succeed before the agent starts. Seconds."""
+
+    command: str
+    interval: float = Field(default=5.0, ge=0, validation_alias=AliasChoices("interval", "interval_sec"))
+    timeout: float = Field(default=30.0, gt=0, validation_alias=AliasChoices("timeout", "timeout_sec"))
+    start_period: float = Field(
+        default=0.0, ge=0, validation_alias=AliasChoices("start_period", "start_period_sec")
+    )
+    start_interval: float = Field(
+        default=5.0, ge=0, validation_alias=AliasChoices("start_interval", "start_interval_sec")
+    )
+    retries: int = Field(default=3, ge=1)
+
+
+class McpServer(_Table):
+    name: str
+    transport: Literal["sse", "streamable-http", "stdio"] = "sse"
+    url: str | None = None
+    command: str | None = None
+    args: tuple[str, ...] = Field(default=(), strict=False)
+    headers: dict[str, str] = Field(default_factory=dict)
+
+
+class Tpu(_Table):
+    type: str
+    topology: str | None = None
+
+
+class _Networked(_Table):
+    network_mode: NetworkMode | None = None
+    allowed_hosts: tuple[str, ...] = Field(default=(), strict=False)
+    """Host, `*.host`, IP or CIDR; for `allowlist`."""
+
+
+class EnvironmentTable(_Networked):
+    """`[environment]`: the world the agent works in."""
+
+    build_timeout_sec: float = Field(default=600.0, gt=0)
+    docker_image: str | None = Field(default=None, min_length=1)
+    os: Literal["linux", "windows"] = "linux"
+    cpus: float | None = Field(default=None, gt=0)
+    memory_mb: int | None = Field(default=None, gt=0)
+    storage_mb: int | None = Field(default=None, gt=0)
+    gpus: int = Field(default=0, ge=0)
+    gpu_types: tuple[str, ...] = Field(default=(), strict=False)
+    tpu: Tpu | None = None
+    mcp_servers: tuple[McpServer, ...] = Field(default=(), strict=False)
+    env: dict[str, str] = Field(default_factory=dict)
+    """May name host variables, `${VAR}` or `${VAR:-default}`; the agent sees the values."""
+    skills_dir: str | None = None
+    healthcheck: Healthcheck | None = None
+    workdir: str | None = Field(default=None, pattern="^/")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _accept_old_forms(cls, data: Any) -> Any:
+        if not isinstance(data, dict):
+            return data
+        table = dict(data)
+        for old, new in (("memory", "memory_mb"), ("storage", "storage_mb")):
+            if old not in table:
+                continue
+            if new in table:
+                raise ValueError(f"has both {new} and the deprecated {old}; keep {new}")
+            table[new] = _megabytes(old, table.pop(old))
+        if "allow_internet" in table:
+            allowed = table.pop("allow_internet")
+            if not isinstance(allowed, bool):
+                raise ValueError("allow_internet must be true or false")
+            mode = "public" if allowed else "no-network"
+            if table.setdefault("network_mode", mode) != mode:
+                raise ValueError("network_mode contradicts the deprecated allow_internet; keep network_mode")
+        return table
+
+
+class AgentTable(_Networked):
+    """`[agent]`: limits of the agent's own command."""
+
+    timeout_sec: float | None = Field(default=None, gt=0)
+    user: str | int | None = None
+
+
+class Collect(_Table):
+    command: str
+    service: str = "main"
+    timeout_sec: float = Field(default=60.0, gt=0)
+    user: str | int | None = None
+
+
+class VerifierTable(_Networked):
+    """`[verifier]`: how `tests/test.sh` is run."""
+
+    timeout_sec: float = Field(default=600.0, gt=0)
+    env: dict[str, str] = Field(default_factory=dict)
+    user: str | int | None = None
+    environment_mode: Literal["shared", "separate"] | None = None
+    environment: EnvironmentTable | None = None
+    """Its own environment; implies `separate`."""
+    collect: tuple[Collect, ...] = Field(default=(), strict=False)
+
+
+class SolutionTable(_Table):
+    env: dict[str, str] = Field(default_factory=dict)
+
+
+class TaskToml(_Table):
+    """One `task.toml`, all of it."""
+
+    schema_version: str | float = "1.4"
+    version: str | float | None = None
+    """Old spelling of `schema_version`."""
+    source: str | None = None
+    multi_step_reward_strategy: Literal["mean", "final"] = "mean"
+    artifacts: tuple[str | Artifact, ...] = Field(default=(), strict=False)
+    task: TaskInfo = Field(default_factory=TaskInfo)
+    metadata: dict[str, Any] = Field(default_factory=dict)
+    agent: AgentTable = Field(default_factory=AgentTable)
+    verifier: VerifierTable = Field(default_factory=VerifierTable)
+    environment: EnvironmentTable = Field(default_factory=EnvironmentTable)
+    solution: SolutionTable = Field(default_factory=SolutionTable)
+    steps: tuple[dict[str, Any], ...] = Field(default=(), strict=False)
+
+    @property
+    def network(self) -> NetworkPolicy:
+        """What the agent may reach: its own mode, else the environment's, else everything."""
+        return _POLICIES[self.agent.network_mode or self.environment.network_mode or "public"]
+
+    @property
+    def allowed_hosts(self) -> tuple[str, ...]:
+        """For `allowlist`: the agent's hosts, or the environment's when it has no mode of its own."""
+        return self.agent.allowed_hosts if self.agent.network_mode else self.environment.allowed_hosts
+
+
+@dataclass(frozen=True, slots=True)
+class ParsedToml:
+    """A file that fits, and what a careful reader would ask about it."""
+
+    config: TaskToml
+    warnings: list[str]
+
+    @classmethod
+    def read(cls, path: Path) -> Self:
+        """Parse the file at `path`. Raises BenchmarkError naming file and key."""
+        try:
+            text = path.read_bytes().decode("utf-8")
+        except OSError as error:
+            raise BenchmarkError(f"cannot read {path}: {error.strerror}") from error
+        except UnicodeDecodeError as error:
+            raise BenchmarkError(f"{path} is not UTF-8 (byte {error.start})") from error
+        return cls.parse(text, str(path))
+
+    @classmethod
+    def parse(cls, text: str, where: str) -> Self:
+        """Parse TOML text; `where` is what messages call it."""
+        try:
+            data = tomllib.loads(text)
+        except tomllib.TOMLDecodeError as error:
+            raise BenchmarkError(f"{where} is not valid TOML: {error}") from error
+        try:
+            config = TaskToml.model_validate(data)
+        except ValidationError as error:
+            raise BenchmarkError("\n".join(_complaints(error, where))) from error
+        return cls(config, [f"{where}: {text}" for text in _unknown_keys(config, "")])
+
+
+def _megabytes(key: str, value: object) -> int:
+    match = _SIZE.fullmatch(value.strip()) if isinstance(value, str) else None
+    if match is None:
+        raise ValueError(f'{key} must look like "2G" or "512M", not {value!r}')
+    return max(1, round(float(match[1]) * _MB_PER_UNIT[match[2].upper()]))
+
+
+def _complaints(error: ValidationError, where: str) -> Iterator[str]:
+    for item in error.errors(include_url=False):
+        keys = [str(part) for part in item["loc"] if part not in _UNION_BRANCHES]
+        message = item["msg"].removeprefix("Value error, ")
+        given = "" if isinstance(item["input"], dict) else f" (got {item['input']!r})"
+        yield f"{where}: {'.'.join(keys) or 'top level'}: {message}{given}"
+
+
+def _unknown_keys(table: BaseModel, prefix: str) -> Iterator[str]:
+    fields = type(table).model_fields
+    for key in table.model_extra or {}:
+        yield f"unknown key {prefix}{key} is ignored.{did_you_mean(key, fields)}"
+    for name in fields:
+        value = getattr(table, name)
+        for index, item in enumerate(value if isinstance(value, tuple) else (value,)):
+            if isinstance(item, BaseModel):
+                inner = f"{name}[{index}]" if isinstance(value, tuple) else name
+                yield from _unknown_keys(item, f"{prefix}{inner}.")

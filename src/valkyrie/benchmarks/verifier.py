@@ -1,0 +1,159 @@
+"""Grade one trial with the task's own `tests/test.sh`, in the world the agent left behind.
+
+Tests arrive only now, into folders swept of whatever the agent put there, and run under a plain bash with
+nothing of the agent's environment. What a shared world cannot rule out: an agent with a writable root may
+have replaced the very programs the tests call (bash, python3, pytest, a library), and code of the agent
+that the tests start runs beside them. Such tasks should call the tools of their image by absolute path,
+run the agent's code as a subprocess, and write the reward last.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TextIO
+
+from sandboxes.errors import SandboxError, SandboxFileNotFoundError
+from sandboxes.protocol import Sandbox
+from sandboxes.types import TIMEOUT_EXIT_CODE, Command, CopyLimits, OutputSink, StreamName
+from valkyrie.benchmarks.rewards import MAX_REWARD_BYTES, parse_reward_json, parse_reward_txt, score_of
+from valkyrie.benchmarks.tail import Tail
+from valkyrie.benchmarks.transfer import make_folder, put_folder
+from valkyrie.errors import GraderError, GraderTimeoutError
+from valkyrie.nouns import Grade
+
+TESTS = "/tests"
+REWARDS = "/logs/verifier"
+EVIDENCE_LIMITS = CopyLimits(max_bytes=50 << 20, max_file_bytes=20 << 20, max_entries=2_000)
+MAX_KEPT_OUTPUT = 10 << 20
+
+_BASH = ("/bin/bash", "--noprofile", "--norc")
+_SCRIPT = 'cd -- "$1" 2>/dev/null || cd /; exec /bin/bash --noprofile --norc "$2"'
+"""The agent may have deleted the working folder; that is for the tests to judge."""
+_NEVER_INHERITED = {"BASH_ENV": "", "ENV": "", "LD_PRELOAD": ""}
+_COULD_NOT_START = (126, 127)
+
+
+@dataclass(frozen=True, slots=True)
+class Verification:
+    """How one task is graded."""
+
+    task_id: str
+    tests: Path
+    cwd: str
+    timeout: float | None = 600.0
+    env: Mapping[str, str] = field(default_factory=dict)
+    user: str | None = None
+    own_image: bool = False
+    """The sandbox runs the task's own container image, whose PYTHONPATH is then the author's."""
+
+
+async def verify(work: Verification, sandbox: Sandbox, log: OutputSink, evidence: Path) -> Grade:
+    """Run the tests and read their verdict. No usable verdict is a GraderError, never a zero."""
+    await _sweep(sandbox)
+    await put_folder(sandbox, work.tests, TESTS)
+    await make_folder(sandbox, REWARDS)
+    evidence.mkdir(parents=True, exist_ok=True)
+    with (evidence / "test-stdout.txt").open("w", encoding="utf-8") as kept:
+        tail = Tail(_Tee(log, kept))
+        exit_code = await _run_tests(work, sandbox, tail)
+    # What the tests started from the agent's code may still be running.
+    await sandbox.kill_all()
+    await _keep_logs(sandbox, evidence / "verifier", log)
+    rewards = await _read_rewards(sandbox, exit_code, tail)
+    score = score_of(rewards)
+    return Grade(score, passed=score >= 1.0, result={"rewards": rewards, "test_exit_code": exit_code})
+
+
+async def _sweep(sandbox: Sandbox) -> None:
+    """Remove what the agent may have planted where the tests, their verdict and the loader look."""
+    if not await sandbox.is_folder("/logs"):
+        await _clear(sandbox, "/logs")
+    await _clear(sandbox, REWARDS)
+    await _clear(sandbox, TESTS)
+    await _clear(sandbox, "/etc/ld.so.preload")
+
+
+async def _clear(sandbox: Sandbox, path: str) -> None:
+    try:
+        await sandbox.remove(path)
+    except SandboxError:
+        # A folder the provider mounted can be emptied but not removed.
+        if not await sandbox.is_folder(path) or await sandbox.list_files(f"{path}/**/*"):
+            raise
+
+
+async def _run_tests(work: Verification, sandbox: Sandbox, sink: OutputSink) -> int:
+    neutral = dict(_NEVER_INHERITED) if work.own_image else {**_NEVER_INHERITED, "PYTHONPATH": ""}
+    command = Command(
+        (*_BASH, "-c", _SCRIPT, "verifier", work.cwd, f"{TESTS}/test.sh"),
+        cwd="/",
+        env={**neutral, "VERIFIER_DIR": REWARDS, **work.env},
+        user=work.user,
+        timeout=work.timeout,
+    )
+    started = time.monotonic()
+    exit_code = await sandbox.run(command, sink)
+    took = time.monotonic() - started
+    # A script may well end with 124 by itself, long before its time is up.
+    if exit_code == TIMEOUT_EXIT_CODE and work.timeout is not None and took >= work.timeout:
+        raise GraderTimeoutError(
+            f"task {work.task_id}: tests/test.sh did not end within {work.timeout:g} s; "
+            "raise verifier.timeout_sec in its task.toml, or bound what the tests start"
+        )
+    return exit_code
+
+
+async def _keep_logs(sandbox: Sandbox, destination: Path, log: OutputSink) -> None:
+    try:
+        report = await sandbox.download_folder(REWARDS, destination, EVIDENCE_LIMITS)
+    except SandboxFileNotFoundError:
+        log("stderr", f"{REWARDS} is gone after the tests; nothing to keep from it\n")
+        return
+    for path, reason in report.skipped[:10]:
+        log("stderr", f"{REWARDS}/{path} is not kept: {reason}\n")
+
+
+async def _read_rewards(sandbox: Sandbox, exit_code: int, tail: Tail) -> dict[str, float]:
+    for name, parse in (("reward.json", parse_reward_json), ("reward.txt", parse_reward_txt)):
+        path = f"{REWARDS}/{name}"
+        try:
+            return parse(await _download(sandbox, path), path)
+        except SandboxFileNotFoundError:
+            continue
+        except GraderError as error:
+            raise GraderError(f"{error} (test.sh exit code {exit_code}){tail.quoted()}") from error
+    missing = f"no {REWARDS}/reward.json or reward.txt after tests/test.sh (exit code {exit_code})"
+    if exit_code in _COULD_NOT_START:
+        message = f"the verifier could not start: {missing}{tail.quoted()}"
+        raise GraderError(message, cause="grader_start_failed")
+    raise GraderError(f"{missing}{tail.quoted()}")
+
+
+async def _download(sandbox: Sandbox, path: str) -> bytes:
+    content = bytearray()
+    async for chunk in sandbox.stream_download(path):
+        content += chunk
+        if len(content) > MAX_REWARD_BYTES:
+            raise GraderError(f"{path} is larger than {MAX_REWARD_BYTES // 1024} KiB")
+    return bytes(content)
+
+
+class _Tee:
+    """Output goes to the log and, up to a limit, to a file."""
+
+    def __init__(self, log: OutputSink, kept: TextIO) -> None:
+        self._log = log
+        self._kept = kept
+        self._left = MAX_KEPT_OUTPUT
+
+    def __call__(self, stream: StreamName, text: str) -> None:
+        self._log(stream, text)
+        if self._left <= 0:
+            return
+        self._kept.write(text[: self._left])
+        self._left -= len(text)
+        if self._left <= 0:
+            self._kept.write("\n[the rest of the output is only in the log]\n")

@@ -1,0 +1,1 @@
+"""argv → verb → printing. One module per noun, no logic of its own."""

@@ -1,0 +1,167 @@
+"""`agent init`, `push`, `list`, `remove`, `download`, `catalog`, `outputs`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from valkyrie.cli.options import chosen_tasks, confirm, run_argument, task_options, verb, yes_option
+from valkyrie.cli.output import Output
+from valkyrie.report.formats import moment_short, safe, size
+from valkyrie.report.layout import Column, Table
+from valkyrie.settings import data_folder
+
+if TYPE_CHECKING:
+    from valkyrie.agents.library import AgentLibrary, PushedAgent
+
+_output_dir = click.option(
+    "--output-dir",
+    "-o",
+    type=click.Path(file_okay=False, path_type=Path),
+    default=Path(),
+    help="Folder to put it in [default: this one].",
+)
+
+
+def _library() -> AgentLibrary:
+    from valkyrie.agents.library import AgentLibrary
+
+    return AgentLibrary(data_folder() / "agents")
+
+
+def _complete_agent(_ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[str]:
+    return [name for name in _library().names() if name.startswith(incomplete)]
+
+
+_name_argument = click.argument("name", shell_complete=_complete_agent)
+
+
+@verb("init", examples="valk agent init my-agent\nvalk run start --agent ./my-agent --benchmark quickstart")
+@click.argument("name")
+@_output_dir
+def init(output: Output, *, name: str, output_dir: Path) -> None:
+    """Write a new agent with a valid contract.
+
+    A folder with a contract.yaml and a script to start from; it runs as it is.
+    """
+    from valkyrie.agents.scaffold import init_agent
+
+    folder = init_agent(name, output_dir)
+    output.emit("agent_created", name=name, folder=str(folder.absolute()))
+    output.line(f"Wrote {folder}")
+    shown = str(folder) if folder.is_absolute() else f"./{folder}"
+    commands = [
+        ("Try it", f"valk run start --agent {shown} --benchmark quickstart --slice :1 --connect"),
+        ("Keep it", f"valk agent push {shown}"),
+    ]
+    output.panel("Next", commands)
+
+
+@verb("push", examples="valk agent push ./agents/sweagent\nvalk agent push ./agents/sweagent --name my-agent")
+@click.argument("directory", metavar="FOLDER", type=click.Path(path_type=Path))
+@click.option("--name", "-n", metavar="NAME", help="Name to keep it under [default: the folder's].")
+def push(output: Output, *, directory: Path, name: str | None) -> None:
+    """Take an agent's folder into the library.
+
+    The contract is checked first. An agent of the same name is replaced; runs keep the copy they began with.
+    """
+    pushed = _library().push(directory, name)
+    output.emit("agent", agent=_plain(pushed))
+    output.line(f"Pushed {pushed.name}  {size(pushed.size)}  {pushed.digest[:12]}")
+    output.panel("Next", [("Run it", f"valk run start --agent {pushed.name} --benchmark quickstart")])
+
+
+@verb("list", examples="valk agent list")
+def list_agents(output: Output) -> None:
+    """List the pushed agents.
+
+    Built-in ones are in `agent catalog`. On a terminal long lists are paged: h previous, l next, q quit.
+    """
+    from valkyrie.cli.pager import show_table
+
+    found = _library().list()
+    output.emit("agent_list", agents=[_plain(agent) for agent in found])
+    if output.json:
+        return
+    if not found:
+        output.line("No agents yet. Make one: valk agent init my-agent")
+        return
+    table = Table(
+        [Column("Agent", shrink=True), Column("Last Modified"), Column("Size", "right"), Column("Digest")]
+    )
+    for agent in found:
+        digest = agent.digest[:12] or "damaged archive"
+        table.rows.append(
+            [safe(agent.name), moment_short(agent.modified.timestamp()), size(agent.size), digest]
+        )
+    show_table(table, output)
+
+
+@verb("remove", examples="valk agent remove sweagent --yes")
+@_name_argument
+@yes_option
+def remove(output: Output, *, name: str, yes: bool) -> None:
+    """Forget a pushed agent; runs keep their own copy.
+
+    Cannot be undone, so it asks first; where nobody can be asked it needs --yes.
+    """
+    library = _library()
+    library.path(name)
+    confirm(output, f"Remove agent {name} for good?", yes=yes)
+    library.remove(name)
+    output.emit("agent_removed", name=name)
+    output.line(f"Removed {name}.")
+
+
+@verb("download", examples="valk agent download sweagent -o ./agents")
+@_name_argument
+@_output_dir
+def download(output: Output, *, name: str, output_dir: Path) -> None:
+    """Unpack a pushed agent into a folder.
+
+    It becomes a new folder of the agent's name; an existing one is refused.
+    """
+    folder = _library().download(name, output_dir)
+    output.emit("agent_downloaded", name=name, folder=str(folder.absolute()))
+    output.line(f"Wrote {folder}")
+
+
+@verb("catalog", examples="valk agent catalog")
+def catalog(output: Output) -> None:
+    """List the agents that are built in."""
+    from valkyrie.agents.catalog import CATALOG
+
+    entries = [{"name": name, "description": entry.description} for name, entry in CATALOG.items()]
+    output.emit("agent_catalog", agents=entries)
+    table = Table([Column("Agent"), Column("What it does", shrink=True)])
+    table.rows += [[entry["name"], entry["description"]] for entry in entries]
+    output.table(table)
+
+
+@verb("outputs", examples="valk agent outputs 3f2a --output-dir ./outputs")
+@run_argument
+@click.option(
+    "--output-dir",
+    "-o",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Where to [default: ./<benchmark>_<agent>_<run>].",
+)
+@task_options
+def outputs(
+    output: Output, *, ref: str, output_dir: Path | None, task_ids: str | None, task_ids_file: str | None
+) -> int:
+    """Same as `run outputs`."""
+    from valkyrie.cli.run.take import take_outputs
+
+    return take_outputs(output, ref, output_dir, chosen_tasks(task_ids, task_ids_file))
+
+
+def _plain(agent: PushedAgent) -> dict[str, object]:
+    return {
+        "name": agent.name,
+        "modified_at": agent.modified.timestamp(),
+        "bytes": agent.size,
+        "digest": agent.digest or None,
+    }

@@ -1,0 +1,222 @@
+"""What this machine can do, one check at a time; each that fails names the way out."""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from valkyrie.settings import config_path, data_folder
+
+if TYPE_CHECKING:
+    from sandboxes.types import Capabilities
+
+Mark = Literal["ok", "warn", "fail"]
+LOW_DISK_BYTES = 2 * 1024**3
+_EXTRAS = {
+    "aws": "boto3",
+    "daytona": "daytona",
+    "docker": "aiodocker",
+    "hosted": "descope",
+    "postgres": "psycopg",
+    "ray": "ray",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One thing looked at."""
+
+    name: str
+    mark: Mark
+    found: str
+    way_out: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class LocalSandbox:
+    """Whether `local` works here, proven by making one, and what it can do."""
+
+    works: bool
+    problem: str = ""
+    capabilities: Capabilities | None = None
+
+
+@lru_cache(maxsize=1)
+def local_sandbox() -> LocalSandbox:
+    """Make a sandbox in a scratch folder, run `true` in it, end it."""
+    import asyncio
+
+    from sandboxes.errors import SandboxError
+
+    with tempfile.TemporaryDirectory(prefix="valkyrie-doctor-") as scratch:
+        try:
+            return LocalSandbox(True, capabilities=asyncio.run(_prove_local(Path(scratch))))
+        except (SandboxError, OSError) as error:
+            return LocalSandbox(False, str(error))
+
+
+async def _prove_local(scratch: Path) -> Capabilities:
+    from sandboxes.errors import SandboxUnsupportedError
+    from sandboxes.registry import open_provider
+    from sandboxes.types import SandboxCreateRequest
+
+    async with open_provider("local", scratch) as provider:
+        sandbox = await provider.create_sandbox(SandboxCreateRequest(network="none"))
+        try:
+            result = await sandbox.exec("true", timeout=20)
+        finally:
+            await provider.delete_sandbox(sandbox.id)
+        if result.exit_code != 0:
+            raise SandboxUnsupportedError(
+                f"`true` ended {result.exit_code} in a sandbox: {result.output.strip()}"
+            )
+        return provider.capabilities()
+
+
+def all_checks() -> Iterator[Check]:
+    """Every check, in the order a newcomer cares about."""
+    yield _python()
+    yield _bubblewrap()
+    yield _user_namespaces()
+    yield from _local()
+    yield _disk()
+    yield _data_folder()
+    yield _executor()
+    yield _config()
+    yield _extras()
+
+
+def _python() -> Check:
+    return Check("Python", "ok", f"{platform.python_version()} ({sys.executable})")
+
+
+def _bubblewrap() -> Check:
+    if sys.platform != "linux":
+        return Check(
+            "bubblewrap", "fail", f"needs Linux, this is {platform.system()}", "Use --provider process."
+        )
+    program = shutil.which("bwrap")
+    if program is None:
+        return Check(
+            "bubblewrap", "fail", "not installed", "sudo apt install bubblewrap (or scripts/setup-system)"
+        )
+    said = subprocess.run([program, "--version"], capture_output=True, text=True, check=False)
+    return Check("bubblewrap", "ok", f"{said.stdout.strip() or 'version unknown'} ({program})")
+
+
+def _user_namespaces() -> Check:
+    if os.geteuid() == 0:
+        return Check("user namespaces", "ok", "running as root")
+    for switch, off in (
+        ("kernel/unprivileged_userns_clone", "0"),
+        ("kernel/apparmor_restrict_unprivileged_userns", "1"),
+    ):
+        file = Path("/proc/sys") / switch
+        if file.is_file() and file.read_text().strip() == off:
+            fix = f"sudo sysctl -w {switch.replace('/', '.')}={1 - int(off)}"
+            return Check("user namespaces", "warn", f"restricted by {switch.replace('/', '.')}", fix)
+    return Check("user namespaces", "ok", f"open to user {os.geteuid()}")
+
+
+def _local() -> Iterator[Check]:
+    """The provider's own word on isolation, limits and network."""
+    local = local_sandbox()
+    if not local.works or local.capabilities is None:
+        yield Check(
+            "local sandbox", "fail", local.problem, "Until then: --provider process (nothing is isolated)."
+        )
+        return
+    can = local.capabilities
+    yield Check("local sandbox", "ok", can.isolation)
+    for limit, mechanism in can.enforcement.items():
+        enforced = not mechanism.startswith(("not ", "none"))
+        yield Check(
+            f"limit: {limit}",
+            "ok" if enforced else "warn",
+            mechanism,
+            "" if enforced else _advice(can, limit),
+        )
+    public = "public" in can.networks
+    way_out = "" if public else _advice(can, "network") or "sudo apt install passt (or slirp4netns)"
+    yield Check(
+        "network: public", "ok" if public else "warn", "available" if public else "not available", way_out
+    )
+    for what, how in can.missing:
+        yield Check("missing", "warn", what, how)
+
+
+def _advice(can: Capabilities, word: str) -> str:
+    return next((how for what, how in can.missing if word in what), "")
+
+
+def _disk() -> Check:
+    from valkyrie.report.formats import size
+
+    free = shutil.disk_usage(_existing(data_folder())).free
+    if free < LOW_DISK_BYTES:
+        return Check("disk space", "warn", f"{size(free)} free", "valk disk shows what can go.")
+    return Check("disk space", "ok", f"{size(free)} free")
+
+
+def _existing(path: Path) -> Path:
+    """`path`, or the nearest folder above that exists."""
+    return next(folder for folder in (path, *path.parents) if folder.exists())
+
+
+def _data_folder() -> Check:
+    folder = data_folder()
+    if os.access(_existing(folder), os.W_OK):
+        return Check("data folder", "ok", str(folder))
+    return Check(
+        "data folder", "fail", f"{folder} cannot be written", "Set VALKYRIE_HOME to a folder of yours."
+    )
+
+
+def _executor() -> Check:
+    from valkyrie.cli.options import tracker
+    from valkyrie.errors import ValkyrieError
+    from valkyrie.store.layout import DataFolder
+
+    if not DataFolder(data_folder()).database.exists():
+        return Check("executor", "ok", "none; it is started with the first run")
+    try:
+        with tracker() as opened:
+            status = opened.executor_status()
+    except ValkyrieError as error:
+        return Check("executor", "fail", str(error))
+    if status is None:
+        return Check("executor", "ok", "none at work; `run start` and `run resume` start one")
+    return Check("executor", "ok", ", ".join(f"{key} {value}" for key, value in status.items()))
+
+
+def _config() -> Check:
+    from valkyrie.config import load
+    from valkyrie.errors import ValkyrieError
+
+    path = config_path()
+    if not path.exists():
+        return Check("config file", "ok", f"{path} (none yet)")
+    try:
+        load(path)
+    except ValkyrieError as error:
+        return Check("config file", "fail", str(error), f"Edit {path}.")
+    if path.stat().st_mode & 0o077:
+        return Check("config file", "warn", f"{path} can be read by others", f"chmod 600 {path}")
+    return Check("config file", "ok", str(path))
+
+
+def _extras() -> Check:
+    installed = [extra for extra, module in _EXTRAS.items() if find_spec(module) is not None]
+    rest = [extra for extra in _EXTRAS if extra not in installed]
+    found = f"installed: {', '.join(installed) or 'none'}; optional: {', '.join(rest) or 'none left'}"
+    return Check("extras", "ok", found)

@@ -1,0 +1,95 @@
+"""Every command: where it is, and one line about it. `--help` is written from here and loads no command."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class Verb(NamedTuple):
+    """A command, loaded when it is called."""
+
+    where: str
+    """`module:attribute`."""
+    summary: str
+
+
+class Noun(NamedTuple):
+    """A group of verbs about one thing."""
+
+    summary: str
+    verbs: dict[str, Verb]
+
+
+def _verb(where: str, summary: str) -> Verb:
+    return Verb(f"valkyrie.cli.{where}", summary)
+
+
+RUN = Noun(
+    "Start runs, watch them, take their results.",
+    {
+        "start": _verb("run.start:start", "Start a run: one agent on one benchmark."),
+        "fetch": _verb("run.look:fetch", "Show a run as it stands, or watch it live."),
+        "list": _verb("run.look:list_runs", "List runs, newest first."),
+        "wait": _verb("run.wait:wait", "Block until a run ended; the exit code says how."),
+        "stop": _verb("run.change:stop", "Stop a run; trials under way finish unless forced."),
+        "resume": _verb("run.change:resume", "Go on with what was stopped or interrupted."),
+        "retry": _verb("run.change:retry", "Run errored (and stopped) trials again."),
+        "update": _verb("run.change:update", "Change the concurrency or label of a run."),
+        "results": _verb("run.take:results", "Write a run's results file."),
+        "outputs": _verb("run.take:outputs", "Copy what agents left behind to a folder."),
+        "errors": _verb("run.trials:errors", "Show a run's open errors, grouped."),
+        "tasks": _verb("run.trials:tasks", "List a run's trials."),
+        "logs": _verb("run.trials:logs", "Print the log of one trial's attempt."),
+        "debug": _verb("run.trials:debug", "Open a shell in a kept sandbox."),
+        "delete": _verb("run.change:delete", "Forget an ended run and all that was kept of it."),
+    },
+)
+BENCHMARK = Noun(
+    "See which benchmarks there are, make one.",
+    {
+        "list": _verb("benchmark:list_benchmarks", "List the benchmarks that can be named."),
+        "tasks": _verb("benchmark:tasks", "List the task ids of a benchmark."),
+        "init": _verb("benchmark:init", "Write a new benchmark with one valid task."),
+    },
+)
+AGENT = Noun(
+    "Make agents, push them to this machine's library.",
+    {
+        "init": _verb("agent:init", "Write a new agent with a valid contract."),
+        "push": _verb("agent:push", "Take an agent's folder into the library."),
+        "list": _verb("agent:list_agents", "List the pushed agents."),
+        "remove": _verb("agent:remove", "Forget a pushed agent; runs keep their own copy."),
+        "download": _verb("agent:download", "Unpack a pushed agent into a folder."),
+        "catalog": _verb("agent:catalog", "List the agents that are built in."),
+        "outputs": _verb("agent:outputs", "Same as `run outputs`."),
+    },
+)
+SECRET = Noun(
+    "Keep values agents need, such as API keys.",
+    {
+        "set": _verb("secret:set_secret", "Keep a secret; its value is asked for, never an argument."),
+        "list": _verb("secret:list_secrets", "List the names of the secrets kept here."),
+        "remove": _verb("secret:remove", "Forget a secret."),
+    },
+)
+CONFIG = Noun(
+    "Read and write the config file.",
+    {
+        "set": _verb("config:set_value", "Set one key."),
+        "get": _verb("config:get", "Print the value of one key that is in force."),
+        "remove": _verb("config:remove", "Remove one key from the file."),
+        "list": _verb("config:list_keys", "List every key, its value and where it comes from."),
+        "path": _verb("config:path", "Print where the config file is."),
+    },
+)
+COMMANDS: dict[str, Verb | Noun] = {
+    "run": RUN,
+    "benchmark": BENCHMARK,
+    "agent": AGENT,
+    "secret": SECRET,
+    "config": CONFIG,
+    "demo": _verb("demo:demo", "Run oracle and nop on quickstart, end with a score table."),
+    "doctor": _verb("doctor:doctor", "Say what this machine can do, and how to get the rest."),
+    "disk": _verb("disk:disk", "Show where the bytes are."),
+    "completion": _verb("completion:completion", "Print the shell completion script."),
+}

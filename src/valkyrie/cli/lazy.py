@@ -1,0 +1,65 @@
+"""Groups that load a command only when it is called."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+
+import click
+
+from valkyrie.cli.commands import Noun, Verb
+
+HELP_NAMES = {"help_option_names": ["-h", "--help"]}
+
+
+def nearest(word: str, known: list[str]) -> str:
+    """` Did you mean …?`, or nothing."""
+    from difflib import get_close_matches
+
+    matches = get_close_matches(word, known, n=2, cutoff=0.55)
+    return f" Did you mean {' or '.join(repr(match) for match in matches)}?" if matches else ""
+
+
+class LazyGroup(click.Group):
+    """Commands by a static table of names and summaries."""
+
+    def __init__(self, table: dict[str, Verb | Noun] | dict[str, Verb], **attrs: Any) -> None:
+        super().__init__(no_args_is_help=True, context_settings=HELP_NAMES, **attrs)
+        self.table: dict[str, Verb | Noun] = dict(table)
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
+        return list(self.table)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
+        entry = self.table.get(cmd_name)
+        if entry is None:
+            return None
+        if isinstance(entry, Noun):
+            return LazyGroup(entry.verbs, name=cmd_name, help=entry.summary)
+        module, _, attribute = entry.where.partition(":")
+        command = getattr(import_module(module), attribute)
+        assert isinstance(command, click.Command)
+        return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        word = args[0]
+        if word not in self.table and not word.startswith("-"):
+            hint = nearest(word, list(self.table)) or f" There are: {', '.join(self.table)}."
+            raise click.UsageError(f"No such command '{word}'.{hint}", ctx=ctx)
+        return super().resolve_command(ctx, args)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, entry.summary) for name, entry in self.table.items()])
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[Any]:
+        from click.shell_completion import CompletionItem
+
+        words = [
+            CompletionItem(name, help=entry.summary)
+            for name, entry in self.table.items()
+            if name.startswith(incomplete)
+        ]
+        return words + click.Command.shell_complete(self, ctx, incomplete)

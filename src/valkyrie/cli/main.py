@@ -1,0 +1,150 @@
+"""The process edge: the root command, and what each ending prints and returns.
+
+Exit codes: 0 done · 1 failed · 2 the words of the command are wrong · 124 `run wait` ran out of time ·
+130 interrupted, or detached from a run that goes on.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import click
+
+from valkyrie.cli.commands import COMMANDS, Noun
+from valkyrie.cli.lazy import LazyGroup
+
+INTERRUPTED = 130
+EPILOG = """
+\b
+Start here:
+  valk doctor
+  valk demo
+  valk run start --agent oracle --benchmark quickstart --connect
+
+Every command takes --help, --json and --no-color (NO_COLOR works too).
+"""
+
+
+def _print_version(ctx: click.Context, _param: click.Parameter, value: bool) -> None:
+    if value and not ctx.resilient_parsing:
+        from valkyrie.version import VERSION
+
+        sys.stdout.write(f"valkyrie {VERSION}\n")
+        ctx.exit()
+
+
+root = LazyGroup(
+    COMMANDS,
+    name="valkyrie",
+    help="Benchmark orchestration for AI agents: plan every trial, isolate it, grade it, report it.",
+    epilog=EPILOG,
+    params=[
+        click.Option(
+            ["--version"],
+            is_flag=True,
+            is_eager=True,
+            expose_value=False,
+            callback=_print_version,
+            help="Print the version and exit.",
+        )
+    ],
+)
+
+
+class Ending(NamedTuple):
+    """How a failed command ends."""
+
+    code: int
+    message: str
+    hint: str = ""
+    reason: str = "failed"
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command line; never lets an exception out, unless VALKYRIE_DEBUG=1."""
+    words = list(sys.argv[1:] if argv is None else argv)
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="replace")
+    try:
+        code = root.main(args=words, prog_name=_program_name(), standalone_mode=False)
+        sys.stdout.flush()
+        return code if isinstance(code, int) else 0
+    except BrokenPipeError:
+        _forget_stdout()
+        return 0
+    except Exception as error:
+        if os.environ.get("VALKYRIE_DEBUG") == "1":
+            raise
+        return _report(_explain(error), words)
+
+
+def _program_name() -> str:
+    name = Path(sys.argv[0]).name
+    return name if name in ("valk", "valkyrie") else "valk"
+
+
+def _forget_stdout() -> None:
+    """The reader is gone: what is still buffered must not fail again at exit."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _explain(error: Exception) -> Ending:
+    if isinstance(error, click.exceptions.NoArgsIsHelpError):
+        return Ending(2, error.ctx.get_help(), reason="usage")
+    if isinstance(error, click.UsageError):
+        hint = f"Try '{error.ctx.command_path} --help'." if error.ctx else ""
+        return Ending(2, error.format_message(), hint, "usage")
+    if isinstance(error, click.ClickException):
+        return Ending(error.exit_code, error.format_message())
+    if isinstance(error, click.Abort):
+        return Ending(INTERRUPTED, "Interrupted.", reason="interrupted")
+    return _explain_ours(error)
+
+
+def _explain_ours(error: Exception) -> Ending:
+    from sandboxes.errors import SandboxError
+    from valkyrie.errors import ValkyrieError
+
+    if isinstance(error, ValkyrieError):
+        return Ending(error.exit_code, str(error), reason=error.cause)
+    if isinstance(error, SandboxError):
+        return Ending(1, str(error), reason="sandbox")
+    if isinstance(error, OSError):
+        where = f"{error.filename}: " if error.filename else ""
+        return Ending(1, f"{where}{error.strerror or error}", reason="os")
+    what = f"{type(error).__name__}: {error}".rstrip(": ")
+    return Ending(
+        1, f"This is a bug in Valkyrie: {what}", "VALKYRIE_DEBUG=1 shows where it happened.", "internal"
+    )
+
+
+def _report(ending: Ending, words: Sequence[str]) -> int:
+    sys.stdout.flush()
+    if "--json" in words:
+        from valkyrie.cli.output import write_json
+
+        fields = {"command": _command_of(words), "error_message": ending.message, "reason": ending.reason}
+        sys.stderr.write(write_json("error", **fields) + "\n")
+        return ending.code
+    from valkyrie.report.formats import safe
+
+    message = safe(ending.message, keep_lines=True).strip()
+    plain = ending.message.startswith("Usage:") or ending.reason == "interrupted"
+    sys.stderr.write(message + "\n" if plain else f"Error: {message}\n")
+    if ending.hint:
+        sys.stderr.write(ending.hint + "\n")
+    return ending.code
+
+
+def _command_of(words: Sequence[str]) -> str:
+    """The command's own words at the front of a command line."""
+    plain = [word for word in words if not word.startswith("-")]
+    entry = COMMANDS.get(plain[0]) if plain else None
+    if isinstance(entry, Noun) and len(plain) > 1 and plain[1] in entry.verbs:
+        return f"{plain[0]} {plain[1]}"
+    return plain[0] if entry else ""

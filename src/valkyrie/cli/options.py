@@ -1,0 +1,108 @@
+"""What many commands share: the frame of a verb, the run argument, task ids, the tracker."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from valkyrie.cli.lazy import HELP_NAMES
+from valkyrie.cli.output import Output
+
+if TYPE_CHECKING:
+    from valkyrie.tracker.protocol import Tracker
+
+Decorated = TypeVar("Decorated", bound=Callable[..., Any])
+
+
+def verb(name: str, *, examples: str = "") -> Callable[[Callable[..., int | None]], click.Command]:
+    """A command that gets an `Output` first and returns its exit code, with the flags every command has."""
+
+    def decorate(function: Callable[..., int | None]) -> click.Command:
+        def call(*, as_json: bool, no_color: bool, **given: Any) -> int | None:
+            return function(Output(json=as_json, no_color=no_color), **given)
+
+        call.__doc__ = function.__doc__
+        call.__click_params__ = getattr(function, "__click_params__", [])  # type: ignore[attr-defined]
+        epilog = "\b\nExamples:\n" + "\n".join(f"  {line}" for line in examples.strip().splitlines())
+        command = click.command(name, context_settings=HELP_NAMES, epilog=epilog if examples else None)(call)
+        command.params += [
+            click.Option(
+                ["--json", "as_json"], is_flag=True, help="Print JSON on stdout, one document a line."
+            ),
+            click.Option(["--no-color"], is_flag=True, help="No colours (so does NO_COLOR=1)."),
+        ]
+        return command
+
+    return decorate
+
+
+@contextmanager
+def tracker() -> Iterator[Tracker]:
+    """The platform's verbs, let go of at the end."""
+    from valkyrie.tracker import open_tracker
+
+    opened = open_tracker()
+    try:
+        yield opened
+    finally:
+        opened.close()
+
+
+def _complete_run(_ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[str]:
+    from valkyrie.views import RunFilter
+
+    with tracker() as opened:
+        return [run.id for run in opened.list(RunFilter()).runs if run.id.startswith(incomplete)]
+
+
+def run_argument(function: Decorated) -> Decorated:
+    """The run, by id or a unique prefix of it."""
+    return click.argument("ref", metavar="RUN", shell_complete=_complete_run)(function)
+
+
+def task_options(function: Decorated) -> Decorated:
+    """`--task-ids` and `--task-ids-file`."""
+    function = click.option(
+        "--task-ids-file", metavar="FILE", help="File with one task id per line; - reads stdin."
+    )(function)
+    return click.option("--task-ids", metavar="A,B,…", help="Only these tasks, by id, comma-separated.")(
+        function
+    )
+
+
+def yes_option(function: Decorated) -> Decorated:
+    """`--yes`: do not ask."""
+    return click.option("--yes", "-y", is_flag=True, help="Do not ask for confirmation.")(function)
+
+
+def chosen_tasks(task_ids: str | None, task_ids_file: str | None) -> list[str] | None:
+    """Ids from both options, in order, each once; None when neither was given."""
+    if task_ids is None and task_ids_file is None:
+        return None
+    chosen = [word.strip() for word in (task_ids or "").split(",")]
+    if task_ids_file is not None:
+        try:
+            with click.open_file(task_ids_file, encoding="utf-8") as lines:
+                chosen += [line.strip() for line in lines]
+        except (OSError, UnicodeDecodeError) as error:
+            reason = getattr(error, "strerror", None) or str(error)
+            raise click.UsageError(f"--task-ids-file {task_ids_file}: {reason}") from error
+    chosen = list(dict.fromkeys(task_id for task_id in chosen if task_id))
+    if not chosen:
+        raise click.UsageError(
+            "No task id was given; leave --task-ids and --task-ids-file out for all tasks."
+        )
+    return chosen
+
+
+def confirm(output: Output, question: str, *, yes: bool) -> None:
+    """Ask on a terminal; elsewhere `--yes` must have been given."""
+    if yes:
+        return
+    if not output.interactive:
+        raise click.UsageError(f"{question} Nobody can be asked here: add --yes.")
+    if not click.confirm(question, err=True):
+        raise click.ClickException("Nothing was changed.")

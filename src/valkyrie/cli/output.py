@@ -1,0 +1,79 @@
+"""What a command prints, and where: people's text or JSON on stdout, everything else on stderr."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from collections.abc import Iterable
+from typing import Any
+
+from valkyrie.report.layout import Ink, Table, panel
+
+SCHEMA_VERSION = 1
+
+
+def wants_color(*, no_color: bool = False) -> bool:
+    """Colour only on a terminal that has it, and that nobody asked to keep plain."""
+    if no_color or os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb":
+        return False
+    return sys.stdout.isatty()
+
+
+def write_json(kind: str, **fields: Any) -> str:
+    """One JSON document on one line."""
+    import json
+
+    document = {"schema_version": SCHEMA_VERSION, "kind": kind, **fields}
+    return json.dumps(document, ensure_ascii=False, default=str)
+
+
+class Output:
+    """Given to every command as its first argument."""
+
+    def __init__(self, *, json: bool = False, no_color: bool = False) -> None:
+        self.json = json
+        self.terminal = sys.stdout.isatty() and not json
+        """A person reads stdout on a terminal."""
+        self.interactive = self.terminal and sys.stdin.isatty()
+        """A person can also answer."""
+        self.ink = Ink(wants_color(no_color=no_color) and not json)
+
+    @property
+    def width(self) -> int | None:
+        """Columns of the terminal; None in a pipe, where nothing is cut."""
+        return shutil.get_terminal_size().columns if self.terminal else None
+
+    def line(self, text: str = "") -> None:
+        """One line for the person; silent under --json."""
+        if not self.json:
+            sys.stdout.write(text + "\n")
+
+    def lines(self, lines: Iterable[str]) -> None:
+        for text in lines:
+            self.line(text)
+
+    def panel(self, title: str, rows: list[tuple[str, str]]) -> None:
+        self.lines(panel(title, rows, self.ink, self.width))
+
+    def table(self, table: Table) -> None:
+        self.lines(table.lines(self.ink, self.width))
+
+    def emit(self, kind: str, **fields: Any) -> None:
+        """One JSON document on stdout; silent without --json."""
+        if self.json:
+            sys.stdout.write(write_json(kind, **fields) + "\n")
+            sys.stdout.flush()
+
+    def note(self, text: str) -> None:
+        """A remark beside the answer, on stderr."""
+        ink = Ink(self.ink.enabled and sys.stderr.isatty())
+        sys.stdout.flush()
+        sys.stderr.write(ink.paint(text, "dim") + "\n")
+
+    def notices(self, notices: Iterable[str]) -> None:
+        """What the platform wants said about the request."""
+        from valkyrie.report.formats import safe
+
+        for notice in notices:
+            self.note(f"Note: {safe(notice)}")

@@ -1,0 +1,146 @@
+"""`run stop`, `resume`, `retry`, `update`, `delete`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from valkyrie.cli.options import chosen_tasks, confirm, run_argument, task_options, tracker, verb, yes_option
+from valkyrie.cli.output import Output
+from valkyrie.report.formats import counts_line
+from valkyrie.report.tables import next_commands
+
+if TYPE_CHECKING:
+    from valkyrie.tracker.protocol import Tracker
+    from valkyrie.views import RunView, StartedRun
+
+CATEGORIES = ["agent", "benchmark", "infrastructure", "user", "internal"]
+_concurrency = click.option(
+    "--concurrency", type=click.IntRange(min=1), metavar="N", help="Trials at once from now on."
+)
+_connect = click.option("--connect", is_flag=True, help="Watch it live; Ctrl+C detaches with exit code 130.")
+
+
+@verb("stop", examples="valk run stop 3f2a\nvalk run stop 3f2a --force --yes")
+@run_argument
+@click.option("--force", is_flag=True, help="Kill trials under way instead of letting them finish.")
+@task_options
+@yes_option
+def stop(
+    output: Output, *, ref: str, force: bool, yes: bool, task_ids: str | None, task_ids_file: str | None
+) -> int:
+    """Stop a run; trials under way finish unless forced.
+
+    Pending trials become STOPPED. `run resume` goes on with them. --force asks first on a terminal; where
+    nobody can be asked it needs --yes.
+    """
+    with tracker() as opened:
+        if force:
+            run = opened.fetch(ref)
+            under_way = sum(run.counts.get(state, 0) for state in ("BUILDING", "IN_PROGRESS", "EVALUATING"))
+            confirm(output, f"Kill {under_way} trial(s) of run {run.id} under way?", yes=yes)
+        run = opened.stop(ref, force=force, task_ids=chosen_tasks(task_ids, task_ids_file))
+    return _show_changed(run, output)
+
+
+@verb("resume", examples="valk run resume 3f2a --concurrency 20 --connect")
+@run_argument
+@_concurrency
+@task_options
+@_connect
+def resume(
+    output: Output,
+    *,
+    ref: str,
+    concurrency: int | None,
+    connect: bool,
+    task_ids: str | None,
+    task_ids_file: str | None,
+) -> int:
+    """Go on with what was stopped or interrupted.
+
+    STOPPED trials run again and what a crash interrupted goes on; trials already graded are not run again.
+    """
+    with tracker() as opened:
+        started = opened.resume(ref, concurrency=concurrency, task_ids=chosen_tasks(task_ids, task_ids_file))
+        return _go_on(opened, started, connect, output)
+
+
+@verb("retry", examples="valk run retry 3f2a\nvalk run retry 3f2a --category infrastructure --connect")
+@run_argument
+@_concurrency
+@task_options
+@click.option("--category", type=click.Choice(CATEGORIES), help="Only errors of this category.")
+@_connect
+def retry(
+    output: Output,
+    *,
+    ref: str,
+    connect: bool,
+    task_ids: str | None,
+    task_ids_file: str | None,
+    **same: Any,
+) -> int:
+    """Run errored (and stopped) trials again.
+
+    Earlier attempts and their logs are kept. `run errors` says which errors a retry can help.
+    """
+    with tracker() as opened:
+        started = opened.retry(ref, task_ids=chosen_tasks(task_ids, task_ids_file), **same)
+        return _go_on(opened, started, connect, output)
+
+
+@verb("update", examples="valk run update 3f2a --concurrency 40")
+@run_argument
+@_concurrency
+@click.option("--label", "-l", metavar="LABEL", help="A word of yours to find the run again.")
+def update(output: Output, *, ref: str, concurrency: int | None, label: str | None) -> int:
+    """Change the concurrency or label of a run.
+
+    A lower concurrency lets trials under way finish.
+    """
+    if concurrency is None and label is None:
+        raise click.UsageError("Nothing to change: give --concurrency or --label.")
+    with tracker() as opened:
+        run = opened.update(ref, concurrency=concurrency, label=label)
+    return _show_changed(run, output)
+
+
+@verb("delete", examples="valk run delete 3f2a --yes")
+@run_argument
+@yes_option
+def delete(output: Output, *, ref: str, yes: bool) -> int:
+    """Forget an ended run and all that was kept of it.
+
+    Results, logs and artifacts are deleted for good. A run in progress is refused: stop it first.
+    """
+    with tracker() as opened:
+        run = opened.fetch(ref)
+        confirm(output, f"Delete run {run.id} ({run.agent} on {run.benchmark}) for good?", yes=yes)
+        opened.delete(run.id)
+    output.emit("run_deleted", run_id=run.id)
+    output.line(f"Deleted run {run.id}.")
+    return 0
+
+
+def _show_changed(run: RunView, output: Output) -> int:
+    from valkyrie.views import to_json
+
+    output.emit("run", event="update", run=to_json(run))
+    output.line(
+        f"{run.id}  {output.ink.state(run.state)}  {counts_line(run.counts)}  concurrency {run.concurrency}"
+    )
+    output.panel("Next", next_commands(run))
+    return 0
+
+
+def _go_on(opened: Tracker, started: StartedRun, connect: bool, output: Output) -> int:
+    from valkyrie.cli.run.start import show_started
+
+    show_started(started, "Run goes on", output, connect=connect)
+    if not connect:
+        return 0
+    from valkyrie.cli.watch import connect as watch_run
+
+    return watch_run(opened, started.run.id, output)

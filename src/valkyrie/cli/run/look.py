@@ -1,0 +1,164 @@
+"""`run fetch`, `run list`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from valkyrie.cli.options import run_argument, tracker, verb
+from valkyrie.cli.output import Output
+from valkyrie.report.tables import STAR_NOTE, next_commands, run_rows, run_table, starred
+
+if TYPE_CHECKING:
+    from valkyrie.tracker.protocol import Tracker
+    from valkyrie.views import RunFilter, RunPage
+
+RUN_STATES = ["IN_PROGRESS", "STOPPING", "STOPPED", "FINISHED", "ERROR"]
+
+
+@verb(
+    "fetch",
+    examples="valk run fetch 3f2a\nvalk run fetch 3f2a --connect\nvalk run fetch 3f2a --json | jq .run.score",
+)
+@run_argument
+@click.option("--connect", is_flag=True, help="Watch it live; Ctrl+C detaches with exit code 130.")
+def fetch(output: Output, *, ref: str, connect: bool) -> int:
+    """Show a run as it stands, or watch it live.
+
+    RUN is a run's id or a unique prefix of it. The exit code says whether the run could be shown, not how
+    it ended; `run wait` does that.
+    """
+    from valkyrie.views import to_json
+
+    with tracker() as opened:
+        if connect:
+            from valkyrie.cli.watch import connect as watch_run
+
+            return watch_run(opened, ref, output)
+        run = opened.fetch(ref)
+    output.emit("run", event="snapshot", run=to_json(run))
+    output.panel("Run Details", run_rows(run, output.ink))
+    output.panel("Next", next_commands(run))
+    return 0
+
+
+@verb("list", examples="valk run list --agent-name my-agent --status FINISHED\nvalk run list --all --json")
+@click.option("--agent-name", metavar="NAME", help="Only runs of this agent.")
+@click.option("--benchmark-name", metavar="NAME", help="Only runs on this benchmark.")
+@click.option("--model", metavar="MODEL", help="Only runs with this model.")
+@click.option("--dataset", metavar="NAME", help="Only runs on this dataset.")
+@click.option("--label", "-l", metavar="LABEL", help="Only runs with this label.")
+@click.option(
+    "--status", type=click.Choice(RUN_STATES, case_sensitive=False), help="Only runs in this state."
+)
+@click.option(
+    "--order-by",
+    type=click.Choice(["ASC", "DESC"], case_sensitive=False),
+    default="DESC",
+    show_default=True,
+    help="Oldest or newest first.",
+)
+@click.option(
+    "--limit",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="At most this many [default: all on a terminal, paged; else 50].",
+)
+@click.option("--all", "everything", is_flag=True, help="Every run that matches.")
+def list_runs(
+    output: Output,
+    *,
+    agent_name: str | None,
+    benchmark_name: str | None,
+    status: str | None,
+    order_by: str,
+    limit: int | None,
+    everything: bool,
+    **same: Any,
+) -> int:
+    """List runs, newest first.
+
+    On a terminal the list is paged: h previous, l next, q quit. The score leads with `score_graded` and a
+    star while not every planned trial is graded; errors and coverage stand beside it.
+    """
+    from valkyrie.views import RunFilter
+
+    query = RunFilter(
+        agent=agent_name,
+        benchmark=benchmark_name,
+        state=status and status.upper(),
+        newest_first=order_by.upper() == "DESC",
+        **same,
+    )
+    if limit and everything:
+        raise click.UsageError("--limit and --all exclude each other.")
+    with tracker() as opened:
+        if output.interactive and limit is None:
+            return _browse(opened, query, output)
+        page = _collect(opened, query, None if everything else limit or 50)
+    if output.json:
+        return _emit_page(page, output)
+    if not page.runs:
+        output.line(_nothing(query))
+        return 0
+    output.table(run_table(page.runs, output.ink, whole_ids=not output.terminal))
+    if starred(page.runs):
+        output.line(output.ink.paint(STAR_NOTE, "dim"))
+    if len(page.runs) < page.total:
+        output.note(f"{len(page.runs)} of {page.total} runs; --all shows the rest.")
+    return 0
+
+
+def _nothing(query: RunFilter) -> str:
+    from valkyrie.views import RunFilter
+
+    if query == RunFilter(newest_first=query.newest_first):
+        return "No runs yet. Start one: valk run start --agent oracle --benchmark quickstart --connect"
+    return "No run matches."
+
+
+def _collect(opened: Tracker, query: RunFilter, limit: int | None) -> RunPage:
+    """Pages of the tracker, put together up to `limit`."""
+    from dataclasses import replace
+
+    from valkyrie.views import RunPage
+
+    page = opened.list(replace(query, limit=min(limit or 500, 500)))
+    runs = list(page.runs)
+    while page.cursor and (limit is None or len(runs) < limit):
+        room = 500 if limit is None else min(500, limit - len(runs))
+        page = opened.list(replace(query, limit=room, cursor=page.cursor))
+        runs += page.runs
+    return RunPage(runs, page.total, page.cursor)
+
+
+def _emit_page(page: RunPage, output: Output) -> int:
+    from valkyrie.views import to_json
+
+    output.emit("run_list", runs=[to_json(run) for run in page.runs], total=page.total, cursor=page.cursor)
+    return 0
+
+
+def _browse(opened: Tracker, query: RunFilter, output: Output) -> int:
+    """Page by page on a terminal, fetching each page when it is turned to."""
+    from dataclasses import replace
+
+    from valkyrie.cli.pager import browse, page_rows
+
+    rows = page_rows()
+    cursors: list[str | None] = [None]
+
+    def load(index: int) -> tuple[list[str], bool]:
+        page = opened.list(replace(query, limit=rows, cursor=cursors[index]))
+        if page.cursor and len(cursors) == index + 1:
+            cursors.append(page.cursor)
+        if not page.runs:
+            return [_nothing(query)], False
+        lines = run_table(page.runs, output.ink, whole_ids=False).lines(output.ink, output.width)
+        if starred(page.runs):
+            lines.append(output.ink.paint(STAR_NOTE, "dim"))
+        return lines, page.cursor is not None
+
+    browse(load, output.ink)
+    return 0

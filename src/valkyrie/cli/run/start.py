@@ -1,0 +1,178 @@
+"""`run start`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from valkyrie.cli.options import chosen_tasks, task_options, tracker, verb
+from valkyrie.cli.output import Output
+from valkyrie.report.formats import safe
+from valkyrie.report.tables import next_commands, plan_rows, started_rows
+
+if TYPE_CHECKING:
+    from valkyrie.tracker.protocol import Tracker
+    from valkyrie.views import RunRequest, StartedRun
+
+EXAMPLES = """
+valk run start --agent oracle --benchmark quickstart --connect
+valk run start --agent ./my-agent --benchmark ./my-tasks --model openai/gpt-4o -s OPENAI_API_KEY my-key
+valk run start --agent my-agent --benchmark quickstart --slice :3 --dry-run
+"""
+
+
+def _pairs(ctx: click.Context, param: click.Parameter, value: tuple[tuple[str, str], ...]) -> dict[str, str]:
+    """(name, value) pairs as a mapping; a name given twice is a mistake."""
+    pairs = dict(value)
+    if len(pairs) < len(value):
+        names = [name for name, _ in value]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise click.BadParameter(f"{twice} is given twice.", ctx=ctx, param=param)
+    return pairs
+
+
+@verb("start", examples=EXAMPLES)
+@click.option("--agent", required=True, metavar="NAME|FOLDER", help="Agent: pushed, built in, or a folder.")
+@click.option(
+    "--benchmark", required=True, metavar="NAME|FOLDER", help="Benchmark: by name, or a folder of tasks."
+)
+@click.option("--model", metavar="MODEL", help="Model key given to the agent, e.g. openai/gpt-4o.")
+@click.option(
+    "--dataset", metavar="NAME", default="default", show_default=True, help="Dataset of the benchmark."
+)
+@click.option(
+    "--concurrency",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Trials at once [default: default_concurrency, else 5].",
+)
+@click.option(
+    "--secret",
+    "-s",
+    "secrets",
+    nargs=2,
+    multiple=True,
+    callback=_pairs,
+    metavar="ENV NAME",
+    help="Fill environment variable ENV from the secret NAME; over the contract's own. Repeatable.",
+)
+@click.option(
+    "--kwarg",
+    "-k",
+    "kwargs",
+    nargs=2,
+    multiple=True,
+    callback=_pairs,
+    metavar="KEY VALUE",
+    help="A parameter the agent's contract declares. Repeatable.",
+)
+@task_options
+@click.option("--slice", "slice_", metavar="START:STOP:STEP", help="A slice of the task list, as in Python.")
+@click.option("--label", "-l", metavar="LABEL", help="A word of yours to find the run again.")
+@click.option(
+    "--provider",
+    metavar="NAME",
+    help="Where trials run: local, process, null [default: default_provider, else local].",
+)
+@click.option(
+    "--host-image", is_flag=True, help="Run tasks that name an image on the host's file system anyway."
+)
+@click.option(
+    "--on-agent-failure",
+    type=click.Choice(["grade", "error"]),
+    default="grade",
+    show_default=True,
+    help="When the agent exits non-zero: grade what it left, or end the trial as an error.",
+)
+@click.option("--keep-sandbox", is_flag=True, help="Keep each sandbox after its trial, for `run debug`.")
+@click.option(
+    "--trials",
+    type=click.IntRange(min=1),
+    metavar="N",
+    default=1,
+    show_default=True,
+    help="Repetitions of each task.",
+)
+@click.option(
+    "--timeout-multiplier",
+    type=click.FloatRange(min=0, min_open=True),
+    metavar="X",
+    default=1.0,
+    show_default=True,
+    help="Stretch every time limit of the tasks by this factor.",
+)
+@click.option(
+    "--max-attempts",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Attempts per trial where retries are allowed.",
+)
+@click.option(
+    "--dry-run", is_flag=True, help="Plan and check everything, start nothing; exit 1 if it would not start."
+)
+@click.option("--connect", is_flag=True, help="Watch it live; Ctrl+C detaches with exit code 130.")
+def start(output: Output, *, dry_run: bool, connect: bool, **given: Any) -> int:
+    """Start a run: one agent on one benchmark.
+
+    Returns at once with the run's id and the commands one needs next; an executor works it off in the
+    background. Everything is checked first: when a check fails, nothing is started.
+    """
+    request = _request(**given)
+    with tracker() as opened:
+        if dry_run:
+            return _show_plan(opened, request, output)
+        started = opened.start(request)
+        show_started(started, "Run started", output, connect=connect)
+        if not connect:
+            return 0
+        from valkyrie.cli.watch import connect as watch_run
+
+        return watch_run(opened, started.run.id, output)
+
+
+def _request(
+    *,
+    slice_: str | None,
+    task_ids: str | None,
+    task_ids_file: str | None,
+    concurrency: int | None,
+    provider: str | None,
+    **given: Any,
+) -> RunRequest:
+    from valkyrie.config import effective
+    from valkyrie.views import RunRequest
+
+    return RunRequest(
+        slice=slice_,
+        task_ids=chosen_tasks(task_ids, task_ids_file),
+        concurrency=concurrency or int(effective("default_concurrency").value or 5),
+        provider=provider or str(effective("default_provider").value or "local"),
+        **given,
+    )
+
+
+def show_started(started: StartedRun, title: str, output: Output, *, connect: bool) -> None:
+    """The panel of a run that was handed to an executor, and what one may do next."""
+    from valkyrie.views import to_json
+
+    output.notices(started.notices)
+    output.emit("run", event="launch", run=to_json(started.run), notices=list(started.notices))
+    output.panel(title, started_rows(started.run, output.ink))
+    if not connect:
+        output.panel("Next", next_commands(started.run, everything=True))
+
+
+def _show_plan(opened: Tracker, request: RunRequest, output: Output) -> int:
+    from valkyrie.views import to_json
+
+    plan = opened.plan(request)
+    output.emit("plan", plan=to_json(plan), would_start=not plan.problems)
+    if not output.json:
+        output.panel("Plan", plan_rows(plan))
+        output.notices(plan.notices)
+        for problem in plan.problems:
+            output.line(f"{output.ink.paint('✗', 'red')} {safe(problem)}")
+        ready = "Everything is in order; nothing was started." if not plan.problems else "It would not start."
+        output.line(ready)
+    return 1 if plan.problems else 0

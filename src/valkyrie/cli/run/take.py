@@ -1,0 +1,116 @@
+"""`run results`, `run outputs`."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import click
+
+from valkyrie.cli.options import chosen_tasks, run_argument, task_options, tracker, verb
+from valkyrie.cli.output import Output
+from valkyrie.report.formats import plural, safe, short_id
+
+
+@verb(
+    "results", examples="valk run results 3f2a --path ./results.json\nvalk run results 3f2a --path - | jq ."
+)
+@run_argument
+@click.option("--path", metavar="FILE", help="Where to write; - is stdout [default: ./<benchmark>.json].")
+@click.option("--force", is_flag=True, help="Overwrite the file without asking.")
+@task_options
+def results(
+    output: Output,
+    *,
+    ref: str,
+    path: str | None,
+    force: bool,
+    task_ids: str | None,
+    task_ids_file: str | None,
+) -> int:
+    """Write a run's results file.
+
+    Final evaluation, results per task, errors and timing as JSON. With --task-ids the file holds a score
+    over those tasks only; the run's own score is left as it is. An existing file is overwritten only after
+    a yes on a terminal, or with --force; else the command exits 1 with reason target_exists.
+    """
+    with tracker() as opened:
+        if path is None:
+            path = f"./{_file_name(opened.fetch(ref).benchmark)}.json"
+        if path != "-" and not force:
+            _check_target(Path(path), output)
+        document = opened.results(ref, task_ids=chosen_tasks(task_ids, task_ids_file))
+    if path == "-":
+        click.echo(_encode(document))
+        return 0
+    write_file(Path(path), _encode(document) + "\n")
+    output.emit("results", status="completed", path=str(Path(path).absolute()))
+    output.line(f"Wrote {safe(path)}")
+    return 0
+
+
+def _file_name(benchmark: str) -> str:
+    """A benchmark's name as a file name; one given as a folder is known by the folder's."""
+    return Path(benchmark).name or "results"
+
+
+def _encode(document: dict[str, Any]) -> str:
+    import json
+
+    return json.dumps(document, indent=2, ensure_ascii=False)
+
+
+def _check_target(target: Path, output: Output) -> None:
+    if not target.exists():
+        return
+    if output.interactive:
+        if click.confirm(f"{target} exists. Overwrite it?", err=True):
+            return
+        raise click.ClickException(f"{target} was left as it is.")
+    from valkyrie.errors import UserError
+
+    raise UserError(
+        f"{target} exists. Add --force to overwrite it, or --path for another file.", cause="target_exists"
+    )
+
+
+def write_file(target: Path, text: str) -> None:
+    """Whole or not at all: written beside, then renamed."""
+    beside = target.with_name(f".{target.name}.{os.getpid()}.tmp")
+    try:
+        beside.write_text(text, encoding="utf-8")
+        beside.replace(target)
+    finally:
+        beside.unlink(missing_ok=True)
+
+
+@verb("outputs", examples="valk run outputs 3f2a --output-dir ./outputs")
+@run_argument
+@click.option(
+    "--output-dir",
+    "-o",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Where to [default: ./<benchmark>_<agent>_<run>].",
+)
+@task_options
+def outputs(
+    output: Output, *, ref: str, output_dir: Path | None, task_ids: str | None, task_ids_file: str | None
+) -> int:
+    """Copy what agents left behind to a folder.
+
+    One folder per task, with what was kept of the trial's last attempt, archives unpacked.
+    """
+    return take_outputs(output, ref, output_dir, chosen_tasks(task_ids, task_ids_file))
+
+
+def take_outputs(output: Output, ref: str, output_dir: Path | None, tasks: list[str] | None) -> int:
+    """What `run outputs` and `agent outputs` do."""
+    with tracker() as opened:
+        if output_dir is None:
+            run = opened.fetch(ref)
+            output_dir = Path(f"{_file_name(run.benchmark)}_{_file_name(run.agent)}_{short_id(run.id)}")
+        paths = opened.outputs(ref, output_dir, task_ids=tasks)
+    output.emit("outputs", folder=str(output_dir.absolute()), paths=[str(path) for path in paths])
+    output.line(f"{plural(len(paths), 'trial folder')} in {output_dir}" if paths else "No outputs were kept.")
+    return 0

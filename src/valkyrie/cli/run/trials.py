@@ -1,0 +1,192 @@
+"""`run errors`, `tasks`, `logs`, `debug`."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Literal, cast
+
+import click
+
+from valkyrie.cli.options import run_argument, tracker, verb
+from valkyrie.cli.output import Output
+from valkyrie.report.formats import plural, safe, short_id
+from valkyrie.report.tables import error_rows, trial_table
+
+TRIAL_STATES = ["PENDING", "BUILDING", "IN_PROGRESS", "EVALUATING", "FINISHED", "ERROR", "STOPPED"]
+SORTS = ["position", "task_id", "started_at", "duration", "status"]
+Sort = Literal["position", "task_id", "started_at", "duration", "status"]
+_task_argument = click.argument("task_id", metavar="TASK")
+_trial_option = click.option(
+    "--trial",
+    "-k",
+    "k",
+    type=click.IntRange(min=0),
+    metavar="N",
+    default=0,
+    show_default=True,
+    help="Repetition of the task.",
+)
+
+
+@verb("errors", examples="valk run errors 3f2a")
+@run_argument
+def errors(output: Output, *, ref: str) -> int:
+    """Show a run's open errors, grouped.
+
+    Alike errors stand together, with who must act, whether a retry can help, and up to five task ids.
+    """
+    from valkyrie.views import to_json
+
+    with tracker() as opened:
+        run = opened.fetch(ref)
+        groups = opened.errors(run.id)
+    output.emit("run_errors", run_id=run.id, error=run.error, groups=[to_json(group) for group in groups])
+    if run.error:
+        output.line(f"{output.ink.paint('Run error', 'red')}: {safe(run.error)}")
+    for group in groups:
+        output.panel(f"{safe(group.category)}/{safe(group.cause)}", error_rows(group, output.ink))
+    if not groups and not run.error:
+        output.line("No open errors.")
+    if groups:
+        rows = (
+            [("Log", f"valk run logs {short_id(run.id)} {_word(groups[0].task_ids[0])}")]
+            if groups[0].task_ids
+            else []
+        )
+        output.panel("Next", [*rows, ("Retry", f"valk run retry {short_id(run.id)}")])
+    return 0
+
+
+def _word(task_id: str) -> str:
+    import shlex
+
+    return shlex.quote(safe(task_id))
+
+
+@verb(
+    "tasks",
+    examples="valk run tasks 3f2a --status ERROR --status STOPPED\n"
+    "valk run tasks 3f2a --sort duration --order-by DESC",
+)
+@run_argument
+@click.option(
+    "--status",
+    "states",
+    multiple=True,
+    type=click.Choice(TRIAL_STATES, case_sensitive=False),
+    help="Only trials in this state. Repeatable.",
+)
+@click.option("--search", metavar="TEXT", help="Only task ids that contain this.")
+@click.option(
+    "--sort", type=click.Choice(SORTS), default="position", show_default=True, help="What to order by."
+)
+@click.option(
+    "--order-by",
+    type=click.Choice(["ASC", "DESC"], case_sensitive=False),
+    default="ASC",
+    show_default=True,
+    help="Least or most first.",
+)
+@click.option(
+    "--limit",
+    type=click.IntRange(1, 500),
+    metavar="N",
+    default=50,
+    show_default=True,
+    help="At most this many.",
+)
+@click.option(
+    "--offset", type=click.IntRange(min=0), metavar="N", default=0, show_default=True, help="Skip this many."
+)
+def tasks(
+    output: Output,
+    *,
+    ref: str,
+    states: tuple[str, ...],
+    search: str | None,
+    sort: str,
+    order_by: str,
+    limit: int,
+    offset: int,
+) -> int:
+    """List a run's trials.
+
+    State, score, attempts, time and error of each; numbers are those of its last attempt. On a terminal
+    long lists are paged: h previous, l next, q quit.
+    """
+    from valkyrie.cli.pager import show_table
+    from valkyrie.views import TrialFilter, to_json
+
+    query = TrialFilter(
+        states=tuple(state.upper() for state in states),
+        search=search,
+        sort=cast(Sort, sort),
+        descending=order_by.upper() == "DESC",
+        limit=limit,
+        offset=offset,
+    )
+    with tracker() as opened:
+        run = opened.fetch(ref)
+        trials, total = opened.trials(run.id, query)
+    output.emit(
+        "run_tasks", run_id=run.id, trials=[to_json(trial) for trial in trials], total=total, offset=offset
+    )
+    if output.json:
+        return 0
+    if not trials:
+        output.line("No trial matches.")
+        return 0
+    show_table(trial_table(trials, output.ink, fraction=run.score.fraction), output)
+    if len(trials) < total:
+        output.note(
+            f"{plural(len(trials), 'trial')} of {total}, from {offset}; --offset and --limit show others."
+        )
+    return 0
+
+
+@verb("logs", examples="valk run logs 3f2a fix-the-bug --follow\nvalk run logs 3f2a fix-the-bug --attempt 1")
+@run_argument
+@_task_argument
+@click.option("--attempt", type=click.IntRange(min=1), metavar="N", help="Which attempt [default: the last].")
+@_trial_option
+@click.option("--follow", "-f", is_flag=True, help="Go on until the attempt ended.")
+def logs(output: Output, *, ref: str, task_id: str, attempt: int | None, k: int, follow: bool) -> int:
+    """Print the log of one trial's attempt.
+
+    Everything the phases and the agent printed. On a terminal, control characters other than line breaks
+    are left out; in a pipe the log is passed on as it is.
+    """
+    with tracker() as opened:
+        for piece in opened.logs(ref, task_id, k=k, attempt=attempt, follow=follow):
+            if output.json:
+                output.emit("log", task_id=task_id, k=k, text=piece)
+                continue
+            sys.stdout.write(safe(piece, keep_lines=True) if output.terminal else piece)
+            if follow:
+                sys.stdout.flush()
+    return 0
+
+
+@verb(
+    "debug",
+    examples="valk run start --agent ./my-agent --benchmark quickstart --keep-sandbox\n"
+    "valk run debug 3f2a fix-the-bug",
+)
+@run_argument
+@_task_argument
+@_trial_option
+def debug(output: Output, *, ref: str, task_id: str, k: int) -> None:
+    """Open a shell in a kept sandbox.
+
+    The run must have been started with --keep-sandbox. With --json the command that would open the shell is
+    printed instead. The exit code is the shell's.
+    """
+    with tracker() as opened:
+        argv = [*opened.shell(ref, task_id, k)]
+    if output.json:
+        output.emit("shell", argv=argv)
+        return
+    output.note(f"A shell in the world of {safe(task_id)}; leave it with exit.")
+    sys.stdout.flush()
+    os.execvp(argv[0], argv)  # noqa: S606 - the whole point

@@ -1,0 +1,73 @@
+"""`run wait`: a run's end as an exit code."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from valkyrie.cli.options import run_argument, tracker, verb
+from valkyrie.cli.output import Output
+from valkyrie.report.formats import number, plural, score_sentence
+
+if TYPE_CHECKING:
+    from valkyrie.views import RunView
+
+TIMED_OUT = 124
+
+
+@verb("wait", examples="valk run wait 3f2a --timeout 3600 --min-score 0.8 && ./deploy")
+@run_argument
+@click.option(
+    "--timeout", type=click.FloatRange(min=0), metavar="SECONDS", help="Give up after this long: exit 124."
+)
+@click.option(
+    "--min-score",
+    type=float,
+    metavar="SCORE",
+    help="Exit 1 when final_score is below this, on the benchmark's own scale (0.8 is 80 %).",
+)
+def wait(output: Output, *, ref: str, timeout: float | None, min_score: float | None) -> int:
+    """Block until a run ended; the exit code says how.
+
+    \b
+    0    FINISHED, every planned trial graded, --min-score reached
+    1    ERROR or STOPPED, errors still open, or a score below --min-score
+    2    no such run, or a wrong flag
+    124  --timeout passed before the end
+    130  interrupted; the run goes on
+    """
+    from valkyrie.views import to_json
+
+    with tracker() as opened:
+        try:
+            run, reasons, code = opened.wait(ref, timeout=timeout), [], 0
+        except TimeoutError:
+            run, reasons, code = opened.fetch(ref), [f"the run did not end within {timeout:g} s"], TIMED_OUT
+    if code == 0:
+        reasons = shortcomings(run, min_score)
+        code = 1 if reasons else 0
+    output.emit("run_wait", passed=code == 0, reasons=reasons, run=to_json(run))
+    output.line(
+        f"{run.id}  {output.ink.state(run.state)}  {score_sentence(run.score, ended=code != TIMED_OUT)}"
+    )
+    if reasons and not output.json:
+        output.note(f"Not passed: {'; '.join(reasons)}.")
+    return code
+
+
+def shortcomings(run: RunView, min_score: float | None = None) -> list[str]:
+    """Why an ended run is not a pass; empty when it is."""
+    reasons = []
+    if run.state != "FINISHED":
+        reasons.append(f"the run ended {run.state}")
+    errors = sum(run.score.errors.values())
+    if errors:
+        reasons.append(f"{plural(errors, 'error')} open")
+    elif run.score.graded < run.score.planned:
+        reasons.append(f"{run.score.graded} of {run.score.planned} planned trials are graded")
+    final = run.score.final_score
+    if min_score is not None and (final is None or final < min_score):
+        wanted = number(min_score, fraction=run.score.fraction)
+        reasons.append(f"final_score {number(final, fraction=run.score.fraction)} is below {wanted}")
+    return reasons

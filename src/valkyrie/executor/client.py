@@ -1,0 +1,136 @@
+"""How other processes reach the executor of a data folder, or start it."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import socket
+import subprocess
+import sys
+import time
+from typing import Any
+
+from valkyrie import __version__
+from valkyrie.errors import InfrastructureError
+from valkyrie.executor.address import socket_path
+from valkyrie.nouns import Json
+from valkyrie.store.layout import DataFolder
+
+READY_TIMEOUT_S = 20.0
+_KEPT_VARIABLES = ("HOME", "LANG", "LC_ALL", "LOGNAME", "PATH", "TMPDIR", "TZ", "USER")
+_KEPT_PREFIXES = ("VALKYRIE_", "XDG_", "PYTHON")
+
+
+class ExecutorClient:
+    """Talks to the executor of one data folder over its control socket."""
+
+    def __init__(self, data: DataFolder) -> None:
+        self._data = data
+
+    def ask(self, verb: str, *, timeout: float = 10.0, **details: Any) -> Json | None:
+        """Its answer; None when no executor lives."""
+        path = socket_path(self._data)
+        try:
+            with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as link:
+                link.settimeout(timeout)
+                link.connect(str(path))
+                link.sendall(json.dumps({"verb": verb, **details}).encode() + b"\n")
+                with link.makefile("rb") as answers:
+                    line = answers.readline()
+        except OSError:
+            return None
+        answer: Json | None = json.loads(line) if line else None
+        if answer is not None and "error" in answer:
+            raise InfrastructureError(f"The executor refused {verb}: {answer['error']}")
+        return answer
+
+    def status(self) -> Json | None:
+        """What it says of itself."""
+        return self.ask("status")
+
+    def begin(self) -> Starting | None:
+        """Start one unless one of this version lives; does not wait for it to be ready."""
+        found = self.status()
+        if found and _fits(found):
+            return None
+        if found:
+            self.ask("drain")
+        return self._spawn()
+
+    def ensure(self, starting: Starting | None = None) -> Json:
+        """Its status, once it is up; starts it if need be.
+
+        One of another version, or one that is leaving, finishes what it has in hand first; the new one
+        waits for it, and so does whoever asked for nothing but that the work goes on.
+        """
+        deadline = time.monotonic() + READY_TIMEOUT_S
+        while True:
+            found = self.ask("wake")
+            if found and _fits(found):
+                return found
+            if found:
+                self.ask("drain")
+                (starting or self._spawn()).leave()
+                return found
+            starting = starting or self._spawn()
+            if not starting.wait(max(0.0, deadline - time.monotonic())):
+                raise InfrastructureError(f"The executor did not start:\n{self._last_words()}")
+            starting = None
+
+    def _spawn(self) -> Starting:
+        self._data.make()
+        read, write = os.pipe()
+        with self._data.executor_log.open("ab") as log:
+            subprocess.run(
+                [sys.executable, "-m", "valkyrie.executor", str(self._data.root), "--detach", str(write)],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                cwd="/",
+                env=_clean_environment(),
+                start_new_session=True,
+                pass_fds=(write,),
+                check=True,
+            )
+        os.close(write)
+        return Starting(read)
+
+    def _last_words(self) -> str:
+        try:
+            text = self._data.executor_log.read_text(errors="replace")
+        except OSError:
+            return ""
+        return "\n".join(text.splitlines()[-5:])
+
+
+class Starting:
+    """An executor on its way up: it says `ready`, or its end of the pipe closes."""
+
+    def __init__(self, pipe: int) -> None:
+        self._pipe = pipe
+
+    def wait(self, timeout: float) -> bool:
+        """Whether it came up within so many seconds."""
+        try:
+            able, _, _ = select.select([self._pipe], [], [], timeout)
+            return bool(able) and os.read(self._pipe, 16) == b"ready\n"
+        finally:
+            self.leave()
+
+    def leave(self) -> None:
+        """Wait for it no longer."""
+        os.close(self._pipe)
+
+
+def _fits(status: Json) -> bool:
+    return bool(status["version"] == __version__ and not status["draining"])
+
+
+def _clean_environment() -> dict[str, str]:
+    """What an executor may inherit; secrets in the caller's environment are not for it."""
+    return {
+        name: value
+        for name, value in os.environ.items()
+        if name in _KEPT_VARIABLES or name.startswith(_KEPT_PREFIXES)
+    }

@@ -1,0 +1,185 @@
+"""The worlds of an executor's open runs: opened when first seen, concluded when their last trial ended."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import Connection, Row
+
+from sandboxes.protocol import SandboxProvider
+from sandboxes.registry import open_provider
+from valkyrie import agents, benchmarks
+from valkyrie.benchmarks.protocol import Benchmark
+from valkyrie.errors import ValkyrieError
+from valkyrie.nouns import FinalScore, Grade, Json, RunState, TrialState
+from valkyrie.plan import Settings
+from valkyrie.store import runs
+from valkyrie.store.layout import DataFolder
+from valkyrie.store.writer import Writer
+from valkyrie.trial.failures import classify
+from valkyrie.trial.world import World
+
+
+class RunWorlds:
+    """Every open run's world, its secrets in memory only."""
+
+    def __init__(self, data: DataFolder, writer: Writer, home: str) -> None:
+        self._data = data
+        self._writer = writer
+        self._home = home
+        self._worlds: dict[str, World] = {}
+        self._waiting: set[str] = set()
+        self._secrets: dict[str, Mapping[str, str]] = {}
+        self._providers: dict[str, SandboxProvider] = {}
+
+    def ready(self) -> Collection[str]:
+        return self._worlds.keys()
+
+    def waiting(self) -> Collection[str]:
+        return self._waiting
+
+    def __getitem__(self, run_id: str) -> World:
+        return self._worlds[run_id]
+
+    def give_secrets(self, run_id: str, values: Mapping[str, str]) -> None:
+        """What a person resolved for a run; an open world takes it up at once."""
+        self._secrets[run_id] = dict(values)
+        self._waiting.discard(run_id)
+
+    async def provider(self, name: str) -> SandboxProvider:
+        """One provider object per name; what an earlier executor left behind is reaped when it is made."""
+        if name not in self._providers:
+            provider = open_provider(name, self._data.sandboxes(name))
+            await provider.reap({"Home": self._home})
+            self._providers[name] = provider
+        return self._providers[name]
+
+    async def open(self, run_id: str) -> None:
+        row = await self._writer.call(lambda connection: runs.get(connection, run_id))
+        try:
+            missing = [name for name in _wanted(row) if name not in self._secrets.get(run_id, {})]
+            if missing:
+                await self._wait_for(run_id, missing)
+                return
+            self._worlds[run_id] = await self._make(row)
+        except Exception as error:  # noqa: BLE001 - one run that cannot be opened must not end the others
+            await self._fail(run_id, classify(error).message)
+
+    async def _make(self, row: Row[Any]) -> World:
+        arguments: Json = row.arguments
+        folder = self._data.run(row.id)
+        secrets = self._secrets.get(row.id, {})
+        world = World(
+            run_id=row.id,
+            dataset=row.dataset,
+            model=row.model,
+            benchmark=benchmarks.open_frozen(row.benchmark_source, secrets),
+            agent=agents.open_frozen(row.agent_frozen, folder.agent, self._data.cache / "bundles"),
+            provider=await self.provider(row.provider),
+            settings=Settings(**arguments["settings"]),
+            keep_sandbox=bool(arguments.get("keep_sandbox")),
+            max_attempts=arguments.get("max_attempts"),
+            secrets={},
+            folder=folder,
+            home=self._home,
+        )
+        world.give_secrets({name: secrets[name] for name in arguments.get("secrets", {})})
+        return world
+
+    async def _wait_for(self, run_id: str, missing: Sequence[str]) -> None:
+        self._waiting.add(run_id)
+        names = ", ".join(missing)
+        note = f"waits for {names}; `valkyrie run resume {run_id[:8]}` supplies it"
+        await self._writer.call(lambda connection: runs.set_values(connection, run_id, note=note))
+
+    async def _fail(self, run_id: str, message: str) -> None:
+        def write(connection: Connection) -> None:
+            runs.set_values(
+                connection, run_id, state=RunState.ERROR.value, error=message, finished_at=time.time()
+            )
+
+        await self._writer.call(write)
+
+    async def conclude(self, run_id: str) -> None:
+        row = await self._writer.call(lambda connection: runs.get(connection, run_id))
+        world = self._worlds.get(run_id)
+        final: Json | None = None
+        graded: float | None = None
+        error: str | None = None
+        try:
+            benchmark = world.benchmark if world else benchmarks.open_frozen(row.benchmark_source)
+            final, graded = await self._score(benchmark, run_id, row.dataset)
+        except (ValkyrieError, ValueError, OSError) as problem:
+            error = f"The final score could not be computed: {classify(problem).message}"
+        now = time.time()
+        await self._writer.call(
+            lambda connection: runs.conclude(connection, run_id, now, final=final, graded=graded, error=error)
+        )
+        await self._close(run_id)
+
+    async def _score(self, benchmark: Benchmark, run_id: str, dataset: str) -> tuple[Json, float | None]:
+        grades = await self._writer.call(lambda connection: _grades(connection, run_id))
+        final = await benchmark.final_score(grades, dataset)
+        only = {task: [grade for grade in found if grade] for task, found in grades.items()}
+        only = {task: found for task, found in only.items() if found}
+        graded: FinalScore | None = await benchmark.final_score(only, dataset) if only else None
+        evaluation = {"final_score": final.score, "properties": final.properties}
+        return evaluation, graded.score if graded else None
+
+    async def _close(self, run_id: str) -> None:
+        world = self._worlds.get(run_id)
+        if world and not world.kept:
+            del self._worlds[run_id]
+            self._secrets.pop(run_id, None)
+            await world.benchmark.close()
+
+    @property
+    def kept(self) -> int:
+        """Sandboxes that stay for a person to look into."""
+        return sum(len(world.kept) for world in self._worlds.values())
+
+    def shell(self, run_id: str, task_id: str, k: int) -> list[str] | None:
+        """The command that opens a shell in a kept sandbox."""
+        world = self._worlds.get(run_id)
+        sandbox = world.kept.get((task_id, k)) if world else None
+        return sandbox.shell_argv() if sandbox else None
+
+    async def forget(self, run_id: str) -> None:
+        """A person is done with a run: its kept sandboxes end."""
+        world = self._worlds.get(run_id)
+        if world:
+            for sandbox in world.kept.values():
+                await world.provider.delete_sandbox(sandbox.id)
+            world.kept.clear()
+            await self._close(run_id)
+
+    async def close(self) -> None:
+        """End every sandbox and let go of everything."""
+        for run_id in list(self._worlds):
+            await self.forget(run_id)
+        for provider in self._providers.values():
+            await provider.close()
+
+    async def sweep(self) -> None:
+        """Reap what earlier executors left, of every provider that was used here."""
+        root: Path = self._data.root / "sandboxes"
+        if root.exists():
+            for folder in sorted(root.iterdir()):
+                await self.provider(folder.name)
+
+
+def _wanted(row: Row[Any]) -> list[str]:
+    """Environment variables the run's agent and benchmark must be given."""
+    return [*row.arguments.get("secrets", {}), *row.arguments.get("host_variables", [])]
+
+
+def _grades(connection: Connection, run_id: str) -> dict[str, list[Grade | None]]:
+    found: dict[str, list[Grade | None]] = {}
+    for row in runs.each_result(connection, run_id):
+        graded = row.state == TrialState.FINISHED
+        grade = Grade(row.score, row.passed, row.result or {}) if graded else None
+        found.setdefault(row.task_id, []).append(grade)
+    return found

@@ -1,0 +1,130 @@
+"""The words of the house as types: states, categories, tasks, grades. One word for one thing."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+from sandboxes.types import Limits, NetworkPolicy
+
+Json = dict[str, Any]
+
+
+class RunState(StrEnum):
+    """Where a run stands."""
+
+    IN_PROGRESS = "IN_PROGRESS"
+    STOPPING = "STOPPING"
+    STOPPED = "STOPPED"
+    FINISHED = "FINISHED"
+    ERROR = "ERROR"
+
+    @property
+    def terminal(self) -> bool:
+        """Nothing more happens unless a person asks."""
+        return self in (RunState.STOPPED, RunState.FINISHED, RunState.ERROR)
+
+
+class TrialState(StrEnum):
+    """Where a trial stands."""
+
+    PENDING = "PENDING"
+    BUILDING = "BUILDING"
+    IN_PROGRESS = "IN_PROGRESS"
+    EVALUATING = "EVALUATING"
+    FINISHED = "FINISHED"
+    ERROR = "ERROR"
+    STOPPED = "STOPPED"
+
+    @property
+    def terminal(self) -> bool:
+        """It ended: with a grade, an error, or a stop."""
+        return self in (TrialState.FINISHED, TrialState.ERROR, TrialState.STOPPED)
+
+    @property
+    def active(self) -> bool:
+        """An executor is working on it."""
+        return self in (TrialState.BUILDING, TrialState.IN_PROGRESS, TrialState.EVALUATING)
+
+
+class Category(StrEnum):
+    """Who must act when an attempt did not end in a grade."""
+
+    AGENT = "agent"
+    BENCHMARK = "benchmark"
+    INFRASTRUCTURE = "infrastructure"
+    USER = "user"
+    INTERNAL = "internal"
+
+
+class Outcome(StrEnum):
+    """How one attempt ended."""
+
+    GRADED = "graded"
+    FAILED = "failed"
+    LOST = "lost"
+    """Its executor died or lost the lease; what it did does not count."""
+    STOPPED = "stopped"
+
+
+class ExitReason(StrEnum):
+    """Why the agent's command did not end by itself; the trial is graded all the same."""
+
+    TIMEOUT = "TIMEOUT"
+    OS_KILLED = "OS_KILLED"
+
+
+@dataclass(frozen=True, slots=True)
+class Timeouts:
+    """Seconds each phase may take; None is no limit."""
+
+    build: float | None = 360.0
+    setup: float | None = 600.0
+    install: float | None = 600.0
+    agent: float | None = None
+    grade: float | None = 600.0
+
+
+@dataclass(frozen=True, slots=True)
+class TaskSpec:
+    """One task, described: what the agent is told, and what the trial needs."""
+
+    id: str
+    digest: str
+    """Content digest of everything that makes the task what it is."""
+    instruction: str
+    problem_path: str = "/tmp/instruction.md"
+    """Where the instruction stands in the sandbox."""
+    cwd: str = "/app"
+    image: str | None = None
+    """Container image the task names (or `Dockerfile` for one it builds); None runs on any root."""
+    limits: Limits = field(default_factory=Limits)
+    network: NetworkPolicy = "public"
+    timeouts: Timeouts = field(default_factory=Timeouts)
+    env: Mapping[str, str] = field(default_factory=dict)
+    """Environment of every command of the trial, the agent's included."""
+    user: str | None = None
+    """Whom the agent runs as; None is root of the sandbox."""
+    has_solution: bool = False
+    metadata: Json = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Grade:
+    """What grading one trial found."""
+
+    score: float | None
+    """0..1 for our own sources; a service's own scale otherwise. None when only `result` speaks."""
+    passed: bool | None = None
+    result: Json = field(default_factory=dict)
+    """The benchmark's own result object, kept whole; final scores are computed from it."""
+
+
+@dataclass(frozen=True, slots=True)
+class FinalScore:
+    """A benchmark's own verdict over all its tasks."""
+
+    score: float | None
+    properties: Json = field(default_factory=dict)

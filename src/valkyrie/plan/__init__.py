@@ -1,0 +1,64 @@
+"""A request becomes a frozen list of trials with content digests, before anything starts. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+
+from valkyrie.nouns import TaskSpec
+from valkyrie.plan.digest import content_digest
+
+DIGEST_VERSION = 1
+"""Raised when what a digest covers changes."""
+
+
+@dataclass(frozen=True, slots=True)
+class TrialPlan:
+    """One task of the run, repetition k."""
+
+    task_id: str
+    k: int
+    digest: str
+    cpus: float | None
+    memory_mb: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What besides agent and task decides how a trial goes."""
+
+    provider: str
+    host_image: bool = False
+    timeout_multiplier: float = 1.0
+    on_agent_failure: str = "grade"
+
+
+def trial_digest(task: TaskSpec, k: int, *, agent_digest: str, model: str | None, settings: Settings) -> str:
+    """What this trial is: the same digest means the same agent, model, task content and settings."""
+    return content_digest(
+        {
+            "version": DIGEST_VERSION,
+            "agent": agent_digest,
+            "model": model,
+            "task": [task.id, task.digest],
+            "k": k,
+            **asdict(settings),
+        }
+    )
+
+
+def make_plan(
+    tasks: Sequence[TaskSpec], *, agent_digest: str, model: str | None, trials: int, settings: Settings
+) -> list[TrialPlan]:
+    """Every trial of a run: all tasks once, then all tasks again, so that early results cover all tasks."""
+    return [
+        TrialPlan(
+            task_id=task.id,
+            k=k,
+            digest=trial_digest(task, k, agent_digest=agent_digest, model=model, settings=settings),
+            cpus=task.limits.cpus,
+            memory_mb=task.limits.memory_mb,
+        )
+        for k in range(trials)
+        for task in tasks
+    ]

@@ -1,0 +1,204 @@
+"""Values as people read them: text made safe, numbers, times, and the three numbers of a score."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from valkyrie.views import RunView, ScoreView, TrialView
+
+BAR_CELLS = 30
+NONE = "—"
+
+_ESCAPES = re.compile(
+    r"\x1b(?:\][^\x07\x1b]*(?:\x07|\x1b\\)?|[PX^_][^\x1b]*(?:\x1b\\)?|\[[0-?]*[ -/]*[@-~]|[ -~])?"
+)
+_CONTROLS = re.compile(r"[\x00-\x1f\x7f-\x9f\u200b\u200e\u200f\u2028-\u202e\u2060-\u2069\ufeff]")
+_STATE_WORDS = {
+    "PENDING": "Pending",
+    "BUILDING": "Building",
+    "IN_PROGRESS": "In Progress",
+    "EVALUATING": "Evaluating",
+    "ERROR": "Error",
+    "STOPPED": "Stopped",
+    "FINISHED": "Finished",
+    "STOPPING": "Stopping",
+}
+COUNTED_STATES = ("PENDING", "BUILDING", "IN_PROGRESS", "EVALUATING", "ERROR", "STOPPED", "FINISHED")
+
+
+def safe(text: object, *, keep_lines: bool = False) -> str:
+    """Text from outside, harmless on a terminal: no escape sequence, control or direction character.
+
+    Line breaks and tabs become spaces unless `keep_lines`.
+    """
+    cleaned = _ESCAPES.sub("", str(text).replace("\r\n", "\n"))
+    if keep_lines:
+        return "\n".join(_CONTROLS.sub("", line.replace("\t", "    ")) for line in cleaned.split("\n"))
+    return _CONTROLS.sub("", re.sub(r"[\n\r\t\v\f]+", " ", cleaned)).strip()
+
+
+def short_id(run_id: str) -> str:
+    """The first eight characters of a long id: enough to name a run by."""
+    return run_id if len(run_id) <= 16 else run_id[:8]
+
+
+def state_word(state: str) -> str:
+    """`IN_PROGRESS` as `In Progress`."""
+    return _STATE_WORDS.get(state, safe(state))
+
+
+def duration(seconds: float | None) -> str:
+    """Seconds as a person says them: `3.2 s`, `42 s`, `4 min 05 s`, `1 h 12 min`, `2 d 3 h`."""
+    if seconds is None:
+        return NONE
+    seconds = max(0.0, seconds)
+    if seconds < 9.95:
+        return f"{seconds:.1f} s"
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60:02d} s"
+    if whole < 86400:
+        return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
+    return f"{whole // 86400} d {whole % 86400 // 3600} h"
+
+
+def moment(epoch: float | None) -> str:
+    """A point in time, whole, in the local zone: `2026-03-01 14:03:22 CET`."""
+    return NONE if epoch is None else time.strftime("%Y-%m-%d %H:%M:%S %Z", time.localtime(epoch)).rstrip()
+
+
+def moment_short(epoch: float | None) -> str:
+    """A point in time for a table, in the local zone: `2026-03-01 14:03`."""
+    return NONE if epoch is None else time.strftime("%Y-%m-%d %H:%M", time.localtime(epoch))
+
+
+def clock(epoch: float) -> str:
+    """Time of day in the local zone."""
+    return time.strftime("%H:%M:%S", time.localtime(epoch))
+
+
+def size(count: int) -> str:
+    """Bytes as people say them, in powers of 1024."""
+    value = float(count)
+    for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
+        if value < 1024 or unit == "TiB":
+            return f"{value:.0f} {unit}" if unit == "B" else f"{value:.1f} {unit}"
+        value /= 1024
+    raise AssertionError
+
+
+def number(value: float | None, *, fraction: bool) -> str:
+    """A score: per cent if it is a fraction, else on the benchmark's own scale."""
+    if value is None:
+        return NONE
+    return f"{value * 100:.1f} %" if fraction else f"{value:g}"
+
+
+def interval(score: ScoreView) -> str:
+    """`55.2–95.3`, in the unit of the score, or a dash."""
+    if score.interval is None:
+        return NONE
+    low, high = score.interval
+    return f"{low * 100:.1f}–{high * 100:.1f}" if score.fraction else f"{low:g}–{high:g}"
+
+
+def plural(count: int, word: str) -> str:
+    """`1 error`, `3 errors`."""
+    return f"{count} {word}" if count == 1 else f"{count} {word}s"
+
+
+def bar(done: int, total: int, cells: int = BAR_CELLS) -> str:
+    """`█████░░░`: full only when everything is done."""
+    filled = cells if total and done >= total else int(cells * done / total) if total else 0
+    return "█" * filled + "░" * (cells - filled)
+
+
+def counts_line(counts: Mapping[str, int]) -> str:
+    """`Pending: 3 │ Error: 1 │ Finished: 8`, zeros hidden."""
+    said = [f"{state_word(state)}: {counts[state]}" for state in COUNTED_STATES if counts.get(state)]
+    return " │ ".join(said) or "nothing yet"
+
+
+def errors_text(errors: Mapping[str, int]) -> str:
+    """`no errors`, or `3 errors: infrastructure 2, agent 1`."""
+    total = sum(errors.values())
+    if not total:
+        return "no errors"
+    parts = ", ".join(f"{safe(category)} {count}" for category, count in errors.items() if count)
+    return f"{plural(total, 'error')}: {parts}"
+
+
+def leads_with_graded(score: ScoreView) -> bool:
+    """Whether `score_graded` is the number to look at: an error is open, or the run goes on."""
+    return score.provisional or score.final_score is None
+
+
+def score_cell(score: ScoreView) -> str:
+    """The leading number for a table; a star when it is `score_graded`."""
+    if leads_with_graded(score):
+        text = number(score.score_graded, fraction=score.fraction)
+        return text if text == NONE else text + "*"
+    return number(score.final_score, fraction=score.fraction)
+
+
+def coverage_text(score: ScoreView) -> str:
+    """`10/12 graded (83.3 %), 2 errors: infrastructure 2`."""
+    share = f"{score.coverage * 100:.1f} %"
+    return f"{score.graded}/{score.planned} graded ({share}), {errors_text(score.errors)}"
+
+
+def _graded_value(score: ScoreView, remark: str = "") -> str:
+    text = number(score.score_graded, fraction=score.fraction) + remark
+    return text if score.interval is None else f"{text} (95 % interval {interval(score)})"
+
+
+def score_rows(score: ScoreView, *, ended: bool) -> list[tuple[str, str]]:
+    """The three numbers, each by its name, the leading one first."""
+    remark = " so far" if not ended else " provisional" if score.provisional else ""
+    graded = ("score_graded", _graded_value(score, remark))
+    final = ("final_score", number(score.final_score, fraction=score.fraction))
+    coverage = ("coverage", coverage_text(score))
+    if not ended:
+        return [graded, coverage] if score.graded else [coverage]
+    if leads_with_graded(score):
+        return [graded, final, coverage]
+    if score.graded == score.planned and score.final_score == score.score_graded:
+        return [("final_score", graded[1]), coverage]
+    return [final, graded, coverage]
+
+
+def score_sentence(score: ScoreView, *, ended: bool) -> str:
+    """The three numbers on one line."""
+    if not score.graded:
+        return f"no score yet · {score.graded}/{score.planned} graded · {errors_text(score.errors)}"
+    rows = score_rows(score, ended=ended)[:-1]
+    said = " · ".join(f"{name} {value}" for name, value in rows)
+    return f"{said} · {score.graded}/{score.planned} graded · {errors_text(score.errors)}"
+
+
+def progress(run: RunView) -> str:
+    """`[████░░] 8/12 (67%) • In Progress`."""
+    share = int(100 * run.done / run.total) if run.total else 0
+    return f"[{bar(run.done, run.total)}] {run.done}/{run.total} ({share}%) • {state_word(run.state)}"
+
+
+def elapsed(run: RunView, now: float) -> float | None:
+    """Seconds from start to end, or to now."""
+    return None if run.started_at is None else (run.finished_at or now) - run.started_at
+
+
+def trial_name(trial: TrialView) -> str:
+    """Task id, with `#k` for further repetitions."""
+    return safe(trial.task_id) + (f" #{trial.k}" if trial.k else "")
+
+
+def ids_preview(ids: Sequence[str], total: int) -> str:
+    """`a, b, c and 4 more`."""
+    said = ", ".join(safe(task_id) for task_id in ids)
+    return f"{said} and {total - len(ids)} more" if total > len(ids) else said

@@ -1,0 +1,84 @@
+"""The results file: everything a run found, in one JSON document (docs/reference/results-file)."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable
+from datetime import UTC, datetime
+from typing import Any
+
+from valkyrie.nouns import Json, TrialState
+from valkyrie.views import RunView, to_json
+
+SCHEMA_VERSION = 1
+
+
+def results_document(run: RunView, final_evaluation: Json | None, trials: Iterable[Any]) -> Json:
+    """The document of one run; `trials` are its trial rows, in order."""
+    found: dict[str, Json | list[Json]] = {}
+    errors: dict[str, str] = {}
+    stopped: list[str] = []
+    timings: dict[str, list[float]] = defaultdict(list)
+    for row in trials:
+        key = row.task_id if row.k == 0 else f"{row.task_id}#{row.k}"
+        if row.state == TrialState.FINISHED:
+            found[key] = _graded(row)
+            _add_timing(timings, row.timing or {})
+        elif row.state == TrialState.ERROR:
+            errors[key] = f"{row.category} ({row.cause}): {row.message}"
+        elif row.state == TrialState.STOPPED:
+            stopped.append(key)
+    document: Json = {
+        "schema_version": SCHEMA_VERSION,
+        "benchmark_id": run.id,
+        "benchmark_name": run.benchmark,
+        "dataset": run.dataset,
+        "agent": run.agent,
+        "model": run.model,
+        "started_at": _time(run.started_at),
+        "finished_at": _time(run.finished_at),
+        "status": run.state,
+        "error_message": run.error,
+        "benchmark_arguments": run.arguments,
+        "enforcement": dict(run.enforcement),
+        "tasks_stopped": stopped or None,
+        "final_evaluation": final_evaluation,
+        "score": to_json(run.score),
+        "average_task_breakdown": {name: sum(values) / len(values) for name, values in timings.items()},
+        "evaluation_results": found,
+        "task_errors": errors,
+    }
+    return {name: value for name, value in document.items() if value is not None}
+
+
+def _graded(row: Any) -> Json:
+    result = dict(row.result or {})
+    result["score"] = row.score
+    if row.passed is not None:
+        result["passed"] = row.passed
+    if row.exit_reason:
+        result["agent_caused_exit_reason"] = row.exit_reason
+    result["agent_exit_code"] = row.exit_code
+    result["attempts"] = row.attempts
+    result["task_breakdown"] = _breakdown(row.timing or {})
+    return result
+
+
+def _breakdown(timing: Json) -> Json:
+    """The four durations every reader of such files knows, in seconds."""
+    return {
+        "sandbox_build_duration": timing.get("build"),
+        "agent_run_duration": timing.get("agent"),
+        "evaluation_run_duration": timing.get("grade"),
+        "sandbox_run_duration": timing.get("total"),
+    }
+
+
+def _add_timing(timings: dict[str, list[float]], timing: Json) -> None:
+    for name, seconds in _breakdown(timing).items():
+        if seconds is not None:
+            timings[name].append(seconds)
+
+
+def _time(at: float | None) -> str | None:
+    return None if at is None else datetime.fromtimestamp(at, UTC).isoformat(timespec="milliseconds")

@@ -1,0 +1,273 @@
+"""Views as panels and tables."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from valkyrie.report.formats import (
+    NONE,
+    counts_line,
+    duration,
+    elapsed,
+    ids_preview,
+    interval,
+    moment,
+    moment_short,
+    number,
+    plural,
+    progress,
+    safe,
+    score_cell,
+    score_rows,
+    short_id,
+    trial_name,
+)
+from valkyrie.report.layout import PLAIN, Column, Ink, Table
+
+if TYPE_CHECKING:
+    from valkyrie.views import ErrorGroup, PlanView, RunView, TrialView
+
+Rows = list[tuple[str, str]]
+STAR_NOTE = (
+    "* score_graded: over graded trials only, because not every planned trial is graded or an error is open"
+)
+_ENDED = ("FINISHED", "STOPPED", "ERROR")
+
+
+def _or_none(value: object) -> str:
+    return NONE if value in (None, "") else safe(value)
+
+
+def ended(run: RunView) -> bool:
+    """Nothing more happens unless a person asks."""
+    return run.state in _ENDED
+
+
+def run_rows(run: RunView, ink: Ink = PLAIN, now: float | None = None) -> Rows:
+    """Everything one wants to know of a run, for a panel."""
+    now = time.time() if now is None else now
+    benchmark = safe(run.benchmark) + ("" if run.dataset == "default" else f" ({safe(run.dataset)})")
+    rows: Rows = [
+        ("Run", ink.paint(run.id, "bold")),
+        ("Agent", safe(run.agent) + (f" with {safe(run.model)}" if run.model else "")),
+        ("Benchmark", benchmark),
+        ("State", ink.state(run.state) + (f"  {safe(run.error)}" if run.error else "")),
+        ("Progress", progress(run)),
+        ("Trials", counts_line(run.counts)),
+    ]
+    rows += score_rows(run.score, ended=ended(run))
+    rows += _time_rows(run, now)
+    rows += [("Concurrency", str(run.concurrency)), *_sandbox_rows(run)]
+    if run.label:
+        rows.append(("Label", safe(run.label)))
+    rows.append(("Folder", safe(run.folder)))
+    if run.note:
+        rows.append(("Note", ink.paint(safe(run.note), "yellow")))
+    return rows
+
+
+def started_rows(run: RunView, ink: Ink = PLAIN) -> Rows:
+    """What was just started, for a panel."""
+    rows: Rows = [
+        ("Run", ink.paint(run.id, "bold")),
+        ("Agent", safe(run.agent) + (f" with {safe(run.model)}" if run.model else "")),
+        ("Benchmark", f"{safe(run.benchmark)} ({safe(run.dataset)})"),
+        ("State", ink.state(run.state)),
+        ("Started", moment(run.started_at or run.created_at)),
+        ("Concurrency", str(run.concurrency)),
+        ("Trials", str(run.total)),
+        _sandbox_rows(run)[0],
+        ("Folder", safe(run.folder)),
+    ]
+    if run.note:
+        rows.append(("Note", ink.paint(safe(run.note), "yellow")))
+    return rows
+
+
+def _time_rows(run: RunView, now: float) -> Rows:
+    if run.started_at is None:
+        return [("Created", moment(run.created_at))]
+    took = duration(elapsed(run, now))
+    rows = [("Started", moment(run.started_at))]
+    if run.finished_at is None:
+        return [*rows, ("Running for", took)]
+    return [*rows, ("Finished", f"{moment(run.finished_at)}  (took {took})")]
+
+
+def _sandbox_rows(run: RunView) -> Rows:
+    limits = [f"{safe(k)}: {safe(v)}" for k, v in run.enforcement.items() if k != "isolation"]
+    isolation = run.enforcement.get("isolation")
+    rows = [("Sandbox", safe(run.provider) + (f" ({safe(isolation)})" if isolation else ""))]
+    return [*rows, ("Limits", " · ".join(limits))] if limits else rows
+
+
+def next_commands(run: RunView, *, everything: bool = False) -> Rows:
+    """Ready to paste: what one may want to do with this run now, or with `everything` later on."""
+    errors = bool(run.counts.get("ERROR"))
+    going = run.state in ("IN_PROGRESS", "STOPPING")
+    wanted = {
+        "Track": going,
+        "Errors": errors,
+        "Results": everything or not going,
+        "Stop": run.state == "IN_PROGRESS",
+        "Resume": everything or run.state in ("STOPPED", "ERROR") or (going and run.executor == "none"),
+        "Retry": everything or errors,
+        "Outputs": everything or not going,
+    }
+    run_id = short_id(run.id)
+    flags = {"Track": f"fetch {run_id} --connect"}
+    said = {name: flags.get(name, f"{name.lower()} {run_id}") for name, shown in wanted.items() if shown}
+    return [(name, f"valk run {words}") for name, words in said.items()]
+
+
+def run_table(runs: Sequence[RunView], ink: Ink = PLAIN, *, whole_ids: bool = True) -> Table:
+    """Many runs, one line each."""
+    now = time.time()
+    table = Table(
+        [
+            Column("ID"),
+            Column("Benchmark", shrink=True),
+            Column("Agent", shrink=True),
+            Column("Model", shrink=True, optional=True),
+            Column("Status"),
+            Column("Score", "right"),
+            Column("Graded", "right"),
+            Column("Errors", "right"),
+            Column("Progress", "right"),
+            Column("Started"),
+            Column("Took", "right", optional=True),
+            Column("Label", shrink=True, optional=True),
+            Column("Dataset", shrink=True, optional=True),
+        ]
+    )
+    for run in runs:
+        orphan = run.executor == "none" and not ended(run)
+        errors = sum(run.score.errors.values())
+        table.rows.append(
+            [
+                run.id if whole_ids else short_id(run.id),
+                safe(run.benchmark),
+                safe(run.agent),
+                _or_none(run.model),
+                ink.state(run.state) + (" (no executor)" if orphan else ""),
+                score_cell(run.score),
+                f"{run.score.graded}/{run.score.planned}",
+                ink.paint(str(errors), "red" if errors else None),
+                f"{int(100 * run.done / run.total) if run.total else 0} %",
+                moment_short(run.started_at or run.created_at),
+                duration(elapsed(run, now)),
+                _or_none(run.label),
+                safe(run.dataset) if whole_ids or run.dataset != "default" else NONE,
+            ]
+        )
+    return table
+
+
+def score_table(runs: Sequence[RunView], ink: Ink = PLAIN) -> Table:
+    """Runs beside each other, by what they scored."""
+    table = Table(
+        [
+            Column("Agent", shrink=True),
+            Column("Score", "right"),
+            Column("95 % interval", "right"),
+            Column("Passed", "right"),
+            Column("Errors", "right"),
+            Column("Trials", "right"),
+            Column("Time", "right"),
+        ]
+    )
+    now = time.time()
+    for run in runs:
+        errors = sum(run.score.errors.values())
+        name = safe(run.agent) + (f" · {safe(run.model)}" if run.model else "")
+        table.rows.append(
+            [
+                ink.paint(name, "bold"),
+                score_cell(run.score),
+                interval(run.score),
+                f"{run.score.passed}/{run.score.planned}",
+                ink.paint(str(errors), "red" if errors else None),
+                str(run.total),
+                duration(elapsed(run, now)),
+            ]
+        )
+    return table
+
+
+def starred(runs: Sequence[RunView]) -> bool:
+    """Whether a table of these needs the note that explains the star."""
+    return any(score_cell(run.score).endswith("*") for run in runs)
+
+
+def trial_table(trials: Sequence[TrialView], ink: Ink = PLAIN, *, fraction: bool = True) -> Table:
+    """Trials of a run, one line each."""
+    table = Table(
+        [
+            Column("Task", shrink=True),
+            Column("Status"),
+            Column("Score", "right"),
+            Column("Attempts", "right"),
+            Column("Took", "right"),
+            Column("Exit", optional=True),
+            Column("Error", shrink=True, optional=True),
+        ]
+    )
+    now = time.time()
+    for trial in trials:
+        table.rows.append(
+            [
+                trial_name(trial),
+                ink.state(trial.state),
+                number(trial.score, fraction=fraction),
+                str(trial.attempts),
+                duration(trial_seconds(trial, now)),
+                trial_exit(trial),
+                trial_error(trial, now),
+            ]
+        )
+    return table
+
+
+def trial_seconds(trial: TrialView, now: float) -> float | None:
+    """How long its last attempt took, or has taken."""
+    return None if trial.started_at is None else (trial.finished_at or now) - trial.started_at
+
+
+def trial_exit(trial: TrialView) -> str:
+    """`TIMEOUT`, `OS_KILLED`, or the code when it is not 0."""
+    return _or_none(trial.exit_reason or (trial.exit_code if trial.exit_code else None))
+
+
+def trial_error(trial: TrialView, now: float) -> str:
+    """`infrastructure/sandbox_failed: …`, and when it is tried again."""
+    if trial.cause is None or trial.state == "FINISHED":
+        return NONE
+    again = f" (again in {duration(trial.retry_at - now)})" if trial.retry_at and trial.retry_at > now else ""
+    return f"{_or_none(trial.category)}/{safe(trial.cause)}{again}: {_or_none(trial.message)}"
+
+
+def error_rows(group: ErrorGroup, ink: Ink = PLAIN) -> Rows:
+    """One group of alike errors, for a panel."""
+    way_out = "yes" if group.retryable else "no: something must be changed first"
+    return [
+        ("Trials", ink.paint(str(group.count), "red")),
+        ("Message", safe(group.message)),
+        ("Tasks", ids_preview(group.task_ids, group.count)),
+        ("Retry helps", way_out),
+    ]
+
+
+def plan_rows(plan: PlanView) -> Rows:
+    """What would run, for a panel."""
+    tasks = len({task for task, _, _ in plan.trials})
+    return [
+        ("Agent", f"{safe(plan.agent)}  {plan.agent_digest[:12]}"),
+        ("Model", _or_none(plan.model)),
+        ("Benchmark", f"{safe(plan.benchmark)} ({safe(plan.dataset)})"),
+        ("Trials", f"{len(plan.trials)} ({plural(tasks, 'task')})"),
+        ("Sandbox", f"{safe(plan.provider)}: {safe(plan.isolation)}"),
+        ("Limits", ", ".join(f"{safe(k)}: {safe(v)}" for k, v in plan.enforcement.items()) or NONE),
+        ("Secrets", ", ".join(safe(name) for name in plan.secrets) or "none"),
+    ]

@@ -1,0 +1,63 @@
+"""How much of this machine trials may have, and how much is in use."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from valkyrie.store.ledger import Leased, Room
+
+CPU_OVERCOMMIT = 4.0
+"""Agents mostly wait for a model; so many tasks' cpus are admitted per core. Memory is never overcommitted."""
+MEMORY_SHARE = 0.9
+
+
+def host_memory_mb() -> int:
+    """Memory of this machine, or of the container we are in."""
+    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") >> 20
+    for path in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
+        try:
+            limit = Path(path).read_text().strip()
+        except OSError:
+            continue
+        if limit.isdigit():
+            total = min(total, int(limit) >> 20)
+    return total
+
+
+def host_cpus() -> int:
+    """Cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+@dataclass(slots=True)
+class HostRoom:
+    """Room for trials, by what their tasks declare."""
+
+    cpus: float
+    memory_mb: float
+    used_cpus: float = 0.0
+    used_memory_mb: float = 0.0
+    running: int = 0
+
+    @classmethod
+    def measure(cls, overcommit: float = CPU_OVERCOMMIT) -> HostRoom:
+        """This machine's."""
+        return cls(cpus=host_cpus() * overcommit, memory_mb=host_memory_mb() * MEMORY_SHARE)
+
+    def take(self, leased: Leased) -> None:
+        """A trial begins."""
+        self.used_cpus += leased.cpus
+        self.used_memory_mb += leased.memory_mb
+        self.running += 1
+
+    def give(self, leased: Leased) -> None:
+        """A trial ended."""
+        self.used_cpus -= leased.cpus
+        self.used_memory_mb -= leased.memory_mb
+        self.running -= 1
+
+    def left(self) -> Room:
+        """What is free now."""
+        return Room(self.cpus - self.used_cpus, self.memory_mb - self.used_memory_mb, idle=self.running == 0)

@@ -1,0 +1,95 @@
+"""One table: what each way of failing means, and what is done about it.
+
+Used by the scheduler (retry or not, and when), the score (what is open) and the reports alike;
+docs/concepts/failures is generated from it.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+
+from valkyrie.nouns import Category
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """What is done when an attempt ends this way."""
+
+    category: Category
+    cause: str
+    meaning: str
+    attempts: int = 1
+    """Attempts in all before the trial stands in ERROR; 1 is no retry."""
+    base_s: float = 2.0
+    """First back-off; doubles each time, with full jitter, and never holds a slot."""
+    most_s: float = 60.0
+
+    @property
+    def retryable(self) -> bool:
+        """Trying again by hand may well help."""
+        return self.attempts > 1
+
+
+_A, _B, _I, _U, _X = (
+    Category.AGENT,
+    Category.BENCHMARK,
+    Category.INFRASTRUCTURE,
+    Category.USER,
+    Category.INTERNAL,
+)
+
+TABLE: tuple[Policy, ...] = (
+    Policy(
+        _A,
+        "agent_failed",
+        "The agent's command ended with a non-zero code and --on-agent-failure error was given.",
+    ),
+    Policy(_A, "agent_install_failed", "install_cmd failed.", attempts=2),
+    Policy(_A, "agent_install_timeout", "install_cmd took longer than it may.", attempts=2),
+    Policy(_A, "agent_output_missing", "A required output artifact is missing or too large."),
+    Policy(_B, "benchmark", "The benchmark could not do its part."),
+    Policy(_B, "task_invalid", "The task's own files are wrong."),
+    Policy(_B, "task_changed", "The task's files changed after the run was planned."),
+    Policy(_B, "setup_failed", "Setting the task up failed."),
+    Policy(_B, "setup_timeout", "Setting the task up took longer than it may.", attempts=2),
+    Policy(_B, "grader_no_verdict", "Grading ran and left no usable reward. Never a zero."),
+    Policy(_B, "grader_start_failed", "The grader could not be started."),
+    Policy(_B, "grader_timeout", "Grading took longer than it may.", attempts=2),
+    Policy(_I, "infrastructure", "Machine, network or disk failed.", attempts=3),
+    Policy(_I, "sandbox_failed", "The sandbox could not be made, or was lost.", attempts=3),
+    Policy(_I, "sandbox_capacity", "The provider had no room.", attempts=8, base_s=5.0, most_s=120.0),
+    Policy(_I, "sandbox_timeout", "Making the sandbox took longer than it may.", attempts=3),
+    Policy(_I, "disk_full", "The host's disk is full.", attempts=4, base_s=15.0, most_s=120.0),
+    Policy(_I, "lease_lost", "Another executor took the trial over.", attempts=3),
+    Policy(_U, "user", "What was asked cannot be done as asked."),
+    Policy(_U, "sandbox_unsupported", "The provider cannot give what the task needs."),
+    Policy(_U, "bundle", "The frozen agent is missing or damaged."),
+    Policy(_U, "missing_secret", "A secret has no value."),
+    Policy(_X, "internal", "A defect in Valkyrie. Please report it.", attempts=2),
+)
+
+_BY_CAUSE = {policy.cause: policy for policy in TABLE}
+_FALLBACK = {
+    _A: _BY_CAUSE["agent_failed"],
+    _B: _BY_CAUSE["benchmark"],
+    _I: _BY_CAUSE["infrastructure"],
+    _U: _BY_CAUSE["user"],
+    _X: _BY_CAUSE["internal"],
+}
+
+
+def policy_for(category: Category, cause: str) -> Policy:
+    """The row for a cause; an unknown cause follows its category's own row."""
+    found = _BY_CAUSE.get(cause)
+    return found if found and found.category is category else _FALLBACK[category]
+
+
+def backoff(policy: Policy, failures: int, retry_after: float | None, rng: random.Random) -> float:
+    """Seconds to wait before the next attempt after `failures` failed ones: exponential, fully jittered.
+
+    What the other side asked for (Retry-After) is a floor.
+    """
+    ceiling = min(policy.most_s, policy.base_s * 2.0 ** max(0, failures - 1))
+    waited = rng.uniform(ceiling / 4, ceiling)
+    return max(waited, retry_after or 0.0)

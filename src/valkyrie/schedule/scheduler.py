@@ -1,0 +1,218 @@
+"""Which trial runs next: leases as many as fit, runs them, writes how they ended, and looks again."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections import Counter
+from collections.abc import Collection, Coroutine
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+from sqlalchemy import Connection
+
+from valkyrie.errors import LeaseLostError
+from valkyrie.nouns import Category, Outcome, TrialState
+from valkyrie.schedule.host import HostRoom
+from valkyrie.schedule.policy import backoff, policy_for
+from valkyrie.store import ledger
+from valkyrie.store.ledger import Finish, Leased, Tick, TickResult
+from valkyrie.store.writer import Writer
+from valkyrie.trial.failures import Failure
+from valkyrie.trial.lifecycle import Ending, run_attempt
+from valkyrie.trial.world import World
+
+LOOK_EVERY_S = 1.0
+"""How often another process's changes are looked for when nobody wakes us."""
+
+
+class Worlds(Protocol):
+    """Gives each run its world."""
+
+    def ready(self) -> Collection[str]:
+        """Runs whose world is open."""
+        ...
+
+    def waiting(self) -> Collection[str]:
+        """Runs that wait for something only a person can give; their note says what."""
+        ...
+
+    def __getitem__(self, run_id: str) -> World: ...
+
+    async def open(self, run_id: str) -> None:
+        """Make a run ready, or waiting, or end it in ERROR."""
+        ...
+
+    async def conclude(self, run_id: str) -> None:
+        """The run's last trial ended: write its score, close its world."""
+        ...
+
+
+@dataclass(slots=True)
+class _Work:
+    leased: Leased
+    task: asyncio.Task[None]
+
+
+class Scheduler:
+    """Works off every open run of a store, until drained or nothing is left for a while."""
+
+    def __init__(self, executor_id: str, writer: Writer, worlds: Worlds, room: HostRoom) -> None:
+        self._executor_id = executor_id
+        self._writer = writer
+        self._worlds = worlds
+        self._room = room
+        self._rng = random.Random()  # noqa: S311 - jitter, not secrets
+        self._wake = asyncio.Event()
+        self._work: dict[int, _Work] = {}
+        self._active: Counter[str] = Counter()
+        self._chores: dict[str, asyncio.Task[None]] = {}
+        self._data_version = -1
+        self._busy_at = time.monotonic()
+        self.draining = False
+
+    @property
+    def active(self) -> int:
+        """Attempts in hand."""
+        return len(self._work)
+
+    def wake(self) -> None:
+        """Look for work now."""
+        self._wake.set()
+
+    def drain(self) -> None:
+        """Begin nothing more; `run` returns when what is in hand has ended."""
+        self.draining = True
+        self.wake()
+
+    async def abandon(self) -> None:
+        """End everything in hand at once; its trials go back to the queue."""
+        self.drain()
+        await self._writer.call(lambda connection: ledger.abandon(connection, self._executor_id, time.time()))
+        for work in list(self._work.values()):
+            work.task.cancel()
+
+    async def run(self, idle_exit_s: float | None = None) -> None:
+        """Work until drained, or without work for `idle_exit_s`."""
+        async with asyncio.TaskGroup() as group:
+            while not (self.draining and not self._work and not self._chores):
+                self._wake.clear()
+                found = await self._look(group)
+                if self._work or self._chores or set(found.open_runs) - set(self._worlds.waiting()):
+                    self._busy_at = time.monotonic()
+                elif idle_exit_s is not None and time.monotonic() - self._busy_at >= idle_exit_s:
+                    return
+                await self._pause(found.wake_at)
+
+    async def _look(self, group: asyncio.TaskGroup) -> TickResult:
+        found, ours = await self._writer.call(self._tick)
+        if ours is not None:
+            self._drop(ours)
+        for leased in found.leased:
+            self._begin(group, leased)
+        for run_id in found.ended:
+            if not self._active[run_id]:
+                self._chore(group, run_id, self._worlds.conclude(run_id))
+        for run_id in set(found.open_runs) - {*self._worlds.ready(), *self._worlds.waiting(), *found.ended}:
+            self._chore(group, run_id, self._worlds.open(run_id))
+        return found
+
+    def _tick(self, connection: Connection) -> tuple[TickResult, set[int] | None]:
+        """On the writer's thread: lease what fits; after a foreign change, see what is still ours."""
+        version = int(connection.exec_driver_sql("PRAGMA data_version").scalar() or 0)
+        changed, self._data_version = version != self._data_version, version
+        ours = ledger.still_ours(connection, self._executor_id) if changed and self._work else None
+        if self.draining:
+            return TickResult([], [], [], None), ours
+        tick = Tick(
+            self._executor_id, time.time(), self._room.left(), dict(self._active), self._worlds.ready()
+        )
+        return ledger.lease(connection, tick), ours
+
+    def _chore(self, group: asyncio.TaskGroup, run_id: str, work: Coroutine[Any, Any, None]) -> None:
+        """Open or conclude a run beside the trials; one at a time for each run."""
+        if run_id in self._chores:
+            work.close()
+            return
+
+        async def do() -> None:
+            try:
+                await work
+            finally:
+                del self._chores[run_id]
+                self._wake.set()
+
+        self._chores[run_id] = group.create_task(do())
+
+    def _begin(self, group: asyncio.TaskGroup, leased: Leased) -> None:
+        self._room.take(leased)
+        self._active[leased.run_id] += 1
+        self._work[leased.trial_id] = _Work(leased, group.create_task(self._attempt(leased)))
+
+    def _drop(self, ours: set[int]) -> None:
+        """Force stop, or another executor: end attempts whose trials were taken from us."""
+        for trial_id, work in self._work.items():
+            if trial_id not in ours:
+                work.task.cancel()
+
+    async def _attempt(self, leased: Leased) -> None:
+        world = self._worlds[leased.run_id]
+        try:
+            ending = await run_attempt(leased, world, self)
+            await self._writer.record(self._finish(leased, ending, world))
+        except (LeaseLostError, asyncio.CancelledError):
+            pass  # The trial was taken from us; whoever holds it now will end it.
+        finally:
+            self._end(leased)
+
+    async def enter(self, leased: Leased, before: TrialState, after: TrialState) -> None:
+        """Commit that a trial enters its next phase (the attempts' journal)."""
+        await self._writer.record(ledger.Advance(leased, before, after))
+
+    def _end(self, leased: Leased) -> None:
+        del self._work[leased.trial_id]
+        self._room.give(leased)
+        self._active[leased.run_id] -= 1
+        if not self._active[leased.run_id]:
+            del self._active[leased.run_id]
+        self._wake.set()
+
+    def _finish(self, leased: Leased, ending: Ending, world: World) -> Finish:
+        """What an ending leaves the trial at: graded, in error, or pending again after a back-off."""
+        now = time.time()
+        finish = Finish(
+            leased,
+            ending.state,
+            TrialState.FINISHED,
+            Outcome.GRADED,
+            now,
+            exit_code=ending.exit.exit_code if ending.exit else None,
+            exit_reason=ending.exit.reason if ending.exit else None,
+            timing=ending.timing,
+        )
+        if ending.grade is not None:
+            grade = ending.grade
+            return replace(finish, score=grade.score, passed=grade.passed, result=grade.result)
+        failure = ending.failure or Failure(Category.INTERNAL, "internal", "ended without grade or failure")
+        policy = policy_for(failure.category, failure.cause)
+        failures = leased.failures + 1
+        most = world.max_attempts if world.max_attempts and policy.retryable else policy.attempts
+        again = failures < most
+        return replace(
+            finish,
+            after=TrialState.PENDING if again else TrialState.ERROR,
+            outcome=Outcome.FAILED,
+            category=failure.category,
+            cause=failure.cause,
+            message=failure.message,
+            not_before=now + backoff(policy, failures, failure.retry_after, self._rng) if again else None,
+        )
+
+    async def _pause(self, wake_at: float | None) -> None:
+        limit = LOOK_EVERY_S if wake_at is None else min(LOOK_EVERY_S, max(0.0, wake_at - time.time()))
+        try:
+            async with asyncio.timeout(limit):
+                await self._wake.wait()
+        except TimeoutError:
+            return

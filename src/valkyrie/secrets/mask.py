@@ -1,0 +1,133 @@
+"""Keep secret values out of logs, also when one arrives in two pieces."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from urllib.parse import quote, quote_plus
+
+from sandboxes.types import OutputSink, StreamName
+
+MASK = "***"
+MIN_LENGTH = 4
+"""Shorter values are not masked: they would blacken half of any log and are no secrets worth the name."""
+_MIN_LINE = 16
+
+
+class Masker:
+    """Replaces secret values, and the forms they commonly travel in, by `***`.
+
+    Forms: as it is, JSON-escaped, URL-quoted, base64 (alone or inside a longer text), and each long line
+    of a value of several lines.
+    """
+
+    def __init__(self, values: Iterable[str]) -> None:
+        forms = {form for value in values for form in _forms(value) if len(form) >= MIN_LENGTH}
+        self._forms = sorted(forms, key=len, reverse=True)
+
+    def __repr__(self) -> str:
+        return f"Masker({len(self._forms)} forms)"
+
+    def text(self, text: str) -> str:
+        """Mask a whole text."""
+        stream = _Stream(self._forms)
+        return stream.feed(text) + stream.flush()
+
+    @contextmanager
+    def sink(self, sink: OutputSink) -> Iterator[OutputSink]:
+        """A sink that masks and hands on; what was held back is handed on at the end."""
+        if not self._forms:
+            yield sink
+            return
+        streams: dict[StreamName, _Stream] = {}
+
+        def masked(name: StreamName, text: str) -> None:
+            if out := streams.setdefault(name, _Stream(self._forms)).feed(text):
+                sink(name, out)
+
+        try:
+            yield masked
+        finally:
+            for name, stream in streams.items():
+                if out := stream.flush():
+                    sink(name, out)
+
+
+class _Stream:
+    """One stream's text on its way: what may be the beginning of a secret waits for what follows."""
+
+    def __init__(self, forms: list[str]) -> None:
+        self._forms = forms
+        self._held = ""
+        self._covered = 0
+        """How much of what is held belongs to a secret whose mask is out already."""
+
+    def feed(self, text: str) -> str:
+        text = self._held + text
+        return self._emit(text, self._safe_length(text))
+
+    def flush(self) -> str:
+        return self._emit(self._held, len(self._held))
+
+    def _safe_length(self, text: str) -> int:
+        """Everything before this cannot be part of a secret that is still to come."""
+        safe = len(text)
+        for form in self._forms:
+            at = text.find(form[0], max(0, len(text) - len(form) + 1), safe)
+            while at >= 0 and not form.startswith(text[at:]):
+                at = text.find(form[0], at + 1, safe)
+            if at >= 0:
+                safe = at
+        return safe
+
+    def _emit(self, text: str, until: int) -> str:
+        out: list[str] = []
+        at = 0
+        for start, end in self._spans(text):
+            if start >= until:
+                break
+            out.append(text[at:start])
+            if start > 0 or not self._covered:
+                out.append(MASK)
+            at = end
+        out.append(text[at:until])
+        self._held = text[until:]
+        self._covered = max(0, at - until)
+        return "".join(out)
+
+    def _spans(self, text: str) -> list[tuple[int, int]]:
+        """Where secrets stand, overlapping and touching ones joined."""
+        found = [(0, self._covered)] if self._covered else []
+        for form in self._forms:
+            at = text.find(form)
+            while at >= 0:
+                found.append((at, at + len(form)))
+                at = text.find(form, at + 1)
+        joined: list[tuple[int, int]] = []
+        for start, end in sorted(found):
+            if joined and start <= joined[-1][1]:
+                joined[-1] = (joined[-1][0], max(end, joined[-1][1]))
+            else:
+                joined.append((start, end))
+        return joined
+
+
+def _forms(value: str) -> Iterator[str]:
+    yield value
+    yield value.strip()
+    yield json.dumps(value)[1:-1]
+    yield json.dumps(value, ensure_ascii=False)[1:-1]
+    yield quote(value, safe="")
+    yield quote(value)
+    yield quote_plus(value)
+    yield from (line.strip() for line in value.splitlines() if len(line.strip()) >= _MIN_LINE)
+    raw = value.encode("utf-8", "surrogatepass")
+    for offset in range(3):
+        # Characters at both ends also carry bits of the neighbours; those between are the value's alone.
+        encoded = base64.b64encode(b"\0" * offset + raw).decode().rstrip("=")
+        whole = encoded[-(-offset * 8 // 6) : (offset + len(raw)) * 8 // 6]
+        if len(whole) >= 8:
+            yield whole
+            yield whole.translate({ord("+"): "-", ord("/"): "_"})

@@ -1,0 +1,44 @@
+"""The only truth: SQL for state, folders for what is kept."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from sqlalchemy import Connection
+
+    from valkyrie.store.writer import Writer
+
+
+class Store:
+    """One database, opened: looks, transactions, and (in an executor) the grouped writer."""
+
+    def __init__(self, path: Path) -> None:
+        from valkyrie.store.database import open_engine
+
+        self.path = path
+        self._engine = open_engine(path)
+
+    def reading(self) -> AbstractContextManager[Connection]:
+        """One consistent look."""
+        from valkyrie.store.database import reading
+
+        return reading(self._engine)
+
+    def writing(self) -> AbstractContextManager[Connection]:
+        """One write transaction."""
+        from valkyrie.store.database import transaction
+
+        return transaction(self._engine)
+
+    def writer(self) -> Writer:
+        """The grouped writer, on the running loop."""
+        from valkyrie.store.writer import Writer
+
+        return Writer(self._engine)
+
+    def close(self) -> None:
+        """Let go of the file."""
+        self._engine.dispose()

@@ -1,0 +1,132 @@
+"""One thread writes; many trials' changes share a transaction, and each caller awaits its own commit."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+from sqlalchemy import Connection, Engine
+from sqlalchemy.exc import DatabaseError
+
+from valkyrie.errors import LeaseLostError, StoreError, ValkyrieError
+from valkyrie.store import ledger
+from valkyrie.store.database import explain
+
+T = TypeVar("T")
+
+
+@dataclass(slots=True)
+class _Call:
+    future: asyncio.Future[Any]
+    change: ledger.Advance | ledger.Finish | None = None
+    work: Callable[[Connection], Any] | None = None
+
+
+class Writer:
+    """Owns the one connection that writes.
+
+    When it dies, everyone who waits on it fails with its error, and so does every later call.
+    """
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._loop = asyncio.get_running_loop()
+        self._queue: deque[_Call] = deque()
+        self._ready = threading.Event()
+        self._closing = False
+        self._broken: StoreError | None = None
+        self._batch: list[_Call] = []
+        self._thread = threading.Thread(target=self._main, name="store-writer", daemon=True)
+        self._thread.start()
+
+    @property
+    def broken(self) -> bool:
+        """Writing has failed for good."""
+        return self._broken is not None
+
+    async def record(self, change: ledger.Advance | ledger.Finish) -> None:
+        """Commit a phase change or an ending; LeaseLostError when the trial is no longer ours."""
+        await self._submit(_Call(self._loop.create_future(), change=change))
+
+    async def call(self, work: Callable[[Connection], T]) -> T:
+        """Run `work` in a transaction of its own."""
+        result: T = await self._submit(_Call(self._loop.create_future(), work=work))
+        return result
+
+    async def close(self) -> None:
+        """Write what is queued, then end the thread."""
+        self._closing = True
+        self._ready.set()
+        await asyncio.to_thread(self._thread.join)
+
+    async def _submit(self, call: _Call) -> Any:
+        if self._broken:
+            raise self._broken
+        if self._closing:
+            raise StoreError("The store is closed.", cause="store_closed")
+        self._queue.append(call)
+        self._ready.set()
+        return await call.future
+
+    def _main(self) -> None:
+        try:
+            with self._engine.connect() as connection:
+                while True:
+                    self._ready.wait()
+                    self._ready.clear()
+                    while self._queue:
+                        self._batch = [self._queue.popleft() for _ in range(min(len(self._queue), 2000))]
+                        answers = self._write(connection, self._batch)
+                        self._loop.call_soon_threadsafe(_resolve, answers)
+                    if self._closing:
+                        return
+        except Exception as error:  # noqa: BLE001 - whatever ends this thread must reach everyone who waits
+            self._fail(error)
+
+    def _write(self, connection: Connection, batch: list[_Call]) -> list[tuple[_Call, Any]]:
+        answers: list[tuple[_Call, Any]] = []
+        changes = [call for call in batch if call.change is not None]
+        if changes:
+            answers += self._write_changes(connection, changes)
+        for call in batch:
+            if call.work is not None:
+                try:
+                    with connection.begin():
+                        answers.append((call, call.work(connection)))
+                except (ValkyrieError, ledger.StaleLeaseError) as error:
+                    answers.append((call, error))
+        return answers
+
+    def _write_changes(self, connection: Connection, calls: list[_Call]) -> list[tuple[_Call, Any]]:
+        try:
+            with connection.begin():
+                ledger.record(connection, [call.change for call in calls if call.change])
+        except ledger.StaleLeaseError:
+            if len(calls) == 1:
+                return [(calls[0], LeaseLostError("Another lease is in force for this trial."))]
+            # Rare: find the stale ones by writing each alone.
+            return [answer for call in calls for answer in self._write_changes(connection, [call])]
+        return [(call, None) for call in calls]
+
+    def _fail(self, error: Exception) -> None:
+        path = Path(self._engine.url.database or "?")
+        self._broken = explain(error, path) if isinstance(error, DatabaseError | OSError) else None
+        self._broken = self._broken or StoreError(f"Writing to {path} failed: {error!r}")
+        self._broken.__cause__ = error
+        waiting = [*self._batch, *self._queue]
+        self._loop.call_soon_threadsafe(_resolve, [(call, self._broken) for call in waiting])
+
+
+def _resolve(answers: list[tuple[_Call, Any]]) -> None:
+    for call, answer in answers:
+        if call.future.done():
+            continue
+        if isinstance(answer, Exception):
+            call.future.set_exception(answer)
+        else:
+            call.future.set_result(answer)

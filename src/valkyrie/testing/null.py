@@ -1,0 +1,116 @@
+"""A benchmark and an agent that do nothing, or wait: for tests, and to measure the engine itself.
+
+`--benchmark valkyrie.testing.null:NullBenchmark --dataset 5000` plans 5,000 tasks; `2000x5` makes each
+wait 5 s in the agent's phase, `500~2` for log-normal times with a median of 2 s (σ 0.5, fixed seed).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import random
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from sandboxes.protocol import Sandbox
+from sandboxes.types import Command, OutputSink
+from valkyrie.agents.protocol import AgentExit, AgentTrial, OutputArtifact
+from valkyrie.errors import UsageError
+from valkyrie.nouns import FinalScore, Grade, Json, TaskSpec
+
+_DATASET = re.compile(r"(\d+)(?:([x~])(\d+(?:\.\d+)?))?")
+SEED = 20260101
+SIGMA = 0.5
+
+
+def durations(dataset: str) -> list[float]:
+    """Seconds each task of a null dataset waits."""
+    match = _DATASET.fullmatch("10" if dataset == "default" else dataset)
+    if match is None:
+        raise UsageError(f"{dataset!r} is not a null dataset; try 100, 100x0.5 or 100~2")
+    count, kind, seconds = int(match[1]), match[2], float(match[3] or 0)
+    if kind == "~":
+        rng = random.Random(SEED)  # noqa: S311 - a fixed list, not a secret
+        return [rng.lognormvariate(math.log(seconds), SIGMA) for _ in range(count)]
+    return [seconds] * count
+
+
+class NullBenchmark:
+    """Tasks that need nothing and are graded 1."""
+
+    name = "null"
+    fraction = True
+    source: Json = {"kind": "plugin", "target": "valkyrie.testing.null:NullBenchmark"}  # noqa: RUF012
+
+    def __init__(self) -> None:
+        self._durations: dict[str, list[float]] = {}
+
+    async def datasets(self) -> list[str]:
+        return ["default"]
+
+    def _times(self, dataset: str) -> list[float]:
+        if dataset not in self._durations:
+            self._durations[dataset] = durations(dataset)
+        return self._durations[dataset]
+
+    async def list_tasks(self, dataset: str = "default") -> list[str]:
+        return [f"task-{number}" for number in range(len(self._times(dataset)))]
+
+    async def describe(self, task_id: str, dataset: str = "default") -> TaskSpec:
+        wait = self._times(dataset)[int(task_id.removeprefix("task-"))]
+        return TaskSpec(
+            id=task_id, digest=f"null:{wait}", instruction="", network="none", metadata={"wait_s": wait}
+        )
+
+    async def setup(self, task: TaskSpec, sandbox: Sandbox, log: OutputSink) -> None:
+        return
+
+    def solution(self, task: TaskSpec) -> Path | None:
+        return None
+
+    async def evaluate(self, task: TaskSpec, sandbox: Sandbox, log: OutputSink, evidence: Path) -> Grade:
+        return Grade(score=1.0, passed=True)
+
+    async def final_score(
+        self, grades: Mapping[str, Sequence[Grade | None]], dataset: str = "default"
+    ) -> FinalScore:
+        values = [(grade.score or 0.0) if grade else 0.0 for found in grades.values() for grade in found]
+        return FinalScore(sum(values) / len(values) if values else None)
+
+    async def close(self) -> None:
+        return
+
+
+class NapAgent:
+    """Waits as long as the task says."""
+
+    name = "nap"
+    frozen: Json = {"kind": "plugin", "target": "valkyrie.testing.null:NapAgent"}  # noqa: RUF012
+    digest = "nap:1"
+    secrets: Mapping[str, str] = {}  # noqa: RUF012
+    final_output: str | None = None
+    output_artifacts: Sequence[OutputArtifact] = ()
+    needs_solution = False
+
+    def __init__(self, options: object = None) -> None:
+        _ = options
+
+    async def install(self, trial: AgentTrial) -> None:
+        return
+
+    async def run(self, trial: AgentTrial) -> AgentExit:
+        if wait := trial.task.metadata["wait_s"]:
+            await asyncio.sleep(wait)
+        return AgentExit(0)
+
+
+class OneCommandAgent(NapAgent):
+    """Runs one `true` in the sandbox: what a sandboxed trial costs at the least."""
+
+    name = "one-command"
+    frozen: Json = {"kind": "plugin", "target": "valkyrie.testing.null:OneCommandAgent"}  # noqa: RUF012
+    digest = "one-command:1"
+
+    async def run(self, trial: AgentTrial) -> AgentExit:
+        return AgentExit(await trial.sandbox.run(Command(argv=("/bin/true",))))

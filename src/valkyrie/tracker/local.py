@@ -1,0 +1,476 @@
+"""The verbs on a store of this machine: embedded mode."""
+
+from __future__ import annotations
+
+import getpass
+import shutil
+import tarfile
+import time
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from valkyrie.errors import InfrastructureError, UsageError, UserError
+from valkyrie.executor.client import ExecutorClient
+from valkyrie.nouns import Json, RunState, TrialState
+from valkyrie.store import Store, runs
+from valkyrie.store.layout import DataFolder, RunFolder, encode_task_id
+from valkyrie.tracker.present import attempt_view, group_errors, run_view, trial_view
+from valkyrie.views import (
+    AttemptView,
+    DiskView,
+    ErrorGroup,
+    PlanView,
+    RunFilter,
+    RunPage,
+    RunRequest,
+    RunView,
+    StartedRun,
+    TrialFilter,
+    TrialView,
+)
+
+if TYPE_CHECKING:
+    from sqlalchemy import Connection
+
+    from valkyrie.tracker.planning import PreparedRun
+
+
+class LocalTracker:
+    """Everything a person can ask, answered from one data folder."""
+
+    def __init__(self, root: Path) -> None:
+        self._data = DataFolder(root)
+        self._opened: Store | None = None
+        self._executor = ExecutorClient(self._data)
+
+    @property
+    def _store(self) -> Store:
+        if self._opened is None:
+            self._data.make()
+            self._opened = Store(self._data.database)
+        return self._opened
+
+    def close(self) -> None:
+        if self._opened:
+            self._opened.close()
+            self._opened = None
+
+    # Starting
+
+    def plan(self, request: RunRequest) -> PlanView:
+        from valkyrie.tracker.planning import prepare
+
+        return prepare(request, self._data).view()
+
+    def start(self, request: RunRequest) -> StartedRun:
+        prepared = self._prepare(request)
+        child = self._executor.begin()
+        run_id = self._write(prepared)
+        self._hand_over(run_id, prepared.secrets, child)
+        return StartedRun(self.fetch(run_id), prepared.notices)
+
+    def enqueue(self, request: RunRequest) -> str:
+        """Plan, check and store a run, and leave it to whichever executor comes; its id."""
+        return self._write(self._prepare(request))
+
+    def _prepare(self, request: RunRequest) -> PreparedRun:
+        from valkyrie.tracker.planning import prepare, refuse
+
+        prepared = prepare(request, self._data)
+        if prepared.problems:
+            raise refuse(prepared.problems)
+        return prepared
+
+    def _write(self, prepared: PreparedRun) -> str:
+        """Freeze the agent, then store run and trials in one transaction; a failure leaves nothing."""
+        from valkyrie import agents
+
+        run_id = str(uuid.uuid4())
+        folder = self._data.run(run_id)
+        try:
+            frozen = agents.freeze(prepared.agent, folder.agent)
+            values = _run_values(prepared, run_id, frozen)
+            trials = [
+                runs.NewTrial(one.task_id, one.k, one.digest, one.cpus, one.memory_mb)
+                for one in prepared.trials
+            ]
+            with self._store.writing() as connection:
+                runs.create(connection, values, trials)
+        except BaseException:
+            shutil.rmtree(folder.root, ignore_errors=True)
+            raise
+        return run_id
+
+    def _hand_over(self, run_id: str, values: Mapping[str, str], child: Any = None) -> None:
+        self._executor.ensure(child)
+        if values and self._executor.ask("secrets", run_id=run_id, values=dict(values)) is None:
+            raise InfrastructureError(
+                f"The executor went away before run {run_id[:8]} could be handed over; "
+                f"`valkyrie run resume {run_id[:8]}` goes on."
+            )
+
+    # Looking
+
+    def fetch(self, ref: str) -> RunView:
+        with self._store.reading() as connection:
+            return self._view(connection, runs.resolve(connection, ref), detailed=True)
+
+    def _view(self, connection: Connection, run_id: str, *, detailed: bool) -> RunView:
+        row = runs.get(connection, run_id)
+        scores: dict[str, list[float]] | None = None
+        if detailed and row.fraction:
+            scores = {}
+            for row_score in runs.scores(connection, run_id):
+                if row_score.score is not None:
+                    scores.setdefault(row_score.task_id, []).append(row_score.score)
+        return run_view(row, executor=self._alive(), folder=str(self._data.run(run_id).root), scores=scores)
+
+    def _alive(self) -> Literal["alive", "none"]:
+        return "alive" if self._executor.status() else "none"
+
+    def follow(self, ref: str, *, interval: float = 0.2) -> Iterator[RunView]:
+        view = self.fetch(ref)
+        yield view
+        while not RunState(view.state).terminal:
+            time.sleep(interval)  # SQLite tells other processes of a change only when asked
+            with self._store.reading() as connection:
+                version = runs.version(connection, view.id)
+                if version is None:
+                    return
+                if version == view.version:
+                    continue
+                view = self._view(connection, view.id, detailed=True)
+            yield view
+
+    def list(self, query: RunFilter) -> RunPage:
+        equal = {
+            "agent": query.agent,
+            "benchmark": query.benchmark,
+            "model": query.model,
+            "dataset": query.dataset,
+            "state": query.state,
+            "label": query.label,
+        }
+        wanted = runs.RunQuery(
+            {name: value for name, value in equal.items() if value is not None},
+            query.newest_first,
+            query.limit,
+            query.cursor,
+        )
+        executor = self._alive()
+        with self._store.reading() as connection:
+            rows, total, cursor = runs.page(connection, wanted)
+        views = [run_view(row, executor=executor, folder=str(self._data.run(row.id).root)) for row in rows]
+        return RunPage(views, total, cursor)
+
+    def trials(self, ref: str, query: TrialFilter) -> tuple[Sequence[TrialView], int]:
+        wanted = runs.TrialQuery(
+            query.states, query.search, query.sort, query.descending, query.limit, query.offset
+        )
+        with self._store.reading() as connection:
+            rows, total = runs.trials(connection, runs.resolve(connection, ref), wanted)
+        return [trial_view(row) for row in rows], total
+
+    def attempts(self, ref: str, task_id: str, k: int = 0) -> Sequence[AttemptView]:
+        with self._store.reading() as connection:
+            run_id = runs.resolve(connection, ref)
+            trial = runs.one_trial(connection, run_id, task_id, k)
+            rows = runs.attempts(connection, trial.id)
+        folder = self._data.run(run_id)
+        return [
+            attempt_view(
+                row,
+                current=trial.state,
+                log=_if_there(folder.log(task_id, k, row.number)),
+                artifacts=_if_there(folder.attempt(task_id, k, row.number)),
+            )
+            for row in rows
+        ]
+
+    def errors(self, ref: str) -> Sequence[ErrorGroup]:
+        with self._store.reading() as connection:
+            return group_errors(runs.errors(connection, runs.resolve(connection, ref)))
+
+    # Steering
+
+    def stop(self, ref: str, *, force: bool = False, task_ids: Sequence[str] | None = None) -> RunView:
+        with self._store.writing() as connection:
+            run_id = runs.resolve(connection, ref)
+            if task_ids is not None:
+                runs.check_tasks(connection, run_id, task_ids)
+            runs.stop(connection, run_id, time.time(), force=force, task_ids=task_ids)
+        self._executor.ensure()  # it ends what was taken from it, and writes the score
+        return self.fetch(run_id)
+
+    def resume(
+        self, ref: str, *, concurrency: int | None = None, task_ids: Sequence[str] | None = None
+    ) -> StartedRun:
+        return self._again(ref, concurrency, task_ids, errors_too=False)
+
+    def retry(
+        self,
+        ref: str,
+        *,
+        concurrency: int | None = None,
+        task_ids: Sequence[str] | None = None,
+        category: str | None = None,
+    ) -> StartedRun:
+        return self._again(ref, concurrency, task_ids, errors_too=True, category=category)
+
+    def _again(
+        self,
+        ref: str,
+        concurrency: int | None,
+        task_ids: Sequence[str] | None,
+        *,
+        errors_too: bool,
+        category: str | None = None,
+    ) -> StartedRun:
+        """Reopen what may run again, with secrets resolved anew: nothing is changed when one is missing."""
+        with self._store.reading() as connection:
+            run_id = runs.resolve(connection, ref)
+            arguments = runs.get(connection, run_id).arguments
+        values, notices = _secrets_again(arguments)
+        with self._store.writing() as connection:
+            if task_ids is not None:
+                runs.check_tasks(connection, run_id, task_ids)
+            reopened = runs.reopen(
+                connection,
+                run_id,
+                errors_too=errors_too,
+                category=category,
+                task_ids=task_ids,
+                concurrency=concurrency,
+            )
+        self._hand_over(run_id, values)
+        view = self.fetch(run_id)
+        if not reopened and view.counts[TrialState.PENDING] == 0:
+            notices = [*notices, "nothing was left to run; the score is computed again"]
+        return StartedRun(view, notices)
+
+    def update(self, ref: str, *, concurrency: int | None = None, label: str | None = None) -> RunView:
+        values: Json = {}
+        if concurrency is not None:
+            if concurrency < 1:
+                raise UsageError(f"--concurrency must be at least 1, not {concurrency}.")
+            values["concurrency"] = concurrency
+        if label is not None:
+            values["label"] = label
+        if not values:
+            raise UsageError("There is nothing to change; give --concurrency or --label.")
+        with self._store.writing() as connection:
+            run_id = runs.resolve(connection, ref)
+            runs.set_values(connection, run_id, **values)
+        self._executor.ask("wake")
+        return self.fetch(run_id)
+
+    def wait(self, ref: str, *, timeout: float | None = None) -> RunView:
+        deadline = None if timeout is None else time.monotonic() + timeout
+        view = self.fetch(ref)
+        while not RunState(view.state).terminal:
+            if deadline is not None and time.monotonic() >= deadline:
+                raise TimeoutError(f"Run {view.id[:8]} did not end within {timeout:g} s; it goes on.")
+            if view.executor == "none":
+                raise UserError(f"Run {view.id[:8]} will not end by itself: {view.note}.")
+            time.sleep(0.2)  # SQLite tells other processes of a change only when asked
+            view = self.fetch(view.id)
+        return view
+
+    def delete(self, ref: str) -> None:
+        with self._store.writing() as connection:
+            run_id = runs.resolve(connection, ref)
+            runs.forget(connection, run_id)
+        self._executor.ask("forget", run_id=run_id)
+        shutil.rmtree(self._data.run(run_id).root, ignore_errors=True)
+
+    # Results
+
+    def results(self, ref: str, *, task_ids: Sequence[str] | None = None) -> Json:
+        from valkyrie.report.results import results_document
+
+        with self._store.reading() as connection:
+            run_id = runs.resolve(connection, ref)
+            if task_ids is not None:
+                runs.check_tasks(connection, run_id, task_ids)
+            view = self._view(connection, run_id, detailed=True)
+            evaluation = runs.get(connection, run_id).final_evaluation
+            wanted = None if task_ids is None else set(task_ids)
+            rows = (
+                row for row in runs.each_result(connection, run_id) if wanted is None or row.task_id in wanted
+            )
+            return results_document(view, evaluation, rows)
+
+    def outputs(
+        self, ref: str, destination: Path, *, task_ids: Sequence[str] | None = None
+    ) -> Sequence[Path]:
+        written: list[Path] = []
+        with self._store.reading() as connection:
+            run_id = runs.resolve(connection, ref)
+            if task_ids is not None:
+                runs.check_tasks(connection, run_id, task_ids)
+            rows = [
+                (row.task_id, row.k, row.attempts)
+                for row in runs.each_result(connection, run_id)
+                if task_ids is None or row.task_id in task_ids
+            ]
+        folder = self._data.run(run_id)
+        for task_id, k, number in rows:
+            target = destination / encode_task_id(task_id) / (str(k) if k else "")
+            if number and _copy_outputs(folder, (task_id, k, number), target):
+                written.append(target)
+        return written
+
+    def logs(
+        self, ref: str, task_id: str, *, k: int = 0, attempt: int | None = None, follow: bool = False
+    ) -> Iterator[str]:
+        found = self.attempts(ref, task_id, k)
+        if not found:
+            raise UserError(f"Task {task_id!r} has not been attempted yet.")
+        numbers = [one.number for one in found]
+        number = attempt if attempt is not None else numbers[-1]
+        if number not in numbers:
+            raise UsageError(f"Task {task_id!r} has attempts {numbers[0]} to {numbers[-1]}, not {number}.")
+        with self._store.reading() as connection:
+            path = self._data.run(runs.resolve(connection, ref)).log(task_id, k, number)
+        return self._read_log(path, ref, (task_id, k, number), follow)
+
+    def _read_log(self, path: Path, ref: str, which: tuple[str, int, int], follow: bool) -> Iterator[str]:
+        task_id, k, number = which
+        position = 0
+        while True:
+            ended = not follow or self.attempts(ref, task_id, k)[number - 1].outcome is not None
+            if path.exists():
+                with path.open(encoding="utf-8", errors="replace") as file:
+                    file.seek(position)
+                    while piece := file.read(65536):
+                        yield piece
+                    position = file.tell()
+            if ended:
+                return
+            time.sleep(0.2)  # the log grows in another process
+
+    # The machine
+
+    def shell(self, ref: str, task_id: str, k: int = 0) -> Sequence[str]:
+        with self._store.reading() as connection:
+            run_id = runs.resolve(connection, ref)
+            runs.one_trial(connection, run_id, task_id, k)
+        answer = self._executor.ask("shell", run_id=run_id, task_id=task_id, k=k)
+        if not answer or not answer["argv"]:
+            raise UserError(
+                f"No sandbox of task {task_id!r} is kept. Start the run with --keep-sandbox; kept sandboxes "
+                "end with their executor, after some hours, or when the run is deleted."
+            )
+        argv: Sequence[str] = answer["argv"]
+        return argv
+
+    def disk(self) -> DiskView:
+        self._data.make()
+        with self._store.reading() as connection:
+            states = {row.id: row.state for row in runs.page(connection, runs.RunQuery({}, limit=100_000))[0]}
+        sizes = sorted(
+            ((run_id, state, _size(self._data.run(run_id).root)) for run_id, state in states.items()),
+            key=lambda item: -item[2],
+        )
+        database = sum(path.stat().st_size for path in self._data.root.glob("valkyrie.db*"))
+        parts = [
+            ("database", database),
+            ("runs", sum(size for _, _, size in sizes)),
+            ("agents", _size(self._data.agents)),
+            ("cache", _size(self._data.cache)),
+        ]
+        return DiskView(
+            data_folder=str(self._data.root),
+            total_bytes=sum(size for _, size in parts),
+            free_bytes=shutil.disk_usage(self._data.root).free,
+            parts=parts,
+            runs=sizes,
+        )
+
+    def executor_status(self) -> Json | None:
+        return self._executor.status()
+
+
+def _run_values(prepared: PreparedRun, run_id: str, frozen: Json) -> Json:
+    from dataclasses import asdict
+
+    request = prepared.request
+    return {
+        "id": run_id,
+        "agent": prepared.agent.name,
+        "model": prepared.agent.model,
+        "benchmark": prepared.benchmark.name,
+        "dataset": request.dataset,
+        "label": request.label,
+        "provider": request.provider,
+        "started_by": _user(),
+        "concurrency": request.concurrency,
+        "fraction": prepared.benchmark.fraction,
+        "created_at": time.time(),
+        "arguments": {
+            "agent": request.agent,
+            "benchmark": request.benchmark,
+            "model": request.model,
+            "dataset": request.dataset,
+            "trials": request.trials,
+            "kwargs": dict(request.kwargs),
+            "secrets": dict(prepared.agent.secrets),
+            "host_variables": list(prepared.host_variables),
+            "task_ids": list(request.task_ids) if request.task_ids is not None else None,
+            "slice": request.slice,
+            "keep_sandbox": request.keep_sandbox,
+            "max_attempts": request.max_attempts,
+            "agent_digest": prepared.agent.digest,
+            "settings": asdict(prepared.settings),
+        },
+        "agent_frozen": frozen,
+        "benchmark_source": prepared.benchmark.source,
+        "enforcement": {"isolation": prepared.capabilities.isolation, **prepared.capabilities.enforcement},
+    }
+
+
+def _secrets_again(arguments: Json) -> tuple[Mapping[str, str], Sequence[str]]:
+    """The run's secrets, from wherever they are now."""
+    wanted: Json = arguments.get("secrets", {})
+    variables: Sequence[str] = arguments.get("host_variables", [])
+    if not wanted and not variables:
+        return {}, []
+    from valkyrie.tracker.planning import find_secrets
+
+    return find_secrets({**wanted, **{name: name for name in variables}})
+
+
+def _user() -> str | None:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return None
+
+
+def _if_there(path: Path) -> str | None:
+    return str(path) if path.exists() else None
+
+
+def _copy_outputs(folder: RunFolder, which: tuple[str, int, int], target: Path) -> bool:
+    """Copy an attempt's kept files and log; its archive comes unpacked."""
+    source, log = folder.attempt(*which), folder.log(*which)
+    if not source.exists() and not log.exists():
+        return False
+    target.mkdir(parents=True, exist_ok=True)
+    if log.exists():
+        shutil.copy2(log, target / "attempt.log")
+    if source.exists():
+        shutil.copytree(
+            source, target, dirs_exist_ok=True, ignore=shutil.ignore_patterns("agent_output.tar.gz")
+        )
+        archive = source / "agent_output.tar.gz"
+        if archive.exists():
+            with tarfile.open(archive) as tar:
+                tar.extractall(target / "agent_output", filter="data")
+    return True
+
+
+def _size(folder: Path) -> int:
+    return sum(path.lstat().st_size for path in folder.rglob("*") if path.is_file()) if folder.exists() else 0

@@ -1,0 +1,205 @@
+"""From a request to a run ready to be stored: resolve, check everything, freeze. Nothing is written here."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from sandboxes.errors import SandboxError
+from sandboxes.registry import open_provider
+from sandboxes.types import Capabilities
+from valkyrie import agents, benchmarks, secrets
+from valkyrie.agents import PreparedAgent
+from valkyrie.agents.library import AgentLibrary
+from valkyrie.benchmarks.protocol import Benchmark
+from valkyrie.benchmarks.selection import select
+from valkyrie.errors import BenchmarkError, MissingSecretError, UsageError, UserError
+from valkyrie.nouns import TaskSpec
+from valkyrie.plan import Settings, TrialPlan, make_plan
+from valkyrie.schedule.host import host_memory_mb
+from valkyrie.settings import secrets_path
+from valkyrie.store.layout import DataFolder
+from valkyrie.views import PlanView, RunRequest
+
+MOST_PROBLEMS = 20
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedRun:
+    """A request, resolved and checked."""
+
+    request: RunRequest
+    agent: PreparedAgent
+    benchmark: Benchmark
+    settings: Settings
+    capabilities: Capabilities
+    trials: Sequence[TrialPlan]
+    secrets: Mapping[str, str]
+    """Values; they stay in memory."""
+    host_variables: Sequence[str]
+    problems: Sequence[str]
+    """All that stands in the way; the run is refused while there is any."""
+    notices: Sequence[str]
+
+    def view(self) -> PlanView:
+        """What would run."""
+        return PlanView(
+            agent=self.agent.name,
+            agent_digest=self.agent.digest,
+            model=self.agent.model,
+            benchmark=self.benchmark.name,
+            dataset=self.request.dataset,
+            provider=self.request.provider,
+            isolation=self.capabilities.isolation,
+            enforcement=dict(self.capabilities.enforcement),
+            trials=[(trial.task_id, trial.k, trial.digest) for trial in self.trials],
+            secrets=sorted(self.agent.secrets),
+            problems=list(self.problems),
+            notices=list(self.notices),
+        )
+
+
+def prepare(request: RunRequest, data: DataFolder) -> PreparedRun:
+    """Resolve and check a request; all problems come in one list."""
+    _check_numbers(request)
+    library = AgentLibrary(data.agents)
+    agent = agents.open_agent(
+        request.agent, model=request.model, kwargs=request.kwargs, library=library, secrets=request.secrets
+    )
+    benchmark = benchmarks.open_benchmark(request.benchmark, host_image=request.host_image)
+    capabilities = _capabilities(request.provider, data)
+    problems: list[str] = []
+    tasks = asyncio.run(_describe(benchmark, request, problems))
+    problems += _unfit(tasks, agent, capabilities, request)
+    values, notices = _resolve_secrets(agent.secrets, problems)
+    settings = Settings(
+        provider=request.provider,
+        host_image=request.host_image,
+        timeout_multiplier=request.timeout_multiplier,
+        on_agent_failure=request.on_agent_failure,
+    )
+    wanted = {name for task in tasks for name in task.metadata.get("host_variables", [])}
+    variables = sorted(name for name in wanted if name in os.environ)
+    return PreparedRun(
+        request=request,
+        agent=agent,
+        benchmark=benchmark,
+        settings=settings,
+        capabilities=capabilities,
+        trials=make_plan(
+            tasks, agent_digest=agent.digest, model=agent.model, trials=request.trials, settings=settings
+        ),
+        secrets={**values, **{name: os.environ[name] for name in variables}},
+        host_variables=variables,
+        problems=problems,
+        notices=notices,
+    )
+
+
+def _capabilities(provider: str, data: DataFolder) -> Capabilities:
+    try:
+        return open_provider(provider, data.sandboxes(provider)).capabilities()
+    except SandboxError as error:
+        raise UsageError(f"--provider {provider}: {error}") from error
+
+
+def _check_numbers(request: RunRequest) -> None:
+    for flag, value, least in (
+        ("--concurrency", request.concurrency, 1),
+        ("--trials", request.trials, 1),
+        ("--max-attempts", request.max_attempts or 1, 1),
+    ):
+        if value < least:
+            raise UsageError(f"{flag} must be at least {least}, not {value}.")
+    if not request.timeout_multiplier > 0:
+        raise UsageError(f"--timeout-multiplier must be above 0, not {request.timeout_multiplier:g}.")
+
+
+async def _describe(benchmark: Benchmark, request: RunRequest, problems: list[str]) -> list[TaskSpec]:
+    available = await benchmark.list_tasks(request.dataset)
+    chosen = select(available, task_ids=request.task_ids, slice_text=request.slice)
+    tasks: list[TaskSpec] = []
+    for task_id in chosen:
+        try:
+            tasks.append(await benchmark.describe(task_id, request.dataset))
+        except (BenchmarkError, UserError) as error:
+            problems.append(str(error))
+    await benchmark.close()
+    return tasks
+
+
+def _unfit(
+    tasks: Sequence[TaskSpec], agent: PreparedAgent, capabilities: Capabilities, request: RunRequest
+) -> list[str]:
+    """What the provider, this machine or the agent cannot give a task."""
+    images = [task for task in tasks if task.image is not None]
+    networks: dict[str, list[TaskSpec]] = {}
+    for task in tasks:
+        if task.network not in capabilities.networks:
+            networks.setdefault(task.network, []).append(task)
+    memory = host_memory_mb()
+    large = [task for task in tasks if (task.limits.memory_mb or 0) > memory]
+    problems: list[str] = []
+    if capabilities.problem:
+        problems.append(
+            f"Provider {request.provider!r} cannot work on this machine: {capabilities.problem}. "
+            "--provider process runs without any isolation, if you trust the agent."
+        )
+    if images and not capabilities.images:
+        problems.append(
+            f"{_names(images)} a container image ({images[0].image}), which provider {request.provider!r} "
+            "cannot run. Use --provider docker once you have it, or --host-image to run on this machine's "
+            "own file system anyway."
+        )
+    for policy, found in networks.items():
+        ways = "; ".join(f"{what}: {way}" for what, way in capabilities.missing if "network" in what.lower())
+        problems.append(
+            f"{_names(found)} network {policy!r}, which provider {request.provider!r} cannot give here"
+            + (f" ({ways})." if ways else ". `valkyrie doctor` says why.")
+        )
+    if large:
+        problems.append(
+            f"{_names(large)} {large[0].limits.memory_mb} MB of memory; this machine has {memory} MB."
+        )
+    if agent.needs_solution:
+        without = [task for task in tasks if not task.has_solution]
+        if without:
+            problems.append(f"{_names(without, 'has', 'have')} no solution/solve.sh for {agent.name} to run.")
+    return problems
+
+
+def _names(tasks: Sequence[TaskSpec], one: str = "asks for", many: str = "ask for") -> str:
+    shown = ", ".join(repr(task.id) for task in tasks[:3])
+    if len(tasks) == 1:
+        return f"Task {shown} {one}"
+    more = f" and {len(tasks) - 3} more" if len(tasks) > 3 else ""
+    return f"Tasks {shown}{more} {many}"
+
+
+def _resolve_secrets(
+    wanted: Mapping[str, str], problems: list[str]
+) -> tuple[Mapping[str, str], Sequence[str]]:
+    if not wanted:
+        return {}, []
+    try:
+        return find_secrets(wanted)
+    except MissingSecretError as error:
+        problems.append(str(error))
+        return {}, []
+
+
+def find_secrets(wanted: Mapping[str, str]) -> tuple[Mapping[str, str], Sequence[str]]:
+    """Values from environment, .env and secret store, and what the user should know of where they were."""
+    found = secrets.resolve(wanted, secrets.default_sources(secrets.SecretStore(secrets_path())))
+    return found.secrets, found.notices
+
+
+def refuse(problems: Sequence[str]) -> UserError:
+    """The refusal that lists everything at once."""
+    shown = [f"  {number}. {text}" for number, text in enumerate(problems[:MOST_PROBLEMS], 1)]
+    more = [f"  … and {len(problems) - MOST_PROBLEMS} more"] if len(problems) > MOST_PROBLEMS else []
+    if len(problems) == 1:
+        return UserError(problems[0])
+    return UserError("\n".join([f"{len(problems)} things stand in the way:", *shown, *more]))

@@ -1,0 +1,117 @@
+"""The verbs as one object. `LocalTracker` has them on a store; `RemoteTracker` will, over HTTP."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Protocol
+
+from valkyrie.nouns import Json
+from valkyrie.views import (
+    AttemptView,
+    DiskView,
+    ErrorGroup,
+    PlanView,
+    RunFilter,
+    RunPage,
+    RunRequest,
+    RunView,
+    StartedRun,
+    TrialFilter,
+    TrialView,
+)
+
+
+class Tracker(Protocol):
+    """Everything a person can ask of the platform.
+
+    `ref` is a run id or a unique prefix of one; an unknown or ambiguous one raises UsageError, the latter
+    listing the matches. Verbs raise ValkyrieError subclasses only.
+    """
+
+    def plan(self, request: RunRequest) -> PlanView:
+        """What `start` would do, checked in full; starts nothing."""
+        ...
+
+    def start(self, request: RunRequest) -> StartedRun:
+        """Plan, check, store, hand to an executor. Nothing is stored when a check fails."""
+        ...
+
+    def fetch(self, ref: str) -> RunView: ...
+
+    def follow(self, ref: str, *, interval: float = 0.2) -> Iterator[RunView]:
+        """The run now, then again after every change, until it ended (that view is the last)."""
+        ...
+
+    def list(self, query: RunFilter) -> RunPage: ...
+
+    def trials(self, ref: str, query: TrialFilter) -> tuple[Sequence[TrialView], int]:
+        """Trials that match, and how many match in all."""
+        ...
+
+    def attempts(self, ref: str, task_id: str, k: int = 0) -> Sequence[AttemptView]:
+        """Every attempt of one trial, oldest first; none is ever deleted."""
+        ...
+
+    def errors(self, ref: str) -> Sequence[ErrorGroup]: ...
+
+    def stop(self, ref: str, *, force: bool = False, task_ids: Sequence[str] | None = None) -> RunView:
+        """Pending trials become STOPPED; running ones finish, unless `force` kills them."""
+        ...
+
+    def resume(
+        self, ref: str, *, concurrency: int | None = None, task_ids: Sequence[str] | None = None
+    ) -> StartedRun:
+        """STOPPED trials run again; what was interrupted by a crash goes on."""
+        ...
+
+    def retry(
+        self,
+        ref: str,
+        *,
+        concurrency: int | None = None,
+        task_ids: Sequence[str] | None = None,
+        category: str | None = None,
+    ) -> StartedRun:
+        """As resume, and ERROR trials too (only of `category`, if given)."""
+        ...
+
+    def update(self, ref: str, *, concurrency: int | None = None, label: str | None = None) -> RunView:
+        """Change a live run."""
+        ...
+
+    def wait(self, ref: str, *, timeout: float | None = None) -> RunView:
+        """Block until the run ended; TimeoutError when it did not in time."""
+        ...
+
+    def results(self, ref: str, *, task_ids: Sequence[str] | None = None) -> Json:
+        """The results file's content."""
+        ...
+
+    def outputs(
+        self, ref: str, destination: Path, *, task_ids: Sequence[str] | None = None
+    ) -> Sequence[Path]:
+        """Copy what was kept of each trial's last attempt to `destination/<task>/…`, archives unpacked."""
+        ...
+
+    def logs(
+        self, ref: str, task_id: str, *, k: int = 0, attempt: int | None = None, follow: bool = False
+    ) -> Iterator[str]:
+        """An attempt's log (the last one's unless said), piece by piece; `follow` goes on until it ended."""
+        ...
+
+    def delete(self, ref: str) -> None:
+        """Forget an ended run and everything kept of it; refuses while it is in progress."""
+        ...
+
+    def shell(self, ref: str, task_id: str, k: int = 0) -> Sequence[str]:
+        """The command that opens a shell in a kept sandbox (`--keep-sandbox`)."""
+        ...
+
+    def disk(self) -> DiskView: ...
+
+    def executor_status(self) -> Json | None:
+        """What the executor of this store says of itself; None when there is none."""
+        ...
+
+    def close(self) -> None: ...

@@ -1,0 +1,1 @@
+from valkyrie.views import *  # noqa: F403

@@ -1,0 +1,74 @@
+"""Whatever an attempt raises becomes a category, a cause and one line: the attempt boundary."""
+
+from __future__ import annotations
+
+import errno
+import sqlite3
+from dataclasses import dataclass
+
+from sandboxes.errors import (
+    SandboxCapacityError,
+    SandboxError,
+    SandboxNotFoundError,
+    SandboxUnsupportedError,
+)
+from valkyrie.errors import ValkyrieError
+from valkyrie.nouns import Category
+from valkyrie.secrets.mask import Masker
+
+MESSAGE_LIMIT = 2000
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """Why an attempt ended without a grade."""
+
+    category: Category
+    cause: str
+    message: str
+    retry_after: float | None = None
+
+
+class PhaseTimeoutError(Exception):
+    """A phase took longer than it may."""
+
+    def __init__(self, phase: str, seconds: float) -> None:
+        super().__init__(f"{phase} took longer than {seconds:g} s")
+        self.phase = phase
+
+
+_PHASE_TIMEOUTS = {
+    "build": (Category.INFRASTRUCTURE, "sandbox_timeout"),
+    "setup": (Category.BENCHMARK, "setup_timeout"),
+    "install": (Category.AGENT, "agent_install_timeout"),
+    "agent": (Category.INFRASTRUCTURE, "sandbox_failed"),
+    "collect": (Category.AGENT, "agent_output_missing"),
+    "grade": (Category.BENCHMARK, "grader_timeout"),
+}
+
+
+def classify(error: BaseException, masker: Masker | None = None) -> Failure:
+    """Who must act, and what to tell them; no secret is told."""
+    message = str(error).strip() or type(error).__name__
+    message = masker.text(message) if masker else message
+    message = message if len(message) <= MESSAGE_LIMIT else message[:MESSAGE_LIMIT] + " …"
+    match error:
+        case ValkyrieError():
+            return Failure(error.category, error.cause, message, error.retry_after)
+        case PhaseTimeoutError():
+            category, cause = _PHASE_TIMEOUTS.get(error.phase, (Category.INTERNAL, "internal"))
+            return Failure(category, cause, message)
+        case SandboxUnsupportedError():
+            return Failure(Category.USER, "sandbox_unsupported", message)
+        case SandboxCapacityError():
+            return Failure(Category.INFRASTRUCTURE, "sandbox_capacity", message, error.retry_after)
+        case SandboxNotFoundError():
+            return Failure(Category.INFRASTRUCTURE, "sandbox_failed", f"The sandbox was lost: {message}")
+        case SandboxError():
+            return Failure(Category.INFRASTRUCTURE, "sandbox_failed", message)
+        case OSError() if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            return Failure(Category.INFRASTRUCTURE, "disk_full", f"The host's disk is full: {message}")
+        case OSError() | sqlite3.Error():
+            return Failure(Category.INFRASTRUCTURE, "infrastructure", f"{type(error).__name__}: {message}")
+        case _:
+            return Failure(Category.INTERNAL, "internal", f"{type(error).__name__}: {message}")

@@ -1,0 +1,193 @@
+"""One attempt: sandbox → setup → install → agent → collect → grade.
+
+Each phase change is committed before the phase's side effects. Whatever goes wrong becomes a failure with
+a category; what to do about it is the scheduler's business.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from contextlib import AbstractContextManager, asynccontextmanager, nullcontext
+from dataclasses import dataclass, field
+
+from sandboxes.errors import SandboxError
+from sandboxes.protocol import Sandbox
+from sandboxes.types import OutputSink
+from valkyrie.agents.protocol import AgentExit, AgentTrial
+from valkyrie.errors import AgentError, LeaseLostError
+from valkyrie.nouns import Grade, TaskSpec, TrialState
+from valkyrie.store.ledger import Leased
+from valkyrie.trial.collect import collect_outputs, scrub
+from valkyrie.trial.failures import Failure, PhaseTimeoutError, classify
+from valkyrie.trial.log import AttemptLog
+from valkyrie.trial.world import Journal, World
+
+AGENT_GRACE_S = 60.0
+"""The sandbox ends an agent that is late; this is how late the sandbox may be."""
+COLLECT_TIMEOUT_S = 900.0
+
+
+@dataclass(slots=True)
+class Attempt:
+    """One attempt under way."""
+
+    leased: Leased
+    world: World
+    journal: Journal
+    log: AttemptLog
+    state: TrialState = TrialState.BUILDING
+    exit: AgentExit | None = None
+    timing: dict[str, float] = field(default_factory=dict)
+
+    async def enter(self, state: TrialState) -> None:
+        """Commit the next phase, then be in it."""
+        await self.journal.enter(self.leased, self.state, state)
+        self.state = state
+
+    @asynccontextmanager
+    async def phase(self, name: str, limit: float | None) -> AsyncIterator[None]:
+        """Measure a step, and bound it."""
+        self.log.heading(name)
+        began = time.monotonic()
+        try:
+            async with asyncio.timeout(limit) as scope:
+                yield
+        except TimeoutError:
+            if scope.expired() and limit is not None:
+                raise PhaseTimeoutError(name, limit) from None
+            raise
+        finally:
+            self.timing[name] = round(time.monotonic() - began, 4)
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """How an attempt ended: graded, or failed."""
+
+    state: TrialState
+    """The phase it was in."""
+    timing: dict[str, float]
+    grade: Grade | None = None
+    failure: Failure | None = None
+    exit: AgentExit | None = None
+
+
+async def run_attempt(leased: Leased, world: World, journal: Journal) -> Ending:
+    """Run one attempt to its end. Raises only when the attempt is no longer ours to end."""
+    log = AttemptLog(world.folder.log(leased.task_id, leased.k, leased.number))
+    attempt = Attempt(leased, world, journal, log)
+    began = time.monotonic()
+    grade: Grade | None = None
+    failure: Failure | None = None
+    try:
+        grade = await _live(attempt)
+    except LeaseLostError:
+        raise
+    except Exception as error:  # noqa: BLE001 - the attempt boundary: everything gets a category here
+        failure = classify(error, world.masker)
+        log.note(f"{failure.category} error ({failure.cause}): {failure.message}")
+    finally:
+        log.close()
+        world.publish(leased)
+    attempt.timing["total"] = round(time.monotonic() - began, 4)
+    return Ending(attempt.state, attempt.timing, grade, failure, attempt.exit)
+
+
+async def _live(attempt: Attempt) -> Grade:
+    """The sentence of the product: put an agent in a sandbox with a task, grade what it did."""
+    world = attempt.world
+    task = await world.task(attempt.leased)
+    async with _sandbox(attempt, task) as sandbox:
+        await attempt.enter(TrialState.IN_PROGRESS)
+        await _perform(attempt, task, sandbox)
+        await sandbox.kill_all()
+        await _keep_outputs(attempt, task, sandbox)
+        await attempt.enter(TrialState.EVALUATING)
+        return await _grade(attempt, task, sandbox)
+
+
+@asynccontextmanager
+async def _sandbox(attempt: Attempt, task: TaskSpec) -> AsyncIterator[Sandbox]:
+    """A sandbox of the attempt's own, gone at its end unless it is to be kept."""
+    world = attempt.world
+    async with attempt.phase("build", task.timeouts.build):
+        sandbox = await world.provider.create_sandbox(world.sandbox_request(attempt.leased, task))
+    try:
+        yield sandbox
+    finally:
+        if world.keep_sandbox:
+            await _keep(world, attempt.leased, sandbox, attempt.log)
+        else:
+            await asyncio.shield(_remove(world, sandbox.id, attempt.log))
+
+
+async def _keep(world: World, leased: Leased, sandbox: Sandbox, log: AttemptLog) -> None:
+    """Leave the sandbox for a person to look into; of each trial only the last one stays."""
+    trial = (leased.task_id, leased.k)
+    before = world.kept.pop(trial, None)
+    world.kept[trial] = sandbox
+    if before:
+        await _remove(world, before.id, log)
+
+
+async def _remove(world: World, sandbox_id: str, log: AttemptLog) -> None:
+    try:
+        await world.provider.delete_sandbox(sandbox_id)
+    except SandboxError as error:
+        # The grade stands; what is left of the sandbox is reaped when an executor starts.
+        log.note(f"the sandbox could not be removed: {error}")
+
+
+async def _perform(attempt: Attempt, task: TaskSpec, sandbox: Sandbox) -> None:
+    """Set the task up, install the agent, let it work."""
+    world, agent = attempt.world, attempt.world.agent
+    with _masked(attempt) as sink:
+        async with attempt.phase("setup", task.timeouts.setup):
+            await world.benchmark.setup(task, sandbox, sink)
+        solution = world.benchmark.solution(task) if agent.needs_solution else None
+        trial = AgentTrial(task, sandbox, world.secrets, sink, solution)
+        async with attempt.phase("install", task.timeouts.install):
+            await agent.install(trial)
+        limit = task.timeouts.agent
+        async with attempt.phase("agent", None if limit is None else limit + AGENT_GRACE_S):
+            attempt.exit = await agent.run(trial)
+
+
+async def _keep_outputs(attempt: Attempt, task: TaskSpec, sandbox: Sandbox) -> None:
+    """Bring out what the agent made, however it ended."""
+    agent, secrets = attempt.world.agent, list(attempt.world.secrets.values())
+    if agent.final_output or agent.output_artifacts:
+        async with attempt.phase("collect", COLLECT_TIMEOUT_S):
+            draft = attempt.world.draft(attempt.leased)
+            await collect_outputs(agent, task.id, sandbox, draft, secrets, attempt.log)
+    _judge_exit(attempt)
+
+
+def _judge_exit(attempt: Attempt) -> None:
+    """A failed agent is graded all the same, unless the run was asked to call it an error."""
+    ended = attempt.exit
+    if ended is None or ended.exit_code == 0 or ended.reason is not None:
+        return
+    if attempt.world.settings.on_agent_failure == "error":
+        raise AgentError(f"The agent's command ended with exit code {ended.exit_code}.")
+    attempt.log.note(f"the agent's command ended with exit code {ended.exit_code}; graded all the same")
+
+
+async def _grade(attempt: Attempt, task: TaskSpec, sandbox: Sandbox) -> Grade:
+    """Let the benchmark judge; what it kept as evidence appears whole or not at all."""
+    world = attempt.world
+    draft = world.draft(attempt.leased)
+    with _masked(attempt) as sink:
+        async with attempt.phase("grade", task.timeouts.grade and task.timeouts.grade + AGENT_GRACE_S):
+            grade = await world.benchmark.evaluate(task, sandbox, sink, draft / "grading")
+    if world.secrets:
+        await asyncio.to_thread(scrub, draft / "grading", list(world.secrets.values()))
+    return grade
+
+
+def _masked(attempt: Attempt) -> AbstractContextManager[OutputSink]:
+    """The attempt's log as a sink that no secret passes."""
+    masker = attempt.world.masker
+    return masker.sink(attempt.log.write) if masker else nullcontext(attempt.log.write)

@@ -1,0 +1,121 @@
+"""What surrounds an attempt: the run it belongs to, and the journal it writes to."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Protocol
+
+from sandboxes.protocol import Sandbox, SandboxProvider
+from sandboxes.types import HostSource, ImageSource, SandboxCreateRequest
+from valkyrie.agents.protocol import Agent
+from valkyrie.benchmarks.protocol import Benchmark
+from valkyrie.errors import BenchmarkError
+from valkyrie.nouns import TaskSpec, Timeouts, TrialState
+from valkyrie.plan import Settings, trial_digest
+from valkyrie.secrets.mask import Masker
+from valkyrie.store.layout import RunFolder
+from valkyrie.store.ledger import Leased
+
+
+class Journal(Protocol):
+    """Where phase changes are committed before their side effects."""
+
+    async def enter(self, leased: Leased, before: TrialState, after: TrialState) -> None:
+        """Commit that the trial enters its next phase; LeaseLostError when it is no longer ours."""
+        ...
+
+
+@dataclass(slots=True)
+class World:
+    """Everything attempts of one run share."""
+
+    run_id: str
+    dataset: str
+    model: str | None
+    benchmark: Benchmark
+    agent: Agent
+    provider: SandboxProvider
+    settings: Settings
+    keep_sandbox: bool
+    max_attempts: int | None
+    secrets: Mapping[str, str]
+    folder: RunFolder
+    home: str
+    """Marks this data folder's sandboxes, so that only its own executor reaps them."""
+    masker: Masker | None = None
+    """Hides the secrets; None when there are none."""
+    kept: dict[tuple[str, int], Sandbox] = field(default_factory=dict)
+    """Sandboxes that stay after their attempt, by task and k."""
+    _tasks: dict[str, TaskSpec] = field(default_factory=dict)
+
+    def give_secrets(self, values: Mapping[str, str]) -> None:
+        """Take up the values a person supplied."""
+        self.secrets = values
+        self.masker = Masker(values.values()) if values else None
+
+    async def task(self, leased: Leased) -> TaskSpec:
+        """The task of a trial, as it was planned."""
+        task = self._tasks.get(leased.task_id)
+        if task is None:
+            task = await self.benchmark.describe(leased.task_id, self.dataset)
+            self._tasks[leased.task_id] = task
+        now = trial_digest(
+            task, leased.k, agent_digest=self.agent.digest, model=self.model, settings=self.settings
+        )
+        if now != leased.digest:
+            raise BenchmarkError(
+                f"Task {task.id!r} is not what it was when the run was planned; start a new run to use it.",
+                cause="task_changed",
+            )
+        return replace(task, timeouts=_scaled(task.timeouts, self.settings.timeout_multiplier))
+
+    def sandbox_request(self, leased: Leased, task: TaskSpec) -> SandboxCreateRequest:
+        """What an attempt asks of the provider."""
+        named = task.image is not None and not self.settings.host_image
+        return SandboxCreateRequest.model_construct(
+            source=ImageSource(image=task.image or "") if named else HostSource(),
+            resources=None,
+            limits=task.limits,
+            name=f"{self.run_id[:8]}-{leased.trial_id}-{leased.number}",
+            labels={
+                "Benchmark": self.benchmark.name,
+                "Id": self.run_id,
+                "Task": task.id,
+                "Trial": str(leased.trial_id),
+                "Attempt": str(leased.number),
+                "Home": self.home,
+            },
+            env_vars=dict(task.env),
+            auto_stop_interval=600,
+            create_timeout=task.timeouts.build or 360.0,
+            network_block_all=False,
+            network=task.network,
+        )
+
+    def draft(self, leased: Leased) -> Path:
+        """Where an attempt's kept files are put together."""
+        return self.folder.attempt_draft(leased.task_id, leased.k, leased.number)
+
+    def publish(self, leased: Leased) -> None:
+        """What an attempt kept appears whole, under its own name, or not at all."""
+        draft = self.draft(leased)
+        if draft.exists():
+            draft.rename(self.folder.attempt(leased.task_id, leased.k, leased.number))
+
+
+def _scaled(timeouts: Timeouts, factor: float) -> Timeouts:
+    if factor == 1.0:
+        return timeouts
+
+    def scale(seconds: float | None) -> float | None:
+        return None if seconds is None else seconds * factor
+
+    return Timeouts(
+        build=timeouts.build,
+        setup=scale(timeouts.setup),
+        install=scale(timeouts.install),
+        agent=scale(timeouts.agent),
+        grade=scale(timeouts.grade),
+    )

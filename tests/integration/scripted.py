@@ -1,0 +1,100 @@
+"""A benchmark whose tasks do what their names say, for a real executor in another process."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from sandboxes.errors import SandboxCapacityError, SandboxError
+from sandboxes.protocol import Sandbox
+from sandboxes.types import OutputSink
+from valkyrie.agents.protocol import AgentExit, AgentTrial
+from valkyrie.errors import AgentInstallError, GraderError
+from valkyrie.nouns import ExitReason, FinalScore, Grade, Json, TaskSpec
+from valkyrie.testing.null import NapAgent, NullBenchmark
+
+
+class ScriptedBenchmark(NullBenchmark):
+    """`--dataset ok*3,flaky,slow=2` → ok-0 ok-1 ok-2 flaky-0 slow=2-0."""
+
+    name = "scripted"
+    source: Json = {"kind": "plugin", "target": "tests.integration.scripted:ScriptedBenchmark"}
+
+    async def list_tasks(self, dataset: str = "default") -> list[str]:
+        found = []
+        for part in dataset.split(","):
+            kind, _, count = part.partition("*")
+            found += [f"{kind}-{number}" for number in range(int(count or 1))]
+        return found
+
+    async def describe(self, task_id: str, dataset: str = "default") -> TaskSpec:
+        return TaskSpec(id=task_id, digest=task_id, instruction="", network="none")
+
+    async def setup(self, task: TaskSpec, sandbox: Sandbox, log: OutputSink) -> None:
+        kind = task.id.partition("-")[0]
+        if kind == "flaky" and first_time(task.id):
+            raise SandboxCapacityError("no room right now", retry_after=0.3)
+        if kind == "sandbox":
+            raise SandboxError("the sandbox is broken")
+        if kind == "bug":
+            raise ZeroDivisionError("a defect")
+
+    async def evaluate(self, task: TaskSpec, sandbox: Sandbox, log: OutputSink, evidence: Path) -> Grade:
+        kind = task.id.partition("-")[0]
+        if kind == "ungraded":
+            raise GraderError("no reward file")
+        score = float(kind.partition("=")[2]) if kind.startswith("score=") else 1.0
+        evidence.mkdir(parents=True)
+        (evidence / "verdict.txt").write_text(f"{score} secret-value-123")
+        return Grade(score=score, passed=score >= 1, result={"reward": score})
+
+    async def final_score(
+        self, grades: Mapping[str, Sequence[Grade | None]], dataset: str = "default"
+    ) -> FinalScore:
+        if any(task_id.startswith("unscorable") for task_id in grades):
+            raise GraderError("the aggregate cannot be computed")
+        return await super().final_score(grades, dataset)
+
+
+class ScriptedAgent(NapAgent):
+    """Does what the task's name says."""
+
+    name = "scripted"
+    frozen: Json = {"kind": "plugin", "target": "tests.integration.scripted:ScriptedAgent"}
+    digest = "scripted:1"
+
+    async def install(self, trial: AgentTrial) -> None:
+        if trial.task.id.startswith("install"):
+            raise AgentInstallError("no such package: secret-value-123")
+
+    async def run(self, trial: AgentTrial) -> AgentExit:
+        kind, _, value = trial.task.id.partition("-")[0].partition("=")
+        trial.log("stdout", f"working on {trial.task.id}\n")
+        if trial.secrets:
+            trial.log("stdout", f"the key is {trial.secrets['API_KEY']}\n")
+        if kind == "slow":
+            await asyncio.sleep(float(value))
+        if kind == "exit":
+            return AgentExit(int(value))
+        if kind == "timeout":
+            return AgentExit(124, ExitReason.TIMEOUT)
+        return AgentExit(0)
+
+
+class KeyedAgent(ScriptedAgent):
+    """The same, and wants a secret."""
+
+    name = "keyed"
+    frozen: Json = {"kind": "plugin", "target": "tests.integration.scripted:KeyedAgent"}
+    secrets: Mapping[str, str] = {"API_KEY": "API_KEY"}
+
+
+def first_time(task_id: str) -> bool:
+    """True once per data folder."""
+    mark = Path(os.environ["VALKYRIE_HOME"]) / f"seen-{task_id}"
+    if mark.exists():
+        return False
+    mark.touch()
+    return True

@@ -1,0 +1,172 @@
+"""Every example in the documentation is run as it stands, page by page, in an empty folder.
+
+A shell block is preceded by one of these comments:
+
+    <!-- test -->              run it; every command must exit 0
+    <!-- test exit=1 -->       run it; its last command must exit 1
+    <!-- not run: why -->      an example that cannot run here
+
+and a block that shows a file by
+
+    <!-- file: path -->        write it there (a path that ends in .sh is made executable)
+
+In a `console` block, lines that begin with `$ ` are commands (`> ` continues one) and the others what they
+print, in order: `…` stands for any text, alone on a line for any lines. A `bash` block is one script. `$RUN`
+is the newest run's id unless the page sets it.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
+BLOCK = re.compile(
+    r"(?:<!-- (?P<comment>[^>]*?) -->\n+)?^```(?P<language>\w+)\n(?P<body>.*?)^```$", re.MULTILINE | re.DOTALL
+)
+SHELLS = ("console", "bash", "sh", "shell")
+NEWEST_RUN = "import json,sys; runs=json.load(sys.stdin)['runs']; print(runs[0]['id'] if runs else '')"
+
+
+@dataclass
+class Example:
+    """One command of a page, and what it should print."""
+
+    command: str
+    expected: list[str] = field(default_factory=list)
+    exit_code: int = 0
+
+
+@dataclass(frozen=True)
+class Block:
+    """A fenced block and the comment before it."""
+
+    comment: str
+    language: str
+    body: str
+    line: int
+
+
+def blocks_of(page: Path) -> list[Block]:
+    text = page.read_text()
+    return [
+        Block(
+            match["comment"] or "", match["language"], match["body"], text.count("\n", 0, match.start()) + 1
+        )
+        for match in BLOCK.finditer(text)
+    ]
+
+
+def examples_of(block: Block) -> Iterator[Example]:
+    wanted = re.search(r"exit=(\d+)", block.comment)
+    if block.language == "console":
+        examples = split_console(block.body)
+    else:
+        examples = [Example(block.body)]
+    if wanted:
+        examples[-1].exit_code = int(wanted[1])
+    yield from examples
+
+
+def split_console(body: str) -> list[Example]:
+    examples: list[Example] = []
+    for line in body.splitlines():
+        if line.startswith("$ "):
+            examples.append(Example(line[2:]))
+        elif line.startswith("> ") and examples and not examples[-1].expected:
+            examples[-1].command += "\n" + line[2:]
+        elif line.strip():
+            examples[-1].expected.append(line)
+    return examples
+
+
+def runnable(page: Path) -> list[Block]:
+    return [block for block in blocks_of(page) if block.comment.startswith(("test", "file:"))]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_shell_block_says_whether_it_is_run(page: Path) -> None:
+    silent = [
+        f"line {block.line}"
+        for block in blocks_of(page)
+        if block.language in SHELLS and not block.comment.startswith(("test", "not run: "))
+    ]
+    assert not silent, f"{page.relative_to(ROOT)}: say <!-- test --> or <!-- not run: why --> at {silent}"
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize(
+    "page", [page for page in PAGES if runnable(page)], ids=lambda page: str(page.relative_to(ROOT))
+)
+def test_examples_run_as_written(page: Path, tmp_path: Path) -> None:
+    work = tmp_path / "work"
+    work.mkdir()
+    examples: list[Example] = []
+    steps: list[str] = []
+    token = f"=={uuid.uuid4().hex}"
+    sets_run = any("RUN=" in block.body for block in runnable(page))
+    for block in runnable(page):
+        if block.comment.startswith("file:"):
+            steps.append(write_file_step(block))
+            continue
+        for example in examples_of(block):
+            if "$RUN" in example.command and not sets_run:
+                steps.append(f'RUN=$(valk run list --limit 1 --json | "{sys.executable}" -c "{NEWEST_RUN}")')
+            steps.append(f"{example.command}\necho {token} $?")
+            examples.append(example)
+    output = run_script("\n".join(steps), work, tmp_path)
+    pieces = re.split(rf"^{token} (\d+)\n", output, flags=re.MULTILINE)
+    for index, example in enumerate(examples):
+        printed, code = pieces[2 * index], int(pieces[2 * index + 1]) if 2 * index + 1 < len(pieces) else None
+        assert code == example.exit_code, f"$ {example.command}\nexit {code}\n{printed}"
+        check_output(example, printed)
+
+
+def write_file_step(block: Block) -> str:
+    path = block.comment.removeprefix("file:").strip()
+    end = f"END-{uuid.uuid4().hex}"
+    mode = f"\nchmod +x '{path}'" if path.endswith(".sh") else ""
+    return f"mkdir -p \"$(dirname '{path}')\"\ncat > '{path}' <<'{end}'\n{block.body}{end}{mode}"
+
+
+def run_script(script: str, work: Path, scratch: Path) -> str:
+    env = {
+        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+        "HOME": str(scratch / "home"),
+        "LANG": "C.UTF-8",
+        "VALKYRIE_HOME": str(scratch / "data"),
+        "VALKYRIE_EXECUTOR_IDLE_S": "1",
+        "VALKYRIE_CONFIG_PATH": str(scratch / "config" / "valkyrie.yaml"),
+    }
+    (scratch / "home").mkdir()
+    return subprocess.run(
+        ["bash", "-c", script],
+        cwd=work,
+        env=env,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=280,
+    ).stdout
+
+
+def check_output(example: Example, printed: str) -> None:
+    lines = printed.splitlines()
+    position = 0
+    for expected in example.expected:
+        if expected.strip() == "…":
+            continue
+        pattern = re.compile(".*".join(re.escape(part) for part in expected.strip().split("…")))
+        found = next((i for i in range(position, len(lines)) if pattern.fullmatch(lines[i].strip())), None)
+        assert found is not None, f"$ {example.command}\nno line like {expected!r} in:\n{printed}"
+        position = found + 1

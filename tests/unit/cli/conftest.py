@@ -1,0 +1,56 @@
+from __future__ import annotations
+
+import io
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from fake_tracker import FakeTracker
+from said import HERE, Said
+
+import valkyrie.tracker
+from valkyrie.cli.main import main
+
+
+@pytest.fixture(autouse=True)
+def own_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("VALKYRIE_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("VALKYRIE_CONFIG_PATH", str(tmp_path / "config" / "valkyrie.yaml"))
+    monkeypatch.setenv("TZ", "UTC")
+    for name in ("NO_COLOR", "VALKYRIE_DEBUG", "VALKYRIE_PROVIDER", "VALKYRIE_CONCURRENCY"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture
+def fake(monkeypatch: pytest.MonkeyPatch) -> FakeTracker:
+    tracker = FakeTracker()
+    monkeypatch.setattr(valkyrie.tracker, "open_tracker", lambda: tracker, raising=False)
+    return tracker
+
+
+@pytest.fixture
+def valk(
+    fake: FakeTracker, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> Callable[..., Said]:
+    def call(*words: str, stdin: str = "") -> Said:
+        monkeypatch.setattr(sys, "stdin", io.StringIO(stdin))
+        code = main(words)
+        captured = capsys.readouterr()
+        return Said(code, captured.out, captured.err)
+
+    return call
+
+
+@pytest.fixture
+def program_env() -> dict[str, str]:
+    """Environment for `fake_valk.py` and `python -m valkyrie` as processes."""
+    source = str(HERE.parents[2] / "src")
+    return {
+        **os.environ,
+        "PYTHONPATH": f"{source}{os.pathsep}{HERE}",
+        "TERM": "xterm",
+        "PYTHONWARNINGS": "error",
+    }

@@ -1,0 +1,213 @@
+"""A tracker with canned runs, for what the command line prints."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from valkyrie.errors import UsageError, UserError
+from valkyrie.views import (
+    AttemptView,
+    DiskView,
+    ErrorGroup,
+    PlanView,
+    RunFilter,
+    RunPage,
+    RunRequest,
+    RunView,
+    ScoreView,
+    StartedRun,
+    TrialFilter,
+    TrialView,
+)
+
+STATES = ("PENDING", "BUILDING", "IN_PROGRESS", "EVALUATING", "FINISHED", "ERROR", "STOPPED")
+FULL = ScoreView(1.0, 1.0, 12, 12, 1.0, {}, False, True, 12, (0.757, 1.0), "wilson")
+PROVISIONAL = ScoreView(
+    0.75, 0.9, 10, 12, 10 / 12, {"infrastructure": 2}, True, True, 9, (0.596, 0.982), "wilson"
+)
+HALFWAY = ScoreView(None, 0.8, 5, 12, 5 / 12, {}, False, True, 4, (0.376, 0.964), "wilson")
+
+
+def make_run(run_id: str = "run-aaaa1111", **changed: Any) -> RunView:
+    counts = dict.fromkeys(STATES, 0) | changed.pop("counts", {"FINISHED": 12})
+    run = RunView(
+        id=run_id,
+        benchmark="quickstart",
+        dataset="default",
+        agent="oracle",
+        model=None,
+        label=None,
+        provider="local",
+        state="FINISHED",
+        counts=counts,
+        total=12,
+        concurrency=5,
+        created_at=1_700_000_000.0,
+        started_at=1_700_000_001.0,
+        finished_at=1_700_000_066.0,
+        started_by=None,
+        score=FULL,
+        error=None,
+        note=None,
+        executor="alive",
+        folder="/data/runs/" + run_id,
+        arguments={"agent": "oracle"},
+        enforcement={"memory": "cgroup v2"},
+        version=1,
+    )
+    return replace(run, **changed)
+
+
+def make_trial(task_id: str = "fix-the-bug", **changed: Any) -> TrialView:
+    trial = TrialView(
+        task_id=task_id,
+        k=0,
+        state="FINISHED",
+        attempts=1,
+        score=1.0,
+        passed=True,
+        category=None,
+        cause=None,
+        message=None,
+        exit_code=0,
+        exit_reason=None,
+        retry_at=None,
+        started_at=1_700_000_001.0,
+        finished_at=1_700_000_004.2,
+        timing={},
+        digest="d" * 64,
+    )
+    return replace(trial, **changed)
+
+
+class FakeTracker:
+    """Speaks the Tracker protocol; remembers what it was asked."""
+
+    def __init__(self, runs: Sequence[RunView] = ()) -> None:
+        self.runs = {run.id: run for run in (runs or [make_run()])}
+        self.asked: list[tuple[Any, ...]] = []
+        self.problems: list[str] = []
+        self.trial_views: list[TrialView] = [make_trial()]
+        self.groups: list[ErrorGroup] = []
+        self.log = "hello from the agent\n"
+        self.steps: list[RunView] = []
+        self.endless = False
+
+    def _get(self, ref: str) -> RunView:
+        found = [run for run_id, run in self.runs.items() if run_id.startswith(ref)]
+        if len(found) == 1:
+            return found[0]
+        reason = "no run" if not found else f"several runs ({', '.join(run.id for run in found)})"
+        raise UsageError(f"{reason} with id {ref!r}")
+
+    def plan(self, request: RunRequest) -> PlanView:
+        self.asked.append(("plan", request))
+        return PlanView(
+            request.agent, "a" * 64, request.model, request.benchmark, request.dataset, request.provider,
+            "bubblewrap", {"memory": "cgroup v2"}, [("a", 0, "d1"), ("b", 0, "d2")], ["API_KEY"],
+            self.problems, [],
+        )  # fmt: skip
+
+    def start(self, request: RunRequest) -> StartedRun:
+        self.asked.append(("start", request))
+        if self.problems:
+            raise UserError(self.problems[0])
+        return StartedRun(next(iter(self.runs.values())), ["secret API_KEY comes from the environment"])
+
+    def fetch(self, ref: str) -> RunView:
+        return self._get(ref)
+
+    def follow(self, ref: str, *, interval: float = 0.2) -> Iterator[RunView]:
+        run = self._get(ref)
+        steps = [step for step in self.steps if step.id == run.id] or [run]
+        for step in steps:
+            self.runs[run.id] = step
+            yield step
+            if self.endless:
+                threading.Event().wait()
+
+    def list(self, query: RunFilter) -> RunPage:
+        self.asked.append(("list", query))
+        runs = list(self.runs.values())
+        first = int(query.cursor or 0)
+        after = first + query.limit
+        return RunPage(runs[first:after], len(runs), str(after) if after < len(runs) else None)
+
+    def trials(self, ref: str, query: TrialFilter) -> tuple[Sequence[TrialView], int]:
+        self.asked.append(("trials", query))
+        found = [trial for trial in self.trial_views if not query.states or trial.state in query.states]
+        return found[query.offset : query.offset + query.limit], len(found)
+
+    def attempts(self, ref: str, task_id: str, k: int = 0) -> Sequence[AttemptView]:
+        return []
+
+    def errors(self, ref: str) -> Sequence[ErrorGroup]:
+        return self.groups
+
+    def stop(self, ref: str, *, force: bool = False, task_ids: Sequence[str] | None = None) -> RunView:
+        self.asked.append(("stop", ref, force, task_ids))
+        return replace(self._get(ref), state="STOPPING")
+
+    def resume(
+        self, ref: str, *, concurrency: int | None = None, task_ids: Sequence[str] | None = None
+    ) -> StartedRun:
+        self.asked.append(("resume", ref, concurrency, task_ids))
+        return StartedRun(self._get(ref), [])
+
+    def retry(
+        self,
+        ref: str,
+        *,
+        concurrency: int | None = None,
+        task_ids: Sequence[str] | None = None,
+        category: str | None = None,
+    ) -> StartedRun:
+        self.asked.append(("retry", ref, concurrency, task_ids, category))
+        return StartedRun(self._get(ref), [])
+
+    def update(self, ref: str, *, concurrency: int | None = None, label: str | None = None) -> RunView:
+        self.asked.append(("update", ref, concurrency, label))
+        return replace(self._get(ref), concurrency=concurrency or 5)
+
+    def wait(self, ref: str, *, timeout: float | None = None) -> RunView:
+        run = self._get(ref)
+        if run.state == "IN_PROGRESS":
+            raise TimeoutError
+        return run
+
+    def results(self, ref: str, *, task_ids: Sequence[str] | None = None) -> dict[str, Any]:
+        self.asked.append(("results", ref, task_ids))
+        return {"run_id": self._get(ref).id, "final_score": 1.0}
+
+    def outputs(
+        self, ref: str, destination: Path, *, task_ids: Sequence[str] | None = None
+    ) -> Sequence[Path]:
+        self.asked.append(("outputs", ref, destination, task_ids))
+        return [destination / "a"]
+
+    def logs(
+        self, ref: str, task_id: str, *, k: int = 0, attempt: int | None = None, follow: bool = False
+    ) -> Iterator[str]:
+        self.asked.append(("logs", ref, task_id, k, attempt, follow))
+        yield self.log
+
+    def delete(self, ref: str) -> None:
+        self.asked.append(("delete", ref))
+
+    def shell(self, ref: str, task_id: str, k: int = 0) -> list[str]:  # type: ignore[valid-type]
+        return ["echo", "in", "the", "sandbox"]
+
+    def disk(self) -> DiskView:
+        return DiskView(
+            "/data", 3 * 1024**3, 9 * 1024**3, [("database", 4096)], [("run-a", "FINISHED", 2**20)]
+        )
+
+    def executor_status(self) -> dict[str, Any] | None:
+        return None
+
+    def close(self) -> None:
+        self.asked.append(("close",))

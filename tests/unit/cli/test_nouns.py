@@ -1,0 +1,179 @@
+"""`agent`, `benchmark`, `secret`, `config`, `doctor`, `demo`."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from fake_tracker import FULL, FakeTracker, make_run
+from said import HERE, Said
+
+from sandboxes.types import Capabilities
+from valkyrie.cli import checks
+from valkyrie.cli.checks import LocalSandbox
+from valkyrie.tracker.protocol import Tracker
+from valkyrie.views import RunRequest, StartedRun
+
+Valk = Callable[..., Said]
+WORKS = LocalSandbox(
+    True,
+    capabilities=Capabilities(
+        "local",
+        "bubblewrap",
+        networks=frozenset({"none"}),
+        enforcement={"memory": "cgroup v2", "cpus": "not enforced"},
+        missing=[("cpus: no cpu controller", "delegate it")],
+    ),
+)
+BROKEN = LocalSandbox(False, "bwrap is not installed")
+
+
+def test_the_fake_speaks_the_protocol(fake: FakeTracker) -> None:
+    speaks: Tracker = fake
+    assert speaks is fake
+
+
+def test_an_agents_life(valk: Valk, tmp_path: Path) -> None:
+    assert "valk agent push ./mine" in valk("agent", "init", "mine").out
+    assert valk("agent", "push", "mine", "--name", "other", "--json").json["agent"]["name"] == "other"
+    said = valk("agent", "list")
+    assert "other" in said.out and "Last Modified" in said.out
+    assert [agent["name"] for agent in valk("agent", "list", "--json").json["agents"]] == ["other"]
+    assert valk("agent", "download", "other", "-o", "copies").code == 0
+    assert (tmp_path / "copies" / "other" / "contract.yaml").is_file()
+    assert valk("agent", "remove", "other").code == 2
+    assert valk("agent", "remove", "other", "--yes").out == "Removed other.\n"
+    assert "valk agent init" in valk("agent", "list").out
+
+
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [
+        (["push", "nowhere"], 1),
+        (["remove", "nope", "--yes"], 2),
+        (["download", "nope"], 2),
+        (["init", "no/such name"], 2),
+    ],
+)
+def test_agent_mistakes(valk: Valk, words: list[str], code: int) -> None:
+    said = valk("agent", *words)
+    assert (said.code, said.out) == (code, "") and said.err.startswith("Error: ")
+
+
+def test_agent_catalog(valk: Valk) -> None:
+    names = [agent["name"] for agent in valk("agent", "catalog", "--json").json["agents"]]
+    assert names[:2] == ["oracle", "nop"] and "oracle" in valk("agent", "catalog").out
+
+
+def test_benchmarks(valk: Valk, tmp_path: Path) -> None:
+    assert "quickstart" in valk("benchmark", "list").out
+    ids = valk("benchmark", "tasks", "quickstart").out.split()
+    assert len(ids) == 12 == valk("benchmark", "list", "--json").json["benchmarks"][0]["tasks"]
+    assert valk("benchmark", "tasks", "quickstart", "--json").json["task_ids"] == ids
+    valk("benchmark", "tasks", "quickstart", "-o", "ids.txt")
+    assert (tmp_path / "ids.txt").read_text().split() == ids
+    said = valk("benchmark", "tasks", "quickstrat")
+    assert said.code == 2 and "quickstart" in said.err
+    assert "--benchmark ./mine" in valk("benchmark", "init", "mine").out
+    assert len(valk("benchmark", "tasks", "./mine").out.split()) == 1
+    assert valk("benchmark", "init", "mine").code == 2
+
+
+def test_secrets_come_from_stdin_and_are_never_shown(valk: Valk, tmp_path: Path) -> None:
+    assert valk("secret", "set", "key", "--stdin", stdin="hunter2\n").out.startswith("Kept key.")
+    assert (tmp_path / "config" / "secrets.json").stat().st_mode & 0o777 == 0o600
+    assert valk("secret", "list").out == "key\n"
+    said = valk("secret", "list", "--json")
+    assert said.json["names"] == ["key"] and "hunter2" not in said.out
+    assert valk("secret", "remove", "key").code == 2
+    assert valk("secret", "remove", "key", "-y").code == 0
+    assert valk("secret", "list").out == ""
+
+
+def test_secret_mistakes(valk: Valk) -> None:
+    assert valk("secret", "set", "key", "hunter2").code == 2
+    assert "--stdin" in valk("secret", "set", "key").err
+    assert "empty" in valk("secret", "set", "key", "--stdin", stdin="\n").err
+    assert valk("secret", "remove", "nope", "-y").code == 2
+
+
+def test_config(valk: Valk, tmp_path: Path) -> None:
+    assert valk("config", "path").out.strip() == str(tmp_path / "config" / "valkyrie.yaml")
+    assert valk("config", "get", "default_concurrency").out == "5\n"
+    assert valk("config", "set", "DEFAULT_CONCURRENCY", "9").code == 0
+    said = valk("config", "get", "default_concurrency", "--json")
+    assert (said.json["value"], said.json["source"]) == (9, "file")
+    assert "default_concurrency" in valk("config", "list").out
+    assert valk("config", "get", "webhook").code == 1
+    assert valk("config", "remove", "default_concurrency").out == "Removed default_concurrency.\n"
+    assert "Did you mean 'webhook'" in valk("config", "set", "webhok", "x").err
+    (tmp_path / "config" / "valkyrie.yaml").write_text("nonsense: 1\n")
+    said = valk("run", "start", "--agent", "a", "--benchmark", "b")
+    assert said.code == 1 and "valkyrie.yaml:1: Unknown config key 'nonsense'" in said.err
+
+
+def test_doctor_names_the_way_out(valk: Valk, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(checks, "local_sandbox", lambda: WORKS)
+    monkeypatch.setattr(checks, "_bubblewrap", lambda: checks.Check("bubblewrap", "ok", "0.8.0"))
+    said = valk("doctor")
+    assert said.code == 0 and "✓" in said.out and "!" in said.out
+    assert "delegate it" in said.out and "passt" in said.out
+    monkeypatch.setattr(checks, "local_sandbox", lambda: BROKEN)
+    said = valk("doctor", "--json")
+    assert said.code == 1 and said.json["healthy"] is False
+    failed = [check for check in said.json["checks"] if check["mark"] == "fail"]
+    assert [check["name"] for check in failed] == ["local sandbox"]
+
+
+def test_doctor_sees_a_broken_config(valk: Valk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(checks, "local_sandbox", lambda: WORKS)
+    (tmp_path / "config").mkdir()
+    (tmp_path / "config" / "valkyrie.yaml").write_text("nonsense: 1\n")
+    said = valk("doctor")
+    assert said.code == 1 and "Unknown config key 'nonsense'" in said.out
+
+
+class DemoTracker(FakeTracker):
+    def start(self, request: RunRequest) -> StartedRun:
+        self.asked.append(("start", request))
+        score = (
+            FULL if request.agent == "oracle" else replace(FULL, final_score=0.0, score_graded=0.0, passed=0)
+        )
+        run = make_run(f"run-{request.agent}", agent=request.agent, score=score)
+        self.runs[run.id] = run
+        return StartedRun(run, [])
+
+
+@pytest.mark.parametrize(("local", "provider"), [(WORKS, "local"), (BROKEN, "process")])
+def test_demo_ends_with_the_score_table(
+    valk: Valk, monkeypatch: pytest.MonkeyPatch, local: LocalSandbox, provider: str
+) -> None:
+    tracker = DemoTracker()
+    monkeypatch.setattr("valkyrie.tracker.open_tracker", lambda: tracker)
+    monkeypatch.setattr(checks, "local_sandbox", lambda: local)
+    said = valk("demo")
+    assert said.code == 0 and "95 % interval" in said.out
+    assert "12/12" in said.out and "0/12" in said.out
+    assert {asked[1].provider for asked in tracker.asked if asked[0] == "start"} == {provider}
+    assert ("NOTHING IS ISOLATED" in said.err) is (provider == "process")
+
+
+def test_demo_fails_when_the_oracle_does(valk: Valk, monkeypatch: pytest.MonkeyPatch) -> None:
+    tracker = DemoTracker()
+    monkeypatch.setattr("valkyrie.tracker.open_tracker", lambda: tracker)
+    monkeypatch.setattr(checks, "local_sandbox", lambda: WORKS)
+    monkeypatch.setitem(globals(), "FULL", replace(FULL, passed=11))
+    said = valk("demo", "--json")
+    assert said.code == 1 and "oracle should pass 12, but 11 of 12 passed" in said.err
+
+
+def test_the_reference_page_is_up_to_date(program_env: dict[str, str]) -> None:
+    script = HERE.parents[2] / "scripts" / "generate_cli_reference.py"
+    done = subprocess.run(
+        [sys.executable, script, "--check"], env=program_env, capture_output=True, text=True
+    )
+    assert (done.returncode, done.stderr) == (0, "")

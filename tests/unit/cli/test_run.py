@@ -1,0 +1,305 @@
+"""`run …`: what is asked of the tracker, and what is printed."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from fake_tracker import HALFWAY, PROVISIONAL, FakeTracker, make_run, make_trial
+from said import Said
+
+from valkyrie.views import ErrorGroup, RunFilter, RunRequest, TrialFilter
+
+Valk = Callable[..., Said]
+EVIL = "x\x1b]0;owned\x07y\x1b[31mz\r\n\u202eq"
+
+
+def use(fake: FakeTracker, *runs: object) -> None:
+    fake.runs = {run.id: run for run in runs}  # type: ignore[attr-defined]
+
+
+def test_start_asks_for_all_that_was_said(valk: Valk, fake: FakeTracker, tmp_path: Path) -> None:
+    (tmp_path / "ids.txt").write_text("c\n\n  d \na\n")
+    words = (
+        "--agent ./a --benchmark b --model m --dataset lite --concurrency 9 -s K name -k t 1 --kwarg u 2 "
+        "--task-ids a,b --task-ids-file ids.txt --slice 0:3 -l mine --provider null --host-image "
+        "--on-agent-failure error --keep-sandbox --trials 3 --timeout-multiplier 2 --max-attempts 4"
+    )
+    said = valk("run", "start", *words.split())
+    assert said.code == 0
+    assert fake.asked[0] == (
+        "start",
+        RunRequest(
+            "./a", "b", "m", "lite", 9, 3, {"t": "1", "u": "2"}, {"K": "name"}, ["a", "b", "c", "d"], "0:3",
+            "mine", "null", True, "error", True, 2.0, 4,
+        ),
+    )  # fmt: skip
+    assert fake.asked[-1] == ("close",)
+
+
+def test_start_prints_the_panel_and_the_commands_one_needs_next(valk: Valk) -> None:
+    said = valk("run", "start", "--agent", "oracle", "--benchmark", "quickstart")
+    for word in ("Run started", "run-aaaa1111", "Concurrency  5", "/data/runs/run-aaaa1111"):
+        assert word in said.out
+    for verb in ("results", "resume", "retry", "outputs"):
+        assert f"valk run {verb} run-aaaa1111" in said.out
+    assert "\x1b" not in said.out
+    assert said.err == "Note: secret API_KEY comes from the environment\n"
+
+
+def test_start_takes_defaults_from_config(
+    valk: Valk, fake: FakeTracker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    valk("config", "set", "DEFAULT_concurrency", "17")
+    monkeypatch.setenv("VALKYRIE_PROVIDER", "process")
+    valk("run", "start", "--agent", "a", "--benchmark", "b")
+    request = fake.asked[0][1]
+    assert (request.concurrency, request.provider) == (17, "process")
+
+
+def test_task_ids_from_stdin_and_bad_files(valk: Valk, fake: FakeTracker) -> None:
+    words = ("run", "start", "--agent", "a", "--benchmark", "b", "--task-ids-file")
+    valk(*words, "-", stdin="one\ntwo\n")
+    assert fake.asked[0][1].task_ids == ["one", "two"]
+    assert "missing.txt: No such file" in valk(*words, "missing.txt").err
+    said = valk(*words, "-", stdin="\n\n")
+    assert said.code == 2 and "No task id was given" in said.err
+
+
+def test_dry_run_starts_nothing_and_tells_all_problems(valk: Valk, fake: FakeTracker) -> None:
+    words = ("run", "start", "--agent", "a", "--benchmark", "b", "--dry-run")
+    said = valk(*words)
+    assert said.code == 0 and "2 (2 tasks)" in said.out and "nothing was started" in said.out
+    fake.problems = ["secret API_KEY has no value", "no tests in task c"]
+    said = valk(*words)
+    assert said.code == 1 and all(problem in said.out for problem in fake.problems)
+    said = valk(*words, "--json")
+    assert said.code == 1 and said.json["would_start"] is False
+    assert [asked[0] for asked in fake.asked if asked[0] != "close"] == ["plan"] * 3
+
+
+def test_a_refused_start_exits_1_with_one_line(valk: Valk, fake: FakeTracker) -> None:
+    fake.problems = ["local cannot work here: install bubblewrap"]
+    said = valk("run", "start", "--agent", "a", "--benchmark", "b")
+    assert (said.code, said.out, said.err) == (1, "", "Error: local cannot work here: install bubblewrap\n")
+
+
+def test_connect_in_a_pipe_is_a_line_per_change(valk: Valk, fake: FakeTracker) -> None:
+    going = make_run(
+        state="IN_PROGRESS", score=HALFWAY, finished_at=None, counts={"FINISHED": 5, "PENDING": 7}
+    )
+    fake.steps = [going, going, replace(going, version=2), make_run(version=3)]
+    said = valk("run", "fetch", "run", "--connect")
+    lines = [line for line in said.out.splitlines() if "oracle on quickstart" in line]
+    assert said.code == 0 and len(lines) == 2
+    assert "IN_PROGRESS  5/12" in lines[0] and "FINISHED  12/12" in lines[1]
+    assert "Run ended" in said.out and "\x1b" not in said.out
+
+
+def test_connect_under_json_is_json_lines(valk: Valk, fake: FakeTracker) -> None:
+    going = make_run(state="IN_PROGRESS", score=HALFWAY)
+    fake.steps = [going, going, make_run(version=2)]
+    said = valk("run", "fetch", "run", "--connect", "--json")
+    assert [json.loads(line)["event"] for line in said.out.splitlines()] == ["snapshot", "update", "complete"]
+
+
+def test_ctrl_c_detaches_with_next_steps(
+    valk: Valk, fake: FakeTracker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    use(fake, make_run(state="IN_PROGRESS", score=HALFWAY))
+
+    def interrupted(ref: str) -> object:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(fake, "follow", interrupted)
+    said = valk("run", "fetch", "run", "--connect")
+    assert said.code == 130
+    assert "goes on without this window" in said.out and "valk run fetch run-aaaa1111 --connect" in said.out
+
+
+def test_fetch_leads_with_the_right_number(valk: Valk, fake: FakeTracker) -> None:
+    said = valk("run", "fetch", "run-a")
+    assert "final_score  100.0 % (95 % interval 75.7–100.0)" in said.out
+    assert "coverage     12/12 graded (100.0 %), no errors" in said.out
+    use(fake, make_run(score=PROVISIONAL, counts={"FINISHED": 10, "ERROR": 2}))
+    said = valk("run", "fetch", "run-a")
+    lines = [line for line in said.out.splitlines() if "score" in line or "coverage" in line]
+    assert "score_graded  90.0 % provisional (95 % interval 59.6–98.2)" in lines[0]
+    assert "final_score   75.0 %" in lines[1]
+    assert "coverage      10/12 graded (83.3 %), 2 errors: infrastructure 2" in lines[2]
+    assert "valk run retry" in said.out and "valk run errors" in said.out
+
+
+def test_fetch_json_holds_the_whole_view(valk: Valk) -> None:
+    document = valk("run", "fetch", "run-a", "--json").json
+    assert document["kind"] == "run" and document["schema_version"] == 1
+    assert document["run"]["score"]["coverage"] == 1.0
+
+
+def test_list_shows_errors_and_coverage_beside_the_score(valk: Valk, fake: FakeTracker) -> None:
+    orphan = make_run(
+        "run-bbbb", state="IN_PROGRESS", executor="none", score=HALFWAY, model="m/1", label="mine"
+    )
+    use(fake, make_run(score=PROVISIONAL), orphan)
+    said = valk("run", "list")
+    assert "90.0 %*" in said.out and "10/12" in said.out and "* score_graded" in said.out
+    assert "IN_PROGRESS (no executor)" in said.out
+    lines = said.out.splitlines()
+    assert len({len(line) for line in lines[:2]}) == 1 and "default" in lines[2]
+
+
+def test_list_passes_filters_on(valk: Valk, fake: FakeTracker) -> None:
+    words = "--agent-name a --benchmark-name b --model m --dataset d -l x --status finished"
+    valk("run", "list", *words.split(), "--order-by", "asc", "--limit", "7")
+    assert fake.asked[0] == ("list", RunFilter("a", "b", "m", "d", "FINISHED", "x", False, 7))
+
+
+def test_list_all_puts_pages_together(valk: Valk, fake: FakeTracker) -> None:
+    use(fake, *(make_run(f"run-{number:04d}") for number in range(1203)))
+    assert len(valk("run", "list", "--all", "--json").json["runs"]) == 1203
+    said = valk("run", "list")
+    assert len(said.out.splitlines()) == 52 and "50 of 1203 runs" in said.err
+
+
+def test_empty_lists_say_what_to_do(valk: Valk, fake: FakeTracker) -> None:
+    fake.runs = {}
+    assert "valk run start" in valk("run", "list").out
+    assert valk("run", "list", "--label", "x").out == "No run matches.\n"
+
+
+@pytest.mark.parametrize(
+    ("changed", "flags", "code", "says"),
+    [
+        ({}, [], 0, ""),
+        ({}, ["--min-score", "1.0"], 0, ""),
+        ({"score": PROVISIONAL}, [], 1, "2 errors open"),
+        ({"state": "STOPPED"}, [], 1, "ended STOPPED"),
+        ({"score": replace(PROVISIONAL, errors={}, provisional=False)}, [], 1, "10 of 12 planned"),
+        ({}, ["--min-score", "1.1"], 1, "final_score 100.0 % is below 110.0 %"),
+        ({"state": "IN_PROGRESS", "score": HALFWAY}, ["--timeout", "0"], 124, "did not end within 0 s"),
+    ],
+)
+def test_wait_is_an_exit_code(
+    valk: Valk, fake: FakeTracker, changed: dict[str, object], flags: list[str], code: int, says: str
+) -> None:
+    use(fake, make_run(**changed))
+    said = valk("run", "wait", "run", *flags)
+    assert said.code == code and says in said.err
+    document = valk("run", "wait", "run", *flags, "--json").json
+    assert document["passed"] is (code == 0) and bool(document["reasons"]) is (code != 0)
+
+
+def test_force_stop_needs_a_yes(valk: Valk, fake: FakeTracker) -> None:
+    said = valk("run", "stop", "run", "--force")
+    assert said.code == 2 and "--yes" in said.err
+    assert valk("run", "stop", "run", "--force", "--yes", "--task-ids", "a").code == 0
+    assert valk("run", "stop", "run").code == 0
+    assert [a for a in fake.asked if a[0] == "stop"] == [
+        ("stop", "run", True, ["a"]),
+        ("stop", "run", False, None),
+    ]
+
+
+def test_resume_retry_update_delete(valk: Valk, fake: FakeTracker) -> None:
+    valk("run", "resume", "run", "--concurrency", "20")
+    valk("run", "retry", "run", "--category", "infrastructure", "--task-ids", "a,b")
+    assert "concurrency 40" in valk("run", "update", "run", "--concurrency", "40").out
+    assert valk("run", "delete", "run").code == 2
+    assert valk("run", "delete", "run-a", "-y").out == "Deleted run run-aaaa1111.\n"
+    assert [asked for asked in fake.asked if asked[0] != "close"] == [
+        ("resume", "run", 20, None),
+        ("retry", "run", None, ["a", "b"], "infrastructure"),
+        ("update", "run", 40, None),
+        ("delete", "run-aaaa1111"),
+    ]
+
+
+def test_results_never_overwrites_unasked(valk: Valk, tmp_path: Path) -> None:
+    assert valk("run", "results", "run").code == 0
+    target = tmp_path / "quickstart.json"
+    assert json.loads(target.read_text())["final_score"] == 1.0
+    target.write_text("mine")
+    said = valk("run", "results", "run", "--json")
+    assert said.code == 1 and said.json_error["reason"] == "target_exists"
+    assert target.read_text() == "mine"
+    assert valk("run", "results", "run", "--force", "--json").json["status"] == "completed"
+    assert target.read_text() != "mine"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["quickstart.json"]
+
+
+def test_results_to_stdout_and_to_nowhere(valk: Valk, fake: FakeTracker) -> None:
+    said = valk("run", "results", "run", "--path", "-", "--task-ids", "a")
+    assert json.loads(said.out)["run_id"] == "run-aaaa1111"
+    assert ("results", "run", ["a"]) in fake.asked
+    said = valk("run", "results", "run", "--path", "no/such/folder.json")
+    assert said.code == 1 and "No such file or directory" in said.err
+
+
+@pytest.mark.parametrize("noun", ["run", "agent"])
+def test_outputs(valk: Valk, fake: FakeTracker, noun: str) -> None:
+    assert valk(noun, "outputs", "run", "--output-dir", "out").out == "1 trial folder in out\n"
+    assert valk(noun, "outputs", "run", "--json").json["folder"].endswith("quickstart_oracle_run-aaaa1111")
+    assert ("outputs", "run", Path("out"), None) in fake.asked
+
+
+def test_errors_are_grouped_with_the_way_on(valk: Valk, fake: FakeTracker) -> None:
+    fake.groups = [ErrorGroup("infrastructure", "sandbox_failed", "no room", 7, True, list("abcde"))]
+    said = valk("run", "errors", "run")
+    assert "infrastructure/sandbox_failed" in said.out and "a, b, c, d, e and 2 more" in said.out
+    assert "valk run retry run-aaaa1111" in said.out and "valk run logs run-aaaa1111 a" in said.out
+    assert valk("run", "errors", "run", "--json").json["groups"][0]["count"] == 7
+    fake.groups = []
+    assert valk("run", "errors", "run").out == "No open errors.\n"
+
+
+def test_tasks_pass_filters_on(valk: Valk, fake: FakeTracker) -> None:
+    fake.trial_views = [make_trial(f"t{number}") for number in range(5)]
+    words = "--status finished --status ERROR --search t --sort duration --order-by DESC --limit 2 --offset 1"
+    said = valk("run", "tasks", "run", *words.split())
+    assert fake.asked[0] == ("trials", TrialFilter(("FINISHED", "ERROR"), "t", "duration", True, 2, 1))
+    assert "t1" in said.out and "3.2 s" in said.out and "2 trials of 5, from 1" in said.err
+
+
+def test_logs(valk: Valk, fake: FakeTracker) -> None:
+    assert (
+        valk("run", "logs", "run", "a/b", "--attempt", "2", "-k", "1", "-f").out == "hello from the agent\n"
+    )
+    assert fake.asked[0] == ("logs", "run", "a/b", 1, 2, True)
+    assert valk("run", "logs", "run", "a", "--json").json["text"] == "hello from the agent\n"
+
+
+def test_debug_under_json_prints_the_command(valk: Valk) -> None:
+    assert valk("run", "debug", "run", "a", "--json").json["argv"] == ["echo", "in", "the", "sandbox"]
+
+
+def test_user_text_cannot_drive_the_terminal(valk: Valk, fake: FakeTracker) -> None:
+    use(
+        fake, make_run(agent=EVIL, model=EVIL, benchmark=EVIL, label=EVIL, note=EVIL, error=EVIL, folder=EVIL)
+    )
+    fake.trial_views = [make_trial(EVIL, state="ERROR", category="agent", cause=EVIL, message=EVIL)]
+    fake.groups = [ErrorGroup("agent", EVIL, EVIL, 1, False, [EVIL])]
+    for words in (
+        ["list"],
+        ["fetch", "run"],
+        ["tasks", "run"],
+        ["errors", "run"],
+        ["fetch", "run", "--connect"],
+    ):
+        said = valk("run", *words)
+        assert said.code == 0 and "xyz q" in said.out
+        assert not any(character in said.out for character in "\x1b\x07\r\u202e")
+
+
+def test_disk(valk: Valk) -> None:
+    said = valk("disk")
+    assert "9.0 GiB" in said.out and "1.0 MiB" in said.out and "valk run delete run-a" in said.out
+    assert valk("disk", "--json").json["disk"]["free_bytes"] == 9 * 1024**3
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion(valk: Valk, shell: str) -> None:
+    said = valk("completion", shell)
+    assert "_VALK_COMPLETE" in said.out and "_VALKYRIE_COMPLETE" in said.out

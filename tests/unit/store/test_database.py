@@ -1,0 +1,82 @@
+"""Opening a database: new, migrated, foreign, newer, damaged."""
+
+from __future__ import annotations
+
+import sqlite3
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from sqlalchemy import create_engine, inspect, text
+
+from valkyrie.errors import StoreError
+from valkyrie.store import Store, migrations, schema
+
+
+def shape(path: Path) -> dict[str, object]:
+    inspector = inspect(create_engine(f"sqlite:///{path}"))
+    return {
+        table: (
+            sorted(
+                (column["name"], str(column["type"]), column["nullable"])
+                for column in inspector.get_columns(table)
+            ),
+            sorted(index["name"] for index in inspector.get_indexes(table)),
+            sorted(tuple(unique["column_names"]) for unique in inspector.get_unique_constraints(table)),
+        )
+        for table in inspector.get_table_names()
+        if table != "alembic_version"
+    }
+
+
+def test_a_new_database_equals_a_migrated_one(tmp_path: Path) -> None:
+    Store(tmp_path / "new.db").close()
+    engine = create_engine(f"sqlite:///{tmp_path / 'migrated.db'}")
+    migrations.upgrade(engine)
+    engine.dispose()
+    assert shape(tmp_path / "new.db") == shape(tmp_path / "migrated.db")
+    assert schema.REVISION == max(migrations.known_revisions())
+
+
+def test_a_database_is_private(tmp_path: Path) -> None:
+    Store(tmp_path / "deep" / "v.db").close()
+    assert (tmp_path / "deep" / "v.db").stat().st_mode & 0o777 == 0o600
+
+
+def test_a_newer_database_is_refused_untouched(tmp_path: Path) -> None:
+    path = tmp_path / "v.db"
+    Store(path).close()
+    with sqlite3.connect(path) as connection:
+        connection.execute("UPDATE alembic_version SET version_num = '9999'")
+    connection.close()
+    before = path.read_bytes()
+    with pytest.raises(StoreError, match="newer Valkyrie.*9999"):
+        Store(path)
+    assert path.read_bytes() == before
+
+
+def test_a_damaged_database_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "v.db"
+    path.write_bytes(b"this is not a database at all" * 100)
+    with pytest.raises(StoreError, match=r"v\.db is damaged"):
+        Store(path)
+
+
+def test_a_foreign_database_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "v.db"
+    with sqlite3.connect(path) as connection:
+        connection.execute("CREATE TABLE recipes (id)")
+    connection.close()
+    with pytest.raises(StoreError, match="not one of Valkyrie's"):
+        Store(path)
+
+
+def test_many_openers_of_a_new_folder_agree(tmp_path: Path) -> None:
+    def open_it(_number: int) -> None:
+        store = Store(tmp_path / "v.db")
+        with store.reading() as connection:
+            assert connection.execute(text("SELECT count(*) FROM alembic_version")).scalar() == 1
+        store.close()
+
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(open_it, range(16)))
