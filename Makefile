@@ -41,7 +41,7 @@ bench: system $(VENV)/.dev-ready ## measure, one JSON object per line; PEERS=1 m
 	@PEERS=$(PEERS) $(BIN)/python -m benchmarks
 
 crash: system $(VENV)/.dev-ready ## kill -9 at ROUNDS random instants, then check that nothing is lost
-	CRASH_ROUNDS=$(ROUNDS) $(BIN)/python -m pytest tests/crash -p no:xdist --timeout 0 $(PYTEST_ARGS)
+	CRASH_ROUNDS=$(ROUNDS) $(BIN)/python -m pytest tests/crash -p no:xdist -s $(PYTEST_ARGS)
 
 docs: $(VENV)/.dev-ready ## regenerate the pages that are made from the code
 	@for page in scripts/generate_*.py; do echo "$$page"; $(BIN)/python "$$page" || exit 1; done

@@ -236,7 +236,7 @@ def all_suites() -> list[Suite]:
         Suite("layers", layers),
         Suite("docs", docs),
         Suite("package", package),
-        *(Suite(f"python-{version}", other_python(version)) for version in OTHER_PYTHONS),
+        *(Suite(f"python-{version}", other_python(version), alone=True) for version in OTHER_PYTHONS),
         Suite("unprivileged", unprivileged, alone=True),
         *(Suite(f"slow-{folder}", slow_tests(folder), alone=True) for folder in folders_with_slow_tests()),
     ]

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import shutil
+import subprocess
+import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -10,11 +14,60 @@ import pytest
 from sandboxes.local import LocalProvider
 from sandboxes.testing.contract import ProviderContract
 
+ROOT = Path(__file__).parents[2]
+NOBODY = 65534
 
-class TestLocalProvider(ProviderContract):
+
+class _LocalContract(ProviderContract):
     @pytest.fixture
     async def provider(self, tmp_path: Path) -> AsyncIterator[LocalProvider]:
         state = tmp_path / "state"
         async with LocalProvider(state) as provider:
             yield provider
         assert not state.exists() or list(state.iterdir()) == []
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
+class TestAsRoot(_LocalContract):
+    """Shifted user namespace, writable system, cgroups."""
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="needs an ordinary user; test_as_an_ordinary_user runs it as one")
+class TestAsOrdinaryUser(_LocalContract):
+    """Own user namespace with one id, read-only system, no cgroups."""
+
+    enforces_limits = False
+    changes_users = False
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root to become someone else")
+@pytest.mark.skipif(shutil.which("setpriv") is None, reason="needs setpriv (apt install util-linux)")
+def test_as_an_ordinary_user(tmp_path: Path) -> None:
+    # The interpreter of the environment may lie in root's home; the system's own can be run by all.
+    python = Path("/usr/bin/python3")
+    packages = next(path for path in sys.path if path.endswith("site-packages"))
+    home = Path("/tmp") / f"valkyrie-contract-{os.getpid()}"
+    home.mkdir()
+    os.chown(home, NOBODY, NOBODY)
+    try:
+        done = subprocess.run(
+            [
+                *("setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups"),
+                *(python, "-m", "pytest", "-p", "no:cacheprovider", f"--basetemp={home}/tmp"),
+                f"{__file__}::TestAsOrdinaryUser",
+            ],
+            cwd=ROOT,
+            env={
+                "PATH": "/usr/bin:/bin",
+                "HOME": str(home),
+                "PYTHONPATH": f"{ROOT / 'src'}:{packages}",
+                "PYTHONDONTWRITEBYTECODE": "1",
+            },
+            capture_output=True,
+            text=True,
+            timeout=110,
+        )
+    finally:
+        shutil.rmtree(home)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "passed" in done.stdout

@@ -107,15 +107,17 @@ def test_without_an_attachment_nothing_is_reached(reach: dict[str, Any]) -> None
 
 
 def test_closing_takes_the_network_away(reach: dict[str, Any]) -> None:
-    assert reach["after close"] == "ENETUNREACH"
+    assert not reach["after close"].startswith("reached")
 
 
 def test_no_process_outlives_its_purpose(tool: str, who: str) -> None:
     found = played(tool, who, "live_and_end")
     assert found.pop("cancelled") > 5
+    assert f"{tool} did not start" in found.pop("broken")
     assert found == {
         "during": 1,
         "after close": 0,
+        "after failure": 0,
         "after cancellation": 0,
         "leaked fds": 0,
         "ends with the sandbox": True,

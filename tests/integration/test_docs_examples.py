@@ -34,6 +34,7 @@ BLOCK = re.compile(
     r"(?:<!-- (?P<comment>[^>]*?) -->\n+)?^```(?P<language>\w+)\n(?P<body>.*?)^```$", re.MULTILINE | re.DOTALL
 )
 SHELLS = ("console", "bash", "sh", "shell")
+PLAIN = "set +eu +o pipefail"
 NEWEST_RUN = "import json,sys; runs=json.load(sys.stdin)['runs']; print(runs[0]['id'] if runs else '')"
 
 
@@ -98,7 +99,7 @@ def test_every_shell_block_says_whether_it_is_run(page: Path) -> None:
     silent = [
         f"line {block.line}"
         for block in blocks_of(page)
-        if block.language in SHELLS and not block.comment.startswith(("test", "not run: "))
+        if block.language in SHELLS and not block.comment.startswith(("test", "file: ", "not run: "))
     ]
     assert not silent, f"{page.relative_to(ROOT)}: say <!-- test --> or <!-- not run: why --> at {silent}"
 
@@ -121,12 +122,12 @@ def test_examples_run_as_written(page: Path, tmp_path: Path) -> None:
         for example in examples_of(block):
             if "$RUN" in example.command and not sets_run:
                 steps.append(f'RUN=$(valk run list --limit 1 --json | "{sys.executable}" -c "{NEWEST_RUN}")')
-            steps.append(f"{example.command}\necho {token} $?")
+            steps.append(f"{PLAIN}\n{example.command}\nprintf '\\n{token} %s\\n' $?")
             examples.append(example)
     output = run_script("\n".join(steps), work, tmp_path)
     pieces = re.split(rf"^{token} (\d+)\n", output, flags=re.MULTILINE)
-    for index, example in enumerate(examples):
-        printed, code = pieces[2 * index], int(pieces[2 * index + 1]) if 2 * index + 1 < len(pieces) else None
+    endings = zip(pieces[0::2], [*map(int, pieces[1::2]), None], strict=True)
+    for example, (printed, code) in zip(examples, endings, strict=False):
         assert code == example.exit_code, f"$ {example.command}\nexit {code}\n{printed}"
         check_output(example, printed)
 

@@ -31,7 +31,9 @@ def look_up(files: RootedFiles, user: str) -> Account:
             return _account(files, name, int(uid), int(gid), home)
     if user.isdigit():
         return _account(files, user, int(user), int(user), "/")
-    raise SandboxError(f"no user {user!r} in the sandbox; add it to /etc/passwd there (useradd) or give a number")
+    raise SandboxError(
+        f"no user {user!r} in the sandbox; add it to /etc/passwd there (useradd) or give a number"
+    )
 
 
 def _account(files: RootedFiles, name: str, uid: int, gid: int, home: str) -> Account:

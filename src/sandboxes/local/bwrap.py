@@ -1,5 +1,7 @@
 """The bubblewrap command line of a sandbox."""
 
+# Without pathlib, which would be copied into every warden's memory.
+# ruff: noqa: PTH110, PTH112, PTH114, PTH115
 from __future__ import annotations
 
 import os
@@ -44,7 +46,9 @@ def _ending(program_fd: int | None) -> list[str]:
     ]
 
 
-def over_root(merged: str, program_fd: int | None, *, user_namespace: bool, memory_mb: int | None) -> list[str]:
+def over_root(
+    merged: str, program_fd: int | None, *, user_namespace: bool, memory_mb: int | None
+) -> list[str]:
     """Arguments for a sandbox whose root is the folder `merged`, started with the machine's or a
     user namespace's root rights."""
     argv = ["bwrap", "--bind", merged, "/", *_devices(_shm_size(memory_mb)), *_ISOLATION]
@@ -64,15 +68,15 @@ def _closed_kernel() -> list[str]:
     return argv
 
 
-def rootless(
-    etc: Sequence[tuple[str, str]], program_fd: int | None, *, disk_mb: int, memory_mb: int | None
-) -> list[str]:
+def rootless(etc: Sequence[str], program_fd: int | None, *, disk_mb: int, memory_mb: int | None) -> list[str]:
     """Arguments for an ordinary user's sandbox: the host's system read-only, the rest private.
 
     One file system of `disk_mb` is the root; folders made on it share that quota.
     """
     argv = ["bwrap", "--unshare-user", "--uid", "0", "--gid", "0", "--disable-userns"]
     argv += ["--size", str(disk_mb * _MB), "--tmpfs", "/"]
+    for path in ("/etc", "/var", "/var/lib"):
+        argv += ["--perms", "0755", "--dir", path]
     for name in layout.SYSTEM_TREES:
         origin = f"/{name}"
         if os.path.islink(origin):
@@ -80,8 +84,8 @@ def rootless(
         elif os.path.isdir(origin):
             argv += ["--ro-bind", origin, origin]
     argv += ["--size", str(disk_mb * _MB), "--tmpfs", "/usr/local"]
-    for source, target in etc:
-        argv += ["--ro-bind", source, target]
+    for path in etc:
+        argv += ["--ro-bind", path, path]
     for name in layout.PRIVATE_FOLDERS:
         argv += ["--dir", f"/{name}"]
     argv += ["--perms", "0700", "--dir", "/root", "--dir", "/sys", "--dir", "/var/log"]

@@ -5,6 +5,8 @@ not to be shed, since leaving a namespace takes a capability no command has. Ses
 parents and environments an agent can change; this it cannot.
 """
 
+# Without pathlib, which would be copied into every warden's memory.
+# ruff: noqa: PTH208
 from __future__ import annotations
 
 import errno

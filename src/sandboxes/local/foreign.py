@@ -1,5 +1,6 @@
 """A sandbox another process of ours holds: it can be seen, entered by a person and ended, nothing else."""
 
+# ruff: noqa: ARG002
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping

@@ -1,5 +1,7 @@
 """What the keeper prepares once for all its sandboxes: the shifted user namespace and the lower layers."""
 
+# Without pathlib, which would be copied into every warden's memory.
+# ruff: noqa: PTH102
 from __future__ import annotations
 
 import os
@@ -40,13 +42,15 @@ class Ground:
         self.program_fd = pid1.open_program()
         self.last_capability = privileges.last_capability()
         self.box = f"{place}/box"
+        self.shown_etc: list[str] = []
+        self.own_etc: dict[str, str] = {}
         self._layers: dict[str, Layer] = {}
         self._host_view = -1
 
     @property
     def owner(self) -> int:
-        """The host's id of the sandboxes' root."""
-        return SHIFT if self.mode == SHIFTED else os.geteuid()
+        """The host's id of the sandboxes' root, where the keeper is the machine's."""
+        return SHIFT if self.mode == SHIFTED else 0
 
     def layer(self, rootfs: str | None) -> Layer:
         """The lower layer for the host's own system, or for a root file system in a folder."""
@@ -113,7 +117,11 @@ def prepare(mode: str) -> Ground:
     """Set up the keeper's own mount namespace. Nothing of it shows on the host."""
     place = mount_point()
     if mode == ROOTLESS:
-        return Ground(mode, place, None)
+        from sandboxes.local import skeleton
+
+        base = Ground(mode, place, None)
+        base.shown_etc, base.own_etc = skeleton.shown_files(), skeleton.own_files()
+        return base
     userns_fd = shifted_user_namespace() if mode == SHIFTED else None
     mounts.unshare(mounts.CLONE_NEWNS)
     mounts.make_private()
@@ -131,9 +139,11 @@ def _build_skeleton(target: str) -> None:
     if pid == 0:
         code = 1
         try:
+            from pathlib import Path
+
             from sandboxes.local import skeleton
 
-            skeleton.build(target)
+            skeleton.build(Path(target))
             code = 0
         finally:
             os._exit(code)

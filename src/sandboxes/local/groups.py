@@ -1,4 +1,4 @@
-"""Cgroups as the keeper needs them: joining and removing, by folders opened before it hides the host's mounts.
+"""Cgroups for the keeper: joining and removing, by folders opened before it drops the host's mounts.
 
 Making them, with their limits, is the engine's part (`sandboxes.cgroups`).
 """
@@ -20,8 +20,15 @@ class Groups:
         self._parents = {path: os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC) for path in parents}
 
     def join(self, group: str) -> None:
-        """Put this process into a group."""
-        fd = self._open(group, os.O_WRONLY)
+        """Put this process, which has one thread, into a group.
+
+        Moving a thread takes no lock, moving a process waits for every fork in the whole system. Only
+        version 1 lets threads go alone; there the file is called `tasks`.
+        """
+        try:
+            fd = self._open(group, "tasks", os.O_WRONLY)
+        except FileNotFoundError:
+            fd = self._open(group, "cgroup.procs", os.O_WRONLY)
         try:
             os.write(fd, b"0")
         finally:
@@ -44,7 +51,7 @@ class Groups:
 
     def _kill(self, group: str) -> None:
         try:
-            fd = self._open(group, os.O_RDONLY)
+            fd = self._open(group, "cgroup.procs", os.O_RDONLY)
         except FileNotFoundError:
             return
         with open(fd) as file:
@@ -55,6 +62,6 @@ class Groups:
             except ProcessLookupError:
                 pass
 
-    def _open(self, group: str, flags: int) -> int:
+    def _open(self, group: str, file: str, flags: int) -> int:
         parent, _, name = group.rpartition("/")
-        return os.open(f"{name}/cgroup.procs", flags | os.O_CLOEXEC, dir_fd=self._parents[parent])
+        return os.open(f"{name}/{file}", flags | os.O_CLOEXEC, dir_fd=self._parents[parent])

@@ -195,7 +195,8 @@ def main() -> None:
     mode, state_dir, *group_parents = sys.argv[1:]
     engine = socket.socket(fileno=3)
     engine.set_inheritable(False)
-    privileges.hide_memory()
+    if mode != ground.ROOTLESS:
+        privileges.hide_memory()
     privileges.adopt_orphans()
     state_fd = os.open(state_dir, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:

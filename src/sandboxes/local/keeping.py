@@ -13,7 +13,7 @@ from typing import TypeVar
 
 from sandboxes.cgroups import CgroupSupport
 from sandboxes.errors import SandboxError
-from sandboxes.local import wire
+from sandboxes.local import ground, wire
 from sandboxes.local.channel import Channel
 
 _T = TypeVar("_T")
@@ -21,7 +21,12 @@ _T = TypeVar("_T")
 _START_SECONDS = 30.0
 _END_SECONDS = 30.0
 _SOURCE_ROOT = str(Path(__file__).resolve().parents[2])
-_BOOT = "import sys; sys.path.append(sys.argv.pop(1)); from sandboxes.local.keeper import main; main()"
+# The package itself is left out: what it imports would be copied into every warden.
+_BOOT = (
+    "import sys; root = sys.argv.pop(1); sys.path.append(root);"
+    " package = sys.modules['sandboxes'] = type(sys)('sandboxes'); package.__path__ = [root + '/sandboxes'];"
+    " from sandboxes.local.keeper import main; main()"
+)
 
 
 class KeeperLink:
@@ -36,7 +41,7 @@ class KeeperLink:
         self._count = 0
         self.userns_fd: int | None = None
         self.mode = ""
-        self.owner = 0
+        self.owner = (os.geteuid(), os.getegid())
         self._channel = Channel(sock, self._receive, self._ended)
 
     @classmethod
@@ -57,7 +62,8 @@ class KeeperLink:
         except BaseException:
             await link.close()
             raise
-        link.owner = hello["owner"]
+        if mode != ground.ROOTLESS:
+            link.owner = (hello["owner"], hello["owner"])
         link.mode = mode
         return link
 
@@ -93,7 +99,8 @@ class KeeperLink:
         self._channel.post({"op": "kill_all", "n": number}, [os.dup(first_pidfd)])
         if not self.alive:
             self._end_waits()
-        return await asyncio.shield(killed) == 0
+        code: int = await asyncio.shield(killed)
+        return code == 0
 
     async def close(self) -> None:
         """Hang up, which ends everything the keeper holds, and wait for that."""

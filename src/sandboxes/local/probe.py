@@ -8,7 +8,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from sandboxes import cgroups
@@ -17,9 +17,7 @@ from sandboxes.types import Capabilities
 
 _SOURCE_ROOT = str(Path(__file__).resolve().parents[2])
 _TRY_SECONDS = 20
-_TRY_SHIFT = (
-    "import sys; sys.path.append(sys.argv[1]); from sandboxes.local.probe_shift import main; main()"
-)
+_TRY_SHIFT = "import sys; sys.path.append(sys.argv[1]); from sandboxes.local.probe_shift import main; main()"
 
 _ISOLATION = {
     ground.SHIFTED: "bubblewrap: own user (ids shifted by 1,000,000), mount, pid, network, ipc and uts"
@@ -60,7 +58,7 @@ def machine() -> Machine:
 
 
 def _find_out() -> Machine:
-    support = cgroups.detect()
+    support = _that_limit(cgroups.detect())
     if shutil.which("bwrap") is None:
         return Machine(ground.ROOTLESS, support, "bubblewrap is not installed: apt install bubblewrap")
     if os.geteuid() != 0:
@@ -70,6 +68,12 @@ def _find_out() -> Machine:
         return Machine(ground.SHIFTED, support)
     remark = (f"user namespace for sandboxes ({problem})", "Linux 5.19 or newer with idmapped mounts on /usr")
     return Machine(ground.PLAIN, support, None, (remark,))
+
+
+def _that_limit(support: cgroups.CgroupSupport) -> cgroups.CgroupSupport:
+    """Without a tree that is good for killing only: sandboxes die with their first process anyway."""
+    places = tuple(place for place in support.places if place.controllers != {"kill"})
+    return replace(support, places=places or support.places)
 
 
 def _try_shift() -> str | None:
@@ -102,12 +106,12 @@ def capabilities() -> Capabilities:
     """The declaration recorded with every run."""
     here = machine()
     missing = list(here.remarks)
-    if here.problem is not None:
-        missing.insert(0, ("local sandboxes", here.problem))
     no_network = network.why_unavailable()
     if no_network is not None:
         missing.append(("network 'public'", no_network))
-    missing += [(f"limit on {name}", reason) for name, reason in here.support.reasons.items() if name != "kill"]
+    missing += [
+        (f"limit on {name}", reason) for name, reason in here.support.reasons.items() if name != "kill"
+    ]
     return Capabilities(
         provider="local",
         isolation=_ISOLATION[here.mode],

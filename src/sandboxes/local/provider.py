@@ -51,7 +51,7 @@ class LocalProvider(SandboxProvider):
         except asyncio.CancelledError:
             await to_the_end(asyncio.to_thread(Cgroup.reopen(record.cgroup, machine.support).remove))
             raise
-        spec["groups"] = [os.path.dirname(path) for path in group.procs_files]
+        spec["groups"] = [str(Path(path).parent) for path in group.procs_files]
         return await self._start(keeper, record, spec, request)
 
     def _new_record(self, request: SandboxCreateRequest) -> records.Record:
@@ -188,7 +188,7 @@ class LocalProvider(SandboxProvider):
     def _foreign_sandbox(self, record: records.Record) -> ForeignSandbox:
         machine = probe.machine()
         files = Cgroup.reopen(record.cgroup, machine.support).procs_files
-        groups = [os.path.dirname(path) for path in files if os.path.exists(path)]
+        groups = [str(Path(path).parent) for path in files if Path(path).exists()]
         return ForeignSandbox(record, machine.mode, groups)
 
 

@@ -7,8 +7,8 @@ written after (the first process).
 from __future__ import annotations
 
 import json
-import os
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from sandboxes.local.marks import ProcessMark
@@ -42,24 +42,19 @@ class Record:
         return json.dumps(fields) + "\n"
 
 
-def load(folder: str) -> list[Record]:
+def load(folder: Path) -> list[Record]:
     """Every record that can be read; one whose first line is torn never started anything."""
-    try:
-        names = sorted(os.listdir(folder))
-    except FileNotFoundError:
-        return []
-    found = [read(os.path.join(folder, name)) for name in names if name.endswith(SUFFIX)]
+    found = [read(path) for path in sorted(folder.glob(f"*{SUFFIX}"))]
     return [record for record in found if record is not None]
 
 
-def read(path: str) -> Record | None:
+def read(path: Path) -> Record | None:
     """One record, or None when it is gone or its first line is torn."""
     fields: dict[str, Any] = {}
     try:
-        with open(path, "rb") as file:
-            for line in file:
-                if line.endswith(b"\n"):
-                    fields.update(json.loads(line))
+        for line in path.read_bytes().splitlines(keepends=True):
+            if line.endswith(b"\n"):
+                fields.update(json.loads(line))
     except (FileNotFoundError, ValueError):
         return None
     if "id" not in fields:

@@ -32,7 +32,8 @@ def refuse_unsupported(request: SandboxCreateRequest, machine: Machine) -> None:
     policy = request.network_policy
     if policy == "allowlist":
         raise SandboxUnsupportedError(
-            "the local provider has networks 'none' and 'public', no list of allowed hosts; use another provider"
+            "the local provider has networks 'none' and 'public', no list of allowed hosts;"
+            " use another provider"
         )
     if policy == "public" and (reason := network.why_unavailable()) is not None:
         raise SandboxUnsupportedError(f"network 'public' is not possible here: {reason}")

@@ -10,8 +10,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TypeVar
 
-from sandboxes.errors import SandboxError, SandboxNotFoundError
-from sandboxes.local import accounts, shell, wire
+from sandboxes.errors import SandboxError, SandboxNotFoundError, SandboxUnsupportedError
+from sandboxes.local import accounts, ground, shell, wire
 from sandboxes.local.channel import Channel
 from sandboxes.local.keeping import KeeperLink
 from sandboxes.local.records import Record
@@ -52,6 +52,7 @@ class LocalSandbox(RunnableSandbox):
         self.first_pid = 0
         self._files: RootedFiles | None = None
         self._busy = 0
+        self._last_resort: asyncio.Future[bool] | None = None
         sock, self._gone = keeper.create(spec)
         self._channel = Channel(sock, self._receive, self._on_end)
 
@@ -114,6 +115,11 @@ class LocalSandbox(RunnableSandbox):
         env = self._env
         user = None
         if command.user not in (None, "root", "0"):
+            if self._keeper.mode == ground.ROOTLESS:
+                raise SandboxUnsupportedError(
+                    f"no user {command.user!r}: an ordinary user's sandbox has one id only; run as root,"
+                    " or use --provider docker"
+                )
             account = await self._in_files(lambda files: accounts.look_up(files, str(command.user)))
             env = {**env, "HOME": account.home, "USER": account.name, "LOGNAME": account.name}
             user = (account.uid, account.gid, account.groups)
@@ -194,7 +200,7 @@ class LocalSandbox(RunnableSandbox):
             self._root_fd = fds[0]
             self.first_pid = message["pid"]
             self._first_pidfd = os.pidfd_open(self.first_pid)
-            self._files = RootedFiles(self._root_fd, (self._keeper.owner, self._keeper.owner))
+            self._files = RootedFiles(self._root_fd, self._keeper.owner)
             _settle(self._ready, None)
         elif event == "failed":
             if not self._ready.done():
@@ -209,7 +215,7 @@ class LocalSandbox(RunnableSandbox):
                 exited.set_result(message["code"])
         elif event == "unkillable":
             # It forks faster than it can be listed: only the blow to everyone is fast enough.
-            asyncio.ensure_future(self._keeper.kill_all(self._first_pidfd))
+            self._last_resort = asyncio.ensure_future(self._keeper.kill_all(self._first_pidfd))
 
     def _on_end(self) -> None:
         self._mark_ended("ended by itself")
@@ -242,5 +248,3 @@ class LocalSandbox(RunnableSandbox):
 def _settle(future: asyncio.Future[None], value: None) -> None:
     if not future.done():
         future.set_result(value)
-
-

@@ -36,7 +36,13 @@ class _Numbers:
     """Where one processor's system calls differ from another's."""
 
     def __init__(
-        self, architecture: int, refused: tuple[int, ...], mounting: tuple[int, ...], clone: int, unshare: int, ioctl: int
+        self,
+        architecture: int,
+        refused: tuple[int, ...],
+        mounting: tuple[int, ...],
+        clone: int,
+        unshare: int,
+        ioctl: int,
     ) -> None:
         self.architecture = architecture
         self.refused = (*refused, *_IO_URING)
@@ -140,6 +146,9 @@ def install(*, mounting: bool) -> None:
         return
     filter_program = _Program(len(rules) // 8, rules)
     libc = ctypes.CDLL(None, use_errno=True)
-    if libc.prctl(_PR_SET_SECCOMP, ctypes.c_ulong(_SECCOMP_MODE_FILTER), ctypes.byref(filter_program), 0, 0) < 0:
+    if (
+        libc.prctl(_PR_SET_SECCOMP, ctypes.c_ulong(_SECCOMP_MODE_FILTER), ctypes.byref(filter_program), 0, 0)
+        < 0
+    ):
         number = ctypes.get_errno()
         raise OSError(number, f"{os.strerror(number)} (seccomp filter)")

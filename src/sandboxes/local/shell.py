@@ -35,7 +35,7 @@ def main() -> None:
     if pidfd is None:
         sys.exit("The sandbox is gone.")
     joined = rest[: int(count)]
-    parents = Groups([os.path.dirname(group) for group in joined])
+    parents = Groups([str(Path(group).parent) for group in joined])
     for group in joined:
         parents.join(group)
     flags = 0 if mode == ground.PLAIN else mounts.CLONE_NEWUSER
@@ -47,6 +47,6 @@ def main() -> None:
     child = os.fork()
     if child == 0:
         program = "/bin/bash" if os.access("/bin/bash", os.X_OK) else "/bin/sh"
-        os.execve(program, [program, "-i"], {**env, "TERM": "xterm"})
+        os.execve(program, [program, "-i"], {**env, "TERM": "xterm"})  # noqa: S606 - a shell is what it is
     _, status = os.waitpid(child, 0)
     sys.exit(os.waitstatus_to_exitcode(status) & 0xFF)

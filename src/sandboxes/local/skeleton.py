@@ -11,6 +11,7 @@ import re
 import shutil
 import stat
 from collections.abc import Iterable
+from pathlib import Path
 
 from sandboxes.local import layout
 
@@ -19,15 +20,18 @@ _VAR_FOLDERS = (
     *("lib/misc", "lib/pam", "lib/systemd", "lib/ucf", "local", "log/apt", "mail", "opt", "spool"),
 )
 _ETC = frozenset(
-    """
-    adduser.conf alternatives bash.bashrc bash_completion.d bindresvport.blacklist ca-certificates
-    ca-certificates.conf crypto-policies debconf.conf debian_version deluser.conf dpkg emacs fedora-release
-    fonts gai.conf gdb glvnd groff host.conf ImageMagick-6 ImageMagick-7 inputrc iproute2 issue issue.net ld.so.cache ld.so.conf
-    ld.so.conf.d locale.alias locale.conf locale.gen localtime login.defs magic magic.mime mailcap
-    manpath.config mime.types mke2fs.conf nanorc netconfig networks nsswitch.conf opt os-release pam.conf
-    pam.d perl pki profile protocols python3 redhat-release rmt rpc securetty security services sgml shells
-    skel ssl system-release terminfo texmf timezone ucf.conf vim vimrc X11 xattr.conf xdg xml
-    """.split()
+    {
+        *("adduser.conf", "alternatives", "bash.bashrc", "bash_completion.d", "bindresvport.blacklist"),
+        *("ca-certificates", "ca-certificates.conf", "crypto-policies", "debconf.conf", "debian_version"),
+        *("deluser.conf", "dpkg", "emacs", "fedora-release", "fonts", "gai.conf", "gdb", "glvnd", "groff"),
+        *("host.conf", "ImageMagick-6", "ImageMagick-7", "inputrc", "iproute2", "issue", "issue.net"),
+        *("ld.so.cache", "ld.so.conf", "ld.so.conf.d", "locale.alias", "locale.conf", "locale.gen"),
+        *("localtime", "login.defs", "magic", "magic.mime", "mailcap", "manpath.config", "mime.types"),
+        *("mke2fs.conf", "nanorc", "netconfig", "networks", "nsswitch.conf", "os-release", "pam.conf"),
+        *("pam.d", "perl", "pki", "profile", "protocols", "python3", "redhat-release", "rmt", "rpc"),
+        *("securetty", "security", "services", "sgml", "shells", "skel", "ssl", "system-release"),
+        *("terminfo", "texmf", "timezone", "ucf.conf", "vim", "vimrc", "X11", "xattr.conf", "xdg", "xml"),
+    }
 )
 _ETC_PREFIXES = ("java-", "python3.", "R")
 _ETC_PARTS = (
@@ -41,49 +45,63 @@ _FIRST_HUMAN = 1000
 _NOBODY = 65534
 
 
-def build(target: str) -> None:
+def build(target: Path) -> None:
     """Fill the empty folder `target` with the skeleton of a root file system."""
     for name in (*layout.MOUNT_POINTS, *layout.PRIVATE_FOLDERS, "etc", "root", "tmp", "var", "var/tmp"):
-        os.makedirs(os.path.join(target, name), exist_ok=True)
-    os.chmod(os.path.join(target, "root"), 0o700)
+        (target / name).mkdir(parents=True, exist_ok=True)
+    (target / "root").chmod(0o700)
     for name in ("tmp", "var/tmp"):
-        os.chmod(os.path.join(target, name), 0o1777)
+        (target / name).chmod(0o1777)
     for name in _VAR_FOLDERS:
-        os.makedirs(os.path.join(target, "var", name), exist_ok=True)
-    os.symlink("/run", os.path.join(target, "var/run"))
-    os.symlink("/run/lock", os.path.join(target, "var/lock"))
+        (target / "var" / name).mkdir(parents=True, exist_ok=True)
+    (target / "var/run").symlink_to("/run")
+    (target / "var/lock").symlink_to("/run/lock")
     for name in layout.SYSTEM_TREES:
-        place, origin = os.path.join(target, name), os.path.join("/", name)
-        if os.path.islink(origin):
-            os.symlink(os.readlink(origin), place)
-        elif os.path.isdir(origin):
-            os.makedirs(place, exist_ok=True)
-    _fill_etc(os.path.join(target, "etc"))
+        origin = Path("/", name)
+        if origin.is_symlink():
+            (target / name).symlink_to(origin.readlink())
+        elif origin.is_dir():
+            (target / name).mkdir(parents=True, exist_ok=True)
+    _fill_etc(target / "etc")
 
 
-def _fill_etc(target: str) -> None:
-    for name in sorted(os.listdir("/etc")):
-        if name in _ETC or name.startswith(_ETC_PREFIXES):
-            _copy(os.path.join("/etc", name), os.path.join(target, name))
-    for name in _ETC_PARTS:
-        if os.path.lexists(os.path.join("/etc", name)):
-            os.makedirs(os.path.dirname(os.path.join(target, name)), exist_ok=True)
-            _copy(os.path.join("/etc", name), os.path.join(target, name))
-    for name, text in account_files().items():
-        mode = 0o640 if name in ("shadow", "gshadow") else 0o644
-        _write(os.path.join(target, name), text, mode)
-    os.symlink("../proc/self/mounts", os.path.join(target, "mtab"))
-    _write(os.path.join(target, "hosts"), layout.HOSTS)
-    _write(os.path.join(target, "hostname"), f"{layout.HOSTNAME}\n")
-    _write(os.path.join(target, "resolv.conf"), "")
-    _write(os.path.join(target, "environment"), "")
-    _write(os.path.join(target, "machine-id"), "")
+def _fill_etc(target: Path) -> None:
+    for name in (*_chosen(), *_ETC_PARTS):
+        (target / name).parent.mkdir(parents=True, exist_ok=True)
+        _copy(Path("/etc", name), target / name)
+    for name, text in own_files().items():
+        (target / name).write_text(text, encoding="utf-8")
+        (target / name).chmod(0o640 if name in ("shadow", "gshadow") else 0o644)
+    (target / "mtab").symlink_to("../proc/self/mounts")
 
 
-def account_files() -> dict[str, str]:
+def _chosen() -> list[str]:
+    names = sorted(path.name for path in Path("/etc").iterdir())
+    return [name for name in names if name in _ETC or name.startswith(_ETC_PREFIXES)]
+
+
+def shown_files() -> list[str]:
+    """Paths below `/etc` an ordinary user's sandbox is shown: what can be read, and is fit to be."""
+    paths = [Path("/etc", name) for name in _chosen()]
+    return [str(path) for path in paths if path.is_dir() or (os.access(path, os.R_OK) and may_show(path))]
+
+
+def own_files() -> dict[str, str]:
+    """Files of `/etc` that are made and not copied: by name, their text."""
+    return {
+        **_account_files(),
+        "hosts": layout.HOSTS,
+        "hostname": f"{layout.HOSTNAME}\n",
+        "resolv.conf": "",
+        "environment": "",
+        "machine-id": "",
+    }
+
+
+def _account_files() -> dict[str, str]:
     """passwd, group and their shadows: the host's system users, no people, no passwords."""
-    users = [line for line in _lines("/etc/passwd", 7) if _is_system(line[2])]
-    groups = [line for line in _lines("/etc/group", 4) if _is_system(line[2])]
+    users = [line for line in _lines(Path("/etc/passwd"), 7) if _is_system(line[2])]
+    groups = [line for line in _lines(Path("/etc/group"), 4) if _is_system(line[2])]
     if not any(user[0] == "root" for user in users):
         users.insert(0, ["root", "x", "0", "0", "root", "/root", "/bin/sh"])
     names = {user[0] for user in users}
@@ -99,12 +117,12 @@ def account_files() -> dict[str, str]:
     }
 
 
-def _lines(path: str, fields: int) -> list[list[str]]:
+def _lines(path: Path, fields: int) -> list[list[str]]:
     try:
-        with open(path, encoding="utf-8", errors="replace") as file:
-            split = [line.rstrip("\n").split(":") for line in file]
+        text = path.read_text(encoding="utf-8", errors="replace")
     except FileNotFoundError:
         return []
+    split = [line.split(":") for line in text.splitlines()]
     return [line for line in split if len(line) == fields and line[2].isdigit()]
 
 
@@ -116,41 +134,40 @@ def _is_system(number: str) -> bool:
     return int(number) < _FIRST_HUMAN or int(number) == _NOBODY
 
 
-def may_show(path: str) -> bool:
+def may_show(path: Path) -> bool:
     """Whether a file of the allow-list is fit to be seen: readable by all, and without credentials."""
-    info = os.stat(path)
+    try:
+        info = path.stat()
+    except FileNotFoundError:  # a link to nowhere
+        return False
     if not stat.S_ISREG(info.st_mode) or not info.st_mode & stat.S_IROTH:
         return False
     if info.st_size > _MAX_SCANNED:
         return True
-    with open(path, "rb") as file:
-        content = file.read()
+    content = path.read_bytes()
     return b"\0" in content or not _CREDENTIALS.search(content)
 
 
-def _copy(source: str, target: str) -> None:
-    if source.removeprefix("/etc/") in _ETC_NEVER:
+def _copy(source: Path, target: Path) -> None:
+    """Copy a file, link or folder of the allow-list, leaving out what must not be seen."""
+    if str(source).removeprefix("/etc/") in _ETC_NEVER:
         return
-    info = os.lstat(source)
+    try:
+        info = source.lstat()
+    except FileNotFoundError:
+        return
     if stat.S_ISLNK(info.st_mode):
-        os.symlink(os.readlink(source), target)
+        target.symlink_to(source.readlink())
         return
     if stat.S_ISDIR(info.st_mode):
         if not info.st_mode & stat.S_IROTH:
             return
-        os.makedirs(target, exist_ok=True)
-        for name in os.listdir(source):
-            _copy(os.path.join(source, name), os.path.join(target, name))
+        target.mkdir(exist_ok=True)
+        for entry in source.iterdir():
+            _copy(entry, target / entry.name)
     elif may_show(source):
         shutil.copyfile(source, target)
     else:
         return
-    os.chmod(target, stat.S_IMODE(info.st_mode))
-    if os.geteuid() == 0:
-        os.chown(target, info.st_uid, info.st_gid)
-
-
-def _write(path: str, text: str, mode: int = 0o644) -> None:
-    with open(path, "w", encoding="utf-8") as file:
-        file.write(text)
-    os.chmod(path, mode)
+    target.chmod(stat.S_IMODE(info.st_mode))
+    os.chown(target, info.st_uid, info.st_gid)

@@ -1,12 +1,14 @@
 """Starting one sandbox: mounts, bubblewrap, and entering what it made. Runs in the sandbox's warden."""
 
+# Without pathlib, which would be copied into every warden's memory.
+# ruff: noqa: PTH101, PTH102
 from __future__ import annotations
 
 import fcntl
 import os
 import signal
 
-from sandboxes.local import bwrap, ground, layout, marks, mounts, pid1, privileges, seccomp
+from sandboxes.local import bwrap, ground, layout, marks, mounts, pid1, privileges, seccomp, wire
 
 BWRAP = "/usr/bin/bwrap"
 _ENTERED = (
@@ -38,23 +40,23 @@ def mount_root(base: ground.Ground, layer: ground.Layer, disk_mb: int, resolv_co
     box = base.box
     # The box is walked through by the sandbox's own root while bubblewrap looks the folder up.
     mounts.mount("sandbox", box, "tmpfs", mounts.MS_NOSUID | mounts.MS_NODEV, f"size={disk_mb}m,mode=755")
-    merged = os.path.join(box, "merged")
+    merged = f"{box}/merged"
     os.mkdir(merged)
     owner = base.owner
     upper = _overlay(box, "root", layer.root, merged, owner)
     for name in layer.missing:
-        _owned_folder(os.path.join(upper, name), owner, 0o1777 if name == "tmp" else 0o755)
+        _owned_folder(f"{upper}/{name}", owner, 0o1777 if name == "tmp" else 0o755)
     if layer.names_needed:
         _fill_names(upper, owner)
     for number, (name, lower) in enumerate(layer.trees):
-        _overlay(box, str(number), lower, os.path.join(merged, name), owner)
+        _overlay(box, str(number), lower, f"{merged}/{name}", owner)
     if resolv_conf:
-        _write_owned(os.path.join(merged, "etc/resolv.conf"), resolv_conf, owner)
+        _write_owned(f"{merged}/etc/resolv.conf", resolv_conf, owner)
     return merged
 
 
 def _overlay(box: str, name: str, lower: str, target: str, owner: int) -> str:
-    upper, work = os.path.join(box, f"u{name}"), os.path.join(box, f"w{name}")
+    upper, work = f"{box}/u{name}", f"{box}/w{name}"
     _owned_folder(upper, owner, 0o755)
     os.mkdir(work)
     mounts.mount_overlay(lower, upper, work, target)
@@ -62,11 +64,11 @@ def _overlay(box: str, name: str, lower: str, target: str, owner: int) -> str:
 
 
 def _fill_names(upper: str, owner: int) -> None:
-    etc = os.path.join(upper, "etc")
+    etc = f"{upper}/etc"
     _owned_folder(etc, owner, 0o755)
-    _write_owned(os.path.join(etc, "hosts"), layout.HOSTS, owner)
-    _write_owned(os.path.join(etc, "hostname"), f"{layout.HOSTNAME}\n", owner)
-    _write_owned(os.path.join(etc, "resolv.conf"), "", owner)
+    _write_owned(f"{etc}/hosts", layout.HOSTS, owner)
+    _write_owned(f"{etc}/hostname", f"{layout.HOSTNAME}\n", owner)
+    _write_owned(f"{etc}/resolv.conf", "", owner)
 
 
 def _owned_folder(path: str, owner: int, mode: int) -> None:
@@ -113,7 +115,8 @@ def start_bwrap(argv: list[str], program_fd: int | None, record_fd: int, boot: s
         first = _child_pid(_read_all(info_read))
         first_pidfd = os.pidfd_open(first)
         start = marks.start_time(first)
-        os.write(record_fd, b'{"first": {"pid": %d, "start": %d, "boot": "%s"}}\n' % (first, start or 0, boot.encode()))
+        line = f'{{"first": {{"pid": {first}, "start": {start or 0}, "boot": "{boot}"}}}}\n'
+        os.write(record_fd, line.encode())
         if not os.read(ready_read, 1):
             raise StartError(_said(log))
         return Started(pid, first, first_pidfd)
@@ -128,12 +131,16 @@ def start_bwrap(argv: list[str], program_fd: int | None, record_fd: int, boot: s
             os.close(fd)
 
 
-def enter_sandbox(base: ground.Ground, started: Started) -> None:
+def enter_sandbox(base: ground.Ground, started: Started, spec: wire.Message) -> None:
     """Join every namespace of the sandbox and give up what its commands must never have."""
     enter_namespaces(started.first_pidfd, mounts.CLONE_NEWUSER if base.mode == ground.ROOTLESS else 0)
     restrict(base.mode, base.last_capability)
     if base.mode == ground.ROOTLESS:
+        for name, text in base.own_etc.items():
+            _write_own(f"/etc/{name}", spec["resolv_conf"] if name == "resolv.conf" else text)
         seccomp.install(mounting=False)  # a keeper that is root has done it once for all
+    if spec["rlimits"]:
+        _set_rlimits(spec["rlimits"])
 
 
 def enter_namespaces(first_pidfd: int, user: int = 0) -> None:
@@ -142,6 +149,21 @@ def enter_namespaces(first_pidfd: int, user: int = 0) -> None:
     if user:
         os.setresgid(0, 0, 0)
         os.setresuid(0, 0, 0)
+
+
+def _write_own(path: str, text: str) -> None:
+    with open(path, "w", encoding="utf-8") as file:
+        file.write(text)
+
+
+def _set_rlimits(limits: dict[str, int]) -> None:
+    import resource
+
+    for name, value in limits.items():
+        number = resource.RLIMIT_AS if name == "as" else resource.RLIMIT_NPROC
+        hard = resource.getrlimit(number)[1]
+        value = value if hard == resource.RLIM_INFINITY else min(value, hard)
+        resource.setrlimit(number, (value, value))
 
 
 def restrict(mode: str, last_capability: int) -> None:

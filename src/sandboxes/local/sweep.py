@@ -28,7 +28,7 @@ def marked(mark: ProcessMark, name: str) -> str:
 def sweep(state_dir: Path, cgroup_prefix: str) -> list[records.Record]:
     """End every sandbox whose keeper is gone, and tidy up after it; the records there were."""
     state_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
-    left = [record for record in records.load(str(state_dir)) if not record.keeper.alive()]
+    left = [record for record in records.load(state_dir) if not record.keeper.alive()]
     for record in left:
         _end(record)
     for name in Cgroup.find(cgroup_prefix):
@@ -42,7 +42,7 @@ def sweep(state_dir: Path, cgroup_prefix: str) -> list[records.Record]:
 
 def foreign(state_dir: Path, own_keeper: int | None) -> list[records.Record]:
     """Records of sandboxes that another live process holds."""
-    held = [record for record in records.load(str(state_dir)) if record.keeper.pid != own_keeper]
+    held = [record for record in records.load(state_dir) if record.keeper.pid != own_keeper]
     return [record for record in held if record.first is not None and record.keeper.alive()]
 
 
@@ -84,5 +84,5 @@ def _remove_leftover_folders(state_dir: Path) -> None:
             for file in path.iterdir():
                 file.unlink()
             path.rmdir()
-        elif path.suffix == records.SUFFIX and records.read(str(path)) is None:
+        elif path.suffix == records.SUFFIX and records.read(path) is None:
             path.unlink(missing_ok=True)

@@ -37,7 +37,7 @@ def serve(
             groups.join(group)
         started = _start(base, spec, record_fd)
         privileges.die_with(keeper)
-        startup.enter_sandbox(base, started)
+        startup.enter_sandbox(base, started, spec)
         privileges.hide_memory()
         root_fd = os.open("/", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
         wire.send(channel, {"event": "ready", "pid": started.first_pid}, (root_fd,))
@@ -60,7 +60,7 @@ def _create_record(state_fd: int, spec: wire.Message) -> int:
 def _start(base: ground.Ground, spec: wire.Message, record_fd: int) -> startup.Started:
     if base.mode == ground.ROOTLESS:
         argv = bwrap.rootless(
-            spec["etc"], base.program_fd, disk_mb=spec["disk_mb"], memory_mb=spec["memory_mb"]
+            base.shown_etc, base.program_fd, disk_mb=spec["disk_mb"], memory_mb=spec["memory_mb"]
         )
     else:
         layer = base.layer(spec["rootfs"])
@@ -119,6 +119,6 @@ def _end_children() -> None:
     """Wait until all is dead. Commands are our children: the namespace cannot end before we reap them."""
     while True:
         try:
-            pid, _ = os.waitpid(-1, 0)
+            os.waitpid(-1, 0)
         except ChildProcessError:
             return

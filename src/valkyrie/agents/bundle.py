@@ -12,10 +12,12 @@ import errno
 import fnmatch
 import hashlib
 import os
+import shutil
 import stat
 import tempfile
 import zipfile
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
@@ -82,26 +84,40 @@ def pack(folder: Path, name: str, destination: Path) -> str:
     The same content gives the same bytes. `destination` appears whole or not at all.
     """
     limits = ArchiveLimits.from_environment()
-    destination.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.NamedTemporaryFile(dir=destination.parent, prefix=".pack-", delete=False) as file:
-        part = Path(file.name)
-        try:
-            with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED, compresslevel=6) as archive:
-                digest = _read_all(folder, limits, lambda entry: _writer(archive, name, entry))
-                archive.comment = digest.encode()
+    with _new_file(destination, f"{folder} cannot be packed") as file:
+        with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED, compresslevel=6) as archive:
+            digest = _read_all(folder, limits, lambda entry: _writer(archive, name, entry))
+            archive.comment = digest.encode()
+        if (size := file.tell()) > limits.upload_bytes:
+            raise BundleError(f"{folder}: {size:,} bytes packed; {limits.upload_hint}")
+    return digest
+
+
+def copy_archive(archive: Path, destination: Path) -> None:
+    """Copy an archive as it is; `destination` appears whole or not at all."""
+    with _new_file(destination, f"{archive} cannot be copied") as file, archive.open("rb") as source:
+        shutil.copyfileobj(source, file, _CHUNK)
+
+
+@contextmanager
+def _new_file(destination: Path, what: str) -> Iterator[IO[bytes]]:
+    """A file that takes its name, durably, once it was written without error."""
+    part: Path | None = None
+    try:
+        destination.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile(dir=destination.parent, prefix=".part-", delete=False) as file:
+            part = Path(file.name)
+            yield file
             file.flush()
             os.fsync(file.fileno())
-            size = part.stat().st_size
-            if size > limits.upload_bytes:
-                raise BundleError(f"{folder}: {size:,} bytes packed; {limits.upload_hint}")
-            part.chmod(0o644)
-            part.replace(destination)
-        except OSError as error:
-            raise disk_error(f"{folder} cannot be packed", error) from None
-        finally:
+        part.chmod(0o644)
+        part.replace(destination)
+        _sync_folder(destination.parent)
+    except OSError as error:
+        raise disk_error(what, error) from None
+    finally:
+        if part is not None:
             part.unlink(missing_ok=True)
-    _sync_folder(destination.parent)
-    return digest
 
 
 def disk_error(what: str, error: OSError) -> BundleError | DiskFullError:

@@ -28,6 +28,8 @@ from valkyrie.errors import ContractValidationError
 FILE_NAMES = ("contract.yaml", "contract.yml")
 RUNTIME_PLACEHOLDERS = ("problem_statement_path", "task_id")
 MAX_OUTPUT_ARTIFACTS = 10
+MAX_COMMAND_BYTES = 64 * 1024
+"""Linux takes no argument above 128 KiB, and values are still to be filled in."""
 ARTIFACT_FOLDER = "/tmp/valkyrie"
 _PARAMETER_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*")
 _VARIABLE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -149,6 +151,10 @@ class AgentContract(_Strict):
     def _command(cls, command: str) -> str:
         if not command.strip() or "\0" in command:
             raise ValueError("is empty; write `true` for a command that does nothing")
+        if len(command.encode("utf-8", "replace")) > MAX_COMMAND_BYTES:
+            raise ValueError(
+                f"is longer than {MAX_COMMAND_BYTES:,} bytes; put the script into a file of the bundle"
+            )
         return command
 
     @field_validator("run_cmd")

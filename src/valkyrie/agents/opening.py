@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +12,7 @@ from valkyrie import plugins
 from valkyrie.agents.catalog import CATALOG, AgentOptions
 from valkyrie.agents.protocol import Agent, OutputArtifact
 from valkyrie.agents.suggest import did_you_mean
-from valkyrie.errors import BundleError, UsageError
+from valkyrie.errors import BundleError, UsageError, UserError, ValkyrieError
 from valkyrie.nouns import Json
 
 if TYPE_CHECKING:
@@ -83,18 +82,14 @@ def freeze(prepared: PreparedAgent, folder: Path) -> Json:
     """Copy the agent's archive into a run's own folder; returns what `open_frozen` needs."""
     if prepared.source is None:
         return prepared.frozen
-    from valkyrie.agents.bundle import disk_error, pack
+    from valkyrie.agents.bundle import copy_archive, pack
     from valkyrie.agents.unpack import digest_archive
 
     archive = folder / ARCHIVE_NAME
     if prepared.source.is_dir():
         digest = pack(prepared.source, prepared.frozen["contract"]["name"], archive)
     else:
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(prepared.source, archive)
-        except OSError as error:
-            raise disk_error(f"{prepared.source} cannot be copied into the run", error) from None
+        copy_archive(prepared.source, archive)
         digest = digest_archive(archive)
     if digest != prepared.frozen["bundle_digest"]:
         archive.unlink()
@@ -151,7 +146,13 @@ def _make(target: str, options: AgentOptions) -> Agent:
     maker = plugins.load(target, group=PLUGIN_GROUP)
     if not callable(maker):
         raise UsageError(f"{target} is no class; an agent is made by calling it with AgentOptions.")
-    agent: Agent = maker(options)
+    try:
+        agent: Agent = maker(options)
+    except ValkyrieError:
+        raise
+    except Exception as error:
+        # Other people's code runs here, and may raise anything.
+        raise UserError(f"{target}: making the agent failed: {type(error).__name__}: {error}") from error
     missing = [part for part in ("name", "digest", "secrets", "install", "run") if not hasattr(agent, part)]
     if missing:
         raise UsageError(

@@ -1,16 +1,18 @@
 """Find placeholders in a bash script, and the quoting that is in force where each of them stands.
 
 This is a scanner, not a parser: it follows quotes, substitutions, here-documents and comments exactly as
-far as needed to know what a character at some place would mean to bash. It never fails; a script bash
-itself would refuse is scanned to its end.
+far as needed to know what a character at some place would mean to bash. A script bash itself would refuse
+is scanned to its end; only one nested beyond reason is refused.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
+
+from valkyrie.errors import ContractValidationError
 
 
 class Quoting(StrEnum):
@@ -53,6 +55,7 @@ PLACEHOLDER = re.compile(r"\{([A-Za-z_][A-Za-z0-9_-]*)\}")
 _WORD = re.compile(r"[A-Za-z_]\w*(?=[\s;&|()<>]|$)")
 _HEREDOC_START = re.compile(r"<<(-?)[ \t]*((?:'[^'\n]*'|\"[^\"\n]*\"|\\.|[^\s;&|()<>'\"\\])+)")
 _PARAMETER_NAME = re.compile(r"[!#]?(?:\w+|[@*#?$!-])?")
+_MAX_FALSE_ARITHMETIC = 50
 _COMMAND_FOLLOWS = frozenset({"if", "then", "elif", "else", "while", "until", "do", "time"})
 
 
@@ -61,20 +64,28 @@ def find_placeholders(script: str, names: Collection[str]) -> list[Spot]:
 
     Not found: one after a `$` (that is a variable), after an active backslash, or in a comment.
     """
-    spots: list[Spot] = []
-    _Scanner(script, range(len(script)), frozenset(names), spots).commands(closing=False)
-    return sorted(spots, key=lambda spot: spot.start)
+    found = _Found(frozenset(names))
+    try:
+        _Scanner(script, range(len(script)), found).commands(closing=False)
+    except RecursionError:
+        raise ContractValidationError("run_cmd: quotes and substitutions are nested too deeply.") from None
+    return sorted(found.spots, key=lambda spot: spot.start)
+
+
+@dataclass(slots=True)
+class _Found:
+    names: frozenset[str]
+    spots: list[Spot] = field(default_factory=list)
+    no_arithmetic: set[int] = field(default_factory=set)
+    """Where `((` turned out to be two parentheses; trying each once keeps nested ones affordable."""
 
 
 class _Scanner:
-    def __init__(
-        self, text: str, origin: Sequence[int], names: frozenset[str], spots: list[Spot], backticks: int = 0
-    ) -> None:
+    def __init__(self, text: str, origin: Sequence[int], found: _Found, backticks: int = 0) -> None:
         self.text = text
         self.origin = origin
         """Where each character stands in the whole script."""
-        self.names = names
-        self.spots = spots
+        self.found = found
         self.backticks = backticks
         self.at = 0
         self.forced: Quoting | None = None
@@ -180,12 +191,12 @@ class _Scanner:
     def _placeholder_or_char(self, quoting: Quoting) -> None:
         match = PLACEHOLDER.match(self.text, self.at) if self.text[self.at] == "{" else None
         variable = self.at > 0 and self.text[self.at - 1] == "$"
-        if match is None or variable or match[1] not in self.names:
+        if match is None or variable or match[1] not in self.found.names:
             self.at += 1
             return
         start, end = self.origin[match.start()], self.origin[match.end() - 1] + 1
         heredoc = self.heredoc or _Heredoc("", False, False)
-        self.spots.append(
+        self.found.spots.append(
             Spot(
                 start,
                 end,
@@ -248,14 +259,19 @@ class _Scanner:
 
     def _arithmetic(self, opener: int, open_: str, end: str) -> bool:
         """Scan an arithmetic expression; False, and nothing scanned, when it turns out not to be one."""
-        start, known, outer = self.at, len(self.spots), self.forced
+        start, known, outer = self.at, len(self.found.spots), self.forced
+        if self.origin[start] in self.found.no_arithmetic:
+            return False
         self.at += opener
         self.forced = Quoting.INTEGER
         closed = self._arithmetic_body(open_, end)
         self.forced = outer
         if not closed:
             self.at = start
-            del self.spots[known:]
+            del self.found.spots[known:]
+            self.found.no_arithmetic.add(self.origin[start])
+            if len(self.found.no_arithmetic) > _MAX_FALSE_ARITHMETIC:
+                raise ContractValidationError("run_cmd: too many `((` that are no arithmetic; write `( (`.")
         return closed
 
     def _arithmetic_body(self, open_: str, end: str) -> bool:
@@ -311,7 +327,7 @@ class _Scanner:
         self.at += 1
         body = "".join(text[index] for index in kept)
         origin = [self.origin[index] for index in kept]
-        _Scanner(body, origin, self.names, self.spots, self.backticks + 1).commands(closing=False)
+        _Scanner(body, origin, self.found, self.backticks + 1).commands(closing=False)
 
     def _heredoc_body(self, heredoc: _Heredoc) -> None:
         start = end = self.at
@@ -324,7 +340,7 @@ class _Scanner:
                 break
             continued = not heredoc.quoted and (len(line) - len(line.rstrip("\\"))) % 2 == 1
             end = line_end + 1
-        body = _Scanner(self.text[start:end], self.origin[start:end], self.names, self.spots, self.backticks)
+        body = _Scanner(self.text[start:end], self.origin[start:end], self.found, self.backticks)
         body.heredoc = heredoc
         while body.at < len(body.text):
             if heredoc.quoted:

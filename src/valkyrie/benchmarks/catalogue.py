@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from importlib import import_module
-from importlib.metadata import entry_points
 from pathlib import Path
-from typing import Any
 
+from valkyrie import plugins
 from valkyrie.benchmarks.discovery import find_tasks
 from valkyrie.benchmarks.protocol import Benchmark
 from valkyrie.benchmarks.suggest import did_you_mean
@@ -23,17 +21,16 @@ def open_benchmark(spec: str, *, host_image: bool = False) -> Benchmark:
     """The benchmark called `spec`. Raises UsageError when there is none."""
     if spec in SHIPPED:
         return TaskDirBenchmark(_shipped_folder(spec), spec, host_image=host_image)
-    plugins = {entry.name: entry.value for entry in entry_points(group=ENTRY_POINTS)}
-    if spec in plugins:
-        return _call(plugins[spec], f"benchmark plugin {spec!r}")
+    installed = plugins.names(ENTRY_POINTS)
+    if spec in installed or plugins.is_target(spec):
+        made: Benchmark = plugins.load(spec, group=ENTRY_POINTS)()
+        return made
     folder = Path(spec).expanduser()
     if spec and folder.is_dir():
         return TaskDirBenchmark(folder, host_image=host_image)
     if spec.startswith((".", "/", "~")):
         raise UsageError(f"no folder {spec}; --benchmark takes a name, or the path of a folder of tasks")
-    if ":" in spec and "/" not in spec:
-        return _call(spec, f"benchmark {spec!r}")
-    known = [*SHIPPED, *plugins]
+    known = [*SHIPPED, *installed]
     raise UsageError(
         f"unknown benchmark {spec!r}; there is {', '.join(known)}, or name a folder of tasks by its path."
         f"{did_you_mean(spec, known)}"
@@ -57,7 +54,7 @@ def open_frozen(source: Json, host_env: Mapping[str, str] | None = None) -> Benc
             host_env=host_env,
         )
     if kind == "plugin":
-        target = _load(str(source["target"]), "benchmark plugin")
+        target = plugins.load_target(str(source["target"]))
         made: Benchmark = target.from_source(source) if hasattr(target, "from_source") else target()
         return made
     raise UserError(f"this version knows no benchmarks of kind {kind!r}; was the run started by a newer one?")
@@ -71,16 +68,3 @@ def shipped() -> list[tuple[str, str, int]]:
 
 def _shipped_folder(name: str) -> Path:
     return Path(__file__).parent / name
-
-
-def _call(target: str, what: str) -> Benchmark:
-    made: Benchmark = _load(target, what)()
-    return made
-
-
-def _load(target: str, what: str) -> Any:
-    module, _, attribute = target.partition(":")
-    try:
-        return getattr(import_module(module), attribute)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise UsageError(f"{what}: cannot load {target}: {error}") from error

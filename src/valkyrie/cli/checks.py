@@ -91,7 +91,7 @@ def all_checks() -> Iterator[Check]:
     yield from _local()
     yield _disk()
     yield _data_folder()
-    yield _executor()
+    yield from _store()
     yield _config()
     yield _extras()
 
@@ -182,21 +182,27 @@ def _data_folder() -> Check:
     )
 
 
-def _executor() -> Check:
+def _store() -> Iterator[Check]:
+    """The database, read; and who works on it."""
     from valkyrie.cli.options import tracker
     from valkyrie.errors import ValkyrieError
     from valkyrie.store.layout import DataFolder
+    from valkyrie.views import RunFilter
 
-    if not DataFolder(data_folder()).database.exists():
-        return Check("executor", "ok", "none; it is started with the first run")
+    database = DataFolder(data_folder()).database
+    if not database.exists():
+        yield Check("database", "ok", f"{database} (none yet)")
+        return
     try:
         with tracker() as opened:
-            status = opened.executor_status()
+            total, status = opened.list(RunFilter(limit=1)).total, opened.executor_status()
     except ValkyrieError as error:
-        return Check("executor", "fail", str(error))
-    if status is None:
-        return Check("executor", "ok", "none at work; `run start` and `run resume` start one")
-    return Check("executor", "ok", ", ".join(f"{key} {value}" for key, value in status.items()))
+        yield Check("database", "fail", str(error))
+        return
+    yield Check("database", "ok", f"{database}, {total} run(s)")
+    told = ("pid", "version", "active", "kept_sandboxes")
+    found = ", ".join(f"{name} {(status or {})[name]}" for name in told if name in (status or {}))
+    yield Check("executor", "ok", found or "none at work; `run start` and `run resume` start one")
 
 
 def _config() -> Check:

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import asdict
+from typing import TYPE_CHECKING
 
 from valkyrie.cli.options import verb
 from valkyrie.cli.output import Output
 from valkyrie.report.formats import safe
-from valkyrie.report.layout import Column, Table
+from valkyrie.report.layout import pad, wrapped
 
+if TYPE_CHECKING:
+    from valkyrie.cli.checks import Check
+
+_NAME_CELLS = 16
 _MARKS = {"ok": ("✓", "green"), "warn": ("!", "yellow"), "fail": ("✗", "red")}
 
 
@@ -24,13 +30,10 @@ def doctor(output: Output) -> int:
     checks = list(all_checks())
     failed = [check for check in checks if check.mark == "fail"]
     output.emit("doctor", healthy=not failed, checks=[asdict(check) for check in checks])
-    table = Table([Column(""), Column("What"), Column("Found", shrink=True)])
-    for check in checks:
-        mark, style = _MARKS[check.mark]
-        table.rows.append([output.ink.paint(mark, style), check.name, safe(check.found)])
     if output.json:
         return 1 if failed else 0
-    output.table(table)
+    for check in checks:
+        output.lines(_check_lines(check, output))
     ways_out = [(check.name, safe(check.way_out)) for check in checks if check.way_out]
     if ways_out:
         output.panel("To get the rest", ways_out)
@@ -40,3 +43,10 @@ def doctor(output: Output) -> int:
         else f"{len(failed)} thing(s) must be put right."
     )
     return 1 if failed else 0
+
+
+def _check_lines(check: Check, output: Output) -> Iterator[str]:
+    mark, style = _MARKS[check.mark]
+    found = wrapped(safe(check.found), output.width and output.width - _NAME_CELLS - 4)
+    yield f"{output.ink.paint(mark, style)} {pad(check.name, _NAME_CELLS)}  {found[0]}"
+    yield from (" " * (_NAME_CELLS + 4) + line for line in found[1:])

@@ -52,10 +52,14 @@ def tracker() -> Iterator[Tracker]:
 
 
 def _complete_run(_ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[str]:
+    from valkyrie.errors import ValkyrieError
     from valkyrie.views import RunFilter
 
-    with tracker() as opened:
-        return [run.id for run in opened.list(RunFilter()).runs if run.id.startswith(incomplete)]
+    try:
+        with tracker() as opened:
+            return [run.id for run in opened.list(RunFilter()).runs if run.id.startswith(incomplete)]
+    except (ValkyrieError, OSError):
+        return []
 
 
 def run_argument(function: Decorated) -> Decorated:

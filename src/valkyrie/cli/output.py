@@ -37,6 +37,8 @@ class Output:
         """A person reads stdout on a terminal."""
         self.interactive = self.terminal and sys.stdin.isatty()
         """A person can also answer."""
+        self.redraws = self.terminal and os.environ.get("TERM", "dumb") != "dumb"
+        """Lines already printed can be rewritten."""
         self.ink = Ink(wants_color(no_color=no_color) and not json)
 
     @property

@@ -73,7 +73,7 @@ def _keys() -> Iterator[Callable[[], bytes]]:
 def show_table(table: Table, output: Output) -> None:
     """A whole table: printed in a pipe or when it fits, else in pages."""
     rows = page_rows()
-    if not output.interactive or len(table.rows) <= rows:
+    if not (output.interactive and output.redraws) or len(table.rows) <= rows:
         output.table(table)
         return
 

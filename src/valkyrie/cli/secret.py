@@ -10,7 +10,7 @@ import click
 from valkyrie.cli.options import confirm, verb, yes_option
 from valkyrie.cli.output import Output
 from valkyrie.report.formats import safe
-from valkyrie.settings import config_path
+from valkyrie.settings import secrets_path
 
 if TYPE_CHECKING:
     from valkyrie.secrets import SecretStore
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 def _store() -> SecretStore:
     from valkyrie.secrets import SecretStore
 
-    return SecretStore(config_path().parent / "secrets.json")
+    return SecretStore(secrets_path())
 
 
 @verb(

@@ -49,7 +49,7 @@ def watch(tracker: Tracker, refs: Sequence[str], output: Output) -> list[RunView
     """Show these runs until all ended; returns them as they ended."""
     if output.json:
         return _watch_json(tracker, refs, output)
-    if output.terminal:
+    if output.redraws:
         return _watch_live(tracker, refs, output)
     return _watch_lines(tracker, refs, output)
 

@@ -30,6 +30,8 @@ HEARTBEAT_S = 5.0
 LEASE_S = 30.0
 IDLE_EXIT_S = 10.0
 KEEP_SANDBOXES_S = 8 * 3600.0
+ORPHAN_AFTER_S = 3600.0
+"""A run's folder is made just before its row; one without a row after so long belongs to a killed command."""
 
 
 def idle_exit_s() -> float:
@@ -107,6 +109,8 @@ class ExecutorHost:
         await self._writer.call(lambda connection: runs.register_executor(connection, values))
         await self._worlds.sweep()
         await self._writer.call(lambda connection: ledger.recover(connection, self.id, now, alone=True))
+        known = await self._writer.call(runs.known_ids)
+        await asyncio.to_thread(self._data.sweep_runs, known, now - ORPHAN_AFTER_S)
 
     async def _work(self, control: ControlServer) -> None:
         """Work until idle; a run that arrives while the door is being closed is still taken."""

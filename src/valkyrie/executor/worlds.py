@@ -5,9 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Any
-
-from sqlalchemy import Connection, Row
+from typing import TYPE_CHECKING, Any
 
 from sandboxes.protocol import SandboxProvider
 from sandboxes.registry import open_provider
@@ -21,6 +19,9 @@ from valkyrie.store.layout import DataFolder
 from valkyrie.store.writer import Writer
 from valkyrie.trial.failures import classify
 from valkyrie.trial.world import World
+
+if TYPE_CHECKING:
+    from valkyrie.store import Connection
 
 
 class RunWorlds:
@@ -68,7 +69,7 @@ class RunWorlds:
         except Exception as error:  # noqa: BLE001 - one run that cannot be opened must not end the others
             await self._fail(run_id, classify(error).message)
 
-    async def _make(self, row: Row[Any]) -> World:
+    async def _make(self, row: Any) -> World:
         arguments: Json = row.arguments
         folder = self._data.run(row.id)
         secrets = self._secrets.get(row.id, {})
@@ -171,7 +172,7 @@ class RunWorlds:
                 await self.provider(folder.name)
 
 
-def _wanted(row: Row[Any]) -> list[str]:
+def _wanted(row: Any) -> list[str]:
     """Environment variables the run's agent and benchmark must be given."""
     return [*row.arguments.get("secrets", {}), *row.arguments.get("host_variables", [])]
 

@@ -176,13 +176,13 @@ def panel(
     edge = ink.paint("│", "dim")
     yield f"{ink.paint('┌─', 'dim')} {ink.paint(title, 'bold')} {ink.paint('─' * rule, 'dim')}"
     for label, value in rows:
-        for piece in _wrapped(value, width and width - room - 5):
+        for piece in wrapped(value, width and width - room - 5):
             yield f"{edge} {ink.paint(pad(label, room), 'dim')}{_GAP}{piece}".rstrip()
             label = ""
     yield ink.paint("└" + "─" * (rule + cells(title) + 3), "dim")
 
 
-def _wrapped(value: str, room: int | None) -> list[str]:
+def wrapped(value: str, room: int | None) -> list[str]:
     """`value` in lines of at most `room` columns where it has spaces; commands stay whole."""
     if room is None or cells(value) <= room or "\x1b" in value or value.startswith("valk "):
         return [value]

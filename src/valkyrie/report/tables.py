@@ -11,7 +11,6 @@ from valkyrie.report.formats import (
     counts_line,
     duration,
     elapsed,
-    ids_preview,
     interval,
     moment,
     moment_short,
@@ -27,7 +26,7 @@ from valkyrie.report.formats import (
 from valkyrie.report.layout import PLAIN, Column, Ink, Table
 
 if TYPE_CHECKING:
-    from valkyrie.views import ErrorGroup, PlanView, RunView, TrialView
+    from valkyrie.views import RunView, TrialView
 
 Rows = list[tuple[str, str]]
 STAR_NOTE = (
@@ -59,7 +58,7 @@ def run_rows(run: RunView, ink: Ink = PLAIN, now: float | None = None) -> Rows:
     ]
     rows += score_rows(run.score, ended=ended(run))
     rows += _time_rows(run, now)
-    rows += [("Concurrency", str(run.concurrency)), *_sandbox_rows(run)]
+    rows += [("Concurrency", str(run.concurrency)), *_sandbox_rows(run), *_limit_rows(run)]
     if run.label:
         rows.append(("Label", safe(run.label)))
     rows.append(("Folder", safe(run.folder)))
@@ -78,7 +77,7 @@ def started_rows(run: RunView, ink: Ink = PLAIN) -> Rows:
         ("Started", moment(run.started_at or run.created_at)),
         ("Concurrency", str(run.concurrency)),
         ("Trials", str(run.total)),
-        _sandbox_rows(run)[0],
+        *_sandbox_rows(run),
         ("Folder", safe(run.folder)),
     ]
     if run.note:
@@ -97,10 +96,15 @@ def _time_rows(run: RunView, now: float) -> Rows:
 
 
 def _sandbox_rows(run: RunView) -> Rows:
+    rows = [("Sandbox", safe(run.provider))]
+    if isolation := run.enforcement.get("isolation"):
+        rows.append(("Isolation", safe(isolation)))
+    return rows
+
+
+def _limit_rows(run: RunView) -> Rows:
     limits = [f"{safe(k)}: {safe(v)}" for k, v in run.enforcement.items() if k != "isolation"]
-    isolation = run.enforcement.get("isolation")
-    rows = [("Sandbox", safe(run.provider) + (f" ({safe(isolation)})" if isolation else ""))]
-    return [*rows, ("Limits", " · ".join(limits))] if limits else rows
+    return [("Limits", " · ".join(limits))] if limits else []
 
 
 def next_commands(run: RunView, *, everything: bool = False) -> Rows:
@@ -143,7 +147,6 @@ def run_table(runs: Sequence[RunView], ink: Ink = PLAIN, *, whole_ids: bool = Tr
         ]
     )
     for run in runs:
-        orphan = run.executor == "none" and not ended(run)
         errors = sum(run.score.errors.values())
         table.rows.append(
             [
@@ -151,7 +154,7 @@ def run_table(runs: Sequence[RunView], ink: Ink = PLAIN, *, whole_ids: bool = Tr
                 safe(run.benchmark),
                 safe(run.agent),
                 _or_none(run.model),
-                ink.state(run.state) + (" (no executor)" if orphan else ""),
+                ink.state(run.state) + (" (no executor)" if _orphan(run) else ""),
                 score_cell(run.score),
                 f"{run.score.graded}/{run.score.planned}",
                 ink.paint(str(errors), "red" if errors else None),
@@ -196,9 +199,18 @@ def score_table(runs: Sequence[RunView], ink: Ink = PLAIN) -> Table:
     return table
 
 
-def starred(runs: Sequence[RunView]) -> bool:
-    """Whether a table of these needs the note that explains the star."""
-    return any(score_cell(run.score).endswith("*") for run in runs)
+def list_notes(runs: Sequence[RunView]) -> list[str]:
+    """What must be said below a list of runs: the star, and how runs nobody works on go on."""
+    notes = [STAR_NOTE] if any(score_cell(run.score).endswith("*") for run in runs) else []
+    orphans = [run for run in runs if _orphan(run)]
+    if orphans:
+        command = f"valk run resume {short_id(orphans[0].id)}"
+        notes.append(f"{plural(len(orphans), 'run')} without an executor; {command} goes on")
+    return notes
+
+
+def _orphan(run: RunView) -> bool:
+    return run.executor == "none" and not ended(run)
 
 
 def trial_table(trials: Sequence[TrialView], ink: Ink = PLAIN, *, fraction: bool = True) -> Table:
@@ -246,28 +258,3 @@ def trial_error(trial: TrialView, now: float) -> str:
         return NONE
     again = f" (again in {duration(trial.retry_at - now)})" if trial.retry_at and trial.retry_at > now else ""
     return f"{_or_none(trial.category)}/{safe(trial.cause)}{again}: {_or_none(trial.message)}"
-
-
-def error_rows(group: ErrorGroup, ink: Ink = PLAIN) -> Rows:
-    """One group of alike errors, for a panel."""
-    way_out = "yes" if group.retryable else "no: something must be changed first"
-    return [
-        ("Trials", ink.paint(str(group.count), "red")),
-        ("Message", safe(group.message)),
-        ("Tasks", ids_preview(group.task_ids, group.count)),
-        ("Retry helps", way_out),
-    ]
-
-
-def plan_rows(plan: PlanView) -> Rows:
-    """What would run, for a panel."""
-    tasks = len({task for task, _, _ in plan.trials})
-    return [
-        ("Agent", f"{safe(plan.agent)}  {plan.agent_digest[:12]}"),
-        ("Model", _or_none(plan.model)),
-        ("Benchmark", f"{safe(plan.benchmark)} ({safe(plan.dataset)})"),
-        ("Trials", f"{len(plan.trials)} ({plural(tasks, 'task')})"),
-        ("Sandbox", f"{safe(plan.provider)}: {safe(plan.isolation)}"),
-        ("Limits", ", ".join(f"{safe(k)}: {safe(v)}" for k, v in plan.enforcement.items()) or NONE),
-        ("Secrets", ", ".join(safe(name) for name in plan.secrets) or "none"),
-    ]

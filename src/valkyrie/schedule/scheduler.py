@@ -8,9 +8,7 @@ import time
 from collections import Counter
 from collections.abc import Collection, Coroutine
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
-
-from sqlalchemy import Connection
+from typing import TYPE_CHECKING, Any, Protocol
 
 from valkyrie.errors import LeaseLostError
 from valkyrie.nouns import Category, Outcome, TrialState
@@ -22,6 +20,9 @@ from valkyrie.store.writer import Writer
 from valkyrie.trial.failures import Failure
 from valkyrie.trial.lifecycle import Ending, run_attempt
 from valkyrie.trial.world import World
+
+if TYPE_CHECKING:
+    from valkyrie.store import Connection
 
 LOOK_EVERY_S = 1.0
 """How often another process's changes are looked for when nobody wakes us."""
@@ -120,7 +121,7 @@ class Scheduler:
 
     def _tick(self, connection: Connection) -> tuple[TickResult, set[int] | None]:
         """On the writer's thread: lease what fits; after a foreign change, see what is still ours."""
-        version = int(connection.exec_driver_sql("PRAGMA data_version").scalar() or 0)
+        version = ledger.data_version(connection)
         changed, self._data_version = version != self._data_version, version
         ours = ledger.still_ours(connection, self._executor_id) if changed and self._work else None
         if self.draining:

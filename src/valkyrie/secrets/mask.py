@@ -94,11 +94,11 @@ class _Stream:
             at = end
         out.append(text[at:until])
         self._held = text[until:]
-        self._covered = max(0, at - until)
+        self._covered = max(0, max(at, self._covered) - until)
         return "".join(out)
 
     def _spans(self, text: str) -> list[tuple[int, int]]:
-        """Where secrets stand, overlapping and touching ones joined."""
+        """Where secrets stand, overlapping ones joined."""
         found = [(0, self._covered)] if self._covered else []
         for form in self._forms:
             at = text.find(form)
@@ -107,7 +107,7 @@ class _Stream:
                 at = text.find(form, at + 1)
         joined: list[tuple[int, int]] = []
         for start, end in sorted(found):
-            if joined and start <= joined[-1][1]:
+            if joined and start < joined[-1][1]:
                 joined[-1] = (joined[-1][0], max(end, joined[-1][1]))
             else:
                 joined.append((start, end))

@@ -21,16 +21,14 @@ class Resolution:
 def resolve(wanted: Mapping[str, str], sources: Sequence[SecretSource]) -> Resolution:
     """Find a value for each (environment variable → secret name).
 
-    Sources are asked in order; one that is keyed by environment variables is asked for the secret's name,
-    then for the variable's. All missing ones are named in one MissingSecretError.
+    Sources are asked in order for the secret's name; only when none has it, those keyed by environment
+    variables are asked for the variable. All missing ones are named in one MissingSecretError.
     """
     values: dict[str, str] = {}
     notices: list[str] = []
     missing: list[tuple[str, str]] = []
     for variable, name in wanted.items():
-        found = [
-            (source, value) for source in sources if (value := _look_up(source, variable, name)) is not None
-        ]
+        found = _look_up(sources, name) or _look_up([one for one in sources if one.by_variable], variable)
         if not found:
             missing.append((variable, name))
             continue
@@ -45,9 +43,8 @@ def resolve(wanted: Mapping[str, str], sources: Sequence[SecretSource]) -> Resol
     return Resolution(Secrets(values), tuple(notices))
 
 
-def _look_up(source: SecretSource, variable: str, name: str) -> str | None:
-    value = source.get(name)
-    return source.get(variable) if value is None and source.by_variable else value
+def _look_up(sources: Sequence[SecretSource], name: str) -> list[tuple[SecretSource, str]]:
+    return [(source, value) for source in sources if (value := source.get(name)) is not None]
 
 
 def _explain(missing: Sequence[tuple[str, str]], sources: Sequence[SecretSource]) -> str:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+import shutil
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote
@@ -53,6 +55,13 @@ class DataFolder:
 
     def run(self, run_id: str) -> RunFolder:
         return RunFolder(self.runs / run_id)
+
+    def sweep_runs(self, known: Collection[str], before: float) -> None:
+        """Remove folders of runs that were never stored and are older than `before`."""
+        if self.runs.exists():
+            for folder in self.runs.iterdir():
+                if folder.name not in known and folder.stat().st_mtime < before:
+                    shutil.rmtree(folder, ignore_errors=True)
 
     def make(self) -> DataFolder:
         """Make it, private to the user."""

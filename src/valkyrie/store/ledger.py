@@ -407,6 +407,11 @@ def add_score(deltas: dict[str, float], score: float | None, passed: bool | None
             deltas["n_partial"] += sign
 
 
+def data_version(connection: Connection) -> int:
+    """A number that differs when another connection has written in between."""
+    return int(connection.exec_driver_sql("PRAGMA data_version").scalar() or 0)
+
+
 def still_ours(connection: Connection, executor_id: str) -> set[int]:
     """Trials this executor still holds; anything else it works on was taken from it."""
     rows = connection.execute(

@@ -79,6 +79,11 @@ def get(connection: Connection, run_id: str) -> Row[Any]:
     return row
 
 
+def known_ids(connection: Connection) -> set[str]:
+    """Ids of all runs there are."""
+    return set(connection.execute(select(run.c.id)).scalars())
+
+
 def version(connection: Connection, run_id: str) -> int | None:
     """Grows with every change of the run; None when it is gone."""
     return connection.execute(select(run.c.version).where(run.c.id == run_id)).scalar()

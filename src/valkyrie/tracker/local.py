@@ -32,8 +32,7 @@ from valkyrie.views import (
 )
 
 if TYPE_CHECKING:
-    from sqlalchemy import Connection
-
+    from valkyrie.store import Connection
     from valkyrie.tracker.planning import PreparedRun
 
 

@@ -159,6 +159,11 @@ def _unfit(
             f"{_names(found)} network {policy!r}, which provider {request.provider!r} cannot give here"
             + (f" ({ways})." if ways else ". `valkyrie doctor` says why.")
         )
+    if agent.egress_allowlist and "allowlist" not in capabilities.networks:
+        problems.append(
+            f"Agent {agent.name} restricts its network to a list (egress_allowlist), which provider "
+            f"{request.provider!r} cannot enforce yet. Remove the list from its contract to run without it."
+        )
     if large:
         problems.append(
             f"{_names(large)} {large[0].limits.memory_mb} MB of memory; this machine has {memory} MB."

@@ -296,3 +296,17 @@ def test_flipped_bytes_never_do_anything_but_fail(tmp_path: Path, flips: list[tu
             import shutil
 
             shutil.rmtree(folder / name)
+
+
+def test_a_write_that_fails_leaves_nothing(agent: Path, tmp_path: Path) -> None:
+    import resource
+
+    (agent / "big").write_bytes(os.urandom(3_000_000))
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1_000_000, hard))
+    try:
+        with pytest.raises(BundleError, match="cannot be packed: File too large"):
+            pack(agent, "a", tmp_path / "zips" / "a.zip")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert list((tmp_path / "zips").iterdir()) == []

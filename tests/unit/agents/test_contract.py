@@ -126,6 +126,10 @@ def test_all_problems_come_at_once() -> None:
             "name: a/b\ninstall_cmd: x\nrun_cmd: run {problem_statement_path}\n",
             "'a/b' must be 1 to 64 letters",
         ),
+        (
+            f"name: a\ninstall_cmd: {'x' * 70_000}\nrun_cmd: r {{problem_statement_path}}\n",
+            "put the script into a",
+        ),
         (BASE + "conversation: {}\n", "conversation: not supported by this version"),
         (BASE + "finalize_cmd: x\n", "finalize_cmd: not supported by this version"),
         (BASE + "final_output: /\n", "not `/`"),

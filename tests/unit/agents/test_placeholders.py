@@ -245,8 +245,80 @@ def test_all_values_go_in_at_once() -> None:
     assert substitute("echo {a} {b}", {"a": "{b}", "b": "{a}"}) == "echo '{b}' '{a}'"
 
 
+@pytest.mark.parametrize("part", ["$((", "$(", '"$(', "${x:-", "((a ", "`$((", "$(( $(( 1 ) "])
+def test_nesting_beyond_reason_is_refused_quickly(part: str) -> None:
+    try:
+        substitute(part * 3000 + "{x}", {"x": "1"})
+    except ContractValidationError as error:
+        assert (
+            "nested" in str(error) or "((" in str(error) or "arithmetic" in str(error) or "${" in str(error)
+        )
+
+
 def test_names_used() -> None:
     assert placeholder_names("run {a} '${b}' # {c}\n\"{d}\"", ["a", "b", "c", "d", "e"]) == {"a", "d"}
+
+
+NOISE = [
+    "",
+    ": 'it\"s' # don't \"",
+    ': "it\'s $(( (1) << 2 ))"',
+    ": <<'E'\nit's `\nE",
+    ": <<-E\n\t\"$(q ')')\n\tE",
+    ": \"`q '\\`'`\"",
+    ": $'it\\'s' a#b",
+    ': "${unset:-"}"}" ${#unset} $#',
+    "case a in b|c) ;; (a) : ')' ;; esac",
+    'f() { q "$1"; }',
+    "(( 3 > 2 )) && :",
+    ": \\' \\\" \\`",
+    ": $((q x); (q y))",
+    "if true; then case x in esac; fi",
+    ": ${unset:-')'}",
+    "a=(case b); for case in a; do :; done",
+    ": <(q ')')",
+    "[[ a =~ ^(a|b)$ ]]",
+    ": \\\n #\\",
+]
+WRAPS = [
+    '"$(q E)"',
+    '"$( (q E) )"',
+    '"$(N\nq E)"',
+    '"$(case a in a) q E ;; esac)"',
+    '"$(q E # )\'\n)"',
+    '"`q E`"',
+    '"$(cat <(q E))"',
+    '"$(if :; then case b in a) ;; *) q E; esac; fi)"',
+    '"$({ q E; })"',
+    '"$(! q E)"',
+    '"$(v=E; q "$v")"',
+    '""E',
+    "''E",
+    '"${unset:-$(q E)}"',
+    '"$(f E)"',
+    "$(q E)",
+]
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    st.sampled_from(["{x}", "'{x}'", '"{x}"', "$'{x}'"]),
+    st.lists(st.sampled_from(WRAPS), max_size=4),
+    st.lists(st.sampled_from(NOISE), max_size=4),
+    st.sampled_from(NOISE),
+    values,
+)
+def test_contexts_within_contexts(
+    word: str, wraps: list[str], noise: list[str], inner: str, value: str
+) -> None:
+    value = value.rstrip("\n")
+    for wrap in wraps:
+        if "`" in wrap and ("`" in word or "\\" in word or "\n" in word or "$'" in word):
+            continue
+        word = wrap.replace("N", "true" if "<<" in inner or "f()" in inner else inner).replace("E", word)
+    script = "\n".join(['f() { q "$1"; }; IFS=', *noise, f"q {word}"])
+    plain = bash(PRELUDE + script.replace("{x}", "VALUE"))
+    assert bash(PRELUDE + substitute(script, {"x": value})) == plain.replace("VALUE", value)
 
 
 @settings(max_examples=300, deadline=None)

@@ -21,11 +21,20 @@ def contract(parameters: str = "", run: str = "run {problem_statement_path}") ->
 @pytest.mark.parametrize(
     ("type_", "text", "value"),
     [
-        ("str", "05", "05"), ("str", "", ""), ("int", "-3", -3), ("int", " 7 ", 7), ("float", "1e-3", 0.001),
-        ("float", "2", 2.0), ("bool", "true", True), ("bool", "No", False), ("bool", "1", True),
-        ("bool", "0", False), ("bool", "YES", True), ("dict", '{"a": [1]}', {"a": [1]}),
+        ("str", "05", "05"),
+        ("str", "", ""),
+        ("int", "-3", -3),
+        ("int", " 7 ", 7),
+        ("float", "1e-3", 0.001),
+        ("float", "2", 2.0),
+        ("bool", "true", True),
+        ("bool", "No", False),
+        ("bool", "1", True),
+        ("bool", "0", False),
+        ("bool", "YES", True),
+        ("dict", '{"a": [1]}', {"a": [1]}),
     ],
-)  # fmt: skip
+)
 def test_words_become_values(type_: str, text: str, value: object) -> None:
     resolved = resolve(contract(f"kwargs: {{v: {{type: {type_}}}}}"), None, {"v": text})
     assert resolved.kwargs == {"v": value}
@@ -35,11 +44,23 @@ def test_words_become_values(type_: str, text: str, value: object) -> None:
 @pytest.mark.parametrize(
     ("type_", "text"),
     [
-        ("int", "1.5"), ("int", ""), ("int", "1_000"), ("int", "٣"), ("float", "nan"), ("float", "inf"),
-        ("float", "x"), ("float", "1_0.0"), ("bool", "maybe"), ("bool", ""), ("dict", "[1]"), ("dict", "{a: 1}"),
-        ("dict", ""), ("dict", "[" * 100_000), ("int", "9" * 5000),
+        ("int", "1.5"),
+        ("int", ""),
+        ("int", "1_000"),
+        ("int", "٣"),
+        ("float", "nan"),
+        ("float", "inf"),
+        ("float", "x"),
+        ("float", "1_0.0"),
+        ("bool", "maybe"),
+        ("bool", ""),
+        ("dict", "[1]"),
+        ("dict", "{a: 1}"),
+        ("dict", ""),
+        ("dict", "[" * 100_000),
+        ("int", "9" * 5000),
     ],
-)  # fmt: skip
+)
 def test_words_of_the_wrong_type(type_: str, text: str) -> None:
     with pytest.raises(ContractValidationError, match="agent a: `v` must be a"):
         resolve(contract(f"kwargs: {{v: {{type: {type_}}}}}"), None, {"v": text})
@@ -50,16 +71,34 @@ def test_words_of_the_wrong_type(type_: str, text: str) -> None:
     [
         ("kwargs: {effort: {type: str}}", "", None, {"efort": "1"}, "Did you mean `effort`. Known: effort"),
         ("", "", None, {"x": "1"}, "`x` is no parameter of it. Known: none"),
-        ("kwargs: {n: {type: int, required: true, description: how many}}", "", None, {}, r"`n` is required \(how many\): give -k n=VALUE"),
-        ("kwargs: {n: {choices: [low, high]}}", "", None, {"n": "hihg"}, "must be one of low, high, not 'hihg'. Did you mean `high`"),
+        (
+            "kwargs: {n: {type: int, required: true, description: how many}}",
+            "",
+            None,
+            {},
+            r"`n` is required \(how many\): give -k n=VALUE",
+        ),
+        (
+            "kwargs: {n: {choices: [low, high]}}",
+            "",
+            None,
+            {"n": "hihg"},
+            "must be one of low, high, not 'hihg'. Did you mean `high`",
+        ),
         ("defaults: {model: {choices: [big]}}", "", "small", {}, "`model` must be one of big, not 'small'"),
         ("defaults: {model: {required: true}}", "", None, {}, "`model` is required: give --model MODEL"),
         ("", " {model}", None, {}, "`model` is used by run_cmd but has no value: give --model"),
-        ("kwargs: {n: {type: int}}", " {n}", None, {}, "`n` is used by run_cmd but has no value: give -k n=VALUE"),
+        (
+            "kwargs: {n: {type: int}}",
+            " {n}",
+            None,
+            {},
+            "`n` is used by run_cmd but has no value: give -k n=VALUE",
+        ),
         ("kwargs: {n: {type: str}}", " $(( {n} ))", None, {"n": "x"}, "arithmetic"),
         ("kwargs: {n: {type: str}}", " {n}", None, {"n": "a\0"}, "NUL"),
     ],
-)  # fmt: skip
+)
 def test_what_does_not_fit(
     parameters: str, run: str, model: str | None, kwargs: dict[str, str], says: str
 ) -> None:

@@ -61,8 +61,8 @@ async def test_module_and_class(monkeypatch: pytest.MonkeyPatch) -> None:
         ("quikstart", "unknown benchmark 'quikstart'.*Did you mean 'quickstart'"),
         ("./nowhere", "no folder ./nowhere"),
         ("/nowhere", "no folder /nowhere"),
-        ("no_such_module:Thing", "cannot load no_such_module:Thing"),
-        ("json:Thing", "cannot load json:Thing"),
+        ("no_such_module:Thing", "no_such_module:Thing: there is no module"),
+        ("json:Thing", "json:Thing: json has no 'Thing'"),
         ("", "unknown benchmark ''"),
     ],
 )

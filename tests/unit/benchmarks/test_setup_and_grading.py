@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from task_folders import WriteTask
 
+from sandboxes.errors import SandboxError
 from sandboxes.protocol import Sandbox
 from sandboxes.types import Command, StreamName
 from valkyrie.benchmarks.task_dir import TaskDirBenchmark
@@ -246,6 +247,27 @@ async def test_what_the_agent_planted_is_gone_before_grading(
     grade = await trial.grade()
     assert grade.result == {"rewards": {"reward": 0.25}, "test_exit_code": 0}
     assert "conftest" not in (trial.evidence / "test-stdout.txt").read_text()
+    assert await sandbox.list_files("/tests/*") == ["/tests/test.sh"]
+
+
+async def test_a_folder_that_can_only_be_emptied_will_do(
+    make: MakeTrial, sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A provider may have mounted /tests and /logs/verifier; a mount point cannot be removed."""
+    remove = sandbox.remove
+
+    async def remove_unless_mounted(path: str) -> None:
+        if path not in ("/tests", "/logs/verifier"):
+            return await remove(path)
+        for file in await sandbox.list_files(f"{path}/*"):
+            await remove(file)
+        raise SandboxError(f"cannot remove {path}: device or resource busy")
+
+    trial = make({"tests/test.sh": 'ls "$VERIFIER_DIR"; echo 0.5 > "$VERIFIER_DIR/reward.txt"'})
+    await trial.setup()
+    await trial.agent("echo 1 > $VALKYRIE_ROOT/logs/verifier/reward.json; echo x > $VALKYRIE_ROOT/tests/x")
+    monkeypatch.setattr(sandbox, "remove", remove_unless_mounted)
+    assert (await trial.grade()).score == 0.5
     assert await sandbox.list_files("/tests/*") == ["/tests/test.sh"]
 
 

@@ -146,7 +146,7 @@ def test_list_shows_errors_and_coverage_beside_the_score(valk: Valk, fake: FakeT
     use(fake, make_run(score=PROVISIONAL), orphan)
     said = valk("run", "list")
     assert "90.0 %*" in said.out and "10/12" in said.out and "* score_graded" in said.out
-    assert "IN_PROGRESS (no executor)" in said.out
+    assert "IN_PROGRESS (no executor)" in said.out and "valk run resume run-bbbb goes on" in said.out
     lines = said.out.splitlines()
     assert len({len(line) for line in lines[:2]}) == 1 and "default" in lines[2]
 

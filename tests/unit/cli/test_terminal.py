@@ -118,6 +118,26 @@ def test_questions_are_asked_on_a_terminal(spawn: Spawn) -> None:
     assert finish(child)[1] == 0
 
 
+def test_a_dumb_terminal_gets_lines(spawn: Spawn) -> None:
+    said, code = finish(spawn("ending", "run", "fetch", "run", "--connect", TERM="dumb"))
+    assert code == 0 and "\x1b" not in said and "IN_PROGRESS  5/12" in said
+    said, _ = finish(spawn("many", "run", "list", TERM="dumb"))
+    assert "\x1b" not in said and "Page" not in said and "50 of 60 runs" in said
+
+
+def test_secrets_are_typed_unseen(spawn: Spawn) -> None:
+    child = spawn("one", "secret", "set", "key")
+    child.expect("Value of key")
+    child.sendline("hunter2")
+    said, code = finish(child)
+    assert code == 0 and "Kept key." in said and "hunter2" not in said
+    child = spawn("one", "secret", "set", "other")
+    child.expect("Value of other")
+    child.sendline("")
+    said, code = finish(child)
+    assert code == 2 and "empty" in said
+
+
 def test_results_asks_before_overwriting(spawn: Spawn) -> None:
     assert finish(spawn("one", "run", "results", "run"))[1] == 0
     child = spawn("one", "run", "results", "run")

@@ -51,7 +51,7 @@ class Attachment:
         self._host_changes = host_changes
         self._router: Netlink | None = None
         self._refused: set[IPv4Network] = set()
-        self._plugged_in = asyncio.Event()
+        self._settled = asyncio.Event()
         self._closing = asyncio.Event()
         self._life = asyncio.create_task(self._live())
 
@@ -66,8 +66,9 @@ class Attachment:
         return not self._closing.is_set() and not self._life.done()
 
     async def close(self) -> None:
-        """End the tool, and with it the router and the sandbox's interface. Again is fine."""
+        """End the tool: nothing gets out any more, and the sandbox's interface soon goes. Again is fine."""
         self._closing.set()
+        self._settled.set()
         await asyncio.shield(self._life)
 
     async def _plug_in(self, netns: int, deny: Sequence[IPv4Network]) -> None:
@@ -81,21 +82,29 @@ class Attachment:
         await self._process.ready()
         await self._process.answer_for_sandbox()
         await in_thread(partial(routing.open_way_out, router))
-        self._plugged_in.set()
-
-    async def _follow_host(self) -> None:
-        """Refuse the addresses the host takes on later, e.g. of a bridge that Docker makes."""
-        await self._plugged_in.wait()
-        router = self._router
-        assert router is not None
-        while True:
-            await readable(self._host_changes)
-            self._host_changes.drain()
-            await in_thread(partial(routing.refuse_host, router, self._refused))
+        self._settled.set()
 
     async def _live(self) -> None:
+        try:
+            # Until then a tool that dies is seen by who waits for it, on fds that must stay open so long.
+            await self._settled.wait()
+            if self._router is not None:
+                await self._until_an_end(self._router)
+        finally:
+            await self._process.end()
+            os.close(self._init_pidfd)
+            self._host_changes.close()
+            if self._router is not None:
+                self._router.close()
+
+    async def _until_an_end(self, router: Netlink) -> None:
         # Should following the host fail, the network ends too: better none than an open one.
-        ends = (self._closing.wait(), self._process.ended(), readable(self._init_pidfd), self._follow_host())
+        ends = (
+            self._closing.wait(),
+            self._process.ended(),
+            readable(self._init_pidfd),
+            self._follow_host(router),
+        )
         watchers = [asyncio.ensure_future(end) for end in ends]
         try:
             await asyncio.wait(watchers, return_when=asyncio.FIRST_COMPLETED)
@@ -103,12 +112,13 @@ class Attachment:
             for watcher in watchers:
                 watcher.cancel()
             await asyncio.gather(*watchers, return_exceptions=True)
-            await self._process.end()
-            os.close(self._init_pidfd)
-            self._host_changes.close()
-            if self._router is not None:
-                await in_thread(partial(routing.disconnect_sandbox, self._router))
-                self._router.close()
+
+    async def _follow_host(self, router: Netlink) -> None:
+        """Refuse the addresses the host takes on later, e.g. of a bridge that Docker makes."""
+        while True:
+            await readable(self._host_changes)
+            self._host_changes.drain()
+            await in_thread(partial(routing.refuse_host, router, self._refused))
 
 
 async def attach(

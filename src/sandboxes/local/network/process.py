@@ -33,11 +33,12 @@ async def readable(source: int | HasFileno) -> None:
     """Wait until there is something to read, or the end of it; a pidfd is readable when its process ended."""
     loop = asyncio.get_running_loop()
     event = asyncio.Event()
-    loop.add_reader(source, event.set)
+    fd = source if isinstance(source, int) else source.fileno()
+    loop.add_reader(fd, event.set)
     try:
         await event.wait()
     finally:
-        loop.remove_reader(source)
+        loop.remove_reader(fd)
 
 
 async def in_thread(call: Callable[[], T]) -> T:
@@ -143,11 +144,12 @@ class ToolProcess:
         os.close(self._pidfd)
 
     def last_words(self) -> str:
-        """The end of what it printed."""
+        """The end of what it printed, without pasta's laments over a missing system log."""
         try:
-            return self._log_path.read_text(errors="replace").strip()[-600:]
+            lines = self._log_path.read_text(errors="replace").splitlines()
         except FileNotFoundError:
             return ""
+        return "\n".join(line for line in lines if not line.endswith("to syslog"))[-600:]
 
     def _log(self) -> None:
         """Move what the tool printed to the log, up to a limit: the agent may be able to make it print."""

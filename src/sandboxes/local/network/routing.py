@@ -41,7 +41,12 @@ def connect_sandbox(
     router: Netlink, sandbox: Netlink, sandbox_netns: int, deny: Sequence[IPv4Network]
 ) -> set[IPv4Network]:
     """Join the two namespaces and lay down what is refused, which is returned; nothing leads out yet."""
-    router.add_veth(VETH, SANDBOX_INTERFACE, sandbox_netns, MTU)
+    try:
+        router.add_veth(VETH, SANDBOX_INTERFACE, sandbox_netns, MTU)
+    except FileExistsError:
+        # Of an attachment just closed: the kernel takes its interface away at leisure, we need not.
+        sandbox.remove_link(SANDBOX_INTERFACE)
+        router.add_veth(VETH, SANDBOX_INTERFACE, sandbox_netns, MTU)
     near = router.link_index(VETH)
     router.set_up(near)
     router.add_address(near, ROUTER, 31)
@@ -79,11 +84,6 @@ def open_way_out(router: Netlink) -> None:
     tap = router.link_index(TAP)
     router.set_up(tap, MTU)
     router.add_default_route(tap, GATEWAY, OUT_TABLE)
-
-
-def disconnect_sandbox(router: Netlink) -> None:
-    """Take the sandbox's interface away now; the kernel would, some time after the router's end."""
-    router.remove_link(VETH)
 
 
 def refuse_host(router: Netlink, refused: set[IPv4Network]) -> None:

@@ -8,7 +8,7 @@ import click
 
 from valkyrie.cli.options import run_argument, tracker, verb
 from valkyrie.cli.output import Output
-from valkyrie.report.tables import STAR_NOTE, next_commands, run_rows, run_table, starred
+from valkyrie.report.tables import list_notes, next_commands, run_rows, run_table
 
 if TYPE_CHECKING:
     from valkyrie.tracker.protocol import Tracker
@@ -94,7 +94,7 @@ def list_runs(
     if limit and everything:
         raise click.UsageError("--limit and --all exclude each other.")
     with tracker() as opened:
-        if output.interactive and limit is None:
+        if output.interactive and output.redraws and not (limit or everything):
             return _browse(opened, query, output)
         page = _collect(opened, query, None if everything else limit or 50)
     if output.json:
@@ -103,8 +103,7 @@ def list_runs(
         output.line(_nothing(query))
         return 0
     output.table(run_table(page.runs, output.ink, whole_ids=not output.terminal))
-    if starred(page.runs):
-        output.line(output.ink.paint(STAR_NOTE, "dim"))
+    output.lines(output.ink.paint(note, "dim") for note in list_notes(page.runs))
     if len(page.runs) < page.total:
         output.note(f"{len(page.runs)} of {page.total} runs; --all shows the rest.")
     return 0
@@ -156,8 +155,7 @@ def _browse(opened: Tracker, query: RunFilter, output: Output) -> int:
         if not page.runs:
             return [_nothing(query)], False
         lines = run_table(page.runs, output.ink, whole_ids=False).lines(output.ink, output.width)
-        if starred(page.runs):
-            lines.append(output.ink.paint(STAR_NOTE, "dim"))
+        lines += [output.ink.paint(note, "dim") for note in list_notes(page.runs)]
         return lines, page.cursor is not None
 
     browse(load, output.ink)

@@ -8,12 +8,12 @@ import click
 
 from valkyrie.cli.options import chosen_tasks, task_options, tracker, verb
 from valkyrie.cli.output import Output
-from valkyrie.report.formats import safe
-from valkyrie.report.tables import next_commands, plan_rows, started_rows
+from valkyrie.report.formats import NONE, plural, safe
+from valkyrie.report.tables import next_commands, started_rows
 
 if TYPE_CHECKING:
     from valkyrie.tracker.protocol import Tracker
-    from valkyrie.views import RunRequest, StartedRun
+    from valkyrie.views import PlanView, RunRequest, StartedRun
 
 EXAMPLES = """
 valk run start --agent oracle --benchmark quickstart --connect
@@ -169,10 +169,25 @@ def _show_plan(opened: Tracker, request: RunRequest, output: Output) -> int:
     plan = opened.plan(request)
     output.emit("plan", plan=to_json(plan), would_start=not plan.problems)
     if not output.json:
-        output.panel("Plan", plan_rows(plan))
+        output.panel("Plan", _plan_rows(plan))
         output.notices(plan.notices)
         for problem in plan.problems:
-            output.line(f"{output.ink.paint('✗', 'red')} {safe(problem)}")
+            output.line(f"{output.ink.paint('✗', 'red')} {safe(problem, keep_lines=True)}")
         ready = "Everything is in order; nothing was started." if not plan.problems else "It would not start."
         output.line(ready)
     return 1 if plan.problems else 0
+
+
+def _plan_rows(plan: PlanView) -> list[tuple[str, str]]:
+    """What would run, for a panel."""
+    tasks = len({task for task, _, _ in plan.trials})
+    return [
+        ("Agent", f"{safe(plan.agent)}  {plan.agent_digest[:12]}"),
+        ("Model", safe(plan.model) if plan.model else NONE),
+        ("Benchmark", f"{safe(plan.benchmark)} ({safe(plan.dataset)})"),
+        ("Trials", f"{len(plan.trials)} ({plural(tasks, 'task')})"),
+        ("Sandbox", safe(plan.provider)),
+        ("Isolation", safe(plan.isolation)),
+        ("Limits", " · ".join(f"{safe(k)}: {safe(v)}" for k, v in plan.enforcement.items()) or NONE),
+        ("Secrets", ", ".join(safe(name) for name in plan.secrets) or "none"),
+    ]

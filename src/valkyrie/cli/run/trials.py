@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import Literal, cast
+from typing import TYPE_CHECKING, Literal, cast
 
 import click
 
 from valkyrie.cli.options import run_argument, tracker, verb
 from valkyrie.cli.output import Output
-from valkyrie.report.formats import plural, safe, short_id
-from valkyrie.report.tables import error_rows, trial_table
+from valkyrie.report.formats import ids_preview, plural, safe, short_id
+from valkyrie.report.layout import Ink
+from valkyrie.report.tables import trial_table
+
+if TYPE_CHECKING:
+    from valkyrie.views import ErrorGroup
 
 TRIAL_STATES = ["PENDING", "BUILDING", "IN_PROGRESS", "EVALUATING", "FINISHED", "ERROR", "STOPPED"]
 SORTS = ["position", "task_id", "started_at", "duration", "status"]
@@ -45,7 +49,7 @@ def errors(output: Output, *, ref: str) -> int:
     if run.error:
         output.line(f"{output.ink.paint('Run error', 'red')}: {safe(run.error)}")
     for group in groups:
-        output.panel(f"{safe(group.category)}/{safe(group.cause)}", error_rows(group, output.ink))
+        output.panel(f"{safe(group.category)}/{safe(group.cause)}", _error_rows(group, output.ink))
     if not groups and not run.error:
         output.line("No open errors.")
     if groups:
@@ -56,6 +60,17 @@ def errors(output: Output, *, ref: str) -> int:
         )
         output.panel("Next", [*rows, ("Retry", f"valk run retry {short_id(run.id)}")])
     return 0
+
+
+def _error_rows(group: ErrorGroup, ink: Ink) -> list[tuple[str, str]]:
+    """One group of alike errors, for a panel."""
+    way_out = "yes" if group.retryable else "no: something must be changed first"
+    return [
+        ("Trials", ink.paint(str(group.count), "red")),
+        ("Message", safe(group.message)),
+        ("Tasks", ids_preview(group.task_ids, group.count)),
+        ("Retry helps", way_out),
+    ]
 
 
 def _word(task_id: str) -> str:

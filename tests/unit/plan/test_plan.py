@@ -1,0 +1,54 @@
+"""Plans: stable digests that change exactly when what is run changes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sandboxes.types import Limits
+from valkyrie.nouns import TaskSpec
+from valkyrie.plan import Settings, make_plan
+from valkyrie.plan.digest import content_digest
+
+TASK = TaskSpec(id="a/b", digest="sha256:1", instruction="do it", limits=Limits(cpus=2, memory_mb=512))
+SETTINGS = Settings(provider="local")
+
+plain = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=10,
+)
+
+
+@given(st.dictionaries(st.text(), plain, min_size=2))
+def test_digests_ignore_the_order_of_keys(value: dict[str, object]) -> None:
+    assert content_digest(value) == content_digest(dict(reversed(value.items())))
+
+
+def digest(task: TaskSpec = TASK, k: int = 0, **changes: object) -> str:
+    options = {"agent_digest": "x", "model": None, "settings": SETTINGS, **changes}
+    return make_plan([task], trials=k + 1, **options)[k].digest  # type: ignore[arg-type]
+
+
+def test_a_digest_changes_with_everything_that_matters() -> None:
+    found = {
+        digest(),
+        digest(replace(TASK, digest="sha256:2")),
+        digest(replace(TASK, id="a/c")),
+        digest(k=1),
+        digest(agent_digest="y"),
+        digest(model="m"),
+        digest(settings=Settings(provider="docker")),
+        digest(settings=Settings(provider="local", timeout_multiplier=2.0)),
+        digest(settings=Settings(provider="local", on_agent_failure="error")),
+    }
+    assert len(found) == 9
+
+
+def test_early_trials_cover_all_tasks() -> None:
+    tasks = [replace(TASK, id=name) for name in "abc"]
+    planned = make_plan(tasks, agent_digest="x", model=None, trials=2, settings=SETTINGS)
+    assert [(one.task_id, one.k) for one in planned] == [("a", 0), ("b", 0), ("c", 0), ("a", 1), ("b", 1), ("c", 1)]
+    assert {(one.cpus, one.memory_mb) for one in planned} == {(2, 512)}

@@ -1,0 +1,110 @@
+"""No secret reaches a log, however the output is cut."""
+
+from __future__ import annotations
+
+import base64
+import json
+from urllib.parse import quote
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from valkyrie.secrets import Masker
+
+KEY = 'sk-ab/cd+ef"gh 12'
+
+
+def through(masker: Masker, pieces: list[tuple[str, str]]) -> dict[str, str]:
+    out = {"stdout": "", "stderr": ""}
+    with masker.sink(lambda stream, text: out.__setitem__(stream, out[stream] + text)) as sink:
+        for stream, text in pieces:
+            sink(stream, text)  # type: ignore[arg-type]
+    return out
+
+
+def test_a_secret_in_pieces_on_two_streams() -> None:
+    pieces = [
+        ("stdout", "key=sk-ab"),
+        ("stderr", "err sk"),
+        ("stdout", KEY[5:] + " ok"),
+        ("stderr", KEY[2:] + "\n"),
+    ]
+    assert through(Masker([KEY]), pieces) == {"stdout": "key=*** ok", "stderr": "err ***\n"}
+
+
+def test_what_only_begins_like_a_secret_comes_out_at_the_end() -> None:
+    assert through(Masker([KEY]), [("stdout", "sk-"), ("stdout", "ab")])["stdout"] == "sk-ab"
+
+
+def test_it_comes_out_too_when_the_command_is_cancelled() -> None:
+    out: list[str] = []
+    with pytest.raises(KeyboardInterrupt), Masker([KEY]).sink(lambda _stream, text: out.append(text)) as sink:
+        sink("stdout", "last words: sk-")
+        raise KeyboardInterrupt
+    assert "".join(out) == "last words: sk-"
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        KEY,
+        json.dumps({"k": KEY}),
+        quote(KEY, safe=""),
+        base64.b64encode(KEY.encode()).decode(),
+        base64.b64encode(f"user:{KEY}".encode()).decode(),
+        base64.b64encode(f"me:{KEY}@".encode()).decode(),
+        base64.urlsafe_b64encode(f"u:{KEY}??>>".encode()).decode(),
+    ],
+)
+def test_forms_a_secret_travels_in(form: str) -> None:
+    masked = Masker([KEY]).text(f"<{form}>")
+    assert "***" in masked
+    assert form not in masked
+    if form.isalnum():
+        assert len(masked) < 20
+
+
+def test_lines_of_a_key_file() -> None:
+    key = "-----BEGIN KEY-----\nabcdefghijklmnopqrstuvwxyz\n-----END KEY-----\n"
+    assert Masker([key]).text("got abcdefghijklmnopqrstuvwxyz.") == "got ***."
+
+
+def test_short_values_are_left_alone() -> None:
+    assert Masker(["abc", ""]).text("abc abc") == "abc abc"
+    assert "abc" not in repr(Masker(["abcdef"]))
+
+
+def test_one_secret_within_another() -> None:
+    masker = Masker(["abcd", "abcdefgh", "ghij"])
+    assert masker.text("abcd.") == "***."
+    assert through(masker, [("stdout", "abcd"), ("stdout", "efgh"), ("stdout", "ij!")])["stdout"] == "***!"
+
+
+alphabet = st.text(st.sampled_from("ab"), max_size=40)
+
+
+@given(
+    st.lists(st.text(st.sampled_from("ab"), min_size=4, max_size=8), min_size=1, max_size=3),
+    st.lists(alphabet),
+)
+def test_cutting_changes_nothing_and_no_secret_survives(values: list[str], pieces: list[str]) -> None:
+    whole = "".join(pieces)
+    covered = [False] * len(whole)
+    masker = Masker(values)
+    for form in masker._forms:
+        for at in range(len(whole)):
+            if whole.startswith(form, at):
+                covered[at : at + len(form)] = [True] * len(form)
+    plain = "".join(char for char, hidden in zip(whole, covered, strict=True) if not hidden)
+    cut = through(masker, [("stdout", piece) for piece in pieces])["stdout"]
+    assert cut.replace("***", "") == plain
+    assert cut == masker.text(whole)
+
+
+def test_a_long_stream_is_not_kept_in_memory() -> None:
+    out: list[int] = []
+    with Masker(["aaaa"]).sink(lambda _stream, text: out.append(len(text))) as sink:
+        for _ in range(1000):
+            sink("stdout", "a" * 100)
+    assert sum(out) == 3, "one mask for one uninterrupted run of the secret"

@@ -1,0 +1,75 @@
+"""What an attempt leaves on disk: its log, its kept files, their names."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from valkyrie.store.layout import DataFolder, RunFolder, encode_task_id
+from valkyrie.trial import log as log_module
+from valkyrie.trial.collect import scrub
+from valkyrie.trial.log import AttemptLog
+
+printable = st.text(st.characters(exclude_categories=("Cs", "Cc")), min_size=1, max_size=300)
+
+
+@given(printable)
+def test_any_task_id_is_one_safe_path_component(task_id: str) -> None:
+    name = encode_task_id(task_id)
+    assert "/" not in name and not name.startswith(".") and name not in ("", ".", "..")
+    assert len(name.encode()) <= 255
+
+
+@given(st.sets(printable, min_size=2, max_size=20))
+def test_task_ids_keep_apart(task_ids: set[str]) -> None:
+    assert len({encode_task_id(task_id) for task_id in task_ids}) == len(task_ids)
+
+
+async def test_headings_alone_make_no_file(tmp_path: Path) -> None:
+    log = AttemptLog(tmp_path / "a" / "x.log")
+    log.heading("setup")
+    log.close()
+    assert not (tmp_path / "a").exists()
+
+
+async def test_output_comes_under_its_heading(tmp_path: Path) -> None:
+    path = RunFolder(tmp_path).log("some/task", 0, 1)
+    log = AttemptLog(path)
+    log.heading("agent")
+    log.write("stdout", "hällo\n")
+    log.note("the end")
+    log.close()
+    heading, text, note = path.read_text().splitlines()
+    assert heading.endswith(" agent") and text == "hällo" and note == "── the end"
+
+
+async def test_a_log_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(log_module, "LOG_LIMIT", 1000)
+    log = AttemptLog(tmp_path / "x.log")
+    for _ in range(1000):
+        log.write("stdout", "x" * 100)
+    log.close()
+    assert (tmp_path / "x.log").stat().st_size < 2000
+    assert "is not kept" in (tmp_path / "x.log").read_text()
+
+
+def test_kept_files_hold_no_secret(tmp_path: Path) -> None:
+    (tmp_path / "deep").mkdir()
+    (tmp_path / "deep" / "f").write_bytes(b"key=abcd1234;\0binary abcd1234")
+    (tmp_path / "link").symlink_to(tmp_path / "deep" / "f")
+    scrub(tmp_path, ["abcd1234", "key"])
+    assert (tmp_path / "deep" / "f").read_bytes() == b"key=***;\0binary ***"
+
+
+def test_folders_of_runs_that_were_never_stored_are_swept(tmp_path: Path) -> None:
+    data = DataFolder(tmp_path)
+    for name in ("known", "orphan", "fresh"):
+        (data.run(name).agent).mkdir(parents=True)
+    for name in ("known", "orphan"):
+        os.utime(data.run(name).root, (1, 1))
+    data.sweep_runs({"known"}, before=1000.0)
+    assert sorted(path.name for path in data.runs.iterdir()) == ["fresh", "known"]
