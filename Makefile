@@ -20,7 +20,9 @@ demo: system $(VENV)/.base-ready ## run oracle and nop on the quickstart benchma
 	@$(BIN)/valkyrie demo
 
 test: system $(VENV)/.dev-ready ## the test suite without the slow parts (a few minutes)
-	$(BIN)/python -m pytest -n $(JOBS) --dist loadgroup -m "not slow" $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -n $(JOBS) --dist loadgroup -m "not slow" --ignore tests/crash $(PYTEST_ARGS)
+	@# Alone, because it checks that the machine is left as it was found.
+	$(BIN)/python -m pytest tests/crash -p no:xdist -m "not slow" $(PYTEST_ARGS)
 
 test-all: system $(VENV)/.dev-ready ## every suite and check, one line each (PYTEST_ARGS, ROUNDS)
 	@CRASH_ROUNDS=$(ROUNDS) $(BIN)/python scripts/test_suites.py

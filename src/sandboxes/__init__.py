@@ -16,6 +16,7 @@ _HOME = {
         "SandboxConnectionError",
         "SandboxError",
         "SandboxFileNotFoundError",
+        "SandboxFullError",
         "SandboxNotFoundError",
         "SandboxUnsupportedError",
     ],

@@ -11,6 +11,8 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
+from secrets import token_hex
+from threading import Lock
 from typing import Literal
 
 Mechanism = Literal["cgroup v2", "cgroup v1"]
@@ -20,6 +22,7 @@ PARENT = "valkyrie"
 """Every group of ours lies in a group of this name, which is made once and then stays."""
 PREFIX = "valkyrie-"
 
+_DETECTING = Lock()
 _LIMITS: tuple[Controller, ...] = ("memory", "pids", "cpu")
 _ADVICE = (
     "run as root, or inside a delegated group: systemd-run --user --scope -p Delegate=yes valkyrie …"
@@ -69,9 +72,15 @@ class CgroupSupport:
     places: tuple[Place, ...] = ()
 
 
-@lru_cache(maxsize=1)
 def detect() -> CgroupSupport:
     """What works for this process, proven by making a group, putting a process in, and removing it."""
+    # One answer for all threads: groups made after one answer are looked for after another otherwise.
+    with _DETECTING:
+        return _detect_once()
+
+
+@lru_cache(maxsize=1)
+def _detect_once() -> CgroupSupport:
     try:
         hierarchies = parse_hierarchies(
             Path("/proc/self/mountinfo").read_text(), Path("/proc/self/cgroup").read_text()
@@ -186,9 +195,10 @@ def _try_place(hierarchy: Hierarchy, folder: str, wanted: set[Controller]) -> Pl
     parent = f"{folder}/{PARENT}"
     existed = Path(parent).is_dir()
     prepare(parent, hierarchy.mechanism)
-    trial = f"{parent}/{PREFIX}trial-{os.getpid()}"
+    # Not named like a sandbox's group: nobody may take it for a leftover.
+    trial = f"{parent}/trial-{token_hex(8)}"
     try:
-        Path(trial).mkdir(exist_ok=True)
+        Path(trial).mkdir()
         try:
             _prove_join(trial)
             return Place(hierarchy.mechanism, parent, frozenset(_working(hierarchy.mechanism, trial, wanted)))

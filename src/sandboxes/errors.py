@@ -35,6 +35,10 @@ class SandboxCapacityError(SandboxError):
         self.retry_after = retry_after
 
 
+class SandboxFullError(SandboxError):
+    """The sandbox's own disk is full; the host's is not."""
+
+
 class SandboxFileNotFoundError(SandboxError, FileNotFoundError):
     """No regular file (or folder) at that path inside the sandbox."""
 

@@ -8,20 +8,22 @@ from contextlib import aclosing
 from datetime import datetime
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 from sandboxes.errors import SandboxCommandError, SandboxError, SandboxUnsupportedError
-from sandboxes.types import (
+from sandboxes.values import (
     Capabilities,
     Command,
     CopyLimits,
     CopyReport,
     ExecResult,
     OutputSink,
-    SandboxCreateRequest,
-    SandboxQuery,
     StreamName,
 )
+
+if TYPE_CHECKING:
+    # Requests are validated models; commands that only look at a store need not pay for pydantic.
+    from sandboxes.types import SandboxCreateRequest, SandboxQuery
 
 
 class Sandbox(ABC):
@@ -195,6 +197,8 @@ class SandboxProvider(ABC):
 
     async def reap(self, labels: Mapping[str, str]) -> int:
         """End what an earlier process of ours left behind under these labels; how many there were."""
+        from sandboxes.types import SandboxQuery
+
         gone = [sandbox.id async for sandbox in self.list_sandboxes(SandboxQuery(labels=dict(labels)))]
         for sandbox_id in gone:
             await self.delete_sandbox(sandbox_id)

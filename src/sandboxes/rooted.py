@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from sandboxes.errors import SandboxError, SandboxFileNotFoundError
+from sandboxes.errors import SandboxError, SandboxFileNotFoundError, SandboxFullError
 from sandboxes.globbing import NOT_THERE, Search, mode_at
 from sandboxes.openat import (
     has_openat2,
@@ -139,7 +139,7 @@ class RootedFiles:
 
     def copy_out(self, path: str, destination: Path, limits: CopyLimits | None = None) -> CopyReport:
         """Copy the regular files of a folder to the host folder `destination`, within limits."""
-        with _explained("copy out", path):
+        with _explained("copy out", path, to_host=True):
             fd = self._open(parts_of(path), FOLDER)
             try:
                 if is_kernel_file_system(fd):
@@ -214,7 +214,7 @@ def _write_all(fd: int, data: bytes) -> None:
 
 
 @contextmanager
-def _explained(action: str, path: str) -> Iterator[None]:
+def _explained(action: str, path: str, *, to_host: bool = False) -> Iterator[None]:
     try:
         yield
     except SandboxError:
@@ -225,4 +225,8 @@ def _explained(action: str, path: str) -> Iterator[None]:
             raise SandboxFileNotFoundError(f"{what}: it is a link, and links are not followed") from error
         if error.errno in NOT_THERE:
             raise SandboxFileNotFoundError(f"{what}: {error.strerror}") from error
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            if to_host:
+                raise  # the host's own disk is full, which is nobody's fault in the sandbox
+            raise SandboxFullError(f"{what}: {error.strerror}") from error
         raise SandboxError(f"{what}: {error.strerror}") from error

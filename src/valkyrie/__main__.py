@@ -8,9 +8,9 @@ import sys
 def main() -> int:
     """Run the command line; `--version` alone is answered without loading anything."""
     if sys.argv[1:] == ["--version"]:
-        from valkyrie.version import VERSION
+        from valkyrie import __version__
 
-        sys.stdout.write(f"valkyrie {VERSION}\n")
+        sys.stdout.write(f"valkyrie {__version__}\n")
         return 0
     from valkyrie.cli.main import main as run
 

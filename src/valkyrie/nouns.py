@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
-from sandboxes.types import Limits, NetworkPolicy
+from sandboxes.values import Limits, NetworkPolicy
 
 Json = dict[str, Any]
 

@@ -98,8 +98,8 @@ def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
 
 def test_every_attack_was_graded_zero(scene: Scene) -> None:
     assert scene.run.state == "FINISHED", scene.run.error
-    problems = {name: (row.state, row.score, row.message) for name, row in scene.trials.items() if row.score != 0}
-    assert problems == {}
+    others = {name: (row.state, row.score, row.message) for name, row in scene.trials.items() if row.score != 0}
+    assert others == {}
 
 
 @pytest.mark.parametrize("attack", ATTACKS)

@@ -62,6 +62,8 @@ class Ground:
     def forget_host_mounts(self) -> None:
         """Drop from this namespace the mounts no sandbox needs: each one makes every start slower."""
         self._host_view = os.open("/proc/self/ns/mnt", os.O_RDONLY | os.O_CLOEXEC)
+        if self.userns_fd is None:
+            return  # a root file system can be bound from this very namespace only
         mounts.unshare(mounts.CLONE_NEWNS)
         for path in reversed(mounts.mount_points()):
             needed = path in _NEEDED_MOUNTS or path == self.place or path.startswith(f"{self.place}/")
@@ -77,25 +79,31 @@ class Ground:
         return Layer(root, trees, [], foreign=False)
 
     def _of_folder(self, rootfs: str) -> Layer:
+        root = self._new_folder(f"rootfs-{len(self._layers)}")
         own_view = os.open("/proc/self/ns/mnt", os.O_RDONLY | os.O_CLOEXEC)
         mounts.setns(self._host_view, mounts.CLONE_NEWNS)
         try:
             if not is_real_folder(rootfs):
                 raise FileNotFoundError(2, "the root file system is not a folder", rootfs)
-            tree = mounts.open_shifted(rootfs, self.userns_fd)
             wanted = (*layout.PRIVATE_FOLDERS, *layout.MOUNT_POINTS, "tmp", "root", "etc")
             missing = [name for name in wanted if not os.path.lexists(f"{rootfs}/{name}")]
             names_needed = "etc" in missing or is_real_folder(f"{rootfs}/etc")
+            tree = mounts.open_shifted(rootfs, self.userns_fd) if self.userns_fd is not None else None
         finally:
             mounts.setns(own_view, mounts.CLONE_NEWNS)
             os.close(own_view)
-        root = self._new_folder(f"rootfs-{len(self._layers)}")
-        mounts.attach(tree, root)
+        if tree is not None:
+            mounts.attach(tree, root)
+        else:
+            mounts.bind(rootfs, root)
         return Layer(root, [], [name for name in missing if name != "etc"], foreign=names_needed)
 
     def _show(self, source: str, name: str) -> str:
         target = self._new_folder(f"lower-{name}")
-        mounts.attach(mounts.open_shifted(source, self.userns_fd), target)
+        if self.userns_fd is not None:
+            mounts.attach(mounts.open_shifted(source, self.userns_fd), target)
+        else:
+            mounts.bind(source, target)
         return target
 
     def _new_folder(self, name: str) -> str:

@@ -14,10 +14,10 @@ _PAUSE_MS = 2
 
 
 class Groups:
-    """The folders in which the engine makes cgroups."""
+    """The folders in which the engine makes cgroups, by path, as descriptors."""
 
-    def __init__(self, parents: list[str]) -> None:
-        self._parents = {path: os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC) for path in parents}
+    def __init__(self, parents: dict[str, int]) -> None:
+        self._parents = parents
 
     def join(self, group: str) -> None:
         """Put this process, which has one thread, into a group.

@@ -17,6 +17,7 @@ from sandboxes.local import ground, mounts, privileges, seccomp, warden, wire
 from sandboxes.local.groups import Groups
 
 _PATIENCE_SECONDS = 10.0
+_RESTARTED = "VALKYRIE_KEEPER_RESTARTED"
 
 
 class Keeper:
@@ -191,16 +192,18 @@ def _strike() -> None:
 
 
 def main() -> None:
-    """Entry: the engine's socket is descriptor 3; arguments: mode, state folder, folders of cgroups."""
-    mode, state_dir, *group_parents = sys.argv[1:]
-    engine = socket.socket(fileno=3)
+    """Entry. Arguments: mode, the engine's socket, then folders as `descriptor:path`, that of records first."""
+    mode, socket_fd, state, *groups = sys.argv[1:]
+    if mode == ground.PLAIN:
+        _restart_read_only()
+    engine = socket.socket(fileno=int(socket_fd))
     engine.set_inheritable(False)
+    state_fd, _ = _folder(state)
+    parents = {path: fd for fd, path in map(_folder, groups)}
     if mode != ground.ROOTLESS:
         privileges.hide_memory()
     privileges.adopt_orphans()
-    state_fd = os.open(state_dir, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        groups = Groups(group_parents)
         base = ground.prepare(mode)
         if mode != ground.ROOTLESS:
             seccomp.install(mounting=True)
@@ -212,7 +215,27 @@ def main() -> None:
     gc.collect()
     gc.freeze()
     gc.disable()
-    Keeper(engine, base, state_fd, groups).run()
+    Keeper(engine, base, state_fd, Groups(parents)).run()
+
+
+def _folder(argument: str) -> tuple[int, str]:
+    fd, _, path = argument.partition(":")
+    os.set_inheritable(int(fd), False)
+    return int(fd), path
+
+
+def _restart_read_only() -> None:
+    """Run this program again from mounts nobody can write through.
+
+    Without a user namespace, commands are the machine's root. For a moment they are this very program,
+    and a link inside may name its file (`/proc/self/exe`): it must not be theirs to change.
+    """
+    if _RESTARTED in os.environ:
+        return
+    mounts.unshare(mounts.CLONE_NEWNS)
+    mounts.make_private()
+    mounts.make_read_only()
+    os.execve(sys.executable, sys.orig_argv, {_RESTARTED: "1"})  # noqa: S606 - itself
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TypeVar
 
@@ -154,17 +155,22 @@ def _settle(future: asyncio.Future[_T] | None, value: _T) -> None:
 def _launch(
     theirs: socket.socket, mode: str, state_dir: Path, support: CgroupSupport
 ) -> subprocess.Popen[bytes]:
-    fd = theirs.fileno()
-    script = f"import os; os.dup2({fd}, 3); {_BOOT}"
-    argv = [sys.executable, "-I", "-S", "-c", script, _SOURCE_ROOT, mode, str(state_dir)]
-    argv += [place.parent for place in support.places]
-    # The clean environment keeps the engine's secrets away; the own session keeps Ctrl-C away.
-    return subprocess.Popen(
-        argv,
-        env={},
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        pass_fds=(fd,),
-        start_new_session=True,
-        cwd="/",
-    )
+    # Folders go as descriptors: the keeper does not keep the host's mounts for long.
+    paths = [state_dir, *(Path(place.parent) for place in support.places)]
+    with ExitStack() as opened:
+        fds = [theirs.fileno()]
+        for path in paths:
+            fds.append(os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
+            opened.callback(os.close, fds[-1])
+        folders = [f"{fd}:{path}" for fd, path in zip(fds[1:], paths, strict=True)]
+        argv = [sys.executable, "-I", "-S", "-c", _BOOT, _SOURCE_ROOT, mode, str(fds[0]), *folders]
+        # The clean environment keeps the engine's secrets away; the own session keeps Ctrl-C away.
+        return subprocess.Popen(
+            argv,
+            env={},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            pass_fds=fds,
+            start_new_session=True,
+            cwd="/",
+        )

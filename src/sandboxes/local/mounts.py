@@ -14,8 +14,11 @@ CLONE_NEWUSER = 0x10000000
 CLONE_NEWPID = 0x20000000
 CLONE_NEWNET = 0x40000000
 
+MS_RDONLY = 0x1
 MS_NOSUID = 0x2
 MS_NODEV = 0x4
+MS_REMOUNT = 0x20
+MS_BIND = 0x1000
 MS_REC = 0x4000
 MS_PRIVATE = 0x40000
 MNT_DETACH = 0x2
@@ -68,7 +71,7 @@ def mount(source: str, target: str, kind: str, flags: int = 0, options: str = ""
     """mount(2)."""
     _checked(
         _libc.mount(
-            source.encode(), os.fsencode(target), kind.encode(), ctypes.c_ulong(flags), options.encode()
+            os.fsencode(source), os.fsencode(target), kind.encode(), ctypes.c_ulong(flags), options.encode()
         ),
         f"mount {kind} on {target}",
     )
@@ -79,8 +82,23 @@ def make_private() -> None:
     mount("none", "/", "", MS_REC | MS_PRIVATE)
 
 
-def open_shifted(source: str, userns_fd: int | None) -> int:
-    """A read-only view of the folder `source`, with the ids of the user namespace if one is given."""
+def make_read_only() -> None:
+    """Make every mount of this namespace but those of /proc read-only, in this namespace alone."""
+    for path in mount_points():
+        if path != "/proc" and not path.startswith("/proc/"):
+            try:
+                mount("none", path, "", MS_REMOUNT | MS_BIND | MS_RDONLY)
+            except FileNotFoundError:
+                continue  # hidden under another mount
+
+
+def bind(source: str, target: str) -> None:
+    """Show the folder `source` at `target` as well."""
+    mount(source, target, "", MS_BIND)
+
+
+def open_shifted(source: str, userns_fd: int) -> int:
+    """A read-only view of the folder `source`, with the ids of the user namespace."""
     tree = _checked(
         _libc.syscall(
             ctypes.c_long(_SYS_OPEN_TREE),
@@ -90,9 +108,9 @@ def open_shifted(source: str, userns_fd: int | None) -> int:
         ),
         f"open_tree {source}",
     )
-    wanted = MOUNT_ATTR_RDONLY | MOUNT_ATTR_NODEV | (MOUNT_ATTR_IDMAP if userns_fd is not None else 0)
+    wanted = MOUNT_ATTR_RDONLY | MOUNT_ATTR_NODEV | MOUNT_ATTR_IDMAP
     try:
-        _set_attributes(tree, "", _AT_EMPTY_PATH, _MountAttr(wanted, 0, 0, userns_fd or 0))
+        _set_attributes(tree, "", _AT_EMPTY_PATH, _MountAttr(wanted, 0, 0, userns_fd))
     except OSError:
         os.close(tree)
         raise

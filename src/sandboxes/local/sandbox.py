@@ -144,7 +144,8 @@ class LocalSandbox(RunnableSandbox):
 
     def shell_argv(self) -> list[str]:
         self._check()
-        return shell.argv(self.first_pid, self._spec["groups"], self._keeper.mode, self._env)
+        # Without the request's own variables: a command line is for all to see, and they may be secrets.
+        return shell.argv(self.first_pid, self._spec["groups"], self._keeper.mode, _ENVIRONMENT)
 
     async def upload_file(self, path: str, content: bytes) -> None:
         await self._in_files(lambda files: files.write(path, (content,)))

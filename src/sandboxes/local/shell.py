@@ -35,7 +35,8 @@ def main() -> None:
     if pidfd is None:
         sys.exit("The sandbox is gone.")
     joined = rest[: int(count)]
-    parents = Groups([str(Path(group).parent) for group in joined])
+    folders = {str(Path(group).parent) for group in joined}
+    parents = Groups({path: os.open(path, os.O_RDONLY | os.O_CLOEXEC) for path in folders})
     for group in joined:
         parents.join(group)
     flags = 0 if mode == ground.PLAIN else mounts.CLONE_NEWUSER

@@ -32,7 +32,7 @@ output_artifacts:
     source: /logs/{name}/notes.txt
     required: false
 
-# Parameters, set with -k effort=high. Types: str, int, float, bool, dict.
+# Parameters, set with -k effort high. Types: str, int, float, bool, dict.
 kwargs:
   effort:
     type: str

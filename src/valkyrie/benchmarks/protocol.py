@@ -21,7 +21,7 @@ class Benchmark(Protocol):
 
     @property
     def source(self) -> Json:
-        """Plain data from which `benchmarks.open_frozen` makes the same benchmark again, in another process."""
+        """Plain data from which `benchmarks.open_frozen` makes the same one again, in another process."""
         ...
 
     @property

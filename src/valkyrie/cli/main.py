@@ -31,9 +31,9 @@ Every command takes --help, --json and --no-color (NO_COLOR works too).
 
 def _print_version(ctx: click.Context, _param: click.Parameter, value: bool) -> None:
     if value and not ctx.resilient_parsing:
-        from valkyrie.version import VERSION
+        from valkyrie import __version__
 
-        sys.stdout.write(f"valkyrie {VERSION}\n")
+        sys.stdout.write(f"valkyrie {__version__}\n")
         ctx.exit()
 
 

@@ -13,7 +13,7 @@ import uuid
 from collections.abc import Callable, Iterator
 from typing import IO
 
-from valkyrie import __version__
+from valkyrie import __version__, config
 from valkyrie.executor.address import home_mark, socket_path
 from valkyrie.executor.client import ExecutorClient
 from valkyrie.executor.control import ControlServer, Verb
@@ -71,7 +71,7 @@ class ExecutorHost:
         self.id = str(uuid.uuid4())
         self._data = data
         self._started_at = time.time()
-        self._room = HostRoom.measure()
+        self._room = HostRoom.measure(config.effective("cpu_overcommit").value)
 
     async def serve(self, tell_ready: Callable[[], None]) -> None:
         """Work until idle, drained or told to end; `tell_ready` is called when others may speak to us."""

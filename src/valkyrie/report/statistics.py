@@ -25,8 +25,8 @@ def wilson(passed: int, total: int) -> tuple[float, float] | None:
 def bootstrap(by_task: Mapping[str, Sequence[float]], seed: int = 0) -> tuple[float, float] | None:
     """95 % interval of the mean over tasks, by resampling tasks; repetitions of a task stay together."""
     means = [math.fsum(scores) / len(scores) for scores in by_task.values() if scores]
-    if len(means) < 2:
-        return None
+    if len(set(means)) < 2:
+        return None  # resampling equal values says they are certain, which they are not
     count = len(means)
     if count > MANY_TASKS:
         mean = math.fsum(means) / count

@@ -8,8 +8,6 @@ from pathlib import Path
 
 from valkyrie.store.ledger import Leased, Room
 
-CPU_OVERCOMMIT = 4.0
-"""Agents mostly wait for a model; so many tasks' cpus are admitted per core. Memory is never overcommitted."""
 MEMORY_SHARE = 0.9
 
 
@@ -42,9 +40,10 @@ class HostRoom:
     running: int = 0
 
     @classmethod
-    def measure(cls, overcommit: float = CPU_OVERCOMMIT) -> HostRoom:
-        """This machine's."""
-        return cls(cpus=host_cpus() * overcommit, memory_mb=host_memory_mb() * MEMORY_SHARE)
+    def measure(cls, cpu_overcommit: float) -> HostRoom:
+        """This machine's. Agents mostly wait for a model, so cpus may be promised several times over;
+        memory never is."""
+        return cls(cpus=host_cpus() * cpu_overcommit, memory_mb=host_memory_mb() * MEMORY_SHARE)
 
     def take(self, leased: Leased) -> None:
         """A trial begins."""

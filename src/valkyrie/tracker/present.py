@@ -65,13 +65,7 @@ def score_view(
     ended = RunState(row.state).terminal
     running = row.score_sum / graded if graded and row.fraction else None
     score_graded = row.score_graded if ended and row.score_graded is not None else running
-    interval, method = None, None
-    if row.fraction and graded:
-        trials = int(row.arguments.get("trials", 1))
-        if row.n_partial == 0 and trials == 1:
-            interval, method = wilson(row.n_passed, graded), "Wilson"
-        elif scores is not None:
-            interval, method = bootstrap(scores), "bootstrap over tasks"
+    interval, method = _interval(row, graded, scores) if row.fraction and graded else (None, None)
     return ScoreView(
         final_score=row.final_score if ended else None,
         score_graded=score_graded,
@@ -85,6 +79,20 @@ def score_view(
         interval=interval,
         interval_method=method if interval else None,
     )
+
+
+def _interval(
+    row: Any, graded: int, scores: Mapping[str, Sequence[float]] | None
+) -> tuple[tuple[float, float] | None, str | None]:
+    """Wilson where every task simply passed or failed, else by resampling tasks."""
+    if row.n_partial == 0 and int(row.arguments.get("trials", 1)) == 1:
+        return wilson(row.n_passed, graded), "Wilson"
+    if scores is None:
+        return None, None
+    means = [sum(found) / len(found) for found in scores.values()]
+    if all(mean in (0.0, 1.0) for mean in means):
+        return wilson(int(sum(means)), len(means)), "Wilson over tasks"
+    return bootstrap(scores), "bootstrap over tasks"
 
 
 def trial_view(row: Any) -> TrialView:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from sandboxes.errors import (
     SandboxCapacityError,
     SandboxError,
+    SandboxFullError,
     SandboxNotFoundError,
     SandboxUnsupportedError,
 )
@@ -64,6 +65,8 @@ def classify(error: BaseException, masker: Masker | None = None) -> Failure:
             return Failure(Category.INFRASTRUCTURE, "sandbox_capacity", message, error.retry_after)
         case SandboxNotFoundError():
             return Failure(Category.INFRASTRUCTURE, "sandbox_failed", f"The sandbox was lost: {message}")
+        case SandboxFullError():
+            return Failure(Category.AGENT, "agent_filled_disk", f"The sandbox's disk is full: {message}")
         case SandboxError():
             return Failure(Category.INFRASTRUCTURE, "sandbox_failed", message)
         case OSError() if error.errno in (errno.ENOSPC, errno.EDQUOT):

@@ -11,7 +11,7 @@ from sandboxes.protocol import Sandbox, SandboxProvider
 from sandboxes.types import HostSource, ImageSource, SandboxCreateRequest
 from valkyrie.agents.protocol import Agent
 from valkyrie.benchmarks.protocol import Benchmark
-from valkyrie.errors import BenchmarkError
+from valkyrie.errors import UserError
 from valkyrie.nouns import TaskSpec, Timeouts, TrialState
 from valkyrie.plan import Settings, trial_digest
 from valkyrie.secrets.mask import Masker
@@ -65,7 +65,7 @@ class World:
             task, leased.k, agent_digest=self.agent.digest, model=self.model, settings=self.settings
         )
         if now != leased.digest:
-            raise BenchmarkError(
+            raise UserError(
                 f"Task {task.id!r} is not what it was when the run was planned; start a new run to use it.",
                 cause="task_changed",
             )

@@ -26,7 +26,11 @@ def test_wilson_by_hand() -> None:
 @given(st.lists(st.floats(0, 1), min_size=2, max_size=40))
 def test_bootstrap_stays_within_the_data_and_repeats(scores: list[float]) -> None:
     by_task = {str(number): [score] for number, score in enumerate(scores)}
-    low, high = bootstrap(by_task) or (0, 0)
+    found = bootstrap(by_task)
+    assert (found is None) == (len(set(scores)) == 1)
+    if found is None:
+        return
+    low, high = found
     assert min(scores) - 1e-9 <= low <= high <= max(scores) + 1e-9
     assert bootstrap(by_task) == (low, high)
 
