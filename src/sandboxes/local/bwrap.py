@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import os
 
-from sandboxes.local import layout, pid1
+from sandboxes.local import devices, layout, pid1
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -14,8 +14,6 @@ if TYPE_CHECKING:
 
 INFO_FD = 5
 
-_RUN_MB = 64
-_SHM_MB = 256
 _MB = 1 << 20
 
 _KERNEL_SWITCHES = ("sys", "sysrq-trigger", "irq", "bus", "fs", "acpi", "scsi", "asound")
@@ -28,13 +26,14 @@ _ISOLATION = (
 )
 
 
-def _devices(shm_mb: int) -> list[str]:
+def _devices(memory_mb: int | None) -> list[str]:
     # /dev itself is a file system without a size: read-only closes that hole in the quota, and the
     # devices, /dev/pts and /dev/shm are mounts of their own which stay as they are.
     return [
         *("--dev", "/dev", "--proc", "/proc"),
-        *("--size", str(_RUN_MB * _MB), "--tmpfs", "/run"),
-        *("--perms", "1777", "--size", str(shm_mb * _MB), "--tmpfs", "/dev/shm"),
+        *("--size", str(devices.run_mb(memory_mb) * _MB), "--tmpfs", "/run"),
+        *("--perms", "1777", "--size", str(devices.shm_mb(memory_mb) * _MB)),
+        *("--tmpfs", "/dev/shm"),
         *("--remount-ro", "/dev"),
     ]
 
@@ -47,14 +46,19 @@ def _ending(program_fd: int | None) -> list[str]:
 
 
 def over_root(
-    merged: str, program_fd: int | None, *, user_namespace: bool, memory_mb: int | None
+    merged: str, program_fd: int | None, *, user_namespace: bool, has_devices: bool, memory_mb: int | None
 ) -> list[str]:
-    """Arguments for a sandbox whose root is the folder `merged`, started with the machine's or a
-    user namespace's root rights."""
-    argv = ["bwrap", "--bind", merged, "/", *_devices(_shm_size(memory_mb)), *_ISOLATION]
+    """Arguments for a sandbox whose root is the folder `merged`, started by root of whatever namespace.
+
+    `has_devices`: its /dev and /run are mounted already. The mounts carry their own restrictions.
+    """
+    if has_devices:
+        argv = ["bwrap", "--dev-bind", merged, "/", "--proc", "/proc"]
+    else:
+        argv = ["bwrap", "--bind", merged, "/", *_devices(memory_mb)]
     if not user_namespace:
         argv += _closed_kernel()
-    return argv + _ending(program_fd)
+    return [*argv, *_ISOLATION, *_ending(program_fd)]
 
 
 def _closed_kernel() -> list[str]:
@@ -91,8 +95,4 @@ def rootless(etc: Sequence[str], program_fd: int | None, *, disk_mb: int, memory
     argv += ["--perms", "0700", "--dir", "/root", "--dir", "/sys", "--dir", "/var/log"]
     argv += ["--perms", "1777", "--dir", "/tmp", "--perms", "1777", "--dir", "/var/tmp"]
     argv += ["--symlink", "/run", "/var/run"]
-    return [*argv, *_devices(_shm_size(memory_mb)), *_ISOLATION, *_ending(program_fd)]
-
-
-def _shm_size(memory_mb: int | None) -> int:
-    return _SHM_MB if memory_mb is None else max(1, min(_SHM_MB, memory_mb // 2))
+    return [*argv, *_devices(memory_mb), *_ISOLATION, *_ending(program_fd)]

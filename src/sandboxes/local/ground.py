@@ -7,7 +7,7 @@ from __future__ import annotations
 import os
 import stat
 
-from sandboxes.local import layout, mounts, pid1, privileges
+from sandboxes.local import devices, layout, mounts, pid1, privileges
 
 SHIFT = 1_000_000
 ID_COUNT = 65_536
@@ -23,13 +23,16 @@ _NEEDED_MOUNTS = ("/", "/proc", "/dev", "/usr")
 
 
 class Layer:
-    """A lower root, the system trees mounted over it, and folders it lacks."""
+    """A lower root, the system trees mounted over it, and what it lacks."""
 
-    def __init__(self, root: str, trees: list[tuple[str, str]], missing: list[str], *, foreign: bool) -> None:
+    def __init__(self, root: str, trees: list[tuple[str, str]]) -> None:
         self.root = root
         self.trees = trees
-        self.missing = missing
-        self.names_needed = foreign
+        self.missing: list[str] = []
+        self.names_needed = False
+        """hosts and hostname are not made by us yet"""
+        self.etc_elsewhere = False
+        """/etc is a link: nothing can be put there"""
 
 
 class Ground:
@@ -42,6 +45,7 @@ class Ground:
         self.program_fd = pid1.open_program()
         self.last_capability = privileges.last_capability()
         self.box = f"{place}/box"
+        self.devices: str | None = None
         self.shown_etc: list[str] = []
         self.own_etc: dict[str, str] = {}
         self._layers: dict[str, Layer] = {}
@@ -58,6 +62,12 @@ class Ground:
         if key not in self._layers:
             self._layers[key] = self._of_folder(rootfs) if rootfs else self._of_host()
         return self._layers[key]
+
+    def make_devices(self) -> None:
+        """Make the `/dev` of all sandboxes, where that is possible; else bubblewrap makes one for each."""
+        path = self._new_folder("devices")
+        if devices.build(path, self.owner):
+            self.devices = path
 
     def forget_host_mounts(self) -> None:
         """Drop from this namespace the mounts no sandbox needs: each one makes every start slower."""
@@ -76,27 +86,31 @@ class Ground:
         root = self._show(source, "root")
         real = [name for name in layout.SYSTEM_TREES if is_real_folder(f"/{name}")]
         trees = [(name, self._show(f"/{name}", name.replace("/", "-"))) for name in real]
-        return Layer(root, trees, [], foreign=False)
+        return Layer(root, trees)
 
     def _of_folder(self, rootfs: str) -> Layer:
-        root = self._new_folder(f"rootfs-{len(self._layers)}")
+        layer = Layer(self._new_folder(f"rootfs-{len(self._layers)}"), [])
+        layer.names_needed = True
         own_view = os.open("/proc/self/ns/mnt", os.O_RDONLY | os.O_CLOEXEC)
         mounts.setns(self._host_view, mounts.CLONE_NEWNS)
         try:
             if not is_real_folder(rootfs):
                 raise FileNotFoundError(2, "the root file system is not a folder", rootfs)
-            wanted = (*layout.PRIVATE_FOLDERS, *layout.MOUNT_POINTS, "tmp", "root", "etc")
-            missing = [name for name in wanted if not os.path.lexists(f"{rootfs}/{name}")]
-            names_needed = "etc" in missing or is_real_folder(f"{rootfs}/etc")
+            for name in layout.MOUNT_POINTS:
+                if os.path.lexists(f"{rootfs}/{name}") and not is_real_folder(f"{rootfs}/{name}"):
+                    raise NotADirectoryError(20, "must be a real folder to mount on", f"{rootfs}/{name}")
+            wanted = (*layout.PRIVATE_FOLDERS, *layout.MOUNT_POINTS, "tmp", "root")
+            layer.missing = [name for name in wanted if not os.path.lexists(f"{rootfs}/{name}")]
+            layer.etc_elsewhere = os.path.lexists(f"{rootfs}/etc") and not is_real_folder(f"{rootfs}/etc")
             tree = mounts.open_shifted(rootfs, self.userns_fd) if self.userns_fd is not None else None
         finally:
             mounts.setns(own_view, mounts.CLONE_NEWNS)
             os.close(own_view)
         if tree is not None:
-            mounts.attach(tree, root)
+            mounts.attach(tree, layer.root)
         else:
-            mounts.bind(rootfs, root)
-        return Layer(root, [], [name for name in missing if name != "etc"], foreign=names_needed)
+            mounts.bind(rootfs, layer.root)
+        return layer
 
     def _show(self, source: str, name: str) -> str:
         target = self._new_folder(f"lower-{name}")
@@ -137,6 +151,7 @@ def prepare(mode: str) -> Ground:
     base = Ground(mode, place, userns_fd)
     os.mkdir(base.box)
     base.layer(None)
+    base.make_devices()
     base.forget_host_mounts()
     return base
 

@@ -192,7 +192,7 @@ def _strike() -> None:
 
 
 def main() -> None:
-    """Entry. Arguments: mode, the engine's socket, then folders as `descriptor:path`, that of records first."""
+    """Entry. Arguments: mode, the engine's socket, folders as `descriptor:path`, the records' first."""
     mode, socket_fd, state, *groups = sys.argv[1:]
     if mode == ground.PLAIN:
         _restart_read_only()

@@ -17,6 +17,7 @@ CLONE_NEWNET = 0x40000000
 MS_RDONLY = 0x1
 MS_NOSUID = 0x2
 MS_NODEV = 0x4
+MS_NOEXEC = 0x8
 MS_REMOUNT = 0x20
 MS_BIND = 0x1000
 MS_REC = 0x4000
@@ -167,7 +168,7 @@ def _set_attributes(fd: int, path: str, flags: int, wanted: _MountAttr) -> None:
 def mount_overlay(lower: str, upper: str, work: str, target: str) -> None:
     """A writable view of `lower` at `target`; changes go to `upper`."""
     options = f"lowerdir={_escaped(lower)},upperdir={_escaped(upper)},workdir={_escaped(work)}"
-    mount("overlay", target, "overlay", 0, options)
+    mount("overlay", target, "overlay", MS_NOSUID | MS_NODEV, options)
 
 
 def _escaped(path: str) -> str:

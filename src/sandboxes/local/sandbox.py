@@ -25,7 +25,7 @@ T = TypeVar("T")
 
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _ENVIRONMENT = {"PATH": _PATH, "HOME": "/root", "LANG": "C.UTF-8", "TERM": "dumb"}
-_END_SECONDS = 5.0
+_END_SECONDS = 2.0
 _LAST_WORDS_SECONDS = 10.0
 
 

@@ -8,7 +8,7 @@ import fcntl
 import os
 import signal
 
-from sandboxes.local import bwrap, ground, layout, marks, mounts, pid1, privileges, seccomp, wire
+from sandboxes.local import bwrap, devices, ground, layout, marks, mounts, pid1, privileges, seccomp, wire
 
 BWRAP = "/usr/bin/bwrap"
 _ENTERED = (
@@ -34,41 +34,43 @@ class StartError(Exception):
     """The sandbox did not come up; the message says what bubblewrap or the kernel said."""
 
 
-def mount_root(base: ground.Ground, layer: ground.Layer, disk_mb: int, resolv_conf: str) -> str:
+def mount_root(base: ground.Ground, layer: ground.Layer, spec: wire.Message) -> str:
     """Mount the sandbox's own root in this process's mount namespace; the folder it is at."""
     mounts.unshare(mounts.CLONE_NEWNS)
-    box = base.box
+    box, owner = base.box, base.owner
     # The box is walked through by the sandbox's own root while bubblewrap looks the folder up.
-    mounts.mount("sandbox", box, "tmpfs", mounts.MS_NOSUID | mounts.MS_NODEV, f"size={disk_mb}m,mode=755")
-    merged = f"{box}/merged"
+    size = f"size={spec['disk_mb']}m,mode=755"
+    mounts.mount("sandbox", box, "tmpfs", mounts.MS_NOSUID | mounts.MS_NODEV, size)
+    merged, upper = f"{box}/merged", f"{box}/upper"
     os.mkdir(merged)
-    owner = base.owner
-    upper = _overlay(box, "root", layer.root, merged, owner)
-    for name in layer.missing:
-        _owned_folder(f"{upper}/{name}", owner, 0o1777 if name == "tmp" else 0o755)
-    if layer.names_needed:
-        _fill_names(upper, owner)
+    _owned_folder(upper, owner, 0o755)
+    _fill_upper(upper, layer, spec["resolv_conf"], owner)
+    _overlay(box, "", layer.root, merged)
     for number, (name, lower) in enumerate(layer.trees):
-        _overlay(box, str(number), lower, f"{merged}/{name}", owner)
-    if resolv_conf:
-        _write_owned(f"{merged}/etc/resolv.conf", resolv_conf, owner)
+        _owned_folder(f"{upper}{number}", owner, 0o755)
+        _overlay(box, str(number), lower, f"{merged}/{name}")
+    if base.devices is not None:
+        devices.mount(base.devices, merged, owner, spec["memory_mb"])
     return merged
 
 
-def _overlay(box: str, name: str, lower: str, target: str, owner: int) -> str:
-    upper, work = f"{box}/u{name}", f"{box}/w{name}"
-    _owned_folder(upper, owner, 0o755)
+def _fill_upper(upper: str, layer: ground.Layer, resolv_conf: str, owner: int) -> None:
+    # Before it is mounted, and never through the merged view: a root file system's own links lead out.
+    for name in layer.missing:
+        _owned_folder(f"{upper}/{name}", owner, 0o1777 if name == "tmp" else 0o755)
+    if not (layer.names_needed or resolv_conf) or layer.etc_elsewhere:
+        return
+    _owned_folder(f"{upper}/etc", owner, 0o755)
+    _write_owned(f"{upper}/etc/resolv.conf", resolv_conf, owner)
+    if layer.names_needed:
+        _write_owned(f"{upper}/etc/hosts", layout.HOSTS, owner)
+        _write_owned(f"{upper}/etc/hostname", f"{layout.HOSTNAME}\n", owner)
+
+
+def _overlay(box: str, name: str, lower: str, target: str) -> None:
+    work = f"{box}/work{name}"
     os.mkdir(work)
-    mounts.mount_overlay(lower, upper, work, target)
-    return upper
-
-
-def _fill_names(upper: str, owner: int) -> None:
-    etc = f"{upper}/etc"
-    _owned_folder(etc, owner, 0o755)
-    _write_owned(f"{etc}/hosts", layout.HOSTS, owner)
-    _write_owned(f"{etc}/hostname", f"{layout.HOSTNAME}\n", owner)
-    _write_owned(f"{etc}/resolv.conf", "", owner)
+    mounts.mount_overlay(lower, f"{box}/upper{name}", work, target)
 
 
 def _owned_folder(path: str, owner: int, mode: int) -> None:

@@ -64,11 +64,12 @@ def _start(base: ground.Ground, spec: wire.Message, record_fd: int) -> startup.S
         )
     else:
         layer = base.layer(spec["rootfs"])
-        merged = startup.mount_root(base, layer, spec["disk_mb"], spec["resolv_conf"])
+        merged = startup.mount_root(base, layer, spec)
         argv = bwrap.over_root(
             merged,
             base.program_fd,
             user_namespace=base.userns_fd is not None,
+            has_devices=base.devices is not None,
             memory_mb=spec["memory_mb"],
         )
         if base.userns_fd is not None:

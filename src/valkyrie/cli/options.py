@@ -40,11 +40,11 @@ def verb(name: str, *, examples: str = "") -> Callable[[Callable[..., int | None
 
 
 @contextmanager
-def tracker() -> Iterator[Tracker]:
-    """The platform's verbs, let go of at the end."""
+def tracker(*, to_start: bool = False) -> Iterator[Tracker]:
+    """The platform's verbs, let go of at the end; `to_start` warms an executor up meanwhile."""
     from valkyrie.tracker import open_tracker
 
-    opened = open_tracker()
+    opened = open_tracker(to_start=to_start)
     try:
         yield opened
     finally:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-from contextlib import suppress
 
 
 def main(arguments: list[str]) -> int:
@@ -31,11 +30,16 @@ def _serve(folder: str, ready_fd: int | None) -> int:
     from valkyrie.executor.host import ExecutorHost, only_one
     from valkyrie.store.layout import DataFolder
 
-    def tell_ready() -> None:
-        if ready_fd is not None:
-            with suppress(OSError):
-                os.write(ready_fd, b"ready\n")
+    def tell_ready() -> bool:
+        if ready_fd is None:
+            return True
+        try:
+            os.write(ready_fd, b"ready\n")
+        except BrokenPipeError:
+            return False
+        finally:
             os.close(ready_fd)
+        return True
 
     data = DataFolder(Path(folder)).make()
     code = 0

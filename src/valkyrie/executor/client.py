@@ -50,13 +50,8 @@ class ExecutorClient:
         return self.ask("status")
 
     def begin(self) -> Starting | None:
-        """Start one unless one of this version lives; does not wait for it to be ready."""
-        found = self.status()
-        if found and _fits(found):
-            return None
-        if found:
-            self.ask("drain")
-        return self._spawn()
+        """Start one unless one lives; does not wait for it to be ready."""
+        return None if self.status() else self._spawn()
 
     def ensure(self, starting: Starting | None = None) -> Json:
         """Its status, once it is up; starts it if need be.
@@ -82,7 +77,7 @@ class ExecutorClient:
         self._data.make()
         read, write = os.pipe()
         with self._data.executor_log.open("ab") as log:
-            subprocess.run(
+            launcher = subprocess.Popen(
                 [sys.executable, "-m", "valkyrie.executor", str(self._data.root), "--detach", str(write)],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
@@ -91,10 +86,9 @@ class ExecutorClient:
                 env=_clean_environment(),
                 start_new_session=True,
                 pass_fds=(write,),
-                check=True,
             )
         os.close(write)
-        return Starting(read)
+        return Starting(launcher, read)
 
     def _last_words(self) -> str:
         try:
@@ -107,7 +101,8 @@ class ExecutorClient:
 class Starting:
     """An executor on its way up: it says `ready`, or its end of the pipe closes."""
 
-    def __init__(self, pipe: int) -> None:
+    def __init__(self, launcher: subprocess.Popen[bytes], pipe: int) -> None:
+        self._launcher = launcher
         self._pipe = pipe
 
     def wait(self, timeout: float) -> bool:
@@ -119,8 +114,9 @@ class Starting:
             self.leave()
 
     def leave(self) -> None:
-        """Wait for it no longer."""
+        """Wait for it no longer; when it finds nobody waiting and nothing to do, it goes at once."""
         os.close(self._pipe)
+        self._launcher.wait()  # it forks and ends before it loads anything
 
 
 def _fits(status: Json) -> bool:

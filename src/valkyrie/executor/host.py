@@ -71,10 +71,15 @@ class ExecutorHost:
         self.id = str(uuid.uuid4())
         self._data = data
         self._started_at = time.time()
+        self._idle_exit_s = idle_exit_s()
         self._room = HostRoom.measure(config.effective("cpu_overcommit").value)
 
-    async def serve(self, tell_ready: Callable[[], None]) -> None:
-        """Work until idle, drained or told to end; `tell_ready` is called when others may speak to us."""
+    async def serve(self, tell_ready: Callable[[], bool]) -> None:
+        """Work until idle, drained or told to end.
+
+        `tell_ready` is called when others may speak to us; False: whoever started us has gone away, so
+        there is no reason to wait for work that is not there.
+        """
         store = Store(self._data.database)
         self._writer = store.writer()
         self._worlds = RunWorlds(self._data, self._writer, home_mark(self._data))
@@ -83,7 +88,8 @@ class ExecutorHost:
         try:
             await self._begin()
             await control.start()
-            tell_ready()
+            if not tell_ready():
+                self._idle_exit_s = 0.0
             self._listen_to_signals()
             async with asyncio.TaskGroup() as group:
                 beat = group.create_task(self._heartbeat())
@@ -115,7 +121,7 @@ class ExecutorHost:
     async def _work(self, control: ControlServer) -> None:
         """Work until idle; a run that arrives while the door is being closed is still taken."""
         while True:
-            await self._scheduler.run(idle_exit_s())
+            await self._scheduler.run(self._idle_exit_s)
             if self._scheduler.draining:
                 return
             if self._worlds.kept and time.time() - self._started_at < KEEP_SANDBOXES_S:

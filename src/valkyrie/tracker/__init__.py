@@ -8,9 +8,17 @@ if TYPE_CHECKING:
     from valkyrie.tracker.protocol import Tracker
 
 
-def open_tracker() -> Tracker:
-    """The tracker the user's settings name; today that is the one on this machine."""
+def open_tracker(*, to_start: bool = False) -> Tracker:
+    """The tracker the user's settings name; today that is the one on this machine.
+
+    `to_start`: an executor will be needed, so it comes up while everything else is being loaded.
+    """
+    from valkyrie.executor.client import ExecutorClient
     from valkyrie.settings import data_folder
+    from valkyrie.store.layout import DataFolder
+
+    folder = data_folder()
+    starting = ExecutorClient(DataFolder(folder)).begin() if to_start else None
     from valkyrie.tracker.local import LocalTracker
 
-    return LocalTracker(data_folder())
+    return LocalTracker(folder, starting)

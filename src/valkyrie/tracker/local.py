@@ -9,10 +9,10 @@ import time
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 from valkyrie.errors import InfrastructureError, UsageError, UserError
-from valkyrie.executor.client import ExecutorClient
+from valkyrie.executor.client import ExecutorClient, Starting
 from valkyrie.nouns import Json, RunState, TrialState
 from valkyrie.store import Store, runs
 from valkyrie.store.layout import DataFolder, RunFolder, encode_task_id
@@ -39,10 +39,11 @@ if TYPE_CHECKING:
 class LocalTracker:
     """Everything a person can ask, answered from one data folder."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, starting: Starting | None = None) -> None:
         self._data = DataFolder(root)
         self._opened: Store | None = None
         self._executor = ExecutorClient(self._data)
+        self._starting = starting
 
     @property
     def _store(self) -> Store:
@@ -52,6 +53,9 @@ class LocalTracker:
         return self._opened
 
     def close(self) -> None:
+        if self._starting:
+            self._starting.leave()
+            self._starting = None
         if self._opened:
             self._opened.close()
             self._opened = None
@@ -65,9 +69,8 @@ class LocalTracker:
 
     def start(self, request: RunRequest) -> StartedRun:
         prepared = self._prepare(request)
-        child = self._executor.begin()
         run_id = self._write(prepared)
-        self._hand_over(run_id, prepared.secrets, child)
+        self._hand_over(run_id, prepared.secrets)
         return StartedRun(self.fetch(run_id), prepared.notices)
 
     def enqueue(self, request: RunRequest) -> str:
@@ -102,8 +105,9 @@ class LocalTracker:
             raise
         return run_id
 
-    def _hand_over(self, run_id: str, values: Mapping[str, str], child: Any = None) -> None:
-        self._executor.ensure(child)
+    def _hand_over(self, run_id: str, values: Mapping[str, str]) -> None:
+        starting, self._starting = self._starting, None
+        self._executor.ensure(starting)
         if values and self._executor.ask("secrets", run_id=run_id, values=dict(values)) is None:
             raise InfrastructureError(
                 f"The executor went away before run {run_id[:8]} could be handed over; "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -17,6 +18,10 @@ from valkyrie.plan import Settings, trial_digest
 from valkyrie.secrets.mask import Masker
 from valkyrie.store.layout import RunFolder
 from valkyrie.store.ledger import Leased
+
+
+TASKS_REMEMBERED = 256
+"""So many described tasks are kept at hand; memory must not grow with the benchmark."""
 
 
 class Journal(Protocol):
@@ -48,7 +53,7 @@ class World:
     """Hides the secrets; None when there are none."""
     kept: dict[tuple[str, int], Sandbox] = field(default_factory=dict)
     """Sandboxes that stay after their attempt, by task and k."""
-    _tasks: dict[str, TaskSpec] = field(default_factory=dict)
+    _tasks: OrderedDict[str, TaskSpec] = field(default_factory=OrderedDict)
 
     def give_secrets(self, values: Mapping[str, str]) -> None:
         """Take up the values a person supplied."""
@@ -61,6 +66,8 @@ class World:
         if task is None:
             task = await self.benchmark.describe(leased.task_id, self.dataset)
             self._tasks[leased.task_id] = task
+            if len(self._tasks) > TASKS_REMEMBERED:
+                self._tasks.popitem(last=False)
         now = trial_digest(
             task, leased.k, agent_digest=self.agent.digest, model=self.model, settings=self.settings
         )

@@ -27,7 +27,7 @@ def own_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def fake(monkeypatch: pytest.MonkeyPatch) -> FakeTracker:
     tracker = FakeTracker()
-    monkeypatch.setattr(valkyrie.tracker, "open_tracker", lambda: tracker, raising=False)
+    monkeypatch.setattr(valkyrie.tracker, "open_tracker", lambda **_options: tracker, raising=False)
     return tracker
 
 

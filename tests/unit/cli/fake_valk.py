@@ -34,5 +34,5 @@ def scene(name: str) -> FakeTracker:
 
 if __name__ == "__main__":
     fake = scene(sys.argv.pop(1))
-    valkyrie.tracker.open_tracker = lambda: fake  # type: ignore[attr-defined]
+    valkyrie.tracker.open_tracker = lambda **_options: fake  # type: ignore[attr-defined]
     sys.exit(main())

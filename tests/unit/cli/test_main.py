@@ -170,7 +170,7 @@ def test_hot_commands_add_nothing_heavy_of_their_own(words: list[str], program_e
     baseline = loaded("import valkyrie.views, fake_tracker", program_env)
     code = (
         "import sys, valkyrie.tracker, fake_tracker; from valkyrie.cli.main import main;"
-        f"valkyrie.tracker.open_tracker = fake_tracker.FakeTracker; main({words!r})"
+        f"valkyrie.tracker.open_tracker = lambda **_: fake_tracker.FakeTracker(); main({words!r})"
     )
     extra = loaded(code, program_env) - baseline
     assert not {module.split(".")[0] for module in extra} & set(HEAVY)

@@ -153,7 +153,7 @@ def test_demo_ends_with_the_score_table(
     valk: Valk, monkeypatch: pytest.MonkeyPatch, local: LocalSandbox, provider: str
 ) -> None:
     tracker = DemoTracker()
-    monkeypatch.setattr("valkyrie.tracker.open_tracker", lambda: tracker)
+    monkeypatch.setattr("valkyrie.tracker.open_tracker", lambda **_options: tracker)
     monkeypatch.setattr(checks, "local_sandbox", lambda: local)
     said = valk("demo")
     assert said.code == 0 and "95 % interval" in said.out
@@ -164,7 +164,7 @@ def test_demo_ends_with_the_score_table(
 
 def test_demo_fails_when_the_oracle_does(valk: Valk, monkeypatch: pytest.MonkeyPatch) -> None:
     tracker = DemoTracker()
-    monkeypatch.setattr("valkyrie.tracker.open_tracker", lambda: tracker)
+    monkeypatch.setattr("valkyrie.tracker.open_tracker", lambda **_options: tracker)
     monkeypatch.setattr(checks, "local_sandbox", lambda: WORKS)
     monkeypatch.setitem(globals(), "FULL", replace(FULL, passed=11))
     said = valk("demo", "--json")

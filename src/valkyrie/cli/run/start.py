@@ -119,7 +119,7 @@ def start(output: Output, *, dry_run: bool, connect: bool, **given: Any) -> int:
     background. Everything is checked first: when a check fails, nothing is started.
     """
     request = _request(**given)
-    with tracker() as opened:
+    with tracker(to_start=not dry_run) as opened:
         if dry_run:
             return _show_plan(opened, request, output)
         started = opened.start(request)

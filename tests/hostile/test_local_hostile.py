@@ -1,0 +1,397 @@
+"""What an agent tries inside a local sandbox, and that it stays there. Every test is a real attack."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import sys
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from sandboxes.local import LocalProvider, ground, probe
+from sandboxes.local.sandbox import LocalSandbox
+from sandboxes.types import Command, Limits, SandboxCreateRequest
+
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
+
+DOCKERS_CAPABILITIES = 0xA80425FB
+MKNOD_AND_SETFCAP = 1 << 27 | 1 << 31
+
+
+@pytest.fixture(params=[ground.SHIFTED, ground.PLAIN])
+async def provider(
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[LocalProvider]:
+    """Both ways root has: with a shifted user namespace, and where the kernel cannot do that."""
+    found = probe.machine()
+    if request.param == ground.SHIFTED and found.mode != ground.SHIFTED:
+        pytest.skip("this machine has no idmapped mounts")
+    monkeypatch.setattr(probe, "_found", [probe.Machine(request.param, found.support)])
+    async with LocalProvider(tmp_path / "state") as provider:
+        yield provider
+    assert list((tmp_path / "state").iterdir()) == []
+
+
+@pytest.fixture
+async def sandbox(provider: LocalProvider) -> LocalSandbox:
+    return await make(provider)
+
+
+async def make(provider: LocalProvider, **limits: int) -> LocalSandbox:
+    request = SandboxCreateRequest(network="none", limits=Limits(**limits))
+    sandbox = await provider.create_sandbox(request)
+    assert isinstance(sandbox, LocalSandbox)
+    return sandbox
+
+
+async def attack(sandbox: LocalSandbox, script: str, timeout: float = 30) -> tuple[int, str]:
+    result = await sandbox.exec(script, timeout=timeout)
+    return result.exit_code, result.output
+
+
+async def python(sandbox: LocalSandbox, program: str) -> tuple[int, str]:
+    pieces: list[str] = []
+    command = Command(argv=("/usr/bin/python3", "-c", program), timeout=30)
+    code = await sandbox.run(command, lambda _, text: pieces.append(text))
+    return code, "".join(pieces)
+
+
+def processes_named(mark: str) -> list[int]:
+    found = []
+    for entry in Path("/proc").iterdir():
+        try:
+            if entry.name.isdigit() and mark.encode() in (entry / "cmdline").read_bytes():
+                found.append(int(entry.name))
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+    return found
+
+
+async def test_the_hosts_files_are_invisible(sandbox: LocalSandbox, tmp_path: Path) -> None:
+    (tmp_path / "host-secret").write_text("s3cret")
+    for path in (tmp_path / "host-secret", Path("/root/.bashrc"), Path("/work"), Path("/run/lock/x")):
+        assert (await attack(sandbox, f"ls {path}"))[0] != 0
+    _, homes = await attack(sandbox, "ls -A /root /home /run /opt /srv /mnt")
+    assert [line for line in homes.split() if not line.endswith(":")] == []
+    _, etc = await attack(sandbox, "ls -A /etc /etc/apt /etc/ssl; cat /etc/shadow")
+    for name in (
+        "pip.conf",
+        "npmrc",
+        "gitconfig",
+        "auth.conf",
+        "ssh",
+        "private",
+        "environment.d",
+        "$6$",
+        "$y$",
+    ):
+        assert name not in etc.replace("\n", " ").split() and f":{name}" not in etc
+
+
+async def test_the_engines_environment_is_invisible(
+    provider: LocalProvider, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOSTILE_TEST_SECRET", "from-the-engine")
+    sandbox = await make(provider)
+    _, output = await attack(sandbox, "env; cat /proc/*/environ | tr '\\0' '\\n'")
+    assert "from-the-engine" not in output
+
+
+async def test_another_sandboxs_files_are_invisible(provider: LocalProvider) -> None:
+    one, other = await make(provider), await make(provider)
+    await one.upload_file("/app/only-in-one", b"x")
+    await one.upload_file("/usr/bin/only-in-one", b"x")
+    await one.upload_file("/dev/shm/only-in-one", b"x")
+    _, output = await attack(
+        other, "find / -xdev -name 'only-in-one*'; ls /app /dev/shm /usr/bin | grep only-in"
+    )
+    assert "only-in" not in output
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        *("/proc/sys/kernel/core_pattern", "/proc/sys/kernel/hostname", "/proc/sys/vm/overcommit_memory"),
+        *("/proc/sys/kernel/modprobe", "/proc/sys/fs/binfmt_misc/register", "/proc/sysrq-trigger"),
+        *("/proc/irq/default_smp_affinity", "/sys/kernel/uevent_helper", "/dev/kmsg", "/dev/mem"),
+        *("/proc/1/oom_score_adj", "/sys/fs/cgroup/release_agent", "/dev/planted"),
+    ],
+)
+async def test_the_kernels_settings_are_closed(sandbox: LocalSandbox, path: str) -> None:
+    before = Path(path).read_bytes() if path == "/proc/sys/kernel/core_pattern" else b""
+    code, output = await attack(sandbox, f"echo '|/tmp/evil' > {path}")
+    assert code != 0, output
+    if before:
+        assert Path(path).read_bytes() == before
+
+
+async def test_there_is_no_kernel_file_system_but_proc(sandbox: LocalSandbox) -> None:
+    _, mounts = await attack(sandbox, "cat /proc/self/mounts")
+    kinds = {line.split()[2] for line in mounts.splitlines()}
+    assert kinds <= {"overlay", "tmpfs", "devtmpfs", "devpts", "proc"}
+    devices = {line.split()[1] for line in mounts.splitlines() if line.split()[2] == "devtmpfs"}
+    allowed = {f"/dev/{name}" for name in ("null", "zero", "full", "random", "urandom", "tty")}
+    assert {path for path in devices if not path.startswith("/proc/")} <= allowed
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        "mount -t tmpfs none /mnt",
+        "mount --bind /proc /mnt",
+        "mount -o remount,rw /proc/sys",
+        "umount /proc",
+        "unshare --mount true",
+        "unshare --user true",
+        "unshare --user --map-root-user --mount mount -t tmpfs none /mnt",
+        "unshare --pid --fork true",
+        "unshare --net true",
+        "nsenter --target 1 --mount true",
+        "mkdir -p /tmp/new/old && pivot_root /tmp/new /tmp/new/old",
+        "mknod /tmp/disk b 254 0",
+        "mknod /tmp/mem c 1 1 && cat /tmp/mem",
+        "modprobe loop",
+        "chroot / mount -t proc none /mnt",
+        "date -s 2001-01-01",
+        "ip link add dummy0 type dummy",
+        "nice -n -5 true 2>&1 | grep -q denied && exit 1",
+    ],
+)
+async def test_privileges_are_refused(sandbox: LocalSandbox, script: str) -> None:
+    code, output = await attack(sandbox, script)
+    assert code != 0, output
+
+
+SYSTEM_CALLS = """
+import ctypes, errno, sys
+libc = ctypes.CDLL(None, use_errno=True)
+def call(name, *arguments):
+    ctypes.set_errno(0)
+    result = libc.syscall(*(ctypes.c_long(value) for value in arguments))
+    if result != -1 or ctypes.get_errno() not in (errno.EPERM, errno.ENOSYS, errno.EACCES):
+        print(name, "gave", result, errno.errorcode.get(ctypes.get_errno()))
+        sys.exit(1)
+call("keyctl", 250, 0, -3, 1)
+call("add_key", 248, 0, 0, 0, 0, -3)
+call("bpf", 321, 0, 0, 0)
+call("perf_event_open", 298, 0, 0, -1, -1, 0)
+call("userfaultfd", 323, 0)
+call("io_uring_setup", 425, 1, 0)
+call("open_by_handle_at", 304, -100, 0, 0)
+call("clone3", 435, 0, 88)
+call("clone with a user namespace", 56, 0x10000000 | 17, 0, 0, 0, 0)
+call("unshare with a user namespace", 272, 0x10000000)
+call("init_module", 175, 0, 0, 0)
+call("kexec_load", 246, 0, 0, 0, 0)
+call("x32 call", 0x40000000 | 39)
+call("sethostname", 170, 0, 0)
+call("settimeofday", 164, 0, 0)
+"""
+
+
+@pytest.mark.skipif(os.uname().machine != "x86_64", reason="numbers of x86_64")
+async def test_dangerous_system_calls_are_refused(sandbox: LocalSandbox) -> None:
+    code, output = await python(sandbox, SYSTEM_CALLS)
+    assert code == 0, output
+
+
+async def test_commands_have_dockers_capabilities_and_no_more(sandbox: LocalSandbox) -> None:
+    expected = DOCKERS_CAPABILITIES
+    if probe.machine().mode == ground.PLAIN:
+        expected &= ~MKNOD_AND_SETFCAP
+    _, status = await attack(sandbox, "cat /proc/self/status")
+    fields = dict(line.split(":\t", 1) for line in status.splitlines() if ":\t" in line)
+    assert int(fields["CapEff"], 16) == int(fields["CapPrm"], 16) == int(fields["CapBnd"], 16) == expected
+    assert int(fields["CapInh"], 16) == int(fields["CapAmb"], 16) == 0
+    assert fields["Seccomp"] == "2"
+
+
+async def test_the_first_process_has_no_rights_and_no_descriptors(sandbox: LocalSandbox) -> None:
+    _, output = await attack(sandbox, "grep -E '^Cap(Eff|Prm|Bnd)' /proc/1/status; ls /proc/1/fd")
+    assert {line.split("\t")[1] for line in output.splitlines()} == {"0" * 16}
+
+
+async def test_roots_of_processes_lead_nowhere(sandbox: LocalSandbox, tmp_path: Path) -> None:
+    (tmp_path / "host-mark").write_text("x")
+    script = f"""
+    for link in /proc/[0-9]*/root /proc/[0-9]*/cwd /proc/[0-9]*/fd/*; do
+        for up in . .. ../.. ../../../../..; do
+            test -e "$link/$up{tmp_path}/host-mark" && echo "escaped by $link/$up"
+        done
+    done
+    mkdir -p /tmp/jail && chroot /tmp/jail /bin/true 2>/dev/null
+    ls -d /oldroot /newroot /dev/pts/lower-root 2>/dev/null
+    """
+    _, output = await attack(sandbox, script)
+    assert output == ""
+
+
+CHROOT = """
+import os
+os.makedirs("/tmp/jail", exist_ok=True)
+fd = os.open("/", os.O_RDONLY)
+os.chroot("/tmp/jail")
+os.fchdir(fd)
+for _ in range(64):
+    os.chdir("..")
+os.chroot(".")
+print(sorted(os.listdir("/")))
+"""
+
+
+async def test_a_chroot_in_a_chroot_ends_at_the_sandboxs_root(sandbox: LocalSandbox) -> None:
+    code, output = await python(sandbox, CHROOT)
+    _, root = await python(sandbox, "import os; print(sorted(os.listdir('/')))")
+    assert (code, output) == (0, root)
+    assert "'work'" not in output
+
+
+async def test_processes_outside_cannot_be_seen_or_touched(sandbox: LocalSandbox) -> None:
+    program = f"""
+import ctypes, os
+libc = ctypes.CDLL(None, use_errno=True)
+for pid in (1, {os.getpid()}, {os.getppid()}, {sandbox.first_pid}):
+    if pid != os.getpid() and libc.ptrace(16, pid, 0, 0) == 0:
+        print("attached to", pid)
+for pid in ({os.getpid()}, {sandbox.first_pid}):
+    try:
+        os.kill(pid, 0)
+        print("can signal", pid)
+    except ProcessLookupError:
+        pass
+print(len([name for name in os.listdir("/proc") if name.isdigit()]))
+"""
+    assert await python(sandbox, program) == (0, "2\n")
+
+
+async def test_the_hosts_abstract_sockets_are_out_of_reach(sandbox: LocalSandbox) -> None:
+    name = f"\0valkyrie-hostile-{os.getpid()}"
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(name)
+        server.listen()
+        program = f"import socket; socket.socket(socket.AF_UNIX).connect({name!r})"
+        code, output = await python(sandbox, program)
+    assert code != 0 and "refused" in output
+    _, links = await attack(sandbox, "tail -n +3 /proc/net/dev | cut -d: -f1")
+    assert links.split() == ["lo"]
+
+
+async def test_kill_everyone_spares_the_sandbox(sandbox: LocalSandbox) -> None:
+    for _ in range(3):
+        await attack(sandbox, "kill -9 -1; kill -9 1; kill -TERM 1")
+        assert await attack(sandbox, "echo usable") == (0, "usable\n")
+
+
+async def test_orphans_leave_no_zombies(sandbox: LocalSandbox) -> None:
+    await attack(sandbox, "for i in 1 2 3 4 5 6 7 8; do (sh -c 'sleep 0.1' &) ; done; sleep 0.3")
+    _, output = await attack(sandbox, "ps -eo stat= | grep -c Z")
+    assert output.strip() == "0"
+
+
+FORK_BOMB = "import os\nwhile True:\n    try:\n        os.fork()\n    except OSError:\n        pass\n"
+
+
+async def test_a_fork_bomb_stays_small_and_dies(provider: LocalProvider) -> None:
+    sandbox = await make(provider, pids=64, memory_mb=512)
+    bomb = asyncio.create_task(sandbox.run(Command(argv=("/usr/bin/python3", "-c", FORK_BOMB), timeout=2)))
+    await asyncio.sleep(1)
+    assert len(processes_named(FORK_BOMB[:30])) <= 64
+    start = time.monotonic()
+    await asyncio.to_thread(os.listdir, "/proc")
+    assert time.monotonic() - start < 2, "the host must stay responsive"
+    assert await bomb in (124, 137)
+    await sandbox.kill_all()
+    assert processes_named(FORK_BOMB[:30]) == []
+    assert await attack(sandbox, "echo usable") == (0, "usable\n")
+
+
+async def test_a_storm_of_stop_signals_ends_with_kill_all(sandbox: LocalSandbox) -> None:
+    storm = "(setsid sh -c 'while :; do kill -STOP -1; done' &)"
+    await attack(sandbox, storm, timeout=2)
+    async with asyncio.timeout(40):
+        await sandbox.run(Command.shell("true", timeout=0.5))
+        await sandbox.kill_all()
+        assert await attack(sandbox, "echo usable") == (0, "usable\n")
+
+
+async def test_daemons_die_with_kill_all(sandbox: LocalSandbox) -> None:
+    daemon = "import os,sys,time\nfor _ in range(2):\n    os.fork() and os._exit(0)\n    os.setsid()\n"
+    daemon += "os.environ.clear()\ntime.sleep(3141)\n"
+    for user in (None, "nobody"):
+        await sandbox.run(Command(argv=("/usr/bin/python3", "-c", daemon), user=user))
+    assert len(processes_named("time.sleep(3141)")) == 2
+    await sandbox.kill_all()
+    assert processes_named("time.sleep(3141)") == []
+    assert await attack(sandbox, "ps -eo pid= | wc -l; true") == (0, "4\n")  # first, sh, ps, wc
+
+
+async def test_memory_is_limited_in_every_command(provider: LocalProvider) -> None:
+    sandbox = await make(provider, memory_mb=256)
+    hog = "x = bytearray(1 << 30)\nfor i in range(0, len(x), 4096): x[i] = 1\n"
+    for _ in range(2):
+        assert (await python(sandbox, hog))[0] == 137
+    assert await attack(sandbox, "echo usable") == (0, "usable\n")
+
+
+async def test_files_in_memory_are_limited_together(provider: LocalProvider) -> None:
+    sandbox = await make(provider, memory_mb=256, disk_mb=2048)
+    for place in ("/app", "/dev/shm", "/run", "/tmp"):
+        code, output = await attack(sandbox, f"head -c 1G /dev/zero > {place}/big")
+        assert code in (1, 137), output
+    assert await attack(sandbox, "echo usable") == (0, "usable\n")
+    code, _ = await attack(sandbox, "head -c 1M /dev/zero > /dev/big")
+    assert code != 0
+    assert await attack(sandbox, "rm /app/big /dev/shm/big /run/big; echo x > /app/small") == (0, "")
+
+
+async def test_the_disk_quota_is_one_for_all_folders(provider: LocalProvider) -> None:
+    sandbox = await make(provider, disk_mb=32)
+    fill = "head -c 10M /dev/zero > $place/big || exit 9"
+    script = f"for place in /app /usr/lib /var/tmp /root /etc; do {fill}; done"
+    code, output = await attack(sandbox, script)
+    assert code == 9 and "space" in output
+
+
+async def test_a_working_folder_cannot_be_the_hosts(sandbox: LocalSandbox, tmp_path: Path) -> None:
+    (tmp_path / "host-mark").write_text("x")
+    for number in range(3, 40):
+        await sandbox.exec(f"rm -f /app/out; ln -s /proc/self/fd/{number} /app/out")
+        seen = await sandbox.exec(f"pwd -P; ls -d .{tmp_path} ../../../..{tmp_path}", cwd="/app/out")
+        assert "host-mark" not in seen.output
+        assert "No such file" in seen.output or "cannot enter" in seen.output
+
+
+async def test_a_program_that_names_its_starter_changes_nothing(sandbox: LocalSandbox) -> None:
+    interpreter = Path(sys.executable).resolve()
+    before = interpreter.stat()
+    evil = b"#!/proc/self/exe\nimport os\nos.chmod('/proc/self/exe', 0o7777)\nopen('/proc/self/exe', 'r+b')\n"
+    await sandbox.upload_file("/app/evil", evil)
+    await sandbox.exec("chmod 755 /app/evil; cp /app/evil /usr/local/bin/evil")
+    for argv in (("/app/evil",), ("evil",)):
+        for user in (None, "nobody"):
+            await sandbox.run(Command(argv=argv, user=user, timeout=10))
+    after = interpreter.stat()
+    assert (before.st_mode, before.st_size, before.st_mtime_ns) == (
+        after.st_mode,
+        after.st_size,
+        after.st_mtime_ns,
+    )
+
+
+async def test_nothing_shows_on_the_host(provider: LocalProvider, tmp_path: Path) -> None:
+    sandbox = await make(provider, memory_mb=128, pids=50)
+    await attack(sandbox, "sleep 2718 & setsid sleep 2718 &")
+    assert len(processes_named("2718")) == 2
+    mounts = Path("/proc/self/mountinfo").read_text()
+    assert not [line for line in mounts.splitlines() if "- tmpfs keeper" in line or "- tmpfs sandbox" in line]
+    groups = [path for path in Path("/sys/fs/cgroup").rglob("valkyrie-*") if sandbox.id in path.name]
+    assert groups
+    await provider.delete_sandbox(sandbox.id)
+    assert processes_named("2718") == []
+    assert [path for path in groups if path.exists()] == []
+    assert Path("/proc/self/mountinfo").read_text() == mounts
+    assert list((tmp_path / "state").iterdir()) == []
