@@ -126,7 +126,6 @@ class AttemptView:
     """Path of its log."""
     artifacts: str | None
     """Folder of what was kept."""
-    sandbox_id: str | None
 
 
 @dataclass(frozen=True, slots=True)

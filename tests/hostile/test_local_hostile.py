@@ -210,9 +210,17 @@ async def test_commands_have_dockers_capabilities_and_no_more(sandbox: LocalSand
     assert fields["Seccomp"] == "2"
 
 
-async def test_the_first_process_has_no_rights_and_no_descriptors(sandbox: LocalSandbox) -> None:
-    _, output = await attack(sandbox, "grep -E '^Cap(Eff|Prm|Bnd)' /proc/1/status; ls /proc/1/fd")
+async def test_nobody_can_hide_in_the_first_process(sandbox: LocalSandbox) -> None:
+    _, output = await attack(sandbox, "grep -E '^Cap(Eff|Prm)' /proc/1/status")
     assert {line.split("\t")[1] for line in output.splitlines()} == {"0" * 16}
+    for script in (
+        "head -c 1 /proc/1/maps",
+        "head -c 1 /proc/1/environ",
+        ": >> /proc/1/mem",
+        "ls /proc/1/root/",
+    ):
+        assert (await attack(sandbox, script))[0] != 0
+    assert os.listdir(f"/proc/{sandbox.first_pid}/fd") == []
 
 
 async def test_roots_of_processes_lead_nowhere(sandbox: LocalSandbox, tmp_path: Path) -> None:

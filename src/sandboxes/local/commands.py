@@ -9,12 +9,10 @@ parents and environments an agent can change; this it cannot.
 # ruff: noqa: PTH208
 from __future__ import annotations
 
-import errno
 import os
-import signal
 import time
 
-from sandboxes.local import mounts, wire
+from sandboxes.local import killing, mounts, wire
 from sandboxes.local.spawning import ExecError, spawn
 
 _KILL_SECONDS = 2.0
@@ -86,22 +84,5 @@ class Commands:
         return None
 
     def _kill_tagged(self, tag: int) -> int:
-        killed = 0
-        for name in os.listdir(self._proc):
-            if not name.isdigit() or name == "1":
-                continue
-            try:
-                # A folder of /proc serves as a pidfd, so tag and signal are about the same process.
-                fd = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=self._proc)
-            except OSError:
-                continue
-            try:
-                if os.stat("ns/uts", dir_fd=fd).st_ino == tag:
-                    signal.pidfd_send_signal(fd, signal.SIGKILL)
-                    killed += 1
-            except OSError as error:
-                if error.errno not in (errno.ENOENT, errno.ESRCH, errno.EACCES, errno.EPERM):
-                    raise
-            finally:
-                os.close(fd)
-        return killed
+        names = [name for name in os.listdir(self._proc) if name.isdigit() and name != "1"]
+        return sum(killing.kill_entry(self._proc, name, tag) for name in names)

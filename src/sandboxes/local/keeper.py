@@ -13,10 +13,9 @@ import signal
 import socket
 import sys
 
-from sandboxes.local import ground, mounts, privileges, seccomp, warden, wire
+from sandboxes.local import ground, killing, mounts, privileges, seccomp, warden, wire
 from sandboxes.local.groups import Groups
 
-_PATIENCE_SECONDS = 10.0
 _RESTARTED = "VALKYRIE_KEEPER_RESTARTED"
 
 
@@ -86,15 +85,14 @@ class Keeper:
         os.close(self._wake_write)
 
     def _kill_all(self, message: wire.Message, first_pidfd: int) -> None:
-        """Kill everything in a sandbox but its first process, in one system call no fork can outrun.
+        """Kill everything in a sandbox but its first process.
 
-        Only a process of the namespace can say "all of you"; ours is forked from here, outside the
-        sandbox's cgroup, so a sandbox full to its pids limit cannot keep it out.
+        By a child of this process, outside the sandbox's cgroup: a full sandbox cannot keep it out.
         """
         helper = os.fork()
         if helper == 0:
             self._forget_self()
-            _kill_everyone(first_pidfd, self._base)
+            killing.kill_everyone(message["first"], first_pidfd)
         os.close(first_pidfd)
         self._killers[helper] = message["n"]
 
@@ -158,37 +156,6 @@ def _ignore(_number: int, _frame: object) -> None:
 def _children() -> list[int]:
     with open(f"/proc/self/task/{os.getpid()}/children") as file:
         return [int(pid) for pid in file.read().split()]
-
-
-def _kill_everyone(first_pidfd: int, base: ground.Ground) -> None:
-    code = 1
-    try:
-        flags = mounts.CLONE_NEWPID
-        if base.mode != ground.PLAIN:
-            flags |= mounts.CLONE_NEWUSER
-        mounts.setns(first_pidfd, flags)
-        pid = os.fork()
-        if pid == 0:
-            _strike()
-        _, status = os.waitpid(pid, 0)
-        code = os.waitstatus_to_exitcode(status)
-    finally:
-        os._exit(code & 0xFF)
-
-
-def _strike() -> None:
-    code = 1
-    try:
-        poller = select.poll()
-        for _ in range(int(_PATIENCE_SECONDS * 500)):
-            try:
-                os.kill(-1, signal.SIGKILL)
-            except ProcessLookupError:
-                code = 0
-                break
-            poller.poll(2)
-    finally:
-        os._exit(code)
 
 
 def main() -> None:

@@ -92,12 +92,12 @@ class KeeperLink:
         """End a sandbox whose warden does not."""
         self._channel.post({"op": "end", "id": sandbox_id})
 
-    async def kill_all(self, first_pidfd: int) -> bool:
+    async def kill_all(self, first_pid: int, first_pidfd: int) -> bool:
         """End every process of the sandbox but its first; whether they were gone in time."""
         self._count += 1
         number = self._count
         killed = self._kills[number] = self._loop.create_future()
-        self._channel.post({"op": "kill_all", "n": number}, [os.dup(first_pidfd)])
+        self._channel.post({"op": "kill_all", "n": number, "first": first_pid}, [os.dup(first_pidfd)])
         if not self.alive:
             self._end_waits()
         code: int = await asyncio.shield(killed)

@@ -1,8 +1,9 @@
 """The first process of a sandbox: sleeps, and lets the kernel reap every orphan.
 
 It must exist on any root file system, cost next to nothing, survive `kill -9 -1` (the kernel spares the
-first process of a namespace) and leave no zombies (a parent that ignores SIGCHLD has none). So it is a
-program of some two hundred bytes, assembled here and run from memory; other processors use a shell.
+first process of a namespace), leave no zombies (a parent that ignores SIGCHLD has none) and not be
+traceable: it outlives `kill_all`, so nobody may hide in it. So it is a program of some two hundred bytes,
+assembled here and run from memory. Other processors use a shell, which does all but the last.
 """
 
 from __future__ import annotations
@@ -29,9 +30,13 @@ _SHELL = ("/bin/sh", "-c", f"trap '' CHLD HUP INT TERM; echo >&{READY_FD}; exec 
 
 
 def _x86_64_code(data_address: int) -> bytes:
-    """Ignore SIGCHLD, say we are ready, close every descriptor, sleep for ever."""
+    """Refuse to be traced, ignore SIGCHLD, say we are ready, close every descriptor, sleep for ever."""
     return b"".join(
         (
+            b"\xb8" + struct.pack("<I", 157),  # mov eax, prctl
+            b"\xbf" + struct.pack("<I", 4),  # mov edi, PR_SET_DUMPABLE
+            b"\x31\xf6",  # xor esi, esi
+            b"\x0f\x05",  # syscall
             b"\xb8" + struct.pack("<I", 13),  # mov eax, rt_sigaction
             b"\xbf" + struct.pack("<I", 17),  # mov edi, SIGCHLD
             b"\xbe" + struct.pack("<I", data_address),  # mov esi, action

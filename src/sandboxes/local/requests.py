@@ -10,8 +10,8 @@ from sandboxes.types import HostSource, Limits, SandboxCreateRequest
 
 DEFAULT_PIDS = 4096
 DEFAULT_DISK_MB = 10 * 1024
-OUR_OWN_PIDS = 4
-"""Warden, bubblewrap, first process, and one on its way: they share the sandbox's cgroup."""
+OUR_OWN_PIDS = 3
+"""Warden, bubblewrap and first process share the sandbox's cgroup."""
 
 
 def refuse_unsupported(request: SandboxCreateRequest, machine: Machine) -> None:

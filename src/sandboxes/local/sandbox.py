@@ -138,7 +138,7 @@ class LocalSandbox(RunnableSandbox):
 
     async def kill_all(self) -> None:
         self._check()
-        if not await self._keeper.kill_all(self._first_pidfd):
+        if not await self._keeper.kill_all(self.first_pid, self._first_pidfd):
             raise SandboxError(f"processes in sandbox {self._id} do not die; delete it")
         self._check()
 
@@ -216,7 +216,9 @@ class LocalSandbox(RunnableSandbox):
                 exited.set_result(message["code"])
         elif event == "unkillable":
             # It forks faster than it can be listed: only the blow to everyone is fast enough.
-            self._last_resort = asyncio.ensure_future(self._keeper.kill_all(self._first_pidfd))
+            self._last_resort = asyncio.ensure_future(
+                self._keeper.kill_all(self.first_pid, self._first_pidfd)
+            )
 
     def _on_end(self) -> None:
         self._mark_ended("ended by itself")

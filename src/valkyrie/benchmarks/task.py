@@ -187,7 +187,10 @@ class Task:
             "description": info.description,
             "keywords": list(info.keywords),
             "named_image": self.named_image if self.host_image else None,
-            "host_variables": [*referenced(self.config.environment.env), *referenced(self.config.verifier.env)],
+            "host_variables": [
+                *referenced(self.config.environment.env),
+                *referenced(self.config.verifier.env),
+            ],
             "allowed_hosts": list(self.config.allowed_hosts),
             "artifacts": [item if isinstance(item, str) else item.source for item in self.config.artifacts],
             "warnings": [*self.parsed.warnings, *_left_out(self.config)],

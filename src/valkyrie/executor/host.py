@@ -21,7 +21,7 @@ from valkyrie.executor.worlds import RunWorlds
 from valkyrie.nouns import Json
 from valkyrie.schedule.host import HostRoom
 from valkyrie.schedule.scheduler import Scheduler
-from valkyrie.store import Store, ledger, runs
+from valkyrie.store import Store, leases, runs
 from valkyrie.store.layout import DataFolder
 from valkyrie.store.schema import REVISION
 from valkyrie.store.writer import Writer
@@ -72,7 +72,7 @@ class ExecutorHost:
         self._data = data
         self._started_at = time.time()
         self._idle_exit_s = idle_exit_s()
-        self._room = HostRoom.measure(config.effective("cpu_overcommit").value)
+        self._room = HostRoom.measure(float(config.effective("cpu_overcommit").value or 1.0))
 
     async def serve(self, tell_ready: Callable[[], bool]) -> None:
         """Work until idle, drained or told to end.
@@ -114,7 +114,7 @@ class ExecutorHost:
         }
         await self._writer.call(lambda connection: runs.register_executor(connection, values))
         await self._worlds.sweep()
-        await self._writer.call(lambda connection: ledger.recover(connection, self.id, now, alone=True))
+        await self._writer.call(lambda connection: leases.recover(connection, self.id, now, alone=True))
         known = await self._writer.call(runs.known_ids)
         await asyncio.to_thread(self._data.sweep_runs, known, now - ORPHAN_AFTER_S)
 

@@ -6,7 +6,7 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from valkyrie.store.ledger import Leased, Room
+from valkyrie.store.leases import Leased, Room
 
 MEMORY_SHARE = 0.9
 

@@ -14,8 +14,9 @@ from valkyrie.errors import LeaseLostError
 from valkyrie.nouns import Category, Outcome, TrialState
 from valkyrie.schedule.host import HostRoom
 from valkyrie.schedule.policy import backoff, policy_for
-from valkyrie.store import ledger
-from valkyrie.store.ledger import Finish, Leased, Tick, TickResult
+from valkyrie.store import leases
+from valkyrie.store.journal import Advance, Finish
+from valkyrie.store.leases import Leased, Tick, TickResult
 from valkyrie.store.writer import Writer
 from valkyrie.trial.failures import Failure
 from valkyrie.trial.lifecycle import Ending, run_attempt
@@ -90,7 +91,7 @@ class Scheduler:
     async def abandon(self) -> None:
         """End everything in hand at once; its trials go back to the queue."""
         self.drain()
-        await self._writer.call(lambda connection: ledger.abandon(connection, self._executor_id, time.time()))
+        await self._writer.call(lambda connection: leases.abandon(connection, self._executor_id, time.time()))
         for work in list(self._work.values()):
             work.task.cancel()
 
@@ -121,15 +122,15 @@ class Scheduler:
 
     def _tick(self, connection: Connection) -> tuple[TickResult, set[int] | None]:
         """On the writer's thread: lease what fits; after a foreign change, see what is still ours."""
-        version = ledger.data_version(connection)
+        version = leases.data_version(connection)
         changed, self._data_version = version != self._data_version, version
-        ours = ledger.still_ours(connection, self._executor_id) if changed and self._work else None
+        ours = leases.still_ours(connection, self._executor_id) if changed and self._work else None
         if self.draining:
             return TickResult([], [], [], None), ours
         tick = Tick(
             self._executor_id, time.time(), self._room.left(), dict(self._active), self._worlds.ready()
         )
-        return ledger.lease(connection, tick), ours
+        return leases.lease(connection, tick), ours
 
     def _chore(self, group: asyncio.TaskGroup, run_id: str, work: Coroutine[Any, Any, None]) -> None:
         """Open or conclude a run beside the trials; one at a time for each run."""
@@ -169,7 +170,7 @@ class Scheduler:
 
     async def enter(self, leased: Leased, before: TrialState, after: TrialState) -> None:
         """Commit that a trial enters its next phase (the attempts' journal)."""
-        await self._writer.record(ledger.Advance(leased, before, after))
+        await self._writer.record(Advance(leased, before, after))
 
     def _end(self, leased: Leased) -> None:
         del self._work[leased.trial_id]

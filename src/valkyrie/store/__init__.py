@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -32,6 +33,27 @@ class Store:
         from valkyrie.store.database import transaction
 
         return transaction(self._engine)
+
+    def changes(self, interval: float = 0.2) -> Iterator[None]:
+        """Yield whenever another connection has written, and once at the beginning.
+
+        SQLite tells other processes of a change only when asked; this is the one place that asks. Whoever
+        iterates may stop at any time.
+        """
+        import time
+
+        from valkyrie.store.leases import data_version
+
+        with self._engine.connect().execution_options(read_only=True) as connection:
+            seen: int | None = None
+            while True:
+                with connection.begin():
+                    now = data_version(connection)
+                if now != seen:
+                    seen = now
+                    yield
+                else:
+                    time.sleep(interval)
 
     def writer(self) -> Writer:
         """The grouped writer, on the running loop."""

@@ -13,7 +13,8 @@ from sqlalchemy import Connection, Row, Select, and_, asc, delete, desc, func, i
 
 from valkyrie.errors import UsageError, UserError
 from valkyrie.nouns import Category, Json, Outcome, RunState, TrialState
-from valkyrie.store.ledger import ACTIVE_STATES, count, give_back
+from valkyrie.store.counters import count
+from valkyrie.store.leases import ACTIVE_STATES, give_back
 from valkyrie.store.schema import ERROR_COUNTERS, STATE_COUNTERS, attempt, executor, run, trial
 
 
@@ -176,7 +177,8 @@ def one_trial(connection: Connection, run_id: str, task_id: str, k: int) -> Row[
     ).one_or_none()
     if row is None:
         raise UsageError(
-            f"Run {run_id[:8]} has no trial {k} of task {task_id!r}. `valkyrie run tasks {run_id[:8]}` lists them."
+            f"Run {run_id[:8]} has no trial {k} of task {task_id!r}. "
+            f"`valkyrie run tasks {run_id[:8]}` lists them."
         )
     return row
 

@@ -14,8 +14,9 @@ from sqlalchemy import Connection, Engine
 from sqlalchemy.exc import DatabaseError
 
 from valkyrie.errors import LeaseLostError, StoreError, ValkyrieError
-from valkyrie.store import ledger
+from valkyrie.store import journal
 from valkyrie.store.database import explain
+from valkyrie.store.leases import StaleLeaseError
 
 T = TypeVar("T")
 
@@ -23,7 +24,7 @@ T = TypeVar("T")
 @dataclass(slots=True)
 class _Call:
     future: asyncio.Future[Any]
-    change: ledger.Advance | ledger.Finish | None = None
+    change: journal.Advance | journal.Finish | None = None
     work: Callable[[Connection], Any] | None = None
 
 
@@ -49,7 +50,7 @@ class Writer:
         """Writing has failed for good."""
         return self._broken is not None
 
-    async def record(self, change: ledger.Advance | ledger.Finish) -> None:
+    async def record(self, change: journal.Advance | journal.Finish) -> None:
         """Commit a phase change or an ending; LeaseLostError when the trial is no longer ours."""
         await self._submit(_Call(self._loop.create_future(), change=change))
 
@@ -98,15 +99,15 @@ class Writer:
                 try:
                     with connection.begin():
                         answers.append((call, call.work(connection)))
-                except (ValkyrieError, ledger.StaleLeaseError) as error:
+                except (ValkyrieError, StaleLeaseError) as error:
                     answers.append((call, error))
         return answers
 
     def _write_changes(self, connection: Connection, calls: list[_Call]) -> list[tuple[_Call, Any]]:
         try:
             with connection.begin():
-                ledger.record(connection, [call.change for call in calls if call.change])
-        except ledger.StaleLeaseError:
+                journal.record(connection, [call.change for call in calls if call.change])
+        except StaleLeaseError:
             if len(calls) == 1:
                 return [(calls[0], LeaseLostError("Another lease is in force for this trial."))]
             # Rare: find the stale ones by writing each alone.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import getpass
 import shutil
-import tarfile
 import time
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
@@ -15,7 +14,8 @@ from valkyrie.errors import InfrastructureError, UsageError, UserError
 from valkyrie.executor.client import ExecutorClient, Starting
 from valkyrie.nouns import Json, RunState, TrialState
 from valkyrie.store import Store, runs
-from valkyrie.store.layout import DataFolder, RunFolder, encode_task_id
+from valkyrie.store.layout import DataFolder, encode_task_id
+from valkyrie.tracker.files import copy_outputs, folder_size, if_there, read_log
 from valkyrie.tracker.present import attempt_view, group_errors, run_view, trial_view
 from valkyrie.views import (
     AttemptView,
@@ -34,6 +34,8 @@ from valkyrie.views import (
 if TYPE_CHECKING:
     from valkyrie.store import Connection
     from valkyrie.tracker.planning import PreparedRun
+
+LOOK_EVERY_S = 0.2
 
 
 class LocalTracker:
@@ -136,8 +138,9 @@ class LocalTracker:
     def follow(self, ref: str, *, interval: float = 0.2) -> Iterator[RunView]:
         view = self.fetch(ref)
         yield view
-        while not RunState(view.state).terminal:
-            time.sleep(interval)  # SQLite tells other processes of a change only when asked
+        for _ in self._store.changes(interval):
+            if RunState(view.state).terminal:
+                return
             with self._store.reading() as connection:
                 version = runs.version(connection, view.id)
                 if version is None:
@@ -186,8 +189,8 @@ class LocalTracker:
             attempt_view(
                 row,
                 current=trial.state,
-                log=_if_there(folder.log(task_id, k, row.number)),
-                artifacts=_if_there(folder.attempt(task_id, k, row.number)),
+                log=if_there(folder.log(task_id, k, row.number)),
+                artifacts=if_there(folder.attempt(task_id, k, row.number)),
             )
             for row in rows
         ]
@@ -277,7 +280,7 @@ class LocalTracker:
                 raise TimeoutError(f"Run {view.id[:8]} did not end within {timeout:g} s; it goes on.")
             if view.executor == "none":
                 raise UserError(f"Run {view.id[:8]} will not end by itself: {view.note}.")
-            time.sleep(0.2)  # SQLite tells other processes of a change only when asked
+            time.sleep(LOOK_EVERY_S)  # the executor may die without writing, so changes alone do not tell
             view = self.fetch(view.id)
         return view
 
@@ -321,7 +324,7 @@ class LocalTracker:
         folder = self._data.run(run_id)
         for task_id, k, number in rows:
             target = destination / encode_task_id(task_id) / (str(k) if k else "")
-            if number and _copy_outputs(folder, (task_id, k, number), target):
+            if number and copy_outputs(folder, (task_id, k, number), target):
                 written.append(target)
         return written
 
@@ -337,22 +340,11 @@ class LocalTracker:
             raise UsageError(f"Task {task_id!r} has attempts {numbers[0]} to {numbers[-1]}, not {number}.")
         with self._store.reading() as connection:
             path = self._data.run(runs.resolve(connection, ref)).log(task_id, k, number)
-        return self._read_log(path, ref, (task_id, k, number), follow)
 
-    def _read_log(self, path: Path, ref: str, which: tuple[str, int, int], follow: bool) -> Iterator[str]:
-        task_id, k, number = which
-        position = 0
-        while True:
-            ended = not follow or self.attempts(ref, task_id, k)[number - 1].outcome is not None
-            if path.exists():
-                with path.open(encoding="utf-8", errors="replace") as file:
-                    file.seek(position)
-                    while piece := file.read(65536):
-                        yield piece
-                    position = file.tell()
-            if ended:
-                return
-            time.sleep(0.2)  # the log grows in another process
+        def ended() -> bool:
+            return not follow or self.attempts(ref, task_id, k)[number - 1].outcome is not None
+
+        return read_log(path, ended)
 
     # The machine
 
@@ -374,15 +366,15 @@ class LocalTracker:
         with self._store.reading() as connection:
             states = {row.id: row.state for row in runs.page(connection, runs.RunQuery({}, limit=100_000))[0]}
         sizes = sorted(
-            ((run_id, state, _size(self._data.run(run_id).root)) for run_id, state in states.items()),
+            ((run_id, state, folder_size(self._data.run(run_id).root)) for run_id, state in states.items()),
             key=lambda item: -item[2],
         )
         database = sum(path.stat().st_size for path in self._data.root.glob("valkyrie.db*"))
         parts = [
             ("database", database),
             ("runs", sum(size for _, _, size in sizes)),
-            ("agents", _size(self._data.agents)),
-            ("cache", _size(self._data.cache)),
+            ("agents", folder_size(self._data.agents)),
+            ("cache", folder_size(self._data.cache)),
         ]
         return DiskView(
             data_folder=str(self._data.root),
@@ -450,30 +442,3 @@ def _user() -> str | None:
         return getpass.getuser()
     except (KeyError, OSError):
         return None
-
-
-def _if_there(path: Path) -> str | None:
-    return str(path) if path.exists() else None
-
-
-def _copy_outputs(folder: RunFolder, which: tuple[str, int, int], target: Path) -> bool:
-    """Copy an attempt's kept files and log; its archive comes unpacked."""
-    source, log = folder.attempt(*which), folder.log(*which)
-    if not source.exists() and not log.exists():
-        return False
-    target.mkdir(parents=True, exist_ok=True)
-    if log.exists():
-        shutil.copy2(log, target / "attempt.log")
-    if source.exists():
-        shutil.copytree(
-            source, target, dirs_exist_ok=True, ignore=shutil.ignore_patterns("agent_output.tar.gz")
-        )
-        archive = source / "agent_output.tar.gz"
-        if archive.exists():
-            with tarfile.open(archive) as tar:
-                tar.extractall(target / "agent_output", filter="data")
-    return True
-
-
-def _size(folder: Path) -> int:
-    return sum(path.lstat().st_size for path in folder.rglob("*") if path.is_file()) if folder.exists() else 0

@@ -134,7 +134,6 @@ def attempt_view(row: Any, *, current: str, log: str | None, artifacts: str | No
         timing=row.timing or {},
         log=log,
         artifacts=artifacts,
-        sandbox_id=None,
     )
 
 

@@ -22,7 +22,7 @@ MASK = b"***"
 async def collect_outputs(
     agent: Agent, task_id: str, sandbox: Sandbox, draft: Path, secrets: Sequence[str], log: AttemptLog
 ) -> None:
-    """Bring out `final_output` and `output_artifacts`; a required artifact that is missing is the agent's fault."""
+    """Bring out `final_output` and `output_artifacts`; a missing required one is the agent's fault."""
     if agent.final_output:
         await _collect_final(agent.final_output, sandbox, draft, secrets, log)
     left = OUTPUT_LIMITS.max_bytes

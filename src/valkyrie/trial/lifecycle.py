@@ -18,7 +18,7 @@ from sandboxes.types import OutputSink
 from valkyrie.agents.protocol import AgentExit, AgentTrial
 from valkyrie.errors import AgentError, LeaseLostError
 from valkyrie.nouns import Grade, TaskSpec, TrialState
-from valkyrie.store.ledger import Leased
+from valkyrie.store.leases import Leased
 from valkyrie.trial.collect import collect_outputs, scrub
 from valkyrie.trial.failures import Failure, PhaseTimeoutError, classify
 from valkyrie.trial.log import AttemptLog

@@ -17,8 +17,7 @@ from valkyrie.nouns import TaskSpec, Timeouts, TrialState
 from valkyrie.plan import Settings, trial_digest
 from valkyrie.secrets.mask import Masker
 from valkyrie.store.layout import RunFolder
-from valkyrie.store.ledger import Leased
-
+from valkyrie.store.leases import Leased
 
 TASKS_REMEMBERED = 256
 """So many described tasks are kept at hand; memory must not grow with the benchmark."""

@@ -16,8 +16,9 @@ from sqlalchemy import select
 
 from valkyrie.errors import LeaseLostError, StoreError, UsageError, UserError
 from valkyrie.nouns import Category, Outcome, TrialState
-from valkyrie.store import Store, ledger, runs
-from valkyrie.store.ledger import Advance, Finish, Room, Tick
+from valkyrie.store import Store, journal, leases, runs
+from valkyrie.store.journal import Advance, Finish
+from valkyrie.store.leases import Room, Tick
 from valkyrie.store.schema import ERROR_COUNTERS, STATE_COUNTERS, attempt, run, trial
 from valkyrie.store.writer import Writer
 
@@ -61,9 +62,9 @@ def add_run(store: Store, tasks: int = 10, concurrency: int = 4, cpus: float | N
 
 def tick(
     store: Store, *ready: str, room: Room = ROOM, executor: str = "me", now: float | None = None
-) -> ledger.TickResult:
+) -> leases.TickResult:
     with store.writing() as connection:
-        return ledger.lease(connection, Tick(executor, now or time.time(), room, {}, set(ready)))
+        return leases.lease(connection, Tick(executor, now or time.time(), room, {}, set(ready)))
 
 
 def assert_counters_true(store: Store) -> None:
@@ -83,7 +84,7 @@ def assert_counters_true(store: Store) -> None:
             assert row.score_sum == pytest.approx(sum(one.score or 0 for one in graded))
 
 
-def ended(leased: ledger.Leased, after: TrialState = TrialState.FINISHED, **more: object) -> Finish:
+def ended(leased: leases.Leased, after: TrialState = TrialState.FINISHED, **more: object) -> Finish:
     return Finish(leased, TrialState.BUILDING, after, Outcome.GRADED, time.time(), **more)  # type: ignore[arg-type]
 
 
@@ -118,7 +119,7 @@ async def test_every_waiter_gets_its_own_answer(store: Store, writer: Writer) ->
         held = connection.execute(
             select(trial).where(trial.c.id.in_([one.trial_id for one in leased[:5]]))
         ).all()
-        ledger.give_back(connection, held, time.time(), Outcome.STOPPED, TrialState.STOPPED)
+        leases.give_back(connection, held, time.time(), Outcome.STOPPED, TrialState.STOPPED)
     answers = await asyncio.gather(
         *(writer.record(Advance(one, TrialState.BUILDING, TrialState.IN_PROGRESS)) for one in leased),
         return_exceptions=True,
@@ -141,7 +142,7 @@ async def test_a_stale_ending_never_counts(store: Store, writer: Writer) -> None
     run_id = add_run(store, tasks=1)
     (old,) = tick(store, run_id, executor="old").leased
     with store.writing() as connection:
-        assert ledger.recover(connection, "new", time.time(), alone=True) == 1
+        assert leases.recover(connection, "new", time.time(), alone=True) == 1
     (new,) = tick(store, run_id, executor="new").leased
     assert new.number == 2
     await writer.record(ended(new, score=1.0, passed=True))
@@ -174,7 +175,7 @@ def test_leases_of_a_living_executor_are_kept_without_the_lock(store: Store) -> 
     second = add_run(store)
     tick(store, second, executor="late")
     with store.writing() as connection:
-        assert ledger.recover(connection, "me", now, alone=False) == 4
+        assert leases.recover(connection, "me", now, alone=False) == 4
     assert_counters_true(store)
 
 
@@ -243,7 +244,7 @@ def test_force_stop_takes_active_trials_away(store: Store) -> None:
     tick(store, run_id)
     with store.writing() as connection:
         runs.stop(connection, run_id, time.time(), force=True, task_ids=None)
-        assert ledger.still_ours(connection, "me") == set()
+        assert leases.still_ours(connection, "me") == set()
     assert_counters_true(store)
     with store.writing() as connection:
         runs.conclude(connection, run_id, time.time(), final=None, graded=None, error=None)
@@ -291,13 +292,13 @@ def test_counters_stay_true_whatever_happens(
 ) -> None:
     store = Store(tmp_path_factory.mktemp("s") / "v.db")
     run_id = add_run(store, tasks=5, concurrency=2)
-    held: list[ledger.Leased] = []
+    held: list[leases.Leased] = []
 
     def end(after: TrialState, outcome: Outcome, category: Category | None = None) -> None:
         one = held.pop()
         try:
             with store.writing() as connection:
-                ledger.record(
+                journal.record(
                     connection,
                     [
                         Finish(
@@ -312,7 +313,7 @@ def test_counters_stay_true_whatever_happens(
                         )
                     ],
                 )
-        except ledger.StaleLeaseError:
+        except leases.StaleLeaseError:
             pass
 
     for move in moves:
@@ -327,7 +328,7 @@ def test_counters_stay_true_whatever_happens(
         elif move in ("recover", "stop", "force", "resume", "again"):
             with store.writing() as connection:
                 if move == "recover":
-                    ledger.recover(connection, "other", 1.0, alone=True)
+                    leases.recover(connection, "other", 1.0, alone=True)
                 elif move in ("stop", "force"):
                     runs.stop(connection, run_id, 1.0, force=move == "force", task_ids=None)
                 else:

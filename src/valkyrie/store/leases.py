@@ -1,26 +1,32 @@
-"""What an executor writes: leases, phases, endings. Every write carries its lease epoch.
-
-Functions here work on an open transaction, many trials at a time; `store.writer` groups the calls.
-"""
+"""Who works on which trial: leases taken, given back, and recovered from the dead."""
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from sqlalchemy import Connection, and_, bindparam, func, insert, or_, select, update
 
-from valkyrie.nouns import Category, ExitReason, Json, Outcome, RunState, TrialState
-from valkyrie.store.schema import ERROR_COUNTERS, STATE_COUNTERS, attempt, executor, run, trial
-
-ACTIVE_STATES = [state.value for state in TrialState if state.active]
-OPEN_RUNS = [RunState.IN_PROGRESS.value, RunState.STOPPING.value]
+from valkyrie.nouns import Outcome, RunState, TrialState
+from valkyrie.store.counters import count
+from valkyrie.store.schema import STATE_COUNTERS, attempt, executor, run, trial
 
 
 class StaleLeaseError(Exception):
     """At least one write of the group was refused because another lease is in force."""
+
+
+def require_all(changed: int, wanted: int) -> None:
+    if changed != wanted:
+        raise StaleLeaseError
+
+
+ACTIVE_STATES = [state.value for state in TrialState if state.active]
+
+
+OPEN_RUNS = [RunState.IN_PROGRESS.value, RunState.STOPPING.value]
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,36 +45,6 @@ class Leased:
     epoch: int
     cpus: float
     memory_mb: int
-
-
-@dataclass(frozen=True, slots=True)
-class Advance:
-    """The trial enters its next phase."""
-
-    leased: Leased
-    before: TrialState
-    after: TrialState
-
-
-@dataclass(frozen=True, slots=True)
-class Finish:
-    """The attempt ended; `after` is where that leaves the trial (PENDING: it will be tried again)."""
-
-    leased: Leased
-    before: TrialState
-    after: TrialState
-    outcome: Outcome
-    at: float
-    category: Category | None = None
-    cause: str | None = None
-    message: str | None = None
-    exit_code: int | None = None
-    exit_reason: ExitReason | None = None
-    score: float | None = None
-    passed: bool | None = None
-    result: Json | None = None
-    timing: Mapping[str, float] = field(default_factory=dict)
-    not_before: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +94,7 @@ _RUNS = (
     .order_by(run.c.created_at)
 )
 
+
 _READY = (
     select(
         trial.c.id,
@@ -139,9 +116,11 @@ _READY = (
     .limit(bindparam("most"))
 )
 
+
 _NEXT_RETRY = select(func.min(trial.c.not_before)).where(
     trial.c.run_id == bindparam("run"), trial.c.state == TrialState.PENDING.value
 )
+
 
 _TAKE = (
     update(trial)
@@ -156,87 +135,6 @@ _TAKE = (
         finished_at=None,
     )
 )
-
-_ENTER = (
-    update(trial)
-    .where(trial.c.id == bindparam("b_id"), trial.c.epoch == bindparam("b_epoch"))
-    .values(state=bindparam("b_state"))
-)
-
-_END_TRIAL = (
-    update(trial)
-    .where(trial.c.id == bindparam("b_id"), trial.c.epoch == bindparam("b_epoch"))
-    .values(
-        state=bindparam("b_state"),
-        executor_id=None,
-        failures=bindparam("b_failures"),
-        not_before=bindparam("b_not_before"),
-        finished_at=bindparam("b_at"),
-        **{
-            name: bindparam(f"b_{name}")
-            for name in (
-                "score",
-                "passed",
-                "category",
-                "cause",
-                "message",
-                "exit_code",
-                "exit_reason",
-                "result",
-                "timing",
-            )
-        },
-    )
-)
-
-_END_ATTEMPT = (
-    update(attempt)
-    .where(attempt.c.trial_id == bindparam("b_id"), attempt.c.number == bindparam("b_number"))
-    .values(
-        finished_at=bindparam("b_at"),
-        **{
-            name: bindparam(f"b_{name}")
-            for name in (
-                "phase",
-                "outcome",
-                "category",
-                "cause",
-                "message",
-                "exit_code",
-                "exit_reason",
-                "score",
-                "result",
-                "timing",
-            )
-        },
-    )
-)
-
-COUNTERS = [*STATE_COUNTERS.values(), *ERROR_COUNTERS.values(), "n_passed", "n_partial", "score_sum"]
-
-_COUNT = (
-    update(run)
-    .where(run.c.id == bindparam("b_run"))
-    .values(version=run.c.version + 1, **{name: run.c[name] + bindparam(f"b_{name}") for name in COUNTERS})
-)
-
-
-def count(connection: Connection, changes: Mapping[str, Mapping[str, float]]) -> None:
-    """Add to the runs' counters."""
-    if changes:
-        zero = dict.fromkeys((f"b_{name}" for name in COUNTERS), 0)
-        connection.execute(
-            _COUNT,
-            [
-                {"b_run": run_id, **zero, **{f"b_{name}": n for name, n in deltas.items()}}
-                for run_id, deltas in changes.items()
-            ],
-        )
-
-
-def _require_all(changed: int, wanted: int) -> None:
-    if changed != wanted:
-        raise StaleLeaseError
 
 
 def lease(connection: Connection, tick: Tick) -> TickResult:
@@ -317,7 +215,7 @@ def _take(connection: Connection, leased: Sequence[Leased], tick: Tick) -> None:
             for one in leased
         ],
     )
-    _require_all(taken.rowcount, len(leased))
+    require_all(taken.rowcount, len(leased))
     connection.execute(
         insert(attempt),
         [
@@ -337,74 +235,6 @@ def _take(connection: Connection, leased: Sequence[Leased], tick: Tick) -> None:
     connection.execute(
         update(run).where(run.c.id.in_(list(per_run)), run.c.started_at.is_(None)).values(started_at=tick.now)
     )
-
-
-def record(connection: Connection, changes: Sequence[Advance | Finish]) -> None:
-    """Write a group of phase changes and endings; StaleLeaseError refuses the group."""
-    advances = [one for one in changes if isinstance(one, Advance)]
-    endings = [one for one in changes if isinstance(one, Finish)]
-    if advances:
-        done = connection.execute(
-            _ENTER,
-            [
-                {"b_id": one.leased.trial_id, "b_epoch": one.leased.epoch, "b_state": one.after.value}
-                for one in advances
-            ],
-        )
-        _require_all(done.rowcount, len(advances))
-    if endings:
-        rows = [_ending_row(one) for one in endings]
-        _require_all(connection.execute(_END_TRIAL, rows).rowcount, len(endings))
-        connection.execute(_END_ATTEMPT, rows)
-    count(connection, _deltas(changes))
-
-
-def _ending_row(one: Finish) -> dict[str, Any]:
-    retried = one.after is TrialState.PENDING
-    return {
-        "b_id": one.leased.trial_id,
-        "b_epoch": one.leased.epoch,
-        "b_number": one.leased.number,
-        "b_state": one.after.value,
-        "b_failures": one.leased.failures + (1 if one.outcome is Outcome.FAILED else 0),
-        "b_not_before": one.not_before,
-        "b_at": one.at,
-        "b_phase": one.before.value,
-        "b_outcome": one.outcome.value,
-        "b_category": one.category.value if one.category else None,
-        "b_cause": one.cause,
-        "b_message": one.message,
-        "b_exit_code": one.exit_code,
-        "b_exit_reason": one.exit_reason.value if one.exit_reason else None,
-        "b_score": None if retried else one.score,
-        "b_passed": None if retried else one.passed,
-        "b_result": None if retried else one.result,
-        "b_timing": dict(one.timing),
-    }
-
-
-def _deltas(changes: Iterable[Advance | Finish]) -> dict[str, dict[str, float]]:
-    runs: dict[str, dict[str, float]] = defaultdict(lambda: defaultdict(float))
-    for one in changes:
-        deltas = runs[one.leased.run_id]
-        deltas[STATE_COUNTERS[one.before]] -= 1
-        deltas[STATE_COUNTERS[one.after]] += 1
-        if isinstance(one, Finish):
-            if one.after is TrialState.FINISHED:
-                add_score(deltas, one.score, one.passed, +1)
-            elif one.after is TrialState.ERROR and one.category:
-                deltas[ERROR_COUNTERS[one.category]] += 1
-    return runs
-
-
-def add_score(deltas: dict[str, float], score: float | None, passed: bool | None, sign: int) -> None:
-    """Count one graded trial in (+1) or out (-1) of its run's running score."""
-    if passed:
-        deltas["n_passed"] += sign
-    if score is not None:
-        deltas["score_sum"] += sign * score
-        if score not in (0.0, 1.0):
-            deltas["n_partial"] += sign
 
 
 def data_version(connection: Connection) -> int:
@@ -458,6 +288,7 @@ _GIVE_BACK = (
         state=bindparam("b_state"), executor_id=None, epoch=trial.c.epoch + 1, finished_at=bindparam("b_at")
     )
 )
+
 
 _CLOSE_ATTEMPT = (
     update(attempt)

@@ -1,0 +1,57 @@
+"""What a run kept on disk, read and copied."""
+
+from __future__ import annotations
+
+import shutil
+import tarfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from valkyrie.store.layout import RunFolder
+
+FOLLOW_EVERY_S = 0.2
+
+
+def if_there(path: Path) -> str | None:
+    """The path, if something is there."""
+    return str(path) if path.exists() else None
+
+
+def read_log(path: Path, ended: Callable[[], bool]) -> Iterator[str]:
+    """A log piece by piece, until its attempt has ended."""
+    position = 0
+    while True:
+        last = ended()  # asked before reading, so that nothing written in between is missed
+        if path.exists():
+            with path.open(encoding="utf-8", errors="replace") as file:
+                file.seek(position)
+                while piece := file.read(65536):
+                    yield piece
+                position = file.tell()
+        if last:
+            return
+        time.sleep(FOLLOW_EVERY_S)  # the file grows in another process
+
+
+def copy_outputs(folder: RunFolder, which: tuple[str, int, int], target: Path) -> bool:
+    """Copy an attempt's kept files and log; its archive comes unpacked."""
+    source, log = folder.attempt(*which), folder.log(*which)
+    if not source.exists() and not log.exists():
+        return False
+    target.mkdir(parents=True, exist_ok=True)
+    if log.exists():
+        shutil.copy2(log, target / "attempt.log")
+    if source.exists():
+        ignored = shutil.ignore_patterns("agent_output.tar.gz")
+        shutil.copytree(source, target, dirs_exist_ok=True, ignore=ignored)
+        archive = source / "agent_output.tar.gz"
+        if archive.exists():
+            with tarfile.open(archive) as tar:
+                tar.extractall(target / "agent_output", filter="data")
+    return True
+
+
+def folder_size(folder: Path) -> int:
+    """Bytes of all files below a folder."""
+    return sum(path.lstat().st_size for path in folder.rglob("*") if path.is_file()) if folder.exists() else 0

@@ -1,1 +1,0 @@
-from valkyrie.views import *  # noqa: F403

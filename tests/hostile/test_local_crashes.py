@@ -1,0 +1,234 @@
+"""Whatever of ours is killed, no sandbox outlives it, and no stranger is ever signalled."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from sandboxes.errors import SandboxConnectionError, SandboxNotFoundError
+from sandboxes.local import LocalProvider, records
+from sandboxes.local.marks import ProcessMark
+from sandboxes.local.sandbox import LocalSandbox
+from sandboxes.types import Command, Limits, SandboxCreateRequest, SandboxQuery
+
+ROOT = Path(__file__).parents[2]
+LABELS = {"run": "crash"}
+
+ENGINE = """
+import asyncio, sys
+from pathlib import Path
+from sandboxes.local import LocalProvider
+from sandboxes.types import Limits, SandboxCreateRequest
+
+async def main():
+    provider = LocalProvider(Path(sys.argv[1]))
+    request = SandboxCreateRequest(network="none", labels={"run": "crash"}, limits=Limits(memory_mb=64))
+    made = [await provider.create_sandbox(request) for _ in range(3)]
+    for sandbox in made:
+        await sandbox.exec(f"setsid sleep {sys.argv[2]} > /dev/null 2>&1 & sleep {sys.argv[2]} > /dev/null 2>&1 &")
+    print(made[0].id, provider._keeper.pid, flush=True)
+    await asyncio.sleep(600)
+
+asyncio.run(main())
+"""
+
+
+def sleepers(mark: str) -> list[int]:
+    found = []
+    for entry in Path("/proc").iterdir():
+        try:
+            if entry.name.isdigit() and (entry / "cmdline").read_bytes() == f"sleep\0{mark}\0".encode():
+                found.append(int(entry.name))
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+    return found
+
+
+async def eventually(holds: Callable[[], bool]) -> None:
+    async with asyncio.timeout(20):
+        while not holds():
+            await asyncio.sleep(0.01)
+
+
+def start_engine(state: Path, mark: str) -> tuple[subprocess.Popen[str], str, int]:
+    engine = subprocess.Popen(
+        [sys.executable, "-c", ENGINE, str(state), mark],
+        env={**os.environ, "PYTHONPATH": str(ROOT / "src")},
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert engine.stdout is not None
+    sandbox_id, keeper = engine.stdout.readline().split()
+    return engine, sandbox_id, int(keeper)
+
+
+def groups_of(state: Path) -> list[str]:
+    prefix = LocalProvider(state)._cgroup_prefix
+    return [str(path) for path in Path("/sys/fs/cgroup").rglob(f"{prefix}*")]
+
+
+async def test_killing_the_engine_ends_its_sandboxes(tmp_path: Path) -> None:
+    state, mark = tmp_path / "state", f"6{os.getpid()}1"
+    engine, _, _ = await asyncio.to_thread(start_engine, state, mark)
+    with engine:
+        assert len(sleepers(mark)) == 6
+        engine.kill()
+    await eventually(lambda: not sleepers(mark))
+    await eventually(lambda: not list(state.iterdir()) and not groups_of(state))
+
+
+async def test_killing_engine_and_keeper_together_ends_their_sandboxes(tmp_path: Path) -> None:
+    state, mark = tmp_path / "state", f"6{os.getpid()}2"
+    engine, _, keeper = await asyncio.to_thread(start_engine, state, mark)
+    with engine:
+        engine.send_signal(signal.SIGSTOP)
+        os.kill(keeper, signal.SIGKILL)
+        engine.kill()
+    await eventually(lambda: not sleepers(mark))
+    assert len(list(state.iterdir())) == 3
+    async with LocalProvider(state) as successor:
+        assert [sandbox async for sandbox in successor.list_sandboxes()] == []
+        assert await successor.reap(LABELS) == 3
+        assert await successor.reap(LABELS) == 0
+    assert list(state.iterdir()) == []
+    assert groups_of(state) == []
+
+
+async def test_another_process_sees_and_can_end_a_live_sandbox(tmp_path: Path) -> None:
+    state, mark = tmp_path / "state", f"6{os.getpid()}3"
+    engine, sandbox_id, _ = await asyncio.to_thread(start_engine, state, mark)
+    try:
+        async with LocalProvider(state) as other:
+            query = SandboxQuery(labels=LABELS)
+            assert len([sandbox async for sandbox in other.list_sandboxes(query)]) == 3
+            found = await other.get_sandbox(sandbox_id)
+            assert found.state == "started"
+            with pytest.raises(SandboxConnectionError):
+                await found.exec("true")
+            await other.delete_sandbox(sandbox_id)
+            assert found.state == "deleted"
+            assert len(sleepers(mark)) == 4
+            assert await other.reap(LABELS) == 2
+        assert sleepers(mark) == []
+    finally:
+        with engine:
+            engine.kill()
+    await eventually(lambda: not list(state.iterdir()))
+
+
+async def test_a_recycled_pid_is_never_signalled(tmp_path: Path) -> None:
+    state = tmp_path / "state"
+    state.mkdir()
+    stranger = subprocess.Popen(["sleep", "60"])
+    try:
+        now = ProcessMark.of(stranger.pid)
+        assert now is not None
+        for number, mark in enumerate(
+            (
+                {"pid": now.pid, "start": now.start - 1, "boot": now.boot},
+                {"pid": now.pid, "start": now.start, "boot": "another-boot"},
+            )
+        ):
+            record = records.Record(f"old{number}", "old", LABELS, 0.0, "valkyrie-none", ProcessMark(**mark))
+            text = record.opening() + json.dumps({"first": mark}) + "\n"
+            (state / f"old{number}{records.SUFFIX}").write_text(text)
+        (state / f"torn{records.SUFFIX}").write_text('{"id": "to')
+        async with LocalProvider(state) as provider:
+            assert [sandbox async for sandbox in provider.list_sandboxes()] == []
+            with pytest.raises(SandboxNotFoundError):
+                await provider.get_sandbox("old0")
+            await provider.delete_sandbox("old0")
+            assert await provider.reap(LABELS) == 2
+        assert list(state.iterdir()) == []
+        assert stranger.poll() is None
+    finally:
+        stranger.kill()
+        stranger.wait()
+
+
+async def make_with_sleeper(provider: LocalProvider, mark: str) -> LocalSandbox:
+    sandbox = await provider.create_sandbox(SandboxCreateRequest(network="none", limits=Limits(memory_mb=64)))
+    assert isinstance(sandbox, LocalSandbox)
+    await sandbox.exec(f"setsid sleep {mark} > /dev/null 2>&1 &")
+    assert len(sleepers(mark)) >= 1
+    return sandbox
+
+
+def parent_of(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[1])
+
+
+@pytest.mark.parametrize("victim", ["first process", "bubblewrap", "warden"])
+async def test_the_loss_of_one_sandbox_is_noticed_and_whole(tmp_path: Path, victim: str) -> None:
+    mark = f"6{os.getpid()}4"
+    async with LocalProvider(tmp_path / "state") as provider:
+        sandbox, other = (
+            await make_with_sleeper(provider, mark),
+            await make_with_sleeper(provider, mark + "9"),
+        )
+        waiting = asyncio.create_task(sandbox.run(Command.shell("sleep 60")))
+        await asyncio.sleep(0.1)
+        pid = sandbox.first_pid
+        for _ in range(["first process", "bubblewrap", "warden"].index(victim)):
+            pid = parent_of(pid)
+        os.kill(pid, signal.SIGKILL)
+        with pytest.raises(SandboxNotFoundError):
+            async with asyncio.timeout(20):
+                await waiting
+        assert sandbox.state == "deleted"
+        with pytest.raises(SandboxNotFoundError):
+            await sandbox.exec("true")
+        await eventually(lambda: not sleepers(mark))
+        assert (await other.exec("echo fine")).output == "fine\n"
+        await provider.delete_sandbox(sandbox.id)
+        assert len(list((tmp_path / "state").iterdir())) == 1
+    assert groups_of(tmp_path / "state") == []
+
+
+async def test_the_loss_of_the_keeper_is_noticed_and_mended(tmp_path: Path) -> None:
+    mark = f"6{os.getpid()}5"
+    async with LocalProvider(tmp_path / "state") as provider:
+        sandbox = await make_with_sleeper(provider, mark)
+        assert provider._keeper is not None
+        os.kill(provider._keeper.pid, signal.SIGKILL)
+        await eventually(lambda: not sleepers(mark))
+        with pytest.raises(SandboxNotFoundError):
+            async with asyncio.timeout(20):
+                await sandbox.exec("sleep 60")
+        await provider.delete_sandbox(sandbox.id)
+        again = await make_with_sleeper(provider, mark)
+        assert (await again.exec("echo fine")).output == "fine\n"
+        assert [record.id for record in records.load(tmp_path / "state")] == [again.id]
+    assert list((tmp_path / "state").iterdir()) == []
+    assert groups_of(tmp_path / "state") == []
+    assert sleepers(mark) == []
+
+
+async def test_cancelling_anywhere_leaves_nothing(tmp_path: Path) -> None:
+    async with LocalProvider(tmp_path / "state") as provider:
+        request = SandboxCreateRequest(network="none", limits=Limits(memory_mb=64))
+        await provider.delete_sandbox((await provider.create_sandbox(request)).id)
+
+        async def cycle() -> None:
+            sandbox = await provider.create_sandbox(request)
+            try:
+                await sandbox.exec("sleep 6666 & sleep 6666")
+            finally:
+                await provider.delete_sandbox(sandbox.id)
+
+        for number in range(25):
+            task = asyncio.create_task(cycle())
+            await asyncio.sleep(number * 0.001)
+            task.cancel()
+            await asyncio.wait((task,))
+            assert list((tmp_path / "state").iterdir()) == []
+        assert sleepers("6666") == []
+        assert groups_of(tmp_path / "state") == []
