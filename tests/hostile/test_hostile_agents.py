@@ -13,9 +13,7 @@ from tests.integration.test_engine import end_executor
 from valkyrie.tracker.local import LocalTracker
 from valkyrie.views import RunRequest, RunView, TrialFilter
 
-ATTACKS = (
-    "spy neighbour network kernel planted linked daemon massacre bomb hog fill outputs crowd".split()
-)
+ATTACKS = "spy neighbour network kernel planted linked daemon massacre bomb hog fill outputs crowd".split()
 
 CONTRACT = """\
 name: hostile
@@ -98,13 +96,14 @@ def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
 
 def test_every_attack_was_graded_zero(scene: Scene) -> None:
     assert scene.run.state == "FINISHED", scene.run.error
-    others = {name: (row.state, row.score, row.message) for name, row in scene.trials.items() if row.score != 0}
-    assert others == {}
+    unlike = [row for row in scene.trials.values() if row.score != 0]
+    assert [(row.task_id, row.state, row.score, row.message) for row in unlike] == []
 
 
 @pytest.mark.parametrize("attack", ATTACKS)
 def test_nothing_leaked(scene: Scene, attack: str) -> None:
-    leaks = [line for line in scene.log(attack).splitlines() if line.startswith("LEAK")] if _has_log(scene, attack) else []
+    lines = scene.log(attack).splitlines() if _has_log(scene, attack) else []
+    leaks = [line for line in lines if line.startswith("LEAK")]
     assert leaks == []
 
 

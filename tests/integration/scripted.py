@@ -6,6 +6,7 @@ import asyncio
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import ClassVar
 
 from sandboxes.errors import SandboxCapacityError, SandboxError
 from sandboxes.protocol import Sandbox
@@ -20,7 +21,7 @@ class ScriptedBenchmark(NullBenchmark):
     """`--dataset ok*3,flaky,slow=2` → ok-0 ok-1 ok-2 flaky-0 slow=2-0."""
 
     name = "scripted"
-    source: Json = {"kind": "plugin", "target": "tests.integration.scripted:ScriptedBenchmark"}
+    source: ClassVar[Json] = {"kind": "plugin", "target": "tests.integration.scripted:ScriptedBenchmark"}
 
     async def list_tasks(self, dataset: str = "default") -> list[str]:
         found = []
@@ -62,7 +63,7 @@ class ScriptedAgent(NapAgent):
     """Does what the task's name says."""
 
     name = "scripted"
-    frozen: Json = {"kind": "plugin", "target": "tests.integration.scripted:ScriptedAgent"}
+    frozen: ClassVar[Json] = {"kind": "plugin", "target": "tests.integration.scripted:ScriptedAgent"}
     digest = "scripted:1"
 
     async def install(self, trial: AgentTrial) -> None:
@@ -87,7 +88,7 @@ class KeyedAgent(ScriptedAgent):
     """The same, and wants a secret."""
 
     name = "keyed"
-    frozen: Json = {"kind": "plugin", "target": "tests.integration.scripted:KeyedAgent"}
+    frozen: ClassVar[Json] = {"kind": "plugin", "target": "tests.integration.scripted:KeyedAgent"}
     secrets: Mapping[str, str] = {"API_KEY": "API_KEY"}
 
 

@@ -276,7 +276,7 @@ def test_outputs_and_delete(tracker: LocalTracker, tmp_path: Path) -> None:
 
 def test_a_live_run_is_not_deleted(tracker: LocalTracker) -> None:
     run = tracker.start(request("slow=60")).run
-    with pytest.raises(UserError, match="stop .* --force"):
+    with pytest.raises(UserError, match=r"stop .* --force"):
         tracker.delete(run.id)
     tracker.stop(run.id, force=True)
     tracker.wait(run.id, timeout=10)

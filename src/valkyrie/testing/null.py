@@ -12,6 +12,7 @@ import random
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import ClassVar
 
 from sandboxes.protocol import Sandbox
 from sandboxes.types import Command, OutputSink
@@ -41,7 +42,7 @@ class NullBenchmark:
 
     name = "null"
     fraction = True
-    source: Json = {"kind": "plugin", "target": "valkyrie.testing.null:NullBenchmark"}  # noqa: RUF012
+    source: ClassVar[Json] = {"kind": "plugin", "target": "valkyrie.testing.null:NullBenchmark"}
 
     def __init__(self) -> None:
         self._durations: dict[str, list[float]] = {}
@@ -86,9 +87,9 @@ class NapAgent:
     """Waits as long as the task says."""
 
     name = "nap"
-    frozen: Json = {"kind": "plugin", "target": "valkyrie.testing.null:NapAgent"}  # noqa: RUF012
+    frozen: ClassVar[Json] = {"kind": "plugin", "target": "valkyrie.testing.null:NapAgent"}
     digest = "nap:1"
-    secrets: Mapping[str, str] = {}  # noqa: RUF012
+    secrets: Mapping[str, str] = {}
     final_output: str | None = None
     output_artifacts: Sequence[OutputArtifact] = ()
     needs_solution = False
@@ -109,7 +110,7 @@ class OneCommandAgent(NapAgent):
     """Runs one `true` in the sandbox: what a sandboxed trial costs at the least."""
 
     name = "one-command"
-    frozen: Json = {"kind": "plugin", "target": "valkyrie.testing.null:OneCommandAgent"}  # noqa: RUF012
+    frozen: ClassVar[Json] = {"kind": "plugin", "target": "valkyrie.testing.null:OneCommandAgent"}
     digest = "one-command:1"
 
     async def run(self, trial: AgentTrial) -> AgentExit:

@@ -15,10 +15,10 @@ import pytest
 from fake_tracker import FakeTracker
 from said import HERE, Said
 
+from valkyrie import __version__ as VERSION
 from valkyrie.cli.commands import COMMANDS, Noun, Verb
 from valkyrie.cli.lazy import LazyGroup
 from valkyrie.cli.main import root
-from valkyrie import __version__ as VERSION
 
 Valk = Callable[..., Said]
 HEAVY = ("rich", "pydantic", "sqlalchemy", "asyncio", "yaml", "alembic")

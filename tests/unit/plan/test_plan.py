@@ -50,5 +50,5 @@ def test_a_digest_changes_with_everything_that_matters() -> None:
 def test_early_trials_cover_all_tasks() -> None:
     tasks = [replace(TASK, id=name) for name in "abc"]
     planned = make_plan(tasks, agent_digest="x", model=None, trials=2, settings=SETTINGS)
-    assert [(one.task_id, one.k) for one in planned] == [("a", 0), ("b", 0), ("c", 0), ("a", 1), ("b", 1), ("c", 1)]
+    assert [f"{one.task_id}{one.k}" for one in planned] == ["a0", "b0", "c0", "a1", "b1", "c1"]
     assert {(one.cpus, one.memory_mb) for one in planned} == {(2, 512)}

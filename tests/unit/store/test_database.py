@@ -50,7 +50,7 @@ def test_a_newer_database_is_refused_untouched(tmp_path: Path) -> None:
         connection.execute("UPDATE alembic_version SET version_num = '9999'")
     connection.close()
     before = path.read_bytes()
-    with pytest.raises(StoreError, match="newer Valkyrie.*9999"):
+    with pytest.raises(StoreError, match=r"newer Valkyrie.*9999"):
         Store(path)
     assert path.read_bytes() == before
 

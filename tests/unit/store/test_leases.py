@@ -41,20 +41,20 @@ async def writer(store: Store) -> AsyncIterator[Writer]:
 
 def add_run(store: Store, tasks: int = 10, concurrency: int = 4, cpus: float | None = None) -> str:
     run_id = str(uuid.uuid4())
-    values = dict(
-        id=run_id,
-        agent="a",
-        benchmark="b",
-        dataset="default",
-        provider="null",
-        concurrency=concurrency,
-        fraction=True,
-        created_at=time.time(),
-        arguments={},
-        agent_frozen={},
-        benchmark_source={},
-        enforcement={},
-    )
+    values = {
+        "id": run_id,
+        "agent": "a",
+        "benchmark": "b",
+        "dataset": "default",
+        "provider": "null",
+        "concurrency": concurrency,
+        "fraction": True,
+        "created_at": time.time(),
+        "arguments": {},
+        "agent_frozen": {},
+        "benchmark_source": {},
+        "enforcement": {},
+    }
     with store.writing() as connection:
         runs.create(connection, values, [runs.NewTrial(f"t{n}", 0, "d", cpus, None) for n in range(tasks)])
     return run_id
@@ -161,15 +161,15 @@ def test_leases_of_a_living_executor_are_kept_without_the_lock(store: Store) -> 
         for name, expires in (("alive", now + 30), ("late", now - 1)):
             runs.register_executor(
                 connection,
-                dict(
-                    id=name,
-                    host="h",
-                    pid=1,
-                    version="1",
-                    started_at=now,
-                    heartbeat_at=now,
-                    expires_at=expires,
-                ),
+                {
+                    "id": name,
+                    "host": "h",
+                    "pid": 1,
+                    "version": "1",
+                    "started_at": now,
+                    "heartbeat_at": now,
+                    "expires_at": expires,
+                },
             )
     tick(store, run_id, executor="alive", room=Room(1e9, 1e9, idle=False))
     second = add_run(store)
@@ -256,20 +256,20 @@ def test_run_references(store: Store) -> None:
     run_id = add_run(store, tasks=1)
     with store.writing() as connection:
         for last in "12":
-            values = dict(
-                id=f"aaaaaaaa-0000-4000-8000-00000000000{last}",
-                agent="a",
-                benchmark="b",
-                dataset="default",
-                provider="null",
-                concurrency=1,
-                fraction=True,
-                created_at=1.0,
-                arguments={},
-                agent_frozen={},
-                benchmark_source={},
-                enforcement={},
-            )
+            values = {
+                "id": f"aaaaaaaa-0000-4000-8000-00000000000{last}",
+                "agent": "a",
+                "benchmark": "b",
+                "dataset": "default",
+                "provider": "null",
+                "concurrency": 1,
+                "fraction": True,
+                "created_at": 1.0,
+                "arguments": {},
+                "agent_frozen": {},
+                "benchmark_source": {},
+                "enforcement": {},
+            }
             runs.create(connection, values, [runs.NewTrial("t", 0, "d", None, None)])
     with store.reading() as connection:
         assert runs.resolve(connection, run_id[:13].upper()) == run_id
