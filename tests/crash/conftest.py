@@ -13,6 +13,7 @@ import pytest
 from sqlalchemy import select
 
 from sandboxes.cgroups import Cgroup
+from sandboxes.local import LocalProvider
 from valkyrie.executor.client import ExecutorClient
 from valkyrie.store.layout import DataFolder
 from valkyrie.store.schema import attempt, trial
@@ -115,5 +116,4 @@ def assert_nothing_left(home: Home) -> None:
     records = home.data.sandboxes("local")
     left = [path for path in records.rglob("*") if path.is_file()] if records.exists() else []
     assert left == []
-    mine = [name for name in Cgroup.find("valkyrie-") if not Cgroup.reopen(name).pids()]
-    assert mine == [], "empty cgroups were left behind"
+    assert Cgroup.find(LocalProvider(records)._cgroup_prefix) == []

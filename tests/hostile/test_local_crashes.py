@@ -33,7 +33,7 @@ async def main():
     request = SandboxCreateRequest(network="none", labels={"run": "crash"}, limits=Limits(memory_mb=64))
     made = [await provider.create_sandbox(request) for _ in range(3)]
     for sandbox in made:
-        await sandbox.exec(f"setsid sleep {sys.argv[2]} > /dev/null 2>&1 & sleep {sys.argv[2]} > /dev/null 2>&1 &")
+        await sandbox.exec(f"exec > /dev/null 2>&1; setsid sleep {sys.argv[2]} & sleep {sys.argv[2]} &")
     print(made[0].id, provider._keeper.pid, flush=True)
     await asyncio.sleep(600)
 
@@ -79,7 +79,7 @@ async def test_killing_the_engine_ends_its_sandboxes(tmp_path: Path) -> None:
     state, mark = tmp_path / "state", f"6{os.getpid()}1"
     engine, _, _ = await asyncio.to_thread(start_engine, state, mark)
     with engine:
-        assert len(sleepers(mark)) == 6
+        await eventually(lambda: len(sleepers(mark)) == 6)
         engine.kill()
     await eventually(lambda: not sleepers(mark))
     await eventually(lambda: not list(state.iterdir()) and not groups_of(state))
@@ -115,7 +115,7 @@ async def test_another_process_sees_and_can_end_a_live_sandbox(tmp_path: Path) -
                 await found.exec("true")
             await other.delete_sandbox(sandbox_id)
             assert found.state == "deleted"
-            assert len(sleepers(mark)) == 4
+            await eventually(lambda: len(sleepers(mark)) == 4)
             assert await other.reap(LABELS) == 2
         assert sleepers(mark) == []
     finally:
@@ -158,7 +158,7 @@ async def make_with_sleeper(provider: LocalProvider, mark: str) -> LocalSandbox:
     sandbox = await provider.create_sandbox(SandboxCreateRequest(network="none", limits=Limits(memory_mb=64)))
     assert isinstance(sandbox, LocalSandbox)
     await sandbox.exec(f"setsid sleep {mark} > /dev/null 2>&1 &")
-    assert len(sleepers(mark)) >= 1
+    await eventually(lambda: sleepers(mark) != [])
     return sandbox
 
 

@@ -14,6 +14,7 @@ import pytest
 
 from sandboxes.local import LocalProvider, ground, probe
 from sandboxes.local.sandbox import LocalSandbox
+from sandboxes.testing.base import eventually
 from sandboxes.types import Command, Limits, SandboxCreateRequest
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
@@ -331,7 +332,7 @@ async def test_daemons_die_with_kill_all(sandbox: LocalSandbox) -> None:
     daemon += "os.environ.clear()\ntime.sleep(3141)\n"
     for user in (None, "nobody"):
         await sandbox.run(Command(argv=("/usr/bin/python3", "-c", daemon), user=user))
-    assert len(processes_named("time.sleep(3141)")) == 2
+    await eventually(lambda: len(processes_named("time.sleep(3141)")) == 2)
     await sandbox.kill_all()
     assert processes_named("time.sleep(3141)") == []
     assert await attack(sandbox, "ps -eo pid= | wc -l; true") == (0, "4\n")  # first, sh, ps, wc
@@ -393,7 +394,7 @@ async def test_a_program_that_names_its_starter_changes_nothing(sandbox: LocalSa
 async def test_nothing_shows_on_the_host(provider: LocalProvider, tmp_path: Path) -> None:
     sandbox = await make(provider, memory_mb=128, pids=50)
     await attack(sandbox, "sleep 2718 & setsid sleep 2718 &")
-    assert len(processes_named("2718")) == 2
+    await eventually(lambda: len(processes_named("2718")) == 2)
     mounts = Path("/proc/self/mountinfo").read_text()
     assert not [line for line in mounts.splitlines() if "- tmpfs keeper" in line or "- tmpfs sandbox" in line]
     groups = [path for path in Path("/sys/fs/cgroup").rglob("valkyrie-*") if sandbox.id in path.name]

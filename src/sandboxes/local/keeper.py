@@ -92,7 +92,9 @@ class Keeper:
         helper = os.fork()
         if helper == 0:
             self._forget_self()
-            killing.kill_everyone(message["first"], first_pidfd)
+            # Root stays out of the user namespace: there it is nobody the sandbox could signal.
+            user = mounts.CLONE_NEWUSER if self._base.mode == ground.ROOTLESS else 0
+            killing.kill_everyone(message["first"], first_pidfd, mounts.CLONE_NEWPID | user)
         os.close(first_pidfd)
         self._killers[helper] = message["n"]
 

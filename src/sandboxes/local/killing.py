@@ -27,12 +27,12 @@ _PAUSE_MS = 2
 _FIRST = "1"
 
 
-def kill_everyone(first_pid: int, first_pidfd: int) -> NoReturn:
+def kill_everyone(first_pid: int, first_pidfd: int, namespaces: int) -> NoReturn:
     """In a process made for it: exit with 0 once the sandbox's first process is alone."""
     code = 1
     try:
         own_namespace = os.stat("/proc/self/ns/pid").st_ino
-        mounts.setns(first_pidfd, mounts.CLONE_NEWPID)
+        mounts.setns(first_pidfd, namespaces)
         deadline = time.monotonic() + _PATIENCE_SECONDS
         while code != 0 and time.monotonic() < deadline:
             code = _blow_inside(own_namespace)

@@ -131,7 +131,7 @@ def _value(name: str, parameter: Parameter, text: str | None) -> Any:
 
 
 def _way(name: str) -> str:
-    return "--model MODEL" if name == "model" else f"-k {name}=VALUE"
+    return "--model MODEL" if name == "model" else f"-k {name} VALUE"
 
 
 def _unknown(name: str, parameters: Mapping[str, Parameter]) -> str:

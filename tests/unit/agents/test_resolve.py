@@ -76,7 +76,7 @@ def test_words_of_the_wrong_type(type_: str, text: str) -> None:
             "",
             None,
             {},
-            r"`n` is required \(how many\): give -k n=VALUE",
+            r"`n` is required \(how many\): give -k n VALUE",
         ),
         (
             "kwargs: {n: {choices: [low, high]}}",
@@ -93,7 +93,7 @@ def test_words_of_the_wrong_type(type_: str, text: str) -> None:
             " {n}",
             None,
             {},
-            "`n` is used by run_cmd but has no value: give -k n=VALUE",
+            "`n` is used by run_cmd but has no value: give -k n VALUE",
         ),
         ("kwargs: {n: {type: str}}", " $(( {n} ))", None, {"n": "x"}, "arithmetic"),
         ("kwargs: {n: {type: str}}", " {n}", None, {"n": "a\0"}, "NUL"),

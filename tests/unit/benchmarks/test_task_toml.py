@@ -53,7 +53,7 @@ env = { B = "${HOME}" }
 skills_dir = "/skills"
 workdir = "/work"
 network_mode = "public"
-allowed_hosts = ["pypi.org"]
+allowed_hosts = ["packages.example"]
 
 [environment.healthcheck]
 command = "true"

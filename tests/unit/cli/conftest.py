@@ -48,8 +48,9 @@ def valk(
 def program_env() -> dict[str, str]:
     """Environment for `fake_valk.py` and `python -m valkyrie` as processes."""
     source = str(HERE.parents[2] / "src")
+    inherited = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES")}
     return {
-        **os.environ,
+        **inherited,
         "PYTHONPATH": f"{source}{os.pathsep}{HERE}",
         "TERM": "xterm",
         "PYTHONWARNINGS": "error",
