@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import os
 
-from sandboxes.local import devices, layout, pid1
+from sandboxes.local import layout, pid1
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -15,6 +15,11 @@ if TYPE_CHECKING:
 INFO_FD = 5
 
 _MB = 1 << 20
+_RUN_MB = 64
+_SHM_MB = 256
+# Beside 3/4 for the disk, so that all file systems together cannot use up a sandbox's memory.
+_RUN_SHARE = 16
+_SHM_SHARE = 8
 
 _KERNEL_SWITCHES = ("sys", "sysrq-trigger", "irq", "bus", "fs", "acpi", "scsi", "asound")
 """Parts of /proc the machine's root may write to."""
@@ -31,11 +36,15 @@ def _devices(memory_mb: int | None) -> list[str]:
     # devices, /dev/pts and /dev/shm are mounts of their own which stay as they are.
     return [
         *("--dev", "/dev", "--proc", "/proc"),
-        *("--size", str(devices.run_mb(memory_mb) * _MB), "--tmpfs", "/run"),
-        *("--perms", "1777", "--size", str(devices.shm_mb(memory_mb) * _MB)),
+        *("--size", str(_part(memory_mb, _RUN_SHARE, _RUN_MB) * _MB), "--tmpfs", "/run"),
+        *("--perms", "1777", "--size", str(_part(memory_mb, _SHM_SHARE, _SHM_MB) * _MB)),
         *("--tmpfs", "/dev/shm"),
         *("--remount-ro", "/dev"),
     ]
+
+
+def _part(memory_mb: int | None, share: int, most: int) -> int:
+    return most if memory_mb is None else max(1, min(most, memory_mb // share))
 
 
 def _ending(program_fd: int | None) -> list[str]:
@@ -50,7 +59,7 @@ def over_root(
 ) -> list[str]:
     """Arguments for a sandbox whose root is the folder `merged`, started by root of whatever namespace.
 
-    `has_devices`: its /dev and /run are mounted already. The mounts carry their own restrictions.
+    `has_devices`: its /dev is mounted already. The mounts carry their own restrictions.
     """
     if has_devices:
         argv = ["bwrap", "--dev-bind", merged, "/", "--proc", "/proc"]

@@ -25,7 +25,10 @@ class Channel:
         self._loop = asyncio.get_running_loop()
         self._unsent: deque[tuple[memoryview, list[int]]] = deque()
         self.closed = False
-        self._loop.add_reader(sock, self._on_readable)
+        # By number: asyncio describes a socket object in words each time it looks one up.
+        self._fd = sock.fileno()
+        self._writing = False
+        self._loop.add_reader(self._fd, self._on_readable)
 
     def post(self, message: wire.Message, fds: Sequence[int] = ()) -> None:
         """Send a message. The descriptors are taken over: closed here once they are on their way."""
@@ -41,8 +44,8 @@ class Channel:
         if self.closed:
             return
         self.closed = True
-        self._loop.remove_reader(self._sock)
-        self._loop.remove_writer(self._sock)
+        self._loop.remove_reader(self._fd)
+        self._stop_writing()
         for _, fds in self._unsent:
             _close_all(fds)
         self._unsent.clear()
@@ -55,7 +58,8 @@ class Channel:
             try:
                 sent = wire.send_some(self._sock, data, fds)
             except BlockingIOError:
-                self._loop.add_writer(self._sock, self._send)
+                self._loop.add_writer(self._fd, self._send)
+                self._writing = True
                 return
             except OSError:  # the other side is gone; its end arrives on the reading side
                 sent = len(data)
@@ -64,7 +68,12 @@ class Channel:
                 self._unsent[0] = (data[sent:], [])
             else:
                 self._unsent.popleft()
-        self._loop.remove_writer(self._sock)
+        self._stop_writing()
+
+    def _stop_writing(self) -> None:
+        if self._writing:
+            self._loop.remove_writer(self._fd)
+            self._writing = False
 
     def _on_readable(self) -> None:
         try:

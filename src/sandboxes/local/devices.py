@@ -1,7 +1,8 @@
-"""`/dev`, `/run` and `/dev/shm` of sandboxes, mounted by us where we are root.
+"""`/dev` of sandboxes, mounted by us where we are root.
 
-Bubblewrap can make them too, but then they belong to the sandbox's user namespace, in which the engine
-has no id: it could not put a file there. One read-only `/dev` serves all sandboxes.
+Bubblewrap can make one too, but then `/dev/shm` belongs to the sandbox's user namespace, in which the
+engine has no id: it could not put a file there. One read-only `/dev` serves all sandboxes; what can be
+written to lies in the sandbox's own file system and under its quota.
 """
 
 # Without pathlib, which would be copied into every warden's memory.
@@ -22,23 +23,6 @@ _LINKS = {
     "ptmx": "pts/ptmx",
 }
 _TTY_GROUP = 5
-_SAFE = mounts.MS_NOSUID | mounts.MS_NODEV
-
-RUN_MB = 64
-SHM_MB = 256
-# Beside 3/4 for the disk, so that all file systems together cannot use up a sandbox's memory.
-_RUN_SHARE = 16
-_SHM_SHARE = 8
-
-
-def run_mb(memory_mb: int | None) -> int:
-    """The size of /run."""
-    return RUN_MB if memory_mb is None else max(1, min(RUN_MB, memory_mb // _RUN_SHARE))
-
-
-def shm_mb(memory_mb: int | None) -> int:
-    """The size of /dev/shm."""
-    return SHM_MB if memory_mb is None else max(1, min(SHM_MB, memory_mb // _SHM_SHARE))
 
 
 def build(target: str, owner: int) -> bool:
@@ -63,11 +47,9 @@ def build(target: str, owner: int) -> bool:
     return True
 
 
-def mount(common: str, root: str, owner: int, memory_mb: int | None) -> None:
-    """Mount the sandbox's `/dev` and `/run` below `root`."""
-    owned = f"uid={owner},gid={owner}"
+def mount(common: str, root: str, shm: str, owner: int) -> None:
+    """Mount the sandbox's `/dev` below `root`, with the folder `shm` as its `/dev/shm`."""
     mounts.bind(common, f"{root}/dev")
     terminal = f"newinstance,ptmxmode=0666,mode=620,gid={owner + _TTY_GROUP}"
     mounts.mount("devpts", f"{root}/dev/pts", "devpts", mounts.MS_NOSUID | mounts.MS_NOEXEC, terminal)
-    mounts.mount("shm", f"{root}/dev/shm", "tmpfs", _SAFE, f"size={shm_mb(memory_mb)}m,mode=1777,{owned}")
-    mounts.mount("run", f"{root}/run", "tmpfs", _SAFE, f"size={run_mb(memory_mb)}m,mode=755,{owned}")
+    mounts.bind(shm, f"{root}/dev/shm")

@@ -80,6 +80,8 @@ class LocalSandbox(RunnableSandbox):
     async def end(self) -> None:
         """End everything in it and wait until it is gone. Again is fine."""
         self._mark_ended("was deleted")
+        # Now: who drops the last reference to the root waits for its file systems to be taken apart.
+        self._release()
         self._channel.post({"op": "end"})
         done, _ = await asyncio.wait((self._gone,), timeout=_END_SECONDS)
         if not done:

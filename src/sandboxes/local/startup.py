@@ -11,6 +11,7 @@ import signal
 from sandboxes.local import bwrap, devices, ground, layout, marks, mounts, pid1, privileges, seccomp, wire
 
 BWRAP = "/usr/bin/bwrap"
+_PF_EXITING = 0x4
 _ENTERED = (
     mounts.CLONE_NEWNS
     | mounts.CLONE_NEWPID
@@ -28,6 +29,22 @@ class Started:
         self.bwrap_pid = bwrap_pid
         self.first_pid = first_pid
         self.first_pidfd = first_pidfd
+        # By the host's /proc, which is out of sight once inside.
+        self._first_proc = os.open(f"/proc/{first_pid}", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+
+    def is_ending(self) -> bool:
+        """Whether the first process is on its way out; it takes all others along before it is gone."""
+        try:
+            fd = os.open("stat", os.O_RDONLY | os.O_CLOEXEC, dir_fd=self._first_proc)
+        except OSError:
+            return True
+        try:
+            fields = os.read(fd, 4096).rpartition(b")")[2].split()
+        except ProcessLookupError:
+            return True
+        finally:
+            os.close(fd)
+        return bool(int(fields[6]) & _PF_EXITING)
 
 
 class StartError(Exception):
@@ -50,7 +67,8 @@ def mount_root(base: ground.Ground, layer: ground.Layer, spec: wire.Message) -> 
         _owned_folder(f"{upper}{number}", owner, 0o755)
         _overlay(box, str(number), lower, f"{merged}/{name}")
     if base.devices is not None:
-        devices.mount(base.devices, merged, owner, spec["memory_mb"])
+        _owned_folder(f"{box}/shm", owner, 0o1777)
+        devices.mount(base.devices, merged, f"{box}/shm", owner)
     return merged
 
 

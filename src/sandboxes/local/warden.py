@@ -93,7 +93,10 @@ def _obey(channel: socket.socket, started: startup.Started, commands: Commands) 
                 return
             if fd != channel.fileno():
                 poller.unregister(fd)
-                wire.send(channel, commands.reap(fd))
+                ended = commands.reap(fd)
+                if ended["code"] == -signal.SIGKILL and started.is_ending():
+                    return  # it was not the command that was killed but the sandbox
+                wire.send(channel, ended)
                 continue
             for message, fds in inbox.receive():
                 if message["op"] == "end":

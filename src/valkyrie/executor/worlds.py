@@ -179,7 +179,7 @@ def _wanted(row: Any) -> list[str]:
 
 def _grades(connection: Connection, run_id: str) -> dict[str, list[Grade | None]]:
     found: dict[str, list[Grade | None]] = {}
-    for row in runs.each_result(connection, run_id):
+    for row in runs.each_grade(connection, run_id):
         graded = row.state == TrialState.FINISHED
         grade = Grade(row.score, row.passed, row.result or {}) if graded else None
         found.setdefault(row.task_id, []).append(grade)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 from valkyrie.nouns import TaskSpec
 from valkyrie.plan.digest import content_digest
@@ -42,7 +42,10 @@ def trial_digest(task: TaskSpec, k: int, *, agent_digest: str, model: str | None
             "model": model,
             "task": [task.id, task.digest],
             "k": k,
-            **asdict(settings),
+            "provider": settings.provider,
+            "host_image": settings.host_image,
+            "timeout_multiplier": settings.timeout_multiplier,
+            "on_agent_failure": settings.on_agent_failure,
         }
     )
 

@@ -108,7 +108,7 @@ class Scheduler:
                 await self._pause(found.wake_at)
 
     async def _look(self, group: asyncio.TaskGroup) -> TickResult:
-        found, ours = await self._writer.call(self._tick)
+        found, ours, self._data_version = await self._writer.call(self._tick)
         if ours is not None:
             self._drop(ours)
         for leased in found.leased:
@@ -120,17 +120,17 @@ class Scheduler:
             self._chore(group, run_id, self._worlds.open(run_id))
         return found
 
-    def _tick(self, connection: Connection) -> tuple[TickResult, set[int] | None]:
+    def _tick(self, connection: Connection) -> tuple[TickResult, set[int] | None, int]:
         """On the writer's thread: lease what fits; after a foreign change, see what is still ours."""
         version = leases.data_version(connection)
-        changed, self._data_version = version != self._data_version, version
+        changed = version != self._data_version
         ours = leases.still_ours(connection, self._executor_id) if changed and self._work else None
         if self.draining:
-            return TickResult([], [], [], None), ours
+            return TickResult([], [], [], None), ours, version
         tick = Tick(
             self._executor_id, time.time(), self._room.left(), dict(self._active), self._worlds.ready()
         )
-        return leases.lease(connection, tick), ours
+        return leases.lease(connection, tick), ours, version
 
     def _chore(self, group: asyncio.TaskGroup, run_id: str, work: Coroutine[Any, Any, None]) -> None:
         """Open or conclude a run beside the trials; one at a time for each run."""

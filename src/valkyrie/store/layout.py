@@ -79,16 +79,19 @@ class RunFolder:
     def agent(self) -> Path:
         return self.root / "agent"
 
-    def trial(self, task_id: str, k: int) -> Path:
-        return self.root / "trials" / encode_task_id(task_id) / str(k)
-
-    def log(self, task_id: str, k: int, number: int) -> Path:
-        return self.trial(task_id, k) / f"attempt-{number}.log"
-
     def attempt(self, task_id: str, k: int, number: int) -> Path:
         """The finished folder of an attempt; it appears whole or not at all."""
-        return self.trial(task_id, k) / f"attempt-{number}"
+        return self.root.joinpath("trials", encode_task_id(task_id), str(k), f"attempt-{number}")
 
-    def attempt_draft(self, task_id: str, k: int, number: int) -> Path:
-        """Where it is put together first."""
-        return self.trial(task_id, k) / f"attempt-{number}.partial"
+    def log(self, task_id: str, k: int, number: int) -> Path:
+        return log_of(self.attempt(task_id, k, number))
+
+
+def log_of(attempt: Path) -> Path:
+    """The log beside an attempt's folder."""
+    return attempt.with_name(attempt.name + ".log")
+
+
+def draft_of(attempt: Path) -> Path:
+    """Where an attempt's folder is put together before it appears under its own name."""
+    return attempt.with_name(attempt.name + ".partial")

@@ -189,6 +189,16 @@ def each_result(connection: Connection, run_id: str) -> Iterator[Row[Any]]:
     yield from connection.execution_options(yield_per=500).execute(statement)
 
 
+def each_grade(connection: Connection, run_id: str) -> Iterator[Any]:
+    """What the final score is computed from, of every trial, in order."""
+    statement = (
+        select(trial.c.task_id, trial.c.state, trial.c.score, trial.c.passed, trial.c.result)
+        .where(trial.c.run_id == run_id)
+        .order_by(trial.c.position)
+    )
+    yield from connection.execution_options(yield_per=500).execute(statement)
+
+
 def scores(connection: Connection, run_id: str) -> Sequence[Any]:
     """(task id, score) of every graded trial."""
     return connection.execute(

@@ -55,7 +55,11 @@ class Writer:
         await self._submit(_Call(self._loop.create_future(), change=change))
 
     async def call(self, work: Callable[[Connection], T]) -> T:
-        """Run `work` in a transaction of its own."""
+        """Run `work` in a transaction, after the changes that were queued with it.
+
+        When something else in the transaction is refused, `work` is run again: it may change nothing but
+        the database.
+        """
         result: T = await self._submit(_Call(self._loop.create_future(), work=work))
         return result
 
@@ -90,29 +94,16 @@ class Writer:
             self._fail(error)
 
     def _write(self, connection: Connection, batch: list[_Call]) -> list[tuple[_Call, Any]]:
-        answers: list[tuple[_Call, Any]] = []
-        changes = [call for call in batch if call.change is not None]
-        if changes:
-            answers += self._write_changes(connection, changes)
-        for call in batch:
-            if call.work is not None:
-                try:
-                    with connection.begin():
-                        answers.append((call, call.work(connection)))
-                except (ValkyrieError, StaleLeaseError) as error:
-                    answers.append((call, error))
-        return answers
-
-    def _write_changes(self, connection: Connection, calls: list[_Call]) -> list[tuple[_Call, Any]]:
+        """One transaction for all; if one of them is refused, each gets its own."""
         try:
             with connection.begin():
-                journal.record(connection, [call.change for call in calls if call.change])
-        except StaleLeaseError:
-            if len(calls) == 1:
-                return [(calls[0], LeaseLostError("Another lease is in force for this trial."))]
-            # Rare: find the stale ones by writing each alone.
-            return [answer for call in calls for answer in self._write_changes(connection, [call])]
-        return [(call, None) for call in calls]
+                return _apply(connection, batch)
+        except (StaleLeaseError, ValkyrieError) as error:
+            if len(batch) > 1:
+                return [answer for call in batch for answer in self._write(connection, [call])]
+            if isinstance(error, StaleLeaseError):
+                return [(batch[0], LeaseLostError("Another lease is in force for this trial."))]
+            return [(batch[0], error)]
 
     def _fail(self, error: Exception) -> None:
         path = Path(self._engine.url.database or "?")
@@ -121,6 +112,13 @@ class Writer:
         self._broken.__cause__ = error
         waiting = [*self._batch, *self._queue]
         self._loop.call_soon_threadsafe(_resolve, [(call, self._broken) for call in waiting])
+
+
+def _apply(connection: Connection, batch: list[_Call]) -> list[tuple[_Call, Any]]:
+    changes = [call.change for call in batch if call.change is not None]
+    if changes:
+        journal.record(connection, changes)
+    return [(call, call.work(connection) if call.work else None) for call in batch]
 
 
 def _resolve(answers: list[tuple[_Call, Any]]) -> None:

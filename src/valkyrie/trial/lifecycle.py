@@ -11,6 +11,7 @@ import time
 from collections.abc import AsyncIterator
 from contextlib import AbstractContextManager, asynccontextmanager, nullcontext
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from sandboxes.errors import SandboxError
 from sandboxes.protocol import Sandbox
@@ -18,6 +19,7 @@ from sandboxes.types import OutputSink
 from valkyrie.agents.protocol import AgentExit, AgentTrial
 from valkyrie.errors import AgentError, LeaseLostError
 from valkyrie.nouns import Grade, TaskSpec, TrialState
+from valkyrie.store.layout import draft_of, log_of
 from valkyrie.store.leases import Leased
 from valkyrie.trial.collect import collect_outputs, scrub
 from valkyrie.trial.failures import Failure, PhaseTimeoutError, classify
@@ -37,6 +39,8 @@ class Attempt:
     world: World
     journal: Journal
     log: AttemptLog
+    draft: Path
+    """Where what is kept is put together; it appears under its own name at the end, whole or not at all."""
     state: TrialState = TrialState.BUILDING
     exit: AgentExit | None = None
     timing: dict[str, float] = field(default_factory=dict)
@@ -76,8 +80,9 @@ class Ending:
 
 async def run_attempt(leased: Leased, world: World, journal: Journal) -> Ending:
     """Run one attempt to its end. Raises only when the attempt is no longer ours to end."""
-    log = AttemptLog(world.folder.log(leased.task_id, leased.k, leased.number))
-    attempt = Attempt(leased, world, journal, log)
+    kept = world.folder.attempt(leased.task_id, leased.k, leased.number)
+    log = AttemptLog(log_of(kept))
+    attempt = Attempt(leased, world, journal, log, draft_of(kept))
     began = time.monotonic()
     grade: Grade | None = None
     failure: Failure | None = None
@@ -90,7 +95,8 @@ async def run_attempt(leased: Leased, world: World, journal: Journal) -> Ending:
         log.note(f"{failure.category} error ({failure.cause}): {failure.message}")
     finally:
         log.close()
-        world.publish(leased)
+        if attempt.draft.exists():
+            attempt.draft.rename(kept)
     attempt.timing["total"] = round(time.monotonic() - began, 4)
     return Ending(attempt.state, attempt.timing, grade, failure, attempt.exit)
 
@@ -160,8 +166,7 @@ async def _keep_outputs(attempt: Attempt, task: TaskSpec, sandbox: Sandbox) -> N
     agent, secrets = attempt.world.agent, list(attempt.world.secrets.values())
     if agent.final_output or agent.output_artifacts:
         async with attempt.phase("collect", COLLECT_TIMEOUT_S):
-            draft = attempt.world.draft(attempt.leased)
-            await collect_outputs(agent, task.id, sandbox, draft, secrets, attempt.log)
+            await collect_outputs(agent, task.id, sandbox, attempt.draft, secrets, attempt.log)
     _judge_exit(attempt)
 
 
@@ -177,13 +182,12 @@ def _judge_exit(attempt: Attempt) -> None:
 
 async def _grade(attempt: Attempt, task: TaskSpec, sandbox: Sandbox) -> Grade:
     """Let the benchmark judge; what it kept as evidence appears whole or not at all."""
-    world = attempt.world
-    draft = world.draft(attempt.leased)
+    world, evidence = attempt.world, attempt.draft / "grading"
     with _masked(attempt) as sink:
         async with attempt.phase("grade", task.timeouts.grade and task.timeouts.grade + AGENT_GRACE_S):
-            grade = await world.benchmark.evaluate(task, sandbox, sink, draft / "grading")
+            grade = await world.benchmark.evaluate(task, sandbox, sink, evidence)
     if world.secrets:
-        await asyncio.to_thread(scrub, draft / "grading", list(world.secrets.values()))
+        await asyncio.to_thread(scrub, evidence, list(world.secrets.values()))
     return grade
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Protocol
 
 from sandboxes.protocol import Sandbox, SandboxProvider
@@ -75,7 +74,8 @@ class World:
                 f"Task {task.id!r} is not what it was when the run was planned; start a new run to use it.",
                 cause="task_changed",
             )
-        return replace(task, timeouts=_scaled(task.timeouts, self.settings.timeout_multiplier))
+        factor = self.settings.timeout_multiplier
+        return task if factor == 1.0 else replace(task, timeouts=_scaled(task.timeouts, factor))
 
     def sandbox_request(self, leased: Leased, task: TaskSpec) -> SandboxCreateRequest:
         """What an attempt asks of the provider."""
@@ -100,21 +100,8 @@ class World:
             network=task.network,
         )
 
-    def draft(self, leased: Leased) -> Path:
-        """Where an attempt's kept files are put together."""
-        return self.folder.attempt_draft(leased.task_id, leased.k, leased.number)
-
-    def publish(self, leased: Leased) -> None:
-        """What an attempt kept appears whole, under its own name, or not at all."""
-        draft = self.draft(leased)
-        if draft.exists():
-            draft.rename(self.folder.attempt(leased.task_id, leased.k, leased.number))
-
 
 def _scaled(timeouts: Timeouts, factor: float) -> Timeouts:
-    if factor == 1.0:
-        return timeouts
-
     def scale(seconds: float | None) -> float | None:
         return None if seconds is None else seconds * factor
 
