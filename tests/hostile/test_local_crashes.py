@@ -213,6 +213,7 @@ async def test_the_loss_of_the_keeper_is_noticed_and_mended(tmp_path: Path) -> N
 
 
 async def test_cancelling_anywhere_leaves_nothing(tmp_path: Path) -> None:
+    mark = f"6{os.getpid()}6"
     async with LocalProvider(tmp_path / "state") as provider:
         request = SandboxCreateRequest(network="none", limits=Limits(memory_mb=64))
         await provider.delete_sandbox((await provider.create_sandbox(request)).id)
@@ -220,7 +221,7 @@ async def test_cancelling_anywhere_leaves_nothing(tmp_path: Path) -> None:
         async def cycle() -> None:
             sandbox = await provider.create_sandbox(request)
             try:
-                await sandbox.exec("sleep 6666 & sleep 6666")
+                await sandbox.exec(f"sleep {mark} & sleep {mark}")
             finally:
                 await provider.delete_sandbox(sandbox.id)
 
@@ -230,5 +231,5 @@ async def test_cancelling_anywhere_leaves_nothing(tmp_path: Path) -> None:
             task.cancel()
             await asyncio.wait((task,))
             assert list((tmp_path / "state").iterdir()) == []
-        assert sleepers("6666") == []
+        assert sleepers(mark) == []
         assert groups_of(tmp_path / "state") == []

@@ -301,20 +301,28 @@ async def test_orphans_leave_no_zombies(sandbox: LocalSandbox) -> None:
     assert output.strip() == "0"
 
 
-FORK_BOMB = "import os\nwhile True:\n    try:\n        os.fork()\n    except OSError:\n        pass\n"
+FORK_BOMB = f"""
+mark = "bomb-{os.getpid()}"
+import os
+while True:
+    try:
+        os.fork()
+    except OSError:
+        pass
+"""
 
 
 async def test_a_fork_bomb_stays_small_and_dies(provider: LocalProvider) -> None:
     sandbox = await make(provider, pids=64, memory_mb=512)
     bomb = asyncio.create_task(sandbox.run(Command(argv=("/usr/bin/python3", "-c", FORK_BOMB), timeout=2)))
     await asyncio.sleep(1)
-    assert len(processes_named(FORK_BOMB[:30])) <= 64
+    assert len(processes_named(f"bomb-{os.getpid()}")) <= 64
     start = time.monotonic()
     await asyncio.to_thread(os.listdir, "/proc")
     assert time.monotonic() - start < 2, "the host must stay responsive"
     assert await bomb in (124, 137)
     await sandbox.kill_all()
-    assert processes_named(FORK_BOMB[:30]) == []
+    assert processes_named(f"bomb-{os.getpid()}") == []
     assert await attack(sandbox, "echo usable") == (0, "usable\n")
 
 
@@ -329,12 +337,13 @@ async def test_a_storm_of_stop_signals_ends_with_kill_all(sandbox: LocalSandbox)
 
 async def test_daemons_die_with_kill_all(sandbox: LocalSandbox) -> None:
     daemon = "import os,sys,time\nfor _ in range(2):\n    os.fork() and os._exit(0)\n    os.setsid()\n"
-    daemon += "os.environ.clear()\ntime.sleep(3141)\n"
+    daemon += f"os.environ.clear()\ntime.sleep(3141)  # {os.getpid()}\n"
+    mark = f"time.sleep(3141)  # {os.getpid()}"
     for user in (None, "nobody"):
         await sandbox.run(Command(argv=("/usr/bin/python3", "-c", daemon), user=user))
-    await eventually(lambda: len(processes_named("time.sleep(3141)")) == 2)
+    await eventually(lambda: len(processes_named(mark)) == 2)
     await sandbox.kill_all()
-    assert processes_named("time.sleep(3141)") == []
+    assert processes_named(mark) == []
     assert await attack(sandbox, "ps -eo pid= | wc -l; true") == (0, "4\n")  # first, sh, ps, wc
 
 
@@ -393,14 +402,15 @@ async def test_a_program_that_names_its_starter_changes_nothing(sandbox: LocalSa
 
 async def test_nothing_shows_on_the_host(provider: LocalProvider, tmp_path: Path) -> None:
     sandbox = await make(provider, memory_mb=128, pids=50)
-    await attack(sandbox, "sleep 2718 & setsid sleep 2718 &")
-    await eventually(lambda: len(processes_named("2718")) == 2)
+    mark = f"27182818{os.getpid()}"
+    await attack(sandbox, f"sleep {mark} & setsid sleep {mark} &")
+    await eventually(lambda: len(processes_named(f"sleep\0{mark}")) == 2)
     mounts = Path("/proc/self/mountinfo").read_text()
     assert not [line for line in mounts.splitlines() if "- tmpfs keeper" in line or "- tmpfs sandbox" in line]
     groups = [path for path in Path("/sys/fs/cgroup").rglob("valkyrie-*") if sandbox.id in path.name]
     assert groups
     await provider.delete_sandbox(sandbox.id)
-    assert processes_named("2718") == []
+    assert processes_named(f"sleep\0{mark}") == []
     assert [path for path in groups if path.exists()] == []
     assert Path("/proc/self/mountinfo").read_text() == mounts
     assert list((tmp_path / "state").iterdir()) == []

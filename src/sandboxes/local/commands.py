@@ -19,6 +19,9 @@ _KILL_SECONDS = 2.0
 _OOM_FIRST = b"700"
 _OOM_NORMAL = b"0"
 
+OUR_OWN_PIDS = 3
+"""Warden, bubblewrap and first process share the sandbox's cgroup."""
+
 
 class _Running:
     def __init__(self, number: int, pid: int, tag: int) -> None:
@@ -30,7 +33,8 @@ class _Running:
 class Commands:
     """The commands that run now, by the pidfd of each one's first process."""
 
-    def __init__(self, own_proc: int, oom_fd: int) -> None:
+    def __init__(self, own_proc: int, oom_fd: int, count_fd: int | None) -> None:
+        self._count_fd = count_fd
         self._own_proc = own_proc
         self._oom_fd = oom_fd
         self._proc = os.open("/proc", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -43,6 +47,8 @@ class Commands:
         try:
             if message["op"] == "exec":
                 return self._start(message, fds)
+            if message["op"] == "count":
+                return {"event": "count", "n": message["n"], "alone": self._is_empty()}
             return self._kill(message["n"])
         finally:
             for fd in fds:
@@ -73,6 +79,10 @@ class Commands:
         self.newest = os.pidfd_open(pid)
         self._running[self.newest] = _Running(message["n"], pid, tag)
         return None
+
+    def _is_empty(self) -> bool:
+        """Whether no process runs but our own. The kernel's count is exact, forks in flight included."""
+        return self._count_fd is not None and int(os.pread(self._count_fd, 20, 0)) == OUR_OWN_PIDS
 
     def _kill(self, number: int) -> wire.Message | None:
         """Kill a command with everything that carries its tag; what escapes the race is for kill_all."""

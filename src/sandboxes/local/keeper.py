@@ -29,27 +29,26 @@ class Keeper:
         self._groups = groups
         self._wardens: dict[int, wire.Message] = {}
         self._killers: dict[int, int] = {}
-        self._wake_read, self._wake_write = os.pipe()
-        os.set_blocking(self._wake_read, False)
-        os.set_blocking(self._wake_write, False)
+        self._pidfds: dict[int, int] = {}
+        self._poller = select.poll()
 
     def run(self) -> None:
         """Serve until the engine hangs up, then end everything."""
-        signal.signal(signal.SIGCHLD, _ignore)
-        signal.set_wakeup_fd(self._wake_write, warn_on_full_buffer=False)
         inbox = wire.Inbox(self._engine)
-        poller = select.poll()
-        poller.register(self._engine, select.POLLIN)
-        poller.register(self._wake_read, select.POLLIN)
+        self._poller.register(self._engine, select.POLLIN)
         while not inbox.ended:
-            for fd, _ in poller.poll():
-                if fd == self._wake_read:
-                    os.read(fd, 4096)
-                    self._reap()
+            for fd, _ in self._poller.poll():
+                if fd in self._pidfds:
+                    self._reap(fd)
                     continue
                 for message, fds in inbox.receive():
                     self._obey(message, fds)
         self._end_all()
+
+    def _watch(self, pid: int) -> None:
+        pidfd = os.pidfd_open(pid)
+        self._pidfds[pidfd] = pid
+        self._poller.register(pidfd, select.POLLIN)
 
     def _obey(self, message: wire.Message, fds: list[int]) -> None:
         operation = message["op"]
@@ -73,16 +72,10 @@ class Keeper:
                 self._clear(spec)
                 return
             if pid == 0:
-                self._forget_self()
+                self._engine.close()
                 warden.serve(self._base, spec, channel, self._state_fd, self._groups)
         self._wardens[pid] = spec
-
-    def _forget_self(self) -> None:
-        signal.set_wakeup_fd(-1)
-        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        self._engine.close()
-        os.close(self._wake_read)
-        os.close(self._wake_write)
+        self._watch(pid)
 
     def _kill_all(self, message: wire.Message, first_pidfd: int) -> None:
         """Kill everything in a sandbox but its first process.
@@ -91,29 +84,26 @@ class Keeper:
         """
         helper = os.fork()
         if helper == 0:
-            self._forget_self()
+            self._engine.close()
             # Root stays out of the user namespace: there it is nobody the sandbox could signal.
             user = mounts.CLONE_NEWUSER if self._base.mode == ground.ROOTLESS else 0
             killing.kill_everyone(message["first"], first_pidfd, mounts.CLONE_NEWPID | user)
         os.close(first_pidfd)
         self._killers[helper] = message["n"]
+        self._watch(helper)
 
-    def _reap(self) -> None:
-        while True:
-            try:
-                pid, status = os.waitpid(-1, os.WNOHANG)
-            except ChildProcessError:
-                return
-            if pid == 0:
-                return
-            if pid in self._killers:
-                code = os.waitstatus_to_exitcode(status)
-                wire.send(self._engine, {"event": "killed", "n": self._killers.pop(pid), "code": code})
-            elif pid in self._wardens:
-                spec = self._wardens.pop(pid)
-                if status != 0:
-                    self._kill_orphans()
-                self._clear(spec)
+    def _reap(self, pidfd: int) -> None:
+        self._poller.unregister(pidfd)
+        os.close(pidfd)
+        pid, status = os.waitpid(self._pidfds.pop(pidfd), 0)
+        if pid in self._killers:
+            code = os.waitstatus_to_exitcode(status)
+            wire.send(self._engine, {"event": "killed", "n": self._killers.pop(pid), "code": code})
+            return
+        spec = self._wardens.pop(pid)
+        if status != 0:
+            self._kill_orphans()
+        self._clear(spec)
 
     def _clear(self, spec: wire.Message) -> None:
         """A sandbox and its warden are gone: so goes what is left of it outside."""
@@ -149,10 +139,6 @@ class Keeper:
                 spec = self._wardens.pop(pid)
                 self._kill_orphans()
                 self._clear(spec)
-
-
-def _ignore(_number: int, _frame: object) -> None:
-    """A handler must exist for the wake-up descriptor to be written."""
 
 
 def _children() -> list[int]:

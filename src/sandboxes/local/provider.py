@@ -24,7 +24,11 @@ from sandboxes.types import Capabilities, SandboxCreateRequest, SandboxQuery
 
 
 class LocalProvider(SandboxProvider):
-    """Makes sandboxes on this machine. `state_dir` holds one small record for each while it lives."""
+    """Makes sandboxes on this machine. `state_dir` holds one small record for each while it lives.
+
+    Files of a sandbox lie in memory and count towards its memory limit; with such a limit its disk is at
+    most three quarters of it, so that a full disk shows as one and not as killed processes.
+    """
 
     def __init__(self, state_dir: Path) -> None:
         self._state_dir = Path(state_dir).absolute()
@@ -183,7 +187,10 @@ class LocalProvider(SandboxProvider):
         if self._swept is None:
             await to_the_end(self._sweep())
         own = self._keeper.pid if self._keeper is not None else None
-        return await asyncio.to_thread(sweep.foreign, self._state_dir, own)
+        found = await asyncio.to_thread(sweep.foreign, self._state_dir, own)
+        if found and not probe.known():
+            await asyncio.to_thread(probe.machine)
+        return found
 
     def _foreign_sandbox(self, record: records.Record) -> ForeignSandbox:
         machine = probe.machine()

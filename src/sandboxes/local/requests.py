@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from sandboxes.errors import SandboxUnsupportedError
 from sandboxes.local import ground, network, wire
+from sandboxes.local.commands import OUR_OWN_PIDS
 from sandboxes.local.probe import Machine
 from sandboxes.local.records import SUFFIX, Record
 from sandboxes.types import HostSource, Limits, SandboxCreateRequest
 
 DEFAULT_PIDS = 4096
 DEFAULT_DISK_MB = 10 * 1024
-OUR_OWN_PIDS = 3
-"""Warden, bubblewrap and first process share the sandbox's cgroup."""
 
 
 def refuse_unsupported(request: SandboxCreateRequest, machine: Machine) -> None:

@@ -27,6 +27,7 @@ _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _ENVIRONMENT = {"PATH": _PATH, "HOME": "/root", "LANG": "C.UTF-8", "TERM": "dumb"}
 _END_SECONDS = 2.0
 _LAST_WORDS_SECONDS = 10.0
+_ANSWER_SECONDS = 0.5
 
 
 class LocalSandbox(RunnableSandbox):
@@ -44,7 +45,7 @@ class LocalSandbox(RunnableSandbox):
         self._env = {**_ENVIRONMENT, **env}
         self._loop = asyncio.get_running_loop()
         self._ready: asyncio.Future[None] = self._loop.create_future()
-        self._exits: dict[int, asyncio.Future[int]] = {}
+        self._answers: dict[int, asyncio.Future[int]] = {}
         self._count = 0
         self._ended = False
         self._root_fd = -1
@@ -98,7 +99,7 @@ class LocalSandbox(RunnableSandbox):
         out_read, out_write = os.pipe()
         err_read, err_write = os.pipe()
         number = request["n"]
-        exited = self._exits[number] = self._loop.create_future()
+        exited = self._answers[number] = self._loop.create_future()
         self._channel.post(request, (out_write, err_write))
 
         async def kill() -> None:
@@ -109,7 +110,7 @@ class LocalSandbox(RunnableSandbox):
                 {"stdout": out_read, "stderr": err_read}, exited, sink, timeout=command.timeout, kill=kill
             )
         finally:
-            self._exits.pop(number, None)
+            self._answers.pop(number, None)
 
     async def _request(self, command: Command) -> wire.Message:
         self._check()
@@ -135,14 +136,28 @@ class LocalSandbox(RunnableSandbox):
         }
 
     async def _kill(self, number: int) -> None:
-        if number in self._exits and not self._exits[number].done():
+        if number in self._answers and not self._answers[number].done():
             self._channel.post({"op": "kill", "n": number})
 
     async def kill_all(self) -> None:
         self._check()
+        if await self._is_empty():
+            return
         if not await self._keeper.kill_all(self.first_pid, self._first_pidfd):
             raise SandboxError(f"processes in sandbox {self._id} do not die; delete it")
         self._check()
+
+    async def _is_empty(self) -> bool:
+        """Whether the warden says that nothing runs; one that does not answer in time says no."""
+        self._count += 1
+        number = self._count
+        counted = self._answers[number] = self._loop.create_future()
+        self._channel.post({"op": "count", "n": number})
+        try:
+            await asyncio.wait((counted,), timeout=_ANSWER_SECONDS)
+            return counted.done() and bool(counted.result())
+        finally:
+            self._answers.pop(number, None)
 
     def shell_argv(self) -> list[str]:
         self._check()
@@ -209,13 +224,17 @@ class LocalSandbox(RunnableSandbox):
             if not self._ready.done():
                 self._ready.set_exception(SandboxError(f"the sandbox did not start: {message['error']}"))
         elif event == "exit":
-            exited = self._exits.pop(message["n"], None)
+            exited = self._answers.pop(message["n"], None)
             if exited is None or exited.done():
                 return
             if "error" in message:
                 exited.set_exception(SandboxError(f"command did not start: {message['error']}"))
             else:
                 exited.set_result(message["code"])
+        elif event == "count":
+            counted = self._answers.pop(message["n"], None)
+            if counted is not None and not counted.done():
+                counted.set_result(message["alone"])
         elif event == "unkillable":
             # It forks faster than it can be listed: only the blow to everyone is fast enough.
             self._last_resort = asyncio.ensure_future(
@@ -231,11 +250,11 @@ class LocalSandbox(RunnableSandbox):
         if not self._ready.done():
             self._ready.set_exception(error)
             self._ready.exception()
-        for exited in list(self._exits.values()):
+        for exited in list(self._answers.values()):
             if not exited.done():
                 exited.set_exception(error)
                 exited.exception()
-        self._exits.clear()
+        self._answers.clear()
 
     def _check(self) -> None:
         if self._ended:

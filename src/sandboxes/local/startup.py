@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import resource
 import signal
 
 from sandboxes.local import bwrap, devices, ground, layout, marks, mounts, pid1, privileges, seccomp, wire
@@ -177,8 +178,6 @@ def _write_own(path: str, text: str) -> None:
 
 
 def _set_rlimits(limits: dict[str, int]) -> None:
-    import resource
-
     for name, value in limits.items():
         number = resource.RLIMIT_AS if name == "as" else resource.RLIMIT_NPROC
         hard = resource.getrlimit(number)[1]

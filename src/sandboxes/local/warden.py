@@ -35,6 +35,7 @@ def serve(
         oom_fd = os.open("/proc/self/oom_score_adj", os.O_WRONLY | os.O_CLOEXEC)
         for group in spec["groups"]:
             groups.join(group)
+        count_fd = groups.open_count(spec["groups"])
         started = _start(base, spec, record_fd)
         privileges.die_with(keeper)
         startup.enter_sandbox(base, started, spec)
@@ -42,7 +43,7 @@ def serve(
         root_fd = os.open("/", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
         wire.send(channel, {"event": "ready", "pid": started.first_pid}, (root_fd,))
         os.close(root_fd)
-        _obey(channel, started, Commands(own_proc, oom_fd))
+        _obey(channel, started, Commands(own_proc, oom_fd, count_fd))
     except (OSError, startup.StartError) as error:
         _report_failure(channel, error)
     _end_children()

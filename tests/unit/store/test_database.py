@@ -8,25 +8,27 @@ from pathlib import Path
 
 import pytest
 from sqlalchemy import create_engine, inspect, text
+from sqlalchemy.pool import NullPool
 
 from valkyrie.errors import StoreError
 from valkyrie.store import Store, migrations, schema
 
 
 def shape(path: Path) -> dict[str, object]:
-    inspector = inspect(create_engine(f"sqlite:///{path}"))
-    return {
-        table: (
-            sorted(
-                (column["name"], str(column["type"]), column["nullable"])
-                for column in inspector.get_columns(table)
-            ),
-            sorted(index["name"] for index in inspector.get_indexes(table)),
-            sorted(tuple(unique["column_names"]) for unique in inspector.get_unique_constraints(table)),
-        )
-        for table in inspector.get_table_names()
-        if table != "alembic_version"
-    }
+    engine = create_engine(f"sqlite:///{path}", poolclass=NullPool)
+    with engine.connect() as connection:
+        inspector = inspect(connection)
+        return {
+            table: (
+                sorted(
+                    (one["name"], str(one["type"]), one["nullable"]) for one in inspector.get_columns(table)
+                ),
+                sorted(one["name"] or "" for one in inspector.get_indexes(table)),
+                sorted(tuple(one["column_names"]) for one in inspector.get_unique_constraints(table)),
+            )
+            for table in inspector.get_table_names()
+            if table != "alembic_version"
+        }
 
 
 def test_a_new_database_equals_a_migrated_one(tmp_path: Path) -> None:
