@@ -16,6 +16,7 @@ import sys
 from sandboxes.local import ground, killing, mounts, privileges, seccomp, warden, wire
 from sandboxes.local.groups import Groups
 
+_PAUSE_MS = 1
 _RESTARTED = "VALKYRIE_KEEPER_RESTARTED"
 
 
@@ -82,7 +83,12 @@ class Keeper:
 
         By a child of this process, outside the sandbox's cgroup: a full sandbox cannot keep it out.
         """
-        helper = os.fork()
+        try:
+            helper = os.fork()
+        except OSError:
+            os.close(first_pidfd)
+            self._tell({"event": "killed", "n": message["n"], "code": 1})
+            return
         if helper == 0:
             self._engine.close()
             # Root stays out of the user namespace: there it is nobody the sandbox could signal.
@@ -98,7 +104,7 @@ class Keeper:
         pid, status = os.waitpid(self._pidfds.pop(pidfd), 0)
         if pid in self._killers:
             code = os.waitstatus_to_exitcode(status)
-            wire.send(self._engine, {"event": "killed", "n": self._killers.pop(pid), "code": code})
+            self._tell({"event": "killed", "n": self._killers.pop(pid), "code": code})
             return
         spec = self._wardens.pop(pid)
         if status != 0:
@@ -113,21 +119,25 @@ class Keeper:
             os.unlink(spec["record_name"], dir_fd=self._state_fd)
         except FileNotFoundError:
             pass  # it failed before it was written
-        self._tell_gone(spec)
+        self._tell({"event": "gone", "id": spec["id"]})
 
-    def _tell_gone(self, spec: wire.Message) -> None:
+    def _tell(self, event: wire.Message) -> None:
         try:
-            wire.send(self._engine, {"event": "gone", "id": spec["id"]})
-        except BrokenPipeError:
+            wire.send(self._engine, event)
+        except (BrokenPipeError, ConnectionResetError):
             pass  # the engine left; the loop sees it next
 
     def _kill_orphans(self) -> None:
         """A warden that was killed leaves its bubblewrap to us, and that its first process."""
         own = {*self._wardens, *self._killers}
+        poller = select.poll()
         while orphans := [pid for pid in _children() if pid not in own]:
             for pid in orphans:
                 os.kill(pid, signal.SIGKILL)
-                os.waitpid(pid, 0)
+            for pid in orphans:
+                # Without waiting: a first process can go only after the others have been reaped.
+                os.waitpid(pid, os.WNOHANG)
+            poller.poll(_PAUSE_MS)
 
     def _end_all(self) -> None:
         # Each warden's own channel ended too, and it is ending its sandbox; this is for those that hang.
