@@ -156,6 +156,9 @@ class NullSandbox(Sandbox):
         for name in [name for name in self._files if name == whole or name.startswith(whole + "/")]:
             del self._files[name]
 
+    async def clear_folder(self, path: str) -> None:
+        await self.remove(path)
+
     async def kill_all(self) -> None:
         self._check()
 

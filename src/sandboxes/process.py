@@ -138,6 +138,9 @@ class ProcessSandbox(RunnableSandbox):
     async def is_folder(self, path: str) -> bool:
         return await self._with_files(lambda files: files.is_folder(path))
 
+    async def clear_folder(self, path: str) -> None:
+        await self._with_files(lambda files: files.clear_folder(path))
+
     async def remove(self, path: str) -> None:
         await self._with_files(lambda files: files.remove(path))
 

@@ -122,6 +122,10 @@ class Sandbox(ABC):
         """Delete a file, link or whole folder at `path`; nothing there is fine. Links are not followed."""
         raise SandboxUnsupportedError(f"{type(self).__name__} cannot remove files")
 
+    async def clear_folder(self, path: str) -> None:
+        """Leave an empty real folder at `path`; a link or file there is replaced, never followed."""
+        raise SandboxUnsupportedError(f"{type(self).__name__} cannot clear folders")
+
     async def kill_all(self) -> None:
         """End every process in the sandbox, however it hid; the sandbox itself stays usable."""
         raise SandboxUnsupportedError(f"{type(self).__name__} cannot kill processes")

@@ -33,6 +33,7 @@ from sandboxes.trees import (
     copy_file_in,
     copy_tree_in,
     copy_tree_out,
+    empty_folder,
     remove_entry,
     temporary_name,
     unlink_if_there,
@@ -106,6 +107,12 @@ class RootedFiles:
         with _explained("look at", path):
             mode = mode_at(self._open, parts_of(path))
             return mode is not None and stat.S_ISDIR(mode)
+
+    def clear_folder(self, path: str) -> None:
+        """An empty folder at `path`. One that is there stays itself: something may be mounted on it."""
+        with _explained("clear", path), self._parent(path) as (folder, name):
+            if not empty_folder(name, folder):
+                self.make_folder(path)
 
     def remove(self, path: str) -> None:
         """Delete the file, link or whole folder at `path`; nothing there is fine."""

@@ -52,15 +52,22 @@ def temporary_name() -> str:
 
 def remove_entry(name: str, folder: int) -> None:
     """Delete `name` in the open folder, with all below it; links are not followed, depth is no matter."""
-    if unlink_if_there(name, folder):
+    if not empty_folder(name, folder):
         return
+    os.rmdir(name, dir_fd=folder)
+
+
+def empty_folder(name: str, folder: int) -> bool:
+    """Delete what is in the folder `name`, or `name` itself if it is none; whether a folder is left."""
+    if unlink_if_there(name, folder):
+        return False
     top = _open_to_empty(name, folder)
     try:
         while _empty(top):
             pass
     finally:
         os.close(top)
-    os.rmdir(name, dir_fd=folder)
+    return True
 
 
 def unlink_if_there(name: str, folder: int) -> bool:

@@ -119,6 +119,8 @@ class SandboxCreateRequest(BaseModel):
     labels: dict[str, str] = Field(default_factory=dict)
     env_vars: dict[str, str] = Field(default_factory=dict)
     """Environment of every command in the sandbox."""
+    separate_folders: tuple[str, ...] = ()
+    """Folders with room of their own: filling the disk leaves them usable, once they are emptied."""
     auto_stop_interval: int | None = None
     """Minutes without use after which a remote provider may stop it."""
     create_timeout: float = 360.0

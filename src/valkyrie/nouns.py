@@ -108,6 +108,8 @@ class TaskSpec:
     user: str | None = None
     """Whom the agent runs as; None is root of the sandbox."""
     has_solution: bool = False
+    grading_folders: tuple[str, ...] = ()
+    """Where grading will put its files; an agent that fills the disk leaves room there."""
     metadata: Json = field(default_factory=dict)
 
 

@@ -12,6 +12,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from sandboxes.local import wire
+
 INFO_FD = 5
 
 _MB = 1 << 20
@@ -81,11 +83,12 @@ def _closed_kernel() -> list[str]:
     return argv
 
 
-def rootless(etc: Sequence[str], program_fd: int | None, *, disk_mb: int, memory_mb: int | None) -> list[str]:
+def rootless(etc: Sequence[str], program_fd: int | None, spec: wire.Message) -> list[str]:
     """Arguments for an ordinary user's sandbox: the host's system read-only, the rest private.
 
     One file system of `disk_mb` is the root; folders made on it share that quota.
     """
+    disk_mb: int = spec["disk_mb"]
     argv = ["bwrap", "--unshare-user", "--uid", "0", "--gid", "0", "--disable-userns"]
     argv += ["--size", str(disk_mb * _MB), "--tmpfs", "/"]
     for path in ("/etc", "/var", "/var/lib"):
@@ -104,4 +107,6 @@ def rootless(etc: Sequence[str], program_fd: int | None, *, disk_mb: int, memory
     argv += ["--perms", "0700", "--dir", "/root", "--dir", "/sys", "--dir", "/var/log"]
     argv += ["--perms", "1777", "--dir", "/tmp", "--perms", "1777", "--dir", "/var/tmp"]
     argv += ["--symlink", "/run", "/var/run"]
-    return [*argv, *_devices(memory_mb), *_ISOLATION, *_ending(program_fd)]
+    for path in spec["separate"]:
+        argv += ["--size", str(disk_mb * _MB), "--tmpfs", path]
+    return [*argv, *_devices(spec["memory_mb"]), *_ISOLATION, *_ending(program_fd)]

@@ -55,6 +55,7 @@ def spec_of(request: SandboxCreateRequest, machine: Machine, record: Record) -> 
         "rootfs": request.source.rootfs,
         "disk_mb": disk_quota_mb(limits, machine),
         "memory_mb": limits.memory_mb,
+        "separate": [_absolute(path) for path in request.separate_folders],
         "resolv_conf": network.RESOLV_CONF if public else "",
         "network": public,
         "rlimits": _rlimits(limits, machine),
@@ -62,6 +63,12 @@ def spec_of(request: SandboxCreateRequest, machine: Machine, record: Record) -> 
         "record": record.opening(),
         "boot": record.keeper.boot,
     }
+
+
+def _absolute(path: str) -> str:
+    if not path.startswith("/") or ".." in path.split("/") or path.strip("/") == "":
+        raise SandboxUnsupportedError(f"{path!r} cannot be a separate folder; name an absolute path below /")
+    return path
 
 
 def disk_quota_mb(limits: Limits, machine: Machine) -> int:

@@ -193,6 +193,9 @@ class LocalSandbox(RunnableSandbox):
     async def is_folder(self, path: str) -> bool:
         return await self._in_files(lambda files: files.is_folder(path))
 
+    async def clear_folder(self, path: str) -> None:
+        await self._in_files(lambda files: files.clear_folder(path))
+
     async def remove(self, path: str) -> None:
         await self._in_files(lambda files: files.remove(path))
 

@@ -63,6 +63,8 @@ def mount_root(base: ground.Ground, layer: ground.Layer, spec: wire.Message) -> 
     os.mkdir(merged)
     _owned_folder(upper, owner, 0o755)
     _fill_upper(upper, layer, spec["resolv_conf"], owner)
+    for path in spec["separate"]:
+        _owned_folders(upper, path, owner)
     _overlay(box, "", layer.root, merged)
     for number, (name, lower) in enumerate(layer.trees):
         _owned_folder(f"{upper}{number}", owner, 0o755)
@@ -70,6 +72,9 @@ def mount_root(base: ground.Ground, layer: ground.Layer, spec: wire.Message) -> 
     if base.devices is not None:
         _owned_folder(f"{box}/shm", owner, 0o1777)
         devices.mount(base.devices, merged, f"{box}/shm", owner)
+    for path in spec["separate"]:
+        options = f"{size},uid={owner},gid={owner}"
+        mounts.mount("separate", merged + path, "tmpfs", mounts.MS_NOSUID | mounts.MS_NODEV, options)
     return merged
 
 
@@ -96,6 +101,13 @@ def _owned_folder(path: str, owner: int, mode: int) -> None:
     os.mkdir(path)
     os.chmod(path, mode)
     os.chown(path, owner, owner)
+
+
+def _owned_folders(top: str, path: str, owner: int) -> None:
+    for name in path.strip("/").split("/"):
+        top = f"{top}/{name}"
+        if not os.path.isdir(top):  # noqa: PTH112 - without pathlib, as everywhere in a warden
+            _owned_folder(top, owner, 0o755)
 
 
 def _write_owned(path: str, text: str, owner: int) -> None:

@@ -60,9 +60,7 @@ def _create_record(state_fd: int, spec: wire.Message) -> int:
 
 def _start(base: ground.Ground, spec: wire.Message, record_fd: int) -> startup.Started:
     if base.mode == ground.ROOTLESS:
-        argv = bwrap.rootless(
-            base.shown_etc, base.program_fd, disk_mb=spec["disk_mb"], memory_mb=spec["memory_mb"]
-        )
+        argv = bwrap.rootless(base.shown_etc, base.program_fd, spec)
     else:
         layer = base.layer(spec["rootfs"])
         merged = startup.mount_root(base, layer, spec)

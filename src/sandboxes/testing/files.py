@@ -97,6 +97,15 @@ class FileContract(ContractBase):
         assert not await sandbox.is_folder("/app/folder")
         assert await sandbox.list_files("/app/*") == []
 
+    async def test_clearing_a_folder(self, sandbox: Sandbox) -> None:
+        await sandbox.upload_file("/app/folder/one/two", b"x")
+        await sandbox.clear_folder("/app/folder")
+        assert await sandbox.list_files("/app/**/*") == []
+        await sandbox.upload_file("/app/file", b"x")
+        await sandbox.clear_folder("/app/file")
+        await sandbox.upload_file("/app/file/inside", b"y")
+        assert await sandbox.list_files("/app/**/*") == ["/app/file/inside"]
+
     async def test_planted_links_are_not_read_through(self, sandbox: Sandbox, tmp_path: Path) -> None:
         self.needs("executes")
         secret = tmp_path / "host/secret"

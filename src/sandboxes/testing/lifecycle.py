@@ -27,6 +27,7 @@ OPERATIONS: dict[str, Callable[[Sandbox, Path], Awaitable[object]]] = {
     "list_files": lambda sandbox, _: sandbox.list_files("/app/*"),
     "is_folder": lambda sandbox, _: sandbox.is_folder("/app"),
     "remove": lambda sandbox, _: sandbox.remove("/app/x"),
+    "clear_folder": lambda sandbox, _: sandbox.clear_folder("/app"),
     "kill_all": lambda sandbox, _: sandbox.kill_all(),
 }
 

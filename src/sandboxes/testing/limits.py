@@ -51,6 +51,21 @@ class LimitContract(ContractBase):
         finally:
             await provider.delete_sandbox(sandbox.id)
 
+    async def test_a_full_disk_leaves_room_in_separate_folders(self, provider: SandboxProvider) -> None:
+        self.needs("executes", "limits_disk")
+        request = self.request(limits=Limits(disk_mb=16), separate_folders=("/tests",))
+        sandbox = await provider.create_sandbox(request)
+        try:
+            fill = "mkdir -p /app; for f in /app /tests; do head -c 64000000 /dev/zero > $f/big; done"
+            assert await sandbox.run(Command.shell(fill, timeout=60)) != 0
+            await sandbox.clear_folder("/tests")
+            await sandbox.upload_file("/tests/small", b"fits")
+            assert await sandbox.run(Command.shell("cat /tests/small > /tests/copy")) == 0
+            with pytest.raises(SandboxError):
+                await sandbox.upload_file("/app/more", b"x" * 1_000_000)
+        finally:
+            await provider.delete_sandbox(sandbox.id)
+
     async def test_without_network_nothing_is_reached(self, provider: SandboxProvider) -> None:
         self.needs("executes", "isolates_network")
         reached = asyncio.Event()

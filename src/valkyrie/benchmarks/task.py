@@ -13,7 +13,7 @@ from valkyrie.benchmarks.dockerfile import Recipe, read_dockerfile
 from valkyrie.benchmarks.task_setup import Preparation
 from valkyrie.benchmarks.task_toml import ParsedToml, TaskToml
 from valkyrie.benchmarks.variables import expand, referenced
-from valkyrie.benchmarks.verifier import Verification
+from valkyrie.benchmarks.verifier import REWARDS, TESTS, Verification
 from valkyrie.errors import BenchmarkError
 from valkyrie.nouns import Json, TaskSpec, Timeouts
 
@@ -155,6 +155,7 @@ class Task:
             env=image_env | expand(environment.env, host_env, f"task {self.id}: environment.env"),
             user=None if config.agent.user is None else str(config.agent.user),
             has_solution=self.solution is not None,
+            grading_folders=(TESTS, REWARDS),
             metadata=self._metadata(),
         )
 

@@ -15,12 +15,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TextIO
 
-from sandboxes.errors import SandboxError, SandboxFileNotFoundError
+from sandboxes.errors import SandboxFileNotFoundError
 from sandboxes.protocol import Sandbox
 from sandboxes.types import TIMEOUT_EXIT_CODE, Command, CopyLimits, OutputSink, StreamName
 from valkyrie.benchmarks.rewards import MAX_REWARD_BYTES, parse_reward_json, parse_reward_txt, score_of
 from valkyrie.benchmarks.tail import Tail
-from valkyrie.benchmarks.transfer import make_folder, put_folder
+from valkyrie.benchmarks.transfer import put_folder
 from valkyrie.errors import GraderError, GraderTimeoutError
 from valkyrie.nouns import Grade
 
@@ -54,7 +54,6 @@ async def verify(work: Verification, sandbox: Sandbox, log: OutputSink, evidence
     """Run the tests and read their verdict. No usable verdict is a GraderError, never a zero."""
     await _sweep(sandbox)
     await put_folder(sandbox, work.tests, TESTS)
-    await make_folder(sandbox, REWARDS)
     evidence.mkdir(parents=True, exist_ok=True)
     with (evidence / "test-stdout.txt").open("w", encoding="utf-8") as kept:
         tail = Tail(_Tee(log, kept))
@@ -70,19 +69,11 @@ async def verify(work: Verification, sandbox: Sandbox, log: OutputSink, evidence
 async def _sweep(sandbox: Sandbox) -> None:
     """Remove what the agent may have planted where the tests, their verdict and the loader look."""
     if not await sandbox.is_folder("/logs"):
-        await _clear(sandbox, "/logs")
-    await _clear(sandbox, REWARDS)
-    await _clear(sandbox, TESTS)
-    await _clear(sandbox, "/etc/ld.so.preload")
-
-
-async def _clear(sandbox: Sandbox, path: str) -> None:
-    try:
-        await sandbox.remove(path)
-    except SandboxError:
-        # A folder the provider mounted can be emptied but not removed.
-        if not await sandbox.is_folder(path) or await sandbox.list_files(f"{path}/**/*"):
-            raise
+        await sandbox.clear_folder("/logs")
+    await sandbox.clear_folder(REWARDS)
+    await sandbox.clear_folder(TESTS)
+    if await sandbox.list_files("/etc/ld.so.preload"):
+        await sandbox.remove("/etc/ld.so.preload")
 
 
 async def _run_tests(work: Verification, sandbox: Sandbox, sink: OutputSink) -> int:

@@ -94,6 +94,7 @@ class World:
                 "Home": self.home,
             },
             env_vars=dict(task.env),
+            separate_folders=task.grading_folders,
             auto_stop_interval=600,
             create_timeout=task.timeouts.build or 360.0,
             network_block_all=False,

@@ -191,11 +191,14 @@ def test_the_disk_fits_into_the_memory_it_lies_in() -> None:
     assert requests.disk_quota_mb(Limits(memory_mb=512, disk_mb=2048), UNLIMITED) == 2048
 
 
+SPEC = {"disk_mb": 10, "memory_mb": None, "separate": ["/own"]}
+
+
 def test_the_command_line_has_every_wall() -> None:
     for argv in (
         bwrap.over_root("/m", 4, user_namespace=True, has_devices=True, memory_mb=None),
         bwrap.over_root("/m", None, user_namespace=False, has_devices=False, memory_mb=64),
-        bwrap.rootless(["/etc/ssl"], 4, disk_mb=10, memory_mb=None),
+        bwrap.rootless(["/etc/ssl"], 4, SPEC),
     ):
         for option in ("pid", "ipc", "uts", "net"):
             assert f"--unshare-{option}" in argv
