@@ -29,6 +29,8 @@ PYTHON = sys.executable
 BIN = Path(PYTHON).parent
 OTHER_PYTHONS = ("3.12", "3.13")
 QUICKSTART_TASKS = 12
+UNPRIVILEGED_CRASH_ROUNDS = 2
+"""Few: the crash suite by itself has as many as asked for."""
 
 
 class SuiteFailed(Exception):
@@ -164,17 +166,22 @@ def check_installed(log: Log, bin_folder: Path, scratch: Path) -> None:
 
 
 def unprivileged(log: Log) -> None:
-    """What an ordinary user without subordinate ids gets: the sandbox contract, as `nobody`."""
+    """What an ordinary user without subordinate ids gets, as `nobody`: demo, contract, attacks, crashes."""
     if os.geteuid() != 0:
         raise SuiteSkipped("not root: `make test` ran these tests as an ordinary user already")
     for program in ("unshare", "setpriv"):
         if not shutil.which(program):
             raise SuiteSkipped(f"{program} is not installed")
-    output = log.run(
-        *(ROOT / "scripts" / "as-ordinary-user", PYTHON, "-m", "pytest", "tests/contract"),
-        *("-p", "no:cacheprovider", "-p", "no:xdist", "-m", "not root"),
-    )
-    check_not_all_skipped(output)
+    as_user = ROOT / "scripts" / "as-ordinary-user"
+    scores = log.run(as_user, BIN / "valkyrie", "demo")
+    for agent, passed in (("oracle", QUICKSTART_TASKS), ("nop", 0)):
+        if not re.search(rf"^{agent} .* {passed}/{QUICKSTART_TASKS} ", scores, re.MULTILINE):
+            raise SuiteFailed(f"{agent} did not pass {passed} of {QUICKSTART_TASKS} tasks")
+    pytest = (PYTHON, "-m", "pytest", "-p", "no:cacheprovider", "-p", "no:xdist", "-m", "not root")
+    # The crash suite alone: it checks that the machine is left as it was found.
+    for folders in (("tests/contract", "tests/hostile"), ("tests/crash",)):
+        output = log.run(as_user, "env", f"CRASH_ROUNDS={UNPRIVILEGED_CRASH_ROUNDS}", *pytest, *folders)
+        check_not_all_skipped(output)
 
 
 def other_python(version: str) -> Callable[[Log], None]:

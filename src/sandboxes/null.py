@@ -28,6 +28,7 @@ _CAPABILITIES = Capabilities(
     isolation="nothing runs: every command succeeds without being started",
     images=True,
     writable_system=True,
+    users=True,
     networks=frozenset({"none", "public", "allowlist"}),
     enforcement=dict.fromkeys(("cpus", "memory", "disk", "pids"), "nothing runs"),
 )

@@ -99,6 +99,8 @@ class Capabilities:
     """Can run container images."""
     writable_system: bool = False
     """Commands may write anywhere in their own view of the file system (apt, pip --system, …)."""
+    users: bool = False
+    """Commands may run as users other than the sandbox's root."""
     networks: frozenset[str] = frozenset({"none"})
     enforcement: Mapping[str, str] = field(default_factory=dict)
     """For cpus, memory, disk, pids: the mechanism in force, e.g. 'cgroup v2', 'not enforced'."""

@@ -193,7 +193,8 @@ def _parse(text: str, path: Path) -> dict[str, tuple[Value, int, int]]:
         held = yaml.safe_load(text)
     except yaml.YAMLError as error:
         raise wrong(
-            getattr(error, "problem", None) or "is not YAML", getattr(error, "problem_mark", None)
+            f"not valid YAML: {getattr(error, 'problem', None) or 'it cannot be read'}",
+            getattr(error, "problem_mark", None),
         ) from None
     if root is None:
         return {}

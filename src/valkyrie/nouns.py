@@ -107,6 +107,8 @@ class TaskSpec:
     """Environment of every command of the trial, the agent's included."""
     user: str | None = None
     """Whom the agent runs as; None is root of the sandbox."""
+    grading_user: str | None = None
+    """Whom the tests run as; None is root of the sandbox."""
     has_solution: bool = False
     grading_folders: tuple[str, ...] = ()
     """Where grading will put its files; an agent that fills the disk leaves room there."""

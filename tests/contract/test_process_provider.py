@@ -26,7 +26,8 @@ class TestProcessProvider(ProviderContract):
     isolates_network = False
     changes_users = False
     limits_disk = False
-    enforces_limits = detect().memory is not None and detect().pids is not None
+    limits_memory = detect().memory is not None
+    limits_processes = detect().pids is not None
 
     @pytest.fixture
     async def provider(self, provider: ProcessProvider) -> ProcessProvider:
@@ -36,7 +37,8 @@ class TestProcessProvider(ProviderContract):
 class TestProcessProviderWithoutCgroups(TestProcessProvider):
     """An ordinary user's machine: processes are found by the mark in their environment."""
 
-    enforces_limits = False
+    limits_memory = False
+    limits_processes = False
 
     @pytest.fixture(autouse=True)
     def _no_cgroups(self, monkeypatch: pytest.MonkeyPatch) -> None:

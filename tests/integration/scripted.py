@@ -16,6 +16,11 @@ from valkyrie.errors import AgentInstallError, GraderError
 from valkyrie.nouns import ExitReason, FinalScore, Grade, Json, TaskSpec
 from valkyrie.testing.null import NapAgent, NullBenchmark
 
+ODD_GRADES = {
+    "oddgrade": Grade(1.0, True, {"odd": {1, 2}}),
+    "nangrade": Grade(float("nan"), False, {}),
+}
+
 
 class ScriptedBenchmark(NullBenchmark):
     """`--dataset ok*3,flaky,slow=2` → ok-0 ok-1 ok-2 flaky-0 slow=2-0."""
@@ -46,6 +51,14 @@ class ScriptedBenchmark(NullBenchmark):
         kind = task.id.partition("-")[0]
         if kind == "ungraded":
             raise GraderError("no reward file")
+        if kind == "leaky":
+            evidence.mkdir(parents=True)
+            (evidence / "output.txt").write_text("the key is secret-value-123")
+            raise GraderError("no reward file")
+        if kind in ODD_GRADES:
+            return ODD_GRADES[kind]
+        if kind == "halfword":
+            raise GraderError("half a character: \ud800")
         score = float(kind.partition("=")[2]) if kind.startswith("score=") else 1.0
         evidence.mkdir(parents=True)
         (evidence / "verdict.txt").write_text(f"{score} secret-value-123")
@@ -56,6 +69,10 @@ class ScriptedBenchmark(NullBenchmark):
     ) -> FinalScore:
         if any(task_id.startswith("unscorable") for task_id in grades):
             raise GraderError("the aggregate cannot be computed")
+        if any(task_id.startswith("unthinkable") for task_id in grades):
+            raise KeyError("a defect of the benchmark")
+        if any(task_id.startswith("unstorable") for task_id in grades):
+            return FinalScore(1.0, {"odd": {1, 2}})
         return await super().final_score(grades, dataset)
 
 
@@ -77,6 +94,13 @@ class ScriptedAgent(NapAgent):
             trial.log("stdout", f"the key is {trial.secrets['API_KEY']}\n")
         if kind == "slow":
             await asyncio.sleep(float(value))
+        if kind == "chatty":
+            for _ in range(10):
+                trial.log("stdout", "word " * 1000)
+                await asyncio.sleep(float(value) / 10)
+        if kind == "crash":
+            await asyncio.sleep(float(value))
+            raise SandboxError("the sandbox is broken")
         if kind == "exit":
             return AgentExit(int(value))
         if kind == "timeout":

@@ -146,6 +146,9 @@ def test_stop_lets_running_trials_finish(tracker: LocalTracker) -> None:
     ended = tracker.wait(run.id, timeout=10)
     assert (ended.state, ended.counts["FINISHED"], ended.score.final_score) == ("FINISHED", 22, 1.0)
     assert len(tracker.attempts(run.id, "slow=1-0")) == 1
+    again = tracker.resume(run.id)
+    assert (again.run.state, again.run.finished_at) == ("FINISHED", ended.finished_at)
+    assert again.notices == ["nothing is left to run"]
 
 
 def test_force_stop_ends_running_trials_at_once(tracker: LocalTracker) -> None:
@@ -230,10 +233,10 @@ def test_an_executor_without_the_secret_waits_and_says_so(
     os.kill(status["pid"], signal.SIGKILL)
     until(lambda: tracker.fetch(run.id).executor == "none")
     note = tracker.fetch(run.id).note
-    assert note is not None and f"valkyrie run resume {run.id[:8]}" in note
+    assert note is not None and f"valk run resume {run.id[:8]}" in note
     finished(tracker, "ok")  # another run starts an executor; the first waits for its secret
     until(lambda: "API_KEY" in (tracker.fetch(run.id).note or ""))
-    assert tracker.fetch(run.id).counts["PENDING"] == 2
+    until(lambda: tracker.fetch(run.id).counts["PENDING"] == 2)
     monkeypatch.delenv("API_KEY")
     with pytest.raises(MissingSecretError, match="API_KEY"):
         tracker.resume(run.id)

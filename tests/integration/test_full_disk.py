@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="mounting a small file system needs root")
 
 # A small file system of the test's own, in a mount namespace of its own: the host sees nothing of it.
 SCRIPT = """
@@ -27,8 +28,26 @@ find "$VALKYRIE_HOME/runs" -mindepth 1 2>/dev/null | head -3
 """
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="mounting a small file system needs root")
-def test_a_full_disk_is_said_plainly(tmp_path: Path) -> None:
+# The same, filled while trials are at work: those that print meet it first, then the store does.
+WHILE_RUNNING = """
+set -e
+mount -t tmpfs -o size=2m tmpfs "$VALKYRIE_HOME"
+valk() { "$PYTHON" -m valkyrie "$@"; }
+valk run start --agent tests.integration.scripted:ScriptedAgent --concurrency 2 --provider null \
+    --benchmark tests.integration.scripted:ScriptedBenchmark --dataset 'chatty=1*8' > /dev/null
+sleep 2
+run=$(ls "$VALKYRIE_HOME/runs")
+dd if=/dev/zero of="$VALKYRIE_HOME/filler" bs=1k 2>/dev/null || true
+for _ in $(seq 40); do [ -S "$VALKYRIE_HOME/executor.sock" ] || break; sleep 0.5; done
+rm "$VALKYRIE_HOME/filler"
+valk run resume "$run" > /dev/null
+valk run wait "$run" --timeout 60
+echo "--- executor.log"
+cat "$VALKYRIE_HOME/executor.log"
+"""
+
+
+def in_a_small_world(tmp_path: Path, script: str) -> subprocess.CompletedProcess[str]:
     home = tmp_path / "home"
     home.mkdir()
     environment = {
@@ -37,16 +56,30 @@ def test_a_full_disk_is_said_plainly(tmp_path: Path) -> None:
         "VALKYRIE_CONFIG_PATH": str(tmp_path / "valkyrie.yaml"),
         "VALKYRIE_EXECUTOR_IDLE_S": "0",
         "PYTHON": sys.executable,
-        "PYTHONPATH": str(ROOT / "src"),
+        "PYTHONPATH": f"{ROOT / 'src'}:{ROOT}",
     }
-    done = subprocess.run(
-        ["unshare", "-m", "--propagation", "private", "bash", "-c", SCRIPT],
+    return subprocess.run(
+        ["unshare", "-m", "--propagation", "private", "bash", "-c", script],
         env=environment,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=100,
     )
+
+
+@needs_root
+def test_a_full_disk_is_said_plainly(tmp_path: Path) -> None:
+    done = in_a_small_world(tmp_path, SCRIPT)
     assert done.returncode == 0, done.stderr
     assert "exit 1" in done.stdout
     assert "full" in done.stderr and "Traceback" not in done.stderr
-    assert str(home / "runs") not in done.stdout, "a half-created run was left"
+    assert str(tmp_path / "home" / "runs") not in done.stdout, "a half-created run was left"
+
+
+@needs_root
+def test_a_disk_that_fills_up_while_trials_run_costs_no_trial(tmp_path: Path) -> None:
+    done = in_a_small_world(tmp_path, WHILE_RUNNING)
+    assert done.returncode == 0, done.stdout + done.stderr
+    said, log = done.stdout.split("--- executor.log")
+    assert "FINISHED" in said
+    assert "Traceback" not in log + done.stderr

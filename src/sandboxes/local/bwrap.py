@@ -1,7 +1,7 @@
 """The bubblewrap command line of a sandbox."""
 
 # Without pathlib, which would be copied into every warden's memory.
-# ruff: noqa: PTH110, PTH112, PTH114, PTH115
+# ruff: noqa: PTH110, PTH112, PTH114, PTH115, PTH208
 from __future__ import annotations
 
 import os
@@ -26,6 +26,9 @@ _SHM_SHARE = 8
 _KERNEL_SWITCHES = ("sys", "sysrq-trigger", "irq", "bus", "fs", "acpi", "scsi", "asound")
 """Parts of /proc the machine's root may write to."""
 _KERNEL_SECRETS = ("kcore", "keys", "key-users", "kpagecount", "kpageflags", "kpagecgroup", "timer_list")
+
+_LOCAL = ("bin", "etc", "include", "lib", "sbin", "share", "src")
+"""What /usr/local starts with."""
 
 _ISOLATION = (
     *("--unshare-pid", "--unshare-ipc", "--unshare-uts", "--unshare-net", "--unshare-cgroup-try"),
@@ -72,6 +75,23 @@ def over_root(
     return [*argv, *_ISOLATION, *_ending(program_fd)]
 
 
+def _usr() -> list[str]:
+    """/usr one folder at a time, for /usr/local is to be on the sandbox's own file system."""
+    argv = ["--perms", "0755", "--dir", "/usr"]
+    for name in sorted(os.listdir("/usr")):
+        if name != "local":
+            argv += _shown(f"/usr/{name}")
+    for name in ("", *_LOCAL):
+        argv += ["--perms", "0755", "--dir", f"/usr/local/{name}"]
+    return argv
+
+
+def _shown(path: str) -> list[str]:
+    if os.path.islink(path):
+        return ["--symlink", os.readlink(path), path]
+    return ["--ro-bind", path, path] if os.path.isdir(path) else []
+
+
 def _closed_kernel() -> list[str]:
     argv: list[str] = []
     for name in _KERNEL_SWITCHES:
@@ -83,10 +103,13 @@ def _closed_kernel() -> list[str]:
     return argv
 
 
-def rootless(etc: Sequence[str], program_fd: int | None, spec: wire.Message) -> list[str]:
+def rootless(
+    etc: Sequence[str], hidden: Sequence[str], program_fd: int | None, spec: wire.Message
+) -> list[str]:
     """Arguments for an ordinary user's sandbox: the host's system read-only, the rest private.
 
-    One file system of `disk_mb` is the root; folders made on it share that quota.
+    One file system of `disk_mb` is the root; folders made on it share that quota. `etc` is shown, but what
+    `hidden` names below it.
     """
     disk_mb: int = spec["disk_mb"]
     argv = ["bwrap", "--unshare-user", "--uid", "0", "--gid", "0", "--disable-userns"]
@@ -94,14 +117,15 @@ def rootless(etc: Sequence[str], program_fd: int | None, spec: wire.Message) -> 
     for path in ("/etc", "/var", "/var/lib"):
         argv += ["--perms", "0755", "--dir", path]
     for name in layout.SYSTEM_TREES:
-        origin = f"/{name}"
-        if os.path.islink(origin):
-            argv += ["--symlink", os.readlink(origin), origin]
-        elif os.path.isdir(origin):
-            argv += ["--ro-bind", origin, origin]
-    argv += ["--size", str(disk_mb * _MB), "--tmpfs", "/usr/local"]
+        argv += _usr() if name == "usr" else _shown(f"/{name}")
     for path in etc:
         argv += ["--ro-bind", path, path]
+    for path in hidden:
+        argv += (
+            ["--tmpfs", path, "--remount-ro", path]
+            if os.path.isdir(path)
+            else ["--ro-bind", "/dev/null", path]
+        )
     for name in layout.PRIVATE_FOLDERS:
         argv += ["--dir", f"/{name}"]
     argv += ["--perms", "0700", "--dir", "/root", "--dir", "/sys", "--dir", "/var/log"]

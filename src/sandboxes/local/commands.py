@@ -21,6 +21,8 @@ _OOM_NORMAL = b"0"
 
 OUR_OWN_PIDS = 3
 """Warden, bubblewrap and first process share the sandbox's cgroup."""
+OUR_OWN_PIDS_INSIDE = 2
+"""In the user namespace of an ordinary user's sandbox are warden and first process."""
 
 
 class _Running:

@@ -47,6 +47,7 @@ class Ground:
         self.box = f"{place}/box"
         self.devices: str | None = None
         self.shown_etc: list[str] = []
+        self.hidden_etc: list[str] = []
         self.own_etc: dict[str, str] = {}
         self._layers: dict[str, Layer] = {}
         self._host_view = -1
@@ -143,6 +144,7 @@ def prepare(mode: str) -> Ground:
 
         base = Ground(mode, place, None)
         base.shown_etc, base.own_etc = skeleton.shown_files(), skeleton.own_files()
+        base.hidden_etc = skeleton.hidden_files(base.shown_etc)
         return base
     userns_fd = shifted_user_namespace() if mode == SHIFTED else None
     mounts.unshare(mounts.CLONE_NEWNS)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 import sys
 import threading
@@ -12,7 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from sandboxes import cgroups
-from sandboxes.local import ground, network
+from sandboxes.local import ground, network, startup, userns
 from sandboxes.types import Capabilities
 
 _SOURCE_ROOT = str(Path(__file__).resolve().parents[2])
@@ -29,6 +28,13 @@ _ISOLATION = {
 }
 
 
+_AS_ROOT = "run as root, or --provider docker once it is there"
+_ROOTLESS_REMARKS = (
+    ("a writable view of the whole system (apt, useradd)", _AS_ROOT),
+    ("users besides root in a sandbox", _AS_ROOT),
+)
+
+
 @dataclass(frozen=True)
 class Machine:
     """How sandboxes are made here, or why they cannot be."""
@@ -36,6 +42,8 @@ class Machine:
     mode: str
     support: cgroups.CgroupSupport
     problem: str | None = None
+    counts_apart: bool = False
+    """The limit on processes by rlimit counts each sandbox by itself."""
     remarks: tuple[tuple[str, str], ...] = ()
 
 
@@ -59,15 +67,18 @@ def machine() -> Machine:
 
 def _find_out() -> Machine:
     support = _that_limit(cgroups.detect())
-    if shutil.which("bwrap") is None:
-        return Machine(ground.ROOTLESS, support, "bubblewrap is not installed: apt install bubblewrap")
+    if not os.access(startup.BWRAP, os.X_OK):
+        missing = f"bubblewrap is not installed ({startup.BWRAP}): apt install bubblewrap"
+        return Machine(ground.ROOTLESS, support, missing)
     if os.geteuid() != 0:
-        return Machine(ground.ROOTLESS, support, _try_rootless(), _rootless_remarks())
+        problem = userns.problem()
+        counts_apart = problem is None and support.pids is None and userns.counts_processes()
+        return Machine(ground.ROOTLESS, support, problem, counts_apart, _ROOTLESS_REMARKS)
     problem = _try_shift()
     if problem is None:
         return Machine(ground.SHIFTED, support)
     remark = (f"user namespace for sandboxes ({problem})", "Linux 5.19 or newer with idmapped mounts on /usr")
-    return Machine(ground.PLAIN, support, None, (remark,))
+    return Machine(ground.PLAIN, support, remarks=(remark,))
 
 
 def _that_limit(support: cgroups.CgroupSupport) -> cgroups.CgroupSupport:
@@ -82,26 +93,6 @@ def _try_shift() -> str | None:
     return None if done.returncode == 0 else (done.stderr.strip().splitlines() or ["unknown"])[-1]
 
 
-def _try_rootless() -> str | None:
-    argv = ["bwrap", "--unshare-user", "--uid", "0", "--ro-bind", "/", "/", "--disable-userns", "true"]
-    done = subprocess.run(argv, env={}, capture_output=True, text=True, timeout=_TRY_SECONDS, cwd="/")
-    if done.returncode == 0:
-        return None
-    return (
-        f"this user may not make user namespaces ({done.stderr.strip()}); as root:"
-        " sysctl kernel.apparmor_restrict_unprivileged_userns=0 kernel.unprivileged_userns_clone=1"
-    )
-
-
-def _rootless_remarks() -> tuple[tuple[str, str], ...]:
-    return (
-        (
-            "a writable view of the whole system (apt, useradd)",
-            "run as root, or use --provider docker",
-        ),
-    )
-
-
 def capabilities() -> Capabilities:
     """The declaration recorded with every run."""
     here = machine()
@@ -110,23 +101,36 @@ def capabilities() -> Capabilities:
     if no_network is not None:
         missing.append(("network 'public'", no_network))
     missing += [
-        (f"limit on {name}", reason) for name, reason in here.support.reasons.items() if name != "kill"
+        (f"cgroup for {'cpus' if name == 'cpu' else name}", reason)
+        for name, reason in here.support.reasons.items()
+        if name != "kill"
     ]
     return Capabilities(
         provider="local",
         isolation=_ISOLATION[here.mode],
         writable_system=here.mode != ground.ROOTLESS,
+        users=here.mode != ground.ROOTLESS,
         networks=frozenset({"none"} if no_network else {"none", "public"}),
-        enforcement=_enforcement(here.support),
+        enforcement=_enforcement(here),
         missing=tuple(missing),
         problem=here.problem,
     )
 
 
-def _enforcement(support: cgroups.CgroupSupport) -> Mapping[str, str]:
+def _enforcement(here: Machine) -> Mapping[str, str]:
+    support = here.support
+    files = "files count towards memory" if support.memory else "files do not count towards memory"
     return {
         "cpus": support.cpu or "not enforced",
-        "memory": support.memory or "address space per process (rlimit), not per sandbox",
-        "pids": support.pids or "per user (rlimit), not per sandbox",
-        "disk": "size of an in-memory file system; files count towards memory, so at most 3/4 of its limit",
+        "memory": support.memory or "private memory of each process (rlimit), not of the sandbox",
+        "pids": support.pids or _pids_by_rlimit(here),
+        "disk": f"size of an in-memory file system, at most 3/4 of the memory limit; {files}",
     }
+
+
+def _pids_by_rlimit(here: Machine) -> str:
+    if here.mode == ground.PLAIN:
+        return "not enforced"  # no such limit holds for the machine's root
+    if here.counts_apart:
+        return "per sandbox (rlimit, counted in its user namespace)"
+    return "all processes of the user together (rlimit), not per sandbox"

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
+
 from sandboxes.errors import SandboxUnsupportedError
 from sandboxes.local import ground, network, wire
-from sandboxes.local.commands import OUR_OWN_PIDS
+from sandboxes.local.commands import OUR_OWN_PIDS, OUR_OWN_PIDS_INSIDE
 from sandboxes.local.probe import Machine
 from sandboxes.local.records import SUFFIX, Record
 from sandboxes.types import HostSource, Limits, SandboxCreateRequest
 
 DEFAULT_PIDS = 4096
+DEFAULT_PIDS_BY_RLIMIT = 1024
+"""Where the kernel has no group to count in, all sandboxes' processes count as the user's own, too."""
 DEFAULT_DISK_MB = 10 * 1024
 
 
@@ -53,7 +58,7 @@ def spec_of(request: SandboxCreateRequest, machine: Machine, record: Record) -> 
     return {
         "id": record.id,
         "rootfs": request.source.rootfs,
-        "disk_mb": disk_quota_mb(limits, machine),
+        "disk_mb": disk_quota_mb(limits),
         "memory_mb": limits.memory_mb,
         "separate": [_absolute(path) for path in request.separate_folders],
         "resolv_conf": network.RESOLV_CONF if public else "",
@@ -71,14 +76,15 @@ def _absolute(path: str) -> str:
     return path
 
 
-def disk_quota_mb(limits: Limits, machine: Machine) -> int:
+def disk_quota_mb(limits: Limits) -> int:
     """The size of the sandbox's file system.
 
     It lies in memory and counts towards the memory limit. Were it larger, a full disk would show as
     processes killed for lack of memory, the sandbox's own among them; this way it shows as a full disk.
+    Without a cgroup it is the same, so that a task finds the same disk everywhere.
     """
     disk = limits.disk_mb if limits.disk_mb is not None else DEFAULT_DISK_MB
-    if limits.memory_mb is None or machine.support.memory is None:
+    if limits.memory_mb is None:
         return disk
     return min(disk, max(1, limits.memory_mb * 3 // 4))
 
@@ -87,7 +93,21 @@ def _rlimits(limits: Limits, machine: Machine) -> dict[str, int]:
     """Weaker limits where there is no cgroup for them."""
     found: dict[str, int] = {}
     if machine.support.memory is None and limits.memory_mb is not None:
-        found["as"] = limits.memory_mb << 20
+        # Not the address space: Node, Java and Go reserve far more of it than they ever use.
+        found["data"] = limits.memory_mb << 20
     if machine.support.pids is None:
-        found["nproc"] = limits.pids if limits.pids is not None else DEFAULT_PIDS
+        pids = limits.pids if limits.pids is not None else DEFAULT_PIDS_BY_RLIMIT
+        found["nproc"] = pids + (OUR_OWN_PIDS_INSIDE if machine.counts_apart else _tasks_of(os.geteuid()))
     return found
+
+
+def _tasks_of(uid: int) -> int:
+    """How many processes and threads a user has."""
+    count = 0
+    for process in Path("/proc").iterdir():
+        try:
+            if process.name.isdigit() and process.stat().st_uid == uid:
+                count += len(os.listdir(process / "task"))  # noqa: PTH208 - names are enough
+        except OSError:
+            continue  # it ended just now
+    return count

@@ -86,6 +86,24 @@ def shown_files() -> list[str]:
     return [str(path) for path in paths if path.is_dir() or (os.access(path, os.R_OK) and may_show(path))]
 
 
+def hidden_files(shown: Iterable[str]) -> list[str]:
+    """Paths below those shown that this user may read, by a group perhaps, and a sandbox must not."""
+    found: list[Path] = []
+    for top, folders, files in (step for path in shown for step in os.walk(path)):
+        closed = [name for name in folders if not _is_open_folder(Path(top, name))]
+        folders[:] = [name for name in folders if name not in closed]
+        readable = [Path(top, name) for name in files if os.access(f"{top}/{name}", os.R_OK)]
+        found += [path for path in readable if not path.is_symlink() and not may_show(path)]
+        found += [Path(top, name) for name in closed if os.access(f"{top}/{name}", os.X_OK)]
+    return [str(path) for path in found]
+
+
+def _is_open_folder(path: Path) -> bool:
+    if str(path).removeprefix("/etc/") in _ETC_NEVER:
+        return False
+    return path.is_symlink() or bool(path.stat().st_mode & stat.S_IROTH)
+
+
 def own_files() -> dict[str, str]:
     """Files of `/etc` that are made and not copied: by name, their text."""
     return {

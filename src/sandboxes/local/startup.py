@@ -189,9 +189,20 @@ def _write_own(path: str, text: str) -> None:
         file.write(text)
 
 
+def leave_processes_to_the_user() -> None:
+    """Let no sandbox started from here fork once its user has three quarters of the processes they may have.
+
+    They count as the user's own, so that many of them could keep the engine, and the user, from starting any.
+    A user namespace keeps the limit its maker had, and bubblewrap is about to make one.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NPROC)
+    if soft != resource.RLIM_INFINITY:
+        resource.setrlimit(resource.RLIMIT_NPROC, (soft * 3 // 4, hard))
+
+
 def _set_rlimits(limits: dict[str, int]) -> None:
     for name, value in limits.items():
-        number = resource.RLIMIT_AS if name == "as" else resource.RLIMIT_NPROC
+        number = resource.RLIMIT_DATA if name == "data" else resource.RLIMIT_NPROC
         hard = resource.getrlimit(number)[1]
         value = value if hard == resource.RLIM_INFINITY else min(value, hard)
         resource.setrlimit(number, (value, value))

@@ -60,7 +60,8 @@ def _create_record(state_fd: int, spec: wire.Message) -> int:
 
 def _start(base: ground.Ground, spec: wire.Message, record_fd: int) -> startup.Started:
     if base.mode == ground.ROOTLESS:
-        argv = bwrap.rootless(base.shown_etc, base.program_fd, spec)
+        startup.leave_processes_to_the_user()
+        argv = bwrap.rootless(base.shown_etc, base.hidden_etc, base.program_fd, spec)
     else:
         layer = base.layer(spec["rootfs"])
         merged = startup.mount_root(base, layer, spec)

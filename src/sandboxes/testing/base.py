@@ -26,8 +26,10 @@ class ContractBase:
     """The network policy `none` is enforced."""
     changes_users = True
     """`Command.user` is supported."""
-    enforces_limits = True
-    """Memory and process limits hold."""
+    limits_memory = True
+    """The memory limit holds for the sandbox as a whole."""
+    limits_processes = True
+    """The limit on processes holds."""
     limits_disk = True
     """The disk limit holds."""
 

@@ -16,7 +16,7 @@ class LimitContract(ContractBase):
     """What an agent cannot take."""
 
     async def test_too_much_memory_is_137(self, provider: SandboxProvider) -> None:
-        self.needs("executes", "enforces_limits")
+        self.needs("executes", "limits_memory")
         sandbox = await provider.create_sandbox(self.request(limits=Limits(memory_mb=64)))
         try:
             # It keeps the last lines, and this one never ends.
@@ -26,7 +26,7 @@ class LimitContract(ContractBase):
             await provider.delete_sandbox(sandbox.id)
 
     async def test_too_many_processes_are_refused(self, provider: SandboxProvider) -> None:
-        self.needs("executes", "enforces_limits")
+        self.needs("executes", "limits_processes")
         sandbox = await provider.create_sandbox(self.request(limits=Limits(pids=24)))
         try:
             script = "i=0; while [ $i -lt 100 ]; do sleep 60 & i=$((i+1)); done"

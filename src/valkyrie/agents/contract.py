@@ -263,7 +263,7 @@ def find_contract(folder: Path) -> Path:
             * (folder / "contract.py").is_file()
         )
         raise ContractValidationError(
-            f"{folder} has no contract.yaml.{old} `valkyrie agent init NAME` writes one."
+            f"{folder} has no contract.yaml.{old} `valk agent init NAME` writes one."
         )
     return found[0]
 

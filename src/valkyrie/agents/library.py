@@ -37,7 +37,7 @@ class AgentLibrary:
         from valkyrie.agents.contract import load_contract
 
         if not directory.is_dir():
-            raise BundleError(f"{directory} is no folder.")
+            raise UsageError(f"{directory} is no folder. An agent is a folder with a contract.yaml.")
         name = check_name(name or directory.resolve().name)
         load_contract(directory)
         pack(directory, name, self._file(name))

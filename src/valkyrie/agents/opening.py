@@ -41,6 +41,8 @@ class PreparedAgent:
     output_artifacts: Sequence[OutputArtifact] = ()
     egress_allowlist: Sequence[str] = ()
     needs_solution: bool = False
+    notices: Sequence[str] = ()
+    """What its author should know, and what keeps nothing from running."""
     source: Path | None = None
     """The folder or archive a bundle comes from."""
 
@@ -166,7 +168,7 @@ def _open_path(path: Path, options: AgentOptions) -> PreparedAgent:
         return _open_archive(path, None, options)
     if not path.is_dir():
         raise UsageError(
-            f"{path} is no folder. An agent is a folder with a contract.yaml (`valkyrie agent init`)."
+            f"{path} is no folder. An agent is a folder with a contract.yaml (`valk agent init NAME`)."
         )
     from valkyrie.agents.bundle import digest_folder
     from valkyrie.agents.contract import load_contract
@@ -190,7 +192,7 @@ def _bundle(
     from dataclasses import replace
 
     from valkyrie.agents.bundled import contract_digest
-    from valkyrie.agents.resolve import resolve
+    from valkyrie.agents.resolve import misspelt, resolve
 
     resolved = resolve(contract, options.model, options.kwargs)
     resolved = replace(resolved, secrets={**resolved.secrets, **options.secrets})
@@ -212,6 +214,7 @@ def _bundle(
         final_output=resolved.final_output,
         output_artifacts=resolved.output_artifacts,
         egress_allowlist=resolved.egress_allowlist,
+        notices=misspelt(contract),
         source=source,
     )
 

@@ -12,8 +12,9 @@ from collections.abc import Callable, Collection, Mapping
 from valkyrie.agents.shell import Quoting, Spot, find_placeholders
 from valkyrie.errors import ContractValidationError
 
-__all__ = ["find_placeholders", "placeholder_names", "substitute"]
+__all__ = ["find_placeholders", "placeholder_names", "strangers", "substitute"]
 
+_BRACED = re.compile(r"(?<!\$)\{([A-Za-z_]\w*)\}")
 _VARIABLE = re.compile(r"\$\w+\Z")
 _INTEGER = re.compile(r"[+-]?[0-9]+")
 
@@ -21,6 +22,11 @@ _INTEGER = re.compile(r"[+-]?[0-9]+")
 def placeholder_names(script: str, names: Collection[str]) -> set[str]:
     """Those of `names` that the script really uses."""
     return {spot.name for spot in find_placeholders(script, names)}
+
+
+def strangers(script: str, names: Collection[str]) -> list[str]:
+    """Words in braces that are none of `names`; the shell gets them as they stand."""
+    return [word for word in dict.fromkeys(_BRACED.findall(script)) if word not in names]
 
 
 def substitute(script: str, values: Mapping[str, str]) -> str:

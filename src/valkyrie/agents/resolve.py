@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from valkyrie.agents.parameters import TYPES, as_text, coerce
-from valkyrie.agents.placeholders import placeholder_names, substitute
+from valkyrie.agents.placeholders import placeholder_names, strangers, substitute
 from valkyrie.agents.protocol import OutputArtifact
 from valkyrie.agents.suggest import did_you_mean
 from valkyrie.errors import ContractValidationError
@@ -87,7 +87,8 @@ def resolve(contract: AgentContract, model: str | None, kwargs: Mapping[str, str
                 f"`{name}` is used by run_cmd but has no value: give {_way(name)}, or a default in it"
             )
     if problems:
-        raise ContractValidationError(f"agent {contract.name}: {'; '.join(problems)}.")
+        said = "; ".join(problems)
+        raise ContractValidationError(f"agent {contract.name}: {said}{'' if said.endswith('?') else '.'}")
     resolved = ResolvedContract(
         name=contract.name,
         model=values.pop("model"),
@@ -106,6 +107,17 @@ def resolve(contract: AgentContract, model: str | None, kwargs: Mapping[str, str
         resolved.run_cmd
     )  # A value its place in the command cannot take is refused here, before anything runs.
     return resolved
+
+
+def misspelt(contract: AgentContract) -> list[str]:
+    """A note for each `{word}` of run_cmd that is no placeholder but looks like one."""
+    known = {*contract.parameters, "model", "problem_statement_path", "task_id"}
+    hints = ((word, did_you_mean(word, known)) for word in strangers(contract.run_cmd, known))
+    return [
+        f"Agent {contract.name}: {{{word}}} in run_cmd is no placeholder and stays as it is.{hint}"
+        for word, hint in hints
+        if hint
+    ]
 
 
 def _value(name: str, parameter: Parameter, text: str | None) -> Any:

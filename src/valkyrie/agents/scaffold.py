@@ -46,11 +46,12 @@ kwargs:
 #     type: str
 #     required: true
 
-# Environment variable: name of the secret that fills it (`valkyrie secret set NAME`).
+# Environment variable: name of the secret that fills it (`valk secret set NAME`).
 # secrets:
 #   OPENAI_API_KEY: OPENAI_API_KEY
 
-# The only addresses the agent may reach while it runs; left out, there is no restriction.
+# The only addresses the agent may reach while it runs; left out, there is no restriction. No sandbox can
+# enforce such a list yet, so a contract with one is refused.
 # egress_allowlist:
 #   - https://api.openai.com
 """
@@ -71,8 +72,8 @@ _README = """\
 
 An agent for Valkyrie. `contract.yaml` says how it is installed and run; `run.sh` is the agent.
 
-    valkyrie run start --agent ./{name} --benchmark quickstart --connect
-    valkyrie agent push ./{name}
+    valk run start --agent ./{name} --benchmark quickstart --connect
+    valk agent push ./{name}
 """
 
 

@@ -31,7 +31,7 @@ def find_tasks(folder: Path) -> dict[str, Path]:
     if not found:
         raise UsageError(
             f"{folder} holds no task: no folder in it has a task.toml. "
-            "`valkyrie benchmark init NAME` writes one to start from"
+            "`valk benchmark init NAME` writes one to start from"
         )
     return found
 

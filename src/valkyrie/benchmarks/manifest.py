@@ -30,12 +30,12 @@ class Manifest(BaseModel):
         """`default` first."""
         return ["default", *(name for name in self.datasets if name != "default")]
 
-    def choose(self, dataset: str, task_ids: Sequence[str], where: str) -> list[str]:
+    def choose(self, dataset: str, task_ids: Sequence[str], where: str, name: str = "") -> list[str]:
         """Ids of the tasks in `dataset`; a pattern that fits no task is an error."""
         if dataset not in self.dataset_names:
             known = ", ".join(self.dataset_names)
             raise UsageError(
-                f"unknown dataset {dataset!r} of {where}; it has: {known}."
+                f"unknown dataset {dataset!r} of {name or where}; it has: {known}."
                 f"{did_you_mean(dataset, self.dataset_names)}"
             )
         if dataset not in self.datasets:

@@ -22,6 +22,8 @@ def parse_reward_json(content: bytes, where: str) -> dict[str, float]:
         raise GraderError(f"{where} is not valid JSON: {_one_line(error)}") from error
     if not isinstance(data, dict) or not data:
         raise GraderError(f'{where} must hold a flat map of numbers such as {{"reward": 1.0}}')
+    if any(not _is_text(key) for key in data):
+        raise GraderError(f"{where}: a name holds half a character, which cannot be written down")
     return {key: _finite(key, value, where) for key, value in data.items()}
 
 
@@ -56,6 +58,14 @@ def _finite(key: str, value: object, where: str) -> float:
     if not math.isfinite(number):
         raise GraderError(f"{where}: {key!r} must be a finite number")
     return number
+
+
+def _is_text(key: str) -> bool:
+    try:
+        key.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _one_line(value: object) -> str:

@@ -68,7 +68,7 @@ fi
     "{task}/tests/expected.txt": "a.txt 3\nb.txt 1\nc.txt 2\n",
     "{task}/solution/solve.sh": """\
 #!/bin/bash
-# Shows that the task can be solved: `valkyrie run start --agent oracle` runs it.
+# Shows that the task can be solved: `valk run start --agent oracle` runs it.
 set -euo pipefail
 for file in letters/*; do
     printf '%s %s\\n' "$(basename "$file")" "$(grep -c '' "$file")"

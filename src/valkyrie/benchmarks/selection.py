@@ -64,7 +64,8 @@ def _by_id(available: Sequence[str], task_ids: Sequence[str]) -> list[str]:
     unknown = [task_id for task_id in chosen if task_id not in known]
     if not unknown:
         return chosen
-    named = [f"{task_id!r}.{did_you_mean(task_id, available)}" for task_id in unknown[:_MAX_NAMED]]
-    more = f" and {len(unknown) - _MAX_NAMED} more." if len(unknown) > _MAX_NAMED else ""
+    named = ", ".join(repr(task_id) for task_id in unknown[:_MAX_NAMED])
+    more = f" and {len(unknown) - _MAX_NAMED} more" if len(unknown) > _MAX_NAMED else ""
     word = "task id" if len(unknown) == 1 else "task ids"
-    raise UsageError(f"unknown {word} {' '.join(named)}{more}")
+    hint = next(filter(None, (did_you_mean(task_id, available) for task_id in unknown[:_MAX_NAMED])), "")
+    raise UsageError(f"unknown {word} {named}{more}.{hint} `valk benchmark tasks` lists them.")

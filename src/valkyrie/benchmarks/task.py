@@ -9,7 +9,7 @@ from functools import cached_property
 from pathlib import Path
 
 from sandboxes.types import Limits
-from valkyrie.benchmarks.dockerfile import Recipe, read_dockerfile
+from valkyrie.benchmarks.dockerfile import Recipe, RunProgram, read_dockerfile
 from valkyrie.benchmarks.task_setup import Preparation
 from valkyrie.benchmarks.task_toml import ParsedToml, TaskToml
 from valkyrie.benchmarks.variables import expand, referenced
@@ -32,7 +32,8 @@ class Problem:
     message: str
 
     def __str__(self) -> str:
-        return f"{self.task_id}: {self.message} ({self.path})"
+        place = "" if str(self.path) in self.message else f" ({self.path})"
+        return f"{self.task_id}: {self.message}{place}"
 
 
 @dataclass(frozen=True)
@@ -154,6 +155,7 @@ class Task:
             ),
             env=image_env | expand(environment.env, host_env, f"task {self.id}: environment.env"),
             user=None if config.agent.user is None else str(config.agent.user),
+            grading_user=None if config.verifier.user is None else str(config.verifier.user),
             has_solution=self.solution is not None,
             grading_folders=(TESTS, REWARDS),
             metadata=self._metadata(),
@@ -176,9 +178,14 @@ class Task:
             cwd=spec.cwd,
             timeout=spec.timeouts.grade,
             env={**spec.env, **expand(verifier.env, host_env, f"task {self.id}: verifier.env")},
-            user=None if verifier.user is None else str(verifier.user),
+            user=spec.grading_user,
             own_image=self.image is not None,
         )
+
+    def _repeated_runs(self) -> list[int]:
+        """Lines of the Dockerfile whose RUN is repeated on a root that is not its image."""
+        steps = self.recipe.steps if self.host_image and self.recipe else []
+        return [step.line for step in steps if isinstance(step, RunProgram)]
 
     def _metadata(self) -> Json:
         info = self.config.task
@@ -188,6 +195,7 @@ class Task:
             "description": info.description,
             "keywords": list(info.keywords),
             "named_image": self.named_image if self.host_image else None,
+            "repeated_runs": self._repeated_runs(),
             "host_variables": [
                 *referenced(self.config.environment.env),
                 *referenced(self.config.verifier.env),

@@ -73,7 +73,7 @@ class TaskDirBenchmark:
 
     async def list_tasks(self, dataset: str = "default") -> list[str]:
         folders = await asyncio.to_thread(self._find)
-        return self._read_manifest().choose(dataset or "default", list(folders), str(self._folder))
+        return self._read_manifest().choose(dataset or "default", list(folders), str(self._folder), self.name)
 
     async def describe(self, task_id: str, dataset: str = "default") -> TaskSpec:
         _ = dataset

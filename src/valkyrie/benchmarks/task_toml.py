@@ -222,7 +222,7 @@ class ParsedToml:
             config = TaskToml.model_validate(data)
         except ValidationError as error:
             raise BenchmarkError("\n".join(_complaints(error, where))) from error
-        return cls(config, [f"{where}: {text}" for text in _unknown_keys(config, "")])
+        return cls(config, list(_unknown_keys(config, "")))
 
 
 def _megabytes(key: str, value: object) -> int:

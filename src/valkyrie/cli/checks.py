@@ -117,15 +117,15 @@ def _bubblewrap() -> Check:
 def _user_namespaces() -> Check:
     if os.geteuid() == 0:
         return Check("user namespaces", "ok", "running as root")
-    for switch, off in (
-        ("kernel/unprivileged_userns_clone", "0"),
-        ("kernel/apparmor_restrict_unprivileged_userns", "1"),
-    ):
-        file = Path("/proc/sys") / switch
-        if file.is_file() and file.read_text().strip() == off:
-            fix = f"sudo sysctl -w {switch.replace('/', '.')}={1 - int(off)}"
-            return Check("user namespaces", "warn", f"restricted by {switch.replace('/', '.')}", fix)
-    return Check("user namespaces", "ok", f"open to user {os.geteuid()}")
+    from sandboxes.local import userns
+
+    found = userns.restrictions()
+    if not found:
+        return Check("user namespaces", "ok", f"open to user {os.geteuid()}")
+    switches = ", ".join(f"{name}={value}" for name, value, _ in found)
+    if local_sandbox().works:
+        return Check("user namespaces", "ok", f"open to bubblewrap (and restricted by {switches})")
+    return Check("user namespaces", "warn", f"restricted by {switches}", "; ".join(way for *_, way in found))
 
 
 def _local() -> Iterator[Check]:
@@ -175,17 +175,18 @@ def _existing(path: Path) -> Path:
 
 def _data_folder() -> Check:
     folder = data_folder()
-    if os.access(_existing(folder), os.W_OK):
+    above = _existing(folder)
+    if above.is_dir() and os.access(above, os.W_OK):
         return Check("data folder", "ok", str(folder))
-    return Check(
-        "data folder", "fail", f"{folder} cannot be written", "Set VALKYRIE_HOME to a folder of yours."
-    )
+    why = "cannot be written" if above.is_dir() else "cannot be made" if above != folder else "is no folder"
+    return Check("data folder", "fail", f"{folder} {why}", "Set VALKYRIE_HOME to a folder of yours.")
 
 
 def _store() -> Iterator[Check]:
     """The database, read; and who works on it."""
     from valkyrie.cli.options import tracker
     from valkyrie.errors import ValkyrieError
+    from valkyrie.report.formats import plural
     from valkyrie.store.layout import DataFolder
     from valkyrie.views import RunFilter
 
@@ -199,7 +200,7 @@ def _store() -> Iterator[Check]:
     except ValkyrieError as error:
         yield Check("database", "fail", str(error))
         return
-    yield Check("database", "ok", f"{database}, {total} run(s)")
+    yield Check("database", "ok", f"{database}, {plural(total, 'run')}")
     told = ("pid", "version", "active", "kept_sandboxes")
     found = ", ".join(f"{name} {(status or {})[name]}" for name in told if name in (status or {}))
     yield Check("executor", "ok", found or "none at work; `run start` and `run resume` start one")

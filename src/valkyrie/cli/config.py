@@ -29,11 +29,22 @@ def set_value(output: Output, *, key: str, value: str) -> None:
     Upper or lower case does not matter in KEY; `config list` shows them all. Secrets do not belong here:
     see `valk secret set`.
     """
+    from valkyrie.config import find_key
     from valkyrie.config import set_value as write
 
+    if find_key(key).name == "default_provider":
+        _check_provider(value)
     written = write(key, value)
     output.emit("config", key=written.key.name, value=written.value, source="file", path=str(config_path()))
     output.line(f"{written.key.name} = {written.value}  ({config_path()})")
+
+
+def _check_provider(name: str) -> None:
+    from sandboxes.registry import PROVIDERS
+
+    if name not in PROVIDERS:
+        known = ", ".join(PROVIDERS)
+        raise click.UsageError(f"default_provider wants one of {known}, not {name!r}.")
 
 
 @verb("get", examples="valk config get default_concurrency")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from valkyrie.cli.options import verb
 from valkyrie.cli.output import Output
-from valkyrie.report.formats import safe
+from valkyrie.report.formats import plural, safe
 from valkyrie.report.layout import pad, wrapped
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ def doctor(output: Output) -> int:
     output.line(
         "Runs with --provider local work here."
         if not failed
-        else f"{len(failed)} thing(s) must be put right."
+        else f"{plural(len(failed), 'thing')} must be put right."
     )
     return 1 if failed else 0
 

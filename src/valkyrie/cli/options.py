@@ -17,6 +17,24 @@ if TYPE_CHECKING:
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 
 
+class WholeNumber(click.IntRange):
+    """A range of whole numbers, called so when a word is none."""
+
+    name = "whole number"
+
+
+class Number(click.FloatRange):
+    """A range of numbers; `nan` is in none, and `inf` only where there is no end."""
+
+    name = "number"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        number = super().convert(value, param, ctx)
+        if number != number:
+            self.fail(f"{value!r} is not a number.", param, ctx)
+        return number
+
+
 def verb(name: str, *, examples: str = "") -> Callable[[Callable[..., int | None]], click.Command]:
     """A command that gets an `Output` first and returns its exit code, with the flags every command has."""
 
@@ -86,15 +104,17 @@ def chosen_tasks(task_ids: str | None, task_ids_file: str | None) -> list[str] |
     """Ids from both options, in order, each once; None when neither was given."""
     if task_ids is None and task_ids_file is None:
         return None
-    chosen = [word.strip() for word in (task_ids or "").split(",")]
+    from valkyrie.benchmarks.selection import parse_ids, parse_ids_file
+
+    chosen = parse_ids(task_ids or "")
     if task_ids_file is not None:
         try:
             with click.open_file(task_ids_file, encoding="utf-8") as lines:
-                chosen += [line.strip() for line in lines]
+                chosen += parse_ids_file(lines.read())
         except (OSError, UnicodeDecodeError) as error:
-            reason = getattr(error, "strerror", None) or str(error)
+            reason = error.strerror if isinstance(error, OSError) else "not a text file (UTF-8)"
             raise click.UsageError(f"--task-ids-file {task_ids_file}: {reason}") from error
-    chosen = list(dict.fromkeys(task_id for task_id in chosen if task_id))
+    chosen = list(dict.fromkeys(chosen))
     if not chosen:
         raise click.UsageError(
             "No task id was given; leave --task-ids and --task-ids-file out for all tasks."

@@ -35,6 +35,9 @@ def set_secret(output: Output, *, name: str, from_stdin: bool) -> None:
     What stands on a command line is seen by other users and stays in the shell's history, so the value is
     typed unseen or read from stdin.
     """
+    from valkyrie.secrets.store import check_name
+
+    check_name(name)
     _store().set(name, _value(name, from_stdin))
     output.emit("secret", name=name)
     output.line(f"Kept {safe(name)}.")

@@ -51,9 +51,16 @@ def _serve(folder: str, ready_fd: int | None) -> int:
             asyncio.run(ExecutorHost(data).serve(tell_ready))
         except* ValkyrieError as group:
             code = 1
-            for error in group.exceptions:
-                sys.stderr.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {error}\n")
+            for message in dict.fromkeys(map(str, _leaves(group))):
+                sys.stderr.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {message}\n")
     return code
+
+
+def _leaves(error: BaseException) -> list[BaseException]:
+    """The errors themselves, out of whatever groups they came in."""
+    if not isinstance(error, BaseExceptionGroup):
+        return [error]
+    return [leaf for part in error.exceptions for leaf in _leaves(part)]
 
 
 if __name__ == "__main__":

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import re
 import select
 import socket
 import subprocess
@@ -18,8 +20,10 @@ from valkyrie.nouns import Json
 from valkyrie.store.layout import DataFolder
 
 READY_TIMEOUT_S = 20.0
+LONGEST_LOG = 1 << 20
 _KEPT_VARIABLES = ("HOME", "LANG", "LC_ALL", "LOGNAME", "PATH", "TMPDIR", "TZ", "USER")
 _KEPT_PREFIXES = ("VALKYRIE_", "XDG_", "PYTHON")
+_SECRETIVE = re.compile("KEY|TOKEN|SECRET|PASSW|CREDENTIAL")
 
 
 class ExecutorClient:
@@ -40,8 +44,10 @@ class ExecutorClient:
                     line = answers.readline()
         except OSError:
             return None
-        answer: Json | None = json.loads(line) if line else None
-        if answer is not None and "error" in answer:
+        if not line.endswith(b"\n"):
+            return None  # it died, or was killed, before it had said all
+        answer: Json = json.loads(line)
+        if "error" in answer:
             raise InfrastructureError(f"The executor refused {verb}: {answer['error']}")
         return answer
 
@@ -75,6 +81,7 @@ class ExecutorClient:
 
     def _spawn(self) -> Starting:
         self._data.make()
+        self._bound_log()
         read, write = os.pipe()
         with self._data.executor_log.open("ab") as log:
             launcher = subprocess.Popen(
@@ -89,6 +96,13 @@ class ExecutorClient:
             )
         os.close(write)
         return Starting(launcher, read)
+
+    def _bound_log(self) -> None:
+        """What executors said before the last so many bytes is let go."""
+        log = self._data.executor_log
+        with contextlib.suppress(OSError):
+            if log.stat().st_size > LONGEST_LOG:
+                log.replace(log.with_name(f"{log.name}.old"))
 
     def _last_words(self) -> str:
         try:
@@ -128,5 +142,5 @@ def _clean_environment() -> dict[str, str]:
     return {
         name: value
         for name, value in os.environ.items()
-        if name in _KEPT_VARIABLES or name.startswith(_KEPT_PREFIXES)
+        if name in _KEPT_VARIABLES or (name.startswith(_KEPT_PREFIXES) and not _SECRETIVE.search(name))
     }

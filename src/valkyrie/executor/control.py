@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import socket
@@ -23,23 +24,34 @@ class ControlServer:
         self._path = path
         self._verbs = verbs
         self._server: asyncio.Server | None = None
+        self._ours = -1
 
     async def start(self) -> None:
         """Listen; a socket left by a dead executor is replaced (the caller holds the lock)."""
         self._path.unlink(missing_ok=True)
-        before = os.umask(0o177)
+        link = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
-            self._server = await asyncio.start_unix_server(
-                self._serve, path=str(self._path), limit=LONGEST_REQUEST
-            )
-        finally:
-            os.umask(before)
+            link.bind(str(self._path))
+            self._path.chmod(0o600)  # before anyone can connect: nobody listens yet
+            self._ours = self._path.stat().st_ino
+            self._server = await asyncio.start_unix_server(self._serve, sock=link, limit=LONGEST_REQUEST)
+        except BaseException:
+            link.close()
+            raise
+
+    async def keep_up(self) -> None:
+        """Listen anew when the socket's file is gone, as after a cleaning of /tmp."""
+        if self._server and not self._path.exists():
+            self._server.close()
+            await self.start()
 
     async def close(self) -> None:
-        """Listen no more."""
+        """Listen no more. A socket that is not ours by now belongs to our successor."""
         if self._server:
             self._server.close()
-            self._path.unlink(missing_ok=True)
+            with contextlib.suppress(FileNotFoundError):
+                if self._path.stat().st_ino == self._ours:
+                    self._path.unlink()
             self._server = None
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -59,9 +71,13 @@ class ControlServer:
         try:
             request = json.loads(line)
             verb = self._verbs[request.pop("verb")]
-        except (ValueError, KeyError, AttributeError, TypeError):
+        except (ValueError, KeyError, AttributeError, TypeError, RecursionError):
             return {"error": "not a request this executor knows"}
-        return await verb(request)
+        try:
+            return await verb(request)
+        except Exception as error:  # noqa: BLE001 - the edge: whoever asks is answered, and we go on
+            # The kind alone: what was sent may be a secret.
+            return {"error": f"{type(error).__name__} while it was carried out"}
 
 
 def _peer_uid(writer: asyncio.StreamWriter) -> int:

@@ -11,9 +11,11 @@ import socket
 import time
 import uuid
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import IO
 
 from valkyrie import __version__, config
+from valkyrie.errors import StoreError
 from valkyrie.executor.address import home_mark, socket_path
 from valkyrie.executor.client import ExecutorClient
 from valkyrie.executor.control import ControlServer, Verb
@@ -92,7 +94,7 @@ class ExecutorHost:
                 self._idle_exit_s = 0.0
             self._listen_to_signals()
             async with asyncio.TaskGroup() as group:
-                beat = group.create_task(self._heartbeat())
+                beat = group.create_task(self._heartbeat(control))
                 await self._work(control)
                 beat.cancel()
         finally:
@@ -117,6 +119,7 @@ class ExecutorHost:
         await self._writer.call(lambda connection: leases.recover(connection, self.id, now, alone=True))
         known = await self._writer.call(runs.known_ids)
         await asyncio.to_thread(self._data.sweep_runs, known, now - ORPHAN_AFTER_S)
+        await asyncio.to_thread(self._data.sweep_cache)
 
     async def _work(self, control: ControlServer) -> None:
         """Work until idle; a run that arrives while the door is being closed is still taken."""
@@ -125,15 +128,20 @@ class ExecutorHost:
             if self._scheduler.draining:
                 return
             if self._worlds.kept and time.time() - self._started_at < KEEP_SANDBOXES_S:
+                self._idle_exit_s = IDLE_EXIT_S  # a pause between two looks, also if nobody waits for us
                 continue
             await control.close()
             if not await self._writer.call(runs.any_ready):
                 return
             await control.start()
 
-    async def _heartbeat(self) -> None:
+    async def _heartbeat(self, control: ControlServer) -> None:
+        lock = _identity(self._data.executor_lock)
         while True:
             await asyncio.sleep(HEARTBEAT_S)
+            if _identity(self._data.executor_lock) != lock:
+                raise StoreError(f"{self._data.root} was removed while its executor was at work.")
+            await control.keep_up()
             await self._writer.call(
                 lambda connection: runs.heartbeat(connection, self.id, time.time(), LEASE_S)
             )
@@ -201,7 +209,16 @@ class ExecutorHost:
         return {}
 
 
+def _identity(path: Path) -> tuple[int, int] | None:
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
+
+
 async def _end(writer: Writer, executor_id: str) -> None:
     if not writer.broken:
-        await writer.call(lambda connection: runs.end_executor(connection, executor_id, time.time()))
+        with contextlib.suppress(StoreError):  # it broke just now; whoever comes next sees a dead executor
+            await writer.call(lambda connection: runs.end_executor(connection, executor_id, time.time()))
     await writer.close()

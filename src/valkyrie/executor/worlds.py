@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+import sys
 import time
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from sandboxes.errors import SandboxError
 from sandboxes.protocol import SandboxProvider
 from sandboxes.registry import open_provider
 from valkyrie import agents, benchmarks
 from valkyrie.benchmarks.protocol import Benchmark
-from valkyrie.errors import ValkyrieError
-from valkyrie.nouns import FinalScore, Grade, Json, RunState, TrialState
+from valkyrie.errors import StoreError, ValkyrieError
+from valkyrie.nouns import Grade, Json, RunState, TrialState
 from valkyrie.plan import Settings
+from valkyrie.secrets.mask import Masker
 from valkyrie.store import runs
 from valkyrie.store.layout import DataFolder
 from valkyrie.store.writer import Writer
@@ -35,6 +40,7 @@ class RunWorlds:
         self._waiting: set[str] = set()
         self._secrets: dict[str, Mapping[str, str]] = {}
         self._providers: dict[str, SandboxProvider] = {}
+        self._opening = asyncio.Lock()
 
     def ready(self) -> Collection[str]:
         return self._worlds.keys()
@@ -49,25 +55,32 @@ class RunWorlds:
         """What a person resolved for a run; an open world takes it up at once."""
         self._secrets[run_id] = dict(values)
         self._waiting.discard(run_id)
+        if world := self._worlds.get(run_id):
+            # Attempts under way still hold the old values: those stay hidden as well.
+            hidden = [*values.values(), *world.secrets.values()]
+            world.give_secrets({name: values.get(name, old) for name, old in world.secrets.items()}, hidden)
 
     async def provider(self, name: str) -> SandboxProvider:
         """One provider object per name; what an earlier executor left behind is reaped when it is made."""
-        if name not in self._providers:
-            provider = open_provider(name, self._data.sandboxes(name))
-            await provider.reap({"Home": self._home})
-            self._providers[name] = provider
-        return self._providers[name]
+        async with self._opening:  # a second one would reap the sandboxes of the first
+            if name not in self._providers:
+                provider = open_provider(name, self._data.sandboxes(name))
+                await provider.reap({"Home": self._home})
+                self._providers[name] = provider
+            return self._providers[name]
 
     async def open(self, run_id: str) -> None:
-        row = await self._writer.call(lambda connection: runs.get(connection, run_id))
         try:
+            row = await self._writer.call(lambda connection: runs.get(connection, run_id))
             missing = [name for name in _wanted(row) if name not in self._secrets.get(run_id, {})]
             if missing:
                 await self._wait_for(run_id, missing)
                 return
             self._worlds[run_id] = await self._make(row)
+        except StoreError:
+            raise
         except Exception as error:  # noqa: BLE001 - one run that cannot be opened must not end the others
-            await self._fail(run_id, classify(error).message)
+            await self._fail(run_id, classify(error, self._masker(run_id)).message)
 
     async def _make(self, row: Any) -> World:
         arguments: Json = row.arguments
@@ -78,7 +91,7 @@ class RunWorlds:
             dataset=row.dataset,
             model=row.model,
             benchmark=benchmarks.open_frozen(row.benchmark_source, secrets),
-            agent=agents.open_frozen(row.agent_frozen, folder.agent, self._data.cache / "bundles"),
+            agent=agents.open_frozen(row.agent_frozen, folder.agent, self._data.bundles),
             provider=await self.provider(row.provider),
             settings=Settings(**arguments["settings"]),
             keep_sandbox=bool(arguments.get("keep_sandbox")),
@@ -87,13 +100,18 @@ class RunWorlds:
             folder=folder,
             home=self._home,
         )
-        world.give_secrets({name: secrets[name] for name in arguments.get("secrets", {})})
+        named = {name: secrets[name] for name in arguments.get("secrets", {})}
+        world.give_secrets(named, hidden=secrets.values())
         return world
+
+    def _masker(self, run_id: str) -> Masker | None:
+        values = self._secrets.get(run_id)
+        return Masker(values.values()) if values else None
 
     async def _wait_for(self, run_id: str, missing: Sequence[str]) -> None:
         self._waiting.add(run_id)
         names = ", ".join(missing)
-        note = f"waits for {names}; `valkyrie run resume {run_id[:8]}` supplies it"
+        note = f"waits for {names}; `valk run resume {run_id[:8]}` supplies it"
         await self._writer.call(lambda connection: runs.set_values(connection, run_id, note=note))
 
     async def _fail(self, run_id: str, message: str) -> None:
@@ -105,37 +123,59 @@ class RunWorlds:
         await self._writer.call(write)
 
     async def conclude(self, run_id: str) -> None:
-        row = await self._writer.call(lambda connection: runs.get(connection, run_id))
-        world = self._worlds.get(run_id)
+        # Set aside first: nothing is leased for a run whose world is being closed. One that is reopened
+        # meanwhile finds its secrets still here.
+        world = self._set_aside(run_id)
         final: Json | None = None
         graded: float | None = None
         error: str | None = None
         try:
+            row = await self._writer.call(lambda connection: runs.get(connection, run_id))
             benchmark = world.benchmark if world else benchmarks.open_frozen(row.benchmark_source)
             final, graded = await self._score(benchmark, run_id, row.dataset)
-        except (ValkyrieError, ValueError, OSError) as problem:
-            error = f"The final score could not be computed: {classify(problem).message}"
-        now = time.time()
-        await self._writer.call(
-            lambda connection: runs.conclude(connection, run_id, now, final=final, graded=graded, error=error)
-        )
-        await self._close(run_id)
+        except StoreError:
+            raise
+        except Exception as problem:  # noqa: BLE001 - one run's benchmark must not end the other runs
+            error = (
+                f"The final score could not be computed: {classify(problem, self._masker(run_id)).message}"
+            )
+        await self._end(run_id, final, graded, error)
+        if world and run_id not in self._worlds:
+            await _close(world)
+
+    def _set_aside(self, run_id: str) -> World | None:
+        """The run's world, no longer among the ready unless sandboxes are kept in it."""
+        world = self._worlds.get(run_id)
+        if world and not world.kept:
+            del self._worlds[run_id]
+        return world
+
+    async def _end(self, run_id: str, final: Json | None, graded: float | None, error: str | None) -> None:
+        """Write score and last state; what the benchmark computed may be more than the store can take."""
+
+        def write(connection: Connection) -> bool:
+            return runs.conclude(connection, run_id, time.time(), final=final, graded=graded, error=error)
+
+        try:
+            ended = await self._writer.call(write)
+        except StoreError:
+            raise
+        except Exception as problem:  # noqa: BLE001 - as above: only the store's own failure is everyone's
+            await self._fail(run_id, f"The final score could not be stored: {classify(problem).message}")
+            ended = True
+        if ended and run_id not in self._worlds:
+            self._secrets.pop(run_id, None)
 
     async def _score(self, benchmark: Benchmark, run_id: str, dataset: str) -> tuple[Json, float | None]:
         grades = await self._writer.call(lambda connection: _grades(connection, run_id))
         final = await benchmark.final_score(grades, dataset)
+        evaluation = {"final_score": final.score, "properties": final.properties}
+        if all(all(found) for found in grades.values()):
+            return evaluation, final.score
         only = {task: [grade for grade in found if grade] for task, found in grades.items()}
         only = {task: found for task, found in only.items() if found}
-        graded: FinalScore | None = await benchmark.final_score(only, dataset) if only else None
-        evaluation = {"final_score": final.score, "properties": final.properties}
+        graded = await benchmark.final_score(only, dataset) if only else None
         return evaluation, graded.score if graded else None
-
-    async def _close(self, run_id: str) -> None:
-        world = self._worlds.get(run_id)
-        if world and not world.kept:
-            del self._worlds[run_id]
-            self._secrets.pop(run_id, None)
-            await world.benchmark.close()
 
     @property
     def kept(self) -> int:
@@ -150,26 +190,46 @@ class RunWorlds:
 
     async def forget(self, run_id: str) -> None:
         """A person is done with a run: its kept sandboxes end."""
-        world = self._worlds.get(run_id)
+        world = self._worlds.pop(run_id, None)
+        self._secrets.pop(run_id, None)
+        self._waiting.discard(run_id)
         if world:
-            for sandbox in world.kept.values():
-                await world.provider.delete_sandbox(sandbox.id)
-            world.kept.clear()
-            await self._close(run_id)
+            kept, world.kept = world.kept, {}
+            for sandbox in kept.values():
+                with contextlib.suppress(SandboxError):  # reaped when an executor starts
+                    await world.provider.delete_sandbox(sandbox.id)
+            await _close(world)
 
     async def close(self) -> None:
         """End every sandbox and let go of everything."""
         for run_id in list(self._worlds):
             await self.forget(run_id)
-        for provider in self._providers.values():
-            await provider.close()
+        for name, provider in self._providers.items():
+            try:
+                await provider.close()
+            except (SandboxError, OSError) as error:
+                sys.stderr.write(f"closing {name}: {error}\n")  # reaped when an executor starts
 
     async def sweep(self) -> None:
-        """Reap what earlier executors left, of every provider that was used here."""
+        """Reap what earlier executors left, of every provider that was used here.
+
+        One that cannot be opened (any more) says so to the runs that want it, not to all others.
+        """
         root: Path = self._data.root / "sandboxes"
-        if root.exists():
-            for folder in sorted(root.iterdir()):
+        for folder in sorted(root.iterdir()) if root.exists() else ():
+            try:
                 await self.provider(folder.name)
+            except (SandboxError, ValkyrieError, OSError) as error:
+                sys.stderr.write(f"what is left of {folder.name} sandboxes was not removed: {error}\n")
+
+
+async def _close(world: World) -> None:
+    try:
+        await world.benchmark.close()
+    except Exception as error:  # noqa: BLE001 - other people's code; the run has ended, and its score stands
+        sys.stderr.write(
+            f"closing benchmark {world.benchmark.name}: {classify(error, world.masker).message}\n"
+        )
 
 
 def _wanted(row: Any) -> list[str]:

@@ -78,6 +78,12 @@ def moment_short(epoch: float | None) -> str:
     return NONE if epoch is None else time.strftime("%Y-%m-%d %H:%M", time.localtime(epoch))
 
 
+def moment_brief(epoch: float, now: float) -> str:
+    """The same where room is short: `03-01 14:03` this year, else the date alone, as `ls` does."""
+    then = time.localtime(epoch)
+    return time.strftime("%m-%d %H:%M" if then.tm_year == time.localtime(now).tm_year else "%Y-%m-%d", then)
+
+
 def clock(epoch: float) -> str:
     """Time of day in the local zone."""
     return time.strftime("%H:%M:%S", time.localtime(epoch))
@@ -135,8 +141,13 @@ def errors_text(errors: Mapping[str, int]) -> str:
 
 
 def leads_with_graded(score: ScoreView) -> bool:
-    """Whether `score_graded` is the number to look at: an error is open, or the run goes on."""
-    return score.provisional or score.final_score is None
+    """Whether `score_graded` is the number to look at.
+
+    It is while the run goes on, while an infrastructure error is open, and when trials were stopped: a
+    task nobody tried is not a task failed.
+    """
+    stopped = score.planned - score.graded - sum(score.errors.values())
+    return score.provisional or score.final_score is None or stopped > 0
 
 
 def score_cell(score: ScoreView) -> str:
@@ -176,7 +187,8 @@ def score_rows(score: ScoreView, *, ended: bool) -> list[tuple[str, str]]:
 def score_sentence(score: ScoreView, *, ended: bool) -> str:
     """The three numbers on one line."""
     if not score.graded:
-        return f"no score yet · {score.graded}/{score.planned} graded · {errors_text(score.errors)}"
+        none = "no score" if ended else "no score yet"
+        return f"{none} · {score.graded}/{score.planned} graded · {errors_text(score.errors)}"
     rows = score_rows(score, ended=ended)[:-1]
     said = " · ".join(f"{name} {value}" for name, value in rows)
     return f"{said} · {score.graded}/{score.planned} graded · {errors_text(score.errors)}"

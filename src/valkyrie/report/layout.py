@@ -1,7 +1,7 @@
 """Text laid out for a terminal or a pipe: ink, panels, tables.
 
-Ours rather than rich's: importing rich costs 50 ms, a quarter of what `run list` may take, and nothing
-here interprets markup, so user text cannot style or break a line.
+Ours rather than rich's: importing rich costs some 60 ms in every command, and nothing here interprets
+markup, so user text cannot style or break a line (docs/design/decisions.md).
 """
 
 from __future__ import annotations

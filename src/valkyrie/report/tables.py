@@ -13,6 +13,7 @@ from valkyrie.report.formats import (
     elapsed,
     interval,
     moment,
+    moment_brief,
     moment_short,
     number,
     plural,
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 
 Rows = list[tuple[str, str]]
 STAR_NOTE = (
-    "* score_graded: over graded trials only, because not every planned trial is graded or an error is open"
+    "* score_graded: over graded trials only, because the run goes on or an infrastructure error is open"
 )
 _ENDED = ("FINISHED", "STOPPED", "ERROR")
 
@@ -114,6 +115,7 @@ def next_commands(run: RunView, *, everything: bool = False) -> Rows:
     wanted = {
         "Track": going,
         "Errors": errors,
+        "Tasks": not going,
         "Results": everything or not going,
         "Stop": run.state == "IN_PROGRESS",
         "Resume": everything or run.state in ("STOPPED", "ERROR") or (going and run.executor == "none"),
@@ -139,7 +141,7 @@ def run_table(runs: Sequence[RunView], ink: Ink = PLAIN, *, whole_ids: bool = Tr
             Column("Score", "right"),
             Column("Graded", "right"),
             Column("Errors", "right"),
-            Column("Progress", "right"),
+            Column("Progress", "right", optional=True),
             Column("Started"),
             Column("Took", "right", optional=True),
             Column("Label", shrink=True, optional=True),
@@ -148,6 +150,7 @@ def run_table(runs: Sequence[RunView], ink: Ink = PLAIN, *, whole_ids: bool = Tr
     )
     for run in runs:
         errors = sum(run.score.errors.values())
+        began = run.started_at or run.created_at
         table.rows.append(
             [
                 run.id if whole_ids else short_id(run.id),
@@ -159,7 +162,7 @@ def run_table(runs: Sequence[RunView], ink: Ink = PLAIN, *, whole_ids: bool = Tr
                 f"{run.score.graded}/{run.score.planned}",
                 ink.paint(str(errors), "red" if errors else None),
                 f"{int(100 * run.done / run.total) if run.total else 0} %",
-                moment_short(run.started_at or run.created_at),
+                moment_short(began) if whole_ids else moment_brief(began, now),
                 duration(elapsed(run, now)),
                 _or_none(run.label),
                 safe(run.dataset) if whole_ids or run.dataset != "default" else NONE,

@@ -10,7 +10,7 @@ from collections.abc import Collection, Coroutine
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
-from valkyrie.errors import LeaseLostError
+from valkyrie.errors import LeaseLostError, StoreError
 from valkyrie.nouns import Category, Outcome, TrialState
 from valkyrie.schedule.host import HostRoom
 from valkyrie.schedule.policy import backoff, policy_for
@@ -18,7 +18,7 @@ from valkyrie.store import leases
 from valkyrie.store.journal import Advance, Finish
 from valkyrie.store.leases import Leased, Tick, TickResult
 from valkyrie.store.writer import Writer
-from valkyrie.trial.failures import Failure
+from valkyrie.trial.failures import Failure, classify
 from valkyrie.trial.lifecycle import Ending, run_attempt
 from valkyrie.trial.world import World
 
@@ -97,6 +97,7 @@ class Scheduler:
 
     async def run(self, idle_exit_s: float | None = None) -> None:
         """Work until drained, or without work for `idle_exit_s`."""
+        self._busy_at = time.monotonic()
         async with asyncio.TaskGroup() as group:
             while not (self.draining and not self._work and not self._chores):
                 self._wake.clear()
@@ -155,18 +156,31 @@ class Scheduler:
     def _drop(self, ours: set[int]) -> None:
         """Force stop, or another executor: end attempts whose trials were taken from us."""
         for trial_id, work in self._work.items():
-            if trial_id not in ours:
+            # Once: a second blow would hit the attempt while it removes its sandbox.
+            if trial_id not in ours and not work.task.cancelling():
                 work.task.cancel()
 
     async def _attempt(self, leased: Leased) -> None:
-        world = self._worlds[leased.run_id]
         try:
-            ending = await run_attempt(leased, world, self)
-            await self._writer.record(self._finish(leased, ending, world))
+            await self._run(leased)
         except (LeaseLostError, asyncio.CancelledError):
             pass  # The trial was taken from us; whoever holds it now will end it.
         finally:
             self._end(leased)
+
+    async def _run(self, leased: Leased) -> None:
+        """Run an attempt and write how it ended. Only the store's own failure may end the other attempts."""
+        try:
+            world = self._worlds[leased.run_id]
+            ending = await run_attempt(leased, world, self)
+            await self._writer.record(self._finish(leased, ending, world.max_attempts))
+        except (LeaseLostError, StoreError):
+            raise
+        except Exception as error:  # noqa: BLE001 - an ending that cannot be written is an error of its own
+            before = await self._writer.call(lambda connection: leases.state_of(connection, leased))
+            if before is not None:
+                ending = Ending(before, {}, failure=classify(error))
+                await self._writer.record(self._finish(leased, ending, None))
 
     async def enter(self, leased: Leased, before: TrialState, after: TrialState) -> None:
         """Commit that a trial enters its next phase (the attempts' journal)."""
@@ -180,7 +194,7 @@ class Scheduler:
             del self._active[leased.run_id]
         self._wake.set()
 
-    def _finish(self, leased: Leased, ending: Ending, world: World) -> Finish:
+    def _finish(self, leased: Leased, ending: Ending, max_attempts: int | None) -> Finish:
         """What an ending leaves the trial at: graded, in error, or pending again after a back-off."""
         now = time.time()
         finish = Finish(
@@ -199,7 +213,7 @@ class Scheduler:
         failure = ending.failure or Failure(Category.INTERNAL, "internal", "ended without grade or failure")
         policy = policy_for(failure.category, failure.cause)
         failures = leased.failures + 1
-        most = world.max_attempts if world.max_attempts and policy.retryable else policy.attempts
+        most = max_attempts if max_attempts and policy.retryable else policy.attempts
         again = failures < most
         return replace(
             finish,

@@ -1,11 +1,15 @@
-"""Keep secret values out of logs, also when one arrives in two pieces."""
+"""Keep secret values out of logs and kept files, also when one arrives in two pieces."""
 
 from __future__ import annotations
 
 import base64
 import json
+import os
+import tempfile
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
+from typing import IO
 from urllib.parse import quote, quote_plus
 
 from sandboxes.types import OutputSink, StreamName
@@ -14,6 +18,7 @@ MASK = "***"
 MIN_LENGTH = 4
 """Shorter values are not masked: they would blacken half of any log and are no secrets worth the name."""
 _MIN_LINE = 16
+_PIECE = 1 << 20
 
 
 class Masker:
@@ -26,6 +31,8 @@ class Masker:
     def __init__(self, values: Iterable[str]) -> None:
         forms = {form for value in values for form in _forms(value) if len(form) >= MIN_LENGTH}
         self._forms = sorted(forms, key=len, reverse=True)
+        # Bytes as text, a character each: what is true of text then holds for files of any kind.
+        self._byte_forms = [form.encode("utf-8", "surrogatepass").decode("latin-1") for form in self._forms]
 
     def __repr__(self) -> str:
         return f"Masker({len(self._forms)} forms)"
@@ -34,6 +41,38 @@ class Masker:
         """Mask a whole text."""
         stream = _Stream(self._forms)
         return stream.feed(text) + stream.flush()
+
+    def file(self, path: Path) -> None:
+        """Mask a file of any kind and size in place; one that holds no secret is not touched.
+
+        It is replaced whole, so that a failure half-way leaves the old one.
+        """
+        with path.open("rb") as source:
+            if not self._is_in(source):
+                return
+            source.seek(0)
+            handle, part = tempfile.mkstemp(dir=path.parent, prefix=".masked-")
+            try:
+                with open(handle, "wb") as target:
+                    stream = _Stream(self._byte_forms)
+                    while piece := source.read(_PIECE):
+                        target.write(stream.feed(piece.decode("latin-1")).encode("latin-1"))
+                    target.write(stream.flush().encode("latin-1"))
+                    os.fchmod(target.fileno(), os.fstat(source.fileno()).st_mode & 0o777)
+                Path(part).replace(path)
+            except BaseException:
+                Path(part).unlink(missing_ok=True)
+                raise
+
+    def _is_in(self, source: IO[bytes]) -> bool:
+        longest = max(map(len, self._byte_forms), default=1)
+        before = ""
+        while piece := source.read(_PIECE):
+            text = before + piece.decode("latin-1")
+            if any(form in text for form in self._byte_forms):
+                return True
+            before = text[max(0, len(text) - longest + 1) :]
+        return False
 
     @contextmanager
     def sink(self, sink: OutputSink) -> Iterator[OutputSink]:

@@ -53,7 +53,7 @@ def _explain(missing: Sequence[tuple[str, str]], sources: Sequence[SecretSource]
         export = name if name.isidentifier() else variable
         filled = "" if variable == name else f" (fills {variable})"
         lines.append(
-            f"  {name}{filled}: `export {export}=…`, or {export}=… in .env, or `valkyrie secret set {name}`"
+            f"  {name}{filled}: `export {export}=…`, or {export}=… in .env, or `valk secret set {name}`"
         )
     lines += [f"  note: {problem}" for source in sources for problem in source.problems]
     return "\n".join(lines)

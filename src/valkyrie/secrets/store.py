@@ -17,6 +17,12 @@ from valkyrie.errors import UsageError, UserError
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_./+=@-]{0,255}")
 
 
+def check_name(name: str) -> None:
+    """Refuse what cannot name a secret."""
+    if not _NAME.fullmatch(name):
+        raise UsageError(f"{name!r} cannot name a secret: letters, digits and _ . / + = @ -, up to 256.")
+
+
 class SecretStore:
     """Names and values in `path` (mode 0600, in a folder of mode 0700), replaced whole on every change."""
 
@@ -43,8 +49,7 @@ class SecretStore:
 
     def set(self, name: str, value: str) -> None:
         """Keep a value under a name, over an earlier one."""
-        if not _NAME.fullmatch(name):
-            raise UsageError(f"{name!r} cannot name a secret: letters, digits and _ . / + = @ -, up to 256.")
+        check_name(name)
         if not value:
             raise UsageError(f"the value of {name} is empty; nothing was stored.")
         if "\0" in value:

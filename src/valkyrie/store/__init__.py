@@ -34,8 +34,9 @@ class Store:
 
         return transaction(self._engine)
 
-    def changes(self, interval: float = 0.2) -> Iterator[None]:
-        """Yield whenever another connection has written, and once at the beginning.
+    def changes(self, interval: float = 0.2, at_least_every: float = 5.0) -> Iterator[None]:
+        """Yield whenever another connection has written, once at the beginning, and now and then: whoever
+        should have written may have died.
 
         SQLite tells other processes of a change only when asked; this is the one place that asks. Whoever
         iterates may stop at any time.
@@ -46,11 +47,12 @@ class Store:
 
         with self._engine.connect().execution_options(read_only=True) as connection:
             seen: int | None = None
+            told_at = 0.0
             while True:
                 with connection.begin():
                     now = data_version(connection)
-                if now != seen:
-                    seen = now
+                if now != seen or time.monotonic() - told_at > at_least_every:
+                    seen, told_at = now, time.monotonic()
                     yield
                 else:
                     time.sleep(interval)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import shutil
 import time
 from collections.abc import Iterator
@@ -23,11 +24,13 @@ def open_engine(path: Path) -> Engine:
     """An engine on a SQLite file whose schema is exactly this program's."""
     engine = _sqlite_engine(path)
     try:
-        found = _revision(engine) if path.exists() and path.stat().st_size else None
-        if found is None:
-            _create(engine, path)
-        elif found != schema.REVISION:
-            _migrate(engine, path, found)
+        if _revision(engine, path) != schema.REVISION:
+            with _alone(path):
+                found = _revision(engine, path)
+                if found is None:
+                    _create(engine, path)
+                elif found != schema.REVISION:
+                    _migrate(engine, path, found)
     except StoreError:
         engine.dispose()
         raise
@@ -41,13 +44,13 @@ def _sqlite_engine(path: Path) -> Engine:
     engine = create_engine(
         f"sqlite:///{path}",
         poolclass=NullPool,
+        hide_parameters=True,  # what is written may be an agent's; it has no place in our error messages
         connect_args={"timeout": BUSY_TIMEOUT_S, "check_same_thread": False, "isolation_level": None},
     )
 
     @event.listens_for(engine, "connect")
     def configure(connection: Any, _record: object) -> None:
         cursor = connection.cursor()
-        cursor.execute("PRAGMA journal_mode=WAL")
         cursor.execute("PRAGMA synchronous=FULL")
         cursor.execute("PRAGMA foreign_keys=ON")
         cursor.close()
@@ -64,7 +67,19 @@ def _sqlite_engine(path: Path) -> Engine:
     return engine
 
 
-def _revision(engine: Engine) -> str | None:
+@contextmanager
+def _alone(path: Path) -> Iterator[None]:
+    """One process at a time makes or migrates a database: SQLite's own lock cannot be waited for while the
+    journal mode changes."""
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    with path.with_name(f"{path.name}.lock").open("a") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def _revision(engine: Engine, path: Path) -> str | None:
+    if not path.exists() or not path.stat().st_size:
+        return None
     with engine.connect().execution_options(read_only=True) as connection:
         tables = set(
             connection.execute(text("SELECT name FROM sqlite_master WHERE type = 'table'")).scalars()
@@ -80,14 +95,19 @@ def _revision(engine: Engine) -> str | None:
 
 
 def _create(engine: Engine, path: Path) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    _outside_transactions(engine, "PRAGMA journal_mode=WAL")  # kept in the file for all who open it later
     with engine.begin() as connection:
-        # Two processes may open a new folder at once: the write lock is ours now, so look again.
-        if connection.execute(text("SELECT count(*) FROM sqlite_master")).scalar():
-            return
         schema.metadata.create_all(connection)
         connection.execute(insert(schema.alembic_version).values(version_num=schema.REVISION))
     path.chmod(0o600)
+
+
+def _outside_transactions(engine: Engine, statement: str) -> None:
+    connection = engine.raw_connection()
+    try:
+        connection.cursor().execute(statement)
+    finally:
+        connection.close()
 
 
 def _migrate(engine: Engine, path: Path, found: str) -> None:
@@ -99,8 +119,7 @@ def _migrate(engine: Engine, path: Path, found: str) -> None:
             f"{schema.REVISION}). Upgrade Valkyrie, or point VALKYRIE_HOME at another folder."
         )
     copy = path.with_name(f"{path.name}.{found}.{int(time.time())}.bak")
-    with engine.connect() as connection:
-        connection.exec_driver_sql("PRAGMA wal_checkpoint(TRUNCATE)")
+    _outside_transactions(engine, "PRAGMA wal_checkpoint(TRUNCATE)")
     shutil.copy2(path, copy)
     migrations.upgrade(engine)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import shutil
 from collections.abc import Collection
@@ -39,6 +40,11 @@ class DataFolder:
         return self.root / "cache"
 
     @property
+    def bundles(self) -> Path:
+        """Agents unpacked, by digest."""
+        return self.cache / "bundles"
+
+    @property
     def runs(self) -> Path:
         return self.root / "runs"
 
@@ -57,11 +63,18 @@ class DataFolder:
         return RunFolder(self.runs / run_id)
 
     def sweep_runs(self, known: Collection[str], before: float) -> None:
-        """Remove folders of runs that were never stored and are older than `before`."""
-        if self.runs.exists():
-            for folder in self.runs.iterdir():
-                if folder.name not in known and folder.stat().st_mtime < before:
-                    shutil.rmtree(folder, ignore_errors=True)
+        """Remove what killed processes left: folders of runs that were never stored and are older than
+        `before`, and the drafts of lost attempts. Only for an executor that holds the lock."""
+        for folder in self.runs.iterdir() if self.runs.exists() else ():
+            # A run may be deleted meanwhile.
+            with contextlib.suppress(FileNotFoundError):
+                orphan = folder.name not in known and folder.stat().st_mtime < before
+                shutil.rmtree(folder if orphan else RunFolder(folder).drafts, ignore_errors=True)
+
+    def sweep_cache(self) -> None:
+        """Remove bundles that killed executors were unpacking."""
+        for part in self.bundles.glob(".unpack-*"):
+            shutil.rmtree(part, ignore_errors=True)
 
     def make(self) -> DataFolder:
         """Make it, private to the user."""
@@ -83,6 +96,15 @@ class RunFolder:
         """The finished folder of an attempt; it appears whole or not at all."""
         return self.root.joinpath("trials", encode_task_id(task_id), str(k), f"attempt-{number}")
 
+    @property
+    def drafts(self) -> Path:
+        """What attempts under way put together; nothing of it outlives its executor."""
+        return self.root / "drafts"
+
+    def draft(self, trial_id: int, number: int) -> Path:
+        """Where an attempt's folder is put together before it appears under its own name."""
+        return self.drafts / f"{trial_id}-{number}"
+
     def log(self, task_id: str, k: int, number: int) -> Path:
         return log_of(self.attempt(task_id, k, number))
 
@@ -90,8 +112,3 @@ class RunFolder:
 def log_of(attempt: Path) -> Path:
     """The log beside an attempt's folder."""
     return attempt.with_name(attempt.name + ".log")
-
-
-def draft_of(attempt: Path) -> Path:
-    """Where an attempt's folder is put together before it appears under its own name."""
-    return attempt.with_name(attempt.name + ".partial")

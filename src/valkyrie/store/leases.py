@@ -118,7 +118,9 @@ _READY = (
 
 
 _NEXT_RETRY = select(func.min(trial.c.not_before)).where(
-    trial.c.run_id == bindparam("run"), trial.c.state == TrialState.PENDING.value
+    trial.c.run_id == bindparam("run"),
+    trial.c.state == TrialState.PENDING.value,
+    trial.c.not_before > bindparam("now"),  # one that is due already waits for room, not for a time
 )
 
 
@@ -145,7 +147,11 @@ def lease(connection: Connection, tick: Tick) -> TickResult:
     runs = connection.execute(_RUNS).all()
     for row in runs:
         in_hand = max(row.active, tick.active.get(row.id, 0))
-        if row.n_pending == 0:
+        pending = row.n_pending
+        if pending and row.state == RunState.STOPPING:
+            _stop_pending(connection, row.id, tick.now)
+            pending = 0
+        if pending == 0:
             if in_hand == 0:
                 ended.append(row.id)
             continue
@@ -155,14 +161,24 @@ def lease(connection: Connection, tick: Tick) -> TickResult:
         found = connection.execute(_READY, {"run": row.id, "now": tick.now, "most": slots}).all()
         if found:
             ready[row.id] = list(found)
-        if len(found) < min(slots, row.n_pending):
+        if len(found) < min(slots, pending):
             retries.append(row.id)
     leased = _choose(ready, tick)
     if leased:
         _take(connection, leased, tick)
-    waits = [connection.execute(_NEXT_RETRY, {"run": run_id}).scalar() for run_id in retries]
+    waits = [connection.execute(_NEXT_RETRY, {"run": run_id, "now": tick.now}).scalar() for run_id in retries]
     wake_at = min((at for at in waits if at is not None), default=None)
     return TickResult(leased, ended, [row.id for row in runs], wake_at)
+
+
+def _stop_pending(connection: Connection, run_id: str, now: float) -> None:
+    """What came back to the queue of a run after it was stopped: a retry, or the trial of a dead executor."""
+    held = connection.execute(
+        select(trial.c.id, trial.c.run_id, trial.c.state, trial.c.attempts).where(
+            trial.c.run_id == run_id, trial.c.state == TrialState.PENDING.value
+        )
+    ).all()
+    give_back(connection, held, now, Outcome.STOPPED, TrialState.STOPPED)
 
 
 def _choose(ready: dict[str, list[Any]], tick: Tick) -> list[Leased]:
@@ -248,6 +264,14 @@ def still_ours(connection: Connection, executor_id: str) -> set[int]:
         select(trial.c.id).where(trial.c.executor_id == executor_id, trial.c.state.in_(ACTIVE_STATES))
     )
     return set(rows.scalars())
+
+
+def state_of(connection: Connection, leased: Leased) -> TrialState | None:
+    """The phase a leased trial is in; None when it is no longer ours."""
+    found = connection.execute(
+        select(trial.c.state).where(trial.c.id == leased.trial_id, trial.c.epoch == leased.epoch)
+    ).scalar()
+    return TrialState(found) if found else None
 
 
 def abandon(connection: Connection, executor_id: str, now: float) -> None:

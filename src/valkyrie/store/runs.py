@@ -56,7 +56,7 @@ def resolve(connection: Connection, ref: str) -> str:
     """The id of the run that `ref` names: an id, or a unique prefix of one."""
     ref = ref.strip().lower()
     if not ref or any(character not in "0123456789abcdef-" for character in ref):
-        raise UsageError(f"{ref!r} is not a run id. `valkyrie run list` shows them.")
+        raise UsageError(f"{ref!r} is not a run id. `valk run list` shows them.")
     found = connection.execute(
         select(run.c.id, run.c.agent, run.c.benchmark, run.c.created_at)
         .where(run.c.id >= ref, run.c.id < ref + "g")
@@ -64,7 +64,7 @@ def resolve(connection: Connection, ref: str) -> str:
         .limit(11)
     ).all()
     if not found:
-        raise UsageError(f"No run {ref!r}. `valkyrie run list` shows them.")
+        raise UsageError(f"No run {ref!r}. `valk run list` shows them.")
     if len(found) > 1:
         lines = "".join(f"\n  {row.id}  {row.agent} on {row.benchmark}" for row in found[:10])
         more = "\n  …" if len(found) > 10 else ""
@@ -76,7 +76,7 @@ def get(connection: Connection, run_id: str) -> Row[Any]:
     """One run's row."""
     row = connection.execute(select(run).where(run.c.id == run_id)).one_or_none()
     if row is None:
-        raise UsageError(f"No run {run_id!r}. `valkyrie run list` shows them.")
+        raise UsageError(f"No run {run_id!r}. `valk run list` shows them.")
     return row
 
 
@@ -178,7 +178,7 @@ def one_trial(connection: Connection, run_id: str, task_id: str, k: int) -> Row[
     if row is None:
         raise UsageError(
             f"Run {run_id[:8]} has no trial {k} of task {task_id!r}. "
-            f"`valkyrie run tasks {run_id[:8]}` lists them."
+            f"`valk run tasks {run_id[:8]}` lists them."
         )
     return row
 
@@ -320,12 +320,16 @@ def conclude(
     final: Json | None,
     graded: float | None,
     error: str | None,
-) -> None:
-    """The last trial ended: write the score and the run's last state. Nothing happens if it was reopened."""
-    row = get(connection, run_id)
-    open_trials = row.n_pending + row.n_building + row.n_in_progress + row.n_evaluating
-    if RunState(row.state).terminal or open_trials:
-        return
+) -> bool:
+    """The last trial ended: write the score and the run's last state; whether the run has ended.
+
+    Nothing happens if it was reopened, or deleted.
+    """
+    row = connection.execute(select(run).where(run.c.id == run_id)).one_or_none()
+    if row is None or RunState(row.state).terminal:
+        return True
+    if row.n_pending + row.n_building + row.n_in_progress + row.n_evaluating:
+        return False
     state = RunState.STOPPED if row.n_stopped else RunState.FINISHED
     if error:
         state = RunState.ERROR
@@ -340,6 +344,7 @@ def conclude(
         final_score=final["final_score"] if final else None,
         score_graded=graded,
     )
+    return True
 
 
 def forget(connection: Connection, run_id: str) -> None:
@@ -347,7 +352,7 @@ def forget(connection: Connection, run_id: str) -> None:
     row = get(connection, run_id)
     if not RunState(row.state).terminal:
         raise UserError(
-            f"Run {run_id[:8]} is {row.state}. `valkyrie run stop {run_id[:8]} --force` ends it first."
+            f"Run {run_id[:8]} is {row.state}. `valk run stop {run_id[:8]} --force` ends it first."
         )
     connection.execute(delete(run).where(run.c.id == run_id))
 

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from sqlalchemy import Connection, Engine
-from sqlalchemy.exc import DatabaseError
+from sqlalchemy.exc import DatabaseError, DataError, IntegrityError, NotSupportedError, ProgrammingError
 
-from valkyrie.errors import LeaseLostError, StoreError, ValkyrieError
+from valkyrie.errors import LeaseLostError, StoreError
 from valkyrie.store import journal
 from valkyrie.store.database import explain
 from valkyrie.store.leases import StaleLeaseError
@@ -76,6 +76,9 @@ class Writer:
             raise StoreError("The store is closed.", cause="store_closed")
         self._queue.append(call)
         self._ready.set()
+        if self._broken:
+            # It broke between the two looks: nobody may be left to answer.
+            raise self._broken
         return await call.future
 
     def _main(self) -> None:
@@ -94,11 +97,17 @@ class Writer:
             self._fail(error)
 
     def _write(self, connection: Connection, batch: list[_Call]) -> list[tuple[_Call, Any]]:
-        """One transaction for all; if one of them is refused, each gets its own."""
+        """One transaction for all; if one of them is refused, each gets its own.
+
+        What a caller wrote may be refused for any reason (a plugin's grade that is no JSON, a text that is
+        no UTF-8); only the store's own failure ends the writer.
+        """
         try:
             with connection.begin():
                 return _apply(connection, batch)
-        except (StaleLeaseError, ValkyrieError) as error:
+        except Exception as error:
+            if _is_of_the_store(error):
+                raise
             if len(batch) > 1:
                 return [answer for call in batch for answer in self._write(connection, [call])]
             if isinstance(error, StaleLeaseError):
@@ -112,6 +121,12 @@ class Writer:
         self._broken.__cause__ = error
         waiting = [*self._batch, *self._queue]
         self._loop.call_soon_threadsafe(_resolve, [(call, self._broken) for call in waiting])
+
+
+def _is_of_the_store(error: Exception) -> bool:
+    """Whether database or disk failed; anything else is the trouble of one caller and what it wrote."""
+    of_a_caller = (IntegrityError, DataError, ProgrammingError, NotSupportedError)
+    return isinstance(error, DatabaseError | OSError) and not isinstance(error, of_a_caller)
 
 
 def _apply(connection: Connection, batch: list[_Call]) -> list[tuple[_Call, Any]]:

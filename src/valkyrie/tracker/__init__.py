@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from valkyrie.errors import UserError
+
 if TYPE_CHECKING:
     from valkyrie.tracker.protocol import Tracker
 
@@ -18,6 +20,8 @@ def open_tracker(*, to_start: bool = False) -> Tracker:
     from valkyrie.store.layout import DataFolder
 
     folder = data_folder()
+    if folder.exists() and not folder.is_dir():
+        raise UserError(f"The data folder {folder} is no folder. Set VALKYRIE_HOME to a folder of yours.")
     starting = ExecutorClient(DataFolder(folder)).begin() if to_start else None
     from valkyrie.tracker.local import LocalTracker
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import tarfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 from valkyrie.store.layout import RunFolder
@@ -44,7 +45,7 @@ def copy_outputs(folder: RunFolder, which: tuple[str, int, int], target: Path) -
         shutil.copy2(log, target / "attempt.log")
     if source.exists():
         ignored = shutil.ignore_patterns("agent_output.tar.gz")
-        shutil.copytree(source, target, dirs_exist_ok=True, ignore=ignored)
+        shutil.copytree(source, target, dirs_exist_ok=True, ignore=ignored, symlinks=True)
         archive = source / "agent_output.tar.gz"
         if archive.exists():
             with tarfile.open(archive) as tar:
@@ -54,4 +55,16 @@ def copy_outputs(folder: RunFolder, which: tuple[str, int, int], target: Path) -
 
 def folder_size(folder: Path) -> int:
     """Bytes of all files below a folder."""
-    return sum(path.lstat().st_size for path in folder.rglob("*") if path.is_file()) if folder.exists() else 0
+    return sum(_size(Path(parent, name)) for parent, _, names in os.walk(folder) for name in names)
+
+
+def total_size(files: Iterable[Path]) -> int:
+    """Bytes of these files."""
+    return sum(map(_size, files))
+
+
+def _size(file: Path) -> int:
+    try:
+        return file.lstat().st_size
+    except FileNotFoundError:
+        return 0  # moved or removed while we look: an executor may be at work

@@ -10,12 +10,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from valkyrie.errors import InfrastructureError, UsageError, UserError
+from valkyrie.errors import InfrastructureError, StoreError, UsageError, UserError
 from valkyrie.executor.client import ExecutorClient, Starting
 from valkyrie.nouns import Json, RunState, TrialState
 from valkyrie.store import Store, runs
 from valkyrie.store.layout import DataFolder, encode_task_id
-from valkyrie.tracker.files import copy_outputs, folder_size, if_there, read_log
+from valkyrie.tracker.files import copy_outputs, folder_size, if_there, read_log, total_size
 from valkyrie.tracker.present import attempt_view, group_errors, run_view, trial_view
 from valkyrie.views import (
     AttemptView,
@@ -36,6 +36,8 @@ if TYPE_CHECKING:
     from valkyrie.tracker.planning import PreparedRun
 
 LOOK_EVERY_S = 0.2
+HANDOVER_S = 3.0
+"""Between two executors (one was drained, the next takes over) none answers for a moment."""
 
 
 class LocalTracker:
@@ -72,8 +74,8 @@ class LocalTracker:
     def start(self, request: RunRequest) -> StartedRun:
         prepared = self._prepare(request)
         run_id = self._write(prepared)
-        self._hand_over(run_id, prepared.secrets)
-        return StartedRun(self.fetch(run_id), prepared.notices)
+        notices = self._hand_over(run_id, prepared.secrets)
+        return StartedRun(self.fetch(run_id), [*prepared.notices, *notices])
 
     def enqueue(self, request: RunRequest) -> str:
         """Plan, check and store a run, and leave it to whichever executor comes; its id."""
@@ -103,18 +105,37 @@ class LocalTracker:
             with self._store.writing() as connection:
                 runs.create(connection, values, trials)
         except BaseException:
-            shutil.rmtree(folder.root, ignore_errors=True)
+            # Ctrl+C may come after the commit: then the run exists, and needs its agent.
+            if not self._is_stored(run_id):
+                shutil.rmtree(folder.root, ignore_errors=True)
             raise
         return run_id
 
-    def _hand_over(self, run_id: str, values: Mapping[str, str]) -> None:
+    def _is_stored(self, run_id: str) -> bool:
+        try:
+            with self._store.reading() as connection:
+                return runs.version(connection, run_id) is not None
+        except StoreError:
+            return False
+
+    def _hand_over(self, run_id: str, values: Mapping[str, str]) -> Sequence[str]:
+        """See that an executor takes the run up, with its secrets; what the user should know of it."""
         starting, self._starting = self._starting, None
         self._executor.ensure(starting)
-        if values and self._executor.ask("secrets", run_id=run_id, values=dict(values)) is None:
+        if not values:
+            return []
+        answer = self._executor.ask("secrets", run_id=run_id, values=dict(values))
+        if answer is None:
             raise InfrastructureError(
                 f"The executor went away before run {run_id[:8]} could be handed over; "
-                f"`valkyrie run resume {run_id[:8]}` goes on."
+                f"`valk run resume {run_id[:8]}` goes on."
             )
+        if not answer["draining"]:
+            return []
+        return [
+            "An executor that is leaving finishes its trials first, and takes what it knows with it; when "
+            f"the run then waits for its secrets, `valk run resume {run_id[:8]}` supplies them."
+        ]
 
     # Looking
 
@@ -138,17 +159,19 @@ class LocalTracker:
     def follow(self, ref: str, *, interval: float = 0.2) -> Iterator[RunView]:
         view = self.fetch(ref)
         yield view
+        if RunState(view.state).terminal:
+            return
         for _ in self._store.changes(interval):
-            if RunState(view.state).terminal:
-                return
             with self._store.reading() as connection:
                 version = runs.version(connection, view.id)
                 if version is None:
                     return
-                if version == view.version:
+                if version == view.version and self._alive() == view.executor:
                     continue
                 view = self._view(connection, view.id, detailed=True)
             yield view
+            if RunState(view.state).terminal:
+                return
 
     def list(self, query: RunFilter) -> RunPage:
         equal = {
@@ -242,6 +265,7 @@ class LocalTracker:
         with self._store.writing() as connection:
             if task_ids is not None:
                 runs.check_tasks(connection, run_id, task_ids)
+            before = runs.get(connection, run_id)
             reopened = runs.reopen(
                 connection,
                 run_id,
@@ -250,7 +274,12 @@ class LocalTracker:
                 task_ids=task_ids,
                 concurrency=concurrency,
             )
-        self._hand_over(run_id, values)
+            finished = not reopened and before.state == RunState.FINISHED
+            if finished:
+                runs.set_values(connection, run_id, state=before.state, finished_at=before.finished_at)
+        if finished:
+            return StartedRun(self.fetch(run_id), ["nothing is left to run"])
+        notices = [*notices, *self._hand_over(run_id, values)]
         view = self.fetch(run_id)
         if not reopened and view.counts[TrialState.PENDING] == 0:
             notices = [*notices, "nothing was left to run; the score is computed again"]
@@ -275,10 +304,13 @@ class LocalTracker:
     def wait(self, ref: str, *, timeout: float | None = None) -> RunView:
         deadline = None if timeout is None else time.monotonic() + timeout
         view = self.fetch(ref)
+        seen_at = time.monotonic()
         while not RunState(view.state).terminal:
             if deadline is not None and time.monotonic() >= deadline:
                 raise TimeoutError(f"Run {view.id[:8]} did not end within {timeout:g} s; it goes on.")
-            if view.executor == "none":
+            if view.executor == "alive":
+                seen_at = time.monotonic()
+            elif time.monotonic() - seen_at > HANDOVER_S:
                 raise UserError(f"Run {view.id[:8]} will not end by itself: {view.note}.")
             time.sleep(LOOK_EVERY_S)  # the executor may die without writing, so changes alone do not tell
             view = self.fetch(view.id)
@@ -369,7 +401,7 @@ class LocalTracker:
             ((run_id, state, folder_size(self._data.run(run_id).root)) for run_id, state in states.items()),
             key=lambda item: -item[2],
         )
-        database = sum(path.stat().st_size for path in self._data.root.glob("valkyrie.db*"))
+        database = total_size(self._data.root.glob("valkyrie.db*"))
         parts = [
             ("database", database),
             ("runs", sum(size for _, _, size in sizes)),

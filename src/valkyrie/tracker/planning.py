@@ -24,6 +24,11 @@ from valkyrie.store.layout import DataFolder
 from valkyrie.views import PlanView, RunRequest
 
 MOST_PROBLEMS = 20
+MOST_STRETCH = 1000.0
+"""How far time limits may be stretched: ten minutes become a week."""
+NOT_BUILT = ": no provider can yet. Ask for 'public' or 'no-network' in its task.toml."
+_ROOT = frozenset({None, "root", "0"})
+"""Users every sandbox has."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +78,7 @@ def prepare(request: RunRequest, data: DataFolder) -> PreparedRun:
     problems: list[str] = []
     tasks = asyncio.run(_describe(benchmark, request, problems))
     problems += _unfit(tasks, agent, capabilities, request)
-    values, notices = _resolve_secrets(agent.secrets, problems)
+    values, found_where = _resolve_secrets(agent.secrets, problems)
     settings = Settings(
         provider=request.provider,
         host_image=request.host_image,
@@ -94,7 +99,7 @@ def prepare(request: RunRequest, data: DataFolder) -> PreparedRun:
         secrets={**values, **{name: os.environ[name] for name in variables}},
         host_variables=variables,
         problems=problems,
-        notices=notices,
+        notices=[*agent.notices, *_doubtful(tasks, capabilities), *_remarks(tasks), *found_where],
     )
 
 
@@ -113,8 +118,11 @@ def _check_numbers(request: RunRequest) -> None:
     ):
         if value < least:
             raise UsageError(f"{flag} must be at least {least}, not {value}.")
-    if not request.timeout_multiplier > 0:
-        raise UsageError(f"--timeout-multiplier must be above 0, not {request.timeout_multiplier:g}.")
+    if not 0 < request.timeout_multiplier <= MOST_STRETCH:
+        raise UsageError(
+            f"--timeout-multiplier must be above 0 and at most {MOST_STRETCH:g}, "
+            f"not {request.timeout_multiplier:g}."
+        )
 
 
 async def _describe(benchmark: Benchmark, request: RunRequest, problems: list[str]) -> list[TaskSpec]:
@@ -150,19 +158,26 @@ def _unfit(
     if images and not capabilities.images:
         problems.append(
             f"{_names(images)} a container image ({images[0].image}), which provider {request.provider!r} "
-            "cannot run. Use --provider docker once you have it, or --host-image to run on this machine's "
-            "own file system anyway."
+            "cannot run. --host-image runs it on this machine's own file system anyway; --provider docker, "
+            "which runs the image itself, is not there yet."
         )
     for policy, found in networks.items():
         ways = "; ".join(f"{what}: {way}" for what, way in capabilities.missing if "network" in what.lower())
         problems.append(
             f"{_names(found)} network {policy!r}, which provider {request.provider!r} cannot give here"
-            + (f" ({ways})." if ways else ". `valkyrie doctor` says why.")
+            + (f" ({ways})." if ways else NOT_BUILT if policy == "allowlist" else ". `valk doctor` says why.")
         )
     if agent.egress_allowlist and "allowlist" not in capabilities.networks:
         problems.append(
             f"Agent {agent.name} restricts its network to a list (egress_allowlist), which provider "
             f"{request.provider!r} cannot enforce yet. Remove the list from its contract to run without it."
+        )
+    others = [task for task in tasks if not {task.user, task.grading_user} <= _ROOT]
+    if others and not capabilities.users:
+        user = next(name for name in (others[0].user, others[0].grading_user) if name not in _ROOT)
+        problems.append(
+            f"{_names(others)} a user other than root ({user!r}), whom provider {request.provider!r} cannot "
+            "give it here. Run as root, or remove `user` from task.toml."
         )
     if large:
         problems.append(
@@ -173,6 +188,27 @@ def _unfit(
         if without:
             problems.append(f"{_names(without, 'has', 'have')} no solution/solve.sh for {agent.name} to run.")
     return problems
+
+
+def _doubtful(tasks: Sequence[TaskSpec], capabilities: Capabilities) -> list[str]:
+    """What may well fail, and cannot be known before."""
+    repeating = [task for task in tasks if task.metadata.get("repeated_runs")]
+    if not repeating or capabilities.writable_system:
+        return []
+    return [
+        f"{_names(repeating, 'repeats', 'repeat')} RUN lines of a Dockerfile where system folders are "
+        "read-only: what they install (apt-get) fails and is passed over. Run as root for a writable system."
+    ]
+
+
+def _remarks(tasks: Sequence[TaskSpec]) -> list[str]:
+    """What the tasks' files ask for and do not get, each said once."""
+    found: dict[str, list[TaskSpec]] = {}
+    for task in tasks:
+        for text in task.metadata.get("warnings", []):
+            found.setdefault(text, []).append(task)
+    said = [f"{_names(concerned, '', '').strip()}: {text}" for text, concerned in found.items()]
+    return said[:MOST_PROBLEMS]
 
 
 def _names(tasks: Sequence[TaskSpec], one: str = "asks for", many: str = "ask for") -> str:

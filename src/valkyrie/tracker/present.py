@@ -51,7 +51,7 @@ def run_view(
 
 def _note(row: Any, executor: str) -> str | None:
     if row.note is None and executor == "none" and not RunState(row.state).terminal:
-        return f"no executor is at work; `valkyrie run resume {row.id[:8]}` goes on"
+        return f"no executor is at work; `valk run resume {row.id[:8]}` goes on"
     note: str | None = row.note
     return note
 

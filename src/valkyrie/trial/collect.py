@@ -3,47 +3,63 @@
 from __future__ import annotations
 
 import asyncio
+import glob
 import shutil
 import tarfile
-from collections.abc import Iterable, Sequence
-from pathlib import Path
+from itertools import takewhile
+from pathlib import Path, PurePosixPath
 
 from sandboxes.errors import SandboxFileNotFoundError
 from sandboxes.protocol import Sandbox
 from sandboxes.types import CopyLimits
-from valkyrie.agents.protocol import Agent
+from valkyrie.agents.protocol import Agent, OutputArtifact
 from valkyrie.errors import AgentOutputError
+from valkyrie.secrets.mask import Masker
 from valkyrie.trial.log import AttemptLog
 
 OUTPUT_LIMITS = CopyLimits()
-MASK = b"***"
 
 
 async def collect_outputs(
-    agent: Agent, task_id: str, sandbox: Sandbox, draft: Path, secrets: Sequence[str], log: AttemptLog
+    agent: Agent, task_id: str, sandbox: Sandbox, draft: Path, masker: Masker | None, log: AttemptLog
 ) -> None:
     """Bring out `final_output` and `output_artifacts`; a missing required one is the agent's fault."""
     if agent.final_output:
-        await _collect_final(agent.final_output, sandbox, draft, secrets, log)
-    left = OUTPUT_LIMITS.max_bytes
+        await _collect_final(agent.final_output, sandbox, draft, masker, log)
+    left, entries = OUTPUT_LIMITS.max_bytes, 0
     for artifact in agent.output_artifacts:
-        found = await _matches(artifact.source.replace("{task_id}", task_id), sandbox)
+        # The id stands for itself, also where it looks like a pattern.
+        found = await sandbox.list_files(artifact.source.replace("{task_id}", glob.escape(task_id)))
         if not found and artifact.required:
             raise AgentOutputError(
                 f"The agent left no {artifact.source} (output artifact {artifact.path!r})."
             )
         if not found:
             log.note(f"optional output {artifact.path} not found")
+        entries += len(found)
+        if entries > OUTPUT_LIMITS.max_entries:
+            raise AgentOutputError(
+                f"{artifact.source} matches too many files; {OUTPUT_LIMITS.max_entries} a trial may be kept."
+            )
         for source in found:
-            target = draft / "artifacts" / artifact.path
-            if len(found) > 1 or any(mark in artifact.source for mark in "*?["):
-                target = target / Path(source).name
-            left -= await _save(sandbox, source, target, left)
-    await asyncio.to_thread(scrub, draft / "artifacts", secrets)
+            left -= await _save(
+                sandbox, source, draft / "artifacts" / _place(artifact, task_id, source), left
+            )
+
+
+def _place(artifact: OutputArtifact, task_id: str, source: str) -> PurePosixPath:
+    """Where a file is kept; what a pattern matched keeps its path below the pattern's fixed part."""
+    parts = PurePosixPath(artifact.source).parts
+    fixed = [*takewhile(lambda part: not glob.has_magic(part), parts)]
+    if len(fixed) == len(parts):
+        return PurePosixPath(artifact.path)
+    above = PurePosixPath(*fixed, "").as_posix().replace("{task_id}", task_id)
+    below = PurePosixPath(source).parts[len(PurePosixPath(above).parts) :]
+    return PurePosixPath(artifact.path, *(below or (PurePosixPath(source).name,)))
 
 
 async def _collect_final(
-    path: str, sandbox: Sandbox, draft: Path, secrets: Sequence[str], log: AttemptLog
+    path: str, sandbox: Sandbox, draft: Path, masker: Masker | None, log: AttemptLog
 ) -> None:
     staging = draft / "agent_output"
     try:
@@ -57,14 +73,7 @@ async def _collect_final(
     except SandboxFileNotFoundError:
         log.note(f"the agent left no {path}")
         return
-    await asyncio.to_thread(scrub, staging, secrets)
-    await asyncio.to_thread(_archive, staging, draft / "agent_output.tar.gz")
-
-
-async def _matches(pattern: str, sandbox: Sandbox) -> list[str]:
-    if any(mark in pattern for mark in "*?["):
-        return await sandbox.list_files(pattern)
-    return await sandbox.list_files(pattern.replace("[", "[[]"))
+    await asyncio.to_thread(_archive, staging, draft / "agent_output.tar.gz", masker)
 
 
 async def _save(sandbox: Sandbox, source: str, target: Path, limit: int) -> int:
@@ -82,23 +91,24 @@ async def _save(sandbox: Sandbox, source: str, target: Path, limit: int) -> int:
     return size
 
 
-def _archive(folder: Path, target: Path) -> None:
+def _archive(folder: Path, target: Path, masker: Masker | None) -> None:
+    scrub(folder, masker)
     with tarfile.open(target, "w:gz", compresslevel=1) as tar:
         for entry in sorted(folder.iterdir()):
             tar.add(entry, arcname=entry.name)
     shutil.rmtree(folder)
 
 
-def scrub(folder: Path, secrets: Iterable[str]) -> None:
-    """Replace secret values in every kept file. Short values would mangle ordinary text and are left."""
-    values = [value.encode() for value in secrets if len(value) >= 4]
-    if not values or not folder.exists():
-        return
-    for path in folder.rglob("*"):
-        if path.is_file() and not path.is_symlink():
-            content = path.read_bytes()
-            clean = content
-            for value in values:
-                clean = clean.replace(value, MASK)
-            if clean != content:
-                path.write_bytes(clean)
+def scrub(folder: Path, masker: Masker | None) -> None:
+    """Mask secret values in every kept file."""
+    if masker is not None and folder.exists():
+        for path in list(folder.rglob("*")):
+            if path.is_file() and not path.is_symlink():
+                masker.file(path)
+
+
+def publish(draft: Path, kept: Path, masker: Masker | None) -> None:
+    """Let what was put together appear under its own name: whole, and without secrets."""
+    scrub(draft, masker)
+    kept.parent.mkdir(parents=True, exist_ok=True)
+    draft.rename(kept)

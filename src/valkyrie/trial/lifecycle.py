@@ -7,9 +7,11 @@ a category; what to do about it is the scheduler's business.
 from __future__ import annotations
 
 import asyncio
+import math
+import shutil
 import time
 from collections.abc import AsyncIterator
-from contextlib import AbstractContextManager, asynccontextmanager, nullcontext
+from contextlib import AbstractContextManager, asynccontextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -17,11 +19,11 @@ from sandboxes.errors import SandboxError
 from sandboxes.protocol import Sandbox
 from sandboxes.types import OutputSink
 from valkyrie.agents.protocol import AgentExit, AgentTrial
-from valkyrie.errors import AgentError, LeaseLostError
+from valkyrie.errors import AgentError, GraderError, LeaseLostError
 from valkyrie.nouns import Grade, TaskSpec, TrialState
-from valkyrie.store.layout import draft_of, log_of
+from valkyrie.store.layout import log_of
 from valkyrie.store.leases import Leased
-from valkyrie.trial.collect import collect_outputs, scrub
+from valkyrie.trial.collect import collect_outputs, publish
 from valkyrie.trial.failures import Failure, PhaseTimeoutError, classify
 from valkyrie.trial.log import AttemptLog
 from valkyrie.trial.world import Journal, World
@@ -29,6 +31,8 @@ from valkyrie.trial.world import Journal, World
 AGENT_GRACE_S = 60.0
 """The sandbox ends an agent that is late; this is how late the sandbox may be."""
 COLLECT_TIMEOUT_S = 900.0
+REMOVE_TIMEOUT_S = 120.0
+"""A provider that cannot remove a sandbox must not hold its slot for ever."""
 
 
 @dataclass(slots=True)
@@ -81,24 +85,33 @@ class Ending:
 async def run_attempt(leased: Leased, world: World, journal: Journal) -> Ending:
     """Run one attempt to its end. Raises only when the attempt is no longer ours to end."""
     kept = world.folder.attempt(leased.task_id, leased.k, leased.number)
-    log = AttemptLog(log_of(kept))
-    attempt = Attempt(leased, world, journal, log, draft_of(kept))
+    log = AttemptLog(log_of(kept), world.masker)
+    attempt = Attempt(leased, world, journal, log, world.folder.draft(leased.trial_id, leased.number))
     began = time.monotonic()
     grade: Grade | None = None
     failure: Failure | None = None
     try:
         grade = await _live(attempt)
+        await _publish(attempt, kept)
     except LeaseLostError:
         raise
     except Exception as error:  # noqa: BLE001 - the attempt boundary: everything gets a category here
-        failure = classify(error, world.masker)
+        grade, failure = None, classify(error, world.masker)
         log.note(f"{failure.category} error ({failure.cause}): {failure.message}")
+        with suppress(OSError):
+            await _publish(attempt, kept)
     finally:
         log.close()
         if attempt.draft.exists():
-            attempt.draft.rename(kept)
+            await asyncio.shield(asyncio.to_thread(shutil.rmtree, attempt.draft, ignore_errors=True))
     attempt.timing["total"] = round(time.monotonic() - began, 4)
     return Ending(attempt.state, attempt.timing, grade, failure, attempt.exit)
+
+
+async def _publish(attempt: Attempt, kept: Path) -> None:
+    """What was put together appears under its own name; an attempt that was taken from us leaves nothing."""
+    if attempt.draft.exists():
+        await asyncio.to_thread(publish, attempt.draft, kept, attempt.world.masker)
 
 
 async def _live(attempt: Attempt) -> Grade:
@@ -140,10 +153,11 @@ async def _keep(world: World, leased: Leased, sandbox: Sandbox, log: AttemptLog)
 
 async def _remove(world: World, sandbox_id: str, log: AttemptLog) -> None:
     try:
-        await world.provider.delete_sandbox(sandbox_id)
-    except SandboxError as error:
+        async with asyncio.timeout(REMOVE_TIMEOUT_S):
+            await world.provider.delete_sandbox(sandbox_id)
+    except (SandboxError, OSError) as error:
         # The grade stands; what is left of the sandbox is reaped when an executor starts.
-        log.note(f"the sandbox could not be removed: {error}")
+        log.note(f"the sandbox could not be removed: {str(error) or 'it took too long'}")
 
 
 async def _perform(attempt: Attempt, task: TaskSpec, sandbox: Sandbox) -> None:
@@ -163,10 +177,10 @@ async def _perform(attempt: Attempt, task: TaskSpec, sandbox: Sandbox) -> None:
 
 async def _keep_outputs(attempt: Attempt, task: TaskSpec, sandbox: Sandbox) -> None:
     """Bring out what the agent made, however it ended."""
-    agent, secrets = attempt.world.agent, list(attempt.world.secrets.values())
+    agent, masker = attempt.world.agent, attempt.world.masker
     if agent.final_output or agent.output_artifacts:
         async with attempt.phase("collect", COLLECT_TIMEOUT_S):
-            await collect_outputs(agent, task.id, sandbox, attempt.draft, secrets, attempt.log)
+            await collect_outputs(agent, task.id, sandbox, attempt.draft, masker, attempt.log)
     _judge_exit(attempt)
 
 
@@ -186,8 +200,8 @@ async def _grade(attempt: Attempt, task: TaskSpec, sandbox: Sandbox) -> Grade:
     with _masked(attempt) as sink:
         async with attempt.phase("grade", task.timeouts.grade and task.timeouts.grade + AGENT_GRACE_S):
             grade = await world.benchmark.evaluate(task, sandbox, sink, evidence)
-    if world.secrets:
-        await asyncio.to_thread(scrub, evidence, list(world.secrets.values()))
+    if grade.score is not None and not math.isfinite(grade.score):
+        raise GraderError(f"The benchmark's score is {grade.score}, which is no number.")
     return grade
 
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from pathlib import Path
 from typing import TextIO
 
 from sandboxes.types import StreamName
+from valkyrie.secrets.mask import Masker
 
 LOG_LIMIT = 64 * 1024 * 1024
 FLUSH_AT = 32 * 1024
@@ -21,10 +23,12 @@ class AttemptLog:
     is quick enough for the event loop; pieces are gathered so that chatty agents stay cheap.
     """
 
-    __slots__ = ("_buffer", "_file", "_path", "_pending", "_size", "_timer")
+    __slots__ = ("_buffer", "_failed", "_file", "_masker", "_path", "_pending", "_size", "_timer")
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, masker: Masker | None = None) -> None:
         self._path = path
+        self._masker = masker
+        self._failed: OSError | None = None
         self._file: TextIO | None = None
         self._buffer: list[str] = []
         self._pending = 0
@@ -32,10 +36,12 @@ class AttemptLog:
         self._timer: asyncio.TimerHandle | None = None
 
     def write(self, _stream: StreamName, text: str) -> None:
-        """One piece of output."""
+        """One piece of output; OSError when the log cannot be written, which ends the attempt."""
+        if self._failed:
+            raise self._failed
         if self._size >= LOG_LIMIT:
             return
-        self._size += len(text)
+        self._size += len(text) if text.isascii() else len(text.encode("utf-8", "replace"))
         self._pending += len(text)
         self._buffer.append(text)
         if self._size >= LOG_LIMIT:
@@ -43,23 +49,34 @@ class AttemptLog:
         if self._pending > FLUSH_AT:
             self._flush()
         elif self._timer is None:
-            self._timer = asyncio.get_running_loop().call_later(FLUSH_EVERY_S, self._flush)
+            self._timer = asyncio.get_running_loop().call_later(FLUSH_EVERY_S, self._flush_late)
 
     def heading(self, text: str) -> None:
         """A line that says which phase begins; kept back until something is printed."""
         self._buffer.append(f"── {time.strftime('%H:%M:%S')} {text}\n")
 
     def note(self, text: str) -> None:
-        """A line of ours that is worth a file by itself."""
-        self.write("stderr", f"── {text}\n")
+        """A line of ours that is worth a file by itself. One that cannot be written is let go."""
+        with contextlib.suppress(OSError):
+            self.write("stderr", f"── {self._masker.text(text) if self._masker else text}\n")
 
     def close(self) -> None:
-        """Write what is left, if anything was printed at all."""
-        if self._size:
+        """Write what is left, if anything was printed at all. A full disk is no reason to lose a grade."""
+        with contextlib.suppress(OSError):
+            if self._size:
+                self._flush()
+        self._buffer.clear()
+        file, self._file = self._file, None
+        if file:
+            with contextlib.suppress(OSError):
+                file.close()
+
+    def _flush_late(self) -> None:
+        """From the loop, where nobody would hear of an error: who writes next does."""
+        try:
             self._flush()
-        if self._file:
-            self._file.close()
-            self._file = None
+        except OSError as error:
+            self._failed = error
 
     def _flush(self) -> None:
         if self._timer:

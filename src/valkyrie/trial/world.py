@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
@@ -53,10 +53,11 @@ class World:
     """Sandboxes that stay after their attempt, by task and k."""
     _tasks: OrderedDict[str, TaskSpec] = field(default_factory=OrderedDict)
 
-    def give_secrets(self, values: Mapping[str, str]) -> None:
-        """Take up the values a person supplied."""
+    def give_secrets(self, values: Mapping[str, str], hidden: Iterable[str] = ()) -> None:
+        """Take up the values a person supplied: the agent's, and others that no log or file may show."""
         self.secrets = values
-        self.masker = Masker(values.values()) if values else None
+        unspeakable = [*values.values(), *hidden]
+        self.masker = Masker(unspeakable) if unspeakable else None
 
     async def task(self, leased: Leased) -> TaskSpec:
         """The task of a trial, as it was planned."""

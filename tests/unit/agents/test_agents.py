@@ -242,7 +242,7 @@ def test_what_cannot_be_pushed(library: AgentLibrary, tmp_path: Path) -> None:
     ):
         with pytest.raises(UsageError, match=says):
             library.push(HELLO, name)
-    with pytest.raises(BundleError, match="is no folder"):
+    with pytest.raises(UsageError, match="is no folder"):
         library.push(tmp_path / "none")
     with pytest.raises(ContractValidationError, match="unknown key"):
         library.push(write_agent(tmp_path / "bad", CONTRACT + "extra: 1\n"))

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from valkyrie.agents.contract import load_contract
-from valkyrie.agents.resolve import ResolvedContract, resolve
+from valkyrie.agents.resolve import ResolvedContract, misspelt, resolve
 from valkyrie.errors import ContractValidationError
 
 
@@ -160,3 +160,13 @@ def test_a_value_that_looks_like_a_placeholder_stays_text() -> None:
     agent = contract("kwargs: {note: {type: str}}", "run {problem_statement_path} {note} {task_id}")
     resolved = resolve(agent, None, {"note": "{task_id}"})
     assert resolved.command("/p", "t/1") == "run '/p' '{task_id}' 't/1'"
+
+
+def test_a_misspelt_placeholder_is_noted() -> None:
+    found = misspelt(contract(run="run {problem_statement_path} {problem_statement} {mdel} ${model} {zzz}"))
+    assert [note.partition(" in run_cmd")[0] for note in found] == [
+        "Agent a: {problem_statement}",
+        "Agent a: {mdel}",
+    ]
+    assert "Did you mean `model`?" in found[1]
+    assert misspelt(contract(run="run {problem_statement_path} {model} {a,b} ${mdel}")) == []

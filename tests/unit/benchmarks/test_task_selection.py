@@ -66,6 +66,8 @@ def test_all_without_a_choice() -> None:
 def test_unknown_ids_are_listed_with_a_suggestion() -> None:
     with pytest.raises(UsageError, match=r"unknown task id 'tusk-3'. Did you mean 'task-3'"):
         select(IDS, task_ids=["task-1", "tusk-3"])
+    with pytest.raises(UsageError, match=r"unknown task ids 'tusk-3', 'zzz'\. Did you mean 'task-3'\?"):
+        select(IDS, task_ids=["tusk-3", "zzz"])
     with pytest.raises(UsageError, match=r"'e'.* and 2 more") as caught:
         select(IDS, task_ids=list("abcdefg"))
     assert "'f'" not in str(caught.value)

@@ -53,7 +53,7 @@ def test_an_agents_life(valk: Valk, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "code"),
     [
-        (["push", "nowhere"], 1),
+        (["push", "nowhere"], 2),
         (["remove", "nope", "--yes"], 2),
         (["download", "nope"], 2),
         (["init", "no/such name"], 2),
@@ -97,11 +97,12 @@ def test_secrets_come_from_stdin_and_are_never_shown(valk: Valk, tmp_path: Path)
 def test_secret_mistakes(valk: Valk) -> None:
     assert valk("secret", "set", "key", "hunter2").code == 2
     assert "--stdin" in valk("secret", "set", "key").err
+    assert "cannot name a secret" in valk("secret", "set", "no name").err
     assert "empty" in valk("secret", "set", "key", "--stdin", stdin="\n").err
     assert valk("secret", "remove", "nope", "-y").code == 2
 
 
-def test_config(valk: Valk, tmp_path: Path) -> None:
+def test_config(valk: Valk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert valk("config", "path").out.strip() == str(tmp_path / "config" / "valkyrie.yaml")
     assert valk("config", "get", "default_concurrency").out == "5\n"
     assert valk("config", "set", "DEFAULT_CONCURRENCY", "9").code == 0
@@ -111,6 +112,11 @@ def test_config(valk: Valk, tmp_path: Path) -> None:
     assert valk("config", "get", "webhook").code == 1
     assert valk("config", "remove", "default_concurrency").out == "Removed default_concurrency.\n"
     assert "Did you mean 'webhook'" in valk("config", "set", "webhok", "x").err
+    said = valk("config", "set", "default_provider", "locla")
+    assert said.code == 2 and "local, process, null" in said.err
+    monkeypatch.setenv("VALKYRIE_PROVIDER", "locla")
+    said = valk("run", "start", "--agent", "a", "--benchmark", "b")
+    assert said.code == 1 and "VALKYRIE_PROVIDER" in said.err and "locla" in said.err
     (tmp_path / "config" / "valkyrie.yaml").write_text("nonsense: 1\n")
     said = valk("run", "start", "--agent", "a", "--benchmark", "b")
     assert said.code == 1 and "valkyrie.yaml:1: Unknown config key 'nonsense'" in said.err
@@ -127,6 +133,15 @@ def test_doctor_names_the_way_out(valk: Valk, monkeypatch: pytest.MonkeyPatch) -
     assert said.code == 1 and said.json["healthy"] is False
     failed = [check for check in said.json["checks"] if check["mark"] == "fail"]
     assert [check["name"] for check in failed] == ["local sandbox"]
+
+
+def test_doctor_sees_a_data_folder_that_is_none(
+    valk: Valk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(checks, "local_sandbox", lambda: WORKS)
+    (tmp_path / "home").write_text("a file")
+    said = valk("doctor")
+    assert said.code == 1 and "home is no folder" in said.out and "1 thing must" in said.out
 
 
 def test_doctor_sees_a_broken_config(valk: Valk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

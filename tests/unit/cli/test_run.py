@@ -62,9 +62,11 @@ def test_start_takes_defaults_from_config(
 
 def test_task_ids_from_stdin_and_bad_files(valk: Valk, fake: FakeTracker) -> None:
     words = ("run", "start", "--agent", "a", "--benchmark", "b", "--task-ids-file")
-    valk(*words, "-", stdin="one\ntwo\n")
+    valk(*words, "-", stdin="one\n# a remark\n two\n")
     assert fake.asked[0][1].task_ids == ["one", "two"]
     assert "missing.txt: No such file" in valk(*words, "missing.txt").err
+    Path("picture.png").write_bytes(b"\x89PNG")
+    assert "picture.png: not a text file" in valk(*words, "picture.png").err
     said = valk(*words, "-", stdin="\n\n")
     assert said.code == 2 and "No task id was given" in said.err
 
@@ -192,6 +194,25 @@ def test_wait_is_an_exit_code(
     assert document["passed"] is (code == 0) and bool(document["reasons"]) is (code != 0)
 
 
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["wait", "run", "--min-score", "nan"], "'nan' is not a number"),
+        (["wait", "run", "--timeout", "nan"], "'nan' is not a number"),
+        (["update", "run", "--concurrency", "many"], "'many' is not a valid whole number"),
+    ],
+)
+def test_what_is_no_number_is_refused(valk: Valk, words: list[str], says: str) -> None:
+    said = valk("run", *words)
+    assert said.code == 2 and says in said.err
+
+
+def test_resuming_a_finished_run_says_so(valk: Valk, fake: FakeTracker) -> None:
+    use(fake, make_run(state="FINISHED"))
+    said = valk("run", "resume", "run", "--connect")
+    assert said.code == 0 and "Nothing to do" in said.out and "goes on" not in said.out
+
+
 def test_force_stop_needs_a_yes(valk: Valk, fake: FakeTracker) -> None:
     said = valk("run", "stop", "run", "--force")
     assert said.code == 2 and "--yes" in said.err
@@ -235,7 +256,12 @@ def test_results_to_stdout_and_to_nowhere(valk: Valk, fake: FakeTracker) -> None
     assert json.loads(said.out)["run_id"] == "run-aaaa1111"
     assert ("results", "run", ["a"]) in fake.asked
     said = valk("run", "results", "run", "--path", "no/such/folder.json")
-    assert said.code == 1 and "No such file or directory" in said.err
+    assert (said.code, said.err) == (
+        1,
+        "Error: no/such/folder.json cannot be written: No such file or directory.\n",
+    )
+    said = valk("run", "results", "run", "--path", ".", "--force")
+    assert said.code == 2 and ". is a folder" in said.err
 
 
 @pytest.mark.parametrize("noun", ["run", "agent"])

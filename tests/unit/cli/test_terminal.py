@@ -108,7 +108,7 @@ def test_live_view_ticks_and_survives_a_resize(spawn: Spawn) -> None:
 
 def test_questions_are_asked_on_a_terminal(spawn: Spawn) -> None:
     child = spawn("one", "run", "stop", "run", "--force")
-    child.expect(r"Kill 1 trial\(s\) of run run-aaaa1111 under way\?")
+    child.expect(r"Kill 1 trial of run run-aaaa1111 under way\?")
     child.sendline("n")
     said, code = finish(child)
     assert code == 1 and "Nothing was changed." in said
@@ -146,7 +146,7 @@ def test_results_asks_before_overwriting(spawn: Spawn) -> None:
     said, code = finish(child)
     assert code == 1 and "left as it is" in said
     child = spawn("one", "run", "results", "run")
-    child.expect("Overwrite")
+    child.expect(r"Overwrite it\? \[y/N\]: ")  # only then it listens
     child.sendintr()
     assert finish(child)[1] == 130
 

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import base64
 import json
+import tempfile
+import tracemalloc
+from pathlib import Path
 from urllib.parse import quote
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from valkyrie.secrets import Masker
+from valkyrie.secrets import Masker, mask
 
 KEY = 'sk-ab/cd+ef"gh 12'
 
@@ -108,3 +111,49 @@ def test_a_long_stream_is_not_kept_in_memory() -> None:
         for _ in range(1000):
             sink("stdout", "a" * 100)
     assert sum(out) == 3, "one mask for one uninterrupted run of the secret"
+
+
+@given(st.binary(max_size=60), st.binary(max_size=60), st.integers(1, 40))
+def test_files_are_masked_however_they_are_read(before: bytes, after: bytes, piece: int) -> None:
+    with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(mask, "_PIECE", piece)
+        path = Path(folder, "kept")
+        path.write_bytes(before + KEY.encode() + after)
+        path.chmod(0o750)
+        Masker([KEY]).file(path)
+        assert path.read_bytes() == before + b"***" + after
+        assert path.stat().st_mode & 0o777 == 0o750
+        assert [found.name for found in Path(folder).iterdir()] == ["kept"]
+
+
+@pytest.mark.parametrize(
+    "form", [json.dumps({"key": KEY}), quote(KEY, safe=""), base64.b64encode(f"x:{KEY}:y".encode()).decode()]
+)
+def test_files_are_masked_in_every_form(tmp_path: Path, form: str) -> None:
+    (tmp_path / "kept").write_text(f"\N{SNOWMAN} {form}")
+    Masker([KEY]).file(tmp_path / "kept")
+    text = (tmp_path / "kept").read_text()
+    assert "***" in text and text.startswith("\N{SNOWMAN} ") and form not in text
+
+
+def test_a_file_without_secrets_is_not_touched(tmp_path: Path) -> None:
+    path = tmp_path / "kept"
+    path.write_bytes(b"sk-ab/cd+ef is not all of it")
+    before = path.stat()
+    Masker([KEY]).file(path)
+    assert path.stat() == before
+
+
+def test_a_large_file_is_masked_in_little_memory(tmp_path: Path) -> None:
+    path = tmp_path / "kept"
+    with path.open("wb") as file:
+        file.truncate(48 << 20)
+        file.seek(0, 2)
+        file.write(KEY.encode())
+    tracemalloc.start()
+    try:
+        Masker([KEY]).file(path)
+        assert tracemalloc.get_traced_memory()[1] < 16 << 20
+    finally:
+        tracemalloc.stop()
+    assert path.stat().st_size == (48 << 20) + 3

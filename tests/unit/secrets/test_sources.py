@@ -155,7 +155,7 @@ def test_all_missing_ones_are_named_with_the_ways_out() -> None:
         resolve({"A": "A", "B": "team/b-key", "C": "C"}, [EnvironmentSource({"C": "here"})])
     message = str(caught.value)
     assert "2 secrets without a value" in message
-    assert "`export A=…`, or A=… in .env, or `valkyrie secret set A`" in message
+    assert "`export A=…`, or A=… in .env, or `valk secret set A`" in message
     assert "team/b-key (fills B): `export B=…`" in message
     assert "here" not in message
 

@@ -45,6 +45,14 @@ def test_a_database_is_private(tmp_path: Path) -> None:
     assert (tmp_path / "deep" / "v.db").stat().st_mode & 0o777 == 0o600
 
 
+def test_a_database_is_written_ahead_and_in_full(tmp_path: Path) -> None:
+    store = Store(tmp_path / "v.db")
+    with store.reading() as connection:
+        assert connection.execute(text("PRAGMA journal_mode")).scalar() == "wal"
+        assert connection.execute(text("PRAGMA synchronous")).scalar() == 2
+    store.close()
+
+
 def test_a_newer_database_is_refused_untouched(tmp_path: Path) -> None:
     path = tmp_path / "v.db"
     Store(path).close()

@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from sqlalchemy import select
+from sqlalchemy.exc import OperationalError
 
 from valkyrie.errors import LeaseLostError, StoreError, UsageError, UserError
 from valkyrie.nouns import Category, Outcome, TrialState
@@ -130,12 +131,55 @@ async def test_every_waiter_gets_its_own_answer(store: Store, writer: Writer) ->
 
 async def test_a_writer_that_dies_fails_everyone(store: Store, writer: Writer) -> None:
     def explode(_connection: object) -> None:
-        raise RuntimeError("boom")
+        raise OperationalError("INSERT", None, Exception("database or disk is full"))
 
     answers = await asyncio.gather(*(writer.call(explode) for _ in range(3)), return_exceptions=True)
     assert all(isinstance(answer, StoreError) for answer in answers)
-    with pytest.raises(StoreError, match="boom"):
+    with pytest.raises(StoreError, match="is full"):
         await writer.call(lambda _connection: None)
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        {"result": {"odd": {1, 2}}},
+        {"message": "half a character: \ud800"},
+        {"score": float("nan")},
+    ],
+)
+async def test_what_one_caller_cannot_write_harms_nobody_else(
+    store: Store, writer: Writer, bad: dict[str, object]
+) -> None:
+    run_id = add_run(store, tasks=3, concurrency=3)
+    one, two, three = tick(store, run_id).leased
+    answers = await asyncio.gather(
+        writer.record(ended(one, score=1.0, passed=True)),
+        writer.record(ended(two, **bad)),
+        writer.record(ended(three, score=1.0, passed=True)),
+        return_exceptions=True,
+    )
+    assert [isinstance(answer, Exception) for answer in answers] == [False, True, False]
+    assert "{1, 2}" not in str(answers[1]), "what was written is nobody else's business"
+    with store.reading() as connection:
+        assert runs.get(connection, run_id).n_finished == 2
+        assert leases.state_of(connection, two) is TrialState.BUILDING
+    assert_counters_true(store)
+
+
+async def test_a_retry_of_a_stopped_run_is_stopped(store: Store, writer: Writer) -> None:
+    run_id = add_run(store, tasks=3, concurrency=2)
+    one, _two = tick(store, run_id).leased
+    with store.writing() as connection:
+        runs.stop(connection, run_id, time.time(), force=False, task_ids=None)
+    again = Finish(one, TrialState.BUILDING, TrialState.PENDING, Outcome.FAILED, time.time(), not_before=1e12)
+    await writer.record(again)
+    assert tick(store, run_id).ended == [], "the other attempt is still at work"
+    with store.writing() as connection:
+        assert leases.recover(connection, "next", time.time(), alone=True) == 1
+    assert tick(store, run_id, executor="next").ended == [run_id]
+    assert_counters_true(store)
+    with store.reading() as connection:
+        assert runs.get(connection, run_id).n_stopped == 3
 
 
 async def test_a_stale_ending_never_counts(store: Store, writer: Writer) -> None:
@@ -201,6 +245,15 @@ async def test_a_retry_waits_for_its_time(store: Store, writer: Writer) -> None:
     (again,) = tick(store, run_id, now=later + 1).leased
     assert (again.number, again.failures) == (2, 1)
     assert_counters_true(store)
+
+
+async def test_a_retry_that_only_lacks_room_wakes_nobody(store: Store, writer: Writer) -> None:
+    run_id = add_run(store, tasks=2, concurrency=2, cpus=1.0)
+    for leased, at in zip(tick(store, run_id).leased, (50.0, 150.0), strict=True):
+        again = Finish(leased, TrialState.BUILDING, TrialState.PENDING, Outcome.FAILED, 1.0, not_before=at)
+        await writer.record(again)
+    found = tick(store, run_id, room=Room(0.0, 0.0, idle=False), now=100.0)
+    assert (found.leased, found.wake_at) == ([], 150.0)
 
 
 async def test_stop_resume_retry_keep_the_books(store: Store, writer: Writer) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from valkyrie.secrets import Masker
 from valkyrie.store.layout import DataFolder, RunFolder, encode_task_id
 from valkyrie.trial import log as log_module
 from valkyrie.trial.collect import scrub
@@ -51,7 +53,7 @@ async def test_a_log_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(log_module, "LOG_LIMIT", 1000)
     log = AttemptLog(tmp_path / "x.log")
     for _ in range(1000):
-        log.write("stdout", "x" * 100)
+        log.write("stdout", "\N{SNOWMAN}" * 33)
     log.close()
     assert (tmp_path / "x.log").stat().st_size < 2000
     assert "is not kept" in (tmp_path / "x.log").read_text()
@@ -61,8 +63,39 @@ def test_kept_files_hold_no_secret(tmp_path: Path) -> None:
     (tmp_path / "deep").mkdir()
     (tmp_path / "deep" / "f").write_bytes(b"key=abcd1234;\0binary abcd1234")
     (tmp_path / "link").symlink_to(tmp_path / "deep" / "f")
-    scrub(tmp_path, ["abcd1234", "key"])
+    scrub(tmp_path, Masker(["abcd1234", "key"]))
     assert (tmp_path / "deep" / "f").read_bytes() == b"key=***;\0binary ***"
+    assert (tmp_path / "link").is_symlink()
+
+
+async def test_a_log_on_a_full_disk_fails_the_one_who_writes_and_nobody_else(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(log_module, "FLUSH_EVERY_S", 0.0)
+    log = AttemptLog(Path("/dev/full"))
+    log.write("stdout", "a piece\n")
+    await asyncio.sleep(0.01)
+    with pytest.raises(OSError, match="No space left"):
+        log.write("stdout", "another\n")
+    log.note("an ending is noted where there is room for it")
+    log.close()
+
+
+async def test_what_we_note_holds_no_secret(tmp_path: Path) -> None:
+    log = AttemptLog(tmp_path / "x.log", Masker(["abcd1234"]))
+    log.note("abcd1234.txt was left behind")
+    log.close()
+    assert (tmp_path / "x.log").read_text() == "── ***.txt was left behind\n"
+
+
+def test_drafts_of_lost_attempts_are_swept(tmp_path: Path) -> None:
+    data = DataFolder(tmp_path)
+    draft = data.run("known").draft(7, 1)
+    draft.mkdir(parents=True)
+    data.run("known").attempt("task", 0, 1).mkdir(parents=True)
+    data.sweep_runs({"known"}, before=0.0)
+    assert not draft.exists()
+    assert data.run("known").attempt("task", 0, 1).exists()
 
 
 def test_folders_of_runs_that_were_never_stored_are_swept(tmp_path: Path) -> None:

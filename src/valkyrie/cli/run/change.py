@@ -6,9 +6,19 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from valkyrie.cli.options import chosen_tasks, confirm, run_argument, task_options, tracker, verb, yes_option
+from valkyrie.cli.options import (
+    WholeNumber,
+    chosen_tasks,
+    confirm,
+    run_argument,
+    task_options,
+    tracker,
+    verb,
+    yes_option,
+)
 from valkyrie.cli.output import Output
-from valkyrie.report.formats import counts_line
+from valkyrie.nouns import RunState
+from valkyrie.report.formats import counts_line, plural
 from valkyrie.report.tables import next_commands
 
 if TYPE_CHECKING:
@@ -17,7 +27,7 @@ if TYPE_CHECKING:
 
 CATEGORIES = ["agent", "benchmark", "infrastructure", "user", "internal"]
 _concurrency = click.option(
-    "--concurrency", type=click.IntRange(min=1), metavar="N", help="Trials at once from now on."
+    "--concurrency", type=WholeNumber(min=1), metavar="N", help="Trials at once from now on."
 )
 _connect = click.option("--connect", is_flag=True, help="Watch it live; Ctrl+C detaches with exit code 130.")
 
@@ -39,7 +49,7 @@ def stop(
         if force:
             run = opened.fetch(ref)
             under_way = sum(run.counts.get(state, 0) for state in ("BUILDING", "IN_PROGRESS", "EVALUATING"))
-            confirm(output, f"Kill {under_way} trial(s) of run {run.id} under way?", yes=yes)
+            confirm(output, f"Kill {plural(under_way, 'trial')} of run {run.id} under way?", yes=yes)
         run = opened.stop(ref, force=force, task_ids=chosen_tasks(task_ids, task_ids_file))
     return _show_changed(run, output)
 
@@ -138,8 +148,9 @@ def _show_changed(run: RunView, output: Output) -> int:
 def _go_on(opened: Tracker, started: StartedRun, connect: bool, output: Output) -> int:
     from valkyrie.cli.run.start import show_started
 
-    show_started(started, "Run goes on", output, connect=connect)
-    if not connect:
+    ended = RunState(started.run.state).terminal
+    show_started(started, "Nothing to do" if ended else "Run goes on", output, connect=connect or ended)
+    if not connect or ended:
         return 0
     from valkyrie.cli.watch import connect as watch_run
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from valkyrie.cli.options import run_argument, tracker, verb
+from valkyrie.cli.options import WholeNumber, run_argument, tracker, verb
 from valkyrie.cli.output import Output
 from valkyrie.report.tables import list_notes, next_commands, run_rows, run_table
 
@@ -61,7 +61,7 @@ def fetch(output: Output, *, ref: str, connect: bool) -> int:
 )
 @click.option(
     "--limit",
-    type=click.IntRange(min=1),
+    type=WholeNumber(min=1),
     metavar="N",
     help="At most this many [default: all on a terminal, paged; else 50].",
 )
@@ -79,8 +79,8 @@ def list_runs(
 ) -> int:
     """List runs, newest first.
 
-    On a terminal the list is paged: h previous, l next, q quit. The score leads with `score_graded` and a
-    star while not every planned trial is graded; errors and coverage stand beside it.
+    On a terminal the list is paged: h previous, l next, q quit. The score is `final_score`; while
+    the run goes on or an infrastructure error is open it is `score_graded`, with a star.
     """
     from valkyrie.views import RunFilter
 

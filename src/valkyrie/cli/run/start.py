@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from valkyrie.cli.options import chosen_tasks, task_options, tracker, verb
+from valkyrie.cli.options import Number, WholeNumber, chosen_tasks, task_options, tracker, verb
 from valkyrie.cli.output import Output
 from valkyrie.report.formats import NONE, plural, safe
 from valkyrie.report.tables import next_commands, started_rows
@@ -43,7 +43,7 @@ def _pairs(ctx: click.Context, param: click.Parameter, value: tuple[tuple[str, s
 )
 @click.option(
     "--concurrency",
-    type=click.IntRange(min=1),
+    type=WholeNumber(min=1),
     metavar="N",
     help="Trials at once [default: default_concurrency, else 5].",
 )
@@ -68,7 +68,12 @@ def _pairs(ctx: click.Context, param: click.Parameter, value: tuple[tuple[str, s
     help="A parameter the agent's contract declares. Repeatable.",
 )
 @task_options
-@click.option("--slice", "slice_", metavar="START:STOP:STEP", help="A slice of the task list, as in Python.")
+@click.option(
+    "--slice",
+    "slice_",
+    metavar="START:STOP:STEP",
+    help="A slice of the task list, as in Python; `5` is `5:`.",
+)
 @click.option("--label", "-l", metavar="LABEL", help="A word of yours to find the run again.")
 @click.option(
     "--provider",
@@ -88,7 +93,7 @@ def _pairs(ctx: click.Context, param: click.Parameter, value: tuple[tuple[str, s
 @click.option("--keep-sandbox", is_flag=True, help="Keep each sandbox after its trial, for `run debug`.")
 @click.option(
     "--trials",
-    type=click.IntRange(min=1),
+    type=WholeNumber(min=1),
     metavar="N",
     default=1,
     show_default=True,
@@ -96,7 +101,7 @@ def _pairs(ctx: click.Context, param: click.Parameter, value: tuple[tuple[str, s
 )
 @click.option(
     "--timeout-multiplier",
-    type=click.FloatRange(min=0, min_open=True),
+    type=Number(min=0, min_open=True),
     metavar="X",
     default=1.0,
     show_default=True,
@@ -104,7 +109,7 @@ def _pairs(ctx: click.Context, param: click.Parameter, value: tuple[tuple[str, s
 )
 @click.option(
     "--max-attempts",
-    type=click.IntRange(min=1),
+    type=WholeNumber(min=1),
     metavar="N",
     help="Attempts per trial where retries are allowed.",
 )
@@ -147,9 +152,28 @@ def _request(
         slice=slice_,
         task_ids=chosen_tasks(task_ids, task_ids_file),
         concurrency=concurrency or int(effective("default_concurrency").value or 5),
-        provider=provider or str(effective("default_provider").value or "local"),
+        provider=provider or _default_provider(),
         **given,
     )
+
+
+def _default_provider() -> str:
+    """The provider of environment or config file, refused in the name of the place it comes from."""
+    from sandboxes.registry import PROVIDERS
+    from valkyrie.config import effective
+    from valkyrie.errors import UserError
+    from valkyrie.settings import config_path
+
+    found = effective("default_provider")
+    name = str(found.value or "local")
+    if name not in PROVIDERS:
+        variable = found.source == "environment"
+        place = f"Environment variable {found.key.env}" if variable else f"Config file {config_path()}"
+        raise UserError(
+            f"{place}: no sandbox provider is called {name!r}; there are {', '.join(PROVIDERS)}.",
+            cause="config",
+        )
+    return name
 
 
 def show_started(started: StartedRun, title: str, output: Output, *, connect: bool) -> None:

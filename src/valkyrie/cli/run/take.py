@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from pathlib import Path
 from typing import Any
@@ -38,8 +39,8 @@ def results(
     with tracker() as opened:
         if path is None:
             path = f"./{_file_name(opened.fetch(ref).benchmark)}.json"
-        if path != "-" and not force:
-            _check_target(Path(path), output)
+        if path != "-":
+            _check_target(Path(path), output, force=force)
         document = opened.results(ref, task_ids=chosen_tasks(task_ids, task_ids_file))
     if path == "-":
         click.echo(_encode(document))
@@ -61,8 +62,10 @@ def _encode(document: dict[str, Any]) -> str:
     return json.dumps(document, indent=2, ensure_ascii=False)
 
 
-def _check_target(target: Path, output: Output) -> None:
-    if not target.exists():
+def _check_target(target: Path, output: Output, *, force: bool) -> None:
+    if target.is_dir():
+        raise click.UsageError(f"--path {target} is a folder; give the name of a file in it.")
+    if force or not target.exists():
         return
     if output.interactive:
         if click.confirm(f"{target} exists. Overwrite it?", err=True):
@@ -81,8 +84,13 @@ def write_file(target: Path, text: str) -> None:
     try:
         beside.write_text(text, encoding="utf-8")
         beside.replace(target)
+    except OSError as error:
+        from valkyrie.errors import UserError
+
+        raise UserError(f"{target} cannot be written: {error.strerror}.", cause="os") from error
     finally:
-        beside.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            beside.unlink()
 
 
 @verb("outputs", examples="valk run outputs 3f2a --output-dir ./outputs")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal, cast
 
 import click
 
-from valkyrie.cli.options import run_argument, tracker, verb
+from valkyrie.cli.options import WholeNumber, run_argument, tracker, verb
 from valkyrie.cli.output import Output
 from valkyrie.report.formats import ids_preview, plural, safe, short_id
 from valkyrie.report.layout import Ink
@@ -25,7 +25,7 @@ _trial_option = click.option(
     "--trial",
     "-k",
     "k",
-    type=click.IntRange(min=0),
+    type=WholeNumber(min=0),
     metavar="N",
     default=0,
     show_default=True,
@@ -105,14 +105,14 @@ def _word(task_id: str) -> str:
 )
 @click.option(
     "--limit",
-    type=click.IntRange(1, 500),
+    type=WholeNumber(1, 500),
     metavar="N",
     default=50,
     show_default=True,
     help="At most this many.",
 )
 @click.option(
-    "--offset", type=click.IntRange(min=0), metavar="N", default=0, show_default=True, help="Skip this many."
+    "--offset", type=WholeNumber(min=0), metavar="N", default=0, show_default=True, help="Skip this many."
 )
 def tasks(
     output: Output,
@@ -163,7 +163,7 @@ def tasks(
 @verb("logs", examples="valk run logs 3f2a fix-the-bug --follow\nvalk run logs 3f2a fix-the-bug --attempt 1")
 @run_argument
 @_task_argument
-@click.option("--attempt", type=click.IntRange(min=1), metavar="N", help="Which attempt [default: the last].")
+@click.option("--attempt", type=WholeNumber(min=1), metavar="N", help="Which attempt [default: the last].")
 @_trial_option
 @click.option("--follow", "-f", is_flag=True, help="Go on until the attempt ended.")
 def logs(output: Output, *, ref: str, task_id: str, attempt: int | None, k: int, follow: bool) -> int:

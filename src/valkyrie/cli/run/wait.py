@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from valkyrie.cli.options import run_argument, tracker, verb
+from valkyrie.cli.options import Number, run_argument, tracker, verb
 from valkyrie.cli.output import Output
 from valkyrie.report.formats import number, plural, score_sentence
 
@@ -18,12 +18,10 @@ TIMED_OUT = 124
 
 @verb("wait", examples="valk run wait 3f2a --timeout 3600 --min-score 0.8 && ./deploy")
 @run_argument
-@click.option(
-    "--timeout", type=click.FloatRange(min=0), metavar="SECONDS", help="Give up after this long: exit 124."
-)
+@click.option("--timeout", type=Number(min=0), metavar="SECONDS", help="Give up after this long: exit 124.")
 @click.option(
     "--min-score",
-    type=float,
+    type=Number(),
     metavar="SCORE",
     help="Exit 1 when final_score is below this, on the benchmark's own scale (0.8 is 80 %).",
 )

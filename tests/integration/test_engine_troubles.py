@@ -1,0 +1,283 @@
+"""What goes wrong around the verbs: killed processes, odd plugins, removed files. No trouble spreads."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import signal
+import socket
+import stat
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.integration.test_engine import AGENT, BENCHMARK, KEYED, end_executor, finished, request, until
+from valkyrie.errors import InfrastructureError
+from valkyrie.executor.address import socket_path
+from valkyrie.executor.client import ExecutorClient
+from valkyrie.executor.worlds import RunWorlds
+from valkyrie.store import Store, runs
+from valkyrie.store.layout import DataFolder
+from valkyrie.tracker.local import LocalTracker
+from valkyrie.views import RunFilter, TrialFilter
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    folder = tmp_path / "home"
+    monkeypatch.setenv("VALKYRIE_HOME", str(folder))
+    monkeypatch.setenv("VALKYRIE_CONFIG_PATH", str(tmp_path / "config" / "valkyrie.yaml"))
+    monkeypatch.setenv("PYTHONPATH", f"{ROOT / 'src'}:{ROOT}")
+    monkeypatch.setenv("VALKYRIE_EXECUTOR_IDLE_S", "30")
+    monkeypatch.chdir(tmp_path)
+    yield folder
+    end_executor(folder)
+
+
+@pytest.fixture
+def tracker(home: Path) -> Iterator[LocalTracker]:
+    made = LocalTracker(home)
+    yield made
+    made.close()
+
+
+def kill_executor(tracker: LocalTracker) -> None:
+    pid = (tracker.executor_status() or {})["pid"]
+    os.kill(pid, signal.SIGKILL)
+    until(lambda: tracker.executor_status() is None)
+
+
+def test_a_stopped_run_ends_though_its_last_attempt_would_be_tried_again(tracker: LocalTracker) -> None:
+    run = tracker.start(request("crash=1,ok*3", concurrency=1)).run
+    until(lambda: tracker.fetch(run.id).counts["IN_PROGRESS"] == 1)
+    tracker.stop(run.id)
+    ended = tracker.wait(run.id, timeout=10)
+    assert (ended.state, ended.counts["STOPPED"]) == ("STOPPED", 4)
+    assert [one.outcome for one in tracker.attempts(run.id, "crash=1-0")] == ["failed"]
+
+
+def test_a_run_without_executor_can_be_stopped(tracker: LocalTracker) -> None:
+    run = tracker.start(request("slow=60*2,ok", concurrency=2)).run
+    until(lambda: tracker.fetch(run.id).counts["IN_PROGRESS"] == 2)
+    kill_executor(tracker)
+    tracker.stop(run.id)
+    ended = tracker.wait(run.id, timeout=10)
+    assert (ended.state, ended.counts["STOPPED"]) == ("STOPPED", 3)
+
+
+def test_a_drained_executor_that_is_told_again_leaves_a_stopped_run_stopped(tracker: LocalTracker) -> None:
+    run = tracker.start(request("slow=60*2", concurrency=2)).run
+    until(lambda: tracker.fetch(run.id).counts["IN_PROGRESS"] == 2)
+    pid = (tracker.executor_status() or {})["pid"]
+    tracker.stop(run.id)
+    for _ in range(2):
+        os.kill(pid, signal.SIGTERM)
+        time.sleep(0.2)
+    until(lambda: not Path(f"/proc/{pid}").exists())
+    tracker.resume(run.id, concurrency=1)
+    until(lambda: tracker.fetch(run.id).counts["IN_PROGRESS"] == 1)
+    tracker.stop(run.id, force=True)
+    assert tracker.wait(run.id, timeout=10).counts["STOPPED"] == 2
+
+
+def test_a_grade_that_cannot_be_stored_is_one_trials_error(tracker: LocalTracker) -> None:
+    run = finished(tracker, "oddgrade,nangrade,halfword,ok*3", max_attempts=1, concurrency=6)
+    assert (run.state, run.counts["FINISHED"], run.counts["ERROR"]) == ("FINISHED", 3, 3)
+    rows, _ = tracker.trials(run.id, TrialFilter(states=("ERROR",)))
+    assert {row.task_id: row.cause for row in rows} == {
+        "oddgrade-0": "internal",
+        "nangrade-0": "grader_no_verdict",
+        "halfword-0": "grader_no_verdict",
+    }
+
+
+@pytest.mark.parametrize("kind", ["unthinkable", "unstorable"])
+def test_a_benchmark_that_cannot_score_harms_no_other_run(tracker: LocalTracker, kind: str) -> None:
+    other = tracker.start(request("slow=1*2")).run
+    broken = finished(tracker, kind)
+    assert broken.state == "ERROR" and broken.error is not None and "final score" in broken.error
+    assert tracker.wait(other.id, timeout=10).state == "FINISHED"
+    assert [len(tracker.attempts(other.id, f"slow=1-{n}")) for n in range(2)] == [1, 1]
+
+
+def test_secrets_are_in_no_kept_file_of_a_failed_attempt(
+    tracker: LocalTracker, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("API_KEY", "secret-value-123")
+    run = finished(tracker, "leaky", agent=KEYED)
+    kept = tracker.attempts(run.id, "leaky-0")[0].artifacts
+    assert kept is not None
+    assert Path(kept, "grading", "output.txt").read_text() == "the key is ***"
+    for path in home.rglob("*"):
+        assert not path.is_file() or b"secret-value-123" not in path.read_bytes(), path
+
+
+def test_what_a_killed_executor_was_putting_together_is_swept(tracker: LocalTracker) -> None:
+    run = tracker.start(request("slow=60")).run
+    until(lambda: tracker.fetch(run.id).counts["IN_PROGRESS"] == 1)
+    kill_executor(tracker)
+    draft = Path(run.folder) / "drafts" / "1-1" / "grading"
+    draft.mkdir(parents=True)
+    tracker.resume(run.id)
+    until(lambda: tracker.fetch(run.id).counts["IN_PROGRESS"] == 1)
+    assert not draft.exists()
+    tracker.stop(run.id, force=True)
+    assert tracker.wait(run.id, timeout=10).state == "STOPPED"
+
+
+def test_leftovers_of_a_provider_nobody_knows_any_more_stop_no_run(tracker: LocalTracker, home: Path) -> None:
+    (home / "sandboxes" / "forgotten").mkdir(parents=True)
+    assert finished(tracker, "ok").state == "FINISHED"
+    assert "forgotten" in (home / "executor.log").read_text()
+
+
+def test_an_executor_whose_folder_is_removed_leaves(tracker: LocalTracker, home: Path) -> None:
+    tracker.start(request("slow=60"))
+    pid = (tracker.executor_status() or {})["pid"]
+    tracker.close()
+    shutil.rmtree(home)
+    until(lambda: not Path(f"/proc/{pid}").exists(), timeout=20)
+    again = LocalTracker(home)
+    assert finished(again, "ok").state == "FINISHED"
+    again.close()
+
+
+def test_the_control_socket_stands_whatever_it_is_sent(tracker: LocalTracker, home: Path) -> None:
+    run = tracker.start(request("slow=60")).run
+    path = socket_path(DataFolder(home))
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    for garbage in (b"", b"\n", b"nonsense\n", b"[" * 100_000 + b"\n", b'{"verb": 1}\n', b"x" * (5 << 20)):
+        with socket.socket(socket.AF_UNIX) as link:
+            link.settimeout(10)
+            link.connect(str(path))
+            try:
+                link.sendall(garbage)
+                link.shutdown(socket.SHUT_WR)
+                link.recv(4096)
+            except OSError:
+                pass  # it hung up in the middle of too much
+    idle = [socket.socket(socket.AF_UNIX) for _ in range(50)]
+    for link in idle:
+        link.connect(str(path))
+    client = ExecutorClient(DataFolder(home))
+    for bad in ({"run_id": run.id}, {"run_id": run.id, "values": "secret-value-123"}, {}):
+        with pytest.raises(InfrastructureError, match="refused secrets") as refusal:
+            client.ask("secrets", **bad)
+        assert "secret-value" not in str(refusal.value)
+    for link in idle:
+        link.close()
+    assert tracker.fetch(run.id).executor == "alive"
+    tracker.stop(run.id, force=True)
+    assert tracker.wait(run.id, timeout=10).state == "STOPPED"
+    log = (home / "executor.log").read_text()
+    assert "Traceback" not in log and "secret-value" not in log
+
+
+def test_a_removed_socket_comes_back(tracker: LocalTracker, home: Path) -> None:
+    run = tracker.start(request("slow=60")).run
+    pid = (tracker.executor_status() or {})["pid"]
+    socket_path(DataFolder(home)).unlink()
+    until(lambda: tracker.executor_status() is not None)
+    assert (tracker.executor_status() or {})["pid"] == pid
+    tracker.stop(run.id, force=True)
+    assert tracker.wait(run.id, timeout=10).state == "STOPPED"
+
+
+def test_many_start_at_once_on_a_new_folder(tracker: LocalTracker) -> None:
+    words = ["run", "start", "--agent", AGENT, "--benchmark", BENCHMARK, "--dataset", "ok*2"]
+    command = [sys.executable, "-m", "valkyrie", *words, "--provider", "null"]
+    started = [subprocess.Popen(command, stdout=subprocess.DEVNULL) for _ in range(4)]
+    assert [process.wait(60) for process in started] == [0] * 4
+    until(lambda: all(run.state == "FINISHED" for run in tracker.list(RunFilter()).runs))
+    assert tracker.list(RunFilter()).total == 4
+
+
+def test_following_ends_with_the_run_though_nothing_is_written_any_more(
+    tracker: LocalTracker, home: Path
+) -> None:
+    run_id = tracker.enqueue(request("ok"))
+    views = tracker.follow(run_id, interval=0.01)
+    assert next(views).state == "IN_PROGRESS"
+    store = Store(home / "valkyrie.db")
+    with store.writing() as connection:
+        runs.set_values(connection, run_id, state="ERROR", error="by hand")
+    store.close()
+    assert [view.state for view in views] == ["ERROR"]
+
+
+def test_following_notices_a_dead_executor(tracker: LocalTracker) -> None:
+    run = tracker.start(request("slow=60")).run
+    until(lambda: tracker.fetch(run.id).counts["IN_PROGRESS"] == 1)
+    views = tracker.follow(run.id)
+    assert next(views).executor == "alive"
+    kill_executor(tracker)
+    note = next(view.note for view in views if view.executor == "none")
+    assert note is not None and "run resume" in note
+    tracker.stop(run.id, force=True)
+    assert tracker.wait(run.id, timeout=10).state == "STOPPED"
+
+
+async def test_runs_that_open_at_once_share_one_provider(home: Path) -> None:
+    data = DataFolder(home).make()
+    store = Store(data.database)
+    writer = store.writer()
+    worlds = RunWorlds(data, writer, "here")
+    one, two = await asyncio.gather(worlds.provider("process"), worlds.provider("process"))
+    assert one is two
+    await worlds.close()
+    await writer.close()
+    store.close()
+
+
+def test_an_executor_that_keeps_sandboxes_rests(
+    tracker: LocalTracker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("VALKYRIE_EXECUTOR_IDLE_S", "0.1")
+    run = finished(tracker, "ok", keep_sandbox=True)
+    pid = (tracker.executor_status() or {})["pid"]
+    time.sleep(0.5)
+    before = _turns(pid)
+    time.sleep(1.5)
+    assert _turns(pid) - before < 200, "it looks for work without a pause"
+    tracker.delete(run.id)
+    until(lambda: not Path(f"/proc/{pid}").exists(), timeout=20)
+
+
+def _turns(pid: int) -> int:
+    """How often the process went to sleep and was woken."""
+    words = Path(f"/proc/{pid}/status").read_text().split()
+    return int(words[words.index("voluntary_ctxt_switches:") + 1])
+
+
+def test_no_secret_is_in_the_executors_environment(
+    tracker: LocalTracker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("API_KEY", "secret-value-123")
+    monkeypatch.setenv("VALKYRIE_MODEL_TOKEN", "secret-value-456")
+    run = tracker.start(request("slow=60", agent=KEYED)).run
+    pid = (tracker.executor_status() or {})["pid"]
+    for file in ("environ", "cmdline"):
+        assert b"secret-value" not in Path(f"/proc/{pid}/{file}").read_bytes()
+    tracker.stop(run.id, force=True)
+    assert tracker.wait(run.id, timeout=10).state == "STOPPED"
+
+
+def test_secrets_given_to_a_leaving_executor_are_asked_for_again(
+    tracker: LocalTracker, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("API_KEY", "secret-value-123")
+    first = tracker.start(request("slow=2")).run
+    until(lambda: tracker.fetch(first.id).counts["IN_PROGRESS"] == 1)
+    ExecutorClient(DataFolder(home)).ask("drain")
+    second = tracker.start(request("ok", agent=KEYED))
+    assert any("run resume" in notice for notice in second.notices)
+    until(lambda: "API_KEY" in (tracker.fetch(second.run.id).note or ""))
+    tracker.resume(second.run.id)
+    assert tracker.wait(second.run.id, timeout=10).state == "FINISHED"

@@ -1,0 +1,192 @@
+"""One attempt against a sandbox that does nothing, when what surrounds it fails."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from sandboxes.errors import SandboxNotFoundError
+from sandboxes.null import NullProvider
+from sandboxes.protocol import Sandbox
+from sandboxes.types import OutputSink, SandboxQuery
+from valkyrie.agents.protocol import AgentExit, AgentTrial, OutputArtifact
+from valkyrie.errors import AgentOutputError, LeaseLostError
+from valkyrie.nouns import Grade, TaskSpec, TrialState
+from valkyrie.plan import Settings, trial_digest
+from valkyrie.store.layout import RunFolder
+from valkyrie.store.leases import Leased
+from valkyrie.testing.null import NapAgent, NullBenchmark
+from valkyrie.trial import lifecycle
+from valkyrie.trial.lifecycle import Ending, run_attempt
+from valkyrie.trial.world import World
+
+SECRET = "secret-value-123"
+
+
+class Benchmark(NullBenchmark):
+    async def evaluate(self, task: TaskSpec, sandbox: Sandbox, log: OutputSink, evidence: Path) -> Grade:
+        evidence.mkdir(parents=True)
+        (evidence / "verdict").write_text("good")
+        return Grade(1.0, True)
+
+
+class Writes(NapAgent):
+    """Leaves files, and says where they are kept."""
+
+    def __init__(self, files: dict[str, str], *artifacts: OutputArtifact) -> None:
+        self.files = files
+        self.output_artifacts = artifacts
+
+    async def run(self, trial: AgentTrial) -> AgentExit:
+        for path, text in self.files.items():
+            await trial.sandbox.upload_file(path, text.encode())
+        return AgentExit(0)
+
+
+class Journal:
+    """Commits nothing; refuses a phase if told to."""
+
+    refused: TrialState | None = None
+
+    async def enter(self, leased: Leased, before: TrialState, after: TrialState) -> None:
+        if after is self.refused:
+            raise LeaseLostError("taken over")
+
+
+class Provider(NullProvider):
+    """Its sandboxes end as the test says."""
+
+    on_delete: Callable[[], object] | None = None
+
+    async def delete_sandbox(self, sandbox_id: str) -> None:
+        if self.on_delete:
+            found = self.on_delete()
+            if isinstance(found, asyncio.Event):
+                await found.wait()
+        await super().delete_sandbox(sandbox_id)
+
+
+def make_world(tmp_path: Path, agent: NapAgent | None = None) -> World:
+    world = World(
+        run_id="0123456789",
+        dataset="3",
+        model=None,
+        benchmark=Benchmark(),
+        agent=agent or NapAgent(),
+        provider=Provider(tmp_path / "sandboxes"),
+        settings=Settings(provider="null"),
+        keep_sandbox=False,
+        max_attempts=None,
+        secrets={},
+        folder=RunFolder(tmp_path / "run"),
+        home="here",
+    )
+    world.give_secrets({"KEY": SECRET})
+    return world
+
+
+async def attempt(world: World, journal: Journal | None = None, dataset: str = "3") -> Ending:
+    world.dataset = dataset
+    task = await world.benchmark.describe("task-1", dataset)
+    digest = trial_digest(task, 0, agent_digest=world.agent.digest, model=None, settings=world.settings)
+    leased = Leased(1, world.run_id, task.id, 0, digest, 1, 0, 1, 0.0, 0)
+    return await run_attempt(leased, world, journal or Journal())
+
+
+def kept(world: World) -> dict[str, str]:
+    folder = world.folder.attempt("task-1", 0, 1)
+    files = [path for path in folder.rglob("*") if path.is_file()]
+    return {str(path.relative_to(folder)): path.read_text() for path in files}
+
+
+def is_tidy(world: World) -> bool:
+    return not world.folder.drafts.exists() or not list(world.folder.drafts.iterdir())
+
+
+async def test_a_graded_attempt_keeps_its_evidence(tmp_path: Path) -> None:
+    world = make_world(tmp_path)
+    ending = await attempt(world)
+    assert ending.grade is not None and ending.failure is None
+    assert kept(world) == {"grading/verdict": "good"}
+    assert is_tidy(world)
+
+
+@pytest.mark.parametrize("trouble", [OSError("stuck mount"), SandboxNotFoundError("gone"), asyncio.Event()])
+async def test_a_sandbox_that_cannot_be_removed_costs_no_grade(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, trouble: object
+) -> None:
+    def fail() -> object:
+        if isinstance(trouble, Exception):
+            raise trouble
+        return trouble
+
+    monkeypatch.setattr(lifecycle, "REMOVE_TIMEOUT_S", 0.05)
+    world = make_world(tmp_path)
+    assert isinstance(world.provider, Provider)
+    world.provider.on_delete = fail
+    assert (await attempt(world)).grade is not None
+    assert "could not be removed" in world.folder.log("task-1", 0, 1).read_text()
+
+
+async def test_outputs_that_cannot_be_kept_are_a_failure_not_a_crash(tmp_path: Path) -> None:
+    world = make_world(tmp_path)
+    (world.folder.attempt("task-1", 0, 1) / "in the way").mkdir(parents=True)
+    ending = await attempt(world)
+    assert ending.grade is None
+    assert ending.failure is not None and ending.failure.category == "infrastructure"
+    assert is_tidy(world)
+
+
+async def test_an_attempt_that_was_taken_over_leaves_nothing(tmp_path: Path) -> None:
+    world = make_world(tmp_path, Writes({"/out/a": "x"}, OutputArtifact("a", "/out/a", True)))
+    journal = Journal()
+    journal.refused = TrialState.EVALUATING
+    with pytest.raises(LeaseLostError):
+        await attempt(world, journal)
+    assert kept(world) == {} and is_tidy(world)
+    assert [box async for box in world.provider.list_sandboxes(SandboxQuery())] == []
+
+
+async def test_a_cancelled_attempt_leaves_nothing(tmp_path: Path) -> None:
+    world = make_world(tmp_path)
+    running = asyncio.create_task(attempt(world, dataset="3x60"))
+    await asyncio.sleep(0.05)
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    assert is_tidy(world)
+    assert [box async for box in world.provider.list_sandboxes(SandboxQuery())] == []
+
+
+async def test_outputs_hold_no_secret_even_when_a_required_one_is_missing(tmp_path: Path) -> None:
+    agent = Writes(
+        {"/out/a": f"key {SECRET}"}, OutputArtifact("a", "/out/a", True), OutputArtifact("b", "/out/b", True)
+    )
+    world = make_world(tmp_path, agent)
+    ending = await attempt(world)
+    assert ending.failure is not None and ending.failure.cause == AgentOutputError.default_cause
+    assert kept(world) == {"artifacts/a": "key ***"}
+
+
+async def test_outputs_of_one_name_keep_apart(tmp_path: Path) -> None:
+    files = {"/out/one/r.json": "1", "/out/two/r.json": "2"}
+    world = make_world(tmp_path, Writes(files, OutputArtifact("all", "/out/*/r.json", True)))
+    await attempt(world)
+    assert kept(world) == {
+        "grading/verdict": "good",
+        "artifacts/all/one/r.json": "1",
+        "artifacts/all/two/r.json": "2",
+    }
+
+
+async def test_too_many_outputs_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from sandboxes.types import CopyLimits
+    from valkyrie.trial import collect
+
+    monkeypatch.setattr(collect, "OUTPUT_LIMITS", CopyLimits(max_entries=3))
+    files = {f"/out/{n}": "" for n in range(4)}
+    ending = await attempt(make_world(tmp_path, Writes(files, OutputArtifact("all", "/out/*", False))))
+    assert ending.failure is not None and "3 a trial may be kept" in ending.failure.message
