@@ -190,3 +190,12 @@ async def test_too_many_outputs_are_refused(tmp_path: Path, monkeypatch: pytest.
     files = {f"/out/{n}": "" for n in range(4)}
     ending = await attempt(make_world(tmp_path, Writes(files, OutputArtifact("all", "/out/*", False))))
     assert ending.failure is not None and "3 a trial may be kept" in ending.failure.message
+
+
+async def test_what_only_the_benchmark_was_given_is_hidden_too(tmp_path: Path) -> None:
+    agent = Writes({"/out/a": "judge-key-456"}, OutputArtifact("a", "/out/a", True))
+    world = make_world(tmp_path, agent)
+    world.give_secrets({}, hidden=["judge-key-456"])
+    await attempt(world)
+    assert kept(world)["artifacts/a"] == "***"
+    assert "judge-key-456" not in world.secrets.values()
