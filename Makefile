@@ -60,10 +60,10 @@ clean: ## remove .venv, caches and build results
 	find src tests benchmarks scripts -name __pycache__ -prune -exec rm -rf {} +
 
 system:
-	@scripts/setup-system
+	@scripts/setup-system >&2
 
 $(VENV)/.base-ready: $(LOCKS)
-	@scripts/make-venv base
+	@scripts/make-venv base >&2
 
 $(VENV)/.dev-ready: $(LOCKS) requirements/dev.txt
-	@scripts/make-venv dev
+	@scripts/make-venv dev >&2

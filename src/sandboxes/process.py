@@ -148,10 +148,15 @@ class ProcessSandbox(RunnableSandbox):
         self._check()
         await asyncio.to_thread(_kill_tree, self._cgroup(), f"{SANDBOX_MARK}={self.id}")
 
-    def shell_argv(self) -> list[str]:
+    def shell_argv(self, cwd: str = "/") -> list[str]:
         self._check()
         settings = [f"{key}={value}" for key, value in (self._environment({}) | {"TERM": "xterm"}).items()]
-        return ["env", "-i", *settings, *self._entering(self._cgroup(), None, ["/bin/sh", "-i"])]
+        return [
+            "env",
+            "-i",
+            *settings,
+            *self._entering(self._cgroup(), None if cwd == "/" else cwd, ["/bin/sh", "-i"]),
+        ]
 
     def end(self) -> None:
         """Kill everything and delete the folder. The record goes first: from then on it is deleted."""

@@ -130,8 +130,9 @@ class Sandbox(ABC):
         """End every process in the sandbox, however it hid; the sandbox itself stays usable."""
         raise SandboxUnsupportedError(f"{type(self).__name__} cannot kill processes")
 
-    def shell_argv(self) -> list[str]:
-        """The host command that opens an interactive shell in here."""
+    def shell_argv(self, cwd: str = "/") -> list[str]:
+        """The host command that opens an interactive shell in here, in the folder `cwd` if it is there."""
+        _ = cwd
         raise SandboxUnsupportedError(f"{type(self).__name__} cannot open a shell")
 
     async def modify_egress_rules(self, rules: list[str]) -> None:

@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 from valkyrie.errors import UsageError, UserError
 from valkyrie.settings import config_path
+from valkyrie.suggest import did_you_mean
 
 Value = str | int | float
 
@@ -117,13 +118,9 @@ def find_key(name: str) -> Key:
     known = {key.name.lower(): key for key in KEYS}
     if name.lower() in known:
         return known[name.lower()]
-    from difflib import get_close_matches
-
-    near = get_close_matches(name.lower(), known, n=1, cutoff=0.55)
-    hint = (
-        f"Did you mean {known[near[0]].name!r}?" if near else "There are: " + ", ".join(k.name for k in KEYS)
-    )
-    raise UsageError(f"Unknown config key {name!r}. {hint}", cause="unknown_key")
+    names = [key.name for key in KEYS]
+    hint = did_you_mean(name, names) or f" There are: {', '.join(names)}"
+    raise UsageError(f"Unknown config key {name!r}.{hint}", cause="unknown_key")
 
 
 def load(path: Path | None = None) -> dict[str, Value]:

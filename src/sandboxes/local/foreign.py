@@ -55,11 +55,12 @@ class ForeignSandbox(Sandbox):
     async def download_file(self, path: str) -> bytes:
         raise self._out_of_reach()
 
-    def shell_argv(self) -> list[str]:
+    def shell_argv(self, cwd: str = "/") -> list[str]:
         first = self._record.first
         if first is None or not first.alive():
             raise SandboxNotFoundError(f"sandbox {self.id} is gone")
-        return shell.argv(first.pid, self._groups, self._mode, {"HOME": "/root", "LANG": "C.UTF-8"})
+        env = {"HOME": "/root", "LANG": "C.UTF-8", "PWD": cwd}
+        return shell.argv(first.pid, self._groups, self._mode, env)
 
     def _out_of_reach(self) -> SandboxConnectionError:
         return SandboxConnectionError(

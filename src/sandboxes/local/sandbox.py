@@ -159,10 +159,11 @@ class LocalSandbox(RunnableSandbox):
         finally:
             self._answers.pop(number, None)
 
-    def shell_argv(self) -> list[str]:
+    def shell_argv(self, cwd: str = "/") -> list[str]:
         self._check()
         # Without the request's own variables: a command line is for all to see, and they may be secrets.
-        return shell.argv(self.first_pid, self._spec["groups"], self._keeper.mode, _ENVIRONMENT)
+        env = {**_ENVIRONMENT, "PWD": cwd}
+        return shell.argv(self.first_pid, self._spec["groups"], self._keeper.mode, env)
 
     async def upload_file(self, path: str, content: bytes) -> None:
         await self._in_files(lambda files: files.write(path, (content,)))

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from sandboxes.local import ground, marks, mounts, privileges, seccomp, startup
@@ -47,6 +48,8 @@ def main() -> None:
     seccomp.install(mounting=False)
     child = os.fork()
     if child == 0:
+        with suppress(OSError):  # the folder may be gone; the root will do
+            os.chdir(env.get("PWD", "/"))
         program = "/bin/bash" if os.access("/bin/bash", os.X_OK) else "/bin/sh"
         os.execve(program, [program, "-i"], {**env, "TERM": "xterm"})  # noqa: S606 - a shell is what it is
     _, status = os.waitpid(child, 0)

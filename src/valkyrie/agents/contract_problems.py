@@ -9,7 +9,7 @@ from pydantic_core import ErrorDetails
 
 from valkyrie.agents.parameters import TYPES
 from valkyrie.agents.strict_yaml import Document, KeyPath
-from valkyrie.agents.suggest import did_you_mean
+from valkyrie.suggest import did_you_mean
 
 _LATER = ("conversation", "finalize_cmd")
 

@@ -10,9 +10,9 @@ from pathlib import Path
 from valkyrie.agents.bundle import pack
 from valkyrie.agents.catalog import CATALOG
 from valkyrie.agents.names import NAME, NAME_RULE
-from valkyrie.agents.suggest import did_you_mean
 from valkyrie.agents.unpack import digest_archive, unpack
 from valkyrie.errors import BundleError, UsageError
+from valkyrie.suggest import did_you_mean
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 from valkyrie import plugins
 from valkyrie.agents.catalog import CATALOG, AgentOptions
 from valkyrie.agents.protocol import Agent, OutputArtifact
-from valkyrie.agents.suggest import did_you_mean
 from valkyrie.errors import BundleError, UsageError, UserError, ValkyrieError
 from valkyrie.nouns import Json
+from valkyrie.suggest import did_you_mean
 
 if TYPE_CHECKING:
     # Reading contracts takes YAML and pydantic; the catalogue's agents need neither.

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 from valkyrie.agents.parameters import TYPES, as_text, coerce
 from valkyrie.agents.placeholders import placeholder_names, strangers, substitute
 from valkyrie.agents.protocol import OutputArtifact
-from valkyrie.agents.suggest import did_you_mean
 from valkyrie.errors import ContractValidationError
 from valkyrie.nouns import Json
+from valkyrie.suggest import did_you_mean
 
 if TYPE_CHECKING:
     # Pydantic and YAML are needed to read a contract, not to run a resolved one.

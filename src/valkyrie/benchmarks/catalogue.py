@@ -8,10 +8,10 @@ from pathlib import Path
 from valkyrie import plugins
 from valkyrie.benchmarks.discovery import find_tasks
 from valkyrie.benchmarks.protocol import Benchmark
-from valkyrie.benchmarks.suggest import did_you_mean
 from valkyrie.benchmarks.task_dir import TaskDirBenchmark
 from valkyrie.errors import UsageError, UserError
 from valkyrie.nouns import Json
+from valkyrie.suggest import did_you_mean
 
 ENTRY_POINTS = "valkyrie.benchmarks"
 SHIPPED = ("quickstart",)

@@ -9,8 +9,8 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from valkyrie.benchmarks.suggest import did_you_mean
 from valkyrie.errors import BenchmarkError, UsageError
+from valkyrie.suggest import did_you_mean
 
 FILE_NAME = "benchmark.toml"
 

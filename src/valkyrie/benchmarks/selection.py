@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from valkyrie.benchmarks.suggest import did_you_mean
 from valkyrie.errors import UsageError
+from valkyrie.suggest import did_you_mean
 
 _SLICE_HELP = "write start:stop:step, for example --slice :10, --slice 5:15 or --slice ::2"
 _MAX_NAMED = 5

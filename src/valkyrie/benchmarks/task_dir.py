@@ -14,12 +14,12 @@ from sandboxes.types import OutputSink
 from valkyrie.benchmarks.content import ContentDigests
 from valkyrie.benchmarks.discovery import find_tasks
 from valkyrie.benchmarks.manifest import Manifest, read_manifest
-from valkyrie.benchmarks.suggest import did_you_mean
 from valkyrie.benchmarks.task import Problem, Task
 from valkyrie.benchmarks.task_setup import prepare
 from valkyrie.benchmarks.verifier import verify
 from valkyrie.errors import BenchmarkError, UsageError, UserError
 from valkyrie.nouns import FinalScore, Grade, Json, TaskSpec
+from valkyrie.suggest import did_you_mean
 
 TASKS_KEPT = 512
 """How many parsed tasks stay in memory; reading one again takes half a millisecond."""

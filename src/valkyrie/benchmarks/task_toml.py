@@ -12,8 +12,8 @@ from typing import Any, Literal, Self
 from pydantic import AliasChoices, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from sandboxes.types import NetworkPolicy
-from valkyrie.benchmarks.suggest import did_you_mean
 from valkyrie.errors import BenchmarkError
+from valkyrie.suggest import did_you_mean
 
 NetworkMode = Literal["public", "no-network", "allowlist"]
 

@@ -12,14 +12,6 @@ from valkyrie.cli.commands import Noun, Verb
 HELP_NAMES = {"help_option_names": ["-h", "--help"]}
 
 
-def nearest(word: str, known: list[str]) -> str:
-    """` Did you mean …?`, or nothing."""
-    from difflib import get_close_matches
-
-    matches = get_close_matches(word, known, n=2, cutoff=0.55)
-    return f" Did you mean {' or '.join(repr(match) for match in matches)}?" if matches else ""
-
-
 class LazyGroup(click.Group):
     """Commands by a static table of names and summaries."""
 
@@ -46,7 +38,9 @@ class LazyGroup(click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         word = args[0]
         if word not in self.table and not word.startswith("-"):
-            hint = nearest(word, list(self.table)) or f" There are: {', '.join(self.table)}."
+            from valkyrie.suggest import did_you_mean
+
+            hint = did_you_mean(word, self.table) or f" There are: {', '.join(self.table)}."
             raise click.UsageError(f"No such command '{word}'.{hint}", ctx=ctx)
         return super().resolve_command(ctx, args)
 

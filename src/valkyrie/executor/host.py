@@ -37,8 +37,11 @@ ORPHAN_AFTER_S = 3600.0
 
 
 def idle_exit_s() -> float:
-    """How long an executor without work stays: `VALKYRIE_EXECUTOR_IDLE_S`."""
-    return float(os.environ.get("VALKYRIE_EXECUTOR_IDLE_S", IDLE_EXIT_S))
+    """How long an executor without work stays: `VALKYRIE_EXECUTOR_IDLE_S`, if that is a number."""
+    try:
+        return max(0.0, float(os.environ["VALKYRIE_EXECUTOR_IDLE_S"]))
+    except (KeyError, ValueError):
+        return IDLE_EXIT_S
 
 
 @contextlib.contextmanager
@@ -201,7 +204,7 @@ class ExecutorHost:
         return await self._status(request)
 
     async def _shell(self, request: Json) -> Json:
-        argv = self._worlds.shell(request["run_id"], request["task_id"], request["k"])
+        argv = await self._worlds.shell(request["run_id"], request["task_id"], request["k"])
         return {"argv": argv}
 
     async def _forget(self, request: Json) -> Json:

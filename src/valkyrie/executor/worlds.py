@@ -182,11 +182,14 @@ class RunWorlds:
         """Sandboxes that stay for a person to look into."""
         return sum(len(world.kept) for world in self._worlds.values())
 
-    def shell(self, run_id: str, task_id: str, k: int) -> list[str] | None:
-        """The command that opens a shell in a kept sandbox."""
+    async def shell(self, run_id: str, task_id: str, k: int) -> list[str] | None:
+        """The command that opens a shell in a kept sandbox, where the agent worked."""
         world = self._worlds.get(run_id)
         sandbox = world.kept.get((task_id, k)) if world else None
-        return sandbox.shell_argv() if sandbox else None
+        if world is None or sandbox is None:
+            return None
+        task = await world.benchmark.describe(task_id, world.dataset)
+        return sandbox.shell_argv(task.cwd)
 
     async def forget(self, run_id: str) -> None:
         """A person is done with a run: its kept sandboxes end."""

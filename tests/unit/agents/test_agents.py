@@ -226,7 +226,7 @@ def test_library(library: AgentLibrary, tmp_path: Path) -> None:
     library.remove("hello")
     assert library.names() == ["hi.v2"]
     for name, says in (
-        ("hi.v1", r"Did you mean `hi\.v2`"),
+        ("hi.v1", r"Did you mean 'hi\.v2'"),
         ("../x", "no pushed agent"),
         ("zzz", r"Pushed: hi\.v2"),
     ):
@@ -275,7 +275,7 @@ def test_ways_to_name_an_agent(
 @pytest.mark.parametrize(
     ("spec", "says"),
     [
-        ("orcale", r"Did you mean `oracle`\? For a folder, give its path: \./orcale"),
+        ("orcale", r"Did you mean 'oracle'\? For a folder, give its path: \./orcale"),
         ("zzzzzz", "Known: oracle, nop, pushed"),
         ("", "no agent is called ''"),
         ("./none", "none is no folder"),

@@ -74,7 +74,7 @@ def test_errors_name_file_and_line(tmp_path: Path) -> None:
     (tmp_path / "contract.yaml").write_text(BASE + "runcmd: x\n")
     with pytest.raises(ContractValidationError) as caught:
         load_contract(tmp_path)
-    assert f"{tmp_path}/contract.yaml:4: runcmd: unknown key. Did you mean `run_cmd`?" in str(caught.value)
+    assert f"{tmp_path}/contract.yaml:4: runcmd: unknown key. Did you mean 'run_cmd'?" in str(caught.value)
 
 
 def test_all_problems_come_at_once() -> None:
@@ -145,7 +145,7 @@ def test_all_problems_come_at_once() -> None:
         (BASE + f"output_artifacts: {[f'f{n}' for n in range(11)]}\n", "lists 11 artifacts; 10 are allowed"),
         (BASE + "output_artifacts: [{path: a, source: b}]\n", "absolute path in the sandbox"),
         (BASE + "output_artifacts: [{path: a, source: '/*/b'}]\n", "must name a folder before its first"),
-        (BASE + "output_artifacts: [{path: a, sorce: /b}]\n", "Did you mean `source`"),
+        (BASE + "output_artifacts: [{path: a, sorce: /b}]\n", "Did you mean 'source'"),
         (BASE + "output_artifacts: [{source: /b}]\n", r"output_artifacts\[0\]\.path: missing"),
         (BASE + "output_artifacts: [{path: a, required: maybe}]\n", "must be true or false"),
         (BASE + "egress_allowlist: [api.example.com]\n", "write it like https://"),

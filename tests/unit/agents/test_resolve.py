@@ -69,7 +69,7 @@ def test_words_of_the_wrong_type(type_: str, text: str) -> None:
 @pytest.mark.parametrize(
     ("parameters", "run", "model", "kwargs", "says"),
     [
-        ("kwargs: {effort: {type: str}}", "", None, {"efort": "1"}, "Did you mean `effort`. Known: effort"),
+        ("kwargs: {effort: {type: str}}", "", None, {"efort": "1"}, "Did you mean 'effort'. Known: effort"),
         ("", "", None, {"x": "1"}, "`x` is no parameter of it. Known: none"),
         (
             "kwargs: {n: {type: int, required: true, description: how many}}",
@@ -83,7 +83,7 @@ def test_words_of_the_wrong_type(type_: str, text: str) -> None:
             "",
             None,
             {"n": "hihg"},
-            "must be one of low, high, not 'hihg'. Did you mean `high`",
+            "must be one of low, high, not 'hihg'. Did you mean 'high'",
         ),
         ("defaults: {model: {choices: [big]}}", "", "small", {}, "`model` must be one of big, not 'small'"),
         ("defaults: {model: {required: true}}", "", None, {}, "`model` is required: give --model MODEL"),
@@ -168,5 +168,5 @@ def test_a_misspelt_placeholder_is_noted() -> None:
         "Agent a: {problem_statement}",
         "Agent a: {mdel}",
     ]
-    assert "Did you mean `model`?" in found[1]
+    assert "Did you mean 'model'?" in found[1]
     assert misspelt(contract(run="run {problem_statement_path} {model} {a,b} ${mdel}")) == []
