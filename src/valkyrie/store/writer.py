@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -19,6 +20,11 @@ from valkyrie.store.database import explain
 from valkyrie.store.leases import StaleLeaseError
 
 T = TypeVar("T")
+
+GATHER_S = 0.002
+"""How long a commit of few changes waits for more, while commits follow one another."""
+BUSY_WITHIN_S = 0.01
+FEW = 4
 
 
 @dataclass(slots=True)
@@ -42,6 +48,7 @@ class Writer:
         self._closing = False
         self._broken: StoreError | None = None
         self._batch: list[_Call] = []
+        self._committed_at = 0.0
         self._thread = threading.Thread(target=self._main, name="store-writer", daemon=True)
         self._thread.start()
 
@@ -88,13 +95,21 @@ class Writer:
                     self._ready.wait()
                     self._ready.clear()
                     while self._queue:
+                        self._gather()
                         self._batch = [self._queue.popleft() for _ in range(min(len(self._queue), 2000))]
                         answers = self._write(connection, self._batch)
+                        self._committed_at = time.monotonic()
                         self._loop.call_soon_threadsafe(_resolve, answers)
                     if self._closing:
                         return
         except Exception as error:  # noqa: BLE001 - whatever ends this thread must reach everyone who waits
             self._fail(error)
+
+    def _gather(self) -> None:
+        """Under load, wait a moment so that a few more changes share the commit: each one costs a sync."""
+        busy = time.monotonic() - self._committed_at < BUSY_WITHIN_S
+        if busy and len(self._queue) < FEW:
+            time.sleep(GATHER_S)
 
     def _write(self, connection: Connection, batch: list[_Call]) -> list[tuple[_Call, Any]]:
         """One transaction for all; if one of them is refused, each gets its own.
