@@ -27,7 +27,7 @@ kwargs:
 
 TASK = """\
 [agent]
-timeout_sec = 8
+timeout_sec = {seconds}
 [verifier]
 timeout_sec = 30
 [environment]
@@ -77,7 +77,7 @@ def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
         task = root / "tasks" / attack
         (task / "tests").mkdir(parents=True)
         (task / "solution").mkdir()
-        (task / "task.toml").write_text(TASK)
+        (task / "task.toml").write_text(TASK.format(seconds=4 if attack == "bomb" else 60))
         (task / "instruction.md").write_text("Be good.")
         (task / "tests" / "test.sh").write_text(TEST)
         (task / "solution" / "solve.sh").write_text("# SOLUTION-CANARY\ntouch /app/honest\n")
@@ -89,7 +89,7 @@ def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
         request = RunRequest(
             agent=str(agent), benchmark=str(root / "tasks"), concurrency=4, kwargs={"canary": str(canary)}
         )
-        run = tracker.wait(tracker.start(request).run.id, timeout=100)
+        run = tracker.wait(tracker.start(request).run.id, timeout=110)
         yield Scene(root, tracker, run)
         tracker.close()
         end_executor(root / "home")
