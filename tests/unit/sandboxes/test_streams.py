@@ -3,7 +3,6 @@ import contextlib
 import os
 import signal
 import subprocess
-import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from itertools import pairwise
 
@@ -130,9 +129,8 @@ async def test_everything_written_before_the_exit_arrives(start: Starter) -> Non
 
 
 async def test_a_held_pipe_is_not_waited_for(start: Starter) -> None:
-    began = time.monotonic()
-    assert await pump(await start("sleep 30 & echo x"), lambda *_: None) == 0
-    assert time.monotonic() - began < 5
+    async with asyncio.timeout(60):
+        assert await pump(await start("sleep 300 & echo x"), lambda *_: None) == 0
 
 
 async def test_timeout_kills_and_keeps_what_was_said(start: Starter) -> None:
