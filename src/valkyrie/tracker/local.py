@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import getpass
 import shutil
 import time
 import uuid
@@ -92,12 +91,13 @@ class LocalTracker:
     def _write(self, prepared: PreparedRun) -> str:
         """Freeze the agent, then store run and trials in one transaction; a failure leaves nothing."""
         from valkyrie import agents
+        from valkyrie.tracker.record import run_values
 
         run_id = str(uuid.uuid4())
         folder = self._data.run(run_id)
         try:
             frozen = agents.freeze(prepared.agent, folder.agent)
-            values = _run_values(prepared, run_id, frozen)
+            values = run_values(prepared, run_id, frozen)
             trials = [
                 runs.NewTrial(one.task_id, one.k, one.digest, one.cpus, one.memory_mb)
                 for one in prepared.trials
@@ -420,44 +420,6 @@ class LocalTracker:
         return self._executor.status()
 
 
-def _run_values(prepared: PreparedRun, run_id: str, frozen: Json) -> Json:
-    from dataclasses import asdict
-
-    request = prepared.request
-    return {
-        "id": run_id,
-        "agent": prepared.agent.name,
-        "model": prepared.agent.model,
-        "benchmark": prepared.benchmark.name,
-        "dataset": request.dataset,
-        "label": request.label,
-        "provider": request.provider,
-        "started_by": _user(),
-        "concurrency": request.concurrency,
-        "fraction": prepared.benchmark.fraction,
-        "created_at": time.time(),
-        "arguments": {
-            "agent": request.agent,
-            "benchmark": request.benchmark,
-            "model": request.model,
-            "dataset": request.dataset,
-            "trials": request.trials,
-            "kwargs": dict(request.kwargs),
-            "secrets": dict(prepared.agent.secrets),
-            "host_variables": list(prepared.host_variables),
-            "task_ids": list(request.task_ids) if request.task_ids is not None else None,
-            "slice": request.slice,
-            "keep_sandbox": request.keep_sandbox,
-            "max_attempts": request.max_attempts,
-            "agent_digest": prepared.agent.digest,
-            "settings": asdict(prepared.settings),
-        },
-        "agent_frozen": frozen,
-        "benchmark_source": prepared.benchmark.source,
-        "enforcement": {"isolation": prepared.capabilities.isolation, **prepared.capabilities.enforcement},
-    }
-
-
 def _secrets_again(arguments: Json) -> tuple[Mapping[str, str], Sequence[str]]:
     """The run's secrets, from wherever they are now."""
     wanted: Json = arguments.get("secrets", {})
@@ -467,10 +429,3 @@ def _secrets_again(arguments: Json) -> tuple[Mapping[str, str], Sequence[str]]:
     from valkyrie.tracker.planning import find_secrets
 
     return find_secrets({**wanted, **{name: name for name in variables}})
-
-
-def _user() -> str | None:
-    try:
-        return getpass.getuser()
-    except (KeyError, OSError):
-        return None
