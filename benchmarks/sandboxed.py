@@ -12,7 +12,7 @@ from typing import Any
 from benchmarks.engine import ONE_COMMAND, line, timed_run
 
 TRIALS = 300
-AT_ONCE = 8
+AT_ONCE = 16
 ROUNDS = 3
 BARE = (
     "bwrap",

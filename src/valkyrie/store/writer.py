@@ -107,8 +107,8 @@ class Writer:
 
     def _gather(self) -> None:
         """Under load, wait a moment so that a few more changes share the commit: each one costs a sync."""
-        busy = time.monotonic() - self._committed_at < BUSY_WITHIN_S
-        if busy and len(self._queue) < FEW:
+        small = len(self._batch) < FEW and len(self._queue) < FEW
+        if small and time.monotonic() - self._committed_at < BUSY_WITHIN_S:
             time.sleep(GATHER_S)
 
     def _write(self, connection: Connection, batch: list[_Call]) -> list[tuple[_Call, Any]]:
