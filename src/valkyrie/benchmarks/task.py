@@ -228,5 +228,7 @@ def _left_out(config: TaskToml) -> Iterator[str]:
         yield "environment.mcp_servers are not offered to the agent"
     if config.environment.skills_dir:
         yield "environment.skills_dir is not offered to the agent"
+    if config.solution.env:
+        yield "solution.env is not given to the oracle"
     if config.verifier.collect:
         yield "verifier.collect commands are not run"

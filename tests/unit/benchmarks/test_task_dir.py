@@ -183,13 +183,15 @@ async def test_changed_files_are_seen(tmp_path: Path, write_task: WriteTask) -> 
 async def test_what_was_left_out_is_warned_about(tmp_path: Path, write_task: WriteTask) -> None:
     text = (
         '[verifier]\nnetwork_mode = "no-network"\ncollect = [{ command = "x" }]\n'
-        '[environment]\nskills_dir = "s"\nmcp_servers = [{ name = "m" }]'
+        '[environment]\nskills_dir = "s"\nmcp_servers = [{ name = "m" }]\n'
+        '[solution]\nenv = { A = "b" }'
     )
     warnings = (await described(tmp_path, write_task, task_toml=text)).metadata["warnings"]
     assert [text.split(" ")[0] for text in warnings] == [
         "verifier.network_mode",
         "environment.mcp_servers",
         "environment.skills_dir",
+        "solution.env",
         "verifier.collect",
     ]
 
