@@ -13,7 +13,7 @@ from typing import Any
 import click
 
 from valkyrie.cli.main import root
-from valkyrie.config import KEYS
+from valkyrie.config import KEYS, MAPS
 
 TARGET = Path(__file__).parent.parent / "docs" / "reference" / "cli.md"
 HEAD = """# Command line
@@ -62,13 +62,17 @@ def config_table() -> Iterator[str]:
         default = "" if key.default is None else f"`{key.default}`"
         env = f"`{key.env}`" if key.env else ""
         yield f"| `{key.name}` | {key.wanted} | {default} | {env} | {key.meaning} |"
+    yield "\nThree keys hold an entry per name; commands of their own read and write them.\n"
+    yield "| key | entries | commands | what it is |\n| --- | --- | --- | --- |"
+    for entries in MAPS:
+        yield f"| `{entries.name}` | {entries.shape} | `valk {entries.command}` | {entries.description} |"
 
 
 def commands(command: click.Command, path: str, parent: click.Context | None = None) -> Iterator[str]:
     """A command's section, then those below it."""
     settings: dict[str, Any] = {"terminal_width": 96, "max_content_width": 96, **command.context_settings}
     context = click.Context(command, info_name=path.split()[-1], parent=parent, **settings)
-    mark = "##" if " " not in path or isinstance(command, click.Group) else "###"
+    mark = "#" * max(2, len(path.split()))
     usage = re.sub(r"[ \t]+$", "", command.get_help(context), flags=re.MULTILINE)
     yield f"\n{mark} {path}\n\n```text\n{usage}\n```"
     if isinstance(command, click.Group):

@@ -1,6 +1,86 @@
 """For authors of benchmark services: base class, app, wire schemas and client, independent of the platform.
 
-Empty so far: the package is reserved, and nothing can be imported from it yet.
+Names load on first use: importing this package costs next to nothing and pulls in no vendor's SDK.
 """
 
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
 __version__ = "0.1.0"
+
+_HOME = {
+    "benchmark_service.base": ["BenchmarkService"],
+    "benchmark_service.app": ["BenchmarkServiceApp"],
+    "benchmark_service.client": ["BenchmarkServiceClient", "SandboxRecoveryAttempt"],
+    "benchmark_service.errors": [
+        "BenchmarkServiceConnectionError",
+        "BenchmarkServiceError",
+        "BenchmarkServiceProtocolError",
+        "BenchmarkServiceStreamClosedError",
+        "BenchmarkServiceUnauthenticatedError",
+        "StreamIdleError",
+    ],
+    "benchmark_service.inflight": ["InflightMiddleware"],
+    "benchmark_service.schemas": ["EvalMode", "SandboxRecoveryPolicy"],
+    "benchmark_service.grading": [
+        "ArtifactGradingSubmission",
+        "GradingSubmission",
+        "TextGradingSubmission",
+    ],
+    "benchmark_service.versions": ["DatasetVersion"],
+    "benchmark_service.sandbox": [
+        "ComposeSandbox",
+        "ComposeSource",
+        "DaytonaProviderConfig",
+        "DaytonaSandbox",
+        "DaytonaSandboxProvider",
+        "DockerProviderConfig",
+        "ExecResult",
+        "ImageSource",
+        "KubernetesProviderConfig",
+        "MissingSandboxConfigError",
+        "ModalProviderConfig",
+        "Resources",
+        "Sandbox",
+        "SandboxCommandError",
+        "SandboxConnectionError",
+        "SandboxCreateRequest",
+        "SandboxError",
+        "SandboxNotFoundError",
+        "SandboxProvider",
+        "SandboxProviderConfig",
+        "SandboxProviderName",
+        "SandboxQuery",
+        "SandboxSource",
+        "SnapshotSource",
+        "TargetedSnapshotSource",
+    ],
+}
+_WHERE = {name: module for module, names in _HOME.items() for name in names}
+
+if TYPE_CHECKING:
+    from benchmark_service.app import BenchmarkServiceApp as BenchmarkServiceApp
+    from benchmark_service.base import BenchmarkService as BenchmarkService
+    from benchmark_service.client import BenchmarkServiceClient as BenchmarkServiceClient
+    from benchmark_service.client import SandboxRecoveryAttempt as SandboxRecoveryAttempt
+    from benchmark_service.errors import *  # noqa: F403
+    from benchmark_service.grading import ArtifactGradingSubmission as ArtifactGradingSubmission
+    from benchmark_service.grading import GradingSubmission as GradingSubmission
+    from benchmark_service.grading import TextGradingSubmission as TextGradingSubmission
+    from benchmark_service.inflight import InflightMiddleware as InflightMiddleware
+    from benchmark_service.sandbox import *  # noqa: F403
+    from benchmark_service.schemas import EvalMode as EvalMode
+    from benchmark_service.schemas import SandboxRecoveryPolicy as SandboxRecoveryPolicy
+    from benchmark_service.versions import DatasetVersion as DatasetVersion
+
+
+def __getattr__(name: str) -> object:
+    if name not in _WHERE:
+        raise AttributeError(f"module 'benchmark_service' has no attribute {name!r}")
+    return getattr(import_module(_WHERE[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted([*_WHERE, "__version__"])

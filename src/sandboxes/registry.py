@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
 from importlib import import_module
 from pathlib import Path
 
-from sandboxes.errors import SandboxUnsupportedError
+from sandboxes.errors import MissingSandboxConfigError, SandboxUnsupportedError
 from sandboxes.protocol import SandboxProvider
 
 __all__ = ["PROVIDERS", "ProviderEntry", "open_provider"]
@@ -23,6 +24,8 @@ class ProviderEntry:
     summary: str
     extra: str | None = None
     """The pip extra that brings what it needs."""
+    settings: tuple[str, ...] = ()
+    """What must be known to reach it; handed to `open_provider`, never stored by it."""
 
 
 PROVIDERS: dict[str, ProviderEntry] = {
@@ -40,13 +43,24 @@ PROVIDERS: dict[str, ProviderEntry] = {
             "ProcessProvider",
             "plain processes in a folder: no isolation at all",
         ),
+        ProviderEntry(
+            "daytona",
+            "sandboxes.daytona",
+            "DaytonaSandboxProvider",
+            "Daytona's cloud, or anything that speaks its REST",
+            extra="daytona",
+            settings=("DAYTONA_API_KEY", "DAYTONA_API_URL", "DAYTONA_TARGET"),
+        ),
         ProviderEntry("null", "sandboxes.null", "NullProvider", "runs nothing: for tests and measurements"),
     )
 }
 
 
-def open_provider(name: str, state_dir: Path) -> SandboxProvider:
-    """The provider of that name, keeping its state below `state_dir`."""
+def open_provider(name: str, state_dir: Path, settings: Mapping[str, str] | None = None) -> SandboxProvider:
+    """The provider of that name, keeping its state below `state_dir`.
+
+    A remote one takes `settings` instead; what is missing among them raises MissingSandboxConfigError.
+    """
     entry = PROVIDERS.get(name)
     if entry is None:
         close = get_close_matches(name, PROVIDERS, n=1)
@@ -60,5 +74,15 @@ def open_provider(name: str, state_dir: Path) -> SandboxProvider:
         raise SandboxUnsupportedError(
             f"provider {name!r} needs {error.name}: pip install 'valkyrie-bench[{entry.extra}]'"
         ) from error
-    provider: SandboxProvider = getattr(module, entry.class_name)(state_dir)
+    made = getattr(module, entry.class_name)
+    if entry.settings:
+        from sandboxes.configs import sandbox_provider_config_from_mapping
+
+        missing = [wanted for wanted in entry.settings if not (settings or {}).get(wanted)]
+        if missing:
+            raise MissingSandboxConfigError(f"provider {name!r} needs {', '.join(missing)}")
+        made_of = sandbox_provider_config_from_mapping({**(settings or {}), "type": name})
+        remote: SandboxProvider = made(made_of)
+        return remote
+    provider: SandboxProvider = made(state_dir)
     return provider

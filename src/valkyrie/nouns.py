@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sandboxes.values import Limits, NetworkPolicy
+
+if TYPE_CHECKING:
+    from sandboxes.types import SandboxSource
 
 Json = dict[str, Any]
 
@@ -110,6 +113,10 @@ class TaskSpec:
     grading_user: str | None = None
     """Whom the tests run as; None is root of the sandbox."""
     has_solution: bool = False
+    source: SandboxSource | None = None
+    """What the sandbox is made from, where an image's name does not say it all; wins over `image`."""
+    install_first: bool = False
+    """The agent is installed before the task is set up, not after."""
     grading_folders: tuple[str, ...] = ()
     """Where grading will put its files; an agent that fills the disk leaves room there."""
     metadata: Json = field(default_factory=dict)

@@ -29,6 +29,9 @@ class RunRequest:
     slice: str | None = None
     label: str | None = None
     provider: str = "local"
+    headers: Mapping[str, str] = field(default_factory=dict)
+    """Sent to a benchmark service with every request; values are handed on, never stored."""
+    ignore_custom_services: bool = False
     host_image: bool = False
     on_agent_failure: AgentFailureRule = "grade"
     keep_sandbox: bool = False

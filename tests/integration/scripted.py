@@ -12,6 +12,7 @@ from sandboxes.errors import SandboxCapacityError, SandboxError
 from sandboxes.protocol import Sandbox
 from sandboxes.types import OutputSink
 from valkyrie.agents.protocol import AgentExit, AgentTrial
+from valkyrie.benchmarks.protocol import Grading
 from valkyrie.errors import AgentInstallError, GraderError
 from valkyrie.nouns import ExitReason, FinalScore, Grade, Json, TaskSpec
 from valkyrie.testing.null import NapAgent, NullBenchmark
@@ -47,8 +48,8 @@ class ScriptedBenchmark(NullBenchmark):
         if kind == "bug":
             raise ZeroDivisionError("a defect")
 
-    async def evaluate(self, task: TaskSpec, sandbox: Sandbox, log: OutputSink, evidence: Path) -> Grade:
-        kind = task.id.partition("-")[0]
+    async def evaluate(self, grading: Grading) -> Grade:
+        kind, evidence = grading.task.id.partition("-")[0], grading.evidence
         if kind == "ungraded":
             raise GraderError("no reward file")
         if kind == "leaky":

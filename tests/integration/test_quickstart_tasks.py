@@ -13,7 +13,7 @@ import pytest
 from sandboxes.protocol import Sandbox, SandboxProvider
 from sandboxes.types import Command, SandboxCreateRequest
 from valkyrie.benchmarks import open_benchmark
-from valkyrie.benchmarks.protocol import Benchmark
+from valkyrie.benchmarks.protocol import Benchmark, Grading
 from valkyrie.nouns import Grade, TaskSpec
 
 TASKS = sorted(
@@ -71,7 +71,7 @@ async def attempt(
             assert await sandbox.run(script, lambda _, text: log.append(text)) == 0, "".join(log)
         await sandbox.kill_all()
         evidence = folder / f"{task_id}-{agent}"
-        grade = await benchmark.evaluate(task, sandbox, lambda _, text: log.append(text), evidence)
+        grade = await benchmark.evaluate(Grading(task, sandbox, lambda _, text: log.append(text), evidence))
     finally:
         await provider.delete_sandbox(sandbox.id)
     return Attempt(grade, "".join(log), left, evidence)

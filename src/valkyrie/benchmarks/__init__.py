@@ -7,24 +7,35 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from sandboxes.configs import SandboxProviderConfig
     from valkyrie.benchmarks.protocol import Benchmark
     from valkyrie.nouns import Json
 
 # Imports wait for the call: reading task.toml needs pydantic, which `valk --help` must not pay for.
 
 
-def open_benchmark(spec: str, *, host_image: bool = False) -> Benchmark:
-    """The benchmark of that name, path, plugin name or `module:Class`."""
+def open_benchmark(
+    spec: str,
+    *,
+    host_image: bool = False,
+    headers: Mapping[str, str] | None = None,
+    ignore_custom: bool = False,
+) -> Benchmark:
+    """The benchmark of that name, path, URL, plugin name or `module:Class`."""
     from valkyrie.benchmarks import catalogue
 
-    return catalogue.open_benchmark(spec, host_image=host_image)
+    return catalogue.open_benchmark(spec, host_image=host_image, headers=headers, ignore_custom=ignore_custom)
 
 
-def open_frozen(source: Json, host_env: Mapping[str, str] | None = None) -> Benchmark:
-    """The benchmark whose `source` this is, made again; tasks' `${VAR}` come from `host_env`."""
+def open_frozen(
+    source: Json,
+    host_env: Mapping[str, str] | None = None,
+    access: SandboxProviderConfig | None = None,
+) -> Benchmark:
+    """The benchmark whose `source` this is, made again, with what was handed over for the run."""
     from valkyrie.benchmarks import catalogue
 
-    return catalogue.open_frozen(source, host_env)
+    return catalogue.open_frozen(source, host_env, access)
 
 
 def shipped() -> list[tuple[str, str, int]]:

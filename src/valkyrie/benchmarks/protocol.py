@@ -2,13 +2,41 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
 from sandboxes.protocol import Sandbox
 from sandboxes.types import OutputSink
 from valkyrie.nouns import FinalScore, Grade, Json, TaskSpec
+
+
+async def _keep_nothing(_saved: Json) -> None:
+    return
+
+
+@dataclass(frozen=True, slots=True)
+class Grading:
+    """What there is to grade: a sandbox as the agent left it, or what an earlier attempt saved."""
+
+    task: TaskSpec
+    place: Sandbox | None
+    """None when grading goes on from `saved`; only benchmarks that call `save` see that."""
+    log: OutputSink
+    evidence: Path
+    """Files worth keeping (test output, reward files) are written below this folder."""
+    final_output: str | None = None
+    """Where in the sandbox the agent's contract says its answer is."""
+    saved: Json | None = None
+    save: Callable[[Json], Awaitable[None]] = _keep_nothing
+    """Commits from what grading can go on without the sandbox; a retry then does not run the agent again."""
+
+    @property
+    def sandbox(self) -> Sandbox:
+        """The sandbox, every process of the agent dead by now."""
+        assert self.place is not None, "a benchmark that saved nothing is always given the sandbox"
+        return self.place
 
 
 class Benchmark(Protocol):
@@ -49,11 +77,8 @@ class Benchmark(Protocol):
         """The folder that holds the task's own `solve.sh`, for the oracle."""
         ...
 
-    async def evaluate(self, task: TaskSpec, sandbox: Sandbox, log: OutputSink, evidence: Path) -> Grade:
-        """Grade what is in the sandbox; every process of the agent is dead by now.
-
-        Files worth keeping (test output, reward files) are written below the folder `evidence`.
-        """
+    async def evaluate(self, grading: Grading) -> Grade:
+        """Grade what the agent left."""
         ...
 
     async def final_score(

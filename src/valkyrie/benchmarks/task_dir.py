@@ -14,6 +14,7 @@ from sandboxes.types import OutputSink
 from valkyrie.benchmarks.content import ContentDigests
 from valkyrie.benchmarks.discovery import find_tasks
 from valkyrie.benchmarks.manifest import Manifest, read_manifest
+from valkyrie.benchmarks.protocol import Grading
 from valkyrie.benchmarks.task import Problem, Task
 from valkyrie.benchmarks.task_setup import prepare
 from valkyrie.benchmarks.verifier import verify
@@ -93,9 +94,10 @@ class TaskDirBenchmark:
     def solution(self, task: TaskSpec) -> Path | None:
         return self._task(task.id)[1].solution
 
-    async def evaluate(self, task: TaskSpec, sandbox: Sandbox, log: OutputSink, evidence: Path) -> Grade:
-        current = await asyncio.to_thread(self._unchanged, task)
-        return await verify(current.verification(task, self._host_env), sandbox, log, evidence)
+    async def evaluate(self, grading: Grading) -> Grade:
+        current = await asyncio.to_thread(self._unchanged, grading.task)
+        verification = current.verification(grading.task, self._host_env)
+        return await verify(verification, grading.sandbox, grading.log, grading.evidence)
 
     async def final_score(
         self, grades: Mapping[str, Sequence[Grade | None]], dataset: str = "default"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import NamedTuple
 
 
@@ -14,10 +15,10 @@ class Verb(NamedTuple):
 
 
 class Noun(NamedTuple):
-    """A group of verbs about one thing."""
+    """A group of verbs about one thing, perhaps with smaller things in it."""
 
     summary: str
-    verbs: dict[str, Verb]
+    verbs: Mapping[str, Verb | Noun]
 
 
 def _verb(where: str, summary: str) -> Verb:
@@ -72,15 +73,48 @@ SECRET = Noun(
         "remove": _verb("secret:remove", "Forget a secret."),
     },
 )
+CONFIG_SERVICE = Noun(
+    "Benchmark services of your own, by name.",
+    {
+        "set": _verb("config.service:set_service", "Say where the service of a benchmark is."),
+        "add": _verb("config.service:add", "Same as `config service set`."),
+        "list": _verb("config.service:list_services", "List the services, and whether each answers."),
+        "remove": _verb("config.service:remove", "Forget where a service is."),
+    },
+)
+CONFIG_AUTH = Noun(
+    "Credentials for benchmark services.",
+    {
+        "set": _verb("config.auth:set_credential", "Keep the credential of a benchmark's service."),
+        "list": _verb("config.auth:list_credentials", "List the services with a credential, masked."),
+        "remove": _verb("config.auth:remove", "Forget a credential."),
+    },
+)
+CONFIG_PROVIDER = Noun(
+    "Remote sandbox providers, and the default one.",
+    {
+        "set": _verb("config.provider:set_provider", "Say how to reach a remote sandbox provider."),
+        "default": _verb("config.provider:default", "Choose the provider of runs that name none."),
+        "list": _verb("config.provider:list_providers", "List the sandbox providers."),
+        "remove": _verb("config.provider:remove", "Forget how to reach a provider."),
+    },
+)
 CONFIG = Noun(
     "Read and write the config file.",
     {
-        "set": _verb("config:set_value", "Set one key."),
-        "get": _verb("config:get", "Print the value of one key that is in force."),
-        "remove": _verb("config:remove", "Remove one key from the file."),
-        "list": _verb("config:list_keys", "List every key, its value and where it comes from."),
-        "path": _verb("config:path", "Print where the config file is."),
+        "set": _verb("config.keys:set_value", "Set one key."),
+        "get": _verb("config.keys:get", "Print the value of one key that is in force."),
+        "remove": _verb("config.keys:remove", "Remove one key from the file."),
+        "list": _verb("config.keys:list_keys", "List every key, its value and where it comes from."),
+        "path": _verb("config.keys:path", "Print where the config file is."),
+        "service": CONFIG_SERVICE,
+        "auth": CONFIG_AUTH,
+        "provider": CONFIG_PROVIDER,
     },
+)
+SANDBOX = Noun(
+    "Offer this machine's sandboxes to services.",
+    {"serve": _verb("sandbox:serve", "Serve sandboxes over Daytona's REST until interrupted.")},
 )
 COMMANDS: dict[str, Verb | Noun] = {
     "run": RUN,
@@ -88,6 +122,7 @@ COMMANDS: dict[str, Verb | Noun] = {
     "agent": AGENT,
     "secret": SECRET,
     "config": CONFIG,
+    "sandbox": SANDBOX,
     "demo": _verb("demo:demo", "Run oracle and nop on quickstart, end with a score table."),
     "doctor": _verb("doctor:doctor", "Say what this machine can do, and how to get the rest."),
     "disk": _verb("disk:disk", "Show where the bytes are."),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from importlib import import_module
 from typing import Any
 
@@ -15,9 +16,9 @@ HELP_NAMES = {"help_option_names": ["-h", "--help"]}
 class LazyGroup(click.Group):
     """Commands by a static table of names and summaries."""
 
-    def __init__(self, table: dict[str, Verb | Noun] | dict[str, Verb], **attrs: Any) -> None:
+    def __init__(self, table: Mapping[str, Verb | Noun], **attrs: Any) -> None:
         super().__init__(no_args_is_help=True, context_settings=HELP_NAMES, **attrs)
-        self.table: dict[str, Verb | Noun] = dict(table)
+        self.table = dict(table)
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
         return list(self.table)

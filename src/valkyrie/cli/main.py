@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 import click
 
-from valkyrie.cli.commands import COMMANDS, Noun
+from valkyrie.cli.commands import COMMANDS, Noun, Verb
 from valkyrie.cli.lazy import LazyGroup
 
 INTERRUPTED = 130
@@ -143,8 +143,12 @@ def _report(ending: Ending, words: Sequence[str]) -> int:
 
 def _command_of(words: Sequence[str]) -> str:
     """The command's own words at the front of a command line."""
-    plain = [word for word in words if not word.startswith("-")]
-    entry = COMMANDS.get(plain[0]) if plain else None
-    if isinstance(entry, Noun) and len(plain) > 1 and plain[1] in entry.verbs:
-        return f"{plain[0]} {plain[1]}"
-    return plain[0] if entry else ""
+    known: Mapping[str, Verb | Noun] = COMMANDS
+    found: list[str] = []
+    for word in (word for word in words if not word.startswith("-")):
+        entry = known.get(word)
+        if entry is None:
+            break
+        found.append(word)
+        known = entry.verbs if isinstance(entry, Noun) else {}
+    return " ".join(found)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -13,6 +14,9 @@ from valkyrie.cli.output import Output
 
 if TYPE_CHECKING:
     from valkyrie.tracker.protocol import Tracker
+
+_HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+_OWN_HEADERS = ("connection", "content-length", "host", "transfer-encoding", "upgrade")
 
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 
@@ -88,11 +92,62 @@ def run_argument(function: Decorated) -> Decorated:
 def task_options(function: Decorated) -> Decorated:
     """`--task-ids` and `--task-ids-file`."""
     function = click.option(
-        "--task-ids-file", metavar="FILE", help="File with one task id per line; - reads stdin."
+        "--task-ids-file",
+        metavar="FILE|URL",
+        help="File or http(s) URL with one task id per line; - reads stdin.",
     )(function)
     return click.option("--task-ids", metavar="A,B,…", help="Only these tasks, by id, comma-separated.")(
         function
     )
+
+
+def pairs(ctx: click.Context, param: click.Parameter, value: tuple[tuple[str, str], ...]) -> dict[str, str]:
+    """(name, value) pairs as a mapping; a name given twice is a mistake."""
+    names = [name for name, _ in value]
+    if twice := next((name for name in names if names.count(name) > 1), None):
+        raise click.BadParameter(f"{twice} is given twice.", ctx=ctx, param=param)
+    return dict(value)
+
+
+def _headers(
+    ctx: click.Context, param: click.Parameter, value: tuple[tuple[str, str], ...]
+) -> dict[str, str]:
+    """Headers as a mapping; their values may be secret and are in no message."""
+    for name, content in value:
+        if not _HEADER_NAME.fullmatch(name):
+            raise click.BadParameter(f"{name!r} is not the name of a header.", ctx=ctx, param=param)
+        if name.lower() in _OWN_HEADERS or name.lower().startswith("sec-websocket-"):
+            raise click.BadParameter(f"{name} belongs to the connection itself.", ctx=ctx, param=param)
+        if not (content.isascii() and content.isprintable()):
+            raise click.BadParameter(
+                f"the value of {name} is not plain ASCII on one line.", ctx=ctx, param=param
+            )
+    pairs(ctx, param, tuple((name.lower(), content) for name, content in value))
+    return dict(value)
+
+
+def header_option(function: Decorated) -> Decorated:
+    """`-H NAME VALUE`, as the mapping `headers`."""
+    return click.option(
+        "--header",
+        "-H",
+        "headers",
+        nargs=2,
+        multiple=True,
+        callback=_headers,
+        metavar="NAME VALUE",
+        help="A header for every request to the benchmark's service; over `config auth`. Repeatable.",
+    )(function)
+
+
+def ignore_custom_option(function: Decorated) -> Decorated:
+    """`--ignore-custom-services`."""
+    return click.option(
+        "--ignore-custom-services",
+        "--ics",
+        is_flag=True,
+        help="Pass over the services of `config service`.",
+    )(function)
 
 
 def yes_option(function: Decorated) -> Decorated:
@@ -108,12 +163,9 @@ def chosen_tasks(task_ids: str | None, task_ids_file: str | None) -> list[str] |
 
     chosen = parse_ids(task_ids or "")
     if task_ids_file is not None:
-        try:
-            with click.open_file(task_ids_file, encoding="utf-8") as lines:
-                chosen += parse_ids_file(lines.read())
-        except (OSError, UnicodeDecodeError) as error:
-            reason = error.strerror if isinstance(error, OSError) else "not a text file (UTF-8)"
-            raise click.UsageError(f"--task-ids-file {task_ids_file}: {reason}") from error
+        from valkyrie.cli.task_ids import read_text
+
+        chosen += parse_ids_file(read_text(task_ids_file))
     chosen = list(dict.fromkeys(chosen))
     if not chosen:
         raise click.UsageError(

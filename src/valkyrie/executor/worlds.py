@@ -13,9 +13,11 @@ from typing import TYPE_CHECKING, Any
 from sandboxes.errors import SandboxError
 from sandboxes.protocol import SandboxProvider
 from sandboxes.registry import open_provider
-from valkyrie import agents, benchmarks
+from valkyrie import agents, benchmarks, handed
 from valkyrie.benchmarks.protocol import Benchmark
+from valkyrie.digest import content_digest
 from valkyrie.errors import StoreError, ValkyrieError
+from valkyrie.executor.doors import SandboxDoors
 from valkyrie.nouns import Grade, Json, RunState, TrialState
 from valkyrie.plan import Settings
 from valkyrie.secrets.mask import Masker
@@ -26,6 +28,7 @@ from valkyrie.trial.failures import classify
 from valkyrie.trial.world import World
 
 if TYPE_CHECKING:
+    from sandboxes.configs import DaytonaProviderConfig
     from valkyrie.store import Connection
 
 
@@ -40,6 +43,7 @@ class RunWorlds:
         self._waiting: set[str] = set()
         self._secrets: dict[str, Mapping[str, str]] = {}
         self._providers: dict[str, SandboxProvider] = {}
+        self._doors = SandboxDoors(home)
         self._opening = asyncio.Lock()
 
     def ready(self) -> Collection[str]:
@@ -57,23 +61,24 @@ class RunWorlds:
         self._waiting.discard(run_id)
         if world := self._worlds.get(run_id):
             # Attempts under way still hold the old values: those stay hidden as well.
-            hidden = [*values.values(), *world.secrets.values()]
+            hidden = [*handed.unspeakable(values), *world.secrets.values()]
             world.give_secrets({name: values.get(name, old) for name, old in world.secrets.items()}, hidden)
 
-    async def provider(self, name: str) -> SandboxProvider:
-        """One provider object per name; what an earlier executor left behind is reaped when it is made."""
+    async def provider(self, name: str, settings: Mapping[str, str] | None = None) -> SandboxProvider:
+        """One provider object per name and settings; what an earlier executor left behind is reaped when it
+        is made."""
+        key = f"{name} {content_digest(dict(settings))}" if settings else name
         async with self._opening:  # a second one would reap the sandboxes of the first
-            if name not in self._providers:
-                provider = open_provider(name, self._data.sandboxes(name))
+            if key not in self._providers:
+                provider = open_provider(name, self._data.sandboxes(name), settings)
                 await provider.reap({"Home": self._home})
-                self._providers[name] = provider
-            return self._providers[name]
+                self._providers[key] = provider
+            return self._providers[key]
 
     async def open(self, run_id: str) -> None:
         try:
             row = await self._writer.call(lambda connection: runs.get(connection, run_id))
-            missing = [name for name in _wanted(row) if name not in self._secrets.get(run_id, {})]
-            if missing:
+            if missing := self._missing(row):
                 await self._wait_for(run_id, missing)
                 return
             self._worlds[run_id] = await self._make(row)
@@ -82,27 +87,46 @@ class RunWorlds:
         except Exception as error:  # noqa: BLE001 - one run that cannot be opened must not end the others
             await self._fail(run_id, classify(error, self._masker(run_id)).message)
 
+    def _missing(self, row: Any) -> list[str]:
+        """What the run must be handed and was not."""
+        return [name for name in handed.wanted(row.arguments) if name not in self._secrets.get(row.id, {})]
+
     async def _make(self, row: Any) -> World:
         arguments: Json = row.arguments
         folder = self._data.run(row.id)
         secrets = self._secrets.get(row.id, {})
+        provider = await self.provider(row.provider, handed.settings_of(secrets))
+        access = await self._access(row, provider)
         world = World(
             run_id=row.id,
             dataset=row.dataset,
             model=row.model,
-            benchmark=benchmarks.open_frozen(row.benchmark_source, secrets),
+            benchmark=benchmarks.open_frozen(row.benchmark_source, secrets, access),
             agent=agents.open_frozen(row.agent_frozen, folder.agent, self._data.bundles),
-            provider=await self.provider(row.provider),
+            provider=provider,
             settings=Settings(**arguments["settings"]),
             keep_sandbox=bool(arguments.get("keep_sandbox")),
             max_attempts=arguments.get("max_attempts"),
             secrets={},
             folder=folder,
             home=self._home,
+            hidden=(access.DAYTONA_API_KEY,) if access else (),
         )
         named = {name: secrets[name] for name in arguments.get("secrets", {})}
-        world.give_secrets(named, hidden=secrets.values())
+        world.give_secrets(named, hidden=handed.unspeakable(secrets))
         return world
+
+    async def _access(self, row: Any, provider: SandboxProvider) -> DaytonaProviderConfig | None:
+        """How the run's benchmark reaches its sandboxes; None for benchmarks that are given them."""
+        from_where = row.benchmark_source.get("reaches_sandboxes")
+        if from_where is None:
+            return None
+        if settings := handed.settings_of(self._secrets.get(row.id, {})):
+            from sandboxes.configs import DaytonaProviderConfig
+
+            return DaytonaProviderConfig.model_validate(settings)
+        host_image = bool(row.arguments["settings"].get("host_image"))
+        return await self._doors.open(row.id, provider, public=from_where == "public", host_image=host_image)
 
     def _masker(self, run_id: str) -> Masker | None:
         values = self._secrets.get(run_id)
@@ -110,7 +134,7 @@ class RunWorlds:
 
     async def _wait_for(self, run_id: str, missing: Sequence[str]) -> None:
         self._waiting.add(run_id)
-        names = ", ".join(missing)
+        names = ", ".join(map(handed.described, missing))
         note = f"waits for {names}; `valk run resume {run_id[:8]}` supplies it"
         await self._writer.call(lambda connection: runs.set_values(connection, run_id, note=note))
 
@@ -131,7 +155,10 @@ class RunWorlds:
         error: str | None = None
         try:
             row = await self._writer.call(lambda connection: runs.get(connection, run_id))
-            benchmark = world.benchmark if world else benchmarks.open_frozen(row.benchmark_source)
+            if not world and (missing := self._missing(row)):
+                await self._wait_for(run_id, missing)
+                return
+            benchmark = world.benchmark if world else self._benchmark(row)
             final, graded = await self._score(benchmark, run_id, row.dataset)
         except StoreError:
             raise
@@ -141,7 +168,10 @@ class RunWorlds:
             )
         await self._end(run_id, final, graded, error)
         if world and run_id not in self._worlds:
-            await _close(world)
+            await self._close(world)
+
+    def _benchmark(self, row: Any) -> Benchmark:
+        return benchmarks.open_frozen(row.benchmark_source, self._secrets.get(row.id, {}))
 
     def _set_aside(self, run_id: str) -> World | None:
         """The run's world, no longer among the ready unless sandboxes are kept in it."""
@@ -201,12 +231,13 @@ class RunWorlds:
             for sandbox in kept.values():
                 with contextlib.suppress(SandboxError):  # reaped when an executor starts
                     await world.provider.delete_sandbox(sandbox.id)
-            await _close(world)
+            await self._close(world)
 
     async def close(self) -> None:
         """End every sandbox and let go of everything."""
         for run_id in list(self._worlds):
             await self.forget(run_id)
+        await self._doors.close()
         for name, provider in self._providers.items():
             try:
                 await provider.close()
@@ -225,19 +256,21 @@ class RunWorlds:
             except (SandboxError, ValkyrieError, OSError) as error:
                 sys.stderr.write(f"what is left of {folder.name} sandboxes was not removed: {error}\n")
 
+    async def _close(self, world: World) -> None:
+        """Let go of a run: its key, and the sandboxes its service made for itself and left."""
+        if self._doors.shut(world.run_id):
+            with contextlib.suppress(SandboxError, OSError):  # reaped when an executor starts
+                await world.provider.reap({"Home": self._home, "Id": world.run_id})
+        await _close_benchmark(world)
 
-async def _close(world: World) -> None:
+
+async def _close_benchmark(world: World) -> None:
     try:
         await world.benchmark.close()
     except Exception as error:  # noqa: BLE001 - other people's code; the run has ended, and its score stands
         sys.stderr.write(
             f"closing benchmark {world.benchmark.name}: {classify(error, world.masker).message}\n"
         )
-
-
-def _wanted(row: Any) -> list[str]:
-    """Environment variables the run's agent and benchmark must be given."""
-    return [*row.arguments.get("secrets", {}), *row.arguments.get("host_variables", [])]
 
 
 def _grades(connection: Connection, run_id: str) -> dict[str, list[Grade | None]]:

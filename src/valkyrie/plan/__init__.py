@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from valkyrie.digest import content_digest
 from valkyrie.nouns import TaskSpec
-from valkyrie.plan.digest import content_digest
 
 DIGEST_VERSION = 1
 """Raised when what a digest covers changes."""

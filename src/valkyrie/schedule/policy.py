@@ -57,6 +57,18 @@ TABLE: tuple[Policy, ...] = (
     Policy(_B, "grader_no_verdict", "Grading ran and left no usable reward. Never a zero."),
     Policy(_B, "grader_start_failed", "The grader could not be started."),
     Policy(_B, "grader_timeout", "Grading took longer than it may.", attempts=2),
+    Policy(_B, "service_failed", "The benchmark service said that it failed."),
+    Policy(_B, "service_refused", "The benchmark service refused a request about this task."),
+    Policy(_B, "service_protocol", "The benchmark service sent something that is not its protocol."),
+    Policy(
+        _I,
+        "service_unreachable",
+        "The benchmark service did not answer, or the connection broke.",
+        attempts=5,
+        base_s=3.0,
+    ),
+    Policy(_I, "service_busy", "The benchmark service had no room.", attempts=10, base_s=5.0, most_s=120.0),
+    Policy(_I, "service_silent", "The benchmark service said nothing for too long.", attempts=2),
     Policy(_I, "infrastructure", "Machine, network or disk failed.", attempts=3),
     Policy(_I, "sandbox_failed", "The sandbox could not be made, or was lost.", attempts=3),
     Policy(_I, "sandbox_capacity", "The provider had no room.", attempts=8, base_s=5.0, most_s=120.0),
@@ -69,6 +81,8 @@ TABLE: tuple[Policy, ...] = (
     Policy(_U, "sandbox_unsupported", "The provider cannot give what the task needs."),
     Policy(_U, "bundle", "The frozen agent is missing or damaged."),
     Policy(_U, "missing_secret", "A secret has no value."),
+    Policy(_U, "service_unauthorized", "The benchmark service does not take our credential."),
+    Policy(_U, "service_forbidden", "The benchmark service does not let us use this dataset."),
     Policy(_X, "internal", "A defect in Valkyrie. Please report it.", attempts=2),
 )
 

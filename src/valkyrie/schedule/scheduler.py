@@ -11,11 +11,11 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 from valkyrie.errors import LeaseLostError, StoreError
-from valkyrie.nouns import Category, Outcome, TrialState
+from valkyrie.nouns import Category, Json, Outcome, TrialState
 from valkyrie.schedule.host import HostRoom
 from valkyrie.schedule.policy import backoff, policy_for
 from valkyrie.store import leases
-from valkyrie.store.journal import Advance, Finish
+from valkyrie.store.journal import Advance, Finish, Save
 from valkyrie.store.leases import Leased, Tick, TickResult
 from valkyrie.store.writer import Writer
 from valkyrie.trial.failures import Failure, classify
@@ -114,7 +114,7 @@ class Scheduler:
             self._drop(ours)
         for leased in found.leased:
             self._begin(group, leased)
-        for run_id in found.ended:
+        for run_id in set(found.ended) - set(self._worlds.waiting()):
             if not self._active[run_id]:
                 self._chore(group, run_id, self._worlds.conclude(run_id))
         for run_id in set(found.open_runs) - {*self._worlds.ready(), *self._worlds.waiting(), *found.ended}:
@@ -185,6 +185,10 @@ class Scheduler:
     async def enter(self, leased: Leased, before: TrialState, after: TrialState) -> None:
         """Commit that a trial enters its next phase (the attempts' journal)."""
         await self._writer.record(Advance(leased, before, after))
+
+    async def save(self, leased: Leased, saved: Json) -> None:
+        """Commit from what grading can go on (the attempts' journal)."""
+        await self._writer.record(Save(leased, saved))
 
     def _end(self, leased: Leased) -> None:
         del self._work[leased.trial_id]

@@ -9,7 +9,7 @@ import tempfile
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 from urllib.parse import quote, quote_plus
 
 from sandboxes.types import OutputSink, StreamName
@@ -41,6 +41,18 @@ class Masker:
         """Mask a whole text."""
         stream = _Stream(self._forms)
         return stream.feed(text) + stream.flush()
+
+    def data(self, value: Any) -> Any:
+        """Mask every text in plain JSON data."""
+        match value:
+            case str():
+                return self.text(value)
+            case dict():
+                return {self.data(key): self.data(item) for key, item in value.items()}
+            case list():
+                return [self.data(item) for item in value]
+            case _:
+                return value
 
     def file(self, path: Path) -> None:
         """Mask a file of any kind and size in place; one that holds no secret is not touched.

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from sqlalchemy import Connection, bindparam, update
+from sqlalchemy import Connection, bindparam, case, null, update
 
 from valkyrie.nouns import Category, ExitReason, Json, Outcome, TrialState
 from valkyrie.store.counters import add_score, count
@@ -22,6 +22,14 @@ class Advance:
     leased: Leased
     before: TrialState
     after: TrialState
+
+
+@dataclass(frozen=True, slots=True)
+class Save:
+    """Grading got so far that a later attempt can go on from here."""
+
+    leased: Leased
+    saved: Json
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +60,13 @@ _ENTER = (
 )
 
 
+_SAVE = (
+    update(trial)
+    .where(trial.c.id == bindparam("b_id"), trial.c.epoch == bindparam("b_epoch"))
+    .values(saved=bindparam("b_saved"))
+)
+
+
 _END_TRIAL = (
     update(trial)
     .where(trial.c.id == bindparam("b_id"), trial.c.epoch == bindparam("b_epoch"))
@@ -61,6 +76,7 @@ _END_TRIAL = (
         failures=bindparam("b_failures"),
         not_before=bindparam("b_not_before"),
         finished_at=bindparam("b_at"),
+        saved=case((bindparam("b_graded"), null()), else_=trial.c.saved),
         **{
             name: bindparam(f"b_{name}")
             for name in (
@@ -103,9 +119,13 @@ _END_ATTEMPT = (
 )
 
 
-def record(connection: Connection, changes: Sequence[Advance | Finish]) -> None:
-    """Write a group of phase changes and endings; StaleLeaseError refuses the group."""
+Change = Advance | Save | Finish
+
+
+def record(connection: Connection, changes: Sequence[Change]) -> None:
+    """Write a group of phase changes, savings and endings; StaleLeaseError refuses the group."""
     advances = [one for one in changes if isinstance(one, Advance)]
+    savings = [one for one in changes if isinstance(one, Save)]
     endings = [one for one in changes if isinstance(one, Finish)]
     if advances:
         done = connection.execute(
@@ -116,6 +136,9 @@ def record(connection: Connection, changes: Sequence[Advance | Finish]) -> None:
             ],
         )
         require_all(done.rowcount, len(advances))
+    for one in savings:
+        values = {"b_id": one.leased.trial_id, "b_epoch": one.leased.epoch, "b_saved": one.saved}
+        require_all(connection.execute(_SAVE, values).rowcount, 1)
     if endings:
         rows = [_ending_row(one) for one in endings]
         require_all(connection.execute(_END_TRIAL, rows).rowcount, len(endings))
@@ -133,6 +156,7 @@ def _ending_row(one: Finish) -> dict[str, Any]:
         "b_failures": one.leased.failures + (1 if one.outcome is Outcome.FAILED else 0),
         "b_not_before": one.not_before,
         "b_at": one.at,
+        "b_graded": one.outcome is Outcome.GRADED,
         "b_phase": one.before.value,
         "b_outcome": one.outcome.value,
         "b_category": one.category.value if one.category else None,
@@ -147,9 +171,11 @@ def _ending_row(one: Finish) -> dict[str, Any]:
     }
 
 
-def _deltas(changes: Iterable[Advance | Finish]) -> dict[str, dict[str, float]]:
+def _deltas(changes: Iterable[Change]) -> dict[str, dict[str, float]]:
     runs: dict[str, dict[str, float]] = defaultdict(lambda: defaultdict(float))
     for one in changes:
+        if isinstance(one, Save):
+            continue
         deltas = runs[one.leased.run_id]
         deltas[STATE_COUNTERS[one.before]] -= 1
         deltas[STATE_COUNTERS[one.after]] += 1

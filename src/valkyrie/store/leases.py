@@ -9,7 +9,7 @@ from typing import Any
 
 from sqlalchemy import Connection, and_, bindparam, func, insert, or_, select, update
 
-from valkyrie.nouns import Outcome, RunState, TrialState
+from valkyrie.nouns import Json, Outcome, RunState, TrialState
 from valkyrie.store.counters import count
 from valkyrie.store.schema import STATE_COUNTERS, attempt, executor, run, trial
 
@@ -45,6 +45,8 @@ class Leased:
     epoch: int
     cpus: float
     memory_mb: int
+    saved: Json | None = None
+    """From what grading goes on, when an earlier attempt got that far."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +108,7 @@ _READY = (
         trial.c.epoch,
         trial.c.cpus,
         trial.c.memory_mb,
+        trial.c.saved,
     )
     .where(
         trial.c.run_id == bindparam("run"),
@@ -210,6 +213,7 @@ def _choose(ready: dict[str, list[Any]], tick: Tick) -> list[Leased]:
                     row.epoch + 1,
                     need_cpus,
                     need_memory,
+                    row.saved,
                 )
             )
             still.append((run_id, rows))

@@ -270,8 +270,13 @@ def reopen(
     category: str | None = None,
     task_ids: Sequence[str] | None = None,
     concurrency: int | None = None,
+    from_scratch: bool = False,
 ) -> int:
-    """STOPPED trials (and ERROR ones) become PENDING; how many. The run is open again."""
+    """STOPPED trials (and ERROR ones) become PENDING; how many. The run is open again.
+
+    What their grading saved is kept, unless they are to begin `from_scratch`.
+    """
+    fresh = {"saved": None} if from_scratch else {}
     states = [TrialState.STOPPED.value, *([TrialState.ERROR.value] if errors_too else [])]
     rows = [
         row
@@ -297,6 +302,7 @@ def reopen(
                 message=None,
                 finished_at=None,
                 epoch=trial.c.epoch + 1,
+                **fresh,
             )
         )
     count(connection, {run_id: deltas})

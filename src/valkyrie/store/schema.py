@@ -18,7 +18,7 @@ from sqlalchemy import (
 
 from valkyrie.nouns import Category, TrialState
 
-REVISION = "0001"
+REVISION = "0002"
 """The migration this program's schema stands at."""
 
 metadata = MetaData()
@@ -91,6 +91,8 @@ trial = Table(
     Column("timing", JSON),
     Column("started_at", Float),
     Column("finished_at", Float),
+    # From what grading can go on without running the agent again; null once the trial is graded.
+    Column("saved", JSON(none_as_null=True)),
     UniqueConstraint("run_id", "task_id", "k", name="trial_once"),
     Index("trial_queue", "run_id", "state", "position"),
 )

@@ -30,7 +30,7 @@ FEW = 4
 @dataclass(slots=True)
 class _Call:
     future: asyncio.Future[Any]
-    change: journal.Advance | journal.Finish | None = None
+    change: journal.Change | None = None
     work: Callable[[Connection], Any] | None = None
 
 
@@ -57,8 +57,8 @@ class Writer:
         """Writing has failed for good."""
         return self._broken is not None
 
-    async def record(self, change: journal.Advance | journal.Finish) -> None:
-        """Commit a phase change or an ending; LeaseLostError when the trial is no longer ours."""
+    async def record(self, change: journal.Change) -> None:
+        """Commit a phase change, a saving or an ending; LeaseLostError when the trial is no longer ours."""
         await self._submit(_Call(self._loop.create_future(), change=change))
 
     async def call(self, work: Callable[[Connection], T]) -> T:

@@ -17,6 +17,7 @@ from typing import ClassVar
 from sandboxes.protocol import Sandbox
 from sandboxes.types import Command, OutputSink
 from valkyrie.agents.protocol import AgentExit, AgentTrial, OutputArtifact
+from valkyrie.benchmarks.protocol import Grading
 from valkyrie.errors import UsageError
 from valkyrie.nouns import FinalScore, Grade, Json, TaskSpec
 
@@ -70,7 +71,7 @@ class NullBenchmark:
     def solution(self, task: TaskSpec) -> Path | None:
         return None
 
-    async def evaluate(self, task: TaskSpec, sandbox: Sandbox, log: OutputSink, evidence: Path) -> Grade:
+    async def evaluate(self, grading: Grading) -> Grade:
         return Grade(score=1.0, passed=True)
 
     async def final_score(

@@ -6,9 +6,11 @@ import shutil
 import time
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
+from valkyrie import handed
 from valkyrie.errors import InfrastructureError, StoreError, UsageError, UserError
 from valkyrie.executor.client import ExecutorClient, Starting
 from valkyrie.nouns import Json, RunState, TrialState
@@ -37,6 +39,18 @@ if TYPE_CHECKING:
 LOOK_EVERY_S = 0.2
 HANDOVER_S = 3.0
 """Between two executors (one was drained, the next takes over) none answers for a moment."""
+
+
+@dataclass(frozen=True, slots=True)
+class Again:
+    """Which trials of a run go on, and how."""
+
+    concurrency: int | None
+    task_ids: Sequence[str] | None
+    headers: Mapping[str, str]
+    errors_too: bool = False
+    category: str | None = None
+    from_scratch: bool = False
 
 
 class LocalTracker:
@@ -234,9 +248,15 @@ class LocalTracker:
         return self.fetch(run_id)
 
     def resume(
-        self, ref: str, *, concurrency: int | None = None, task_ids: Sequence[str] | None = None
+        self,
+        ref: str,
+        *,
+        concurrency: int | None = None,
+        task_ids: Sequence[str] | None = None,
+        headers: Mapping[str, str] | None = None,
     ) -> StartedRun:
-        return self._again(ref, concurrency, task_ids, errors_too=False)
+        again = Again(concurrency, task_ids, headers or {})
+        return self._again(ref, again)
 
     def retry(
         self,
@@ -245,34 +265,30 @@ class LocalTracker:
         concurrency: int | None = None,
         task_ids: Sequence[str] | None = None,
         category: str | None = None,
+        headers: Mapping[str, str] | None = None,
+        from_scratch: bool = False,
     ) -> StartedRun:
-        return self._again(ref, concurrency, task_ids, errors_too=True, category=category)
+        again = Again(concurrency, task_ids, headers or {}, True, category, from_scratch)
+        return self._again(ref, again)
 
-    def _again(
-        self,
-        ref: str,
-        concurrency: int | None,
-        task_ids: Sequence[str] | None,
-        *,
-        errors_too: bool,
-        category: str | None = None,
-    ) -> StartedRun:
+    def _again(self, ref: str, again: Again) -> StartedRun:
         """Reopen what may run again, with secrets resolved anew: nothing is changed when one is missing."""
         with self._store.reading() as connection:
-            run_id = runs.resolve(connection, ref)
-            arguments = runs.get(connection, run_id).arguments
-        values, notices = _secrets_again(arguments)
+            row = runs.get(connection, runs.resolve(connection, ref))
+        run_id = row.id
+        values, notices = _handed_again(row, again.headers)
         with self._store.writing() as connection:
-            if task_ids is not None:
-                runs.check_tasks(connection, run_id, task_ids)
+            if again.task_ids is not None:
+                runs.check_tasks(connection, run_id, again.task_ids)
             before = runs.get(connection, run_id)
             reopened = runs.reopen(
                 connection,
                 run_id,
-                errors_too=errors_too,
-                category=category,
-                task_ids=task_ids,
-                concurrency=concurrency,
+                errors_too=again.errors_too,
+                category=again.category,
+                task_ids=again.task_ids,
+                concurrency=again.concurrency,
+                from_scratch=again.from_scratch,
             )
             finished = not reopened and before.state == RunState.FINISHED
             if finished:
@@ -420,12 +436,10 @@ class LocalTracker:
         return self._executor.status()
 
 
-def _secrets_again(arguments: Json) -> tuple[Mapping[str, str], Sequence[str]]:
-    """The run's secrets, from wherever they are now."""
-    wanted: Json = arguments.get("secrets", {})
-    variables: Sequence[str] = arguments.get("host_variables", [])
-    if not wanted and not variables:
+def _handed_again(row: Any, headers: Mapping[str, str]) -> tuple[Mapping[str, str], Sequence[str]]:
+    """What the run must be handed, from wherever it is now."""
+    if not headers and not handed.wanted(row.arguments):
         return {}, []
-    from valkyrie.tracker.planning import find_secrets
+    from valkyrie.tracker.supplying import supply_again
 
-    return find_secrets({**wanted, **{name: name for name in variables}})
+    return supply_again(row, headers)

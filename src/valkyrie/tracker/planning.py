@@ -5,28 +5,32 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from sandboxes.errors import SandboxError
-from sandboxes.registry import open_provider
+from sandboxes.errors import MissingSandboxConfigError, SandboxError
+from sandboxes.registry import PROVIDERS, open_provider
 from sandboxes.types import Capabilities
-from valkyrie import agents, benchmarks, secrets
+from valkyrie import agents, benchmarks
 from valkyrie.agents import PreparedAgent
 from valkyrie.agents.library import AgentLibrary
 from valkyrie.benchmarks.protocol import Benchmark
 from valkyrie.benchmarks.selection import select
 from valkyrie.errors import BenchmarkError, MissingSecretError, UsageError, UserError
+from valkyrie.handed import with_headers, with_settings
 from valkyrie.nouns import TaskSpec
 from valkyrie.plan import Settings, TrialPlan, make_plan
 from valkyrie.schedule.host import host_memory_mb
-from valkyrie.settings import secrets_path
 from valkyrie.store.layout import DataFolder
+from valkyrie.tracker.service_checks import service_problems
+from valkyrie.tracker.supplying import find_secrets, provider_settings
 from valkyrie.views import PlanView, RunRequest
 
 MOST_PROBLEMS = 20
+DESCRIBED_AT_ONCE = 32
 MOST_STRETCH = 1000.0
 """How far time limits may be stretched: ten minutes become a week."""
 NOT_BUILT = ": no provider can yet. Ask for 'public' or 'no-network' in its task.toml."
+_ALL_NETWORKS = frozenset({"none", "public", "allowlist"})
 _ROOT = frozenset({None, "root", "0"})
 """Users every sandbox has."""
 
@@ -44,6 +48,9 @@ class PreparedRun:
     secrets: Mapping[str, str]
     """Values; they stay in memory."""
     host_variables: Sequence[str]
+    headers: Sequence[str]
+    """Names of what is sent to a benchmark service with every request."""
+    provider_settings: Sequence[str]
     problems: Sequence[str]
     """All that stands in the way; the run is refused while there is any."""
     notices: Sequence[str]
@@ -73,11 +80,21 @@ def prepare(request: RunRequest, data: DataFolder) -> PreparedRun:
     agent = agents.open_agent(
         request.agent, model=request.model, kwargs=request.kwargs, library=library, secrets=request.secrets
     )
-    benchmark = benchmarks.open_benchmark(request.benchmark, host_image=request.host_image)
-    capabilities = _capabilities(request.provider, data)
+    benchmark = benchmarks.open_benchmark(
+        request.benchmark,
+        host_image=request.host_image,
+        headers=request.headers,
+        ignore_custom=request.ignore_custom_services,
+    )
+    headers: Mapping[str, str] = getattr(benchmark, "headers", {})
+    if request.headers and not headers:
+        raise UsageError(f"-H goes to benchmark services; {benchmark.name} is none.")
     problems: list[str] = []
+    settings_found = _provider_settings(request.provider, problems)
+    capabilities = _capabilities(request.provider, data, settings_found)
     tasks = asyncio.run(_describe(benchmark, request, problems))
     problems += _unfit(tasks, agent, capabilities, request)
+    problems += service_problems(benchmark.source, agent, remote=bool(settings_found))
     values, found_where = _resolve_secrets(agent.secrets, problems)
     settings = Settings(
         provider=request.provider,
@@ -94,20 +111,46 @@ def prepare(request: RunRequest, data: DataFolder) -> PreparedRun:
         settings=settings,
         capabilities=capabilities,
         trials=make_plan(
-            tasks, agent_digest=agent.digest, model=agent.model, trials=request.trials, settings=settings
+            _elsewhere(tasks) if settings_found else tasks,
+            agent_digest=agent.digest,
+            model=agent.model,
+            trials=request.trials,
+            settings=settings,
         ),
-        secrets={**values, **{name: os.environ[name] for name in variables}},
+        secrets={
+            **values,
+            **{name: os.environ[name] for name in variables},
+            **with_headers(headers),
+            **with_settings(settings_found),
+        },
         host_variables=variables,
+        headers=sorted(headers),
+        provider_settings=sorted(settings_found),
         problems=problems,
         notices=[*agent.notices, *_doubtful(tasks, capabilities), *_remarks(tasks), *found_where],
     )
 
 
-def _capabilities(provider: str, data: DataFolder) -> Capabilities:
+def _capabilities(provider: str, data: DataFolder, settings: Mapping[str, str]) -> Capabilities:
     try:
-        return open_provider(provider, data.sandboxes(provider)).capabilities()
+        return open_provider(provider, data.sandboxes(provider), settings).capabilities()
+    except MissingSandboxConfigError:
+        return Capabilities(provider=provider, isolation="unknown", images=True, networks=_ALL_NETWORKS)
     except SandboxError as error:
         raise UsageError(f"--provider {provider}: {error}") from error
+
+
+def _provider_settings(provider: str, problems: list[str]) -> Mapping[str, str]:
+    try:
+        return provider_settings(provider)
+    except UserError as error:
+        problems.append(str(error))
+        return {}
+
+
+def _elsewhere(tasks: Sequence[TaskSpec]) -> list[TaskSpec]:
+    """Tasks whose sandboxes take nothing of this machine's room."""
+    return [replace(task, limits=replace(task.limits, cpus=None, memory_mb=None)) for task in tasks]
 
 
 def _check_numbers(request: RunRequest) -> None:
@@ -129,12 +172,21 @@ async def _describe(benchmark: Benchmark, request: RunRequest, problems: list[st
     available = await benchmark.list_tasks(request.dataset)
     chosen = select(available, task_ids=request.task_ids, slice_text=request.slice)
     tasks: list[TaskSpec] = []
-    for task_id in chosen:
-        try:
-            tasks.append(await benchmark.describe(task_id, request.dataset))
-        except (BenchmarkError, UserError) as error:
-            problems.append(str(error))
-    await benchmark.close()
+    try:
+        for start in range(0, len(chosen), DESCRIBED_AT_ONCE):
+            some = chosen[start : start + DESCRIBED_AT_ONCE]
+            found = await asyncio.gather(
+                *(benchmark.describe(task_id, request.dataset) for task_id in some), return_exceptions=True
+            )
+            for one in found:
+                if isinstance(one, BenchmarkError | UserError):
+                    problems.append(str(one))
+                elif isinstance(one, BaseException):
+                    raise one
+                else:
+                    tasks.append(one)
+    finally:
+        await benchmark.close()
     return tasks
 
 
@@ -148,7 +200,8 @@ def _unfit(
         if task.network not in capabilities.networks:
             networks.setdefault(task.network, []).append(task)
     memory = host_memory_mb()
-    large = [task for task in tasks if (task.limits.memory_mb or 0) > memory]
+    here = not PROVIDERS[request.provider].settings
+    large = [task for task in tasks if here and (task.limits.memory_mb or 0) > memory]
     problems: list[str] = []
     if capabilities.problem:
         problems.append(
@@ -229,12 +282,6 @@ def _resolve_secrets(
     except MissingSecretError as error:
         problems.append(str(error))
         return {}, []
-
-
-def find_secrets(wanted: Mapping[str, str]) -> tuple[Mapping[str, str], Sequence[str]]:
-    """Values from environment, .env and secret store, and what the user should know of where they were."""
-    found = secrets.resolve(wanted, secrets.default_sources(secrets.SecretStore(secrets_path())))
-    return found.secrets, found.notices
 
 
 def refuse(problems: Sequence[str]) -> UserError:

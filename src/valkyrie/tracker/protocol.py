@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -60,9 +60,17 @@ class Tracker(Protocol):
         ...
 
     def resume(
-        self, ref: str, *, concurrency: int | None = None, task_ids: Sequence[str] | None = None
+        self,
+        ref: str,
+        *,
+        concurrency: int | None = None,
+        task_ids: Sequence[str] | None = None,
+        headers: Mapping[str, str] | None = None,
     ) -> StartedRun:
-        """STOPPED trials run again; what was interrupted by a crash goes on."""
+        """STOPPED trials run again; what was interrupted by a crash goes on.
+
+        `headers` of a benchmark service are not stored: those given at the start are given again.
+        """
         ...
 
     def retry(
@@ -72,8 +80,13 @@ class Tracker(Protocol):
         concurrency: int | None = None,
         task_ids: Sequence[str] | None = None,
         category: str | None = None,
+        headers: Mapping[str, str] | None = None,
+        from_scratch: bool = False,
     ) -> StartedRun:
-        """As resume, and ERROR trials too (only of `category`, if given)."""
+        """As resume, and ERROR trials too (only of `category`, if given).
+
+        Grading that saved its state goes on from it, unless the trials begin `from_scratch`.
+        """
         ...
 
     def update(self, ref: str, *, concurrency: int | None = None, label: str | None = None) -> RunView:

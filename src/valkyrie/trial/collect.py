@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import glob
+import os
 import shutil
 import tarfile
 from itertools import takewhile
@@ -18,6 +19,8 @@ from valkyrie.secrets.mask import Masker
 from valkyrie.trial.log import AttemptLog
 
 OUTPUT_LIMITS = CopyLimits()
+GRADING = "grading"
+"""The folder of an attempt that holds what the benchmark kept as evidence."""
 
 
 async def collect_outputs(
@@ -108,7 +111,26 @@ def scrub(folder: Path, masker: Masker | None) -> None:
 
 
 def publish(draft: Path, kept: Path, masker: Masker | None) -> None:
-    """Let what was put together appear under its own name: whole, and without secrets."""
+    """Let what was put together appear under its own name: whole, and without secrets.
+
+    What was published before stays; an entry of the same name gives way.
+    """
     scrub(draft, masker)
     kept.parent.mkdir(parents=True, exist_ok=True)
-    draft.rename(kept)
+    if not kept.exists():
+        draft.rename(kept)
+        return
+    for entry in draft.iterdir():
+        target = kept / entry.name
+        if target.is_dir():
+            shutil.rmtree(target)
+        entry.rename(target)
+    draft.rmdir()
+
+
+def inherit_outputs(earlier: Path, draft: Path) -> None:
+    """What the agent left in an earlier attempt is also this one's; files are linked, not copied."""
+    if earlier.is_dir():
+        shutil.copytree(
+            earlier, draft, ignore=shutil.ignore_patterns(GRADING), copy_function=os.link, dirs_exist_ok=True
+        )

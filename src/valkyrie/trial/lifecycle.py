@@ -12,27 +12,26 @@ import shutil
 import time
 from collections.abc import AsyncIterator
 from contextlib import AbstractContextManager, asynccontextmanager, nullcontext, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from sandboxes.errors import SandboxError
 from sandboxes.protocol import Sandbox
 from sandboxes.types import OutputSink
 from valkyrie.agents.protocol import AgentExit, AgentTrial
+from valkyrie.benchmarks.protocol import Grading
 from valkyrie.errors import AgentError, GraderError, LeaseLostError
-from valkyrie.nouns import Grade, TaskSpec, TrialState
+from valkyrie.nouns import ExitReason, Grade, Json, TaskSpec, TrialState
 from valkyrie.store.layout import log_of
 from valkyrie.store.leases import Leased
-from valkyrie.trial.collect import collect_outputs, publish
+from valkyrie.trial.collect import GRADING, collect_outputs, inherit_outputs, publish
 from valkyrie.trial.failures import Failure, PhaseTimeoutError, classify
+from valkyrie.trial.leaving import keep, remove
 from valkyrie.trial.log import AttemptLog
 from valkyrie.trial.world import Journal, World
 
 AGENT_GRACE_S = 60.0
 """The sandbox ends an agent that is late; this is how late the sandbox may be."""
 COLLECT_TIMEOUT_S = 900.0
-REMOVE_TIMEOUT_S = 120.0
-"""A provider that cannot remove a sandbox must not hold its slot for ever."""
 
 
 @dataclass(slots=True)
@@ -43,8 +42,10 @@ class Attempt:
     world: World
     journal: Journal
     log: AttemptLog
+    kept: Path
+    """Where what is kept appears: whole, or not at all."""
     draft: Path
-    """Where what is kept is put together; it appears under its own name at the end, whole or not at all."""
+    """Where that is put together."""
     state: TrialState = TrialState.BUILDING
     exit: AgentExit | None = None
     timing: dict[str, float] = field(default_factory=dict)
@@ -53,6 +54,25 @@ class Attempt:
         """Commit the next phase, then be in it."""
         await self.journal.enter(self.leased, self.state, state)
         self.state = state
+
+    async def publish(self) -> None:
+        """What was put together appears under its own name; an attempt taken from us leaves nothing."""
+        if self.draft.exists():
+            await asyncio.to_thread(publish, self.draft, self.kept, self.world.masker)
+
+    async def save(self, state: Json) -> None:
+        """Commit from what a later attempt can go on grading; what the agent left is safe before that."""
+        await self.publish()
+        masker, ended = self.world.masker, self.exit or AgentExit(0)
+        await self.journal.save(
+            self.leased,
+            {
+                "attempt": self.leased.number,
+                "exit_code": ended.exit_code,
+                "exit_reason": ended.reason,
+                "state": masker.data(state) if masker else state,
+            },
+        )
 
     @asynccontextmanager
     async def phase(self, name: str, limit: float | None) -> AsyncIterator[None]:
@@ -86,20 +106,21 @@ async def run_attempt(leased: Leased, world: World, journal: Journal) -> Ending:
     """Run one attempt to its end. Raises only when the attempt is no longer ours to end."""
     kept = world.folder.attempt(leased.task_id, leased.k, leased.number)
     log = AttemptLog(log_of(kept), world.masker)
-    attempt = Attempt(leased, world, journal, log, world.folder.draft(leased.trial_id, leased.number))
+    draft = world.folder.draft(leased.trial_id, leased.number)
+    attempt = Attempt(leased, world, journal, log, kept, draft)
     began = time.monotonic()
     grade: Grade | None = None
     failure: Failure | None = None
     try:
         grade = await _live(attempt)
-        await _publish(attempt, kept)
+        await attempt.publish()
     except LeaseLostError:
         raise
     except Exception as error:  # noqa: BLE001 - the attempt boundary: everything gets a category here
         grade, failure = None, classify(error, world.masker)
         log.note(f"{failure.category} error ({failure.cause}): {failure.message}")
         with suppress(OSError):
-            await _publish(attempt, kept)
+            await attempt.publish()
     finally:
         log.close()
         if attempt.draft.exists():
@@ -108,16 +129,12 @@ async def run_attempt(leased: Leased, world: World, journal: Journal) -> Ending:
     return Ending(attempt.state, attempt.timing, grade, failure, attempt.exit)
 
 
-async def _publish(attempt: Attempt, kept: Path) -> None:
-    """What was put together appears under its own name; an attempt that was taken from us leaves nothing."""
-    if attempt.draft.exists():
-        await asyncio.to_thread(publish, attempt.draft, kept, attempt.world.masker)
-
-
 async def _live(attempt: Attempt) -> Grade:
     """The sentence of the product: put an agent in a sandbox with a task, grade what it did."""
     world = attempt.world
     task = await world.task(attempt.leased)
+    if attempt.leased.saved is not None:
+        return await _go_on_grading(attempt, task, attempt.leased.saved)
     async with _sandbox(attempt, task) as sandbox:
         await attempt.enter(TrialState.IN_PROGRESS)
         await _perform(attempt, task, sandbox)
@@ -125,6 +142,19 @@ async def _live(attempt: Attempt) -> Grade:
         await _keep_outputs(attempt, task, sandbox)
         await attempt.enter(TrialState.EVALUATING)
         return await _grade(attempt, task, sandbox)
+
+
+async def _go_on_grading(attempt: Attempt, task: TaskSpec, saved: Json) -> Grade:
+    """Grade what an earlier attempt's agent left: no sandbox, no agent."""
+    reason = saved["exit_reason"]
+    attempt.exit = AgentExit(saved["exit_code"], ExitReason(reason) if reason else None)
+    attempt.log.note(
+        f"grading goes on from what attempt {saved['attempt']} saved; the agent is not run again"
+    )
+    earlier = attempt.world.folder.attempt(attempt.leased.task_id, attempt.leased.k, saved["attempt"])
+    await asyncio.to_thread(inherit_outputs, earlier, attempt.draft)
+    await attempt.enter(TrialState.EVALUATING)
+    return await _grade(attempt, task, None)
 
 
 @asynccontextmanager
@@ -137,39 +167,23 @@ async def _sandbox(attempt: Attempt, task: TaskSpec) -> AsyncIterator[Sandbox]:
         yield sandbox
     finally:
         if world.keep_sandbox:
-            await _keep(world, attempt.leased, sandbox, attempt.log)
+            await keep(world, attempt.leased, sandbox, attempt.log)
         else:
-            await asyncio.shield(_remove(world, sandbox.id, attempt.log))
-
-
-async def _keep(world: World, leased: Leased, sandbox: Sandbox, log: AttemptLog) -> None:
-    """Leave the sandbox for a person to look into; of each trial only the last one stays."""
-    trial = (leased.task_id, leased.k)
-    before = world.kept.pop(trial, None)
-    world.kept[trial] = sandbox
-    if before:
-        await _remove(world, before.id, log)
-
-
-async def _remove(world: World, sandbox_id: str, log: AttemptLog) -> None:
-    try:
-        async with asyncio.timeout(REMOVE_TIMEOUT_S):
-            await world.provider.delete_sandbox(sandbox_id)
-    except (SandboxError, OSError) as error:
-        # The grade stands; what is left of the sandbox is reaped when an executor starts.
-        log.note(f"the sandbox could not be removed: {str(error) or 'it took too long'}")
+            await asyncio.shield(remove(world, sandbox.id, attempt.log))
 
 
 async def _perform(attempt: Attempt, task: TaskSpec, sandbox: Sandbox) -> None:
     """Set the task up, install the agent, let it work."""
     world, agent = attempt.world, attempt.world.agent
     with _masked(attempt) as sink:
-        async with attempt.phase("setup", task.timeouts.setup):
-            await world.benchmark.setup(task, sandbox, sink)
         solution = world.benchmark.solution(task) if agent.needs_solution else None
         trial = AgentTrial(task, sandbox, world.secrets, sink, solution)
-        async with attempt.phase("install", task.timeouts.install):
-            await agent.install(trial)
+        for step in ("install", "setup") if task.install_first else ("setup", "install"):
+            async with attempt.phase(step, getattr(task.timeouts, step)):
+                if step == "setup":
+                    await world.benchmark.setup(task, sandbox, sink)
+                else:
+                    await agent.install(trial)
         limit = task.timeouts.agent
         async with attempt.phase("agent", None if limit is None else limit + AGENT_GRACE_S):
             attempt.exit = await agent.run(trial)
@@ -194,12 +208,23 @@ def _judge_exit(attempt: Attempt) -> None:
     attempt.log.note(f"the agent's command ended with exit code {ended.exit_code}; graded all the same")
 
 
-async def _grade(attempt: Attempt, task: TaskSpec, sandbox: Sandbox) -> Grade:
+async def _grade(attempt: Attempt, task: TaskSpec, sandbox: Sandbox | None) -> Grade:
     """Let the benchmark judge; what it kept as evidence appears whole or not at all."""
-    world, evidence = attempt.world, attempt.draft / "grading"
+    world = attempt.world
     with _masked(attempt) as sink:
+        grading = Grading(
+            task,
+            sandbox,
+            sink,
+            evidence=attempt.draft / GRADING,
+            final_output=world.agent.final_output,
+            saved=attempt.leased.saved["state"] if attempt.leased.saved else None,
+            save=attempt.save,
+        )
         async with attempt.phase("grade", task.timeouts.grade and task.timeouts.grade + AGENT_GRACE_S):
-            grade = await world.benchmark.evaluate(task, sandbox, sink, evidence)
+            grade = await world.benchmark.evaluate(grading)
+    if world.masker:
+        grade = replace(grade, result=world.masker.data(grade.result))
     if grade.score is not None and not math.isfinite(grade.score):
         raise GraderError(f"The benchmark's score is {grade.score}, which is no number.")
     return grade

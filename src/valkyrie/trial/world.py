@@ -8,11 +8,11 @@ from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from sandboxes.protocol import Sandbox, SandboxProvider
-from sandboxes.types import HostSource, ImageSource, SandboxCreateRequest
+from sandboxes.types import HostSource, ImageSource, SandboxCreateRequest, SandboxSource
 from valkyrie.agents.protocol import Agent
 from valkyrie.benchmarks.protocol import Benchmark
 from valkyrie.errors import UserError
-from valkyrie.nouns import TaskSpec, Timeouts, TrialState
+from valkyrie.nouns import Json, TaskSpec, Timeouts, TrialState
 from valkyrie.plan import Settings, trial_digest
 from valkyrie.secrets.mask import Masker
 from valkyrie.store.layout import RunFolder
@@ -27,6 +27,10 @@ class Journal(Protocol):
 
     async def enter(self, leased: Leased, before: TrialState, after: TrialState) -> None:
         """Commit that the trial enters its next phase; LeaseLostError when it is no longer ours."""
+        ...
+
+    async def save(self, leased: Leased, saved: Json) -> None:
+        """Commit from what grading can go on without running the agent again."""
         ...
 
 
@@ -49,6 +53,8 @@ class World:
     """Marks this data folder's sandboxes, so that only its own executor reaps them."""
     masker: Masker | None = None
     """Hides the secrets; None when there are none."""
+    hidden: tuple[str, ...] = ()
+    """Values of ours, besides the secrets, that no log or file may show."""
     kept: dict[tuple[str, int], Sandbox] = field(default_factory=dict)
     """Sandboxes that stay after their attempt, by task and k."""
     _tasks: OrderedDict[str, TaskSpec] = field(default_factory=OrderedDict)
@@ -56,7 +62,7 @@ class World:
     def give_secrets(self, values: Mapping[str, str], hidden: Iterable[str] = ()) -> None:
         """Take up the values a person supplied: the agent's, and others that no log or file may show."""
         self.secrets = values
-        unspeakable = [*values.values(), *hidden]
+        unspeakable = [*values.values(), *hidden, *self.hidden]
         self.masker = Masker(unspeakable) if unspeakable else None
 
     async def task(self, leased: Leased) -> TaskSpec:
@@ -80,9 +86,8 @@ class World:
 
     def sandbox_request(self, leased: Leased, task: TaskSpec) -> SandboxCreateRequest:
         """What an attempt asks of the provider."""
-        named = task.image is not None and not self.settings.host_image
         return SandboxCreateRequest.model_construct(
-            source=ImageSource(image=task.image or "") if named else HostSource(),
+            source=self._source(task),
             resources=None,
             limits=task.limits,
             name=f"{self.run_id[:8]}-{leased.trial_id}-{leased.number}",
@@ -101,6 +106,12 @@ class World:
             network_block_all=False,
             network=task.network,
         )
+
+    def _source(self, task: TaskSpec) -> SandboxSource:
+        """The image or snapshot the task names, or this host's own files in its stead."""
+        if self.settings.host_image or (task.image is None and task.source is None):
+            return HostSource()
+        return task.source or ImageSource(image=task.image or "")
 
 
 def _scaled(timeouts: Timeouts, factor: float) -> Timeouts:

@@ -7,6 +7,7 @@ import pytest
 from sandboxes.protocol import Sandbox
 from sandboxes.types import Command
 from valkyrie.benchmarks import open_benchmark
+from valkyrie.benchmarks.protocol import Grading
 from valkyrie.benchmarks.scaffold import init_benchmark
 from valkyrie.benchmarks.task_dir import TaskDirBenchmark
 from valkyrie.errors import UsageError
@@ -33,7 +34,8 @@ async def test_what_it_writes_is_a_benchmark_that_works(
     if solve and solution is not None:
         await sandbox.upload_folder(solution, "/solution")
         assert await sandbox.run(Command(("bash", "/solution/solve.sh"), cwd=task.cwd)) == 0
-    assert (await benchmark.evaluate(task, sandbox, ignore, tmp_path / "evidence")).score == score
+    grading = Grading(task, sandbox, ignore, tmp_path / "evidence")
+    assert (await benchmark.evaluate(grading)).score == score
 
 
 @pytest.mark.parametrize("name", ["", "1st", "a b", "../up", "a/b", ".hidden", "x" * 65, "ü"])

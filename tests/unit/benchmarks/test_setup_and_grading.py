@@ -12,6 +12,7 @@ from task_folders import WriteTask
 from sandboxes.errors import SandboxError
 from sandboxes.protocol import Sandbox
 from sandboxes.types import Command, StreamName
+from valkyrie.benchmarks.protocol import Grading
 from valkyrie.benchmarks.task_dir import TaskDirBenchmark
 from valkyrie.errors import BenchmarkError, GraderError, GraderTimeoutError, UserError
 from valkyrie.nouns import Grade
@@ -38,7 +39,7 @@ class Trial:
 
     async def grade(self) -> Grade:
         task = await self.benchmark.describe(self.task_id)
-        return await self.benchmark.evaluate(task, self.sandbox, self.sink, self.evidence)
+        return await self.benchmark.evaluate(Grading(task, self.sandbox, self.sink, self.evidence))
 
 
 MakeTrial = Callable[..., Trial]
@@ -288,7 +289,7 @@ async def test_a_task_that_changed_under_a_run_is_refused(make: MakeTrial, tmp_p
     (tmp_path / "tasks/t/tests/test.sh").write_text("changed")
     for step in (
         trial.benchmark.setup(task, trial.sandbox, trial.sink),
-        trial.benchmark.evaluate(task, trial.sandbox, trial.sink, trial.evidence),
+        trial.benchmark.evaluate(Grading(task, trial.sandbox, trial.sink, trial.evidence)),
     ):
         with pytest.raises(UserError, match="changed since the run was planned") as caught:
             await step
@@ -300,4 +301,5 @@ async def test_a_raised_time_limit_holds(make: MakeTrial) -> None:
     await trial.setup()
     task = await trial.benchmark.describe("t")
     longer = replace(task, timeouts=replace(task.timeouts, grade=20.0))
-    assert (await trial.benchmark.evaluate(longer, trial.sandbox, trial.sink, trial.evidence)).score == 1.0
+    grading = Grading(longer, trial.sandbox, trial.sink, trial.evidence)
+    assert (await trial.benchmark.evaluate(grading)).score == 1.0

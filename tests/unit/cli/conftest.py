@@ -3,15 +3,19 @@ from __future__ import annotations
 import io
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from fake_tracker import FakeTracker
 from said import HERE, Said
+from web import Web
 
 import valkyrie.tracker
 from valkyrie.cli.main import main
+from valkyrie.config import KEYS
+
+DAYTONA = ("DAYTONA_API_KEY", "DAYTONA_API_URL", "DAYTONA_TARGET")
 
 
 @pytest.fixture(autouse=True)
@@ -19,7 +23,7 @@ def own_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("VALKYRIE_HOME", str(tmp_path / "home"))
     monkeypatch.setenv("VALKYRIE_CONFIG_PATH", str(tmp_path / "config" / "valkyrie.yaml"))
     monkeypatch.setenv("TZ", "UTC")
-    for name in ("NO_COLOR", "VALKYRIE_DEBUG", "VALKYRIE_PROVIDER", "VALKYRIE_CONCURRENCY"):
+    for name in ("NO_COLOR", "VALKYRIE_DEBUG", *(key.env for key in KEYS if key.env), *DAYTONA):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.chdir(tmp_path)
 
@@ -42,6 +46,14 @@ def valk(
         return Said(code, captured.out, captured.err)
 
     return call
+
+
+@pytest.fixture
+def web() -> Iterator[Web]:
+    """A web server on loopback that answers what a test puts into it."""
+    served = Web()
+    with served.running():
+        yield served
 
 
 @pytest.fixture

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -153,9 +153,14 @@ class FakeTracker:
         return replace(self._get(ref), state="STOPPING")
 
     def resume(
-        self, ref: str, *, concurrency: int | None = None, task_ids: Sequence[str] | None = None
+        self,
+        ref: str,
+        *,
+        concurrency: int | None = None,
+        task_ids: Sequence[str] | None = None,
+        headers: Mapping[str, str] | None = None,
     ) -> StartedRun:
-        self.asked.append(("resume", ref, concurrency, task_ids))
+        self.asked.append(("resume", ref, concurrency, task_ids, headers))
         return StartedRun(self._get(ref), [])
 
     def retry(
@@ -165,8 +170,10 @@ class FakeTracker:
         concurrency: int | None = None,
         task_ids: Sequence[str] | None = None,
         category: str | None = None,
+        headers: Mapping[str, str] | None = None,
+        from_scratch: bool = False,
     ) -> StartedRun:
-        self.asked.append(("retry", ref, concurrency, task_ids, category))
+        self.asked.append(("retry", ref, concurrency, task_ids, category, headers, from_scratch))
         return StartedRun(self._get(ref), [])
 
     def update(self, ref: str, *, concurrency: int | None = None, label: str | None = None) -> RunView:

@@ -7,7 +7,7 @@ import json
 import subprocess
 import sys
 import tomllib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import click
@@ -24,12 +24,12 @@ Valk = Callable[..., Said]
 HEAVY = ("rich", "pydantic", "sqlalchemy", "asyncio", "yaml", "alembic")
 
 
-def verbs() -> Iterator[tuple[str, Verb]]:
-    for name, entry in COMMANDS.items():
+def verbs(table: Mapping[str, Verb | Noun] = COMMANDS, path: str = "") -> Iterator[tuple[str, Verb]]:
+    for name, entry in table.items():
         if isinstance(entry, Noun):
-            yield from ((f"{name} {verb}", leaf) for verb, leaf in entry.verbs.items())
+            yield from verbs(entry.verbs, f"{path}{name} ")
         else:
-            yield name, entry
+            yield f"{path}{name}", entry
 
 
 def load(entry: Verb) -> click.Command:
@@ -154,7 +154,7 @@ def test_version_imports_nothing(program_env: dict[str, str]) -> None:
     assert not modules & {"click", "importlib.metadata", "pathlib", *HEAVY}
 
 
-@pytest.mark.parametrize("words", [["--help"], ["run", "--help"], ["--version", "--help"]])
+@pytest.mark.parametrize("words", [["--help"], ["config", "service", "--help"], ["--version", "--help"]])
 def test_help_imports_no_command(words: list[str], program_env: dict[str, str]) -> None:
     code = f"import sys; from valkyrie.cli.main import main; main({words!r})"
     modules = loaded(code, program_env)
@@ -194,7 +194,9 @@ def test_module_and_completion_entry(program_env: dict[str, str], tmp_path: Path
     assert done.stdout.split() == ["plain,start", "plain,stop"]
 
 
-def test_nested_groups_are_lazy_too() -> None:
+def test_nested_groups_are_lazy_too(valk: Valk) -> None:
     with click.Context(root) as context:
-        group = root.get_command(context, "run")
-    assert isinstance(group, LazyGroup)
+        group = root.get_command(context, "config")
+        assert isinstance(group, LazyGroup) and isinstance(group.get_command(context, "auth"), LazyGroup)
+    assert "Did you mean 'service'?" in valk("config", "servise", "list").err
+    assert valk("config", "service", "set", "--json").json_error["command"] == "config service set"

@@ -113,7 +113,7 @@ def test_config(valk: Valk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     assert valk("config", "remove", "default_concurrency").out == "Removed default_concurrency.\n"
     assert "Did you mean 'webhook'" in valk("config", "set", "webhok", "x").err
     said = valk("config", "set", "default_provider", "locla")
-    assert said.code == 2 and "local, process, null" in said.err
+    assert said.code == 2 and "local, process, daytona, null" in said.err
     monkeypatch.setenv("VALKYRIE_PROVIDER", "locla")
     said = valk("run", "start", "--agent", "a", "--benchmark", "b")
     assert said.code == 1 and "VALKYRIE_PROVIDER" in said.err and "locla" in said.err

@@ -26,7 +26,8 @@ def test_start_asks_for_all_that_was_said(valk: Valk, fake: FakeTracker, tmp_pat
     words = (
         "--agent ./a --benchmark b --model m --dataset lite --concurrency 9 -s K name -k t 1 --kwarg u 2 "
         "--task-ids a,b --task-ids-file ids.txt --slice 0:3 -l mine --provider null --host-image "
-        "--on-agent-failure error --keep-sandbox --trials 3 --timeout-multiplier 2 --max-attempts 4"
+        "--on-agent-failure error --keep-sandbox --trials 3 --timeout-multiplier 2 --max-attempts 4 "
+        "-H X-Team blue --header Authorization own --ics"
     )
     said = valk("run", "start", *words.split())
     assert said.code == 0
@@ -34,7 +35,7 @@ def test_start_asks_for_all_that_was_said(valk: Valk, fake: FakeTracker, tmp_pat
         "start",
         RunRequest(
             "./a", "b", "m", "lite", 9, 3, {"t": "1", "u": "2"}, {"K": "name"}, ["a", "b", "c", "d"], "0:3",
-            "mine", "null", True, "error", True, 2.0, 4,
+            "mine", "null", {"X-Team": "blue", "Authorization": "own"}, True, True, "error", True, 2.0, 4,
         ),
     )  # fmt: skip
     assert fake.asked[-1] == ("close",)
@@ -69,6 +70,26 @@ def test_task_ids_from_stdin_and_bad_files(valk: Valk, fake: FakeTracker) -> Non
     assert "picture.png: not a text file" in valk(*words, "picture.png").err
     said = valk(*words, "-", stdin="\n\n")
     assert said.code == 2 and "No task id was given" in said.err
+
+
+@pytest.mark.parametrize(
+    ("pairs", "says"),
+    [
+        (["X Team", "v-secret"], "'X Team' is not the name of a header"),
+        (["X-Team\n", "v-secret"], "is not the name of a header"),
+        (["X-Team", "v-secret\r\nX-Other: 1"], "the value of X-Team is not plain ASCII on one line"),
+        (["X-Team", "v-secret\u00e9"], "the value of X-Team is not plain ASCII on one line"),
+        (["Content-Length", "v-secret"], "Content-Length belongs to the connection itself"),
+        (["Sec-WebSocket-Key", "v-secret"], "belongs to the connection itself"),
+        (["X-Team", "v-secret", "-H", "x-team", "v-secret"], "x-team is given twice"),
+    ],
+)
+def test_headers_that_cannot_be_sent_are_refused_without_their_value(
+    valk: Valk, fake: FakeTracker, pairs: list[str], says: str
+) -> None:
+    said = valk("run", "start", "--agent", "a", "--benchmark", "b", "-H", *pairs)
+    assert (said.code, said.out) == (2, "") and says in said.err
+    assert "v-secret" not in said.err and not fake.asked
 
 
 def test_dry_run_starts_nothing_and_tells_all_problems(valk: Valk, fake: FakeTracker) -> None:
@@ -225,14 +246,16 @@ def test_force_stop_needs_a_yes(valk: Valk, fake: FakeTracker) -> None:
 
 
 def test_resume_retry_update_delete(valk: Valk, fake: FakeTracker) -> None:
-    valk("run", "resume", "run", "--concurrency", "20")
+    valk("run", "resume", "run", "--concurrency", "20", "-H", "X-Team", "blue")
     valk("run", "retry", "run", "--category", "infrastructure", "--task-ids", "a,b")
+    valk("run", "retry", "run", "--from-scratch", "-H", "X-Team", "red")
     assert "concurrency 40" in valk("run", "update", "run", "--concurrency", "40").out
     assert valk("run", "delete", "run").code == 2
     assert valk("run", "delete", "run-a", "-y").out == "Deleted run run-aaaa1111.\n"
     assert [asked for asked in fake.asked if asked[0] != "close"] == [
-        ("resume", "run", 20, None),
-        ("retry", "run", None, ["a", "b"], "infrastructure"),
+        ("resume", "run", 20, None, {"X-Team": "blue"}),
+        ("retry", "run", None, ["a", "b"], "infrastructure", {}, False),
+        ("retry", "run", None, None, None, {"X-Team": "red"}, True),
         ("update", "run", 40, None),
         ("delete", "run-aaaa1111"),
     ]

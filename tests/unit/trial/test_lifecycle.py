@@ -10,16 +10,16 @@ import pytest
 
 from sandboxes.errors import SandboxNotFoundError
 from sandboxes.null import NullProvider
-from sandboxes.protocol import Sandbox
-from sandboxes.types import OutputSink, SandboxQuery
+from sandboxes.types import SandboxQuery
 from valkyrie.agents.protocol import AgentExit, AgentTrial, OutputArtifact
+from valkyrie.benchmarks.protocol import Grading
 from valkyrie.errors import AgentOutputError, LeaseLostError
-from valkyrie.nouns import Grade, TaskSpec, TrialState
+from valkyrie.nouns import Grade, Json, TrialState
 from valkyrie.plan import Settings, trial_digest
 from valkyrie.store.layout import RunFolder
 from valkyrie.store.leases import Leased
 from valkyrie.testing.null import NapAgent, NullBenchmark
-from valkyrie.trial import lifecycle
+from valkyrie.trial import leaving
 from valkyrie.trial.lifecycle import Ending, run_attempt
 from valkyrie.trial.world import World
 
@@ -27,9 +27,9 @@ SECRET = "secret-value-123"
 
 
 class Benchmark(NullBenchmark):
-    async def evaluate(self, task: TaskSpec, sandbox: Sandbox, log: OutputSink, evidence: Path) -> Grade:
-        evidence.mkdir(parents=True)
-        (evidence / "verdict").write_text("good")
+    async def evaluate(self, grading: Grading) -> Grade:
+        grading.evidence.mkdir(parents=True)
+        (grading.evidence / "verdict").write_text("good")
         return Grade(1.0, True)
 
 
@@ -54,6 +54,9 @@ class Journal:
     async def enter(self, leased: Leased, before: TrialState, after: TrialState) -> None:
         if after is self.refused:
             raise LeaseLostError("taken over")
+
+    async def save(self, leased: Leased, saved: Json) -> None:
+        self.saved = saved
 
 
 class Provider(NullProvider):
@@ -123,7 +126,7 @@ async def test_a_sandbox_that_cannot_be_removed_costs_no_grade(
             raise trouble
         return trouble
 
-    monkeypatch.setattr(lifecycle, "REMOVE_TIMEOUT_S", 0.05)
+    monkeypatch.setattr(leaving, "REMOVE_TIMEOUT_S", 0.05)
     world = make_world(tmp_path)
     assert isinstance(world.provider, Provider)
     world.provider.on_delete = fail
@@ -133,7 +136,9 @@ async def test_a_sandbox_that_cannot_be_removed_costs_no_grade(
 
 async def test_outputs_that_cannot_be_kept_are_a_failure_not_a_crash(tmp_path: Path) -> None:
     world = make_world(tmp_path)
-    (world.folder.attempt("task-1", 0, 1) / "in the way").mkdir(parents=True)
+    place = world.folder.attempt("task-1", 0, 1)
+    place.parent.mkdir(parents=True)
+    place.write_text("in the way")
     ending = await attempt(world)
     assert ending.grade is None
     assert ending.failure is not None and ending.failure.category == "infrastructure"

@@ -10,6 +10,7 @@ from valkyrie.cli.options import (
     WholeNumber,
     chosen_tasks,
     confirm,
+    header_option,
     run_argument,
     task_options,
     tracker,
@@ -58,30 +59,38 @@ def stop(
 @run_argument
 @_concurrency
 @task_options
+@header_option
 @_connect
 def resume(
     output: Output,
     *,
     ref: str,
-    concurrency: int | None,
     connect: bool,
     task_ids: str | None,
     task_ids_file: str | None,
+    **same: Any,
 ) -> int:
     """Go on with what was stopped or interrupted.
 
     STOPPED trials run again and what a crash interrupted goes on; trials already graded are not run again.
     """
     with tracker() as opened:
-        started = opened.resume(ref, concurrency=concurrency, task_ids=chosen_tasks(task_ids, task_ids_file))
+        started = opened.resume(ref, task_ids=chosen_tasks(task_ids, task_ids_file), **same)
         return _go_on(opened, started, connect, output)
 
 
-@verb("retry", examples="valk run retry 3f2a\nvalk run retry 3f2a --category infrastructure --connect")
+@verb(
+    "retry",
+    examples="valk run retry 3f2a\n"
+    "valk run retry 3f2a --category infrastructure --connect\n"
+    "valk run retry 3f2a --from-scratch",
+)
 @run_argument
 @_concurrency
 @task_options
 @click.option("--category", type=click.Choice(CATEGORIES), help="Only errors of this category.")
+@header_option
+@click.option("--from-scratch", is_flag=True, help="Drop saved evaluation state: the agent runs again.")
 @_connect
 def retry(
     output: Output,
@@ -94,7 +103,9 @@ def retry(
 ) -> int:
     """Run errored (and stopped) trials again.
 
-    Earlier attempts and their logs are kept. `run errors` says which errors a retry can help.
+    Earlier attempts and their logs are kept. `run errors` says which errors a retry can help. Where a
+    benchmark service saved how far grading came, grading goes on from there without running the agent
+    again, unless --from-scratch is given.
     """
     with tracker() as opened:
         started = opened.retry(ref, task_ids=chosen_tasks(task_ids, task_ids_file), **same)

@@ -6,7 +6,17 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from valkyrie.cli.options import Number, WholeNumber, chosen_tasks, task_options, tracker, verb
+from valkyrie.cli.options import (
+    Number,
+    WholeNumber,
+    chosen_tasks,
+    header_option,
+    ignore_custom_option,
+    pairs,
+    task_options,
+    tracker,
+    verb,
+)
 from valkyrie.cli.output import Output
 from valkyrie.report.formats import NONE, plural, safe
 from valkyrie.report.tables import next_commands, started_rows
@@ -19,23 +29,23 @@ EXAMPLES = """
 valk run start --agent oracle --benchmark quickstart --connect
 valk run start --agent ./my-agent --benchmark ./my-tasks --model openai/gpt-4o -s OPENAI_API_KEY my-key
 valk run start --agent my-agent --benchmark quickstart --slice :3 --dry-run
+valk run start --agent my-agent --benchmark my-service --dataset lite -H X-Team blue
 """
 
 
-def _pairs(ctx: click.Context, param: click.Parameter, value: tuple[tuple[str, str], ...]) -> dict[str, str]:
-    """(name, value) pairs as a mapping; a name given twice is a mistake."""
-    pairs = dict(value)
-    if len(pairs) < len(value):
-        names = [name for name, _ in value]
-        twice = next(name for name in names if names.count(name) > 1)
-        raise click.BadParameter(f"{twice} is given twice.", ctx=ctx, param=param)
-    return pairs
+def _complete_provider(_ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[str]:
+    from sandboxes.registry import PROVIDERS
+
+    return [name for name in PROVIDERS if name.startswith(incomplete)]
 
 
 @verb("start", examples=EXAMPLES)
 @click.option("--agent", required=True, metavar="NAME|FOLDER", help="Agent: pushed, built in, or a folder.")
 @click.option(
-    "--benchmark", required=True, metavar="NAME|FOLDER", help="Benchmark: by name, or a folder of tasks."
+    "--benchmark",
+    required=True,
+    metavar="NAME|FOLDER|URL",
+    help="Benchmark: by name (shipped, or a service), a folder of tasks, or a service's URL.",
 )
 @click.option("--model", metavar="MODEL", help="Model key given to the agent, e.g. openai/gpt-4o.")
 @click.option(
@@ -53,7 +63,7 @@ def _pairs(ctx: click.Context, param: click.Parameter, value: tuple[tuple[str, s
     "secrets",
     nargs=2,
     multiple=True,
-    callback=_pairs,
+    callback=pairs,
     metavar="ENV NAME",
     help="Fill environment variable ENV from the secret NAME; over the contract's own. Repeatable.",
 )
@@ -63,7 +73,7 @@ def _pairs(ctx: click.Context, param: click.Parameter, value: tuple[tuple[str, s
     "kwargs",
     nargs=2,
     multiple=True,
-    callback=_pairs,
+    callback=pairs,
     metavar="KEY VALUE",
     help="A parameter the agent's contract declares. Repeatable.",
 )
@@ -78,8 +88,11 @@ def _pairs(ctx: click.Context, param: click.Parameter, value: tuple[tuple[str, s
 @click.option(
     "--provider",
     metavar="NAME",
-    help="Where trials run: local, process, null [default: default_provider, else local].",
+    shell_complete=_complete_provider,
+    help="Where trials run: local, process, daytona, null [default: default_provider, else local].",
 )
+@header_option
+@ignore_custom_option
 @click.option(
     "--host-image", is_flag=True, help="Run tasks that name an image on the host's file system anyway."
 )

@@ -33,13 +33,14 @@ def set_value(output: Output, *, key: str, value: str) -> None:
     from valkyrie.config import set_value as write
 
     if find_key(key).name == "default_provider":
-        _check_provider(value)
+        check_provider(value)
     written = write(key, value)
     output.emit("config", key=written.key.name, value=written.value, source="file", path=str(config_path()))
     output.line(f"{written.key.name} = {written.value}  ({config_path()})")
 
 
-def _check_provider(name: str) -> None:
+def check_provider(name: str) -> None:
+    """Refuse what no sandbox provider is called."""
     from sandboxes.registry import PROVIDERS
 
     if name not in PROVIDERS:
@@ -79,11 +80,16 @@ def remove(output: Output, *, key: str) -> None:
 
 @verb("list", examples="valk config list")
 def list_keys(output: Output) -> None:
-    """List every key, its value and where it comes from."""
-    from valkyrie.config import KEYS, effective
+    """List every key, its value and where it comes from.
+
+    Of services, credentials and providers it says how many there are; `config service list`,
+    `config auth list` and `config provider list` show them.
+    """
+    from valkyrie.config import KEYS, MAPS, effective, mapping
 
     found = [effective(key.name) for key in KEYS]
-    entries = [
+    maps = [(entries, len(mapping(entries.name))) for entries in MAPS]
+    keys = [
         {
             "key": e.key.name,
             "value": e.value,
@@ -93,13 +99,25 @@ def list_keys(output: Output) -> None:
         }
         for e in found
     ]
-    output.emit("config_list", keys=entries, path=str(config_path()))
+    counts = [
+        {
+            "key": entries.name,
+            "entries": count,
+            "command": entries.command,
+            "description": entries.description,
+        }
+        for entries, count in maps
+    ]
+    output.emit("config_list", keys=keys, maps=counts, path=str(config_path()))
     table = Table(
         [Column("Key"), Column("Value", shrink=True), Column("From"), Column("What it is", shrink=True)]
     )
     for entry in found:
         value = NONE if entry.value is None else safe(entry.value)
         table.rows.append([entry.key.name, value, entry.source, entry.key.meaning])
+    for entries, count in maps:
+        value = f"{count} {'entry' if count == 1 else 'entries'}" if count else NONE
+        table.rows.append([entries.name, value, "file" if count else "unset", entries.description])
     if not output.json:
         output.table(table)
 

@@ -1,0 +1,120 @@
+"""A benchmark as a web application."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from fastapi import FastAPI
+
+from benchmark_service import failures, routes, sockets
+from benchmark_service.base import BenchmarkService
+from benchmark_service.gate import Gate
+from benchmark_service.schemas import EvalMode
+from benchmark_service.versions import owning_distribution
+
+if TYPE_CHECKING:
+    from benchmark_service.admission import Admission
+
+Lifespan = Callable[[Any], AbstractAsyncContextManager[Any]]
+
+
+class BenchmarkServiceApp(FastAPI):
+    """Serves a `BenchmarkService`; run it with any ASGI server, or with `serve`.
+
+    The service is made when the server starts and is then `app.service`. Keep quiet streams alive with
+    protocol pings: `uvicorn main:app --ws-ping-interval 30`.
+    """
+
+    service: BenchmarkService
+
+    def __init__(
+        self, service_cls: type[BenchmarkService], *, lifespan: Lifespan | None = None, **settings: Any
+    ) -> None:
+        self._service_cls = service_cls
+        self._inner_lifespan = lifespan
+        _check_sandbox_providers(service_cls)
+        settings.setdefault("title", service_cls.__name__)
+        super().__init__(lifespan=_lifespan, **settings)
+        failures.install(self)
+        self.add_middleware(Gate, service_app=self)
+        self.add_middleware(failures.FailureMiddleware)
+        self._count_inflight()
+        routes.add_routes(self)
+        sockets.add_sockets(self)
+        from benchmark_service.v1 import add_v1_routes
+
+        add_v1_routes(self)
+
+    @property
+    def deployment_name(self) -> str:
+        """What this service is called where it runs: SERVICE_NAME, else its class."""
+        return os.environ.get("SERVICE_NAME", "").strip() or self._service_cls.__name__
+
+    @property
+    def declared_eval_mode(self) -> EvalMode | None:
+        """How the service says it grades; None when it says nothing."""
+        for cls in self._service_cls.__mro__:
+            if cls is BenchmarkService:
+                break
+            if "eval_mode" in vars(cls):
+                return EvalMode(self._service_cls.eval_mode)
+        return None
+
+    @cached_property
+    def admission(self) -> Admission:
+        """How much is graded at a time in this process."""
+        from benchmark_service.admission import from_environment
+
+        self.state.admission = made = from_environment()
+        return made
+
+    @cached_property
+    def _distribution(self) -> tuple[str | None, str | None]:
+        return owning_distribution(self._service_cls.__module__)
+
+    @cached_property
+    def _service_name(self) -> str | None:
+        return self._distribution[0]
+
+    @cached_property
+    def _service_version(self) -> str | None:
+        return self._distribution[1]
+
+    def _count_inflight(self) -> None:
+        name = os.environ.get("SERVICE_NAME", "").strip()
+        if name:
+            from benchmark_service.inflight import InflightMiddleware
+
+            self.add_middleware(InflightMiddleware, service_name=name)
+
+
+@asynccontextmanager
+async def _lifespan(app: BenchmarkServiceApp) -> AsyncIterator[Any]:
+    from benchmark_service import auth
+
+    auth.check_settings()
+    _ = app.admission
+    app.service = await app._service_cls.create()
+    if app._inner_lifespan is None:
+        yield
+        return
+    async with app._inner_lifespan(app) as state:
+        yield state
+
+
+def _check_sandbox_providers(cls: type[BenchmarkService]) -> None:
+    default = cls.default_sandbox_provider
+    if default is not None and default not in cls.sandbox_providers:
+        known = ", ".join(cls.sandbox_providers) or "(none are declared)"
+        raise ValueError(f"default_sandbox_provider must be one of {known}, not {default!r}")
+
+
+def serve(app: FastAPI, host: str = "127.0.0.1", port: int = 8001) -> None:
+    """Run until interrupted, with what long quiet streams need: pings, and room for large frames."""
+    import uvicorn
+
+    uvicorn.run(app, host=host, port=port, ws_ping_interval=20, ws_ping_timeout=600, ws_max_size=64 << 20)

@@ -1,0 +1,1 @@
+"""`create-benchmark-service`: the command that starts a new benchmark service."""

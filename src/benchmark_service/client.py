@@ -1,0 +1,401 @@
+"""Talks to a benchmark service: lists and sets up tasks, has answers graded, gets the score."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import replace
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self, TypeVar
+from urllib.parse import quote, urlencode, urlsplit
+
+import httpx
+
+from benchmark_service.client_http import (
+    Call,
+    Params,
+    Redactor,
+    ServiceHttp,
+    batches,
+    checked,
+    checked_headers,
+    checked_url,
+    given,
+    is_loopback,
+    shown,
+)
+from benchmark_service.client_retry import Backoff, Pause, RecoveryPlan, SandboxRecoveryAttempt, run_attempts
+from benchmark_service.client_streams import (
+    RESUME_PATH,
+    ServiceStreams,
+    StateCallback,
+    StreamSpec,
+    TextCallback,
+    idle_timeout,
+    instance_body,
+    resume_body,
+)
+from benchmark_service.client_v1 import V1Calls
+from benchmark_service.errors import (
+    BenchmarkServiceConnectionError,
+    BenchmarkServiceError,
+    BenchmarkServiceProtocolError,
+    BenchmarkServiceStreamClosedError,
+    BenchmarkServiceUnauthenticatedError,
+    StreamIdleError,
+)
+from benchmark_service.schemas import (
+    EvaluateResponseRequest,
+    FinalScoreResponse,
+    RetrieveTaskResponse,
+    SetupTaskResponse,
+    VerifyTaskIdsRequest,
+    VerifyTaskIdsResponse,
+    VersionResponse,
+)
+from benchmark_service.versions import DatasetVersion
+from sandboxes.configs import (
+    DaytonaProviderConfig,
+    SandboxProviderConfig,
+)
+from sandboxes.errors import MissingSandboxConfigError
+
+if TYPE_CHECKING:
+    from daytona import AsyncDaytona
+
+    from sandboxes.protocol import SandboxProvider
+
+__all__ = [
+    "BenchmarkServiceClient",
+    "BenchmarkServiceConnectionError",
+    "BenchmarkServiceError",
+    "BenchmarkServiceProtocolError",
+    "BenchmarkServiceStreamClosedError",
+    "BenchmarkServiceUnauthenticatedError",
+    "SandboxRecoveryAttempt",
+    "StreamIdleError",
+    "VerifyTaskIdsResponse",
+]
+
+Result = TypeVar("Result")
+
+RUN_ID_HEADER = "X-Vals-Run-ID"
+TASK_ID_HEADER = "X-Vals-Task-ID"
+_MAX_QUERY_CHARS = 6000
+_PROBE_TIMEOUT_S = 5
+_PROVIDER_HEADERS = {
+    "DAYTONA_API_KEY": ("x-api-key", "daytona_api_key"),
+    "DAYTONA_API_URL": ("x-api-url", "daytona_api_url"),
+    "DAYTONA_TARGET": ("x-target", "daytona_target"),
+}
+
+
+class BenchmarkServiceClient(V1Calls):
+    """One service. Use as `async with`, or call `close`."""
+
+    def __init__(
+        self,
+        url: str,
+        headers: Mapping[str, str] | None = None,
+        timeout: float = 60,
+        *,
+        ws_idle_timeout_s: float | None = None,
+        dataset_version: str | None = None,
+        max_chunk_bytes: int = 64 * 1024 * 1024,
+        max_retry_wait: float = 60,
+        resume_attempts: int = 5,
+        run_id: str | None = None,
+        task_id: str | None = None,
+        pause: Pause = asyncio.sleep,
+        jitter: Callable[[], float] = random.random,
+    ) -> None:
+        self._url = checked_url(url)
+        telemetry = {RUN_ID_HEADER: run_id, TASK_ID_HEADER: task_id}
+        extra = {name: quote(value, safe="/:@ ") for name, value in telemetry.items() if value}
+        self._headers = checked_headers({**(headers or {}), **extra})
+        self._timeout = timeout
+        self._pause = pause
+        self._daytona_client: AsyncDaytona | None = None
+        self._http_client = httpx.AsyncClient(
+            headers=self._headers,
+            timeout=httpx.Timeout(timeout, connect=min(timeout, 15)),
+            # Let go of idle connections before servers do (uvicorn after 5 s), so that none breaks in use.
+            limits=httpx.Limits(max_connections=200, max_keepalive_connections=50, keepalive_expiry=2),
+            mounts={f"all://{urlsplit(self._url).netloc.rpartition('@')[2]}": None}
+            if is_loopback(self._url)
+            else None,
+        )
+        backoff = Backoff(max_wait_s=max_retry_wait, pause=pause, jitter=jitter)
+        self._resume_backoff = replace(backoff, attempts=resume_attempts, base_s=2.0)
+        self._http = ServiceHttp(
+            self._url,
+            self._http_client,
+            backoff,
+            Redactor.of(self._headers),
+            timeout=timeout,
+            max_bytes=max_chunk_bytes,
+            dataset_version=dataset_version,
+        )
+        self._streams = ServiceStreams(
+            self._url,
+            backoff,
+            max_chunk_bytes=max_chunk_bytes,
+            idle_timeout_s=idle_timeout(ws_idle_timeout_s),
+            probe=self._is_alive,
+            dataset_version=dataset_version,
+        )
+
+    def __repr__(self) -> str:
+        return f"BenchmarkServiceClient({shown(self._url)!r})"
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Let go of all connections."""
+        try:
+            await self._http_client.aclose()
+        finally:
+            if self._daytona_client is not None:
+                daytona, self._daytona_client = self._daytona_client, None
+                await daytona.close()  # type: ignore[no-untyped-call]
+
+    async def health_check(self, *, retry: bool = True) -> bool:
+        """Whether the service says it is well. Raises when it cannot be reached at all."""
+        attempts = None if retry else 1
+        response = await self._http.send(
+            Call("Health check", "GET", "/health", pinned=False, attempts=attempts)
+        )
+        return response.status_code == 200
+
+    async def version(self, dataset: str | None = None) -> VersionResponse:
+        """What the service says of itself; all None from a service too old to say it."""
+        call = Call("Version", "GET", "/version", params=given(dataset=dataset), pinned=False)
+        try:
+            return await self._http.ask(VersionResponse, call)
+        except BenchmarkServiceError as error:
+            if error.status_code != 404:
+                raise
+            return VersionResponse()
+
+    async def verify_task_ids(
+        self, task_ids: Sequence[str] | None = None, slice_str: str | None = None, dataset: str | None = None
+    ) -> VerifyTaskIdsResponse:
+        """The ids that exist: of those given, else of the slice, else all. Unknown ids raise."""
+        if task_ids is not None and not task_ids:
+            return VerifyTaskIdsResponse(task_ids=[])
+        rest = given(slice=slice_str, dataset=dataset)
+        params = [("task_ids", task_id) for task_id in task_ids or ()] + rest
+        if len(urlencode(params)) <= _MAX_QUERY_CHARS:
+            return await self._verify(params)
+        body = VerifyTaskIdsRequest(task_ids=list(task_ids or ()), slice=slice_str, dataset=dataset)
+        try:
+            return await self._http.ask(
+                VerifyTaskIdsResponse,
+                Call("Verify task IDs", "POST", "/verify-task-ids", body=body.model_dump(exclude_none=True)),
+            )
+        except BenchmarkServiceError as error:
+            if error.status_code not in (404, 405):
+                raise
+        found: dict[str, None] = {}
+        for batch in batches(task_ids or (), _MAX_QUERY_CHARS - len(urlencode(rest))):
+            answer = await self._verify([("task_ids", task_id) for task_id in batch] + rest)
+            found.update(dict.fromkeys(answer.task_ids))
+        return VerifyTaskIdsResponse(task_ids=list(found))
+
+    async def _verify(self, params: Params) -> VerifyTaskIdsResponse:
+        return await self._http.ask(
+            VerifyTaskIdsResponse, Call("Verify task IDs", "GET", "/verify-task-ids", params=params)
+        )
+
+    async def retrieve_task(
+        self, task_id: str, skip_validation: bool = False, dataset: str | None = None
+    ) -> RetrieveTaskResponse:
+        """What a trial of the task needs."""
+        params = given(task_id=task_id, skip_validation=str(skip_validation).lower(), dataset=dataset)
+        return await self._http.ask(
+            RetrieveTaskResponse, Call("Retrieve task", "GET", "/retrieve-task/", params=params)
+        )
+
+    async def setup_task(
+        self,
+        task_id: str,
+        instance_id: str,
+        sandbox_provider: SandboxProviderConfig | None = None,
+        on_message: TextCallback | None = None,
+        dataset: str | None = None,
+        *,
+        on_error: TextCallback | None = None,
+    ) -> SetupTaskResponse:
+        """Have the service set the task up in the sandbox `instance_id`."""
+        data = await self._streams.result(
+            StreamSpec(
+                "Setup task",
+                "/ws/setup-task",
+                instance_body(task_id, instance_id, sandbox_provider, dataset),
+                self._socket_headers(sandbox_provider),
+                on_message,
+                on_error,
+            )
+        )
+        return checked(SetupTaskResponse, data, "Setup task")
+
+    async def evaluate_response(self, task_id: str, response: str, dataset: str | None = None) -> Any:
+        """Have a text answer graded. Never sent twice once the service may have it."""
+        body = EvaluateResponseRequest(task_id=task_id, response=response, dataset=dataset)
+        return await self._http.json(
+            Call(
+                "Evaluate response",
+                "POST",
+                "/evaluate-response/",
+                body=body.model_dump(mode="json", exclude_none=True),
+                safe=False,
+            )
+        )
+
+    async def evaluate_instance(
+        self,
+        task_id: str,
+        instance_id: str,
+        sandbox_provider: SandboxProviderConfig | None = None,
+        on_message: TextCallback | None = None,
+        on_resume_state: StateCallback | None = None,
+        dataset: str | None = None,
+        *,
+        on_error: TextCallback | None = None,
+    ) -> Any:
+        """Have the work in the sandbox `instance_id` graded; goes on from the service's newest saved state
+        when the stream breaks. `on_resume_state` is done with a state before the next chunk is read."""
+        spec = StreamSpec(
+            "Evaluate instance",
+            "/ws/evaluate-instance",
+            instance_body(task_id, instance_id, sandbox_provider, dataset),
+            self._socket_headers(sandbox_provider),
+            on_message,
+            on_error,
+            on_resume_state,
+        )
+        return await self._streams.evaluation(spec, None, self._resume_backoff, sandbox_provider)
+
+    async def resume_evaluation(
+        self,
+        task_id: str,
+        eval_resume_state: dict[str, Any],
+        sandbox_provider: SandboxProviderConfig | None = None,
+        on_message: TextCallback | None = None,
+        on_resume_state: StateCallback | None = None,
+        dataset: str | None = None,
+        *,
+        on_error: TextCallback | None = None,
+    ) -> Any:
+        """Go on with an evaluation from a state the service gave earlier."""
+        spec = StreamSpec(
+            "Resume evaluation",
+            RESUME_PATH,
+            resume_body(task_id, eval_resume_state, sandbox_provider, dataset),
+            self._socket_headers(sandbox_provider),
+            on_message,
+            on_error,
+            on_resume_state,
+        )
+        return await self._streams.evaluation(spec, eval_resume_state, self._resume_backoff, sandbox_provider)
+
+    async def final_score(
+        self,
+        evaluation_results: Mapping[str, Any],
+        dataset: str | None = None,
+        *,
+        task_outcomes: Mapping[str, Any] | None = None,
+    ) -> FinalScoreResponse:
+        """The score of a run: every task's result, None for those without one."""
+        body: dict[str, Any] = {"evaluation_results": dict(evaluation_results)}
+        if dataset is not None:
+            body["dataset"] = dataset
+        if task_outcomes is not None:
+            body["task_outcomes"] = dict(task_outcomes)
+        return await self._http.ask(
+            FinalScoreResponse, Call("Final score", "POST", "/final-score/", body=body)
+        )
+
+    async def resolve_dataset(self, dataset: str, version: str | None = None) -> DatasetVersion:
+        """Which version a dataset's name and version stand for; pin it with `dataset_version`."""
+        body = {"dataset": dataset, "version": version}
+        answer = await self._http.json(
+            Call("Resolve dataset", "POST", "/resolve-dataset", body=body, pinned=False)
+        )
+        found = answer.get("version") if isinstance(answer, dict) else answer
+        return checked(DatasetVersion, found, "Resolve dataset")
+
+    def get_sandbox_provider(self, config: SandboxProviderConfig | None = None) -> SandboxProvider:
+        """The provider of a config, or of this client's own headers. The caller closes it."""
+        return (config or self._provider_config()).create_provider()
+
+    @property
+    def daytona_client(self) -> AsyncDaytona:
+        """A Daytona client of this client's own headers; closed with it."""
+        if self._daytona_client is None:
+            from daytona import AsyncDaytona, DaytonaConfig
+
+            config = self._provider_config()
+            self._daytona_client = AsyncDaytona(
+                DaytonaConfig(
+                    api_key=config.DAYTONA_API_KEY,
+                    api_url=config.DAYTONA_API_URL,
+                    target=config.DAYTONA_TARGET,
+                )
+            )
+        return self._daytona_client
+
+    async def run_with_sandbox_recovery(
+        self,
+        task_id: str,
+        run_id: str,
+        operation: Callable[[SandboxRecoveryAttempt], Awaitable[Result]],
+        *,
+        dataset: str | None = None,
+        retryable_attempt_errors: tuple[type[Exception], ...] = (),
+        default_max_attempts: int = 1,
+        retry_delay_s: float = 2.0,
+        on_retry: Callable[[SandboxRecoveryAttempt, Exception], Awaitable[None] | None] | None = None,
+    ) -> Result:
+        """Run `operation`, again after its sandbox was lost where the task's recovery policy allows it."""
+        for name, value in {"task_id": task_id, "run_id": run_id}.items():
+            if not value:
+                raise ValueError(f"{name} must be non-empty")
+        plan = RecoveryPlan(
+            retryable_attempt_errors, default_max_attempts, retry_delay_s, on_retry, self._pause
+        )
+        return await run_attempts(
+            f"{run_id}:{task_id}", operation, lambda: self.retrieve_task(task_id, dataset=dataset), plan
+        )
+
+    def _provider_config(self) -> DaytonaProviderConfig:
+        own = {name.lower(): value for name, value in self._headers.items()}
+        values = {
+            field: next((own[name] for name in names if own.get(name)), None)
+            for field, names in _PROVIDER_HEADERS.items()
+        }
+        missing = [_PROVIDER_HEADERS[field][0] for field, value in values.items() if value is None]
+        if missing:
+            raise MissingSandboxConfigError(f"Missing required headers: {', '.join(missing)}")
+        return DaytonaProviderConfig.model_validate(values)
+
+    def _socket_headers(self, provider: SandboxProviderConfig | None) -> dict[str, str]:
+        if not isinstance(provider, DaytonaProviderConfig):
+            return self._headers
+        given_by_config = provider.headers()
+        own = {name: value for name, value in self._headers.items() if name.lower() not in given_by_config}
+        return checked_headers({**own, **given_by_config})
+
+    async def _is_alive(self) -> bool:
+        try:
+            async with asyncio.timeout(_PROBE_TIMEOUT_S):
+                return await self.health_check(retry=False)
+        except (BenchmarkServiceError, TimeoutError):
+            return False

@@ -1,0 +1,343 @@
+"""A client's HTTP calls to a benchmark service: what is retried, and what an answer must look like."""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+from urllib.parse import urlencode, urlsplit
+
+import httpx
+from pydantic import BaseModel, ValidationError
+
+from benchmark_service.client_retry import Backoff, parse_retry_after
+from benchmark_service.errors import (
+    BenchmarkServiceConnectionError,
+    BenchmarkServiceError,
+    BenchmarkServiceProtocolError,
+    BenchmarkServiceUnauthenticatedError,
+)
+
+DATASET_VERSION_HEADER = "X-Benchmark-Dataset-Version"
+DETAIL_CHARS = 2000
+_BUSY = frozenset({429, 502, 503, 504})
+_MAX_REDIRECTS = 5
+_SECRET_NAME = re.compile(r"auth|key|token|secret|cookie|password", re.IGNORECASE)
+_HEADER_NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
+_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
+
+Params = list[tuple[str, str]]
+Model = TypeVar("Model", bound=BaseModel)
+
+
+class RequestNeverSentError(BenchmarkServiceConnectionError):
+    """No connection came about: the service certainly did nothing."""
+
+
+def checked_url(url: str) -> str:
+    """A service's base URL without its last slash; refuses what is not one."""
+    parts = urlsplit(url)
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise ValueError(f"a service URL looks like http://host:port, not {shown(url)!r}")
+    return url.rstrip("/")
+
+
+def shown(url: str) -> str:
+    """A URL as messages may show it: without user, password and query."""
+    head, separator, rest = url.partition("://")
+    if not separator:
+        return url[:200]
+    place = re.split(r"[?#]", rest, maxsplit=1)[0]
+    authority, slash, path = place.partition("/")
+    return f"{head}://{authority.rpartition('@')[2]}{slash}{path}"[:300]
+
+
+def checked_headers(headers: Mapping[str, str]) -> dict[str, str]:
+    """Headers that can travel. Refused here, by name only: libraries would quote the value."""
+    for name, value in headers.items():
+        if not _HEADER_NAME.fullmatch(name):
+            raise ValueError(f"{name!r} is not a header name")
+        if not value.isascii() or not value.replace("\t", " ").isprintable():
+            raise ValueError(f"the value of header {name} has characters a header cannot carry")
+    return dict(headers)
+
+
+def is_loopback(url: str) -> bool:
+    """Whether a URL names this very machine."""
+    host = urlsplit(url).hostname or ""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost" or host.endswith(".localhost")
+
+
+def same_place(old: str, new: str) -> bool:
+    """Whether a redirect stays with the service: headers hold credentials no other host may see."""
+    before, after = urlsplit(old), urlsplit(new)
+    if before.hostname != after.hostname:
+        return False
+    upgraded = before.scheme in ("http", "ws") and after.scheme in ("https", "wss")
+    return upgraded or (before.scheme, before.port) == (after.scheme, after.port)
+
+
+def decode_json(text: bytes | str) -> Any:
+    """Strict JSON: no NaN, no numbers or nesting that break a reader; stray surrogates are replaced."""
+    raw = text.encode("utf-8", "replace") if isinstance(text, str) else text
+    try:
+        value = json.loads(raw, parse_constant=_no_constant)
+        if _SURROGATE.search(raw):
+            value = json.loads(json.dumps(value, ensure_ascii=False).encode("utf-8", "replace"))
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
+    return value
+
+
+def _no_constant(name: str) -> Any:
+    raise ValueError(f"{name} is not JSON")
+
+
+@dataclass(frozen=True)
+class Redactor:
+    """Keeps credentials we sent out of texts a service sends back."""
+
+    secrets: tuple[str, ...]
+
+    @classmethod
+    def of(cls, settings: Mapping[str, Any]) -> Redactor:
+        """Every value of a header or setting whose name sounds secret, with and without its scheme word."""
+        values = [str(value) for name, value in settings.items() if _SECRET_NAME.search(name)]
+        pieces = {piece for value in values for piece in (value, value.rpartition(" ")[2])}
+        return cls(tuple(sorted((p for p in pieces if len(p) >= 4), key=len, reverse=True)))
+
+    def __call__(self, text: str) -> str:
+        for secret in self.secrets:
+            text = text.replace(secret, "***")
+        return text
+
+
+@dataclass(frozen=True)
+class Call:
+    """One HTTP request."""
+
+    operation: str
+    """As errors name it: "Retrieve task"."""
+    method: str
+    path: str
+    params: Iterable[tuple[str, str]] = ()
+    body: Any = field(default=None, repr=False)
+    safe: bool = True
+    """May be sent twice. If not, it is repeated only when the service certainly did no work."""
+    pinned: bool = True
+    """Bound to the client's dataset version, if it has one."""
+    attempts: int | None = None
+
+
+class ServiceHttp:
+    """Sends calls to one service."""
+
+    def __init__(
+        self,
+        url: str,
+        client: httpx.AsyncClient,
+        backoff: Backoff,
+        redact: Redactor,
+        *,
+        timeout: float,
+        max_bytes: int,
+        dataset_version: str | None = None,
+    ) -> None:
+        self._url = url
+        self._client = client
+        self._backoff = backoff
+        self._redact = redact
+        self._timeout = timeout
+        self._max_bytes = max_bytes
+        self._dataset_version = dataset_version
+
+    async def ask(self, model: type[Model], call: Call) -> Model:
+        """The answer to a call, as a model."""
+        return checked(model, await self.json(call), call.operation)
+
+    async def json(self, call: Call) -> Any:
+        """The decoded answer to a call; anything but 200 with JSON raises."""
+        response = await self.send(call)
+        self.check(call, response)
+        try:
+            return decode_json(response.content)
+        except ValueError as error:
+            kind = response.headers.get("content-type", "no content type")
+            raise BenchmarkServiceProtocolError(
+                f"{call.operation}: {shown(str(response.url))} answered {kind} instead of JSON ({error}), "
+                f"beginning {self._redact(_first_line(response.text))!r}; is this a benchmark service's URL?",
+                response.status_code,
+            ) from None
+
+    async def send(self, call: Call) -> httpx.Response:
+        """The answer, whatever its status, after the retries that are safe."""
+        attempts = call.attempts or self._backoff.attempts
+        for attempt in range(1, attempts + 1):
+            retry_after = None
+            try:
+                response = await self._once(call)
+            except BenchmarkServiceConnectionError as error:
+                repeatable = call.safe or isinstance(error, RequestNeverSentError)
+                if not repeatable or attempt == attempts:
+                    raise
+            else:
+                retry_after = parse_retry_after(response.headers.get("retry-after"))
+                if attempt == attempts or not _worth_repeating(call, response.status_code, retry_after):
+                    return response
+            await self._backoff.wait(attempt, retry_after)
+        raise AssertionError("the last attempt returns or raises")
+
+    def check(self, call: Call, response: httpx.Response) -> None:
+        """Raise for an answer that is not a success, or not of the dataset version asked for."""
+        if response.status_code == 401:
+            raise BenchmarkServiceUnauthenticatedError(
+                f"Authentication failed: {self._redact(detail_of(self._redact(response.text)))}", 401
+            )
+        if response.status_code != 200:
+            raise BenchmarkServiceError(
+                f"{call.operation} failed with status code {response.status_code}, "
+                f"response: {self._redact(detail_of(self._redact(response.text)))}",
+                response.status_code,
+                retry_after=parse_retry_after(response.headers.get("retry-after")),
+            )
+        if self._dataset_version is not None and call.pinned:
+            confirmed = response.headers.get(DATASET_VERSION_HEADER)
+            if confirmed != self._dataset_version:
+                raise BenchmarkServiceProtocolError(
+                    f"{call.operation}: asked for dataset version {self._dataset_version!r}, the service "
+                    f"confirmed {confirmed!r}; it may not support choosing versions"
+                )
+
+    async def _once(self, call: Call) -> httpx.Response:
+        headers = {DATASET_VERSION_HEADER: self._dataset_version} if self._dataset_version else {}
+        request = self._client.build_request(
+            call.method,
+            self._url + call.path,
+            params=list(call.params) or None,
+            json=call.body,
+            headers=headers if call.pinned else None,
+        )
+        try:
+            # httpx bounds each read; a service that drips bytes is bounded here.
+            async with asyncio.timeout(self._timeout * 10):
+                return await self._exchange(call, request)
+        except (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout) as error:
+            raise RequestNeverSentError(self._unreachable(call, error)) from error
+        except (httpx.TimeoutException, TimeoutError) as error:
+            raise BenchmarkServiceConnectionError(
+                f"{call.operation}: {shown(self._url)} did not answer within {self._timeout:g} s; "
+                "is the service overloaded?"
+            ) from error
+        except httpx.TransportError as error:
+            raise BenchmarkServiceConnectionError(self._unreachable(call, error)) from error
+        except httpx.DecodingError as error:
+            raise BenchmarkServiceProtocolError(
+                f"{call.operation}: the answer of {shown(self._url)} cannot be decoded: {error}"
+            ) from error
+
+    async def _exchange(self, call: Call, request: httpx.Request) -> httpx.Response:
+        for _ in range(_MAX_REDIRECTS):
+            response = await self._client.send(request, stream=True, follow_redirects=False)
+            try:
+                following = response.next_request
+                if following is None:
+                    return await self._read(call, response)
+            finally:
+                await response.aclose()
+            if not same_place(str(request.url), str(following.url)):
+                raise BenchmarkServiceError(
+                    f"{call.operation}: {shown(str(request.url))} redirects to {shown(str(following.url))}, "
+                    "which is another place; if it is right, configure that URL for the service",
+                    response.status_code,
+                )
+            request = following
+        raise BenchmarkServiceError(f"{call.operation}: {shown(self._url)} redirects in circles")
+
+    async def _read(self, call: Call, response: httpx.Response) -> httpx.Response:
+        content = bytearray()
+        async for piece in response.aiter_bytes():
+            content += piece
+            if len(content) > self._max_bytes:
+                raise BenchmarkServiceProtocolError(
+                    f"{call.operation}: {shown(self._url)} answered more than {self._max_bytes} bytes"
+                )
+        plain = [(k, v) for k, v in response.headers.multi_items() if k.lower() not in _OF_THE_TRANSFER]
+        return httpx.Response(
+            response.status_code, headers=plain, content=bytes(content), request=response.request
+        )
+
+    def _unreachable(self, call: Call, error: Exception) -> str:
+        said = f" ({self._redact(str(error))})" if str(error) else ""
+        return (
+            f"{call.operation}: cannot reach the service at {shown(self._url)}{said}; "
+            "check that it is running and that its URL is right"
+        )
+
+
+_OF_THE_TRANSFER = frozenset({"content-encoding", "content-length", "transfer-encoding"})
+
+
+def _worth_repeating(call: Call, status: int, retry_after: float | None) -> bool:
+    if call.safe:
+        return status in _BUSY
+    # A gateway's 502 or 504, or a bare 503, may hide work that was begun.
+    return status == 429 or (status == 503 and retry_after is not None)
+
+
+def detail_of(text: str) -> str:
+    """A service's own words in an error answer: its `detail`, or the text, or an HTML page's text."""
+    try:
+        body = decode_json(text)
+    except ValueError:
+        body = None
+    if isinstance(body, dict) and body.get("detail"):
+        detail = body["detail"]
+        return (detail if isinstance(detail, str) else json.dumps(detail))[:DETAIL_CHARS]
+    if text.lstrip()[:1] == "<":
+        without_tags = re.sub(r"<[^<>]*>", " ", text[: 4 * DETAIL_CHARS])
+        return " ".join(without_tags.split())[:200] or "an empty page"
+    return text.strip()[:DETAIL_CHARS] or "no details"
+
+
+def _first_line(text: str) -> str:
+    return next(iter(text.strip().splitlines()), "")[:200]
+
+
+def checked(model: type[Model], data: Any, operation: str) -> Model:
+    """What a service answered, as a model; its mistakes are named without quoting values."""
+    try:
+        return model.model_validate(data)
+    except ValidationError as error:
+        wrong = "; ".join(
+            f"{'.'.join(map(str, e['loc'])) or 'the answer'}: {e['msg']}" for e in error.errors()[:5]
+        )
+        raise BenchmarkServiceProtocolError(
+            f"{operation}: the service's answer does not fit: {wrong[:DETAIL_CHARS]}"
+        ) from None
+
+
+def given(**params: str | None) -> Params:
+    """Query parameters that have a value."""
+    return [(name, value) for name, value in params.items() if value is not None]
+
+
+def batches(task_ids: Sequence[str], max_chars: int) -> Iterator[list[str]]:
+    """Ids in groups whose query strings stay below a length; at least one in each."""
+    batch: list[str] = []
+    length = 0
+    for task_id in task_ids:
+        size = len(urlencode({"task_ids": task_id})) + 1
+        if batch and length + size > max_chars:
+            yield batch
+            batch, length = [], 0
+        batch.append(task_id)
+        length += size
+    if batch:
+        yield batch

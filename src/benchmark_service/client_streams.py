@@ -1,0 +1,396 @@
+"""A client's streams: one request goes out over a socket, chunks come back until a result."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import json
+import os
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+from benchmark_service.client_http import (
+    DATASET_VERSION_HEADER,
+    Redactor,
+    decode_json,
+    detail_of,
+    is_loopback,
+    same_place,
+    shown,
+)
+from benchmark_service.client_retry import Backoff, parse_retry_after, retry_after_in
+from benchmark_service.errors import (
+    BenchmarkServiceConnectionError,
+    BenchmarkServiceError,
+    BenchmarkServiceProtocolError,
+    BenchmarkServiceStreamClosedError,
+    BenchmarkServiceUnauthenticatedError,
+    StreamIdleError,
+)
+from benchmark_service.schemas import RESUMABLE, EvaluateResponseRequest, SetupTaskRequest
+from sandboxes.configs import DaytonaProviderConfig, SandboxProviderConfig
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from websockets.asyncio.client import ClientConnection
+    from websockets.exceptions import ConnectionClosed, InvalidStatus
+
+TextCallback = Callable[[str], Awaitable[None] | None]
+StateCallback = Callable[[dict[str, Any]], Awaitable[None] | None]
+
+RESUME_PATH = "/ws/evaluate-response"
+_IDLE_VARIABLE = "BENCHMARK_SERVICE_WS_IDLE_TIMEOUT_S"
+_DEFAULT_IDLE_S = 3600.0
+_OPEN_TIMEOUT_S = 60
+_PING_INTERVAL_S = 30
+# A service may keep its event loop busy for minutes while it grades; beyond this it counts as dead.
+_PING_TIMEOUT_S = 600
+# Whoever stops listening does not wait for a peer that goes on talking.
+_CLOSE_TIMEOUT_S = 1
+# Frames may be large: only a few wait in memory, the rest in the peer's socket.
+_MAX_QUEUED_FRAMES = 2
+_ERROR_CHARS = 4000
+_BUSY = frozenset({429, 502, 503, 504})
+_UNREADABLE = frozenset({1002, 1003, 1007, 1009})
+_ENDED = frozenset({1000, 1005, 1011})
+"""Closings by which the service itself ends a stream; the others are breaks."""
+
+
+def idle_timeout(chosen: float | None) -> float:
+    """How long a stream may be silent: as chosen, else by the environment; 0 or less is for ever."""
+    if chosen is not None:
+        return chosen
+    text = os.environ.get(_IDLE_VARIABLE, "").strip()
+    try:
+        return float(text) if text else _DEFAULT_IDLE_S
+    except ValueError:
+        raise ValueError(f"{_IDLE_VARIABLE} must be a number of seconds, not {text!r}") from None
+
+
+def instance_body(
+    task_id: str, instance_id: str, provider: SandboxProviderConfig | None, dataset: str | None
+) -> dict[str, Any]:
+    """The request about a sandbox. The provider is in it only when the three headers cannot say it all."""
+    in_headers = isinstance(provider, DaytonaProviderConfig) and provider.DAYTONA_ORGANIZATION_ID is None
+    request = SetupTaskRequest(
+        task_id=task_id,
+        instance_id=instance_id,
+        sandbox_provider=None if in_headers else provider,
+        dataset=dataset,
+    )
+    return request.model_dump(mode="json", exclude_none=True)
+
+
+def resume_body(
+    task_id: str, state: dict[str, Any], provider: SandboxProviderConfig | None, dataset: str | None
+) -> dict[str, Any]:
+    """The request to go on from a saved state, which is the benchmark's own and travels untouched."""
+    request = EvaluateResponseRequest(
+        task_id=task_id, eval_resume_state={}, sandbox_provider=provider, dataset=dataset
+    )
+    return {**request.model_dump(mode="json", exclude_none=True), "eval_resume_state": state}
+
+
+@dataclass(frozen=True)
+class StreamSpec:
+    """One stream to open."""
+
+    operation: str
+    """As errors name it: "Evaluate instance"."""
+    path: str
+    body: dict[str, Any]
+    headers: Mapping[str, str] = field(default_factory=dict)
+    on_message: TextCallback | None = None
+    on_error: TextCallback | None = None
+    on_resume_state: StateCallback | None = None
+
+
+@dataclass
+class _Seen:
+    """What a stream said so far, as much as is kept of it."""
+
+    last_error: BenchmarkServiceError | None = None
+    warned_of_type: bool = False
+    version_confirmed: bool = False
+
+
+class ServiceStreams:
+    """Opens streams to one service."""
+
+    def __init__(
+        self,
+        url: str,
+        backoff: Backoff,
+        *,
+        max_chunk_bytes: int,
+        idle_timeout_s: float,
+        probe: Callable[[], Awaitable[bool]],
+        dataset_version: str | None = None,
+    ) -> None:
+        self._url = url
+        self._backoff = backoff
+        self._max_chunk_bytes = max_chunk_bytes
+        self._idle_timeout_s = idle_timeout_s if idle_timeout_s > 0 else None
+        self._probe = probe
+        self._dataset_version = dataset_version
+
+    async def result(self, spec: StreamSpec) -> Any:
+        """Send the request, hand every chunk on, return the data of the result."""
+        redact = Redactor.of({**spec.headers, **(spec.body.get("sandbox_provider") or {})})
+        async with self._socket(spec, redact) as socket:
+            seen = _Seen()
+            while True:
+                chunk = self._chunk(spec, await self._frame(spec, socket, seen, redact), redact)
+                if await self._is_result(spec, chunk, seen, redact):
+                    return chunk["data"]
+
+    async def evaluation(
+        self,
+        spec: StreamSpec,
+        state: dict[str, Any] | None,
+        backoff: Backoff,
+        provider: SandboxProviderConfig | None,
+    ) -> Any:
+        """The result of a stream that may break: each break is resumed from the newest saved state."""
+        committed = spec.on_resume_state
+
+        async def keep(newest: dict[str, Any]) -> None:
+            nonlocal state
+            await _tell(committed, newest)
+            state = newest
+
+        spec = replace(spec, on_resume_state=keep)
+        resumed = 0
+        while True:
+            try:
+                return await self.result(spec)
+            except BenchmarkServiceError as error:
+                broken = isinstance(error, BenchmarkServiceConnectionError) or error.error_code == RESUMABLE
+                if state is None or not broken or resumed >= backoff.attempts:
+                    raise
+            resumed += 1
+            await _tell(spec.on_message, f"the stream broke; resuming the evaluation (attempt {resumed})")
+            await backoff.wait(resumed)
+            body = resume_body(spec.body["task_id"], state, provider, spec.body.get("dataset"))
+            spec = replace(spec, operation="Resume evaluation", path=RESUME_PATH, body=body)
+
+    @asynccontextmanager
+    async def _socket(self, spec: StreamSpec, redact: Redactor) -> AsyncIterator[ClientConnection]:
+        from websockets.exceptions import ConnectionClosed
+
+        socket = await self._open(spec, redact)
+        try:
+            try:
+                await socket.send(json.dumps(spec.body))
+            except ConnectionClosed:
+                pass  # The reason comes with the first read.
+            yield socket
+        finally:
+            await socket.close()
+
+    async def _open(self, spec: StreamSpec, redact: Redactor) -> ClientConnection:
+        """A socket. Opening is repeated freely: the request only goes out afterwards."""
+        from websockets.exceptions import InvalidHandshake, InvalidStatus
+
+        where = f"{spec.operation}: cannot open a stream to {shown(self._url + spec.path)}"
+        for attempt in range(1, self._backoff.attempts + 1):
+            retry_after = None
+            try:
+                return await self._connect(spec)
+            except InvalidStatus as error:
+                refused = _refused(where, error, redact)
+                if attempt == self._backoff.attempts or refused.status_code not in _BUSY:
+                    raise refused from None
+                retry_after = refused.retry_after
+            except (OSError, InvalidHandshake) as error:
+                if attempt == self._backoff.attempts:
+                    raise BenchmarkServiceConnectionError(
+                        f"{where} ({redact(str(error))}); check that it is running and that its URL is right"
+                    ) from error
+            await self._backoff.wait(attempt, retry_after)
+        raise AssertionError("the last attempt returns or raises")
+
+    async def _connect(self, spec: StreamSpec) -> ClientConnection:
+        from websockets.asyncio.client import connect
+
+        class FaithfulConnect(connect):
+            def process_redirect(self, exc: Exception) -> Exception | str:
+                target = super().process_redirect(exc)
+                return target if isinstance(target, str) and same_place(self.uri, target) else exc
+
+        headers = dict(spec.headers)
+        if self._dataset_version is not None:
+            headers[DATASET_VERSION_HEADER] = self._dataset_version
+        return await FaithfulConnect(
+            "ws" + self._url.removeprefix("http") + spec.path,
+            additional_headers=headers,
+            proxy=None if is_loopback(self._url) else True,
+            open_timeout=_OPEN_TIMEOUT_S,
+            ping_interval=_PING_INTERVAL_S,
+            ping_timeout=_PING_TIMEOUT_S,
+            close_timeout=_CLOSE_TIMEOUT_S,
+            max_size=self._max_chunk_bytes,
+            max_queue=_MAX_QUEUED_FRAMES,
+            compression=None,
+        )
+
+    async def _frame(
+        self, spec: StreamSpec, socket: ClientConnection, seen: _Seen, redact: Redactor
+    ) -> str | bytes:
+        from websockets.exceptions import ConnectionClosed
+
+        try:
+            async with asyncio.timeout(self._idle_timeout_s):
+                return await socket.recv()
+        except TimeoutError:
+            raise await self._idle(spec) from None
+        except ConnectionClosed as closed:
+            raise self._ended(spec, closed, seen, redact) from None
+
+    async def _idle(self, spec: StreamSpec) -> StreamIdleError:
+        health = "still answers" if await self._probe() else "does not answer either"
+        return StreamIdleError(
+            f"{spec.operation}: nothing came from {shown(self._url + spec.path)} for "
+            f"{self._idle_timeout_s:g} s; its /health {health} ({_IDLE_VARIABLE} sets the limit)"
+        )
+
+    def _ended(
+        self, spec: StreamSpec, closed: ConnectionClosed, seen: _Seen, redact: Redactor
+    ) -> BenchmarkServiceError:
+        """What the end of a stream without a result means."""
+        if closed.sent is not None and not closed.rcvd_then_sent and closed.sent.code in _UNREADABLE:
+            return self._unreadable(spec, closed.sent.code, closed.sent.reason)
+        code = closed.rcvd.code if closed.rcvd else 1006
+        reason = redact(closed.rcvd.reason) if closed.rcvd else ""
+        if code == 1008:
+            return _denied(spec.operation, reason)
+        if code in _UNREADABLE:
+            return BenchmarkServiceProtocolError(
+                f"{spec.operation}: the service did not accept our request (closed with {code} {reason})"
+            )
+        if seen.last_error is not None and code in _ENDED:
+            return seen.last_error
+        said = f": {reason}" if reason else ""
+        before = f"; its last error was: {seen.last_error}" if seen.last_error else ""
+        return BenchmarkServiceStreamClosedError(
+            f"{spec.operation}: the stream closed with code {code}{said} before a result came{before}",
+            close_code=code,
+            close_reason=reason,
+        )
+
+    def _unreadable(self, spec: StreamSpec, code: int, reason: str) -> BenchmarkServiceProtocolError:
+        if code == 1009:
+            what = f"a chunk larger than {self._max_chunk_bytes} bytes"
+        else:
+            what = f"frames that are not WebSocket text ({reason})"
+        return BenchmarkServiceProtocolError(f"{spec.operation}: the service sent {what}")
+
+    def _chunk(self, spec: StreamSpec, frame: str | bytes, redact: Redactor) -> dict[str, Any]:
+        try:
+            chunk = decode_json(frame)
+            _check_chunk(chunk)
+        except ValueError as error:
+            text = frame[:400].decode("utf-8", "replace") if isinstance(frame, bytes) else frame[:400]
+            raise BenchmarkServiceProtocolError(
+                f"{spec.operation}: the service sent a malformed chunk ({error}), "
+                f"beginning {redact(text)[:200]!r}"
+            ) from None
+        checked: dict[str, Any] = chunk
+        return checked
+
+    async def _is_result(
+        self, spec: StreamSpec, chunk: dict[str, Any], seen: _Seen, redact: Redactor
+    ) -> bool:
+        """Hand a chunk on; true when it ends the stream."""
+        self._check_version(spec, chunk, seen)
+        match chunk["type"]:
+            case "result":
+                return True
+            case "message":
+                await _tell(spec.on_message, chunk["data"])
+            case "error":
+                seen.last_error = _error_of(spec.operation, chunk, redact)
+                if spec.on_error is not None:
+                    await _tell(spec.on_error, chunk["data"])
+                else:
+                    await _tell(spec.on_message, f"error: {chunk['data']}")
+            case "eval_resume_state":
+                await _tell(spec.on_resume_state, chunk["data"])
+            case "dataset_version":
+                pass
+            case other if not seen.warned_of_type:
+                seen.warned_of_type = True
+                await _tell(
+                    spec.on_message, f"the service sends chunks of unknown type {other[:80]!r}; ignored"
+                )
+        return False
+
+    def _check_version(self, spec: StreamSpec, chunk: dict[str, Any], seen: _Seen) -> None:
+        """With a pinned dataset the first thing a service says, errors aside, is the version it serves."""
+        if self._dataset_version is None or seen.version_confirmed or chunk["type"] == "error":
+            return
+        data = chunk.get("data")
+        confirmed = data.get("id") if chunk["type"] == "dataset_version" and isinstance(data, dict) else None
+        if confirmed != self._dataset_version:
+            raise BenchmarkServiceProtocolError(
+                f"{spec.operation}: asked for dataset version {self._dataset_version!r}, the service "
+                f"confirmed {confirmed!r}; it may not support choosing versions"
+            )
+        seen.version_confirmed = True
+
+
+async def _tell(callback: Callable[[Any], Awaitable[None] | None] | None, value: Any) -> None:
+    if callback is not None:
+        told = callback(value)
+        if inspect.isawaitable(told):
+            await told
+
+
+def _check_chunk(chunk: Any) -> None:
+    if not isinstance(chunk, dict) or not isinstance(chunk.get("type"), str):
+        raise ValueError("no object with a type")
+    data = chunk.get("data")
+    match chunk["type"]:
+        case "message" | "error" if not isinstance(data, str):
+            raise ValueError("its data must be text")
+        case "eval_resume_state" if not isinstance(data, dict):
+            raise ValueError("its data must be an object")
+        case "result" if "data" not in chunk:
+            raise ValueError("it has no data")
+
+
+def _error_of(operation: str, chunk: dict[str, Any], redact: Redactor) -> BenchmarkServiceError:
+    code, status = chunk.get("error_code"), chunk.get("status_code")
+    return BenchmarkServiceError(
+        f"{operation} failed: {redact(chunk['data'])[:_ERROR_CHARS]}",
+        status if isinstance(status, int) else None,
+        error_code=code if isinstance(code, str) else None,
+    )
+
+
+def _denied(operation: str, reason: str) -> BenchmarkServiceError:
+    """A stream closed by policy: the reason says which."""
+    if reason.strip().lower() == "unauthorized":
+        return BenchmarkServiceUnauthenticatedError(f"Authentication failed: {reason}", 401)
+    said = f"{operation} was refused: {reason or 'the service gave no reason'}"
+    if "quota" in reason.lower():
+        return BenchmarkServiceError(said, 429, retry_after=retry_after_in(reason))
+    return BenchmarkServiceError(said, 403)
+
+
+def _refused(where: str, error: InvalidStatus, redact: Redactor) -> BenchmarkServiceError:
+    """A handshake answered with an HTTP error."""
+    response = error.response
+    text = redact((response.body or b"").decode("utf-8", "replace"))
+    if response.status_code == 401:
+        return BenchmarkServiceUnauthenticatedError(f"Authentication failed: {detail_of(text)}", 401)
+    location = response.headers.get("Location")
+    said = f"it redirects to {shown(location)}" if location else f"response: {detail_of(text)}"
+    return BenchmarkServiceError(
+        f"{where}: status code {response.status_code}, {said}",
+        response.status_code,
+        retry_after=parse_retry_after(response.headers.get("Retry-After")),
+    )

@@ -1,0 +1,145 @@
+"""What a caller reads when something goes wrong, and what only the log holds."""
+
+from __future__ import annotations
+
+import json
+import logging
+import secrets
+from collections.abc import Mapping
+from typing import Any
+
+from fastapi import FastAPI
+from fastapi.exceptions import RequestValidationError
+from pydantic import ValidationError
+from pydantic_core import PydanticSerializationError
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+log = logging.getLogger(__name__)
+
+ERROR_ID_HEADER = "X-Error-Id"
+_MESSAGE_CHARS = 4000
+
+
+class ServiceFault(Exception):
+    """The service's own code answered something unusable. The message is fit for the caller to read."""
+
+
+class JsonAnswer(Response):
+    """JSON of any text at all: half a surrogate pair is escaped, where it would break the encoding."""
+
+    media_type = "application/json"
+
+    def render(self, content: Any) -> bytes:
+        if isinstance(content, bytes):
+            return content
+        return json_text(content).encode()
+
+
+def json_text(content: Any) -> str:
+    """Compact strict JSON that can be encoded as UTF-8."""
+    text = json.dumps(content, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return json.dumps(content, allow_nan=False, separators=(",", ":"))
+    return text
+
+
+def detail(status: int, text: Any, headers: Mapping[str, str] | None = None) -> JsonAnswer:
+    """An error as every route answers it."""
+    return JsonAnswer({"detail": text}, status_code=status, headers=dict(headers or {}))
+
+
+def record(error: BaseException, where: str) -> str:
+    """Put the traceback into the log and return the id it is found under."""
+    error_id = secrets.token_hex(6)
+    log.error("error %s in %s", error_id, where, exc_info=error)
+    return error_id
+
+
+def message_of(error: BaseException) -> str:
+    """The error in its own words, one that says nothing by its name; never a traceback."""
+    if isinstance(error, HTTPException):
+        text = str(error.detail)
+    elif isinstance(error, ValidationError):
+        wrong = "; ".join(f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors()[:5])
+        text = f"{error.title} is not valid: {wrong}"
+    elif isinstance(error, (ValueError, ServiceFault)) and str(error):
+        text = str(error)
+    else:
+        text = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+    return text if len(text) <= _MESSAGE_CHARS else text[:_MESSAGE_CHARS] + " …"
+
+
+class FailureMiddleware:
+    """Answers 500 for whatever no handler took, and logs it once, under an id."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self.app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            return await self.app(scope, receive, send)
+        started = False
+
+        async def watched(message: Message) -> None:
+            nonlocal started
+            started = started or message["type"] == "http.response.start"
+            await send(message)
+
+        try:
+            await self.app(scope, receive, watched)
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - the edge of the process: the service lives on
+            answer = _internal(error, scope)
+            if not started:
+                await answer(scope, receive, send)
+
+
+def install(app: FastAPI) -> None:
+    """Give `app` the answers of this module."""
+    app.add_exception_handler(ValueError, _bad_request)
+    app.add_exception_handler(ValidationError, _service_bug)
+    app.add_exception_handler(PydanticSerializationError, _service_bug)
+    app.add_exception_handler(NotImplementedError, _unsupported)
+    app.add_exception_handler(ServiceFault, _fault)
+    app.add_exception_handler(HTTPException, _http)
+    app.add_exception_handler(RequestValidationError, _invalid)
+
+
+def _internal(error: BaseException, scope: Scope) -> JsonAnswer:
+    where = f"{scope['method']} {scope['path']!r}"
+    return detail(500, "Internal server error", {ERROR_ID_HEADER: record(error, where)})
+
+
+async def _bad_request(_request: Request, error: Exception) -> Response:
+    return detail(400, str(error))
+
+
+async def _service_bug(request: Request, error: Exception) -> Response:
+    # A ValueError by class, yet not the caller's mistake: the service built a bad model.
+    return _internal(error, request.scope)
+
+
+async def _unsupported(_request: Request, error: Exception) -> Response:
+    return detail(501, str(error) or "This service does not implement that")
+
+
+async def _fault(request: Request, error: Exception) -> Response:
+    where = f"{request.method} {request.scope['path']!r}"
+    return detail(500, message_of(error), {ERROR_ID_HEADER: record(error, where)})
+
+
+async def _http(_request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    if error.status_code in (204, 304):
+        return Response(status_code=error.status_code, headers=error.headers)
+    return detail(error.status_code, error.detail, error.headers)
+
+
+async def _invalid(_request: Request, error: Exception) -> Response:
+    # Without the input, which may hold a provider's key or a number JSON cannot carry.
+    assert isinstance(error, RequestValidationError)
+    return detail(422, [{"type": e["type"], "loc": e["loc"], "msg": e["msg"]} for e in error.errors()])

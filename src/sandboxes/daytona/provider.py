@@ -1,0 +1,161 @@
+"""Makes, finds and ends Daytona sandboxes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from datetime import UTC
+from functools import cached_property
+from secrets import token_hex
+from typing import TYPE_CHECKING, TypeVar
+
+from sandboxes.daytona import errors, sdk
+from sandboxes.daytona.calls import Patience, call
+from sandboxes.daytona.creation import Creation
+from sandboxes.daytona.sandbox import DaytonaSandbox
+from sandboxes.errors import SandboxError, SandboxFileNotFoundError, SandboxNotFoundError
+from sandboxes.protocol import Sandbox, SandboxProvider
+from sandboxes.types import Capabilities, SandboxCreateRequest, SandboxQuery
+
+if TYPE_CHECKING:
+    from daytona import AsyncDaytona, AsyncSandbox
+
+    from sandboxes.configs import DaytonaProviderConfig
+
+T = TypeVar("T")
+
+_DELETE_SECONDS = 60.0
+"""How long a deletion is repeated while Daytona is busy with the same sandbox."""
+_BUSY = frozenset({400, 409})
+
+
+class DaytonaSandboxProvider(SandboxProvider):
+    """Sandboxes of one Daytona account and region. The SDK is loaded by the first call that needs it."""
+
+    def __init__(self, config: DaytonaProviderConfig, *, patience: Patience | None = None) -> None:
+        self._config = config
+        self._patience = patience or Patience()
+        self._deleted: set[str] = set()
+
+    @cached_property
+    def _daytona(self) -> AsyncDaytona:
+        return sdk.open_client(self._config)
+
+    async def create_sandbox(self, request: SandboxCreateRequest) -> Sandbox:
+        made = await Creation(self._daytona, request, token_hex(8), self._call, self._delete).run()
+        sandbox = self._wrap(made)
+        if request.source.type != "compose":
+            return sandbox
+        from sandboxes.compose import ComposeSandbox
+
+        return ComposeSandbox(
+            sandbox, service=request.source.service, compose_command=request.source.compose_command
+        )
+
+    async def get_sandbox(self, sandbox_id: str) -> DaytonaSandbox:
+        sandbox = self._wrap(await self._get(sandbox_id))
+        if sandbox.state == "deleted":
+            raise SandboxNotFoundError(f"sandbox {sandbox_id} was deleted")
+        return sandbox
+
+    async def delete_sandbox(self, sandbox_id: str) -> None:
+        try:
+            sandbox = await self._get(sandbox_id)
+        except SandboxNotFoundError:
+            self._deleted.add(sandbox_id)
+            return
+        await self._delete(sandbox)
+
+    async def list_sandboxes(self, query: SandboxQuery | None = None) -> AsyncIterator[DaytonaSandbox]:
+        query = query or SandboxQuery()
+        latest = query.created_at_lte
+        if latest is not None and latest.tzinfo is None:
+            latest = latest.replace(tzinfo=UTC)
+        wanted = sdk.load().ListSandboxesQuery(labels=dict(query.labels) or None, limit=query.page_size)
+        try:
+            async for found in self._daytona.list(wanted):
+                sandbox = self._wrap(found)
+                late = latest is not None and sandbox.created_at is not None and sandbox.created_at > latest
+                carries = query.labels.items() <= (sandbox.labels or {}).items()
+                if carries and not late and sandbox.state != "deleted":
+                    yield sandbox
+        except errors.failures() as error:
+            raise errors.translated(error, "list sandboxes") from error
+
+    def capabilities(self) -> Capabilities:
+        missing = () if sdk.installed() else (("Daytona SDK", "pip install 'valkyrie-bench[daytona]'"),)
+        return Capabilities(
+            provider="daytona",
+            isolation="a machine of Daytona's, reached over the network",
+            images=True,
+            writable_system=True,
+            users=False,
+            networks=frozenset({"none", "public", "allowlist"}),
+            enforcement={
+                "cpus": "Daytona, in whole cores",
+                "memory": "Daytona, in whole gigabytes",
+                "disk": "Daytona, in whole gigabytes",
+                "pids": "not enforced",
+                "network": "Daytona",
+                "processes": "found by a mark in their environment",
+            },
+            missing=missing,
+            problem=None if sdk.installed() else sdk.MISSING,
+        )
+
+    @property
+    def admission_pool_id(self) -> str:
+        account = self._config.DAYTONA_ORGANIZATION_ID or "account"
+        return f"daytona {self._config.DAYTONA_API_URL} {self._config.DAYTONA_TARGET} {account}"
+
+    async def close(self) -> None:
+        client = self.__dict__.pop("_daytona", None)
+        if client is not None:
+            await client.close()
+            # aiohttp closes its sockets in the loop's next turn.
+            await asyncio.sleep(0)
+
+    def _wrap(self, sandbox: AsyncSandbox) -> DaytonaSandbox:
+        return DaytonaSandbox(sandbox, self._daytona, deleted=self._deleted, patience=self._patience)
+
+    async def _get(self, sandbox_id: str) -> AsyncSandbox:
+        if sandbox_id in self._deleted:
+            raise SandboxNotFoundError(f"sandbox {sandbox_id} was deleted")
+        try:
+            return await self._call(
+                lambda: self._daytona.get(sandbox_id), f"find sandbox {sandbox_id}", repeat=True
+            )
+        except SandboxFileNotFoundError as error:
+            raise SandboxNotFoundError(f"no sandbox {sandbox_id}") from error
+
+    async def _delete(self, sandbox: AsyncSandbox) -> None:
+        try:
+            async with asyncio.timeout(_DELETE_SECONDS):
+                await self._delete_when_idle(sandbox)
+        except TimeoutError:
+            raise SandboxError(f"cannot delete sandbox {sandbox.id}: Daytona is busy with it") from None
+        self._deleted.add(str(sandbox.id))
+
+    async def _delete_when_idle(self, sandbox: AsyncSandbox) -> None:
+        delay = 0.1
+        while True:
+            try:
+                await self._call(
+                    lambda: self._daytona.delete(sandbox), f"delete sandbox {sandbox.id}", repeat=True
+                )
+            except SandboxFileNotFoundError:
+                return
+            except SandboxError as error:
+                cause = error.__cause__
+                if cause is None or errors.status_of(cause) not in _BUSY:
+                    raise
+                await asyncio.sleep(delay)
+                delay = min(delay * 2, 5.0)
+            else:
+                return
+
+    async def _call(self, action: Callable[[], Awaitable[T]], what: str, *, repeat: bool) -> T:
+        async def judge(error: BaseException, what: str) -> SandboxError:
+            return errors.translated(error, what)
+
+        return await call(action, what, judge, self._patience, repeat=repeat)

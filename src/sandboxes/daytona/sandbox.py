@@ -1,0 +1,238 @@
+"""One Daytona sandbox, behind the protocol every provider speaks."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import aclosing
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from sandboxes.daytona import egress, errors, folders
+from sandboxes.daytona.calls import Patience, call
+from sandboxes.daytona.listing import Pattern
+from sandboxes.daytona.scripts import CLEAR, IS_FOLDER, REMOVE
+from sandboxes.daytona.session import Session
+from sandboxes.daytona.wrapping import KILL_MARKED, MARK, RESERVED, check_names, quoted
+from sandboxes.errors import (
+    SandboxCommandError,
+    SandboxError,
+    SandboxFileNotFoundError,
+    SandboxNotFoundError,
+    SandboxUnsupportedError,
+)
+from sandboxes.protocol import RunnableSandbox
+from sandboxes.streams import stream_output
+from sandboxes.types import Command, CopyLimits, CopyReport, ExecResult, OutputSink, StreamName
+
+if TYPE_CHECKING:
+    from daytona import AsyncDaytona, AsyncSandbox
+
+T = TypeVar("T")
+
+HELPER_SECONDS = 300
+"""How long one of our own little scripts may take."""
+IDLE_SECONDS = 120
+"""How long a transfer may stand still: reading a fifo in place of a file would never end."""
+GONE = frozenset({"destroyed", "destroying"})
+
+
+class DaytonaSandbox(RunnableSandbox):
+    """A sandbox of Daytona's. What the protocol does not know is the SDK's object's (`fs`, `process`, …)."""
+
+    def __init__(
+        self,
+        sandbox: AsyncSandbox,
+        daytona: AsyncDaytona,
+        *,
+        deleted: set[str] | None = None,
+        patience: Patience | None = None,
+    ) -> None:
+        self._sandbox = sandbox
+        self._daytona = daytona
+        self._deleted = deleted if deleted is not None else set()
+        self._patience = patience or Patience()
+        self.labels = dict(sandbox.labels or {})
+        self.created_at = moment(sandbox.created_at)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__") or name == "_sandbox":
+            raise AttributeError(name)
+        return getattr(self._sandbox, name)
+
+    @property
+    def id(self) -> str:
+        return str(self._sandbox.id)
+
+    @property
+    def name(self) -> str:
+        return str(self._sandbox.name or self._sandbox.id)
+
+    @property
+    def state(self) -> str:
+        """`started`, `stopped` or `deleted` as far as is known here; Daytona's own word for others."""
+        state = self._sandbox.state
+        value = str(getattr(state, "value", state) or "unknown")
+        if value in GONE or self.id in self._deleted:
+            return "deleted"
+        return "stopped" if value in ("archived", "paused") else value
+
+    async def run(self, command: Command, sink: OutputSink | None = None) -> int:
+        self._check()
+        own = self._sandbox.user
+        if command.user is not None and command.user not in (own, "0" if own == "root" else own):
+            raise SandboxUnsupportedError(
+                f"commands of this Daytona sandbox run as {own}, not {command.user}; leave the user out"
+            )
+        return await Session(self._sandbox, self, self._patience).run(command, sink)
+
+    async def exec(self, command: str, *, cwd: str | None = None, timeout: float | None = None) -> ExecResult:
+        pieces: list[str] = []
+
+        def keep(_stream: StreamName, text: str) -> None:
+            pieces.append(text)
+
+        code = await self.run(_merged(command, cwd, timeout, {}), keep)
+        return ExecResult(exit_code=code, output="".join(pieces))
+
+    async def command(
+        self,
+        command: str,
+        *,
+        cwd: str | None = None,
+        timeout: float | None = None,
+        env_vars: Mapping[str, str] | None = None,
+    ) -> AsyncIterator[str]:
+        env = dict(env_vars or {})
+        check_names(env, reserved=RESERVED)
+        async with aclosing(stream_output(self, _merged(command, cwd, timeout, env))) as items:
+            async for item in items:
+                if isinstance(item, str):
+                    yield item
+                elif item != 0:
+                    raise SandboxCommandError(f"Command failed with exit code {item}", exit_code=item)
+
+    async def upload_file(self, path: str, content: bytes) -> None:
+        await self.call(lambda: self._sandbox.fs.upload_file(content, path), f"write {path}", repeat=True)
+
+    async def upload_stream(self, path: str, chunks: AsyncIterator[bytes], *, mode: int = 0o644) -> None:
+        await self.call(
+            lambda: self._sandbox.fs.upload_file_stream(chunks, path), f"write {path}", repeat=False
+        )
+        if mode != 0o644:
+            await self.call(
+                lambda: self._sandbox.fs.set_file_permissions(path, mode=f"{mode & 0o1777:o}"),
+                f"set the mode of {path}",
+                repeat=True,
+            )
+
+    async def download_file(self, path: str) -> bytes:
+        return b"".join([chunk async for chunk in self.stream_download(path)])
+
+    async def stream_download(self, path: str) -> AsyncIterator[bytes]:
+        what = f"read {path}"
+        chunks = await self.call(
+            lambda: self._sandbox.fs.download_file_stream(path, timeout=IDLE_SECONDS), what, repeat=False
+        )
+        try:
+            async for chunk in chunks:
+                yield chunk
+        except errors.failures() as error:
+            raise await self._judge(error, what) from error
+
+    async def upload_folder(self, source: Path, path: str) -> None:
+        self._check()
+        await folders.upload(self, source, path)
+
+    async def download_folder(
+        self, path: str, destination: Path, limits: CopyLimits | None = None
+    ) -> CopyReport:
+        return await folders.download(self, path, destination, limits or CopyLimits())
+
+    async def list_files(self, pattern: str) -> list[str]:
+        search = Pattern(pattern)
+        code, output = await self.helper(search.script, *search.arguments, what=f"list {pattern}")
+        return search.matches(output) if code == 0 else []
+
+    async def is_folder(self, path: str) -> bool:
+        _, output = await self.helper(IS_FOLDER, path, what=f"look at {path}")
+        return output.strip() == "yes"
+
+    async def remove(self, path: str) -> None:
+        await self._must(REMOVE, path, what=f"remove {path}")
+
+    async def clear_folder(self, path: str) -> None:
+        await self._must(CLEAR, path, what=f"clear {path}")
+
+    async def kill_all(self) -> None:
+        await self.kill_marked(f"{self.id}.")
+
+    async def modify_egress_rules(self, rules: list[str]) -> None:
+        settings = egress.settings_for(rules)
+        await self.call(
+            lambda: self._sandbox.update_network_settings(**settings), "restrict the network", repeat=True
+        )
+
+    async def clear_egress_rules(self) -> None:
+        await self.call(
+            lambda: self._sandbox.update_network_settings(network_block_all=False),
+            "lift network rules",
+            repeat=True,
+        )
+
+    async def kill_marked(self, mark: str) -> None:
+        """End the processes of ours whose mark begins like this."""
+        await self._must(KILL_MARKED, f"{MARK}={mark}", what="kill processes")
+
+    async def helper(self, script: str, *arguments: str, what: str) -> tuple[int, str]:
+        """One of our own scripts: exit code and output. They may be run twice."""
+        line = quoted("sh", "-c", script, "sh", *arguments)
+        response = await self.call(
+            lambda: self._sandbox.process.exec(line, timeout=HELPER_SECONDS), what, repeat=True
+        )
+        return int(response.exit_code), response.result or ""
+
+    async def _must(self, script: str, *arguments: str, what: str) -> None:
+        code, output = await self.helper(script, *arguments, what=what)
+        if code != 0:
+            raise SandboxError(
+                f"cannot {what} in sandbox {self.id}: {output.strip()[-300:] or f'exit {code}'}"
+            )
+
+    async def call(self, action: Callable[[], Awaitable[T]], what: str, *, repeat: bool) -> T:
+        """A call of the SDK on this sandbox, its failures in the protocol's terms."""
+        self._check()
+        return await call(action, what, self._judge, self._patience, repeat=repeat)
+
+    async def _judge(self, error: BaseException, what: str) -> SandboxError:
+        verdict = errors.translated(error, f"{what} in sandbox {self.id}")
+        if errors.is_missing_file(error) or not (
+            isinstance(verdict, SandboxFileNotFoundError) or errors.is_connection_failure(error)
+        ):
+            return verdict
+        # Neither a 404 nor a gateway's error tells whether it is about the sandbox as a whole.
+        try:
+            await self._sandbox.refresh_data()
+        except errors.failures() as second:
+            return self._gone() if errors.status_of(second) == 404 else verdict
+        return self._gone() if self.state == "deleted" else verdict
+
+    def _check(self) -> None:
+        if self.id in self._deleted:
+            raise self._gone()
+
+    def _gone(self) -> SandboxNotFoundError:
+        return SandboxNotFoundError(f"sandbox {self.id} was deleted")
+
+
+def moment(text: str | datetime | None) -> datetime | None:
+    """An API's time as an aware datetime."""
+    if text is None or text == "":
+        return None
+    value = text if isinstance(text, datetime) else datetime.fromisoformat(str(text).replace("Z", "+00:00"))
+    return value if value.tzinfo is not None else value.replace(tzinfo=UTC)
+
+
+def _merged(script: str, cwd: str | None, timeout: float | None, env: Mapping[str, str]) -> Command:
+    # One stream keeps the order in which the command wrote, which two followed apart do not.
+    return Command.shell(f"exec 2>&1; {script}", cwd=cwd, timeout=timeout, env=env)

@@ -1,0 +1,55 @@
+"""The vendor's SDK, loaded on first use."""
+
+from __future__ import annotations
+
+import warnings
+from importlib import import_module
+from importlib.util import find_spec
+from types import ModuleType
+from typing import TYPE_CHECKING
+
+from sandboxes.errors import SandboxUnsupportedError
+
+if TYPE_CHECKING:
+    from daytona import AsyncDaytona
+
+    from sandboxes.configs import DaytonaProviderConfig
+
+MISSING = "provider 'daytona' needs the Daytona SDK: pip install 'valkyrie-bench[daytona]'"
+
+
+def load(module: str = "daytona") -> ModuleType:
+    """The SDK's module, or SandboxUnsupportedError with the way to get it."""
+    try:
+        return import_module(module)
+    except ImportError as error:
+        raise SandboxUnsupportedError(MISSING) from error
+
+
+def installed() -> bool:
+    """Whether the SDK is there, without importing it."""
+    try:
+        return find_spec("daytona") is not None
+    except ValueError:
+        return False
+
+
+def open_client(config: DaytonaProviderConfig) -> AsyncDaytona:
+    """A client for that account; nothing is sent yet."""
+    sdk = load()
+    with warnings.catch_warnings():
+        # States are asked for, not pushed: the event socket is one more connection that can hang, and
+        # only creation ever waits for a state. The SDK calls this deprecated.
+        warnings.filterwarnings("ignore", message=".*[Pp]olling", category=DeprecationWarning)
+        client: AsyncDaytona = sdk.AsyncDaytona(
+            sdk.DaytonaConfig(
+                api_key=config.DAYTONA_API_KEY,
+                api_url=config.DAYTONA_API_URL,
+                target=config.DAYTONA_TARGET,
+                organization_id=config.DAYTONA_ORGANIZATION_ID,
+                # Long commands each hold a connection; a limit would make the next call wait for them.
+                connection_pool_maxsize=None,
+                use_deprecated_polling=True,
+            )
+        )
+    return client

@@ -1,0 +1,166 @@
+"""One command in a session of its own: followed as it runs, found again when the line drops."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from secrets import token_hex
+from typing import TYPE_CHECKING, Protocol, TypeVar, runtime_checkable
+
+from sandboxes.daytona import errors, sdk
+from sandboxes.daytona.calls import Patience
+from sandboxes.daytona.wrapping import wrapped
+from sandboxes.errors import SandboxConnectionError, SandboxError, SandboxNotFoundError
+from sandboxes.threads import uninterrupted
+from sandboxes.types import TIMEOUT_EXIT_CODE, Command, OutputSink, StreamName
+
+if TYPE_CHECKING:
+    from daytona import AsyncSandbox
+
+T = TypeVar("T")
+
+KILL_SECONDS = 20.0
+"""How long killing may take before it is given up."""
+DRAIN_SECONDS = 5.0
+"""How long the log may still bring output after a kill."""
+_CODE_DELAYS = (0.02, 0.05, 0.1, 0.25, 0.5, 1.0)
+"""Between looks for the exit code, which may be written just after the log has ended."""
+_DROPS = 30
+"""Lost log streams in a row, without anything new in between, before the command is given up."""
+
+
+class Calls(Protocol):
+    """What a command needs of the sandbox around it."""
+
+    async def call(self, action: Callable[[], Awaitable[T]], what: str, *, repeat: bool) -> T: ...
+
+    async def kill_marked(self, mark: str) -> None: ...
+
+
+@runtime_checkable
+class _Paced(Protocol):
+    """A sink that asks the reading side to wait while it is full."""
+
+    full: bool
+
+    async def room(self) -> None: ...
+
+
+class Session:
+    """Runs one command, then goes away."""
+
+    def __init__(self, sandbox: AsyncSandbox, calls: Calls, patience: Patience) -> None:
+        self._process = sandbox.process
+        self._calls = calls
+        self._patience = patience
+        self._id = f"{sandbox.id}-{token_hex(8)}"
+        self._mark = f"{sandbox.id}.{token_hex(8)}"
+        self._seen: dict[StreamName, int] = {"stdout": 0, "stderr": 0}
+        self._timed_out = False
+        self._sink_error: Exception | None = None
+
+    async def run(self, command: Command, sink: OutputSink | None) -> int:
+        """The exit code: the command's own, or 124 after its timeout."""
+        text = wrapped(command, self._mark)
+        follow: asyncio.Task[int] | None = None
+        try:
+            await self._calls.call(
+                lambda: self._process.create_session(self._id), "open a session", repeat=False
+            )
+            started = await self._start(text)
+            follow = asyncio.create_task(self._follow(started, sink))
+            await asyncio.wait((follow,), timeout=command.timeout)
+            if follow.done():
+                return follow.result()
+            self._timed_out = True
+            await self._calls.kill_marked(self._mark)
+            await asyncio.wait((follow,), timeout=DRAIN_SECONDS)
+            return TIMEOUT_EXIT_CODE
+        except BaseException as error:
+            if not isinstance(error, SandboxNotFoundError):
+                await uninterrupted(self._end_all())
+            raise
+        finally:
+            await uninterrupted(self._leave(follow))
+
+    async def _start(self, text: str) -> str:
+        request = sdk.load().SessionExecuteRequest(command=text, run_async=True)
+        response = await self._calls.call(
+            lambda: self._process.execute_session_command(self._id, request), "start a command", repeat=False
+        )
+        return response.cmd_id
+
+    async def _follow(self, command_id: str, sink: OutputSink | None) -> int:
+        """Hand on the log to its end, over as many connections as it takes."""
+        drops = 0
+        while True:
+            before = sum(self._seen.values())
+            lost: BaseException | None = None
+            try:
+                await self._read_log(command_id, sink)
+            except errors.failures() as error:
+                if self._sink_error is not None:
+                    raise self._sink_error from None
+                lost = error
+            code = await self._exit_code(command_id, wait=lost is None)
+            if code is not None and lost is None:
+                return code
+            drops = drops + 1 if sum(self._seen.values()) == before else 1
+            if drops > _DROPS or self._timed_out:
+                raise SandboxConnectionError(f"cannot follow a command: its log broke off ({lost})")
+            delays = self._patience.delays
+            await asyncio.sleep(delays[min(drops, len(delays)) - 1] if delays else 0)
+
+    async def _read_log(self, command_id: str, sink: OutputSink | None) -> None:
+        # Each connection tells the log from its beginning: what is known already is passed over.
+        told: dict[StreamName, int] = {"stdout": 0, "stderr": 0}
+
+        async def hear(stream: StreamName, text: str) -> None:
+            known = self._seen[stream] - told[stream]
+            told[stream] += len(text)
+            fresh = text[known:] if known > 0 else text
+            self._seen[stream] += len(fresh)
+            if not fresh or sink is None:
+                return
+            try:
+                sink(stream, fresh)
+            except Exception as error:
+                self._sink_error = error  # the SDK would raise it as one of its own
+                raise
+            if isinstance(sink, _Paced) and sink.full:
+                await sink.room()
+
+        await self._process.get_session_command_logs_async(
+            self._id, command_id, lambda text: hear("stdout", text), lambda text: hear("stderr", text)
+        )
+
+    async def _exit_code(self, command_id: str, *, wait: bool) -> int | None:
+        for delay in (*_CODE_DELAYS, None) if wait else (None,):
+            found = await self._calls.call(
+                lambda: self._process.get_session_command(self._id, command_id),
+                "read an exit code",
+                repeat=True,
+            )
+            if found.exit_code is not None or delay is None:
+                return found.exit_code
+            await asyncio.sleep(delay)
+        return None
+
+    async def _end_all(self) -> None:
+        try:
+            async with asyncio.timeout(KILL_SECONDS):
+                await self._calls.kill_marked(self._mark)
+        except (SandboxError, TimeoutError):
+            pass  # the reason for ending it is already on its way up
+
+    async def _leave(self, follow: asyncio.Task[int] | None) -> None:
+        if follow is not None and not follow.done():
+            follow.cancel()
+            await asyncio.wait((follow,))
+        if follow is not None and not follow.cancelled():
+            follow.exception()
+        try:
+            async with asyncio.timeout(KILL_SECONDS):
+                await self._process.delete_session(self._id)
+        except errors.failures():
+            pass  # it goes with the sandbox at the latest

@@ -1,0 +1,7 @@
+"""Terminals."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter
+
+router = APIRouter(prefix="/process/pty")

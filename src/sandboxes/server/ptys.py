@@ -1,0 +1,7 @@
+"""Terminals."""
+
+from __future__ import annotations
+
+
+class Pty:
+    async def end(self) -> None: ...

@@ -1,0 +1,98 @@
+"""Where a benchmark service is: custom config, then a registry file, then a base URL, then this machine."""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+from urllib.parse import urlsplit
+
+from valkyrie import config
+
+GradingMode = Literal["text", "sandbox"]
+LOCAL_URL = "http://127.0.0.1:8001"
+"""Where `make dev` of a service made with create-benchmark-service listens."""
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceAddress:
+    """One service, and who says so."""
+
+    name: str
+    url: str
+    where: Literal["custom", "registry", "base URL", "this machine", "given"]
+    grading: GradingMode | None = None
+    """As configured; None leaves it to what the service says of itself."""
+
+    @property
+    def on_loopback(self) -> bool:
+        """Whether it runs on this machine, and so reaches what listens on loopback."""
+        host = urlsplit(self.url).hostname or ""
+        if host == "localhost" or host.endswith(".localhost"):
+            return True
+        try:
+            return ipaddress.ip_address(host).is_loopback
+        except ValueError:
+            return False
+
+
+def given_url(spec: str) -> ServiceAddress | None:
+    """`--benchmark http://…`: the service at that address, named after its host."""
+    if not spec.startswith(("http://", "https://")):
+        return None
+    return ServiceAddress(urlsplit(spec).hostname or spec, spec.rstrip("/"), "given")
+
+
+def custom_service(name: str) -> ServiceAddress | None:
+    """What `config service set` says of a name."""
+    return _entry(name, config.mapping("custom_benchmark_services"), "custom")
+
+
+def registered_service(name: str) -> ServiceAddress | None:
+    """What the registry file says of a name."""
+    return _entry(name, config.registry(), "registry")
+
+
+def patterned_service(name: str) -> ServiceAddress | None:
+    """The name put into the configured base URL."""
+    base = config.effective("service_base_url").value
+    if not base or not _NAME.fullmatch(name):
+        return None
+    pattern = str(base)
+    if "{name}" not in pattern:
+        scheme, _, host = pattern.rpartition("://")
+        pattern = f"{scheme or 'https'}://{{name}}.{host}"
+    elif "://" not in pattern:
+        pattern = f"https://{pattern}"
+    return ServiceAddress(name, pattern.replace("{name}", name).rstrip("/"), "base URL")
+
+
+def local_service(name: str, url: str = LOCAL_URL) -> ServiceAddress | None:
+    """A service under development on this machine, when it says that it is the one meant."""
+    import httpx
+
+    try:
+        said = httpx.get(f"{url}/version", timeout=1.0, trust_env=False).json()
+    except (httpx.HTTPError, ValueError):
+        return None
+    names = {name, f"{name}-benchmark-service", f"{name}-service"}
+    known = isinstance(said, dict) and str(said.get("service_name")).replace("_", "-") in names
+    return ServiceAddress(name, url, "this machine") if known else None
+
+
+def service_names() -> list[str]:
+    """Names that are configured or registered, for suggestions and lists."""
+    return sorted({*config.mapping("custom_benchmark_services"), *config.registry()})
+
+
+def _entry(
+    name: str, entries: Mapping[str, Any], where: Literal["custom", "registry"]
+) -> ServiceAddress | None:
+    entry = entries.get(name)
+    if entry is None:
+        return None
+    values: Mapping[str, Any] = {"url": entry} if isinstance(entry, str) else entry
+    return ServiceAddress(name, values["url"].rstrip("/"), where, values.get("grading"))

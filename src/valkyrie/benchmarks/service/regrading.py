@@ -1,0 +1,78 @@
+"""Grading in a sandbox by a service that may go away meanwhile.
+
+The client goes on from saved state by itself where a service gives one. Where it gives none, the sandbox is
+still here: once the service is back, whatever it left running is killed and it grades the same sandbox
+again, which costs less than running the agent again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import TYPE_CHECKING, Any
+
+from benchmark_service.errors import BenchmarkServiceConnectionError, BenchmarkServiceError, StreamIdleError
+from valkyrie.benchmarks.protocol import Grading
+from valkyrie.nouns import Json
+
+if TYPE_CHECKING:
+    from benchmark_service.client import BenchmarkServiceClient
+    from sandboxes.configs import SandboxProviderConfig
+
+TRIES = 3
+BACK_WITHIN_S = 60.0
+STATE_LIMIT = 1024 * 1024
+
+
+async def evaluate_in_sandbox(
+    client: BenchmarkServiceClient, access: SandboxProviderConfig | None, grading: Grading
+) -> Any:
+    """The service's result for what is in the sandbox."""
+    saved = False
+
+    async def save(state: Json) -> None:
+        nonlocal saved
+        size = len(json.dumps(state))
+        if size > STATE_LIMIT:
+            grading.log("stderr", f"the service's saved state has {size >> 10} KiB: too much to keep\n")
+            return
+        await grading.save({"state": state})
+        saved = True
+
+    def tell(text: str) -> None:
+        grading.log("stdout", text if text.endswith("\n") else f"{text}\n")
+
+    for left in reversed(range(TRIES)):
+        try:
+            return await client.evaluate_instance(
+                grading.task.id,
+                grading.sandbox.id,
+                sandbox_provider=access,
+                on_message=tell,
+                on_error=lambda text: tell(f"error: {text}"),
+                on_resume_state=save,
+                dataset=grading.task.metadata["dataset"],
+            )
+        except StreamIdleError:
+            raise
+        except BenchmarkServiceConnectionError as error:
+            if saved or not left or not await _is_back(client):
+                raise
+            tell(f"{error}; it is back, and grades the sandbox again")
+            await grading.sandbox.kill_all()
+    raise AssertionError("the last try returns or raises")
+
+
+async def _is_back(client: BenchmarkServiceClient) -> bool:
+    """Whether the service answers again before long."""
+    try:
+        async with asyncio.timeout(BACK_WITHIN_S):
+            while True:
+                try:
+                    if await client.health_check():
+                        return True
+                except BenchmarkServiceError:
+                    pass
+                await asyncio.sleep(0.5)  # nothing tells us when a service comes up
+    except TimeoutError:
+        return False

@@ -1,0 +1,256 @@
+"""A service as a benchmark: it lists, sets up, grades and scores; we give it sandboxes and an agent."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from sandboxes.protocol import Sandbox
+from sandboxes.types import OutputSink
+from sandboxes.values import Limits
+from valkyrie.benchmarks.protocol import Grading
+from valkyrie.benchmarks.service.address import GradingMode, ServiceAddress
+from valkyrie.benchmarks.service.answer import read_answer
+from valkyrie.benchmarks.service.faults import translated
+from valkyrie.benchmarks.service.regrading import evaluate_in_sandbox
+from valkyrie.benchmarks.service.verdict import grade_of, result_of
+from valkyrie.digest import content_digest
+from valkyrie.errors import BenchmarkError, GraderError
+from valkyrie.nouns import FinalScore, Grade, Json, TaskSpec, Timeouts
+
+if TYPE_CHECKING:
+    from benchmark_service.client import BenchmarkServiceClient
+    from benchmark_service.schemas import RetrieveTaskResponse
+    from sandboxes.configs import SandboxProviderConfig
+
+SETUP_TIMEOUT_S = 1800.0
+GRADE_TIMEOUT_S = 7200.0
+CALL_TIMEOUT_S = 60.0
+_FAILED = frozenset({"error", "failed", "failure"})
+
+
+class ServiceBenchmark:
+    """Speaks to one service through its client; nothing is known of it before it is asked."""
+
+    fraction = False
+
+    def __init__(
+        self,
+        address: ServiceAddress,
+        headers: Mapping[str, str] | None = None,
+        *,
+        access: SandboxProviderConfig | None = None,
+        grading: GradingMode | None = None,
+        versions: Json | None = None,
+    ) -> None:
+        self.address = address
+        self.headers = dict(headers or {})
+        self._access = access
+        self._grading = grading or address.grading
+        self._versions = versions
+        self._opened: dict[float, BenchmarkServiceClient] = {}
+
+    @property
+    def name(self) -> str:
+        return self.address.name
+
+    @property
+    def grading(self) -> GradingMode:
+        """What is graded, the agent's answer or the sandbox it leaves; known after the first listing."""
+        return self._grading or "sandbox"
+
+    @property
+    def source(self) -> Json:
+        return {
+            "kind": "service",
+            "name": self.name,
+            "url": self.address.url,
+            "where": self.address.where,
+            "grading": self.grading,
+            "versions": self._versions or {},
+            "headers": sorted(self.headers),
+            "reaches_sandboxes": "loopback" if self.address.on_loopback else "public",
+        }
+
+    async def datasets(self) -> list[str]:
+        """Services have no list of their datasets; `default` is the one they all have."""
+        return ["default"]
+
+    async def list_tasks(self, dataset: str = "default") -> list[str]:
+        with translated(self.name, planning=True):
+            await self._meet(dataset)
+            return (await self._client().verify_task_ids(dataset=dataset)).task_ids
+
+    async def _meet(self, dataset: str) -> None:
+        """Ask the service what it is, once: which version, and what it grades."""
+        if self._versions is not None:
+            return
+        said = await self._client().version(dataset=dataset)
+        self._versions = said.model_dump(
+            include={"framework_version", "service_name", "service_version", "dataset_version"},
+            exclude_none=True,
+        )
+        if self._grading is None:
+            self._grading = "text" if said.eval_mode == "text" else "sandbox"
+
+    async def describe(self, task_id: str, dataset: str = "default") -> TaskSpec:
+        with translated(self.name):
+            found = await self._client().retrieve_task(task_id, dataset=dataset)
+        self._check(task_id, found)
+        allowed = found.egress.run
+        return TaskSpec(
+            id=task_id,
+            digest=self._digest(task_id, dataset, found),
+            instruction="",
+            problem_path=found.problem_path,
+            cwd=found.cwd,
+            image=found.docker_image,
+            source=found.source,
+            limits=Limits(
+                cpus=float(found.resources.vcpu),
+                memory_mb=found.resources.memory * 1024,
+                disk_mb=found.resources.disk * 1024,
+            ),
+            network="allowlist" if isinstance(allowed, list) else "public",
+            timeouts=Timeouts(setup=SETUP_TIMEOUT_S, agent=found.agent_timeout, grade=GRADE_TIMEOUT_S),
+            install_first=found.agent_install_order == "before_setup"
+            and "agent_install_order" in found.model_fields_set,
+            metadata={"dataset": dataset},
+        )
+
+    def _digest(self, task_id: str, dataset: str, found: RetrieveTaskResponse) -> str:
+        """What makes the task what it is; its time and memory may be adjusted under a run."""
+        return content_digest(
+            {
+                "service": self.name,
+                "dataset": [dataset, (self._versions or {}).get("dataset_version")],
+                "task": task_id,
+                "source": found.source.model_dump() if found.source else None,
+                "paths": [found.problem_path, found.cwd],
+                "grading": self.grading,
+            }
+        )
+
+    def _check(self, task_id: str, found: RetrieveTaskResponse) -> None:
+        asked = [
+            what
+            for what, wanted in (
+                ("a GPU", found.resources.gpu),
+                ("volumes", found.volumes),
+                ("sandbox secrets", found.sandbox_secrets),
+            )
+            if wanted
+        ]
+        if asked:
+            raise BenchmarkError(
+                f"Benchmark service {self.name}: task {task_id!r} asks for {' and '.join(asked)}, "
+                "which no sandbox here has.",
+                cause="task_broken",
+            )
+        for what, path in (("problem_path", found.problem_path), ("cwd", found.cwd)):
+            if not path.startswith("/"):
+                raise BenchmarkError(
+                    f"Benchmark service {self.name}: {what} of task {task_id!r} is {path!r}, "
+                    "which is no absolute path.",
+                    cause="task_broken",
+                )
+
+    async def setup(self, task: TaskSpec, sandbox: Sandbox, log: OutputSink) -> None:
+        with translated(self.name):
+            done = await self._client().setup_task(
+                task.id,
+                sandbox.id,
+                sandbox_provider=self._access,
+                on_message=_lines(log),
+                on_error=_lines(log, "error: "),
+                dataset=task.metadata["dataset"],
+            )
+        if done.status.lower() in _FAILED:
+            raise BenchmarkError(
+                f"Benchmark service {self.name}: setting up ended with status {done.status!r}.",
+                cause="task_setup_failed",
+            )
+        if not await sandbox.is_folder(task.problem_path) and not await sandbox.list_files(task.problem_path):
+            log("stderr", f"the service left no problem statement at {task.problem_path}\n")
+
+    def solution(self, task: TaskSpec) -> Path | None:
+        _ = task
+        return None
+
+    async def evaluate(self, grading: Grading) -> Grade:
+        with translated(self.name):
+            if self.grading == "text":
+                result = await self._grade_text(grading)
+            elif grading.saved is not None:
+                result = await self._resume(grading, grading.saved["state"])
+            else:
+                result = await evaluate_in_sandbox(self._client(), self._access, grading)
+        return grade_of(result)
+
+    async def _grade_text(self, grading: Grading) -> Any:
+        """Have the agent's answer graded; it is safe before it is sent, so no retry needs the agent."""
+        if grading.saved is not None:
+            answer = grading.saved["answer"]
+        else:
+            answer = await read_answer(grading.sandbox, grading.final_output, grading.log)
+            await grading.save({"answer": answer})
+        client = self._client(grading.task.timeouts.grade or GRADE_TIMEOUT_S)
+        return await client.evaluate_response(
+            grading.task.id, answer, dataset=grading.task.metadata["dataset"]
+        )
+
+    async def _resume(self, grading: Grading, state: Json) -> Any:
+        return await self._client().resume_evaluation(
+            grading.task.id,
+            state,
+            sandbox_provider=self._access,
+            on_message=_lines(grading.log),
+            on_error=_lines(grading.log, "error: "),
+            on_resume_state=lambda newer: grading.save({"state": newer}),
+            dataset=grading.task.metadata["dataset"],
+        )
+
+    async def final_score(
+        self, grades: Mapping[str, Sequence[Grade | None]], dataset: str = "default"
+    ) -> FinalScore:
+        """The service's own aggregate; of several trials a task, the mean over one aggregate per trial."""
+        rounds = [
+            {task: trials[k] for task, trials in grades.items() if k < len(trials)}
+            for k in range(max(map(len, grades.values()), default=0))
+        ]
+        found = [await self._score(one, dataset) for one in rounds]
+        if len(found) == 1:
+            return found[0]
+        scores = [one.score for one in found if one.score is not None]
+        each = [{"final_score": one.score, "properties": one.properties} for one in found]
+        return FinalScore(sum(scores) / len(scores) if scores else None, {"trials": each})
+
+    async def _score(self, grades: Mapping[str, Grade | None], dataset: str) -> FinalScore:
+        results = {task_id: result_of(grade) if grade else None for task_id, grade in grades.items()}
+        with translated(self.name):
+            said = await self._client().final_score(results, dataset=dataset)
+        if said.final_score != said.final_score or said.final_score in (float("inf"), float("-inf")):
+            raise GraderError(f"Benchmark service {self.name}: its final score is {said.final_score}.")
+        properties = said.metadata if isinstance(said.metadata, dict) else {"metadata": said.metadata}
+        return FinalScore(score=said.final_score, properties=properties)
+
+    def _client(self, timeout: float = CALL_TIMEOUT_S) -> BenchmarkServiceClient:
+        if timeout not in self._opened:
+            from benchmark_service.client import BenchmarkServiceClient
+
+            self._opened[timeout] = BenchmarkServiceClient(self.address.url, self.headers, timeout=timeout)
+        return self._opened[timeout]
+
+    async def close(self) -> None:
+        while self._opened:
+            await self._opened.popitem()[1].close()
+
+
+def _lines(log: OutputSink, before: str = "") -> Any:
+    """Messages as lines of the attempt's log."""
+
+    def write(text: str) -> None:
+        log("stderr" if before else "stdout", f"{before}{text}" + ("" if text.endswith("\n") else "\n"))
+
+    return write

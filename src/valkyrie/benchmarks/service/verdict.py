@@ -1,0 +1,64 @@
+"""A service's result, which may be any JSON, as a grade, and back again for its final score."""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any
+
+from valkyrie.errors import GraderError
+from valkyrie.nouns import Grade, Json
+
+RESULT_LIMIT = 16 * 1024 * 1024
+_VERDICTS = ("resolved", "passed", "correct", "success", "is_correct")
+_SCORES = ("score", "reward")
+_ALONE = "result"
+
+
+def grade_of(result: Any) -> Grade:
+    """The result, kept whole, with what it says of passing and score where it says so plainly."""
+    _check(result)
+    passed, score = _passed(result), _score(result)
+    if passed is None and score is not None and 0.0 <= score <= 1.0:
+        passed = score >= 1.0
+    if score is None and passed is not None:
+        score = float(passed)
+    return Grade(score=score, passed=passed, result=_boxed(result))
+
+
+def result_of(grade: Grade) -> Any:
+    """What the service gave."""
+    return grade.result[_ALONE] if set(grade.result) == {_ALONE} else grade.result
+
+
+def _boxed(result: Any) -> Json:
+    """Grades hold objects; anything else, and an object that looks like a box, is put in one."""
+    plain = isinstance(result, dict) and set(result) != {_ALONE}
+    return result if plain else {_ALONE: result}
+
+
+def _check(result: Any) -> None:
+    try:
+        size = len(json.dumps(result, allow_nan=False))
+    except (TypeError, ValueError, RecursionError) as error:
+        raise GraderError(f"The service's result is not JSON: {error}.", cause="service_protocol") from None
+    if size > RESULT_LIMIT:
+        raise GraderError(
+            f"The service's result has {size >> 20} MiB; at most {RESULT_LIMIT >> 20} are kept.",
+            cause="service_protocol",
+        )
+
+
+def _passed(result: Any) -> bool | None:
+    if isinstance(result, bool):
+        return result
+    found = [result[name] for name in _VERDICTS if isinstance(result, dict) and name in result]
+    return next((value for value in found if isinstance(value, bool)), None)
+
+
+def _score(result: Any) -> float | None:
+    values = [result.get(name) for name in _SCORES] if isinstance(result, dict) else [result]
+    for value in values:
+        if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):
+            return float(value)
+    return None
