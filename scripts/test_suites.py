@@ -29,6 +29,7 @@ PYTHON = sys.executable
 BIN = Path(PYTHON).parent
 OTHER_PYTHONS = ("3.12", "3.13")
 QUICKSTART_TASKS = 12
+SCAFFOLD_TESTS = "tests/integration/test_scaffolded_service.py"
 UNPRIVILEGED_CRASH_ROUNDS = 2
 """Few: the crash suite by itself has as many as asked for."""
 
@@ -165,6 +166,11 @@ def check_installed(log: Log, bin_folder: Path, scratch: Path) -> None:
     log.run(bin_folder / "valk", "benchmark", "tasks", "quickstart", env=env)
 
 
+def scaffold(log: Log) -> None:
+    """Generate a benchmark service and take it through its own install, test, lint, typecheck and dev."""
+    log.pytest(SCAFFOLD_TESTS, "-m", "slow", "-p", "no:xdist", "--timeout", "1800")
+
+
 def unprivileged(log: Log) -> None:
     """What an ordinary user without subordinate ids gets, as `nobody`: demo, contract, attacks, crashes."""
     if os.geteuid() != 0:
@@ -222,14 +228,24 @@ def crash(log: Log) -> None:
 
 def slow_tests(folder: str) -> Callable[[Log], None]:
     def body(log: Log) -> None:
-        log.pytest(f"tests/{folder}", "-m", "slow", "-p", "no:xdist", "--timeout", "1800")
+        log.pytest(
+            f"tests/{folder}",
+            "-m",
+            "slow",
+            "-p",
+            "no:xdist",
+            "--timeout",
+            "1800",
+            f"--ignore={SCAFFOLD_TESTS}",
+        )
 
     return body
 
 
 def folders_with_slow_tests() -> list[str]:
-    """Test folders that hold tests marked slow; the crash suite is listed by itself."""
+    """Test folders that hold tests marked slow; the crash and scaffold suites are listed by themselves."""
     collect = [PYTHON, "-m", "pytest", "--collect-only", "-q", "-m", "slow", "-p", "no:cacheprovider"]
+    collect.append(f"--ignore={SCAFFOLD_TESTS}")
     done = subprocess.run(collect, cwd=ROOT, capture_output=True, text=True)
     found = set(re.findall(r"^tests/(\w+)/", done.stdout, re.MULTILINE))
     return sorted(found - {"crash"})
@@ -243,6 +259,7 @@ def all_suites() -> list[Suite]:
         Suite("layers", layers),
         Suite("docs", docs),
         Suite("package", package),
+        Suite("scaffold", scaffold),
         *(Suite(f"python-{version}", other_python(version), alone=True) for version in OTHER_PYTHONS),
         Suite("unprivileged", unprivileged, alone=True),
         *(Suite(f"slow-{folder}", slow_tests(folder), alone=True) for folder in folders_with_slow_tests()),

@@ -15,6 +15,8 @@ from urllib.parse import quote
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
+from benchmark_service.flights import Flights
+
 __all__ = [
     "LEGACY_TENANT",
     "Allowlist",
@@ -134,6 +136,7 @@ class CatalogAllowlistClient:
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._entries: OrderedDict[str, tuple[float, CatalogEntry]] = OrderedDict()
+        self._questions: Flights[CatalogEntry | None] = Flights()
 
     async def policy(self, access_key: str) -> TenantPolicy | None:
         """The key holder's policy, None when the catalogue refuses the key or does not know the service.
@@ -150,7 +153,7 @@ class CatalogAllowlistClient:
             self._entries.move_to_end(slot)
             return kept[1]
         self._entries.pop(slot, None)
-        entry = await self._ask(url, service, access_key)
+        entry = await self._questions.join(slot, lambda: self._ask(url, service, access_key))
         if entry is not None:
             self._entries[slot] = (self._clock() + CATALOG_CACHE_TTL_S, entry)
             while len(self._entries) > CATALOG_CACHE_SIZE:

@@ -97,6 +97,7 @@ async def _lifespan(app: BenchmarkServiceApp) -> AsyncIterator[Any]:
     from benchmark_service import auth
 
     auth.check_settings()
+    sockets.prelude_seconds()
     _ = app.admission
     app.service = await app._service_cls.create()
     if app._inner_lifespan is None:

@@ -22,6 +22,7 @@ from typing import Any
 
 from benchmark_service import allowlist, quota
 from benchmark_service.allowlist import LEGACY_TENANT, Allowlist, CatalogAllowlistClient, TenantPolicy
+from benchmark_service.flights import Flights
 
 __all__ = [
     "LEGACY_TENANT",
@@ -54,6 +55,7 @@ class _Caller:
 
 _caller: ContextVar[_Caller | None] = ContextVar("benchmark_service_caller", default=None)
 _tenants: OrderedDict[str, tuple[float, str]] = OrderedDict()
+_exchanges: Flights[Any] = Flights()
 _catalog_client = CatalogAllowlistClient()
 
 
@@ -173,7 +175,7 @@ async def _tenant_of(key: str) -> str:
         _tenants.move_to_end(slot)
         return kept[1]
     _tenants.pop(slot, None)
-    tenant = _only_tenant(await _exchanged(key, project))
+    tenant = _only_tenant(await _exchanges.join(slot, lambda: _exchanged(key, project)))
     _tenants[slot] = (time.monotonic() + _cache_ttl(), tenant)
     while len(_tenants) > AUTH_CACHE_SIZE:
         _tenants.popitem(last=False)

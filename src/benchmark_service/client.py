@@ -25,6 +25,12 @@ from benchmark_service.client_http import (
     is_loopback,
     shown,
 )
+from benchmark_service.client_requests import (
+    instance_body,
+    provider_config_in,
+    resume_body,
+    stream_headers,
+)
 from benchmark_service.client_retry import Backoff, Pause, RecoveryPlan, SandboxRecoveryAttempt, run_attempts
 from benchmark_service.client_streams import (
     RESUME_PATH,
@@ -33,8 +39,6 @@ from benchmark_service.client_streams import (
     StreamSpec,
     TextCallback,
     idle_timeout,
-    instance_body,
-    resume_body,
 )
 from benchmark_service.client_v1 import V1Calls
 from benchmark_service.errors import (
@@ -46,7 +50,6 @@ from benchmark_service.errors import (
     StreamIdleError,
 )
 from benchmark_service.schemas import (
-    EvaluateResponseRequest,
     FinalScoreResponse,
     RetrieveTaskResponse,
     SetupTaskResponse,
@@ -55,11 +58,7 @@ from benchmark_service.schemas import (
     VersionResponse,
 )
 from benchmark_service.versions import DatasetVersion
-from sandboxes.configs import (
-    DaytonaProviderConfig,
-    SandboxProviderConfig,
-)
-from sandboxes.errors import MissingSandboxConfigError
+from sandboxes.configs import SandboxProviderConfig
 
 if TYPE_CHECKING:
     from daytona import AsyncDaytona
@@ -84,11 +83,6 @@ RUN_ID_HEADER = "X-Vals-Run-ID"
 TASK_ID_HEADER = "X-Vals-Task-ID"
 _MAX_QUERY_CHARS = 6000
 _PROBE_TIMEOUT_S = 5
-_PROVIDER_HEADERS = {
-    "DAYTONA_API_KEY": ("x-api-key", "daytona_api_key"),
-    "DAYTONA_API_URL": ("x-api-url", "daytona_api_url"),
-    "DAYTONA_TARGET": ("x-target", "daytona_target"),
-}
 
 
 class BenchmarkServiceClient(V1Calls):
@@ -239,7 +233,7 @@ class BenchmarkServiceClient(V1Calls):
                 "Setup task",
                 "/ws/setup-task",
                 instance_body(task_id, instance_id, sandbox_provider, dataset),
-                self._socket_headers(sandbox_provider),
+                stream_headers(self._headers, sandbox_provider),
                 on_message,
                 on_error,
             )
@@ -248,15 +242,9 @@ class BenchmarkServiceClient(V1Calls):
 
     async def evaluate_response(self, task_id: str, response: str, dataset: str | None = None) -> Any:
         """Have a text answer graded. Never sent twice once the service may have it."""
-        body = EvaluateResponseRequest(task_id=task_id, response=response, dataset=dataset)
+        body = dict(given(task_id=task_id, response=response, dataset=dataset))
         return await self._http.json(
-            Call(
-                "Evaluate response",
-                "POST",
-                "/evaluate-response/",
-                body=body.model_dump(mode="json", exclude_none=True),
-                safe=False,
-            )
+            Call("Evaluate response", "POST", "/evaluate-response/", body=body, safe=False)
         )
 
     async def evaluate_instance(
@@ -276,7 +264,7 @@ class BenchmarkServiceClient(V1Calls):
             "Evaluate instance",
             "/ws/evaluate-instance",
             instance_body(task_id, instance_id, sandbox_provider, dataset),
-            self._socket_headers(sandbox_provider),
+            stream_headers(self._headers, sandbox_provider),
             on_message,
             on_error,
             on_resume_state,
@@ -299,7 +287,7 @@ class BenchmarkServiceClient(V1Calls):
             "Resume evaluation",
             RESUME_PATH,
             resume_body(task_id, eval_resume_state, sandbox_provider, dataset),
-            self._socket_headers(sandbox_provider),
+            stream_headers(self._headers, sandbox_provider),
             on_message,
             on_error,
             on_resume_state,
@@ -334,7 +322,7 @@ class BenchmarkServiceClient(V1Calls):
 
     def get_sandbox_provider(self, config: SandboxProviderConfig | None = None) -> SandboxProvider:
         """The provider of a config, or of this client's own headers. The caller closes it."""
-        return (config or self._provider_config()).create_provider()
+        return (config or provider_config_in(self._headers)).create_provider()
 
     @property
     def daytona_client(self) -> AsyncDaytona:
@@ -342,7 +330,7 @@ class BenchmarkServiceClient(V1Calls):
         if self._daytona_client is None:
             from daytona import AsyncDaytona, DaytonaConfig
 
-            config = self._provider_config()
+            config = provider_config_in(self._headers)
             self._daytona_client = AsyncDaytona(
                 DaytonaConfig(
                     api_key=config.DAYTONA_API_KEY,
@@ -374,24 +362,6 @@ class BenchmarkServiceClient(V1Calls):
         return await run_attempts(
             f"{run_id}:{task_id}", operation, lambda: self.retrieve_task(task_id, dataset=dataset), plan
         )
-
-    def _provider_config(self) -> DaytonaProviderConfig:
-        own = {name.lower(): value for name, value in self._headers.items()}
-        values = {
-            field: next((own[name] for name in names if own.get(name)), None)
-            for field, names in _PROVIDER_HEADERS.items()
-        }
-        missing = [_PROVIDER_HEADERS[field][0] for field, value in values.items() if value is None]
-        if missing:
-            raise MissingSandboxConfigError(f"Missing required headers: {', '.join(missing)}")
-        return DaytonaProviderConfig.model_validate(values)
-
-    def _socket_headers(self, provider: SandboxProviderConfig | None) -> dict[str, str]:
-        if not isinstance(provider, DaytonaProviderConfig):
-            return self._headers
-        given_by_config = provider.headers()
-        own = {name: value for name, value in self._headers.items() if name.lower() not in given_by_config}
-        return checked_headers({**own, **given_by_config})
 
     async def _is_alive(self) -> bool:
         try:

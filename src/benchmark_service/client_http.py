@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
-from urllib.parse import urlencode, urlsplit
+from urllib.parse import urlencode, urljoin, urlsplit
 
 import httpx
 from pydantic import BaseModel, ValidationError
@@ -40,8 +40,12 @@ class RequestNeverSentError(BenchmarkServiceConnectionError):
 
 def checked_url(url: str) -> str:
     """A service's base URL without its last slash; refuses what is not one."""
-    parts = urlsplit(url)
-    if parts.scheme not in ("http", "https") or not parts.hostname:
+    try:
+        parts = httpx.URL(url)
+    except httpx.InvalidURL:
+        parts = httpx.URL("")
+    plain = parts.scheme in ("http", "https") and not parts.query and not parts.fragment
+    if not plain or not parts.host or (parts.port or 0) > 65535:
         raise ValueError(f"a service URL looks like http://host:port, not {shown(url)!r}")
     return url.rstrip("/")
 
@@ -63,7 +67,7 @@ def checked_headers(headers: Mapping[str, str]) -> dict[str, str]:
             raise ValueError(f"{name!r} is not a header name")
         if not value.isascii() or not value.replace("\t", " ").isprintable():
             raise ValueError(f"the value of header {name} has characters a header cannot carry")
-    return dict(headers)
+    return {name: value.strip() for name, value in headers.items()}
 
 
 def is_loopback(url: str) -> bool:
@@ -84,6 +88,19 @@ def same_place(old: str, new: str) -> bool:
     return upgraded or (before.scheme, before.port) == (after.scheme, after.port)
 
 
+def handshake_redirect(uri: str, refusal: Exception) -> str | None:
+    """Where a handshake is redirected to, if that is still the same service."""
+    response = getattr(refusal, "response", None)
+    if response is None or response.status_code not in (301, 302, 303, 307, 308):
+        return None
+    try:
+        target = urljoin(uri, response.headers.get("Location", ""))
+        target = "ws" + target.removeprefix("http") if target.startswith("http") else target
+        return target if target != uri and same_place(uri, target) else None
+    except ValueError:
+        return None
+
+
 def decode_json(text: bytes | str) -> Any:
     """Strict JSON: no NaN, no numbers or nesting that break a reader; stray surrogates are replaced."""
     raw = text.encode("utf-8", "replace") if isinstance(text, str) else text
@@ -94,6 +111,14 @@ def decode_json(text: bytes | str) -> Any:
     except RecursionError:
         raise ValueError("nested too deeply") from None
     return value
+
+
+def encode_json(value: Any) -> bytes:
+    """JSON any reader takes; half a surrogate pair, which UTF-8 cannot carry, becomes `?`."""
+    try:
+        return json.dumps(value, ensure_ascii=False, allow_nan=False).encode("utf-8", "replace")
+    except (TypeError, ValueError, RecursionError) as error:
+        raise ValueError(f"what would be sent is not JSON: {error}") from None
 
 
 def _no_constant(name: str) -> Any:
@@ -216,13 +241,15 @@ class ServiceHttp:
                 )
 
     async def _once(self, call: Call) -> httpx.Response:
-        headers = {DATASET_VERSION_HEADER: self._dataset_version} if self._dataset_version else {}
+        headers = {"Content-Type": "application/json"} if call.body is not None else {}
+        if self._dataset_version is not None and call.pinned:
+            headers[DATASET_VERSION_HEADER] = self._dataset_version
         request = self._client.build_request(
             call.method,
             self._url + call.path,
             params=list(call.params) or None,
-            json=call.body,
-            headers=headers if call.pinned else None,
+            content=encode_json(call.body) if call.body is not None else None,
+            headers=headers,
         )
         try:
             # httpx bounds each read; a service that drips bytes is bounded here.

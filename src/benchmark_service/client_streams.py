@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-import json
 import os
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
@@ -16,10 +15,12 @@ from benchmark_service.client_http import (
     Redactor,
     decode_json,
     detail_of,
+    encode_json,
+    handshake_redirect,
     is_loopback,
-    same_place,
     shown,
 )
+from benchmark_service.client_requests import resume_body
 from benchmark_service.client_retry import Backoff, parse_retry_after, retry_after_in
 from benchmark_service.errors import (
     BenchmarkServiceConnectionError,
@@ -29,8 +30,8 @@ from benchmark_service.errors import (
     BenchmarkServiceUnauthenticatedError,
     StreamIdleError,
 )
-from benchmark_service.schemas import RESUMABLE, EvaluateResponseRequest, SetupTaskRequest
-from sandboxes.configs import DaytonaProviderConfig, SandboxProviderConfig
+from benchmark_service.schemas import RESUMABLE
+from sandboxes.configs import SandboxProviderConfig
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -70,30 +71,6 @@ def idle_timeout(chosen: float | None) -> float:
         raise ValueError(f"{_IDLE_VARIABLE} must be a number of seconds, not {text!r}") from None
 
 
-def instance_body(
-    task_id: str, instance_id: str, provider: SandboxProviderConfig | None, dataset: str | None
-) -> dict[str, Any]:
-    """The request about a sandbox. The provider is in it only when the three headers cannot say it all."""
-    in_headers = isinstance(provider, DaytonaProviderConfig) and provider.DAYTONA_ORGANIZATION_ID is None
-    request = SetupTaskRequest(
-        task_id=task_id,
-        instance_id=instance_id,
-        sandbox_provider=None if in_headers else provider,
-        dataset=dataset,
-    )
-    return request.model_dump(mode="json", exclude_none=True)
-
-
-def resume_body(
-    task_id: str, state: dict[str, Any], provider: SandboxProviderConfig | None, dataset: str | None
-) -> dict[str, Any]:
-    """The request to go on from a saved state, which is the benchmark's own and travels untouched."""
-    request = EvaluateResponseRequest(
-        task_id=task_id, eval_resume_state={}, sandbox_provider=provider, dataset=dataset
-    )
-    return {**request.model_dump(mode="json", exclude_none=True), "eval_resume_state": state}
-
-
 @dataclass(frozen=True)
 class StreamSpec:
     """One stream to open."""
@@ -115,6 +92,8 @@ class _Seen:
     last_error: BenchmarkServiceError | None = None
     warned_of_type: bool = False
     version_confirmed: bool = False
+    heard_at: float = 0.0
+    """When the last frame came, by the event loop's clock."""
 
 
 class ServiceStreams:
@@ -141,9 +120,12 @@ class ServiceStreams:
         """Send the request, hand every chunk on, return the data of the result."""
         redact = Redactor.of({**spec.headers, **(spec.body.get("sandbox_provider") or {})})
         async with self._socket(spec, redact) as socket:
-            seen = _Seen()
+            clock = asyncio.get_running_loop().time
+            seen = _Seen(heard_at=clock())
             while True:
-                chunk = self._chunk(spec, await self._frame(spec, socket, seen, redact), redact)
+                frame = await self._frame(spec, socket, seen, redact)
+                seen.heard_at = clock()
+                chunk = self._chunk(spec, frame, redact)
                 if await self._is_result(spec, chunk, seen, redact):
                     return chunk["data"]
 
@@ -168,8 +150,7 @@ class ServiceStreams:
             try:
                 return await self.result(spec)
             except BenchmarkServiceError as error:
-                broken = isinstance(error, BenchmarkServiceConnectionError) or error.error_code == RESUMABLE
-                if state is None or not broken or resumed >= backoff.attempts:
+                if state is None or not _is_break(error) or resumed >= backoff.attempts:
                     raise
             resumed += 1
             await _tell(spec.on_message, f"the stream broke; resuming the evaluation (attempt {resumed})")
@@ -184,16 +165,20 @@ class ServiceStreams:
         socket = await self._open(spec, redact)
         try:
             try:
-                await socket.send(json.dumps(spec.body))
+                await socket.send(encode_json(spec.body), text=True)
             except ConnectionClosed:
                 pass  # The reason comes with the first read.
             yield socket
         finally:
-            await socket.close()
+            try:
+                await socket.close()
+            finally:
+                # Cancelled again while closing: the connection must not outlive the call.
+                socket.transport.abort()
 
     async def _open(self, spec: StreamSpec, redact: Redactor) -> ClientConnection:
         """A socket. Opening is repeated freely: the request only goes out afterwards."""
-        from websockets.exceptions import InvalidHandshake, InvalidStatus
+        from websockets.exceptions import InvalidStatus, WebSocketException
 
         where = f"{spec.operation}: cannot open a stream to {shown(self._url + spec.path)}"
         for attempt in range(1, self._backoff.attempts + 1):
@@ -205,7 +190,7 @@ class ServiceStreams:
                 if attempt == self._backoff.attempts or refused.status_code not in _BUSY:
                     raise refused from None
                 retry_after = refused.retry_after
-            except (OSError, InvalidHandshake) as error:
+            except (OSError, WebSocketException) as error:
                 if attempt == self._backoff.attempts:
                     raise BenchmarkServiceConnectionError(
                         f"{where} ({redact(str(error))}); check that it is running and that its URL is right"
@@ -218,8 +203,7 @@ class ServiceStreams:
 
         class FaithfulConnect(connect):
             def process_redirect(self, exc: Exception) -> Exception | str:
-                target = super().process_redirect(exc)
-                return target if isinstance(target, str) and same_place(self.uri, target) else exc
+                return handshake_redirect(self.uri, exc) or exc
 
         headers = dict(spec.headers)
         if self._dataset_version is not None:
@@ -267,18 +251,20 @@ class ServiceStreams:
         reason = redact(closed.rcvd.reason) if closed.rcvd else ""
         if code == 1008:
             return _denied(spec.operation, reason)
+        if seen.last_error is not None and code in _ENDED | _UNREADABLE:
+            return seen.last_error
         if code in _UNREADABLE:
             return BenchmarkServiceProtocolError(
                 f"{spec.operation}: the service did not accept our request (closed with {code} {reason})"
             )
-        if seen.last_error is not None and code in _ENDED:
-            return seen.last_error
-        said = f": {reason}" if reason else ""
+        ours = closed.sent.reason if closed.sent and not closed.rcvd else ""
+        said = f" ({reason or ours})" if reason or ours else ""
         before = f"; its last error was: {seen.last_error}" if seen.last_error else ""
         return BenchmarkServiceStreamClosedError(
             f"{spec.operation}: the stream closed with code {code}{said} before a result came{before}",
             close_code=code,
             close_reason=reason,
+            idle_s=asyncio.get_running_loop().time() - seen.heard_at,
         )
 
     def _unreadable(self, spec: StreamSpec, code: int, reason: str) -> BenchmarkServiceProtocolError:
@@ -340,6 +326,13 @@ class ServiceStreams:
                 f"confirmed {confirmed!r}; it may not support choosing versions"
             )
         seen.version_confirmed = True
+
+
+def _is_break(error: BenchmarkServiceError) -> bool:
+    """Whether an evaluation may still be going on, or can: not a verdict of the service."""
+    if isinstance(error, BenchmarkServiceConnectionError) or error.error_code == RESUMABLE:
+        return True
+    return error.status_code in (502, 503, 504)
 
 
 async def _tell(callback: Callable[[Any], Awaitable[None] | None] | None, value: Any) -> None:

@@ -32,24 +32,31 @@ def to_json(value: Any, what: str = "result") -> str:
     try:
         return json_text(value)
     except (TypeError, ValueError, RecursionError):
-        return json_text(_plain(value, what, 0))
+        pass
+    return json_text(_plain(value, what, 0))
 
 
 def chunk_frame(chunk: Any) -> str:
     """One chunk as the frame that carries it: exactly type and data, and what extras are set."""
-    if isinstance(chunk, _CHUNK_MODELS):
-        fields = chunk.model_dump(warnings=False)
-    else:
-        given = chunk.model_dump(warnings=False) if isinstance(chunk, BaseModel) else chunk
+    model = chunk
+    if not isinstance(model, _CHUNK_MODELS):
         try:
-            fields = _CHUNK.validate_python(given).model_dump(warnings=False)
+            model = _CHUNK.validate_python(_fields(chunk) if isinstance(chunk, BaseModel) else chunk)
         except ValidationError as error:
             wrong = "; ".join(str(e["msg"]) for e in error.errors()[:3])
             raise ServiceFault(
                 f"the service yielded {type(chunk).__name__}, which is not a stream chunk: {wrong}"
             ) from None
-    kept = {name: value for name, value in fields.items() if value is not None or name in ("type", "data")}
+    kept = {
+        name: value for name, value in _fields(model).items() if value is not None or name in ("type", "data")
+    }
     return to_json(kept, f"{kept['type']} chunk")
+
+
+def _fields(model: BaseModel) -> dict[str, Any]:
+    """A model's fields as they are, extras included; what is inside them is encoded later."""
+    own = {name: getattr(model, name) for name in type(model).model_fields}
+    return {**own, **(model.model_extra or {})}
 
 
 def _plain(value: Any, where: str, depth: int) -> Any:

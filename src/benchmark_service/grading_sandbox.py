@@ -17,6 +17,7 @@ from benchmark_service.context import sandbox_provider_scope
 from benchmark_service.grading import ARTIFACT_PATH, GradingFailed, GradingJob
 from benchmark_service.schemas import EvalSandboxSpec
 from sandboxes.configs import DaytonaProviderConfig, SandboxProviderConfig
+from sandboxes.threads import uninterrupted
 from sandboxes.types import SandboxCreateRequest
 
 if TYPE_CHECKING:
@@ -75,17 +76,16 @@ async def open_grading_sandbox(service: BenchmarkService, job: GradingJob) -> As
         create_timeout=PREPARATION_TIMEOUT_S,
         network_block_all=spec.network_block_all,
     )
-    async with provider_config().create_provider() as provider:
-        sandbox: Sandbox | None = None
-        try:
-            async with _preparing():
-                sandbox = await provider.create_sandbox(request)
-                await _hand_in(service, sandbox, job)
-            with sandbox_provider_scope(provider):
-                yield GradingSandbox(sandbox, spec.timeout_s)
-        finally:
-            if sandbox is not None:
-                await _delete(provider, sandbox.id)
+    provider = provider_config().create_provider()
+    sandbox: Sandbox | None = None
+    try:
+        async with _preparing():
+            sandbox = await provider.create_sandbox(request)
+            await _hand_in(service, sandbox, job)
+        with sandbox_provider_scope(provider):
+            yield GradingSandbox(sandbox, spec.timeout_s)
+    finally:
+        await uninterrupted(_end(provider, sandbox))
 
 
 @asynccontextmanager
@@ -105,12 +105,18 @@ async def _hand_in(service: BenchmarkService, sandbox: Sandbox, job: GradingJob)
     await service.prepare_grading_sandbox(sandbox, job.submission(), job.dataset)
 
 
-async def _delete(provider: SandboxProvider, sandbox_id: str) -> None:
+async def _end(provider: SandboxProvider, sandbox: Sandbox | None) -> None:
+    """Delete the sandbox and close the provider; a result is not lost because one of them will not go."""
     try:
         async with asyncio.timeout(TEARDOWN_TIMEOUT_S):
-            await provider.delete_sandbox(sandbox_id)
-    except Exception:  # a result must not be lost because its sandbox would not go away
-        log.exception("grading sandbox %s was not deleted; the provider will stop it when idle", sandbox_id)
+            try:
+                if sandbox is not None:
+                    await provider.delete_sandbox(sandbox.id)
+            finally:
+                await provider.close()
+    except Exception:
+        name = sandbox.id if sandbox is not None else "that was never made"
+        log.exception("grading sandbox %s was not ended; the provider stops it when it is idle", name)
 
 
 def _name(task_id: str) -> str:

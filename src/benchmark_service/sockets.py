@@ -17,9 +17,10 @@ from starlette.websockets import WebSocket, WebSocketDisconnect, WebSocketState
 
 from benchmark_service.base import ResumableEvaluationInfrastructureError
 from benchmark_service.context import sandbox_provider_scope
-from benchmark_service.encoding import chunk_frame
+from benchmark_service.encoding import chunk_frame, to_json
 from benchmark_service.failures import ServiceFault, message_of, record
 from benchmark_service.gate import is_trial
+from benchmark_service.pinning import pinned, refusal
 from benchmark_service.routes import DOCKER_DISABLED, is_refused_docker
 from benchmark_service.schemas import (
     RESUMABLE,
@@ -49,11 +50,14 @@ _HEADERS = {
 class Refused(Exception):
     """The stream ends before it begins: an error chunk if there is something to say, then a close."""
 
-    def __init__(self, code: int, reason: str, chunk: str | None = None) -> None:
+    def __init__(
+        self, code: int, reason: str, chunk: str | None = None, status_code: int | None = None
+    ) -> None:
         super().__init__(reason)
         self.code = code
         self.reason = reason
         self.chunk = chunk
+        self.status_code = status_code
 
 
 @dataclass
@@ -97,12 +101,13 @@ async def _evaluate_instance(stream: _Stream, request: EvaluateInstanceRequest) 
 
 
 async def _evaluate_response(stream: _Stream, request: EvaluateResponseRequest) -> None:
-    async with _prelude(stream):
-        if request.sandbox_provider is None:
-            request.sandbox_provider = _provider_from_headers(stream.websocket)
-        await _admit(stream, request, evaluation=True)
-    service = stream.app.service
-    await _forward(stream, service.stream_evaluate_response(request, dataset=request.dataset))
+    async with AsyncExitStack() as stack:
+        async with _prelude(stream):
+            if request.sandbox_provider is None:
+                request.sandbox_provider = _provider_from_headers(stream.websocket)
+            await _admit(stream, stack, request, evaluation=True)
+        service = stream.app.service
+        await _forward(stream, service.stream_evaluate_response(request, dataset=request.dataset))
 
 
 @asynccontextmanager
@@ -115,7 +120,7 @@ async def _sandbox(stream: _Stream, request: SetupTaskRequest, *, evaluation: bo
                 names = ", ".join(first for first, _ in _HEADERS.values())
                 raise Refused(NORMAL, "", f"Missing required headers: {names}")
             request.sandbox_provider = config
-            await _admit(stream, request, evaluation=evaluation)
+            await _admit(stream, stack, request, evaluation=evaluation)
             stream.stage = "opening the sandbox provider"
             provider = await stack.enter_async_context(config.create_provider())
             stream.stage = f"looking up sandbox {request.instance_id}"
@@ -124,8 +129,8 @@ async def _sandbox(stream: _Stream, request: SetupTaskRequest, *, evaluation: bo
             yield sandbox
 
 
-async def _admit(stream: _Stream, request: Any, *, evaluation: bool) -> None:
-    """Refuse what this service, or this tenant, may not do."""
+async def _admit(stream: _Stream, stack: AsyncExitStack, request: Any, *, evaluation: bool) -> None:
+    """Refuse what this service, or this tenant, may not do; select the dataset's version."""
     from benchmark_service import auth, quota
 
     if is_refused_docker(request.sandbox_provider):
@@ -133,6 +138,7 @@ async def _admit(stream: _Stream, request: Any, *, evaluation: bool) -> None:
     stream.stage = "checking access to the dataset"
     if not await stream.app.service.check_dataset_access(stream.tenant, request.dataset):
         raise Refused(REFUSED, "Dataset not allowed")
+    await _pin(stream, stack, request.dataset)
     if not evaluation:
         return
     stream.stage = "counting the evaluation quota"
@@ -143,6 +149,22 @@ async def _admit(stream: _Stream, request: Any, *, evaluation: bool) -> None:
         raise Refused(REFUSED, f"Evaluation quota reached; retry after {when}.") from None
     except quota.QuotaUnavailable as error:
         raise Refused(BROKEN, str(error)) from None
+
+
+async def _pin(stream: _Stream, stack: AsyncExitStack, dataset: str | None) -> None:
+    """Open the version the request asks for and acknowledge it, before anything else is said."""
+    stream.stage = "selecting the dataset's version"
+    try:
+        version = await stack.enter_async_context(
+            pinned(stream.app.service, stream.websocket.headers, dataset)
+        )
+    except Exception as error:
+        status, said = refusal(error)
+        log.warning("%s: dataset version refused with %s", stream.name, status, exc_info=status >= 500)
+        raise Refused(NORMAL, "", said, status) from None
+    if version is not None:
+        chosen = {"type": "dataset_version", "data": {"id": version.id, "label": version.label}}
+        await stream.websocket.send_text(to_json(chosen))
 
 
 async def _serve(stream: _Stream, model: type[BaseModel], run: Run) -> None:
@@ -162,9 +184,14 @@ async def _serve(stream: _Stream, model: type[BaseModel], run: Run) -> None:
     except Refused as refused:
         code, reason = refused.code, refused.reason
         if refused.chunk is not None:
-            await _send_error(stream, refused.chunk)
+            await _send_error(
+                stream, StreamErrorChunk(type="error", data=refused.chunk, status_code=refused.status_code)
+            )
     except (Exception, SystemExit) as error:  # noqa: BLE001 - the service's own code failed; the process lives on
-        await _send_error(stream, f"{message_of(error)} (error id {record(error, stream.name)})", error)
+        said = f"{message_of(error)} (error id {record(error, stream.name)})"
+        resumable = isinstance(error, ResumableEvaluationInfrastructureError)
+        code_of_error = RESUMABLE if resumable else None
+        await _send_error(stream, StreamErrorChunk(type="error", data=said, error_code=code_of_error))
     with suppress(RuntimeError, WebSocketDisconnect):
         await websocket.close(code, reason[:120])
 
@@ -206,11 +233,20 @@ def _provider_from_headers(websocket: WebSocket) -> DaytonaProviderConfig | None
     return None if None in values.values() else DaytonaProviderConfig.model_validate(values)
 
 
+def prelude_seconds() -> float:
+    """How long a stream may take to begin; 0 or less is for ever."""
+    name = "BENCHMARK_SERVICE_STREAM_PRELUDE_TIMEOUT_S"
+    text = os.environ.get(name, "").strip()
+    try:
+        return float(text) if text else PRELUDE_SECONDS
+    except ValueError:
+        raise ValueError(f"{name} must be a number of seconds, not {text!r}") from None
+
+
 @asynccontextmanager
 async def _prelude(stream: _Stream) -> AsyncIterator[None]:
     """Bound the silence before the service speaks; the error names what it was waiting for."""
-    text = os.environ.get("BENCHMARK_SERVICE_STREAM_PRELUDE_TIMEOUT_S", "").strip()
-    seconds = float(text) if text else PRELUDE_SECONDS
+    seconds = prelude_seconds()
     timer = asyncio.timeout(seconds if seconds > 0 else None)
     try:
         async with timer:
@@ -278,9 +314,7 @@ async def _forward(stream: _Stream, chunks: Any) -> None:
             await close()
 
 
-async def _send_error(stream: _Stream, text: str, error: BaseException | None = None) -> None:
-    resumable = isinstance(error, ResumableEvaluationInfrastructureError)
-    chunk = StreamErrorChunk(type="error", data=text, error_code=RESUMABLE if resumable else None)
+async def _send_error(stream: _Stream, chunk: StreamErrorChunk) -> None:
     if stream.websocket.client_state is WebSocketState.CONNECTED:
         with suppress(RuntimeError, WebSocketDisconnect):
             await stream.websocket.send_text(chunk_frame(chunk))

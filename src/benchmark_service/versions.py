@@ -56,12 +56,13 @@ def load_dataset_versions(path: Path) -> dict[str, DatasetVersionEntry]:
 
 def owning_distribution(module: str) -> tuple[str | None, str | None]:
     """Name and version of the installed distribution a module belongs to; Nones when there is none."""
-    from importlib.metadata import PackageNotFoundError, packages_distributions, version
+    from importlib.metadata import PackageNotFoundError, metadata, packages_distributions, version
 
-    owners = packages_distributions().get(module.partition(".")[0], [])
-    for name in owners:
+    package = module.partition(".")[0]
+    # An editable installation does not list its modules; by convention it is named like its package.
+    for name in [*packages_distributions().get(package, []), package]:
         try:
-            return name, version(name)
+            return metadata(name)["Name"], version(name)
         except PackageNotFoundError:
             continue
     return None, None

@@ -37,7 +37,7 @@ class ComposeSandbox(RunnableSandbox):
         service: str = "main",
         compose_command: str = "docker compose",
         *,
-        staging: str = "/var/tmp",  # noqa: S108 - inside the sandbox
+        staging: str = "/var/tmp",
     ) -> None:
         self.outer = outer
         self._service = service

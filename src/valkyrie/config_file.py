@@ -209,11 +209,19 @@ def _edit(
             expected[name] = value
         change(lines, before.get(name))
         changed = "".join(lines)
-        if {key: held.value for key, held in parse(changed, path).items()} != expected:
+        if _values(changed, path) != expected:
             raise UserError(
                 f"Config file {path}: {name} is written in a way only a person can edit.", cause="config"
             )
         _replace(target, changed)
+
+
+def _values(text: str, path: Path) -> dict[str, Value | dict[str, Entry]] | None:
+    """What a text says; None when it is no config file."""
+    try:
+        return {key: held.value for key, held in parse(text, path).items()}
+    except UserError:
+        return None
 
 
 @contextmanager

@@ -8,7 +8,20 @@ from pathlib import Path
 
 import pytest
 
-from valkyrie.config import KEYS, effective, find_key, load, remove, set_value
+from valkyrie.config import (
+    KEYS,
+    MAPS,
+    effective,
+    find_key,
+    load,
+    mapping,
+    masked,
+    registry,
+    remove,
+    remove_entry,
+    set_entry,
+    set_value,
+)
 from valkyrie.errors import UsageError, UserError
 
 
@@ -149,5 +162,189 @@ def test_writers_do_not_lose_each_others_keys(path: Path) -> None:
     assert load() == dict.fromkeys(names, "x")
 
 
+SERVICES, AUTH = "custom_benchmark_services", "benchmark_auth"
+FILE = """\
+# mine
+custom_benchmark_services:
+  # the one at home
+  a: http://x:1/   # tail
+  b:
+    url: https://y
+    grading: text
+
+# about the webhook
+webhook: s  # why
+benchmark_auth: {a: tok}
+"""
+
+
+def test_maps_are_read_checked_and_apart_from_keys(path: Path) -> None:
+    write(path, FILE)
+    assert mapping(SERVICES) == {"a": "http://x:1", "b": {"url": "https://y", "grading": "text"}}
+    assert mapping(AUTH) == {"a": "tok"} and mapping("sandbox_providers") == {}
+    assert load() == {"webhook": "s"}
+    write(path, "custom_benchmark_services:\nbenchmark_auth: {}\nsandbox_providers: ~\n")
+    assert all(mapping(entries.name) == {} for entries in MAPS)
+
+
+def test_an_entry_is_changed_and_all_else_stays(path: Path) -> None:
+    write(path, FILE)
+    set_entry(SERVICES, "c", {"url": "http://z/", "grading": "sandbox"})
+    set_entry(SERVICES, "b", "http://b")
+    assert path.read_text() == FILE.replace(
+        "  b:\n    url: https://y\n    grading: text\n",
+        "  b: http://b\n  c:\n    url: http://z\n    grading: sandbox\n",
+    )
+    assert remove_entry(SERVICES, "c") is True and remove_entry(SERVICES, "c") is False
+    set_entry(SERVICES, "b", {"url": "https://y", "grading": "text"})
+    assert path.read_text() == FILE
+    set_entry(AUTH, "n", "123")
+    assert path.read_text() == FILE.replace("{a: tok}\n", "\n  a: tok\n  n: '123'\n").replace(": \n", ":\n")
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+
+
+def test_the_last_entry_takes_its_map_along(path: Path) -> None:
+    set_entry("sandbox_providers", "daytona", None)
+    set_value("webhook", "s")
+    assert path.read_text() == "sandbox_providers:\n  daytona: null\nwebhook: s\n"
+    assert mapping("sandbox_providers") == {"daytona": None}
+    remove_entry("sandbox_providers", "daytona")
+    assert path.read_text() == "webhook: s\n"
+
+
+@pytest.mark.parametrize("name", ["007", "null", "yes", "1e3", "a.b-c_d", "x" * 128])
+@pytest.mark.parametrize(
+    "value", ["yes", "007", "a: b", "#x", "- x", "'", "null", "Bearer a b", "x " * 2000 + "x"]
+)
+def test_entries_come_back_as_they_were_set(path: Path, name: str, value: str) -> None:
+    set_entry(AUTH, "other", "one")
+    set_entry(AUTH, name, value)
+    assert mapping(AUTH) == {"other": "one", name: value}
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        (
+            "custom_benchmark_service:\n  a: http://x\n",
+            r"yaml:1: Unknown .* Did you mean 'custom_benchmark_services'",
+        ),
+        ("custom_benchmark_services:\n  a: http://x\n  a: http://y\n", r"yaml:3: .*'a' is given twice"),
+        (
+            "custom_benchmark_services:\n  a: http://x\n  b: ftp://y\n",
+            r"yaml:3: custom_benchmark_services: b: an http",
+        ),
+        ("custom_benchmark_services:\n  a: {url: 'http://x', grade: text}\n", r"yaml:2: .* a: unknown grade"),
+        (
+            "custom_benchmark_services:\n  a: {url: 'http://x', grading: no}\n",
+            r"yaml:2: .* a: grading wants text",
+        ),
+        ("custom_benchmark_services:\n  a: {grading: text}\n", r"yaml:2: .* a: an http"),
+        ("custom_benchmark_services:\n  a b: http://x\n", r"yaml:2: .*'a b' is not a name"),
+        ("custom_benchmark_services:\n  - http://x\n", r"yaml:2: custom_benchmark_services wants a line"),
+        (
+            "webhook: s\ncustom_benchmark_services: http://x\n",
+            r"yaml:2: custom_benchmark_services wants a line",
+        ),
+        ("benchmark_auth:\n  a: 12345\n", r"yaml:2: benchmark_auth: a: the credential must be text"),
+        ("benchmark_auth:\n  a:\n", r"yaml:2: benchmark_auth: a: the credential must be text"),
+        ("benchmark_auth:\n  a: !!python/name:os.system\n", r"yaml:2: not valid YAML"),
+        ("sandbox_providers:\n  daytona: [a]\n", r"yaml:2: sandbox_providers: daytona: the name of a secret"),
+    ],
+)
+def test_a_wrong_map_names_its_line_and_is_left_alone(path: Path, text: str, says: str) -> None:
+    write(path, text)
+    for read in (load, lambda: mapping(SERVICES), lambda: set_entry(AUTH, "x", "y")):
+        with pytest.raises(UserError, match=says) as caught:
+            read()
+        assert "12345" not in str(caught.value)
+    assert path.read_text() == text
+
+
+def test_what_only_a_person_can_edit_is_left_alone(path: Path) -> None:
+    text = "custom_benchmark_services:\n  a: &x http://x\n  b: *x\nwebhook: s\n"
+    write(path, text)
+    for name in ("a", "b"):
+        with pytest.raises(UserError, match="only a person can edit"):
+            set_entry(SERVICES, name, "http://y")
+    assert path.read_text() == text and mapping(SERVICES)["b"] == "http://x"
+
+
+def test_keys_and_maps_are_not_mistaken_for_each_other(path: Path) -> None:
+    with pytest.raises(UsageError, match="valk config auth list"):
+        set_value(AUTH, "x")
+    with pytest.raises(UsageError, match="valk config service set"):
+        remove(SERVICES)
+    with pytest.raises(UsageError, match="is one value"):
+        set_entry("webhook", "a", "b")
+    with pytest.raises(UsageError, match="a: a credential is printable ASCII"):
+        set_entry(AUTH, "a", "x\ny")
+    assert not path.exists()
+
+
+def test_writers_do_not_lose_each_others_entries(path: Path) -> None:
+    names = [f"name-{number}" for number in range(12)]
+    threads = [threading.Thread(target=set_entry, args=(AUTH, name, "x")) for name in names]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert mapping(AUTH) == dict.fromkeys(names, "x")
+
+
+@pytest.mark.parametrize(
+    ("name", "given", "kept"),
+    [
+        ("service_base_url", "bench.example.com", "bench.example.com"),
+        ("service_base_url", "https://{name}.example.com/", "https://{name}.example.com"),
+        ("service_base_url", "http://localhost:9000/{name}", "http://localhost:9000/{name}"),
+        ("sandbox_public_url", "https://tunnel.example/", "https://tunnel.example"),
+        ("sandbox_port", "65535", 65535),
+    ],
+)
+def test_where_services_are(path: Path, name: str, given: str, kept: str | int) -> None:
+    assert set_value(name, given).value == kept == effective(name).value
+
+
+@pytest.mark.parametrize(
+    ("name", "given", "says"),
+    [
+        ("service_base_url", "ftp://x", "an http"),
+        ("service_base_url", "{name}.{name}.x", "stands once"),
+        ("service_base_url", "a b", "an http"),
+        ("sandbox_public_url", "https://me:pw@x", "credentials"),
+        ("sandbox_port", "65536", "from 0 to 65535"),
+        ("sandbox_port", "-1", "from 0 to 65535"),
+    ],
+)
+def test_wrong_places_change_nothing(path: Path, name: str, given: str, says: str) -> None:
+    with pytest.raises(UsageError, match=says):
+        set_value(name, given)
+    assert not path.exists()
+
+
+def test_a_registry_is_a_file_of_services(
+    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert registry() == {}
+    file = tmp_path / "registry.json"
+    file.write_text('{"services": {"a": "http://x/", "b": {"url": "http://y", "grading": "text"}}}')
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("VALKYRIE_SERVICE_REGISTRY", "registry.json")
+    assert registry() == {"a": "http://x", "b": {"url": "http://y", "grading": "text"}}
+    for text, says in {"- a": "`name: url` lines", "a: [": "registry.json: ", "a: 1": "a: an http"}.items():
+        file.write_text(text)
+        with pytest.raises(UserError, match=says):
+            registry()
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"), [("abcdefgh", "abcd***"), ("abcde", "abcd***"), ("abcd", "***"), ("", "***")]
+)
+def test_credentials_are_masked(value: str, shown: str) -> None:
+    assert masked(value) == shown
+
+
 def test_every_key_is_described() -> None:
+    assert all(entries.description.endswith(".") for entries in MAPS)
     assert all(key.description.endswith(".") and find_key(key.name.upper()) is key for key in KEYS)

@@ -111,12 +111,10 @@ class Creation:
             pass  # what stopped the creation is told; the label says whose leftover it is
 
     async def _find(self) -> AsyncSandbox | None:
-        query = sdk.load().ListSandboxesQuery(labels={MADE_LABEL: self._made}, limit=1)
+        query = sdk.load().ListSandboxesQuery(labels={MADE_LABEL: self._made}, limit=10)
 
-        async def first() -> AsyncSandbox | None:
-            async for sandbox in self._daytona.list(query):
-                if (sandbox.labels or {}).get(MADE_LABEL) == self._made:
-                    return sandbox
-            return None
+        async def ours() -> list[AsyncSandbox]:
+            return [sandbox async for sandbox in self._daytona.list(query)]
 
-        return await self._call(first, "look for a sandbox", repeat=True)
+        found = await self._call(ours, "look for a sandbox", repeat=True)
+        return next((sandbox for sandbox in found if sandbox.labels.get(MADE_LABEL) == self._made), None)

@@ -16,7 +16,6 @@ from sandboxes.errors import (
     SandboxError,
     SandboxFileNotFoundError,
     SandboxFullError,
-    SandboxUnsupportedError,
 )
 
 GATEWAY = frozenset({502, 503, 504})
@@ -88,9 +87,9 @@ def translated(error: BaseException, what: str) -> SandboxError:
         return SandboxCapacityError(f"{text}; Daytona limits how often it is asked", retry_after(error))
     if is_missing_file(error) or status == 404:
         return SandboxFileNotFoundError(text)
-    if status in (401, 403) and not getattr(error, "code", None):
-        return SandboxUnsupportedError(f"{text}; check DAYTONA_API_KEY and what it may do")
-    if "no space left" in text.lower():
+    if status == 401:
+        return SandboxError(f"{text}; check DAYTONA_API_KEY")
+    if status == 507 or "no space left" in text.lower():
         return SandboxFullError(text)
     if is_connection_failure(error):
         return SandboxConnectionError(text)

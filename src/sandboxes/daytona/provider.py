@@ -72,15 +72,17 @@ class DaytonaSandboxProvider(SandboxProvider):
         if latest is not None and latest.tzinfo is None:
             latest = latest.replace(tzinfo=UTC)
         wanted = sdk.load().ListSandboxesQuery(labels=dict(query.labels) or None, limit=query.page_size)
-        try:
-            async for found in self._daytona.list(wanted):
-                sandbox = self._wrap(found)
-                late = latest is not None and sandbox.created_at is not None and sandbox.created_at > latest
-                carries = query.labels.items() <= (sandbox.labels or {}).items()
-                if carries and not late and sandbox.state != "deleted":
-                    yield sandbox
-        except errors.failures() as error:
-            raise errors.translated(error, "list sandboxes") from error
+
+        async def read_all() -> list[AsyncSandbox]:
+            return [found async for found in self._daytona.list(wanted)]
+
+        # Read to the end first: a consumer may delete what it gets, or leave, between two pages.
+        for found in await self._call(read_all, "list sandboxes", repeat=True):
+            sandbox = self._wrap(found)
+            late = latest is not None and sandbox.created_at is not None and sandbox.created_at > latest
+            carries = query.labels.items() <= (sandbox.labels or {}).items()
+            if carries and not late and sandbox.state != "deleted":
+                yield sandbox
 
     def capabilities(self) -> Capabilities:
         missing = () if sdk.installed() else (("Daytona SDK", "pip install 'valkyrie-bench[daytona]'"),)
@@ -116,7 +118,7 @@ class DaytonaSandboxProvider(SandboxProvider):
             await asyncio.sleep(0)
 
     def _wrap(self, sandbox: AsyncSandbox) -> DaytonaSandbox:
-        return DaytonaSandbox(sandbox, self._daytona, deleted=self._deleted, patience=self._patience)
+        return DaytonaSandbox(sandbox, config=self._config, deleted=self._deleted, patience=self._patience)
 
     async def _get(self, sandbox_id: str) -> AsyncSandbox:
         if sandbox_id in self._deleted:

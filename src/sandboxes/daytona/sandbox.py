@@ -13,7 +13,7 @@ from sandboxes.daytona.calls import Patience, call
 from sandboxes.daytona.listing import Pattern
 from sandboxes.daytona.scripts import CLEAR, IS_FOLDER, REMOVE
 from sandboxes.daytona.session import Session
-from sandboxes.daytona.wrapping import KILL_MARKED, MARK, RESERVED, check_names, quoted
+from sandboxes.daytona.wrapping import FIND_MARKED, KILL_MARKED, MARK, RESERVED, check_names, quoted
 from sandboxes.errors import (
     SandboxCommandError,
     SandboxError,
@@ -26,7 +26,9 @@ from sandboxes.streams import stream_output
 from sandboxes.types import Command, CopyLimits, CopyReport, ExecResult, OutputSink, StreamName
 
 if TYPE_CHECKING:
-    from daytona import AsyncDaytona, AsyncSandbox
+    from daytona import AsyncSandbox
+
+    from sandboxes.configs import DaytonaProviderConfig
 
 T = TypeVar("T")
 
@@ -43,13 +45,13 @@ class DaytonaSandbox(RunnableSandbox):
     def __init__(
         self,
         sandbox: AsyncSandbox,
-        daytona: AsyncDaytona,
         *,
+        config: DaytonaProviderConfig | None = None,
         deleted: set[str] | None = None,
         patience: Patience | None = None,
     ) -> None:
         self._sandbox = sandbox
-        self._daytona = daytona
+        self._config = config
         self._deleted = deleted if deleted is not None else set()
         self._patience = patience or Patience()
         self.labels = dict(sandbox.labels or {})
@@ -134,11 +136,15 @@ class DaytonaSandbox(RunnableSandbox):
         chunks = await self.call(
             lambda: self._sandbox.fs.download_file_stream(path, timeout=IDLE_SECONDS), what, repeat=False
         )
+        received = False
         try:
             async for chunk in chunks:
+                received = True
                 yield chunk
         except errors.failures() as error:
-            raise await self._judge(error, what) from error
+            # The SDK takes an empty file for a failure, without a status.
+            if received or errors.status_of(error) is not None or not await self._is_empty_file(path):
+                raise await self._judge(error, what) from error
 
     async def upload_folder(self, source: Path, path: str) -> None:
         self._check()
@@ -167,6 +173,14 @@ class DaytonaSandbox(RunnableSandbox):
     async def kill_all(self) -> None:
         await self.kill_marked(f"{self.id}.")
 
+    def shell_argv(self, cwd: str = "/") -> list[str]:
+        self._check()
+        if self._config is None:
+            raise SandboxUnsupportedError("a sandbox made without a provider has no shell to offer")
+        from sandboxes.daytona import shell
+
+        return shell.argv(self.id, cwd, self._config)
+
     async def modify_egress_rules(self, rules: list[str]) -> None:
         settings = egress.settings_for(rules)
         await self.call(
@@ -184,6 +198,11 @@ class DaytonaSandbox(RunnableSandbox):
         """End the processes of ours whose mark begins like this."""
         await self._must(KILL_MARKED, f"{MARK}={mark}", what="kill processes")
 
+    async def has_marked(self, mark: str) -> bool:
+        """Whether processes of ours with that mark live."""
+        _, output = await self.helper(FIND_MARKED, f"{MARK}={mark}", what="look for processes")
+        return output.strip() != "no"
+
     async def helper(self, script: str, *arguments: str, what: str) -> tuple[int, str]:
         """One of our own scripts: exit code and output. They may be run twice."""
         line = quoted("sh", "-c", script, "sh", *arguments)
@@ -191,6 +210,13 @@ class DaytonaSandbox(RunnableSandbox):
             lambda: self._sandbox.process.exec(line, timeout=HELPER_SECONDS), what, repeat=True
         )
         return int(response.exit_code), response.result or ""
+
+    async def _is_empty_file(self, path: str) -> bool:
+        try:
+            info = await self._sandbox.fs.get_file_info(path)
+        except errors.failures():
+            return False
+        return info.size == 0 and not info.is_dir and info.mode.startswith("-")
 
     async def _must(self, script: str, *arguments: str, what: str) -> None:
         code, output = await self.helper(script, *arguments, what=what)

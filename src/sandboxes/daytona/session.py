@@ -36,6 +36,8 @@ class Calls(Protocol):
 
     async def kill_marked(self, mark: str) -> None: ...
 
+    async def has_marked(self, mark: str) -> bool: ...
+
 
 @runtime_checkable
 class _Paced(Protocol):
@@ -57,6 +59,7 @@ class Session:
         self._mark = f"{sandbox.id}.{token_hex(8)}"
         self._seen: dict[StreamName, int] = {"stdout": 0, "stderr": 0}
         self._timed_out = False
+        self._kept = False
         self._sink_error: Exception | None = None
 
     async def run(self, command: Command, sink: OutputSink | None) -> int:
@@ -71,7 +74,10 @@ class Session:
             follow = asyncio.create_task(self._follow(started, sink))
             await asyncio.wait((follow,), timeout=command.timeout)
             if follow.done():
-                return follow.result()
+                code = follow.result()
+                # Deleting the session would end what the command left in the background as well.
+                self._kept = await self._calls.has_marked(self._mark)
+                return code
             self._timed_out = True
             await self._calls.kill_marked(self._mark)
             await asyncio.wait((follow,), timeout=DRAIN_SECONDS)
@@ -159,6 +165,8 @@ class Session:
             await asyncio.wait((follow,))
         if follow is not None and not follow.cancelled():
             follow.exception()
+        if self._kept:
+            return
         try:
             async with asyncio.timeout(KILL_SECONDS):
                 await self._process.delete_session(self._id)

@@ -30,6 +30,12 @@ exit 1
 """
 """Kills what carries the mark `$1` in its environment, again until nothing does: it may be forking."""
 
+FIND_MARKED = """
+command -v grep >/dev/null || exit 127
+if grep -qs -e "$1" /proc/[0-9]*/environ; then echo yes; else echo no; fi
+"""
+"""Whether anything still carries the mark `$1`."""
+
 
 def check_names(env: Mapping[str, str], *, reserved: frozenset[str] = frozenset()) -> None:
     """Refuse names that a shell would not take, and those that are ours to set."""

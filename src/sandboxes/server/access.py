@@ -119,11 +119,11 @@ class Access:
         under_way = [task for task in self.tasks if task is not here]
         for task in under_way:
             task.cancel()
+        if under_way:
+            await asyncio.wait(under_way)
         notes, self.notes = list(self.notes.values()), {}
         for note in notes:
             await end_note(note)
-        if under_way:
-            await asyncio.wait(under_way)
 
 
 async def end_note(note: Note) -> None:

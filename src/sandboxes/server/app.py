@@ -7,9 +7,8 @@ from collections.abc import Callable
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
-from starlette.requests import ClientDisconnect
+from starlette.requests import ClientDisconnect, HTTPConnection
 from starlette.responses import JSONResponse, Response
-from starlette.websockets import WebSocket
 
 from sandboxes.errors import SandboxError
 from sandboxes.server import (
@@ -45,14 +44,10 @@ def create_app(table: AccessTable, base_url: Callable[[], str]) -> FastAPI:
     return app
 
 
-async def _tell(connection: Request | WebSocket, error: Exception) -> Response:
+async def _tell(connection: HTTPConnection, error: Exception) -> Response:
     told = _as_api_error(error)
-    response = JSONResponse(
-        error_body(told.status, told.message, connection.url.path), told.status, headers=told.headers
-    )
-    if isinstance(connection, WebSocket):
-        await connection.send_denial_response(response)
-    return response
+    body = error_body(told.status, told.message, connection.url.path)
+    return JSONResponse(body, told.status, headers=told.headers)
 
 
 async def _tell_no_one(_request: Request, _error: Exception) -> Response:

@@ -9,8 +9,32 @@ from contextlib import contextmanager
 
 import uvicorn
 from fastapi import FastAPI
+from starlette.types import Message, Receive, Scope, Send
+from uvicorn.protocols.utils import ClientDisconnected
 
 GRACE_SECONDS = 3
+
+
+class _QuietRefusals:
+    """Keeps uvicorn from logging an error for each websocket that was refused with a status.
+
+    It takes the answer for an unfinished handshake, unless the application ends as if the client had gone.
+    """
+
+    def __init__(self, app: FastAPI) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        refused = False
+
+        async def noting(message: Message) -> None:
+            nonlocal refused
+            refused = refused or message["type"] == "websocket.http.response.start"
+            await send(message)
+
+        await self._app(scope, receive, noting)
+        if refused:
+            raise ClientDisconnected
 
 
 class _Server(uvicorn.Server):
@@ -28,7 +52,7 @@ class Listener:
         self.url = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
         self._bound = bound
         config = uvicorn.Config(
-            app,
+            _QuietRefusals(app),
             log_config=None,
             access_log=False,
             lifespan="off",

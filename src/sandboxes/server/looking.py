@@ -42,7 +42,7 @@ class Looker:
         """The absolute path inside."""
         found = await resolved(self.sandbox, self._note, path or ".")
         assert found is not None
-        return posixpath.normpath(found)
+        return _absolute(found)
 
     async def entry(self, path: str) -> dict[str, object]:
         """One file or folder."""
@@ -103,7 +103,7 @@ def _relative(path: str) -> str:
 
 
 def _absolute(path: str) -> str:
-    return posixpath.normpath("/" + path.removeprefix("."))
+    return posixpath.normpath("/" + path.removeprefix("./").lstrip("/"))
 
 
 def _entries(output: str) -> list[dict[str, object]]:

@@ -13,7 +13,7 @@ from sandboxes.server.disconnects import unless_gone
 from sandboxes.server.errors import ApiError
 from sandboxes.server.gate import access_of
 from sandboxes.server.output import OutputLog
-from sandboxes.server.shells import folders, shell_command
+from sandboxes.server.shells import MAX_ARGUMENT_BYTES, check_words, folders, shell_command
 from sandboxes.server.wire import Wire
 from sandboxes.values import TIMEOUT_EXIT_CODE, Command
 
@@ -21,7 +21,7 @@ router = APIRouter()
 Holder = Annotated[Access, Depends(access_of)]
 
 _INTERPRETERS = {
-    "python": ("sh", "-c", 'exec "$(command -v python3 || echo python)" -c "$@"', "sh"),
+    "python": ("/bin/sh", "-c", 'exec "$(command -v python3 || echo python)" -c "$@"', "sh"),
     "javascript": ("node", "-e"),
     "typescript": ("npx", "tsx", "-e"),
 }
@@ -72,6 +72,9 @@ async def code_run(
     interpreter = _INTERPRETERS.get(body.language)
     if interpreter is None:
         raise ApiError(400, f"No code in {body.language[:40]} here; there are {', '.join(_INTERPRETERS)}")
+    check_words("\n".join([body.code, *(body.argv or ())]), body.envs or {})
+    if max(len(word.encode()) for word in (body.code, *(body.argv or ()))) >= MAX_ARGUMENT_BYTES:
+        raise ApiError(400, "The code is too long to be passed on; upload it as a file and run that")
     command = Command(
         (*interpreter, body.code, *(body.argv or ())),
         env=body.envs or {},

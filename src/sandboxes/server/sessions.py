@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterator
 from contextlib import suppress
 from secrets import token_hex
+from typing import NamedTuple
 
 from sandboxes.errors import SandboxError
 from sandboxes.protocol import Sandbox
@@ -28,14 +29,14 @@ exec sh -c "$3" session "$1" "$2"
 _LOOP = """exec 7>&1 8>&2 9<>"$1/queue"
 __session_folder=$1 __session_mark=$2
 set --
-printf '\\036%s:0\\036' "$__session_mark" >&7
-printf '\\036%s:0\\036' "$__session_mark" >&8
+printf '\\036%s:0:0\\036' "$__session_mark" >&7
+printf '\\036%s:0:0\\036' "$__session_mark" >&8
 while IFS= read -r __session_next <&9; do
   . "$__session_folder/$__session_next" </dev/null 7>&- 8>&- 9<&-
   __session_code=$?
   exec 1>&7 2>&8
-  printf '\\036%s:%d\\036' "$__session_mark" "$__session_code" >&7
-  printf '\\036%s:%d\\036' "$__session_mark" "$__session_code" >&8
+  printf '\\036%s:%s:%d\\036' "$__session_mark" "$__session_next" "$__session_code" >&7
+  printf '\\036%s:%s:%d\\036' "$__session_mark" "$__session_next" "$__session_code" >&8
   rm -f "$__session_folder/$__session_next"
 done
 """
@@ -167,15 +168,24 @@ class Session:
     def _receive(self, name: StreamName, text: str) -> None:
         stream = self._streams[name]
         for item in stream.split(text):
-            # The first mark says that the shell is ready: command n ends with mark n.
-            at = stream.marks - 1
             if isinstance(item, str):
                 if self.commands:
-                    self.commands[min(max(at, 0), len(self.commands) - 1)].log(name, item)
-            elif at > 0 and at <= len(self.commands):
-                self.commands[at - 1].end_stream(item)
+                    latest = len(self.commands) - 1
+                    self.commands[min(max(stream.marks - 1, 0), latest)].log(name, item)
+            # Mark 0 says that the shell is ready. A command can print marks too: one out of turn is ignored.
+            elif item.number == stream.marks <= len(self.commands):
+                stream.marks += 1
+                if item.number:
+                    self.commands[item.number - 1].end_stream(item.code)
         if all(each.marks for each in self._streams.values()):
             self._ready.set()
+
+
+class _Mark(NamedTuple):
+    """The end of the command of that number."""
+
+    number: int
+    code: int
 
 
 class _MarkedStream:
@@ -183,29 +193,28 @@ class _MarkedStream:
 
     def __init__(self, mark: str) -> None:
         self._start = f"\036{mark}:"
-        self._pattern = re.compile(re.escape(self._start) + "([0-9]{1,3})\036")
+        self._whole = re.compile(re.escape(self._start) + "([0-9]{1,6}):([0-9]{1,3})\036")
+        self._cut = re.compile("([0-9]{1,6}(:[0-9]{0,3})?)?")
         self._held = ""
         self.marks = 0
+        """How many came in turn."""
 
-    def split(self, text: str) -> Iterator[str | int]:
-        """Yield the text around marks, and each mark's exit code after it was counted."""
+    def split(self, text: str) -> Iterator[str | _Mark]:
+        """Yield the text between marks, and the marks."""
         rest = self._held + text
-        while (found := self._pattern.search(rest)) is not None:
+        while (found := self._whole.search(rest)) is not None:
             if found.start():
                 yield rest[: found.start()]
             rest = rest[found.end() :]
-            self.marks += 1
-            yield int(found[1])
+            yield _Mark(int(found[1]), int(found[2]))
         cut = self._start_of_mark(rest)
         self._held = rest[cut:]
         if cut:
             yield rest[:cut]
 
     def _start_of_mark(self, text: str) -> int:
+        """Where a mark begins whose end has not come yet; the end of the text if there is none."""
         at = text.rfind("\036")
-        tail = text[at:]
-        maybe = at >= 0 and (
-            self._start.startswith(tail)
-            or (tail.startswith(self._start) and re.fullmatch("[0-9]{0,3}", tail[len(self._start) :]))
-        )
-        return at if maybe else len(text)
+        tail = text[at:] if at >= 0 else ""
+        began = tail.startswith(self._start) and self._cut.fullmatch(tail, len(self._start)) is not None
+        return at if tail and (began or self._start.startswith(tail)) else len(text)

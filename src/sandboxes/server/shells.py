@@ -16,6 +16,7 @@ from sandboxes.values import Command
 
 # The kernel takes no single argument of 128 KiB or more.
 MAX_ARGUMENT_BYTES = 120_000
+MAX_ENVIRONMENT_BYTES = 1 << 20
 
 _ARGUMENT = """if command -v bash >/dev/null 2>&1; then exec bash -c "$1"; fi
 exec sh -c "$1"
@@ -38,8 +39,7 @@ async def shell_command(
     timeout: float | None = None,
 ) -> AsyncIterator[Command]:
     """The command that runs `text`; a text too long for an argument lies in a file meanwhile."""
-    if "\0" in text or any("\0" in word or "=" in word for word in env or {}):
-        raise ApiError(400, "A command and its variables cannot hold a zero byte, nor a name an equals sign")
+    check_words(text, env or {})
     options = {"cwd": await resolved(sandbox, note, cwd), "env": dict(env or {}), "timeout": timeout}
     if len(text.encode()) < MAX_ARGUMENT_BYTES:
         yield Command(("/bin/sh", "-c", _ARGUMENT, "sh", text), user=note.user, **options)  # type: ignore[arg-type]
@@ -51,6 +51,17 @@ async def shell_command(
     finally:
         with suppress(SandboxError):
             await sandbox.remove(path)
+
+
+def check_words(text: str, env: Mapping[str, str]) -> None:
+    """Refuse what the kernel would not take."""
+    if "\0" in text or any("\0" in word for pair in env.items() for word in pair):
+        raise ApiError(400, "Commands and variables cannot hold a zero byte")
+    if any(not name or "=" in name for name in env):
+        raise ApiError(400, "The name of a variable is empty or holds an equals sign")
+    sizes = [len(f"{name}={value}".encode()) for name, value in env.items()]
+    if max(sizes, default=0) >= MAX_ARGUMENT_BYTES or sum(sizes) > MAX_ENVIRONMENT_BYTES:
+        raise ApiError(400, "The variables of the command are too large; put them into a file")
 
 
 async def folders(sandbox: Sandbox, note: Note) -> tuple[str, str]:

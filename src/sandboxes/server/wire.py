@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 from datetime import UTC, datetime
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 from pydantic.alias_generators import to_camel
 
 from sandboxes.protocol import Sandbox
@@ -32,7 +32,7 @@ class BuildInfo(Wire):
 class CreateSandbox(Wire):
     """What a client asks for."""
 
-    name: str | None = None
+    name: Annotated[str, Field(max_length=256)] | None = None
     snapshot: str | None = None
     user: str | None = None
     env: dict[str, str] | None = None

@@ -169,10 +169,10 @@ def _check_numbers(request: RunRequest) -> None:
 
 
 async def _describe(benchmark: Benchmark, request: RunRequest, problems: list[str]) -> list[TaskSpec]:
-    available = await benchmark.list_tasks(request.dataset)
-    chosen = select(available, task_ids=request.task_ids, slice_text=request.slice)
     tasks: list[TaskSpec] = []
     try:
+        available = await benchmark.list_tasks(request.dataset)
+        chosen = select(available, task_ids=request.task_ids, slice_text=request.slice)
         for start in range(0, len(chosen), DESCRIBED_AT_ONCE):
             some = chosen[start : start + DESCRIBED_AT_ONCE]
             found = await asyncio.gather(

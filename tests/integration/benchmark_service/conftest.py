@@ -50,6 +50,8 @@ class _Server(uvicorn.Server):
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         try:
             await super().startup(sockets)
+        except SystemExit:
+            self.should_exit = True
         finally:
             self.settled.set()
 
@@ -108,5 +110,5 @@ def ground(monkeypatch: pytest.MonkeyPatch) -> Ground:
     from sandboxes.configs import DaytonaProviderConfig
 
     made = Ground()
-    monkeypatch.setattr(DaytonaProviderConfig, "create_provider", made.open)
+    monkeypatch.setattr(DaytonaProviderConfig, "create_provider", lambda config: made.open(config))
     return made

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
+import threading
 from collections.abc import Iterator
 from typing import Any
 
 import httpx
 import pytest
+from fastapi import Request
 
 from benchmark_service import BenchmarkServiceApp, EvalMode
 from tests.integration.benchmark_service.conftest import Live, live_app, serving
@@ -262,12 +265,8 @@ def test_a_default_provider_outside_the_declared_ones_is_refused() -> None:
 
 
 def test_a_full_house_answers_429_with_retry_after() -> None:
-    import threading
-
     class Slow(ToyService):
         async def evaluate_response(self, request: Any, dataset: str | None = None) -> Any:
-            import asyncio
-
             inside.set()
             await asyncio.to_thread(leave.wait, 20)
             return {"resolved": True}
@@ -295,8 +294,6 @@ def test_a_full_house_answers_429_with_retry_after() -> None:
 
 def test_a_service_may_replace_a_route_and_see_its_caller() -> None:
     """As the SkillsBench service does: it takes the route out of the list and puts in its own."""
-    from fastapi import Request
-
     app = BenchmarkServiceApp(ToyService)
     app.router.routes = [r for r in app.router.routes if getattr(r, "path", None) != "/retrieve-task/"]
 

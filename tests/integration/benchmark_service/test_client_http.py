@@ -155,6 +155,21 @@ class TestRequests:
         async with client_of(service.url) as client:
             assert await client.health_check(retry=False)
 
+    async def test_an_agent_s_answer_that_is_no_text_still_arrives(
+        self, service: ScriptedService, client: BenchmarkServiceClient
+    ) -> None:
+        service.answer("POST /evaluate-response/", JSONResponse({}))
+        await client.evaluate_response("a", "half \ud800 😀")
+        assert service.asked[0].body["response"] == "half ? 😀"
+
+    async def test_what_is_not_json_is_not_sent(
+        self, service: ScriptedService, client: BenchmarkServiceClient
+    ) -> None:
+        for bad in (float("nan"), {1, 2}):
+            with pytest.raises(ValueError, match="not JSON"):
+                await client.final_score({"a": bad})
+        assert service.asked == []
+
 
 class TestVerify:
     IDS = tuple(f"django__django-{number:05d}" for number in range(10_000))
@@ -276,7 +291,10 @@ class TestErrors:
         released.set()
         assert service.count("/retrieve-task/") == 5
 
-    @pytest.mark.parametrize("url", ["", "service:8001", "ftp://host", "http://"])
+    @pytest.mark.parametrize(
+        "url",
+        ["", "service:8001", "ftp://host", "http://", "http://h:99999999", "http://[::1", "http://h/?a=b"],
+    )
     async def test_what_is_no_url(self, url: str) -> None:
         with pytest.raises(ValueError, match="looks like http"):
             BenchmarkServiceClient(url)

@@ -215,6 +215,7 @@ class TestEnds:
             await client.evaluate_instance("a", "i")
         assert caught.value.close_code == (code or 1006)
         assert caught.value.close_reason == ("bye" if code else "")
+        assert caught.value.idle_s is not None
         assert len(service.asked) == 1
 
     @pytest.mark.parametrize("code", [None, 1001, 1012])
@@ -223,6 +224,15 @@ class TestEnds:
     ) -> None:
         service.stream(EVALUATE, chunks(error("flaky test"), close=code))
         with pytest.raises(BenchmarkServiceStreamClosedError, match="flaky test"):
+            await client.evaluate_instance("a", "i")
+
+    async def test_a_request_the_service_cannot_read(
+        self, service: ScriptedService, client: BenchmarkServiceClient
+    ) -> None:
+        service.stream(EVALUATE, chunks(error("task_id: too long"), close=1007), chunks(close=1009))
+        with pytest.raises(BenchmarkServiceError, match="task_id: too long"):
+            await client.evaluate_instance("a", "i")
+        with pytest.raises(BenchmarkServiceProtocolError, match="did not accept our request"):
             await client.evaluate_instance("a", "i")
 
     async def test_unauthorized(self, service: ScriptedService, client: BenchmarkServiceClient) -> None:
@@ -359,6 +369,16 @@ class TestResuming:
     ) -> None:
         service.stream(EVALUATE, chunks(state(1), error("spot instance gone", error_code=RESUMABLE)))
         service.stream(RESUME, chunks(RESULT))
+        assert await client.evaluate_instance("a", "i") == {"resolved": True}
+
+    async def test_a_gateway_without_its_service_is_waited_for(
+        self, service: ScriptedService, client: BenchmarkServiceClient
+    ) -> None:
+        async def gateway(ws: Any) -> None:
+            await ws.send_denial_response(JSONResponse({}, 502))
+
+        service.stream(EVALUATE, chunks(state(1), close=None))
+        service.stream(RESUME, *[gateway] * 7, chunks(RESULT))
         assert await client.evaluate_instance("a", "i") == {"resolved": True}
 
     async def test_an_error_of_the_benchmark_is_final(

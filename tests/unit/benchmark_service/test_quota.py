@@ -59,8 +59,11 @@ async def test_only_tenants_with_a_quota_are_counted(monkeypatch: pytest.MonkeyP
     limited = '{"datasets": [], "evaluation_quota": {"limit": 1, "period": "day"}}'
     listed = '{"tenants": {"free": {"datasets": []}, "limited": ' + limited + "}}"
     monkeypatch.setenv("DESCOPE_TENANT_ALLOWLIST_JSON", listed)
+    monkeypatch.setenv("AUTH_REQUIRED", "true")
     await auth.consume_quota("svc", auth.LEGACY_TENANT)
     await auth.consume_quota("svc", "free")
     for name in ("limited", "stranger"):
         with pytest.raises(quota.QuotaUnavailable):
             await auth.consume_quota("svc", name)
+    monkeypatch.delenv("AUTH_REQUIRED")
+    await auth.consume_quota("svc", "a tenant the service itself named")

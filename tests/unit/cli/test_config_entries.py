@@ -265,3 +265,20 @@ def test_names_are_completed(program_env: dict[str, str], valk: Valk) -> None:
         }
         done = pexpect.run(f"{sys.executable} -m valkyrie", env=env, encoding="utf-8")
         assert done.split() == [found], line
+
+
+def test_tasks_of_a_service(valk: Valk, web: Web, tmp_path: Path) -> None:
+    healthy(web)
+    web.answers["/verify-task-ids"] = Answer(b'{"task_ids": ["b", "a/1"]}', type="application/json")
+    valk("config", "service", "set", "demo-bench", web.url)
+    valk("config", "auth", "set", "demo-bench", CREDENTIAL)
+    words = ("benchmark", "tasks", "demo-bench", "--dataset", "lite", "-H", "X-Team", "blue")
+    assert valk(*words).out == "b\na/1\n"
+    path, headers = next(asked for asked in web.asked if asked[0].startswith("/verify-task-ids"))
+    assert "dataset=lite" in path and (headers["authorization"], headers["x-team"]) == (CREDENTIAL, "blue")
+    assert valk(*words, "-o", "ids.txt").code == 0
+    assert (tmp_path / "ids.txt").read_text() == "b\na/1\n"
+    assert valk(*words, "-H", "authorization", "own", "--json").json["task_ids"] == ["b", "a/1"]
+    assert web.asked[-1][1]["authorization"] == "own"
+    said = valk(*words, "--ics")
+    assert said.code == 2 and "unknown benchmark 'demo-bench'" in said.err

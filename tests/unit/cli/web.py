@@ -25,32 +25,9 @@ class Web:
         self.answers: dict[str, Answer] = {}
         self.silent: set[str] = set()
         self.asked: list[tuple[str, dict[str, str]]] = []
-        self._ended = threading.Event()
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
+        self.ended = threading.Event()
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), _handler(self))
         self.url = f"http://127.0.0.1:{self._server.server_port}"
-
-    def _handler(web) -> type[BaseHTTPRequestHandler]:  # noqa: N805 - `self` is the handler's below
-        class Handler(BaseHTTPRequestHandler):
-            def do_GET(self) -> None:
-                path = self.path.partition("?")[0]
-                headers = {name.lower(): value for name, value in self.headers.items()}
-                web.asked.append((self.path, headers))
-                if path in web.silent:
-                    web._ended.wait()
-                    return
-                answer = web.answers.get(path, Answer(b"nothing here", 404))
-                self.send_response(answer.status)
-                self.send_header("Content-Type", answer.type)
-                self.send_header("Content-Length", str(len(answer.body)))
-                if answer.location:
-                    self.send_header("Location", answer.location)
-                self.end_headers()
-                self.wfile.write(answer.body)
-
-            def log_message(self, format: str, *args: object) -> None:
-                """Nothing on stderr."""
-
-        return Handler
 
     @contextmanager
     def running(self) -> Iterator[None]:
@@ -59,7 +36,31 @@ class Web:
         try:
             yield
         finally:
-            self._ended.set()
+            self.ended.set()
             self._server.shutdown()
             self._server.server_close()
             thread.join()
+
+
+def _handler(web: Web) -> type[BaseHTTPRequestHandler]:
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            path = self.path.partition("?")[0]
+            headers = {name.lower(): value for name, value in self.headers.items()}
+            web.asked.append((self.path, headers))
+            if path in web.silent:
+                web.ended.wait()
+                return
+            answer = web.answers.get(path, Answer(b"nothing here", 404))
+            self.send_response(answer.status)
+            self.send_header("Content-Type", answer.type)
+            self.send_header("Content-Length", str(len(answer.body)))
+            if answer.location:
+                self.send_header("Location", answer.location)
+            self.end_headers()
+            self.wfile.write(answer.body)
+
+        def log_message(self, format: str, *args: object) -> None:
+            """Nothing on stderr."""
+
+    return Handler

@@ -90,3 +90,26 @@ def test_many_openers_of_a_new_folder_agree(tmp_path: Path) -> None:
 
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(open_it, range(16)))
+
+
+def test_the_first_release_is_migrated_with_what_is_in_it(tmp_path: Path) -> None:
+    path = tmp_path / "v.db"
+    engine = create_engine(f"sqlite:///{path}")
+    migrations.upgrade(engine, "0001")
+    with engine.begin() as connection:
+        connection.exec_driver_sql(
+            "INSERT INTO run (id, state, agent, benchmark, dataset, provider, concurrency, fraction,"
+            " created_at, arguments, agent_frozen, benchmark_source, enforcement)"
+            " VALUES ('r1', 'FINISHED', 'a', 'b', 'default', 'local', 5, 1, 1.0, '{}', '{}', '{}', '{}')"
+        )
+        connection.exec_driver_sql(
+            "INSERT INTO trial (id, run_id, position, task_id, k, digest, state)"
+            " VALUES (1, 'r1', 0, 't', 0, 'd', 'FINISHED')"
+        )
+    engine.dispose()
+    store = Store(path)
+    with store.reading() as connection:
+        assert connection.execute(text("SELECT id, saved FROM trial")).all() == [(1, None)]
+        assert connection.execute(text("SELECT version_num FROM alembic_version")).scalar() == schema.REVISION
+    store.close()
+    assert len(list(tmp_path.glob("v.db.0001.*.bak"))) == 1

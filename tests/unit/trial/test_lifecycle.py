@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from sandboxes.errors import SandboxNotFoundError
 from sandboxes.null import NullProvider
-from sandboxes.types import SandboxQuery
+from sandboxes.protocol import Sandbox
+from sandboxes.types import OutputSink, SandboxQuery
 from valkyrie.agents.protocol import AgentExit, AgentTrial, OutputArtifact
 from valkyrie.benchmarks.protocol import Grading
 from valkyrie.errors import AgentOutputError, LeaseLostError
-from valkyrie.nouns import Grade, Json, TrialState
+from valkyrie.nouns import ExitReason, Grade, Json, TaskSpec, TrialState
 from valkyrie.plan import Settings, trial_digest
 from valkyrie.store.layout import RunFolder
 from valkyrie.store.leases import Leased
@@ -91,16 +93,23 @@ def make_world(tmp_path: Path, agent: NapAgent | None = None) -> World:
     return world
 
 
-async def attempt(world: World, journal: Journal | None = None, dataset: str = "3") -> Ending:
+async def attempt(
+    world: World,
+    journal: Journal | None = None,
+    dataset: str = "3",
+    *,
+    number: int = 1,
+    saved: Json | None = None,
+) -> Ending:
     world.dataset = dataset
     task = await world.benchmark.describe("task-1", dataset)
     digest = trial_digest(task, 0, agent_digest=world.agent.digest, model=None, settings=world.settings)
-    leased = Leased(1, world.run_id, task.id, 0, digest, 1, 0, 1, 0.0, 0)
+    leased = Leased(1, world.run_id, task.id, 0, digest, number, 0, 1, 0.0, 0, saved)
     return await run_attempt(leased, world, journal or Journal())
 
 
-def kept(world: World) -> dict[str, str]:
-    folder = world.folder.attempt("task-1", 0, 1)
+def kept(world: World, number: int = 1) -> dict[str, str]:
+    folder = world.folder.attempt("task-1", 0, number)
     files = [path for path in folder.rglob("*") if path.is_file()]
     return {str(path.relative_to(folder)): path.read_text() for path in files}
 
@@ -204,3 +213,69 @@ async def test_what_only_the_benchmark_was_given_is_hidden_too(tmp_path: Path) -
     await attempt(world)
     assert kept(world)["artifacts/a"] == "***"
     assert "judge-key-456" not in world.secrets.values()
+
+
+class Saves(Benchmark):
+    """Saves a state, then fails as long as it is told to; goes on from what it saved."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fail: Exception | None = None
+        self.seen: list[tuple[bool, Json | None]] = []
+
+    async def evaluate(self, grading: Grading) -> Grade:
+        self.seen.append((grading.place is not None, grading.saved))
+        if grading.saved is None:
+            await grading.save({"answer": f"forty-two {SECRET}"})
+        if self.fail:
+            raise self.fail
+        return Grade(1.0, True, {"said": SECRET, "list": [SECRET]})
+
+
+async def test_grading_goes_on_from_what_was_saved(tmp_path: Path) -> None:
+    world, journal = (
+        make_world(tmp_path, Writes({"/out.txt": "made"}, OutputArtifact("out.txt", "/out.txt"))),
+        Journal(),
+    )
+    world.benchmark = benchmark = Saves()
+    benchmark.fail = SandboxNotFoundError("gone")
+    first = await attempt(world, journal)
+    assert first.failure is not None and kept(world)["artifacts/out.txt"] == "made"
+    assert journal.saved["state"] == {"answer": "forty-two ***"}
+
+    benchmark.fail = None
+    world.agent = NapAgent()  # one that leaves nothing: it is not run
+    second = await attempt(world, journal, number=2, saved=journal.saved)
+    assert second.grade is not None and second.grade.result == {"said": "***", "list": ["***"]}
+    assert benchmark.seen == [(True, None), (False, {"answer": "forty-two ***"})]
+    assert "agent" not in second.timing and "build" not in second.timing
+    assert kept(world, 2)["artifacts/out.txt"] == "made"
+    assert second.exit == AgentExit(0)
+    assert is_tidy(world)
+
+
+async def test_what_was_saved_keeps_how_the_agent_ended(tmp_path: Path) -> None:
+    world = make_world(tmp_path)
+    world.benchmark = Saves()
+    saved: Json = {"attempt": 1, "exit_code": 124, "exit_reason": "TIMEOUT", "state": {"answer": "x"}}
+    ending = await attempt(world, number=2, saved=saved)
+    assert ending.exit == AgentExit(124, ExitReason.TIMEOUT)
+
+
+async def test_the_agent_may_be_installed_before_the_task_is_set_up(tmp_path: Path) -> None:
+    world, steps = make_world(tmp_path), []
+
+    class Early(Benchmark):
+        async def describe(self, task_id: str, dataset: str = "default") -> TaskSpec:
+            return replace(await super().describe(task_id, dataset), install_first=True)
+
+        async def setup(self, task: TaskSpec, sandbox: Sandbox, log: OutputSink) -> None:
+            steps.append("setup")
+
+    class Installed(NapAgent):
+        async def install(self, trial: AgentTrial) -> None:
+            steps.append("install")
+
+    world.benchmark, world.agent = Early(), Installed()
+    assert (await attempt(world)).grade is not None
+    assert steps == ["install", "setup"]

@@ -70,17 +70,17 @@ def patterned_service(name: str) -> ServiceAddress | None:
     return ServiceAddress(name, pattern.replace("{name}", name).rstrip("/"), "base URL")
 
 
-def local_service(name: str, url: str = LOCAL_URL) -> ServiceAddress | None:
+def local_service(name: str) -> ServiceAddress | None:
     """A service under development on this machine, when it says that it is the one meant."""
     import httpx
 
     try:
-        said = httpx.get(f"{url}/version", timeout=1.0, trust_env=False).json()
+        said = httpx.get(f"{LOCAL_URL}/version", timeout=1.0, trust_env=False).json()
     except (httpx.HTTPError, ValueError):
         return None
     names = {name, f"{name}-benchmark-service", f"{name}-service"}
     known = isinstance(said, dict) and str(said.get("service_name")).replace("_", "-") in names
-    return ServiceAddress(name, url, "this machine") if known else None
+    return ServiceAddress(name, LOCAL_URL, "this machine") if known else None
 
 
 def service_names() -> list[str]:

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 SETUP_TIMEOUT_S = 1800.0
 GRADE_TIMEOUT_S = 7200.0
 CALL_TIMEOUT_S = 60.0
+RESUMED_AT_ONCE = 2
+"""A service that is away longer is waited for without holding a slot: the trial is tried again later."""
 _FAILED = frozenset({"error", "failed", "failure"})
 
 
@@ -239,7 +241,9 @@ class ServiceBenchmark:
         if timeout not in self._opened:
             from benchmark_service.client import BenchmarkServiceClient
 
-            self._opened[timeout] = BenchmarkServiceClient(self.address.url, self.headers, timeout=timeout)
+            self._opened[timeout] = BenchmarkServiceClient(
+                self.address.url, self.headers, timeout=timeout, resume_attempts=RESUMED_AT_ONCE
+            )
         return self._opened[timeout]
 
     async def close(self) -> None:

@@ -1,0 +1,91 @@
+"""The Daytona provider keeps the contract over the wire: its SDK against our own server."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import pytest
+
+from sandboxes.configs import DaytonaProviderConfig
+from sandboxes.daytona import DaytonaSandboxProvider
+from sandboxes.testing.contract import ProviderContract
+
+SERVE = """
+import asyncio, json, sys
+from pathlib import Path
+from sandboxes.registry import open_provider
+from sandboxes.server import SandboxServer
+
+async def main():
+    name, folder = sys.argv[1:]
+    async with open_provider(name, Path(folder)) as provider:
+        server = SandboxServer()
+        await server.start()
+        grant = server.grant(provider, labels={"grant": "contract"})
+        print(json.dumps([grant.api_key, grant.api_url, grant.target]), flush=True)
+        await asyncio.to_thread(sys.stdin.read)
+        await provider.reap({})
+        await server.close()
+
+asyncio.run(main())
+"""
+
+
+def serve(name: str, folder: Path) -> Iterator[DaytonaProviderConfig]:
+    """Our server in a process of its own, as a program elsewhere would meet it."""
+    with subprocess.Popen(
+        [sys.executable, "-c", SERVE, name, str(folder)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as child:
+        assert child.stdin is not None and child.stdout is not None
+        try:
+            key, url, target = json.loads(child.stdout.readline())
+            yield DaytonaProviderConfig(DAYTONA_API_KEY=key, DAYTONA_API_URL=url, DAYTONA_TARGET=target)
+        finally:
+            child.stdin.close()
+            child.wait(60)
+
+
+@pytest.fixture(scope="module")
+def over_process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DaytonaProviderConfig]:
+    yield from serve("process", tmp_path_factory.mktemp("state"))
+
+
+@pytest.fixture(scope="module")
+def over_local(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DaytonaProviderConfig]:
+    yield from serve("local", tmp_path_factory.mktemp("state"))
+
+
+class DaytonaContract(ProviderContract):
+    # Daytona counts memory and disk in whole gigabytes and processes not at all.
+    limits_memory = False
+    limits_processes = False
+    limits_disk = False
+    changes_users = False
+
+    @pytest.fixture
+    async def provider(self, config: DaytonaProviderConfig) -> AsyncIterator[DaytonaSandboxProvider]:
+        async with DaytonaSandboxProvider(config) as provider:
+            yield provider
+            await provider.reap({})
+
+
+class TestDaytonaOverProcess(DaytonaContract):
+    isolates_processes = False
+    isolates_network = False
+
+    @pytest.fixture
+    def config(self, over_process: DaytonaProviderConfig) -> DaytonaProviderConfig:
+        return over_process
+
+
+class TestDaytonaOverLocal(DaytonaContract):
+    @pytest.fixture
+    def config(self, over_local: DaytonaProviderConfig) -> DaytonaProviderConfig:
+        return over_local

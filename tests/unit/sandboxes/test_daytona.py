@@ -1,0 +1,235 @@
+"""What the Daytona provider promises beyond the contract."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pexpect
+import pytest
+
+from sandboxes.configs import DaytonaProviderConfig
+from sandboxes.daytona import DaytonaSandbox, DaytonaSandboxProvider
+from sandboxes.errors import SandboxCommandError, SandboxError, SandboxUnsupportedError
+from sandboxes.process import ProcessProvider
+from sandboxes.server import SandboxServer
+from sandboxes.testing.base import HEARTBEAT, assert_no_beats, output_of
+from sandboxes.types import Command, ImageSource, SandboxCreateRequest, SandboxQuery
+
+NOWHERE = DaytonaProviderConfig(
+    DAYTONA_API_KEY="key-nobody-sees", DAYTONA_API_URL="http://127.0.0.1:9/api", DAYTONA_TARGET="eu"
+)
+
+
+@pytest.fixture
+async def config(tmp_path: Path) -> AsyncIterator[DaytonaProviderConfig]:
+    behind = ProcessProvider(tmp_path / "state")
+    server = SandboxServer()
+    await server.start()
+    grant = server.grant(behind, labels={"grant": "unit"})
+    yield DaytonaProviderConfig(
+        DAYTONA_API_KEY=grant.api_key, DAYTONA_API_URL=grant.api_url, DAYTONA_TARGET=grant.target
+    )
+    await server.close()
+    await behind.reap({})
+
+
+@pytest.fixture
+async def provider(config: DaytonaProviderConfig) -> AsyncIterator[DaytonaSandboxProvider]:
+    async with DaytonaSandboxProvider(config) as provider:
+        yield provider
+
+
+async def made(provider: DaytonaSandboxProvider, **fields: Any) -> DaytonaSandbox:
+    sandbox = await provider.create_sandbox(SandboxCreateRequest(**fields))
+    assert isinstance(sandbox, DaytonaSandbox)
+    return sandbox
+
+
+async def test_services_of_every_age_find_what_they_use(provider: DaytonaSandboxProvider) -> None:
+    sandbox = await made(provider, labels={"Id": "6e3f"}, name="mine")
+    found: Any = await provider.get_sandbox(sandbox.id)
+    assert found._sandbox.labels["Id"] == "6e3f"
+    assert found.labels["Id"] == "6e3f"
+    assert found.name == "mine"
+    # As one writes for the SDK's own object.
+    await found.fs.upload_file(b"hello", "/app/x")
+    answer = await found.process.exec("cat x", cwd="/app")
+    assert (answer.exit_code, answer.result) == (0, "hello")
+    assert (await found.get_work_dir()).startswith("/")
+    assert provider._daytona is not None
+    with pytest.raises(AttributeError):
+        _ = found.no_such_thing
+
+
+async def test_variables_reach_the_command_as_they_are(provider: DaytonaSandboxProvider) -> None:
+    sandbox = await made(provider)
+    value = "a'b\"c $HOME `id` \\ \n end é"
+    pieces = [piece async for piece in sandbox.command('printf %s "$ODD"', env_vars={"ODD": value})]
+    assert "".join(pieces) == value
+
+
+@pytest.mark.parametrize("name", ["LANG", "TERM", "A B", "1A", "A;id", ""])
+async def test_some_names_are_refused(provider: DaytonaSandboxProvider, name: str) -> None:
+    sandbox = await made(provider)
+    with pytest.raises(SandboxError, match="environment variable"):
+        async for _ in sandbox.command("true", env_vars={name: "x"}):
+            pass
+
+
+async def test_a_timeout_bounds_the_whole_command(provider: DaytonaSandboxProvider) -> None:
+    sandbox = await made(provider)
+    with pytest.raises(SandboxCommandError) as caught:
+        async for _ in sandbox.command(f"true && sleep 0.2 && {HEARTBEAT}", timeout=0.5):
+            pass
+    assert caught.value.exit_code == 124
+    await assert_no_beats(sandbox)
+
+
+async def test_output_comes_in_the_order_it_was_written(provider: DaytonaSandboxProvider) -> None:
+    sandbox = await made(provider)
+    script = "i=0; while [ $i -lt 200 ]; do echo $i; i=$((i+1)); echo $i >&2; i=$((i+1)); done"
+    assert (await sandbox.exec(script)).output.split() == [str(number) for number in range(400)]
+
+
+async def test_an_error_of_the_sink_is_the_callers_own(provider: DaytonaSandboxProvider) -> None:
+    sandbox = await made(provider)
+
+    def full(_stream: object, _text: str) -> None:
+        raise LookupError("no more room")
+
+    with pytest.raises(LookupError, match="no more room"):
+        await sandbox.run(Command.shell(f"echo x; {HEARTBEAT}"), full)
+    await assert_no_beats(sandbox)
+
+
+async def test_another_user_is_refused_plainly(provider: DaytonaSandboxProvider) -> None:
+    sandbox = await made(provider)
+    with pytest.raises(SandboxUnsupportedError, match="someone"):
+        await sandbox.run(Command.shell("true", user="someone"))
+
+
+async def test_sessions_go_when_nothing_is_left_in_them(provider: DaytonaSandboxProvider) -> None:
+    sandbox = await made(provider)
+    await sandbox.exec("true")
+    assert await sandbox.process.list_sessions() == []
+    await sandbox.exec("sleep 60 > /dev/null 2>&1 &")
+    assert len(await sandbox.process.list_sessions()) == 1
+
+
+async def test_listing_goes_through_all_pages(provider: DaytonaSandboxProvider) -> None:
+    ids = {(await made(provider, labels={"n": str(number)})).id for number in range(5)}
+    assert {each.id async for each in provider.list_sandboxes(SandboxQuery(page_size=2))} == ids
+    past, future = datetime.now(UTC) - timedelta(hours=1), datetime.now(UTC) + timedelta(hours=1)
+    assert [each async for each in provider.list_sandboxes(SandboxQuery(created_at_lte=past))] == []
+    assert len([each async for each in provider.list_sandboxes(SandboxQuery(created_at_lte=future))]) == 5
+
+
+async def test_a_name_in_use_is_adopted_by_its_owner_only(provider: DaytonaSandboxProvider) -> None:
+    first = await made(provider, name="taken", labels={"run": "1"})
+    again = await made(provider, name="taken", labels={"run": "1"})
+    assert again.id == first.id
+    with pytest.raises(SandboxError, match="taken"):
+        await made(provider, name="taken", labels={"run": "2"})
+    assert [each.id async for each in provider.list_sandboxes()] == [first.id]
+
+
+async def test_a_refused_request_leaves_nothing(provider: DaytonaSandboxProvider) -> None:
+    with pytest.raises(SandboxError):
+        await made(provider, source=ImageSource(image="debian:12"))
+    assert [each async for each in provider.list_sandboxes()] == []
+
+
+async def test_a_wrong_key_is_told_as_one(config: DaytonaProviderConfig) -> None:
+    wrong = config.model_copy(update={"DAYTONA_API_KEY": "wrong-and-secret"})
+    async with DaytonaSandboxProvider(wrong) as provider:
+        with pytest.raises(SandboxError, match="DAYTONA_API_KEY") as caught:
+            await provider.get_sandbox("any")
+    assert "wrong-and-secret" not in str(caught.value)
+
+
+def test_capabilities_need_neither_network_nor_sdk() -> None:
+    provider = DaytonaSandboxProvider(NOWHERE)
+    capabilities = provider.capabilities()
+    assert capabilities.images
+    assert capabilities.problem is None
+    assert {"none", "public", "allowlist"} == capabilities.networks
+    assert "key-nobody-sees" not in provider.admission_pool_id
+    assert "_daytona" not in vars(provider)
+
+
+def python(program: str) -> str:
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", program], capture_output=True, text=True, timeout=60
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    return done.stdout
+
+
+def test_importing_it_does_not_import_the_sdk() -> None:
+    program = "import sys, sandboxes.daytona, sandboxes.compose; print('daytona' in sys.modules, 'aiohttp' in sys.modules)"
+    assert python(program) == "False False\n"
+
+
+def test_without_the_sdk_the_way_to_it_is_named() -> None:
+    program = f"""
+import asyncio, sys
+sys.modules["daytona"] = None
+from sandboxes.configs import DaytonaProviderConfig
+from sandboxes.daytona import DaytonaSandboxProvider
+provider = DaytonaSandboxProvider(DaytonaProviderConfig(**{NOWHERE.model_dump()!r}))
+print(provider.capabilities().problem)
+try:
+    asyncio.run(provider.get_sandbox("x"))
+except Exception as error:
+    print(type(error).__name__, error)
+"""
+    problem, raised = python(program).splitlines()
+    assert "pip install 'valkyrie-bench[daytona]'" in problem
+    assert raised == f"SandboxUnsupportedError {problem}"
+
+
+async def test_nothing_is_left_open(config: DaytonaProviderConfig) -> None:
+    program = f"""
+import asyncio
+from sandboxes.configs import DaytonaProviderConfig
+
+async def main():
+    provider = DaytonaProviderConfig(**{config.model_dump()!r}).create_provider()
+    async with provider:
+        from sandboxes.types import SandboxCreateRequest
+        sandbox = await provider.create_sandbox(SandboxCreateRequest())
+        print((await sandbox.exec("echo done")).output, end="")
+        await provider.delete_sandbox(sandbox.id)
+
+asyncio.run(main())
+"""
+    import asyncio
+
+    assert await asyncio.to_thread(python, program) == "done\n"
+
+
+async def test_a_shell_on_this_terminal(provider: DaytonaSandboxProvider, config: DaytonaProviderConfig) -> None:
+    import asyncio
+
+    sandbox = await made(provider)
+    root = await output_of(sandbox, "printf %s $VALKYRIE_ROOT")
+    argv = sandbox.shell_argv("/tests")
+    assert config.DAYTONA_API_KEY not in " ".join(argv)
+
+    def talk() -> tuple[str, int | None]:
+        environment = {**os.environ, "DAYTONA_API_KEY": config.DAYTONA_API_KEY}
+        child = pexpect.spawn(argv[0], argv[1:], env=environment, encoding="utf-8", timeout=30)
+        child.sendline("echo in-$((1+1)) $PWD; exit 7")
+        child.expect(r"in-2 (\S+)\s")
+        where = child.match[1]
+        child.expect(pexpect.EOF)
+        child.close()
+        return where, child.exitstatus
+
+    assert await asyncio.to_thread(talk) == (f"{root}/tests", 7)
