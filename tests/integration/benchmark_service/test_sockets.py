@@ -310,3 +310,14 @@ async def test_a_client_that_does_not_read_holds_its_service_back(
         events.put_nowait({"type": "websocket.disconnect", "code": 1006})
         await serving_it
     assert ground.closed == 1
+
+
+async def test_a_server_that_stops_ends_its_streams(ground: Ground) -> None:
+    with live_app(ToyService) as live:
+        service = live.app.service
+        assert isinstance(service, ToyService)
+        socket = await connect(f"{live.ws}/ws/evaluate-instance", proxy=None)
+        await socket.send(json.dumps(instance("silent")))
+        assert await asyncio.to_thread(service.started.wait, 10)
+    assert service.closed.is_set() and ground.closed == 1
+    assert (await listen(socket)).code == 1012
