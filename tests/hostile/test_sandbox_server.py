@@ -294,6 +294,14 @@ async def test_what_no_provider_has_is_refused(served: Serving, field: str) -> N
     assert await served.living() == []
 
 
+async def test_a_network_that_cannot_be_restricted_leaves_no_sandbox(served: Serving) -> None:
+    async with caller(served.grant()) as client:
+        answer = await client.post("/api/sandbox", json={"domainAllowList": "example.com"})
+    assert answer.status_code == 400
+    assert "example.com" in answer.json()["message"]
+    assert await served.living() == []
+
+
 @pytest.mark.parametrize("announced", [True, False])
 async def test_a_request_too_large_is_refused(served: Serving, announced: bool) -> None:
     async def endless() -> AsyncIterator[bytes]:

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
 import pytest
+
+from valkyrie.executor.client import ExecutorClient
+from valkyrie.store.layout import DataFolder
 
 ROOT = Path(__file__).resolve().parents[2]
 NAME = "demo-bench"
@@ -26,11 +31,11 @@ def author_environment() -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if name not in OURS}
 
 
-def run(*command: str, cwd: Path) -> str:
+def run(*command: str, cwd: Path, env: dict[str, str] | None = None) -> str:
     done = subprocess.run(
         command,
         cwd=cwd,
-        env=author_environment(),
+        env={**author_environment(), **(env or {})},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -121,3 +126,23 @@ def test_an_installed_framework_can_create_the_next_project(project: Path, tmp_p
     ours = (project / "pyproject.toml").read_text()
     theirs = (tmp_path / "another-benchmark-service" / "pyproject.toml").read_text()
     assert theirs == ours.replace("demo-bench", "another").replace("demo_bench", "another")
+
+
+def test_from_scaffold_to_score(project: Path, service_url: str, tmp_path: Path) -> None:
+    """The README's last step, by the program of the project's own environment."""
+    if not shutil.which("bwrap"):
+        pytest.skip("bubblewrap is not installed; scripts/setup-system installs it")
+    valk = str(project / ".venv" / "bin" / "valk")
+    env = {
+        "VALKYRIE_HOME": str(tmp_path / "home"),
+        "VALKYRIE_CONFIG_PATH": str(tmp_path / "config.yaml"),
+        "VALKYRIE_EXECUTOR_IDLE_S": "1",
+    }
+    run(valk, "config", "service", "add", NAME, service_url, cwd=project, env=env)
+    start = ("run", "start", "--benchmark", NAME, "--agent", "./agents/example", "--connect")
+    said = run(valk, *start, cwd=project, env=env)
+    assert "final_score  100" in said, said
+    executor = ExecutorClient(DataFolder(tmp_path / "home"))
+    executor.ask("end")
+    while executor.status() is not None:
+        time.sleep(0.05)

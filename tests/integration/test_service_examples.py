@@ -121,7 +121,7 @@ class Desk:
         return run_id
 
     def results(self, run_id: str) -> Any:
-        self.valk("run", "wait", run_id, "--timeout", "60")
+        self.valk("run", "wait", run_id, "--timeout", "80")
         file = self.root / f"{run_id}.json"
         self.valk("run", "results", run_id, "--path", str(file))
         return json.loads(file.read_text())
@@ -155,7 +155,7 @@ class Desk:
         return folder
 
 
-def until(condition: Callable[[], Any], timeout: float = 30) -> None:
+def until(condition: Callable[[], Any], timeout: float = 60) -> None:
     deadline = time.monotonic() + timeout
     while not condition():
         assert time.monotonic() < deadline, "waited in vain"

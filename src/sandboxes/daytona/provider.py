@@ -42,6 +42,7 @@ class DaytonaSandboxProvider(SandboxProvider):
         return sdk.open_client(self._config)
 
     async def create_sandbox(self, request: SandboxCreateRequest) -> Sandbox:
+        await self._loaded()
         made = await Creation(self._daytona, request, token_hex(8), self._call, self._delete).run()
         sandbox = self._wrap(made)
         if request.source.type != "compose":
@@ -67,6 +68,7 @@ class DaytonaSandboxProvider(SandboxProvider):
         await self._delete(sandbox)
 
     async def list_sandboxes(self, query: SandboxQuery | None = None) -> AsyncIterator[DaytonaSandbox]:
+        await self._loaded()
         query = query or SandboxQuery()
         latest = query.created_at_lte
         if latest is not None and latest.tzinfo is None:
@@ -117,12 +119,17 @@ class DaytonaSandboxProvider(SandboxProvider):
             # aiohttp closes its sockets in the loop's next turn.
             await asyncio.sleep(0)
 
+    async def _loaded(self) -> None:
+        if "_daytona" not in self.__dict__:
+            await asyncio.to_thread(sdk.preload)
+
     def _wrap(self, sandbox: AsyncSandbox) -> DaytonaSandbox:
         return DaytonaSandbox(sandbox, config=self._config, deleted=self._deleted, patience=self._patience)
 
     async def _get(self, sandbox_id: str) -> AsyncSandbox:
         if sandbox_id in self._deleted:
             raise SandboxNotFoundError(f"sandbox {sandbox_id} was deleted")
+        await self._loaded()
         try:
             return await self._call(
                 lambda: self._daytona.get(sandbox_id), f"find sandbox {sandbox_id}", repeat=True

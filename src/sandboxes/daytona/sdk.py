@@ -26,6 +26,13 @@ def load(module: str = "daytona") -> ModuleType:
         raise SandboxUnsupportedError(MISSING) from error
 
 
+def preload() -> None:
+    """Import what the first call needs: it takes a second or more, which no event loop has to spare."""
+    module = load()
+    for name in ("AsyncDaytona", "SessionExecuteRequest", "ListSandboxesQuery", "CreateSandboxFromImageParams"):
+        getattr(module, name)
+
+
 def installed() -> bool:
     """Whether the SDK is there, without importing it."""
     try:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 from sandboxes.protocol import Sandbox
 from sandboxes.server.access import Access, Note
 from sandboxes.server.errors import ApiError, retry_later
@@ -28,11 +30,12 @@ async def create(access: Access, asked: CreateSandbox) -> Sandbox:
         sandbox = await access.provider.create_sandbox(request)
     finally:
         access.names_in_creation.remove(asked.name)
-    if access.revoked:
-        await access.provider.delete_sandbox(sandbox.id)
-        raise ApiError(401, "The API key was revoked")
-    if egress:
-        await sandbox.modify_egress_rules(egress)
+    try:
+        if egress:
+            await sandbox.modify_egress_rules(egress)
+    except BaseException:
+        await asyncio.shield(access.provider.delete_sandbox(sandbox.id))
+        raise
     access.notes[sandbox.id] = _note_of(asked)
     return sandbox
 

@@ -104,7 +104,7 @@ async def test_an_error_of_the_sink_is_the_callers_own(provider: DaytonaSandboxP
         raise LookupError("no more room")
 
     with pytest.raises(LookupError, match="no more room"):
-        await sandbox.run(Command.shell(f"echo x; {HEARTBEAT}"), full)
+        await sandbox.run(Command.shell(f"echo started; {HEARTBEAT}"), full)
     await assert_no_beats(sandbox)
 
 
