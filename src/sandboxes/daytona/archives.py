@@ -64,9 +64,11 @@ class Unpacking:
         self._report = report
         self._cut = cut
 
-    def run(self, archive: BinaryIO) -> None:
-        """Unpack below the destination, which is made if missing."""
+    def run(self, archive: BinaryIO, *, empty: bool = False) -> None:
+        """Unpack below the destination, which is made if missing. Some tars make nothing of nothing."""
         self._destination.mkdir(parents=True, exist_ok=True)
+        if empty:
+            return
         seen = self._report.skipped_count
         try:
             with tarfile.open(fileobj=archive, mode="r|") as tar:

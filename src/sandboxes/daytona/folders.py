@@ -97,8 +97,8 @@ async def download(sandbox: Transfers, path: str, destination: Path, limits: Cop
             report.skip(
                 name.removeprefix("./"), f"over the limit of {limits.max_file_bytes} bytes for a file"
             )
-        unpack = archives.Unpacking(destination, limits, report, cut=size >= most)
-        await uninterrupted(asyncio.to_thread(unpack.run, archive))
+        unpacking = archives.Unpacking(destination, limits, report, cut=size >= most)
+        await uninterrupted(asyncio.to_thread(unpacking.run, archive, empty=size == 0))
     return report
 
 

@@ -29,7 +29,12 @@ def load(module: str = "daytona") -> ModuleType:
 def preload() -> None:
     """Import what the first call needs: it takes a second or more, which no event loop has to spare."""
     module = load()
-    for name in ("AsyncDaytona", "SessionExecuteRequest", "ListSandboxesQuery", "CreateSandboxFromImageParams"):
+    for name in (
+        "AsyncDaytona",
+        "SessionExecuteRequest",
+        "ListSandboxesQuery",
+        "CreateSandboxFromImageParams",
+    ):
         getattr(module, name)
 
 

@@ -71,12 +71,11 @@ def _resources(request: SandboxCreateRequest) -> DaytonaResources | None:
 
 
 def _gpu_type(name: str) -> Any:
-    kinds = sdk.load().GpuType
-    try:
-        return kinds(name)
-    except ValueError:
-        known = ", ".join(kind.value for kind in kinds)
-        raise SandboxError(f"Daytona has no GPU {name!r}; it has {known}") from None
+    # Called with a value it does not know, the SDK's enum makes one up.
+    kinds = {kind.value: kind for kind in sdk.load().GpuType if "unknown" not in kind.value}
+    if name not in kinds:
+        raise SandboxError(f"Daytona has no GPU {name!r}; it has {', '.join(kinds)}")
+    return kinds[name]
 
 
 def _whole(amount: float | None) -> int | None:

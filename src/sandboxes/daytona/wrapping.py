@@ -18,7 +18,7 @@ KILL_MARKED = r"""
 command -v grep >/dev/null || exit 127
 pass=0
 while [ "$pass" -lt 100 ]; do
-  found=$(grep -ls -e "$1" /proc/[0-9]*/environ)
+  found=$(grep -Fls -e "$1" /proc/[0-9]*/environ)
   [ -n "$found" ] || exit 0
   for file in $found; do
     pid=${file#/proc/}
@@ -32,7 +32,7 @@ exit 1
 
 FIND_MARKED = """
 command -v grep >/dev/null || exit 127
-if grep -qs -e "$1" /proc/[0-9]*/environ; then echo yes; else echo no; fi
+if grep -Fqs -e "$1" /proc/[0-9]*/environ; then echo yes; else echo no; fi
 """
 """Whether anything still carries the mark `$1`."""
 

@@ -16,7 +16,7 @@ from valkyrie.agents.protocol import AgentExit, AgentTrial, OutputArtifact
 from valkyrie.agents.resolve import ResolvedContract
 from valkyrie.agents.unpack import unpack
 from valkyrie.errors import AgentInstallError, BundleError, SandboxFailedError
-from valkyrie.nouns import Json
+from valkyrie.nouns import Json, TaskSpec
 from valkyrie.secrets.mask import Masker
 
 TAIL_LINES = 10
@@ -115,13 +115,22 @@ class ContractAgent:
             command = Command.bash(
                 script, cwd=task.cwd, env=_environment(trial), user=task.user, timeout=task.timeouts.agent
             )
-            if not self.contract.egress_allowlist:
+            rules = self._egress_rules(task)
+            if rules is None:
                 return exit_of(await sandbox.run(command, log))
-            await sandbox.modify_egress_rules(list(self.contract.egress_allowlist))
+            await sandbox.modify_egress_rules(rules)
             try:
                 return exit_of(await sandbox.run(command, log))
             finally:
                 await sandbox.clear_egress_rules()
+
+    def _egress_rules(self, task: TaskSpec) -> list[str] | None:
+        """What may be reached while the agent runs: what contract and task both allow; None is everything."""
+        ours = list(self.contract.egress_allowlist)
+        theirs = list(task.metadata.get("allowed_hosts", [])) if task.network == "allowlist" else []
+        if ours and theirs:
+            return [rule for rule in ours if rule in theirs]
+        return ours or theirs or None
 
 
 def _environment(trial: AgentTrial) -> dict[str, str]:

@@ -114,6 +114,16 @@ class TestRequests:
         assert service.asked[0].headers["x-other"] == "kept"
 
 
+    async def test_proxies_of_the_environment_are_not_used_for_loopback(
+        self, service: ScriptedService, client: BenchmarkServiceClient, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        for name in ("http_proxy", "https_proxy", "all_proxy"):
+            monkeypatch.setenv(name, "http://127.0.0.1:1")
+        monkeypatch.delenv("no_proxy", raising=False)
+        service.stream(EVALUATE, chunks(RESULT))
+        assert await client.evaluate_instance("a", "i") == {"resolved": True}
+
+
 class TestChunks:
     async def test_errors_do_not_end_a_stream(
         self, service: ScriptedService, client: BenchmarkServiceClient

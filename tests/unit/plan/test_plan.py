@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sandboxes.types import Limits
+from valkyrie.digest import content_digest
 from valkyrie.nouns import TaskSpec
 from valkyrie.plan import Settings, make_plan
-from valkyrie.digest import content_digest
 
 TASK = TaskSpec(id="a/b", digest="sha256:1", instruction="do it", limits=Limits(cpus=2, memory_mb=512))
 SETTINGS = Settings(provider="local")

@@ -29,7 +29,9 @@ while :; do
   case "$1" in
     -w) cd "$2" || exit 1; shift 2;;
     -u) shift 2;;
-    -e) case "$2" in *=*) settings="$settings $2";; *) eval "settings=\\"\\$settings $2=\\$$2\\"";; esac; shift 2;;
+    -e)
+      case "$2" in *=*) setting=$2;; *) eval "setting=$2=\\$$2";; esac
+      settings="$settings $setting"; shift 2;;
     *) break;;
   esac
 done

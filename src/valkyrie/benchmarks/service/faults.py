@@ -9,6 +9,7 @@ from benchmark_service.errors import (
     BenchmarkServiceConnectionError,
     BenchmarkServiceError,
     BenchmarkServiceProtocolError,
+    BenchmarkServiceStreamClosedError,
     BenchmarkServiceUnauthenticatedError,
     StreamIdleError,
 )
@@ -37,9 +38,11 @@ def _meaning(name: str, error: BenchmarkServiceError, planning: bool) -> Valkyri
     match error:
         case BenchmarkServiceUnauthenticatedError():
             way = f"`valk config auth set {name} CREDENTIAL` keeps one; -H NAME VALUE sends any other header."
-            return UserError(f"{said} {way}", cause="service_unauthorized")
+            return UserError(f"{said.rstrip('.')}. {way}", cause="service_unauthorized")
         case StreamIdleError():
             return InfrastructureError(said, cause="service_silent")
+        case BenchmarkServiceStreamClosedError(close_code=1000):
+            return BenchmarkError(said, cause="service_failed")
         case BenchmarkServiceConnectionError():
             return InfrastructureError(said, cause="service_unreachable", retry_after=error.retry_after)
         case BenchmarkServiceProtocolError():

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 TRIES = 3
 BACK_WITHIN_S = 60.0
+ENDED_BY_ITSELF = 1000
 STATE_LIMIT = 1024 * 1024
 
 
@@ -56,7 +57,8 @@ async def evaluate_in_sandbox(
         except StreamIdleError:
             raise
         except BenchmarkServiceConnectionError as error:
-            if saved or not left or not await _is_back(client):
+            ended = getattr(error, "close_code", None) == ENDED_BY_ITSELF
+            if ended or saved or not left or not await _is_back(client):
                 raise
             tell(f"{error}; it is back, and grades the sandbox again")
             await grading.sandbox.kill_all()

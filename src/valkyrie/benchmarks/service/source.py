@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from sandboxes.protocol import Sandbox
 from sandboxes.types import OutputSink
-from sandboxes.values import Limits
+from sandboxes.values import Limits, NetworkPolicy
 from valkyrie.benchmarks.protocol import Grading
 from valkyrie.benchmarks.service.address import GradingMode, ServiceAddress
 from valkyrie.benchmarks.service.answer import read_answer
@@ -100,7 +100,7 @@ class ServiceBenchmark:
         with translated(self.name):
             found = await self._client().retrieve_task(task_id, dataset=dataset)
         self._check(task_id, found)
-        allowed = found.egress.run
+        network, allowed = _network(found.egress.run)
         return TaskSpec(
             id=task_id,
             digest=self._digest(task_id, dataset, found),
@@ -114,11 +114,11 @@ class ServiceBenchmark:
                 memory_mb=found.resources.memory * 1024,
                 disk_mb=found.resources.disk * 1024,
             ),
-            network="allowlist" if isinstance(allowed, list) else "public",
+            network=network,
             timeouts=Timeouts(setup=SETUP_TIMEOUT_S, agent=found.agent_timeout, grade=GRADE_TIMEOUT_S),
             install_first=found.agent_install_order == "before_setup"
             and "agent_install_order" in found.model_fields_set,
-            metadata={"dataset": dataset},
+            metadata={"dataset": dataset, "allowed_hosts": allowed},
         )
 
     def _digest(self, task_id: str, dataset: str, found: RetrieveTaskResponse) -> str:
@@ -249,6 +249,14 @@ class ServiceBenchmark:
     async def close(self) -> None:
         while self._opened:
             await self._opened.popitem()[1].close()
+
+
+def _network(run: str | list[str] | None) -> tuple[NetworkPolicy, list[str]]:
+    """What the agent may reach: everything where nothing is said, else these hosts, or none at all."""
+    if run in (None, "*") or run == ["*"]:
+        return "public", []
+    hosts = [run] if isinstance(run, str) else list(run or [])
+    return ("allowlist", hosts) if hosts else ("none", [])
 
 
 def _lines(log: OutputSink, before: str = "") -> Any:

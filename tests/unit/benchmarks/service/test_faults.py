@@ -44,6 +44,12 @@ def meaning(error: BenchmarkServiceError, *, planning: bool = False) -> Valkyrie
             "service_unreachable",
             True,
         ),
+        (
+            BenchmarkServiceStreamClosedError("ended", close_code=1000),
+            Category.BENCHMARK,
+            "service_failed",
+            False,
+        ),
         (StreamIdleError("silent"), Category.INFRASTRUCTURE, "service_silent", True),
         (BenchmarkServiceUnauthenticatedError("who?", 401), Category.USER, "service_unauthorized", False),
         (BenchmarkServiceError("not yours", 403), Category.USER, "service_forbidden", False),
