@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from benchmarks import commands, null_trials, sandboxed
+from benchmarks import commands, null_trials, sandboxed, services
 
 Rows = Iterator[dict[str, Any]]
 
@@ -37,6 +37,8 @@ def main(names: list[str]) -> int:
         "utilisation": null_trials.utilisation,
         "sandboxed": lambda: sandboxed.measure(found.get("sandbox")),
         "large_store": commands.large_store,
+        "service_imports": services.imports,
+        "service_evaluations": services.evaluations,
     }
     unknown = [name for name in names if name not in suites]
     if unknown:

@@ -53,6 +53,9 @@ class EvalMode(StrEnum):
     SANDBOX = "sandbox"
     ARTIFACT = "artifact"
     MATERIALIZED_ARTIFACT = "materialized_artifact"
+    # The same two under longer names that services use.
+    IN_PROCESS_ARTIFACT = "artifact"
+    IN_PROCESS_MATERIALIZED_ARTIFACT = "materialized_artifact"
 
 
 class TaskFilter(BaseModel):
