@@ -117,7 +117,7 @@ class BenchmarkService(ABC):
         """The tasks of a dataset; no name (or an empty one) means `default`."""
         name = dataset or "default"
         if name not in self.datasets:
-            raise ValueError(f"Dataset '{name}' not found. Available datasets: {', '.join(self.datasets)}")
+            raise ValueError(f"There is no dataset {name!r}, only {', '.join(map(repr, self.datasets))}")
         return self.datasets[name]
 
     async def filter_tasks(self, task_filter: TaskFilter, dataset: str | None = None) -> list[str]:
@@ -254,7 +254,7 @@ class BenchmarkService(ABC):
 
 def _prioritised(datasets: dict[str, dict[str, Any]], first: str) -> dict[str, dict[str, Any]]:
     if first not in datasets:
-        raise ValueError(f"priority_dataset '{first}' not found. Available datasets: {', '.join(datasets)}")
+        raise ValueError(f"priority_dataset {first!r} is none of {', '.join(map(repr, datasets))}")
     leading = datasets[first]
     return {
         name: {

@@ -38,7 +38,7 @@ class Gate:
             if tenant is None:
                 return await detail(401, "Unauthorized")(scope, receive, send)
             if await is_trial(tenant) and not _TRIAL_PATHS.fullmatch(path):
-                refusal = detail(403, "Trial tenants may only access approved /v1 endpoints")
+                refusal = detail(403, "A trial key opens the approved /v1 endpoints only")
                 return await refusal(scope, receive, send)
             scope.setdefault("state", {})["tenant"] = tenant
         length = headers.get("content-length", "")

@@ -93,7 +93,7 @@ async def _over_session(
             session, SessionExecuteRequest(command=placed, run_async=True)
         )
         if not started.cmd_id:
-            raise ValueError(f"Failed to execute command in session {session}")
+            raise ValueError(f"Session {session} gave no id for the command it was sent")
         splitters = {"stdout": LineSplitter(), "stderr": LineSplitter()}
         async with aclosing(_session_output(sandbox, session, started.cmd_id)) as pieces:
             async for name, text in pieces:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Annotated, Any
 
-from fastapi import APIRouter, Depends, HTTPException, Request
+from fastapi import Depends, HTTPException, Request
 from fastapi.responses import FileResponse
 from pydantic import BaseModel
 
@@ -53,25 +53,24 @@ _MEANING = {
 
 def add_v1_routes(app: FastAPI) -> None:
     """Put the `/v1` routes on an app that has `service` and `admission`."""
-    router = APIRouter(prefix="/v1")
 
     def route(path: str, endpoint: Any, method: str, model: type[BaseModel], *more: int) -> None:
         described: dict[int | str, dict[str, Any]] = {200: {"model": model}}
         described |= {status: {"description": _MEANING[status]} for status in (401, 403, *more)}
-        router.add_api_route(path, endpoint, methods=[method], response_model=None, responses=described)
+        # Not by way of a router of our own: services look through `app.router.routes` by path.
+        app.add_api_route(f"/v1{path}", endpoint, methods=[method], response_model=None, responses=described)
 
     route("/evaluate", evaluate, "POST", V1EvalResponse, 400, 404, 409, 413, 429, 501, 503)
     route("/score", score, "POST", V1ScoreResponse, 400, 404)
     route("/datasets/{dataset}/tasks", dataset_tasks, "GET", V1DatasetTasksResponse, 404, 501)
     route("/datasets/{dataset}/tasks/{task_id}/inputs", task_inputs, "GET", TaskInputs, 404)
-    router.add_api_route(
-        "/datasets/{dataset}/tasks/{task_id}/inputs/{filename}",
+    app.add_api_route(
+        "/v1/datasets/{dataset}/tasks/{task_id}/inputs/{filename}",
         task_input,
         response_class=FileResponse,
         responses={status: {"description": _MEANING[status]} for status in (401, 403, 404)},
     )
     route("/submissions/upload-url", upload_url, "POST", V1UploadUrlResponse, 400, 503)
-    app.include_router(router)
 
 
 async def tenant_of(request: Request) -> str:

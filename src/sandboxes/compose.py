@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import posixpath
 import shlex
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from contextlib import aclosing
 from pathlib import Path
 from secrets import token_hex
@@ -184,7 +184,7 @@ class ComposeSandbox(RunnableSandbox):
 
     def _line(
         self,
-        argv: tuple[str, ...] | Any,
+        argv: Sequence[str],
         *,
         cwd: str | None = None,
         names: Mapping[str, str] | None = None,

@@ -76,6 +76,7 @@ class DaytonaContract(ProviderContract):
             await provider.reap({})
 
 
+@pytest.mark.slow
 class TestDaytonaOverProcess(DaytonaContract):
     isolates_processes = False
     isolates_network = False

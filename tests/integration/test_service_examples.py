@@ -251,7 +251,7 @@ def test_each_dataset_has_its_own_tasks(desk: Desk) -> None:
         *("--dataset", "nonesuch"),
         code=2,
     )
-    assert "Dataset 'nonesuch' not found. Available datasets: default, hard" in said
+    assert "There is no dataset 'nonesuch', only 'default', 'hard'" in said
     assert len(said.strip().splitlines()) == 1
 
 

@@ -54,14 +54,15 @@ class Pattern:
         for entry in output.split("\0"):
             # What was not UTF-8 has lost its name on the way.
             if entry.startswith("./") and "\ufffd" not in entry:
-                relative = entry[2:]
-                if self._takes(relative.split("/"), 0, 0):
-                    found.add(posixpath.join(self._base, relative))
+                names = entry[2:].split("/")
+                if ".." not in names and self._takes(names):
+                    found.add(posixpath.join(self._base, *names))
         return sorted(found)
 
-    def _takes(self, path: list[str], at: int, pattern: int) -> bool:
-        states = {pattern}
-        for name in path[at:]:
+    def _takes(self, names: list[str]) -> bool:
+        """Walk the names with every way the pattern may have been used up so far."""
+        states = {0}
+        for name in names:
             states = {after for state in self._closed(states) for after in self._step(state, name)}
             if not states:
                 return False

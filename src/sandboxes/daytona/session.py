@@ -10,7 +10,12 @@ from typing import TYPE_CHECKING, Protocol, TypeVar, runtime_checkable
 from sandboxes.daytona import errors, sdk
 from sandboxes.daytona.calls import Patience
 from sandboxes.daytona.wrapping import wrapped
-from sandboxes.errors import SandboxConnectionError, SandboxError, SandboxNotFoundError
+from sandboxes.errors import (
+    SandboxConnectionError,
+    SandboxError,
+    SandboxFileNotFoundError,
+    SandboxNotFoundError,
+)
 from sandboxes.threads import uninterrupted
 from sandboxes.types import TIMEOUT_EXIT_CODE, Command, OutputSink, StreamName
 
@@ -142,11 +147,14 @@ class Session:
 
     async def _exit_code(self, command_id: str, *, wait: bool) -> int | None:
         for delay in (*_CODE_DELAYS, None) if wait else (None,):
-            found = await self._calls.call(
-                lambda: self._process.get_session_command(self._id, command_id),
-                "read an exit code",
-                repeat=True,
-            )
+            try:
+                found = await self._calls.call(
+                    lambda: self._process.get_session_command(self._id, command_id),
+                    "read an exit code",
+                    repeat=True,
+                )
+            except SandboxFileNotFoundError as error:
+                raise SandboxError("the command is lost: its session was ended from elsewhere") from error
             if found.exit_code is not None or delay is None:
                 return found.exit_code
             await asyncio.sleep(delay)

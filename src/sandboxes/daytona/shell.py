@@ -36,14 +36,15 @@ async def attach(config: DaytonaProviderConfig, sandbox_id: str, cwd: str) -> in
 
     async with DaytonaSandboxProvider(config) as provider:
         sandbox = await provider.get_sandbox(sandbox_id)
-        handle: AsyncPtyHandle = await sandbox.call(
-            lambda: sandbox.process.create_pty_session(
+
+        async def connect() -> AsyncPtyHandle:
+            handle: AsyncPtyHandle = await sandbox.process.create_pty_session(
                 f"shell-{token_hex(8)}", _show, cwd=cwd, envs={"TERM": "xterm"}, pty_size=_size()
-            ),
-            "open a shell",
-            repeat=False,
-        )
-        await handle.wait_for_connection()
+            )
+            await handle.wait_for_connection()
+            return handle
+
+        handle = await sandbox.call(connect, "open a shell", repeat=False)
         with _raw_terminal():
             try:
                 return await _converse(handle)

@@ -11,7 +11,7 @@ from typing import Any
 import httpx
 import pytest
 
-from benchmark_service import BenchmarkService
+from benchmark_service import BenchmarkService, BenchmarkServiceApp
 from benchmark_service.context import current_sandbox_provider
 from benchmark_service.sandbox import DaytonaProviderConfig, ImageSource, Sandbox, SandboxCreateRequest
 from benchmark_service.schemas import (
@@ -29,6 +29,7 @@ from benchmark_service.utils import stream_command
 from sandboxes.null import NullProvider, NullSandbox
 from tests.integration.benchmark_service.conftest import live_app
 from tests.integration.benchmark_service.test_sockets import DAYTONA, HEADERS, hear
+from tests.integration.benchmark_service.toy_service import ToyService
 
 RUN_ID = str(uuid.uuid4())
 
@@ -165,3 +166,9 @@ async def test_a_service_of_the_middle_era() -> None:
         resumed = await hear(live, "/ws/evaluate-response", again)
         assert [chunk["type"] for chunk in resumed.chunks] == ["message", "result"]
         assert resumed.chunks[-1]["data"] == state["data"]
+
+
+def test_every_route_has_a_path_to_be_found_by() -> None:
+    """Services look for the route they replace among all of them."""
+    paths = [route.path for route in BenchmarkServiceApp(ToyService).router.routes]  # type: ignore[attr-defined]
+    assert "/retrieve-task/" in paths and "/v1/evaluate" in paths

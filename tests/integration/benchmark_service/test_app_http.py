@@ -54,7 +54,7 @@ def test_verify_task_ids(http: httpx.Client, query: str, ids: list[str]) -> None
     ("query", "said"),
     [
         ("?task_ids=nope", "Task ID not found: nope"),
-        ("?dataset=nope", "Dataset 'nope' not found. Available datasets: default, small"),
+        ("?dataset=nope", "There is no dataset 'nope', only 'default', 'small'"),
         ("?slice=a:b", "Invalid slice format"),
         ("?slice=::0", "Invalid slice format"),
     ],

@@ -68,7 +68,7 @@ def test_abstract_methods_must_be_written() -> None:
 async def test_get_dataset_takes_no_name_for_default() -> None:
     service = await Plain.create()
     assert service.get_dataset("") is service.get_dataset(None) is service.get_dataset("default")
-    with pytest.raises(ValueError, match=r"'nope' not found\. Available datasets: default, index"):
+    with pytest.raises(ValueError, match=r"There is no dataset 'nope', only 'default', 'index'"):
         service.get_dataset("nope")
 
 
@@ -106,7 +106,7 @@ async def test_a_priority_dataset_comes_first_in_every_other() -> None:
     class Lost(Plain):
         priority_dataset = "nowhere"
 
-    with pytest.raises(ValueError, match="priority_dataset 'nowhere' not found"):
+    with pytest.raises(ValueError, match="priority_dataset 'nowhere' is none of"):
         await Lost.create()
 
 

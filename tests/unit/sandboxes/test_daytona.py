@@ -14,13 +14,21 @@ from typing import Any
 import pexpect
 import pytest
 
+from sandboxes.compose import ComposeSandbox
 from sandboxes.configs import DaytonaProviderConfig
 from sandboxes.daytona import DaytonaSandbox, DaytonaSandboxProvider
 from sandboxes.errors import SandboxCommandError, SandboxError, SandboxUnsupportedError
 from sandboxes.process import ProcessProvider
 from sandboxes.server import SandboxServer
 from sandboxes.testing.base import HEARTBEAT, assert_no_beats, output_of
-from sandboxes.types import Command, ImageSource, SandboxCreateRequest, SandboxQuery
+from sandboxes.types import (
+    Command,
+    ComposeSource,
+    HostSource,
+    ImageSource,
+    SandboxCreateRequest,
+    SandboxQuery,
+)
 
 NOWHERE = DaytonaProviderConfig(
     DAYTONA_API_KEY="key-nobody-sees", DAYTONA_API_URL="http://127.0.0.1:9/api", DAYTONA_TARGET="eu"
@@ -123,6 +131,34 @@ async def test_sessions_go_when_nothing_is_left_in_them(provider: DaytonaSandbox
     assert len(await sandbox.process.list_sessions()) == 1
 
 
+async def test_a_session_ended_from_elsewhere_is_no_missing_file(provider: DaytonaSandboxProvider) -> None:
+    sandbox = await made(provider)
+
+    async def end_it() -> None:
+        async for piece in sandbox.command("echo started; sleep 60"):
+            if "started" in piece:
+                (session,) = await sandbox.process.list_sessions()
+                await sandbox.process.delete_session(session.session_id)
+
+    with pytest.raises(SandboxError, match="session") as caught:
+        await end_it()
+    assert type(caught.value) is SandboxError
+    assert await output_of(sandbox, "echo usable") == "usable\n"
+
+
+async def test_an_empty_folder_comes_out_empty(provider: DaytonaSandboxProvider, tmp_path: Path) -> None:
+    sandbox = await made(provider)
+    await sandbox.clear_folder("/app/empty")
+    report = await sandbox.download_folder("/app/empty", tmp_path / "out")
+    assert (report.files, report.skipped_count, list((tmp_path / "out").iterdir())) == (0, 0, [])
+
+
+async def test_egress_rules_that_cannot_be_enforced_are_refused(provider: DaytonaSandboxProvider) -> None:
+    sandbox = await made(provider)
+    with pytest.raises(SandboxError, match="network"):
+        await sandbox.modify_egress_rules(["pypi.org"])
+
+
 async def test_listing_goes_through_all_pages(provider: DaytonaSandboxProvider) -> None:
     ids = {(await made(provider, labels={"n": str(number)})).id for number in range(5)}
     assert {each.id async for each in provider.list_sandboxes(SandboxQuery(page_size=2))} == ids
@@ -144,6 +180,17 @@ async def test_a_refused_request_leaves_nothing(provider: DaytonaSandboxProvider
     with pytest.raises(SandboxError):
         await made(provider, source=ImageSource(image="debian:12"))
     assert [each async for each in provider.list_sandboxes()] == []
+
+
+async def test_a_compose_source_gives_its_service(provider: DaytonaSandboxProvider) -> None:
+    source = ComposeSource(outer=HostSource(), service="web", compose_command="echo compose")
+    service = await provider.create_sandbox(SandboxCreateRequest(source=source, labels={"Id": "r"}))
+    assert isinstance(service, ComposeSandbox)
+    assert isinstance(service.outer, DaytonaSandbox)
+    assert getattr(service, "_sandbox").labels["Id"] == "r"  # noqa: B009 - as services write it
+    assert (await service.exec("true", cwd="/app")).output.startswith("compose exec -T -w ")
+    await provider.delete_sandbox(service.id)
+    assert service.state == "deleted"
 
 
 async def test_a_wrong_key_is_told_as_one(config: DaytonaProviderConfig) -> None:

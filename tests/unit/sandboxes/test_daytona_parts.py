@@ -47,6 +47,7 @@ from sandboxes.types import (
         ("/a/x", ["x", "b/x"], ["/a/x"]),
         ("a/x", ["x"], ["/a/x"]),
         ("/*", ["top"], ["/top"]),
+        ("/a/**", ["../out", "b/../../out"], []),
         ("/a/*", ["bad\ufffdname", "line\nbreak"], ["/a/line\nbreak"]),
     ],
 )
