@@ -26,7 +26,7 @@ class DaytonaProviderConfig(_Config):
     """Anything that speaks Daytona's REST: Daytona itself, or our own server on local sandboxes."""
 
     type: Literal["daytona"] = "daytona"
-    DAYTONA_API_KEY: str
+    DAYTONA_API_KEY: str = Field(repr=False)
     DAYTONA_API_URL: str
     DAYTONA_TARGET: str
     DAYTONA_ORGANIZATION_ID: str | None = None
@@ -57,7 +57,7 @@ class ModalProviderConfig(_Config):
 
     type: Literal["modal"] = "modal"
     MODAL_TOKEN_ID: str
-    MODAL_TOKEN_SECRET: str
+    MODAL_TOKEN_SECRET: str = Field(repr=False)
 
 
 class DockerProviderConfig(_Config):
@@ -71,7 +71,7 @@ class KubernetesProviderConfig(_Config):
 
     type: Literal["kubernetes"] = "kubernetes"
     KUBERNETES_API_URL: str
-    KUBERNETES_API_TOKEN: str
+    KUBERNETES_API_TOKEN: str = Field(repr=False)
     KUBERNETES_CONNECT_TIMEOUT: float = 10
     KUBERNETES_REQUEST_TIMEOUT: float = 60
 

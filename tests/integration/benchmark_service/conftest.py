@@ -59,7 +59,10 @@ class _Server(uvicorn.Server):
 @contextmanager
 def serving(app: Any) -> Iterator[str]:
     """Run any ASGI app; yields its address. Raises when it does not start."""
-    listener = socket.create_server(("127.0.0.1", 0))
+    # With its protocol named, or asyncio leaves small answers waiting for more to be sent with them.
+    listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    listener.bind(("127.0.0.1", 0))
+    listener.listen(256)
     config = uvicorn.Config(app, log_level="error", timeout_graceful_shutdown=5, ws_max_size=64 << 20)
     server = _Server(config)
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})

@@ -126,6 +126,12 @@ def bound_socket() -> socket.socket:
     return bound
 
 
+def unused_url() -> str:
+    """Where nobody listens."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        return f"http://127.0.0.1:{taken.getsockname()[1]}"
+
+
 class _Server(uvicorn.Server):
     def __init__(self, config: uvicorn.Config) -> None:
         super().__init__(config)
@@ -189,4 +195,5 @@ __all__ = [
     "client_of",
     "scripted",
     "serving",
+    "unused_url",
 ]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import socket
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -25,6 +24,7 @@ from tests.integration.benchmark_service.scripted_service import (
     ScriptedService,
     client_of,
     scripted,
+    unused_url,
 )
 
 TASK = {
@@ -46,11 +46,6 @@ async def service() -> AsyncIterator[ScriptedService]:
 async def client(service: ScriptedService) -> AsyncIterator[BenchmarkServiceClient]:
     async with client_of(service.url, {"Authorization": "Bearer sesame"}) as made:
         yield made
-
-
-def unused_url() -> str:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        return f"http://127.0.0.1:{taken.getsockname()[1]}"
 
 
 class TestRequests:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import socket
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -23,6 +22,7 @@ from tests.integration.benchmark_service.scripted_service import (
     client_of,
     scripted,
     serving,
+    unused_url,
 )
 
 TASK = {
@@ -31,7 +31,6 @@ TASK = {
     "cwd": "/workspace",
     "resources": {"vcpu": 2, "memory": 4, "disk": 10},
 }
-SCORE = {"tasks_evaluated": ["a", "b"], "final_score": 50.0, "metadata": {"total": 2}}
 
 
 @pytest.fixture
@@ -44,11 +43,6 @@ async def service() -> AsyncIterator[ScriptedService]:
 async def client(service: ScriptedService) -> AsyncIterator[BenchmarkServiceClient]:
     async with client_of(service.url, {"Authorization": "Bearer sesame"}) as made:
         yield made
-
-
-def unused_url() -> str:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        return f"http://127.0.0.1:{taken.getsockname()[1]}"
 
 
 class TestRetries:

@@ -42,10 +42,6 @@ def error(text: str, **extra: Any) -> dict[str, Any]:
     return {"type": "error", "data": text, **extra}
 
 
-def state(step: int) -> dict[str, Any]:
-    return {"type": "eval_resume_state", "data": {"step": step, "nothing": None}}
-
-
 @pytest.fixture
 async def service() -> AsyncIterator[ScriptedService]:
     async with scripted() as running:

@@ -88,6 +88,7 @@ class ServiceBenchmark:
         """Ask the service what it is, once: which version, and what it grades."""
         if self._versions is not None:
             return
+        await self._client().health_check(retry=False)  # one that is down is named at once
         said = await self._client().version(dataset=dataset)
         self._versions = said.model_dump(
             include={"framework_version", "service_name", "service_version", "dataset_version"},
