@@ -3,7 +3,8 @@
 SHELL       := /bin/bash
 VENV        ?= .venv
 BIN         := $(VENV)/bin
-JOBS        ?= auto
+# Tests wait more than they compute.
+JOBS        ?= $(shell echo $$(( $$(nproc) * 2 )))
 ROUNDS      ?= 50
 PYTEST_ARGS ?=
 LOCKS       := pyproject.toml requirements/base.txt requirements/build.txt
@@ -20,7 +21,7 @@ demo: system $(VENV)/.base-ready ## run oracle and nop on the quickstart benchma
 	@$(BIN)/valkyrie demo
 
 test: system $(VENV)/.dev-ready ## the test suite without the slow parts (a few minutes)
-	$(BIN)/python -m pytest -n $(JOBS) --dist loadgroup -m "not slow" --ignore tests/crash $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile -m "not slow" --ignore tests/crash $(PYTEST_ARGS)
 	@# Alone, because it checks that the machine is left as it was found.
 	$(BIN)/python -m pytest tests/crash -p no:xdist -m "not slow" $(PYTEST_ARGS)
 

@@ -226,29 +226,10 @@ def crash(log: Log) -> None:
     log.pytest("tests/crash", "-p", "no:xdist", "--timeout", "0", env={"CRASH_ROUNDS": rounds})
 
 
-def slow_tests(folder: str) -> Callable[[Log], None]:
-    def body(log: Log) -> None:
-        log.pytest(
-            f"tests/{folder}",
-            "-m",
-            "slow",
-            "-p",
-            "no:xdist",
-            "--timeout",
-            "1800",
-            f"--ignore={SCAFFOLD_TESTS}",
-        )
-
-    return body
-
-
-def folders_with_slow_tests() -> list[str]:
-    """Test folders that hold tests marked slow; the crash and scaffold suites are listed by themselves."""
-    collect = [PYTHON, "-m", "pytest", "--collect-only", "-q", "-m", "slow", "-p", "no:cacheprovider"]
-    collect.append(f"--ignore={SCAFFOLD_TESTS}")
-    done = subprocess.run(collect, cwd=ROOT, capture_output=True, text=True)
-    found = set(re.findall(r"^tests/(\w+)/", done.stdout, re.MULTILINE))
-    return sorted(found - {"crash"})
+def slow(log: Log) -> None:
+    """Tests marked slow; the crash and scaffold suites are listed by themselves."""
+    apart = ("--ignore=tests/crash", f"--ignore={SCAFFOLD_TESTS}")
+    log.pytest("tests", "-m", "slow", *apart, "-n", "3", "--dist", "loadfile", "--timeout", "1800")
 
 
 def all_suites() -> list[Suite]:
@@ -262,7 +243,7 @@ def all_suites() -> list[Suite]:
         Suite("scaffold", scaffold),
         *(Suite(f"python-{version}", other_python(version), alone=True) for version in OTHER_PYTHONS),
         Suite("unprivileged", unprivileged, alone=True),
-        *(Suite(f"slow-{folder}", slow_tests(folder), alone=True) for folder in folders_with_slow_tests()),
+        Suite("slow", slow, alone=True),
     ]
     if list((ROOT / "tests" / "crash").glob("test_*.py")):
         suites.append(Suite("crash", crash, alone=True))

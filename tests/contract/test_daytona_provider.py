@@ -86,6 +86,7 @@ class TestDaytonaOverProcess(DaytonaContract):
         return over_process
 
 
+@pytest.mark.slow
 class TestDaytonaOverLocal(DaytonaContract):
     @pytest.fixture
     def config(self, over_local: DaytonaProviderConfig) -> DaytonaProviderConfig:

@@ -37,7 +37,7 @@ def agent(tmp_path: Path) -> Path:
     return folder
 
 
-@pytest.fixture(params=["text", "sandbox"])
+@pytest.fixture(params=["text", "sandbox"] if FULL else ["text"])
 def service(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[KillableService]:
     made = KillableService(tmp_path, request.param, TASKS)
     yield made

@@ -33,6 +33,8 @@ PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
 BLOCK = re.compile(
     r"(?:<!-- (?P<comment>[^>]*?) -->\n+)?^```(?P<language>\w+)\n(?P<body>.*?)^```$", re.MULTILINE | re.DOTALL
 )
+READ_FIRST = (ROOT / "README.md", ROOT / "docs" / "quickstart.md")
+"""Their examples run with every test run; the others' with `make test-all`."""
 SHELLS = ("console", "bash", "sh", "shell")
 PLAIN = "set +eu +o pipefail"
 NEWEST_RUN = "import json,sys; runs=json.load(sys.stdin)['runs']; print(runs[0]['id'] if runs else '')"
@@ -106,7 +108,13 @@ def test_every_shell_block_says_whether_it_is_run(page: Path) -> None:
 
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize(
-    "page", [page for page in PAGES if runnable(page)], ids=lambda page: str(page.relative_to(ROOT))
+    "page",
+    [
+        pytest.param(page, marks=[] if page in READ_FIRST else pytest.mark.slow)
+        for page in PAGES
+        if runnable(page)
+    ],
+    ids=lambda page: str(page.relative_to(ROOT)),
 )
 def test_examples_run_as_written(page: Path, tmp_path: Path) -> None:
     work = tmp_path / "work"

@@ -236,6 +236,7 @@ async def test_runs_that_open_at_once_share_one_provider(home: Path) -> None:
     store.close()
 
 
+@pytest.mark.slow
 def test_an_executor_that_keeps_sandboxes_rests(
     tracker: LocalTracker, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -126,7 +126,7 @@ async def all_attempts(name: str, folder: Path) -> Attempts:
     return dict(zip(keys, found, strict=True))
 
 
-@pytest.fixture(scope="module", params=["local", "process"])
+@pytest.fixture(scope="module", params=["local", pytest.param("process", marks=pytest.mark.slow)])
 def attempts(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Attempts]:
     yield asyncio.run(all_attempts(request.param, tmp_path_factory.mktemp(request.param)))
 
@@ -156,6 +156,7 @@ def test_doing_nothing_earns_nothing(attempts: Attempts, task_id: str) -> None:
     assert list((done.evidence / "verifier").glob("reward.*"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("attempts", ["process"], indirect=True)
 @pytest.mark.parametrize("task_id", HALF_DONE)
 def test_half_done_work_earns_its_share_at_most(attempts: Attempts, task_id: str) -> None:

@@ -241,6 +241,7 @@ def test_solutions_are_graded_in_the_sandbox(desk: Desk) -> None:
     assert properties["resolved_tasks"] == ["clamp", "initials", "run-lengths"]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("pycode")
 def test_each_dataset_has_its_own_tasks(desk: Desk) -> None:
     document = desk.results(desk.start("pycode", AGENTS / "pycode-writer", "--dataset", "hard"))
@@ -276,6 +277,7 @@ def test_agents_do_not_see_the_hidden_tests(desk: Desk) -> None:
     assert not [word for word in ("pycode", "runner.py", "cases.json", "tasks.json") if word in found]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("pycode")
 async def test_a_stopped_run_goes_on_grading_without_its_agent(desk: Desk) -> None:
     run_id = desk.start("pycode", desk.agent("stubborn", STUBBORN, "python3"), "--task-ids", "clamp")
@@ -292,6 +294,7 @@ async def test_a_stopped_run_goes_on_grading_without_its_agent(desk: Desk) -> No
     assert await desk.sandboxes() == []
 
 
+@pytest.mark.slow
 async def test_grading_survives_a_service_that_dies(desk: Desk, pycode: Service) -> None:
     run_id = desk.start("pycode", desk.agent("stubborn", STUBBORN, "python3"), "--task-ids", "clamp")
     desk.wait_for(run_id, "clamp", "the solution has")
