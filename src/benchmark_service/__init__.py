@@ -5,8 +5,9 @@ Names load on first use: importing this package costs next to nothing and pulls 
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import TYPE_CHECKING
+
+from sandboxes.lazy_names import lazy_names
 
 __version__ = "0.1.0"
 
@@ -58,7 +59,7 @@ _HOME = {
         "TargetedSnapshotSource",
     ],
 }
-_WHERE = {name: module for module, names in _HOME.items() for name in names}
+__getattr__, __dir__ = lazy_names(__name__, _HOME)
 
 if TYPE_CHECKING:
     from benchmark_service.app import BenchmarkServiceApp as BenchmarkServiceApp
@@ -74,13 +75,3 @@ if TYPE_CHECKING:
     from benchmark_service.schemas import EvalMode as EvalMode
     from benchmark_service.schemas import SandboxRecoveryPolicy as SandboxRecoveryPolicy
     from benchmark_service.versions import DatasetVersion as DatasetVersion
-
-
-def __getattr__(name: str) -> object:
-    if name not in _WHERE:
-        raise AttributeError(f"module 'benchmark_service' has no attribute {name!r}")
-    return getattr(import_module(_WHERE[name]), name)
-
-
-def __dir__() -> list[str]:
-    return sorted([*_WHERE, "__version__"])

@@ -5,8 +5,9 @@ Names load on first use, so importing this package costs nothing.
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import TYPE_CHECKING
+
+from sandboxes.lazy_names import lazy_names
 
 _HOME = {
     "sandboxes.errors": [
@@ -42,20 +43,10 @@ _HOME = {
     "sandboxes.protocol": ["RunnableSandbox", "Sandbox", "SandboxProvider"],
     "sandboxes.registry": ["PROVIDERS", "open_provider"],
 }
-_WHERE = {name: module for module, names in _HOME.items() for name in names}
+__getattr__, __dir__ = lazy_names(__name__, _HOME)
 
 if TYPE_CHECKING:
     from sandboxes.errors import *  # noqa: F403
     from sandboxes.protocol import *  # noqa: F403
     from sandboxes.registry import *  # noqa: F403
     from sandboxes.types import *  # noqa: F403
-
-
-def __getattr__(name: str) -> object:
-    if name not in _WHERE:
-        raise AttributeError(f"module 'sandboxes' has no attribute {name!r}")
-    return getattr(import_module(_WHERE[name]), name)
-
-
-def __dir__() -> list[str]:
-    return sorted(_WHERE)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from sandboxes.local import probe
-from tests.integration.test_engine import end_executor
+from tests.integration.conftest import end_executor
 from valkyrie.tracker.local import LocalTracker
 from valkyrie.views import RunRequest, RunView, TrialFilter
 

@@ -5,13 +5,12 @@ from __future__ import annotations
 import json
 import os
 import signal
-import time
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.integration.conftest import until
 from valkyrie.errors import MissingSecretError, UsageError, UserError
 from valkyrie.executor.client import ExecutorClient
 from valkyrie.store.layout import DataFolder
@@ -22,35 +21,6 @@ ROOT = Path(__file__).parents[2]
 BENCHMARK = "tests.integration.scripted:ScriptedBenchmark"
 AGENT = "tests.integration.scripted:ScriptedAgent"
 KEYED = "tests.integration.scripted:KeyedAgent"
-
-
-@pytest.fixture
-def tracker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[LocalTracker]:
-    home = tmp_path / "home"
-    monkeypatch.setenv("VALKYRIE_HOME", str(home))
-    monkeypatch.setenv("VALKYRIE_CONFIG_PATH", str(tmp_path / "config" / "valkyrie.yaml"))
-    monkeypatch.setenv("PYTHONPATH", f"{ROOT / 'src'}:{ROOT}")
-    monkeypatch.setenv("VALKYRIE_EXECUTOR_IDLE_S", "30")
-    monkeypatch.chdir(tmp_path)
-    made = LocalTracker(home)
-    yield made
-    made.close()
-    end_executor(home)
-
-
-def end_executor(home: Path) -> None:
-    client = ExecutorClient(DataFolder(home))
-    status = client.ask("end")
-    until(lambda: client.status() is None)
-    if status:
-        until(lambda: not Path(f"/proc/{status['pid']}").exists())
-
-
-def until(condition: Callable[[], Any], timeout: float = 15) -> None:
-    deadline = time.monotonic() + timeout
-    while not condition():
-        assert time.monotonic() < deadline, "waited in vain"
-        time.sleep(0.02)
 
 
 def request(dataset: str, **more: Any) -> RunRequest:

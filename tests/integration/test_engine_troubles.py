@@ -16,7 +16,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.test_engine import AGENT, BENCHMARK, KEYED, end_executor, finished, request, until
+from tests.integration.conftest import end_executor, until
+from tests.integration.test_engine import AGENT, BENCHMARK, KEYED, finished, request
 from valkyrie.errors import InfrastructureError
 from valkyrie.executor.address import socket_path
 from valkyrie.executor.client import ExecutorClient

@@ -13,7 +13,6 @@ from starlette.responses import HTMLResponse, JSONResponse, Response
 
 from tests.integration.benchmark_service.conftest import serving
 from tests.integration.faulty_service import FaultyService
-from tests.integration.test_engine import end_executor
 from valkyrie import config
 from valkyrie.agents.protocol import AgentExit, AgentTrial
 from valkyrie.errors import InfrastructureError, UsageError, UserError, ValkyrieError
@@ -39,20 +38,6 @@ class SilentAgent(NapAgent):
         trial.log("stdout", "the agent runs\n")
         await trial.sandbox.upload_file("/answer.txt", f"answer to {trial.task.id}".encode())
         return AgentExit(0)
-
-
-@pytest.fixture
-def tracker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[LocalTracker]:
-    home = tmp_path / "home"
-    monkeypatch.setenv("VALKYRIE_HOME", str(home))
-    monkeypatch.setenv("VALKYRIE_CONFIG_PATH", str(tmp_path / "config" / "valkyrie.yaml"))
-    monkeypatch.setenv("PYTHONPATH", f"{ROOT / 'src'}:{ROOT}")
-    monkeypatch.setenv("VALKYRIE_EXECUTOR_IDLE_S", "30")
-    monkeypatch.chdir(tmp_path)
-    made = LocalTracker(home)
-    yield made
-    made.close()
-    end_executor(home)
 
 
 @pytest.fixture

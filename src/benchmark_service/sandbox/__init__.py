@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import TYPE_CHECKING
+
+from sandboxes.lazy_names import lazy_names
 
 _HOME = {
     "sandboxes.errors": [
@@ -40,7 +41,7 @@ _HOME = {
     "sandboxes.daytona": ["DaytonaSandbox", "DaytonaSandboxProvider"],
     "sandboxes.compose": ["ComposeSandbox"],
 }
-_WHERE = {name: module for module, names in _HOME.items() for name in names}
+__getattr__, __dir__ = lazy_names(__name__, _HOME)
 
 if TYPE_CHECKING:
     from sandboxes.compose import ComposeSandbox as ComposeSandbox
@@ -51,13 +52,3 @@ if TYPE_CHECKING:
     from sandboxes.protocol import Sandbox as Sandbox
     from sandboxes.protocol import SandboxProvider as SandboxProvider
     from sandboxes.types import *  # noqa: F403
-
-
-def __getattr__(name: str) -> object:
-    if name not in _WHERE:
-        raise AttributeError(f"module 'benchmark_service.sandbox' has no attribute {name!r}")
-    return getattr(import_module(_WHERE[name]), name)
-
-
-def __dir__() -> list[str]:
-    return sorted(_WHERE)

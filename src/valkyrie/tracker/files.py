@@ -6,10 +6,11 @@ import os
 import shutil
 import tarfile
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 
-from valkyrie.store.layout import RunFolder
+from valkyrie.store.layout import DataFolder, RunFolder
+from valkyrie.views import DiskView
 
 FOLLOW_EVERY_S = 0.2
 
@@ -68,3 +69,24 @@ def _size(file: Path) -> int:
         return file.lstat().st_size
     except FileNotFoundError:
         return 0  # moved or removed while we look: an executor may be at work
+
+
+def disk_view(data: DataFolder, states: Mapping[str, str]) -> DiskView:
+    """Where the bytes of a data folder are; `states` are its runs'."""
+    sizes = sorted(
+        ((run_id, state, folder_size(data.run(run_id).root)) for run_id, state in states.items()),
+        key=lambda item: -item[2],
+    )
+    parts = [
+        ("database", total_size(data.root.glob("valkyrie.db*"))),
+        ("runs", sum(size for _, _, size in sizes)),
+        ("agents", folder_size(data.agents)),
+        ("cache", folder_size(data.cache)),
+    ]
+    return DiskView(
+        data_folder=str(data.root),
+        total_bytes=sum(size for _, size in parts),
+        free_bytes=shutil.disk_usage(data.root).free,
+        parts=parts,
+        runs=sizes,
+    )

@@ -16,7 +16,7 @@ from valkyrie.executor.client import ExecutorClient, Starting
 from valkyrie.nouns import Json, RunState, TrialState
 from valkyrie.store import Store, runs
 from valkyrie.store.layout import DataFolder, encode_task_id
-from valkyrie.tracker.files import copy_outputs, folder_size, if_there, read_log, total_size
+from valkyrie.tracker.files import copy_outputs, disk_view, if_there, read_log
 from valkyrie.tracker.present import attempt_view, group_errors, run_view, trial_view
 from valkyrie.views import (
     AttemptView,
@@ -413,24 +413,7 @@ class LocalTracker:
         self._data.make()
         with self._store.reading() as connection:
             states = {row.id: row.state for row in runs.page(connection, runs.RunQuery({}, limit=100_000))[0]}
-        sizes = sorted(
-            ((run_id, state, folder_size(self._data.run(run_id).root)) for run_id, state in states.items()),
-            key=lambda item: -item[2],
-        )
-        database = total_size(self._data.root.glob("valkyrie.db*"))
-        parts = [
-            ("database", database),
-            ("runs", sum(size for _, _, size in sizes)),
-            ("agents", folder_size(self._data.agents)),
-            ("cache", folder_size(self._data.cache)),
-        ]
-        return DiskView(
-            data_folder=str(self._data.root),
-            total_bytes=sum(size for _, size in parts),
-            free_bytes=shutil.disk_usage(self._data.root).free,
-            parts=parts,
-            runs=sizes,
-        )
+        return disk_view(self._data, states)
 
     def executor_status(self) -> Json | None:
         return self._executor.status()
