@@ -22,7 +22,7 @@ from typing import TypeVar
 from uuid import uuid4
 
 from sandboxes.cgroups import Cgroup, detect
-from sandboxes.errors import SandboxNotFoundError, SandboxUnsupportedError
+from sandboxes.errors import SandboxError, SandboxNotFoundError, SandboxUnsupportedError
 from sandboxes.process_record import ProcessRecord
 from sandboxes.process_tree import kill_marked
 from sandboxes.protocol import RunnableSandbox, SandboxProvider
@@ -101,6 +101,10 @@ class ProcessSandbox(RunnableSandbox):
                 bufsize=0,
                 start_new_session=True,
             )
+        except OSError as error:  # more words than the kernel takes, or no room for a process
+            group.remove_if_empty()
+            raise SandboxError(f"cannot run the command: {error.strerror}") from error
+        try:
             code = await pump(process, sink, timeout=command.timeout, kill=kill)
         finally:
             group.remove_if_empty()

@@ -55,13 +55,16 @@ def test_killed_at_random_instants(
     wanted = RunRequest(agent=str(agent), benchmark=service.line.url, concurrency=8)
     run_id = tracker.start(wanted).run.id
     blows = [strike_executor, strike_service, strike_line]
+    struck = 0
     for number in range(KILLS):
         time.sleep(rng.uniform(0.2, 2.0))
         if RunState(tracker.fetch(run_id).state).terminal:
             break
         blows[number % 3](home, service)
+        struck += 1
         tracker.resume(run_id)
     run = finish(tracker, run_id)
+    print(f"{struck} blows on a run of {TASKS} tasks, graded by {service.mode}")
     assert_every_task_was_graded_once(tracker, run, service)
     tracker.close()
     assert_nothing_left(home)

@@ -35,6 +35,7 @@ class FaultyService:
         self.responses: dict[str, list[str]] = {}
         self.scored: list[dict[str, Any]] = []
         self.seen_headers: list[dict[str, str]] = []
+        self.stream_headers: list[dict[str, str]] = []
         self.listing: Response | None = None
 
     def app(self) -> Starlette:
@@ -110,6 +111,7 @@ class FaultyService:
     async def _begin(self, socket: WebSocket, what: str) -> tuple[str, str]:
         await socket.accept()
         assert {"x-api-key", "x-api-url", "x-target"} <= set(socket.headers)
+        self.stream_headers.append(dict(socket.headers))
         body = json.loads(await socket.receive_text())
         task: str = body["task_id"]
         self.asked[what, task] += 1

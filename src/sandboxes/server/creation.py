@@ -7,7 +7,8 @@ import asyncio
 from sandboxes.protocol import Sandbox
 from sandboxes.server.access import Access, Note
 from sandboxes.server.errors import ApiError, retry_later
-from sandboxes.server.wire import CreateSandbox
+from sandboxes.server.shells import check_words
+from sandboxes.server.wire import CreateSandbox, machine_memory
 from sandboxes.types import (
     HostSource,
     ImageSource,
@@ -54,11 +55,13 @@ def create_request(access: Access, asked: CreateSandbox) -> SandboxCreateRequest
     for what, value in refused.items():
         if value:
             raise ApiError(400, f"These sandboxes have no {what}; ask for one without")
+    check_words("", asked.env or {})
     return SandboxCreateRequest(
         source=_source(access, asked),
         limits=Limits(
             cpus=float(asked.cpu) if asked.cpu else None,
-            memory_mb=asked.memory * 1024 if asked.memory else None,
+            # A disk may lie in memory, and is cut to fit the limit: one above all memory would cut nothing.
+            memory_mb=min(asked.memory, machine_memory()) * 1024 if asked.memory else None,
             disk_mb=asked.disk * 1024 if asked.disk else None,
         ),
         name=asked.name or None,

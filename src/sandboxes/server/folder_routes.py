@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from contextlib import aclosing
 from typing import Annotated
 
 from fastapi import APIRouter, Depends, Query
 from starlette.responses import Response
 
 from sandboxes.errors import SandboxError
+from sandboxes.protocol import Sandbox
 from sandboxes.server.access import Access
 from sandboxes.server.errors import ApiError
 from sandboxes.server.gate import access_of
@@ -102,14 +104,30 @@ async def replace_in_files(look: Looking, body: ReplaceRequest) -> list[Answer]:
 
 async def _replace(look: Looker, path: str, old: str, new: str) -> Answer:
     try:
-        if int(str((await look.entry(path))["size"])) > MAX_EDITED_BYTES:
-            raise ApiError(400, f"{path} is larger than {MAX_EDITED_BYTES >> 20} MiB")
         inside = await look.inside(path)
-        text = await look.sandbox.download_file(inside)
-        await look.sandbox.upload_file(inside, text.replace(old.encode(), new.encode()))
+        text = await _text(look.sandbox, inside)
+        before, after = old.encode(), new.encode()
+        if len(text) + text.count(before) * (len(after) - len(before)) > MAX_EDITED_BYTES:
+            raise _too_large(path)
+        await look.sandbox.upload_file(inside, text.replace(before, after))
     except (ApiError, SandboxError) as error:
         return {"file": path, "success": False, "error": str(error)}
     return {"file": path, "success": True}
+
+
+async def _text(sandbox: Sandbox, path: str) -> bytes:
+    """A whole file, counted as it comes: whoever works in the sandbox decides what size it claims."""
+    text = bytearray()
+    async with aclosing(sandbox.stream_download(path)) as pieces:  # type: ignore[type-var]
+        async for piece in pieces:
+            text += piece
+            if len(text) > MAX_EDITED_BYTES:
+                raise _too_large(path)
+    return bytes(text)
+
+
+def _too_large(path: str) -> ApiError:
+    return ApiError(400, f"{path} is, or would be, larger than {MAX_EDITED_BYTES >> 20} MiB")
 
 
 def _mode(mode: str) -> str:

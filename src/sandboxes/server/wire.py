@@ -15,6 +15,9 @@ from sandboxes.server.access import Access
 _GIB = 1 << 30
 _DEFAULT_DISK = 10
 
+Amount = Annotated[int, Field(ge=0, le=1 << 20)]
+"""Cores or gigabytes; 0 leaves it to the provider."""
+
 
 class Wire(BaseModel):
     """Unknown fields are ignored: newer clients send more than is used here."""
@@ -41,10 +44,10 @@ class CreateSandbox(Wire):
     network_block_all: bool | None = None
     network_allow_list: str | None = None
     domain_allow_list: str | None = None
-    cpu: int | None = None
-    gpu: int | None = None
-    memory: int | None = None
-    disk: int | None = None
+    cpu: Amount | None = None
+    gpu: Amount | None = None
+    memory: Amount | None = None
+    disk: Amount | None = None
     auto_stop_interval: int | None = None
     auto_archive_interval: int | None = None
     auto_delete_interval: int | None = None
@@ -67,6 +70,11 @@ class SandboxLabels(Wire):
     labels: dict[str, str]
 
 
+def machine_memory() -> int:
+    """Whole gigabytes of memory that this machine has, at least one."""
+    return max(1, os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // _GIB)
+
+
 def sandbox_json(
     access: Access, sandbox: Sandbox, toolbox_url: str, *, state: str | None = None
 ) -> dict[str, object]:
@@ -87,7 +95,7 @@ def sandbox_json(
         "target": "local",
         "cpu": os.cpu_count() or 1,
         "gpu": 0,
-        "memory": max(1, os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // _GIB),
+        "memory": machine_memory(),
         "disk": _DEFAULT_DISK,
         "autoStopInterval": 0,
         "autoArchiveInterval": 0,

@@ -194,7 +194,7 @@ def _unfit(
     tasks: Sequence[TaskSpec], agent: PreparedAgent, capabilities: Capabilities, request: RunRequest
 ) -> list[str]:
     """What the provider, this machine or the agent cannot give a task."""
-    images = [task for task in tasks if task.image is not None]
+    images = [task for task in tasks if task.image is not None and not request.host_image]
     networks: dict[str, list[TaskSpec]] = {}
     for task in tasks:
         if task.network not in capabilities.networks:
