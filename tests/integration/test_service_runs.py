@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -240,6 +241,22 @@ def test_a_service_elsewhere_needs_a_way_to_our_sandboxes(
         tracker.start(request())
     plan = tracker.plan(request())
     assert len(plan.problems) == 1
+
+
+def test_a_service_elsewhere_is_told_the_public_address(
+    tracker: LocalTracker, serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from valkyrie.benchmarks.service.address import ServiceAddress
+
+    service = FaultyService(["ok-1"])
+    serve(service)
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    monkeypatch.setattr(ServiceAddress, "on_loopback", False)
+    config.set_value("sandbox_public_url", f"http://127.0.0.1:{port}")
+    config.set_value("sandbox_port", str(port))
+    assert finished(tracker).score.final_score == 100.0
+    assert {headers["x-api-url"] for headers in service.stream_headers} == {f"http://127.0.0.1:{port}/api"}
 
 
 @pytest.mark.slow
