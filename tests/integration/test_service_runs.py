@@ -18,6 +18,7 @@ from valkyrie import config
 from valkyrie.agents.protocol import AgentExit, AgentTrial
 from valkyrie.errors import InfrastructureError, UsageError, UserError, ValkyrieError
 from valkyrie.nouns import Json
+from valkyrie.report.tables import started_rows
 from valkyrie.testing.null import NapAgent
 from valkyrie.tracker.local import LocalTracker
 from valkyrie.views import RunRequest, RunView, TrialFilter, TrialView
@@ -73,6 +74,9 @@ def test_from_service_to_score(tracker: LocalTracker, serve: Serve) -> None:
     run = finished(tracker)
     assert (run.state, run.score.final_score, run.score.fraction) == ("FINISHED", 100.0, False)
     assert run.score.interval is None
+    assert run.arguments["service"]["grading"] == "sandbox"
+    assert run.arguments["service"]["versions"]["service_version"] == "1.2"
+    assert any(name == "Service" and "version 1.2" in text for name, text in started_rows(run))
     document = tracker.results(run.id)
     assert document["evaluation_results"]["ok-1"]["by"] == "evaluate"
     assert document["final_evaluation"] == {"final_score": 100.0, "properties": {"good": 3}}

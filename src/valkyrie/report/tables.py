@@ -36,6 +36,9 @@ STAR_NOTE = (
 _ENDED = ("FINISHED", "STOPPED", "ERROR")
 
 
+_GRADED = {"sandbox": "sandbox the agent leaves", "text": "agent's text answer"}
+
+
 def _or_none(value: object) -> str:
     return NONE if value in (None, "") else safe(value)
 
@@ -96,8 +99,18 @@ def _time_rows(run: RunView, now: float) -> Rows:
     return [*rows, ("Finished", f"{moment(run.finished_at)}  (took {took})")]
 
 
+def _service_rows(run: RunView) -> Rows:
+    """The benchmark service a run is on, if it is on one."""
+    service = run.arguments.get("service")
+    if not service:
+        return []
+    version = service["versions"].get("service_version")
+    said = f", version {safe(version)}" if version else ""
+    return [("Service", f"{safe(service['url'])}, grades the {_GRADED[service['grading']]}{said}")]
+
+
 def _sandbox_rows(run: RunView) -> Rows:
-    rows = [("Sandbox", safe(run.provider))]
+    rows = [*_service_rows(run), ("Sandbox", safe(run.provider))]
     if isolation := run.enforcement.get("isolation"):
         rows.append(("Isolation", safe(isolation)))
     return rows

@@ -43,11 +43,19 @@ def run_values(prepared: PreparedRun, run_id: str, frozen: Json) -> Json:
             "max_attempts": request.max_attempts,
             "agent_digest": prepared.agent.digest,
             "settings": asdict(prepared.settings),
+            **_service(prepared.benchmark.source),
         },
         "agent_frozen": frozen,
         "benchmark_source": prepared.benchmark.source,
         "enforcement": {"isolation": prepared.capabilities.isolation, **prepared.capabilities.enforcement},
     }
+
+
+def _service(source: Json) -> Json:
+    """Where a benchmark service was, which version it said it is, and what it was to grade."""
+    if source.get("kind") != "service":
+        return {}
+    return {"service": {name: source[name] for name in ("url", "where", "grading", "versions")}}
 
 
 def _user() -> str | None:
