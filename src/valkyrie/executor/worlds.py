@@ -130,7 +130,7 @@ class RunWorlds:
 
     def _masker(self, run_id: str) -> Masker | None:
         values = self._secrets.get(run_id)
-        return Masker(values.values()) if values else None
+        return Masker(handed.unspeakable(values)) if values else None
 
     async def _wait_for(self, run_id: str, missing: Sequence[str]) -> None:
         self._waiting.add(run_id)
@@ -160,6 +160,8 @@ class RunWorlds:
                 return
             benchmark = world.benchmark if world else self._benchmark(row)
             final, graded = await self._score(benchmark, run_id, row.dataset)
+            if masker := (world.masker if world else self._masker(run_id)):
+                final = masker.data(final)
         except StoreError:
             raise
         except Exception as problem:  # noqa: BLE001 - one run's benchmark must not end the other runs

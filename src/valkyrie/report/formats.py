@@ -174,14 +174,16 @@ def score_rows(score: ScoreView, *, ended: bool) -> list[tuple[str, str]]:
     remark = " so far" if not ended else " provisional" if score.provisional else ""
     graded = ("score_graded", _graded_value(score, remark))
     final = ("final_score", number(score.final_score, fraction=score.fraction))
-    coverage = ("coverage", coverage_text(score))
+    rest = [("coverage", coverage_text(score))]
     if not ended:
-        return [graded, coverage] if score.graded else [coverage]
+        return [graded, *rest] if score.graded and score.fraction else rest
+    if not score.fraction and score.graded:
+        rest.append(("interval", "none: only the benchmark itself can compute this number"))
     if leads_with_graded(score):
-        return [graded, final, coverage]
+        return [graded, final, *rest]
     if score.graded == score.planned and score.final_score == score.score_graded:
-        return [("final_score", graded[1]), coverage]
-    return [final, graded, coverage]
+        return [("final_score", graded[1]), *rest]
+    return [final, graded, *rest]
 
 
 def score_sentence(score: ScoreView, *, ended: bool) -> str:

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 
 from valkyrie.nouns import Category
 
+MOST_ASKED_S = 86_400.0
+
 
 @dataclass(frozen=True, slots=True)
 class Policy:
@@ -105,8 +107,8 @@ def policy_for(category: Category, cause: str) -> Policy:
 def backoff(policy: Policy, failures: int, retry_after: float | None, rng: random.Random) -> float:
     """Seconds to wait before the next attempt after `failures` failed ones: exponential, fully jittered.
 
-    What the other side asked for (Retry-After) is a floor.
+    What the other side asked for (Retry-After) is a floor, unless it asks for more than a day: a run must end.
     """
     ceiling = min(policy.most_s, policy.base_s * 2.0 ** max(0, failures - 1))
     waited = rng.uniform(ceiling / 4, ceiling)
-    return max(waited, retry_after or 0.0)
+    return max(waited, min(retry_after or 0.0, MOST_ASKED_S))

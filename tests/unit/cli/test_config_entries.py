@@ -249,12 +249,12 @@ def test_plain_config_commands_point_to_those_of_a_map(valk: Valk) -> None:
 
 
 def test_names_are_completed(program_env: dict[str, str], valk: Valk) -> None:
-    valk("config", "service", "set", "demo-bench", "http://a")
+    valk("config", "service", "set", "probe-bench", "http://a")
     for line, found in {
         "valk config serv": "plain,service",
         "valk config service re": "plain,remove",
-        "valk config service remove de": "plain,demo-bench",
-        "valk benchmark tasks de": "plain,demo-bench",
+        "valk config service remove de": "plain,probe-bench",
+        "valk benchmark tasks de": "plain,probe-bench",
         "valk config provider default day": "plain,daytona",
     }.items():
         env = {
@@ -270,9 +270,9 @@ def test_names_are_completed(program_env: dict[str, str], valk: Valk) -> None:
 def test_tasks_of_a_service(valk: Valk, web: Web, tmp_path: Path) -> None:
     healthy(web)
     web.answers["/verify-task-ids"] = Answer(b'{"task_ids": ["b", "a/1"]}', type="application/json")
-    valk("config", "service", "set", "demo-bench", web.url)
-    valk("config", "auth", "set", "demo-bench", CREDENTIAL)
-    words = ("benchmark", "tasks", "demo-bench", "--dataset", "lite", "-H", "X-Team", "blue")
+    valk("config", "service", "set", "probe-bench", web.url)
+    valk("config", "auth", "set", "probe-bench", CREDENTIAL)
+    words = ("benchmark", "tasks", "probe-bench", "--dataset", "lite", "-H", "X-Team", "blue")
     assert valk(*words).out == "b\na/1\n"
     path, headers = next(asked for asked in web.asked if asked[0].startswith("/verify-task-ids"))
     assert "dataset=lite" in path and (headers["authorization"], headers["x-team"]) == (CREDENTIAL, "blue")
@@ -281,4 +281,4 @@ def test_tasks_of_a_service(valk: Valk, web: Web, tmp_path: Path) -> None:
     assert valk(*words, "-H", "authorization", "own", "--json").json["task_ids"] == ["b", "a/1"]
     assert web.asked[-1][1]["authorization"] == "own"
     said = valk(*words, "--ics")
-    assert said.code == 2 and "unknown benchmark 'demo-bench'" in said.err
+    assert said.code == 2 and "unknown benchmark 'probe-bench'" in said.err

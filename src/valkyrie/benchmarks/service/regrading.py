@@ -8,11 +8,13 @@ again, which costs less than running the agent again.
 from __future__ import annotations
 
 import asyncio
-import json
+import time
 from typing import TYPE_CHECKING, Any
 
 from benchmark_service.errors import BenchmarkServiceConnectionError, BenchmarkServiceError, StreamIdleError
 from valkyrie.benchmarks.protocol import Grading
+from valkyrie.benchmarks.service.verdict import check_data
+from valkyrie.errors import GraderError
 from valkyrie.nouns import Json
 
 if TYPE_CHECKING:
@@ -23,22 +25,40 @@ TRIES = 3
 BACK_WITHIN_S = 60.0
 ENDED_BY_ITSELF = 1000
 STATE_LIMIT = 1024 * 1024
+KEPT_FREELY = 100
+KEPT_EVERY_S = 0.5
+
+
+class StateKeeper:
+    """Commits the states a service gives, the newest in place of the one before.
+
+    Each is a write to the store that all runs share: of too many a service has to wait for every one.
+    """
+
+    def __init__(self, grading: Grading) -> None:
+        self._grading = grading
+        self._kept_at = 0.0
+        self.kept = 0
+        """How many were committed."""
+
+    async def __call__(self, state: Json) -> None:
+        try:
+            check_data("saved state", state, STATE_LIMIT)
+        except GraderError as error:
+            self._grading.log("stderr", f"{error} It is not kept.\n")
+            return
+        if self.kept >= KEPT_FREELY:
+            await asyncio.sleep(max(0.0, self._kept_at + KEPT_EVERY_S - time.monotonic()))
+        await self._grading.save({"state": state})
+        self._kept_at = time.monotonic()
+        self.kept += 1
 
 
 async def evaluate_in_sandbox(
     client: BenchmarkServiceClient, access: SandboxProviderConfig | None, grading: Grading
 ) -> Any:
     """The service's result for what is in the sandbox."""
-    saved = False
-
-    async def save(state: Json) -> None:
-        nonlocal saved
-        size = len(json.dumps(state))
-        if size > STATE_LIMIT:
-            grading.log("stderr", f"the service's saved state has {size >> 10} KiB: too much to keep\n")
-            return
-        await grading.save({"state": state})
-        saved = True
+    states = StateKeeper(grading)
 
     def tell(text: str) -> None:
         grading.log("stdout", text if text.endswith("\n") else f"{text}\n")
@@ -51,14 +71,14 @@ async def evaluate_in_sandbox(
                 sandbox_provider=access,
                 on_message=tell,
                 on_error=lambda text: tell(f"error: {text}"),
-                on_resume_state=save,
+                on_resume_state=states,
                 dataset=grading.task.metadata["dataset"],
             )
         except StreamIdleError:
             raise
         except BenchmarkServiceConnectionError as error:
             ended = getattr(error, "close_code", None) == ENDED_BY_ITSELF
-            if ended or saved or not left or not await _is_back(client):
+            if ended or states.kept or not left or not await _is_back(client):
                 raise
             tell(f"{error}; it is back, and grades the sandbox again")
             await grading.sandbox.kill_all()

@@ -8,16 +8,19 @@ from typing import TYPE_CHECKING, Any
 
 from sandboxes.protocol import Sandbox
 from sandboxes.types import OutputSink
-from sandboxes.values import Limits, NetworkPolicy
+from sandboxes.values import NetworkPolicy
 from valkyrie.benchmarks.protocol import Grading
 from valkyrie.benchmarks.service.address import GradingMode, ServiceAddress
 from valkyrie.benchmarks.service.answer import read_answer
 from valkyrie.benchmarks.service.faults import translated
-from valkyrie.benchmarks.service.regrading import evaluate_in_sandbox
-from valkyrie.benchmarks.service.verdict import grade_of, result_of
+from valkyrie.benchmarks.service.regrading import StateKeeper, evaluate_in_sandbox
+from valkyrie.benchmarks.service.task_checks import check_ids, check_task, limits_of
+from valkyrie.benchmarks.service.verdict import check_data, grade_of, result_of
 from valkyrie.digest import content_digest
 from valkyrie.errors import BenchmarkError, GraderError
+from valkyrie.handed import unspeakable, with_headers
 from valkyrie.nouns import FinalScore, Grade, Json, TaskSpec, Timeouts
+from valkyrie.secrets.mask import Masker
 
 if TYPE_CHECKING:
     from benchmark_service.client import BenchmarkServiceClient
@@ -29,6 +32,8 @@ GRADE_TIMEOUT_S = 7200.0
 CALL_TIMEOUT_S = 60.0
 RESUMED_AT_ONCE = 2
 """A service that is away longer is waited for without holding a slot: the trial is tried again later."""
+_VERSIONS = {"framework_version", "service_name", "service_version", "dataset_version"}
+_VERSION_CHARS = 200
 _FAILED = frozenset({"error", "failed", "failure"})
 
 
@@ -82,7 +87,8 @@ class ServiceBenchmark:
     async def list_tasks(self, dataset: str = "default") -> list[str]:
         with translated(self.name, planning=True):
             await self._meet(dataset)
-            return (await self._client().verify_task_ids(dataset=dataset)).task_ids
+            listed = await self._client().verify_task_ids(dataset=dataset)
+        return check_ids(self.name, listed.task_ids)
 
     async def _meet(self, dataset: str) -> None:
         """Ask the service what it is, once: which version, and what it grades."""
@@ -90,17 +96,17 @@ class ServiceBenchmark:
             return
         await self._client().health_check(retry=False)  # one that is down is named at once
         said = await self._client().version(dataset=dataset)
-        self._versions = said.model_dump(
-            include={"framework_version", "service_name", "service_version", "dataset_version"},
-            exclude_none=True,
-        )
+        spoken = said.model_dump(include=_VERSIONS, exclude_none=True)
+        # Kept with the run: it may be neither long nor the credential that came with the question.
+        masker = Masker(unspeakable(with_headers(self.headers)))
+        self._versions = {what: masker.text(text)[:_VERSION_CHARS] for what, text in spoken.items()}
         if self._grading is None:
             self._grading = "text" if said.eval_mode == "text" else "sandbox"
 
     async def describe(self, task_id: str, dataset: str = "default") -> TaskSpec:
         with translated(self.name):
             found = await self._client().retrieve_task(task_id, dataset=dataset)
-        self._check(task_id, found)
+        check_task(self.name, task_id, found)
         network, allowed = _network(found.egress.run)
         return TaskSpec(
             id=task_id,
@@ -110,11 +116,7 @@ class ServiceBenchmark:
             cwd=found.cwd,
             image=found.docker_image,
             source=found.source,
-            limits=Limits(
-                cpus=float(found.resources.vcpu),
-                memory_mb=found.resources.memory * 1024,
-                disk_mb=found.resources.disk * 1024,
-            ),
+            limits=limits_of(found),
             network=network,
             timeouts=Timeouts(setup=SETUP_TIMEOUT_S, agent=found.agent_timeout, grade=GRADE_TIMEOUT_S),
             install_first=found.agent_install_order == "before_setup"
@@ -134,30 +136,6 @@ class ServiceBenchmark:
                 "grading": self.grading,
             }
         )
-
-    def _check(self, task_id: str, found: RetrieveTaskResponse) -> None:
-        asked = [
-            what
-            for what, wanted in (
-                ("a GPU", found.resources.gpu),
-                ("volumes", found.volumes),
-                ("sandbox secrets", found.sandbox_secrets),
-            )
-            if wanted
-        ]
-        if asked:
-            raise BenchmarkError(
-                f"Benchmark service {self.name}: task {task_id!r} asks for {' and '.join(asked)}, "
-                "which no sandbox here has.",
-                cause="task_broken",
-            )
-        for what, path in (("problem_path", found.problem_path), ("cwd", found.cwd)):
-            if not path.startswith("/"):
-                raise BenchmarkError(
-                    f"Benchmark service {self.name}: {what} of task {task_id!r} is {path!r}, "
-                    "which is no absolute path.",
-                    cause="task_broken",
-                )
 
     async def setup(self, task: TaskSpec, sandbox: Sandbox, log: OutputSink) -> None:
         with translated(self.name):
@@ -210,7 +188,7 @@ class ServiceBenchmark:
             sandbox_provider=self._access,
             on_message=_lines(grading.log),
             on_error=_lines(grading.log, "error: "),
-            on_resume_state=lambda newer: grading.save({"state": newer}),
+            on_resume_state=StateKeeper(grading),
             dataset=grading.task.metadata["dataset"],
         )
 
@@ -235,6 +213,7 @@ class ServiceBenchmark:
             said = await self._client().final_score(results, dataset=dataset)
         if said.final_score != said.final_score or said.final_score in (float("inf"), float("-inf")):
             raise GraderError(f"Benchmark service {self.name}: its final score is {said.final_score}.")
+        check_data("final score's metadata", said.metadata)
         properties = said.metadata if isinstance(said.metadata, dict) else {"metadata": said.metadata}
         return FinalScore(score=said.final_score, properties=properties)
 

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 import math
+from contextlib import suppress
 from typing import Any
 
 from valkyrie.errors import GraderError
 from valkyrie.nouns import Grade, Json
 
 RESULT_LIMIT = 16 * 1024 * 1024
+MAX_DEPTH = 100
+MAX_PARTS = 500_000
 _VERDICTS = ("resolved", "passed", "correct", "success", "is_correct")
 _SCORES = ("score", "reward")
 _ALONE = "result"
@@ -17,7 +20,7 @@ _ALONE = "result"
 
 def grade_of(result: Any) -> Grade:
     """The result, kept whole, with what it says of passing and score where it says so plainly."""
-    _check(result)
+    check_data("result", result)
     passed, score = _passed(result), _score(result)
     if passed is None and score is not None and 0.0 <= score <= 1.0:
         passed = score >= 1.0
@@ -37,16 +40,34 @@ def _boxed(result: Any) -> Json:
     return result if plain else {_ALONE: result}
 
 
-def _check(result: Any) -> None:
-    try:
-        size = len(json.dumps(result, allow_nan=False))
-    except (TypeError, ValueError, RecursionError) as error:
-        raise GraderError(f"The service's result is not JSON: {error}.", cause="service_protocol") from None
-    if size > RESULT_LIMIT:
-        raise GraderError(
-            f"The service's result has {size >> 20} MiB; at most {RESULT_LIMIT >> 20} are kept.",
-            cause="service_protocol",
+def check_data(what: str, data: Any, most_bytes: int = RESULT_LIMIT) -> None:
+    """GraderError unless it is JSON that can be walked through, masked and stored."""
+    if _is_overgrown(data):
+        raise _unusable(
+            f"{what} is nested deeper than {MAX_DEPTH} levels or has more than {MAX_PARTS} lists and objects"
         )
+    try:
+        size = len(json.dumps(data, allow_nan=False))
+    except (TypeError, ValueError) as error:
+        raise _unusable(f"{what} is not JSON: {error}") from None
+    if size > most_bytes:
+        raise _unusable(f"{what} has {size >> 10} KiB; at most {most_bytes >> 10} are kept")
+
+
+def _is_overgrown(data: Any) -> bool:
+    """Level by level: what is nested without end must not be followed by recursion."""
+    level, parts = [data], 0
+    for _ in range(MAX_DEPTH + 1):
+        level = [one for one in level if isinstance(one, dict | list)]
+        parts += len(level)
+        if not level or parts > MAX_PARTS:
+            return parts > MAX_PARTS
+        level = [inner for one in level for inner in (one.values() if isinstance(one, dict) else one)]
+    return True
+
+
+def _unusable(problem: str) -> GraderError:
+    return GraderError(f"The service's {problem}.", cause="service_protocol")
 
 
 def _passed(result: Any) -> bool | None:
@@ -59,6 +80,8 @@ def _passed(result: Any) -> bool | None:
 def _score(result: Any) -> float | None:
     values = [result.get(name) for name in _SCORES] if isinstance(result, dict) else [result]
     for value in values:
-        if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):
-            return float(value)
+        if isinstance(value, int | float) and not isinstance(value, bool):
+            with suppress(OverflowError):  # a whole number may have thousands of digits
+                if math.isfinite(number := float(value)):
+                    return number
     return None
