@@ -45,6 +45,7 @@ _HOME = {
         "ModalProviderConfig",
         "Resources",
         "Sandbox",
+        "SandboxCapacityDomain",
         "SandboxCommandError",
         "SandboxConnectionError",
         "SandboxCreateRequest",

@@ -21,6 +21,7 @@ from benchmark_service.errors import (
     BenchmarkServiceProtocolError,
     BenchmarkServiceUnauthenticatedError,
 )
+from benchmark_service.shape import TOO_LARGE, is_overgrown
 
 DATASET_VERSION_HEADER = "X-Benchmark-Dataset-Version"
 DETAIL_CHARS = 2000
@@ -110,6 +111,9 @@ def decode_json(text: bytes | str) -> Any:
             value = json.loads(json.dumps(value, ensure_ascii=False).encode("utf-8", "replace"))
     except RecursionError:
         raise ValueError("nested too deeply") from None
+    if is_overgrown(value):
+        del value  # or it would live as long as the error's traceback
+        raise ValueError(TOO_LARGE)
     return value
 
 

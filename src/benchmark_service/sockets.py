@@ -197,12 +197,23 @@ async def _serve(stream: _Stream, model: type[BaseModel], run: Run) -> None:
 
 
 async def _authenticate(stream: _Stream) -> None:
+    if _is_of_another_site(stream.websocket):
+        raise Refused(REFUSED, "Pages of other sites may not connect")
     tenant = await stream.app.service.resolve_tenant(dict(stream.websocket.headers))
     if tenant is None:
         raise Refused(REFUSED, "Unauthorized")
     if await is_trial(tenant):
         raise Refused(REFUSED, "Trial tenants may only access /v1/*")
     stream.tenant = stream.websocket.state.tenant = tenant
+
+
+def _is_of_another_site(websocket: WebSocket) -> bool:
+    """Whether a browser connects for a page that is not from here: any page may do so, unasked, and reach
+    services that only this machine can. Programs send no Origin."""
+    origin = websocket.headers.get("origin")
+    return (
+        origin is not None and origin.partition("://")[2].lower() != websocket.headers.get("host", "").lower()
+    )
 
 
 def _parsed(message: Any, model: type[BaseModel]) -> Any:

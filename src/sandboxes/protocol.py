@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import aclosing
 from datetime import datetime
 from pathlib import Path
@@ -23,7 +23,13 @@ from sandboxes.values import (
 
 if TYPE_CHECKING:
     # Requests are validated models; commands that only look at a store need not pay for pydantic.
-    from sandboxes.types import SandboxCreateRequest, SandboxQuery
+    from sandboxes.types import (
+        Resources,
+        SandboxCapacityDomain,
+        SandboxCreateRequest,
+        SandboxQuery,
+        SandboxSource,
+    )
 
 
 class Sandbox(ABC):
@@ -209,19 +215,27 @@ class SandboxProvider(ABC):
             await self.delete_sandbox(sandbox_id)
         return len(gone)
 
-    @abstractmethod
     def capabilities(self) -> Capabilities:
         """What this provider can do here; cheap after the first call."""
+        return Capabilities(provider=type(self).__name__, isolation="it does not say")
 
     @property
     def admission_pool_id(self) -> str:
         """Runs whose providers share this id compete for the same room."""
         return type(self).__name__
 
-    async def check_admission(self, request: SandboxCreateRequest) -> bool:
+    async def check_admission(self, source: SandboxSource, resources: Resources | None = None) -> bool:
         """Whether there is room for one more right now."""
-        _ = request
+        _ = source, resources
         return True
+
+    async def get_capacity(self) -> object | None:
+        """How much room there is in all, where a provider knows."""
+        return None
+
+    async def get_capacity_domains(self) -> Sequence[SandboxCapacityDomain] | None:
+        """The parts of that room, where a provider knows them."""
+        return None
 
     async def close(self) -> None:
         """End everything this object holds."""

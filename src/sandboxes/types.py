@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from sandboxes.values import (
     KILLED_EXIT_CODE,
@@ -37,6 +37,7 @@ __all__ = [
     "OutputSink",
     "PlainSource",
     "Resources",
+    "SandboxCapacityDomain",
     "SandboxCreateRequest",
     "SandboxQuery",
     "SandboxSource",
@@ -103,6 +104,18 @@ class Resources(BaseModel):
     disk: int
     gpu: int = 0
     gpu_type: str | None = None
+
+    @model_validator(mode="after")
+    def _type_of_some(self) -> Self:
+        if self.gpu_type is not None and self.gpu < 1:
+            raise ValueError("gpu_type needs gpu to be 1 or more")
+        return self
+
+
+class SandboxCapacityDomain(BaseModel):
+    """A part of a provider's capacity, described in the provider's own terms."""
+
+    model_config = ConfigDict(extra="allow")
 
 
 class SandboxCreateRequest(BaseModel):

@@ -14,7 +14,7 @@ Value = str | int | float
 Entry = str | dict[str, str] | None
 """One entry of a map, as plain data."""
 
-NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}(:[0-9]{1,5})?")
 GRADINGS = ("text", "sandbox")
 LONGEST_CREDENTIAL = 8192
 

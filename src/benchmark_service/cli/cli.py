@@ -65,9 +65,11 @@ def main(name: str, framework: Framework | None, image: str | None, output_dir: 
 
 
 def _next_steps(name: str, folder: Path) -> str:
+    way = os.path.relpath(folder)
+    way = str(folder.resolve()) if way.startswith(os.pardir) else way
     return f"""
 Next:
-  cd {shlex.quote(os.path.relpath(folder))}
+  cd {shlex.quote(way)}
   make install
   make test
   make dev                          # serves on http://127.0.0.1:8001; go on in another terminal

@@ -22,6 +22,7 @@ _HOME = {
         "ExecResult",
         "ImageSource",
         "Resources",
+        "SandboxCapacityDomain",
         "SandboxCreateRequest",
         "SandboxQuery",
         "SandboxSource",

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import suppress
 from datetime import UTC
 from functools import cached_property
 from secrets import token_hex
 from typing import TYPE_CHECKING, TypeVar
+from weakref import WeakSet
 
 from sandboxes.daytona import errors, sdk
 from sandboxes.daytona.calls import Patience, call
@@ -15,6 +17,7 @@ from sandboxes.daytona.creation import Creation
 from sandboxes.daytona.sandbox import DaytonaSandbox
 from sandboxes.errors import SandboxError, SandboxFileNotFoundError, SandboxNotFoundError
 from sandboxes.protocol import Sandbox, SandboxProvider
+from sandboxes.threads import uninterrupted
 from sandboxes.types import Capabilities, SandboxCreateRequest, SandboxQuery
 
 if TYPE_CHECKING:
@@ -26,6 +29,8 @@ T = TypeVar("T")
 
 _DELETE_SECONDS = 60.0
 """How long a deletion is repeated while Daytona is busy with the same sandbox."""
+_CLOSE_SECONDS = 10.0
+"""How long sessions that nobody needs any more are waited for."""
 _BUSY = frozenset({400, 409})
 
 
@@ -36,6 +41,7 @@ class DaytonaSandboxProvider(SandboxProvider):
         self._config = config
         self._patience = patience or Patience()
         self._deleted: set[str] = set()
+        self._given: WeakSet[DaytonaSandbox] = WeakSet()
 
     @cached_property
     def _daytona(self) -> AsyncDaytona:
@@ -115,7 +121,17 @@ class DaytonaSandboxProvider(SandboxProvider):
     async def close(self) -> None:
         client = self.__dict__.pop("_daytona", None)
         if client is not None:
-            await client.close()
+            # Also when cancelled, as the streams of a service are when their client leaves: connections that
+            # are half closed stay open.
+            await uninterrupted(self._close(client))
+
+    async def _close(self, client: AsyncDaytona) -> None:
+        try:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_CLOSE_SECONDS):
+                    await asyncio.gather(*(sandbox.end_sessions() for sandbox in self._given))
+        finally:
+            await client.close()  # type: ignore[no-untyped-call]
             # aiohttp closes its sockets in the loop's next turn.
             await asyncio.sleep(0)
 
@@ -124,7 +140,9 @@ class DaytonaSandboxProvider(SandboxProvider):
             await asyncio.to_thread(sdk.preload)
 
     def _wrap(self, sandbox: AsyncSandbox) -> DaytonaSandbox:
-        return DaytonaSandbox(sandbox, config=self._config, deleted=self._deleted, patience=self._patience)
+        made = DaytonaSandbox(sandbox, config=self._config, deleted=self._deleted, patience=self._patience)
+        self._given.add(made)
+        return made
 
     async def _get(self, sandbox_id: str) -> AsyncSandbox:
         if sandbox_id in self._deleted:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import aclosing
 from datetime import UTC, datetime
@@ -36,6 +37,8 @@ HELPER_SECONDS = 300
 """How long one of our own little scripts may take."""
 IDLE_SECONDS = 120
 """How long a transfer may stand still: reading a fifo in place of a file would never end."""
+SESSIONS_KEPT = 4
+"""Sessions that wait for the next command: opening one costs more than most commands."""
 GONE = frozenset({"destroyed", "destroying"})
 
 
@@ -54,6 +57,8 @@ class DaytonaSandbox(RunnableSandbox):
         self._config = config
         self._deleted = deleted if deleted is not None else set()
         self._patience = patience or Patience()
+        self._sessions: list[Session] = []
+        self._sessions_kept = SESSIONS_KEPT if config is not None else 0
         self.labels = dict(sandbox.labels or {})
         self.created_at = moment(sandbox.created_at)
 
@@ -86,7 +91,21 @@ class DaytonaSandbox(RunnableSandbox):
             raise SandboxUnsupportedError(
                 f"commands of this Daytona sandbox run as {own}, not {command.user}; leave the user out"
             )
-        return await Session(self._sandbox, self, self._patience).run(command, sink)
+        check_names(command.env)
+        session = self._sessions.pop() if self._sessions else Session(self._sandbox, self, self._patience)
+        code = await session.run(command, sink)
+        if session.reusable and len(self._sessions) < self._sessions_kept:
+            self._sessions.append(session)
+        elif session.reusable:
+            await session.close()
+        return code
+
+    async def end_sessions(self) -> None:
+        """Give up the sessions that wait for commands; from here on none are kept."""
+        self._sessions_kept = 0
+        waiting, self._sessions = self._sessions, []
+        if self.state != "deleted":
+            await asyncio.gather(*(session.close() for session in waiting))
 
     async def exec(self, command: str, *, cwd: str | None = None, timeout: float | None = None) -> ExecResult:
         pieces: list[str] = []

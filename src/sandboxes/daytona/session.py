@@ -1,15 +1,16 @@
-"""One command in a session of its own: followed as it runs, found again when the line drops."""
+"""Commands in a session, one at a time: followed as they run, found again when the line drops."""
 
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Awaitable, Callable
 from secrets import token_hex
 from typing import TYPE_CHECKING, Protocol, TypeVar, runtime_checkable
 
 from sandboxes.daytona import errors, sdk
 from sandboxes.daytona.calls import Patience
-from sandboxes.daytona.wrapping import wrapped
+from sandboxes.daytona.wrapping import reporting, wrapped
 from sandboxes.errors import (
     SandboxConnectionError,
     SandboxError,
@@ -33,6 +34,12 @@ _CODE_DELAYS = (0.02, 0.05, 0.1, 0.25, 0.5, 1.0)
 _DROPS = 30
 """Lost log streams in a row, without anything new in between, before the command is given up."""
 
+_REUSED_TIMES = 100
+_REUSED_CHARS = 1 << 20
+"""The other side keeps what a session's commands printed for as long as the session lives."""
+_ENDED = frozenset({400, 404, 410})
+"""Answers of a session that is over, to a command it has not begun."""
+
 
 class Calls(Protocol):
     """What a command needs of the sandbox around it."""
@@ -53,35 +60,68 @@ class _Paced(Protocol):
     async def room(self) -> None: ...
 
 
+class Report:
+    """What follows a command's own stderr: found there, and taken out of it."""
+
+    _LONGEST = 100
+
+    def __init__(self) -> None:
+        self.token = token_hex(8)
+        self._start = f"\036{self.token}:"
+        self._held = ""
+
+    def feed(self, text: str) -> str:
+        """The part of `text`, and of what was held back before, that cannot be the report."""
+        text = self._held + text
+        at = text.find(self._start)
+        if at < 0:
+            ends = range(max(0, len(text) - len(self._start) + 1), len(text))
+            at = next((at for at in ends if self._start.startswith(text[at:])), len(text))
+        elif len(text) - at > self._LONGEST:
+            at = len(text)
+        self._held = text[at:]
+        return text[:at]
+
+    def read(self) -> tuple[int, bool] | None:
+        """Exit code, and whether processes are left; None when the command did not live to tell."""
+        found = re.fullmatch(f"{self._start}([0-9]{{1,3}}):([01])\036", self._held)
+        return None if found is None else (int(found[1]), found[2] == "1")
+
+
 class Session:
-    """Runs one command, then goes away."""
+    """Runs one command after another, for as long as each leaves it `reusable`."""
 
     def __init__(self, sandbox: AsyncSandbox, calls: Calls, patience: Patience) -> None:
+        self._sandbox_id = sandbox.id
         self._process = sandbox.process
         self._calls = calls
         self._patience = patience
-        self._id = f"{sandbox.id}-{token_hex(8)}"
-        self._mark = f"{sandbox.id}.{token_hex(8)}"
+        self._id = ""
+        self._times = self._chars = 0
+        self.reusable = False
+        self._renew()
+
+    def _renew(self) -> None:
+        self._mark = f"{self._sandbox_id}.{token_hex(8)}"
         self._seen: dict[StreamName, int] = {"stdout": 0, "stderr": 0}
+        self._report = Report()
         self._timed_out = False
         self._kept = False
         self._sink_error: Exception | None = None
+        self.reusable = False
 
     async def run(self, command: Command, sink: OutputSink | None) -> int:
         """The exit code: the command's own, or 124 after its timeout."""
-        text = wrapped(command, self._mark)
+        self._renew()
+        text = reporting(wrapped(command, self._mark), self._mark, self._report.token)
         follow: asyncio.Task[int] | None = None
         try:
-            await self._calls.call(
-                lambda: self._process.create_session(self._id), "open a session", repeat=False
-            )
-            started = await self._start(text)
+            started = await self._open_and_start(text)
             follow = asyncio.create_task(self._follow(started, sink))
             await asyncio.wait((follow,), timeout=command.timeout)
             if follow.done():
                 code = follow.result()
-                # Deleting the session would end what the command left in the background as well.
-                self._kept = await self._calls.has_marked(self._mark)
+                await self._judge_leftovers()
                 return code
             self._timed_out = True
             await self._calls.kill_marked(self._mark)
@@ -93,6 +133,29 @@ class Session:
             raise
         finally:
             await uninterrupted(self._leave(follow))
+
+    async def _judge_leftovers(self) -> None:
+        report = self._report.read()
+        # Deleting the session would end what the command left in the background as well, and the output
+        # of that would mix with the next command's.
+        self._kept = report[1] if report else await self._calls.has_marked(self._mark)
+        self._times += 1
+        self._chars += sum(self._seen.values())
+        spent = self._times >= _REUSED_TIMES or self._chars >= _REUSED_CHARS
+        self.reusable = not (self._kept or spent)
+
+    async def _open_and_start(self, text: str) -> str:
+        if self._id:
+            try:
+                return await self._start(text)
+            except SandboxError as error:
+                cause = error.__cause__
+                if cause is None or errors.status_of(cause) not in _ENDED:
+                    raise
+        self._times = self._chars = 0
+        self._id = session = f"{self._sandbox_id}-{token_hex(8)}"
+        await self._calls.call(lambda: self._process.create_session(session), "open a session", repeat=False)
+        return await self._start(text)
 
     async def _start(self, text: str) -> str:
         request = sdk.load().SessionExecuteRequest(command=text, run_async=True)
@@ -113,7 +176,8 @@ class Session:
                 if self._sink_error is not None:
                     raise self._sink_error from None
                 lost = error
-            code = await self._exit_code(command_id, wait=lost is None)
+            report = self._report.read()
+            code = report[0] if report else await self._exit_code(command_id, wait=lost is None)
             if code is not None and lost is None:
                 return code
             drops = drops + 1 if sum(self._seen.values()) == before else 1
@@ -131,6 +195,8 @@ class Session:
             told[stream] += len(text)
             fresh = text[known:] if known > 0 else text
             self._seen[stream] += len(fresh)
+            if stream == "stderr":
+                fresh = self._report.feed(fresh)
             if not fresh or sink is None:
                 return
             try:
@@ -173,10 +239,16 @@ class Session:
             await asyncio.wait((follow,))
         if follow is not None and not follow.cancelled():
             follow.exception()
-        if self._kept:
+        if not (self._kept or self.reusable):
+            await self.close()
+
+    async def close(self) -> None:
+        """End the session, if there is one."""
+        session, self._id = self._id, ""
+        if not session:
             return
         try:
             async with asyncio.timeout(KILL_SECONDS):
-                await self._process.delete_session(self._id)
+                await self._process.delete_session(session)
         except errors.failures():
             pass  # it goes with the sandbox at the latest

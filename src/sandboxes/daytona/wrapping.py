@@ -65,3 +65,10 @@ def wrapped(command: Command, mark: str) -> str:
     steps.append("own=$(command -v setsid || :)")
     steps.append(f"exec $own {quoted(*command.argv)} </dev/null")
     return "( " + "; ".join(steps) + " )"
+
+
+def reporting(text: str, mark: str, token: str) -> str:
+    """`text`, then a report on stderr: its exit code, and whether it left processes behind."""
+    looked = f"command -v grep >/dev/null && {{ grep -Fqs -e {MARK}={mark} /proc/[0-9]*/environ || left=0; }}"
+    told = f'printf \'\\036{token}:%d:%d\\036\' "$code" "$left" >&2'
+    return f'( {text}; code=$?; left=1; {looked}; {told}; exit "$code" )'

@@ -38,7 +38,6 @@ def create_app(table: AccessTable, base_url: Callable[[], str]) -> FastAPI:
     app.add_exception_handler(SandboxError, _tell)
     app.add_exception_handler(HTTPException, _tell)
     app.add_exception_handler(RequestValidationError, _tell)
-    app.add_exception_handler(UnicodeEncodeError, _tell)
     app.add_exception_handler(ClientDisconnect, _tell_no_one)
     app.add_exception_handler(Exception, _tell_nothing)
     app.add_middleware(Gate, table=table)
@@ -67,9 +66,6 @@ def _as_api_error(error: Exception) -> ApiError:
         return api_error(error)
     if isinstance(error, HTTPException):
         return ApiError(error.status_code, error.detail, headers=dict(error.headers or {}))
-    if isinstance(error, UnicodeEncodeError):
-        # JSON can carry half of a surrogate pair; commands and paths cannot.
-        return ApiError(400, "The request holds text that is no UTF-8")
     assert isinstance(error, RequestValidationError)
     wrong = "; ".join(f"{'.'.join(map(str, e['loc'][1:]))}: {e['msg']}" for e in error.errors()[:5])
     return ApiError(400, f"The request is not understood: {wrong}")

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
 from datetime import UTC, datetime
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 from pydantic.alias_generators import to_camel
 
 from sandboxes.protocol import Sandbox
@@ -23,6 +24,16 @@ class Wire(BaseModel):
     """Unknown fields are ignored: newer clients send more than is used here."""
 
     model_config = ConfigDict(alias_generator=to_camel, populate_by_name=True, extra="ignore")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _is_text(cls, given: Any) -> Any:
+        """Refuse half a surrogate pair, which JSON can carry and no command can, and endless nesting."""
+        try:
+            json.dumps(given, ensure_ascii=False, default=str).encode()
+        except (UnicodeEncodeError, RecursionError):
+            raise ValueError("the text is no UTF-8, or nested too deeply") from None
+        return given
 
 
 class BuildInfo(Wire):

@@ -23,8 +23,14 @@ def open_benchmark(
 ) -> Benchmark:
     """The benchmark of that name, path, URL, plugin name or `module:Class`."""
     from valkyrie.benchmarks import catalogue
+    from valkyrie.errors import UsageError
 
-    return catalogue.open_benchmark(spec, host_image=host_image, headers=headers, ignore_custom=ignore_custom)
+    found = catalogue.open_benchmark(
+        spec, host_image=host_image, headers=headers, ignore_custom=ignore_custom
+    )
+    if headers and not hasattr(found, "headers"):
+        raise UsageError(f"-H goes to benchmark services; {found.name} is none.")
+    return found
 
 
 def open_frozen(

@@ -57,7 +57,8 @@ def open_benchmark(
     known = [*SHIPPED, *installed, *address.service_names()]
     raise UsageError(
         f"unknown benchmark {spec!r}; there is {', '.join(known)}, or name a folder of tasks by its path, or "
-        f"a service: `valk config service set {spec or 'NAME'} URL`.{did_you_mean(spec, known)}"
+        f"a service: `valk config service set {spec or 'NAME'} URL` (none at {address.LOCAL_URL} says that "
+        f"it is this one).{did_you_mean(spec, known)}"
     )
 
 

@@ -150,6 +150,7 @@ class RunWorlds:
         # Set aside first: nothing is leased for a run whose world is being closed. One that is reopened
         # meanwhile finds its secrets still here.
         world = self._set_aside(run_id)
+        masker = world.masker if world else self._masker(run_id)
         final: Json | None = None
         graded: float | None = None
         error: str | None = None
@@ -160,14 +161,11 @@ class RunWorlds:
                 return
             benchmark = world.benchmark if world else self._benchmark(row)
             final, graded = await self._score(benchmark, run_id, row.dataset)
-            if masker := (world.masker if world else self._masker(run_id)):
-                final = masker.data(final)
+            final = masker.data(final) if masker else final
         except StoreError:
             raise
         except Exception as problem:  # noqa: BLE001 - one run's benchmark must not end the other runs
-            error = (
-                f"The final score could not be computed: {classify(problem, self._masker(run_id)).message}"
-            )
+            error = f"The final score could not be computed: {classify(problem, masker).message}"
         await self._end(run_id, final, graded, error)
         if world and run_id not in self._worlds:
             await self._close(world)

@@ -188,11 +188,10 @@ def score_rows(score: ScoreView, *, ended: bool) -> list[tuple[str, str]]:
 
 def score_sentence(score: ScoreView, *, ended: bool) -> str:
     """The three numbers on one line."""
-    if not score.graded:
-        none = "no score" if ended else "no score yet"
-        return f"{none} · {score.graded}/{score.planned} graded · {errors_text(score.errors)}"
-    rows = score_rows(score, ended=ended)[:-1]
-    said = " · ".join(f"{name} {value}" for name, value in rows)
+    numbers = [row for row in score_rows(score, ended=ended) if row[0] in ("score_graded", "final_score")]
+    said = " · ".join(f"{name} {value}" for name, value in numbers)
+    if not score.graded or not said:
+        said = "no score" if ended else "no score yet"
     return f"{said} · {score.graded}/{score.planned} graded · {errors_text(score.errors)}"
 
 

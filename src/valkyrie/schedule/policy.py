@@ -107,7 +107,7 @@ def policy_for(category: Category, cause: str) -> Policy:
 def backoff(policy: Policy, failures: int, retry_after: float | None, rng: random.Random) -> float:
     """Seconds to wait before the next attempt after `failures` failed ones: exponential, fully jittered.
 
-    What the other side asked for (Retry-After) is a floor, unless it asks for more than a day: a run must end.
+    What the other side asked for (Retry-After) is a floor, of a day at most: every run must come to its end.
     """
     ceiling = min(policy.most_s, policy.base_s * 2.0 ** max(0, failures - 1))
     waited = rng.uniform(ceiling / 4, ceiling)

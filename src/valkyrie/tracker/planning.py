@@ -87,8 +87,6 @@ def prepare(request: RunRequest, data: DataFolder) -> PreparedRun:
         ignore_custom=request.ignore_custom_services,
     )
     headers: Mapping[str, str] = getattr(benchmark, "headers", {})
-    if request.headers and not headers:
-        raise UsageError(f"-H goes to benchmark services; {benchmark.name} is none.")
     problems: list[str] = []
     settings_found = _provider_settings(request.provider, problems)
     capabilities = _capabilities(request.provider, data, settings_found)
@@ -203,7 +201,9 @@ def _unfit(
     here = not PROVIDERS[request.provider].settings
     large = [task for task in tasks if here and (task.limits.memory_mb or 0) > memory]
     problems: list[str] = []
-    if capabilities.problem:
+    if capabilities.problem and not here:
+        problems.append(f"--provider {request.provider}: {capabilities.problem}.")
+    elif capabilities.problem:
         problems.append(
             f"Provider {request.provider!r} cannot work on this machine: {capabilities.problem}. "
             "--provider process runs without any isolation, if you trust the agent."
@@ -211,8 +211,8 @@ def _unfit(
     if images and not capabilities.images:
         problems.append(
             f"{_names(images)} a container image ({images[0].image}), which provider {request.provider!r} "
-            "cannot run. --host-image runs it on this machine's own file system anyway; --provider docker, "
-            "which runs the image itself, is not there yet."
+            "cannot run. --host-image runs it on this machine's own file system anyway; --provider daytona "
+            "runs the image itself, in Daytona's cloud (--provider docker is not there yet)."
         )
     for policy, found in networks.items():
         ways = "; ".join(f"{what}: {way}" for what, way in capabilities.missing if "network" in what.lower())

@@ -28,7 +28,20 @@ def provider_settings(provider: str) -> Mapping[str, str]:
     if entry is None or not entry.settings:
         return {}
     secret = config.mapping("sandbox_providers").get(provider)
-    return _in_one_secret(provider, str(secret)) if secret else _one_by_one(provider, entry.settings)
+    held = _in_one_secret(provider, str(secret)) if secret else _one_by_one(entry.settings)
+    if missing := missing_settings(provider, held):
+        raise MissingSecretError(
+            f"Provider {provider!r} needs {', '.join(missing)}: export it, or keep a JSON secret and name it "
+            f"with `valk config provider set {provider} SECRET`."
+        )
+    return {**_DEFAULTS, **held}
+
+
+def missing_settings(provider: str, held: Mapping[str, str] | None = None) -> list[str]:
+    """What a provider needs and nothing gives: no default, and not `held` or else the usual places."""
+    names = PROVIDERS[provider].settings
+    values = {**_DEFAULTS, **(_one_by_one(names) if held is None else held)}
+    return [name for name in names if not values.get(name)]
 
 
 def _in_one_secret(provider: str, secret: str) -> Mapping[str, str]:
@@ -43,28 +56,17 @@ def _in_one_secret(provider: str, secret: str) -> Mapping[str, str]:
             '{"DAYTONA_API_KEY": "…", "DAYTONA_API_URL": "…", "DAYTONA_TARGET": "…"}.',
             cause="missing_secret",
         )
-    return _complete(provider, held)
+    return held
 
 
-def _one_by_one(provider: str, names: Sequence[str]) -> Mapping[str, str]:
+def _one_by_one(names: Sequence[str]) -> Mapping[str, str]:
     found: dict[str, str] = {}
     for name in names:
         try:
             found.update(find_secrets({name: name})[0])
         except MissingSecretError:
             continue
-    return _complete(provider, found)
-
-
-def _complete(provider: str, held: Mapping[str, str]) -> Mapping[str, str]:
-    values = {**_DEFAULTS, **held}
-    missing = [name for name in PROVIDERS[provider].settings if not values.get(name)]
-    if missing:
-        raise MissingSecretError(
-            f"Provider {provider!r} needs {', '.join(missing)}: export it, or keep a JSON secret and name it "
-            f"with `valk config provider set {provider} SECRET`."
-        )
-    return values
+    return found
 
 
 def supply_again(row: Any, headers: Mapping[str, str]) -> tuple[dict[str, str], list[str]]:

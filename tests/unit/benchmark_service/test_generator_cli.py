@@ -49,6 +49,7 @@ def test_left_out_the_framework_is_the_installed_one(tmp_path: Path) -> None:
     project = tmp_path / "new" / "folder" / "demo-benchmark-service"
     assert dependencies(project) == [f"valkyrie-bench[daytona] @ {ROOT.as_uri()}"]
     assert "which this command was installed from" in done.stdout
+    assert f"\n  cd {project}\n" in done.stdout  # no chain of `..`
 
 
 @pytest.mark.parametrize("name", ["", "my bench", "1st", "json"])

@@ -59,6 +59,7 @@ async def test_module_and_class(monkeypatch: pytest.MonkeyPatch) -> None:
     ("spec", "message"),
     [
         ("quikstart", "unknown benchmark 'quikstart'.*Did you mean 'quickstart'"),
+        ("away", r"service set away URL` \(none at http://127\.0\.0\.1:8001"),
         ("./nowhere", "no folder ./nowhere"),
         ("/nowhere", "no folder /nowhere"),
         ("no_such_module:Thing", "no_such_module:Thing: there is no module"),

@@ -200,7 +200,8 @@ def test_a_credential_is_asked_for_unseen(program_env: dict[str, str], config_fi
 def test_a_providers_life(valk: Valk, config_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     listed = {p["name"]: p for p in valk("config", "provider", "list", "--json").json["providers"]}
     assert listed["local"]["default"] and listed["local"]["configured"]
-    assert not listed["daytona"]["configured"] and "DAYTONA_API_KEY" in listed["daytona"]["reached_with"]
+    assert not listed["daytona"]["configured"]
+    assert listed["daytona"]["reached_with"] == "not configured: no DAYTONA_API_KEY"
     said = valk("config", "provider", "set", "daytona", "my-secret")
     assert said.code == 0 and "valk config provider default daytona" in said.out
     assert "valk secret set my-secret" in said.err
@@ -216,8 +217,7 @@ def test_a_providers_life(valk: Valk, config_file: Path, monkeypatch: pytest.Mon
     said = valk("config", "provider", "remove", "daytona")
     assert said.code == 0 and "still the default" in said.err
     assert valk("config", "provider", "remove", "daytona").code == 1
-    for name in ("DAYTONA_API_KEY", "DAYTONA_API_URL", "DAYTONA_TARGET"):
-        monkeypatch.setenv(name, "hunter2")
+    monkeypatch.setenv("DAYTONA_API_KEY", "hunter2")  # the other two have defaults
     said = valk("config", "provider", "list", "--json")
     daytona = next(p for p in said.json["providers"] if p["name"] == "daytona")
     assert daytona["configured"] and daytona["default"] and "hunter2" not in said.out
@@ -253,8 +253,8 @@ def test_names_are_completed(program_env: dict[str, str], valk: Valk) -> None:
     for line, found in {
         "valk config serv": "plain,service",
         "valk config service re": "plain,remove",
-        "valk config service remove de": "plain,probe-bench",
-        "valk benchmark tasks de": "plain,probe-bench",
+        "valk config service remove pro": "plain,probe-bench",
+        "valk benchmark tasks pro": "plain,probe-bench",
         "valk config provider default day": "plain,daytona",
     }.items():
         env = {
@@ -282,3 +282,5 @@ def test_tasks_of_a_service(valk: Valk, web: Web, tmp_path: Path) -> None:
     assert web.asked[-1][1]["authorization"] == "own"
     said = valk(*words, "--ics")
     assert said.code == 2 and "unknown benchmark 'probe-bench'" in said.err
+    said = valk("benchmark", "tasks", "quickstart", "-H", "X-Team", "blue")
+    assert (said.code, said.out) == (2, "") and "quickstart is none" in said.err

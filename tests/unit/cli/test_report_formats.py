@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import time
+from dataclasses import replace
 
 import pytest
 from fake_tracker import FULL, HALFWAY, PROVISIONAL, make_run, make_trial
@@ -74,6 +75,13 @@ def test_score_sentences_name_their_numbers() -> None:
         "score_graded 90.0 % provisional (95 % interval 59.6–98.2) · final_score 75.0 % · 10/12 graded"
         " · 2 errors: infrastructure 2"
     )
+
+
+def test_a_score_only_the_benchmark_can_compute_is_said_once_and_at_the_end() -> None:
+    own = replace(FULL, final_score=4876.5, score_graded=4876.5, fraction=False, interval=None)
+    assert score_sentence(own, ended=True) == "final_score 4876.5 · 12/12 graded · no errors"
+    halfway = replace(own, graded=5, final_score=None, score_graded=None)
+    assert score_sentence(halfway, ended=False) == "no score yet · 5/12 graded · no errors"
 
 
 def test_cells_count_columns_not_characters() -> None:

@@ -24,6 +24,7 @@ from sandboxes.testing.base import HEARTBEAT, assert_no_beats, output_of
 from sandboxes.types import (
     Command,
     ComposeSource,
+    ExecResult,
     HostSource,
     ImageSource,
     SandboxCreateRequest,
@@ -123,12 +124,46 @@ async def test_another_user_is_refused_plainly(provider: DaytonaSandboxProvider)
         await sandbox.run(Command.shell("true", user="someone"))
 
 
-async def test_sessions_go_when_nothing_is_left_in_them(provider: DaytonaSandboxProvider) -> None:
+async def commands_in_sessions(sandbox: DaytonaSandbox) -> list[int]:
+    return sorted(len(session.commands or []) for session in await sandbox.process.list_sessions())
+
+
+async def test_a_session_serves_one_command_after_another(config: DaytonaProviderConfig) -> None:
+    async with DaytonaSandboxProvider(config) as provider:
+        sandbox = await made(provider)
+        await sandbox.exec("export A=1; cd /; exec 2>/dev/null", cwd="/tmp")
+        assert (await sandbox.exec("echo [$A]; echo err >&2; exit 3")) == ExecResult(3, "[]\nerr\n")
+        with pytest.raises(SandboxCommandError):
+            _ = [piece async for piece in sandbox.command("exit 4")]
+        assert await commands_in_sessions(sandbox) == [3]
+        await asyncio.gather(*(sandbox.exec("sleep 0.3") for _ in range(6)))
+        assert len(await commands_in_sessions(sandbox)) == 4
+    async with DaytonaSandboxProvider(config) as provider:
+        found = await provider.get_sandbox(sandbox.id)
+        assert await commands_in_sessions(found) == []
+
+
+async def test_what_a_command_leaves_behind_keeps_its_session(config: DaytonaProviderConfig) -> None:
+    async with DaytonaSandboxProvider(config) as provider:
+        sandbox = await made(provider)
+        await sandbox.exec(f"({HEARTBEAT}) & (sleep 0.1; echo late; sleep 60) &")
+        assert (await sandbox.exec("sleep 0.5; echo mine")).output == "mine\n"
+        assert await commands_in_sessions(sandbox) == [1, 1]
+    async with DaytonaSandboxProvider(config) as provider:
+        found = await provider.get_sandbox(sandbox.id)
+        assert await commands_in_sessions(found) == [1]
+        with pytest.raises(AssertionError):
+            await assert_no_beats(found)
+
+
+async def test_a_waiting_session_that_is_gone_is_replaced(provider: DaytonaSandboxProvider) -> None:
     sandbox = await made(provider)
     await sandbox.exec("true")
-    assert await sandbox.process.list_sessions() == []
-    await sandbox.exec("sleep 60 > /dev/null 2>&1 &")
-    assert len(await sandbox.process.list_sessions()) == 1
+    (session,) = await sandbox.process.list_sessions()
+    await sandbox.process.delete_session(session.session_id)
+    assert (await sandbox.exec("echo here")).output == "here\n"
+    await sandbox.exec("head -c 2000000 /dev/zero | tr '\\0' x")
+    assert await sandbox.process.list_sessions() == [], "one whose output fills the other side is not kept"
 
 
 async def test_a_session_ended_from_elsewhere_is_no_missing_file(provider: DaytonaSandboxProvider) -> None:

@@ -11,6 +11,7 @@ import pytest
 
 from sandboxes.daytona import archives, egress, errors
 from sandboxes.daytona.listing import MAX_BYTES, Pattern
+from sandboxes.daytona.session import Report
 from sandboxes.daytona.sources import IDLE_MINUTES, MADE_LABEL, parameters
 from sandboxes.daytona.wrapping import wrapped
 from sandboxes.errors import (
@@ -248,3 +249,19 @@ def test_packing_keeps_modes_and_links_inside(tmp_path: Path) -> None:
     (tmp_path / "in/out").symlink_to("/etc")
     with pytest.raises(SandboxError, match="link"):
         archives.pack(tmp_path / "in", io.BytesIO())
+
+
+@pytest.mark.parametrize("before", ["", "oops\n", "\036", "\036abc\036", "x\036\036"])
+@pytest.mark.parametrize("cut", range(0, 24, 3))
+def test_a_report_is_taken_out_of_stderr(before: str, cut: int) -> None:
+    report = Report()
+    text = f"{before}\036{report.token}:7:1\036"
+    handed_on = report.feed(text[:cut]) + report.feed(text[cut:])
+    assert (handed_on, report.read()) == (before, (7, True))
+
+
+def test_a_report_of_nonsense_is_none() -> None:
+    report = Report()
+    assert report.feed("plain") == "plain"
+    assert report.feed(f"\036{report.token}:{'9' * 200}")
+    assert report.read() is None

@@ -10,6 +10,8 @@ from typing import Any, Literal
 from urllib.parse import urlsplit
 
 from valkyrie import config
+from valkyrie.config_keys import check_url
+from valkyrie.errors import UsageError
 
 GradingMode = Literal["text", "sandbox"]
 LOCAL_URL = "http://127.0.0.1:8001"
@@ -40,10 +42,14 @@ class ServiceAddress:
 
 
 def given_url(spec: str) -> ServiceAddress | None:
-    """`--benchmark http://…`: the service at that address, named after its host."""
+    """`--benchmark http://…`: the service at that address, named after its host and port."""
     if not spec.startswith(("http://", "https://")):
         return None
-    return ServiceAddress(urlsplit(spec).hostname or spec, spec.rstrip("/"), "given")
+    try:
+        url = check_url(spec)
+    except ValueError as error:
+        raise UsageError(f"--benchmark: {error}.") from None
+    return ServiceAddress(urlsplit(url).netloc, url, "given")
 
 
 def custom_service(name: str) -> ServiceAddress | None:

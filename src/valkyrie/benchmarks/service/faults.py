@@ -37,7 +37,10 @@ def _meaning(name: str, error: BenchmarkServiceError, planning: bool) -> Valkyri
     status = error.status_code
     match error:
         case BenchmarkServiceUnauthenticatedError():
-            way = f"`valk config auth set {name} CREDENTIAL` keeps one; -H NAME VALUE sends any other header."
+            way = (
+                f"`valk config auth set {name} CREDENTIAL` keeps what is sent as Authorization, `Bearer` "
+                "included; -H NAME VALUE sends any other header."
+            )
             return UserError(f"{said.rstrip('.')}. {way}", cause="service_unauthorized")
         case StreamIdleError():
             return InfrastructureError(said, cause="service_silent")

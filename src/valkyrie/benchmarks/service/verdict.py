@@ -7,12 +7,11 @@ import math
 from contextlib import suppress
 from typing import Any
 
+from benchmark_service.shape import TOO_LARGE, is_overgrown
 from valkyrie.errors import GraderError
 from valkyrie.nouns import Grade, Json
 
 RESULT_LIMIT = 16 * 1024 * 1024
-MAX_DEPTH = 100
-MAX_PARTS = 500_000
 _VERDICTS = ("resolved", "passed", "correct", "success", "is_correct")
 _SCORES = ("score", "reward")
 _ALONE = "result"
@@ -42,28 +41,14 @@ def _boxed(result: Any) -> Json:
 
 def check_data(what: str, data: Any, most_bytes: int = RESULT_LIMIT) -> None:
     """GraderError unless it is JSON that can be walked through, masked and stored."""
-    if _is_overgrown(data):
-        raise _unusable(
-            f"{what} is nested deeper than {MAX_DEPTH} levels or has more than {MAX_PARTS} lists and objects"
-        )
+    if is_overgrown(data):
+        raise _unusable(f"{what} is {TOO_LARGE}")
     try:
         size = len(json.dumps(data, allow_nan=False))
     except (TypeError, ValueError) as error:
         raise _unusable(f"{what} is not JSON: {error}") from None
     if size > most_bytes:
         raise _unusable(f"{what} has {size >> 10} KiB; at most {most_bytes >> 10} are kept")
-
-
-def _is_overgrown(data: Any) -> bool:
-    """Level by level: what is nested without end must not be followed by recursion."""
-    level, parts = [data], 0
-    for _ in range(MAX_DEPTH + 1):
-        level = [one for one in level if isinstance(one, dict | list)]
-        parts += len(level)
-        if not level or parts > MAX_PARTS:
-            return parts > MAX_PARTS
-        level = [inner for one in level for inner in (one.values() if isinstance(one, dict) else one)]
-    return True
 
 
 def _unusable(problem: str) -> GraderError:

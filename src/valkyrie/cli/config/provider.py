@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
@@ -143,19 +142,21 @@ def list_providers(output: Output) -> None:
 
 
 def _described(entry: ProviderEntry, configured: dict[str, Any], chosen: bool) -> dict[str, Any]:
+    from valkyrie.tracker.supplying import missing_settings
+
     secret = configured.get(entry.name)
-    missing = [name for name in entry.settings if not os.environ.get(name)]
+    missing = [] if secret else missing_settings(entry.name)
     if not entry.settings:
         reached = "nothing needed"
-    elif secret or not missing:
-        reached = _reached_with(entry, secret)
-    else:
+    elif missing:
         reached = f"not configured: no {', '.join(missing)}"
+    else:
+        reached = _reached_with(entry, secret)
     return {
         "name": entry.name,
         "summary": entry.summary,
         "default": chosen,
-        "configured": not entry.settings or bool(secret) or not missing,
+        "configured": not missing,
         "secret": secret,
         "reached_with": reached,
         "extra": entry.extra,

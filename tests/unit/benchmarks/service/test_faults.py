@@ -72,4 +72,5 @@ def test_when_to_come_back_is_kept() -> None:
 
 
 def test_a_refused_credential_names_the_way_out() -> None:
-    assert "config auth set math" in str(meaning(BenchmarkServiceUnauthenticatedError("who?", 401)))
+    said = str(meaning(BenchmarkServiceUnauthenticatedError("who?", 401)))
+    assert "config auth set math" in said and "`Bearer` included" in said
