@@ -6,25 +6,22 @@ import posixpath
 import shlex
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from contextlib import aclosing
-from pathlib import Path
 from secrets import token_hex
 from typing import Any, cast
 
-from sandboxes.daytona import folders
-from sandboxes.daytona.listing import Pattern
-from sandboxes.daytona.scripts import CLEAR, IS_FOLDER, REMOVE
-from sandboxes.daytona.wrapping import KILL_MARKED, MARK, RESERVED, check_names, quoted
 from sandboxes.errors import SandboxCommandError, SandboxError, SandboxFileNotFoundError
-from sandboxes.protocol import RunnableSandbox, Sandbox
+from sandboxes.protocol import Sandbox
+from sandboxes.scripted import ScriptedSandbox
+from sandboxes.scripted.wrapping import KILL_MARKED, MARK, RESERVED, check_names, quoted
 from sandboxes.threads import uninterrupted
-from sandboxes.types import TIMEOUT_EXIT_CODE, Command, CopyLimits, CopyReport, ExecResult, OutputSink
+from sandboxes.types import TIMEOUT_EXIT_CODE, Command, ExecResult, OutputSink
 
 _WRITE = 'mkdir -p -- "$1" && rm -rf -- "$2" && cat > "$2" && chmod "$3" "$2"'
 _READ = '[ -f "$1" ] && [ ! -L "$1" ] || exit 3; cat -- "$1"'
 _NO_FILE = 3
 
 
-class ComposeSandbox(RunnableSandbox):
+class ComposeSandbox(ScriptedSandbox):
     """Commands and files of the service `service`; everything goes through `docker compose exec`.
 
     Files pass through `staging`, a folder of the outer sandbox. Of variables only the names are in the
@@ -54,6 +51,10 @@ class ComposeSandbox(RunnableSandbox):
     @property
     def id(self) -> str:
         return self.outer.id
+
+    @property
+    def place(self) -> str:
+        return f"service {self._service}"
 
     @property
     def name(self) -> str:
@@ -144,31 +145,8 @@ class ComposeSandbox(RunnableSandbox):
         finally:
             await uninterrupted(self._discard(staged))
 
-    async def upload_folder(self, source: Path, path: str) -> None:
-        await folders.upload(self, source, path)
-
-    async def download_folder(
-        self, path: str, destination: Path, limits: CopyLimits | None = None
-    ) -> CopyReport:
-        return await folders.download(self, path, destination, limits or CopyLimits())
-
-    async def list_files(self, pattern: str) -> list[str]:
-        search = Pattern(pattern)
-        code, output = await self.helper(search.script, *search.arguments, what=f"list {pattern}")
-        return search.matches(output) if code == 0 else []
-
-    async def is_folder(self, path: str) -> bool:
-        _, output = await self.helper(IS_FOLDER, path, what=f"look at {path}")
-        return output.strip() == "yes"
-
-    async def remove(self, path: str) -> None:
-        await self._must(REMOVE, path, what=f"remove {path}")
-
-    async def clear_folder(self, path: str) -> None:
-        await self._must(CLEAR, path, what=f"clear {path}")
-
     async def kill_all(self) -> None:
-        await self._must(KILL_MARKED, f"{MARK}=compose.{self.id}.", what="kill processes")
+        await self.must(KILL_MARKED, f"{MARK}=compose.{self.id}.", what="kill processes")
 
     async def modify_egress_rules(self, rules: list[str]) -> None:
         await self.outer.modify_egress_rules(rules)
@@ -207,11 +185,6 @@ class ComposeSandbox(RunnableSandbox):
         result = await self.outer.exec(f"{self._line(argv)} < {shlex.quote(staged)}")
         if result.exit_code != 0:
             raise self._failure(f"write {path}", result)
-
-    async def _must(self, script: str, *arguments: str, what: str) -> None:
-        code, output = await self.helper(script, *arguments, what=what)
-        if code != 0:
-            raise self._failure(what, ExecResult(code, output))
 
     async def _kill(self, mark: str) -> None:
         try:

@@ -9,12 +9,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from sandboxes.daytona import egress, errors, folders
+from sandboxes.daytona import egress, errors
 from sandboxes.daytona.calls import Patience, call
-from sandboxes.daytona.listing import Pattern
-from sandboxes.daytona.scripts import CLEAR, IS_FOLDER, REMOVE
 from sandboxes.daytona.session import Session
-from sandboxes.daytona.wrapping import FIND_MARKED, KILL_MARKED, MARK, RESERVED, check_names, quoted
 from sandboxes.errors import (
     SandboxCommandError,
     SandboxError,
@@ -22,9 +19,10 @@ from sandboxes.errors import (
     SandboxNotFoundError,
     SandboxUnsupportedError,
 )
-from sandboxes.protocol import RunnableSandbox
+from sandboxes.scripted import ScriptedSandbox
+from sandboxes.scripted.wrapping import FIND_MARKED, KILL_MARKED, MARK, RESERVED, check_names, quoted
 from sandboxes.streams import stream_output
-from sandboxes.types import Command, CopyLimits, CopyReport, ExecResult, OutputSink, StreamName
+from sandboxes.types import Command, ExecResult, OutputSink, StreamName
 
 if TYPE_CHECKING:
     from daytona import AsyncSandbox
@@ -42,7 +40,7 @@ SESSIONS_KEPT = 4
 GONE = frozenset({"destroyed", "destroying"})
 
 
-class DaytonaSandbox(RunnableSandbox):
+class DaytonaSandbox(ScriptedSandbox):
     """A sandbox of Daytona's. What the protocol does not know is the SDK's object's (`fs`, `process`, …)."""
 
     def __init__(
@@ -167,27 +165,7 @@ class DaytonaSandbox(RunnableSandbox):
 
     async def upload_folder(self, source: Path, path: str) -> None:
         self._check()
-        await folders.upload(self, source, path)
-
-    async def download_folder(
-        self, path: str, destination: Path, limits: CopyLimits | None = None
-    ) -> CopyReport:
-        return await folders.download(self, path, destination, limits or CopyLimits())
-
-    async def list_files(self, pattern: str) -> list[str]:
-        search = Pattern(pattern)
-        code, output = await self.helper(search.script, *search.arguments, what=f"list {pattern}")
-        return search.matches(output) if code == 0 else []
-
-    async def is_folder(self, path: str) -> bool:
-        _, output = await self.helper(IS_FOLDER, path, what=f"look at {path}")
-        return output.strip() == "yes"
-
-    async def remove(self, path: str) -> None:
-        await self._must(REMOVE, path, what=f"remove {path}")
-
-    async def clear_folder(self, path: str) -> None:
-        await self._must(CLEAR, path, what=f"clear {path}")
+        await super().upload_folder(source, path)
 
     async def kill_all(self) -> None:
         await self.kill_marked(f"{self.id}.")
@@ -215,7 +193,7 @@ class DaytonaSandbox(RunnableSandbox):
 
     async def kill_marked(self, mark: str) -> None:
         """End the processes of ours whose mark begins like this."""
-        await self._must(KILL_MARKED, f"{MARK}={mark}", what="kill processes")
+        await self.must(KILL_MARKED, f"{MARK}={mark}", what="kill processes")
 
     async def has_marked(self, mark: str) -> bool:
         """Whether processes of ours with that mark live."""
@@ -236,13 +214,6 @@ class DaytonaSandbox(RunnableSandbox):
         except errors.failures():
             return False
         return info.size == 0 and not info.is_dir and info.mode.startswith("-")
-
-    async def _must(self, script: str, *arguments: str, what: str) -> None:
-        code, output = await self.helper(script, *arguments, what=what)
-        if code != 0:
-            raise SandboxError(
-                f"cannot {what} in sandbox {self.id}: {output.strip()[-300:] or f'exit {code}'}"
-            )
 
     async def call(self, action: Callable[[], Awaitable[T]], what: str, *, repeat: bool) -> T:
         """A call of the SDK on this sandbox, its failures in the protocol's terms."""

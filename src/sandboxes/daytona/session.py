@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Protocol, TypeVar, runtime_checkable
 
 from sandboxes.daytona import errors, sdk
 from sandboxes.daytona.calls import Patience
-from sandboxes.daytona.wrapping import reporting, wrapped
 from sandboxes.errors import (
     SandboxConnectionError,
     SandboxError,
     SandboxFileNotFoundError,
     SandboxNotFoundError,
 )
+from sandboxes.scripted.wrapping import reporting, wrapped
 from sandboxes.threads import uninterrupted
 from sandboxes.types import TIMEOUT_EXIT_CODE, Command, OutputSink, StreamName
 

@@ -6,8 +6,8 @@ import math
 from typing import TYPE_CHECKING, Any
 
 from sandboxes.daytona import sdk
-from sandboxes.daytona.wrapping import check_names
 from sandboxes.errors import SandboxError, SandboxUnsupportedError
+from sandboxes.scripted.wrapping import check_names
 
 if TYPE_CHECKING:
     from daytona import CreateSandboxFromImageParams, CreateSandboxFromSnapshotParams

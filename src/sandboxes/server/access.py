@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from sandboxes.errors import SandboxNotFoundError
 from sandboxes.protocol import Sandbox, SandboxProvider
+from sandboxes.server.answers import AnswerRoom
 from sandboxes.server.errors import ApiError
 from sandboxes.server.output import OutputBudget
 
@@ -65,6 +66,7 @@ class Access:
         """Requests and streams under way."""
         self.revoked = False
         self.budget = OutputBudget()
+        self.room = AnswerRoom()
 
     def note(self, sandbox_id: str) -> Note:
         """What is remembered of that sandbox."""

@@ -45,6 +45,11 @@ class OutputLog:
             self._drop_oldest()
         self._wake()
 
+    @property
+    def held(self) -> int:
+        """How many bytes are kept."""
+        return self._held
+
     def clear(self) -> None:
         """Give everything back."""
         while self._pieces:

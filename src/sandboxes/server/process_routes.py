@@ -6,9 +6,11 @@ from typing import Annotated
 
 from fastapi import APIRouter, Depends, Request
 from pydantic import Field
+from starlette.responses import Response
 
 from sandboxes.protocol import Sandbox
 from sandboxes.server.access import Access
+from sandboxes.server.answers import OutputAnswer
 from sandboxes.server.disconnects import unless_gone
 from sandboxes.server.errors import ApiError
 from sandboxes.server.gate import access_of
@@ -48,14 +50,12 @@ class CodeRunRequest(Wire):
 
 
 @router.post("/process/execute")
-async def execute(
-    request: Request, access: Holder, sandbox_id: str, body: ExecuteRequest
-) -> dict[str, object]:
+async def execute(request: Request, access: Holder, sandbox_id: str, body: ExecuteRequest) -> Response:
     sandbox = await access.running(sandbox_id)
     return await unless_gone(request, _execute(access, sandbox, body))
 
 
-async def _execute(access: Access, sandbox: Sandbox, body: ExecuteRequest) -> dict[str, object]:
+async def _execute(access: Access, sandbox: Sandbox, body: ExecuteRequest) -> Response:
     env = {**(body.env or {}), **(body.envs or {})}
     note = access.note(sandbox.id)
     async with shell_command(
@@ -65,9 +65,7 @@ async def _execute(access: Access, sandbox: Sandbox, body: ExecuteRequest) -> di
 
 
 @router.post("/process/code-run")
-async def code_run(
-    request: Request, access: Holder, sandbox_id: str, body: CodeRunRequest
-) -> dict[str, object]:
+async def code_run(request: Request, access: Holder, sandbox_id: str, body: CodeRunRequest) -> Response:
     sandbox = await access.running(sandbox_id)
     interpreter = _INTERPRETERS.get(body.language)
     if interpreter is None:
@@ -84,16 +82,18 @@ async def code_run(
     return await unless_gone(request, _run(access, sandbox, command))
 
 
-async def _run(access: Access, sandbox: Sandbox, command: Command) -> dict[str, object]:
+async def _run(access: Access, sandbox: Sandbox, command: Command) -> Response:
     log = OutputLog(budget=access.budget)
     try:
         code = await sandbox.run(command, log)
-        output = log.text()
-    finally:
+        if code == TIMEOUT_EXIT_CODE and command.timeout is not None:
+            raise ApiError(408, f"The command was killed after its timeout of {command.timeout:g} s")
+    except BaseException:
         log.clear()
-    if code == TIMEOUT_EXIT_CODE and command.timeout is not None:
-        raise ApiError(408, f"The command was killed after its timeout of {command.timeout:g} s")
-    return {"exitCode": code, "result": output}
+        raise
+    return OutputAnswer(
+        access.room, log.held, lambda: {"exitCode": code, "result": log.text()}, done=log.clear
+    )
 
 
 @router.get("/user-home-dir")

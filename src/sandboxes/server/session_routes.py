@@ -12,6 +12,7 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.websockets import WebSocketDisconnect
 
 from sandboxes.server.access import Access
+from sandboxes.server.answers import OutputAnswer
 from sandboxes.server.disconnects import until_closed
 from sandboxes.server.errors import ApiError
 from sandboxes.server.gate import access_of
@@ -80,13 +81,17 @@ async def delete_session(access: Holder, sandbox_id: str, session_id: str) -> Re
 
 
 @router.post("/{session_id}/exec")
-async def execute(access: Holder, sandbox_id: str, session_id: str, body: SessionExecute) -> JSONResponse:
+async def execute(access: Holder, sandbox_id: str, session_id: str, body: SessionExecute) -> Response:
     session = await _session(access, sandbox_id, session_id)
     command = await session.submit(body.command)
     if body.run_async or body.var_async:
         return JSONResponse({"cmdId": command.id}, 202)
     await command.ended.wait()
-    return JSONResponse({"cmdId": command.id, "exitCode": command.exit_code, **_logs_json(command.log)})
+    return OutputAnswer(
+        access.room,
+        2 * command.log.held,
+        lambda: {"cmdId": command.id, "exitCode": command.exit_code, **_logs_json(command.log)},
+    )
 
 
 @router.get("/{session_id}/command/{command_id}")
@@ -101,7 +106,7 @@ async def get_logs(
     command = (await _session(access, sandbox_id, session_id)).find(command_id)
     if follow:
         return StreamingResponse(_frames(command.log), media_type="application/octet-stream")
-    return JSONResponse(_logs_json(command.log))
+    return OutputAnswer(access.room, 2 * command.log.held, lambda: _logs_json(command.log))
 
 
 @router.websocket("/{session_id}/command/{command_id}/logs")

@@ -9,11 +9,9 @@ from typing import Any
 
 import pytest
 
-from sandboxes.daytona import archives, egress, errors
-from sandboxes.daytona.listing import MAX_BYTES, Pattern
+from sandboxes.daytona import egress, errors
 from sandboxes.daytona.session import Report
 from sandboxes.daytona.sources import IDLE_MINUTES, MADE_LABEL, parameters
-from sandboxes.daytona.wrapping import wrapped
 from sandboxes.errors import (
     SandboxCapacityError,
     SandboxConnectionError,
@@ -22,6 +20,9 @@ from sandboxes.errors import (
     SandboxFullError,
     SandboxUnsupportedError,
 )
+from sandboxes.scripted import archives
+from sandboxes.scripted.listing import MAX_BYTES, Pattern
+from sandboxes.scripted.wrapping import wrapped
 from sandboxes.types import (
     Command,
     ComposeSource,

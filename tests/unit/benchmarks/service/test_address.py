@@ -28,7 +28,8 @@ def found(spec: str, **options: bool) -> ServiceAddress:
 
 
 def test_a_url_is_a_service_itself() -> None:
-    assert found("http://127.0.0.1:8001/") == ServiceAddress("127.0.0.1:8001", "http://127.0.0.1:8001", "given")
+    url = "http://127.0.0.1:8001"
+    assert found(f"{url}/") == ServiceAddress("127.0.0.1:8001", url, "given")
 
 
 def test_custom_wins_over_registry_over_pattern(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

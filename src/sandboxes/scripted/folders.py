@@ -9,13 +9,13 @@ from pathlib import Path
 from secrets import token_hex
 from typing import BinaryIO, Protocol
 
-from sandboxes.daytona import archives
 from sandboxes.errors import (
     SandboxError,
     SandboxFileNotFoundError,
     SandboxFullError,
     SandboxUnsupportedError,
 )
+from sandboxes.scripted import archives
 from sandboxes.threads import uninterrupted
 from sandboxes.types import CopyLimits, CopyReport
 
