@@ -165,6 +165,8 @@ class ErrorGroup:
     retryable: bool
     task_ids: Sequence[str]
     """At most five."""
+    retrying: bool = False
+    """Not open yet: these trials are tried again by themselves, after a pause."""
 
 
 @dataclass(frozen=True, slots=True)

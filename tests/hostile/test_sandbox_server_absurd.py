@@ -131,6 +131,32 @@ async def test_an_edit_never_holds_more_than_its_limit(machine: Machine) -> None
     assert await machine.sh("head -c 3 grows") == "aaa"
 
 
+async def test_answers_that_nobody_reads_do_not_pile_up(machine: Machine) -> None:
+    sessions = f"/toolbox/{machine.id}/process/session"
+    await machine.client.post(sessions, json={"sessionId": "s"})
+    command = {"command": "head -c 20000000 /dev/zero | tr '\\0' a"}
+    done = (await machine.client.post(f"{sessions}/s/exec", json=command)).json()
+    path = f"{sessions}/s/command/{done['cmdId']}/logs"
+    port, key = machine.client.base_url.port, machine.client.headers["authorization"]
+    before = memory()
+    unread = []
+    for _ in range(30):
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        reader._transport.pause_reading()  # type: ignore[attr-defined]
+        writer.write(f"GET {path} HTTP/1.1\r\nHost: x\r\nAuthorization: {key}\r\n\r\n".encode())
+        unread.append(writer)
+    await asyncio.sleep(1)  # nothing tells when a server has done all it will do for those who do not read
+    assert memory() - before < 600 << 20
+    for writer in unread:
+        writer.transport.abort()
+    assert len((await machine.client.get(path)).json()["stdout"]) == 20_000_000
+
+
+def memory() -> int:
+    """Bytes this process, server included, holds."""
+    return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
+
+
 async def test_a_forged_stat_fools_only_the_question(machine: Machine) -> None:
     """An agent that may write to the system's folders can replace the programs that answer."""
     if not machine.served.provider.capabilities().writable_system:

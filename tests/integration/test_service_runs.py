@@ -13,6 +13,7 @@ import pytest
 from starlette.responses import HTMLResponse, JSONResponse, Response
 
 from tests.integration.benchmark_service.conftest import serving
+from tests.integration.conftest import until
 from tests.integration.faulty_service import FaultyService
 from valkyrie import config
 from valkyrie.agents.protocol import AgentExit, AgentTrial
@@ -277,3 +278,13 @@ def test_several_trials_a_task_are_scored_round_by_round(tracker: LocalTracker, 
     run = finished(tracker, trials=2)
     assert run.score.final_score == 100.0 and len(service.scored) == 2
     assert all(set(found) == {"ok-1", "ok-2"} for found in service.scored)
+
+
+def test_what_is_tried_again_is_not_kept_quiet(tracker: LocalTracker, serve: Serve) -> None:
+    serve(FaultyService(["setup-drop-1", "ok-1"]))
+    run = tracker.start(request(max_attempts=3)).run
+    until(lambda: tracker.errors(run.id))
+    (group,) = tracker.errors(run.id)
+    assert (group.retrying, group.cause, group.task_ids) == (True, "service_unreachable", ["setup-drop-1"])
+    tracker.stop(run.id, force=True)
+    tracker.wait(run.id, timeout=60)

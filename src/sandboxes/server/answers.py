@@ -64,7 +64,7 @@ class OutputAnswer(Response):
         self._make = make
         self._done = done
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002 - ASGI's
         try:
             if self._held <= SMALL_BYTES:
                 await self._send(send)

@@ -216,10 +216,11 @@ def attempts(connection: Connection, trial_id: int) -> Sequence[Row[Any]]:
 
 
 def errors(connection: Connection, run_id: str) -> Sequence[Any]:
-    """Trials that stand in ERROR."""
+    """Trials that stand in ERROR, and those that failed and wait to be tried again."""
+    waiting = and_(trial.c.state == TrialState.PENDING.value, trial.c.category.is_not(None))
     return connection.execute(
-        select(trial.c.task_id, trial.c.k, trial.c.category, trial.c.cause, trial.c.message)
-        .where(trial.c.run_id == run_id, trial.c.state == TrialState.ERROR.value)
+        select(trial.c.task_id, trial.c.k, trial.c.state, trial.c.category, trial.c.cause, trial.c.message)
+        .where(trial.c.run_id == run_id, or_(trial.c.state == TrialState.ERROR.value, waiting))
         .order_by(trial.c.position)
     ).all()
 

@@ -143,12 +143,13 @@ _VARIES = re.compile(
 
 
 def group_errors(rows: Iterable[Any]) -> list[ErrorGroup]:
-    """Alike errors together, whatever ids, numbers and paths they name; most frequent first."""
-    groups: dict[tuple[str, str, str], list[Any]] = {}
+    """Alike errors together, whatever ids, numbers and paths they name; open ones first, then by number."""
+    groups: dict[tuple[str, str, str, bool], list[Any]] = {}
     for row in rows:
         message = str(row.message or "")
         shape = " ".join(_VARIES.sub("·", message.replace(row.task_id, "·")).split())
-        groups.setdefault((row.category, row.cause, shape), []).append(row)
+        retrying = row.state != TrialState.ERROR
+        groups.setdefault((row.category, row.cause, shape, retrying), []).append(row)
     found = [
         ErrorGroup(
             category=category,
@@ -157,7 +158,8 @@ def group_errors(rows: Iterable[Any]) -> list[ErrorGroup]:
             count=len(rows),
             retryable=policy_for(Category(category), cause).retryable,
             task_ids=list(dict.fromkeys(row.task_id for row in rows))[:5],
+            retrying=retrying,
         )
-        for (category, cause, _shape), rows in groups.items()
+        for (category, cause, _shape, retrying), rows in groups.items()
     ]
-    return sorted(found, key=lambda group: -group.count)
+    return sorted(found, key=lambda group: (group.retrying, -group.count))

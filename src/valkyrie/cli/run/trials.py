@@ -39,6 +39,7 @@ def errors(output: Output, *, ref: str) -> int:
     """Show a run's open errors, grouped.
 
     Alike errors stand together, with who must act, whether a retry can help, and up to five task ids.
+    Trials that failed and are tried again by themselves come last.
     """
     from valkyrie.views import to_json
 
@@ -50,9 +51,10 @@ def errors(output: Output, *, ref: str) -> int:
         output.line(f"{output.ink.paint('Run error', 'red')}: {safe(run.error)}")
     for group in groups:
         output.panel(f"{safe(group.category)}/{safe(group.cause)}", _error_rows(group, output.ink))
-    if not groups and not run.error:
+    opened_groups = [group for group in groups if not group.retrying]
+    if not opened_groups and not run.error:
         output.line("No open errors.")
-    if groups:
+    if opened_groups:
         rows = (
             [("Log", f"valk run logs {short_id(run.id)} {_word(groups[0].task_ids[0])}")]
             if groups[0].task_ids
@@ -65,11 +67,13 @@ def errors(output: Output, *, ref: str) -> int:
 def _error_rows(group: ErrorGroup, ink: Ink) -> list[tuple[str, str]]:
     """One group of alike errors, for a panel."""
     way_out = "yes" if group.retryable else "no: something must be changed first"
+    if group.retrying:
+        way_out = "tried again by themselves, after a pause"
     return [
-        ("Trials", ink.paint(str(group.count), "red")),
+        ("Trials", ink.paint(str(group.count), "yellow" if group.retrying else "red")),
         ("Message", safe(group.message)),
         ("Tasks", ids_preview(group.task_ids, group.count)),
-        ("Retry helps", way_out),
+        ("Retrying" if group.retrying else "Retry helps", way_out),
     ]
 
 
