@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING
 
 from sandboxes.errors import SandboxNotFoundError
 from sandboxes.protocol import Sandbox, SandboxProvider
-from sandboxes.server.answers import AnswerRoom
 from sandboxes.server.errors import ApiError
-from sandboxes.server.output import OutputBudget
+from sandboxes.server.output import AnswerRoom, OutputBudget
 
 if TYPE_CHECKING:
     from sandboxes.server.ptys import Pty

@@ -5,44 +5,21 @@ A client that asks for many and reads none would otherwise have each of them kep
 
 from __future__ import annotations
 
-import asyncio
 import json
-from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 from starlette.responses import Response
 
+from sandboxes.server.output import AnswerRoom
+
 if TYPE_CHECKING:
     from starlette.types import Receive, Scope, Send
 
-MAX_BYTES = 512 << 20
 SMALL_BYTES = 1 << 20
 CHUNK_BYTES = 256 << 10
 _COPIES = 4
 """As text, as JSON, encoded; and what is escaped grows."""
-
-
-class AnswerRoom:
-    """How much one grant's large answers may take together; those that do not fit wait for the others."""
-
-    def __init__(self, limit: int = MAX_BYTES) -> None:
-        self._limit = limit
-        self._used = 0
-        self._freed = asyncio.Condition()
-
-    @asynccontextmanager
-    async def taken(self, size: int) -> AsyncIterator[None]:
-        """Hold room for `size` bytes; one answer always fits."""
-        async with self._freed:
-            await self._freed.wait_for(lambda: not self._used or self._used + size <= self._limit)
-            self._used += size
-        try:
-            yield
-        finally:
-            self._used -= size
-            async with self._freed:
-                self._freed.notify_all()
 
 
 class OutputAnswer(Response):

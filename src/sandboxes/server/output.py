@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
 from sandboxes.values import StreamName
 
@@ -20,6 +21,28 @@ class OutputBudget:
     def __init__(self, limit: int = MAX_TOTAL_BYTES) -> None:
         self.limit = limit
         self.used = 0
+
+
+class AnswerRoom:
+    """How much one grant's large answers may take together; those that do not fit wait for the others."""
+
+    def __init__(self, limit: int = MAX_TOTAL_BYTES) -> None:
+        self._limit = limit
+        self._used = 0
+        self._freed = asyncio.Condition()
+
+    @asynccontextmanager
+    async def taken(self, size: int) -> AsyncIterator[None]:
+        """Hold room for `size` bytes; one answer always fits."""
+        async with self._freed:
+            await self._freed.wait_for(lambda: not self._used or self._used + size <= self._limit)
+            self._used += size
+        try:
+            yield
+        finally:
+            self._used -= size
+            async with self._freed:
+                self._freed.notify_all()
 
 
 class OutputLog:
