@@ -18,6 +18,8 @@ from sandboxes.types import (
     SnapshotSource,
 )
 
+DEFAULT_MEMORY_GB = 1
+"""As Daytona has it; without one, a key's sandboxes could take all of the machine's memory."""
 _KEPT = ("autoStopInterval", "autoArchiveInterval", "autoDeleteInterval", "cpu", "memory", "disk", "snapshot")
 
 
@@ -61,7 +63,7 @@ def create_request(access: Access, asked: CreateSandbox) -> SandboxCreateRequest
         limits=Limits(
             cpus=float(asked.cpu) if asked.cpu else None,
             # A disk may lie in memory, and is cut to fit the limit: one above all memory would cut nothing.
-            memory_mb=min(asked.memory, machine_memory()) * 1024 if asked.memory else None,
+            memory_mb=min(asked.memory or DEFAULT_MEMORY_GB, machine_memory()) * 1024,
             disk_mb=asked.disk * 1024 if asked.disk else None,
         ),
         name=asked.name or None,

@@ -134,7 +134,12 @@ class Starting:
 
 
 def _fits(status: Json) -> bool:
-    return bool(status["version"] == __version__ and not status["draining"])
+    """Of this version, with the schema it has, and not about to leave."""
+    # Here, because it takes SQLAlchemy, which need not be waited for before an executor is started.
+    from valkyrie.store.schema import REVISION
+
+    same = (status["version"], status["schema"]) == (__version__, REVISION)
+    return same and not status["draining"]
 
 
 def _clean_environment() -> dict[str, str]:

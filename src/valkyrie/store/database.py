@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import fcntl
-import shutil
+import sqlite3
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -119,9 +119,15 @@ def _migrate(engine: Engine, path: Path, found: str) -> None:
             f"{schema.REVISION}). Upgrade Valkyrie, or point VALKYRIE_HOME at another folder."
         )
     copy = path.with_name(f"{path.name}.{found}.{int(time.time())}.bak")
-    _outside_transactions(engine, "PRAGMA wal_checkpoint(TRUNCATE)")
-    shutil.copy2(path, copy)
+    _copy(path, copy)
     migrations.upgrade(engine)
+
+
+def _copy(path: Path, copy: Path) -> None:
+    """A whole copy, also while an executor writes."""
+    with closing(sqlite3.connect(path)) as source, closing(sqlite3.connect(copy)) as target:
+        source.backup(target)
+    copy.chmod(0o600)
 
 
 def explain(error: Exception, path: Path) -> StoreError:
