@@ -280,6 +280,18 @@ def test_several_trials_a_task_are_scored_round_by_round(tracker: LocalTracker, 
     assert all(set(found) == {"ok-1", "ok-2"} for found in service.scored)
 
 
+def test_a_service_that_moved_is_found_where_it_is_now(tracker: LocalTracker, serve: Serve) -> None:
+    first, second = FaultyService(["ok-1", "grade-error-1"]), FaultyService(["ok-1", "grade-error-1"])
+    serve(first)
+    run = finished(tracker)
+    url = serve(second)
+    started = tracker.retry(run.id)
+    assert any(url in notice for notice in started.notices)
+    again = tracker.wait(run.id, timeout=60)
+    assert second.asked["evaluate", "grade-error-1"] == 1 and second.scored
+    assert again.arguments["service"]["url"] == url
+
+
 def test_what_is_tried_again_is_not_kept_quiet(tracker: LocalTracker, serve: Serve) -> None:
     serve(FaultyService(["setup-drop-1", "ok-1"]))
     run = tracker.start(request(max_attempts=3)).run

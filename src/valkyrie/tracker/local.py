@@ -17,6 +17,7 @@ from valkyrie.nouns import Json, RunState, TrialState
 from valkyrie.store import Store, runs
 from valkyrie.store.layout import DataFolder, encode_task_id
 from valkyrie.tracker.files import copy_outputs, disk_view, if_there, read_log
+from valkyrie.tracker.moving import moved
 from valkyrie.tracker.present import attempt_view, group_errors, run_view, trial_view
 from valkyrie.views import (
     AttemptView,
@@ -277,7 +278,11 @@ class LocalTracker:
             row = runs.get(connection, runs.resolve(connection, ref))
         run_id = row.id
         values, notices = _handed_again(row, again.headers)
+        change = moved(row) if RunState(row.state).terminal or not self._executor.status() else None
         with self._store.writing() as connection:
+            if change:
+                runs.set_values(connection, run_id, **change[0])
+                notices = [*notices, change[1]]
             if again.task_ids is not None:
                 runs.check_tasks(connection, run_id, again.task_ids)
             before = runs.get(connection, run_id)
