@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.abilities import need_local_sandboxes
 from tests.crash.conftest import Home, assert_nothing_left
 from tests.crash.service_world import KillableService
 from tests.crash.test_crash import ROUNDS, SEED
@@ -39,6 +40,7 @@ def agent(tmp_path: Path) -> Path:
 
 @pytest.fixture(params=["text", "sandbox"] if FULL else ["text"])
 def service(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[KillableService]:
+    need_local_sandboxes(tmp_path / "probe")
     made = KillableService(tmp_path, request.param, TASKS)
     yield made
     made.close()

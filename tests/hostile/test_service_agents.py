@@ -18,6 +18,7 @@ from benchmark_service.schemas import (
     StreamMessageChunk,
     StreamResultChunk,
 )
+from tests.abilities import need_local_sandboxes
 from tests.integration.benchmark_service.conftest import environment, serving
 from tests.integration.conftest import end_executor
 from valkyrie import config
@@ -88,9 +89,8 @@ class Guarded(BenchmarkService):
 
 @pytest.fixture(scope="module")
 def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
-    if not shutil.which("bwrap"):
-        pytest.skip("bubblewrap is not installed; scripts/setup-system installs it")
     root = tmp_path_factory.mktemp("service-hostile")
+    need_local_sandboxes(root / "probe")
     agent = root / "hostile"
     agent.mkdir()
     (agent / "contract.yaml").write_text(CONTRACT)

@@ -18,6 +18,7 @@ import httpx
 import pytest
 
 from sandboxes.local import LocalProvider
+from tests.abilities import need_local_sandboxes
 from valkyrie.executor.client import ExecutorClient
 from valkyrie.store.layout import DataFolder
 from valkyrie.tracker.local import LocalTracker
@@ -170,9 +171,7 @@ def times_run(attempts: list[AttemptView]) -> int:
 @pytest.fixture(scope="module")
 def desk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Desk]:
     root = tmp_path_factory.mktemp("desk")
-    able = LocalProvider(root / "probe").capabilities()
-    if able.problem or "public" not in able.networks:
-        pytest.skip(f"no local sandboxes with a network here: {able.problem or able.missing}")
+    need_local_sandboxes(root / "probe")
     env = {
         **PLAIN,
         "HOME": str(root),

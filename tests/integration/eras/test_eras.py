@@ -18,6 +18,7 @@ import pytest
 
 from benchmark_service import BenchmarkServiceClient, BenchmarkServiceError
 from sandboxes.local import LocalProvider
+from tests.abilities import need_local_sandboxes
 from tests.integration.conftest import end_executor
 from tests.integration.eras.tblike_service import TerminalBenchmark
 from valkyrie import config
@@ -140,9 +141,7 @@ def until(condition: Callable[[], Any], timeout: float = 60) -> None:
 
 @pytest.fixture
 def tracker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[LocalTracker]:
-    able = LocalProvider(tmp_path / "probe").capabilities()
-    if able.problem or "public" not in able.networks:
-        pytest.skip(f"no local sandboxes with a network here: {able.problem or able.missing}")
+    need_local_sandboxes(tmp_path / "probe")
     home = tmp_path / "home"
     monkeypatch.setenv("VALKYRIE_HOME", str(home))
     monkeypatch.setenv("VALKYRIE_CONFIG_PATH", str(tmp_path / "config" / "valkyrie.yaml"))
