@@ -13,4 +13,5 @@ def need_local_sandboxes(folder: Path, *, network: str = "public") -> None:
     """Skip where no local sandbox with that network can be made; `folder` is for trying."""
     able = LocalProvider(folder).capabilities()
     if able.problem or network not in able.networks:
-        pytest.skip(f"no local sandboxes with network {network!r} here: {able.problem or able.missing}")
+        ways = [way for what, way in able.missing if "network" in what]
+        pytest.skip(f"no local sandboxes with network {network!r} here: {able.problem or '; '.join(ways)}")
