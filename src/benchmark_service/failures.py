@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import secrets
 from collections.abc import Mapping
 from typing import Any
@@ -17,10 +18,13 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from sandboxes.errors import SandboxCapacityError, SandboxConnectionError, SandboxUnsupportedError
+
 log = logging.getLogger(__name__)
 
 ERROR_ID_HEADER = "X-Error-Id"
 _MESSAGE_CHARS = 4000
+_AWAY_S = 10.0
 
 
 class ServiceFault(Exception):
@@ -104,6 +108,9 @@ def install(app: FastAPI) -> None:
     app.add_exception_handler(ValidationError, _service_bug)
     app.add_exception_handler(PydanticSerializationError, _service_bug)
     app.add_exception_handler(NotImplementedError, _unsupported)
+    app.add_exception_handler(SandboxUnsupportedError, _bad_request)
+    app.add_exception_handler(SandboxConnectionError, _away)
+    app.add_exception_handler(SandboxCapacityError, _away)
     app.add_exception_handler(ServiceFault, _fault)
     app.add_exception_handler(HTTPException, _http)
     app.add_exception_handler(RequestValidationError, _invalid)
@@ -116,6 +123,12 @@ def _internal(error: BaseException, scope: Scope) -> JsonAnswer:
 
 async def _bad_request(_request: Request, error: Exception) -> Response:
     return detail(400, str(error))
+
+
+async def _away(_request: Request, error: Exception) -> Response:
+    """The caller's sandbox provider cannot be reached, or has no room: neither's mistake, and it may pass."""
+    after = getattr(error, "retry_after", None) or _AWAY_S
+    return detail(503, message_of(error), {"Retry-After": str(math.ceil(after))})
 
 
 async def _service_bug(request: Request, error: Exception) -> Response:

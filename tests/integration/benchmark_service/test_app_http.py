@@ -129,6 +129,18 @@ def test_a_result_that_is_not_json_is_named(http: httpx.Client, response: str, s
     assert (answer.status_code, answer.json()["detail"]) == (500, said)
 
 
+def test_troubles_with_the_callers_sandboxes_are_told_apart(http: httpx.Client) -> None:
+    def ask(response: str, **more: Any) -> httpx.Response:
+        return http.post("/evaluate-response/", json={"task_id": "t1", "response": response, **more})
+
+    modal = {"type": "modal", "MODAL_TOKEN_ID": "i", "MODAL_TOKEN_SECRET": "s"}
+    refused = ask("provider", sandbox_provider=modal)
+    assert refused.status_code == 400 and "no modal sandboxes" in refused.json()["detail"]
+    away, full = ask("away"), ask("full")
+    assert (away.status_code, full.status_code) == (503, 503)
+    assert "does not answer" in away.json()["detail"] and full.headers["retry-after"] == "3"
+
+
 def test_unsupported_is_501_and_sys_exit_ends_nothing(http: httpx.Client) -> None:
     answer = http.post("/evaluate-response/", json={"task_id": "t1", "response": "unsupported"})
     assert (answer.status_code, answer.json()["detail"]) == (501, "text answers are not graded here")

@@ -9,7 +9,12 @@ from typing import Any
 
 from benchmark_service import BenchmarkService
 from benchmark_service.context import current_sandbox_provider
-from benchmark_service.sandbox import Sandbox, SandboxNotFoundError
+from benchmark_service.sandbox import (
+    Sandbox,
+    SandboxCapacityError,
+    SandboxConnectionError,
+    SandboxNotFoundError,
+)
 from benchmark_service.schemas import (
     EvaluateResponseRequest,
     FinalScoreResult,
@@ -117,6 +122,13 @@ class ToyService(BenchmarkService):
                 Resources(vcpu="many", memory=1, disk=1)  # type: ignore[arg-type]
             case "unsupported":
                 raise NotImplementedError("text answers are not graded here")
+            case "provider":
+                assert request.sandbox_provider is not None
+                request.sandbox_provider.create_provider()
+            case "away":
+                raise SandboxConnectionError("the provider does not answer")
+            case "full":
+                raise SandboxCapacityError("no room", retry_after=2.5)
             case "exit":
                 raise SystemExit(3)
             case "lone \ud800":
