@@ -16,6 +16,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from benchmarks.engine import line
+
 ROOT = Path(__file__).resolve().parents[1]
 ROUNDS = 7
 AT_ONCE = 200
@@ -24,30 +26,25 @@ WAVES = 5
 
 def imports() -> Iterator[dict[str, Any]]:
     """The two imports authors and callers pay for, beside those they cannot do without."""
-    found = {
-        name: _import_s(statement)
-        for name, statement in {
-            "pydantic": "import pydantic",
-            "package": "import pydantic, benchmark_service",
-            "libraries": "import fastapi, httpx, websockets",
-            "app": "from benchmark_service import BenchmarkServiceApp",
-        }.items()
+    statements = {
+        "pydantic": "import pydantic",
+        "package": "import pydantic, benchmark_service",
+        "libraries": "import fastapi, httpx, websockets",
+        "app": "from benchmark_service import BenchmarkServiceApp",
     }
+    # Interleaved, so that a machine that changes its speed changes it for all of them.
+    rounds = [{name: _import_s(statement) for name, statement in statements.items()} for _ in range(ROUNDS)]
+    found = {name: statistics.median(one[name] for one in rounds) for name in statements}
     over = (found["package"] - found["pydantic"]) * 1000
-    yield {"name": "import_benchmark_service_ms", "value": round(over, 1), "over": "import pydantic"}
-    yield {
-        "name": "import_app_ratio",
-        "value": round(found["app"] / found["libraries"], 2),
-        "over": "import fastapi, httpx, websockets",
-        "seconds": round(found["app"], 3),
-    }
+    yield line("import_benchmark_service_ms", over, None, "ms", "over import pydantic; bar: 60")
+    note = "BenchmarkServiceApp over import fastapi, httpx, websockets; bar: 1.3"
+    yield line("import_app_s", found["app"], found["libraries"], "s", note)
 
 
 def _import_s(statement: str) -> float:
-    """Seconds of an import in a fresh interpreter, its own start not counted; the median of several."""
+    """Seconds of an import in a fresh interpreter, its own start not counted."""
     program = f"import time; began = time.perf_counter(); {statement}; print(time.perf_counter() - began)"
-    times = [float(subprocess.check_output([sys.executable, "-c", program])) for _ in range(ROUNDS)]
-    return statistics.median(times)
+    return float(subprocess.check_output([sys.executable, "-c", program]))
 
 
 def evaluations() -> Iterator[dict[str, Any]]:
@@ -58,14 +55,9 @@ def evaluations() -> Iterator[dict[str, Any]]:
             asyncio.run(_wave(url))
             sizes.append(_rss_mb(pid))
         took = time.monotonic() - began
-    yield {
-        "name": "concurrent_evaluations",
-        "value": AT_ONCE,
-        "waves": WAVES,
-        "evaluations_per_s": round(AT_ONCE * WAVES / took, 1),
-        "rss_mb": [round(size, 1) for size in sizes],
-        "growth_mb": round(sizes[-1] - sizes[1], 1),
-    }
+    note = f"{WAVES} waves of {AT_ONCE} at once on one service process; bar: memory stays flat"
+    memory = [round(size, 1) for size in sizes]
+    yield line("evaluations_per_s", AT_ONCE * WAVES / took, None, "1/s", note, rss_mb=memory)
 
 
 async def _wave(url: str) -> None:
