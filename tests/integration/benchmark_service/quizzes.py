@@ -68,7 +68,7 @@ class Quiz(BenchmarkService):
         return "7.1"
 
     async def list_task_inputs(self, task_id: str, dataset: str | None = None) -> list[TaskInput]:
-        return [TaskInput("data.csv", "/work/data.csv"), TaskInput("gone.csv", "/work/gone.csv")]
+        return [TaskInput("data.csv", "/inputs/data.csv"), TaskInput("gone.csv", "/inputs/gone.csv")]
 
     async def task_input_path(self, task_id: str, filename: str, dataset: str | None = None) -> Path:
         assert self.inputs_folder is not None

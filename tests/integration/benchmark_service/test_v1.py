@@ -233,7 +233,7 @@ async def test_input_files(service: Hosted, monkeypatch: pytest.MonkeyPatch, tmp
     base = "/v1/datasets/default/tasks/q1/inputs"
     async with service.caller() as caller:
         listed = await caller.get(base)
-        assert listed.json()["inputs"][0] == {"filename": "data.csv", "dest": "/work/data.csv"}
+        assert listed.json()["inputs"][0] == {"filename": "data.csv", "dest": "/inputs/data.csv"}
         assert (await caller.get(f"{base}/data.csv")).content == b"a,b\n"
         for name in ("secret.txt", "gone.csv", "..%2Fsecret.txt"):
             assert (await caller.get(f"{base}/{name}")).status_code == 404
