@@ -46,9 +46,9 @@ forge)
     mkdir -p /tests && printf 'exit 0\n' > /tests/hidden.sh && chmod 444 /tests/hidden.sh && chmod 555 /tests
     ;;
 daemon)
-    (setsid nohup bash -c 'while :; do date +%s%N > /app/beat; mkdir -p /tests
+    (setsid nohup bash -c 'while :; do date +%s%N > /app/beat.new; mv /app/beat.new /app/beat; mkdir -p /tests
         printf "exit 0\n" > /tests/hidden.sh; sleep 0.02; done' >/dev/null 2>&1 &)
-    sleep 0.3
+    until [ -s /app/beat ]; do sleep 0.02; done
     ;;
 traps)
     mkfifo /app/pipe; ln -s /etc/shadow /app/shadow; ln -s /dev/zero /app/zero

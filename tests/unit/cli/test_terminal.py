@@ -24,7 +24,7 @@ def spawn(program_env: dict[str, str]) -> Iterator[Spawn]:
             env={**program_env, **env},
             dimensions=(rows, columns),
             encoding="utf-8",
-            timeout=10,
+            timeout=30,
         )
         children.append(child)
         return child
@@ -35,10 +35,19 @@ def spawn(program_env: dict[str, str]) -> Iterator[Spawn]:
 
 
 def finish(child: pexpect.spawn[str]) -> tuple[str, int]:
-    child.expect(pexpect.EOF)
+    if not child.flag_eof:
+        child.expect(pexpect.EOF)
     child.close()
     assert child.exitstatus is not None
     return child.before or "", child.exitstatus
+
+
+def interrupt(child: pexpect.spawn[str]) -> None:
+    """Press Ctrl+C; again if it fell between the question and the reading, as a person would."""
+    for _ in range(5):
+        child.sendintr()
+        if child.expect([pexpect.EOF, pexpect.TIMEOUT], timeout=3) == 0:
+            return
 
 
 def test_pages_turn_with_h_and_l(spawn: Spawn) -> None:
@@ -147,7 +156,7 @@ def test_results_asks_before_overwriting(spawn: Spawn) -> None:
     assert code == 1 and "left as it is" in said
     child = spawn("one", "run", "results", "run")
     child.expect(r"Overwrite it\? \[y/N\]: ")  # only then it listens
-    child.sendintr()
+    interrupt(child)
     assert finish(child)[1] == 130
 
 
