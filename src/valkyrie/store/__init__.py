@@ -2,67 +2,77 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal, TypeVar
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection as Connection
 
     from valkyrie.store.writer import Writer
 
+T = TypeVar("T")
+
 
 class Store:
     """One database, opened: looks, transactions, and (in an executor) the grouped writer."""
 
-    def __init__(self, path: Path) -> None:
-        from valkyrie.store.database import open_engine
+    def __init__(self, address: Path | str) -> None:
+        """`address` is a SQLite file, or a URL: `sqlite:///FILE`, `postgresql://USER@HOST/DATABASE`."""
+        from valkyrie.store.address import parse
+        from valkyrie.store.database import at
 
-        self.path = path
-        self._engine = open_engine(path)
+        self._database = at(parse(address))
+        self._database.open()
 
-    def reading(self) -> AbstractContextManager[Connection]:
-        """One consistent look."""
-        from valkyrie.store.database import reading
+    def __repr__(self) -> str:
+        return f"Store({self.place!r})"
 
-        return reading(self._engine)
+    @property
+    def kind(self) -> Literal["sqlite", "postgresql"]:
+        """Which of the two databases it is on."""
+        return self._database.address.kind
+
+    @property
+    def place(self) -> str:
+        """Where it is, without a password."""
+        return self._database.address.place
+
+    def reading(self, patience: float | None = None) -> AbstractContextManager[Connection]:
+        """One consistent look. A database that restarts is waited for, for `patience` seconds."""
+        return self._database.reading() if patience is None else self._database.reading(patience)
 
     def writing(self) -> AbstractContextManager[Connection]:
         """One write transaction."""
-        from valkyrie.store.database import transaction
+        return self._database.writing()
 
-        return transaction(self._engine)
+    def write(self, work: Callable[[Connection], T]) -> T:
+        """What `work` gives in a write transaction; repeated when another one was in its way, so it may
+        change nothing but the database."""
+        return self._database.write(work)
+
+    def now(self, connection: Connection) -> float:
+        """The time by the store's clock, which executors on several hosts share."""
+        from valkyrie.store.clock import now
+
+        return now(connection)
 
     def changes(self, interval: float = 0.2, at_least_every: float = 5.0) -> Iterator[None]:
-        """Yield whenever another connection has written, once at the beginning, and now and then: whoever
-        should have written may have died.
+        """Yield whenever another connection has written (all within `interval` together), once at the
+        beginning, and now and then: whoever should have written may have died.
 
-        SQLite tells other processes of a change only when asked; this is the one place that asks. Whoever
-        iterates may stop at any time.
+        Whoever iterates may stop at any time.
         """
-        import time
+        return self._database.changes(interval, at_least_every)
 
-        from valkyrie.store.leases import data_version
-
-        with self._engine.connect().execution_options(read_only=True) as connection:
-            seen: int | None = None
-            told_at = 0.0
-            while True:
-                with connection.begin():
-                    now = data_version(connection)
-                if now != seen or time.monotonic() - told_at > at_least_every:
-                    seen, told_at = now, time.monotonic()
-                    yield
-                else:
-                    time.sleep(interval)
-
-    def writer(self) -> Writer:
-        """The grouped writer, on the running loop."""
+    def writer(self, patience: float | None = None) -> Writer:
+        """The grouped writer, on the running loop; `patience` is how long it waits for a database that is
+        away."""
         from valkyrie.store.writer import Writer
 
-        return Writer(self._engine)
+        return Writer(self._database) if patience is None else Writer(self._database, patience)
 
     def close(self) -> None:
-        """Let go of the file."""
-        self._engine.dispose()
+        """Let go of the database."""
+        self._database.close()

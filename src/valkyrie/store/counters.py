@@ -2,33 +2,68 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from functools import cache
+from typing import Any
 
-from sqlalchemy import Connection, bindparam, update
+from sqlalchemy import Connection, bindparam, select, text, update
+from sqlalchemy.sql.dml import ReturningUpdate
 
-from valkyrie.store.schema import ERROR_COUNTERS, STATE_COUNTERS, run
+from valkyrie.store.schema import run
 
-COUNTERS = [*STATE_COUNTERS.values(), *ERROR_COUNTERS.values(), "n_passed", "n_partial", "score_sum"]
-
-
-_COUNT = (
-    update(run)
-    .where(run.c.id == bindparam("b_run"))
-    .values(version=run.c.version + 1, **{name: run.c[name] + bindparam(f"b_{name}") for name in COUNTERS})
-)
+CHANNEL = "valkyrie_changes"
+"""Where PostgreSQL tells other processes that something was committed."""
 
 
-def count(connection: Connection, changes: Mapping[str, Mapping[str, float]]) -> None:
-    """Add to the runs' counters."""
-    if changes:
-        zero = dict.fromkeys((f"b_{name}" for name in COUNTERS), 0)
+def count(connection: Connection, changes: Mapping[str, Mapping[str, float]]) -> dict[str, int]:
+    """Add to the runs' counters; the version each run has with that (of those that are still there).
+
+    Before the trials are written, and always in the same order: whoever has a run's row is the only one who
+    changes its trials, two who change several runs never wait for each other, and no change appears under a
+    version that was already seen.
+    """
+    versions: dict[str, int] = {}
+    for run_id in sorted(changes):
+        deltas = {name: n for name, n in changes[run_id].items() if n}
+        values = {"b_run": run_id, **{f"b_{name}": n for name, n in deltas.items()}}
+        version: int | None = connection.execute(_adding(tuple(sorted(deltas))), values).scalar()
+        if version is not None:
+            versions[run_id] = version
+    if versions:
+        announce(connection)
+    return versions
+
+
+@cache
+def _adding(names: tuple[str, ...]) -> ReturningUpdate[Any]:
+    """The statement that adds to these counters of one run, and counts its version on."""
+    return (
+        update(run)
+        .where(run.c.id == bindparam("b_run"))
+        .values(version=run.c.version + 1, **{name: run.c[name] + bindparam(f"b_{name}") for name in names})
+        .returning(run.c.version)
+    )
+
+
+def lock_runs(connection: Connection, run_ids: Iterable[str]) -> None:
+    """Be the only one who changes these runs and their trials, until this transaction ends.
+
+    On SQLite every write transaction is the only one.
+    """
+    wanted = sorted(set(run_ids))
+    if wanted and connection.dialect.name != "sqlite":
         connection.execute(
-            _COUNT,
-            [
-                {"b_run": run_id, **zero, **{f"b_{name}": n for name, n in deltas.items()}}
-                for run_id, deltas in changes.items()
-            ],
+            select(run.c.id).where(run.c.id.in_(wanted)).order_by(run.c.id).with_for_update(key_share=True)
         )
+
+
+def announce(connection: Connection) -> None:
+    """Let other processes know, once this is committed. SQLite's learn it from the file."""
+    if connection.dialect.name == "postgresql":
+        connection.execute(_ANNOUNCE)
+
+
+_ANNOUNCE = text(f"SELECT pg_notify('{CHANNEL}', '')")
 
 
 def add_score(deltas: dict[str, float], score: float | None, passed: bool | None, sign: int) -> None:

@@ -5,10 +5,15 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import shutil
+import time
 from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote
+
+_PRIVATE = ("agents", "cache", "orgs", "runs")
+UNFINISHED_AFTER_S = 3600.0
+"""What another process began and did not finish after so long, it never will."""
 
 
 def encode_task_id(task_id: str) -> str:
@@ -72,13 +77,20 @@ class DataFolder:
                 shutil.rmtree(folder if orphan else RunFolder(folder).drafts, ignore_errors=True)
 
     def sweep_cache(self) -> None:
-        """Remove bundles that killed executors were unpacking."""
-        for part in self.bundles.glob(".unpack-*"):
-            shutil.rmtree(part, ignore_errors=True)
+        """Remove what killed processes were unpacking, fetching or taking in."""
+        places = [self.bundles, self.cache / "benchmarks", self.agents, *self.cache.glob("agents*/")]
+        oldest = time.time() - UNFINISHED_AFTER_S
+        for place in places:
+            for part in (*place.glob(".unpack-*"), *place.glob(".push-*"), *place.glob(".fetch-*")):
+                with contextlib.suppress(FileNotFoundError):
+                    if place == self.bundles or part.stat().st_mtime < oldest:  # a server's may be under way
+                        shutil.rmtree(part, ignore_errors=True)
 
     def make(self) -> DataFolder:
-        """Make it, private to the user."""
+        """Make it, private to the user; where it was there and is open to others, what is in it is not."""
         self.root.mkdir(parents=True, exist_ok=True, mode=0o700)
+        for name in _PRIVATE:
+            (self.root / name).mkdir(exist_ok=True, mode=0o700)
         return self
 
 

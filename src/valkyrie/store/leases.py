@@ -2,29 +2,25 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+import time
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Connection, and_, bindparam, func, insert, or_, select, update
+from sqlalchemy import Connection, bindparam, exists, func, or_, select, update
 
 from valkyrie.nouns import Json, Outcome, RunState, TrialState
+from valkyrie.store.clock import CLOCK, skew
 from valkyrie.store.counters import count
-from valkyrie.store.schema import STATE_COUNTERS, attempt, executor, run, trial
-
-
-class StaleLeaseError(Exception):
-    """At least one write of the group was refused because another lease is in force."""
-
-
-def require_all(changed: int, wanted: int) -> None:
-    if changed != wanted:
-        raise StaleLeaseError
-
-
-ACTIVE_STATES = [state.value for state in TrialState if state.active]
-
+from valkyrie.store.returning import abandon as abandon
+from valkyrie.store.returning import give_back as give_back
+from valkyrie.store.returning import give_back_unknown as give_back_unknown
+from valkyrie.store.returning import recover as recover
+from valkyrie.store.returning import require_all
+from valkyrie.store.returning import still_ours as still_ours
+from valkyrie.store.rows import ForEach
+from valkyrie.store.schema import attempt, executor, run, trial
 
 OPEN_RUNS = [RunState.IN_PROGRESS.value, RunState.STOPPING.value]
 
@@ -47,6 +43,7 @@ class Leased:
     memory_mb: int
     saved: Json | None = None
     """From what grading goes on, when an earlier attempt got that far."""
+    started_at: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,17 +81,29 @@ class TickResult:
     """When the next trial's back-off is over."""
 
 
-_RUNS = (
-    select(
-        run.c.id,
-        run.c.state,
-        run.c.concurrency,
-        run.c.n_pending,
-        (run.c.n_building + run.c.n_in_progress + run.c.n_evaluating).label("active"),
+_OPEN = select(
+    run.c.id,
+    run.c.state,
+    run.c.concurrency,
+    run.c.n_pending,
+    run.c.priority,
+    run.c.created_at,
+    run.c.passes,
+    run.c.max_cost,
+    run.c.cost_sum,
+    (run.c.n_building + run.c.n_in_progress + run.c.n_evaluating).label("active"),
+).where(run.c.state.in_(OPEN_RUNS))
+
+
+_LOCKED = (
+    _OPEN.where(
+        run.c.id.in_(bindparam("runs", expanding=True)),
+        ~exists().where(executor.c.id == bindparam("executor"), executor.c.expires_at <= CLOCK),
     )
-    .where(run.c.state.in_(OPEN_RUNS))
-    .order_by(run.c.created_at)
+    .order_by(run.c.id)
+    .with_for_update(key_share=True)
 )
+"""Of several executors one at a time counts what a run has in hand; none whose own lease has run out."""
 
 
 _READY = (
@@ -127,51 +136,102 @@ _NEXT_RETRY = select(func.min(trial.c.not_before)).where(
 )
 
 
-_TAKE = (
-    update(trial)
-    .where(trial.c.id == bindparam("b_id"), trial.c.state == TrialState.PENDING.value)
-    .values(
-        state=TrialState.BUILDING.value,
-        executor_id=bindparam("b_executor"),
-        epoch=bindparam("b_epoch"),
-        attempts=bindparam("b_number"),
-        not_before=None,
-        started_at=bindparam("b_now"),
-        finished_at=None,
-    )
+_TAKE = ForEach(
+    {
+        "b_id": trial.c.id.type,
+        "b_executor": trial.c.executor_id.type,
+        "b_epoch": trial.c.epoch.type,
+        "b_number": trial.c.attempts.type,
+        "b_now": trial.c.started_at.type,
+        "b_version": trial.c.version.type,
+    },
+    lambda given: (
+        update(trial)
+        .where(trial.c.id == given["b_id"], trial.c.state == TrialState.PENDING.value)
+        .values(
+            state=TrialState.BUILDING.value,
+            executor_id=given["b_executor"],
+            epoch=given["b_epoch"],
+            attempts=given["b_number"],
+            not_before=None,
+            started_at=given["b_now"],
+            finished_at=None,
+            version=given["b_version"],
+        )
+    ),
+)
+_BEGIN = ForEach.insert(
+    attempt,
+    attempt.c.trial_id,
+    attempt.c.number,
+    attempt.c.executor_id,
+    attempt.c.epoch,
+    attempt.c.phase,
+    attempt.c.started_at,
+    attempt.c.passage,
 )
 
 
 def lease(connection: Connection, tick: Tick) -> TickResult:
     """Take as many pending trials as runs' concurrency and the host's room allow, fairly among runs."""
-    ready: dict[str, list[Any]] = {}
-    ended: list[str] = []
+    ready: dict[int, dict[str, list[Any]]] = {}
     retries: list[str] = []
-    runs = connection.execute(_RUNS).all()
-    for row in runs:
-        in_hand = max(row.active, tick.active.get(row.id, 0))
-        pending = row.n_pending
-        if pending and row.state == RunState.STOPPING:
+    skewed = skew(connection)
+    due = tick.now + skewed
+    runs = connection.execute(_OPEN).all()
+    stopped: set[str] = set()
+    wanted = _locked(connection, [row for row in runs if _is_over(row) or _slots(row, tick)], tick)
+    for row in sorted(wanted, key=serving_order):
+        if _is_over(row):
             _stop_pending(connection, row.id, tick.now)
-            pending = 0
-        if pending == 0:
-            if in_hand == 0:
-                ended.append(row.id)
-            continue
-        slots = row.concurrency - in_hand
-        if row.state != RunState.IN_PROGRESS or slots <= 0 or row.id not in tick.ready:
-            continue
-        found = connection.execute(_READY, {"run": row.id, "now": tick.now, "most": slots}).all()
-        if found:
-            ready[row.id] = list(found)
-        if len(found) < min(slots, pending):
-            retries.append(row.id)
+            stopped.add(row.id)
+        elif (slots := _slots(row, tick)) > 0:
+            found = connection.execute(_READY, {"run": row.id, "now": due, "most": slots}).all()
+            if found:
+                ready.setdefault(row.priority, {})[row.id] = list(found)
+            if len(found) < min(slots, row.n_pending):
+                retries.append(row.id)
     leased = _choose(ready, tick)
     if leased:
-        _take(connection, leased, tick)
-    waits = [connection.execute(_NEXT_RETRY, {"run": run_id, "now": tick.now}).scalar() for run_id in retries]
-    wake_at = min((at for at in waits if at is not None), default=None)
-    return TickResult(leased, ended, [row.id for row in runs], wake_at)
+        _take(connection, leased, tick, {row.id: row.passes for row in wanted})
+    waits = [connection.execute(_NEXT_RETRY, {"run": run_id, "now": due}).scalar() for run_id in retries]
+    wake_at = min((at - skewed for at in waits if at is not None), default=None)
+    ended = [row.id for row in runs if _is_done(row, tick, stopped)]
+    return TickResult(leased, ended, [row.id for row in sorted(runs, key=serving_order)], wake_at)
+
+
+def serving_order(row: Any) -> tuple[int, float, str]:
+    """Runs are served by priority, and among equals the oldest first."""
+    return row.priority, row.created_at, row.id
+
+
+def _locked(connection: Connection, rows: Sequence[Any], tick: Tick) -> Sequence[Any]:
+    """These runs as they are now, and stay until this transaction ends; on SQLite they do anyway."""
+    if not rows or connection.dialect.name == "sqlite":
+        return rows
+    names = {"runs": [row.id for row in rows], "executor": tick.executor_id}
+    return connection.execute(_LOCKED, names).all()
+
+
+def _in_hand(row: Any, tick: Tick) -> int:
+    return max(int(row.active), tick.active.get(row.id, 0))
+
+
+def _is_over(row: Any) -> bool:
+    """Nothing more of it may begin: it was stopped, or has cost what it may."""
+    spent = row.max_cost is not None and row.cost_sum >= row.max_cost
+    return bool(row.n_pending) and (row.state == RunState.STOPPING or spent)
+
+
+def _slots(row: Any, tick: Tick) -> int:
+    """How many more of its trials may begin here."""
+    if row.state != RunState.IN_PROGRESS or not row.n_pending or row.id not in tick.ready:
+        return 0
+    return max(0, int(row.concurrency) - _in_hand(row, tick))
+
+
+def _is_done(row: Any, tick: Tick, stopped: Collection[str]) -> bool:
+    return (row.n_pending == 0 or row.id in stopped) and _in_hand(row, tick) == 0
 
 
 def _stop_pending(connection: Connection, run_id: str, now: float) -> None:
@@ -184,12 +244,16 @@ def _stop_pending(connection: Connection, run_id: str, now: float) -> None:
     give_back(connection, held, now, Outcome.STOPPED, TrialState.STOPPED)
 
 
-def _choose(ready: dict[str, list[Any]], tick: Tick) -> list[Leased]:
-    """Round-robin over runs, each in its own order, until the host is full."""
+def _choose(ready: dict[int, dict[str, list[Any]]], tick: Tick) -> list[Leased]:
+    """By priority; round-robin over runs of the same one, each in its own order, until the host is full."""
     cpus, memory, idle = tick.room.cpus, tick.room.memory_mb, tick.room.idle
     chosen: list[Leased] = []
-    queues = [(run_id, iter(rows)) for run_id, rows in ready.items()]
-    while queues:
+    levels = [[(run_id, iter(rows)) for run_id, rows in ready[level].items()] for level in sorted(ready)]
+    while levels:
+        queues = levels[0]
+        if not queues:
+            levels.pop(0)
+            continue
         still: list[tuple[str, Any]] = []
         for run_id, rows in queues:
             row = next(rows, None)
@@ -214,16 +278,20 @@ def _choose(ready: dict[str, list[Any]], tick: Tick) -> list[Leased]:
                     need_cpus,
                     need_memory,
                     row.saved,
+                    tick.now,
                 )
             )
             still.append((run_id, rows))
-        queues = still
+        levels[0] = still
     return chosen
 
 
-def _take(connection: Connection, leased: Sequence[Leased], tick: Tick) -> None:
-    taken = connection.execute(
-        _TAKE,
+def _take(connection: Connection, leased: Sequence[Leased], tick: Tick, passes: Mapping[str, int]) -> None:
+    per_run = Counter(one.run_id for one in leased)
+    deltas = {run_id: {"n_pending": -n, "n_building": n} for run_id, n in per_run.items()}
+    versions = count(connection, deltas)
+    taken = _TAKE.execute(
+        connection,
         [
             {
                 "b_id": one.trial_id,
@@ -231,13 +299,14 @@ def _take(connection: Connection, leased: Sequence[Leased], tick: Tick) -> None:
                 "b_epoch": one.epoch,
                 "b_number": one.number,
                 "b_now": tick.now,
+                "b_version": versions[one.run_id],
             }
             for one in leased
         ],
     )
-    require_all(taken.rowcount, len(leased))
-    connection.execute(
-        insert(attempt),
+    require_all(taken, len(leased))
+    _BEGIN.execute(
+        connection,
         [
             {
                 "trial_id": one.trial_id,
@@ -246,28 +315,24 @@ def _take(connection: Connection, leased: Sequence[Leased], tick: Tick) -> None:
                 "epoch": one.epoch,
                 "phase": TrialState.BUILDING.value,
                 "started_at": tick.now,
+                "passage": passes[one.run_id],
             }
             for one in leased
         ],
     )
-    per_run = Counter(one.run_id for one in leased)
-    count(connection, {run_id: {"n_pending": -n, "n_building": n} for run_id, n in per_run.items()})
     connection.execute(
         update(run).where(run.c.id.in_(list(per_run)), run.c.started_at.is_(None)).values(started_at=tick.now)
     )
 
 
 def data_version(connection: Connection) -> int:
-    """A number that differs when another connection has written in between."""
+    """A number that differs when another connection may have written in between.
+
+    PostgreSQL has none: there it differs twice a second.
+    """
+    if connection.dialect.name != "sqlite":
+        return int(time.monotonic() * 2)
     return int(connection.exec_driver_sql("PRAGMA data_version").scalar() or 0)
-
-
-def still_ours(connection: Connection, executor_id: str) -> set[int]:
-    """Trials this executor still holds; anything else it works on was taken from it."""
-    rows = connection.execute(
-        select(trial.c.id).where(trial.c.executor_id == executor_id, trial.c.state.in_(ACTIVE_STATES))
-    )
-    return set(rows.scalars())
 
 
 def state_of(connection: Connection, leased: Leased) -> TrialState | None:
@@ -276,84 +341,3 @@ def state_of(connection: Connection, leased: Leased) -> TrialState | None:
         select(trial.c.state).where(trial.c.id == leased.trial_id, trial.c.epoch == leased.epoch)
     ).scalar()
     return TrialState(found) if found else None
-
-
-def abandon(connection: Connection, executor_id: str, now: float) -> None:
-    """Give back everything an executor holds, at its own request."""
-    held = connection.execute(
-        select(trial.c.id, trial.c.run_id, trial.c.state, trial.c.attempts).where(
-            trial.c.executor_id == executor_id, trial.c.state.in_(ACTIVE_STATES)
-        )
-    ).all()
-    if held:
-        give_back(connection, held, now, Outcome.LOST, TrialState.PENDING)
-
-
-def recover(connection: Connection, executor_id: str, now: float, *, alone: bool) -> int:
-    """Give back what dead executors held: their attempts become lost, their trials pending again.
-
-    `alone`: a lock proves that no other executor lives, so nobody's lease has to run out first.
-    """
-    dead = trial.c.executor_id.is_not(None) & (trial.c.executor_id != executor_id)
-    if not alone:
-        living = select(executor.c.id).where(executor.c.expires_at > now, executor.c.ended_at.is_(None))
-        dead = dead & trial.c.executor_id.not_in(living)
-    held = connection.execute(
-        select(trial.c.id, trial.c.run_id, trial.c.state, trial.c.attempts).where(
-            dead, trial.c.state.in_(ACTIVE_STATES)
-        )
-    ).all()
-    if not held:
-        return 0
-    give_back(connection, held, now, Outcome.LOST, TrialState.PENDING)
-    return len(held)
-
-
-_GIVE_BACK = (
-    update(trial)
-    .where(trial.c.id == bindparam("b_id"))
-    .values(
-        state=bindparam("b_state"), executor_id=None, epoch=trial.c.epoch + 1, finished_at=bindparam("b_at")
-    )
-)
-
-
-_CLOSE_ATTEMPT = (
-    update(attempt)
-    .where(
-        and_(
-            attempt.c.trial_id == bindparam("b_id"),
-            attempt.c.number == bindparam("b_number"),
-            attempt.c.outcome.is_(None),
-        )
-    )
-    .values(outcome=bindparam("b_outcome"), phase=bindparam("b_phase"), finished_at=bindparam("b_now"))
-)
-
-
-def give_back(
-    connection: Connection, held: Sequence[Any], now: float, outcome: Outcome, after: TrialState
-) -> None:
-    """End attempts from outside; raising the epoch makes every later write of their executor stale."""
-    connection.execute(
-        _GIVE_BACK,
-        [{"b_id": row.id, "b_state": after.value, "b_at": now if after.terminal else None} for row in held],
-    )
-    connection.execute(
-        _CLOSE_ATTEMPT,
-        [
-            {
-                "b_id": row.id,
-                "b_number": row.attempts,
-                "b_outcome": outcome.value,
-                "b_phase": row.state,
-                "b_now": now,
-            }
-            for row in held
-        ],
-    )
-    deltas: dict[str, dict[str, float]] = defaultdict(lambda: defaultdict(float))
-    for row in held:
-        deltas[row.run_id][STATE_COUNTERS[TrialState(row.state)]] -= 1
-        deltas[row.run_id][STATE_COUNTERS[after]] += 1
-    count(connection, deltas)

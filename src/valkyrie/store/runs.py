@@ -1,21 +1,36 @@
-"""Runs and trials as rows: made, read, listed, stopped, reset, scored, forgotten. No SQL anywhere else."""
+"""Runs as rows: made, stopped, reset, scored, forgotten; and in one place all one can ask of runs."""
 
 from __future__ import annotations
 
-import base64
-import json
+import math
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Connection, Row, Select, and_, asc, delete, desc, func, insert, or_, select, update
+from sqlalchemy import Connection, Row, delete, insert, select, update
 
-from valkyrie.errors import UsageError, UserError
+from valkyrie.errors import UnknownError, UserError
 from valkyrie.nouns import Category, Json, Outcome, RunState, TrialState
-from valkyrie.store.counters import count
-from valkyrie.store.leases import ACTIVE_STATES, give_back
-from valkyrie.store.schema import ERROR_COUNTERS, STATE_COUNTERS, attempt, executor, run, trial
+from valkyrie.store.counters import announce, count, lock_runs
+from valkyrie.store.leases import OPEN_RUNS
+from valkyrie.store.listing import RunQuery as RunQuery
+from valkyrie.store.listing import page as page
+from valkyrie.store.listing import queue as queue
+from valkyrie.store.listing import resolve as resolve
+from valkyrie.store.returning import ACTIVE_STATES, AT_ONCE, give_back
+from valkyrie.store.rows import ForEach
+from valkyrie.store.schema import ERROR_COUNTERS, STATE_COUNTERS, run, trial
+from valkyrie.store.trials import TrialQuery as TrialQuery
+from valkyrie.store.trials import attempts as attempts
+from valkyrie.store.trials import each_grade as each_grade
+from valkyrie.store.trials import each_result as each_result
+from valkyrie.store.trials import errors as errors
+from valkyrie.store.trials import one_trial as one_trial
+from valkyrie.store.trials import scores as scores
+from valkyrie.store.trials import trials as trials
+from valkyrie.store.trials import trials_since as trials_since
+from valkyrie.suggest import did_you_mean
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,55 +44,51 @@ class NewTrial:
     memory_mb: int | None
 
 
-def create(connection: Connection, values: Json, trials: Sequence[NewTrial]) -> None:
+_PLAN = ForEach.insert(
+    trial,
+    *(
+        trial.c[name]
+        for name in ("run_id", "position", "task_id", "k", "digest", "state", "cpus", "memory_mb")
+    ),
+)
+
+
+def create(connection: Connection, values: Json, planned: Sequence[NewTrial]) -> None:
     """Store a run and all its trials, or nothing."""
     connection.execute(
-        insert(run).values(state=RunState.IN_PROGRESS.value, n_pending=len(trials), version=1, **values)
+        insert(run).values(state=RunState.IN_PROGRESS.value, n_pending=len(planned), version=1, **values)
     )
-    connection.execute(
-        insert(trial),
-        [
-            {
-                "run_id": values["id"],
-                "position": position,
-                "task_id": one.task_id,
-                "k": one.k,
-                "digest": one.digest,
-                "state": TrialState.PENDING.value,
-                "cpus": one.cpus,
-                "memory_mb": one.memory_mb,
-            }
-            for position, one in enumerate(trials)
-        ],
-    )
-
-
-def resolve(connection: Connection, ref: str) -> str:
-    """The id of the run that `ref` names: an id, or a unique prefix of one."""
-    ref = ref.strip().lower()
-    if not ref or any(character not in "0123456789abcdef-" for character in ref):
-        raise UsageError(f"{ref!r} is not a run id. `valk run list` shows them.")
-    found = connection.execute(
-        select(run.c.id, run.c.agent, run.c.benchmark, run.c.created_at)
-        .where(run.c.id >= ref, run.c.id < ref + "g")
-        .order_by(desc(run.c.created_at))
-        .limit(11)
-    ).all()
-    if not found:
-        raise UsageError(f"No run {ref!r}. `valk run list` shows them.")
-    if len(found) > 1:
-        lines = "".join(f"\n  {row.id}  {row.agent} on {row.benchmark}" for row in found[:10])
-        more = "\n  …" if len(found) > 10 else ""
-        raise UsageError(f"{ref!r} is the beginning of several run ids; give more of it:{lines}{more}")
-    return str(found[0].id)
+    rows = [
+        {
+            "run_id": values["id"],
+            "position": position,
+            "task_id": one.task_id,
+            "k": one.k,
+            "digest": one.digest,
+            "state": TrialState.PENDING.value,
+            "cpus": one.cpus,
+            "memory_mb": one.memory_mb,
+        }
+        for position, one in enumerate(planned)
+    ]
+    # In parts: a database does not wait long for someone who is busy in the middle of a transaction.
+    for start in range(0, len(rows), AT_ONCE):
+        _PLAN.execute(connection, rows[start : start + AT_ONCE])
+    announce(connection)
 
 
 def get(connection: Connection, run_id: str) -> Row[Any]:
     """One run's row."""
     row = connection.execute(select(run).where(run.c.id == run_id)).one_or_none()
     if row is None:
-        raise UsageError(f"No run {run_id!r}. `valk run list` shows them.")
+        raise UnknownError(f"No run {run_id!r}. `valk run list` shows them.")
     return row
+
+
+def locked(connection: Connection, run_id: str) -> Row[Any]:
+    """One run's row, nobody else's to change until this transaction ends."""
+    lock_runs(connection, [run_id])
+    return get(connection, run_id)
 
 
 def known_ids(connection: Connection) -> set[str]:
@@ -90,177 +101,41 @@ def version(connection: Connection, run_id: str) -> int | None:
     return connection.execute(select(run.c.version).where(run.c.id == run_id)).scalar()
 
 
-@dataclass(frozen=True, slots=True)
-class RunQuery:
-    """Which runs, in which order, from where on."""
-
-    equal: dict[str, str]
-    newest_first: bool = True
-    limit: int = 50
-    cursor: str | None = None
-
-
-def page(connection: Connection, query: RunQuery) -> tuple[Sequence[Row[Any]], int, str | None]:
-    """Runs that match (keyset pages), how many match in all, and the next cursor."""
-    wanted = [run.c[name] == value for name, value in query.equal.items()]
-    total = connection.execute(select(func.count()).select_from(run).where(*wanted)).scalar() or 0
-    direction = desc if query.newest_first else asc
-    statement = select(run).where(*wanted).order_by(direction(run.c.created_at), direction(run.c.id))
-    if query.cursor:
-        statement = statement.where(_after(query))
-    rows = connection.execute(statement.limit(query.limit + 1)).all()
-    if len(rows) <= query.limit:
-        return rows, total, None
-    last = rows[query.limit - 1]
-    return (
-        rows[: query.limit],
-        total,
-        base64.urlsafe_b64encode(json.dumps([last.created_at, last.id]).encode()).decode(),
-    )
-
-
-def _after(query: RunQuery) -> Any:
-    try:
-        at, run_id = json.loads(base64.urlsafe_b64decode(query.cursor or ""))
-        at, run_id = float(at), str(run_id)
-    except ValueError as error:
-        raise UsageError(f"{query.cursor!r} is not a cursor this list gave.") from error
-    if query.newest_first:
-        return or_(run.c.created_at < at, and_(run.c.created_at == at, run.c.id < run_id))
-    return or_(run.c.created_at > at, and_(run.c.created_at == at, run.c.id > run_id))
-
-
-@dataclass(frozen=True, slots=True)
-class TrialQuery:
-    """Which trials of a run, in which order."""
-
-    states: Sequence[str] = ()
-    search: str | None = None
-    sort: str = "position"
-    descending: bool = False
-    limit: int = 50
-    offset: int = 0
-
-
-_SORTS = {
-    "position": trial.c.position,
-    "task_id": trial.c.task_id,
-    "started_at": trial.c.started_at,
-    "duration": trial.c.finished_at - trial.c.started_at,
-    "status": trial.c.state,
-}
-
-
-def trials(connection: Connection, run_id: str, query: TrialQuery) -> tuple[Sequence[Row[Any]], int]:
-    """Trials that match, and how many match in all."""
-    wanted = [trial.c.run_id == run_id]
-    if query.states:
-        wanted.append(trial.c.state.in_(list(query.states)))
-    if query.search:
-        wanted.append(trial.c.task_id.contains(query.search, autoescape=True))
-    total = connection.execute(select(func.count()).select_from(trial).where(*wanted)).scalar() or 0
-    direction = desc if query.descending else asc
-    rows = connection.execute(
-        select(*(column for column in trial.c if column.name != "result"))
-        .where(*wanted)
-        .order_by(direction(_SORTS[query.sort]), trial.c.position)
-        .limit(query.limit)
-        .offset(query.offset)
-    ).all()
-    return rows, total
-
-
-def one_trial(connection: Connection, run_id: str, task_id: str, k: int) -> Row[Any]:
-    """One trial's row, result included."""
-    row = connection.execute(
-        select(trial).where(trial.c.run_id == run_id, trial.c.task_id == task_id, trial.c.k == k)
-    ).one_or_none()
-    if row is None:
-        raise UsageError(
-            f"Run {run_id[:8]} has no trial {k} of task {task_id!r}. "
-            f"`valk run tasks {run_id[:8]}` lists them."
+def _of_tasks(
+    connection: Connection, run_id: str, states: Sequence[str], task_ids: Sequence[str] | None
+) -> list[Any]:
+    """The run's trials in these states; of these tasks only, if any are named."""
+    found = connection.execute(
+        select(trial.c.id, trial.c.run_id, trial.c.task_id, trial.c.state, trial.c.category).where(
+            trial.c.run_id == run_id, trial.c.state.in_(states)
         )
-    return row
-
-
-def each_result(connection: Connection, run_id: str) -> Iterator[Row[Any]]:
-    """Every trial of a run with its result, in order, without holding them all."""
-    statement = select(trial).where(trial.c.run_id == run_id).order_by(trial.c.position)
-    yield from connection.execution_options(yield_per=500).execute(statement)
-
-
-def each_grade(connection: Connection, run_id: str) -> Iterator[Any]:
-    """What the final score is computed from, of every trial, in order."""
-    statement = (
-        select(trial.c.task_id, trial.c.state, trial.c.score, trial.c.passed, trial.c.result)
-        .where(trial.c.run_id == run_id)
-        .order_by(trial.c.position)
     )
-    yield from connection.execution_options(yield_per=500).execute(statement)
+    wanted = None if task_ids is None else set(task_ids)
+    return [row for row in found if wanted is None or row.task_id in wanted]
 
 
-def scores(connection: Connection, run_id: str) -> Sequence[Any]:
-    """(task id, score) of every graded trial."""
-    return connection.execute(
-        select(trial.c.task_id, trial.c.score).where(
-            trial.c.run_id == run_id, trial.c.state == TrialState.FINISHED.value
-        )
-    ).all()
-
-
-def attempts(connection: Connection, trial_id: int) -> Sequence[Row[Any]]:
-    """Every attempt of a trial, oldest first."""
-    return connection.execute(
-        select(attempt).where(attempt.c.trial_id == trial_id).order_by(attempt.c.number)
-    ).all()
-
-
-def errors(connection: Connection, run_id: str) -> Sequence[Any]:
-    """Trials that stand in ERROR, and those that failed and wait to be tried again."""
-    waiting = and_(trial.c.state == TrialState.PENDING.value, trial.c.category.is_not(None))
-    return connection.execute(
-        select(trial.c.task_id, trial.c.k, trial.c.state, trial.c.category, trial.c.cause, trial.c.message)
-        .where(trial.c.run_id == run_id, or_(trial.c.state == TrialState.ERROR.value, waiting))
-        .order_by(trial.c.position)
-    ).all()
-
-
-def _of_tasks(run_id: str, states: Sequence[str], task_ids: Sequence[str] | None) -> Select[Any]:
-    statement = select(
-        trial.c.id, trial.c.run_id, trial.c.task_id, trial.c.state, trial.c.attempts, trial.c.category
-    ).where(trial.c.run_id == run_id, trial.c.state.in_(states))
-    return statement.where(trial.c.task_id.in_(list(task_ids))) if task_ids is not None else statement
-
-
-def check_tasks(connection: Connection, run_id: str, task_ids: Sequence[str]) -> None:
+def check_tasks(connection: Connection, run_id: str, task_ids: Collection[str]) -> None:
     """Refuse ids the run has no trial of."""
-    known = set(
-        connection.execute(
-            select(trial.c.task_id).where(trial.c.run_id == run_id, trial.c.task_id.in_(list(task_ids)))
-        ).scalars()
-    )
+    known = set(connection.execute(select(trial.c.task_id).where(trial.c.run_id == run_id)).scalars())
     unknown = [task_id for task_id in task_ids if task_id not in known]
     if unknown:
-        raise UsageError(f"Run {run_id[:8]} has no task {', '.join(map(repr, unknown[:5]))}.")
+        near = did_you_mean(unknown[0], known) if len(unknown) == 1 else ""
+        hint = near or f" `valk run tasks {run_id[:8]}` lists them."
+        raise UnknownError(f"Run {run_id[:8]} has no task {', '.join(map(repr, unknown[:5]))}.{hint}")
 
 
 def stop(
     connection: Connection, run_id: str, now: float, *, force: bool, task_ids: Sequence[str] | None
 ) -> None:
     """Pending trials become STOPPED, with `force` active ones too; the run follows when nothing is left."""
-    row = get(connection, run_id)
+    row = locked(connection, run_id)
     if RunState(row.state).terminal:
         raise UserError(f"Run {run_id[:8]} is {row.state} already; there is nothing to stop.")
     states = [TrialState.PENDING.value, *(ACTIVE_STATES if force else [])]
-    held = connection.execute(_of_tasks(run_id, states, task_ids)).all()
-    if held:
-        give_back(connection, held, now, Outcome.STOPPED, TrialState.STOPPED)
+    held = _of_tasks(connection, run_id, states, task_ids)
+    give_back(connection, held, now, Outcome.STOPPED, TrialState.STOPPED)
     if task_ids is None:
-        connection.execute(
-            update(run)
-            .where(run.c.id == run_id)
-            .values(state=RunState.STOPPING.value, version=run.c.version + 1, note=None)
-        )
+        set_values(connection, run_id, state=RunState.STOPPING.value, note=None)
 
 
 def reopen(
@@ -277,11 +152,12 @@ def reopen(
 
     What their grading saved is kept, unless they are to begin `from_scratch`.
     """
+    lock_runs(connection, [run_id])
     fresh = {"saved": None} if from_scratch else {}
     states = [TrialState.STOPPED.value, *([TrialState.ERROR.value] if errors_too else [])]
     rows = [
         row
-        for row in connection.execute(_of_tasks(run_id, states, task_ids)).all()
+        for row in _of_tasks(connection, run_id, states, task_ids)
         if category is None or row.category == category
     ]
     deltas: dict[str, float] = defaultdict(float)
@@ -290,10 +166,11 @@ def reopen(
         deltas["n_pending"] += 1
         if row.state == TrialState.ERROR and row.category:
             deltas[ERROR_COUNTERS[Category(row.category)]] -= 1
-    for start in range(0, len(rows), 500):
+    version = count(connection, {run_id: deltas}).get(run_id, 0)
+    for start in range(0, len(rows), AT_ONCE):
         connection.execute(
             update(trial)
-            .where(trial.c.id.in_([row.id for row in rows[start : start + 500]]))
+            .where(trial.c.id.in_([row.id for row in rows[start : start + AT_ONCE]]))
             .values(
                 state=TrialState.PENDING.value,
                 failures=0,
@@ -303,11 +180,17 @@ def reopen(
                 message=None,
                 finished_at=None,
                 epoch=trial.c.epoch + 1,
+                version=version,
                 **fresh,
             )
         )
-    count(connection, {run_id: deltas})
-    values: Json = {"state": RunState.IN_PROGRESS.value, "finished_at": None, "error": None, "note": None}
+    values: Json = {
+        "state": RunState.IN_PROGRESS.value,
+        "finished_at": None,
+        "error": None,
+        "note": None,
+        "passes": run.c.passes + 1,
+    }
     if concurrency:
         values["concurrency"] = concurrency
     connection.execute(update(run).where(run.c.id == run_id).values(**values))
@@ -317,6 +200,7 @@ def reopen(
 def set_values(connection: Connection, run_id: str, **values: Any) -> None:
     """Change a run's own columns."""
     connection.execute(update(run).where(run.c.id == run_id).values(version=run.c.version + 1, **values))
+    announce(connection)
 
 
 def conclude(
@@ -332,6 +216,7 @@ def conclude(
 
     Nothing happens if it was reopened, or deleted.
     """
+    lock_runs(connection, [run_id])
     row = connection.execute(select(run).where(run.c.id == run_id)).one_or_none()
     if row is None or RunState(row.state).terminal:
         return True
@@ -346,53 +231,45 @@ def conclude(
         state=state.value,
         finished_at=now,
         error=error,
-        note=None,
+        note=cost_note(row),
+        endings=row.endings + 1,
         final_evaluation=final,
-        final_score=final["final_score"] if final else None,
-        score_graded=graded,
+        final_score=_finite(final["final_score"]) if final else None,
+        score_graded=_finite(graded),
     )
     return True
 
 
+def _finite(score: float | None) -> float | None:
+    """What is no number is no score."""
+    return score if score is not None and math.isfinite(score) else None
+
+
+def cost_note(row: Any) -> str | None:
+    """What is to be said of a run whose agents reported more than it may cost."""
+    if row.max_cost is None or row.cost_sum < row.max_cost or not row.n_stopped + row.n_pending:
+        return None
+    return (
+        f"stopped: agents reported ${row.cost_sum:.2f} of --max-cost ${row.max_cost:.2f}; "
+        f"`valk run update {row.id[:8]} --max-cost N`, then `valk run resume {row.id[:8]}` goes on"
+    )
+
+
 def forget(connection: Connection, run_id: str) -> None:
     """Delete an ended run's rows."""
-    row = get(connection, run_id)
+    row = locked(connection, run_id)
     if not RunState(row.state).terminal:
         raise UserError(
             f"Run {run_id[:8]} is {row.state}. `valk run stop {run_id[:8]} --force` ends it first."
         )
     connection.execute(delete(run).where(run.c.id == run_id))
+    announce(connection)
 
 
 def any_ready(connection: Connection) -> bool:
     """Whether a run could go on now without a person (a run that waits says so in its note)."""
     return bool(
         connection.execute(
-            select(run.c.id)
-            .where(
-                run.c.state.in_([RunState.IN_PROGRESS.value, RunState.STOPPING.value]), run.c.note.is_(None)
-            )
-            .limit(1)
+            select(run.c.id).where(run.c.state.in_(OPEN_RUNS), run.c.note.is_(None)).limit(1)
         ).scalar()
-    )
-
-
-def register_executor(connection: Connection, values: Json) -> None:
-    """An executor begins."""
-    connection.execute(insert(executor).values(**values))
-
-
-def heartbeat(connection: Connection, executor_id: str, now: float, lease_s: float) -> None:
-    """An executor lives."""
-    connection.execute(
-        update(executor)
-        .where(executor.c.id == executor_id)
-        .values(heartbeat_at=now, expires_at=now + lease_s)
-    )
-
-
-def end_executor(connection: Connection, executor_id: str, now: float) -> None:
-    """An executor ends in order."""
-    connection.execute(
-        update(executor).where(executor.c.id == executor_id).values(ended_at=now, expires_at=now)
     )

@@ -6,45 +6,119 @@ from sqlalchemy import (
     JSON,
     Boolean,
     Column,
+    Dialect,
     Float,
     ForeignKey,
     Index,
     Integer,
+    LargeBinary,
     MetaData,
     Table,
     Text,
+    TypeDecorator,
     UniqueConstraint,
+    text,
 )
+from sqlalchemy.types import TypeEngine
 
-from valkyrie.nouns import Category, TrialState
+from valkyrie.nouns import DEFAULT_ORG, DEFAULT_PRIORITY, Category, TrialState
 
-REVISION = "0002"
+REVISION = "0003"
 """The migration this program's schema stands at."""
 
 metadata = MetaData()
 
 STATE_COUNTERS = {state: f"n_{state.value.lower()}" for state in TrialState}
 ERROR_COUNTERS = {category: f"e_{category.value}" for category in Category}
+LISTED_BY = ("state", "agent", "benchmark", "dataset", "model", "label", "started_by")
+
+
+class Words(TypeDecorator[str]):
+    """Text of people and programs, made such that every database can keep it: no NUL, no half character.
+
+    In the order of its characters, whatever the database's collation.
+    """
+
+    impl = Text
+    cache_ok = True
+
+    def load_dialect_impl(self, dialect: Dialect) -> TypeEngine[str]:
+        return Text(collation="C") if dialect.name == "postgresql" else Text()
+
+    def process_bind_param(self, value: str | None, dialect: object) -> str | None:  # noqa: ARG002
+        if value is None or (value.isascii() and "\0" not in value):
+            return value
+        return value.replace("\0", "\ufffd").encode("utf-8", "replace").decode()
+
+
+RunId = Text().with_variant(Text(collation="C"), "postgresql")
+"""A run's id, in the same order: runs are found by its beginning, and locked in its order."""
+
+
+org = Table(
+    "org",
+    metadata,
+    Column("id", Text, primary_key=True),
+    Column("name", Words, nullable=False, unique=True),
+    Column("tenant", Words, unique=True),  # whom the hosted identity service knows it as
+    Column("created_at", Float, nullable=False),
+    Column("settings", JSON, nullable=False),  # bucket, region, log group, role
+    Column("sealed", LargeBinary),  # credentials entered once
+)
+
+api_key = Table(
+    "api_key",
+    metadata,
+    Column("id", Text, primary_key=True),
+    Column("org_id", Text, ForeignKey("org.id", ondelete="CASCADE"), nullable=False),
+    Column("name", Words, nullable=False),
+    Column("person", Words, nullable=False),
+    Column("hash", Text, nullable=False, unique=True),
+    Column("created_at", Float, nullable=False),
+    Column("expires_at", Float),
+    Column("last_used_at", Float),
+    Column("revoked_at", Float),
+)
+
+secret = Table(
+    "secret",
+    metadata,
+    Column("org_id", Text, ForeignKey("org.id", ondelete="CASCADE"), primary_key=True),
+    Column("name", Words, primary_key=True),
+    Column("sealed", LargeBinary, nullable=False),
+    Column("created_at", Float, nullable=False),
+    Column("created_by", Words),
+)
 
 run = Table(
     "run",
     metadata,
-    Column("id", Text, primary_key=True),
+    Column("id", RunId, primary_key=True),
+    # No foreign key: SQLite cannot add one to a table that is there without losing what refers to it.
+    Column("org_id", Text, nullable=False, server_default=DEFAULT_ORG),
     Column("state", Text, nullable=False),
-    Column("agent", Text, nullable=False),
-    Column("model", Text),
-    Column("benchmark", Text, nullable=False),
-    Column("dataset", Text, nullable=False),
-    Column("label", Text),
-    Column("provider", Text, nullable=False),
-    Column("started_by", Text),
+    Column("agent", Words, nullable=False),
+    Column("model", Words),
+    Column("benchmark", Words, nullable=False),
+    Column("dataset", Words, nullable=False),
+    Column("label", Words),
+    Column("provider", Words, nullable=False),
+    Column("started_by", Words),
     Column("concurrency", Integer, nullable=False),
     Column("fraction", Boolean, nullable=False),
     Column("created_at", Float, nullable=False),
     Column("started_at", Float),
     Column("finished_at", Float),
-    Column("error", Text),
-    Column("note", Text),
+    Column("error", Words),
+    Column("note", Words),
+    Column("priority", Integer, nullable=False, server_default=str(DEFAULT_PRIORITY)),
+    Column("max_cost", Float),
+    # How often the run was set going (start, resume, retry), and how often it came to an end.
+    Column("passes", Integer, nullable=False, server_default="1"),
+    Column("endings", Integer, nullable=False, server_default="0"),
+    # Whom to tell, and where artifacts and logs are kept besides this machine's folder.
+    Column("notify", JSON(none_as_null=True)),
+    Column("place", JSON(none_as_null=True)),
     Column("arguments", JSON, nullable=False),
     Column("agent_frozen", JSON, nullable=False),
     Column("benchmark_source", JSON, nullable=False),
@@ -58,8 +132,13 @@ run = Table(
     Column("n_passed", Integer, nullable=False, server_default="0"),
     Column("n_partial", Integer, nullable=False, server_default="0"),
     Column("score_sum", Float, nullable=False, server_default="0"),
+    Column("n_costed", Integer, nullable=False, server_default="0"),
+    Column("cost_sum", Float, nullable=False, server_default="0"),
     Column("version", Integer, nullable=False, server_default="0"),
-    Index("run_by_time", "created_at", "id"),
+    # A list is one stretch of an index, whichever one thing it is narrowed to.
+    Index("run_by_org", "org_id", "created_at", "id"),
+    *(Index(f"run_by_org_{name}", "org_id", name, "created_at", "id") for name in LISTED_BY),
+    Index("run_by_id", "org_id", "id"),
     Index("run_by_state", "state"),
 )
 
@@ -67,9 +146,9 @@ trial = Table(
     "trial",
     metadata,
     Column("id", Integer, primary_key=True),
-    Column("run_id", Text, ForeignKey("run.id", ondelete="CASCADE"), nullable=False),
+    Column("run_id", RunId, ForeignKey("run.id", ondelete="CASCADE"), nullable=False),
     Column("position", Integer, nullable=False),
-    Column("task_id", Text, nullable=False),
+    Column("task_id", Words, nullable=False),
     Column("k", Integer, nullable=False),
     Column("digest", Text, nullable=False),
     Column("state", Text, nullable=False),
@@ -83,18 +162,28 @@ trial = Table(
     Column("score", Float),
     Column("passed", Boolean),
     Column("category", Text),
-    Column("cause", Text),
-    Column("message", Text),
+    Column("cause", Words),
+    Column("message", Words),
     Column("exit_code", Integer),
     Column("exit_reason", Text),
     Column("result", JSON),
     Column("timing", JSON),
+    Column("cost", Float),
+    # The run's version when this trial last changed: what changed since a version is found by it.
+    Column("version", Integer, nullable=False, server_default="0"),
     Column("started_at", Float),
     Column("finished_at", Float),
     # From what grading can go on without running the agent again; null once the trial is graded.
     Column("saved", JSON(none_as_null=True)),
     UniqueConstraint("run_id", "task_id", "k", name="trial_once"),
     Index("trial_queue", "run_id", "state", "position"),
+    Index("trial_changes", "run_id", "version"),
+    Index(
+        "trial_held",
+        "executor_id",
+        sqlite_where=text("executor_id IS NOT NULL"),
+        postgresql_where=text("executor_id IS NOT NULL"),
+    ),
 )
 
 attempt = Table(
@@ -107,13 +196,15 @@ attempt = Table(
     Column("phase", Text, nullable=False),
     Column("outcome", Text),
     Column("category", Text),
-    Column("cause", Text),
-    Column("message", Text),
+    Column("cause", Words),
+    Column("message", Words),
     Column("exit_code", Integer),
     Column("exit_reason", Text),
     Column("score", Float),
     Column("result", JSON),
     Column("timing", JSON),
+    Column("cost", Float),
+    Column("passage", Integer, nullable=False, server_default="1"),  # the run's pass it belongs to
     Column("started_at", Float, nullable=False),
     Column("finished_at", Float),
 )
@@ -122,13 +213,40 @@ executor = Table(
     "executor",
     metadata,
     Column("id", Text, primary_key=True),
-    Column("host", Text, nullable=False),
+    Column("host", Words, nullable=False),
     Column("pid", Integer, nullable=False),
     Column("version", Text, nullable=False),
     Column("started_at", Float, nullable=False),
     Column("heartbeat_at", Float, nullable=False),
     Column("expires_at", Float, nullable=False),
     Column("ended_at", Float),
+    # The data folder it holds the lock of: an earlier executor of the same one is dead.
+    Column("home", Text, nullable=False, server_default=""),
+)
+
+handover = Table(
+    "handover",
+    metadata,
+    Column("run_id", RunId, ForeignKey("run.id", ondelete="CASCADE"), primary_key=True),
+    Column("sealed", LargeBinary, nullable=False),  # what executors are handed with the run
+)
+
+hook = Table(
+    "hook",
+    metadata,
+    Column("id", Integer, primary_key=True),
+    Column("run_id", RunId, ForeignKey("run.id", ondelete="CASCADE"), nullable=False),
+    Column("kind", Text, nullable=False),
+    Column("trigger", Text, nullable=False),
+    Column("state", Text, nullable=False),
+    Column("detail", Words),
+    Column("attempts", Integer, nullable=False, server_default="0"),
+    Column("executor_id", Text),
+    Column("not_before", Float),
+    Column("created_at", Float, nullable=False),
+    Column("finished_at", Float),
+    UniqueConstraint("run_id", "kind", "trigger", name="hook_once"),
+    Index("hook_queue", "state", "not_before"),
 )
 
 alembic_version = Table("alembic_version", metadata, Column("version_num", Text, primary_key=True))

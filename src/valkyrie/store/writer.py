@@ -6,18 +6,17 @@ import asyncio
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, TypeVar
 
-from sqlalchemy import Connection, Engine
-from sqlalchemy.exc import DatabaseError, DataError, IntegrityError, NotSupportedError, ProgrammingError
+from sqlalchemy import Connection
 
 from valkyrie.errors import LeaseLostError, StoreError
-from valkyrie.store import journal
-from valkyrie.store.database import explain
-from valkyrie.store.leases import StaleLeaseError
+from valkyrie.store import journal, troubles
+from valkyrie.store.database import Database
+from valkyrie.store.patience import LONGEST_OUTAGE_S, Patience, say
+from valkyrie.store.returning import StaleLeaseError
 
 T = TypeVar("T")
 
@@ -34,18 +33,24 @@ class _Call:
     work: Callable[[Connection], Any] | None = None
 
 
+_Answers = list[tuple[_Call, Any]]
+
+
 class Writer:
     """Owns the one connection that writes.
 
-    When it dies, everyone who waits on it fails with its error, and so does every later call.
+    A database that is away or locked is waited for, and what was being written is written again. When the
+    writer dies, everyone who waits on it fails with its error, and so does every later call.
     """
 
-    def __init__(self, engine: Engine) -> None:
-        self._engine = engine
+    def __init__(self, database: Database, patience: float = LONGEST_OUTAGE_S) -> None:
+        self._database = database
+        self._patience = patience
+        self._connection: Connection | None = None
         self._loop = asyncio.get_running_loop()
         self._queue: deque[_Call] = deque()
         self._ready = threading.Event()
-        self._closing = False
+        self._closing = threading.Event()
         self._broken: StoreError | None = None
         self._batch: list[_Call] = []
         self._committed_at = 0.0
@@ -64,22 +69,22 @@ class Writer:
     async def call(self, work: Callable[[Connection], T]) -> T:
         """Run `work` in a transaction, after the changes that were queued with it.
 
-        When something else in the transaction is refused, `work` is run again: it may change nothing but
-        the database.
+        It may be run again, also after it was committed (when the answer was lost with the connection): it
+        may change nothing but the database, and must come to the same when it finds its own work done.
         """
         result: T = await self._submit(_Call(self._loop.create_future(), work=work))
         return result
 
     async def close(self) -> None:
         """Write what is queued, then end the thread."""
-        self._closing = True
+        self._closing.set()
         self._ready.set()
         await asyncio.to_thread(self._thread.join)
 
     async def _submit(self, call: _Call) -> Any:
         if self._broken:
             raise self._broken
-        if self._closing:
+        if self._closing.is_set():
             raise StoreError("The store is closed.", cause="store_closed")
         self._queue.append(call)
         self._ready.set()
@@ -90,20 +95,22 @@ class Writer:
 
     def _main(self) -> None:
         try:
-            with self._engine.connect() as connection:
-                while True:
-                    self._ready.wait()
-                    self._ready.clear()
-                    while self._queue:
-                        self._gather()
-                        self._batch = [self._queue.popleft() for _ in range(min(len(self._queue), 2000))]
-                        answers = self._write(connection, self._batch)
+            while True:
+                self._ready.wait()
+                self._ready.clear()
+                while self._queue:
+                    self._gather()
+                    self._batch = [self._queue.popleft() for _ in range(min(len(self._queue), 2000))]
+                    for unit in self._units(self._batch):
+                        answers = self._surely(unit)
                         self._committed_at = time.monotonic()
                         self._loop.call_soon_threadsafe(_resolve, answers)
-                    if self._closing:
-                        return
+                if self._closing.is_set():
+                    return
         except Exception as error:  # noqa: BLE001 - whatever ends this thread must reach everyone who waits
             self._fail(error)
+        finally:
+            self._disconnect()
 
     def _gather(self) -> None:
         """Under load, wait a moment so that a few more changes share the commit: each one costs a sync."""
@@ -111,47 +118,97 @@ class Writer:
         if small and time.monotonic() - self._committed_at < BUSY_WITHIN_S:
             time.sleep(GATHER_S)
 
-    def _write(self, connection: Connection, batch: list[_Call]) -> list[tuple[_Call, Any]]:
+    def _units(self, batch: list[_Call]) -> Iterator[list[_Call]]:
+        """What shares a transaction. Where writers work side by side, each call locks its runs in order, and
+        none may have locks already."""
+        if not self._database.own_transactions:
+            yield batch
+            return
+        if changes := [call for call in batch if call.change is not None]:
+            yield changes
+        yield from ([call] for call in batch if call.work is not None)
+
+    def _surely(self, unit: list[_Call], *, again: bool = False) -> _Answers:
+        """Write it, and while the database is away or locked, wait and write it again."""
+        patience = Patience(self._patience, self._database.address.place)
+        while True:
+            try:
+                answers = self._write(unit, again=again)
+            except Exception as error:
+                self._disconnect()
+                if not troubles.passing(error) or not patience.wait(error, self._closing):
+                    raise
+                # Unless it clashed, what it wrote may have been committed all the same.
+                again = again or not troubles.clashed(error)
+            else:
+                patience.over()
+                return answers
+
+    def _write(self, unit: list[_Call], *, again: bool) -> _Answers:
         """One transaction for all; if one of them is refused, each gets its own.
 
-        What a caller wrote may be refused for any reason (a plugin's grade that is no JSON, a text that is
-        no UTF-8); only the store's own failure ends the writer.
+        What a caller wrote may be refused for any reason (a plugin's grade that is no JSON, a number too
+        large); only the store's own failure ends the writer.
         """
+        connection = self._connected()
         try:
             with connection.begin():
-                return _apply(connection, batch)
+                return _apply(connection, unit)
         except Exception as error:
-            if _is_of_the_store(error):
+            if troubles.of_the_store(error):
                 raise
-            if len(batch) > 1:
-                return [answer for call in batch for answer in self._write(connection, [call])]
+            if len(unit) > 1:
+                return [answer for call in unit for answer in self._surely([call], again=again)]
             if isinstance(error, StaleLeaseError):
-                return [(batch[0], LeaseLostError("Another lease is in force for this trial."))]
-            return [(batch[0], error)]
+                return [(unit[0], self._late(unit[0], again=again))]
+            return [(unit[0], error)]
+
+    def _late(self, call: _Call, *, again: bool) -> LeaseLostError | None:
+        """The answer to a change that another lease has overtaken; None if it had been written before."""
+        if call.change is None:
+            return LeaseLostError("Another lease is in force.")
+        connection = self._connected()
+        if again:
+            with connection.begin():
+                if journal.is_written(connection, call.change):
+                    return None
+        lost = call.change.leased
+        refused = LeaseLostError(
+            f"a late write of trial {lost.task_id}/{lost.k} (run {lost.run_id[:8]}, attempt {lost.number}) "
+            "was refused: another lease is in force"
+        )
+        say(str(refused))
+        return refused
+
+    def _connected(self) -> Connection:
+        if self._connection is None:
+            self._connection = self._database.writer.connect()
+        return self._connection
+
+    def _disconnect(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.close()
 
     def _fail(self, error: Exception) -> None:
-        path = Path(self._engine.url.database or "?")
-        self._broken = explain(error, path) if isinstance(error, DatabaseError | OSError) else None
-        self._broken = self._broken or StoreError(f"Writing to {path} failed: {error!r}")
+        address = self._database.address
+        explained = troubles.explain(error, address) if troubles.of_the_store(error) else None
+        if not isinstance(explained, StoreError):
+            explained = StoreError(f"Writing to {address.place} failed: {error!r}")
+        self._broken = explained
         self._broken.__cause__ = error
         waiting = [*self._batch, *self._queue]
         self._loop.call_soon_threadsafe(_resolve, [(call, self._broken) for call in waiting])
 
 
-def _is_of_the_store(error: Exception) -> bool:
-    """Whether database or disk failed; anything else is the trouble of one caller and what it wrote."""
-    of_a_caller = (IntegrityError, DataError, ProgrammingError, NotSupportedError)
-    return isinstance(error, DatabaseError | OSError) and not isinstance(error, of_a_caller)
-
-
-def _apply(connection: Connection, batch: list[_Call]) -> list[tuple[_Call, Any]]:
-    changes = [call.change for call in batch if call.change is not None]
+def _apply(connection: Connection, unit: list[_Call]) -> _Answers:
+    changes = [call.change for call in unit if call.change is not None]
     if changes:
         journal.record(connection, changes)
-    return [(call, call.work(connection) if call.work else None) for call in batch]
+    return [(call, call.work(connection) if call.work else None) for call in unit]
 
 
-def _resolve(answers: list[tuple[_Call, Any]]) -> None:
+def _resolve(answers: _Answers) -> None:
     for call, answer in answers:
         if call.future.done():
             continue

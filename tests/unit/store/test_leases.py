@@ -4,33 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import time
-import uuid
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator
-from pathlib import Path
+from collections.abc import AsyncIterator
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from sqlalchemy import select
+from sqlalchemy import select, update
 from sqlalchemy.exc import OperationalError
+from tests.store_world import add_executor, add_run, assert_counters_true, ended, tick
 
-from valkyrie.errors import LeaseLostError, StoreError, UsageError, UserError
+from valkyrie.errors import LeaseLostError, StoreError, UserError
 from valkyrie.nouns import Category, Outcome, TrialState
-from valkyrie.store import Store, journal, leases, runs
-from valkyrie.store.journal import Advance, Finish
-from valkyrie.store.leases import Room, Tick
-from valkyrie.store.schema import ERROR_COUNTERS, STATE_COUNTERS, attempt, run, trial
+from valkyrie.store import Store, executors, leases, runs
+from valkyrie.store.journal import Advance, Finish, Save
+from valkyrie.store.leases import Room
+from valkyrie.store.schema import attempt, executor, trial
 from valkyrie.store.writer import Writer
-
-ROOM = Room(1e9, 1e9, idle=False)
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Iterator[Store]:
-    opened = Store(tmp_path / "v.db")
-    yield opened
-    opened.close()
 
 
 @pytest.fixture
@@ -38,55 +26,6 @@ async def writer(store: Store) -> AsyncIterator[Writer]:
     made = store.writer()
     yield made
     await made.close()
-
-
-def add_run(store: Store, tasks: int = 10, concurrency: int = 4, cpus: float | None = None) -> str:
-    run_id = str(uuid.uuid4())
-    values = {
-        "id": run_id,
-        "agent": "a",
-        "benchmark": "b",
-        "dataset": "default",
-        "provider": "null",
-        "concurrency": concurrency,
-        "fraction": True,
-        "created_at": time.time(),
-        "arguments": {},
-        "agent_frozen": {},
-        "benchmark_source": {},
-        "enforcement": {},
-    }
-    with store.writing() as connection:
-        runs.create(connection, values, [runs.NewTrial(f"t{n}", 0, "d", cpus, None) for n in range(tasks)])
-    return run_id
-
-
-def tick(
-    store: Store, *ready: str, room: Room = ROOM, executor: str = "me", now: float | None = None
-) -> leases.TickResult:
-    with store.writing() as connection:
-        return leases.lease(connection, Tick(executor, now or time.time(), room, {}, set(ready)))
-
-
-def assert_counters_true(store: Store) -> None:
-    with store.reading() as connection:
-        for row in connection.execute(select(run)):
-            trials = connection.execute(select(trial).where(trial.c.run_id == row.id)).all()
-            states = Counter(one.state for one in trials)
-            assert {s.value: getattr(row, c) for s, c in STATE_COUNTERS.items()} == {
-                s.value: states[s] for s in TrialState
-            }
-            errors = Counter(one.category for one in trials if one.state == TrialState.ERROR)
-            assert {c.value: getattr(row, n) for c, n in ERROR_COUNTERS.items()} == {
-                c.value: errors[c.value] for c in Category
-            }
-            graded = [one for one in trials if one.state == TrialState.FINISHED]
-            assert row.n_passed == sum(bool(one.passed) for one in graded)
-            assert row.score_sum == pytest.approx(sum(one.score or 0 for one in graded))
-
-
-def ended(leased: leases.Leased, after: TrialState = TrialState.FINISHED, **more: object) -> Finish:
-    return Finish(leased, TrialState.BUILDING, after, Outcome.GRADED, time.time(), **more)  # type: ignore[arg-type]
 
 
 def test_leases_respect_concurrency_and_order(store: Store) -> None:
@@ -143,8 +82,9 @@ async def test_a_writer_that_dies_fails_everyone(store: Store, writer: Writer) -
     "bad",
     [
         {"result": {"odd": {1, 2}}},
-        {"message": "half a character: \ud800"},
         {"score": float("nan")},
+        {"cost": float("inf")},
+        {"exit_code": 2**70},
     ],
 )
 async def test_what_one_caller_cannot_write_harms_nobody_else(
@@ -175,7 +115,7 @@ async def test_a_retry_of_a_stopped_run_is_stopped(store: Store, writer: Writer)
     await writer.record(again)
     assert tick(store, run_id).ended == [], "the other attempt is still at work"
     with store.writing() as connection:
-        assert leases.recover(connection, "next", time.time(), alone=True) == 1
+        assert leases.recover(connection, "next", home="") == 1
     assert tick(store, run_id, executor="next").ended == [run_id]
     assert_counters_true(store)
     with store.reading() as connection:
@@ -186,7 +126,7 @@ async def test_a_stale_ending_never_counts(store: Store, writer: Writer) -> None
     run_id = add_run(store, tasks=1)
     (old,) = tick(store, run_id, executor="old").leased
     with store.writing() as connection:
-        assert leases.recover(connection, "new", time.time(), alone=True) == 1
+        assert leases.recover(connection, "new", home="") == 1
     (new,) = tick(store, run_id, executor="new").leased
     assert new.number == 2
     await writer.record(ended(new, score=1.0, passed=True))
@@ -199,27 +139,22 @@ async def test_a_stale_ending_never_counts(store: Store, writer: Writer) -> None
     assert outcomes == ["lost", "graded"]
 
 
-def test_leases_of_a_living_executor_are_kept_without_the_lock(store: Store) -> None:
-    run_id, now = add_run(store), time.time()
-    with store.writing() as connection:
-        for name, expires in (("alive", now + 30), ("late", now - 1)):
-            runs.register_executor(
-                connection,
-                {
-                    "id": name,
-                    "host": "h",
-                    "pid": 1,
-                    "version": "1",
-                    "started_at": now,
-                    "heartbeat_at": now,
-                    "expires_at": expires,
-                },
-            )
-    tick(store, run_id, executor="alive", room=Room(1e9, 1e9, idle=False))
-    second = add_run(store)
+def test_leases_of_a_living_executor_are_kept(store: Store) -> None:
+    first, second, third = (add_run(store) for _ in range(3))
+    add_executor(store, "alive")
+    add_executor(store, "late")
+    add_executor(store, "before me", home="mine")
+    tick(store, first, executor="alive")
     tick(store, second, executor="late")
+    tick(store, third, executor="before me")
+    with store.writing() as connection:  # longer ago than anybody waits for a database
+        connection.execute(
+            update(executor).where(executor.c.id == "late").values(expires_at=time.time() - 3600)
+        )
     with store.writing() as connection:
-        assert leases.recover(connection, "me", now, alone=False) == 4
+        assert leases.recover(connection, "me", home="mine") == 8
+        assert leases.recover(connection, "me", home="mine") == 0
+        assert {row.id: row.active for row in executors.living(connection)} == {"alive": 4, "before me": 0}
     assert_counters_true(store)
 
 
@@ -305,86 +240,103 @@ def test_force_stop_takes_active_trials_away(store: Store) -> None:
         runs.stop(connection, run_id, time.time(), force=True, task_ids=None)
 
 
-def test_run_references(store: Store) -> None:
-    run_id = add_run(store, tasks=1)
-    with store.writing() as connection:
-        for last in "12":
-            values = {
-                "id": f"aaaaaaaa-0000-4000-8000-00000000000{last}",
-                "agent": "a",
-                "benchmark": "b",
-                "dataset": "default",
-                "provider": "null",
-                "concurrency": 1,
-                "fraction": True,
-                "created_at": 1.0,
-                "arguments": {},
-                "agent_frozen": {},
-                "benchmark_source": {},
-                "enforcement": {},
-            }
-            runs.create(connection, values, [runs.NewTrial("t", 0, "d", None, None)])
+def test_priorities_come_first(store: Store) -> None:
+    late = add_run(store, tasks=3, cpus=1.0, priority=4)
+    middle = [add_run(store, tasks=3, cpus=1.0) for _ in range(2)]
+    urgent = add_run(store, tasks=3, cpus=1.0, priority=0)
+    found = tick(store, late, *middle, urgent, room=Room(7.0, 1e9, idle=False))
+    assert Counter(one.run_id for one in found.leased) == {urgent: 3, middle[0]: 2, middle[1]: 2}
+    assert found.open_runs == [urgent, *middle, late]
     with store.reading() as connection:
-        assert runs.resolve(connection, run_id[:13].upper()) == run_id
-        with pytest.raises(UsageError, match=r"several run ids.*\n.*0001|several run ids.*\n.*0002"):
-            runs.resolve(connection, "aaaaaaaa")
-        for nonsense in ("", "zzz", "%", "ffffffff-ffff"):
-            with pytest.raises(UsageError):
-                runs.resolve(connection, nonsense)
+        assert [row.id for row in runs.queue(connection, "default")] == [urgent, *middle, late]
+        assert runs.queue(connection, "other") == []
 
 
-@given(
-    st.lists(
-        st.sampled_from(["tick", "finish", "error", "retry", "recover", "stop", "force", "resume", "again"]),
-        max_size=30,
+async def test_a_run_that_cost_what_it_may_goes_no_further(store: Store, writer: Writer) -> None:
+    run_id = add_run(store, tasks=6, concurrency=2, max_cost=1.0)
+    one, two = tick(store, run_id).leased
+    await writer.record(ended(one, score=1.0, passed=True, cost=0.4))
+    (three,) = tick(store, run_id).leased
+    again = Finish(
+        two, TrialState.BUILDING, TrialState.PENDING, Outcome.FAILED, 1.0, category=Category.AGENT, cost=0.7
     )
-)
-@settings(max_examples=40, deadline=None)
-def test_counters_stay_true_whatever_happens(
-    tmp_path_factory: pytest.TempPathFactory, moves: list[str]
+    await writer.record(again)
+    assert tick(store, run_id).leased == []
+    await writer.record(ended(three, score=0.0))
+    assert tick(store, run_id).ended == [run_id]
+    assert_counters_true(store)
+    with store.reading() as connection:
+        row = runs.get(connection, run_id)
+    assert (row.n_stopped, row.n_finished, row.n_costed) == (4, 2, 2)
+    assert row.cost_sum == pytest.approx(1.1)
+
+
+async def test_each_change_is_found_under_a_later_version(store: Store, writer: Writer) -> None:
+    run_id = add_run(store, tasks=3, concurrency=2)
+    with store.reading() as connection:
+        at_first = runs.version(connection, run_id) or 0
+    one, two = tick(store, run_id).leased
+    with store.reading() as connection:
+        leased_at = runs.version(connection, run_id) or 0
+        assert [row.task_id for row in runs.trials_since(connection, run_id, at_first)] == ["t0", "t1"]
+        assert runs.trials_since(connection, run_id, leased_at) == []
+    await writer.record(Advance(two, TrialState.BUILDING, TrialState.IN_PROGRESS))
+    await writer.record(ended(one, score=1.0))
+    with store.reading() as connection:
+        changed = runs.trials_since(connection, run_id, leased_at)
+        assert [(row.task_id, row.state) for row in changed] == [("t1", "IN_PROGRESS"), ("t0", "FINISHED")]
+        assert leased_at < changed[0].version < changed[1].version == runs.version(connection, run_id)
+        assert runs.trials_since(connection, run_id, 10**15) == []
+
+
+async def test_what_is_saved_is_handed_to_the_next_attempt(store: Store, writer: Writer) -> None:
+    run_id = add_run(store, tasks=1)
+    (one,) = tick(store, run_id).leased
+    await writer.record(Save(one, {"sandbox": "s1"}))
+    with store.writing() as connection:
+        leases.abandon(connection, "me", time.time())
+    with pytest.raises(LeaseLostError):
+        await writer.record(Save(one, {"sandbox": "late"}))
+    (again,) = tick(store, run_id).leased
+    assert again.saved == {"sandbox": "s1"}
+    await writer.record(ended(again, score=1.0))
+    with store.reading() as connection:
+        assert runs.one_trial(connection, run_id, "t0", 0).saved is None
+
+
+async def test_a_late_write_is_refused_and_said(
+    store: Store, writer: Writer, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    store = Store(tmp_path_factory.mktemp("s") / "v.db")
-    run_id = add_run(store, tasks=5, concurrency=2)
-    held: list[leases.Leased] = []
+    run_id = add_run(store, tasks=1)
+    (old,) = tick(store, run_id).leased
+    with store.writing() as connection:
+        leases.abandon(connection, "me", time.time())
+    with pytest.raises(LeaseLostError, match="late write of trial t0/0"):
+        await writer.record(ended(old, score=1.0))
+    said = capsys.readouterr().err
+    assert f"a late write of trial t0/0 (run {run_id[:8]}, attempt 1) was refused" in said
 
-    def end(after: TrialState, outcome: Outcome, category: Category | None = None) -> None:
-        one = held.pop()
-        try:
-            with store.writing() as connection:
-                journal.record(
-                    connection,
-                    [
-                        Finish(
-                            one,
-                            TrialState.BUILDING,
-                            after,
-                            outcome,
-                            1.0,
-                            category=category,
-                            cause="x",
-                            score=0.5 if outcome is Outcome.GRADED else None,
-                        )
-                    ],
-                )
-        except leases.StaleLeaseError:
-            pass
 
-    for move in moves:
-        if move == "tick":
-            held += tick(store, run_id).leased
-        elif move == "finish" and held:
-            end(TrialState.FINISHED, Outcome.GRADED)
-        elif move == "error" and held:
-            end(TrialState.ERROR, Outcome.FAILED, Category.BENCHMARK)
-        elif move == "retry" and held:
-            end(TrialState.PENDING, Outcome.FAILED, Category.INFRASTRUCTURE)
-        elif move in ("recover", "stop", "force", "resume", "again"):
-            with store.writing() as connection:
-                if move == "recover":
-                    leases.recover(connection, "other", 1.0, alone=True)
-                elif move in ("stop", "force"):
-                    runs.stop(connection, run_id, 1.0, force=move == "force", task_ids=None)
-                else:
-                    runs.reopen(connection, run_id, errors_too=move == "again")
-        assert_counters_true(store)
-    store.close()
+def test_leases_nobody_knows_of_are_given_back(store: Store) -> None:
+    run_id = add_run(store, tasks=4, concurrency=4)
+    known, *_unknown = tick(store, run_id).leased
+    with store.writing() as connection:
+        assert len(leases.give_back_unknown(connection, "me", {known.trial_id}, time.time())) == 3
+        assert leases.give_back_unknown(connection, "me", {known.trial_id}, time.time()) == []
+        assert leases.still_ours(connection, "me") == {known.trial_id}
+    assert_counters_true(store)
+    assert [one.number for one in tick(store, run_id).leased] == [2, 2, 2]
+
+
+def test_an_executor_registers_once(store: Store) -> None:
+    add_executor(store, "e")
+    add_executor(store, "e")  # the answer to the first was lost
+    with store.writing() as connection:
+        (row,) = executors.living(connection)
+        executors.heartbeat(connection, "e", 60.0)
+    assert row.expires_at - row.started_at == pytest.approx(30.0)
+    with store.writing() as connection:
+        (row,) = executors.living(connection)
+        assert row.expires_at - store.now(connection) > 55
+        executors.end_executor(connection, "e")
+        assert executors.living(connection) == []

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from alembic import command
+from alembic.autogenerate import compare_metadata
 from alembic.config import Config
+from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
-from sqlalchemy import Engine
+from sqlalchemy import Connection, text
+
+from valkyrie.store.schema import Words, metadata
 
 HERE = Path(__file__).parent
 
@@ -24,9 +29,66 @@ def known_revisions() -> set[str]:
     return {script.revision for script in ScriptDirectory.from_config(_config()).walk_revisions()}
 
 
-def upgrade(engine: Engine, revision: str = "head") -> None:
-    """Bring the database to `revision` in one transaction."""
+def steps(found: str | None) -> list[tuple[str, str]]:
+    """What a database at `found` has before it: (revision, what it brings), in order."""
+    scripts = ScriptDirectory.from_config(_config())
+    newest_first = list(scripts.iterate_revisions("head", found or "base"))
+    return [(script.revision, script.doc) for script in reversed(newest_first)]
+
+
+def upgrade(connection: Connection, revision: str = "head") -> None:
+    """Bring the database to `revision`, in the transaction that is open."""
+    command.upgrade(_on(connection), revision)
+
+
+def downgrade(connection: Connection, revision: str) -> None:
+    """Take the database back to `revision`, in the transaction that is open."""
+    command.downgrade(_on(connection), revision)
+
+
+def differences(connection: Connection) -> list[str]:
+    """In what the database differs from this program's schema, in words."""
+    options = {"compare_type": True, "include_object": _is_compared}
+    context = MigrationContext.configure(connection, opts=options)
+    return [_in_words(one) for one in compare_metadata(context, metadata)] + _collations(connection)
+
+
+def _collations(connection: Connection) -> list[str]:
+    """Columns whose text has another order than this program counts on."""
+    if connection.dialect.name != "postgresql":
+        return []
+    found = {(row.table_name, row.column_name) for row in connection.execute(_IN_ORDER_OF_CHARACTERS)}
+    wanted = [
+        (table.name, column.name)
+        for table in metadata.sorted_tables
+        for column in table.columns
+        if getattr(column.type.dialect_impl(connection.dialect), "collation", None)
+        or isinstance(column.type, Words)
+    ]
+    return [f"collate {table}.{column}" for table, column in wanted if (table, column) not in found]
+
+
+_IN_ORDER_OF_CHARACTERS = text(
+    "SELECT table_name, column_name FROM information_schema.columns"
+    " WHERE table_schema = current_schema() AND collation_name = 'C'"
+)
+
+
+def _is_compared(_object: object, name: str | None, *_more: object) -> bool:
+    return name != "alembic_version"
+
+
+def _in_words(difference: Any) -> str:
+    """`add_column trial.cost`: what would have to be done."""
+    if isinstance(difference, list):
+        return "; ".join(_in_words(one) for one in difference)
+    what, *details = difference
+    names = [getattr(one, "name", one) for one in details if one is not None and not isinstance(one, dict)]
+    table = getattr(getattr(details[0], "table", None), "name", None)
+    return f"{what} {'.'.join(str(name) for name in [table, *names] if name)}"
+
+
+def _on(connection: Connection) -> Config:
     config = _config()
-    with engine.begin() as connection:
-        config.attributes["connection"] = connection
-        command.upgrade(config, revision)
+    config.attributes["connection"] = connection
+    return config

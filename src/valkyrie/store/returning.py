@@ -1,0 +1,136 @@
+"""Leases given back: by their holder, or because it is dead, was stopped, or does not know of them."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Sequence
+from typing import Any
+
+from sqlalchemy import ColumnElement, Connection, and_, or_, select, text, update
+
+from valkyrie.nouns import Outcome, TrialState
+from valkyrie.store import clock
+from valkyrie.store.counters import count, lock_runs
+from valkyrie.store.patience import LONGEST_OUTAGE_S
+from valkyrie.store.schema import STATE_COUNTERS, attempt, executor, trial
+
+ACTIVE_STATES = [state.value for state in TrialState if state.active]
+AT_ONCE = 500
+
+
+class StaleLeaseError(Exception):
+    """At least one write of the group was refused because another lease is in force."""
+
+
+def require_all(changed: int, wanted: int) -> None:
+    """Refuse the group when some of it found another lease in force."""
+    if changed != wanted:
+        raise StaleLeaseError
+
+
+def still_ours(connection: Connection, executor_id: str) -> set[int]:
+    """Trials this executor still holds; anything else it works on was taken from it."""
+    rows = connection.execute(
+        select(trial.c.id).where(trial.c.executor_id == executor_id, trial.c.state.in_(ACTIVE_STATES))
+    )
+    return set(rows.scalars())
+
+
+def abandon(connection: Connection, executor_id: str, now: float) -> None:
+    """Give back everything an executor holds, at its own request."""
+    held = _held(connection, trial.c.executor_id == executor_id)
+    give_back(connection, held, now, Outcome.LOST, TrialState.PENDING)
+
+
+def give_back_unknown(
+    connection: Connection, executor_id: str, known: Collection[int], now: float
+) -> Sequence[int]:
+    """Give back what an executor holds without knowing: the answer to its lease was lost on the way."""
+    if not still_ours(connection, executor_id) - set(known):
+        return []
+    held = [row for row in _held(connection, trial.c.executor_id == executor_id) if row.id not in known]
+    give_back(connection, held, now, Outcome.LOST, TrialState.PENDING)
+    return [row.id for row in held]
+
+
+def recover(connection: Connection, executor_id: str, *, home: str) -> int:
+    """Give back what dead executors held: their attempts become lost, their trials pending again.
+
+    Dead is whose lease ran out by the store's clock, and at once whoever worked on `home`: its lock is ours.
+    """
+    now = clock.now(connection)
+    living = select(executor.c.id).where(
+        executor.c.ended_at.is_(None), executor.c.home != home, _alive(connection, now)
+    )
+    others = trial.c.executor_id.is_not(None) & (trial.c.executor_id != executor_id)
+    held = _held(connection, others & trial.c.executor_id.not_in(living))
+    give_back(connection, held, now, Outcome.LOST, TrialState.PENDING)
+    return len(held)
+
+
+def _alive(connection: Connection, now: float) -> ColumnElement[bool]:
+    """Its lease is in force. Just after the database came up it need not be: nobody could renew one before,
+    so whoever had one then, and may still be waiting, has its time anew."""
+    in_force = executor.c.expires_at > now
+    if connection.dialect.name != "postgresql":
+        return in_force
+    up_for = float(connection.execute(_UP_FOR).scalar_one())
+    excused = and_(
+        executor.c.expires_at - executor.c.heartbeat_at > up_for,
+        executor.c.expires_at > now - up_for - LONGEST_OUTAGE_S,
+    )
+    return or_(in_force, excused)
+
+
+_UP_FOR = text("SELECT extract(epoch FROM clock_timestamp() - pg_postmaster_start_time())::float8")
+
+
+def _held(connection: Connection, condition: ColumnElement[bool]) -> Sequence[Any]:
+    """Active trials that meet a condition, and do until this transaction ends."""
+    active = condition & trial.c.state.in_(ACTIVE_STATES)
+    run_ids = connection.execute(select(trial.c.run_id).where(active).distinct()).scalars().all()
+    if not run_ids:
+        return []
+    lock_runs(connection, run_ids)
+    # Of these runs only: others that meet the condition by now are not locked.
+    return connection.execute(
+        select(trial.c.id, trial.c.run_id, trial.c.state).where(active, trial.c.run_id.in_(run_ids))
+    ).all()
+
+
+def give_back(
+    connection: Connection, held: Sequence[Any], now: float, outcome: Outcome, after: TrialState
+) -> None:
+    """End attempts from outside; raising the epoch makes every later write of their executor stale.
+
+    `held` are rows (id, run_id, state) of trials whose runs are locked.
+    """
+    if not held:
+        return
+    deltas: dict[str, dict[str, float]] = defaultdict(lambda: defaultdict(float))
+    alike: dict[tuple[str, str], list[int]] = defaultdict(list)
+    for row in held:
+        deltas[row.run_id][STATE_COUNTERS[TrialState(row.state)]] -= 1
+        deltas[row.run_id][STATE_COUNTERS[after]] += 1
+        alike[row.run_id, row.state].append(row.id)
+    versions = count(connection, deltas)
+    for (run_id, before), ids in alike.items():
+        for start in range(0, len(ids), AT_ONCE):
+            some = ids[start : start + AT_ONCE]
+            connection.execute(
+                update(trial)
+                .where(trial.c.id.in_(some))
+                .values(
+                    state=after.value,
+                    executor_id=None,
+                    epoch=trial.c.epoch + 1,
+                    finished_at=now if after.terminal else None,
+                    version=versions[run_id],
+                )
+            )
+            if before in ACTIVE_STATES:
+                connection.execute(
+                    update(attempt)
+                    .where(attempt.c.trial_id.in_(some), attempt.c.outcome.is_(None))
+                    .values(outcome=outcome.value, phase=before, finished_at=now)
+                )

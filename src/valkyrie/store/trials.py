@@ -1,0 +1,127 @@
+"""A run's trials and their attempts, read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import Connection, Row, and_, func, or_, select
+
+from valkyrie.errors import UnknownError
+from valkyrie.nouns import TrialState
+from valkyrie.store.schema import attempt, trial
+
+AT_ONCE = 500
+LARGEST = 2**31 - 1
+"""What columns of whole numbers hold; a number beyond it is in none of them."""
+
+
+@dataclass(frozen=True, slots=True)
+class TrialQuery:
+    """Which trials of a run, in which order."""
+
+    states: Sequence[str] = ()
+    search: str | None = None
+    sort: str = "position"
+    descending: bool = False
+    limit: int = 50
+    offset: int = 0
+
+
+_SORTS = {
+    "position": trial.c.position,
+    "task_id": trial.c.task_id,
+    "started_at": trial.c.started_at,
+    "duration": trial.c.finished_at - trial.c.started_at,
+    "status": trial.c.state,
+}
+
+
+def trials(connection: Connection, run_id: str, query: TrialQuery) -> tuple[Sequence[Row[Any]], int]:
+    """Trials that match, and how many match in all."""
+    wanted = [trial.c.run_id == run_id]
+    if query.states:
+        wanted.append(trial.c.state.in_(list(query.states)))
+    if query.search:
+        wanted.append(trial.c.task_id.contains(query.search, autoescape=True))
+    total = connection.execute(select(func.count()).select_from(trial).where(*wanted)).scalar() or 0
+    # Databases differ in where they put what is not there.
+    key = _SORTS[query.sort]
+    order = key.desc().nulls_last() if query.descending else key.asc().nulls_first()
+    rows = connection.execute(
+        select(*(column for column in trial.c if column.name != "result"))
+        .where(*wanted)
+        .order_by(order, trial.c.position)
+        .limit(min(query.limit, LARGEST))
+        .offset(min(query.offset, LARGEST))
+    ).all()
+    return rows, total
+
+
+def trials_since(connection: Connection, run_id: str, version: int) -> Sequence[Row[Any]]:
+    """Trials that changed after the run had this version, oldest change first; without results."""
+    return connection.execute(
+        select(*(column for column in trial.c if column.name != "result"))
+        .where(trial.c.run_id == run_id, trial.c.version > min(version, LARGEST))
+        .order_by(trial.c.version, trial.c.position)
+    ).all()
+
+
+def one_trial(connection: Connection, run_id: str, task_id: str, k: int) -> Row[Any]:
+    """One trial's row, result included."""
+    row = connection.execute(
+        select(trial).where(
+            trial.c.run_id == run_id, trial.c.task_id == task_id, trial.c.k == min(k, LARGEST)
+        )
+    ).one_or_none()
+    if row is None:
+        raise UnknownError(
+            f"Run {run_id[:8]} has no trial {k} of task {task_id!r}. "
+            f"`valk run tasks {run_id[:8]}` lists them."
+        )
+    return row
+
+
+def each_result(connection: Connection, run_id: str) -> Iterator[Row[Any]]:
+    """Every trial of a run with its result, in order, without holding them all."""
+    statement = select(trial).where(trial.c.run_id == run_id).order_by(trial.c.position)
+    with connection.execute(statement.execution_options(yield_per=AT_ONCE)) as found:
+        yield from found
+
+
+def each_grade(connection: Connection, run_id: str) -> Iterator[Any]:
+    """What the final score is computed from, of every trial, in order."""
+    statement = (
+        select(trial.c.task_id, trial.c.state, trial.c.score, trial.c.passed, trial.c.result)
+        .where(trial.c.run_id == run_id)
+        .order_by(trial.c.position)
+    )
+    with connection.execute(statement.execution_options(yield_per=AT_ONCE)) as found:
+        yield from found
+
+
+def scores(connection: Connection, run_id: str) -> Sequence[Any]:
+    """(task id, score) of every graded trial."""
+    return connection.execute(
+        select(trial.c.task_id, trial.c.score).where(
+            trial.c.run_id == run_id, trial.c.state == TrialState.FINISHED.value
+        )
+    ).all()
+
+
+def attempts(connection: Connection, trial_id: int) -> Sequence[Row[Any]]:
+    """Every attempt of a trial, oldest first."""
+    return connection.execute(
+        select(attempt).where(attempt.c.trial_id == trial_id).order_by(attempt.c.number)
+    ).all()
+
+
+def errors(connection: Connection, run_id: str) -> Sequence[Any]:
+    """Trials that stand in ERROR, and those that failed and wait to be tried again."""
+    waiting = and_(trial.c.state == TrialState.PENDING.value, trial.c.category.is_not(None))
+    return connection.execute(
+        select(trial.c.task_id, trial.c.k, trial.c.state, trial.c.category, trial.c.cause, trial.c.message)
+        .where(trial.c.run_id == run_id, or_(trial.c.state == TrialState.ERROR.value, waiting))
+        .order_by(trial.c.position)
+    ).all()
