@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from valkyrie.errors import MissingSecretError
+from valkyrie.secrets.parts import parts_of, split_name
 from valkyrie.secrets.protocol import SecretSource
 from valkyrie.secrets.values import Secrets
 
@@ -22,29 +23,43 @@ def resolve(wanted: Mapping[str, str], sources: Sequence[SecretSource]) -> Resol
     """Find a value for each (environment variable → secret name).
 
     Sources are asked in order for the secret's name; only when none has it, those keyed by environment
-    variables are asked for the variable. All missing ones are named in one MissingSecretError.
+    variables are asked for the variable. Of a secret that is a JSON object, `name#key` is one value, and
+    `name` the value of the variable's name, if it has one. All missing ones are named in one
+    MissingSecretError.
     """
     values: dict[str, str] = {}
     notices: list[str] = []
     missing: list[tuple[str, str]] = []
     for variable, name in wanted.items():
-        found = _look_up(sources, name) or _look_up([one for one in sources if one.by_variable], variable)
+        found = [
+            (source, value) for source in sources if (value := _look_up(source, name, variable)) is not None
+        ] or [(source, value) for source in sources if source.by_variable and (value := source.get(variable))]
         if not found:
             missing.append((variable, name))
             continue
         (winner, values[variable]), *others = found
+        if variable != name and not winner.by_variable and (keys := parts_of(values[variable])):
+            notices.append(
+                f"{variable}: all of {name} ({winner.place}), a JSON object without a key {variable}; "
+                f"one value of it is {name}#{next(iter(keys))}."
+            )
         for other, value in others:
             if not other.by_variable and value != values[variable]:
                 notices.append(
                     f"{variable}: taken from {winner.place}; {other.place} has another value for {name}."
                 )
     if missing:
-        raise MissingSecretError(_explain(missing, sources))
+        raise MissingSecretError(_explain(missing, sources), missing=dict(missing))
     return Resolution(Secrets(values), tuple(notices))
 
 
-def _look_up(sources: Sequence[SecretSource], name: str) -> list[tuple[SecretSource, str]]:
-    return [(source, value) for source in sources if (value := source.get(name)) is not None]
+def _look_up(source: SecretSource, name: str, variable: str) -> str | None:
+    value = source.get(name)
+    if value is not None:
+        return (parts_of(value) or {}).get(variable) or value
+    secret, key = split_name(name)
+    held = source.get(secret) if key else None
+    return (parts_of(held) or {}).get(key or "") or None if held else None
 
 
 def _explain(missing: Sequence[tuple[str, str]], sources: Sequence[SecretSource]) -> str:

@@ -29,7 +29,8 @@ def check_source(make: Callable[[Mapping[str, str]], SecretSource]) -> None:
         "SYMBOLS": "a'b\"c$d`e\\f#g=h",
         "UNICODE": "schlüssel-☃",
         "LINES": "-----BEGIN-----\nabc\n-----END-----\n",
-        "LONG": "x" * 100_000,
+        "LONG": "x" * 60_000,
+        "OBJECT": '{"user": "me", "password": "pässword-1", "port": 5432}',
     }
     source = make(values)
     for name, value in values.items():
