@@ -8,22 +8,19 @@ for substrings and so also loses `.gitignore` or `my_venv_tool.py`. Native libra
 
 from __future__ import annotations
 
-import errno
 import fnmatch
 import hashlib
-import os
 import shutil
-import stat
-import tempfile
 import zipfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-from valkyrie.agents.limits import ArchiveLimits
-from valkyrie.errors import BundleError, DiskFullError
+from valkyrie.archives.limits import ArchiveLimits
+from valkyrie.archives.reading import DEEPEST
+from valkyrie.archives.writing import file_entry, folder_entry, new_file
+from valkyrie.errors import BundleError
 
 EXCLUDED = (
     "__pycache__",
@@ -39,7 +36,6 @@ EXCLUDED = (
     "*.pyd",
 )
 _CHUNK = 1024 * 1024
-_TIMESTAMP = (1980, 1, 1, 0, 0, 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,11 +47,6 @@ class Entry:
     file: Path | None
     """Where its content is read from; None is an empty folder."""
     executable: bool = False
-
-    @property
-    def mode(self) -> int:
-        """One of two modes, as in git, so that a umask changes neither the zip nor who can read it."""
-        return 0o755 if self.executable or self.file is None else 0o644
 
 
 class ContentDigest:
@@ -84,7 +75,7 @@ def pack(folder: Path, name: str, destination: Path) -> str:
     The same content gives the same bytes. `destination` appears whole or not at all.
     """
     limits = ArchiveLimits.from_environment()
-    with _new_file(destination, f"{folder} cannot be packed") as file:
+    with new_file(destination, f"{folder} cannot be packed") as file:
         with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED, compresslevel=6) as archive:
             digest = _read_all(folder, limits, lambda entry: _writer(archive, name, entry))
             archive.comment = digest.encode()
@@ -95,57 +86,15 @@ def pack(folder: Path, name: str, destination: Path) -> str:
 
 def copy_archive(archive: Path, destination: Path) -> None:
     """Copy an archive as it is; `destination` appears whole or not at all."""
-    with _new_file(destination, f"{archive} cannot be copied") as file, archive.open("rb") as source:
+    with new_file(destination, f"{archive} cannot be copied") as file, archive.open("rb") as source:
         shutil.copyfileobj(source, file, _CHUNK)
 
 
-@contextmanager
-def _new_file(destination: Path, what: str) -> Iterator[IO[bytes]]:
-    """A file that takes its name, durably, once it was written without error."""
-    part: Path | None = None
-    try:
-        destination.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(dir=destination.parent, prefix=".part-", delete=False) as file:
-            part = Path(file.name)
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
-        part.chmod(0o644)
-        part.replace(destination)
-        _sync_folder(destination.parent)
-    except OSError as error:
-        raise disk_error(what, error) from None
-    finally:
-        if part is not None:
-            part.unlink(missing_ok=True)
-
-
-def disk_error(what: str, error: OSError) -> BundleError | DiskFullError:
-    """What went wrong with a file, told apart from a disk that is full."""
-    if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return DiskFullError(f"{what}: the disk is full. Free some space and try again.")
-    return BundleError(f"{what}: {error.strerror or error}.")
-
-
-def _sync_folder(folder: Path) -> None:
-    """A rename is durable only once its folder is."""
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
-
-
 def _writer(archive: zipfile.ZipFile, top: str, entry: Entry) -> IO[bytes] | None:
-    info = zipfile.ZipInfo(f"{top}/{entry.name}", _TIMESTAMP)
-    info.create_system = 3
-    info.compress_type = zipfile.ZIP_DEFLATED
     if entry.file is None:
-        info.filename += "/"
-        info.external_attr = (stat.S_IFDIR | entry.mode) << 16 | 0x10
-        archive.writestr(info, b"")
+        archive.writestr(folder_entry(f"{top}/{entry.name}"), b"")
         return None
-    info.external_attr = (stat.S_IFREG | entry.mode) << 16
+    info = file_entry(f"{top}/{entry.name}", executable=entry.executable)
     return archive.open(info, "w", force_zip64=entry.file.stat().st_size > 2**31)
 
 
@@ -189,6 +138,8 @@ def _excluded(name: str) -> bool:
 
 
 def _walk(root: Path, folder: Path, prefix: str, above: tuple[Path, ...]) -> Iterator[Entry]:
+    if prefix.count("/") + 2 > DEEPEST:
+        raise BundleError(f"{prefix[:200]}… has more than {DEEPEST} folders in folders.")
     try:
         names = sorted(item.name for item in folder.iterdir() if not _excluded(item.name))
     except PermissionError:

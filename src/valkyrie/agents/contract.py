@@ -236,6 +236,8 @@ def load_contract(source: Path | str, where: str | None = None) -> AgentContract
     if isinstance(source, Path):
         file = find_contract(source)
         where = where or str(file)
+        if (size := file.stat().st_size) > strict_yaml.MAX_BYTES:
+            raise ContractValidationError(f"{where}: too large for a contract ({size:,} bytes, 1 MiB).")
         try:
             source = file.read_bytes().decode()
         except UnicodeDecodeError:

@@ -1,18 +1,43 @@
-"""The agents pushed to this machine: one zip each, below one folder."""
+"""Pushed agents, one zip each: in a folder of this machine, or where artifacts are kept."""
 
 from __future__ import annotations
 
+import json
+import os
+import re
+import tempfile
+import time
 import zipfile
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import quote, unquote
 
 from valkyrie.agents.bundle import pack
 from valkyrie.agents.catalog import CATALOG
+from valkyrie.agents.git_source import hide_credentials
 from valkyrie.agents.names import NAME, NAME_RULE
 from valkyrie.agents.unpack import digest_archive, unpack
-from valkyrie.errors import BundleError, UsageError
+from valkyrie.archives.telling import told_as
+from valkyrie.archives.writing import new_file
+from valkyrie.digest import content_digest
+from valkyrie.errors import BundleError, UnknownError, UsageError
+from valkyrie.keeping.keys import AGENTS, agent_key
 from valkyrie.suggest import did_you_mean
+from valkyrie.views import AgentView
+
+if TYPE_CHECKING:
+    from valkyrie.keeping.protocol import Artifact, ArtifactStore
+
+_CHUNK = 1024 * 1024
+_DIGEST = re.compile("[0-9a-f]{64}")
+_LONGEST_ORIGIN = 500
+_STALE_S = 3600.0
+"""Nobody is still reading a fetched archive that was asked for so long ago, once there is a newer one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,60 +49,225 @@ class PushedAgent:
     size: int
     """Bytes of its archive."""
     digest: str
+    """Empty where the archive is damaged, or nobody said."""
+    origin: str | None = None
+    """Where it was installed from, commit included."""
 
 
-class AgentLibrary:
-    """`folder` holds `<name>.zip` for every pushed agent; it is made when first needed."""
+class Library(ABC):
+    """Pushed agents by name. A name that is not there raises UnknownError."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-
-    def push(self, directory: Path, name: str | None = None) -> PushedAgent:
+    def push(self, directory: Path, name: str | None = None, *, origin: str | None = None) -> PushedAgent:
         """Take an agent's folder in, over an earlier one of that name. Its contract must be valid."""
         from valkyrie.agents.contract import load_contract
 
         if not directory.is_dir():
             raise UsageError(f"{directory} is no folder. An agent is a folder with a contract.yaml.")
         name = check_name(name or directory.resolve().name)
+        origin = _checked_origin(origin)
         load_contract(directory)
-        pack(directory, name, self._file(name))
+        self._take(directory, name, origin)
         return self.get(name)
 
-    def names(self) -> list[str]:
-        """Names of all pushed agents."""
-        return sorted(file.stem for file in self.folder.glob("*.zip"))
-
-    def list(self) -> list[PushedAgent]:
-        """All pushed agents by name. A damaged archive is listed with an empty digest."""
-        return [self.get(name) for name in self.names()]
-
-    def get(self, name: str) -> PushedAgent:
-        """One pushed agent."""
-        file = self.path(name)
-        status = file.stat()
-        return PushedAgent(name, datetime.fromtimestamp(status.st_mtime, UTC), status.st_size, _digest(file))
-
-    def path(self, name: str) -> Path:
-        """The archive of a pushed agent."""
-        file = self._file(name) if NAME.fullmatch(name) else None
-        if file is None or not file.is_file():
-            known = self.names()
-            hint = did_you_mean(name, known) or f" Pushed: {', '.join(known) or 'none'}."
-            raise UsageError(f"no pushed agent is called {name!r}.{hint}")
-        return file
-
-    def remove(self, name: str) -> None:
-        """Delete a pushed agent. Runs keep their own frozen copies."""
-        self.path(name).unlink()
+    def push_archive(self, file: Path, name: str, origin: str | None = None) -> PushedAgent:
+        """Take a stranger's archive in: unpacked with all checks, then pushed as its folder would be."""
+        check_name(name)
+        with tempfile.TemporaryDirectory(dir=self._room(), prefix=".push-") as room:
+            folder = Path(room) / name
+            with told_as({folder: name, file: f"{name}.zip"}):
+                unpack(file, folder)
+                return self.push(folder, name, origin=origin)
 
     def download(self, name: str, output_dir: Path) -> Path:
         """Unpack a pushed agent as `output_dir/<name>`, which must not exist."""
-        destination = output_dir / name
-        unpack(self.path(name), destination)
-        return destination
+        archive = self.path(name)
+        unpack(archive, output_dir / name)
+        return output_dir / name
+
+    @staticmethod
+    def view(agent: PushedAgent) -> AgentView:
+        """An agent as the verbs give it."""
+        return AgentView(
+            agent.name, agent.modified.timestamp(), agent.size, agent.digest or None, agent.origin
+        )
+
+    @abstractmethod
+    def names(self) -> list[str]:
+        """Names of all pushed agents."""
+
+    @abstractmethod
+    def get(self, name: str) -> PushedAgent:
+        """One pushed agent."""
+
+    @abstractmethod
+    def path(self, name: str) -> Path:
+        """A pushed agent's archive, as a file of this machine."""
+
+    @abstractmethod
+    def archive(self, name: str) -> tuple[int | None, Iterator[bytes]]:
+        """A pushed agent's archive: its size and its bytes, piece by piece."""
+
+    @abstractmethod
+    def remove(self, name: str) -> None:
+        """Delete a pushed agent. Runs keep their own frozen copies."""
+
+    @abstractmethod
+    def _take(self, directory: Path, name: str, origin: str | None) -> None:
+        """Keep a folder that was checked."""
+
+    @abstractmethod
+    def _room(self) -> Path:
+        """A folder for temporary things."""
+
+    def list(self) -> Sequence[PushedAgent]:
+        """All pushed agents by name. A damaged archive is listed with an empty digest."""
+        found = []
+        for name in self.names():
+            with suppress(UnknownError):  # removed meanwhile
+                found.append(self.get(name))
+        return found
+
+    def _unknown(self, name: str) -> UnknownError:
+        known = self.names()
+        hint = did_you_mean(name, known) or f" Pushed: {', '.join(known) or 'none'}."
+        return UnknownError(f"no pushed agent is called {name!r}.{hint}")
+
+
+class AgentLibrary(Library):
+    """`folder` holds `<name>.zip` for every pushed agent; it is made when first needed.
+
+    `<name>.json` beside it says where it came from, and of which archive it says so.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def names(self) -> list[str]:
+        return sorted(file.stem for file in self.folder.glob("*.zip"))
+
+    def get(self, name: str) -> PushedAgent:
+        file = self.path(name)
+        status, digest = file.stat(), _digest(file)
+        modified = datetime.fromtimestamp(status.st_mtime, UTC)
+        return PushedAgent(name, modified, status.st_size, digest, self._origin(name, digest))
+
+    def path(self, name: str) -> Path:
+        file = self._file(name) if NAME.fullmatch(name) else None
+        if file is None or not file.is_file():
+            raise self._unknown(name)
+        return file
+
+    def archive(self, name: str) -> tuple[int | None, Iterator[bytes]]:
+        file = self.path(name)
+        return file.stat().st_size, _pieces(file)
+
+    def remove(self, name: str) -> None:
+        self.path(name).unlink()
+        self._about(name).unlink(missing_ok=True)
+
+    def _take(self, directory: Path, name: str, origin: str | None) -> None:
+        digest = pack(directory, name, self._file(name))
+        if origin is None:
+            self._about(name).unlink(missing_ok=True)
+            return
+        with new_file(self._about(name), f"where {name} came from cannot be written") as file:
+            file.write(json.dumps({"digest": digest, "origin": origin}).encode())
+
+    def _origin(self, name: str, digest: str) -> str | None:
+        try:
+            about = json.loads(self._about(name).read_text())
+        except (OSError, ValueError):
+            return None
+        return str(about["origin"]) if isinstance(about, dict) and about.get("digest") == digest else None
+
+    def _room(self) -> Path:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        return self.folder
 
     def _file(self, name: str) -> Path:
         return self.folder / f"{name}.zip"
+
+    def _about(self, name: str) -> Path:
+        return self.folder / f"{name}.json"
+
+
+class StoredLibrary(Library):
+    """Agents as `agents/<name>.zip` where artifacts are kept; digest and origin are the object's metadata.
+
+    An archive that is needed as a file is fetched into `cache` once, and checked.
+    """
+
+    def __init__(self, store: ArtifactStore, cache: Path) -> None:
+        self._store = store
+        # One folder a place: what its metadata says must not lead to the archives of another.
+        self._cache = cache / content_digest(store.place).removeprefix("sha256:")[:32]
+
+    def names(self) -> list[str]:
+        keys = (artifact.key for artifact in self._store.list(AGENTS))
+        names = (key.removeprefix(AGENTS).removesuffix(".zip") for key in keys if key.endswith(".zip"))
+        return sorted(name for name in names if NAME.fullmatch(name))
+
+    def get(self, name: str) -> PushedAgent:
+        found = self._find(name)
+        about = found.metadata or {}
+        origin = about.get("origin")
+        modified = datetime.fromtimestamp(found.modified_at, UTC)
+        return PushedAgent(
+            name, modified, found.size, str(about.get("digest") or ""), unquote(origin) if origin else None
+        )
+
+    def path(self, name: str) -> Path:
+        folder = self._cache / name
+        for _ in range(2):  # it may be replaced between a look and a fetch
+            said = self.get(name).digest
+            known = folder / f"{said}.zip"
+            if _DIGEST.fullmatch(said) and known.is_file():
+                os.utime(known)
+                return known
+            with tempfile.TemporaryDirectory(dir=self._room(), prefix=".fetch-") as room:
+                part = Path(room) / f"{name}.zip"
+                self._store.get(agent_key(name), part)
+                found = digest_archive(part)
+                if said in ("", found):
+                    folder.mkdir(parents=True, exist_ok=True)
+                    part.replace(folder / f"{found}.zip")
+                    _forget_stale(folder, found)
+                    return folder / f"{found}.zip"
+        raise BundleError(f"agent {name} is not what it was pushed as: {self._where(name)}. Push it again.")
+
+    def archive(self, name: str) -> tuple[int | None, Iterator[bytes]]:
+        return self._find(name).size, self._store.read(agent_key(name))
+
+    def remove(self, name: str) -> None:
+        self._find(name)
+        self._store.delete(agent_key(name))
+
+    def _take(self, directory: Path, name: str, origin: str | None) -> None:
+        with tempfile.TemporaryDirectory(dir=self._room(), prefix=".push-") as room:
+            archive = Path(room) / f"{name}.zip"
+            about = {"digest": pack(directory, name, archive)}
+            if origin is not None:
+                about["origin"] = quote(origin, safe="/:@+,=~()")  # object stores take ASCII
+            self._store.put(agent_key(name), archive, about)
+
+    def _find(self, name: str) -> Artifact:
+        found = self._store.find(agent_key(name)) if NAME.fullmatch(name) else None
+        if found is None:
+            raise self._unknown(name)
+        return found
+
+    def _where(self, name: str) -> str:
+        return self._store.url(agent_key(name))
+
+    def _room(self) -> Path:
+        self._cache.mkdir(parents=True, exist_ok=True)
+        return self._cache
+
+
+def _pieces(file: Path) -> Iterator[bytes]:
+    with file.open("rb") as opened:
+        while piece := opened.read(_CHUNK):
+            yield piece
 
 
 def _digest(file: Path) -> str:
@@ -85,9 +275,24 @@ def _digest(file: Path) -> str:
     try:
         with zipfile.ZipFile(file) as archive:
             comment = archive.comment.decode("ascii", "replace")
-        return comment if len(comment) == 64 else digest_archive(file)
+        return comment if _DIGEST.fullmatch(comment) else digest_archive(file)
     except (zipfile.BadZipFile, BundleError):
         return ""
+
+
+def _forget_stale(folder: Path, current: str) -> None:
+    """Earlier archives of an agent, unless someone may still be reading them."""
+    for file in folder.glob("*.zip"):
+        if file.stem != current and file.stat().st_mtime < time.time() - _STALE_S:
+            file.unlink(missing_ok=True)
+
+
+def _checked_origin(origin: str | None) -> str | None:
+    if origin is None:
+        return None
+    if not origin or len(origin) > _LONGEST_ORIGIN or not origin.isprintable():
+        raise UsageError(f"an agent's origin is one line of at most {_LONGEST_ORIGIN} characters.")
+    return hide_credentials(origin)
 
 
 def check_name(name: str) -> str:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,17 +12,19 @@ from typing import TYPE_CHECKING, Any
 from valkyrie import plugins
 from valkyrie.agents.catalog import CATALOG, AgentOptions
 from valkyrie.agents.protocol import Agent, OutputArtifact
-from valkyrie.errors import BundleError, UsageError, UserError, ValkyrieError
+from valkyrie.archives.telling import told_as
+from valkyrie.errors import BundleError, ContractValidationError, UsageError, UserError, ValkyrieError
 from valkyrie.nouns import Json
 from valkyrie.suggest import did_you_mean
 
 if TYPE_CHECKING:
     # Reading contracts takes YAML and pydantic; the catalogue's agents need neither.
     from valkyrie.agents.contract import AgentContract
-    from valkyrie.agents.library import AgentLibrary
+    from valkyrie.agents.library import Library
 
 PLUGIN_GROUP = "valkyrie.agents"
 ARCHIVE_NAME = "agent.zip"
+_UPLOAD = re.compile("upload:([0-9a-f]{64})")
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,32 +55,50 @@ def open_agent(
     *,
     model: str | None = None,
     kwargs: Mapping[str, str] | None = None,
-    library: AgentLibrary,
+    library: Library,
     secrets: Mapping[str, str] | None = None,
+    trusted: bool = True,
+    uploads: Callable[[str], Path] | None = None,
 ) -> PreparedAgent:
-    """Find the agent `spec` names: catalogue, pushed, a folder or zip by path, or a plugin.
+    """Find the agent `spec` names: catalogue, pushed, a folder or zip by path, a plugin, or an upload.
 
     `secrets` are those of the command line (environment variable → secret name); they win over the
-    contract's.
+    contract's. Who is not `trusted` is not on this machine: paths and `module:Class` are refused before
+    anything is touched. `uploads` gives the archive of `upload:<digest>`, or raises UnknownError.
     """
     options = AgentOptions(model, dict(kwargs or {}), dict(secrets or {}))
-    if "/" in spec or spec in (".", "..") or spec.startswith("~"):
+    if uploads and (match := _UPLOAD.fullmatch(spec)):
+        archive = uploads(match[1])
+        with told_as({archive: "the uploaded agent"}):
+            return _open_archive(archive, None, options)
+    if not trusted:
+        _refuse_this_machines(spec)
+    elif "/" in spec or spec in (".", "..") or spec.startswith("~"):
         return _open_path(Path(spec).expanduser(), options)
     if spec in CATALOG:
         return _prepare("catalog", spec, CATALOG[spec].target, options)
     if plugins.is_target(spec):
         return _prepare("plugin", spec, spec, options)
-    if spec in library.names():
+    pushed = library.names()
+    if spec in pushed:
         return _open_archive(library.path(spec), spec, options)
-    if any((Path(spec) / name).is_file() for name in ("contract.yaml", "contract.yml")):
+    if trusted and any((Path(spec) / name).is_file() for name in ("contract.yaml", "contract.yml")):
         return _open_path(Path(spec), options)
     if spec in plugins.names(PLUGIN_GROUP):
         return _prepare("plugin", spec, spec, options)
-    known = [*CATALOG, *library.names()]
+    known = [*CATALOG, *pushed]
     hint = did_you_mean(spec, known) or f" Known: {', '.join(known)}."
-    raise UsageError(
-        f"no agent is called {spec!r}.{hint} For a folder, give its path: ./{spec or 'my-agent'}"
-    )
+    folder = f" For a folder, give its path: ./{spec or 'my-agent'}" if trusted else ""
+    raise UsageError(f"no agent is called {spec!r}.{hint}{folder}")
+
+
+def _refuse_this_machines(spec: str) -> None:
+    """Who asks from elsewhere may name what is known here by name, not what lies on this machine."""
+    if "/" in spec or spec.startswith((".", "~")) or spec.endswith(".zip") or plugins.is_target(spec):
+        raise UsageError(
+            f"--agent {spec[:200]!r}: paths and module:Class are not taken from elsewhere. Push the agent "
+            "(`valk agent push FOLDER`) and give its name."
+        )
 
 
 def freeze(prepared: PreparedAgent, folder: Path) -> Json:
@@ -194,8 +215,12 @@ def _bundle(
     from valkyrie.agents.bundled import contract_digest
     from valkyrie.agents.resolve import misspelt, resolve
 
-    resolved = resolve(contract, options.model, options.kwargs)
-    resolved = replace(resolved, secrets={**resolved.secrets, **options.secrets})
+    secrets = {**contract.secrets, **options.secrets}
+    try:
+        resolved = replace(resolve(contract, options.model, options.kwargs), secrets=secrets)
+    except ContractValidationError as error:
+        error.secrets = secrets
+        raise
     digest = contract_digest(bundle_digest, resolved)
     frozen = {
         "kind": "bundle",

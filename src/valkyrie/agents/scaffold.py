@@ -6,8 +6,8 @@ import shutil
 import tempfile
 from pathlib import Path
 
-from valkyrie.agents.bundle import disk_error
 from valkyrie.agents.names import NAME, NAME_RULE
+from valkyrie.archives.writing import disk_error
 from valkyrie.errors import UsageError
 
 _CONTRACT = """\

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
+    from pathlib import Path
 
     from sandboxes.configs import SandboxProviderConfig
     from valkyrie.benchmarks.protocol import Benchmark
@@ -20,14 +21,24 @@ def open_benchmark(
     host_image: bool = False,
     headers: Mapping[str, str] | None = None,
     ignore_custom: bool = False,
+    trusted: bool = True,
+    uploads: Callable[[str], Path] | None = None,
+    url: str | None = None,
+    cache: Path | None = None,
 ) -> Benchmark:
-    """The benchmark of that name, path, URL, plugin name or `module:Class`."""
+    """The benchmark of that name, path, URL, plugin name, `module:Class` or `upload:<digest>`.
+
+    Who is not `trusted` is not on this machine: paths and `module:Class` are refused before anything is
+    touched. `uploads` gives the archive of a digest (or raises UnknownError), which is unpacked below
+    `cache`. `url` is where the asker's own config says that the service of this name is.
+    """
     from valkyrie.benchmarks import catalogue
+    from valkyrie.benchmarks.service.headers import check_headers
     from valkyrie.errors import UsageError
 
-    found = catalogue.open_benchmark(
-        spec, host_image=host_image, headers=headers, ignore_custom=ignore_custom
-    )
+    check_headers(headers or {})
+    asking = catalogue.Asking(host_image, headers, ignore_custom, trusted, uploads, url, cache)
+    found = catalogue.open_benchmark(spec, asking)
     if headers and not hasattr(found, "headers"):
         raise UsageError(f"-H goes to benchmark services; {found.name} is none.")
     return found
@@ -37,11 +48,29 @@ def open_frozen(
     source: Json,
     host_env: Mapping[str, str] | None = None,
     access: SandboxProviderConfig | None = None,
+    fetch_upload: Callable[[str], Path] | None = None,
 ) -> Benchmark:
-    """The benchmark whose `source` this is, made again, with what was handed over for the run."""
+    """The benchmark whose `source` this is, made again, with what was handed over for the run.
+
+    `fetch_upload` gives the folder of an uploaded benchmark that is not on this machine yet.
+    """
     from valkyrie.benchmarks import catalogue
 
-    return catalogue.open_frozen(source, host_env, access)
+    return catalogue.open_frozen(source, host_env, access, fetch_upload)
+
+
+def pack_upload(folder: Path, target: Path) -> str:
+    """Write a benchmark's folder as one archive to be uploaded; returns its sha256."""
+    from valkyrie.benchmarks.bundle import pack_benchmark
+
+    return pack_benchmark(folder, target)
+
+
+def unpack_upload(archive: Path, cache: Path, digest: str) -> Path:
+    """The folder of an uploaded benchmark: unpacked below `cache` when it is first asked for, and checked."""
+    from valkyrie.benchmarks.bundle import unpack_benchmark
+
+    return unpack_benchmark(archive, cache, digest)
 
 
 def shipped() -> list[tuple[str, str, int]]:

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from valkyrie import config, plugins
+from valkyrie.archives.telling import told_as
 from valkyrie.benchmarks.discovery import find_tasks
 from valkyrie.benchmarks.protocol import Benchmark
 from valkyrie.benchmarks.task_dir import TaskDirBenchmark
+from valkyrie.config_keys import SERVICES, find_map
 from valkyrie.errors import UsageError, UserError
 from valkyrie.handed import headers_of
-from valkyrie.nouns import Json
+from valkyrie.nouns import Json, TaskSpec
 from valkyrie.suggest import did_you_mean
 
 if TYPE_CHECKING:
@@ -21,78 +26,191 @@ if TYPE_CHECKING:
 
 ENTRY_POINTS = "valkyrie.benchmarks"
 SHIPPED = ("quickstart",)
+_UPLOAD = re.compile("upload:([0-9a-f]{64})")
 
 
-def open_benchmark(
-    spec: str,
-    *,
-    host_image: bool = False,
-    headers: Mapping[str, str] | None = None,
-    ignore_custom: bool = False,
-) -> Benchmark:
+class UploadedBenchmark(TaskDirBenchmark):
+    """A folder of tasks that came with a request: any machine can get it again by its digest."""
+
+    def __init__(
+        self,
+        folder: Path,
+        digest: str,
+        name: str | None = None,
+        *,
+        host_image: bool = False,
+        host_env: Mapping[str, str] | None = None,
+    ) -> None:
+        super().__init__(folder, name, host_image=host_image, host_env=host_env)
+        self._digest = digest
+
+    @property
+    def source(self) -> Json:
+        return {**super().source, "upload": self._digest}
+
+    async def datasets(self) -> list[str]:
+        with self._told():
+            return await super().datasets()
+
+    async def list_tasks(self, dataset: str = "default") -> list[str]:
+        with self._told():
+            return await super().list_tasks(dataset)
+
+    async def describe(self, task_id: str, dataset: str = "default") -> TaskSpec:
+        with self._told():
+            return await super().describe(task_id, dataset)
+
+    def _told(self) -> AbstractContextManager[None]:
+        return told_as({self._folder: self._folder.name})
+
+
+@dataclass(frozen=True, slots=True)
+class Asking:
+    """How a benchmark is asked for, and by whom."""
+
+    host_image: bool = False
+    headers: Mapping[str, str] | None = None
+    """Sent to a service with every request, over the credential kept for it."""
+    ignore_custom: bool = False
+    trusted: bool = True
+    """Whoever asks is on this machine: its paths, modules, environment and loopback are theirs."""
+    uploads: Callable[[str], Path] | None = None
+    """The archive of `upload:<digest>`; raises UnknownError."""
+    url: str | None = None
+    """Where the asker's own config says that the service of this name is."""
+    cache: Path | None = None
+    """Where uploads are unpacked."""
+
+    @property
+    def host_env(self) -> Mapping[str, str] | None:
+        """Where `${VAR}` of a task is looked up: for strangers nowhere, else in the environment."""
+        return None if self.trusted else {}
+
+
+def open_benchmark(spec: str, asking: Asking) -> Benchmark:
     """The benchmark called `spec`. Raises UsageError when there is none.
 
-    A service of the user's own config comes before everything that has the same name, unless ignored;
-    `headers` go to a service with every request, over the credential kept for it.
+    A service of the user's own config comes before everything that has the same name, unless ignored.
     """
     from valkyrie.benchmarks.service import address
 
-    own = address.given_url(spec) or (None if ignore_custom else address.custom_service(spec))
-    if own:
-        return _service(own, headers)
+    if asking.uploads and (match := _UPLOAD.fullmatch(spec)):
+        return _uploaded(match[1], asking, asking.uploads)
+    if given := _given_service(spec, asking):
+        return _service(given, asking, ours=asking.trusted)
+    if not asking.ignore_custom and (custom := address.custom_service(spec)):
+        return _service(custom, asking)
+    if not asking.trusted:
+        _refuse_this_machines(spec)
     if spec in SHIPPED:
-        return TaskDirBenchmark(_shipped_folder(spec), spec, host_image=host_image)
+        folder = _shipped_folder(spec)
+        return TaskDirBenchmark(folder, spec, host_image=asking.host_image, host_env=asking.host_env)
     installed = plugins.names(ENTRY_POINTS)
     if spec in installed or plugins.is_target(spec):
         made: Benchmark = plugins.load(spec, group=ENTRY_POINTS)()
         return made
+    if asking.trusted and (found := _folder(spec)):
+        return TaskDirBenchmark(found, host_image=asking.host_image)
+    if service := _known_service(spec, asking):
+        return _service(service, asking)
+    raise _unknown(spec, [*SHIPPED, *installed], asking)
+
+
+def _uploaded(digest: str, asking: Asking, uploads: Callable[[str], Path]) -> Benchmark:
+    """`uploads` is asked even for what is unpacked already: not everybody may name everything."""
+    from valkyrie.benchmarks.bundle import unpack_benchmark
+
+    if asking.cache is None:
+        raise UserError("uploaded benchmarks need a folder to be unpacked in.")
+    folder = unpack_benchmark(uploads(digest), asking.cache, digest)
+    return UploadedBenchmark(folder, digest, host_image=asking.host_image, host_env=asking.host_env)
+
+
+def _given_service(spec: str, asking: Asking) -> ServiceAddress | None:
+    """The service whose address came with the question."""
+    from valkyrie.benchmarks.service.address import ServiceAddress, given_url
+
+    if given := given_url(spec):
+        return given
+    if asking.url is None or asking.ignore_custom:
+        return None
+    try:
+        return ServiceAddress(spec, str(find_map(SERVICES).entry(spec, asking.url)), "custom")
+    except ValueError as error:
+        raise UsageError(f"the benchmark's service: {error}.") from None
+
+
+def _known_service(spec: str, asking: Asking) -> ServiceAddress | None:
+    """Strangers are not led to whatever listens on this machine and says that it is meant."""
+    from valkyrie.benchmarks.service import address
+
+    ways = [address.registered_service, address.patterned_service]
+    if asking.trusted:
+        ways.append(address.local_service)
+    return next((found for find in ways if spec and (found := find(spec))), None)
+
+
+def _folder(spec: str) -> Path | None:
     folder = Path(spec).expanduser()
     if spec and folder.is_dir():
-        return TaskDirBenchmark(folder, host_image=host_image)
+        return folder
     if spec.startswith((".", "/", "~")):
         raise UsageError(f"no folder {spec}; --benchmark takes a name, or the path of a folder of tasks")
-    for find in (address.registered_service, address.patterned_service, address.local_service):
-        if spec and (found := find(spec)):
-            return _service(found, headers)
-    known = [*SHIPPED, *installed, *address.service_names()]
-    raise UsageError(
+    return None
+
+
+def _refuse_this_machines(spec: str) -> None:
+    """Who asks from elsewhere may name what is known here by name, not what lies on this machine."""
+    if "/" in spec or spec.startswith((".", "~")) or spec.endswith(".zip") or plugins.is_target(spec):
+        raise UsageError(
+            f"--benchmark {spec[:200]!r}: paths and module:Class are not taken from elsewhere; give the name "
+            "of a benchmark, or the URL of its service."
+        )
+
+
+def _unknown(spec: str, names: list[str], asking: Asking) -> UsageError:
+    from valkyrie.benchmarks.service import address
+
+    known = [*names, *address.service_names()]
+    near = did_you_mean(spec, known)
+    if not asking.trusted:
+        return UsageError(f"unknown benchmark {spec!r}; there is {', '.join(known)}.{near}")
+    return UsageError(
         f"unknown benchmark {spec!r}; there is {', '.join(known)}, or name a folder of tasks by its path, or "
         f"a service: `valk config service set {spec or 'NAME'} URL` (none at {address.LOCAL_URL} says that "
-        f"it is this one).{did_you_mean(spec, known)}"
+        f"it is this one).{near}"
     )
 
 
-def _service(found: ServiceAddress, headers: Mapping[str, str] | None) -> Benchmark:
+def _service(found: ServiceAddress, asking: Asking, *, ours: bool = True) -> Benchmark:
+    """A credential of this machine's config goes to services it names itself, not to those of strangers."""
     from valkyrie.benchmarks.service.source import ServiceBenchmark
 
-    credential = config.mapping("benchmark_auth").get(found.name)
-    named = {name.lower() for name in headers or {}}
+    headers = dict(asking.headers or {})
+    credential = config.mapping("benchmark_auth").get(found.name) if ours else None
+    named = {name.lower() for name in headers}
     kept = {"Authorization": str(credential)} if credential and "authorization" not in named else {}
-    return ServiceBenchmark(found, {**kept, **(headers or {})})
+    return ServiceBenchmark(found, {**kept, **headers})
 
 
 def open_frozen(
     source: Json,
     host_env: Mapping[str, str] | None = None,
     access: SandboxProviderConfig | None = None,
+    fetch_upload: Callable[[str], Path] | None = None,
 ) -> Benchmark:
     """The benchmark whose `source` this is, made again, perhaps in another process.
 
     `host_env` is what was handed over for the run: where `${VAR}` of a task's own environment is looked up,
     and the values of a service's headers. None is this process's environment. `access` is how a service
-    reaches the run's sandboxes.
+    reaches the run's sandboxes. `fetch_upload` gives the folder of an uploaded benchmark that is not here.
 
     A plugin's source is `{"kind": "plugin", "target": "module:Class", …}`; its class is called without
     arguments, or through its `from_source(source)` when it has one.
     """
     kind = source.get("kind")
     if kind == "task_dir":
-        return TaskDirBenchmark(
-            Path(source["path"]),
-            source["name"],
-            host_image=bool(source.get("host_image", False)),
-            host_env=host_env,
-        )
+        return _frozen_folder(source, host_env, fetch_upload)
     if kind == "service":
         from valkyrie.benchmarks.service.address import ServiceAddress
         from valkyrie.benchmarks.service.source import ServiceBenchmark
@@ -109,6 +227,18 @@ def open_frozen(
         made: Benchmark = target.from_source(source) if hasattr(target, "from_source") else target()
         return made
     raise UserError(f"this version knows no benchmarks of kind {kind!r}; was the run started by a newer one?")
+
+
+def _frozen_folder(
+    source: Json, host_env: Mapping[str, str] | None, fetch_upload: Callable[[str], Path] | None
+) -> Benchmark:
+    folder, digest = Path(source["path"]), source.get("upload")
+    host_image = bool(source.get("host_image", False))
+    if digest is None:
+        return TaskDirBenchmark(folder, source["name"], host_image=host_image, host_env=host_env)
+    if fetch_upload and not folder.is_dir():
+        folder = fetch_upload(str(digest))
+    return UploadedBenchmark(folder, str(digest), source["name"], host_image=host_image, host_env=host_env)
 
 
 def shipped() -> list[tuple[str, str, int]]:

@@ -1,4 +1,4 @@
-"""Which of a dataset's tasks to run: ids, a file of ids, or a slice. Pure functions on ordered ids."""
+"""Which of a dataset's tasks to run: ids, a file of ids, a slice. Pure functions on ordered ids."""
 
 from __future__ import annotations
 
@@ -40,22 +40,21 @@ def parse_slice(text: str) -> slice:
 def select(
     available: Sequence[str], *, task_ids: Sequence[str] | None = None, slice_text: str | None = None
 ) -> list[str]:
-    """The chosen ids: as asked for (duplicates once), by slice, or all of them."""
-    if task_ids is not None and slice_text is not None:
-        raise UsageError("task ids and --slice exclude each other; give one of them")
+    """The chosen ids: as asked for (duplicates once) or all of them, and of these a slice."""
     if task_ids is not None:
         chosen = _by_id(available, task_ids)
         if not chosen:
             raise UsageError("no task ids were given; name at least one, or leave the option out for all")
-        return chosen
-    if not available:
+    elif not available:
         raise UsageError("the dataset has no tasks")
+    else:
+        chosen = list(available)
     if slice_text is None:
-        return list(available)
-    chosen = list(available)[parse_slice(slice_text)]
-    if not chosen:
-        raise UsageError(f"--slice {slice_text!r} selects none of the {len(available)} tasks")
-    return chosen
+        return chosen
+    sliced = chosen[parse_slice(slice_text)]
+    if not sliced:
+        raise UsageError(f"--slice {slice_text!r} selects none of the {len(chosen)} tasks")
+    return sliced
 
 
 def _by_id(available: Sequence[str], task_ids: Sequence[str]) -> list[str]:

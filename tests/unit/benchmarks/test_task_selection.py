@@ -59,6 +59,11 @@ def test_ids_keep_their_order_and_lose_duplicates(asked: list[str]) -> None:
     assert sorted(chosen, key=asked.index) == chosen
 
 
+@given(st.lists(st.sampled_from(IDS), min_size=1, unique=True), st.integers(1, 12))
+def test_a_slice_beside_ids_is_taken_of_them(asked: list[str], count: int) -> None:
+    assert select(IDS, task_ids=asked, slice_text=f"0:{count}") == asked[:count]
+
+
 def test_all_without_a_choice() -> None:
     assert select(IDS) == IDS
 
@@ -76,7 +81,7 @@ def test_unknown_ids_are_listed_with_a_suggestion() -> None:
 @pytest.mark.parametrize(
     ("available", "options", "message"),
     [
-        (IDS, {"task_ids": ["task-1"], "slice_text": ":2"}, "exclude each other"),
+        (IDS, {"task_ids": ["task-1"], "slice_text": "1:"}, "none of the 1 tasks"),
         (IDS, {"task_ids": []}, "no task ids"),
         ([], {}, "no tasks"),
         ([], {"slice_text": ":2"}, "no tasks"),

@@ -1,4 +1,4 @@
-"""How large an agent's archive may be."""
+"""How large an archive may be."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class ArchiveLimits:
     @property
     def entries_hint(self) -> str:
         """How to raise the limit."""
-        return f"leave out what the agent does not need, or raise it with {ENTRIES}."
+        return f"leave out what is not needed, or raise it with {ENTRIES}."
 
 
 def _number(variable: str, default: int) -> int:

@@ -1,0 +1,214 @@
+"""Read a zip archive of one top folder without trusting a word of it."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import stat
+import zipfile
+import zlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+from valkyrie.archives.limits import ArchiveLimits
+from valkyrie.errors import BundleError
+
+DEEPEST = 100
+"""Folders in folders; more than anyone means, fewer than what walks them can stand."""
+LONGEST_LINK = 1024
+_CHUNK = 1024 * 1024
+_DIRECTORY_ENTRY = b"PK\x01\x02"
+# Everything `zipfile` is known to raise on hostile bytes.
+_FAULTS = (
+    zipfile.BadZipFile,
+    zlib.error,
+    EOFError,
+    NotImplementedError,
+    RuntimeError,
+    ValueError,
+    IndexError,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """One checked entry."""
+
+    name: str
+    """Path below the top folder."""
+    info: zipfile.ZipInfo
+
+    @property
+    def is_folder(self) -> bool:
+        return self.info.is_dir()
+
+    @property
+    def is_link(self) -> bool:
+        return stat.S_ISLNK(self.info.external_attr >> 16)
+
+    @property
+    def executable(self) -> bool:
+        return bool((self.info.external_attr >> 16) & 0o111)
+
+
+@dataclass(frozen=True, slots=True)
+class OpenArchive:
+    """An archive whose members' names and kinds were checked; their contents were not read yet."""
+
+    path: Path
+    file: zipfile.ZipFile
+    top: str
+    """Name of its one top folder."""
+    members: list[Member]
+    limits: ArchiveLimits
+
+    def link_target(self, member: Member) -> str:
+        """Where a link leads, as text."""
+        with self.file.open(member.info) as source:
+            target = source.read(LONGEST_LINK + 1)
+        try:
+            text = target.decode()
+        except UnicodeDecodeError:
+            text = ""
+        if not text or len(target) > LONGEST_LINK or "\\" in text or not text.isprintable():
+            raise BundleError(f"{self.path}: {member.name} is no usable link.")
+        return text
+
+    def extract(self, root: Path | None, seen: Callable[[str, bool, str], None]) -> None:
+        """Inflate every file and folder, below `root` if there is one; links are left to the caller.
+
+        `seen` is told each file (name, whether executable, sha256) and each empty folder (with no sha256).
+        Bytes are counted as they come, whatever the entries say of themselves.
+        """
+        total = 0
+        names = [member.name for member in self.members]
+        populated = {name.rsplit("/", up)[0] for name in names for up in range(1, name.count("/") + 1)}
+        for member in self.members:
+            if member.is_folder:
+                if root is not None:
+                    (root / member.name).mkdir(parents=True, exist_ok=True)
+                if member.name not in populated:
+                    seen(member.name, False, "")
+            elif not member.is_link:
+                content = hashlib.sha256()
+                with self.file.open(member.info) as source, _sink(root, member) as sink:
+                    while chunk := source.read(_CHUNK):
+                        total += len(chunk)
+                        if total > self.limits.expanded_bytes:
+                            raise BundleError(f"{self.path} unpacks to too much; {self.limits.expanded_hint}")
+                        content.update(chunk)
+                        sink.write(chunk)
+                seen(member.name, member.executable, content.hexdigest())
+        if root is not None:
+            # Whatever the umask is, the task's user must be able to read what is uploaded from here.
+            for name in populated | {member.name for member in self.members if member.is_folder}:
+                (root / name).mkdir(parents=True, exist_ok=True)
+                (root / name).chmod(0o755)
+            root.chmod(0o755)
+
+
+@contextmanager
+def open_archive(archive: Path, *, links: bool = False) -> Iterator[OpenArchive]:
+    """The archive, its size, names and kinds of members checked; `links` may be among them."""
+    limits = ArchiveLimits.from_environment()
+    if not archive.is_file():
+        raise BundleError(f"{archive} does not exist or is no file.")
+    try:
+        _check_size(archive, limits)
+        with zipfile.ZipFile(archive) as opened:
+            top, members = _members(opened, archive, limits, links)
+            yield OpenArchive(archive, opened, top, members, limits)
+    except _FAULTS as error:
+        raise BundleError(f"{archive} is no usable zip archive: {error or type(error).__name__}.") from None
+
+
+def _check_size(archive: Path, limits: ArchiveLimits) -> None:
+    """Before `zipfile` makes an object of every entry it is told about."""
+    size = archive.stat().st_size
+    if size > limits.upload_bytes:
+        raise BundleError(f"{archive}: {size:,} bytes; {limits.upload_hint}")
+    seen, tail = 0, b""
+    with archive.open("rb") as file:
+        while chunk := file.read(_CHUNK):
+            seen += (tail + chunk).count(_DIRECTORY_ENTRY)
+            tail = chunk[-3:]
+    # Archives inside the archive have such entries too; the exact count is checked afterwards.
+    if seen > 4 * limits.entries:
+        raise BundleError(f"{archive} holds more than {limits.entries:,} files; {limits.entries_hint}")
+
+
+def _members(
+    opened: zipfile.ZipFile, archive: Path, limits: ArchiveLimits, links: bool
+) -> tuple[str, list[Member]]:
+    infos = opened.infolist()
+    if len(infos) > limits.entries:
+        raise BundleError(f"{archive} holds more than {limits.entries:,} files; {limits.entries_hint}")
+    tops: set[str] = set()
+    files: set[str] = set()
+    folders: set[str] = set()
+    members: list[Member] = []
+    for info in infos:
+        top, name = _checked_name(info, archive, links)
+        tops.add(top)
+        if not name:
+            continue
+        known = folders if info.is_dir() else files
+        if name in known:
+            raise BundleError(f"{archive}: {info.filename!r} is in it twice.")
+        known.add(name)
+        members.append(Member(name, info))
+    if len(tops) != 1 or not members:
+        raise BundleError(f"{archive} must hold one top folder with everything in it, has {len(tops)}.")
+    _check_clashes(files, folders, archive)
+    return tops.pop(), members
+
+
+def _check_clashes(files: set[str], folders: set[str], archive: Path) -> None:
+    """A link counts as a file: nothing may be written below it."""
+    for name in (*files, *folders):
+        parents = (name.rsplit("/", up)[0] for up in range(1, name.count("/") + 1))
+        clash = next(
+            (parent for parent in parents if parent in files), name if name in files & folders else None
+        )
+        if clash:
+            raise BundleError(f"{archive}: {clash!r} is both a file and a folder.")
+
+
+def _checked_name(info: zipfile.ZipInfo, archive: Path, links: bool) -> tuple[str, str]:
+    """(top folder, path below it); '' for the top folder itself."""
+    shown = f"{archive}: {info.orig_filename!r}"
+    name = info.orig_filename.removesuffix("/") if info.is_dir() else info.orig_filename
+    parts = name.split("/")
+    if any(part in ("", ".", "..") for part in parts) or "\\" in name or not name.isprintable():
+        raise BundleError(f"{shown} is no plain relative path.")
+    if any(len(part.encode()) > 255 for part in parts) or len(name.encode()) > 4000 or len(parts) > DEEPEST:
+        raise BundleError(f"{shown[:200]}… is too long a path.")
+    kind = stat.S_IFMT(info.external_attr >> 16)
+    taken = (0, stat.S_IFREG, stat.S_IFDIR, *((stat.S_IFLNK,) if links else ()))
+    if kind not in taken or (kind == stat.S_IFDIR and not info.is_dir()):
+        raise BundleError(f"{shown} is a link or special file; only files and folders are taken.")
+    if kind == stat.S_IFLNK and info.is_dir():
+        raise BundleError(f"{shown} is both a link and a folder.")
+    if info.flag_bits & 0x1:
+        raise BundleError(f"{shown} is encrypted; make the archive without a password.")
+    if len(parts) == 1 and not info.is_dir():
+        raise BundleError(f"{shown} stands outside the one top folder the archive must have.")
+    return parts[0], "/".join(parts[1:])
+
+
+@contextmanager
+def _sink(root: Path | None, member: Member) -> Iterator[IO[bytes]]:
+    if root is None:
+        with open(os.devnull, "wb") as nowhere:
+            yield nowhere
+        return
+    path = root / member.name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    # Only the executable bit is taken over: no set-user-id, nothing the task's user could not read.
+    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
+    with open(handle, "wb") as file:
+        yield file
+    path.chmod(0o755 if member.executable else 0o644)
