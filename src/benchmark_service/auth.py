@@ -23,6 +23,7 @@ from typing import Any
 from benchmark_service import allowlist, quota
 from benchmark_service.allowlist import LEGACY_TENANT, Allowlist, CatalogAllowlistClient, TenantPolicy
 from benchmark_service.flights import Flights
+from benchmark_service.identity_provider import descope_client, only_tenant
 
 __all__ = [
     "LEGACY_TENANT",
@@ -175,7 +176,7 @@ async def _tenant_of(key: str) -> str:
         _tenants.move_to_end(slot)
         return kept[1]
     _tenants.pop(slot, None)
-    tenant = _only_tenant(await _exchanges.join(slot, lambda: _exchanged(key, project)))
+    tenant = only_tenant(await _exchanges.join(slot, lambda: _exchanged(key, project)))
     _tenants[slot] = (time.monotonic() + _cache_ttl(), tenant)
     while len(_tenants) > AUTH_CACHE_SIZE:
         _tenants.popitem(last=False)
@@ -191,24 +192,7 @@ async def _exchanged(key: str, project: str) -> Any:
 
 def _exchange_descope_access_key(access_key: str, project_id: str) -> Any:
     """The verified claims of the key's token; raises whatever the SDK raises. Blocking."""
-    return _descope(project_id, os.environ.get("DESCOPE_BASE_URI")).exchange_access_key(access_key)
-
-
-@lru_cache(maxsize=4)
-def _descope(project_id: str, base_uri: str | None) -> Any:
-    from descope import DescopeClient
-
-    return DescopeClient(project_id=project_id, base_url=base_uri or None, timeout_seconds=10)
-
-
-def _only_tenant(claims: Any) -> str:
-    tenants = claims.get("tenants") if isinstance(claims, Mapping) else None
-    if not isinstance(tenants, Mapping) or len(tenants) != 1:
-        raise PermissionError("the access key must be scoped to exactly one tenant")
-    tenant = next(iter(tenants))
-    if not isinstance(tenant, str) or not tenant or tenant == LEGACY_TENANT:
-        raise PermissionError("the access key's tenant has no usable name")
-    return tenant
+    return descope_client(project_id, os.environ.get("DESCOPE_BASE_URI")).exchange_access_key(access_key)
 
 
 async def _policy_of(tenant: str, key: str) -> TenantPolicy | None:

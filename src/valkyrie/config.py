@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -10,9 +11,13 @@ from typing import Any, Literal
 from valkyrie import config_file
 from valkyrie.config_keys import (
     AUTH,
+    AWS_KEYS,
     GRADINGS,
     KEYS,
     MAPS,
+    MODES,
+    NO_LOGS,
+    REQUIRED,
     SANDBOX_PROVIDERS,
     SERVICES,
     Entry,
@@ -27,9 +32,13 @@ from valkyrie.settings import config_path
 
 __all__ = [
     "AUTH",
+    "AWS_KEYS",
     "GRADINGS",
     "KEYS",
     "MAPS",
+    "MODES",
+    "NO_LOGS",
+    "REQUIRED",
     "SANDBOX_PROVIDERS",
     "SERVICES",
     "Effective",
@@ -37,11 +46,13 @@ __all__ = [
     "Key",
     "Map",
     "Value",
+    "change",
     "effective",
     "find_key",
     "load",
     "mapping",
     "masked",
+    "notices",
     "registry",
     "remove",
     "remove_entry",
@@ -57,6 +68,11 @@ class Effective:
     key: Key
     value: Value | None
     source: Literal["environment", "file", "default", "unset"]
+
+    @property
+    def shown(self) -> Value | None:
+        """The value as it may be printed."""
+        return masked(str(self.value)) if self.key.secret and self.value is not None else self.value
 
 
 def load(path: Path | None = None) -> dict[str, Value]:
@@ -83,21 +99,46 @@ def effective(name: str, path: Path | None = None) -> Effective:
 def set_value(name: str, raw: str, path: Path | None = None) -> Effective:
     """Write one key; the rest of the file, comments included, stays as it is."""
     key = find_key(name)
-    try:
-        value = key.parse(raw)
-    except ValueError as error:
-        raise UsageError(f"{error}.", cause="config") from None
-    config_file.write_key(path or config_path(), key.name, value)
+    value = _parsed(key, raw)
+    config_file.write_keys(path or config_path(), {key.name: value})
     return Effective(key, value, "file")
 
 
+def change(values: Mapping[str, Value | None], path: Path | None = None) -> None:
+    """Write some keys, or (None) take them out of the file: all of them or none."""
+    found = {find_key(name): value for name, value in values.items()}
+    parsed = {key.name: None if value is None else _parsed(key, value) for key, value in found.items()}
+    config_file.write_keys(path or config_path(), parsed)
+
+
+def _parsed(key: Key, raw: object) -> Value:
+    try:
+        return key.parse(raw)
+    except ValueError as error:
+        raise UsageError(f"{error}.", cause="config") from None
+
+
 def remove(name: str, path: Path | None = None) -> bool:
-    """Take one key out of the file; False when it was not in it."""
+    """Take one key out of the file; False when it was not in it. What the mode needs stays."""
     key, path = find_key(name), path or config_path()
-    if key.name not in load(path):
+    held = load(path)
+    if key.name not in held:
         return False
-    config_file.write_key(path, key.name, None)
+    mode = str(held.get("mode", MODES[0]))
+    if key.name in (*REQUIRED.get(mode, ()), *(("mode",) if mode in REQUIRED else ())):
+        raise UsageError(
+            f"{key.name} cannot be left out in mode {mode}; `valk config init --mode local` goes back to "
+            "this machine, and `valk config set` changes it.",
+            cause="config",
+        )
+    config_file.write_keys(path, {key.name: None})
     return True
+
+
+def notices(path: Path | None = None) -> list[str]:
+    """What of the file is read otherwise than it is written: names and forms of earlier programs."""
+    path = path or config_path()
+    return config_file.notices(config_file.read(path), path)
 
 
 def mapping(name: str, path: Path | None = None) -> dict[str, Any]:

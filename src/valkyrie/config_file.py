@@ -3,13 +3,24 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from valkyrie.config_keys import SERVICES, Entry, Key, Map, Value, find_map, find_setting
+from valkyrie import config_older
+from valkyrie.config_keys import (
+    OLD_PROVIDER_SECRETS,
+    SANDBOX_PROVIDERS,
+    SERVICES,
+    Entry,
+    Key,
+    Map,
+    Value,
+    find_map,
+    find_setting,
+)
 from valkyrie.errors import UsageError, UserError
 
 Lines = tuple[int, int]
@@ -25,7 +36,7 @@ class Held:
     entries: Mapping[str, Lines] = field(default_factory=dict)
     """Lines of a map's entries, where each stands in lines of its own."""
     column: int = 0
-    """How far those are indented."""
+    """How far a map's entries are indented; of a key, how far it is itself."""
 
 
 def read(path: Path) -> str:
@@ -41,8 +52,49 @@ def read(path: Path) -> str:
 
 def parse(text: str, path: Path) -> dict[str, Held]:
     """Every key and map the file has, checked; UserError names file and line of what is wrong."""
+    root = _compose(text, path)
+    found: dict[str, Held] = {}
+    older: dict[str, Held] = {}
+    for key_node, value_node in config_older.pairs(root) if root else ():
+        lines, column = (key_node.start_mark.line, _after(value_node)), key_node.start_mark.column
+        name = config_older.RENAMED.get(key_node.value, str(key_node.value))
+        if name in OLD_PROVIDER_SECRETS:
+            with _blamed_on(path, key_node, name):
+                secret = find_map(SANDBOX_PROVIDERS).entry(config_older.PROVIDER, _plain(value_node))
+            older[name] = Held({config_older.PROVIDER: secret}, lines)
+            continue
+        with _blamed_on(path, key_node):
+            setting = find_setting(name)
+            if setting.name in found:
+                raise ValueError(f"key {setting.name!r} is given twice")
+        if isinstance(setting, Key):
+            with _blamed_on(path, key_node):
+                found[setting.name] = Held(setting.parse(_plain(value_node)), lines, column=column)
+        else:
+            found[setting.name] = _map(setting, value_node, lines, path)
+    return _with_older_provider(found, older)
+
+
+def _with_older_provider(found: dict[str, Held], older: dict[str, Held]) -> dict[str, Held]:
+    """The secret's name under its old key counts where the map says nothing of that provider."""
+    named = next((older[name] for name in OLD_PROVIDER_SECRETS if name in older), None)
+    if named is None:
+        return found
+    now = found.get(SANDBOX_PROVIDERS)
+    merged = replace(now, value={**_entries(named), **_entries(now)}) if now else named
+    return {**found, SANDBOX_PROVIDERS: merged}
+
+
+def notices(text: str, path: Path) -> list[str]:
+    """What of the file is read otherwise than it is written."""
+    root = _compose(text, path)
+    return config_older.notices(root) if root else []
+
+
+def _compose(text: str, path: Path) -> Any:
+    """The file as a node; None when it says nothing."""
     if not text.strip():
-        return {}
+        return None
     import yaml
 
     try:
@@ -50,23 +102,9 @@ def parse(text: str, path: Path) -> dict[str, Held]:
     except yaml.YAMLError as error:
         problem = getattr(error, "problem", None) or "it cannot be read"
         raise _wrong(path, f"not valid YAML: {problem}", getattr(error, "problem_mark", None)) from None
-    if root is None:
-        return {}
-    if not isinstance(root, yaml.MappingNode):
+    if root is not None and not isinstance(root, yaml.MappingNode):
         raise _wrong(path, "must be `key: value` lines", root.start_mark)
-    found: dict[str, Held] = {}
-    for key_node, value_node in root.value:
-        with _blamed_on(path, key_node):
-            setting = find_setting(str(key_node.value))
-            if setting.name in found:
-                raise ValueError(f"key {setting.name!r} is given twice")
-        lines = (key_node.start_mark.line, _after(value_node))
-        if isinstance(setting, Key):
-            with _blamed_on(path, key_node):
-                found[setting.name] = Held(setting.parse(_plain(value_node)), lines)
-        else:
-            found[setting.name] = _map(setting, value_node, lines, path)
-    return found
+    return root
 
 
 def _map(setting: Map, node: Any, lines: Lines, path: Path) -> Held:
@@ -140,14 +178,18 @@ def read_registry(path: Path) -> dict[str, Entry]:
         raise UserError(f"Service registry {path}: {reason}.", cause="config") from None
 
 
-def write_key(path: Path, name: str, value: Value | None) -> None:
-    """Replace the lines of a key, append them, or (None) take them out."""
+def write_keys(path: Path, values: Mapping[str, Value | None]) -> None:
+    """Replace the lines of some keys, append them, or (None) take them out: all of them or none."""
+    _edit(path, [_key_edit(name, value) for name, value in values.items()])
 
+
+def _key_edit(name: str, value: Value | None) -> _Edit:
     def change(lines: list[str], held: Held | None) -> None:
         first, after = held.lines if held else (len(lines), len(lines))
-        lines[first:after] = [] if value is None else [_dumped(name, value)]
+        column = held.column if held else 0
+        lines[first:after] = [] if value is None else [_indented(_dumped(name, value), column)]
 
-    _edit(path, name, lambda _: value, change)
+    return _Edit(name, lambda _: value, change)
 
 
 def write_entry(path: Path, name: str, key: str, value: Entry, *, remove: bool = False) -> None:
@@ -167,7 +209,7 @@ def write_entry(path: Path, name: str, key: str, value: Entry, *, remove: bool =
         first, after = held.entries.get(key, (end, end))
         lines[first:after] = [] if remove else [_indented(_dumped(key, value), held.column)]
 
-    _edit(path, name, lambda held: wanted(_entries(held)), change)
+    _edit(path, [_Edit(name, lambda held: wanted(_entries(held)), change)])
 
 
 def _entries(held: Held | None) -> dict[str, Entry]:
@@ -188,32 +230,42 @@ def _indented(text: str, column: int) -> str:
     return "".join(" " * column + line for line in text.splitlines(keepends=True))
 
 
-def _edit(
-    path: Path,
-    name: str,
-    wanted: Callable[[Held | None], Value | dict[str, Entry] | None],
-    change: Callable[[list[str], Held | None], None],
-) -> None:
-    """Change the lines of one key under a lock; it is not written unless it then says just what is wanted."""
+@dataclass(frozen=True, slots=True)
+class _Edit:
+    """What one key is to say, and how its lines get there."""
+
+    name: str
+    wanted: Callable[[Held | None], Value | dict[str, Entry] | None]
+    change: Callable[[list[str], Held | None], None]
+
+
+def _edit(path: Path, edits: Sequence[_Edit]) -> None:
+    """Change lines under a lock; nothing is written unless each key then says just what is wanted."""
     target = path.resolve()
     target.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     with _locked(target.parent):
         text = read(target)
-        lines = text.splitlines(keepends=True)
-        if lines and not lines[-1].endswith("\n"):
-            lines[-1] += "\n"
-        before = parse(text, path)
-        expected = {key: held.value for key, held in before.items()}
-        expected.pop(name, None)
-        if (value := wanted(before.get(name))) is not None:
-            expected[name] = value
-        change(lines, before.get(name))
-        changed = "".join(lines)
-        if _values(changed, path) != expected:
-            raise UserError(
-                f"Config file {path}: {name} is written in a way only a person can edit.", cause="config"
-            )
-        _replace(target, changed)
+        for edit in edits:
+            text = _edited(text, edit, path)
+        _replace(target, text)
+
+
+def _edited(text: str, edit: _Edit, path: Path) -> str:
+    lines = text.splitlines(keepends=True)
+    if lines and not lines[-1].endswith("\n"):
+        lines[-1] += "\n"
+    before = parse(text, path)
+    expected = {key: held.value for key, held in before.items()}
+    expected.pop(edit.name, None)
+    if (value := edit.wanted(before.get(edit.name))) is not None:
+        expected[edit.name] = value
+    edit.change(lines, before.get(edit.name))
+    changed = "".join(lines)
+    if _values(changed, path) != expected:
+        raise UserError(
+            f"Config file {path}: {edit.name} is written in a way only a person can edit.", cause="config"
+        )
+    return changed
 
 
 def _values(text: str, path: Path) -> dict[str, Value | dict[str, Entry]] | None:

@@ -25,3 +25,8 @@ def config_path() -> Path:
 def secrets_path() -> Path:
     """The secret store, beside the config file."""
     return config_path().parent / "secrets.json"
+
+
+def database_url() -> str | None:
+    """Where the store is, when it is not in the data folder: `VALKYRIE_DATABASE_URL`."""
+    return os.environ.get("VALKYRIE_DATABASE_URL") or None

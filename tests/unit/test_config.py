@@ -9,13 +9,16 @@ from pathlib import Path
 import pytest
 
 from valkyrie.config import (
+    AWS_KEYS,
     KEYS,
     MAPS,
+    change,
     effective,
     find_key,
     load,
     mapping,
     masked,
+    notices,
     registry,
     remove,
     remove_entry,
@@ -65,13 +68,17 @@ def test_the_file_is_private_and_nothing_else_is_left(path: Path) -> None:
 
 def test_comments_and_order_stay(path: Path) -> None:
     write(
-        path, "# mine\nwebhook: a  # why\n\n# region\nAWS_DEFAULT_REGION: eu\nLOG_GROUP: >-\n  two\n  lines"
+        path,
+        "# mine\nwebhook: a  # why\n\n# region\nAWS_DEFAULT_REGION: eu-west-1\n"
+        "webhook_key: >-\n  two\n  lines",
     )
-    set_value("aws_default_region", "us")
-    assert path.read_text().startswith("# mine\nwebhook: a  # why\n\n# region\nAWS_DEFAULT_REGION: us\n")
-    set_value("log_group", "one")
+    set_value("aws_default_region", "us-east-2")
+    assert path.read_text().startswith(
+        "# mine\nwebhook: a  # why\n\n# region\nAWS_DEFAULT_REGION: us-east-2\n"
+    )
+    set_value("Webhook_Key", "one")
     remove("webhook")
-    assert path.read_text() == "# mine\n\n# region\nAWS_DEFAULT_REGION: us\nLOG_GROUP: one\n"
+    assert path.read_text() == "# mine\n\n# region\nAWS_DEFAULT_REGION: us-east-2\nwebhook_key: one\n"
 
 
 @pytest.mark.parametrize("value", ["yes", "007", "a: b", "#x", "- x", "'", "ünïcode", "null", "~", "1e3"])
@@ -102,6 +109,13 @@ def test_precedence(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         ("tracker_url", "ftp://x", "an http"),
         ("webhook", " ", "text"),
         ("webhook", "a\nb: c", "text"),
+        ("mode", "remote", "local, self-hosted or hosted"),
+        ("S3_BUCKET", "s3://mine", "the name of a bucket, without s3://"),
+        ("AWS_DEFAULT_REGION", "EU", "a region such as"),
+        ("LOG_GROUP", "two words", "letters, digits"),
+        ("allow_local_webhooks", "perhaps", "true or false"),
+        ("tracker_url", "https://me:pw@host", "credentials"),
+        ("DAYTONA_SECRET_NAME", "x", "valk config provider set daytona"),
     ],
 )
 def test_bad_words_change_nothing(path: Path, name: str, value: str, says: str) -> None:
@@ -336,6 +350,115 @@ def test_a_registry_is_a_file_of_services(
         file.write_text(text)
         with pytest.raises(UserError, match=says):
             registry()
+
+
+@pytest.mark.parametrize(
+    ("given", "kept"),
+    [("true", True), ("ON", True), ("1", True), ("false", False), ("no", False), ("0", False)],
+)
+def test_switches(path: Path, given: str, kept: bool) -> None:
+    set_value("allow_local_webhooks", given)
+    assert effective("allow_local_webhooks").value is kept
+    assert path.read_text() == f"allow_local_webhooks: {str(kept).lower()}\n"
+
+
+@pytest.mark.parametrize("name", ["api_key", *AWS_KEYS])
+def test_secret_keys_are_masked_and_in_no_message(path: Path, name: str) -> None:
+    found = set_value(name, "hunter22-hunter22")
+    assert found.value == "hunter22-hunter22" and found.shown == "hunt***"
+    for wrong in ("hunter22\x07", "hünter22", "hunter22" * 2000):
+        with pytest.raises(UsageError) as caught:
+            set_value(name, wrong)
+        assert "nter22" not in str(caught.value)
+    write(path, f"{name}: 1234567890\n")
+    with pytest.raises(UserError, match="wants") as refused:
+        load()
+    assert "1234567890" not in str(refused.value)
+
+
+def test_several_keys_change_together_or_not_at_all(path: Path) -> None:
+    write(path, "# mine\nwebhook: a\ntracker_url: http://old\n")
+    change({"mode": "hosted", "tracker_url": "http://new/", "api_key": "k", "webhook": None})
+    assert path.read_text() == "# mine\ntracker_url: http://new\nmode: hosted\napi_key: k\n"
+    with pytest.raises(UsageError, match="tracker_url"):
+        change({"mode": "local", "tracker_url": "nowhere"})
+    assert load()["mode"] == "hosted"
+    text = "webhook: &x a\nwebhook_key: *x\n"
+    write(path, text)
+    with pytest.raises(UserError, match="only a person can edit"):
+        change({"mode": "hosted", "webhook": "b"})
+    assert path.read_text() == text
+
+
+def test_what_the_mode_needs_stays(path: Path) -> None:
+    change({"mode": "self-hosted", "tracker_url": "http://t", "api_key": "k", "webhook": "w"})
+    for name in ("tracker_url", "api_key", "mode"):
+        with pytest.raises(UsageError, match="valk config init --mode local"):
+            remove(name)
+    assert remove("webhook") is True
+    change({"mode": "local"})
+    assert remove("tracker_url") and remove("api_key") and remove("mode")
+
+
+EARLIER = """\
+environment: bench
+aws:
+  credentials:
+    AWS_ACCESS_KEY_ID: AKIDEXAMPLE
+    AWS_SECRET_ACCESS_KEY: c2VjcmV0
+  AWS_DEFAULT_REGION: us-east-1   # where
+  S3_BUCKET: mine
+default_sandbox_provider: daytona
+"""
+
+
+def test_the_nested_form_of_earlier_files_is_read_and_edited_in_place(path: Path) -> None:
+    write(path, EARLIER)
+    assert load() == {
+        "AWS_ACCESS_KEY_ID": "AKIDEXAMPLE",
+        "AWS_SECRET_ACCESS_KEY": "c2VjcmV0",
+        "AWS_DEFAULT_REGION": "us-east-1",
+        "S3_BUCKET": "mine",
+        "default_provider": "daytona",
+    }
+    assert [said.split()[0] for said in notices()] == ["environment", "aws", "default_sandbox_provider"]
+    set_value("S3_BUCKET", "yours")
+    remove("AWS_ACCESS_KEY_ID")
+    assert path.read_text() == EARLIER.replace("mine", "yours").replace(
+        "    AWS_ACCESS_KEY_ID: AKIDEXAMPLE\n", ""
+    )
+    write(path, "aws:\n  S3_BUCKET: mine\n")
+    remove("S3_BUCKET")
+    assert load() == {} and notices()
+    write(path, "S3_BUCKET: one\naws: {S3_BUCKET: two}\n")
+    with pytest.raises(UserError, match="yaml:2: key 'S3_BUCKET' is given twice"):
+        load()
+    write(path, "aws: {S3_BUCKETS: one}\n")
+    with pytest.raises(UserError, match="Did you mean 'S3_BUCKET'"):
+        load()
+
+
+@pytest.mark.parametrize("name", ["DAYTONA_SECRET_NAME", "SANDBOX_PROVIDER_SECRET_NAME"])
+def test_the_old_names_of_the_providers_secret(path: Path, name: str) -> None:
+    providers = "sandbox_providers"
+    write(path, f"webhook: a\n{name}: my-daytona\n")
+    assert mapping(providers) == {"daytona": "my-daytona"} and "sandbox_providers.daytona" in notices()[0]
+    set_entry(providers, "daytona", "other")
+    assert path.read_text() == "webhook: a\nsandbox_providers:\n  daytona: other\n" and notices() == []
+    write(path, f"webhook: a\n{name}: my-daytona\n")
+    assert remove_entry(providers, "daytona") and path.read_text() == "webhook: a\n"
+    write(path, f"{name}: my-daytona\nsandbox_providers:\n  modal: m\n")
+    assert mapping(providers) == {"daytona": "my-daytona", "modal": "m"}
+    write(path, f"{name}: my-daytona\nsandbox_providers:\n  daytona: newer\n")
+    assert mapping(providers) == {"daytona": "newer"}
+    write(path, f"{name}: [a]\n")
+    with pytest.raises(UserError, match=f"yaml:1: {name}: daytona: the name of a secret"):
+        load()
+
+
+def test_of_two_old_names_the_newer_counts(path: Path) -> None:
+    write(path, "DAYTONA_SECRET_NAME: old\nSANDBOX_PROVIDER_SECRET_NAME: new\n")
+    assert mapping("sandbox_providers") == {"daytona": "new"}
 
 
 @pytest.mark.parametrize(

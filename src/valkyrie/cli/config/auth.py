@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import sys
-
 import click
 
-from valkyrie.cli.config.entries import forget, name_argument
+from valkyrie.cli.config.entries import HISTORY, asked, forget, name_argument
 from valkyrie.cli.options import verb
 from valkyrie.cli.output import Output
 from valkyrie.report.layout import Column, Table
@@ -31,25 +29,13 @@ def set_credential(output: Output, *, name: str, credential: str | None) -> None
     from valkyrie.config import masked, set_entry
 
     as_argument = credential not in (None, "-")
-    kept = str(set_entry(AUTH, name, credential if as_argument else _asked(name, credential)))
+    kept = str(
+        set_entry(AUTH, name, credential if as_argument else asked(f"Credential of {name}", credential))
+    )
     output.emit("auth", name=name, credential=masked(kept))
     output.line(f"Kept the credential of {name}: {masked(kept)}")
     if as_argument:
-        output.note(
-            "Note: arguments stay in the shell's history and other users can see them; leave the credential "
-            "out to be asked for it."
-        )
-
-
-def _asked(name: str, credential: str | None) -> str:
-    if credential == "-" or not sys.stdin.isatty():
-        value = sys.stdin.read()
-    else:
-        question = f"Credential of {name}"
-        value = str(click.prompt(question, hide_input=True, err=True, default="", show_default=False))
-    if not value.strip():
-        raise click.UsageError("The credential is empty; nothing was kept.")
-    return value.strip()
+        output.note(HISTORY.format(what="the credential"))
 
 
 @verb("list", examples="valk config auth list")

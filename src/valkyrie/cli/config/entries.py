@@ -1,7 +1,8 @@
-"""What the groups `config service`, `auth` and `provider` share."""
+"""What the `config` commands share."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 
 import click
@@ -10,6 +11,22 @@ from valkyrie.cli.options import Decorated
 from valkyrie.cli.output import Output
 from valkyrie.report.formats import safe
 from valkyrie.settings import config_path
+
+HISTORY = (
+    "Note: arguments stay in the shell's history and other users can see them; leave {what} out to be asked "
+    "for it."
+)
+
+
+def asked(question: str, given: str | None) -> str:
+    """A secret value: from stdin in a pipe or for `-`, else asked for unseen."""
+    if given == "-" or not sys.stdin.isatty():
+        value = sys.stdin.read()
+    else:
+        value = str(click.prompt(question, hide_input=True, err=True, default="", show_default=False))
+    if not value.strip():
+        raise click.UsageError(f"{question}: it is empty; nothing was kept.")
+    return value.strip()
 
 
 def name_argument(map_name: str) -> Callable[[Decorated], Decorated]:

@@ -142,10 +142,8 @@ def list_providers(output: Output) -> None:
 
 
 def _described(entry: ProviderEntry, configured: dict[str, Any], chosen: bool) -> dict[str, Any]:
-    from valkyrie.tracker.supplying import missing_settings
-
     secret = configured.get(entry.name)
-    missing = [] if secret else missing_settings(entry.name)
+    missing = [] if secret or not entry.settings else _missing(entry.name)
     if not entry.settings:
         reached = "nothing needed"
     elif missing:
@@ -162,6 +160,15 @@ def _described(entry: ProviderEntry, configured: dict[str, Any], chosen: bool) -
         "extra": entry.extra,
         "available": entry.extra is None or find_spec(entry.extra) is not None,
     }
+
+
+def _missing(name: str) -> list[str]:
+    from valkyrie.organisation.embedded import EmbeddedOrganisation
+    from valkyrie.settings import data_folder
+    from valkyrie.store.layout import DataFolder
+    from valkyrie.tracker.supplying import missing_settings
+
+    return missing_settings(name, EmbeddedOrganisation(DataFolder(data_folder())))
 
 
 @verb("remove", examples="valk config provider remove daytona")

@@ -1,0 +1,223 @@
+"""`admin org`, `admin key`, `admin secret-key`: for whoever runs a tracker, on its database."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
+import click
+
+from valkyrie.cli.options import WholeNumber, verb
+from valkyrie.cli.output import Output
+from valkyrie.nouns import DEFAULT_ORG
+from valkyrie.report.formats import NONE, moment, moment_short, safe
+from valkyrie.report.layout import Column, Table
+
+if TYPE_CHECKING:
+    from valkyrie.store import Store
+
+DAY_S = 86_400
+org_option = click.option(
+    "--org", default=DEFAULT_ORG, show_default=True, metavar="NAME", help="The organisation."
+)
+
+
+@contextmanager
+def _store() -> Iterator[Store]:
+    """The tracker's database: the one of this machine, never one behind an HTTP API."""
+    from valkyrie.settings import data_folder
+    from valkyrie.store.layout import DataFolder
+    from valkyrie.tracker.office import Office
+
+    office = Office(DataFolder(data_folder()), server=True)
+    try:
+        yield office.store
+    finally:
+        office.close()
+
+
+@verb("create", examples="valkyrie admin org create research")
+@click.argument("name")
+def create_org(output: Output, *, name: str) -> None:
+    """Make an organisation.
+
+    Its people see its own runs, agents and secrets, and nobody else's. Works on the tracker's database
+    (VALKYRIE_DATABASE_URL, or the data folder of this machine), not over HTTP.
+    """
+    from valkyrie.store import people
+
+    with _store() as store, store.writing() as connection:
+        made, place = people.create_org(connection, name), store.place
+    output.emit("org", id=made.id, name=made.name, database=place)
+    output.line(f"Made organisation {safe(made.name)} ({made.id}) in {safe(place)}.")
+    output.panel(
+        "Next", [("A key for it", f"valkyrie admin key create --org {_word(made.name)} --person EMAIL")]
+    )
+
+
+@verb("list", examples="valkyrie admin org list")
+def list_orgs(output: Output) -> None:
+    """List the organisations.
+
+    Works on the tracker's database (VALKYRIE_DATABASE_URL, or the data folder of this machine).
+    """
+    from valkyrie.store import people
+
+    with _store() as store, store.reading() as connection:
+        found, keys = people.orgs(connection), people.list_keys(connection)
+    now = time.time()
+    counts = {
+        one.id: sum(key.org_id == one.id and key.state(now) == "active" for key in keys) for one in found
+    }
+    orgs = [
+        {
+            "id": one.id,
+            "name": one.name,
+            "tenant": one.tenant,
+            "created_at": one.created_at,
+            "active_keys": counts[one.id],
+        }
+        for one in found
+    ]
+    output.emit("org_list", orgs=orgs)
+    table = Table(
+        [
+            Column("Name", shrink=True),
+            Column("Id"),
+            Column("Tenant", shrink=True),
+            Column("Keys"),
+            Column("Made"),
+        ]
+    )
+    for one in found:
+        row = [
+            safe(one.name),
+            one.id,
+            safe(one.tenant or NONE),
+            str(counts[one.id]),
+            moment_short(one.created_at),
+        ]
+        table.rows.append(row)
+    output.table(table)
+
+
+@verb(
+    "create",
+    examples="valkyrie admin key create --person ada@example.com\n"
+    "valkyrie admin key create --org research --person ada@example.com --name laptop --expires 90",
+)
+@org_option
+@click.option("--name", metavar="TEXT", help="What the key is for, to tell keys apart [default: the person].")
+@click.option(
+    "--person", metavar="EMAIL", help="Whose runs are started with it [default: who types this command]."
+)
+@click.option("--expires", type=WholeNumber(1, 36_500), metavar="DAYS", help="Days until it is refused.")
+def create_key(
+    output: Output, *, org: str, name: str | None, person: str | None, expires: int | None
+) -> None:
+    """Make an API key; it is printed once.
+
+    The key alone goes to stdout, the rest to stderr. Only its hash is kept: a key that is lost is revoked
+    and another one made. Works on the tracker's database (VALKYRIE_DATABASE_URL, or the data folder of this
+    machine), not over HTTP.
+    """
+    from valkyrie.store import people
+
+    person = person or _who()
+    expires_at = time.time() + expires * DAY_S if expires else None
+    with _store() as store, store.writing() as connection:
+        owner, place = people.org_by_name(connection, org), store.place
+        key_id, clear = people.create_key(connection, owner.id, name or person, person, expires_at)
+    output.emit("api_key", id=key_id, key=clear, org=owner.name, person=person, expires_at=expires_at)
+    if output.json:
+        return
+    ends = f" until {moment(expires_at)}" if expires_at else ""
+    output.note(
+        f"Key {key_id} of {safe(person)} in organisation {safe(owner.name)}{ends} ({safe(place)}). "
+        "It is shown this once:"
+    )
+    output.line(clear)
+    output.note(
+        "They use it with:\n"
+        "  export TRACKER_SERVICE_URL=http://HOST:PORT VALKYRIE_API_KEY=THE-KEY\n"
+        "  valk config init --mode self-hosted\n"
+        f"To take it back: valkyrie admin key revoke {key_id}"
+    )
+
+
+@verb("list", examples="valkyrie admin key list\nvalkyrie admin key list --org research --json")
+@click.option("--org", metavar="NAME", help="Only keys of this organisation.")
+def list_keys(output: Output, *, org: str | None) -> None:
+    """List the API keys, never the keys themselves.
+
+    Whose they are, whether they still open anything, and when they were last used (to the minute). Works on
+    the tracker's database (VALKYRIE_DATABASE_URL, or the data folder of this machine).
+    """
+    from valkyrie.store import people
+
+    with _store() as store, store.reading() as connection:
+        owner = people.org_by_name(connection, org) if org else None
+        keys = people.list_keys(connection, owner.id if owner else None)
+    now = time.time()
+    output.emit("api_key_list", keys=[{**asdict(key), "state": key.state(now)} for key in keys])
+    if not keys:
+        output.note("No keys yet. Make one: valkyrie admin key create --person EMAIL")
+        return
+    names = ("Id", "Person", "Name", "Organisation", "State", "Last used", "Expires")
+    table = Table([Column(name, shrink=name in ("Person", "Name")) for name in names])
+    for key in keys:
+        cells = [key.id, safe(key.person), safe(key.name), safe(key.org), key.state(now)]
+        table.rows.append([*cells, moment_short(key.last_used_at), moment_short(key.expires_at)])
+    output.table(table)
+
+
+@verb("revoke", examples="valkyrie admin key revoke 3f2a9c01d7e4")
+@click.argument("key_id", metavar="ID")
+def revoke_key(output: Output, *, key_id: str) -> None:
+    """Refuse a key from now on.
+
+    A tracker that runs notices within seconds. Cannot be undone: make another key instead. Works on the
+    tracker's database (VALKYRIE_DATABASE_URL, or the data folder of this machine).
+    """
+    from valkyrie.store import people
+
+    with _store() as store, store.writing() as connection:
+        revoked = people.revoke_key(connection, key_id, time.time())
+    output.emit("api_key_revoked", id=key_id, revoked=revoked)
+    output.line(f"Revoked {key_id}." if revoked else f"{key_id} was revoked before.")
+
+
+@verb("secret-key", examples="export VALKYRIE_SECRET_KEY=$(valkyrie admin secret-key)")
+def secret_key(output: Output) -> None:
+    """Print a fresh VALKYRIE_SECRET_KEY.
+
+    A tracker encrypts the secrets it keeps with it, and its executors open them with it: all of them need
+    the same one. It is kept nowhere. To replace a key, put the new one before the old with a comma.
+    """
+    from valkyrie.sealing import VARIABLE, new_key
+
+    made = new_key()
+    output.emit("secret_key", variable=VARIABLE, key=made)
+    output.line(made)
+    if output.terminal:
+        output.note(
+            f"Keep it safe: what is encrypted with it cannot be read without it. Set it as {VARIABLE}."
+        )
+
+
+def _who() -> str:
+    import getpass
+
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        raise click.UsageError("Say whose key it is: --person EMAIL") from None
+
+
+def _word(text: str) -> str:
+    import shlex
+
+    return shlex.quote(safe(text))

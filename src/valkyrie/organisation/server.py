@@ -1,0 +1,232 @@
+"""One organisation of a server: its own secrets, agents and AWS; nothing of the server's environment."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from valkyrie.config import NO_LOGS
+from valkyrie.errors import UsageError
+from valkyrie.nouns import DEFAULT_ORG, Identity, Json
+from valkyrie.organisation import settings
+from valkyrie.organisation.placing import (
+    DEFAULT_LOG_GROUP,
+    DEFAULT_RETENTION,
+    Placing,
+    open_artifacts,
+    open_library,
+    open_logs,
+    own_placing,
+)
+from valkyrie.organisation.sources import StoredSecrets, needed, secrets_manager
+from valkyrie.secrets import SecretSource
+from valkyrie.store import people
+from valkyrie.store import secrets as kept
+from valkyrie.store.layout import DataFolder
+from valkyrie.views import SecretView
+
+if TYPE_CHECKING:
+    from valkyrie.agents.library import Library
+    from valkyrie.aws.session import AwsAccess, AwsSession
+    from valkyrie.keeping.protocol import ArtifactStore, LogKeeper
+    from valkyrie.sealing import Sealer
+    from valkyrie.store import Store
+
+
+class ServerOrganisation:
+    """An organisation's row, opened for one request or one executor.
+
+    The default organisation is whoever runs the server, and uses the server's own AWS. Every other one has
+    a way into AWS only if it brought one: a role the server may assume, or keys. Without, its artifacts and
+    logs are kept in the server's, below `orgs/<its id>/`, and nothing else of the server's AWS is its own.
+    """
+
+    trusted = False
+
+    def __init__(
+        self, row: people.Org, data: DataFolder, store: Store, sealer: Sealer | None, identity: Identity
+    ) -> None:
+        self.identity = identity
+        self._row = row
+        self._data = data
+        self._store = store
+        self._sealer = sealer
+
+    def __repr__(self) -> str:
+        return f"ServerOrganisation({self._row.id!r})"
+
+    # Secrets
+
+    def secret_sources(self) -> Sequence[SecretSource]:
+        return self._sources
+
+    @cached_property
+    def _sources(self) -> Sequence[SecretSource]:
+        stored = StoredSecrets(self._store, self._sealer, self._row.id)
+        return [stored, secrets_manager(session, [stored])] if (session := self.aws()) else [stored]
+
+    def variables(self) -> Mapping[str, str]:
+        return {}
+
+    def secrets(self) -> Sequence[SecretView]:
+        with self._store.reading() as connection:
+            return kept.list_secrets(connection, self._row.id)
+
+    def set_secret(self, name: str, value: str) -> None:
+        sealer = needed(self._sealer)
+        with self._store.writing() as connection:
+            kept.set_secret(connection, sealer, self._row.id, name, value, self.identity.person)
+
+    def remove_secret(self, name: str) -> None:
+        with self._store.writing() as connection:
+            kept.remove_secret(connection, self._row.id, name)
+
+    # Agents and what comes with requests
+
+    def library(self) -> Library:
+        folder = self._data.agents if self._is_default else self._folder / "agents"
+        return open_library(self.artifacts(), folder, self._folder / "cache" / "agents")
+
+    def uploads(self) -> Path:
+        return self._folder / "uploads"
+
+    @property
+    def _folder(self) -> Path:
+        return self._data.root / self._prefix if self._prefix else self._data.root
+
+    # AWS
+
+    def aws(self) -> AwsSession | None:
+        return self._servers_session if self._is_default else self._own_session
+
+    def artifacts(self, place: Json | None = None) -> ArtifactStore | None:
+        if place is None:
+            return self._placing.artifacts()
+        return open_artifacts(place, self._reaching(shared=place.get("prefix") == self._prefix))
+
+    def logs(self, place: Json | None = None) -> LogKeeper | None:
+        if place is None:
+            return self._placing.logs()
+        return open_logs(place, self._reaching(shared=str(place.get("group")).endswith(f"/{self._prefix}")))
+
+    def _reaching(self, *, shared: bool) -> AwsSession | None:
+        """The way to where a run is kept: what is shared is reached as the server itself."""
+        from valkyrie.organisation.own_aws import any_session
+
+        return any_session() if shared or self._is_default else self._own_session
+
+    @property
+    def _is_default(self) -> bool:
+        return self._row.id == DEFAULT_ORG
+
+    @property
+    def _prefix(self) -> str:
+        return "" if self._is_default else f"{settings.SHARED}{self._row.id}"
+
+    @cached_property
+    def _servers_session(self) -> AwsSession | None:
+        from valkyrie.organisation.own_aws import own_session
+
+        return own_session(server=True)
+
+    @cached_property
+    def _own_session(self) -> AwsSession | None:
+        from valkyrie.organisation.own_aws import session_for
+
+        access = self._access(self._row.settings)
+        return session_for(access) if access else None
+
+    def _access(self, chosen: Json) -> AwsAccess | None:
+        """The way into AWS the organisation brought along."""
+        from valkyrie.aws.session import AwsAccess
+        from valkyrie.organisation.own_aws import as_keys
+
+        region = chosen.get("aws_region")
+        if self._row.sealed:
+            opened = needed(self._sealer).open(self._row.sealed, self._about)
+            return AwsAccess(region=region, keys=as_keys(opened))
+        if role := chosen.get("role_arn"):
+            return AwsAccess(
+                region=region,
+                role_arn=role,
+                external_id=settings.external_id(self._row.id),
+                session_name=f"valkyrie-{self._row.id}",
+            )
+        return None
+
+    @property
+    def _placing(self) -> Placing:
+        chosen = self._row.settings
+        if self._is_default or not chosen.get("s3_bucket") or self._own_session is None:
+            return own_placing(self._servers_session, self._prefix)
+        group = chosen.get("log_group", DEFAULT_LOG_GROUP)
+        return Placing(
+            self._own_session,
+            bucket=chosen["s3_bucket"],
+            log_group=None if group == NO_LOGS else group,
+            retention_days=int(chosen.get("log_retention_days", DEFAULT_RETENTION)),
+        )
+
+    # Its settings
+
+    @property
+    def _about(self) -> str:
+        return f"org:{self._row.id}:aws"
+
+    def describe(self) -> Json:
+        """Its settings, what its role must ask for, and whether keys are kept; never the keys."""
+        return {
+            **{name: self._row.settings.get(name) for name in settings.SETTINGS},
+            "external_id": settings.external_id(self._row.id),
+            "credentials": self._row.sealed is not None,
+        }
+
+    def change(self, changes: Mapping[str, object]) -> Json:
+        """Replace some settings (None removes one), once AWS agrees with them; what they are then."""
+        self._refuse_default()
+        after = settings.changed(self._row.settings, changes)
+        if after.get("role_arn") and self._row.sealed:
+            raise UsageError("AWS keys are kept already; remove them before naming a role instead.")
+        access = self._access(after)
+        if access is None and after.get("s3_bucket"):
+            raise UsageError("A bucket of its own needs a way into AWS: name a role_arn, or give keys first.")
+        if access and {"role_arn", "aws_region"} & set(changes) and access.role_arn:
+            settings.check_role(access)
+        if access and after.get("s3_bucket") and {"s3_bucket", "role_arn", "aws_region"} & set(changes):
+            settings.check_bucket(access, after["s3_bucket"])
+        with self._store.writing() as connection:
+            people.set_org(connection, self._row.id, settings=after)
+        return self._now(replace(self._row, settings=after)).describe()
+
+    def set_credentials(self, given: Mapping[str, object]) -> None:
+        """Keep AWS keys, encrypted, once AWS knows them."""
+        self._refuse_default()
+        if self._row.settings.get("role_arn"):
+            raise UsageError("A role is named already; remove role_arn before giving keys instead.")
+        sealer, keys = needed(self._sealer), settings.checked_credentials(given)
+        settings.check_keys(keys, self._row.settings.get("aws_region"))
+        self._keep_sealed(sealer.seal(keys, self._about))
+
+    def remove_credentials(self) -> None:
+        """Forget the AWS keys."""
+        self._keep_sealed(None)
+
+    def _keep_sealed(self, sealed: bytes | None) -> None:
+        with self._store.writing() as connection:
+            people.set_org(connection, self._row.id, sealed=sealed)
+        self._now(replace(self._row, sealed=sealed))
+
+    def _now(self, row: people.Org) -> ServerOrganisation:
+        self._row = row
+        self.__dict__.pop("_own_session", None)
+        return self
+
+    def _refuse_default(self) -> None:
+        if self._is_default:
+            raise UsageError(
+                "The default organisation uses the AWS of the machine the tracker runs on: it is configured "
+                "there (`valk config set S3_BUCKET …`), not here."
+            )

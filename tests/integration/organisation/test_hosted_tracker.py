@@ -1,0 +1,77 @@
+"""A hosted tracker over HTTP, from `config init` to two organisations that do not see each other."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.integration.benchmark_service.conftest import serving
+from tests.integration.organisation.identity import KEY, OTHER_KEY, PROJECT, Descope
+from valkyrie import config
+from valkyrie.api.app import create_app
+from valkyrie.api.settings import ApiSettings
+from valkyrie.cli.main import main
+from valkyrie.client import ValkyrieClient
+from valkyrie.errors import AccessError, UnknownError
+from valkyrie.store.layout import DataFolder
+from valkyrie.tracker.office import Office
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture
+def descope(monkeypatch: pytest.MonkeyPatch) -> Iterator[Descope]:
+    standin = Descope({KEY: {"T1": {"name": "Acme"}}, OTHER_KEY: {"T2": {"name": "Other"}}})
+    with serving(standin.app()) as url:
+        monkeypatch.setenv("AUTH_REQUIRED", "true")
+        monkeypatch.setenv("DESCOPE_PROJECT_ID", PROJECT)
+        monkeypatch.setenv("DESCOPE_BASE_URL", url)
+        monkeypatch.delenv("DESCOPE_MANAGEMENT_KEY", raising=False)
+        yield standin
+
+
+@pytest.fixture
+def tracker_url(descope: Descope, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    for name in ("S3_BUCKET", "AWS_DEFAULT_REGION", "VALKYRIE_SECRET_KEY", "VALKYRIE_DATABASE_URL"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("VALKYRIE_CONFIG_PATH", str(tmp_path / "server" / "valkyrie.yaml"))
+    office = Office(DataFolder(tmp_path / "home"), server=True)
+    with serving(create_app(office, ApiSettings())) as url:
+        yield url
+    office.close()
+
+
+def test_from_init_to_secrets_of_ones_own(
+    tracker_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(UnknownError, match="config init --mode hosted"):
+        asyncio.run(_me(tracker_url, KEY))
+    monkeypatch.setenv("VALKYRIE_CONFIG_PATH", str(tmp_path / "mine" / "valkyrie.yaml"))
+    monkeypatch.setenv("TRACKER_SERVICE_URL", tracker_url)
+    monkeypatch.setenv("VALKYRIE_API_KEY", KEY)
+    assert main(["config", "init", "--mode", "hosted"]) == 0
+    assert "organisation Acme was made" in capsys.readouterr().out
+    assert config.load()["mode"] == "hosted"
+    assert asyncio.run(_me(tracker_url, KEY)) == ("Acme", "hosted")
+    asyncio.run(_two_organisations(tracker_url))
+    with pytest.raises(AccessError):
+        asyncio.run(_me(tracker_url, "K-unknown"))
+
+
+async def _me(url: str, key: str) -> tuple[str, str]:
+    async with ValkyrieClient(url, key, patience=1) as client:
+        me = await client.me()
+        return me.org, me.mode
+
+
+async def _two_organisations(url: str) -> None:
+    async with ValkyrieClient(url, KEY) as mine, ValkyrieClient(url, OTHER_KEY) as theirs:
+        assert (await theirs.init())["org_name"] == "Other"
+        await mine.set_secret("openai", "my-value")
+        assert [one.name for one in await mine.secrets()] == ["openai"]
+        assert await theirs.secrets() == []
+        with pytest.raises(UnknownError):
+            await theirs.remove_secret("openai")
