@@ -1,0 +1,147 @@
+"""One message, posted: to a checked address, within a time, without following anyone elsewhere."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from email.utils import parsedate_to_datetime
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from valkyrie.hooks.targets import Resolver, Target, resolve_target, system_resolver
+from valkyrie.hooks.threads import in_own_thread
+
+if TYPE_CHECKING:
+    import httpx
+
+TIMEOUT_S = 5.0
+MOST_ADDRESSES = 4
+MOST_ANSWER_BYTES = 500
+
+
+class SendingError(Exception):
+    """Nothing came back; `maybe_taken` when the message may have arrived all the same."""
+
+    def __init__(self, message: str, *, maybe_taken: bool) -> None:
+        super().__init__(message)
+        self.maybe_taken = maybe_taken
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What the other side said."""
+
+    status: int
+    retry_after: float | None
+    """Seconds it asks to be left alone for."""
+    text: str
+    """The beginning of what it said, if it refused."""
+
+
+class Sender:
+    """Posts messages.
+
+    It speaks to the transport below httpx's client, which would write every address into the log: a Slack
+    webhook's address is a secret.
+    """
+
+    def __init__(
+        self,
+        allow_local: bool | Callable[[], bool],
+        *,
+        timeout: float = TIMEOUT_S,
+        resolver: Resolver = system_resolver,
+        tls: ssl.SSLContext | None = None,
+    ) -> None:
+        self._allow_local = allow_local if callable(allow_local) else lambda: allow_local
+        self._timeout = timeout
+        self._resolver = resolver
+        self._given_tls = tls
+
+    @cached_property
+    def _tls(self) -> ssl.SSLContext:
+        import httpx
+
+        return self._given_tls or httpx.create_ssl_context()
+
+    async def post(self, url: str, headers: Mapping[str, str], body: bytes) -> Answer:
+        """Send once. TargetError: it may not be sent there; SendingError: no answer."""
+        sent = False
+        try:
+            async with asyncio.timeout(self._timeout):
+                target = await in_own_thread(lambda: self._resolved(url))
+                sent = True
+                return await self._to_first(target, headers, body)
+        except TimeoutError:
+            why = "no answer" if sent else "its name was not resolved"
+            raise SendingError(f"{why} within {self._timeout:g} s", maybe_taken=sent) from None
+        except OSError:
+            raise SendingError("its name could not be resolved", maybe_taken=False) from None
+
+    def _resolved(self, url: str) -> Target:
+        """Where it leads now, by the rules of now: an executor outlives changes of the config file."""
+        return resolve_target(url, self._allow_local(), self._resolver)
+
+    async def _to_first(self, target: Target, headers: Mapping[str, str], body: bytes) -> Answer:
+        """To the first of the checked addresses that a connection can be made to."""
+        import httpx
+
+        for address in target.addresses[:MOST_ADDRESSES]:
+            try:
+                return await self._to(address, target.url, headers, body)
+            except (httpx.ConnectError, httpx.ConnectTimeout):
+                continue
+            except (httpx.TransportError, httpx.InvalidURL, ValueError) as error:
+                why = f"the connection broke ({type(error).__name__})"
+                raise SendingError(why, maybe_taken=True) from None
+        raise SendingError("no connection could be made", maybe_taken=False)
+
+    async def _to(self, address: str, url: httpx.URL, headers: Mapping[str, str], body: bytes) -> Answer:
+        import httpx
+
+        name = url.raw_host.decode("ascii")
+        request = httpx.Request(
+            "POST",
+            url.copy_with(host=address),
+            headers={"Host": url.netloc.decode("ascii"), "User-Agent": "valkyrie", **headers},
+            content=body,
+            extensions={"timeout": httpx.Timeout(self._timeout).as_dict(), "sni_hostname": name},
+        )
+        async with httpx.AsyncHTTPTransport(verify=self._tls, trust_env=False) as transport:
+            response = await transport.handle_async_request(request)
+            try:
+                refused = response.status_code >= 400
+                return Answer(
+                    response.status_code,
+                    retry_after(response.headers.get("retry-after")),
+                    await _beginning(response) if refused else "",
+                )
+            finally:
+                await response.aclose()
+
+
+async def _beginning(response: httpx.Response) -> str:
+    held = b""
+    async for piece in response.aiter_raw():
+        held += piece
+        if len(held) >= MOST_ANSWER_BYTES:
+            break
+    return held[:MOST_ANSWER_BYTES].decode("utf-8", "replace")
+
+
+def retry_after(text: str | None, now: float | None = None) -> float | None:
+    """Seconds that a Retry-After header asks for: a number, or a moment."""
+    if not text:
+        return None
+    try:
+        return max(0.0, float(int(text)))
+    except ValueError:
+        pass
+    try:
+        moment = parsedate_to_datetime(text).timestamp()
+    except (ValueError, TypeError, OverflowError):
+        return None
+    return max(0.0, moment - (time.time() if now is None else now))

@@ -1,0 +1,91 @@
+"""Messages for Slack: what they say, and what their secret must hold."""
+
+from __future__ import annotations
+
+import json
+
+from valkyrie.hooks.targets import TargetError, parse_target
+from valkyrie.nouns import Json, RunState
+from valkyrie.report.formats import duration, errors_text, number, safe
+
+MOST_ERROR = 200
+_HEADERS = {
+    RunState.FINISHED: "Benchmark Complete",
+    RunState.ERROR: "Benchmark Error",
+    RunState.STOPPED: "Benchmark Stopped",
+}
+
+
+def body(told: Json) -> bytes:
+    """The request's body for a run as it is told."""
+    return json.dumps({"text": text(told)}).encode()
+
+
+def text(told: Json) -> str:
+    """The message: of progress while the run is in progress, else of its ending."""
+    header = _HEADERS.get(told["state"], "Benchmark Update")
+    lines = [
+        f"*{header}* — {escaped(told['benchmark'])}",
+        f"*Agent:* {escaped(told['agent'])}  *Run:* {told['id']}",
+        f"*Model:* {escaped(told['model'] or 'N/A')}",
+        *(_ending_lines(told) if told["state"] in _HEADERS else _progress_lines(told)),
+    ]
+    return "\n".join(lines)
+
+
+def _progress_lines(told: Json) -> list[str]:
+    done, total = told["done"], told["total"]
+    share = int(100 * done / total) if total else 0
+    return [
+        f"*Status:* In Progress — {share}% ({done}/{total} {_things(told)})",
+        f"*Elapsed:* {_seconds(told, told['at'])}",
+    ]
+
+
+def _ending_lines(told: Json) -> list[str]:
+    score = told["score"]
+    final = (
+        "N/A" if score["final_score"] is None else number(score["final_score"], fraction=score["fraction"])
+    )
+    coverage = f"{score['graded']}/{score['planned']} {_things(told)} graded, {100 * score['coverage']:.0f}%"
+    lines = [f"*Final Score:* {final} — {errors_text(score['errors'])}; coverage {coverage}"]
+    if told["error"]:
+        lines.append(f"*Error:* {escaped(shortened(told['error'], MOST_ERROR))}")
+    return [*lines, f"*Duration:* {_seconds(told, told['finished_at'] or told['at'])}"]
+
+
+def _things(told: Json) -> str:
+    return "trials" if told["repeated"] else "tasks"
+
+
+def _seconds(told: Json, until: float) -> str:
+    return duration(until - told["started_at"]) if told["started_at"] is not None else "N/A"
+
+
+def shortened(words: str, most: int) -> str:
+    """At most so many characters."""
+    return words if len(words) <= most else words[: most - 1] + "…"
+
+
+def escaped(words: str) -> str:
+    """Words of people and programs as Slack shows them: no markup, no mention of anyone, one line."""
+    plain = safe(words)
+    return plain.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+
+
+def secret_problem(secret: str, value: str) -> str | None:
+    """Why a secret's value is no Slack webhook, with the way out; it is never shown itself."""
+    try:
+        held = json.loads(value)
+    except ValueError:
+        held = None
+    if isinstance(held, dict | list | str):
+        return (
+            f"Secret {secret!r} holds JSON; a Slack webhook's secret must be its URL as plain text: "
+            f"`valk secret set {secret}`, or change it where it is kept."
+        )
+    try:
+        parse_target(value.strip(), f"What secret {secret!r} holds")
+    except TargetError as error:
+        return f"{error} A Slack webhook looks like https://hooks.slack.com/services/…"
+    return None

@@ -1,0 +1,169 @@
+"""Where messages may be sent to: not to this machine, its neighbours on the link, or a cloud's metadata.
+
+A name is resolved once, every address it has is checked, and the connection is made to a checked address:
+a name that answers differently the second time gains nothing.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+import socket
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from valkyrie.errors import UserError
+
+if TYPE_CHECKING:
+    import httpx
+
+Address = ipaddress.IPv4Address | ipaddress.IPv6Address
+Resolver = Callable[[str, int], Sequence[str]]
+"""The addresses of a host's name; OSError when it has none."""
+
+MOST_CHARACTERS = 2000
+_WAY_OUT = "VALKYRIE_ALLOW_LOCAL_WEBHOOKS=1 where the executor (or `valkyrie serve`) runs allows it."
+_METADATA = frozenset(
+    ipaddress.ip_address(text)
+    for text in (
+        "169.254.169.254",
+        "100.100.100.200",
+        "168.63.129.16",
+        "192.0.0.192",
+        "fd00:ec2::254",
+        "fd20:ce::254",
+    )
+)
+"""Where clouds tell a machine its own credentials."""
+_THIS_NETWORK = ipaddress.ip_network("0.0.0.0/8")
+_NAT64 = ipaddress.ip_network("64:ff9b::/96")
+_COMPATIBLE = ipaddress.ip_network("::/96")
+
+
+class TargetError(UserError):
+    """An address nothing may be sent to."""
+
+    default_cause = "target"
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Where to connect to, and what to say there."""
+
+    url: httpx.URL
+    addresses: Sequence[str]
+    """Checked; at least one."""
+
+
+def system_resolver(host: str, port: int) -> Sequence[str]:
+    """The addresses this machine's resolver gives."""
+    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    return list(dict.fromkeys(str(entry[4][0]) for entry in found))
+
+
+def parse_target(url: str, what: str = "The address") -> httpx.URL:
+    """An http(s) address as such; what is wrong with it is told without it, for it may be a secret."""
+    import httpx
+
+    if len(url) > MOST_CHARACTERS:
+        raise TargetError(f"{what} has more than {MOST_CHARACTERS} characters.")
+    try:
+        parsed = httpx.URL(url)
+    except (httpx.InvalidURL, ValueError):
+        raise TargetError(f"{what} is not an http(s) address.") from None
+    if parsed.scheme not in ("http", "https") or not parsed.host:
+        raise TargetError(f"{what} is not an http(s) address.")
+    if parsed.userinfo:
+        raise TargetError(f"{what} has a user name or password in it; leave them out.")
+    if parsed.port is not None and not 0 < parsed.port < 65536:
+        raise TargetError(f"{what} names port {parsed.port}, which is none.")
+    return parsed
+
+
+def check_target(
+    url: str,
+    allow_local: bool,
+    resolver: Resolver = system_resolver,
+    what: str = "The address",
+    *,
+    only_loopback: bool = False,
+) -> None:
+    """Refuse an address that a caller may not make us connect to; TargetError says why.
+
+    A name that cannot be resolved now is not refused: nothing is at it. With `only_loopback`, allowing what
+    is local allows this machine itself, neither its link nor a cloud's metadata.
+    """
+    try:
+        resolve_target(url, allow_local, resolver, what, only_loopback=only_loopback)
+    except OSError:
+        return
+
+
+def resolve_target(
+    url: str,
+    allow_local: bool,
+    resolver: Resolver = system_resolver,
+    what: str = "The address",
+    *,
+    only_loopback: bool = False,
+) -> Target:
+    """The checked addresses behind a URL; OSError when its name has none."""
+    parsed = parse_target(url, what)
+    host = parsed.raw_host.decode("ascii")
+    found = _addresses(host, parsed.port or (443 if parsed.scheme == "https" else 80), resolver)
+    for text in found:
+        address = ipaddress.ip_address(text)
+        if why := refusal(address, allow_local, only_loopback=only_loopback):
+            hopeless = refusal(address, allow_local=True, only_loopback=only_loopback)
+            way = "" if hopeless else f" {_WAY_OUT}"
+            raise TargetError(f"{what} leads to {host[:80]}, which is {why}; nothing is sent there.{way}")
+    return Target(parsed, found)
+
+
+def _addresses(host: str, port: int, resolver: Resolver) -> Sequence[str]:
+    try:
+        return [str(ipaddress.ip_address(host))]
+    except ValueError:
+        pass  # a name, or a number in one of the forms only resolvers read
+    if re.fullmatch(r"(.+\.)?localhost\.?", host):
+        return ["127.0.0.1"]  # by definition, whatever a resolver makes of it
+    try:
+        found = resolver(host, port)
+    except UnicodeError:
+        raise TargetError(f"{host[:80]!r} is no host name.") from None
+    if not found:
+        raise OSError("the name has no address")
+    return found
+
+
+def refusal(address: Address, allow_local: bool, *, only_loopback: bool = False) -> str | None:
+    """Why an address is refused, in words; None when it is not."""
+    inner = _inside(address)
+    if inner.is_multicast or inner.is_unspecified or inner in _THIS_NETWORK:
+        return "no single machine's address"
+    if isinstance(inner, ipaddress.IPv4Address) and inner.is_reserved:
+        return "a reserved address"
+    if allow_local and (inner.is_loopback or not only_loopback):
+        return None
+    if inner.is_loopback:
+        return "a loopback address"
+    if inner in _METADATA:
+        return "a cloud's metadata service"
+    if inner.is_link_local:
+        return "a link-local address"
+    return None
+
+
+def _inside(address: Address) -> Address:
+    """The IPv4 address an IPv6 one stands for, if it does."""
+    if isinstance(address, ipaddress.IPv4Address):
+        return address
+    bare = ipaddress.IPv6Address(int(address))  # without a zone, which no comparison expects
+    if found := bare.ipv4_mapped or bare.sixtofour:
+        return found
+    if bare.teredo:
+        return bare.teredo[1]
+    if bare in _NAT64 or (bare in _COMPATIBLE and int(bare) > 1):
+        return ipaddress.IPv4Address(int(bare) & 0xFFFFFFFF)
+    return bare
