@@ -5,9 +5,14 @@ Every error carries a `cause`: a short stable code that the retry policy, the sc
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import ClassVar
 
 from valkyrie.nouns import Category
+
+PREFLIGHT = "preflight"
+"""The cause of a refusal for several reasons, missing secrets among them."""
 
 
 class ValkyrieError(Exception):
@@ -37,10 +42,24 @@ class UsageError(UserError):
     exit_code = 2
 
 
+class UnknownError(UsageError):
+    """What was named is not there, or belongs to someone else."""
+
+    default_cause = "unknown"
+
+
+class AccessError(UserError):
+    """Who asks is not known, or may not do this."""
+
+    default_cause = "unauthorized"
+
+
 class ContractValidationError(UsageError):
     """An agent's contract, or a value given to it, does not fit."""
 
     default_cause = "contract"
+    secrets: Mapping[str, str] = MappingProxyType({})
+    """What the contract asks for all the same: environment variable → secret name."""
 
 
 class BundleError(UserError):
@@ -53,6 +72,13 @@ class MissingSecretError(UserError):
     """A secret the agent needs has no value anywhere we look."""
 
     default_cause = "missing_secret"
+
+    def __init__(
+        self, message: str, *, missing: Mapping[str, str] | None = None, cause: str | None = None
+    ) -> None:
+        super().__init__(message, cause=cause)
+        self.missing = dict(missing or {})
+        """Environment variable → secret name."""
 
 
 class AgentError(ValkyrieError):

@@ -1,7 +1,7 @@
 """What is handed to an executor with a run and kept in its memory only, never in the store.
 
-All of it travels in one mapping: the agent's environment variables under their names, headers of a benchmark
-service and settings of a sandbox provider under keys no variable can have.
+All of it travels in one mapping: the agent's environment variables under their names; headers of a benchmark
+service, settings of a sandbox provider, what hooks and the user's cloud need under keys no variable can have.
 """
 
 from __future__ import annotations
@@ -11,38 +11,70 @@ from collections.abc import Mapping, Sequence
 
 from valkyrie.nouns import Json
 
-_HEADER, _PROVIDER = "header:", "provider:"
+_HEADER, _PROVIDER, _HOOK, _CLOUD = "header:", "provider:", "hook:", "cloud:"
 _SECRETIVE = re.compile("auth|key|token|secret|cookie|passw|cred|signature", re.IGNORECASE)
 _LONG = 20
 
 
 def with_headers(headers: Mapping[str, str]) -> dict[str, str]:
     """Headers as they are handed over."""
-    return {f"{_HEADER}{name}": value for name, value in headers.items()}
+    return _under(_HEADER, headers)
 
 
 def with_settings(settings: Mapping[str, str]) -> dict[str, str]:
     """A provider's settings as they are handed over."""
-    return {f"{_PROVIDER}{name}": value for name, value in settings.items()}
+    return _under(_PROVIDER, settings)
+
+
+def with_hooks(values: Mapping[str, str]) -> dict[str, str]:
+    """What messages to the outside need (secret name → value) as it is handed over."""
+    return _under(_HOOK, values)
+
+
+def with_credentials(values: Mapping[str, str]) -> dict[str, str]:
+    """Credentials of the user's cloud as they are handed over."""
+    return _under(_CLOUD, values)
 
 
 def headers_of(handed: Mapping[str, str]) -> dict[str, str]:
     """The headers that were handed over."""
-    return {key.removeprefix(_HEADER): value for key, value in handed.items() if key.startswith(_HEADER)}
+    return _below(_HEADER, handed)
 
 
 def settings_of(handed: Mapping[str, str]) -> dict[str, str]:
     """The provider's settings that were handed over."""
-    return {key.removeprefix(_PROVIDER): value for key, value in handed.items() if key.startswith(_PROVIDER)}
+    return _below(_PROVIDER, handed)
+
+
+def hooks_of(handed: Mapping[str, str]) -> dict[str, str]:
+    """What was handed over for messages to the outside."""
+    return _below(_HOOK, handed)
+
+
+def credentials_of(handed: Mapping[str, str]) -> dict[str, str]:
+    """The cloud credentials that were handed over."""
+    return _below(_CLOUD, handed)
+
+
+def _under(prefix: str, values: Mapping[str, str]) -> dict[str, str]:
+    return {f"{prefix}{name}": value for name, value in values.items()}
+
+
+def _below(prefix: str, handed: Mapping[str, str]) -> dict[str, str]:
+    return {key.removeprefix(prefix): value for key, value in handed.items() if key.startswith(prefix)}
 
 
 def wanted(arguments: Json) -> Sequence[str]:
-    """Everything a run must be handed before it can begin, as a run's stored arguments name it."""
+    """Everything a run must be handed before it can begin, as a run's stored arguments name it.
+
+    What messages to the outside need is not among it: no run waits for a message.
+    """
     return [
         *arguments.get("secrets", {}),
         *arguments.get("host_variables", []),
         *with_headers(dict.fromkeys(arguments.get("headers", []), "")),
         *with_settings(dict.fromkeys(arguments.get("provider_settings", []), "")),
+        *with_credentials(dict.fromkeys(arguments.get("credentials", []), "")),
     ]
 
 
@@ -62,7 +94,13 @@ def unspeakable(handed: Mapping[str, str]) -> list[str]:
 
 def described(key: str) -> str:
     """A key as people call what it stands for."""
-    for before, word in ((_HEADER, "header "), (_PROVIDER, "provider setting ")):
+    words = (
+        (_HEADER, "header "),
+        (_PROVIDER, "provider setting "),
+        (_HOOK, "hook secret "),
+        (_CLOUD, "cloud credential "),
+    )
+    for before, word in words:
         if key.startswith(before):
             return word + key.removeprefix(before)
     return key

@@ -14,6 +14,24 @@ if TYPE_CHECKING:
 
 Json = dict[str, Any]
 
+DEFAULT_ORG = "default"
+"""The organisation everything belongs to where nobody speaks of organisations."""
+DEFAULT_PRIORITY = 3
+"""Of 0 (first) to 4 (last)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Who asks: a person, and the organisation whose things they may see."""
+
+    org_id: str = DEFAULT_ORG
+    org: str = DEFAULT_ORG
+    """Its name."""
+    person: str | None = None
+    """Whom a run is recorded as started by."""
+    key_id: str | None = None
+    """The API key that was shown, if one was."""
+
 
 class RunState(StrEnum):
     """Where a run stands."""

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
-from valkyrie.nouns import Json
+from valkyrie.nouns import DEFAULT_ORG, DEFAULT_PRIORITY, Json
 
 AgentFailureRule = Literal["grade", "error"]
 
@@ -38,6 +38,26 @@ class RunRequest:
     timeout_multiplier: float = 1.0
     max_attempts: int | None = None
     """Attempts per trial where the policy allows retries; None is the policy's own number."""
+    priority: int = DEFAULT_PRIORITY
+    """0 (first) to 4 (last)."""
+    max_cost: float | None = None
+    """US dollars; when reported costs reach it, what has not begun is stopped."""
+    lambda_function: str | None = None
+    """AWS Lambda function called after the run ended."""
+    webhook: str | None = None
+    """Name of the secret that holds a Slack webhook's URL."""
+    intervals: Sequence[int] = ()
+    """Progress percentages that send a message."""
+    webhook_url: str | None = None
+    """Where signed JSON messages are sent."""
+    webhook_key: str | None = None
+    """Name of the secret those messages are signed with."""
+    benchmark_url: str | None = None
+    """Where the benchmark's service is, as the caller has it configured."""
+    store_secrets: bool = True
+    """Values only the caller's own environment has may be kept, encrypted, by the tracker."""
+    provider_secret: str | None = None
+    """Name of the secret that says how to reach the provider, as the caller has it configured."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +83,34 @@ class ScoreView:
     interval: tuple[float, float] | None = None
     """95 % interval of score_graded."""
     interval_method: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class CostView:
+    """US dollars, as agents reported them."""
+
+    total: float
+    reports: int
+    """Attempts that reported; others are not in the total."""
+    limit: float | None = None
+    """`--max-cost`."""
+
+
+@dataclass(frozen=True, slots=True)
+class HookView:
+    """One message to the outside: a Slack text, a webhook, a Lambda call, an upload."""
+
+    kind: str
+    """slack, webhook, lambda, results."""
+    trigger: str
+    """progress:25, ended:1, …"""
+    state: str
+    """pending, done, failed."""
+    detail: str | None
+    """What the other side said, or why it failed."""
+    attempts: int
+    created_at: float
+    finished_at: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,13 +141,22 @@ class RunView:
     executor: Literal["alive", "none"]
     """Whether an executor is at work on this store."""
     folder: str
-    """Where its logs and artifacts are kept."""
+    """Where its logs and artifacts are kept on this machine; empty where a tracker keeps them."""
     arguments: Json
     """Everything it was asked with, secrets by name only."""
     enforcement: Mapping[str, str]
     """Which isolation and limits were in force."""
     version: int
     """Grows with every change."""
+    org: str = DEFAULT_ORG
+    """The organisation it belongs to, by name."""
+    priority: int = DEFAULT_PRIORITY
+    cost: CostView | None = None
+    """What its agents said they cost; None when none said anything."""
+    links: Mapping[str, str] = field(default_factory=dict)
+    """Where else it can be looked at: artifacts, logs."""
+    hooks: Sequence[HookView] = ()
+    """What was told to others about it, and how that went."""
 
     @property
     def done(self) -> int:
@@ -167,6 +224,10 @@ class ErrorGroup:
     """At most five."""
     retrying: bool = False
     """Not open yet: these trials are tried again by themselves, after a pause."""
+    disposition: Literal["retryable", "chronic", "fix first"] = "retryable"
+    """chronic: failed alike in two passes or more; fix first: something must be changed before a retry."""
+    passes: int = 1
+    """In how many passes (start, each retry or resume) the worst of them failed alike."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,6 +249,8 @@ class PlanView:
     problems: Sequence[str]
     """All that stands in the way, in one list; empty means it would start."""
     notices: Sequence[str]
+    missing: Mapping[str, str] = field(default_factory=dict)
+    """Secrets without a value, among the problems: environment variable → name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,6 +271,7 @@ class RunFilter:
     dataset: str | None = None
     state: str | None = None
     label: str | None = None
+    started_by: Sequence[str] = ()
     newest_first: bool = True
     limit: int = 50
     cursor: str | None = None
@@ -232,6 +296,133 @@ class TrialFilter:
     descending: bool = False
     limit: int = 50
     offset: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class AgentView:
+    """One pushed agent."""
+
+    name: str
+    modified_at: float
+    bytes: int
+    digest: str | None
+    """None where its archive is damaged, or only its name and size are known."""
+    origin: str | None = None
+    """Where it was installed from, commit included."""
+
+
+@dataclass(frozen=True, slots=True)
+class SecretView:
+    """A secret that is kept; never its value."""
+
+    name: str
+    created_at: float | None = None
+    created_by: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class BenchmarkView:
+    """A benchmark that can be named."""
+
+    name: str
+    description: str
+    tasks: int | None
+    url: str | None = None
+    """Of a service."""
+    source: str = "shipped"
+    """Who says so: shipped, plugin, custom, registry."""
+
+
+@dataclass(frozen=True, slots=True)
+class TasksRequest:
+    """Which tasks of a benchmark: the question behind `benchmark tasks`."""
+
+    benchmark: str
+    dataset: str = "default"
+    headers: Mapping[str, str] = field(default_factory=dict)
+    ignore_custom_services: bool = False
+    benchmark_url: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TasksView:
+    """Task ids in the benchmark's own order."""
+
+    task_ids: Sequence[str]
+    datasets: Sequence[str]
+
+
+@dataclass(frozen=True, slots=True)
+class ResultsLink:
+    """Where a results file was uploaded to."""
+
+    url: str
+    """s3://bucket/key, or a file's address."""
+    download_url: str | None
+    """Good for a day, for whoever has it."""
+    console_url: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class QueueEntry:
+    """One open run in the queue."""
+
+    run_id: str
+    agent: str
+    benchmark: str
+    priority: int
+    state: str
+    pending: int
+    active: int
+    concurrency: int
+    created_at: float
+    started_by: str | None
+    note: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class ExecutorView:
+    """One executor that lives."""
+
+    id: str
+    host: str
+    pid: int
+    version: str
+    started_at: float
+    heartbeat_at: float
+    active: int
+    """Trials it holds."""
+
+
+@dataclass(frozen=True, slots=True)
+class QueueView:
+    """What waits, what runs, and who works."""
+
+    entries: Sequence[QueueEntry]
+    """In the order they are served."""
+    executors: Sequence[ExecutorView]
+
+
+@dataclass(frozen=True, slots=True)
+class LogLine:
+    """One piece of a run's logs."""
+
+    task_id: str
+    k: int
+    attempt: int
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class LogQuery:
+    """Which logs of a run."""
+
+    task_ids: Sequence[str] | None = None
+    k: int | None = None
+    attempt: int | None = None
+    search: str | None = None
+    """Only lines that contain this."""
+    follow: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import socket
 import tempfile
 from pathlib import Path
 
@@ -28,5 +29,15 @@ def socket_path(data: DataFolder) -> Path:
 
 
 def home_mark(data: DataFolder) -> str:
-    """Marks what belongs to this data folder, such as its sandboxes."""
-    return hashlib.sha256(os.fsencode(data.root)).hexdigest()[:16]
+    """Marks what belongs to this data folder of this machine, such as its sandboxes."""
+    return hashlib.sha256(_machine() + os.fsencode(data.root)).hexdigest()[:16]
+
+
+def _machine() -> bytes:
+    """Folders of the same name on several machines are not the same; their sandboxes may be side by side."""
+    for file in ("/etc/machine-id", "/var/lib/dbus/machine-id"):
+        try:
+            return Path(file).read_bytes() + os.fsencode(socket.gethostname())
+        except OSError:
+            continue
+    return os.fsencode(socket.gethostname())

@@ -21,8 +21,18 @@ from valkyrie.store.layout import DataFolder
 
 READY_TIMEOUT_S = 20.0
 LONGEST_LOG = 1 << 20
-_KEPT_VARIABLES = ("HOME", "LANG", "LC_ALL", "LOGNAME", "PATH", "TMPDIR", "TZ", "USER")
-_KEPT_PREFIXES = ("VALKYRIE_", "XDG_", "PYTHON")
+_KEPT_VARIABLES = (
+    "AWS_SHARED_CREDENTIALS_FILE",
+    "HOME",
+    "LANG",
+    "LC_ALL",
+    "LOGNAME",
+    "PATH",
+    "TMPDIR",
+    "TZ",
+    "USER",
+)
+_KEPT_PREFIXES = ("VALKYRIE_", "XDG_", "PYTHON", "AWS_")
 _SECRETIVE = re.compile("KEY|TOKEN|SECRET|PASSW|CREDENTIAL")
 
 
@@ -90,7 +100,7 @@ class ExecutorClient:
                 stdout=log,
                 stderr=log,
                 cwd="/",
-                env=_clean_environment(),
+                env=clean_environment(),
                 start_new_session=True,
                 pass_fds=(write,),
             )
@@ -142,7 +152,7 @@ def _fits(status: Json) -> bool:
     return same and not status["draining"]
 
 
-def _clean_environment() -> dict[str, str]:
+def clean_environment() -> dict[str, str]:
     """What an executor may inherit; secrets in the caller's environment are not for it."""
     return {
         name: value

@@ -4,34 +4,49 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import fcntl
 import os
 import signal
 import socket
+import sys
+import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
-from typing import IO
+from typing import TYPE_CHECKING
 
 from valkyrie import __version__, config
 from valkyrie.errors import StoreError
 from valkyrie.executor.address import home_mark, socket_path
-from valkyrie.executor.client import ExecutorClient
 from valkyrie.executor.control import ControlServer, Verb
+from valkyrie.executor.exposure import refuse_exposed
+from valkyrie.executor.lock import PARENT_PIPE
+from valkyrie.executor.premises import Premises
+from valkyrie.executor.telling import RunTelling
 from valkyrie.executor.worlds import RunWorlds
+from valkyrie.hooks.firing import HookRunner
+from valkyrie.hooks.sending import Sender
+from valkyrie.hooks.wishes import local_allowed
 from valkyrie.nouns import Json
 from valkyrie.schedule.host import HostRoom
 from valkyrie.schedule.scheduler import Scheduler
-from valkyrie.store import Store, leases, runs
+from valkyrie.sealing import find_sealer
+from valkyrie.settings import database_url
+from valkyrie.store import Store, executors, leases, runs
 from valkyrie.store.layout import DataFolder
 from valkyrie.store.schema import REVISION
 from valkyrie.store.writer import Writer
 
-HEARTBEAT_S = 5.0
-LEASE_S = 30.0
+if TYPE_CHECKING:
+    from valkyrie.store import Connection
+
+LEASE_S, SHORTEST_LEASE_S = 30.0, 3.0
+HEARTBEATS = 6
+"""So many times within its lease an executor says that it lives."""
 IDLE_EXIT_S = 10.0
 KEEP_SANDBOXES_S = 8 * 3600.0
+LAST_MESSAGES_S = 30.0
+"""How long messages under way are waited for at the end; whoever comes next sends the others."""
 ORPHAN_AFTER_S = 3600.0
 """A run's folder is made just before its row; one without a row after so long belongs to a killed command."""
 
@@ -44,39 +59,24 @@ def idle_exit_s() -> float:
         return IDLE_EXIT_S
 
 
-@contextlib.contextmanager
-def only_one(data: DataFolder) -> Iterator[bool]:
-    """Hold the data folder's executor lock. False: one of this version is at work, leave it to that one.
-
-    One of another version, or one that is leaving, is waited for.
-    """
-    with data.executor_lock.open("a") as file:
-        yield _lock(file, data)
-
-
-def _lock(file: IO[str], data: DataFolder) -> bool:
-    while True:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            found = ExecutorClient(data).status()
-            if found and found["version"] == __version__ and not found["draining"]:
-                return False
-            time.sleep(
-                0.05
-            )  # the holder is starting or leaving; a lock cannot be awaited with a look at both
-            continue
-        return True
+def lease_s() -> float:
+    """How long an executor counts as alive that is not heard of: `VALKYRIE_LEASE_S`, if that is a number."""
+    try:
+        return max(SHORTEST_LEASE_S, float(os.environ["VALKYRIE_LEASE_S"]))
+    except (KeyError, ValueError):
+        return LEASE_S
 
 
 class ExecutorHost:
     """One executor on one data folder."""
 
-    def __init__(self, data: DataFolder) -> None:
+    def __init__(self, data: DataFolder, *, server: bool = False) -> None:
         self.id = str(uuid.uuid4())
         self._data = data
+        self._server = server
+        self._home = home_mark(data)
         self._started_at = time.time()
-        self._idle_exit_s = idle_exit_s()
+        self._lease_s = lease_s()
         self._room = HostRoom.measure(float(config.effective("cpu_overcommit").value or 1.0))
 
     async def serve(self, tell_ready: Callable[[], bool]) -> None:
@@ -85,26 +85,45 @@ class ExecutorHost:
         `tell_ready` is called when others may speak to us; False: whoever started us has gone away, so
         there is no reason to wait for work that is not there.
         """
-        store = Store(self._data.database)
+        refuse_exposed(self._data)
+        store = Store(database_url() or self._data.database)
         self._writer = store.writer()
-        self._worlds = RunWorlds(self._data, self._writer, home_mark(self._data))
+        self._worlds = RunWorlds(self._premises(store), self._writer, self._home)
+        telling = RunTelling(store, self._writer, self._worlds)
+        sender = Sender(local_allowed)
+        self._hooks = HookRunner(self.id, self._writer, telling, sender, self._home)
+        self._worlds.on_ended = self._hooks.wake
         self._scheduler = Scheduler(self.id, self._writer, self._worlds, self._room)
         control = ControlServer(socket_path(self._data), self._verbs())
         try:
             await self._begin()
             await control.start()
-            if not tell_ready():
-                self._idle_exit_s = 0.0
+            self._scheduler.idle_exit_s = None if self._server else idle_exit_s()
+            if not tell_ready() and not self._server:
+                self._scheduler.idle_exit_s = 0.0
             self._listen_to_signals()
             async with asyncio.TaskGroup() as group:
-                beat = group.create_task(self._heartbeat(control))
+                messages = group.create_task(self._hooks.run())
+                beside = [
+                    group.create_task(self._heartbeat(control)),
+                    group.create_task(self._listen(store)),
+                ]
                 await self._work(control)
-                beat.cancel()
+                self._hooks.drain()
+                await asyncio.wait([messages], timeout=LAST_MESSAGES_S)
+                for task in (messages, *beside):
+                    task.cancel()
         finally:
             await control.close()
             await self._worlds.close()
             await _end(self._writer, self.id)
             store.close()
+
+    def _premises(self, store: Store) -> Premises:
+        if not self._server:
+            return Premises(self._data, store)
+        own = self._data.root / "server.key" if store.kind == "sqlite" else None
+        return Premises(self._data, store, server=True, sealer=find_sealer(own))
 
     async def _begin(self) -> None:
         now = time.time()
@@ -115,23 +134,30 @@ class ExecutorHost:
             "version": __version__,
             "started_at": now,
             "heartbeat_at": now,
-            "expires_at": now + LEASE_S,
+            "expires_at": now + self._lease_s,
+            "home": self._home,
         }
-        await self._writer.call(lambda connection: runs.register_executor(connection, values))
+        await self._writer.call(lambda connection: executors.register_executor(connection, values))
         await self._worlds.sweep()
-        await self._writer.call(lambda connection: leases.recover(connection, self.id, now, alone=True))
+        await self._writer.call(self._recover)
         known = await self._writer.call(runs.known_ids)
         await asyncio.to_thread(self._data.sweep_runs, known, now - ORPHAN_AFTER_S)
         await asyncio.to_thread(self._data.sweep_cache)
 
+    def _recover(self, connection: Connection) -> int:
+        """Give back what executors held that are gone."""
+        return leases.recover(connection, self.id, home=self._home)
+
     async def _work(self, control: ControlServer) -> None:
         """Work until idle; a run that arrives while the door is being closed is still taken."""
         while True:
-            await self._scheduler.run(self._idle_exit_s)
+            await self._scheduler.run()
             if self._scheduler.draining:
                 return
-            if self._worlds.kept and time.time() - self._started_at < KEEP_SANDBOXES_S:
-                self._idle_exit_s = IDLE_EXIT_S  # a pause between two looks, also if nobody waits for us
+            needed = self._worlds.kept and time.time() - self._started_at < KEEP_SANDBOXES_S
+            if needed or self._hooks.busy:
+                # A pause between two looks, also if nobody waits for us.
+                self._scheduler.idle_exit_s = IDLE_EXIT_S
                 continue
             await control.close()
             if not await self._writer.call(runs.any_ready):
@@ -141,13 +167,35 @@ class ExecutorHost:
     async def _heartbeat(self, control: ControlServer) -> None:
         lock = _identity(self._data.executor_lock)
         while True:
-            await asyncio.sleep(HEARTBEAT_S)
+            await asyncio.sleep(self._lease_s / HEARTBEATS)
             if _identity(self._data.executor_lock) != lock:
                 raise StoreError(f"{self._data.root} was removed while its executor was at work.")
             await control.keep_up()
             await self._writer.call(
-                lambda connection: runs.heartbeat(connection, self.id, time.time(), LEASE_S)
+                lambda connection: executors.heartbeat(connection, self.id, self._lease_s)
             )
+            if await self._writer.call(self._recover):
+                self._scheduler.wake()
+
+    async def _listen(self, store: Store) -> None:
+        """Look for work as soon as another process has written; SQLite's are looked for by the scheduler."""
+        if store.kind == "sqlite":
+            return
+        loop = asyncio.get_running_loop()
+        ended = threading.Event()
+
+        def listen() -> None:
+            for _ in store.changes():
+                if ended.is_set():
+                    return
+                loop.call_soon_threadsafe(self._scheduler.wake)
+
+        thread = threading.Thread(target=listen, name="store-changes", daemon=True)
+        thread.start()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.set()
 
     def _listen_to_signals(self) -> None:
         loop = asyncio.get_running_loop()
@@ -158,9 +206,20 @@ class ExecutorHost:
                 self._abandoning = loop.create_task(self._scheduler.abandon())
             else:
                 self._scheduler.drain()
+                if count := self._scheduler.active:
+                    trials = f"{count} trial{'s' if count > 1 else ''} under way"
+                    _say(f"told to end: waits for {trials}; told again, it gives back what is left")
 
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, leave)
+        if pipe := os.environ.pop(PARENT_PIPE, None):
+            # Its server is gone: work goes on, but nobody is waited for.
+            def orphaned() -> None:
+                loop.remove_reader(int(pipe))
+                self._scheduler.idle_exit_s = IDLE_EXIT_S
+                self._scheduler.wake()
+
+            loop.add_reader(int(pipe), orphaned)
 
     def _verbs(self) -> dict[str, Verb]:
         return {
@@ -184,6 +243,7 @@ class ExecutorHost:
             "kept_sandboxes": self._worlds.kept,
             "waiting": sorted(self._worlds.waiting()),
             "draining": self._scheduler.draining,
+            "server": self._server,
             "room": {"cpus": self._room.cpus, "memory_mb": self._room.memory_mb},
         }
 
@@ -193,6 +253,7 @@ class ExecutorHost:
 
     async def _take_secrets(self, request: Json) -> Json:
         self._worlds.give_secrets(request["run_id"], request["values"])
+        await self._hooks.supplied(request["run_id"])
         return await self._wake(request)
 
     async def _drain(self, request: Json) -> Json:
@@ -212,6 +273,10 @@ class ExecutorHost:
         return {}
 
 
+def _say(text: str) -> None:
+    sys.stderr.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {text}\n")
+
+
 def _identity(path: Path) -> tuple[int, int] | None:
     try:
         found = path.stat()
@@ -223,5 +288,5 @@ def _identity(path: Path) -> tuple[int, int] | None:
 async def _end(writer: Writer, executor_id: str) -> None:
     if not writer.broken:
         with contextlib.suppress(StoreError):  # it broke just now; whoever comes next sees a dead executor
-            await writer.call(lambda connection: runs.end_executor(connection, executor_id, time.time()))
+            await writer.call(lambda connection: executors.end_executor(connection, executor_id))
     await writer.close()

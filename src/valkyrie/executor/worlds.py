@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import sys
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,42 +17,55 @@ from sandboxes.protocol import SandboxProvider
 from sandboxes.registry import open_provider
 from valkyrie import agents, benchmarks, handed
 from valkyrie.benchmarks.protocol import Benchmark
+from valkyrie.benchmarks.scoring import computed, grades_of
 from valkyrie.digest import content_digest
 from valkyrie.errors import StoreError, ValkyrieError
+from valkyrie.executor.bringing import Bringing
 from valkyrie.executor.doors import SandboxDoors
-from valkyrie.nouns import Grade, Json, RunState, TrialState
+from valkyrie.executor.premises import Premises
+from valkyrie.nouns import Json, RunState
 from valkyrie.plan import Settings
+from valkyrie.sealing import SEALED
 from valkyrie.secrets.mask import Masker
-from valkyrie.store import runs
-from valkyrie.store.layout import DataFolder
+from valkyrie.store import hooks, runs
+from valkyrie.store.secrets import forget_handed
 from valkyrie.store.writer import Writer
 from valkyrie.trial.failures import classify
 from valkyrie.trial.world import World
 
 if TYPE_CHECKING:
     from sandboxes.configs import DaytonaProviderConfig
+    from valkyrie.organisation import Organisation
     from valkyrie.store import Connection
+
+LOOK_AGAIN_S = 5.0
 
 
 class RunWorlds:
     """Every open run's world, its secrets in memory only."""
 
-    def __init__(self, data: DataFolder, writer: Writer, home: str) -> None:
-        self._data = data
+    def __init__(self, premises: Premises, writer: Writer, home: str) -> None:
+        self._premises = premises
+        self._data = premises.data
         self._writer = writer
         self._home = home
         self._worlds: dict[str, World] = {}
-        self._waiting: set[str] = set()
+        self._waiting: dict[str, float] = {}
         self._secrets: dict[str, Mapping[str, str]] = {}
         self._providers: dict[str, SandboxProvider] = {}
+        self.on_ended: Callable[[], None] = lambda: None
+        """Called when a run has ended: someone may have to be told."""
         self._doors = SandboxDoors(home)
-        self._opening = asyncio.Lock()
+        self._opening: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
+        self._bringing = Bringing(premises)
 
     def ready(self) -> Collection[str]:
         return self._worlds.keys()
 
     def waiting(self) -> Collection[str]:
-        return self._waiting
+        now = time.monotonic()
+        self._waiting = {run_id: until for run_id, until in self._waiting.items() if until > now}
+        return self._waiting.keys()
 
     def __getitem__(self, run_id: str) -> World:
         return self._worlds[run_id]
@@ -58,7 +73,7 @@ class RunWorlds:
     def give_secrets(self, run_id: str, values: Mapping[str, str]) -> None:
         """What a person resolved for a run; an open world takes it up at once."""
         self._secrets[run_id] = dict(values)
-        self._waiting.discard(run_id)
+        self._waiting.pop(run_id, None)
         if world := self._worlds.get(run_id):
             # Attempts under way still hold the old values: those stay hidden as well.
             hidden = [*handed.unspeakable(values), *world.secrets.values()]
@@ -68,24 +83,48 @@ class RunWorlds:
         """One provider object per name and settings; what an earlier executor left behind is reaped when it
         is made."""
         key = f"{name} {content_digest(dict(settings))}" if settings else name
-        async with self._opening:  # a second one would reap the sandboxes of the first
+        # A second one would reap the sandboxes of the first; and a remote one that does not answer, which
+        # anyone can name, must keep nobody else's runs waiting.
+        async with self._opening[key]:
             if key not in self._providers:
                 provider = open_provider(name, self._data.sandboxes(name), settings)
-                await provider.reap({"Home": self._home})
+                try:
+                    await provider.reap({"Home": self._home})
+                except BaseException:
+                    await provider.close()
+                    raise
                 self._providers[key] = provider
             return self._providers[key]
 
     async def open(self, run_id: str) -> None:
         try:
             row = await self._writer.call(lambda connection: runs.get(connection, run_id))
+            await self._unseal(run_id)
             if missing := self._missing(row):
                 await self._wait_for(run_id, missing)
                 return
             self._worlds[run_id] = await self._make(row)
-        except StoreError:
-            raise
-        except Exception as error:  # noqa: BLE001 - one run that cannot be opened must not end the others
+        except Exception as error:  # one run that cannot be opened must not end the others
+            if isinstance(error, StoreError) and error.cause != SEALED:
+                raise
             await self._fail(run_id, classify(error, self._masker(run_id)).message)
+
+    async def _unseal(self, run_id: str) -> None:
+        """Take up what a server has sealed for the run by now: it may have been handed other values, for
+        another address, since it was last open here."""
+        if self._premises.server:
+            found = await self._writer.call(lambda connection: self._premises.sealed(connection, run_id))
+            if found and found != self._secrets.get(run_id):
+                self.give_secrets(run_id, found)
+
+    async def handed(self, run_id: str) -> Mapping[str, str] | None:
+        """What was handed over for a run, as far as it is known here."""
+        await self._unseal(run_id)
+        return self._secrets.get(run_id)
+
+    def organisation(self, org_id: str, values: Mapping[str, str]) -> Organisation:
+        """The things of a run's organisation; `values` were handed over with the run."""
+        return self._bringing.organisation(org_id, values)
 
     def _missing(self, row: Any) -> list[str]:
         """What the run must be handed and was not."""
@@ -96,12 +135,14 @@ class RunWorlds:
         folder = self._data.run(row.id)
         secrets = self._secrets.get(row.id, {})
         provider = await self.provider(row.provider, handed.settings_of(secrets))
+        away = await asyncio.to_thread(self._bringing.away, row, secrets)
+        source = await asyncio.to_thread(self._bringing.source, row, away)
         access = await self._access(row, provider)
         world = World(
             run_id=row.id,
             dataset=row.dataset,
             model=row.model,
-            benchmark=benchmarks.open_frozen(row.benchmark_source, secrets, access),
+            benchmark=benchmarks.open_frozen(source, secrets, access),
             agent=agents.open_frozen(row.agent_frozen, folder.agent, self._data.bundles),
             provider=provider,
             settings=Settings(**arguments["settings"]),
@@ -111,7 +152,9 @@ class RunWorlds:
             folder=folder,
             home=self._home,
             hidden=(access.DAYTONA_API_KEY,) if access else (),
+            away=away,
         )
+        world.told = bool(row.notify)
         named = {name: secrets[name] for name in arguments.get("secrets", {})}
         world.give_secrets(named, hidden=handed.unspeakable(secrets))
         return world
@@ -133,18 +176,34 @@ class RunWorlds:
         return Masker(handed.unspeakable(values)) if values else None
 
     async def _wait_for(self, run_id: str, missing: Sequence[str]) -> None:
-        self._waiting.add(run_id)
+        # What is sealed in the store may come at any time; what a person supplies comes through the door.
+        self._waiting[run_id] = time.monotonic() + (LOOK_AGAIN_S if self._premises.server else math.inf)
         names = ", ".join(map(handed.described, missing))
         note = f"waits for {names}; `valk run resume {run_id[:8]}` supplies it"
-        await self._writer.call(lambda connection: runs.set_values(connection, run_id, note=note))
+
+        def write(connection: Connection) -> None:
+            if runs.get(connection, run_id).note != note:
+                runs.set_values(connection, run_id, note=note)
+
+        await self._writer.call(write)
 
     async def _fail(self, run_id: str, message: str) -> None:
         def write(connection: Connection) -> None:
+            row = runs.locked(connection, run_id)
             runs.set_values(
-                connection, run_id, state=RunState.ERROR.value, error=message, finished_at=time.time()
+                connection,
+                run_id,
+                state=RunState.ERROR.value,
+                error=message,
+                finished_at=time.time(),
+                endings=row.endings + 1,
             )
+            hooks.plan_ending(connection, runs.get(connection, run_id), time.time())
+            if not hooks.unfinished(connection, run_id):
+                forget_handed(connection, run_id)
 
         await self._writer.call(write)
+        await self._let_go(run_id)
 
     async def conclude(self, run_id: str) -> None:
         # Set aside first: nothing is leased for a run whose world is being closed. One that is reopened
@@ -156,6 +215,7 @@ class RunWorlds:
         error: str | None = None
         try:
             row = await self._writer.call(lambda connection: runs.get(connection, run_id))
+            await self._unseal(run_id)
             if not world and (missing := self._missing(row)):
                 await self._wait_for(run_id, missing)
                 return
@@ -184,7 +244,14 @@ class RunWorlds:
         """Write score and last state; what the benchmark computed may be more than the store can take."""
 
         def write(connection: Connection) -> bool:
-            return runs.conclude(connection, run_id, time.time(), final=final, graded=graded, error=error)
+            before = runs.version(connection, run_id)
+            ended = runs.conclude(connection, run_id, time.time(), final=final, graded=graded, error=error)
+            if ended and before != runs.version(connection, run_id):
+                # In the same transaction: whom to tell of it is not forgotten in a crash.
+                hooks.plan_ending(connection, runs.get(connection, run_id), time.time())
+                if not hooks.unfinished(connection, run_id):
+                    forget_handed(connection, run_id)
+            return ended
 
         try:
             ended = await self._writer.call(write)
@@ -193,19 +260,27 @@ class RunWorlds:
         except Exception as problem:  # noqa: BLE001 - as above: only the store's own failure is everyone's
             await self._fail(run_id, f"The final score could not be stored: {classify(problem).message}")
             ended = True
-        if ended and run_id not in self._worlds:
+        self.on_ended()
+        if ended:
+            await self._let_go(run_id)
+
+    async def _let_go(self, run_id: str) -> None:
+        """Forget what was handed over for an ended run, unless someone is still to be told of it."""
+
+        def over(connection: Connection) -> bool:
+            return runs.version(connection, run_id) is None or hooks.settled(connection, run_id)
+
+        if await self._writer.call(over):
+            self.settled(run_id)
+
+    def settled(self, run_id: str) -> None:
+        """Nobody is to be told of the ended run any more: what was handed over for it is let go."""
+        if run_id not in self._worlds:
             self._secrets.pop(run_id, None)
 
     async def _score(self, benchmark: Benchmark, run_id: str, dataset: str) -> tuple[Json, float | None]:
-        grades = await self._writer.call(lambda connection: _grades(connection, run_id))
-        final = await benchmark.final_score(grades, dataset)
-        evaluation = {"final_score": final.score, "properties": final.properties}
-        if all(all(found) for found in grades.values()):
-            return evaluation, final.score
-        only = {task: [grade for grade in found if grade] for task, found in grades.items()}
-        only = {task: found for task, found in only.items() if found}
-        graded = await benchmark.final_score(only, dataset) if only else None
-        return evaluation, graded.score if graded else None
+        grades = await self._writer.call(lambda connection: grades_of(runs.each_grade(connection, run_id)))
+        return await computed(benchmark, grades, dataset)
 
     @property
     def kept(self) -> int:
@@ -225,7 +300,7 @@ class RunWorlds:
         """A person is done with a run: its kept sandboxes end."""
         world = self._worlds.pop(run_id, None)
         self._secrets.pop(run_id, None)
-        self._waiting.discard(run_id)
+        self._waiting.pop(run_id, None)
         if world:
             kept, world.kept = world.kept, {}
             for sandbox in kept.values():
@@ -238,6 +313,7 @@ class RunWorlds:
         for run_id in list(self._worlds):
             await self.forget(run_id)
         await self._doors.close()
+        await asyncio.to_thread(self._bringing.close)
         for name, provider in self._providers.items():
             try:
                 await provider.close()
@@ -271,12 +347,3 @@ async def _close_benchmark(world: World) -> None:
         sys.stderr.write(
             f"closing benchmark {world.benchmark.name}: {classify(error, world.masker).message}\n"
         )
-
-
-def _grades(connection: Connection, run_id: str) -> dict[str, list[Grade | None]]:
-    found: dict[str, list[Grade | None]] = {}
-    for row in runs.each_grade(connection, run_id):
-        graded = row.state == TrialState.FINISHED
-        grade = Grade(row.score, row.passed, row.result or {}) if graded else None
-        found.setdefault(row.task_id, []).append(grade)
-    return found

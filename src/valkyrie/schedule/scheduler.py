@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import random
+import sys
 import time
 from collections import Counter
 from collections.abc import Collection, Coroutine
@@ -67,12 +69,16 @@ class Scheduler:
         self._room = room
         self._rng = random.Random()  # noqa: S311 - jitter, not secrets
         self._wake = asyncio.Event()
-        self._work: dict[int, _Work] = {}
+        # By trial and lease: what was taken from us may still be ending here when the trial is ours again.
+        self._work: dict[tuple[int, int], _Work] = {}
         self._active: Counter[str] = Counter()
         self._chores: dict[str, asyncio.Task[None]] = {}
         self._data_version = -1
         self._busy_at = time.monotonic()
         self.draining = False
+        self._leaving = False
+        self.idle_exit_s: float | None = None
+        """How long to stay without work; None is for ever."""
 
     @property
     def active(self) -> int:
@@ -90,23 +96,29 @@ class Scheduler:
 
     async def abandon(self) -> None:
         """End everything in hand at once; its trials go back to the queue."""
+        self._leaving = True
         self.drain()
         await self._writer.call(lambda connection: leases.abandon(connection, self._executor_id, time.time()))
         for work in list(self._work.values()):
             work.task.cancel()
 
-    async def run(self, idle_exit_s: float | None = None) -> None:
+    async def run(self) -> None:
         """Work until drained, or without work for `idle_exit_s`."""
         self._busy_at = time.monotonic()
         async with asyncio.TaskGroup() as group:
-            while not (self.draining and not self._work and not self._chores):
+            while True:
                 self._wake.clear()
                 found = await self._look(group)
+                if self.draining and not self._work and not self._chores:
+                    return
                 if self._work or self._chores or set(found.open_runs) - set(self._worlds.waiting()):
                     self._busy_at = time.monotonic()
-                elif idle_exit_s is not None and time.monotonic() - self._busy_at >= idle_exit_s:
+                elif self._idle_for() >= (math.inf if self.idle_exit_s is None else self.idle_exit_s):
                     return
                 await self._pause(found.wake_at)
+
+    def _idle_for(self) -> float:
+        return time.monotonic() - self._busy_at
 
     async def _look(self, group: asyncio.TaskGroup) -> TickResult:
         found, ours, self._data_version = await self._writer.call(self._tick)
@@ -117,6 +129,8 @@ class Scheduler:
         for run_id in set(found.ended) - set(self._worlds.waiting()):
             if not self._active[run_id]:
                 self._chore(group, run_id, self._worlds.conclude(run_id))
+        if self.draining:
+            return found
         for run_id in set(found.open_runs) - {*self._worlds.ready(), *self._worlds.waiting(), *found.ended}:
             self._chore(group, run_id, self._worlds.open(run_id))
         return found
@@ -125,13 +139,21 @@ class Scheduler:
         """On the writer's thread: lease what fits; after a foreign change, see what is still ours."""
         version = leases.data_version(connection)
         changed = version != self._data_version
-        ours = leases.still_ours(connection, self._executor_id) if changed and self._work else None
-        if self.draining:
+        ours = leases.still_ours(connection, self._executor_id) if changed else None
+        known = {trial_id for trial_id, _ in list(self._work)}
+        if ours and ours - known:
+            # A connection broke before we learned what we had leased.
+            leases.give_back_unknown(connection, self._executor_id, known, time.time())
+        if self._leaving:
             return TickResult([], [], [], None), ours, version
-        tick = Tick(
-            self._executor_id, time.time(), self._room.left(), dict(self._active), self._worlds.ready()
-        )
-        return leases.lease(connection, tick), ours, version
+        here = self._worlds.ready()
+        ready = () if self.draining else here
+        tick = Tick(self._executor_id, time.time(), self._room.left(), dict(self._active), ready)
+        found = leases.lease(connection, tick)
+        if self.draining:
+            # Nothing begins any more, but what ended in our hands is scored.
+            found = replace(found, ended=[run_id for run_id in found.ended if run_id in here])
+        return found, ours, version
 
     def _chore(self, group: asyncio.TaskGroup, run_id: str, work: Coroutine[Any, Any, None]) -> None:
         """Open or conclude a run beside the trials; one at a time for each run."""
@@ -151,19 +173,24 @@ class Scheduler:
     def _begin(self, group: asyncio.TaskGroup, leased: Leased) -> None:
         self._room.take(leased)
         self._active[leased.run_id] += 1
-        self._work[leased.trial_id] = _Work(leased, group.create_task(self._attempt(leased)))
+        work = _Work(leased, group.create_task(self._attempt(leased)))
+        self._work[leased.trial_id, leased.epoch] = work
 
     def _drop(self, ours: set[int]) -> None:
         """Force stop, or another executor: end attempts whose trials were taken from us."""
-        for trial_id, work in self._work.items():
+        for (trial_id, _), work in self._work.items():
             # Once: a second blow would hit the attempt while it removes its sandbox.
             if trial_id not in ours and not work.task.cancelling():
+                leased = work.leased
+                _say(f"trial {leased.task_id!r} of run {leased.run_id} was taken from us; it ends here")
                 work.task.cancel()
 
     async def _attempt(self, leased: Leased) -> None:
         try:
             await self._run(leased)
-        except (LeaseLostError, asyncio.CancelledError):
+        except LeaseLostError as error:
+            _say(str(error))
+        except asyncio.CancelledError:
             pass  # The trial was taken from us; whoever holds it now will end it.
         finally:
             self._end(leased)
@@ -173,7 +200,8 @@ class Scheduler:
         try:
             world = self._worlds[leased.run_id]
             ending = await run_attempt(leased, world, self)
-            await self._writer.record(self._finish(leased, ending, world.max_attempts))
+            finish = self._finish(leased, ending, world.max_attempts)
+            await self._writer.record(replace(finish, told=True) if world.told else finish)
         except (LeaseLostError, StoreError):
             raise
         except Exception as error:  # noqa: BLE001 - an ending that cannot be written is an error of its own
@@ -191,7 +219,7 @@ class Scheduler:
         await self._writer.record(Save(leased, saved))
 
     def _end(self, leased: Leased) -> None:
-        del self._work[leased.trial_id]
+        del self._work[leased.trial_id, leased.epoch]
         self._room.give(leased)
         self._active[leased.run_id] -= 1
         if not self._active[leased.run_id]:
@@ -210,6 +238,7 @@ class Scheduler:
             exit_code=ending.exit.exit_code if ending.exit else None,
             exit_reason=ending.exit.reason if ending.exit else None,
             timing=ending.timing,
+            cost=ending.cost,
         )
         if ending.grade is not None:
             grade = ending.grade
@@ -236,3 +265,7 @@ class Scheduler:
                 await self._wake.wait()
         except TimeoutError:
             return
+
+
+def _say(text: str) -> None:
+    sys.stderr.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {text}\n")

@@ -11,18 +11,30 @@ if TYPE_CHECKING:
 
 
 def open_tracker(*, to_start: bool = False) -> Tracker:
-    """The tracker the user's settings name; today that is the one on this machine.
+    """The tracker the user's settings name (`tracker_url`), else the one on this machine.
 
     `to_start`: an executor will be needed, so it comes up while everything else is being loaded.
     """
+    from valkyrie.config import effective
+
+    if url := effective("tracker_url").value:
+        from valkyrie.tracker.remote import RemoteTracker
+
+        key = effective("api_key").value
+        return RemoteTracker(str(url), str(key) if key else None)
+    return _on_this_machine(to_start)
+
+
+def _on_this_machine(to_start: bool) -> Tracker:
     from valkyrie.executor.client import ExecutorClient
     from valkyrie.settings import data_folder
     from valkyrie.store.layout import DataFolder
 
-    folder = data_folder()
-    if folder.exists() and not folder.is_dir():
-        raise UserError(f"The data folder {folder} is no folder. Set VALKYRIE_HOME to a folder of yours.")
-    starting = ExecutorClient(DataFolder(folder)).begin() if to_start else None
+    data = DataFolder(data_folder())
+    if data.root.exists() and not data.root.is_dir():
+        raise UserError(f"The data folder {data.root} is no folder. Set VALKYRIE_HOME to a folder of yours.")
+    starting = ExecutorClient(data).begin() if to_start else None
     from valkyrie.tracker.local import LocalTracker
+    from valkyrie.tracker.office import Office
 
-    return LocalTracker(folder, starting)
+    return LocalTracker(Office(data, starting=starting))

@@ -5,35 +5,11 @@ from __future__ import annotations
 import os
 import shutil
 import tarfile
-import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from valkyrie.store.layout import DataFolder, RunFolder
 from valkyrie.views import DiskView
-
-FOLLOW_EVERY_S = 0.2
-
-
-def if_there(path: Path) -> str | None:
-    """The path, if something is there."""
-    return str(path) if path.exists() else None
-
-
-def read_log(path: Path, ended: Callable[[], bool]) -> Iterator[str]:
-    """A log piece by piece, until its attempt has ended."""
-    position = 0
-    while True:
-        last = ended()  # asked before reading, so that nothing written in between is missed
-        if path.exists():
-            with path.open(encoding="utf-8", errors="replace") as file:
-                file.seek(position)
-                while piece := file.read(65536):
-                    yield piece
-                position = file.tell()
-        if last:
-            return
-        time.sleep(FOLLOW_EVERY_S)  # the file grows in another process
 
 
 def copy_outputs(folder: RunFolder, which: tuple[str, int, int], target: Path) -> bool:

@@ -7,14 +7,19 @@ from typing import Any
 from valkyrie.nouns import Json
 
 
-def moved(row: Any) -> tuple[Json, str] | None:
-    """What to change of a run whose service `config service set` has put elsewhere, and what to say of it."""
+def moved(row: Any, given: str | None = None, *, trusted: bool = True) -> tuple[Json, str] | None:
+    """What to change of a run whose service is elsewhere now, and what to say of it.
+
+    `given` is the address a caller of a server has in their own config; here `config service set` says it.
+    """
     source: Json = row.benchmark_source
     if source.get("where") != "custom":
         return None
-    from valkyrie.benchmarks.service.address import custom_service
+    from valkyrie.benchmarks.service.address import ServiceAddress, custom_service
 
-    found = custom_service(source["name"])
+    found = custom_service(source["name"]) if trusted else None
+    if given:
+        found = ServiceAddress(source["name"], given.rstrip("/"), "custom")
     if found is None or found.url == source["url"]:
         return None
     here = {"url": found.url, "reaches_sandboxes": "loopback" if found.on_loopback else "public"}

@@ -3,36 +3,55 @@
 from __future__ import annotations
 
 import asyncio
-import os
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 from sandboxes.errors import MissingSandboxConfigError, SandboxError
 from sandboxes.registry import PROVIDERS, open_provider
 from sandboxes.types import Capabilities
 from valkyrie import agents, benchmarks
 from valkyrie.agents import PreparedAgent
-from valkyrie.agents.library import AgentLibrary
 from valkyrie.benchmarks.protocol import Benchmark
 from valkyrie.benchmarks.selection import select
-from valkyrie.errors import BenchmarkError, MissingSecretError, UsageError, UserError
-from valkyrie.handed import with_headers, with_settings
-from valkyrie.nouns import TaskSpec
+from valkyrie.errors import (
+    BenchmarkError,
+    MissingSecretError,
+    UnknownError,
+    UsageError,
+    UserError,
+    ValkyrieError,
+)
+from valkyrie.handed import with_credentials, with_headers, with_hooks, with_settings
+from valkyrie.hooks.targets import check_target
+from valkyrie.hooks.wishes import notify_wishes, preflight, wanted_secrets
+from valkyrie.nouns import DEFAULT_ORG, Json, TaskSpec
 from valkyrie.plan import Settings, TrialPlan, make_plan
-from valkyrie.schedule.host import host_memory_mb
 from valkyrie.store.layout import DataFolder
+from valkyrie.tracker.bounds import check_texts, check_trials, switched_on
+from valkyrie.tracker.fitting import doubtful, remarks, unfit
+from valkyrie.tracker.problems import Complaint, gathered, refuse
 from valkyrie.tracker.service_checks import service_problems
-from valkyrie.tracker.supplying import find_secrets, provider_settings
-from valkyrie.views import PlanView, RunRequest
+from valkyrie.tracker.steering import check_max_cost, check_priority
+from valkyrie.tracker.supplying import (
+    aws_credentials,
+    find_secrets,
+    provider_settings,
+    supply_variables,
+)
+from valkyrie.views import PlanView, RunRequest, TasksRequest
 
-MOST_PROBLEMS = 20
+if TYPE_CHECKING:
+    from valkyrie.keeping.protocol import ArtifactStore, LogKeeper
+    from valkyrie.organisation import Organisation
+
 DESCRIBED_AT_ONCE = 32
 MOST_STRETCH = 1000.0
 """How far time limits may be stretched: ten minutes become a week."""
-NOT_BUILT = ": no provider can yet. Ask for 'public' or 'no-network' in its task.toml."
+UNISOLATED = "VALKYRIE_ALLOW_UNISOLATED"
 _ALL_NETWORKS = frozenset({"none", "public", "allowlist"})
-_ROOT = frozenset({None, "root", "0"})
-"""Users every sandbox has."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,8 +70,18 @@ class PreparedRun:
     headers: Sequence[str]
     """Names of what is sent to a benchmark service with every request."""
     provider_settings: Sequence[str]
+    hook_values: Sequence[str]
+    """Names of what messages to the outside need."""
+    credentials: Sequence[str]
+    """Names of what executors reach the caller's cloud with."""
+    wishes: Json | None
+    """Whom to tell."""
+    artifacts: ArtifactStore | None
+    logs: LogKeeper | None
     problems: Sequence[str]
     """All that stands in the way; the run is refused while there is any."""
+    missing: Mapping[str, str]
+    """Secrets without a value: environment variable → name."""
     notices: Sequence[str]
 
     def view(self) -> PlanView:
@@ -68,40 +97,51 @@ class PreparedRun:
             enforcement=dict(self.capabilities.enforcement),
             trials=[(trial.task_id, trial.k, trial.digest) for trial in self.trials],
             secrets=sorted(self.agent.secrets),
-            problems=list(self.problems),
+            problems=[str(problem) for problem in self.problems],
             notices=list(self.notices),
+            missing=dict(self.missing),
         )
 
 
-def prepare(request: RunRequest, data: DataFolder) -> PreparedRun:
+def prepare(
+    request: RunRequest, organisation: Organisation, data: DataFolder, *, allow_local: bool = True
+) -> PreparedRun:
     """Resolve and check a request; all problems come in one list."""
+    check_texts(request)
     _check_numbers(request)
-    library = AgentLibrary(data.agents)
-    agent = agents.open_agent(
-        request.agent, model=request.model, kwargs=request.kwargs, library=library, secrets=request.secrets
-    )
-    benchmark = benchmarks.open_benchmark(
-        request.benchmark,
-        host_image=request.host_image,
-        headers=request.headers,
-        ignore_custom=request.ignore_custom_services,
-    )
-    headers: Mapping[str, str] = getattr(benchmark, "headers", {})
+    _check_place(request, organisation)
+    wishes, said = notify_wishes(request)
     problems: list[str] = []
-    settings_found = _provider_settings(request.provider, problems)
+    missing: dict[str, str] = {}
+    agent = gathered(problems, lambda: _open_agent(request, organisation))
+    wanted = agent.secrets if agent else _wanted_anyway(problems[-1], request)
+    benchmark = gathered(
+        problems, lambda: open_requested(request, organisation, data, allow_local=allow_local)
+    )
+    settings_found = _provider_settings(request, organisation, allow_local, problems, missing)
     capabilities = _capabilities(request.provider, data, settings_found)
-    tasks = asyncio.run(_describe(benchmark, request, problems))
-    problems += _unfit(tasks, agent, capabilities, request)
-    problems += service_problems(benchmark.source, agent, remote=bool(settings_found))
-    values, found_where = _resolve_secrets(agent.secrets, problems)
+    tasks = _tasks(benchmark, request, problems) if benchmark else None
+    if agent and benchmark and tasks is not None:
+        problems += unfit(tasks, agent, capabilities, request)
+        problems += service_problems(benchmark.source, agent, remote=bool(settings_found))
+    values, found_where = _resolve_secrets(wanted, organisation, problems, missing)
+    hook_values = _hook_values(wishes, organisation, problems, missing)
+    artifacts, logs = organisation.artifacts(), organisation.logs()
+    problems += preflight(wishes, organisation, hook_values)
+    problems += _unwritable(artifacts, logs)
+    if agent is None or benchmark is None or tasks is None:
+        raise refuse(problems, missing)
     settings = Settings(
         provider=request.provider,
         host_image=request.host_image,
         timeout_multiplier=request.timeout_multiplier,
         on_agent_failure=request.on_agent_failure,
     )
-    wanted = {name for task in tasks for name in task.metadata.get("host_variables", [])}
-    variables = sorted(name for name in wanted if name in os.environ)
+    headers: Mapping[str, str] = getattr(benchmark, "headers", {})
+    variables = supply_variables(
+        {name for task in tasks for name in task.metadata.get("host_variables", [])}, organisation
+    )
+    credentials = aws_credentials(organisation) if artifacts or logs or wishes else {}
     return PreparedRun(
         request=request,
         agent=agent,
@@ -117,16 +157,90 @@ def prepare(request: RunRequest, data: DataFolder) -> PreparedRun:
         ),
         secrets={
             **values,
-            **{name: os.environ[name] for name in variables},
+            **variables,
             **with_headers(headers),
             **with_settings(settings_found),
+            **with_hooks(hook_values),
+            **with_credentials(credentials),
         },
-        host_variables=variables,
+        host_variables=sorted(variables),
         headers=sorted(headers),
         provider_settings=sorted(settings_found),
+        hook_values=sorted(hook_values),
+        credentials=sorted(credentials),
+        wishes=wishes,
+        artifacts=artifacts,
+        logs=logs,
         problems=problems,
-        notices=[*agent.notices, *_doubtful(tasks, capabilities), *_remarks(tasks), *found_where],
+        missing=missing,
+        notices=[*agent.notices, *doubtful(tasks, capabilities), *remarks(tasks), *found_where, *said],
     )
+
+
+def _wanted_anyway(refused: str, request: RunRequest) -> Mapping[str, str]:
+    """The secrets of an agent that was refused: what they lack is told along with why it was."""
+    found: Mapping[str, str] = getattr(getattr(refused, "error", None), "secrets", {})
+    return found or request.secrets
+
+
+def _open_agent(request: RunRequest, organisation: Organisation) -> PreparedAgent:
+    return agents.open_agent(
+        request.agent,
+        model=request.model,
+        kwargs=request.kwargs,
+        library=organisation.library(),
+        secrets=request.secrets,
+        trusted=organisation.trusted,
+        uploads=_uploads(organisation),
+    )
+
+
+def open_requested(
+    request: RunRequest | TasksRequest, organisation: Organisation, data: DataFolder, *, allow_local: bool
+) -> Benchmark:
+    """The benchmark a request names, as far as whoever asks may name it."""
+    url = request.benchmark_url or (request.benchmark if "://" in request.benchmark else None)
+    if url and not organisation.trusted:
+        check_target(url, allow_local=allow_local, what="The benchmark's address", only_loopback=True)
+    return benchmarks.open_benchmark(
+        request.benchmark,
+        host_image=getattr(request, "host_image", False),
+        headers=request.headers,
+        ignore_custom=request.ignore_custom_services,
+        trusted=organisation.trusted,
+        uploads=_uploads(organisation),
+        url=request.benchmark_url,
+        cache=data.cache,
+    )
+
+
+def _uploads(organisation: Organisation) -> Callable[[str], Path]:
+    def find(digest: str) -> Path:
+        file = organisation.uploads() / f"{digest}.zip"
+        if not re.fullmatch("[0-9a-f]{64}", digest) or not file.is_file():
+            raise UnknownError(f"nothing was uploaded as {digest[:64]!r}; send it first.")
+        return file
+
+    return find
+
+
+def _hook_values(
+    wishes: Json | None, organisation: Organisation, problems: list[str], missing: dict[str, str]
+) -> Mapping[str, str]:
+    """The secrets that messages to the outside need."""
+    return _resolve_secrets(wanted_secrets(wishes), organisation, problems, missing)[0]
+
+
+def _unwritable(artifacts: ArtifactStore | None, logs: LogKeeper | None) -> list[str]:
+    """Why what the run leaves could not be kept where it should be."""
+    problems = []
+    for place in (artifacts, logs):
+        try:
+            if place:
+                place.check()
+        except ValkyrieError as error:
+            problems.append(str(error))
+    return problems
 
 
 def _capabilities(provider: str, data: DataFolder, settings: Mapping[str, str]) -> Capabilities:
@@ -138,11 +252,19 @@ def _capabilities(provider: str, data: DataFolder, settings: Mapping[str, str]) 
         raise UsageError(f"--provider {provider}: {error}") from error
 
 
-def _provider_settings(provider: str, problems: list[str]) -> Mapping[str, str]:
+def _provider_settings(
+    request: RunRequest,
+    organisation: Organisation,
+    allow_local: bool,
+    problems: list[str],
+    missing: dict[str, str],
+) -> Mapping[str, str]:
+    secret = request.provider_secret
     try:
-        return provider_settings(provider)
+        return provider_settings(request.provider, organisation, secret, allow_local=allow_local)
     except UserError as error:
-        problems.append(str(error))
+        problems.append(Complaint(error))
+        missing.update(getattr(error, "missing", {}))
         return {}
 
 
@@ -164,6 +286,31 @@ def _check_numbers(request: RunRequest) -> None:
             f"--timeout-multiplier must be above 0 and at most {MOST_STRETCH:g}, "
             f"not {request.timeout_multiplier:g}."
         )
+    check_priority(request.priority)
+    if request.max_cost is not None:
+        check_max_cost(request.max_cost)
+
+
+def _check_place(request: RunRequest, organisation: Organisation) -> None:
+    """Who asks from elsewhere runs no code on a server's bare machine, and leaves no sandboxes on it."""
+    if organisation.trusted:
+        return
+    if request.provider == "process" and not switched_on(UNISOLATED):
+        raise UsageError(
+            "--provider process isolates nothing, so this tracker does not offer it; its operator can with "
+            f"{UNISOLATED}=1. --provider local isolates."
+        )
+    of_the_machine = not (found := PROVIDERS.get(request.provider)) or not found.settings
+    if request.keep_sandbox and of_the_machine and organisation.identity.org_id != DEFAULT_ORG:
+        raise UsageError(
+            "--keep-sandbox leaves sandboxes on the tracker's machine, where only its own people could look "
+            "into them; leave it out. `valk run outputs` has what the agent left."
+        )
+
+
+def _tasks(benchmark: Benchmark, request: RunRequest, problems: list[str]) -> list[TaskSpec] | None:
+    """The tasks asked for; None and one more problem when they cannot be known."""
+    return gathered(problems, lambda: asyncio.run(_describe(benchmark, request, problems)))
 
 
 async def _describe(benchmark: Benchmark, request: RunRequest, problems: list[str]) -> list[TaskSpec]:
@@ -171,6 +318,7 @@ async def _describe(benchmark: Benchmark, request: RunRequest, problems: list[st
     try:
         available = await benchmark.list_tasks(request.dataset)
         chosen = select(available, task_ids=request.task_ids, slice_text=request.slice)
+        check_trials(len(chosen), request.trials)
         for start in range(0, len(chosen), DESCRIBED_AT_ONCE):
             some = chosen[start : start + DESCRIBED_AT_ONCE]
             found = await asyncio.gather(
@@ -188,106 +336,14 @@ async def _describe(benchmark: Benchmark, request: RunRequest, problems: list[st
     return tasks
 
 
-def _unfit(
-    tasks: Sequence[TaskSpec], agent: PreparedAgent, capabilities: Capabilities, request: RunRequest
-) -> list[str]:
-    """What the provider, this machine or the agent cannot give a task."""
-    images = [task for task in tasks if task.image is not None and not request.host_image]
-    networks: dict[str, list[TaskSpec]] = {}
-    for task in tasks:
-        if task.network not in capabilities.networks:
-            networks.setdefault(task.network, []).append(task)
-    memory = host_memory_mb()
-    here = not PROVIDERS[request.provider].settings
-    large = [task for task in tasks if here and (task.limits.memory_mb or 0) > memory]
-    problems: list[str] = []
-    if capabilities.problem and not here:
-        problems.append(f"--provider {request.provider}: {capabilities.problem}.")
-    elif capabilities.problem:
-        problems.append(
-            f"Provider {request.provider!r} cannot work on this machine: {capabilities.problem}. "
-            "--provider process runs without any isolation, if you trust the agent."
-        )
-    if images and not capabilities.images:
-        problems.append(
-            f"{_names(images)} a container image ({images[0].image}), which provider {request.provider!r} "
-            "cannot run. --host-image runs it on this machine's own file system anyway; --provider daytona "
-            "runs the image itself, in Daytona's cloud (--provider docker is not there yet)."
-        )
-    for policy, found in networks.items():
-        ways = "; ".join(f"{what}: {way}" for what, way in capabilities.missing if "network" in what.lower())
-        problems.append(
-            f"{_names(found)} network {policy!r}, which provider {request.provider!r} cannot give here"
-            + (f" ({ways})." if ways else NOT_BUILT if policy == "allowlist" else ". `valk doctor` says why.")
-        )
-    if agent.egress_allowlist and "allowlist" not in capabilities.networks:
-        problems.append(
-            f"Agent {agent.name} restricts its network to a list (egress_allowlist), which provider "
-            f"{request.provider!r} cannot enforce yet. Remove the list from its contract to run without it."
-        )
-    others = [task for task in tasks if not {task.user, task.grading_user} <= _ROOT]
-    if others and not capabilities.users:
-        user = next(name for name in (others[0].user, others[0].grading_user) if name not in _ROOT)
-        problems.append(
-            f"{_names(others)} a user other than root ({user!r}), whom provider {request.provider!r} cannot "
-            "give it here. Run as root, or remove `user` from task.toml."
-        )
-    if large:
-        problems.append(
-            f"{_names(large)} {large[0].limits.memory_mb} MB of memory; this machine has {memory} MB."
-        )
-    if agent.needs_solution:
-        without = [task for task in tasks if not task.has_solution]
-        if without:
-            problems.append(f"{_names(without, 'has', 'have')} no solution/solve.sh for {agent.name} to run.")
-    return problems
-
-
-def _doubtful(tasks: Sequence[TaskSpec], capabilities: Capabilities) -> list[str]:
-    """What may well fail, and cannot be known before."""
-    repeating = [task for task in tasks if task.metadata.get("repeated_runs")]
-    if not repeating or capabilities.writable_system:
-        return []
-    return [
-        f"{_names(repeating, 'repeats', 'repeat')} RUN lines of a Dockerfile where system folders are "
-        "read-only: what they install (apt-get) fails and is passed over. Run as root for a writable system."
-    ]
-
-
-def _remarks(tasks: Sequence[TaskSpec]) -> list[str]:
-    """What the tasks' files ask for and do not get, each said once."""
-    found: dict[str, list[TaskSpec]] = {}
-    for task in tasks:
-        for text in task.metadata.get("warnings", []):
-            found.setdefault(text, []).append(task)
-    said = [f"{_names(concerned, '', '').strip()}: {text}" for text, concerned in found.items()]
-    return said[:MOST_PROBLEMS]
-
-
-def _names(tasks: Sequence[TaskSpec], one: str = "asks for", many: str = "ask for") -> str:
-    shown = ", ".join(repr(task.id) for task in tasks[:3])
-    if len(tasks) == 1:
-        return f"Task {shown} {one}"
-    more = f" and {len(tasks) - 3} more" if len(tasks) > 3 else ""
-    return f"Tasks {shown}{more} {many}"
-
-
 def _resolve_secrets(
-    wanted: Mapping[str, str], problems: list[str]
+    wanted: Mapping[str, str], organisation: Organisation, problems: list[str], missing: dict[str, str]
 ) -> tuple[Mapping[str, str], Sequence[str]]:
     if not wanted:
         return {}, []
     try:
-        return find_secrets(wanted)
+        return find_secrets(wanted, organisation)
     except MissingSecretError as error:
-        problems.append(str(error))
+        problems.append(Complaint(error))
+        missing.update(error.missing)
         return {}, []
-
-
-def refuse(problems: Sequence[str]) -> UserError:
-    """The refusal that lists everything at once."""
-    shown = [f"  {number}. {text}" for number, text in enumerate(problems[:MOST_PROBLEMS], 1)]
-    more = [f"  … and {len(problems) - MOST_PROBLEMS} more"] if len(problems) > MOST_PROBLEMS else []
-    if len(problems) == 1:
-        return UserError(problems[0])
-    return UserError("\n".join([f"{len(problems)} things stand in the way:", *shown, *more]))

@@ -1,4 +1,4 @@
-"""The verbs as one object. `LocalTracker` has them on a store; `RemoteTracker` will, over HTTP."""
+"""The verbs as one object. `LocalTracker` has them on a store; `RemoteTracker` over HTTP."""
 
 from __future__ import annotations
 
@@ -8,15 +8,24 @@ from typing import Protocol
 
 from valkyrie.nouns import Json
 from valkyrie.views import (
+    AgentView,
     AttemptView,
+    BenchmarkView,
     DiskView,
     ErrorGroup,
+    LogLine,
+    LogQuery,
     PlanView,
+    QueueView,
+    ResultsLink,
     RunFilter,
     RunPage,
     RunRequest,
     RunView,
+    SecretView,
     StartedRun,
+    TasksRequest,
+    TasksView,
     TrialFilter,
     TrialView,
 )
@@ -66,10 +75,12 @@ class Tracker(Protocol):
         concurrency: int | None = None,
         task_ids: Sequence[str] | None = None,
         headers: Mapping[str, str] | None = None,
+        benchmark_url: str | None = None,
     ) -> StartedRun:
         """STOPPED trials run again; what was interrupted by a crash goes on.
 
         `headers` of a benchmark service are not stored: those given at the start are given again.
+        `benchmark_url` is where the caller has the service of the run's benchmark configured now.
         """
         ...
 
@@ -82,6 +93,7 @@ class Tracker(Protocol):
         category: str | None = None,
         headers: Mapping[str, str] | None = None,
         from_scratch: bool = False,
+        benchmark_url: str | None = None,
     ) -> StartedRun:
         """As resume, and ERROR trials too (only of `category`, if given).
 
@@ -89,7 +101,15 @@ class Tracker(Protocol):
         """
         ...
 
-    def update(self, ref: str, *, concurrency: int | None = None, label: str | None = None) -> RunView:
+    def update(
+        self,
+        ref: str,
+        *,
+        concurrency: int | None = None,
+        label: str | None = None,
+        max_cost: float | None = None,
+        priority: int | None = None,
+    ) -> RunView:
         """Change a live run."""
         ...
 
@@ -97,8 +117,24 @@ class Tracker(Protocol):
         """Block until the run ended; TimeoutError when it did not in time."""
         ...
 
-    def results(self, ref: str, *, task_ids: Sequence[str] | None = None) -> Json:
-        """The results file's content."""
+    def results(
+        self,
+        ref: str,
+        *,
+        task_ids: Sequence[str] | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> Json:
+        """The results file's content; some tasks are scored anew, by their service with these headers."""
+        ...
+
+    def upload_results(
+        self,
+        ref: str,
+        *,
+        task_ids: Sequence[str] | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> ResultsLink:
+        """Put the results file where artifacts are kept; one of a subset never replaces the whole one."""
         ...
 
     def outputs(
@@ -113,6 +149,10 @@ class Tracker(Protocol):
         """An attempt's log (the last one's unless said), piece by piece; `follow` goes on until it ended."""
         ...
 
+    def run_logs(self, ref: str, query: LogQuery) -> Iterator[LogLine]:
+        """Logs of many trials, those of each one's last attempt unless said."""
+        ...
+
     def delete(self, ref: str) -> None:
         """Forget an ended run and everything kept of it; refuses while it is in progress."""
         ...
@@ -120,6 +160,40 @@ class Tracker(Protocol):
     def shell(self, ref: str, task_id: str, k: int = 0) -> Sequence[str]:
         """The command that opens a shell in a kept sandbox (`--keep-sandbox`)."""
         ...
+
+    def queue(self) -> QueueView:
+        """Open runs in the order they are served, and the executors that live."""
+        ...
+
+    # Agents
+
+    def agents(self) -> Sequence[AgentView]:
+        """Pushed agents by name."""
+        ...
+
+    def push_agent(self, folder: Path, name: str | None = None, *, origin: str | None = None) -> AgentView:
+        """Take an agent's folder in, over an earlier one of that name."""
+        ...
+
+    def remove_agent(self, name: str) -> None: ...
+
+    def download_agent(self, name: str, output_dir: Path) -> Path:
+        """Unpack a pushed agent as `output_dir/<name>`, which must not exist."""
+        ...
+
+    # Secrets and benchmarks
+
+    def secrets(self) -> Sequence[SecretView]: ...
+
+    def set_secret(self, name: str, value: str) -> None: ...
+
+    def remove_secret(self, name: str) -> None: ...
+
+    def benchmarks(self) -> Sequence[BenchmarkView]:
+        """The benchmarks that can be named."""
+        ...
+
+    def benchmark_tasks(self, request: TasksRequest) -> TasksView: ...
 
     def disk(self) -> DiskView: ...
 

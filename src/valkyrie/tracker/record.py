@@ -2,15 +2,35 @@
 
 from __future__ import annotations
 
-import getpass
 import time
 from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING
 
-from valkyrie.nouns import Json
+from valkyrie.agents.opening import ARCHIVE_NAME
+from valkyrie.keeping.keys import frozen_agent_key, run_prefix, upload_key
+from valkyrie.nouns import Identity, Json
+from valkyrie.store.layout import RunFolder
 from valkyrie.tracker.planning import PreparedRun
 
+if TYPE_CHECKING:
+    from valkyrie.keeping.protocol import ArtifactStore, LogKeeper
 
-def run_values(prepared: PreparedRun, run_id: str, frozen: Json) -> Json:
+
+def keep_frozen(prepared: PreparedRun, run_id: str, folder: RunFolder, uploads: Path) -> None:
+    """Put the run's agent, and a benchmark that was sent along, where executors elsewhere find them."""
+    artifacts = prepared.artifacts
+    if artifacts is None:
+        return
+    archive = folder.agent / ARCHIVE_NAME
+    if archive.is_file():
+        artifacts.put(frozen_agent_key(run_id, prepared.agent.name), archive)
+    digest = prepared.benchmark.source.get("upload")
+    if digest and artifacts.find(upload_key(digest)) is None:
+        artifacts.put(upload_key(digest), uploads / f"{digest}.zip")
+
+
+def run_values(prepared: PreparedRun, run_id: str, frozen: Json, identity: Identity) -> Json:
     """The columns of a new run's row."""
     request = prepared.request
     return {
@@ -21,7 +41,12 @@ def run_values(prepared: PreparedRun, run_id: str, frozen: Json) -> Json:
         "dataset": request.dataset,
         "label": request.label,
         "provider": request.provider,
-        "started_by": _user(),
+        "org_id": identity.org_id,
+        "started_by": identity.person,
+        "priority": request.priority,
+        "max_cost": request.max_cost,
+        "notify": prepared.wishes,
+        "place": kept_at(prepared.artifacts, prepared.logs, run_id),
         "concurrency": request.concurrency,
         "fraction": prepared.benchmark.fraction,
         "created_at": time.time(),
@@ -36,11 +61,16 @@ def run_values(prepared: PreparedRun, run_id: str, frozen: Json) -> Json:
             "host_variables": list(prepared.host_variables),
             "headers": list(prepared.headers),
             "provider_settings": list(prepared.provider_settings),
+            "provider_secret": request.provider_secret,
+            "hook_values": list(prepared.hook_values),
+            "credentials": list(prepared.credentials),
+            "lambda_function": request.lambda_function,
             "ignore_custom_services": request.ignore_custom_services,
             "task_ids": list(request.task_ids) if request.task_ids is not None else None,
             "slice": request.slice,
             "keep_sandbox": request.keep_sandbox,
             "max_attempts": request.max_attempts,
+            "store_secrets": request.store_secrets,
             "agent_digest": prepared.agent.digest,
             "settings": asdict(prepared.settings),
             **_service(prepared.benchmark.source),
@@ -58,8 +88,15 @@ def _service(source: Json) -> Json:
     return {"service": {name: source[name] for name in ("url", "where", "grading", "versions")}}
 
 
-def _user() -> str | None:
-    try:
-        return getpass.getuser()
-    except (KeyError, OSError):
-        return None
+def kept_at(artifacts: ArtifactStore | None, logs: LogKeeper | None, run_id: str) -> Json | None:
+    """Where artifacts and logs go besides the executor's own folder, and the pages they are seen on."""
+    found: Json = {}
+    if artifacts:
+        found["artifacts"] = artifacts.place | _page(artifacts.console_url(run_prefix(run_id)))
+    if logs:
+        found["logs"] = logs.place | _page(logs.url(run_id))
+    return found or None
+
+
+def _page(url: str | None) -> Json:
+    return {"page": url} if url and "://" in url else {}

@@ -3,49 +3,98 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from sandboxes.registry import PROVIDERS
 from valkyrie import config, secrets
+from valkyrie.benchmarks.service.headers import check_headers
 from valkyrie.errors import MissingSecretError, UserError
-from valkyrie.handed import with_headers, with_settings
+from valkyrie.handed import with_credentials, with_headers, with_hooks, with_settings
+from valkyrie.hooks.targets import check_target
 from valkyrie.nouns import Json
-from valkyrie.settings import secrets_path
 
-_DEFAULTS = {"DAYTONA_API_URL": "https://app.daytona.io/api", "DAYTONA_TARGET": "us"}
+if TYPE_CHECKING:
+    from valkyrie.organisation import Organisation
+
+CLOUD_VARIABLES = (
+    "AWS_ACCESS_KEY_ID",
+    "AWS_SECRET_ACCESS_KEY",
+    "AWS_SESSION_TOKEN",
+    "AWS_DEFAULT_REGION",
+    "AWS_ENDPOINT_URL",
+)
+_PROVIDER_URL = "DAYTONA_API_URL"
+_DEFAULTS = {_PROVIDER_URL: "https://app.daytona.io/api", "DAYTONA_TARGET": "us"}
 
 
-def find_secrets(wanted: Mapping[str, str]) -> tuple[Mapping[str, str], Sequence[str]]:
-    """Values from environment, .env and secret store, and what the user should know of where they were."""
-    found = secrets.resolve(wanted, secrets.default_sources(secrets.SecretStore(secrets_path())))
+def find_secrets(
+    wanted: Mapping[str, str], organisation: Organisation
+) -> tuple[Mapping[str, str], Sequence[str]]:
+    """Values from the organisation's places, and what the user should know of where they were."""
+    found = secrets.resolve(wanted, organisation.secret_sources())
     return found.secrets, found.notices
 
 
-def provider_settings(provider: str) -> Mapping[str, str]:
-    """What must be known to reach a provider; nothing for those of this machine."""
+def supply_variables(names: Iterable[str], organisation: Organisation) -> dict[str, str]:
+    """What tasks name of the environment: the user's own, or the organisation's secrets of those names."""
+    here = organisation.variables()
+    found = {name: here[name] for name in names if name in here}
+    if not organisation.trusted:
+        found.update(_one_by_one([name for name in names if name not in found], organisation))
+    return found
+
+
+def aws_credentials(organisation: Organisation) -> Mapping[str, str]:
+    """What the user's own environment says of AWS and an executor could not find by itself."""
+    here = organisation.variables()
+    if not here.get("AWS_ACCESS_KEY_ID") or organisation.aws() is None:
+        return {}  # a profile, a role, the config file, or an organisation's own: executors find those
+    return {name: here[name] for name in CLOUD_VARIABLES if here.get(name)}
+
+
+def provider_settings(
+    provider: str, organisation: Organisation, named: str | None = None, *, allow_local: bool = True
+) -> Mapping[str, str]:
+    """What must be known to reach a provider; nothing for those of this machine.
+
+    Whoever asks from elsewhere may not lead us to an address that is not theirs; `allow_local`: to loopback.
+    """
     entry = PROVIDERS.get(provider)
     if entry is None or not entry.settings:
         return {}
-    secret = config.mapping("sandbox_providers").get(provider)
-    held = _in_one_secret(provider, str(secret)) if secret else _one_by_one(entry.settings)
-    if missing := missing_settings(provider, held):
+    secret = named or config.mapping("sandbox_providers").get(provider)
+    held = (
+        _in_one_secret(provider, str(secret), organisation)
+        if secret
+        else _one_by_one(entry.settings, organisation)
+    )
+    if missing := _missing(entry.settings, held):
         raise MissingSecretError(
             f"Provider {provider!r} needs {', '.join(missing)}: export it, or keep a JSON secret and name it "
-            f"with `valk config provider set {provider} SECRET`."
+            f"with `valk config provider set {provider} SECRET`.",
+            missing={name: name for name in missing},
         )
-    return {**_DEFAULTS, **held}
+    found = {**_DEFAULTS, **held}
+    if not organisation.trusted:
+        what = f"{_PROVIDER_URL} of provider {provider!r}"
+        check_target(found[_PROVIDER_URL], allow_local, what=what, only_loopback=True)
+    return found
 
 
-def missing_settings(provider: str, held: Mapping[str, str] | None = None) -> list[str]:
-    """What a provider needs and nothing gives: no default, and not `held` or else the usual places."""
+def missing_settings(provider: str, organisation: Organisation) -> list[str]:
+    """What a provider needs and neither a default nor the usual places give."""
     names = PROVIDERS[provider].settings
-    values = {**_DEFAULTS, **(_one_by_one(names) if held is None else held)}
+    return _missing(names, _one_by_one(names, organisation))
+
+
+def _missing(names: Sequence[str], held: Mapping[str, str]) -> list[str]:
+    values = {**_DEFAULTS, **held}
     return [name for name in names if not values.get(name)]
 
 
-def _in_one_secret(provider: str, secret: str) -> Mapping[str, str]:
-    values, _ = find_secrets({secret: secret})
+def _in_one_secret(provider: str, secret: str, organisation: Organisation) -> Mapping[str, str]:
+    values, _ = find_secrets({secret: secret}, organisation)
     try:
         held = json.loads(values[secret])
     except ValueError:
@@ -59,41 +108,65 @@ def _in_one_secret(provider: str, secret: str) -> Mapping[str, str]:
     return held
 
 
-def _one_by_one(names: Sequence[str]) -> Mapping[str, str]:
+def _one_by_one(names: Sequence[str], organisation: Organisation) -> Mapping[str, str]:
     found: dict[str, str] = {}
     for name in names:
         try:
-            found.update(find_secrets({name: name})[0])
+            found.update(find_secrets({name: name}, organisation)[0])
         except MissingSecretError:
             continue
     return found
 
 
-def supply_again(row: Any, headers: Mapping[str, str]) -> tuple[dict[str, str], list[str]]:
-    """Everything a stored run must be handed, from wherever it is now; `headers` are given anew."""
+def supply_again(
+    row: Any,
+    headers: Mapping[str, str],
+    source: Json,
+    organisation: Organisation,
+    *,
+    allow_local: bool = True,
+) -> tuple[dict[str, str], list[str]]:
+    """Everything a stored run must be handed, from wherever it is now; `headers` are given anew.
+
+    `source` is where its benchmark is now.
+    """
     arguments: Json = row.arguments
-    variables: Sequence[str] = arguments.get("host_variables", [])
     values: dict[str, str] = {}
     notices: list[str] = []
-    names = {**arguments.get("secrets", {}), **{name: name for name in variables}}
-    if names:
-        found, said = find_secrets(names)
+    if names := arguments.get("secrets", {}):
+        found, said = find_secrets(names, organisation)
         values.update(found)
         notices += said
-    values.update(with_headers(_headers_again(row, headers)))
+    values.update(supply_variables(arguments.get("host_variables", []), organisation))
+    values.update(with_headers(_headers_again(row, headers, source, organisation)))
     if arguments.get("provider_settings"):
-        values.update(with_settings(provider_settings(row.provider)))
+        secret = arguments.get("provider_secret")
+        found_settings = provider_settings(row.provider, organisation, secret, allow_local=allow_local)
+        values.update(with_settings(found_settings))
+    if hooks := arguments.get("hook_values", []):
+        values.update(with_hooks(find_secrets({name: name for name in hooks}, organisation)[0]))
+    if arguments.get("credentials"):
+        values.update(with_credentials(aws_credentials(organisation)))
     return values, notices
 
 
-def _headers_again(row: Any, given: Mapping[str, str]) -> dict[str, str]:
+def service_headers(row: Any, given: Mapping[str, str], organisation: Organisation) -> dict[str, str]:
+    """The headers of a stored run's service, given anew or kept; UserError when one is neither."""
+    return _headers_again(row, given, row.benchmark_source, organisation)
+
+
+def _headers_again(
+    row: Any, given: Mapping[str, str], source: Json, organisation: Organisation
+) -> dict[str, str]:
     """The headers the run was started with: given again, or the credential kept for its service."""
     names: Sequence[str] = row.arguments.get("headers", [])
-    if given and row.benchmark_source.get("kind") != "service":
+    check_headers(given)
+    if given and source.get("kind") != "service":
         raise UserError(f"Run {row.id[:8]} is not on a benchmark service; -H means nothing to it.")
     found = dict(given)
     by_name = {name.lower() for name in found}
-    credential = config.mapping("benchmark_auth").get(row.benchmark)
+    ours = organisation.trusted or _is_named_here(source)
+    credential = config.mapping("benchmark_auth").get(row.benchmark) if ours else None
     if credential and "authorization" not in by_name:
         found["Authorization"] = str(credential)
         by_name.add("authorization")
@@ -105,3 +178,12 @@ def _headers_again(row: Any, given: Mapping[str, str]) -> dict[str, str]:
             cause="missing_secret",
         )
     return {next((name for name in names if name.lower() == key.lower()), key): found[key] for key in found}
+
+
+def _is_named_here(source: Json) -> bool:
+    """Whether a server's own config leads to this service: what it keeps for it goes to no other."""
+    from valkyrie.benchmarks.service import address
+
+    name = str(source.get("name", ""))
+    ways = (address.custom_service, address.registered_service, address.patterned_service)
+    return any(found.url == source.get("url") for find in ways if (found := find(name)))

@@ -19,18 +19,18 @@ from sandboxes.protocol import Sandbox
 from sandboxes.types import OutputSink
 from valkyrie.agents.protocol import AgentExit, AgentTrial
 from valkyrie.benchmarks.protocol import Grading
-from valkyrie.errors import AgentError, GraderError, LeaseLostError
+from valkyrie.errors import AgentError, GraderError, LeaseLostError, ValkyrieError
 from valkyrie.nouns import ExitReason, Grade, Json, TaskSpec, TrialState
 from valkyrie.store.layout import log_of
 from valkyrie.store.leases import Leased
 from valkyrie.trial.collect import GRADING, collect_outputs, inherit_outputs, publish
+from valkyrie.trial.cost import note_cost
 from valkyrie.trial.failures import Failure, PhaseTimeoutError, classify
 from valkyrie.trial.leaving import keep, remove
 from valkyrie.trial.log import AttemptLog
 from valkyrie.trial.world import Journal, World
 
-AGENT_GRACE_S = 60.0
-"""The sandbox ends an agent that is late; this is how late the sandbox may be."""
+AGENT_GRACE_S = 60.0  # the sandbox ends an agent that is late; this is how late the sandbox may be
 COLLECT_TIMEOUT_S = 900.0
 
 
@@ -43,12 +43,12 @@ class Attempt:
     journal: Journal
     log: AttemptLog
     kept: Path
-    """Where what is kept appears: whole, or not at all."""
+    """Where what is kept appears, whole or not at all; `draft` is where it is put together."""
     draft: Path
-    """Where that is put together."""
     state: TrialState = TrialState.BUILDING
     exit: AgentExit | None = None
     timing: dict[str, float] = field(default_factory=dict)
+    cost: float | None = None
 
     async def enter(self, state: TrialState) -> None:
         """Commit the next phase, then be in it."""
@@ -60,9 +60,15 @@ class Attempt:
         if self.draft.exists():
             await asyncio.to_thread(publish, self.draft, self.kept, self.world.masker)
 
+    async def put_away(self) -> None:
+        """What was kept, and the log, go where others find them too."""
+        if self.world.away.artifacts:
+            await asyncio.to_thread(self.world.away.put, self.leased, self.kept, log_of(self.kept))
+
     async def save(self, state: Json) -> None:
         """Commit from what a later attempt can go on grading; what the agent left is safe before that."""
         await self.publish()
+        await self.put_away()
         masker, ended = self.world.masker, self.exit or AgentExit(0)
         await self.journal.save(
             self.leased,
@@ -92,23 +98,23 @@ class Attempt:
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """How an attempt ended: graded, or failed."""
+    """How an attempt ended, graded or failed, and in which phase."""
 
     state: TrialState
-    """The phase it was in."""
     timing: dict[str, float]
     grade: Grade | None = None
     failure: Failure | None = None
     exit: AgentExit | None = None
+    cost: float | None = None
 
 
 async def run_attempt(leased: Leased, world: World, journal: Journal) -> Ending:
     """Run one attempt to its end. Raises only when the attempt is no longer ours to end."""
     kept = world.folder.attempt(leased.task_id, leased.k, leased.number)
-    log = AttemptLog(log_of(kept), world.masker)
-    draft = world.folder.draft(leased.trial_id, leased.number)
+    log, draft = AttemptLog(log_of(kept), world.masker), world.folder.draft(leased.trial_id, leased.number)
     attempt = Attempt(leased, world, journal, log, kept, draft)
     began = time.monotonic()
+    world.away.follow(leased, log_of(kept))
     grade: Grade | None = None
     failure: Failure | None = None
     try:
@@ -123,10 +129,15 @@ async def run_attempt(leased: Leased, world: World, journal: Journal) -> Ending:
             await attempt.publish()
     finally:
         log.close()
-        if attempt.draft.exists():
-            await asyncio.shield(asyncio.to_thread(shutil.rmtree, attempt.draft, ignore_errors=True))
+        world.away.ended(leased)
+        if draft.exists():
+            await asyncio.shield(asyncio.to_thread(shutil.rmtree, draft, ignore_errors=True))
+    try:
+        await attempt.put_away()
+    except ValkyrieError as error:
+        grade, failure = None, classify(error, world.masker)
     attempt.timing["total"] = round(time.monotonic() - began, 4)
-    return Ending(attempt.state, attempt.timing, grade, failure, attempt.exit)
+    return Ending(attempt.state, attempt.timing, grade, failure, attempt.exit, attempt.cost)
 
 
 async def _live(attempt: Attempt) -> Grade:
@@ -152,6 +163,7 @@ async def _go_on_grading(attempt: Attempt, task: TaskSpec, saved: Json) -> Grade
         f"grading goes on from what attempt {saved['attempt']} saved; the agent is not run again"
     )
     earlier = attempt.world.folder.attempt(attempt.leased.task_id, attempt.leased.k, saved["attempt"])
+    await asyncio.to_thread(attempt.world.away.fetch, attempt.leased, saved["attempt"], earlier)
     await asyncio.to_thread(inherit_outputs, earlier, attempt.draft)
     await attempt.enter(TrialState.EVALUATING)
     return await _grade(attempt, task, None)
@@ -195,6 +207,7 @@ async def _keep_outputs(attempt: Attempt, task: TaskSpec, sandbox: Sandbox) -> N
     if agent.final_output or agent.output_artifacts:
         async with attempt.phase("collect", COLLECT_TIMEOUT_S):
             await collect_outputs(agent, task.id, sandbox, attempt.draft, masker, attempt.log)
+            attempt.cost = await note_cost(attempt.draft, attempt.log)
     _judge_exit(attempt)
 
 

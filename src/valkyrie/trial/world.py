@@ -17,6 +17,7 @@ from valkyrie.plan import Settings, trial_digest
 from valkyrie.secrets.mask import Masker
 from valkyrie.store.layout import RunFolder
 from valkyrie.store.leases import Leased
+from valkyrie.trial.away import Away
 
 TASKS_REMEMBERED = 256
 """So many described tasks are kept at hand; memory must not grow with the benchmark."""
@@ -55,6 +56,10 @@ class World:
     """Hides the secrets; None when there are none."""
     hidden: tuple[str, ...] = ()
     """Values of ours, besides the secrets, that no log or file may show."""
+    told: bool = False
+    """Someone wants to be told how far the run has come."""
+    away: Away = field(default_factory=Away)
+    """Where else what attempts leave is put."""
     kept: dict[tuple[str, int], Sandbox] = field(default_factory=dict)
     """Sandboxes that stay after their attempt, by task and k."""
     _tasks: OrderedDict[str, TaskSpec] = field(default_factory=OrderedDict)

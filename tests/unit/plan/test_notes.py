@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from tests.unit.plan.premises import embedded
 
 from valkyrie.errors import UsageError
-from valkyrie.store.layout import DataFolder
 from valkyrie.tracker.planning import prepare
 from valkyrie.views import RunRequest
 
@@ -24,7 +24,7 @@ def tasks(root: Path, toml: str) -> Path:
 def test_what_task_files_ask_for_and_do_not_get_is_said_once(tmp_path: Path) -> None:
     folder = tasks(tmp_path / "tasks", "[environment]\nmemry_mb = 3\n")
     plan = prepare(
-        RunRequest(agent="nop", benchmark=str(folder), provider="null"), DataFolder(tmp_path / "home")
+        RunRequest(agent="nop", benchmark=str(folder), provider="null"), *embedded(tmp_path / "home")
     )
     assert plan.problems == []
     assert plan.notices == [
@@ -37,11 +37,11 @@ def test_time_limits_are_stretched_within_reason(tmp_path: Path, factor: float) 
     folder = tasks(tmp_path / "tasks", "")
     request = RunRequest(agent="nop", benchmark=str(folder), provider="null", timeout_multiplier=factor)
     with pytest.raises(UsageError, match="--timeout-multiplier must be above 0 and at most 1000"):
-        prepare(request, DataFolder(tmp_path / "home"))
+        prepare(request, *embedded(tmp_path / "home"))
 
 
 def test_a_network_list_is_refused_with_what_there_is_instead(tmp_path: Path) -> None:
     folder = tasks(tmp_path / "tasks", '[environment]\nnetwork_mode = "allowlist"\n')
     request = RunRequest(agent="nop", benchmark=str(folder), provider="process")
-    problems = prepare(request, DataFolder(tmp_path / "home")).problems
+    problems = prepare(request, *embedded(tmp_path / "home")).problems
     assert any("'allowlist'" in problem and "'no-network'" in problem for problem in problems)

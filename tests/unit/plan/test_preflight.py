@@ -1,14 +1,16 @@
-"""What an ordinary user's sandbox cannot give a task is said before anything starts."""
+"""What stands in the way of a run is said before anything starts, all of it at once."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 import pytest
+from tests.unit.plan.premises import embedded
 
 from sandboxes.cgroups import CgroupSupport
 from sandboxes.local import ground, probe
-from valkyrie.store.layout import DataFolder
+from valkyrie import config
+from valkyrie.errors import ContractValidationError, InfrastructureError, MissingSecretError
 from valkyrie.tracker.planning import PreparedRun, prepare
 from valkyrie.views import RunRequest
 
@@ -29,7 +31,7 @@ def planned(root: Path, toml: str, dockerfile: str = "") -> PreparedRun:
     if dockerfile:
         (task / "environment" / "Dockerfile").write_text(dockerfile)
     request = RunRequest(agent="nop", benchmark=str(root / "tasks"), host_image=bool(dockerfile))
-    return prepare(request, DataFolder(root / "home"))
+    return prepare(request, *embedded(root / "home"))
 
 
 @pytest.mark.parametrize("table", ["agent", "verifier"])
@@ -58,3 +60,53 @@ def test_repeating_a_dockerfile_on_a_read_only_system_is_doubtful(tmp_path: Path
 def test_a_dockerfile_without_commands_is_not(tmp_path: Path, mode: str) -> None:
     plan = planned(tmp_path, "", "FROM debian:12\nWORKDIR /app\nCOPY . .\n")
     assert [notice for notice in plan.notices if "read-only" in notice] == []
+
+
+CONTRACT = """\
+name: choosy
+install_cmd: 'true'
+run_cmd: echo {problem_statement_path}
+secrets: {KEY: nobody-has-this}
+defaults:
+  model: {type: str, choices: [a/good-one]}
+"""
+
+
+def test_everything_wrong_at_once_is_one_list(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "choosy").mkdir()
+    (tmp_path / "choosy" / "contract.yaml").write_text(CONTRACT)
+    (tmp_path / "full").write_text("not a folder")
+    monkeypatch.setenv("VALKYRIE_CONFIG_PATH", str(tmp_path / "valkyrie.yaml"))
+    config.set_value("artifacts_folder", str(tmp_path / "full" / "artifacts"))
+    request = RunRequest(
+        agent=str(tmp_path / "choosy"), benchmark="http://127.0.0.1:9", model="a/bad-one", provider="null"
+    )
+    with pytest.raises(MissingSecretError) as caught:
+        prepare(request, *embedded(tmp_path / "home"))
+    said = str(caught.value)
+    assert said.startswith("5 things stand in the way:"), "artifacts and logs are two"
+    assert caught.value.missing == {"KEY": "nobody-has-this"}
+    for what in ("a/good-one", "http://127.0.0.1:9", "nobody-has-this", str(tmp_path / "full")):
+        assert what in said, said
+
+
+@pytest.mark.parametrize(
+    ("model", "benchmark", "kind"),
+    [
+        ("a/bad-one", "quickstart", ContractValidationError),
+        ("a/good-one", "http://127.0.0.1:9", InfrastructureError),
+    ],
+)
+def test_a_lone_problem_is_told_as_what_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, model: str, benchmark: str, kind: type[Exception]
+) -> None:
+    monkeypatch.setenv("KEY", "a value")
+    monkeypatch.setenv("VALKYRIE_CONFIG_PATH", str(tmp_path / "valkyrie.yaml"))
+    (tmp_path / "choosy").mkdir()
+    (tmp_path / "choosy" / "contract.yaml").write_text(CONTRACT)
+    request = RunRequest(
+        agent=str(tmp_path / "choosy"), benchmark=benchmark, model=model, provider="null", slice=":1"
+    )
+    with pytest.raises(kind) as caught:
+        prepare(request, *embedded(tmp_path / "home"))
+    assert type(caught.value) is kind

@@ -1,0 +1,140 @@
+"""Verbs about what an organisation has besides runs: agents, secrets, benchmarks, uploads, disk."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import re
+import shutil
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from valkyrie.errors import UnknownError, UsageError, UserError
+from valkyrie.store import runs
+from valkyrie.tracker.desk import Desk
+from valkyrie.tracker.files import disk_view
+from valkyrie.views import AgentView, BenchmarkView, DiskView, SecretView, TasksRequest, TasksView
+
+_DIGEST = re.compile(r"[0-9a-f]{64}")
+UPLOADS_KEPT_S = 7 * 86_400.0
+MOST_UPLOADED = 20 << 30
+"""Bytes of uploads an organisation may have at a time."""
+
+
+class Belongings(Desk):
+    """What the caller's organisation has."""
+
+    def agents(self) -> Sequence[AgentView]:
+        library = self.organisation.library()
+        return [library.view(agent) for agent in library.list()]
+
+    def push_agent(self, folder: Path, name: str | None = None, *, origin: str | None = None) -> AgentView:
+        library = self.organisation.library()
+        return library.view(library.push(folder, name, origin=origin))
+
+    def push_archive(self, file: Path, name: str, origin: str | None = None) -> AgentView:
+        """Take an agent in that came as an archive."""
+        library = self.organisation.library()
+        return library.view(library.push_archive(file, name, origin=origin))
+
+    def agent_archive(self, name: str) -> tuple[int | None, Iterator[bytes]]:
+        """A pushed agent's archive: its size, if that is known, and its bytes."""
+        return self.organisation.library().archive(name)
+
+    def remove_agent(self, name: str) -> None:
+        self.organisation.library().remove(name)
+
+    def download_agent(self, name: str, output_dir: Path) -> Path:
+        return self.organisation.library().download(name, output_dir)
+
+    def secrets(self) -> Sequence[SecretView]:
+        return self.organisation.secrets()
+
+    def set_secret(self, name: str, value: str) -> None:
+        self.organisation.set_secret(name, value)
+
+    def remove_secret(self, name: str) -> None:
+        self.organisation.remove_secret(name)
+
+    def benchmarks(self) -> Sequence[BenchmarkView]:
+        from valkyrie.benchmarks.listing import known_benchmarks
+
+        return known_benchmarks()
+
+    def benchmark_tasks(self, request: TasksRequest) -> TasksView:
+        import asyncio
+
+        from valkyrie.tracker.planning import open_requested
+
+        benchmark = open_requested(request, self.organisation, self.data, allow_local=self.allow_local)
+
+        async def ask() -> TasksView:
+            try:
+                return TasksView(await benchmark.list_tasks(request.dataset), await benchmark.datasets())
+            finally:
+                await benchmark.close()
+
+        return asyncio.run(ask())
+
+    # What comes with requests
+
+    def has_upload(self, digest: str) -> bool:
+        """Whether this was sent before; it stays a while longer, because someone means to use it."""
+        file = self._upload_file(digest)
+        with contextlib.suppress(FileNotFoundError):
+            os.utime(file)
+        return file.is_file()
+
+    def upload(self, digest: str, file: Path) -> None:
+        """Keep an archive a request will name; `file` is moved away. Its bytes must be what `digest` says."""
+        target = self._upload_file(digest)
+        with file.open("rb") as opened:
+            if hashlib.file_digest(opened, "sha256").hexdigest() != digest:
+                raise UsageError("what was sent is not what its digest says; send it again.")
+        target.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        _make_room(target.parent, file.stat().st_size)
+        with tempfile.TemporaryDirectory(dir=target.parent) as folder:
+            part = Path(folder) / "part"
+            try:
+                file.rename(part)
+            except OSError:
+                shutil.copyfile(file, part)
+            part.replace(target)
+
+    def _upload_file(self, digest: str) -> Path:
+        if not _DIGEST.fullmatch(digest):
+            raise UnknownError(f"{digest[:80]!r} is no sha256 digest.")
+        return self.organisation.uploads() / f"{digest}.zip"
+
+    # The machine
+
+    def disk(self) -> DiskView:
+        self.data.make()
+        wanted = runs.RunQuery({"org_id": self.identity.org_id}, limit=100_000)
+        with self.store.reading() as connection:
+            states = {row.id: row.state for row in runs.page(connection, wanted)[0]}
+        view = disk_view(self.data, states)
+        if self.sees_machine:
+            return view
+        size = sum(one for _, _, one in view.runs)
+        return DiskView("", size, 0, [("runs", size)], view.runs)
+
+
+def _make_room(folder: Path, size: int) -> None:
+    """Forget uploads nobody has used for long; refuse one for which there is no room then."""
+    used, oldest = 0, time.time() - UPLOADS_KEPT_S
+    for file in folder.glob("*.zip"):
+        with contextlib.suppress(FileNotFoundError):
+            found = file.stat()
+            if found.st_mtime < oldest:
+                file.unlink()
+            else:
+                used += found.st_size
+    if used + size > MOST_UPLOADED:
+        raise UserError(
+            f"There is no room for the upload: {used >> 20} MiB of {MOST_UPLOADED >> 20} MiB are in use. "
+            "What was not used for a week goes by itself; push agents instead of sending them with each run."
+        )

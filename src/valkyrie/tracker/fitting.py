@@ -1,0 +1,101 @@
+"""What tasks ask for and a provider, this machine or the agent cannot give."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from sandboxes.registry import PROVIDERS
+from sandboxes.types import Capabilities
+from valkyrie.agents import PreparedAgent
+from valkyrie.nouns import TaskSpec
+from valkyrie.schedule.host import host_memory_mb
+from valkyrie.tracker.problems import MOST_PROBLEMS
+from valkyrie.views import RunRequest
+
+NOT_BUILT = ": no provider can yet. Ask for 'public' or 'no-network' in its task.toml."
+_ROOT = frozenset({None, "root", "0"})
+"""Users every sandbox has."""
+
+
+def unfit(
+    tasks: Sequence[TaskSpec], agent: PreparedAgent, capabilities: Capabilities, request: RunRequest
+) -> list[str]:
+    """What the provider, this machine or the agent cannot give a task."""
+    images = [task for task in tasks if task.image is not None and not request.host_image]
+    networks: dict[str, list[TaskSpec]] = {}
+    for task in tasks:
+        if task.network not in capabilities.networks:
+            networks.setdefault(task.network, []).append(task)
+    memory = host_memory_mb()
+    here = not PROVIDERS[request.provider].settings
+    large = [task for task in tasks if here and (task.limits.memory_mb or 0) > memory]
+    problems: list[str] = []
+    if capabilities.problem and not here:
+        problems.append(f"--provider {request.provider}: {capabilities.problem}.")
+    elif capabilities.problem:
+        problems.append(
+            f"Provider {request.provider!r} cannot work on this machine: {capabilities.problem}. "
+            "--provider process runs without any isolation, if you trust the agent."
+        )
+    if images and not capabilities.images:
+        problems.append(
+            f"{_names(images)} a container image ({images[0].image}), which provider {request.provider!r} "
+            "cannot run. --host-image runs it on this machine's own file system anyway; --provider daytona "
+            "runs the image itself, in Daytona's cloud (--provider docker is not there yet)."
+        )
+    for policy, found in networks.items():
+        ways = "; ".join(f"{what}: {way}" for what, way in capabilities.missing if "network" in what.lower())
+        problems.append(
+            f"{_names(found)} network {policy!r}, which provider {request.provider!r} cannot give here"
+            + (f" ({ways})." if ways else NOT_BUILT if policy == "allowlist" else ". `valk doctor` says why.")
+        )
+    if agent.egress_allowlist and "allowlist" not in capabilities.networks:
+        problems.append(
+            f"Agent {agent.name} restricts its network to a list (egress_allowlist), which provider "
+            f"{request.provider!r} cannot enforce yet. Remove the list from its contract to run without it."
+        )
+    others = [task for task in tasks if not {task.user, task.grading_user} <= _ROOT]
+    if others and not capabilities.users:
+        user = next(name for name in (others[0].user, others[0].grading_user) if name not in _ROOT)
+        problems.append(
+            f"{_names(others)} a user other than root ({user!r}), whom provider {request.provider!r} cannot "
+            "give it here. Run as root, or remove `user` from task.toml."
+        )
+    if large:
+        problems.append(
+            f"{_names(large)} {large[0].limits.memory_mb} MB of memory; this machine has {memory} MB."
+        )
+    if agent.needs_solution:
+        without = [task for task in tasks if not task.has_solution]
+        if without:
+            problems.append(f"{_names(without, 'has', 'have')} no solution/solve.sh for {agent.name} to run.")
+    return problems
+
+
+def doubtful(tasks: Sequence[TaskSpec], capabilities: Capabilities) -> list[str]:
+    """What may well fail, and cannot be known before."""
+    repeating = [task for task in tasks if task.metadata.get("repeated_runs")]
+    if not repeating or capabilities.writable_system:
+        return []
+    return [
+        f"{_names(repeating, 'repeats', 'repeat')} RUN lines of a Dockerfile where system folders are "
+        "read-only: what they install (apt-get) fails and is passed over. Run as root for a writable system."
+    ]
+
+
+def remarks(tasks: Sequence[TaskSpec]) -> list[str]:
+    """What the tasks' files ask for and do not get, each said once."""
+    found: dict[str, list[TaskSpec]] = {}
+    for task in tasks:
+        for text in task.metadata.get("warnings", []):
+            found.setdefault(text, []).append(task)
+    said = [f"{_names(concerned, '', '').strip()}: {text}" for text, concerned in found.items()]
+    return said[:MOST_PROBLEMS]
+
+
+def _names(tasks: Sequence[TaskSpec], one: str = "asks for", many: str = "ask for") -> str:
+    shown = ", ".join(repr(task.id) for task in tasks[:3])
+    if len(tasks) == 1:
+        return f"Task {shown} {one}"
+    more = f" and {len(tasks) - 3} more" if len(tasks) > 3 else ""
+    return f"Tasks {shown}{more} {many}"

@@ -1,0 +1,156 @@
+"""How a run and what it must be handed reach an executor: over a socket here, sealed through a database."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Protocol
+
+from valkyrie.errors import InfrastructureError, UserError
+from valkyrie.executor.client import ExecutorClient, Starting
+from valkyrie.nouns import Json
+
+if TYPE_CHECKING:
+    from valkyrie.store import Connection
+    from valkyrie.store.layout import DataFolder
+    from valkyrie.tracker.office import Office
+
+
+class Handing(Protocol):
+    """The way to executors."""
+
+    def within(self, connection: Connection, run_id: str, values: Mapping[str, str]) -> None:
+        """In the transaction that opens a run."""
+        ...
+
+    def after(self, run_id: str, values: Mapping[str, str]) -> Sequence[str]:
+        """Once that is committed: see that an executor takes the run up; what the user should know."""
+        ...
+
+    def wake(self, *, needed: bool = False) -> None:
+        """Something changed; `needed`: an executor must see it, so one is started if none lives."""
+        ...
+
+    def alive(self) -> bool:
+        """Whether an executor is at work on this store."""
+        ...
+
+    def status(self) -> Json | None:
+        """What the executor of this machine says of itself."""
+        ...
+
+    def forget(self, run_id: str) -> None:
+        """The run is gone."""
+        ...
+
+    def shell(self, run_id: str, task_id: str, k: int) -> Sequence[str] | None:
+        """The command that opens a shell in a kept sandbox."""
+        ...
+
+    def close(self) -> None: ...
+
+
+class OnThisMachine:
+    """One executor per data folder, started when it is needed; values go over its control socket."""
+
+    def __init__(self, data: DataFolder, starting: Starting | None = None) -> None:
+        self._executor = ExecutorClient(data)
+        self._starting = starting
+
+    def within(self, connection: Connection, run_id: str, values: Mapping[str, str]) -> None:
+        """Nothing of it is stored."""
+
+    def after(self, run_id: str, values: Mapping[str, str]) -> Sequence[str]:
+        starting, self._starting = self._starting, None
+        self._executor.ensure(starting)
+        if not values:
+            return []
+        answer = self._executor.ask("secrets", run_id=run_id, values=dict(values))
+        if answer is None:
+            raise InfrastructureError(
+                f"The executor went away before run {run_id[:8]} could be handed over; "
+                f"`valk run resume {run_id[:8]}` goes on."
+            )
+        if not answer["draining"]:
+            return []
+        return [
+            "An executor that is leaving finishes its trials first, and takes what it knows with it; when "
+            f"the run then waits for its secrets, `valk run resume {run_id[:8]}` supplies them."
+        ]
+
+    def wake(self, *, needed: bool = False) -> None:
+        if needed:
+            self._executor.ensure()
+        else:
+            self._executor.ask("wake")
+
+    def alive(self) -> bool:
+        return self._executor.status() is not None
+
+    def status(self) -> Json | None:
+        return self._executor.status()
+
+    def forget(self, run_id: str) -> None:
+        self._executor.ask("forget", run_id=run_id)
+
+    def shell(self, run_id: str, task_id: str, k: int) -> Sequence[str] | None:
+        answer = self._executor.ask("shell", run_id=run_id, task_id=task_id, k=k)
+        argv: Sequence[str] | None = answer["argv"] if answer else None
+        return argv
+
+    def close(self) -> None:
+        if self._starting:
+            self._starting.leave()
+            self._starting = None
+
+
+class ThroughTheStore:
+    """Executors anywhere: they see the run in the database, and open what was sealed for it with the key."""
+
+    def __init__(self, office: Office) -> None:
+        self._office = office
+        self._nearby = ExecutorClient(office.data)
+
+    def within(self, connection: Connection, run_id: str, values: Mapping[str, str]) -> None:
+        from valkyrie.store import secrets
+
+        if not values:
+            return
+        if self._office.sealer is None:
+            raise UserError(
+                "This tracker has no key to encrypt what the run must be handed: set VALKYRIE_SECRET_KEY "
+                "where it and its executors run (`valkyrie admin secret-key` makes one).",
+                cause="sealed",
+            )
+        secrets.hand(connection, run_id, self._office.sealer.seal(values, f"run:{run_id}"))
+
+    def after(self, run_id: str, values: Mapping[str, str]) -> Sequence[str]:  # noqa: ARG002
+        self._nearby.ask("wake")
+        if self.alive():
+            return []
+        return [
+            "No executor is at work on this tracker now; the run waits for one (`valkyrie executor`, or "
+            "`valkyrie serve` without --no-executor)."
+        ]
+
+    def wake(self, *, needed: bool = False) -> None:  # noqa: ARG002
+        self._nearby.ask("wake")
+
+    def alive(self) -> bool:
+        from valkyrie.store import executors
+
+        with self._office.store.reading() as connection:
+            return bool(executors.living(connection))
+
+    def status(self) -> Json | None:
+        return self._nearby.status()
+
+    def forget(self, run_id: str) -> None:
+        self._nearby.ask("forget", run_id=run_id)
+
+    def shell(self, run_id: str, task_id: str, k: int) -> Sequence[str] | None:
+        answer = self._nearby.ask("shell", run_id=run_id, task_id=task_id, k=k)
+        argv: Sequence[str] | None = answer["argv"] if answer else None
+        return argv
+
+    def close(self) -> None:
+        """Nothing is held."""

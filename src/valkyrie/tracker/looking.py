@@ -1,0 +1,194 @@
+"""Verbs that look: runs, trials, attempts, errors, the queue."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Literal
+
+from valkyrie.errors import UserError
+from valkyrie.nouns import Json, RunState
+from valkyrie.report.links import run_links
+from valkyrie.report.present import attempt_view, group_errors, run_view, trial_view
+from valkyrie.store import executors, failures, hooks, runs
+from valkyrie.tracker.desk import Desk
+from valkyrie.tracker.kept import Kept
+from valkyrie.views import (
+    AttemptView,
+    ErrorGroup,
+    ExecutorView,
+    QueueEntry,
+    QueueView,
+    RunFilter,
+    RunPage,
+    RunView,
+    TrialFilter,
+    TrialView,
+)
+
+if TYPE_CHECKING:
+    from valkyrie.store import Connection
+
+LOOK_EVERY_S = 0.2
+HANDOVER_S = 3.0
+"""Between two executors (one was drained, the next takes over) none answers for a moment."""
+
+
+class Looking(Desk):
+    """What stands where."""
+
+    def fetch(self, ref: str) -> RunView:
+        with self.store.reading() as connection:
+            return self._view(connection, self.resolve(connection, ref), detailed=True)
+
+    def _view(self, connection: Connection, run_id: str, *, detailed: bool) -> RunView:
+        row = runs.get(connection, run_id)
+        scores: dict[str, list[float]] | None = None
+        if detailed and row.fraction:
+            scores = {}
+            for row_score in runs.scores(connection, run_id):
+                if row_score.score is not None:
+                    scores.setdefault(row_score.task_id, []).append(row_score.score)
+        return run_view(
+            row,
+            executor=self._alive(),
+            folder=self._folder(run_id),
+            scores=scores,
+            org=self.identity.org,
+            hooks=hooks.of_run(connection, run_id),
+            links=run_links(row.place, run_id),
+        )
+
+    def _folder(self, run_id: str) -> str:
+        return "" if self.office.server else str(self.data.run(run_id).root)
+
+    def _alive(self) -> Literal["alive", "none"]:
+        return "alive" if self.office.handing.alive() else "none"
+
+    def follow(self, ref: str, *, interval: float = 0.2) -> Iterator[RunView]:
+        view = self.fetch(ref)
+        yield view
+        if RunState(view.state).terminal:
+            return
+        for _ in self.store.changes(interval):
+            with self.store.reading() as connection:
+                version = runs.version(connection, view.id)
+                if version is None:
+                    return
+                if version == view.version and self._alive() == view.executor:
+                    continue
+                view = self._view(connection, view.id, detailed=True)
+            yield view
+            if RunState(view.state).terminal:
+                return
+
+    def list(self, query: RunFilter) -> RunPage:
+        equal = {
+            "org_id": self.identity.org_id,
+            "agent": query.agent,
+            "benchmark": query.benchmark,
+            "model": query.model,
+            "dataset": query.dataset,
+            "state": query.state,
+            "label": query.label,
+        }
+        wanted = runs.RunQuery(
+            {name: value for name, value in equal.items() if value is not None},
+            tuple(query.started_by),
+            query.newest_first,
+            query.limit,
+            query.cursor,
+        )
+        executor = self._alive()
+        with self.store.reading() as connection:
+            rows, total, cursor = runs.page(connection, wanted)
+        views = [
+            run_view(row, executor=executor, folder=self._folder(row.id), org=self.identity.org)
+            for row in rows
+        ]
+        return RunPage(views, total, cursor)
+
+    def trials(self, ref: str, query: TrialFilter) -> tuple[Sequence[TrialView], int]:
+        wanted = runs.TrialQuery(
+            query.states, query.search, query.sort, query.descending, query.limit, query.offset
+        )
+        with self.store.reading() as connection:
+            rows, total = runs.trials(connection, self.resolve(connection, ref), wanted)
+        return [trial_view(row) for row in rows], total
+
+    def attempts(self, ref: str, task_id: str, k: int = 0) -> Sequence[AttemptView]:
+        with self.store.reading() as connection:
+            run_id = self.resolve(connection, ref)
+            trial = runs.one_trial(connection, run_id, task_id, k)
+            rows = runs.attempts(connection, trial.id)
+        kept = Kept(self.data.run(run_id))
+        return [
+            attempt_view(
+                row,
+                current=trial.state,
+                log=kept.log_path(task_id, k, row.number),
+                artifacts=kept.folder_path(task_id, k, row.number),
+            )
+            for row in rows
+        ]
+
+    def errors(self, ref: str) -> Sequence[ErrorGroup]:
+        with self.store.reading() as connection:
+            run_id = self.resolve(connection, ref)
+            return group_errors(runs.errors(connection, run_id), failures.passes_failed(connection, run_id))
+
+    def wait(self, ref: str, *, timeout: float | None = None) -> RunView:
+        deadline = None if timeout is None else time.monotonic() + timeout
+        view = self.fetch(ref)
+        seen_at = time.monotonic()
+        while not RunState(view.state).terminal:
+            if deadline is not None and time.monotonic() >= deadline:
+                raise TimeoutError(f"Run {view.id[:8]} did not end within {timeout:g} s; it goes on.")
+            if view.executor == "alive":
+                seen_at = time.monotonic()
+            elif time.monotonic() - seen_at > HANDOVER_S:
+                raise UserError(f"Run {view.id[:8]} will not end by itself: {view.note}.")
+            time.sleep(LOOK_EVERY_S)  # the executor may die without writing, so changes alone do not tell
+            view = self.fetch(view.id)
+        return view
+
+    def queue(self) -> QueueView:
+        with self.store.reading() as connection:
+            rows = runs.queue(connection, self.identity.org_id)
+            living = executors.living(connection)
+        entries = [
+            QueueEntry(
+                run_id=row.id,
+                agent=row.agent,
+                benchmark=row.benchmark,
+                priority=row.priority,
+                state=row.state,
+                pending=row.n_pending,
+                active=row.n_building + row.n_in_progress + row.n_evaluating,
+                concurrency=row.concurrency,
+                created_at=row.created_at,
+                started_by=row.started_by,
+                note=row.note,
+            )
+            for row in rows
+        ]
+        return QueueView(entries, [self._executor_view(row) for row in living])
+
+    def _executor_view(self, row: Any) -> ExecutorView:
+        """One executor; what it holds may be other organisations' and is told to the default one only."""
+        shared = not self.sees_machine
+        return ExecutorView(
+            id=row.id,
+            host="" if shared else row.host,
+            pid=0 if shared else row.pid,
+            version=row.version,
+            started_at=row.started_at,
+            heartbeat_at=row.heartbeat_at,
+            active=0 if shared else row.active,
+        )
+
+    def executor_status(self) -> Json | None:
+        status = self.office.handing.status()
+        if status is None or self.sees_machine:
+            return status
+        return {name: status[name] for name in ("version", "started_at", "draining") if name in status}

@@ -1,0 +1,58 @@
+"""All that stands in the way of a run, told in one list."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TypeVar
+
+from valkyrie.errors import (
+    PREFLIGHT,
+    BenchmarkError,
+    InfrastructureError,
+    MissingSecretError,
+    UserError,
+    ValkyrieError,
+)
+
+MOST_PROBLEMS = 20
+
+T = TypeVar("T")
+
+
+class Complaint(str):
+    """A problem that remembers its error, so that a lone one is raised as itself."""
+
+    def __new__(cls, error: ValkyrieError) -> Complaint:
+        made = super().__new__(cls, str(error))
+        made.error = error
+        return made
+
+    error: ValkyrieError
+
+
+def gathered(problems: list[str], find: Callable[[], T]) -> T | None:
+    """What was found, or None and one more problem: not there, refused, broken or out of reach."""
+    try:
+        return find()
+    except (UserError, BenchmarkError, InfrastructureError) as error:
+        problems.append(Complaint(error))
+        return None
+
+
+def refuse(problems: Sequence[str], missing: Mapping[str, str] | None = None) -> ValkyrieError:
+    """The refusal that lists everything at once."""
+    if len(problems) == 1 and isinstance(problems[0], Complaint):
+        return problems[0].error
+    indented = [text.replace("\n", "\n     ") for text in problems[:MOST_PROBLEMS]]
+    shown = [f"  {number}. {text}" for number, text in enumerate(indented, 1)]
+    more = [f"  … and {len(problems) - MOST_PROBLEMS} more"] if len(problems) > MOST_PROBLEMS else []
+    text = "\n".join([f"{len(problems)} things stand in the way:", *shown, *more])
+    if len(problems) == 1:
+        text = problems[0]
+    if not missing:
+        return UserError(text)
+    return MissingSecretError(text, missing=missing, cause=None if _only_secrets(problems) else PREFLIGHT)
+
+
+def _only_secrets(problems: Sequence[str]) -> bool:
+    return all(isinstance(getattr(problem, "error", None), MissingSecretError) for problem in problems)

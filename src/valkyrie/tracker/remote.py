@@ -1,0 +1,322 @@
+"""The verbs over HTTP: the same words as `LocalTracker`, answered by a tracker elsewhere."""
+
+from __future__ import annotations
+
+import asyncio
+import shlex
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+from valkyrie.client import caller
+from valkyrie.client.client import ValkyrieClient
+from valkyrie.errors import MissingSecretError, UserError
+from valkyrie.nouns import Json
+from valkyrie.views import (
+    AgentView,
+    AttemptView,
+    BenchmarkView,
+    DiskView,
+    ErrorGroup,
+    LogLine,
+    LogQuery,
+    PlanView,
+    QueueView,
+    ResultsLink,
+    RunFilter,
+    RunPage,
+    RunRequest,
+    RunView,
+    SecretView,
+    StartedRun,
+    TasksRequest,
+    TasksView,
+    TrialFilter,
+    TrialView,
+)
+
+Result = TypeVar("Result")
+
+
+class RemoteTracker:
+    """Everything a person can ask, asked of a tracker.
+
+    One event loop is kept and run step by step. Ctrl+C comes through as KeyboardInterrupt, after the
+    request under way was given up and its connection closed.
+    """
+
+    def __init__(self, url: str, api_key: str | None = None, *, client: ValkyrieClient | None = None) -> None:
+        self._client = client or ValkyrieClient(url, api_key)
+        self._runner = asyncio.Runner()
+        self._closed = False
+
+    def _run(self, coroutine: Coroutine[Any, Any, Result]) -> Result:
+        return self._runner.run(coroutine)
+
+    def _each(self, found: AsyncGenerator[Result, None]) -> Iterator[Result]:
+        """One by one: between two of them nothing runs, and nothing is read ahead."""
+
+        async def step() -> tuple[Result, ...]:
+            async for one in found:
+                return (one,)
+            return ()
+
+        try:
+            while one := self._run(step()):
+                yield one[0]
+        finally:
+            if not self._closed:
+                self._run(found.aclose())
+
+    def close(self) -> None:
+        if not self._closed:
+            self._closed = True
+            try:
+                self._runner.run(self._client.close())
+            finally:
+                self._runner.close()
+
+    # Runs
+
+    def plan(self, request: RunRequest) -> PlanView:
+        async def ask() -> PlanView:
+            plan = await self._client.plan(await caller.complete(self._client, request))
+            return caller.as_if_supplied(plan) if request.store_secrets else plan
+
+        return self._run(ask())
+
+    def start(self, request: RunRequest) -> StartedRun:
+        async def ask() -> StartedRun:
+            asked = await caller.complete(self._client, request)
+            return await self._supplied(lambda: self._client.start(asked), allowed=request.store_secrets)
+
+        return self._run(ask())
+
+    async def _supplied(self, ask: Callable[[], Awaitable[StartedRun]], *, allowed: bool) -> StartedRun:
+        """Ask; when secrets are missing that this machine has, let the tracker keep them and ask again."""
+        try:
+            return await ask()
+        except MissingSecretError as error:
+            if not error.missing:
+                raise
+            notices = await caller.supply(self._client, error, allowed=allowed)
+        started = await ask()
+        return StartedRun(started.run, [*notices, *started.notices])
+
+    def fetch(self, ref: str) -> RunView:
+        return self._run(self._client.fetch(ref))
+
+    def follow(self, ref: str, *, interval: float = 0.2) -> Iterator[RunView]:  # noqa: ARG002 - told, not asked
+        return self._each(self._client.follow(ref))
+
+    def list(self, query: RunFilter) -> RunPage:
+        return self._run(self._client.list(query))
+
+    def trials(self, ref: str, query: TrialFilter) -> tuple[Sequence[TrialView], int]:
+        return self._run(self._client.trials(ref, query))
+
+    def attempts(self, ref: str, task_id: str, k: int = 0) -> Sequence[AttemptView]:
+        return self._run(self._client.attempts(ref, task_id, k))
+
+    def errors(self, ref: str) -> Sequence[ErrorGroup]:
+        return self._run(self._client.errors(ref))
+
+    def stop(self, ref: str, *, force: bool = False, task_ids: Sequence[str] | None = None) -> RunView:
+        return self._run(self._client.stop(ref, force=force, task_ids=task_ids))
+
+    def resume(
+        self,
+        ref: str,
+        *,
+        concurrency: int | None = None,
+        task_ids: Sequence[str] | None = None,
+        headers: Mapping[str, str] | None = None,
+        benchmark_url: str | None = None,
+    ) -> StartedRun:
+        async def again(run: RunView) -> StartedRun:
+            return await self._client.resume(
+                run.id,
+                concurrency=concurrency,
+                task_ids=task_ids,
+                headers=caller.headers_again(run, headers),
+                benchmark_url=benchmark_url or caller.service_now(run),
+            )
+
+        return self._again(ref, again)
+
+    def retry(
+        self,
+        ref: str,
+        *,
+        concurrency: int | None = None,
+        task_ids: Sequence[str] | None = None,
+        category: str | None = None,
+        headers: Mapping[str, str] | None = None,
+        from_scratch: bool = False,
+        benchmark_url: str | None = None,
+    ) -> StartedRun:
+        async def again(run: RunView) -> StartedRun:
+            return await self._client.retry(
+                run.id,
+                concurrency=concurrency,
+                task_ids=task_ids,
+                category=category,
+                headers=caller.headers_again(run, headers),
+                from_scratch=from_scratch,
+                benchmark_url=benchmark_url or caller.service_now(run),
+            )
+
+        return self._again(ref, again)
+
+    def _again(self, ref: str, again: Callable[[RunView], Awaitable[StartedRun]]) -> StartedRun:
+        """Whether values may be kept by the tracker was said when the run was started."""
+
+        async def ask() -> StartedRun:
+            run = await self._client.fetch(ref)
+            allowed = run.arguments.get("store_secrets", True)
+            return await self._supplied(lambda: again(run), allowed=bool(allowed))
+
+        return self._run(ask())
+
+    def update(
+        self,
+        ref: str,
+        *,
+        concurrency: int | None = None,
+        label: str | None = None,
+        max_cost: float | None = None,
+        priority: int | None = None,
+    ) -> RunView:
+        return self._run(
+            self._client.update(
+                ref, concurrency=concurrency, label=label, max_cost=max_cost, priority=priority
+            )
+        )
+
+    def wait(self, ref: str, *, timeout: float | None = None) -> RunView:
+        return self._run(self._client.wait(ref, timeout=timeout))
+
+    def results(
+        self,
+        ref: str,
+        *,
+        task_ids: Sequence[str] | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> Json:
+        async def ask() -> Json:
+            again = await self._scored_with(ref, task_ids, headers)
+            return await self._client.results(ref, task_ids=task_ids, headers=again)
+
+        return self._run(ask())
+
+    def upload_results(
+        self,
+        ref: str,
+        *,
+        task_ids: Sequence[str] | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> ResultsLink:
+        async def ask() -> ResultsLink:
+            again = await self._scored_with(ref, task_ids, headers)
+            return await self._client.upload_results(ref, task_ids=task_ids, headers=again)
+
+        return self._run(ask())
+
+    async def _scored_with(
+        self, ref: str, task_ids: Sequence[str] | None, headers: Mapping[str, str] | None
+    ) -> Mapping[str, str] | None:
+        """Headers for the service that scores some tasks; a whole run's score is known."""
+        if task_ids is None:
+            return headers
+        return caller.headers_again(await self._client.fetch(ref), headers)
+
+    def outputs(
+        self, ref: str, destination: Path, *, task_ids: Sequence[str] | None = None
+    ) -> Sequence[Path]:
+        return self._run(self._client.outputs(ref, destination, task_ids=task_ids))
+
+    def logs(
+        self, ref: str, task_id: str, *, k: int = 0, attempt: int | None = None, follow: bool = False
+    ) -> Iterator[str]:
+        return self._each(self._client.logs(ref, task_id, k=k, attempt=attempt, follow=follow))
+
+    def run_logs(self, ref: str, query: LogQuery) -> Iterator[LogLine]:
+        return self._each(self._client.run_logs(ref, query))
+
+    def delete(self, ref: str) -> None:
+        self._run(self._client.delete(ref))
+
+    def shell(self, ref: str, task_id: str, k: int = 0) -> Sequence[str]:
+        """A shell cannot be opened from here: the error says where, and what to type there."""
+
+        async def ask() -> tuple[Sequence[str], Sequence[str]]:
+            argv = await self._client.shell(ref, task_id, k)
+            executors = (await self._client.queue()).executors
+            return argv, sorted({executor.host for executor in executors if executor.host})
+
+        argv, hosts = self._run(ask())
+        where = f"on {' or '.join(hosts)}" if hosts else f"where the executor of {self._client.url} runs"
+        raise UserError(
+            f"The sandbox of task {task_id!r} is {where}, not on this machine. Type there:\n"
+            f"  {shlex.join(argv)}",
+            cause="elsewhere",
+        )
+
+    def queue(self) -> QueueView:
+        return self._run(self._client.queue())
+
+    # Agents, secrets, benchmarks
+
+    def agents(self) -> Sequence[AgentView]:
+        return self._run(self._client.agents())
+
+    def push_agent(self, folder: Path, name: str | None = None, *, origin: str | None = None) -> AgentView:
+        return self._run(self._client.push_agent(folder, name, origin=origin))
+
+    def remove_agent(self, name: str) -> None:
+        self._run(self._client.remove_agent(name))
+
+    def download_agent(self, name: str, output_dir: Path) -> Path:
+        return self._run(self._client.download_agent(name, output_dir))
+
+    def secrets(self) -> Sequence[SecretView]:
+        return self._run(self._client.secrets())
+
+    def set_secret(self, name: str, value: str) -> None:
+        self._run(self._client.set_secret(name, value))
+
+    def remove_secret(self, name: str) -> None:
+        self._run(self._client.remove_secret(name))
+
+    def benchmarks(self) -> Sequence[BenchmarkView]:
+        """The tracker's, and the services of the caller's own config, which win."""
+        from valkyrie.benchmarks.listing import known_benchmarks
+
+        own = {found.name: found for found in known_benchmarks() if found.source in ("custom", "registry")}
+        theirs = self._run(self._client.benchmarks())
+        return [*(found for found in theirs if found.name not in own), *own.values()]
+
+    def benchmark_tasks(self, request: TasksRequest) -> TasksView:
+        """A folder is read here; everything else is asked of the tracker."""
+        folder = caller.local_benchmark(request.benchmark, ignore_custom=request.ignore_custom_services)
+        if folder is None or not folder.is_dir():
+            return self._run(self._client.benchmark_tasks(caller.with_service(request)))
+
+        async def read() -> TasksView:
+            from valkyrie.benchmarks import open_benchmark
+
+            benchmark = open_benchmark(str(folder.absolute()), headers=request.headers)
+            try:
+                return TasksView(await benchmark.list_tasks(request.dataset), await benchmark.datasets())
+            finally:
+                await benchmark.close()
+
+        return self._run(read())
+
+    # The machine
+
+    def disk(self) -> DiskView:
+        return self._run(self._client.disk())
+
+    def executor_status(self) -> Json | None:
+        return self._run(self._client.executor_status())

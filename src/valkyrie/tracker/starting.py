@@ -1,0 +1,206 @@
+"""Verbs that set runs going: plan, start, resume, retry."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from valkyrie import handed
+from valkyrie.errors import StoreError
+from valkyrie.nouns import Json, RunState, TrialState
+from valkyrie.store import runs
+from valkyrie.tracker.looking import Looking
+from valkyrie.tracker.moving import moved
+from valkyrie.views import PlanView, RunRequest, StartedRun
+
+if TYPE_CHECKING:
+    from valkyrie.tracker.planning import PreparedRun
+
+_SPACE = uuid.UUID("5f3d4f5e-5d0c-4a56-9d2b-6d1f3f0a7c11")
+"""Run ids of starts that carry a key of the caller's are made from it: the same start is the same run."""
+
+
+@dataclass(frozen=True, slots=True)
+class Again:
+    """Which trials of a run go on, and how."""
+
+    concurrency: int | None
+    task_ids: Sequence[str] | None
+    headers: Mapping[str, str]
+    benchmark_url: str | None
+    errors_too: bool = False
+    category: str | None = None
+    from_scratch: bool = False
+    conclude: bool = False
+    """Where nothing is left to run, an ended run is concluded once more: scored, uploaded, told."""
+
+
+class Starting(Looking):
+    """From a request to a run in an executor's hands."""
+
+    def plan(self, request: RunRequest) -> PlanView:
+        from valkyrie.tracker.planning import prepare
+
+        return prepare(request, self.organisation, self.data, allow_local=self.allow_local).view()
+
+    def start(self, request: RunRequest, *, key: str | None = None) -> StartedRun:
+        run_id = str(uuid.uuid5(_SPACE, f"{self.identity.org_id} {key}") if key else uuid.uuid4())
+        if key and self._is_stored(run_id):
+            return StartedRun(self.fetch(run_id), ["this start was asked for before; here is its run"])
+        prepared = self._prepare(request)
+        self._write(run_id, prepared)
+        notices = self.office.handing.after(run_id, prepared.secrets)
+        return StartedRun(self.fetch(run_id), [*prepared.notices, *notices])
+
+    def enqueue(self, request: RunRequest) -> str:
+        """Plan, check and store a run, and leave it to whichever executor comes; its id."""
+        run_id = str(uuid.uuid4())
+        self._write(run_id, self._prepare(request))
+        return run_id
+
+    def _prepare(self, request: RunRequest) -> PreparedRun:
+        from valkyrie.tracker.planning import prepare
+        from valkyrie.tracker.problems import refuse
+
+        prepared = prepare(request, self.organisation, self.data, allow_local=self.allow_local)
+        if prepared.problems:
+            raise refuse(prepared.problems, prepared.missing)
+        return prepared
+
+    def _write(self, run_id: str, prepared: PreparedRun) -> None:
+        """Freeze the agent, then store run and trials in one transaction; a failure leaves nothing."""
+        from valkyrie import agents
+        from valkyrie.tracker.record import keep_frozen, run_values
+
+        folder = self.data.run(run_id)
+        try:
+            frozen = agents.freeze(prepared.agent, folder.agent)
+            keep_frozen(prepared, run_id, folder, self.organisation.uploads())
+            values = run_values(prepared, run_id, frozen, self.identity)
+            trials = [
+                runs.NewTrial(one.task_id, one.k, one.digest, one.cpus, one.memory_mb)
+                for one in prepared.trials
+            ]
+            with self.store.writing() as connection:
+                runs.create(connection, values, trials)
+                self.office.handing.within(connection, run_id, prepared.secrets)
+        except BaseException:
+            # Ctrl+C may come after the commit: then the run exists, and needs its agent.
+            if not self._is_stored(run_id):
+                shutil.rmtree(folder.root, ignore_errors=True)
+                if prepared.artifacts:
+                    from valkyrie.keeping.keys import run_prefix
+
+                    with contextlib.suppress(Exception):
+                        prepared.artifacts.delete(run_prefix(run_id))
+            raise
+
+    def _is_stored(self, run_id: str) -> bool:
+        try:
+            with self.store.reading() as connection:
+                return runs.version(connection, run_id) is not None
+        except StoreError:
+            return False
+
+    def resume(
+        self,
+        ref: str,
+        *,
+        concurrency: int | None = None,
+        task_ids: Sequence[str] | None = None,
+        headers: Mapping[str, str] | None = None,
+        benchmark_url: str | None = None,
+    ) -> StartedRun:
+        # Who names a task that ended in an error means it, whichever word they use.
+        again = Again(concurrency, task_ids, headers or {}, benchmark_url, errors_too=task_ids is not None)
+        return self._again(ref, again)
+
+    def retry(
+        self,
+        ref: str,
+        *,
+        concurrency: int | None = None,
+        task_ids: Sequence[str] | None = None,
+        category: str | None = None,
+        headers: Mapping[str, str] | None = None,
+        from_scratch: bool = False,
+        benchmark_url: str | None = None,
+    ) -> StartedRun:
+        again = Again(
+            concurrency,
+            task_ids,
+            headers or {},
+            benchmark_url,
+            errors_too=True,
+            category=category,
+            from_scratch=from_scratch,
+            conclude=task_ids is None and category is None,
+        )
+        return self._again(ref, again)
+
+    def _again(self, ref: str, again: Again) -> StartedRun:
+        """Reopen what may run again, with secrets resolved anew: nothing is changed when one is missing."""
+        with self.store.reading() as connection:
+            row = runs.get(connection, self.resolve(connection, ref))
+        run_id = row.id
+        change = self._moved(row, again.benchmark_url)
+        source = change[0]["benchmark_source"] if change else row.benchmark_source
+        values, notices = self._handed_again(row, again.headers, source)
+        with self.store.writing() as connection:
+            before = runs.locked(connection, run_id)
+            if change:
+                runs.set_values(connection, run_id, **change[0])
+                notices = [*notices, change[1]]
+            if again.task_ids is not None:
+                runs.check_tasks(connection, run_id, again.task_ids)
+            reopened = runs.reopen(
+                connection,
+                run_id,
+                errors_too=again.errors_too,
+                category=again.category,
+                task_ids=again.task_ids,
+                concurrency=again.concurrency,
+                from_scratch=again.from_scratch,
+            )
+            finished = not reopened and before.state == RunState.FINISHED and not again.conclude
+            if finished:
+                runs.set_values(
+                    connection,
+                    run_id,
+                    state=before.state,
+                    finished_at=before.finished_at,
+                    passes=before.passes,
+                )
+            else:
+                self.office.handing.within(connection, run_id, values)
+        if finished:
+            return StartedRun(self.fetch(run_id), ["nothing is left to run"])
+        notices = [*notices, *self.office.handing.after(run_id, values)]
+        view = self.fetch(run_id)
+        if not reopened and view.counts[TrialState.PENDING] == 0:
+            notices = [*notices, "nothing was left to run; the score is computed again"]
+        return StartedRun(view, notices)
+
+    def _moved(self, row: Any, url: str | None) -> tuple[Json, str] | None:
+        """What changes of a run whose service is elsewhere now; not while an executor is at work on it."""
+        if not RunState(row.state).terminal and self.office.handing.alive():
+            return None
+        if url and not self.organisation.trusted:
+            from valkyrie.hooks.targets import check_target
+
+            check_target(url, self.allow_local, what="The benchmark's address", only_loopback=True)
+        return moved(row, url, trusted=self.organisation.trusted)
+
+    def _handed_again(
+        self, row: Any, headers: Mapping[str, str], source: Json
+    ) -> tuple[Mapping[str, str], Sequence[str]]:
+        """What the run must be handed, from wherever it is now."""
+        if not headers and not handed.wanted(row.arguments):
+            return {}, []
+        from valkyrie.tracker.supplying import supply_again
+
+        return supply_again(row, headers, source, self.organisation, allow_local=self.allow_local)
