@@ -135,6 +135,7 @@ async def test_an_edit_never_holds_more_than_its_limit(machine: Machine) -> None
     assert await machine.sh("head -c 3 grows") == "aaa"
 
 
+@pytest.mark.slow
 async def test_answers_that_nobody_reads_do_not_pile_up(machine: Machine) -> None:
     sessions = f"/toolbox/{machine.id}/process/session"
     await machine.client.post(sessions, json={"sessionId": "s"})

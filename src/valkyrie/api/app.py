@@ -1,0 +1,145 @@
+"""The web application: routes, the gate in front of them, and how errors are told."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
+from starlette.responses import Response
+
+from valkyrie import __version__
+from valkyrie.api.answers import refuse
+from valkyrie.api.auth import Door, Doorkeeper, OpenDoor
+from valkyrie.api.context import Context
+from valkyrie.api.describing import describe
+from valkyrie.api.errors import Refusal, refusal, refused
+from valkyrie.api.gate import Gate, RefusedError
+from valkyrie.api.hub import EventHub
+from valkyrie.api.journal import Journal
+from valkyrie.api.lanes import Lanes
+from valkyrie.api.metrics import Metrics
+from valkyrie.api.query_check import known_words
+from valkyrie.api.receiving import sweep_incoming
+from valkyrie.api.routes import (
+    agents,
+    benchmarks,
+    health,
+    organisation,
+    queue,
+    runs,
+    secrets,
+    trials,
+    uploads,
+)
+from valkyrie.api.settings import ApiSettings
+from valkyrie.errors import ValkyrieError
+
+if TYPE_CHECKING:
+    from valkyrie.tracker.office import Office
+
+NOUNS = (health, organisation, runs, trials, queue, agents, uploads, secrets, benchmarks)
+
+
+def create_app(office: Office, settings: ApiSettings | None = None) -> FastAPI:
+    """The application on one office. It owns neither the office nor an executor."""
+    settings = settings or ApiSettings()
+    lanes, metrics = Lanes(settings), Metrics()
+    door = _door(office, settings, lanes)
+    hub = EventHub(office, settings, lanes.events)
+    app = bare_app()
+    app.state.context = Context(office, settings, lanes, door, hub, metrics)
+    app.router.lifespan_context = _lifespan
+    app.add_middleware(Gate, settings=settings, door=door)
+    app.add_middleware(Journal, metrics=metrics)
+    return app
+
+
+def bare_app() -> FastAPI:
+    """The routes without anything behind them: what is described in OpenAPI."""
+    app = FastAPI(
+        title="Valkyrie tracker",
+        version=__version__,
+        description="Runs of agents on benchmarks: start them, watch them, take their results.",
+        docs_url=None,
+        redoc_url=None,
+        redirect_slashes=False,
+        generate_unique_id_function=lambda route: f"{route.tags[0]}_{route.name}",
+        dependencies=[known_words],
+    )
+    for noun in NOUNS:
+        app.include_router(noun.routes)
+    for kind in (ValkyrieError, HTTPException, RequestValidationError, RefusedError):
+        app.add_exception_handler(kind, _tell)
+    app.add_exception_handler(ClientDisconnect, _tell_no_one)
+    describe(app)
+    return app
+
+
+def _door(office: Office, settings: ApiSettings, lanes: Lanes) -> Door:
+    if not settings.auth:
+        return OpenDoor()
+    from valkyrie.organisation.access import open_authenticator
+
+    return Doorkeeper(open_authenticator(office.store), lanes.doors)
+
+
+@asynccontextmanager
+async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
+    context: Context = app.state.context
+    sweep_incoming(context.office.data)
+    context.hub.start()
+    try:
+        yield
+    finally:
+        await end_streams(app)
+
+
+async def end_streams(app: FastAPI) -> None:
+    """End what would never end by itself: event streams and followed logs."""
+    context: Context = app.state.context
+    context.lanes.followers.close()
+    context.lanes.watchers.close()
+    await context.hub.close()
+
+
+async def _tell(request: Request, error: Exception) -> Response:
+    response = refuse(_refusal(error))
+    if isinstance(error, RefusedError) and error.status_code in (408, 413):
+        if error.status_code == 413:
+            await request.scope["body"].linger()
+        response.headers["connection"] = "close"
+    return response
+
+
+async def _tell_no_one(_request: Request, _error: Exception) -> Response:
+    return Response(status_code=499)
+
+
+def _refusal(error: Exception) -> Refusal:
+    if isinstance(error, RefusedError):
+        return error.told
+    if isinstance(error, ValkyrieError):
+        return refusal(error)
+    if isinstance(error, HTTPException):
+        return refused(error.status_code, _detail(error), headers=dict(error.headers or {}))
+    assert isinstance(error, RequestValidationError)
+    # Without what was given: it may be a secret.
+    wrong = [
+        f"{'.'.join(map(str, one['loc'][1:])) or one['loc'][0]}: {one['msg']}" for one in error.errors()[:5]
+    ]
+    whole = any(tuple(one["loc"]) == ("body",) for one in error.errors())
+    hint = ". A JSON object is wanted, with `Content-Type: application/json`." if whole else ""
+    return refused(400, f"The request is not understood: {'; '.join(wrong)}{hint}")
+
+
+def _detail(error: HTTPException) -> str:
+    if error.status_code == 404:
+        return "There is nothing at this address."
+    if error.status_code == 405:
+        return "This address does not take that method."
+    return str(error.detail)

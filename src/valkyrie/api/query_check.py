@@ -1,0 +1,25 @@
+"""Query parameters nobody asked for, and texts nothing can keep."""
+
+from __future__ import annotations
+
+from fastapi import Depends, Request
+from fastapi.routing import APIRoute
+
+from valkyrie.errors import UsageError
+from valkyrie.suggest import did_you_mean
+
+
+async def _check_words(request: Request) -> None:
+    """Refuse an unknown query parameter: a misspelt filter would otherwise filter nothing."""
+    route = request.scope.get("route")
+    known = [one.alias for one in route.dependant.query_params] if isinstance(route, APIRoute) else []
+    for name, value in request.query_params.multi_items():
+        if name not in known:
+            raise UsageError(f"Unknown query parameter {name[:80]!r}.{did_you_mean(name, known)}")
+        if "\0" in value:
+            raise UsageError(f"The query parameter {name!r} has a NUL character in it.")
+    if any("\0" in str(value) for value in request.path_params.values()):
+        raise UsageError("The address has a NUL character in it.")
+
+
+known_words = Depends(_check_words)

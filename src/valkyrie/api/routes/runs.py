@@ -1,0 +1,160 @@
+"""Runs: planned, started, looked at, steered, forgotten."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from fastapi import Header, Query
+from starlette.responses import Response
+
+from valkyrie.api.bodies import ResumeBody, RetryBody, RunBody, StopBody, UpdateBody
+from valkyrie.api.context import Ask
+from valkyrie.api.events import EventStream, Watch
+from valkyrie.api.routes import Ref, errors, router
+from valkyrie.errors import UsageError
+from valkyrie.nouns import RunState
+from valkyrie.views import PlanView, RunFilter, RunPage, RunView, StartedRun
+
+routes = router("runs", "/v1/runs")
+
+_KEY = "Makes the start safe to repeat: the same key gives the run that was started with it."
+_LARGEST_VERSION = 1 << 53
+_EVENTS = (
+    "`event: run` with a RunView after every change; with `trials=true`, before it, `event: trial` with a "
+    "TrialView for each trial that changed since the version you have seen, or for every trial. `id` is the "
+    "run's version up to which everything was sent: send it as `Last-Event-ID` to go on from there. "
+    "`event: end` is the last one of a run that ended. A comment line comes when nothing else does."
+)
+
+
+@routes.post("/plan", response_model=PlanView, responses=errors(400, 404, 413, 422, 502))
+async def plan(request: RunBody, ask: Ask) -> Response:
+    """What a start would do, checked in full; nothing is stored."""
+    return await ask.slow(lambda tracker: tracker.plan(request))
+
+
+@routes.post("", response_model=StartedRun, status_code=201, responses=errors(400, 404, 413, 422, 502))
+async def start(
+    request: RunBody,
+    ask: Ask,
+    idempotency_key: Annotated[str | None, Header(description=_KEY, min_length=8, max_length=128)] = None,
+) -> Response:
+    """Start a run: plan, check, store. Nothing is stored when a check fails."""
+    return await ask.slow(lambda tracker: tracker.start(request, key=idempotency_key), 201)
+
+
+@routes.get("", response_model=RunPage, responses=errors(400))
+async def list_runs(
+    ask: Ask,
+    agent: str | None = None,
+    benchmark: str | None = None,
+    model: str | None = None,
+    dataset: str | None = None,
+    state: RunState | None = None,
+    label: str | None = None,
+    started_by: Annotated[list[str] | None, Query(description="One of these people.", max_length=100)] = None,
+    order: Annotated[Literal["desc", "asc"], Query(description="By time of creation.")] = "desc",
+    limit: Annotated[int, Query(ge=1, le=500)] = 50,
+    cursor: Annotated[str | None, Query(description="Where the page before ended.", max_length=500)] = None,
+) -> Response:
+    """Runs of the organisation, page by page."""
+    query = RunFilter(
+        agent=agent,
+        benchmark=benchmark,
+        model=model,
+        dataset=dataset,
+        state=state.value if state else None,
+        label=label,
+        started_by=tuple(started_by or ()),
+        newest_first=order == "desc",
+        limit=limit,
+        cursor=cursor,
+    )
+    return await ask.quick(lambda tracker: tracker.list(query))
+
+
+@routes.get("/{ref}", response_model=RunView, responses=errors(400, 404))
+async def fetch(ref: Ref, ask: Ask) -> Response:
+    """One run as it stands."""
+    return await ask.quick(lambda tracker: tracker.fetch(ref))
+
+
+@routes.get(
+    "/{ref}/events",
+    responses={200: {"content": {"text/event-stream": {}}, "description": _EVENTS}, **errors(400, 404)},
+    response_class=Response,
+)
+async def events(
+    ref: Ref,
+    ask: Ask,
+    trials: Annotated[bool, Query(description="Also every trial that changes.")] = False,
+    after: Annotated[
+        int | None, Query(description="The run's version you have seen.", ge=0, le=_LARGEST_VERSION)
+    ] = None,
+    last_event_id: Annotated[
+        str | None, Header(description="The same; wins over `after`.", max_length=32)
+    ] = None,
+) -> Response:
+    """The run's progress as server-sent events, until it ended."""
+    if last_event_id:
+        if not last_event_id.isdecimal() or int(last_event_id) > _LARGEST_VERSION:
+            raise UsageError("Last-Event-ID is the id of an event of this stream: a whole number.")
+        after = int(last_event_id)
+    view = await ask.context.lanes.quick.run(lambda: ask.tracker().fetch(ref))
+    return EventStream(ask.context, Watch(ask.identity, view.id, trials, after or 0))
+
+
+@routes.post("/{ref}/stop", response_model=RunView, responses=errors(400, 404, 413, 422))
+async def stop(ref: Ref, request: StopBody, ask: Ask) -> Response:
+    """Pending trials become STOPPED; running ones finish, unless `force` kills them."""
+    return await ask.quick(lambda tracker: tracker.stop(ref, force=request.force, task_ids=request.task_ids))
+
+
+@routes.post("/{ref}/resume", response_model=StartedRun, responses=errors(400, 404, 413, 422, 502))
+async def resume(ref: Ref, request: ResumeBody, ask: Ask) -> Response:
+    """STOPPED trials run again; what a crash interrupted goes on."""
+    return await ask.slow(
+        lambda tracker: tracker.resume(
+            ref,
+            concurrency=request.concurrency,
+            task_ids=request.task_ids,
+            headers=request.headers,
+            benchmark_url=request.benchmark_url,
+        )
+    )
+
+
+@routes.post("/{ref}/retry", response_model=StartedRun, responses=errors(400, 404, 413, 422, 502))
+async def retry(ref: Ref, request: RetryBody, ask: Ask) -> Response:
+    """As resume, and trials in ERROR too (only of `category`, if given)."""
+    return await ask.slow(
+        lambda tracker: tracker.retry(
+            ref,
+            concurrency=request.concurrency,
+            task_ids=request.task_ids,
+            category=request.category,
+            headers=request.headers,
+            from_scratch=request.from_scratch,
+            benchmark_url=request.benchmark_url,
+        )
+    )
+
+
+@routes.patch("/{ref}", response_model=RunView, responses=errors(400, 404, 413, 422))
+async def update(ref: Ref, request: UpdateBody, ask: Ask) -> Response:
+    """Change a live run."""
+    return await ask.quick(
+        lambda tracker: tracker.update(
+            ref,
+            concurrency=request.concurrency,
+            label=request.label,
+            max_cost=request.max_cost,
+            priority=request.priority,
+        )
+    )
+
+
+@routes.delete("/{ref}", status_code=204, responses=errors(400, 404, 422))
+async def delete(ref: Ref, ask: Ask) -> Response:
+    """Forget an ended run and everything kept of it."""
+    return await ask.slow(lambda tracker: tracker.delete(ref), 204)

@@ -1,0 +1,145 @@
+"""A server's life: listen, keep an executor running, end in order."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import resource
+import signal
+import time
+from collections.abc import Callable, Coroutine, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from valkyrie.api.app import create_app, end_streams
+from valkyrie.api.listener import Listener, bind
+from valkyrie.api.settings import ApiSettings
+from valkyrie.api.supervisor import Supervisor
+from valkyrie.errors import InfrastructureError
+
+if TYPE_CHECKING:
+    from valkyrie.tracker.office import Office
+
+log = logging.getLogger("valkyrie.api")
+_MANY_FILES = 16384
+_EXECUTOR_S = 10.0
+_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+
+
+@dataclass(frozen=True, slots=True)
+class ServeOptions:
+    """What `valkyrie serve` was asked for."""
+
+    settings: ApiSettings
+    port: int
+    executor: bool = True
+    """Whether an executor of its own runs beside it."""
+    drain_timeout: float = 60.0
+    """Seconds trials under way may take when the server ends."""
+
+
+class ApiServer:
+    """The application on a socket; the office stays the caller's."""
+
+    def __init__(self, office: Office, settings: ApiSettings, port: int = 0, grace_s: float = 10.0) -> None:
+        self.app = create_app(office, settings)
+        self._listener = Listener(self.app, bind(settings.host, port), grace_s=max(1, round(grace_s)))
+        self.url = self._listener.url
+
+    async def start(self) -> None:
+        """Serve in the background; returns when requests are answered."""
+        await self._listener.start()
+
+    async def ended(self) -> None:
+        """Return when it serves no longer."""
+        await self._listener.ended()
+
+    async def close(self) -> None:
+        """Accept nothing more, end streams, let other answers be finished."""
+        await end_streams(self.app)
+        await self._listener.close()
+
+    def hurry(self) -> None:
+        """Wait for no answer any more."""
+        self._listener.hurry()
+
+
+async def serve(office: Office, options: ServeOptions, ready: Callable[[str], None]) -> None:
+    """Serve until a signal says otherwise; `ready` is called with the address once requests are answered.
+
+    The first signal ends it in order: answers are finished, the executor drains. The second means now.
+    """
+    _allow_many_files()
+    server = ApiServer(office, options.settings, options.port, grace_s=options.drain_timeout)
+    metrics = server.app.state.context.metrics
+    supervisor = Supervisor.of_executor(office.data, metrics.restarted) if options.executor else None
+
+    def hurry() -> None:
+        log.warning("told again to end: nothing is waited for any more")
+        server.hurry()
+        if supervisor:
+            supervisor.hurry()
+
+    with _signals(hurry) as asked_to_end:
+        try:
+            await server.start()
+            if supervisor:
+                await supervisor.start()
+                await asyncio.to_thread(_await_executor, office)
+            ready(server.url)
+            await _first_of(asked_to_end.wait(), server.ended())
+            if not asked_to_end.is_set():
+                raise InfrastructureError("The server ended by itself; what it logged says why.")
+            log.info("told to end: answers under way are finished, trials have %g s", options.drain_timeout)
+        finally:
+            async with asyncio.TaskGroup() as ending:
+                ending.create_task(server.close())
+                if supervisor:
+                    ending.create_task(supervisor.close(options.drain_timeout))
+
+
+def _await_executor(office: Office) -> None:
+    """Return when an executor is at work; not without end, for requests are answered without one too."""
+    deadline = time.monotonic() + _EXECUTOR_S
+    with contextlib.closing(office.store.changes(0.1, 0.5)) as changes:  # type: ignore[type-var]
+        for _ in changes:
+            if office.handing.alive() or time.monotonic() > deadline:
+                return
+
+
+def _allow_many_files() -> None:
+    """Every connection is an open file, and the usual limit is low."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = _MANY_FILES if hard == resource.RLIM_INFINITY else min(hard, _MANY_FILES)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+
+
+async def _first_of(*waits: Coroutine[Any, Any, object]) -> None:
+    """Return when one of them has; the others are cancelled."""
+    tasks = [asyncio.ensure_future(wait) for wait in waits]
+    try:
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in tasks:
+            task.cancel()
+
+
+@contextlib.contextmanager
+def _signals(again: Callable[[], None]) -> Iterator[asyncio.Event]:
+    """An event the first signal sets; every further one calls `again`."""
+    loop, asked = asyncio.get_running_loop(), asyncio.Event()
+
+    def told() -> None:
+        if asked.is_set():
+            again()
+        asked.set()
+
+    for number in _SIGNALS:
+        loop.add_signal_handler(number, told)
+    try:
+        yield asked
+    finally:
+        for number in _SIGNALS:
+            loop.remove_signal_handler(number)

@@ -1,0 +1,166 @@
+"""The server's own executor: a child process, started again whenever it dies."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import signal
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from valkyrie.errors import InfrastructureError
+from valkyrie.executor.client import clean_environment
+
+if TYPE_CHECKING:
+    from valkyrie.store.layout import DataFolder
+
+log = logging.getLogger("valkyrie.api")
+PARENT_PIPE = "VALKYRIE_PARENT_PIPE"
+"""The descriptor of a pipe that nobody writes to: when it closes, whoever started the executor is gone."""
+_HANDED_ON = ("VALKYRIE_DATABASE_URL", "VALKYRIE_SECRET_KEY")
+_FIRST_PAUSE_S = 1.0
+_LONGEST_PAUSE_S = 30.0
+_STEADY_S = 60.0
+"""Whoever lived so long may start again at once."""
+_LAST_WORDS_S = 15.0
+
+
+def executor_environment() -> dict[str, str]:
+    """What the executor inherits: what any executor does, the way to the database, and to AWS."""
+    theirs = {
+        name: value for name, value in os.environ.items() if name in _HANDED_ON or name.startswith("AWS_")
+    }
+    return {**clean_environment(), **theirs}
+
+
+class Supervisor:
+    """Keeps one child process running until told otherwise.
+
+    The child holds the reading end of a pipe of ours. However we end, also by `kill -9`, the kernel closes
+    the writing end, and the child sees that nobody will look after it: nothing has to be sent, and no signal
+    can be missed.
+    """
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        environment: Mapping[str, str],
+        restarted: Callable[[], None] = lambda: None,
+        first_pause_s: float = _FIRST_PAUSE_S,
+    ) -> None:
+        self._command = list(command)
+        self._environment = dict(environment)
+        self._restarted = restarted
+        self._first_pause_s = first_pause_s
+        self._child: asyncio.subprocess.Process | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._ending = asyncio.Event()
+        self._hurry = asyncio.Event()
+        self._read_end, self._write_end = os.pipe()
+
+    @classmethod
+    def of_executor(cls, data: DataFolder, restarted: Callable[[], None] = lambda: None) -> Supervisor:
+        """The executor of a data folder, which stays when it has nothing to do."""
+        command = [sys.executable, "-m", "valkyrie.executor", str(data.root), "--stay"]
+        return cls(command, executor_environment(), restarted)
+
+    @property
+    def pid(self) -> int | None:
+        """The child's, while it lives."""
+        child = self._child
+        return child.pid if child and child.returncode is None else None
+
+    async def start(self) -> None:
+        """Start the child, and again whenever it ends; InfrastructureError when it cannot even be started."""
+        try:
+            self._child = await self._spawn()
+        except OSError as error:
+            raise InfrastructureError(
+                f"The executor cannot be started: {error.strerror or error}."
+            ) from error
+        self._task = asyncio.get_running_loop().create_task(self._keep_alive(self._child))
+
+    async def _spawn(self) -> asyncio.subprocess.Process:
+        child = await asyncio.create_subprocess_exec(
+            *self._command,
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=sys.stderr.fileno(),
+            cwd="/",
+            env={**self._environment, PARENT_PIPE: str(self._read_end)},
+            pass_fds=(self._read_end,),
+            start_new_session=True,  # Ctrl+C is for us, and we tell it
+        )
+        log.info("executor started, pid %d", child.pid)
+        return child
+
+    async def _keep_alive(self, child: asyncio.subprocess.Process) -> None:
+        loop = asyncio.get_running_loop()
+        pause = self._first_pause_s
+        while True:
+            began = loop.time()
+            code = await child.wait()
+            if self._ending.is_set():
+                return
+            if loop.time() - began >= _STEADY_S:
+                pause = self._first_pause_s
+            log.warning("executor %d %s; it is started again in %.0f s", child.pid, _how(code), pause)
+            if await self._told_to_end_within(pause):
+                return
+            pause = min(_LONGEST_PAUSE_S, 2 * pause)
+            try:
+                child = self._child = await self._spawn()
+            except OSError as error:
+                log.error("the executor cannot be started: %s", error)
+                continue
+            self._restarted()
+
+    async def _told_to_end_within(self, seconds: float) -> bool:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._ending.wait()
+        return self._ending.is_set()
+
+    async def close(self, drain_timeout: float) -> None:
+        """Let the child finish its trials, so many seconds; then they go back to the queue."""
+        self._ending.set()
+        if self._task is not None:
+            for limit, told in ((drain_timeout, "drains"), (_LAST_WORDS_S, "gives its trials back")):
+                if self._tell(signal.SIGTERM):
+                    log.info("executor %s %s", self.pid, told)
+                if await self._ended_within(limit, hurried=limit == drain_timeout):
+                    break
+            else:
+                log.warning("executor %s does not end; it is killed", self.pid)
+                self._tell(signal.SIGKILL)
+            await self._task
+        os.close(self._write_end)
+        os.close(self._read_end)
+
+    def hurry(self) -> None:
+        """Wait no longer for trials under way."""
+        self._hurry.set()
+
+    def _tell(self, number: signal.Signals) -> bool:
+        if self._child is None or self._child.returncode is not None:
+            return False
+        with contextlib.suppress(ProcessLookupError):
+            self._child.send_signal(number)
+        return True
+
+    async def _ended_within(self, seconds: float, *, hurried: bool) -> bool:
+        assert self._task is not None, "started"
+        hurry = asyncio.ensure_future(self._hurry.wait())
+        waited = {self._task, hurry} if hurried else {self._task}
+        try:
+            await asyncio.wait(waited, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            hurry.cancel()
+        return self._task.done()
+
+
+def _how(code: int) -> str:
+    """How a process ended, in words."""
+    return f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with code {code}"

@@ -1,0 +1,172 @@
+"""What only the caller's machine knows, put into a request: folders, config, secrets."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+
+from valkyrie import config, plugins, secrets
+from valkyrie.agents.catalog import CATALOG
+from valkyrie.benchmarks.catalogue import SHIPPED
+from valkyrie.benchmarks.service import address
+from valkyrie.errors import PREFLIGHT, MissingSecretError, UsageError
+from valkyrie.settings import secrets_path
+from valkyrie.views import PlanView, RunRequest, RunView, TasksRequest
+
+if TYPE_CHECKING:
+    from valkyrie.client.client import ValkyrieClient
+
+Request = TypeVar("Request", RunRequest, TasksRequest)
+_OURS = "VALKYRIE_"
+"""The key people are known by is among them: an agent that asks for it would act in their name."""
+
+
+async def complete(client: ValkyrieClient, request: RunRequest) -> RunRequest:
+    """A request that means the same to the tracker: folders are sent, what the config says is said."""
+    agent = await _local_agent(client, request.agent)
+    folder = local_benchmark(request.benchmark, ignore_custom=request.ignore_custom_services)
+    secret = config.mapping(config.SANDBOX_PROVIDERS).get(request.provider)
+    request = with_service(request)
+    return replace(
+        request,
+        agent=await client.upload_agent(agent) if agent else request.agent,
+        benchmark=await client.upload_benchmark(folder) if folder else request.benchmark,
+        provider_secret=request.provider_secret or (str(secret) if secret else None),
+    )
+
+
+def with_service(request: Request) -> Request:
+    """Where the benchmark's service is and its credential, as the caller's config has them."""
+    found = _own_service(request.benchmark, ignore_custom=request.ignore_custom_services)
+    if found is None:
+        return request
+    headers = with_credential(found.name, request.headers)
+    if found.where == "given":
+        return replace(request, headers=headers)
+    return replace(request, headers=headers, benchmark_url=request.benchmark_url or found.url)
+
+
+def with_credential(benchmark: str, headers: Mapping[str, str]) -> dict[str, str]:
+    """Headers for a service; the credential kept for it goes along unless another was given."""
+    credential = config.mapping(config.AUTH).get(benchmark)
+    if not credential or "authorization" in {name.lower() for name in headers}:
+        return dict(headers)
+    return {"Authorization": str(credential), **headers}
+
+
+def headers_again(run: RunView, headers: Mapping[str, str] | None) -> Mapping[str, str]:
+    """The headers a run goes on with: values are not stored, and the credential is the caller's to give."""
+    wanted = {str(name).lower() for name in run.arguments.get("headers") or ()}
+    return with_credential(run.benchmark, headers or {}) if "authorization" in wanted else headers or {}
+
+
+def service_now(run: RunView) -> str | None:
+    """Where the caller's config says that the run's service is now."""
+    found = address.custom_service(run.benchmark) if run.arguments.get("service") else None
+    return found.url if found else None
+
+
+def local_benchmark(spec: str, *, ignore_custom: bool) -> Path | None:
+    """The folder (or zip) a benchmark's name means on this machine; None for one the tracker must know."""
+    if _is_word(spec) or address.given_url(spec) or (not ignore_custom and address.custom_service(spec)):
+        return None
+    found = Path(spec).expanduser()
+    if spec and (found.is_dir() or (found.suffix == ".zip" and found.is_file())):
+        return found
+    if spec.startswith((".", "/", "~")):
+        raise UsageError(f"no folder {spec}; --benchmark takes a name, or the path of a folder of tasks")
+    return None
+
+
+def _own_service(spec: str, *, ignore_custom: bool) -> address.ServiceAddress | None:
+    """A service by its URL, or by a name the caller's own config or registry knows."""
+    if found := address.given_url(spec):
+        return found
+    if not ignore_custom and (found := address.custom_service(spec)):
+        return found
+    if not spec or _is_word(spec) or local_benchmark(spec, ignore_custom=ignore_custom):
+        return None
+    return address.registered_service(spec) or address.patterned_service(spec)
+
+
+def _is_word(spec: str) -> bool:
+    """Whether a benchmark's name means the same everywhere, whatever lies in this folder."""
+    return spec in SHIPPED or plugins.is_target(spec) or spec.startswith("upload:")
+
+
+async def _local_agent(client: ValkyrieClient, spec: str) -> Path | None:
+    """The folder or zip an agent's name means on this machine; None for one the tracker must know."""
+    if "/" in spec or spec in (".", "..") or spec.startswith("~"):
+        return Path(spec).expanduser()
+    if spec in CATALOG or plugins.is_target(spec) or spec.startswith("upload:"):
+        return None
+    if not any((Path(spec) / name).is_file() for name in ("contract.yaml", "contract.yml")):
+        return None
+    # A pushed agent comes before a folder that happens to have its name, as it does without a tracker.
+    return None if any(agent.name == spec for agent in await client.agents()) else Path(spec)
+
+
+async def supply(client: ValkyrieClient, refused: MissingSecretError, *, allowed: bool) -> Sequence[str]:
+    """Keep what only this machine knows with the tracker; what the user should know of it.
+
+    The refusal stands when a value is nowhere here either, when something else stands in the way of the run
+    too, or when the value may not be kept there.
+    """
+    missing = refused.missing
+    if ours := sorted({name for pair in missing.items() for name in pair if name.upper().startswith(_OURS)}):
+        raise MissingSecretError(
+            f"{refused} {', '.join(ours)} is this program's own and is given to no tracker and no agent.",
+            missing=missing,
+        )
+    try:
+        found = secrets.resolve(missing, secrets.default_sources(secrets.SecretStore(secrets_path())))
+    except MissingSecretError as nowhere:
+        raise _with_note(refused, {*missing.values()} - {*nowhere.missing.values()}) from None
+    names = sorted(set(missing.values()))
+    if refused.cause == PREFLIGHT:
+        raise _with_note(refused, names)
+    if not allowed:
+        raise MissingSecretError(
+            f"The tracker has no value for {', '.join(names)}; this machine has, but --no-store-secrets "
+            "keeps it here. `valk secret set NAME` stores one, or leave the flag out.",
+            missing=missing,
+        )
+    organisation = (await client.me()).org
+    values = {missing[variable]: value for variable, value in found.secrets.items()}
+    for name in names:
+        await client.set_secret(name, values[name])
+    said = [
+        f"stored {name}, encrypted, for organisation {organisation}; --no-store-secrets refuses"
+        for name in names
+    ]
+    return [*found.notices, *said]
+
+
+def _with_note(refused: MissingSecretError, here: Collection[str]) -> MissingSecretError:
+    """The refusal, which does not know what this machine has."""
+    if not here:
+        return refused
+    note = f"note: this machine has {', '.join(sorted(here))}; a run that starts lets the tracker keep it."
+    return MissingSecretError(f"{refused}\n  {note}", missing=refused.missing, cause=refused.cause)
+
+
+def as_if_supplied(plan: PlanView) -> PlanView:
+    """A plan as it would be once the tracker keeps the secrets only this machine has."""
+    if not plan.missing:
+        return plan
+    try:
+        secrets.resolve(plan.missing, secrets.default_sources(secrets.SecretStore(secrets_path())))
+    except MissingSecretError:
+        return plan
+    names = sorted(set(plan.missing.values()))
+    # Secrets of the agent, of messages and of the provider are problems of their own; all were found here.
+    told = ("without a value", " needs ")
+    problems = [
+        problem
+        for problem in plan.problems
+        if not (any(words in problem for words in told) and any(name in problem for name in names))
+    ]
+    said = [f"{name} would be stored, encrypted, for your organisation" for name in names]
+    return replace(plan, problems=problems, notices=[*plan.notices, *said], missing={})

@@ -1,0 +1,126 @@
+"""What trials left, written to a folder: names are checked, and the agent's own archive comes unpacked.
+
+Agents are hostile, and the names and archives here are theirs: nothing is written outside the folder,
+through a link, or without end.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tarfile
+import tempfile
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path, PurePosixPath
+from typing import IO
+
+from valkyrie.client.archive import NotUnpackedError, unpack_tar
+from valkyrie.errors import InfrastructureError, UserError
+
+ARCHIVE = "agent_output.tar.gz"
+UNPACKED = "agent_output"
+WHY_NOT = "agent_output.not-unpacked.txt"
+_CHUNK = 1 << 18
+
+
+class OutputsWriter:
+    """Takes the files of trials one after another; each trial has a folder below `destination`."""
+
+    def __init__(self, destination: Path) -> None:
+        self._destination = destination
+        self._folders: dict[Path, None] = {}
+
+    def write(self, folder: Path, name: str, pieces: Iterable[bytes]) -> None:
+        """One file of the trial whose folder (relative) this is; its name may have folders in it."""
+        target = self._place(folder, name)
+        self._folders[self._destination / folder] = None
+        if name != ARCHIVE:
+            _write(target, pieces)
+            return
+        packed = target.with_name(f".{ARCHIVE}.part")
+        try:
+            _write(packed, pieces)
+            self._unpack(packed, target)
+        finally:
+            packed.unlink(missing_ok=True)
+
+    def close(self) -> Sequence[Path]:
+        """The folders that were written, in the order of the trials."""
+        return list(self._folders)
+
+    def _unpack(self, packed: Path, target: Path) -> None:
+        """One bad archive keeps no other trial's outputs back: it is left packed, with the reason."""
+        reason = target.with_name(WHY_NOT)
+        reason.unlink(missing_ok=True)
+        target.unlink(missing_ok=True)
+        folder = target.with_name(UNPACKED)
+        _make_room(folder)
+        fresh = Path(tempfile.mkdtemp(dir=target.parent, prefix=f".{UNPACKED}-"))
+        try:
+            unpack_tar(packed, fresh)
+        except NotUnpackedError as error:
+            shutil.rmtree(fresh, ignore_errors=True)
+            packed.rename(target)
+            reason.write_text(f"{ARCHIVE} was left as it is: {error}\n", encoding="utf-8")
+            return
+        fresh.chmod(0o755)
+        fresh.rename(folder)
+
+    def _place(self, folder: Path, name: str) -> Path:
+        """Where a file goes; the folders above it are made, and are folders, not links to some."""
+        parts = [*folder.parts, *PurePosixPath(name).parts]
+        plain = all(part not in ("..", ".", "/") and "\0" not in part for part in parts)
+        if not plain or folder.is_absolute() or not folder.parts or len(parts) == len(folder.parts):
+            raise UserError(f"{name!r} is no name a trial's file may have; nothing was written for it.")
+        above = self._destination
+        above.mkdir(parents=True, exist_ok=True)
+        for part in parts[:-1]:
+            above /= part
+            if above.is_symlink():
+                raise UserError(f"{above} is a link; outputs are not written through links. Remove it.")
+            above.mkdir(exist_ok=True)
+        return above / parts[-1]
+
+
+def write_outputs(archive: Path, destination: Path) -> Sequence[Path]:
+    """Write a tracker's tar of trials' files, `<task>/[<k>/]…`, below a folder; each trial's folder."""
+    writer = OutputsWriter(destination)
+    try:
+        with tarfile.open(archive, "r:") as tar:
+            for member in tar:
+                source = tar.extractfile(member) if member.isreg() else None
+                if source is not None:
+                    writer.write(*_split(member.name), _pieces(source))
+    except tarfile.TarError as error:
+        raise InfrastructureError(f"What the tracker sent is damaged ({error}); ask again.") from error
+    return writer.close()
+
+
+def _split(name: str) -> tuple[Path, str]:
+    """A trial's folder, and the rest: repetitions of a task have a folder with their number."""
+    first, _, rest = name.partition("/")
+    number, _, inner = rest.partition("/")
+    return (Path(first, number), inner) if inner and number.isdigit() else (Path(first), rest)
+
+
+def _pieces(source: IO[bytes]) -> Iterator[bytes]:
+    while piece := source.read(_CHUNK):
+        yield piece
+
+
+def _make_room(folder: Path) -> None:
+    """An earlier copy gives way."""
+    if folder.is_dir() and not folder.is_symlink():
+        shutil.rmtree(folder)
+    else:
+        folder.unlink(missing_ok=True)
+
+
+def _write(target: Path, pieces: Iterable[bytes]) -> None:
+    try:
+        handle = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o644)
+        with open(handle, "wb") as file:
+            for piece in pieces:
+                file.write(piece)
+    except OSError as error:
+        raise InfrastructureError(f"{target} cannot be written: {error.strerror or error}.") from error

@@ -1,0 +1,335 @@
+"""Verbs about runs, as coroutines."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+import uuid
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+from contextlib import aclosing
+from dataclasses import MISSING, fields
+from typing import Any
+
+from valkyrie.client.connection import Call, Connection, Params, path
+from valkyrie.client.events import RunChanged, RunEvent, run_events
+from valkyrie.client.logs import log_lines, log_text
+from valkyrie.errors import InfrastructureError, StoreError, UnknownError, UsageError, UserError
+from valkyrie.nouns import Json, RunState
+from valkyrie.views import (
+    AttemptView,
+    ErrorGroup,
+    LogLine,
+    LogQuery,
+    PlanView,
+    QueueView,
+    ResultsLink,
+    RunFilter,
+    RunPage,
+    RunRequest,
+    RunView,
+    StartedRun,
+    TrialFilter,
+    TrialView,
+)
+
+LOOK_EVERY_S = 5.0
+NOBODY_WORKS_S = 60.0
+"""How long `wait` hopes for an executor of the tracker's to come back."""
+
+
+class RunVerbs:
+    """Start runs, look at them, steer them, take their results.
+
+    `ref` is a run's id or a unique prefix of it.
+    """
+
+    _connection: Connection
+
+    async def plan(self, request: RunRequest) -> PlanView:
+        """What `start` would do, checked in full; starts nothing."""
+        call = Call("POST", path("runs", "plan"), body=changed(request), repeatable=True)
+        return await self._connection.get(PlanView, call)
+
+    async def start(self, request: RunRequest, *, key: str | None = None) -> StartedRun:
+        """Start a run. Two starts with the same `key` are one run, so it is safe to ask again."""
+        call = Call(
+            "POST",
+            path("runs"),
+            body=changed(request),
+            headers={"Idempotency-Key": key or str(uuid.uuid4())},
+            repeatable=True,
+        )
+        return await self._connection.get(StartedRun, call)
+
+    async def fetch(self, ref: str) -> RunView:
+        """One run as it stands."""
+        return await self._connection.get(RunView, Call("GET", path("runs", named(ref))))
+
+    async def events(
+        self, ref: str, *, trials: bool = True, after: int | None = None
+    ) -> AsyncGenerator[RunEvent, None]:
+        """Changes of the run and, if wanted, of its trials, until it ended; goes on after interruptions.
+
+        `after` is the version of the last event that is known already.
+        """
+        async with aclosing(run_events(self._connection, named(ref), trials=trials, after=after)) as found:
+            async for event in found:
+                yield event
+
+    async def follow(self, ref: str) -> AsyncGenerator[RunView, None]:
+        """The run now, then again after every change, until it ended (that view is the last)."""
+        told = False
+        try:
+            async with aclosing(self.events(ref, trials=False)) as events:
+                async for event in events:
+                    if isinstance(event, RunChanged):
+                        told = True
+                        yield event.run
+                        if RunState(event.run.state).terminal:
+                            return
+        except UnknownError:
+            if not told:
+                raise  # else it was deleted meanwhile: nothing more will happen to it
+
+    async def wait(self, ref: str, *, timeout: float | None = None) -> RunView:
+        """Return when the run ended; TimeoutError when it did not in time."""
+        run = await self.fetch(ref)
+        try:
+            async with asyncio.timeout(timeout):
+                return await self._ended(run)
+        except TimeoutError:
+            raise TimeoutError(f"Run {run.id[:8]} did not end within {timeout:g} s; it goes on.") from None
+
+    async def _ended(self, run: RunView) -> RunView:
+        """Changes come as events; that nobody works on the run is seen by looking."""
+        worked_at = time.monotonic()
+        async with aclosing(self.follow(run.id)) as views:
+            coming = asyncio.ensure_future(_next(views))
+            try:
+                while not RunState(run.state).terminal:
+                    await asyncio.wait({coming}, timeout=LOOK_EVERY_S)
+                    if coming.done():
+                        run = coming.result() or await self.fetch(run.id)
+                        coming = asyncio.ensure_future(_next(views))
+                    else:
+                        run = await self._look(run)
+                    if run.executor == "alive":
+                        worked_at = time.monotonic()
+                    elif time.monotonic() - worked_at > NOBODY_WORKS_S:
+                        note = run.note or "no executor of the tracker is at work"
+                        raise UserError(f"Run {run.id[:8]} will not end by itself: {note}.")
+            finally:
+                coming.cancel()
+                await asyncio.wait({coming})
+        return run
+
+    async def _look(self, run: RunView) -> RunView:
+        """The run now; a tracker that cannot say is the business of the stream, which has more patience."""
+        try:
+            return await self.fetch(run.id)
+        except (InfrastructureError, StoreError):
+            return run
+
+    async def list(self, query: RunFilter | None = None) -> RunPage:
+        """Runs that match, a page at a time: `cursor` of one page leads to the next."""
+        return await self._connection.get(
+            RunPage, Call("GET", path("runs"), _run_params(query or RunFilter()))
+        )
+
+    async def trials(self, ref: str, query: TrialFilter | None = None) -> tuple[Sequence[TrialView], int]:
+        """Trials that match, and how many match in all."""
+        call = Call("GET", path("runs", named(ref), "trials"), _trial_params(query or TrialFilter()))
+        answer = await self._connection.get(dict[str, Any], call)
+        rows = self._connection.view(list[TrialView], answer.get("trials"))
+        return rows, self._connection.view(int, answer.get("total"))
+
+    async def attempts(self, ref: str, task_id: str, k: int = 0) -> Sequence[AttemptView]:
+        """Every attempt of one trial, oldest first."""
+        params = [("task_id", task_id), ("k", str(k))]
+        call = Call("GET", path("runs", named(ref), "attempts"), params)
+        return await self._connection.get(list[AttemptView], call)
+
+    async def errors(self, ref: str) -> Sequence[ErrorGroup]:
+        """The run's open errors, alike ones together."""
+        return await self._connection.get(list[ErrorGroup], Call("GET", path("runs", named(ref), "errors")))
+
+    async def stop(self, ref: str, *, force: bool = False, task_ids: Sequence[str] | None = None) -> RunView:
+        """Pending trials become STOPPED; running ones finish, unless `force` kills them."""
+        body = given(force=force or None, task_ids=task_ids)
+        return await self._connection.get(RunView, Call("POST", path("runs", named(ref), "stop"), body=body))
+
+    async def resume(
+        self,
+        ref: str,
+        *,
+        concurrency: int | None = None,
+        task_ids: Sequence[str] | None = None,
+        headers: Mapping[str, str] | None = None,
+        benchmark_url: str | None = None,
+    ) -> StartedRun:
+        """STOPPED trials run again; what was interrupted goes on. Headers are not stored: give them again."""
+        body = given(
+            concurrency=concurrency, task_ids=task_ids, headers=headers or None, benchmark_url=benchmark_url
+        )
+        call = Call("POST", path("runs", named(ref), "resume"), body=body)
+        return await self._connection.get(StartedRun, call)
+
+    async def retry(
+        self,
+        ref: str,
+        *,
+        concurrency: int | None = None,
+        task_ids: Sequence[str] | None = None,
+        category: str | None = None,
+        headers: Mapping[str, str] | None = None,
+        from_scratch: bool = False,
+        benchmark_url: str | None = None,
+    ) -> StartedRun:
+        """As `resume`, and ERROR trials too (only of `category`, if given)."""
+        body = given(
+            concurrency=concurrency,
+            task_ids=task_ids,
+            category=category,
+            headers=headers or None,
+            from_scratch=from_scratch or None,
+            benchmark_url=benchmark_url,
+        )
+        call = Call("POST", path("runs", named(ref), "retry"), body=body)
+        return await self._connection.get(StartedRun, call)
+
+    async def update(
+        self,
+        ref: str,
+        *,
+        concurrency: int | None = None,
+        label: str | None = None,
+        max_cost: float | None = None,
+        priority: int | None = None,
+    ) -> RunView:
+        """Change a live run."""
+        body = given(concurrency=concurrency, label=label, max_cost=max_cost, priority=priority)
+        # Setting the same values twice changes nothing.
+        call = Call("PATCH", path("runs", named(ref)), body=body, repeatable=True)
+        return await self._connection.get(RunView, call)
+
+    async def delete(self, ref: str) -> None:
+        """Forget an ended run and everything kept of it."""
+        await self._connection.ask(Call("DELETE", path("runs", named(ref))))
+
+    async def results(
+        self,
+        ref: str,
+        *,
+        task_ids: Sequence[str] | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> Json:
+        """The results file's content; some tasks are scored anew, by their service with these headers."""
+        body = given(task_ids=task_ids, headers=headers or None)
+        call = Call("POST", path("runs", named(ref), "results"), body=body, repeatable=True)
+        return await self._connection.get(dict[str, Any], call)
+
+    async def upload_results(
+        self,
+        ref: str,
+        *,
+        task_ids: Sequence[str] | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> ResultsLink:
+        """Put the results file where the tracker keeps artifacts."""
+        where = path("runs", named(ref), "results", "upload")
+        body = given(task_ids=task_ids, headers=headers or None)
+        call = Call("POST", where, body=body, repeatable=True)
+        return await self._connection.get(ResultsLink, call)
+
+    async def logs(
+        self, ref: str, task_id: str, *, k: int = 0, attempt: int | None = None, follow: bool = False
+    ) -> AsyncGenerator[str, None]:
+        """An attempt's log (the last one's unless said), piece by piece; `follow` goes on until it ended."""
+        if attempt is None and (found := await self.attempts(ref, task_id, k)):
+            attempt = found[-1].number  # the same one when it has to be asked for again
+        asked = {"task_id": task_id, "k": k, "attempt": attempt, "follow": "true" if follow else None}
+        call = Call("GET", path("runs", named(ref), "log"), params(asked))
+        async with aclosing(log_text(self._connection, call)) as pieces:
+            async for piece in pieces:
+                yield piece
+
+    async def run_logs(self, ref: str, query: LogQuery | None = None) -> AsyncGenerator[LogLine, None]:
+        """Logs of many trials, those of each one's last attempt unless said."""
+        where = path("runs", named(ref), "logs")
+        call = Call("POST", where, body=changed(query or LogQuery()), repeatable=True)
+        async with aclosing(log_lines(self._connection, call)) as pieces:
+            async for piece in pieces:
+                yield piece
+
+    async def shell(self, ref: str, task_id: str, k: int = 0) -> Sequence[str]:
+        """The command that opens a shell in a kept sandbox, on the machine the sandbox is on."""
+        call = Call("GET", path("runs", named(ref), "shell"), params({"task_id": task_id, "k": k}))
+        answer = await self._connection.get(dict[str, Any], call)
+        return self._connection.view(list[str], answer.get("argv"))
+
+    async def queue(self) -> QueueView:
+        """Open runs in the order they are served, and the executors that live."""
+        return await self._connection.get(QueueView, Call("GET", path("queue")))
+
+
+async def _next(views: AsyncIterator[RunView]) -> RunView | None:
+    return await anext(views, None)
+
+
+def named(ref: str) -> str:
+    """A run's name as one part of a path; one that cannot be is refused as the tracker would."""
+    text = ref.strip().lower()
+    if not text or any(character not in "0123456789abcdef-" for character in text):
+        raise UsageError(f"{text!r} is not a run id. `valk run list` shows them.")
+    return text
+
+
+def changed(view: Any) -> Json:
+    """What a request says beyond its defaults: an older tracker need not know the rest."""
+    said: Json = {}
+    for one in fields(view):
+        value = getattr(view, one.name)
+        default = one.default_factory() if one.default_factory is not MISSING else one.default
+        if value != default:
+            said[one.name] = value if not isinstance(value, Mapping) else dict(value)
+    return said
+
+
+def given(**values: Any) -> Json:
+    """What was given."""
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def params(values: Mapping[str, Any]) -> Params:
+    """Query parameters that have a value; of a sequence one for each."""
+    found: list[tuple[str, str]] = []
+    for name, value in values.items():
+        many = value if isinstance(value, tuple | list) else [value]
+        found += [(name, str(one)) for one in many if one is not None]
+    return found
+
+
+def _run_params(query: RunFilter) -> Params:
+    equal = {
+        name: getattr(query, name) for name in ("agent", "benchmark", "model", "dataset", "state", "label")
+    }
+    rest = {
+        "started_by": list(query.started_by),
+        "order": "desc" if query.newest_first else "asc",
+        "limit": query.limit,
+        "cursor": query.cursor,
+    }
+    return params({**{name: getattr(query, name) for name in equal}, **rest})
+
+
+def _trial_params(query: TrialFilter) -> Params:
+    return params(
+        {
+            "states": list(query.states),
+            "search": query.search,
+            "sort": query.sort,
+            "descending": "true" if query.descending else None,
+            "limit": query.limit,
+            "offset": query.offset,
+        }
+    )

@@ -1,0 +1,75 @@
+"""Generated requests against every operation of the description: whatever comes, never a 5xx of ours."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import schemathesis
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+from hypothesis.errors import Unsatisfiable
+from schemathesis.checks import not_a_server_error
+from schemathesis.generation import GenerationMode
+
+from tests.integration.api.stage import Stage, open_stage, serving_aside
+from valkyrie.api.app import bare_app
+from valkyrie.api.settings import ApiSettings
+
+pytestmark = pytest.mark.slow
+
+QUIETLY = settings(
+    deadline=None, database=None, phases=[Phase.generate], suppress_health_check=list(HealthCheck)
+)
+
+
+@schemathesis.serializer("application/zip")
+def as_it_is(_context: object, value: object) -> bytes:
+    return value if isinstance(value, bytes) else str(value).encode("utf-8", "replace")
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Stage, str, str]]:
+    root: Path = tmp_path_factory.mktemp("nonsense")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("VALKYRIE_HOME", str(root / "home"))
+        patch.setenv("VALKYRIE_CONFIG_PATH", str(root / "valkyrie.yaml"))
+        patch.delenv("VALKYRIE_DATABASE_URL", raising=False)
+        stage = open_stage(root / "home")
+        run_id = stage.finished_run()
+        with serving_aside(stage, ApiSettings(keep_alive_s=0.5)) as url:
+            yield stage, url, run_id
+        stage.office.close()
+
+
+def ask_everything(served: tuple[Stage, str, str], how: settings) -> None:
+    """Generated requests to every operation there is, until one is answered as none may be."""
+    stage, url, run_id = served
+    schema = schemathesis.openapi.from_dict(bare_app().openapi())
+    schema.config.update(base_url=url)
+    for found in schema.get_all_operations():
+        operation = found.ok()
+
+        @how
+        @given(case=st.one_of(*(operation.as_strategy(generation_mode=mode) for mode in GenerationMode)))
+        def ask(case: schemathesis.Case) -> None:
+            if "ref" in (case.path_parameters or {}):
+                case.path_parameters["ref"] = "abcdef" if case.method == "DELETE" else run_id
+            response = case.call(headers={"Authorization": f"Bearer {stage.ours}"}, timeout=20)
+            case.validate_response(response, checks=[not_a_server_error])
+
+        # What takes no input has nothing that could be wrong with it.
+        with contextlib.suppress(Unsatisfiable):
+            ask()
+
+
+def test_no_request_breaks_the_tracker(served: tuple[Stage, str, str]) -> None:
+    ask_everything(served, settings(max_examples=2, derandomize=True, parent=QUIETLY))
+
+
+@pytest.mark.slow
+def test_no_request_of_many_breaks_the_tracker(served: tuple[Stage, str, str]) -> None:
+    ask_everything(served, settings(max_examples=int(os.environ.get("API_EXAMPLES", "60")), parent=QUIETLY))

@@ -1,0 +1,210 @@
+"""What callers can make a tracker connect to, hold in memory, or run on its bare machine."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.integration.api.stage import Stage, client, open_stage, serving
+from valkyrie.errors import UserError
+from valkyrie.executor.exposure import refuse_exposed
+from valkyrie.hooks.targets import TargetError, check_target
+from valkyrie.store.layout import DataFolder
+
+PLAN: dict[str, Any] = {"agent": "oracle", "benchmark": "quickstart", "slice": "0:1"}
+
+
+@pytest.fixture
+def stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Stage]:
+    monkeypatch.setenv("VALKYRIE_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("VALKYRIE_CONFIG_PATH", str(tmp_path / "config" / "valkyrie.yaml"))
+    made = open_stage(tmp_path / "home")
+    yield made
+    made.office.close()
+
+
+@pytest.fixture
+async def ours(stage: Stage) -> AsyncIterator[httpx.AsyncClient]:
+    async with serving(stage) as server, client(server, stage.ours) as made:
+        yield made
+
+
+@pytest.fixture
+async def theirs(stage: Stage) -> AsyncIterator[httpx.AsyncClient]:
+    async with serving(stage) as server, client(server, stage.theirs) as made:
+        yield made
+
+
+@asynccontextmanager
+async def neighbour(visits: list[bytes]) -> AsyncIterator[str]:
+    """Something else that listens on the tracker's machine, and writes down who came."""
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        visits.append(await reader.readline())
+        with contextlib.suppress(ConnectionError):
+            writer.write(b"HTTP/1.1 500 no\r\nContent-Length: 11\r\nConnection: close\r\n\r\ninner words")
+            await writer.drain()
+        writer.close()
+
+    server = await asyncio.start_server(answer, "127.0.0.1", 0)
+    try:
+        yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    finally:
+        server.close()
+
+
+async def test_what_listens_beside_the_tracker_is_no_service_of_other_organisations(
+    stage: Stage, theirs: httpx.AsyncClient
+) -> None:
+    """The tracker listens on loopback, behind a proxy say: its callers are not on this machine for that."""
+    visits: list[bytes] = []
+    source = {"kind": "service", "name": "x", "url": "http://x.invalid", "where": "custom"}
+    ended = stage.finished_run(stage.their_org, benchmark_source=source)
+    async with neighbour(visits) as url:
+        for answer in (
+            await theirs.post("/v1/benchmarks/tasks", json={"benchmark": url}),
+            await theirs.post("/v1/benchmarks/tasks", json={"benchmark": "x", "benchmark_url": url}),
+            await theirs.post("/v1/runs/plan", json={**PLAN, "benchmark": url}),
+            await theirs.post("/v1/runs", json={**PLAN, "benchmark": "x", "benchmark_url": url}),
+            await theirs.post(f"/v1/runs/{ended}/resume", json={"benchmark_url": url}),
+        ):
+            assert answer.status_code in (400, 422), answer.text
+            assert "loopback" in answer.text and "inner words" not in answer.text
+    assert visits == []
+
+
+async def test_the_operators_own_people_may_use_a_service_beside_it(ours: httpx.AsyncClient) -> None:
+    visits: list[bytes] = []
+    async with neighbour(visits) as url:
+        await ours.post("/v1/benchmarks/tasks", json={"benchmark": url})
+    assert visits
+
+
+@pytest.mark.parametrize(
+    "url", ["http://169.254.169.254", "http://[::ffff:169.254.169.254]", "http://169.254.170.2/v2"]
+)
+async def test_nobody_has_a_benchmark_at_a_clouds_metadata(
+    ours: httpx.AsyncClient, theirs: httpx.AsyncClient, url: str
+) -> None:
+    for http in (ours, theirs):
+        answer = await http.post("/v1/benchmarks/tasks", json={"benchmark": "x", "benchmark_url": url})
+        assert answer.status_code in (400, 422)
+        assert "nothing is sent there" in answer.text and "ALLOW_LOCAL" not in answer.text
+
+
+def test_allowing_loopback_allows_no_more() -> None:
+    check_target("http://127.0.0.1:1", allow_local=True, only_loopback=True)
+    for url in ("http://169.254.169.254", "http://169.254.1.1", "http://[fe80::1]"):
+        with pytest.raises(TargetError):
+            check_target(url, allow_local=True, only_loopback=True)
+
+
+@pytest.mark.parametrize(
+    "url", ["http://127.0.0.1:9/api", "http://169.254.169.254/api", "file:///etc/passwd"]
+)
+async def test_a_sandbox_provider_is_not_on_the_trackers_machine(theirs: httpx.AsyncClient, url: str) -> None:
+    settings = {"DAYTONA_API_KEY": "k" * 20, "DAYTONA_API_URL": url, "DAYTONA_TARGET": "us"}
+    await theirs.put("/v1/secrets/cloud", json={"value": json.dumps(settings)})
+    wanted = {**PLAN, "provider": "daytona", "provider_secret": "cloud"}
+    answer = await theirs.post("/v1/runs", json=wanted)
+    assert answer.status_code in (400, 422), answer.text
+    assert "DAYTONA_API_URL" in answer.text
+
+
+@pytest.mark.parametrize("trials", [100_001, 1 << 53])
+async def test_a_run_has_not_more_trials_than_memory_holds(theirs: httpx.AsyncClient, trials: int) -> None:
+    answer = await asyncio.wait_for(theirs.post("/v1/runs/plan", json={**PLAN, "trials": trials}), 20)
+    assert (answer.status_code, "fewer --trials" in answer.text) == (400, True), answer.text
+
+
+@pytest.mark.parametrize("name", ["label", "model", "dataset", "slice", "webhook", "lambda_function"])
+async def test_texts_have_a_length(theirs: httpx.AsyncClient, name: str) -> None:
+    answer = await theirs.post("/v1/runs", json={**PLAN, name: "x" * 500_000})
+    assert (answer.status_code, "characters" in answer.text) == (400, True), answer.text[:300]
+
+
+async def test_a_label_has_a_length_later_too(stage: Stage, theirs: httpx.AsyncClient) -> None:
+    run_id = stage.add_run(stage.their_org)
+    answer = await theirs.patch(f"/v1/runs/{run_id}", json={"label": "x" * 500_000})
+    assert answer.status_code == 400, answer.text[:300]
+
+
+@pytest.mark.parametrize("said", [None, "", "0", "false", "no"])
+async def test_nobody_runs_on_the_bare_machine_unless_the_operator_says_yes(
+    theirs: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch, said: str | None
+) -> None:
+    monkeypatch.delenv("VALKYRIE_ALLOW_UNISOLATED", raising=False)
+    if said is not None:
+        monkeypatch.setenv("VALKYRIE_ALLOW_UNISOLATED", said)
+    answer = await theirs.post("/v1/runs/plan", json={**PLAN, "provider": "process"})
+    assert (answer.status_code, "isolates nothing" in answer.text) == (400, True), answer.text
+
+
+def test_an_executor_does_not_start_where_agents_would_see_its_data(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("VALKYRIE_CONFIG_PATH", str(tmp_path / "valkyrie.yaml"))
+    refuse_exposed(DataFolder(tmp_path))
+    (tmp_path / "home").symlink_to("/usr/share")
+    for root in (Path("/usr/local/valkyrie"), Path("/lib/valkyrie"), tmp_path / "home" / "valkyrie"):
+        with pytest.raises(UserError, match="VALKYRIE_HOME"):
+            refuse_exposed(DataFolder(root))
+    monkeypatch.setenv("VALKYRIE_CONFIG_PATH", "/usr/local/etc/valkyrie/valkyrie.yaml")
+    with pytest.raises(UserError, match="VALKYRIE_CONFIG_PATH"):
+        refuse_exposed(DataFolder(tmp_path))
+
+
+def test_what_is_kept_is_private_in_a_folder_that_is_not(tmp_path: Path) -> None:
+    """As a service manager makes it, or a volume is mounted."""
+    tmp_path.chmod(0o755)
+    stage = open_stage(tmp_path)
+    stage.office.close()
+    readable = [path.name for path in tmp_path.iterdir() if path.stat().st_mode & 0o077]
+    assert [name for name in readable if not name.endswith(".lock")] == []
+    assert {"agents", "cache", "orgs", "runs"} <= {path.name for path in tmp_path.iterdir()}
+
+
+async def test_a_length_told_in_two_ways_is_refused(stage: Stage) -> None:
+    """A proxy that believes the other way sees a second request where we see none, or none where we do."""
+    async with serving(stage) as server:
+        host, port = server.url.removeprefix("http://").split(":")
+        reader, writer = await asyncio.open_connection(host, int(port))
+        head = f"POST /v1/runs/plan HTTP/1.1\r\nHost: 127.0.0.1\r\nX-Api-Key: {stage.ours}\r\n"
+        hidden = f"GET /v1/me HTTP/1.1\r\nHost: 127.0.0.1\r\nX-Api-Key: {stage.ours}\r\n\r\n"
+        ways = "Content-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n"
+        writer.write((head + ways + hidden).encode())
+        async with asyncio.timeout(20):
+            answers = await reader.read()
+        writer.close()
+    assert answers.startswith(b"HTTP/1.1 400") and b"not by both" in answers
+    assert answers.count(b"HTTP/1.1") == 1 and b"org_id" not in answers
+
+
+async def test_sandboxes_stay_on_the_machine_for_its_own_people_only(
+    ours: httpx.AsyncClient, theirs: httpx.AsyncClient
+) -> None:
+    asked = {**PLAN, "keep_sandbox": True}
+    assert (await ours.post("/v1/runs/plan", json=asked)).status_code == 200
+    refused = await theirs.post("/v1/runs/plan", json=asked)
+    assert (refused.status_code, "--keep-sandbox" in refused.text) == (400, True), refused.text
+
+
+async def test_strangers_are_not_told_where_the_database_is(
+    stage: Stage, caplog: pytest.LogCaptureFixture
+) -> None:
+    place = str(stage.office.data.database)
+    async with serving(stage) as server, client(server, "vk_000000000000_" + "A" * 43) as stranger:
+        stage.office.store.close()
+        stage.office.data.database.write_bytes(b"no database" * 1000)
+        answer = await stranger.get("/v1/runs")
+    assert (answer.status_code, answer.json()["error"]["type"]) == (503, "StoreError"), answer.text
+    assert place not in answer.text
+    assert place in caplog.text

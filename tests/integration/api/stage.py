@@ -1,0 +1,192 @@
+"""A tracker on loopback with two organisations, and runs in it that no executor touches."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import queue
+import threading
+import time
+import uuid
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from valkyrie.api.serving import ApiServer
+from valkyrie.api.settings import ApiSettings
+from valkyrie.nouns import DEFAULT_ORG, Outcome, TrialState
+from valkyrie.store import journal, leases, people, runs
+from valkyrie.store.journal import Advance, Finish
+from valkyrie.store.layout import DataFolder
+from valkyrie.store.leases import Leased, Room, Tick
+from valkyrie.tracker.office import Office
+
+ROOM = Room(1e9, 1e9, idle=False)
+
+
+@dataclass
+class Stage:
+    """One office, and what tests do behind the API's back."""
+
+    office: Office
+    ours: str
+    """A key of the default organisation."""
+    theirs: str
+    """A key of another one."""
+    their_org: str
+    keys: dict[str, str] = field(default_factory=dict)
+    """Organisation of each key."""
+
+    def add_run(self, org_id: str = DEFAULT_ORG, tasks: int = 4, **more: Any) -> str:
+        """A run as if someone had started it."""
+        run_id = str(uuid.uuid4())
+        values = {
+            "id": run_id,
+            "org_id": org_id,
+            "agent": "an-agent",
+            "benchmark": "a-benchmark",
+            "dataset": "default",
+            "provider": "null",
+            "concurrency": 1000,
+            "fraction": True,
+            "created_at": time.time(),
+            "arguments": {},
+            "agent_frozen": {},
+            "benchmark_source": {},
+            "enforcement": {},
+            **more,
+        }
+        trials = [runs.NewTrial(f"t{n}", 0, "digest", None, None) for n in range(tasks)]
+        with self.office.store.writing() as connection:
+            runs.create(connection, values, trials)
+        return run_id
+
+    def lease(self, run_id: str) -> Sequence[Leased]:
+        """Begin all of a run's pending trials."""
+        with self.office.store.writing() as connection:
+            tick = Tick("nobody", time.time(), ROOM, {}, {run_id})
+            return leases.lease(connection, tick).leased
+
+    def advance(self, leased: Leased) -> None:
+        self._record(Advance(leased, TrialState.BUILDING, TrialState.IN_PROGRESS))
+
+    def finish(self, leased: Leased, *, before: TrialState = TrialState.BUILDING, score: float = 1.0) -> None:
+        """Grade a trial."""
+        done = Finish(
+            leased,
+            before,
+            TrialState.FINISHED,
+            Outcome.GRADED,
+            time.time(),
+            score=score,
+            passed=score == 1.0,
+            result={},
+        )
+        self._record(done)
+
+    def _record(self, change: journal.Change) -> None:
+        with self.office.store.writing() as connection:
+            journal.record(connection, [change])
+
+    def relabel(self, run_id: str, label: str) -> None:
+        """Change a run, in however small a way."""
+        with self.office.store.writing() as connection:
+            runs.set_values(connection, run_id, label=label)
+
+    def conclude(self, run_id: str) -> None:
+        """Write the run's score, as an executor does when its last trial has ended."""
+        with self.office.store.writing() as connection:
+            runs.conclude(connection, run_id, time.time(), final={"final_score": 1.0}, graded=1.0, error=None)
+
+    def finished_run(self, org_id: str = DEFAULT_ORG, tasks: int = 2, **more: Any) -> str:
+        """A run that ended, with a log and a file of each trial."""
+        run_id = self.add_run(org_id, tasks, **more)
+        folder = self.office.data.run(run_id)
+        for leased in self.lease(run_id):
+            self.write_log(run_id, leased, f"log of {leased.task_id}\n")
+            attempt = folder.attempt(leased.task_id, 0, 1)
+            attempt.mkdir(parents=True)
+            (attempt / "answer.txt").write_text(f"answer to {leased.task_id}")
+            self.finish(leased)
+        self.conclude(run_id)
+        return run_id
+
+    def write_log(self, run_id: str, leased: Leased, text: str) -> None:
+        log = self.office.data.run(run_id).log(leased.task_id, 0, 1)
+        log.parent.mkdir(parents=True, exist_ok=True)
+        with log.open("a") as file:
+            file.write(text)
+
+
+def open_stage(root: Path) -> Stage:
+    """A data folder with two organisations."""
+    office = Office(DataFolder(root), server=True)
+    with office.store.writing() as connection:
+        other = people.create_org(connection, "Other people")
+        _, ours = people.create_key(connection, DEFAULT_ORG, "test", "ada@example.org")
+        _, theirs = people.create_key(connection, other.id, "test", "eve@example.org")
+    return Stage(office, ours, theirs, other.id, {ours: DEFAULT_ORG, theirs: other.id})
+
+
+@asynccontextmanager
+async def serving(stage: Stage, settings: ApiSettings | None = None) -> AsyncIterator[ApiServer]:
+    """The API on a free port of loopback, ended afterwards."""
+    server = ApiServer(stage.office, settings or ApiSettings())
+    try:
+        await server.start()
+        yield server
+    finally:
+        await server.close()
+
+
+@contextmanager
+def serving_aside(stage: Stage, settings: ApiSettings | None = None) -> Iterator[str]:
+    """The same in a thread of its own, for clients that block; its address."""
+    began: queue.Queue[tuple[str, asyncio.AbstractEventLoop, asyncio.Event]] = queue.Queue()
+
+    async def serve() -> None:
+        over = asyncio.Event()
+        async with serving(stage, settings) as server:
+            began.put((server.url, asyncio.get_running_loop(), over))
+            await over.wait()
+
+    thread = threading.Thread(target=lambda: asyncio.run(serve()))
+    thread.start()
+    url, loop, over = began.get(timeout=20)
+    try:
+        yield url
+    finally:
+        loop.call_soon_threadsafe(over.set)
+        thread.join()
+
+
+@asynccontextmanager
+async def client(server: ApiServer, key: str | None) -> AsyncIterator[httpx.AsyncClient]:
+    headers = {"Authorization": f"Bearer {key}"} if key else {}
+    async with httpx.AsyncClient(base_url=server.url, headers=headers, timeout=20) as made:
+        yield made
+
+
+@dataclass(frozen=True)
+class Event:
+    """One server-sent event."""
+
+    name: str
+    id: int
+    data: Any
+
+
+async def read_events(response: httpx.Response) -> AsyncIterator[Event]:
+    """Events of a stream as they come; comments are passed over."""
+    fields: dict[str, str] = {}
+    async for line in response.aiter_lines():
+        if line and not line.startswith(":"):
+            name, _, value = line.partition(": ")
+            fields[name] = value
+        elif not line and fields:
+            yield Event(fields["event"], int(fields["id"]), json.loads(fields["data"]))
+            fields = {}

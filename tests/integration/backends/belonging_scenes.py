@@ -1,0 +1,121 @@
+"""Agents, secrets and benchmarks, as command lines; each scene is played on every back end."""
+
+from __future__ import annotations
+
+from tests.integration.backends.worlds import World
+from tests.integration.benchmark_service.conftest import serving
+from tests.integration.faulty_service import FaultyService
+
+VALUE = "planted-value-4711"
+KEYED = ("--agent", "./keyed", "--benchmark", "./tasks", "--task-ids", "right")
+
+
+def agents(world: World) -> None:
+    assert "No agents yet" in world.valk("agent", "list").out
+    assert world.valk("agent", "push", "worker").code == 0
+    assert world.valk("agent", "push", "./worker", "--name", "other").code == 0
+    assert world.valk("agent", "list").code == 0
+    listed = world.ask("agent", "list", "--json").json["agents"]
+    world.note([(one["name"], one["bytes"], one["digest"], sorted(one)) for one in listed])
+    for words in (
+        ("push", "nowhere"),
+        ("push", "tasks"),
+        ("push", "worker", "--name", "oracle"),
+        ("push", "worker", "--name", "no/name"),
+        ("remove", "othr", "--yes"),
+        ("remove", "no/name", "--yes"),
+        ("download", "nope"),
+        ("remove", "other"),
+    ):
+        said = world.valk("agent", *words)
+        assert said.code in (1, 2) and said.err.startswith("Error: ") and not said.out, words
+    assert world.valk("agent", "download", "other", "-o", "copies").code == 0
+    assert world.valk("agent", "download", "other", "-o", "copies").code == 1
+    copied = (world.folder / "copies" / "other" / "run.sh").read_text()
+    assert copied == (world.folder / "worker" / "run.sh").read_text()
+    run_id = world.finish("--agent", "other", "--benchmark", "./tasks", "--task-ids", "right")
+    world.note(world.run(run_id)["agent"], world.run(run_id)["score"]["final_score"])
+    assert world.valk("agent", "remove", "other", "--yes").code == 0
+    assert world.ask("run", "fetch", run_id).code == 0
+    assert [one["name"] for one in world.ask("agent", "list", "--json").json["agents"]] == ["worker"]
+    assert world.valk("agent", "remove", "worker", "--yes").code == 0
+
+
+def secrets(world: World) -> None:
+    assert world.valk("secret", "list").out == ""
+    assert world.valk("secret", "set", "team/other", "--stdin", stdin=f"{VALUE}\n").code == 0
+    assert world.valk("secret", "set", "no name", "--stdin", stdin="x").code == 2
+    assert world.valk("secret", "set", "team/other", "--stdin", stdin="").code == 2
+    said = world.valk("secret", "list")
+    assert said.out == "team/other\n" and VALUE not in said.out + said.err
+    assert world.valk("secret", "list", "--json").code == 0
+    assert world.valk("secret", "remove", "team/other").code == 2
+    refused = world.ask("secret", "remove", "team/othr", "--yes")
+    assert refused.code == 2 and "team/other" in refused.err
+    assert world.valk("secret", "remove", "team/other", "--yes").code == 0
+    assert world.valk("secret", "list").out == ""
+
+
+def secrets_of_runs(world: World) -> None:
+    missing = world.valk("run", "start", *KEYED)
+    assert missing.code == 1 and "team/key" in missing.err
+    assert world.ask("secret", "set", "team/key", "--stdin", stdin=VALUE).code == 0
+    run_id = world.finish(*KEYED)
+    log = world.valk("run", "logs", run_id, "right")
+    assert f"a key of {len(VALUE)} characters" in log.out
+    assert world.ask("secret", "remove", "team/key", "--yes").code == 0
+    resumed = world.ask("run", "retry", run_id)
+    assert resumed.code == 1 and "team/key" in resumed.err
+    env = {"API_KEY": VALUE}
+    assert f"a key of {len(VALUE)}" in world.ask("run", "logs", world.finish(*KEYED, env=env), "right").out
+    assert world.finish(*KEYED, "-s", "API_KEY", "OTHER_KEY", env={"OTHER_KEY": VALUE})
+    for name in [line for line in world.ask("secret", "list").out.splitlines() if line]:
+        assert world.ask("secret", "remove", name, "--yes").code == 0
+
+
+def benchmarks(world: World) -> None:
+    assert "quickstart" in world.valk("benchmark", "list").out
+    assert len(world.valk("benchmark", "tasks", "quickstart").out.split()) == 12
+    assert world.valk("benchmark", "tasks", "./tasks").out.split() == ["broken", "right", "wrong"]
+    assert world.valk("benchmark", "tasks", "./tasks", "--dataset", "good", "--json").code == 0
+    assert world.valk("benchmark", "tasks", "./tasks", "--dataset", "nope").code == 2
+    assert world.valk("benchmark", "tasks", "quickstart", "--dataset", "nope").code == 2
+    assert world.valk("benchmark", "tasks", "./nowhere").code == 2
+    assert world.valk("benchmark", "tasks", "quickstart", "-H", "X-Team", "blue").code == 2
+    assert world.valk("config", "service", "set", "quiz", "http://127.0.0.1:9").code == 0
+    assert "quiz" in world.valk("benchmark", "list").out
+    assert world.valk("benchmark", "list", "--json").code == 0
+    refused = world.ask("benchmark", "tasks", "quiz")
+    assert refused.code == 1 and "127.0.0.1:9" in refused.err
+    assert world.valk("config", "service", "remove", "quiz").code == 0
+
+
+def services(world: World) -> None:
+    with serving(FaultyService(["ok-1", "ok-2"]).app()) as url:
+        assert world.valk("config", "service", "set", "quiz", url).code == 0
+        assert world.valk("benchmark", "tasks", "quiz").out.split() == ["ok-1", "ok-2"]
+        assert world.valk("benchmark", "tasks", url).out.split() == ["ok-1", "ok-2"]
+        assert world.ask("benchmark", "tasks", "quiz", "--ics").code == 2
+        words = ("--agent", "nop", "--benchmark", "quiz", "--provider", "null", "-H", "X-Team", "blue")
+        run_id = world.finish(*words)
+        assert world.valk("run", "fetch", run_id).code == 0
+        world.note(world.run(run_id)["score"], world.run(run_id)["arguments"]["headers"])
+        part = ("run", "results", run_id, "--path", "-", "--task-ids", "ok-1")
+        assert "-H X-Team VALUE" in world.ask(*part).json["final_evaluation"]["properties"]["not_computed"]
+        scored = world.ask(*part, "-H", "X-Team", "blue").json
+        world.note(scored["final_evaluation"], scored["score"], scored["subset"])
+        assert scored["score"]["planned"] == 1 and scored["score"]["final_score"] is not None
+        refused = world.valk("run", "retry", run_id)
+        assert refused.code == 1 and "-H X-Team VALUE" in refused.err and "blue" not in refused.err
+        assert world.ask("run", "retry", run_id, "-H", "X-Team", "blue").code == 0
+        assert world.valk("run", "wait", run_id, "--timeout", "60").code == 0
+        assert world.valk("config", "service", "remove", "quiz").code == 0
+
+
+def the_machine(world: World) -> None:
+    disk = world.ask("disk", "--json").json["disk"]
+    world.note(sorted(disk), [name for name, _ in disk["parts"]])
+    assert disk["total_bytes"] > 0 and world.ask("disk").code == 0
+
+
+BELONGING_SCENES = [agents, secrets, secrets_of_runs, benchmarks, services, the_machine]

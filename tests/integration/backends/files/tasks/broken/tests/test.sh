@@ -1,0 +1,2 @@
+#!/bin/bash
+echo "this grader forgets its verdict"

@@ -1,0 +1,215 @@
+"""What people do with runs, as command lines; each scene is played on every back end."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from tests.integration.backends.worlds import World
+from tests.integration.conftest import until
+
+WORKER = ("--agent", "./worker", "--benchmark", "./tasks")
+NULL = ("--agent", "nop", "--benchmark", "./tasks", "--provider", "null", "--max-attempts", "1")
+NOWHERE = "00000000"
+
+
+def planning(world: World) -> None:
+    plan = world.valk("run", "start", *WORKER, "--slice", ":2", "--dry-run")
+    assert plan.code == 0 and "Everything is in order" in plan.out
+    whole = world.ask("run", "start", *WORKER, "--trials", "2", "--dry-run", "--json").json["plan"]
+    world.note(whole["trials"], whole["agent_digest"], whole["secrets"])
+    assert len(whole["trials"]) == 6
+    oracle = world.valk("run", "start", "--agent", "oracle", "--benchmark", "quickstart", "--dry-run")
+    assert oracle.code == 0 and "12 (12 tasks)" in oracle.out
+    assert world.ask("run", "list", "--json").json["total"] == 0
+
+
+def mistakes(world: World) -> None:
+    for words in (
+        ("--agent", "./nowhere", "--benchmark", "quickstart"),
+        ("--agent", "./tasks", "--benchmark", "quickstart"),
+        ("--agent", "oracle", "--benchmark", "./nowhere"),
+        ("--agent", "oracle", "--benchmark", "./worker"),
+        (*WORKER, "-k", "secondz", "1"),
+        (*WORKER, "-k", "seconds", "soon"),
+        (*WORKER, "--slice", "1:2:3:4"),
+        (*WORKER, "--task-ids", "right,rihgt"),
+        (*WORKER, "--dataset", "nope"),
+        (*WORKER, "--provider", "nope"),
+        (*WORKER, "-H", "X-Team", "blue"),
+    ):
+        said = world.valk("run", "start", *words)
+        assert said.code in (1, 2) and said.err.startswith("Error: ") and not said.out, words
+    # What else could be named differs: a tracker has neither the caller's folders nor plugins.
+    unknown = world.ask("run", "start", "--agent", "oracle", "--benchmark", "quikstart")
+    assert unknown.code == 2 and "unknown benchmark 'quikstart'" in unknown.err
+    unknown = world.ask("run", "start", "--agent", "orcale", "--benchmark", "quickstart")
+    assert unknown.code == 2 and "no agent is called 'orcale'. Did you mean 'oracle'?" in unknown.err
+    assert world.ask("run", "list", "--json").json["total"] == 0
+
+
+def one_run(world: World) -> None:
+    world.finish(*NULL, "--slice", ":1")  # an executor is at work from now on
+    assert (
+        world.valk("run", "start", *WORKER, "--label", "first", "--model", "m1", "--concurrency", "3").code
+        == 0
+    )
+    run_id = world.ask("run", "list", "--label", "first", "--json").json["runs"][0]["id"]
+    assert world.valk("run", "wait", run_id, "--timeout", "60").code == 1
+    fetched = world.valk("run", "fetch", run_id[:8])
+    assert "33.3 %" in fetched.out and "2/3 graded" in fetched.out
+    assert world.valk("run", "tasks", run_id, "--sort", "task_id", "--order-by", "DESC").code == 0
+    assert world.valk("run", "tasks", run_id, "--status", "ERROR", "--search", "rok").code == 0
+    page = world.ask("run", "tasks", run_id, "--limit", "2", "--offset", "1", "--json").json
+    world.note([trial["task_id"] for trial in page["trials"]], page["total"])
+    assert "forgets its verdict" in world.valk("run", "errors", run_id).out
+    log = world.valk("run", "logs", run_id, "right")
+    assert "done with right" in log.out
+    assert "right │ thinking about right" in world.valk("run", "logs", run_id, "--query", "thinking").out
+    assert world.valk("run", "logs", run_id, "right", "--attempt", "9").code == 2
+    assert world.valk("run", "logs", run_id, "rihgt").code == 2
+    assert world.valk("run", "logs", run_id, "right", "--follow").out == log.out
+    assert world.valk("run", "fetch", run_id, "--connect").code == 0
+    assert world.valk("run", "debug", run_id, "right").code == 1
+
+
+def taking(world: World) -> None:
+    run_id = world.finish(*WORKER, "--trials", "2", "--dataset", "good")
+    assert world.valk("run", "results", run_id).code == 0
+    assert world.valk("run", "results", run_id).code == 1
+    assert world.valk("run", "results", run_id, "--force").code == 0
+    whole = json.loads((world.folder / "tasks.json").read_text())
+    part = world.ask("run", "results", run_id, "--path", "-", "--task-ids", "right").json
+    assert whole["score"]["final_score"] == 0.5 and whole["score"]["planned"] == 4 and "subset" not in whole
+    assert part["final_evaluation"]["final_score"] == part["score"]["final_score"] == 1.0
+    assert (part["subset"], part["score"]["planned"], part["score"]["passed"]) == (["right"], 2, 2)
+    for document in (whole, part):
+        for result in document["evaluation_results"].values():
+            del result["task_breakdown"]
+        world.note(sorted(document), document["final_evaluation"], document["evaluation_results"])
+    assert world.valk("run", "results", run_id, "--path", "other.json", "--task-ids", "nope").code == 2
+    assert world.valk("run", "results", run_id, "--s3").code == 1
+    assert world.valk("run", "outputs", run_id, "-o", "outputs").code == 0
+    assert world.valk("agent", "outputs", run_id, "-o", "some", "--task-ids", "right").code == 0
+    assert world.valk("run", "outputs", run_id, "-o", "none", "--task-ids", "nope").code == 2
+    for folder in ("outputs", "some"):
+        files = sorted(path for path in (world.folder / folder).rglob("*") if path.is_file())
+        world.note([(str(path.relative_to(world.folder)), _content(path)) for path in files])
+    assert (world.folder / "outputs" / "wrong" / "1" / "agent_output" / "notes.txt").is_file()
+    assert not (world.folder / "none").exists()
+
+
+def _content(path: Path) -> str:
+    return path.read_text()
+
+
+def steering(world: World) -> None:
+    words = (*WORKER, "--dataset", "good", "--trials", "2", "-k", "seconds", "1", "--concurrency", "1")
+    run_id = world.start(*words, "--label", "steered")
+    until(lambda: world.run(run_id)["counts"]["IN_PROGRESS"] == 1)
+    assert world.valk("run", "delete", run_id, "--yes").code == 1
+    assert world.ask("run", "stop", run_id).code == 0
+    assert world.valk("run", "wait", run_id, "--timeout", "60").code == 1
+    world.note(world.run(run_id)["counts"])
+    assert world.valk("run", "stop", run_id).code == 1
+    assert world.valk("run", "update", run_id, "--label", "other", "--priority", "1").code == 0
+    assert world.valk("run", "update", run_id).code == 2
+    resumed = world.ask("run", "resume", run_id, "--concurrency", "4", "--task-ids", "right")
+    assert resumed.code == 0 and "Run goes on" in resumed.out
+    assert world.valk("run", "wait", run_id, "--timeout", "60").code == 1
+    assert world.ask("run", "resume", run_id).code == 0
+    assert world.valk("run", "wait", run_id, "--timeout", "60").code == 0
+    world.note({name: world.run(run_id)[name] for name in ("counts", "concurrency", "label", "priority")})
+    assert "nothing is left to run" in world.valk("run", "resume", run_id).err
+    assert world.valk("run", "delete", run_id).code == 2
+    assert world.valk("run", "delete", run_id, "--yes").code == 0
+    assert world.valk("run", "fetch", run_id).code == 2
+
+
+def forcing(world: World) -> None:
+    run_id = world.start(*WORKER, "-k", "seconds", "60", "--concurrency", "2")
+    until(lambda: world.run(run_id)["counts"]["IN_PROGRESS"] == 2)
+    assert world.valk("run", "stop", run_id, "--force").code == 2
+    queue = world.ask("queue", "status", "--json").json["queue"]
+    world.note([(entry["agent"], entry["pending"], entry["active"]) for entry in queue["entries"]])
+    assert len(queue["executors"]) == 1 and world.ask("queue", "status").code == 0
+    assert world.ask("run", "wait", run_id, "--timeout", "0.1").code == 124
+    assert world.ask("run", "stop", run_id, "--force", "--yes").code == 0
+    assert world.valk("run", "wait", run_id, "--timeout", "60").code == 1
+    world.note(world.run(run_id)["counts"])
+
+
+def retrying(world: World) -> None:
+    run_id = world.finish(*WORKER, "--task-ids", "broken,right")
+    assert world.valk("run", "retry", run_id, "--category", "infrastructure").code == 0
+    assert world.ask("run", "wait", run_id, "--timeout", "60").code == 1
+    assert world.ask("run", "retry", run_id, "--category", "benchmark", "--from-scratch").code == 0
+    assert world.valk("run", "wait", run_id, "--timeout", "60").code == 1
+    assert world.valk("run", "errors", run_id).code == 0
+    trials = world.ask("run", "tasks", run_id, "--json").json["trials"]
+    world.note([(trial["task_id"], trial["state"], trial["attempts"]) for trial in trials])
+    assert world.valk("run", "logs", run_id, "broken", "--attempt", "1").code == 0
+    assert world.valk("run", "retry", run_id, "--task-ids", "nope").code == 2
+
+
+def listing(world: World) -> None:
+    for number in range(3):
+        world.finish(*NULL, "--label", "page", "--model", f"m{number}", "--slice", ":1")
+    assert "2 of 3 runs" in world.valk("run", "list", "--label", "page", "--limit", "2").err
+    assert world.valk("run", "list", "--label", "page", "--all", "--order-by", "ASC").code == 0
+    for words in (
+        ("--model", "m1"),
+        ("--agent-name", "nop", "--benchmark-name", "tasks"),
+        ("--dataset", "default", "--status", "FINISHED"),
+        ("--status", "IN_PROGRESS"),
+        ("--started-by", "nobody,noone"),
+        ("--label", "it's & other=1"),
+    ):
+        found = world.ask("run", "list", "--label", "page", *words, "--json").json
+        world.note(words, found["total"], [run["model"] for run in found["runs"]])
+    assert world.valk("run", "list", "--label", "no such").out == "No run matches.\n"
+    page = world.ask("run", "list", "--label", "page", "--limit", "2", "--json").json
+    assert [run["model"] for run in page["runs"]] == ["m2", "m1"] and page["cursor"]
+    mine = world.ask(
+        "run", "list", "--label", "page", "--started-by", page["runs"][0]["started_by"], "--json"
+    )
+    assert mine.json["total"] == 3
+
+
+def unknown(world: World) -> None:
+    for words in (
+        ("fetch", NOWHERE),
+        ("fetch", "not an id"),
+        ("fetch", "a/../b"),
+        ("fetch", NOWHERE, "--connect"),
+        ("wait", NOWHERE),
+        ("stop", NOWHERE),
+        ("resume", NOWHERE),
+        ("retry", NOWHERE),
+        ("update", NOWHERE, "--label", "x"),
+        ("delete", NOWHERE, "--yes"),
+        ("results", NOWHERE),
+        ("outputs", NOWHERE),
+        ("errors", NOWHERE),
+        ("tasks", NOWHERE),
+        ("logs", NOWHERE),
+        ("logs", NOWHERE, "right"),
+        ("debug", NOWHERE, "right"),
+    ):
+        said = world.valk("run", *words)
+        assert said.code == 2 and said.err.startswith("Error: ") and not said.out, words
+
+
+def ambiguous(world: World) -> None:
+    ids = [run["id"] for run in world.ask("run", "list", "--all", "--json").json["runs"]]
+    while len({run_id[0] for run_id in ids}) == len(ids):
+        ids.append(world.start(*NULL, "--label", "ambiguous", "--slice", ":1"))
+    firsts = [run_id[0] for run_id in ids]
+    twice = next(first for first in firsts if firsts.count(first) > 1)
+    for words in (("fetch", twice), ("logs", twice, "right"), ("delete", twice, "--yes")):
+        said = world.ask("run", *words)
+        assert said.code == 2 and "is the beginning of several run ids" in said.err, words
+        assert all(run_id in said.err for run_id in ids if run_id[0] == twice)
+
+
+RUN_SCENES = [planning, mistakes, one_run, taking, steering, forcing, retrying, listing, unknown, ambiguous]

@@ -1,0 +1,95 @@
+"""Every verb on three back ends: the same exit codes, the same words."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tests.integration.backends.belonging_scenes import BELONGING_SCENES, KEYED, VALUE
+from tests.integration.backends.scenes import RUN_SCENES, WORKER
+from tests.integration.backends.worlds import World
+from tests.integration.conftest import until
+
+pytest_plugins = ["tests.postgres"]
+Scene = Callable[[World], None]
+
+
+@pytest.fixture(scope="session")
+def told_at_home() -> dict[Scene, Any]:
+    """What was said on embedded mode, scene by scene."""
+    return {}
+
+
+@pytest.mark.parametrize("scene", [*RUN_SCENES, *BELONGING_SCENES], ids=lambda scene: scene.__name__)
+def test_the_same_words(world: World, at_home: World, scene: Scene, told_at_home: dict[Scene, Any]) -> None:
+    if scene not in told_at_home:
+        told_at_home[scene] = at_home.play(scene)
+    if world is at_home:
+        return
+    for here, there in zip(told_at_home[scene], world.play(scene), strict=True):
+        assert "\n".join(map(str, there)).splitlines() == "\n".join(map(str, here)).splitlines()
+
+
+def test_ctrl_c_detaches(world: World) -> None:
+    run_id = world.start(*WORKER, "-k", "seconds", "60", "--task-ids", "right")
+    watching = subprocess.Popen(
+        [sys.executable, "-m", "valkyrie", "run", "fetch", run_id, "--connect"],
+        env={**os.environ, **world.settings},
+        cwd=world.folder,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert watching.stdout is not None
+    with watching.stdout:
+        assert "worker on tasks" in watching.stdout.readline()
+        watching.send_signal(signal.SIGINT)
+        assert "goes on without this window" in watching.stdout.read()
+    assert watching.wait(30) == 130
+    until(lambda: world.run(run_id)["counts"]["IN_PROGRESS"] == 1)
+    assert world.ask("run", "stop", run_id, "--force", "--yes").code == 0
+
+
+def test_the_persons_machine_keeps_nothing(world: World, at_home: World) -> None:
+    if world is not at_home:
+        assert not (world.root / "nothing").exists()
+        assert not (world.root / "config" / "secrets.json").exists()
+
+
+def test_a_shell_is_opened_where_the_sandbox_is(world: World, at_home: World) -> None:
+    run_id = world.finish(*WORKER, "--task-ids", "right", "--keep-sandbox")
+    said = world.ask("run", "debug", run_id, "right", "--json")
+    if world is at_home:
+        assert said.code == 0 and said.json["argv"]
+        return
+    error = json.loads(said.err)
+    assert (
+        said.code == 1 and error["reason"] == "elsewhere" and socket.gethostname() in error["error_message"]
+    )
+    assert "Type there:\n  " in error["error_message"]
+
+
+def test_what_only_the_caller_has_is_kept_with_a_notice(world: World, at_home: World) -> None:
+    words, env = ("run", "start", *KEYED), {"API_KEY": VALUE}
+    refused = world.ask(*words, "--no-store-secrets", env=env)
+    started = world.ask(*words, env=env)
+    assert started.code == 0 and VALUE not in started.out + started.err
+    kept = world.ask("secret", "list").out
+    if world is at_home:  # nothing leaves the machine, so there is nothing to refuse or to say
+        assert refused.code == 0 and kept == "" and "stored" not in started.err
+        return
+    assert refused.code == 1 and "--no-store-secrets keeps it here" in refused.err
+    assert "Note: stored team/key, encrypted, for organisation default" in started.err
+    assert kept == "team/key\n"
+    run_id = world.finish(*KEYED, "--no-store-secrets")
+    assert world.ask("secret", "remove", "team/key", "--yes").code == 0
+    refused = world.ask("run", "retry", run_id, env=env)
+    assert refused.code == 1 and "--no-store-secrets keeps it here" in refused.err, "the run remembers"
+    assert world.ask("secret", "list").out == ""
