@@ -7,14 +7,21 @@ from typing import TYPE_CHECKING
 
 import click
 
-from valkyrie.cli.options import chosen_tasks, confirm, run_argument, task_options, verb, yes_option
+from valkyrie.cli.options import (
+    chosen_tasks,
+    confirm,
+    run_argument,
+    task_options,
+    tracker,
+    verb,
+    yes_option,
+)
 from valkyrie.cli.output import Output
 from valkyrie.report.formats import moment_short, safe, size
 from valkyrie.report.layout import Column, Table
-from valkyrie.settings import data_folder
 
 if TYPE_CHECKING:
-    from valkyrie.agents.library import AgentLibrary, PushedAgent
+    from valkyrie.views import AgentView
 
 _output_dir = click.option(
     "--output-dir",
@@ -25,14 +32,14 @@ _output_dir = click.option(
 )
 
 
-def _library() -> AgentLibrary:
-    from valkyrie.agents.library import AgentLibrary
-
-    return AgentLibrary(data_folder() / "agents")
-
-
 def _complete_agent(_ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[str]:
-    return [name for name in _library().names() if name.startswith(incomplete)]
+    from valkyrie.errors import ValkyrieError
+
+    try:
+        with tracker() as opened:
+            return [agent.name for agent in opened.agents() if agent.name.startswith(incomplete)]
+    except (ValkyrieError, OSError):
+        return []
 
 
 _name_argument = click.argument("name", shell_complete=_complete_agent)
@@ -67,9 +74,10 @@ def push(output: Output, *, directory: Path, name: str | None) -> None:
 
     The contract is checked first. An agent of the same name is replaced; runs keep the copy they began with.
     """
-    pushed = _library().push(directory, name)
+    with tracker() as opened:
+        pushed = opened.push_agent(directory, name)
     output.emit("agent", agent=_plain(pushed))
-    output.line(f"Pushed {pushed.name}  {size(pushed.size)}  {pushed.digest[:12]}")
+    output.line(f"Pushed {pushed.name}  {size(pushed.bytes)}  {(pushed.digest or '')[:12]}")
     output.panel("Next", [("Run it", f"valk run start --agent {pushed.name} --benchmark quickstart")])
 
 
@@ -81,7 +89,8 @@ def list_agents(output: Output) -> None:
     """
     from valkyrie.cli.pager import show_table
 
-    found = _library().list()
+    with tracker() as opened:
+        found = opened.agents()
     output.emit("agent_list", agents=[_plain(agent) for agent in found])
     if output.json:
         return
@@ -92,10 +101,8 @@ def list_agents(output: Output) -> None:
         [Column("Agent", shrink=True), Column("Last Modified"), Column("Size", "right"), Column("Digest")]
     )
     for agent in found:
-        digest = agent.digest[:12] or "damaged archive"
-        table.rows.append(
-            [safe(agent.name), moment_short(agent.modified.timestamp()), size(agent.size), digest]
-        )
+        digest = agent.digest[:12] if agent.digest else "damaged archive"
+        table.rows.append([safe(agent.name), moment_short(agent.modified_at), size(agent.bytes), digest])
     show_table(table, output)
 
 
@@ -107,10 +114,10 @@ def remove(output: Output, *, name: str, yes: bool) -> None:
 
     Cannot be undone, so it asks first; where nobody can be asked it needs --yes.
     """
-    library = _library()
-    library.path(name)
-    confirm(output, f"Remove agent {name} for good?", yes=yes)
-    library.remove(name)
+    with tracker() as opened:
+        if any(agent.name == name for agent in opened.agents()):
+            confirm(output, f"Remove agent {name} for good?", yes=yes)
+        opened.remove_agent(name)  # refuses one that is not there, with the names that are
     output.emit("agent_removed", name=name)
     output.line(f"Removed {name}.")
 
@@ -123,7 +130,8 @@ def download(output: Output, *, name: str, output_dir: Path) -> None:
 
     It becomes a new folder of the agent's name; an existing one is refused.
     """
-    folder = _library().download(name, output_dir)
+    with tracker() as opened:
+        folder = opened.download_agent(name, output_dir)
     output.emit("agent_downloaded", name=name, folder=str(folder.absolute()))
     output.line(f"Wrote {folder}")
 
@@ -158,10 +166,8 @@ def outputs(
     return take_outputs(output, ref, output_dir, chosen_tasks(task_ids, task_ids_file))
 
 
-def _plain(agent: PushedAgent) -> dict[str, object]:
-    return {
-        "name": agent.name,
-        "modified_at": agent.modified.timestamp(),
-        "bytes": agent.size,
-        "digest": agent.digest or None,
-    }
+def _plain(agent: AgentView) -> dict[str, object]:
+    from valkyrie.views import to_json
+
+    plain = to_json(agent)
+    return plain if agent.origin else {name: value for name, value in plain.items() if name != "origin"}

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import click
 
-from valkyrie.cli.options import header_option, ignore_custom_option, verb
+from valkyrie.cli.options import header_option, ignore_custom_option, tracker, verb
 from valkyrie.cli.output import Output
 from valkyrie.report.formats import NONE, safe
 from valkyrie.report.layout import Column, Table
@@ -34,18 +33,20 @@ def list_benchmarks(output: Output) -> None:
     Those that come along, then the services of `config service` and of the registry file. Besides these,
     --benchmark takes the path of any folder of tasks.
     """
-    from valkyrie.benchmarks import shipped
-    from valkyrie.cli.config.service import known_services
-
-    found, services = shipped(), known_services()
+    with tracker() as opened:
+        known = opened.benchmarks()
+    found = [one for one in known if one.url is None]
+    services = sorted((one for one in known if one.url is not None), key=lambda one: one.source != "custom")
     output.emit(
         "benchmark_list",
-        benchmarks=[{"name": n, "description": d, "tasks": c} for n, d, c in found],
+        benchmarks=[{"name": b.name, "description": b.description, "tasks": b.tasks} for b in found],
         services=[{"name": s.name, "url": s.url, "source": s.source} for s in services],
     )
     table = Table([Column("Benchmark"), Column("Tasks", "right"), Column("What it is", shrink=True)])
-    table.rows += [[safe(name), str(count), safe(description)] for name, description, count in found]
-    table.rows += [[service.name, NONE, f"service at {safe(service.url)}"] for service in services]
+    for one in found:
+        count = NONE if one.tasks is None else str(one.tasks)
+        table.rows.append([safe(one.name), count, safe(one.description)])
+    table.rows += [[safe(one.name), NONE, f"service at {safe(one.url)}"] for one in services]
     output.table(table)
 
 
@@ -65,9 +66,11 @@ def tasks(output: Output, *, name: str, dataset: str, output_file: str | None, *
 
     One id per line, in the benchmark's own order: what --task-ids-file of `run start` reads.
     """
-    import asyncio
+    from valkyrie.views import TasksRequest
 
-    ids, datasets = asyncio.run(_ids(name, dataset, **service))
+    with tracker() as opened:
+        found = opened.benchmark_tasks(TasksRequest(name, dataset, **service))
+    ids, datasets = list(found.task_ids), list(found.datasets)
     output.emit("benchmark_tasks", benchmark=name, dataset=dataset, datasets=datasets, task_ids=ids)
     if output_file not in (None, "-"):
         from valkyrie.cli.run.take import write_file
@@ -76,18 +79,6 @@ def tasks(output: Output, *, name: str, dataset: str, output_file: str | None, *
         output.line(f"Wrote {len(ids)} task ids to {output_file}")
     elif not output.json:
         sys.stdout.write("".join(f"{safe(task_id)}\n" for task_id in ids))
-
-
-async def _ids(
-    name: str, dataset: str, *, headers: Mapping[str, str], ignore_custom_services: bool
-) -> tuple[list[str], list[str]]:
-    from valkyrie.benchmarks import open_benchmark
-
-    benchmark = open_benchmark(name, headers=headers, ignore_custom=ignore_custom_services)
-    try:
-        return await benchmark.list_tasks(dataset), await benchmark.datasets()
-    finally:
-        await benchmark.close()
 
 
 @verb(

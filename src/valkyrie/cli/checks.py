@@ -15,7 +15,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from valkyrie.settings import config_path, data_folder
+from valkyrie.settings import config_path, data_folder, database_url
 
 if TYPE_CHECKING:
     from sandboxes.types import Capabilities
@@ -91,8 +91,10 @@ def all_checks() -> Iterator[Check]:
     yield from _local()
     yield _disk()
     yield _data_folder()
-    yield from _store()
-    yield _config()
+    config = _config()
+    if config.mark != "fail":
+        yield from tracker_checks() or _store()
+    yield config
     yield _extras()
 
 
@@ -182,28 +184,74 @@ def _data_folder() -> Check:
     return Check("data folder", "fail", f"{folder} {why}", "Set VALKYRIE_HOME to a folder of yours.")
 
 
+def tracker_checks() -> list[Check]:
+    """The tracker that is configured: whether it answers, and whether it knows us; nothing when none is."""
+    from valkyrie.config import effective
+    from valkyrie.errors import ValkyrieError
+
+    try:
+        url = str(effective("tracker_url").value or "")
+        if not url:
+            return []
+        import asyncio
+
+        checks = asyncio.run(_ask_tracker())
+    except ValkyrieError as error:
+        return [Check("tracker", "fail", str(error))]
+    from benchmark_service.client_http import is_loopback
+
+    if url.startswith("http:") and not is_loopback(url):
+        found = f"{url} is not encrypted: the key and all secrets can be read on their way"
+        checks.append(Check("tracker", "warn", found, "Put TLS before it and use https."))
+    return checks
+
+
+async def _ask_tracker() -> list[Check]:
+    from valkyrie.client import ValkyrieClient
+    from valkyrie.errors import AccessError
+
+    async with ValkyrieClient.from_config() as client:
+        said = await client.health()
+        version = said.get("version", "unknown")
+        checks = [Check("tracker", "ok", f"{client.url}, version {version}, database {said.get('database')}")]
+        try:
+            me = await client.me()
+        except AccessError as error:
+            way_out = "valk config set api_key KEY, or export VALKYRIE_API_KEY"
+            return [*checks, Check("API key", "fail", str(error), way_out)]
+    return [
+        *checks,
+        Check("API key", "ok", f"{me.person or 'somebody'} of organisation {me.org} ({me.mode})"),
+    ]
+
+
 def _store() -> Iterator[Check]:
     """The database, read; and who works on it."""
     from valkyrie.cli.options import tracker
     from valkyrie.errors import ValkyrieError
     from valkyrie.report.formats import plural
+    from valkyrie.store import upkeep
     from valkyrie.store.layout import DataFolder
     from valkyrie.views import RunFilter
 
-    database = DataFolder(data_folder()).database
-    if not database.exists():
-        yield Check("database", "ok", f"{database} (none yet)")
-        return
     try:
+        found = upkeep.standing(database_url() or DataFolder(data_folder()).database)
+        if found.revision is None:
+            yield Check("database", "ok", f"{found.place} (none yet)")
+            return
+        if not found.current and not found.newer:
+            behind = f"{found.place} has schema {found.revision}, this program needs {found.needed}"
+            yield Check("database", "warn", behind, "valkyrie db upgrade")
+            return
         with tracker() as opened:
             total, status = opened.list(RunFilter(limit=1)).total, opened.executor_status()
     except ValkyrieError as error:
         yield Check("database", "fail", str(error))
         return
-    yield Check("database", "ok", f"{database}, {plural(total, 'run')}")
+    yield Check("database", "ok", f"{found.place}, {plural(total, 'run')}")
     told = ("pid", "version", "active", "kept_sandboxes")
-    found = ", ".join(f"{name} {(status or {})[name]}" for name in told if name in (status or {}))
-    yield Check("executor", "ok", found or "none at work; `run start` and `run resume` start one")
+    working = ", ".join(f"{name} {(status or {})[name]}" for name in told if name in (status or {}))
+    yield Check("executor", "ok", working or "none at work; `run start` and `run resume` start one")
 
 
 def _config() -> Check:

@@ -35,12 +35,12 @@ RUN = Noun(
         "stop": _verb("run.change:stop", "Stop a run; trials under way finish unless forced."),
         "resume": _verb("run.change:resume", "Go on with what was stopped or interrupted."),
         "retry": _verb("run.change:retry", "Run errored (and stopped) trials again."),
-        "update": _verb("run.change:update", "Change the concurrency or label of a run."),
+        "update": _verb("run.change:update", "Change a run's concurrency, label, priority or cost limit."),
         "results": _verb("run.take:results", "Write a run's results file."),
         "outputs": _verb("run.take:outputs", "Copy what agents left behind to a folder."),
         "errors": _verb("run.trials:errors", "Show a run's open errors, grouped."),
         "tasks": _verb("run.trials:tasks", "List a run's trials."),
-        "logs": _verb("run.trials:logs", "Print the log of one trial's attempt."),
+        "logs": _verb("run.logs:logs", "Print logs: of one trial's attempt, or of a whole run."),
         "debug": _verb("run.trials:debug", "Open a shell in a kept sandbox."),
         "delete": _verb("run.change:delete", "Forget an ended run and all that was kept of it."),
     },
@@ -54,10 +54,11 @@ BENCHMARK = Noun(
     },
 )
 AGENT = Noun(
-    "Make agents, push them to this machine's library.",
+    "Make agents, push them to the library.",
     {
         "init": _verb("agent:init", "Write a new agent with a valid contract."),
         "push": _verb("agent:push", "Take an agent's folder into the library."),
+        "install": _verb("install:install", "Take an agent in from a git repository."),
         "list": _verb("agent:list_agents", "List the pushed agents."),
         "remove": _verb("agent:remove", "Forget a pushed agent; runs keep their own copy."),
         "download": _verb("agent:download", "Unpack a pushed agent into a folder."),
@@ -102,6 +103,7 @@ CONFIG_PROVIDER = Noun(
 CONFIG = Noun(
     "Read and write the config file.",
     {
+        "init": _verb("config.init:init", "Set this machine up, value by value."),
         "set": _verb("config.keys:set_value", "Set one key."),
         "get": _verb("config.keys:get", "Print the value of one key that is in force."),
         "remove": _verb("config.keys:remove", "Remove one key from the file."),
@@ -112,9 +114,44 @@ CONFIG = Noun(
         "provider": CONFIG_PROVIDER,
     },
 )
+ADMIN_ORG = Noun(
+    "Organisations of a tracker.",
+    {
+        "create": _verb("admin:create_org", "Make an organisation."),
+        "list": _verb("admin:list_orgs", "List the organisations."),
+    },
+)
+ADMIN_KEY = Noun(
+    "API keys of a tracker.",
+    {
+        "create": _verb("admin:create_key", "Make an API key; it is printed once."),
+        "list": _verb("admin:list_keys", "List the API keys, never the keys themselves."),
+        "revoke": _verb("admin:revoke_key", "Refuse a key from now on."),
+    },
+)
+ADMIN = Noun(
+    "For whoever runs a tracker, on its database.",
+    {
+        "org": ADMIN_ORG,
+        "key": ADMIN_KEY,
+        "secret-key": _verb("admin:secret_key", "Print a fresh VALKYRIE_SECRET_KEY."),
+    },
+)
 SANDBOX = Noun(
     "Offer this machine's sandboxes to services.",
     {"serve": _verb("sandbox:serve", "Serve sandboxes over Daytona's REST until interrupted.")},
+)
+QUEUE = Noun(
+    "See what waits and who works.",
+    {"status": _verb("queue:status", "Show what waits, what runs, and who works.")},
+)
+DB = Noun(
+    "Look after the database.",
+    {
+        "upgrade": _verb("db:upgrade", "Bring the database to this program's schema."),
+        "current": _verb("db:current", "Say where the database is and which schema it has."),
+        "check": _verb("db:check", "Look for what is wrong with the database."),
+    },
 )
 COMMANDS: dict[str, Verb | Noun] = {
     "run": RUN,
@@ -122,7 +159,12 @@ COMMANDS: dict[str, Verb | Noun] = {
     "agent": AGENT,
     "secret": SECRET,
     "config": CONFIG,
+    "admin": ADMIN,
     "sandbox": SANDBOX,
+    "queue": QUEUE,
+    "serve": _verb("serve:serve", "Serve the tracker to a team over HTTP."),
+    "executor": _verb("executor:executor", "Work off the runs of a tracker's database."),
+    "db": DB,
     "demo": _verb("demo:demo", "Run oracle and nop on quickstart, end with a score table."),
     "doctor": _verb("doctor:doctor", "Say what this machine can do, and how to get the rest."),
     "disk": _verb("disk:disk", "Show where the bytes are."),

@@ -34,8 +34,9 @@ def disk(output: Output) -> None:
 
 
 def _rows(view: DiskView) -> list[tuple[str, str]]:
-    used, free = size(view.total_bytes), size(view.free_bytes)
-    rows = [("Folder", safe(view.data_folder)), ("Used", used), ("Free", free)]
+    rows = [("Used", size(view.total_bytes))]
+    if view.data_folder:  # a tracker tells it only to those whose machine it is
+        rows = [("Folder", safe(view.data_folder)), *rows, ("Free", size(view.free_bytes))]
     return rows + [(safe(what), size(count)) for what, count in view.parts]
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -10,13 +9,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from valkyrie.cli.lazy import HELP_NAMES
-from valkyrie.cli.output import Output
+from valkyrie.cli.output import Output, reader_left
 
 if TYPE_CHECKING:
     from valkyrie.tracker.protocol import Tracker
-
-_HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
-_OWN_HEADERS = ("connection", "content-length", "host", "transfer-encoding", "upgrade")
 
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 
@@ -44,7 +40,10 @@ def verb(name: str, *, examples: str = "") -> Callable[[Callable[..., int | None
 
     def decorate(function: Callable[..., int | None]) -> click.Command:
         def call(*, as_json: bool, no_color: bool, **given: Any) -> int | None:
-            return function(Output(json=as_json, no_color=no_color), **given)
+            try:
+                return function(Output(json=as_json, no_color=no_color), **given)
+            except BrokenPipeError:
+                return 0 if reader_left() else 1
 
         call.__doc__ = function.__doc__
         call.__click_params__ = getattr(function, "__click_params__", [])  # type: ignore[attr-defined]
@@ -112,16 +111,12 @@ def pairs(ctx: click.Context, param: click.Parameter, value: tuple[tuple[str, st
 def _headers(
     ctx: click.Context, param: click.Parameter, value: tuple[tuple[str, str], ...]
 ) -> dict[str, str]:
-    """Headers as a mapping; their values may be secret and are in no message."""
+    """Headers as a mapping."""
+    from valkyrie.benchmarks.service.headers import header_problem
+
     for name, content in value:
-        if not _HEADER_NAME.fullmatch(name):
-            raise click.BadParameter(f"{name!r} is not the name of a header.", ctx=ctx, param=param)
-        if name.lower() in _OWN_HEADERS or name.lower().startswith("sec-websocket-"):
-            raise click.BadParameter(f"{name} belongs to the connection itself.", ctx=ctx, param=param)
-        if not (content.isascii() and content.isprintable()):
-            raise click.BadParameter(
-                f"the value of {name} is not plain ASCII on one line.", ctx=ctx, param=param
-            )
+        if problem := header_problem(name, content):
+            raise click.BadParameter(problem, ctx=ctx, param=param)
     pairs(ctx, param, tuple((name.lower(), content) for name, content in value))
     return dict(value)
 

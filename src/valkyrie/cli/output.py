@@ -28,6 +28,15 @@ def write_json(kind: str, **fields: Any) -> str:
     return json.dumps(document, ensure_ascii=False, default=str)
 
 
+def reader_left() -> bool:
+    """Whether nobody reads stdout any more, as `head` does when it has enough."""
+    import select
+
+    pipe = select.poll()
+    pipe.register(sys.stdout, 0)
+    return bool(pipe.poll(0))
+
+
 class Output:
     """Given to every command as its first argument."""
 

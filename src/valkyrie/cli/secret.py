@@ -3,23 +3,12 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING
 
 import click
 
-from valkyrie.cli.options import confirm, verb, yes_option
+from valkyrie.cli.options import confirm, tracker, verb, yes_option
 from valkyrie.cli.output import Output
 from valkyrie.report.formats import safe
-from valkyrie.settings import secrets_path
-
-if TYPE_CHECKING:
-    from valkyrie.secrets import SecretStore
-
-
-def _store() -> SecretStore:
-    from valkyrie.secrets import SecretStore
-
-    return SecretStore(secrets_path())
 
 
 @verb(
@@ -33,12 +22,14 @@ def set_secret(output: Output, *, name: str, from_stdin: bool) -> None:
     """Keep a secret; its value is asked for, never an argument.
 
     What stands on a command line is seen by other users and stays in the shell's history, so the value is
-    typed unseen or read from stdin.
+    typed unseen or read from stdin. A tracker keeps it encrypted, for its organisation.
     """
     from valkyrie.secrets.store import check_name
 
     check_name(name)
-    _store().set(name, _value(name, from_stdin))
+    value = _value(name, from_stdin)
+    with tracker() as opened:
+        opened.set_secret(name, value)
     output.emit("secret", name=name)
     output.line(f"Kept {safe(name)}.")
     output.panel("Next", [("Use it", f"valk run start … -s ENV_VARIABLE {safe(name)}")])
@@ -62,9 +53,10 @@ def _value(name: str, from_stdin: bool) -> str:
 def list_secrets(output: Output) -> None:
     """List the names of the secrets kept here.
 
-    Values are never shown.
+    Those of the tracker's organisation when a tracker is configured. Values are never shown.
     """
-    names = list(_store().list())
+    with tracker() as opened:
+        names = [secret.name for secret in opened.secrets()]
     output.emit("secret_list", names=names)
     output.lines(safe(name) for name in names)
     if not names:
@@ -80,6 +72,7 @@ def remove(output: Output, *, name: str, yes: bool) -> None:
     Cannot be undone, so it asks first; where nobody can be asked it needs --yes.
     """
     confirm(output, f"Remove secret {name} for good?", yes=yes)
-    _store().remove(name)
+    with tracker() as opened:
+        opened.remove_secret(name)
     output.emit("secret_removed", name=name)
     output.line(f"Removed {safe(name)}.")

@@ -99,6 +99,11 @@ def size(count: int) -> str:
     raise AssertionError
 
 
+def dollars(amount: float) -> str:
+    """US dollars: `$1,234.50`; a fraction of one with what makes it up, `$0.0042`."""
+    return f"${amount:,.2f}" if amount == 0 or amount >= 1 else f"${amount:.4f}"
+
+
 def number(value: float | None, *, fraction: bool) -> str:
     """A score: per cent if it is a fraction, else on the benchmark's own scale."""
     if value is None:

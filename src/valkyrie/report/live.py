@@ -24,6 +24,7 @@ from valkyrie.report.formats import (
     trial_name,
 )
 from valkyrie.report.layout import PLAIN, Ink, cells, fit, pad
+from valkyrie.report.run_details import cost_text
 from valkyrie.report.tables import ended, trial_error, trial_seconds
 
 if TYPE_CHECKING:
@@ -53,6 +54,8 @@ def frame(shot: Snapshot, ink: Ink = PLAIN, *, now: float, height: int = 24) -> 
         counts_line(run.counts),
         score_sentence(run.score, ended=ended(run)),
     ]
+    if run.cost:
+        lines.append(f"cost {cost_text(run.cost)}")
     if run.note:
         lines.append(ink.paint(safe(run.note), "yellow"))
     room = max(2, height - len(lines) - 4)

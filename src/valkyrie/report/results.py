@@ -8,18 +8,30 @@ from datetime import UTC, datetime
 from typing import Any
 
 from valkyrie.nouns import Json, TrialState
-from valkyrie.views import RunView, to_json
+from valkyrie.views import HookView, RunView, to_json
 
 SCHEMA_VERSION = 1
 
 
-def results_document(run: RunView, final_evaluation: Json | None, trials: Iterable[Any]) -> Json:
-    """The document of one run; `trials` are its trial rows, in order."""
+def results_document(
+    run: RunView,
+    final_evaluation: Json | None,
+    trials: Iterable[Any],
+    *,
+    passes: int | None = None,
+    subset: bool = False,
+) -> Json:
+    """The document of one run; `trials` are its trial rows, in order, `passes` how often it was set going.
+
+    A `subset` says which tasks it is about: those, and no others, are in its score.
+    """
     found: dict[str, Json | list[Json]] = {}
     errors: dict[str, str] = {}
     stopped: list[str] = []
     timings: dict[str, list[float]] = defaultdict(list)
+    tasks: dict[str, None] = {}
     for row in trials:
+        tasks[row.task_id] = None
         key = row.task_id if row.k == 0 else f"{row.task_id}#{row.k}"
         if row.state == TrialState.FINISHED:
             found[key] = _graded(row)
@@ -35,15 +47,22 @@ def results_document(run: RunView, final_evaluation: Json | None, trials: Iterab
         "dataset": run.dataset,
         "agent": run.agent,
         "model": run.model,
+        "label": run.label,
+        "organisation": run.org,
+        "started_by": run.started_by,
         "started_at": _time(run.started_at),
         "finished_at": _time(run.finished_at),
         "status": run.state,
         "error_message": run.error,
+        "passes": passes,
         "benchmark_arguments": run.arguments,
         "enforcement": dict(run.enforcement),
         "tasks_stopped": stopped or None,
+        "subset": list(tasks) if subset else None,
         "final_evaluation": final_evaluation,
         "score": to_json(run.score),
+        "cost": to_json(run.cost) if run.cost else None,
+        "hooks": [_told(hook) for hook in run.hooks] or None,
         "average_task_breakdown": {name: sum(values) / len(values) for name, values in timings.items()},
         "evaluation_results": found,
         "task_errors": errors,
@@ -60,8 +79,22 @@ def _graded(row: Any) -> Json:
         result["agent_caused_exit_reason"] = row.exit_reason
     result["agent_exit_code"] = row.exit_code
     result["attempts"] = row.attempts
+    if row.cost is not None:
+        result["cost"] = row.cost
     result["task_breakdown"] = _breakdown(row.timing or {})
     return result
+
+
+def _told(hook: HookView) -> Json:
+    """What was told to others, and how that went; never where to."""
+    return {
+        "kind": hook.kind,
+        "trigger": hook.trigger,
+        "state": hook.state,
+        "detail": hook.detail,
+        "attempts": hook.attempts,
+        "finished_at": _time(hook.finished_at),
+    }
 
 
 def _breakdown(timing: Json) -> Json:

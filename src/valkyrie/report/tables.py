@@ -25,11 +25,11 @@ from valkyrie.report.formats import (
     trial_name,
 )
 from valkyrie.report.layout import PLAIN, Column, Ink, Table
+from valkyrie.report.run_details import Rows, alarm_rows, cost_rows, hook_rows, link_rows, owner_rows
 
 if TYPE_CHECKING:
     from valkyrie.views import RunView, TrialView
 
-Rows = list[tuple[str, str]]
 STAR_NOTE = (
     "* score_graded: over graded trials only, because the run goes on or an infrastructure error is open"
 )
@@ -48,7 +48,7 @@ def ended(run: RunView) -> bool:
     return run.state in _ENDED
 
 
-def run_rows(run: RunView, ink: Ink = PLAIN, now: float | None = None) -> Rows:
+def run_rows(run: RunView, ink: Ink = PLAIN, now: float | None = None, alarms: Sequence[str] = ()) -> Rows:
     """Everything one wants to know of a run, for a panel."""
     now = time.time() if now is None else now
     benchmark = safe(run.benchmark) + ("" if run.dataset == "default" else f" ({safe(run.dataset)})")
@@ -61,14 +61,14 @@ def run_rows(run: RunView, ink: Ink = PLAIN, now: float | None = None) -> Rows:
         ("Trials", counts_line(run.counts)),
     ]
     rows += score_rows(run.score, ended=ended(run))
-    rows += _time_rows(run, now)
+    rows += [*cost_rows(run), *_time_rows(run, now), *owner_rows(run)]
     rows += [("Concurrency", str(run.concurrency)), *_sandbox_rows(run), *_limit_rows(run)]
     if run.label:
         rows.append(("Label", safe(run.label)))
-    rows.append(("Folder", safe(run.folder)))
+    rows += [*_folder_rows(run), *link_rows(run), *hook_rows(run.hooks, ink)]
     if run.note:
         rows.append(("Note", ink.paint(safe(run.note), "yellow")))
-    return rows
+    return [*rows, *alarm_rows(alarms, ink)]
 
 
 def started_rows(run: RunView, ink: Ink = PLAIN) -> Rows:
@@ -81,12 +81,19 @@ def started_rows(run: RunView, ink: Ink = PLAIN) -> Rows:
         ("Started", moment(run.started_at or run.created_at)),
         ("Concurrency", str(run.concurrency)),
         ("Trials", str(run.total)),
+        *cost_rows(run),
+        *owner_rows(run),
         *_sandbox_rows(run),
-        ("Folder", safe(run.folder)),
+        *_folder_rows(run),
+        *link_rows(run),
     ]
     if run.note:
         rows.append(("Note", ink.paint(safe(run.note), "yellow")))
     return rows
+
+
+def _folder_rows(run: RunView) -> Rows:
+    return [("Folder", safe(run.folder))] if run.folder else []
 
 
 def _time_rows(run: RunView, now: float) -> Rows:
@@ -159,6 +166,7 @@ def run_table(runs: Sequence[RunView], ink: Ink = PLAIN, *, whole_ids: bool = Tr
             Column("Took", "right", optional=True),
             Column("Label", shrink=True, optional=True),
             Column("Dataset", shrink=True, optional=True),
+            Column("Started By", shrink=True, optional=True),
         ]
     )
     for run in runs:
@@ -179,6 +187,7 @@ def run_table(runs: Sequence[RunView], ink: Ink = PLAIN, *, whole_ids: bool = Tr
                 duration(elapsed(run, now)),
                 _or_none(run.label),
                 safe(run.dataset) if whole_ids or run.dataset != "default" else NONE,
+                _or_none(run.started_by),
             ]
         )
     return table

@@ -8,12 +8,19 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from belongings import Belongings
+
 from valkyrie.errors import UsageError, UserError
 from valkyrie.views import (
     AttemptView,
+    CostView,
     DiskView,
     ErrorGroup,
+    LogLine,
+    LogQuery,
     PlanView,
+    QueueView,
+    ResultsLink,
     RunFilter,
     RunPage,
     RunRequest,
@@ -84,7 +91,7 @@ def make_trial(task_id: str = "fix-the-bug", **changed: Any) -> TrialView:
     return replace(trial, **changed)
 
 
-class FakeTracker:
+class FakeTracker(Belongings):
     """Speaks the Tracker protocol; remembers what it was asked."""
 
     def __init__(self, runs: Sequence[RunView] = ()) -> None:
@@ -96,6 +103,11 @@ class FakeTracker:
         self.log = "hello from the agent\n"
         self.steps: list[RunView] = []
         self.endless = False
+        self.lines: list[LogLine] = []
+        self.link = ResultsLink("s3://bucket/benchmarks/run/quickstart.json", None)
+        self.queued = QueueView([], [])
+        self.most_starts: int | None = None
+        self.refusal: BaseException = UserError("the disk is full")
 
     def _get(self, ref: str) -> RunView:
         found = [run for run_id, run in self.runs.items() if run_id.startswith(ref)]
@@ -116,7 +128,11 @@ class FakeTracker:
         self.asked.append(("start", request))
         if self.problems:
             raise UserError(self.problems[0])
-        return StartedRun(next(iter(self.runs.values())), ["secret API_KEY comes from the environment"])
+        before = sum(asked[0] == "start" for asked in self.asked) - 1
+        if self.most_starts is not None and before >= self.most_starts:
+            raise self.refusal
+        run = list(self.runs.values())[before % len(self.runs)]
+        return StartedRun(run, ["secret API_KEY comes from the environment"])
 
     def fetch(self, ref: str) -> RunView:
         return self._get(ref)
@@ -176,9 +192,21 @@ class FakeTracker:
         self.asked.append(("retry", ref, concurrency, task_ids, category, headers, from_scratch))
         return StartedRun(self._get(ref), [])
 
-    def update(self, ref: str, *, concurrency: int | None = None, label: str | None = None) -> RunView:
-        self.asked.append(("update", ref, concurrency, label))
-        return replace(self._get(ref), concurrency=concurrency or 5)
+    def update(
+        self,
+        ref: str,
+        *,
+        concurrency: int | None = None,
+        label: str | None = None,
+        max_cost: float | None = None,
+        priority: int | None = None,
+    ) -> RunView:
+        self.asked.append(("update", ref, concurrency, label, max_cost, priority))
+        run = self._get(ref)
+        cost = CostView(0.0, 0, max_cost) if max_cost else run.cost
+        return replace(
+            run, concurrency=concurrency or 5, cost=cost, priority=3 if priority is None else priority
+        )
 
     def wait(self, ref: str, *, timeout: float | None = None) -> RunView:
         run = self._get(ref)
@@ -186,9 +214,17 @@ class FakeTracker:
             raise TimeoutError
         return run
 
-    def results(self, ref: str, *, task_ids: Sequence[str] | None = None) -> dict[str, Any]:
+    def results(
+        self, ref: str, *, task_ids: Sequence[str] | None = None, headers: Any = None
+    ) -> dict[str, Any]:
         self.asked.append(("results", ref, task_ids))
         return {"run_id": self._get(ref).id, "final_score": 1.0}
+
+    def upload_results(
+        self, ref: str, *, task_ids: Sequence[str] | None = None, headers: Any = None
+    ) -> ResultsLink:
+        self.asked.append(("upload", ref, task_ids))
+        return self.link
 
     def outputs(
         self, ref: str, destination: Path, *, task_ids: Sequence[str] | None = None
@@ -201,6 +237,13 @@ class FakeTracker:
     ) -> Iterator[str]:
         self.asked.append(("logs", ref, task_id, k, attempt, follow))
         yield self.log
+
+    def run_logs(self, ref: str, query: LogQuery) -> Iterator[LogLine]:
+        self.asked.append(("run_logs", ref, query))
+        yield from self.lines
+
+    def queue(self) -> QueueView:
+        return self.queued
 
     def delete(self, ref: str) -> None:
         self.asked.append(("delete", ref))

@@ -10,6 +10,7 @@ from fake_tracker import HALFWAY, FakeTracker, make_run, make_trial
 
 import valkyrie.tracker
 from valkyrie.cli.main import main
+from valkyrie.views import LogLine, ResultsLink
 
 
 def scene(name: str) -> FakeTracker:
@@ -26,6 +27,10 @@ def scene(name: str) -> FakeTracker:
             "broke", state="ERROR", category="infrastructure", cause="sandbox_failed", message="no room"
         ),
     ]
+    tracker.link = ResultsLink("s3://bucket/key.json", "https://bucket/key.json?signature=abc")
+    tracker.lines = [LogLine("solve-it", 0, 1, "one\x1b]0;owned\x07 line")]
+    if name == "wordy":
+        tracker.lines *= 5_000
     if name == "ending":
         tracker.steps = [going, replace(make_run(), version=2)]
     tracker.endless = name == "endless"

@@ -72,7 +72,7 @@ def test_help_lists_every_command(valk: Valk) -> None:
         (["run", "strat"], "Did you mean 'start'?"),
         (["frobnicate"], "There are: run, benchmark"),
         (["run", "start", "--agnt", "x"], "'--agent'"),
-        (["run", "start", "--agent", "x", "--benchmark", "y", "--lambda", "z"], "No such option '--lambda'."),
+        (["run", "start", "--agent", "x", "--benchmark", "y", "--turns", "z"], "No such option '--turns'."),
         (["run", "list", "--status", "DONE"], "'DONE' is not one of"),
         (["run", "start", "--agent", "x"], "Missing option '--benchmark'"),
         (
@@ -176,8 +176,9 @@ def test_hot_commands_add_nothing_heavy_of_their_own(words: list[str], program_e
     assert not {module.split(".")[0] for module in extra} & set(HEAVY)
 
 
-def test_a_closed_pipe_is_quiet(program_env: dict[str, str]) -> None:
-    command = f"{sys.executable} {HERE / 'fake_valk.py'} many run list --all --json | head -c 10"
+@pytest.mark.parametrize("words", ["many run list --all --json", "wordy run logs run"])
+def test_a_closed_pipe_is_quiet(program_env: dict[str, str], words: str) -> None:
+    command = f"{sys.executable} {HERE / 'fake_valk.py'} {words} | head -c 8"
     done = subprocess.run(
         ["bash", "-o", "pipefail", "-c", command], env=program_env, capture_output=True, text=True
     )

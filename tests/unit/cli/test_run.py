@@ -177,7 +177,7 @@ def test_list_shows_errors_and_coverage_beside_the_score(valk: Valk, fake: FakeT
 def test_list_passes_filters_on(valk: Valk, fake: FakeTracker) -> None:
     words = "--agent-name a --benchmark-name b --model m --dataset d -l x --status finished"
     valk("run", "list", *words.split(), "--order-by", "asc", "--limit", "7")
-    assert fake.asked[0] == ("list", RunFilter("a", "b", "m", "d", "FINISHED", "x", False, 7))
+    assert fake.asked[0] == ("list", RunFilter("a", "b", "m", "d", "FINISHED", "x", (), False, 7))
 
 
 def test_list_all_puts_pages_together(valk: Valk, fake: FakeTracker) -> None:
@@ -256,7 +256,7 @@ def test_resume_retry_update_delete(valk: Valk, fake: FakeTracker) -> None:
         ("resume", "run", 20, None, {"X-Team": "blue"}),
         ("retry", "run", None, ["a", "b"], "infrastructure", {}, False),
         ("retry", "run", None, None, None, {"X-Team": "red"}, True),
-        ("update", "run", 40, None),
+        ("update", "run", 40, None, None, None),
         ("delete", "run-aaaa1111"),
     ]
 

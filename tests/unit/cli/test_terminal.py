@@ -160,6 +160,18 @@ def test_results_asks_before_overwriting(spawn: Spawn) -> None:
     assert finish(child)[1] == 130
 
 
+def test_a_download_link_is_shown_to_people_only(spawn: Spawn) -> None:
+    said, code = finish(spawn("one", "run", "results", "run", "--s3"))
+    assert code == 0 and "Download https://bucket/key.json?signature=abc" in said and "for a day" in said
+    said, _ = finish(spawn("one", "run", "results", "run", "--s3", "--json"))
+    assert "s3://bucket/key.json" in said and "signature" not in said
+
+
+def test_log_lines_cannot_drive_the_terminal(spawn: Spawn) -> None:
+    said, code = finish(spawn("one", "run", "logs", "run", "--no-color"))
+    assert code == 0 and "solve-it │ one line" in said and "\x1b" not in said
+
+
 def test_debug_hands_the_terminal_to_the_shell(spawn: Spawn) -> None:
     said, code = finish(spawn("one", "run", "debug", "run", "a"))
     assert code == 0 and "in the sandbox" in said

@@ -18,8 +18,10 @@ from valkyrie.cli.options import (
     yes_option,
 )
 from valkyrie.cli.output import Output
-from valkyrie.nouns import RunState
+from valkyrie.cli.run.amounts import max_cost_option
+from valkyrie.nouns import DEFAULT_PRIORITY, RunState
 from valkyrie.report.formats import counts_line, plural
+from valkyrie.report.run_details import cost_text
 from valkyrie.report.tables import next_commands
 
 if TYPE_CHECKING:
@@ -33,7 +35,12 @@ _concurrency = click.option(
 _connect = click.option("--connect", is_flag=True, help="Watch it live; Ctrl+C detaches with exit code 130.")
 
 
-@verb("stop", examples="valk run stop 3f2a\nvalk run stop 3f2a --force --yes")
+@verb(
+    "stop",
+    examples="valk run stop 3f2a\n"
+    "valk run stop 3f2a --force --yes\n"
+    "valk run stop 3f2a --task-ids slow-one,stuck-one --force",
+)
 @run_argument
 @click.option("--force", is_flag=True, help="Kill trials under way instead of letting them finish.")
 @task_options
@@ -43,16 +50,24 @@ def stop(
 ) -> int:
     """Stop a run; trials under way finish unless forced.
 
-    Pending trials become STOPPED. `run resume` goes on with them. --force asks first on a terminal; where
-    nobody can be asked it needs --yes.
+    Pending trials become STOPPED. `run resume` goes on with them. With --task-ids only trials of those
+    tasks are stopped and the run goes on with the others. --force asks first on a terminal; where nobody
+    can be asked it needs --yes.
     """
+    chosen = chosen_tasks(task_ids, task_ids_file)
     with tracker() as opened:
         if force:
             run = opened.fetch(ref)
-            under_way = sum(run.counts.get(state, 0) for state in ("BUILDING", "IN_PROGRESS", "EVALUATING"))
-            confirm(output, f"Kill {plural(under_way, 'trial')} of run {run.id} under way?", yes=yes)
-        run = opened.stop(ref, force=force, task_ids=chosen_tasks(task_ids, task_ids_file))
+            confirm(output, _kill_question(run, chosen), yes=yes)
+        run = opened.stop(ref, force=force, task_ids=chosen)
     return _show_changed(run, output)
+
+
+def _kill_question(run: RunView, chosen: list[str] | None) -> str:
+    if chosen is not None:
+        return f"Kill what is under way of {plural(len(chosen), 'task')} of run {run.id}?"
+    under_way = sum(run.counts.get(state, 0) for state in ("BUILDING", "IN_PROGRESS", "EVALUATING"))
+    return f"Kill {plural(under_way, 'trial')} of run {run.id} under way?"
 
 
 @verb("resume", examples="valk run resume 3f2a --concurrency 20 --connect")
@@ -73,6 +88,7 @@ def resume(
     """Go on with what was stopped or interrupted.
 
     STOPPED trials run again and what a crash interrupted goes on; trials already graded are not run again.
+    With --task-ids only those, also where they ended in an error.
     """
     with tracker() as opened:
         started = opened.resume(ref, task_ids=chosen_tasks(task_ids, task_ids_file), **same)
@@ -105,26 +121,35 @@ def retry(
 
     Earlier attempts and their logs are kept. `run errors` says which errors a retry can help. Where a
     benchmark service saved how far grading came, grading goes on from there without running the agent
-    again, unless --from-scratch is given.
+    again, unless --from-scratch is given. Where nothing is left to run, the score is computed again, the
+    results are uploaded and whoever is to hear of the end (--lambda, Slack) hears of it again.
     """
     with tracker() as opened:
         started = opened.retry(ref, task_ids=chosen_tasks(task_ids, task_ids_file), **same)
         return _go_on(opened, started, connect, output)
 
 
-@verb("update", examples="valk run update 3f2a --concurrency 40")
+@verb(
+    "update",
+    examples="valk run update 3f2a --concurrency 40\nvalk run update 3f2a --priority 0 --max-cost 50",
+)
 @run_argument
 @_concurrency
 @click.option("--label", "-l", metavar="LABEL", help="A word of yours to find the run again.")
-def update(output: Output, *, ref: str, concurrency: int | None, label: str | None) -> int:
-    """Change the concurrency or label of a run.
+@click.option(
+    "--priority", type=WholeNumber(0, 4), metavar="0..4", help="Place in the queue: 0 is served first."
+)
+@max_cost_option
+def update(output: Output, *, ref: str, **changes: Any) -> int:
+    """Change a run's concurrency, label, priority or cost limit.
 
-    A lower concurrency lets trials under way finish.
+    A lower concurrency lets trials under way finish, and so does a lower --max-cost. A run that its
+    --max-cost ended goes on with `run resume` after a higher one is set.
     """
-    if concurrency is None and label is None:
-        raise click.UsageError("Nothing to change: give --concurrency or --label.")
+    if all(value is None for value in changes.values()):
+        raise click.UsageError("Nothing to change: give --concurrency, --label, --priority or --max-cost.")
     with tracker() as opened:
-        run = opened.update(ref, concurrency=concurrency, label=label)
+        run = opened.update(ref, **changes)
     return _show_changed(run, output)
 
 
@@ -149,9 +174,12 @@ def _show_changed(run: RunView, output: Output) -> int:
     from valkyrie.views import to_json
 
     output.emit("run", event="update", run=to_json(run))
-    output.line(
-        f"{run.id}  {output.ink.state(run.state)}  {counts_line(run.counts)}  concurrency {run.concurrency}"
-    )
+    said = [run.id, output.ink.state(run.state), counts_line(run.counts), f"concurrency {run.concurrency}"]
+    if run.priority != DEFAULT_PRIORITY:
+        said.append(f"priority {run.priority}")
+    if run.cost:
+        said.append(f"cost {cost_text(run.cost)}")
+    output.line("  ".join(said))
     output.panel("Next", next_commands(run))
     return 0
 

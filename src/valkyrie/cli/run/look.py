@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from valkyrie.cli.options import WholeNumber, run_argument, tracker, verb
 from valkyrie.cli.output import Output
-from valkyrie.report.tables import list_notes, next_commands, run_rows, run_table
+from valkyrie.report.alarms import ACTIVE, alarms
+from valkyrie.report.tables import ended, list_notes, next_commands, run_rows, run_table
 
 if TYPE_CHECKING:
     from valkyrie.tracker.protocol import Tracker
-    from valkyrie.views import RunFilter, RunPage
+    from valkyrie.views import RunFilter, RunPage, RunView, TrialView
 
 RUN_STATES = ["IN_PROGRESS", "STOPPING", "STOPPED", "FINISHED", "ERROR"]
+_WATCHED = 100
 
 
 @verb(
@@ -27,7 +30,8 @@ def fetch(output: Output, *, ref: str, connect: bool) -> int:
     """Show a run as it stands, or watch it live.
 
     RUN is a run's id or a unique prefix of it. The exit code says whether the run could be shown, not how
-    it ended; `run wait` does that.
+    it ended; `run wait` does that. Alarms say what looks wrong: a trial under way for more than 30 min,
+    or room that is not used while trials wait.
     """
     from valkyrie.views import to_json
 
@@ -37,18 +41,40 @@ def fetch(output: Output, *, ref: str, connect: bool) -> int:
 
             return watch_run(opened, ref, output)
         run = opened.fetch(ref)
-    output.emit("run", event="snapshot", run=to_json(run))
-    output.panel("Run Details", run_rows(run, output.ink))
+        now = time.time()
+        found = alarms(run, _trials_to_watch(opened, run), now)
+    output.emit("run", event="snapshot", run=to_json(run), alarms=found)
+    output.panel("Run Details", run_rows(run, output.ink, now, found))
     output.panel("Next", next_commands(run))
     return 0
 
 
-@verb("list", examples="valk run list --agent-name my-agent --status FINISHED\nvalk run list --all --json")
+def _trials_to_watch(opened: Tracker, run: RunView) -> list[TrialView]:
+    """The trials that have been under way longest, and the first that are pending where there is room."""
+    from valkyrie.views import TrialFilter
+
+    if ended(run):
+        return []
+    longest = TrialFilter(states=ACTIVE, sort="started_at", limit=_WATCHED)
+    active = sum(run.counts.get(state, 0) for state in ACTIVE)
+    trials = [*opened.trials(run.id, longest)[0]] if active else []
+    if run.counts.get("PENDING") and active < run.concurrency:
+        trials += opened.trials(run.id, TrialFilter(states=("PENDING",), limit=_WATCHED))[0]
+    return trials
+
+
+@verb(
+    "list",
+    examples="valk run list --agent-name my-agent --status FINISHED\n"
+    "valk run list --started-by ann,bob --label nightly\n"
+    "valk run list --all --json",
+)
 @click.option("--agent-name", metavar="NAME", help="Only runs of this agent.")
 @click.option("--benchmark-name", metavar="NAME", help="Only runs on this benchmark.")
 @click.option("--model", metavar="MODEL", help="Only runs with this model.")
 @click.option("--dataset", metavar="NAME", help="Only runs on this dataset.")
 @click.option("--label", "-l", metavar="LABEL", help="Only runs with this label.")
+@click.option("--started-by", metavar="A,B,…", help="Only runs these people started, comma-separated.")
 @click.option(
     "--status", type=click.Choice(RUN_STATES, case_sensitive=False), help="Only runs in this state."
 )
@@ -71,6 +97,7 @@ def list_runs(
     *,
     agent_name: str | None,
     benchmark_name: str | None,
+    started_by: str | None,
     status: str | None,
     order_by: str,
     limit: int | None,
@@ -87,6 +114,7 @@ def list_runs(
     query = RunFilter(
         agent=agent_name,
         benchmark=benchmark_name,
+        started_by=_names(started_by),
         state=status and status.upper(),
         newest_first=order_by.upper() == "DESC",
         **same,
@@ -107,6 +135,16 @@ def list_runs(
     if len(page.runs) < page.total:
         output.note(f"{len(page.runs)} of {page.total} runs; --all shows the rest.")
     return 0
+
+
+def _names(said: str | None) -> tuple[str, ...]:
+    """Names between commas; one must be there if any were asked for."""
+    if said is None:
+        return ()
+    names = tuple(dict.fromkeys(name.strip() for name in said.split(",") if name.strip()))
+    if not names:
+        raise click.UsageError("--started-by names nobody; leave it out for everyone's runs.")
+    return names
 
 
 def _nothing(query: RunFilter) -> str:

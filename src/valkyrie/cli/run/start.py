@@ -18,6 +18,10 @@ from valkyrie.cli.options import (
     verb,
 )
 from valkyrie.cli.output import Output
+from valkyrie.cli.run.amounts import max_cost_option
+from valkyrie.cli.run.repeated import MOST_RUNS, start_repeatedly
+from valkyrie.cli.run.telling import telling_options, with_configured
+from valkyrie.nouns import DEFAULT_PRIORITY
 from valkyrie.report.formats import NONE, plural, safe
 from valkyrie.report.tables import next_commands, started_rows
 
@@ -30,6 +34,7 @@ valk run start --agent oracle --benchmark quickstart --connect
 valk run start --agent ./my-agent --benchmark ./my-tasks --model openai/gpt-4o -s OPENAI_API_KEY my-key
 valk run start --agent my-agent --benchmark quickstart --slice :3 --dry-run
 valk run start --agent my-agent --benchmark my-service --dataset lite -H X-Team blue
+valk run start --agent my-agent --benchmark quickstart --max-cost 25 -i 50 --webhook slack-hook --count 3
 """
 
 
@@ -82,7 +87,7 @@ def _complete_provider(_ctx: click.Context, _param: click.Parameter, incomplete:
     "--slice",
     "slice_",
     metavar="START:STOP:STEP",
-    help="A slice of the task list, as in Python; `5` is `5:`.",
+    help="A slice of the task list, or of --task-ids, as in Python; `5` is `5:`.",
 )
 @click.option("--label", "-l", metavar="LABEL", help="A word of yours to find the run again.")
 @click.option(
@@ -127,19 +132,48 @@ def _complete_provider(_ctx: click.Context, _param: click.Parameter, incomplete:
     help="Attempts per trial where retries are allowed.",
 )
 @click.option(
+    "--priority",
+    type=WholeNumber(0, 4),
+    metavar="0..4",
+    default=DEFAULT_PRIORITY,
+    show_default=True,
+    help="Place in the queue: 0 is served first.",
+)
+@max_cost_option
+@telling_options
+@click.option(
+    "--count",
+    "-n",
+    type=WholeNumber(1, MOST_RUNS),
+    metavar="N",
+    default=1,
+    show_default=True,
+    help=f"Start so many independent runs of it, one after another; at most {MOST_RUNS}.",
+)
+@click.option(
+    "--no-store-secrets",
+    is_flag=True,
+    help="Refuse rather than let a tracker keep, encrypted, what only this machine's environment has.",
+)
+@click.option(
     "--dry-run", is_flag=True, help="Plan and check everything, start nothing; exit 1 if it would not start."
 )
 @click.option("--connect", is_flag=True, help="Watch it live; Ctrl+C detaches with exit code 130.")
-def start(output: Output, *, dry_run: bool, connect: bool, **given: Any) -> int:
+def start(output: Output, *, dry_run: bool, connect: bool, count: int, **given: Any) -> int:
     """Start a run: one agent on one benchmark.
 
     Returns at once with the run's id and the commands one needs next; an executor works it off in the
-    background. Everything is checked first: when a check fails, nothing is started.
+    background. Everything is checked first: when a check fails, nothing is started. With --count the first
+    run that is refused ends it; the ones before it go on.
     """
+    if count > 1 and (dry_run or connect):
+        raise click.UsageError(f"--count and {'--dry-run' if dry_run else '--connect'} exclude each other.")
     request = _request(**given)
     with tracker(to_start=not dry_run) as opened:
         if dry_run:
             return _show_plan(opened, request, output)
+        if count > 1:
+            return start_repeatedly(opened, request, count, output)
         started = opened.start(request)
         show_started(started, "Run started", output, connect=connect)
         if not connect:
@@ -156,6 +190,11 @@ def _request(
     task_ids_file: str | None,
     concurrency: int | None,
     provider: str | None,
+    intervals: tuple[int, ...],
+    webhook: str | None,
+    webhook_url: str | None,
+    webhook_key: str | None,
+    no_store_secrets: bool,
     **given: Any,
 ) -> RunRequest:
     from valkyrie.config import effective
@@ -166,6 +205,10 @@ def _request(
         task_ids=chosen_tasks(task_ids, task_ids_file),
         concurrency=concurrency or int(effective("default_concurrency").value or 5),
         provider=provider or _default_provider(),
+        store_secrets=not no_store_secrets,
+        **with_configured(
+            intervals=intervals, webhook=webhook, webhook_url=webhook_url, webhook_key=webhook_key
+        ),
         **given,
     )
 

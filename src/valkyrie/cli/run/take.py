@@ -9,45 +9,76 @@ from typing import Any
 
 import click
 
-from valkyrie.cli.options import chosen_tasks, run_argument, task_options, tracker, verb
+from valkyrie.cli.options import chosen_tasks, header_option, run_argument, task_options, tracker, verb
 from valkyrie.cli.output import Output
 from valkyrie.report.formats import plural, safe, short_id
 
 
 @verb(
-    "results", examples="valk run results 3f2a --path ./results.json\nvalk run results 3f2a --path - | jq ."
+    "results",
+    examples="valk run results 3f2a --path ./results.json\n"
+    "valk run results 3f2a --path - | jq .\n"
+    "valk run results 3f2a --s3",
 )
 @run_argument
 @click.option("--path", metavar="FILE", help="Where to write; - is stdout [default: ./<benchmark>.json].")
+@click.option("--s3", is_flag=True, help="Upload it to where the run's artifacts are kept instead.")
 @click.option("--force", is_flag=True, help="Overwrite the file without asking.")
 @task_options
+@header_option
 def results(
     output: Output,
     *,
     ref: str,
     path: str | None,
+    s3: bool,
     force: bool,
     task_ids: str | None,
     task_ids_file: str | None,
+    headers: dict[str, str],
 ) -> int:
     """Write a run's results file.
 
     Final evaluation, results per task, errors and timing as JSON. With --task-ids the file holds a score
-    over those tasks only; the run's own score is left as it is. An existing file is overwritten only after
+    over those tasks only, computed now (by the benchmark's service, with -H as the run was started with);
+    the run's own score is left as it is. An existing file is overwritten only after
     a yes on a terminal, or with --force; else the command exits 1 with reason target_exists.
+
+    --s3 prints the object's address; on a terminal also a link with which anyone can download it for a
+    day, which is never part of other output. The file of some tasks never takes the whole one's place.
     """
+    chosen = chosen_tasks(task_ids, task_ids_file)
+    if headers and chosen is None:
+        raise click.UsageError("-H goes to the service that scores --task-ids; the run's own score is known.")
+    if s3:
+        if path is not None:
+            raise click.UsageError("--s3 and --path exclude each other.")
+        return _upload(output, ref, chosen, headers)
     with tracker() as opened:
         if path is None:
             path = f"./{_file_name(opened.fetch(ref).benchmark)}.json"
         if path != "-":
             _check_target(Path(path), output, force=force)
-        document = opened.results(ref, task_ids=chosen_tasks(task_ids, task_ids_file))
+        document = opened.results(ref, task_ids=chosen, headers=headers)
     if path == "-":
         click.echo(_encode(document))
         return 0
     write_file(Path(path), _encode(document) + "\n")
     output.emit("results", status="completed", path=str(Path(path).absolute()))
     output.line(f"Wrote {safe(path)}")
+    return 0
+
+
+def _upload(output: Output, ref: str, chosen: list[str] | None, headers: dict[str, str]) -> int:
+    with tracker() as opened:
+        link = opened.upload_results(ref, task_ids=chosen, headers=headers)
+    output.emit("results", status="completed", url=link.url, console_url=link.console_url)
+    output.line(f"Uploaded to {safe(link.url)}")
+    if link.console_url:
+        output.line(f"Browse   {safe(link.console_url)}")
+    if link.download_url and output.terminal:
+        output.line(f"Download {safe(link.download_url)}")
+        output.note("Anyone who has the download link can use it for a day.")
     return 0
 
 

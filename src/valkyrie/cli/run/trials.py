@@ -1,17 +1,18 @@
-"""`run errors`, `tasks`, `logs`, `debug`."""
+"""`run errors`, `tasks`, `debug`."""
 
 from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Literal, cast
 
 import click
 
 from valkyrie.cli.options import WholeNumber, run_argument, tracker, verb
 from valkyrie.cli.output import Output
-from valkyrie.report.formats import ids_preview, plural, safe, short_id
-from valkyrie.report.layout import Ink
+from valkyrie.report.errors import advice, disposition_totals, error_rows, error_totals
+from valkyrie.report.formats import plural, safe, short_id
 from valkyrie.report.tables import trial_table
 
 if TYPE_CHECKING:
@@ -20,61 +21,53 @@ if TYPE_CHECKING:
 TRIAL_STATES = ["PENDING", "BUILDING", "IN_PROGRESS", "EVALUATING", "FINISHED", "ERROR", "STOPPED"]
 SORTS = ["position", "task_id", "started_at", "duration", "status"]
 Sort = Literal["position", "task_id", "started_at", "duration", "status"]
-_task_argument = click.argument("task_id", metavar="TASK")
-_trial_option = click.option(
-    "--trial",
-    "-k",
-    "k",
-    type=WholeNumber(min=0),
-    metavar="N",
-    default=0,
-    show_default=True,
-    help="Repetition of the task.",
-)
+_MOST_GROUPS = 50
 
 
-@verb("errors", examples="valk run errors 3f2a")
+@verb("errors", examples="valk run errors 3f2a\nvalk run errors 3f2a --json | jq .totals")
 @run_argument
 def errors(output: Output, *, ref: str) -> int:
     """Show a run's open errors, grouped.
 
-    Alike errors stand together, with who must act, whether a retry can help, and up to five task ids.
-    Trials that failed and are tried again by themselves come last.
+    Alike errors stand together, with who must act, what can be done (retryable, chronic over passes, or
+    fix first), and up to five task ids. Trials that failed and are tried again by themselves come last.
     """
     from valkyrie.views import to_json
 
     with tracker() as opened:
         run = opened.fetch(ref)
         groups = opened.errors(run.id)
-    output.emit("run_errors", run_id=run.id, error=run.error, groups=[to_json(group) for group in groups])
+    output.emit(
+        "run_errors",
+        run_id=run.id,
+        error=run.error,
+        groups=[to_json(group) for group in groups],
+        totals=error_totals(groups),
+        dispositions=disposition_totals(groups),
+    )
     if run.error:
         output.line(f"{output.ink.paint('Run error', 'red')}: {safe(run.error)}")
-    for group in groups:
-        output.panel(f"{safe(group.category)}/{safe(group.cause)}", _error_rows(group, output.ink))
-    opened_groups = [group for group in groups if not group.retrying]
-    if not opened_groups and not run.error:
+    for group in groups[:_MOST_GROUPS]:
+        output.panel(f"{safe(group.category)}/{safe(group.cause)}", error_rows(group, output.ink))
+    if len(groups) > _MOST_GROUPS:
+        output.note(f"{_MOST_GROUPS} of {len(groups)} groups; --json shows all.")
+    said = advice(run.id, groups)
+    if not said and not run.error:
         output.line("No open errors.")
-    if opened_groups:
-        rows = (
-            [("Log", f"valk run logs {short_id(run.id)} {_word(groups[0].task_ids[0])}")]
-            if groups[0].task_ids
-            else []
-        )
-        output.panel("Next", [*rows, ("Retry", f"valk run retry {short_id(run.id)}")])
+    output.lines(said)
+    if said:
+        output.panel("Next", _next_steps(run.id, groups))
     return 0
 
 
-def _error_rows(group: ErrorGroup, ink: Ink) -> list[tuple[str, str]]:
-    """One group of alike errors, for a panel."""
-    way_out = "yes" if group.retryable else "no: something must be changed first"
-    if group.retrying:
-        way_out = "tried again by themselves, after a pause"
-    return [
-        ("Trials", ink.paint(str(group.count), "yellow" if group.retrying else "red")),
-        ("Message", safe(group.message)),
-        ("Tasks", ids_preview(group.task_ids, group.count)),
-        ("Retrying" if group.retrying else "Retry helps", way_out),
-    ]
+def _next_steps(run_id: str, groups: Sequence[ErrorGroup]) -> list[tuple[str, str]]:
+    """The first group's log, and a retry where one may help."""
+    steps = []
+    if groups[0].task_ids:
+        steps.append(("Log", f"valk run logs {short_id(run_id)} {_word(groups[0].task_ids[0])}"))
+    if disposition_totals(groups)["retryable"]:
+        steps.append(("Retry", f"valk run retry {short_id(run_id)}"))
+    return steps
 
 
 def _word(task_id: str) -> str:
@@ -164,37 +157,23 @@ def tasks(
     return 0
 
 
-@verb("logs", examples="valk run logs 3f2a fix-the-bug --follow\nvalk run logs 3f2a fix-the-bug --attempt 1")
-@run_argument
-@_task_argument
-@click.option("--attempt", type=WholeNumber(min=1), metavar="N", help="Which attempt [default: the last].")
-@_trial_option
-@click.option("--follow", "-f", is_flag=True, help="Go on until the attempt ended.")
-def logs(output: Output, *, ref: str, task_id: str, attempt: int | None, k: int, follow: bool) -> int:
-    """Print the log of one trial's attempt.
-
-    Everything the phases and the agent printed. On a terminal, control characters other than line breaks
-    are left out; in a pipe the log is passed on as it is.
-    """
-    with tracker() as opened:
-        for piece in opened.logs(ref, task_id, k=k, attempt=attempt, follow=follow):
-            if output.json:
-                output.emit("log", task_id=task_id, k=k, text=piece)
-                continue
-            sys.stdout.write(safe(piece, keep_lines=True) if output.terminal else piece)
-            if follow:
-                sys.stdout.flush()
-    return 0
-
-
 @verb(
     "debug",
     examples="valk run start --agent ./my-agent --benchmark quickstart --keep-sandbox\n"
     "valk run debug 3f2a fix-the-bug",
 )
 @run_argument
-@_task_argument
-@_trial_option
+@click.argument("task_id", metavar="TASK")
+@click.option(
+    "--trial",
+    "-k",
+    "k",
+    type=WholeNumber(min=0),
+    metavar="N",
+    default=0,
+    show_default=True,
+    help="Repetition of the task.",
+)
 def debug(output: Output, *, ref: str, task_id: str, k: int) -> None:
     """Open a shell in a kept sandbox.
 

@@ -1,0 +1,100 @@
+"""`run logs`: of one attempt as it was written, or of many trials line by line."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+import click
+
+from valkyrie.cli.options import WholeNumber, run_argument, tracker, verb
+from valkyrie.cli.output import Output
+from valkyrie.report.formats import safe
+
+if TYPE_CHECKING:
+    from valkyrie.views import LogLine, LogQuery
+
+
+@verb(
+    "logs",
+    examples="valk run logs 3f2a fix-the-bug --follow\n"
+    "valk run logs 3f2a fix-the-bug --attempt 1\n"
+    "valk run logs 3f2a --query 'rate limit'\n"
+    "valk run logs 3f2a --task-id fix-the-bug --task-id parse-dates --follow",
+)
+@run_argument
+@click.argument("task_id", metavar="[TASK]", required=False)
+@click.option("--task-id", "task_ids", multiple=True, metavar="ID", help="Only this task. Repeatable.")
+@click.option("--query", metavar="TEXT", help="Only lines that contain this, in upper or lower case.")
+@click.option("--attempt", type=WholeNumber(min=1), metavar="N", help="Which attempt [default: the last].")
+@click.option(
+    "--trial",
+    "-k",
+    "k",
+    type=WholeNumber(min=0),
+    metavar="N",
+    help="Repetition of the task [default: 0 with TASK, else all].",
+)
+@click.option("--follow", "-f", is_flag=True, help="Go on until the attempt, or the run, ended.")
+def logs(
+    output: Output,
+    *,
+    ref: str,
+    task_id: str | None,
+    task_ids: tuple[str, ...],
+    query: str | None,
+    attempt: int | None,
+    k: int | None,
+    follow: bool,
+) -> int:
+    """Print logs: of one trial's attempt, or of a whole run.
+
+    Everything the phases and the agent printed. With TASK it is one attempt's log as it was written;
+    without, the log of every trial's last attempt, each line after its task (`task │ line`). With --follow
+    new lines and new attempts are shown until the trials asked for, or the run, ended. On a terminal,
+    control characters other than line breaks are left out; in a pipe lines are passed on as they are.
+    """
+    from valkyrie.views import LogQuery
+
+    if task_id is not None and not task_ids and query is None:
+        return _print_attempt(output, ref, task_id, k or 0, attempt, follow=follow)
+    alone = task_id is not None and not task_ids
+    chosen = list(dict.fromkeys([*([task_id] if task_id is not None else []), *task_ids])) or None
+    wanted = LogQuery(chosen, 0 if alone and k is None else k, attempt, query, follow)
+    return _print_lines(output, ref, wanted, named=not alone)
+
+
+def _print_attempt(
+    output: Output, ref: str, task_id: str, k: int, attempt: int | None, *, follow: bool
+) -> int:
+    with tracker() as opened:
+        for piece in opened.logs(ref, task_id, k=k, attempt=attempt, follow=follow):
+            if output.json:
+                output.emit("log", task_id=task_id, k=k, text=piece)
+                continue
+            sys.stdout.write(safe(piece, keep_lines=True) if output.terminal else piece)
+            if follow:
+                sys.stdout.flush()
+    return 0
+
+
+def _print_lines(output: Output, ref: str, wanted: LogQuery, *, named: bool) -> int:
+    some = False
+    with tracker() as opened:
+        for line in opened.run_logs(ref, wanted):
+            some = True
+            if output.json:
+                output.emit("log", task_id=line.task_id, k=line.k, attempt=line.attempt, text=line.text)
+                continue
+            text = safe(line.text, keep_lines=True) if output.terminal else line.text
+            sys.stdout.write(f"{_name(line, output) if named else ''}{text}\n")
+            if wanted.follow:
+                sys.stdout.flush()
+    if not some:
+        output.note("No such lines." if wanted.search or wanted.attempt else "No lines yet.")
+    return 0
+
+
+def _name(line: LogLine, output: Output) -> str:
+    repetition = f" #{line.k}" if line.k else ""
+    return output.ink.paint(f"{safe(line.task_id)}{repetition} │", "dim") + " "

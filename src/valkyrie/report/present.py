@@ -1,0 +1,197 @@
+"""Rows of the store as the views people see."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Literal
+
+from valkyrie.nouns import DEFAULT_ORG, Category, RunState, TrialState
+from valkyrie.report.alike import alike, shape
+from valkyrie.report.statistics import bootstrap, wilson
+from valkyrie.schedule.policy import policy_for
+from valkyrie.store.schema import ERROR_COUNTERS, STATE_COUNTERS
+from valkyrie.views import AttemptView, CostView, ErrorGroup, HookView, RunView, ScoreView, TrialView
+
+
+def run_view(
+    row: Any,
+    *,
+    executor: Literal["alive", "none"],
+    folder: str,
+    scores: Mapping[str, Sequence[float]] | None = None,
+    org: str = DEFAULT_ORG,
+    hooks: Sequence[HookView] = (),
+    links: Mapping[str, str] | None = None,
+) -> RunView:
+    """One run; `scores` by task, where given, allow an interval for partial credit.
+
+    `folder` is empty where a tracker keeps it.
+    """
+    counts = {state.value: getattr(row, name) for state, name in STATE_COUNTERS.items()}
+    return RunView(
+        id=row.id,
+        benchmark=row.benchmark,
+        dataset=row.dataset,
+        agent=row.agent,
+        model=row.model,
+        label=row.label,
+        provider=row.provider,
+        state=row.state,
+        counts=counts,
+        total=sum(counts.values()),
+        concurrency=row.concurrency,
+        created_at=row.created_at,
+        started_at=row.started_at,
+        finished_at=row.finished_at,
+        started_by=row.started_by,
+        score=score_view(row, counts, scores),
+        error=row.error,
+        note=_note(row, executor, embedded=bool(folder)),
+        executor=executor,
+        folder=folder,
+        arguments=row.arguments,
+        enforcement=row.enforcement,
+        version=row.version,
+        org=org,
+        priority=row.priority,
+        cost=_cost(row),
+        links=dict(links or {}),
+        hooks=list(hooks),
+    )
+
+
+def _cost(row: Any) -> CostView | None:
+    """What agents reported; also when none did yet, where a limit is set."""
+    if not row.n_costed and row.max_cost is None:
+        return None
+    return CostView(total=row.cost_sum, reports=row.n_costed, limit=row.max_cost)
+
+
+def _note(row: Any, executor: str, *, embedded: bool) -> str | None:
+    note: str | None = row.note
+    if note is not None or executor == "alive" or RunState(row.state).terminal:
+        return note
+    if embedded:
+        return f"no executor is at work; `valk run resume {row.id[:8]}` goes on"
+    return "no executor is at work; it goes on as soon as one is (`valkyrie executor`, `valkyrie serve`)"
+
+
+def score_view(
+    row: Any, counts: Mapping[str, int], scores: Mapping[str, Sequence[float]] | None
+) -> ScoreView:
+    """The three numbers. While a run goes on, `score_graded` is the mean of what is graded so far."""
+    graded, planned = counts[TrialState.FINISHED], sum(counts.values())
+    errors = {category.value: getattr(row, name) for category, name in ERROR_COUNTERS.items()}
+    ended = RunState(row.state).terminal
+    running = row.score_sum / graded if graded and row.fraction else None
+    score_graded = row.score_graded if ended and row.score_graded is not None else running
+    interval, method = _interval(row, graded, scores) if row.fraction and graded else (None, None)
+    return ScoreView(
+        final_score=row.final_score if ended else None,
+        score_graded=score_graded,
+        graded=graded,
+        planned=planned,
+        coverage=graded / planned if planned else 0.0,
+        errors={name: number for name, number in errors.items() if number},
+        provisional=errors[Category.INFRASTRUCTURE] > 0,
+        fraction=bool(row.fraction),
+        passed=row.n_passed,
+        interval=interval,
+        interval_method=method if interval else None,
+    )
+
+
+def _interval(
+    row: Any, graded: int, scores: Mapping[str, Sequence[float]] | None
+) -> tuple[tuple[float, float] | None, str | None]:
+    """Wilson where every task simply passed or failed, else by resampling tasks."""
+    if row.n_partial == 0 and int(row.arguments.get("trials", 1)) == 1:
+        return wilson(row.n_passed, graded), "Wilson"
+    if scores is None:
+        return None, None
+    means = [sum(found) / len(found) for found in scores.values()]
+    if all(mean in (0.0, 1.0) for mean in means):
+        return wilson(int(sum(means)), len(means)), "Wilson over tasks"
+    return bootstrap(scores), "bootstrap over tasks"
+
+
+def trial_view(row: Any) -> TrialView:
+    """One trial."""
+    return TrialView(
+        task_id=row.task_id,
+        k=row.k,
+        state=row.state,
+        attempts=row.attempts,
+        score=row.score,
+        passed=row.passed,
+        category=row.category,
+        cause=row.cause,
+        message=row.message,
+        exit_code=row.exit_code,
+        exit_reason=row.exit_reason,
+        retry_at=row.not_before,
+        started_at=row.started_at,
+        finished_at=row.finished_at,
+        timing=row.timing or {},
+        digest=row.digest,
+    )
+
+
+def attempt_view(row: Any, *, current: str, log: str | None, artifacts: str | None) -> AttemptView:
+    """One attempt; while it runs its phase is the trial's state."""
+    return AttemptView(
+        number=row.number,
+        outcome=row.outcome,
+        phase=row.phase if row.outcome else current,
+        category=row.category,
+        cause=row.cause,
+        message=row.message,
+        exit_code=row.exit_code,
+        exit_reason=row.exit_reason,
+        score=row.score,
+        started_at=row.started_at,
+        finished_at=row.finished_at,
+        timing=row.timing or {},
+        log=log,
+        artifacts=artifacts,
+    )
+
+
+def group_errors(
+    rows: Iterable[Any], passes: Mapping[tuple[str, int], int] | None = None
+) -> list[ErrorGroup]:
+    """Alike errors together, whatever ids, numbers and paths they name; open ones first, then by number.
+
+    `passes`: in how many passes of the run each (task id, k) failed as it does now. What failed alike in
+    two of them stands apart from what failed for the first time.
+    """
+    passes = passes or {}
+    kinds: dict[tuple[str, str, bool, bool], list[Any]] = {}
+    for row in rows:
+        chronic = passes.get((row.task_id, row.k), 1) > 1
+        kinds.setdefault((row.category, row.cause, row.state != TrialState.ERROR, chronic), []).append(row)
+    found: list[ErrorGroup] = []
+    for same_kind in kinds.values():
+        groups: dict[int, list[Any]] = {}
+        numbers = alike([shape(row.message or "", row.task_id) for row in same_kind])
+        for number, row in zip(numbers, same_kind, strict=True):
+            groups.setdefault(number, []).append(row)
+        found += [_error_group(group, passes) for group in groups.values()]
+    return sorted(found, key=lambda group: (group.retrying, -group.count))
+
+
+def _error_group(rows: Sequence[Any], passes: Mapping[tuple[str, int], int]) -> ErrorGroup:
+    first = rows[0]
+    most = max(passes.get((row.task_id, row.k), 1) for row in rows)
+    retryable = policy_for(Category(first.category), first.cause).retryable
+    return ErrorGroup(
+        category=first.category,
+        cause=first.cause,
+        message=str(first.message or ""),
+        count=len(rows),
+        retryable=retryable,
+        task_ids=list(dict.fromkeys(row.task_id for row in rows))[:5],
+        retrying=first.state != TrialState.ERROR,
+        disposition="chronic" if most > 1 else "retryable" if retryable else "fix first",
+        passes=most,
+    )

@@ -1,0 +1,88 @@
+"""Rows as views: what is new beside the score."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from valkyrie.nouns import Category, TrialState
+from valkyrie.report.links import run_links
+from valkyrie.report.present import run_view
+from valkyrie.views import CostView, HookView
+
+HOOK = HookView("slack", "ended:1", "done", None, 1, 0.0, 1.0)
+
+
+def a_row(**changed: Any) -> Any:
+    row: dict[str, Any] = {
+        "id": "r", "benchmark": "b", "dataset": "default", "agent": "a", "model": None, "label": None,
+        "provider": "local", "state": "FINISHED", "concurrency": 5, "created_at": 0.0, "started_at": 0.0,
+        "finished_at": 60.0, "started_by": "ann", "error": None, "note": None, "arguments": {},
+        "enforcement": {}, "version": 1, "priority": 3, "max_cost": None, "cost_sum": 0.0, "n_costed": 0,
+        "fraction": True, "n_passed": 0, "n_partial": 0, "score_sum": 0.0, "score_graded": None,
+        "final_score": None,
+        **{f"n_{state.value.lower()}": 0 for state in TrialState},
+        **{f"e_{category.value}": 0 for category in Category},
+    }  # fmt: skip
+    return SimpleNamespace(**{**row, **changed})
+
+
+@pytest.mark.parametrize(
+    ("changed", "cost"),
+    [
+        ({}, None),
+        ({"n_costed": 2, "cost_sum": 1.5}, CostView(1.5, 2, None)),
+        ({"max_cost": 10.0}, CostView(0.0, 0, 10.0)),
+    ],
+)
+def test_cost_is_said_when_reported_or_limited(changed: dict[str, Any], cost: CostView | None) -> None:
+    assert run_view(a_row(**changed), executor="none", folder="").cost == cost
+
+
+def test_what_goes_on_with_a_run_nobody_works_on() -> None:
+    row = a_row(state="IN_PROGRESS")
+    assert "valk run resume" in (run_view(row, executor="none", folder="/here").note or "")
+    of_a_tracker = run_view(row, executor="none", folder="").note or ""
+    assert "valkyrie executor" in of_a_tracker and "resume" not in of_a_tracker
+    assert run_view(row, executor="alive", folder="").note is None
+
+
+def test_whose_it_is_where_it_is_and_who_was_told() -> None:
+    view = run_view(
+        a_row(priority=0), executor="none", folder="", org="acme", hooks=[HOOK], links={"logs": "g/r"}
+    )
+    assert (view.org, view.priority, view.started_by) == ("acme", 0, "ann")
+    assert view.hooks == [HOOK] and view.links == {"logs": "g/r"}
+
+
+@pytest.mark.parametrize(
+    ("place", "links"),
+    [
+        (None, {}),
+        ({}, {}),
+        (
+            {"artifacts": {"kind": "s3", "bucket": "bkt"}, "logs": {"group": "benchmarks"}},
+            {"artifacts": "s3://bkt/benchmarks/r/", "logs": "benchmarks/r"},
+        ),
+        (
+            {
+                "artifacts": {"kind": "s3", "bucket": "bkt", "prefix": "orgs/7", "page": "https://s3"},
+                "logs": {"group": "benchmarks", "page": "https://cw"},
+            },
+            {
+                "artifacts": "s3://bkt/orgs/7/benchmarks/r/",
+                "logs": "benchmarks/r",
+                "artifacts_url": "https://s3",
+                "logs_url": "https://cw",
+            },
+        ),
+        (
+            {"artifacts": {"kind": "disk", "folder": "/srv/kept"}, "logs": {"folder": "/srv/kept/logs"}},
+            {"artifacts": "/srv/kept/benchmarks/r/", "logs": "/srv/kept/logs/r"},
+        ),
+    ],
+)
+def test_links_are_addresses(place: dict[str, Any] | None, links: dict[str, str]) -> None:
+    assert run_links(place, "r") == links

@@ -1,0 +1,56 @@
+"""What the results file says beside the score."""
+
+from __future__ import annotations
+
+import json
+from types import SimpleNamespace
+from typing import Any
+
+from valkyrie.report.results import results_document
+from valkyrie.views import CostView, HookView, RunView, ScoreView
+
+SCORE = ScoreView(1.0, 1.0, 1, 2, 0.5, {}, False, True, 1)
+
+
+def a_run(**changed: Any) -> RunView:
+    made: dict[str, Any] = {
+        "id": "r", "benchmark": "b", "dataset": "default", "agent": "a", "model": None, "label": None,
+        "provider": "local", "state": "FINISHED", "counts": {}, "total": 2, "concurrency": 5,
+        "created_at": 0.0, "started_at": 0.0, "finished_at": 60.0, "started_by": None, "score": SCORE,
+        "error": None, "note": None, "executor": "none", "folder": "/x", "arguments": {}, "enforcement": {},
+        "version": 1,
+    }  # fmt: skip
+    return RunView(**{**made, **changed})
+
+
+def a_row(task_id: str, **changed: Any) -> Any:
+    row = {
+        "task_id": task_id, "k": 0, "state": "FINISHED", "result": {"note": "fine"}, "score": 1.0,
+        "passed": True, "exit_reason": None, "exit_code": 0, "attempts": 2, "timing": {"agent": 3.0},
+        "cost": None, "category": None, "cause": None, "message": None,
+    }  # fmt: skip
+    return SimpleNamespace(**{**row, **changed})
+
+
+def test_people_passes_cost_and_hooks_are_told() -> None:
+    hook = HookView("lambda", "ended:1", "failed", "not found", 3, 0.0, 61.0)
+    run = a_run(started_by="ann", org="acme", cost=CostView(1.5, 2, 10.0), hooks=[hook])
+    document = results_document(run, None, [a_row("x", cost=1.5), a_row("y")], passes=2)
+    assert (document["organisation"], document["started_by"], document["passes"]) == ("acme", "ann", 2)
+    assert document["cost"] == {"total": 1.5, "reports": 2, "limit": 10.0}
+    assert document["hooks"] == [
+        {
+            "kind": "lambda", "trigger": "ended:1", "state": "failed", "detail": "not found", "attempts": 3,
+            "finished_at": "1970-01-01T00:01:01.000+00:00",
+        }
+    ]  # fmt: skip
+    assert document["evaluation_results"]["x"]["cost"] == 1.5
+    assert "cost" not in document["evaluation_results"]["y"]
+    assert document["status"] == "FINISHED", "a failed hook changes no status"
+    json.dumps(document, allow_nan=False)
+
+
+def test_what_has_no_value_is_left_out() -> None:
+    document = results_document(a_run(), None, [])
+    assert not {"cost", "hooks", "passes", "started_by", "label", "final_evaluation"} & document.keys()
+    assert document["organisation"] == "default"
