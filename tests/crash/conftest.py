@@ -91,7 +91,7 @@ def assert_nothing_lost(home: Home, run: RunView) -> None:
     assert run.counts["FINISHED"] == run.total
     assert run.score.final_score == run.score.score_graded == 1.0
     tracker = home.tracker()
-    with tracker._store.reading() as connection:
+    with tracker.store.reading() as connection:
         rows = connection.execute(
             select(trial.c.id, trial.c.task_id, trial.c.k, attempt.c.number, attempt.c.outcome)
             .join(attempt, attempt.c.trial_id == trial.c.id)

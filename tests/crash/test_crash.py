@@ -85,7 +85,7 @@ def test_the_score_survives_a_kill_while_it_is_written(home: Home) -> None:
     status = home.executor.status()
     assert status is not None
     os.kill(status["pid"], signal.SIGKILL)
-    with tracker._store.writing() as connection:
+    with tracker.store.writing() as connection:
         from sqlalchemy import update
 
         from valkyrie.store.schema import run
