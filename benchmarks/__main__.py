@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from benchmarks import commands, null_trials, sandboxed, services
+from benchmarks import commands, null_trials, sandboxed, services, tracker
 
 Rows = Iterator[dict[str, Any]]
 
@@ -37,6 +37,7 @@ def main(names: list[str]) -> int:
         "utilisation": null_trials.utilisation,
         "sandboxed": lambda: sandboxed.measure(found.get("sandbox")),
         "large_store": commands.large_store,
+        "tracker": tracker.watched_run,
         "service_imports": services.imports,
         "service_evaluations": services.evaluations,
     }

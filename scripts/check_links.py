@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 import sys
 from pathlib import Path
@@ -15,10 +16,11 @@ CODE = re.compile(r"`[^`\n]*`")
 def anchors(page: Path) -> set[str]:
     """The ids a Markdown renderer gives to the headings of a page."""
     text = FENCE.sub("", page.read_text())
-    found = set()
+    found: set[str] = set()
     for heading in re.findall(r"^#+ (.+)$", text, re.MULTILINE):
-        plain = re.sub(r"[^\w\s-]", "", heading.lower())
-        found.add(re.sub(r"\s", "-", plain.strip()))
+        name = re.sub(r"\s", "-", re.sub(r"[^\w\s-]", "", heading.lower()).strip())
+        later = (f"{name}-{number}" for number in itertools.count(1))
+        found.add(name if name not in found else next(one for one in later if one not in found))
     return found
 
 

@@ -61,7 +61,7 @@ def config_table() -> Iterator[str]:
     for key in KEYS:
         default = "" if key.default is None else f"`{key.default}`"
         env = f"`{key.env}`" if key.env else ""
-        yield f"| `{key.name}` | {key.wanted} | {default} | {env} | {key.meaning} |"
+        yield f"| `{key.name}` | {key.wanted} | {default} | {env} | {key.description} |"
     yield "\nThree keys hold an entry per name; commands of their own read and write them.\n"
     yield "| key | entries | commands | what it is |\n| --- | --- | --- | --- |"
     for entries in MAPS:

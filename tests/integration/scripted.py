@@ -95,6 +95,11 @@ class ScriptedAgent(NapAgent):
             trial.log("stdout", f"the key is {trial.secrets['API_KEY']}\n")
         if kind == "slow":
             await asyncio.sleep(float(value))
+        if kind == "clinging" and first_time(trial.task.id):
+            try:
+                await asyncio.sleep(60)
+            finally:
+                await asyncio.sleep(float(value))  # as a sandbox that takes its time to end
         if kind == "chatty":
             for _ in range(10):
                 trial.log("stdout", "word " * 1000)

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from tests.integration.conftest import until
+from valkyrie import config
 from valkyrie.errors import MissingSecretError, UsageError, UserError
 from valkyrie.executor.client import ExecutorClient
 from valkyrie.store.layout import DataFolder
@@ -119,6 +120,32 @@ def test_stop_lets_running_trials_finish(tracker: LocalTracker) -> None:
     again = tracker.resume(run.id)
     assert (again.run.state, again.run.finished_at) == ("FINISHED", ended.finished_at)
     assert again.notices == ["nothing is left to run"]
+
+
+def test_retrying_a_run_without_errors_concludes_it_again(tracker: LocalTracker, tmp_path: Path) -> None:
+    config.set_value("artifacts_folder", str(tmp_path / "kept"))
+    run = finished(tracker, "ok*2")
+
+    def uploads() -> list[tuple[str, str]]:
+        return [(hook.trigger, hook.state) for hook in tracker.fetch(run.id).hooks]
+
+    until(lambda: uploads() == [("ended:1", "done")])
+    (file,) = (tmp_path / "kept" / "benchmarks" / run.id).glob("*.json")
+    file.unlink()
+    tracker.retry(run.id)
+    ended = tracker.wait(run.id, timeout=10)
+    assert (ended.state, ended.score.final_score, ended.counts["FINISHED"]) == ("FINISHED", 1.0, 2)
+    until(lambda: uploads() == [("ended:1", "done"), ("ended:2", "done")])
+    assert file.is_file() and len(tracker.attempts(run.id, "ok-0")) == 1
+    assert tracker.retry(run.id, category="infrastructure").notices == ["nothing is left to run"]
+
+
+def test_a_task_that_is_named_is_run_again_after_an_error(tracker: LocalTracker) -> None:
+    run = finished(tracker, "exit=3*2,ok", on_agent_failure="error")
+    assert tracker.resume(run.id).notices == ["nothing is left to run"]
+    tracker.resume(run.id, task_ids=["exit=3-1", "ok-0"])
+    tracker.wait(run.id, timeout=10)
+    assert [len(tracker.attempts(run.id, task)) for task in ("exit=3-0", "exit=3-1", "ok-0")] == [1, 2, 1]
 
 
 def test_force_stop_ends_running_trials_at_once(tracker: LocalTracker) -> None:

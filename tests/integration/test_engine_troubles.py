@@ -21,6 +21,7 @@ from tests.integration.test_engine import AGENT, BENCHMARK, KEYED, finished, req
 from valkyrie.errors import InfrastructureError
 from valkyrie.executor.address import socket_path
 from valkyrie.executor.client import ExecutorClient
+from valkyrie.executor.premises import Premises
 from valkyrie.executor.worlds import RunWorlds
 from valkyrie.store import Store, runs
 from valkyrie.store.layout import DataFolder
@@ -73,6 +74,16 @@ def test_a_run_without_executor_can_be_stopped(tracker: LocalTracker) -> None:
     assert (ended.state, ended.counts["STOPPED"]) == ("STOPPED", 3)
 
 
+def test_a_drained_executor_scores_what_ended_in_its_hands(tracker: LocalTracker) -> None:
+    run = tracker.start(request("slow=1*2", concurrency=2)).run
+    until(lambda: tracker.fetch(run.id).counts["IN_PROGRESS"] == 2)
+    pid = (tracker.executor_status() or {})["pid"]
+    os.kill(pid, signal.SIGTERM)
+    until(lambda: not Path(f"/proc/{pid}").exists())
+    ended = tracker.fetch(run.id)
+    assert (ended.state, ended.score.final_score) == ("FINISHED", 1.0)
+
+
 def test_a_drained_executor_that_is_told_again_leaves_a_stopped_run_stopped(tracker: LocalTracker) -> None:
     run = tracker.start(request("slow=60*2", concurrency=2)).run
     until(lambda: tracker.fetch(run.id).counts["IN_PROGRESS"] == 2)
@@ -86,6 +97,19 @@ def test_a_drained_executor_that_is_told_again_leaves_a_stopped_run_stopped(trac
     until(lambda: tracker.fetch(run.id).counts["IN_PROGRESS"] == 1)
     tracker.stop(run.id, force=True)
     assert tracker.wait(run.id, timeout=10).counts["STOPPED"] == 2
+
+
+def test_a_trial_comes_back_while_its_last_attempt_still_ends(tracker: LocalTracker) -> None:
+    run = tracker.start(request("clinging=1.5", concurrency=2)).run
+    until(lambda: tracker.fetch(run.id).counts["IN_PROGRESS"] == 1)
+    before = tracker.executor_status() or {}
+    tracker.stop(run.id, force=True)
+    tracker.retry(run.id)
+    ended = tracker.wait(run.id, timeout=20)
+    assert (ended.state, ended.counts["FINISHED"]) == ("FINISHED", 1)
+    assert [one.outcome for one in tracker.attempts(run.id, "clinging=1.5-0")] == ["stopped", "graded"]
+    until(lambda: (tracker.executor_status() or {"active": 0})["active"] == 0)
+    assert (tracker.executor_status() or {}).get("pid") == before["pid"]
 
 
 def test_a_grade_that_cannot_be_stored_is_one_trials_error(tracker: LocalTracker) -> None:
@@ -229,7 +253,7 @@ async def test_runs_that_open_at_once_share_one_provider(home: Path) -> None:
     data = DataFolder(home).make()
     store = Store(data.database)
     writer = store.writer()
-    worlds = RunWorlds(data, writer, "here")
+    worlds = RunWorlds(Premises(data, store), writer, "here")
     one, two = await asyncio.gather(worlds.provider("process"), worlds.provider("process"))
     assert one is two
     await worlds.close()

@@ -86,6 +86,29 @@ def test_from_service_to_score(tracker: LocalTracker, serve: Serve) -> None:
     assert service.asked["evaluate", "ok-1"] == 1
 
 
+def test_some_tasks_are_scored_by_the_service_and_the_run_keeps_its_own_score(
+    tracker: LocalTracker, serve: Serve
+) -> None:
+    config.set_entry("benchmark_auth", "faulty", "Bearer let-me-in")
+    service = FaultyService(["ok-1", "ok-2", "grade-error-1"], key="Bearer let-me-in")
+    serve(service)
+    run = finished(tracker)
+    part = tracker.results(run.id, task_ids=["ok-2"])
+    assert part["final_evaluation"] == {"final_score": 100.0, "properties": {"good": 1}}
+    assert list(service.scored[-1]) == ["ok-2"] and part["subset"] == ["ok-2"]
+    assert (part["score"]["planned"], part["score"]["coverage"], part["score"]["errors"]) == (1, 1.0, {})
+    wrong = tracker.results(run.id, task_ids=["ok-1", "grade-error-1"])["score"]
+    assert (wrong["final_score"], wrong["score_graded"], wrong["errors"]) == (50.0, 100.0, {"benchmark": 1})
+    whole = tracker.results(run.id)
+    assert whole["score"]["planned"] == 3 and whole["final_evaluation"]["properties"] == {"good": 2}
+    config.remove_entry("benchmark_auth", "faulty")
+    alone = tracker.results(run.id, task_ids=["ok-2"])
+    assert "Authorization" in alone["final_evaluation"]["properties"]["not_computed"]
+    assert alone["score"]["final_score"] is None and alone["score"]["graded"] == 1
+    given = {"authorization": "Bearer let-me-in"}
+    assert tracker.results(run.id, task_ids=["ok-2"], headers=given)["score"]["final_score"] == 100.0
+
+
 def test_every_fault_has_its_category_and_hurts_nobody_else(tracker: LocalTracker, serve: Serve) -> None:
     expected = {
         "setup-error-1": ("benchmark", "service_failed", "the dataset's checksum is wrong"),

@@ -17,6 +17,8 @@ from benchmark_service.v1_schemas import V1Task
 from tests.integration.benchmark_service.conftest import Live, live_app
 from tests.integration.benchmark_service.toy_service import ToyService
 
+pytestmark = pytest.mark.slow
+
 
 class Complete(ToyService):
     """Implements all there is, and has tenants, so that `/v1` is open."""
