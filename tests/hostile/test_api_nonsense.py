@@ -32,7 +32,7 @@ def as_it_is(_context: object, value: object) -> bytes:
 
 
 @pytest.fixture(scope="module")
-def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Stage, str, str]]:
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Stage, str, str, str]]:
     root: Path = tmp_path_factory.mktemp("nonsense")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("VALKYRIE_HOME", str(root / "home"))
@@ -41,13 +41,13 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Stage, st
         stage = open_stage(root / "home")
         run_id = stage.finished_run()
         with serving_aside(stage, ApiSettings(keep_alive_s=0.5)) as url:
-            yield stage, url, run_id
+            yield stage, url, run_id, stage.finished_run()
         stage.office.close()
 
 
-def ask_everything(served: tuple[Stage, str, str], how: settings) -> None:
+def ask_everything(served: tuple[Stage, str, str, str], how: settings) -> None:
     """Generated requests to every operation there is, until one is answered as none may be."""
-    stage, url, run_id = served
+    stage, url, run_id, reopened = served
     schema = schemathesis.openapi.from_dict(bare_app().openapi())
     schema.config.update(base_url=url)
     for found in schema.get_all_operations():
@@ -57,7 +57,11 @@ def ask_everything(served: tuple[Stage, str, str], how: settings) -> None:
         @given(case=st.one_of(*(operation.as_strategy(generation_mode=mode) for mode in GenerationMode)))
         def ask(case: schemathesis.Case) -> None:
             if "ref" in (case.path_parameters or {}):
-                case.path_parameters["ref"] = "abcdef" if case.method == "DELETE" else run_id
+                # Nobody works the runs off here: one that is set going again would be followed for ever.
+                again = case.path.endswith(("/retry", "/resume"))
+                case.path_parameters["ref"] = (
+                    "abcdef" if case.method == "DELETE" else reopened if again else run_id
+                )
             response = case.call(headers={"Authorization": f"Bearer {stage.ours}"}, timeout=20)
             case.validate_response(response, checks=[not_a_server_error])
 
@@ -66,10 +70,10 @@ def ask_everything(served: tuple[Stage, str, str], how: settings) -> None:
             ask()
 
 
-def test_no_request_breaks_the_tracker(served: tuple[Stage, str, str]) -> None:
+def test_no_request_breaks_the_tracker(served: tuple[Stage, str, str, str]) -> None:
     ask_everything(served, settings(max_examples=2, derandomize=True, parent=QUIETLY))
 
 
 @pytest.mark.slow
-def test_no_request_of_many_breaks_the_tracker(served: tuple[Stage, str, str]) -> None:
+def test_no_request_of_many_breaks_the_tracker(served: tuple[Stage, str, str, str]) -> None:
     ask_everything(served, settings(max_examples=int(os.environ.get("API_EXAMPLES", "60")), parent=QUIETLY))
