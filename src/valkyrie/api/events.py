@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from valkyrie.nouns import Identity
 
 KEEP_ALIVE = b": keep-alive\n\n"
+_PACE_S = 0.001
+"""Pause between two large pieces, for each one who watches."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +85,10 @@ class EventStream(Response):
         await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
         async with contextlib.aclosing(self._news(Headers(scope=scope))) as news:
             async for pieces in news:
-                for piece in cut_to_size(pieces):
+                for number, piece in enumerate(cut_to_size(pieces)):
+                    if number:
+                        # Many who begin to watch at once are given much; others are answered meanwhile.
+                        await asyncio.sleep(_PACE_S * self._context.hub.watchers)
                     await send_within(stuck_s, send, piece)
                 if gone.done():
                     break

@@ -61,6 +61,11 @@ class EventHub:
             await asyncio.to_thread(self._thread.join, 2 * _LOOK_AGAIN_S)
 
     @property
+    def watchers(self) -> int:
+        """How many watch."""
+        return sum(len(channel.watchers) for channel in self._channels.values())
+
+    @property
     def closing(self) -> bool:
         return self._closing.is_set()
 
