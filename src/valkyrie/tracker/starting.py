@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from valkyrie import handed
-from valkyrie.errors import StoreError
+from valkyrie.errors import StoreError, ValkyrieError
 from valkyrie.nouns import Json, RunState, TrialState
 from valkyrie.store import runs
 from valkyrie.tracker.looking import Looking
@@ -95,7 +95,8 @@ class Starting(Looking):
                 if prepared.artifacts:
                     from valkyrie.keeping.keys import run_prefix
 
-                    with contextlib.suppress(Exception):
+                    # The first error is the one to tell; what is left in the bucket belongs to no run.
+                    with contextlib.suppress(ValkyrieError):
                         prepared.artifacts.delete(run_prefix(run_id))
             raise
 
