@@ -22,6 +22,7 @@ _HOME = {
         "SandboxUnsupportedError",
     ],
     "sandboxes.types": [
+        "BuildSource",
         "Capabilities",
         "Command",
         "ComposeSource",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -64,6 +65,15 @@ class DockerProviderConfig(_Config):
     """Containers of the machine the service runs on."""
 
     type: Literal["docker"] = "docker"
+
+    def create_provider(self) -> SandboxProvider:
+        import tempfile
+        from pathlib import Path
+
+        from sandboxes.docker import DockerProvider
+
+        # Build locks and logs; services of the same user share them.
+        return DockerProvider(Path(tempfile.gettempdir()) / f"valkyrie-docker-{os.getuid()}")
 
 
 class KubernetesProviderConfig(_Config):

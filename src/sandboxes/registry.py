@@ -27,6 +27,9 @@ class ProviderEntry:
     settings: tuple[str, ...] = ()
     """What must be known to reach it; handed to `open_provider`, never stored by it."""
 
+    options: tuple[str, ...] = ()
+    """What may be set for one of this machine, by the names of its settings."""
+
 
 PROVIDERS: dict[str, ProviderEntry] = {
     entry.name: entry
@@ -51,6 +54,14 @@ PROVIDERS: dict[str, ProviderEntry] = {
             extra="daytona",
             settings=("DAYTONA_API_KEY", "DAYTONA_API_URL", "DAYTONA_TARGET"),
         ),
+        ProviderEntry(
+            "docker",
+            "sandboxes.docker",
+            "DockerProvider",
+            "containers of a Docker or Podman engine: images, own files, processes, network",
+            extra="docker",
+            options=("docker_image",),
+        ),
         ProviderEntry("null", "sandboxes.null", "NullProvider", "runs nothing: for tests and measurements"),
     )
 }
@@ -59,7 +70,8 @@ PROVIDERS: dict[str, ProviderEntry] = {
 def open_provider(name: str, state_dir: Path, settings: Mapping[str, str] | None = None) -> SandboxProvider:
     """The provider of that name, keeping its state below `state_dir`.
 
-    A remote one takes `settings` instead; what is missing among them raises MissingSandboxConfigError.
+    A remote one takes `settings` instead; what is missing among them raises MissingSandboxConfigError. One of
+    this machine takes those of them that are its options.
     """
     entry = PROVIDERS.get(name)
     if entry is None:
@@ -84,5 +96,6 @@ def open_provider(name: str, state_dir: Path, settings: Mapping[str, str] | None
         made_of = sandbox_provider_config_from_mapping({**(settings or {}), "type": name})
         remote: SandboxProvider = made(made_of)
         return remote
-    provider: SandboxProvider = made(state_dir)
+    options = {name: value for name in entry.options if (value := (settings or {}).get(name))}
+    provider: SandboxProvider = made(state_dir, **options)
     return provider

@@ -24,6 +24,7 @@ from sandboxes.values import (
 __all__ = [
     "KILLED_EXIT_CODE",
     "TIMEOUT_EXIT_CODE",
+    "BuildSource",
     "Capabilities",
     "Command",
     "ComposeSource",
@@ -33,6 +34,7 @@ __all__ = [
     "HostSource",
     "ImageSource",
     "Limits",
+    "Mount",
     "NetworkPolicy",
     "OutputSink",
     "PlainSource",
@@ -76,6 +78,18 @@ class HostSource(BaseModel):
     rootfs: str | None = None
 
 
+class BuildSource(BaseModel):
+    """An image that is built from a folder, once for each digest."""
+
+    type: Literal["build"] = "build"
+    context: str
+    """The folder on the machine that builds."""
+    digest: str
+    """Of everything in the folder: the same digest is the same image."""
+    dockerfile: str = "Dockerfile"
+    timeout: float = 600.0
+
+
 PlainSource = Annotated[
     ImageSource | SnapshotSource | TargetedSnapshotSource | HostSource, Field(discriminator="type")
 ]
@@ -91,9 +105,16 @@ class ComposeSource(BaseModel):
 
 
 SandboxSource = Annotated[
-    ImageSource | SnapshotSource | TargetedSnapshotSource | HostSource | ComposeSource,
+    ImageSource | SnapshotSource | TargetedSnapshotSource | HostSource | BuildSource | ComposeSource,
     Field(discriminator="type"),
 ]
+
+
+class Mount(BaseModel):
+    """A folder of the host that is shown in the sandbox, read-only (sockets in it can be spoken to)."""
+
+    source: str
+    target: str
 
 
 class Resources(BaseModel):
@@ -134,6 +155,8 @@ class SandboxCreateRequest(BaseModel):
     """Environment of every command in the sandbox."""
     separate_folders: tuple[str, ...] = ()
     """Folders with room of their own: filling the disk leaves them usable, once they are emptied."""
+    mounts: tuple[Mount, ...] = ()
+    """Only for providers whose capabilities say `mounts`."""
     auto_stop_interval: int | None = None
     """Minutes without use after which a remote provider may stop it."""
     create_timeout: float = 360.0

@@ -99,6 +99,10 @@ class Capabilities:
     """Can run container images."""
     writable_system: bool = False
     """Commands may write anywhere in their own view of the file system (apt, pip --system, …)."""
+    builds: bool = False
+    """Can build an image from a Dockerfile."""
+    mounts: bool = False
+    """Can show folders of the host in a sandbox."""
     users: bool = False
     """Commands may run as users other than the sandbox's root."""
     networks: frozenset[str] = frozenset({"none"})

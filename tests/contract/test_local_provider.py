@@ -38,6 +38,7 @@ class TestLocalProvider(ProviderContract):
         assert not state.exists() or list(state.iterdir()) == []
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root to become someone else")
 @pytest.mark.skipif(shutil.which("setpriv") is None, reason="needs setpriv (apt install util-linux)")
 def test_as_an_ordinary_user(tmp_path: Path) -> None:

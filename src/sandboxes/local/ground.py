@@ -9,6 +9,13 @@ import stat
 
 from sandboxes.local import devices, layout, mounts, pid1, privileges
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import TypeVar
+
+    T = TypeVar("T")
+
 SHIFT = 1_000_000
 ID_COUNT = 65_536
 
@@ -51,6 +58,7 @@ class Ground:
         self.own_etc: dict[str, str] = {}
         self._layers: dict[str, Layer] = {}
         self._host_view = -1
+        self._shown: dict[str, str] = {}
 
     @property
     def owner(self) -> int:
@@ -63,6 +71,24 @@ class Ground:
         if key not in self._layers:
             self._layers[key] = self._of_folder(rootfs) if rootfs else self._of_host()
         return self._layers[key]
+
+    def shown(self, source: str) -> str:
+        """Where in the keeper's own namespace the host's folder `source` is seen, read-only."""
+        if source not in self._shown:
+            tree = self._from_host(lambda: mounts.open_shown(source, self.userns_fd))
+            self._shown[source] = self._new_folder(f"shown-{len(self._shown)}")
+            mounts.attach(tree, self._shown[source])
+        return self._shown[source]
+
+    def _from_host(self, look: Callable[[], T]) -> T:
+        """What `look` finds among the host's own mounts."""
+        own_view = os.open("/proc/self/ns/mnt", os.O_RDONLY | os.O_CLOEXEC)
+        mounts.setns(self._host_view, mounts.CLONE_NEWNS)
+        try:
+            return look()
+        finally:
+            mounts.setns(own_view, mounts.CLONE_NEWNS)
+            os.close(own_view)
 
     def make_devices(self) -> None:
         """Make the `/dev` of all sandboxes, where that is possible; else bubblewrap makes one for each."""
@@ -92,26 +118,24 @@ class Ground:
     def _of_folder(self, rootfs: str) -> Layer:
         layer = Layer(self._new_folder(f"rootfs-{len(self._layers)}"), [])
         layer.names_needed = True
-        own_view = os.open("/proc/self/ns/mnt", os.O_RDONLY | os.O_CLOEXEC)
-        mounts.setns(self._host_view, mounts.CLONE_NEWNS)
-        try:
-            if not is_real_folder(rootfs):
-                raise FileNotFoundError(2, "the root file system is not a folder", rootfs)
-            for name in layout.MOUNT_POINTS:
-                if os.path.lexists(f"{rootfs}/{name}") and not is_real_folder(f"{rootfs}/{name}"):
-                    raise NotADirectoryError(20, "must be a real folder to mount on", f"{rootfs}/{name}")
-            wanted = (*layout.PRIVATE_FOLDERS, *layout.MOUNT_POINTS, "tmp", "root")
-            layer.missing = [name for name in wanted if not os.path.lexists(f"{rootfs}/{name}")]
-            layer.etc_elsewhere = os.path.lexists(f"{rootfs}/etc") and not is_real_folder(f"{rootfs}/etc")
-            tree = mounts.open_shifted(rootfs, self.userns_fd) if self.userns_fd is not None else None
-        finally:
-            mounts.setns(own_view, mounts.CLONE_NEWNS)
-            os.close(own_view)
+        tree = self._from_host(lambda: self._look_at(rootfs, layer))
         if tree is not None:
             mounts.attach(tree, layer.root)
         else:
             mounts.bind(rootfs, layer.root)
         return layer
+
+    def _look_at(self, rootfs: str, layer: Layer) -> int | None:
+        """What a root file system lacks, and a view of it with shifted ids."""
+        if not is_real_folder(rootfs):
+            raise FileNotFoundError(2, "the root file system is not a folder", rootfs)
+        for name in layout.MOUNT_POINTS:
+            if os.path.lexists(f"{rootfs}/{name}") and not is_real_folder(f"{rootfs}/{name}"):
+                raise NotADirectoryError(20, "must be a real folder to mount on", f"{rootfs}/{name}")
+        wanted = (*layout.PRIVATE_FOLDERS, *layout.MOUNT_POINTS, "tmp", "root")
+        layer.missing = [name for name in wanted if not os.path.lexists(f"{rootfs}/{name}")]
+        layer.etc_elsewhere = os.path.lexists(f"{rootfs}/etc") and not is_real_folder(f"{rootfs}/etc")
+        return mounts.open_shifted(rootfs, self.userns_fd) if self.userns_fd is not None else None
 
     def _show(self, source: str, name: str) -> str:
         target = self._new_folder(f"lower-{name}")

@@ -67,6 +67,8 @@ class Keeper:
             try:
                 if self._base.mode != ground.ROOTLESS:
                     self._base.layer(spec["rootfs"])
+                    for source, _ in spec["mounts"]:
+                        self._base.shown(source)
                 pid = os.fork()
             except OSError as error:
                 wire.send(channel, {"event": "failed", "error": str(error)})

@@ -98,8 +98,23 @@ def bind(source: str, target: str) -> None:
     mount(source, target, "", MS_BIND)
 
 
+def open_shown(source: str, userns_fd: int | None) -> int:
+    """A read-only view of the folder `source`: with the ids of the user namespace where that can be had,
+    else as everybody sees it."""
+    try:
+        return _open_view(source, userns_fd)
+    except OSError as error:
+        if userns_fd is None or error.errno not in (errno.EINVAL, errno.EPERM):
+            raise
+        return _open_view(source, None)
+
+
 def open_shifted(source: str, userns_fd: int) -> int:
     """A read-only view of the folder `source`, with the ids of the user namespace."""
+    return _open_view(source, userns_fd)
+
+
+def _open_view(source: str, userns_fd: int | None) -> int:
     tree = _checked(
         _libc.syscall(
             ctypes.c_long(_SYS_OPEN_TREE),
@@ -109,9 +124,9 @@ def open_shifted(source: str, userns_fd: int) -> int:
         ),
         f"open_tree {source}",
     )
-    wanted = MOUNT_ATTR_RDONLY | MOUNT_ATTR_NODEV | MOUNT_ATTR_IDMAP
+    wanted = MOUNT_ATTR_RDONLY | MOUNT_ATTR_NODEV | (MOUNT_ATTR_IDMAP if userns_fd is not None else 0)
     try:
-        _set_attributes(tree, "", _AT_EMPTY_PATH, _MountAttr(wanted, 0, 0, userns_fd))
+        _set_attributes(tree, "", _AT_EMPTY_PATH, _MountAttr(wanted, 0, 0, userns_fd or 0))
     except OSError:
         os.close(tree)
         raise

@@ -110,6 +110,7 @@ def capabilities() -> Capabilities:
         isolation=_ISOLATION[here.mode],
         writable_system=here.mode != ground.ROOTLESS,
         users=here.mode != ground.ROOTLESS,
+        mounts=True,
         networks=frozenset({"none"} if no_network else {"none", "public"}),
         enforcement=_enforcement(here),
         missing=tuple(missing),

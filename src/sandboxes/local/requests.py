@@ -33,6 +33,9 @@ def refuse_unsupported(request: SandboxCreateRequest, machine: Machine) -> None:
             "a root file system in a folder needs root, or subordinate ids for this user:"
             " run as root, or use --provider docker"
         )
+    for mount in request.mounts:
+        if not Path(mount.source).is_dir():
+            raise SandboxUnsupportedError(f"{mount.source} is no folder that could be shown in a sandbox")
     policy = request.network_policy
     if policy == "allowlist":
         raise SandboxUnsupportedError(
@@ -61,6 +64,7 @@ def spec_of(request: SandboxCreateRequest, machine: Machine, record: Record) -> 
         "disk_mb": disk_quota_mb(limits),
         "memory_mb": limits.memory_mb,
         "separate": [_absolute(path) for path in request.separate_folders],
+        "mounts": [(os.path.realpath(mount.source), _absolute(mount.target)) for mount in request.mounts],
         "resolv_conf": network.RESOLV_CONF if public else "",
         "network": public,
         "rlimits": _rlimits(limits, machine),
@@ -72,7 +76,9 @@ def spec_of(request: SandboxCreateRequest, machine: Machine, record: Record) -> 
 
 def _absolute(path: str) -> str:
     if not path.startswith("/") or ".." in path.split("/") or path.strip("/") == "":
-        raise SandboxUnsupportedError(f"{path!r} cannot be a separate folder; name an absolute path below /")
+        raise SandboxUnsupportedError(
+            f"{path!r} cannot be a folder of its own; name an absolute path below /"
+        )
     return path
 
 

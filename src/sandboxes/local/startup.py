@@ -63,7 +63,7 @@ def mount_root(base: ground.Ground, layer: ground.Layer, spec: wire.Message) -> 
     os.mkdir(merged)
     _owned_folder(upper, owner, 0o755)
     _fill_upper(upper, layer, spec["resolv_conf"], owner)
-    for path in spec["separate"]:
+    for path in (*spec["separate"], *(target for _, target in spec["mounts"])):
         _owned_folders(upper, path, owner)
     _overlay(box, "", layer.root, merged)
     for number, (name, lower) in enumerate(layer.trees):
@@ -75,6 +75,8 @@ def mount_root(base: ground.Ground, layer: ground.Layer, spec: wire.Message) -> 
     for path in spec["separate"]:
         options = f"{size},uid={owner},gid={owner}"
         mounts.mount("separate", merged + path, "tmpfs", mounts.MS_NOSUID | mounts.MS_NODEV, options)
+    for source, target in spec["mounts"]:
+        mounts.bind(base.shown(source), merged + target)
     return merged
 
 

@@ -24,6 +24,9 @@ def pack(source: Path, archive: BinaryIO) -> None:
                 host_path = f"{folder}/{name}"
                 member = tar.gettarinfo(host_path, arcname=os.path.relpath(host_path, top))
                 member.mode &= 0o1777
+                # The sandbox's root owns what it is given, whoever owns it here.
+                member.uid = member.gid = 0
+                member.uname = member.gname = ""
                 if member.issym():
                     member.linkname = _link_inside(host_path, top)
                     tar.addfile(member)

@@ -22,7 +22,7 @@ def test_names_are_the_keys() -> None:
 def test_a_wrong_name_gets_a_hint(tmp_path: Path) -> None:
     with pytest.raises(SandboxUnsupportedError, match="did you mean 'process'"):
         open_provider("proces", tmp_path)
-    with pytest.raises(SandboxUnsupportedError, match="there are daytona, local, null, process"):
+    with pytest.raises(SandboxUnsupportedError, match="there are daytona, docker, local, null, process"):
         open_provider("zzz", tmp_path)
 
 

@@ -189,7 +189,7 @@ def test_the_disk_fits_into_the_memory_it_lies_in() -> None:
     assert requests.disk_quota_mb(Limits(memory_mb=4096, disk_mb=1024)) == 1024
 
 
-SPEC = {"disk_mb": 10, "memory_mb": None, "separate": ["/own"]}
+SPEC = {"disk_mb": 10, "memory_mb": None, "separate": ["/own"], "mounts": [("/layer", "/opt/layer")]}
 
 
 def test_the_command_line_has_every_wall() -> None:

@@ -1,0 +1,226 @@
+"""One command in a container, followed as it runs."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from secrets import token_hex
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
+
+from sandboxes.docker import errors
+from sandboxes.docker.client import EngineClient
+from sandboxes.errors import SandboxConnectionError, SandboxError, SandboxNotFoundError
+from sandboxes.scripted.wrapping import MARK, check_names
+from sandboxes.streams import utf8_decoder
+from sandboxes.threads import uninterrupted
+from sandboxes.types import KILLED_EXIT_CODE, TIMEOUT_EXIT_CODE, Command, OutputSink, StreamName
+
+if TYPE_CHECKING:
+    from aiodocker.stream import Stream
+
+DRAIN_SECONDS = 5.0
+"""How long output may still come after a kill."""
+_CODE_DELAYS = (0.0, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0, 2.0)
+"""Between looks for the exit code, which the engine may write after the output has ended."""
+
+WRAPPER = r"""
+( [ -z "$2" ] || cd -- "$2" || exit 126
+  shift 2; own=$(command -v setsid || :)
+  exec $own "$@" </dev/null )
+code=$?
+printf '\036%s:%d\036' "$1" "$code"
+printf '\036%s:%d\036' "$1" "$code" >&2
+exit "$code"
+"""
+"""Runs the words from `$3` on in the folder `$2`, then tells its end on both streams: a process left in the
+background may hold them open for as long as it lives, and the engine would wait for it."""
+
+BytesSink = Callable[[StreamName, bytes], Awaitable[None]]
+
+
+@runtime_checkable
+class _Paced(Protocol):
+    """A sink that asks the reading side to wait while it is full."""
+
+    full: bool
+
+    async def room(self) -> None: ...
+
+
+class Ending:
+    """Takes the told end out of one stream."""
+
+    _LONGEST = 24
+
+    def __init__(self, token: str) -> None:
+        self._start = b"\x1e" + token.encode() + b":"
+        self._whole = re.compile(re.escape(self._start) + rb"([0-9]{1,3})\x1e")
+        self._held = b""
+        self.code: int | None = None
+
+    def feed(self, data: bytes) -> bytes:
+        """What of `data`, and of what was held back before, is the command's own."""
+        if self.code is not None:
+            return b""
+        data = self._held + data
+        found = self._whole.search(data)
+        if found is not None:
+            self.code = int(found[1])
+            self._held = b""
+            return data[: found.start()]
+        keep = len(self._start) + self._LONGEST
+        at = data.find(b"\x1e", max(0, len(data) - keep))
+        at = len(data) if at < 0 else at
+        self._held = data[at:]
+        return data[:at]
+
+    def rest(self) -> bytes:
+        """What was held back and turned out to be the command's own."""
+        held, self._held = self._held, b""
+        return held
+
+
+class Execution:
+    """Runs one command to its end; `kill` ends everything that carries its mark."""
+
+    def __init__(
+        self,
+        client: EngineClient,
+        container: str,
+        kill: Callable[[str, str | None], Awaitable[None]],
+        revive: Callable[[], Awaitable[None]],
+    ) -> None:
+        self._client = client
+        self._container = container
+        self._kill = kill
+        self._revive = revive
+        self._token = token_hex(8)
+        self.mark = f"{container}.{token_hex(8)}"
+
+    async def run(self, command: Command, sink: OutputSink | None) -> int:
+        """The exit code: the command's own, or 124 after its timeout."""
+        return await self.run_bytes(command, _Decoding(sink) if sink is not None else None)
+
+    async def run_bytes(self, command: Command, sink: BytesSink | None) -> int:
+        """As `run`, with output as it is."""
+        exec_id = await self._create(command)
+        follow = asyncio.create_task(self._follow(exec_id, sink))
+        try:
+            await asyncio.wait((follow,), timeout=command.timeout)
+            if follow.done():
+                return follow.result()
+            await self._kill(self.mark, command.user)
+            await asyncio.wait((follow,), timeout=DRAIN_SECONDS)
+            error = follow.exception() if follow.done() and not follow.cancelled() else None
+            if isinstance(error, SandboxNotFoundError) or (error and not isinstance(error, SandboxError)):
+                raise error
+            return TIMEOUT_EXIT_CODE
+        except BaseException as error:
+            if not isinstance(error, SandboxNotFoundError):
+                await uninterrupted(self._end(command))
+            raise
+        finally:
+            if not follow.done():
+                follow.cancel()
+                await uninterrupted(asyncio.wait((follow,)))
+            if not follow.cancelled():
+                follow.exception()
+
+    async def _end(self, command: Command) -> None:
+        with suppress(SandboxError):  # the reason for ending it is already on its way up
+            await self._kill(self.mark, command.user)
+
+    async def _create(self, command: Command) -> str:
+        check_names(command.env)
+        settings = {"LANG": "C.UTF-8", "TERM": "dumb", **command.env, MARK: self.mark}
+        body = {
+            "Cmd": ["/bin/sh", "-c", WRAPPER, "sh", self._token, command.cwd or "", *command.argv],
+            "Env": [f"{name}={value}" for name, value in settings.items()],
+            "User": command.user or "0",
+            "AttachStdout": True,
+            "AttachStderr": True,
+        }
+        path, what = f"containers/{self._container}/exec", f"run a command in {self._container}"
+        try:
+            made = await self._client.call("POST", path, what=what, body=body)
+        except SandboxError as error:
+            if error.__cause__ is None or not errors.is_not_running(error.__cause__):
+                raise
+            await self._revive()
+            made = await self._client.call("POST", path, what=what, body=body)
+        return str(made["Id"])
+
+    async def _follow(self, exec_id: str, sink: BytesSink | None) -> int:
+        ends: dict[StreamName, Ending] = {name: Ending(self._token) for name in ("stdout", "stderr")}
+        stream = self._client.attach(exec_id)
+        try:
+            while any(end.code is None for end in ends.values()):
+                message = await stream.read_out()
+                if message is None:
+                    break
+                name: StreamName = "stderr" if message.stream == 2 else "stdout"
+                own = ends[name].feed(message.data)
+                if own and sink is not None:
+                    await sink(name, own)
+        except self._client.failures() as error:
+            raise await self._judged(error) from error
+        finally:
+            await _close(stream)
+        for name, end in ends.items():
+            rest = end.rest() if end.code is None else b""
+            if sink is not None:
+                await sink(name, rest)
+                await sink(name, b"")
+        told = [end.code for end in ends.values() if end.code is not None]
+        return told[0] if told else await self._exit_code(exec_id)
+
+    async def _judged(self, error: BaseException) -> SandboxError:
+        await self._check_container()
+        return errors.translated(error, f"run a command in {self._container}")
+
+    async def _check_container(self) -> None:
+        """Raise when the command ended because its sandbox did."""
+        what = f"follow a command in {self._container}"
+        found = await self._client.call("GET", f"containers/{self._container}/json", what=what)
+        if found["State"]["Status"] in ("removing", "dead"):
+            raise SandboxNotFoundError(f"sandbox {self._container} was deleted")
+
+    async def _exit_code(self, exec_id: str) -> int:
+        for delay in _CODE_DELAYS:
+            await asyncio.sleep(delay)
+            try:
+                found = await self._client.call("GET", f"exec/{exec_id}/json", what="read an exit code")
+            except SandboxError as error:
+                if getattr(error.__cause__, "status", None) not in (404, 500):
+                    raise
+                # Forgotten with the container, or because the container was started anew.
+                await self._check_container()
+                return KILLED_EXIT_CODE
+            if not found.get("Running") and found.get("ExitCode") is not None:
+                await self._check_container()
+                return int(found["ExitCode"]) % 256
+        raise SandboxConnectionError(f"a command in {self._container} is lost: its output ended, it did not")
+
+
+class _Decoding:
+    """Hands bytes on as text."""
+
+    def __init__(self, sink: OutputSink) -> None:
+        self._sink = sink
+        self._decoders = {"stdout": utf8_decoder(), "stderr": utf8_decoder()}
+
+    async def __call__(self, stream: StreamName, data: bytes) -> None:
+        text = self._decoders[stream].decode(data, final=not data)
+        if text:
+            self._sink(stream, text)
+        if isinstance(self._sink, _Paced) and self._sink.full:
+            await self._sink.room()
+
+
+async def _close(stream: Stream) -> None:
+    # The library asserts that the connection is there, which it is not once the engine has hung up.
+    if stream._resp is not None and stream._resp.connection is None:
+        stream._closed = True
+    await stream.close()

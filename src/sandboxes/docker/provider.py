@@ -1,0 +1,232 @@
+"""Makes, finds and ends containers that are sandboxes."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+from collections.abc import AsyncIterator, Mapping
+from functools import cached_property
+from importlib.util import find_spec
+from pathlib import Path
+from secrets import token_hex
+from typing import Any
+
+from sandboxes.docker import network
+from sandboxes.docker.client import MISSING, EngineClient
+from sandboxes.docker.engine import Engine, find_engine
+from sandboxes.docker.images import Images
+from sandboxes.docker.requests import (
+    KIND,
+    LABELS,
+    NETWORK,
+    PUBLIC_NETWORK,
+    SANDBOX,
+    WORKDIR,
+    Plan,
+    container,
+    container_name,
+)
+from sandboxes.docker.sandbox import DockerSandbox
+from sandboxes.errors import SandboxError, SandboxNotFoundError, SandboxUnsupportedError
+from sandboxes.protocol import Sandbox, SandboxProvider
+from sandboxes.threads import uninterrupted
+from sandboxes.types import Capabilities, SandboxCreateRequest, SandboxQuery
+
+DEFAULT_IMAGE = "python:3.12"
+"""For tasks that name none; it also lays the fence around networks, which takes a python3."""
+IMAGE_VARIABLE = "VALKYRIE_DOCKER_IMAGE"
+AT_ONCE = 8
+"""So many containers are made at a time: an engine makes them no faster when asked for more."""
+
+
+class DockerProvider(SandboxProvider):
+    """Sandboxes of one engine. It is looked for by the first call that needs it."""
+
+    def __init__(self, state_dir: Path, docker_image: str | None = None) -> None:
+        self._state_dir = state_dir
+        self._image = docker_image or os.environ.get(IMAGE_VARIABLE) or DEFAULT_IMAGE
+        self._making = asyncio.Semaphore(AT_ONCE)
+        self._deleted: set[str] = set()
+        self._used_network = False
+
+    @cached_property
+    def engine(self) -> Engine:
+        """The engine, asked once."""
+        return find_engine()
+
+    @cached_property
+    def _client(self) -> EngineClient:
+        if find_spec("aiodocker") is None:
+            raise SandboxUnsupportedError(MISSING)
+        if self.engine.problem or self.engine.url is None:
+            raise SandboxUnsupportedError(str(self.engine.problem))
+        return EngineClient(self.engine.url)
+
+    @cached_property
+    def _images(self) -> Images:
+        return Images(self._client, self._state_dir, self._image)
+
+    async def create_sandbox(self, request: SandboxCreateRequest) -> Sandbox:
+        if request.network_policy == "allowlist":
+            raise SandboxUnsupportedError(
+                "provider 'docker' cannot restrict the network to a list; use 'public' or 'no-network'"
+            )
+        await self._ready()
+        # Whoever starts after a crash looks here for what to reap.
+        self._state_dir.mkdir(parents=True, exist_ok=True)
+        image = await self._images.ready(request.source, request.create_timeout)
+        if request.network_policy == "public":
+            await self._images.pulled(self._image, request.create_timeout)
+        name = container_name(request, token_hex(6))
+        plan = Plan(image, await self._images.workdir(image) or WORKDIR, self.engine)
+        body = container(request, plan)
+        async with self._making:
+            making = asyncio.ensure_future(self._make(name, body))
+            try:
+                return await asyncio.shield(making)
+            except BaseException:
+                await uninterrupted(self._undo(name, making))
+                raise
+
+    async def _make(self, name: str, body: dict[str, Any]) -> DockerSandbox:
+        what = f"make a sandbox from {body['Image']}"
+        public = body["Labels"][NETWORK] == "public"
+        for last in (False, True):
+            if public:
+                self._used_network = True
+                await network.ensure(self._client)
+            try:
+                await self._client.call(
+                    "POST", "containers/create", what=what, query={"name": name}, body=body
+                )
+                await self._client.call("POST", f"containers/{name}/start", what=what)
+                break
+            except SandboxError as error:
+                # Another process may have taken the network away in between, finding nobody on it.
+                if last or not public or PUBLIC_NETWORK not in str(error):
+                    raise
+                await self._client.remove_container(name)
+        if public:
+            labels = str(body["Labels"][LABELS])
+            await network.fence(self._client, self.engine, name, labels, self._image)
+        return self._wrap(await self._inspect(name))
+
+    async def _undo(self, name: str, making: asyncio.Future[DockerSandbox]) -> None:
+        # A call that is under way may still make it; only when that is over is there nothing more to come.
+        await asyncio.wait((making,))
+        if not making.cancelled():
+            making.exception()
+        await self._client.remove_container(name)
+
+    async def get_sandbox(self, sandbox_id: str) -> Sandbox:
+        await self._ready()
+        if sandbox_id in self._deleted:
+            raise SandboxNotFoundError(f"sandbox {sandbox_id} was deleted")
+        return self._wrap(await self._inspect(sandbox_id))
+
+    async def delete_sandbox(self, sandbox_id: str) -> None:
+        await self._ready()
+        try:
+            found = await self._inspect(sandbox_id)
+        except SandboxNotFoundError:
+            self._deleted.add(sandbox_id)
+            return
+        name = str(found["Name"]).lstrip("/")
+        self._deleted.add(name)
+        await uninterrupted(self._client.remove_container(name))
+
+    async def list_sandboxes(self, query: SandboxQuery | None = None) -> AsyncIterator[Sandbox]:
+        await self._ready()
+        query = query or SandboxQuery()
+        for found in await self._containers(query.labels, SANDBOX):
+            try:
+                sandbox = self._wrap(await self._inspect(found["Id"]))
+            except SandboxNotFoundError:
+                continue
+            late = query.created_at_lte and sandbox.created_at and sandbox.created_at > query.created_at_lte
+            if not late and sandbox.state != "deleted":
+                yield sandbox
+
+    async def reap(self, labels: Mapping[str, str]) -> int:
+        await self._ready()
+        found = await self._containers(labels, None)
+        await asyncio.gather(*(self._client.remove_container(each["Id"]) for each in found))
+        await network.remove_if_unused(self._client)
+        ended = [each for each in found if each["Labels"].get(KIND) == SANDBOX]
+        self._deleted.update(str(name).lstrip("/") for each in ended for name in each["Names"])
+        return len(ended)
+
+    def capabilities(self) -> Capabilities:
+        from sandboxes.docker.abilities import capabilities
+
+        return capabilities(self.engine, self._image)
+
+    @property
+    def admission_pool_id(self) -> str:
+        return f"docker {self.engine.url}"
+
+    async def close(self) -> None:
+        client = self.__dict__.pop("_client", None)
+        self.__dict__.pop("_images", None)
+        if client is None:
+            return
+        try:
+            if self._used_network:
+                await uninterrupted(network.remove_if_unused(client))
+        except SandboxError:
+            pass  # the engine is gone, and its network with it
+        finally:
+            await uninterrupted(client.close())
+
+    async def restart(self, sandbox: DockerSandbox) -> None:
+        """End every process of a container and start it anew on the files it has."""
+        what = f"start sandbox {sandbox.id} anew"
+        cpus = (await self._inspect(sandbox.id))["HostConfig"].get("NanoCpus") or 0
+        # A crowd that may use little of the processors also takes long to die.
+        await self._limit_cpus(sandbox.id, self.engine.cpus * 10**9 if cpus else 0)
+        await self._client.call("POST", f"containers/{sandbox.id}/restart", what=what, query={"t": 0})
+        await self._limit_cpus(sandbox.id, cpus)
+        if sandbox.own_labels.get(NETWORK) == "public":
+            labels = sandbox.own_labels[LABELS]
+            await network.fence(self._client, self.engine, sandbox.id, labels, self._image)
+
+    async def _limit_cpus(self, name: str, nano_cpus: int) -> None:
+        if nano_cpus:
+            what = f"limit the processors of {name}"
+            body = {"NanoCpus": nano_cpus}
+            await self._client.call("POST", f"containers/{name}/update", what=what, body=body)
+
+    async def _ready(self) -> None:
+        if "engine" not in self.__dict__:
+            self.__dict__["engine"] = await asyncio.to_thread(find_engine)
+
+    def _wrap(self, found: Mapping[str, Any]) -> DockerSandbox:
+        return DockerSandbox(self._client, found, self._deleted, self.restart)
+
+    async def _inspect(self, name: str) -> dict[str, Any]:
+        found: dict[str, Any] = await self._client.call(
+            "GET", f"containers/{name}/json", what=f"find sandbox {name}"
+        )
+        if (found["Config"].get("Labels") or {}).get(KIND) != SANDBOX:
+            raise SandboxNotFoundError(f"container {name} is no sandbox of ours")
+        return found
+
+    async def _containers(self, labels: Mapping[str, str], kind: str | None) -> list[dict[str, Any]]:
+        """Containers of ours in any state whose request carried all these labels."""
+        wanted = {"label": [f"{KIND}={kind}" if kind else KIND]}
+        found = await self._client.call(
+            "GET",
+            "containers/json",
+            what="list sandboxes",
+            query={"all": 1, "filters": json.dumps(wanted)},
+        )
+        return [each for each in found if labels.items() <= _asked(each["Labels"]).items()]
+
+
+def _asked(labels: Mapping[str, str]) -> dict[str, str]:
+    try:
+        found = json.loads(labels.get(LABELS, "{}"))
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}

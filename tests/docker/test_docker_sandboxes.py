@@ -1,0 +1,253 @@
+"""What containers do beyond the contract: networks, builds, mounts, and what is left after a crash."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import cast
+
+import pytest
+
+from sandboxes.docker import DockerProvider
+from sandboxes.docker.requests import PUBLIC_NETWORK
+from sandboxes.docker.sandbox import DockerSandbox
+from sandboxes.errors import SandboxError, SandboxUnsupportedError
+from sandboxes.protocol import Sandbox
+from sandboxes.testing.base import HEARTBEAT, assert_no_beats, output_of, wait_for_beats
+from sandboxes.types import (
+    BuildSource,
+    Command,
+    HostSource,
+    ImageSource,
+    Limits,
+    Mount,
+    Resources,
+    SandboxCreateRequest,
+    SnapshotSource,
+)
+from tests.docker_engine import IMAGE, OUTSIDE, PrivateEngine
+
+pytestmark = pytest.mark.slow
+
+SERVE = "import socket; s = socket.create_server(('0.0.0.0', 0)); print(s.getsockname()[1], flush=True)\n"
+SERVE += "while True: s.accept()[0].close()"
+CONNECT = """
+import socket, sys
+s = socket.socket(); s.settimeout(2)
+if sys.argv[3] == "bound": s.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, b"eth0\\0")
+s.connect((sys.argv[1], int(sys.argv[2]))); print("reached")
+"""
+
+
+@pytest.fixture
+async def provider(engine: PrivateEngine, tmp_path: Path) -> AsyncIterator[DockerProvider]:
+    async with DockerProvider(tmp_path / "state") as provider:
+        yield provider
+        await provider.reap({})
+    assert engine.left() == []
+
+
+@contextmanager
+def listening(engine: PrivateEngine) -> Iterator[str]:
+    """The port of a server on all addresses of the engine's host."""
+    command = engine.inside(sys.executable, "-c", SERVE)
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
+        assert server.stdout is not None
+        try:
+            yield server.stdout.readline().strip()
+        finally:
+            server.kill()
+
+
+async def connects(sandbox: Sandbox, address: str, port: str, how: str = "plainly") -> bool:
+    command = Command(("python3", "-c", CONNECT, address, port, how), timeout=20)
+    return await sandbox.run(command) == 0
+
+
+async def test_public_reaches_out_but_not_the_host(engine: PrivateEngine, provider: DockerProvider) -> None:
+    sandbox = await provider.create_sandbox(SandboxCreateRequest(network="public"))
+    gateway = engine.docker(
+        "network", "inspect", PUBLIC_NETWORK, "-f", "{{(index .IPAM.Config 0).Gateway}}"
+    ).strip()
+    with listening(engine) as port:
+
+        async def check() -> None:
+            assert await connects(sandbox, OUTSIDE, port)
+            for how in ("plainly", "bound"):
+                for address in (gateway, "169.254.169.254", "127.0.0.1"):
+                    assert not await connects(sandbox, address, port, how), (address, how)
+
+        await check()
+        await provider.restart(cast("DockerSandbox", sandbox))
+        await check()
+    capable = "grep CapBnd /proc/self/status"
+    assert int((await output_of(sandbox, capable)).split()[1], 16) & 1 << 12 == 0  # CAP_NET_ADMIN
+
+
+async def test_sandboxes_on_the_same_network_do_not_meet(provider: DockerProvider) -> None:
+    one, two = [await provider.create_sandbox(SandboxCreateRequest(network="public")) for _ in range(2)]
+    await one.run(Command.shell("python3 -m http.server 8000 --bind 0.0.0.0 >/dev/null 2>&1 &"))
+    address = (await output_of(one, "hostname -I")).split()[0]
+    up = "for i in $(seq 50); do python3 -c 'import socket; socket.create_connection((\"127.0.0.1\", 8000))'"
+    assert await one.run(Command.shell(f"{up} 2>/dev/null && exit 0; sleep 0.1; done; exit 1")) == 0
+    assert not await connects(two, address, "8000")
+
+
+async def test_a_build_runs_once_for_many(engine: PrivateEngine, tmp_path: Path) -> None:
+    context = tmp_path / "context"
+    context.mkdir()
+    (context / "Dockerfile").write_text(
+        f"FROM {IMAGE}\nWORKDIR /built\nCOPY hello .\nRUN date +%N > stamp\nENV COLOUR=green\n"
+    )
+    (context / "hello").write_text("hello")
+    source = BuildSource(context=str(context), digest="sha256:" + "a1" * 32)
+    stamps: set[str] = set()
+
+    async def one_of(provider: DockerProvider) -> None:
+        sandbox = await provider.create_sandbox(SandboxCreateRequest(source=source, network="none"))
+        stamps.add(await output_of(sandbox, "cat hello stamp; echo $COLOUR; pwd"))
+
+    async with DockerProvider(tmp_path / "state") as one, DockerProvider(tmp_path / "state") as two:
+        await asyncio.gather(*(one_of(provider) for provider in (one, two) * 4))
+        await one.reap({})
+    assert len(stamps) == 1
+    assert stamps.pop().endswith("green\n/built\n")
+    pruned = engine.docker("image", "prune", "-af", "--filter", "label=valkyrie.kind=build")
+    assert "valkyrie-build:" in pruned
+    assert engine.left() == []
+
+
+async def test_a_failed_build_tells_its_last_lines(provider: DockerProvider, tmp_path: Path) -> None:
+    (tmp_path / "Dockerfile").write_text(f"FROM {IMAGE}\nRUN echo about to fail; exit 7\n")
+    source = BuildSource(context=str(tmp_path), digest="b2" * 32)
+    with pytest.raises(SandboxError, match=r"(?s)exit|returned.*about to fail"):
+        await provider.create_sandbox(SandboxCreateRequest(source=source))
+    (tmp_path / "Dockerfile").write_text(f"FROM {IMAGE}\nRUN echo slowly; sleep 60\n")
+    source = BuildSource(context=str(tmp_path), digest="b3" * 32, timeout=2)
+    with pytest.raises(SandboxError, match=r"(?s)2 seconds.*slowly"):
+        await provider.create_sandbox(SandboxCreateRequest(source=source))
+
+
+async def test_what_it_cannot_make_is_refused(provider: DockerProvider) -> None:
+    for source, words in (
+        (ImageSource(image="127.0.0.1:9/no/such:image"), r"127.0.0.1:9/no/such.*docker pull"),
+        (HostSource(rootfs="/srv/root"), "docker import"),
+        (SnapshotSource(snapshot="x"), "name an image"),
+    ):
+        with pytest.raises(SandboxError, match=words):
+            await provider.create_sandbox(SandboxCreateRequest(source=source, network="none"))
+    gpu = Resources(vcpu=1, memory=1, disk=1, gpu=1)
+    with pytest.raises(SandboxUnsupportedError, match="NVIDIA"):
+        await provider.create_sandbox(SandboxCreateRequest(resources=gpu, network="none"))
+
+
+async def test_host_folders_are_shown_read_only(provider: DockerProvider, tmp_path: Path) -> None:
+    shown = tmp_path / "shown"
+    shown.mkdir()
+    (shown / "note").write_text("from the host")
+    heard = asyncio.Event()
+
+    async def answer(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        heard.set()
+        writer.close()
+
+    server = await asyncio.start_unix_server(answer, shown / "door")
+    mount = Mount(source=str(shown), target="/opt/valkyrie/door")
+    sandbox = await provider.create_sandbox(SandboxCreateRequest(mounts=(mount,), network="none"))
+    try:
+        assert await output_of(sandbox, "cat /opt/valkyrie/door/note") == "from the host"
+        assert await sandbox.run(Command.shell("echo x > /opt/valkyrie/door/note")) != 0
+        speak = "import socket; socket.socket(socket.AF_UNIX).connect('/opt/valkyrie/door/door')"
+        assert await sandbox.run(Command(("python3", "-c", speak), timeout=20)) == 0
+        await asyncio.wait_for(heard.wait(), 10)
+    finally:
+        server.close()
+
+
+async def test_nothing_outlives_kill_all(provider: DockerProvider) -> None:
+    request = SandboxCreateRequest(network="none", limits=Limits(pids=128), separate_folders=("/tests",))
+    sandbox = await provider.create_sandbox(request)
+    await sandbox.upload_file("/tests/kept", b"kept")
+    # As someone else, in a session of its own, and with every place for processes taken.
+    await sandbox.run(Command.shell("mkdir -p /app; chmod 777 /app"))
+    await sandbox.run(Command.shell(f"setsid sh -c '{HEARTBEAT}' >/dev/null 2>&1 &", user="nobody"))
+    await wait_for_beats(sandbox)
+    await sandbox.run(Command.bash("bomb() { bomb | bomb & }; bomb; sleep 60", timeout=2))
+    await sandbox.run(Command.bash("setsid bash -c 'b() { b | b & }; b' & sleep 1", timeout=20))
+    await sandbox.kill_all()
+    await assert_no_beats(sandbox)
+    assert await sandbox.download_file("/tests/kept") == b"kept"
+    assert "bash" not in await output_of(sandbox, "ps -e -o comm=")
+
+
+async def test_a_replaced_shell_does_not_save_its_processes(
+    provider: DockerProvider, engine: PrivateEngine
+) -> None:
+    sandbox = await provider.create_sandbox(SandboxCreateRequest(network="none"))
+    await output_of(sandbox, f"mkdir -p /app; setsid bash -c '{HEARTBEAT}' >/dev/null 2>&1 &")
+    await wait_for_beats(sandbox)
+    trick = 'cp /bin/dash /tmp/real; printf \'#!/tmp/real\\ncase "$*" in *kill*) exit 0;; esac\\n'
+    trick += 'exec /tmp/real "$@"\\n\' > /tmp/sh; chmod 755 /tmp/sh; mv /tmp/sh /bin/sh'
+    await output_of(sandbox, trick)
+    await sandbox.kill_all()
+    await assert_no_beats(sandbox)
+
+
+async def test_apt_and_users_work(provider: DockerProvider) -> None:
+    sandbox = await provider.create_sandbox(SandboxCreateRequest(network="none"))
+    script = "apt-get check && useradd -m someone && su someone -c 'id -un' && dpkg --configure -a"
+    assert await output_of(sandbox, f"({script}) 2>&1 | tail -1") == "someone\n"
+
+
+LEAVE = """
+import asyncio, os, sys
+from pathlib import Path
+from typing import cast
+from sandboxes.docker import DockerProvider
+from sandboxes.types import BuildSource, SandboxCreateRequest
+
+async def main():
+    folder = Path(sys.argv[1])
+    provider = DockerProvider(folder / "state")
+    for network in ("none", "public"):
+        request = SandboxCreateRequest(labels={"Home": "lost"}, network=network, separate_folders=("/tests",))
+        await provider.create_sandbox(request)
+    many = [asyncio.ensure_future(provider.create_sandbox(request)) for _ in range(6)]
+    source = BuildSource(context=str(folder), digest="c4" * 32)
+    building = asyncio.ensure_future(provider.create_sandbox(SandboxCreateRequest(source=source)))
+    log = folder / "state/builds" / f"valkyrie-build-{'c4' * 32}.log"
+    while not (log.exists() and "underway" in log.read_text()):
+        await asyncio.sleep(0.05)
+    print("now", flush=True)
+    await asyncio.gather(building, *many)
+
+asyncio.run(main())
+"""
+
+
+async def test_a_killed_process_leaves_nothing(engine: PrivateEngine, tmp_path: Path) -> None:
+    (tmp_path / "Dockerfile").write_text(f"FROM {IMAGE}\nRUN echo underway; sleep 60\n")
+    child = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", LEAVE, str(tmp_path), stdout=asyncio.subprocess.PIPE
+    )
+    assert child.stdout is not None
+    assert (await child.stdout.readline()).strip() == b"now"
+    child.send_signal(signal.SIGKILL)
+    await child.wait()
+    async with DockerProvider(tmp_path / "state") as provider:
+        assert await provider.reap({"Home": "other"}) == 0
+        # What the engine was still making when the other side died may come up a moment later.
+        ended = 0
+        async with asyncio.timeout(60):
+            while ended < 2 or engine.left():
+                ended += await provider.reap({"Home": "lost"})
+                await asyncio.sleep(0.2)
+    assert "c4c4" not in engine.docker("images")
+    async with asyncio.timeout(30):
+        while engine.docker("ps", "-aq").split():
+            await asyncio.sleep(0.2)
