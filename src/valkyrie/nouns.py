@@ -70,6 +70,18 @@ class TrialState(StrEnum):
         return self in (TrialState.BUILDING, TrialState.IN_PROGRESS, TrialState.EVALUATING)
 
 
+class JobState(StrEnum):
+    """Where a job stands; derived from its runs, never stored."""
+
+    INITIALIZING = "initializing"
+    QUEUED = "queued"
+    RUNNING = "running"
+    COMPLETED = "completed"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+    TIMEOUT = "timeout"
+
+
 class Category(StrEnum):
     """Who must act when an attempt did not end in a grade."""
 
@@ -131,6 +143,8 @@ class TaskSpec:
     grading_user: str | None = None
     """Whom the tests run as; None is root of the sandbox."""
     has_solution: bool = False
+    solution_env: Mapping[str, str] = field(default_factory=dict)
+    """Environment of the task's own solution, over `env`: for the oracle alone."""
     source: SandboxSource | None = None
     """What the sandbox is made from, where an image's name does not say it all; wins over `image`."""
     install_first: bool = False

@@ -58,6 +58,14 @@ class RunRequest:
     """Values only the caller's own environment has may be kept, encrypted, by the tracker."""
     provider_secret: str | None = None
     """Name of the secret that says how to reach the provider, as the caller has it configured."""
+    env_vars: Mapping[str, str] = field(default_factory=dict)
+    """Environment of the agent's commands; not for secrets."""
+    agent_timeout: float | None = None
+    """Seconds an agent may take, whatever the task says."""
+    default_agent_timeout: float | None = None
+    """The same for tasks that say nothing."""
+    model_url: str | None = None
+    """Where the agent's model is served, if not at its vendor's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +102,32 @@ class CostView:
     """Attempts that reported; others are not in the total."""
     limit: float | None = None
     """`--max-cost`."""
+
+
+@dataclass(frozen=True, slots=True)
+class UsageView:
+    """What an attempt used of its model, as its agent's log says."""
+
+    input_tokens: int
+    """Cached ones included."""
+    cached_tokens: int
+    output_tokens: int
+    cost: float | None
+    """US dollars."""
+    cost_source: str | None
+    """`agent`, or `prices` with the date they are of."""
+    model: str | None
+    steps: int
+    """Times the model was asked."""
+
+
+@dataclass(frozen=True, slots=True)
+class TokensView:
+    """What all attempts of a run used of its model."""
+
+    input: int
+    cached: int
+    output: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,6 +191,10 @@ class RunView:
     """Where else it can be looked at: artifacts, logs."""
     hooks: Sequence[HookView] = ()
     """What was told to others about it, and how that went."""
+    job_id: str | None = None
+    """The job it belongs to."""
+    tokens: TokensView | None = None
+    """What its agents used; None when no log said anything."""
 
     @property
     def done(self) -> int:
@@ -186,6 +224,7 @@ class AttemptView:
     """Path of its log."""
     artifacts: str | None
     """Folder of what was kept."""
+    usage: UsageView | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,6 +248,10 @@ class TrialView:
     finished_at: float | None
     timing: Mapping[str, float]
     digest: str
+    usage: UsageView | None = None
+    """Of its last attempt."""
+    cost: float | None = None
+    """US dollars, of all its attempts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -330,7 +373,7 @@ class BenchmarkView:
     url: str | None = None
     """Of a service."""
     source: str = "shipped"
-    """Who says so: shipped, plugin, custom, registry."""
+    """Who says so: shipped, plugin, custom, registry, or `added: ` and what it was made from."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 from valkyrie.digest import content_digest
 from valkyrie.nouns import TaskSpec
@@ -31,10 +31,37 @@ class Settings:
     host_image: bool = False
     timeout_multiplier: float = 1.0
     on_agent_failure: str = "grade"
+    agent_timeout: float | None = None
+    """Seconds an agent may take, whatever the task says."""
+    default_agent_timeout: float | None = None
+    """The same for tasks that say nothing."""
+    env_vars: Mapping[str, str] = field(default_factory=dict)
+    """Environment of the agent's commands, over the task's."""
+    model_url: str | None = None
+    """Where the agent's model is served, if not at its vendor's."""
 
 
 def trial_digest(task: TaskSpec, k: int, *, agent_digest: str, model: str | None, settings: Settings) -> str:
-    """What this trial is: the same digest means the same agent, model, task content and settings."""
+    """What this trial is: the same digest means the same agent, model, task content and settings.
+
+    How long things may take is no part of it, so that a run can go on with other limits.
+    """
+    return _digest(task, k, agent_digest, model, settings, 1.0)
+
+
+def older_digest(task: TaskSpec, k: int, *, agent_digest: str, model: str | None, settings: Settings) -> str:
+    """The same trial's as it was when limits were still a part of it."""
+    return _digest(task, k, agent_digest, model, settings, settings.timeout_multiplier)
+
+
+def _digest(
+    task: TaskSpec, k: int, agent_digest: str, model: str | None, settings: Settings, stretch: float
+) -> str:
+    more = {
+        name: value
+        for name, value in {"env_vars": dict(settings.env_vars), "model_url": settings.model_url}.items()
+        if value
+    }
     return content_digest(
         {
             "version": DIGEST_VERSION,
@@ -44,8 +71,9 @@ def trial_digest(task: TaskSpec, k: int, *, agent_digest: str, model: str | None
             "k": k,
             "provider": settings.provider,
             "host_image": settings.host_image,
-            "timeout_multiplier": settings.timeout_multiplier,
+            "timeout_multiplier": stretch,
             "on_agent_failure": settings.on_agent_failure,
+            **more,
         }
     )
 

@@ -9,7 +9,7 @@ from typing import Any
 from sqlalchemy import Connection, bindparam, select, text, update
 from sqlalchemy.sql.dml import ReturningUpdate
 
-from valkyrie.store.schema import run
+from valkyrie.store.schema import job, run
 
 CHANNEL = "valkyrie_changes"
 """Where PostgreSQL tells other processes that something was committed."""
@@ -54,6 +54,18 @@ def lock_runs(connection: Connection, run_ids: Iterable[str]) -> None:
     if wanted and connection.dialect.name != "sqlite":
         connection.execute(
             select(run.c.id).where(run.c.id.in_(wanted)).order_by(run.c.id).with_for_update(key_share=True)
+        )
+
+
+def lock_jobs(connection: Connection, job_ids: Iterable[str]) -> None:
+    """Be the only one who changes what these jobs are made of and what their runs share.
+
+    Before any of their runs is locked, as everyone does.
+    """
+    wanted = sorted(set(job_ids))
+    if wanted and connection.dialect.name != "sqlite":
+        connection.execute(
+            select(job.c.id).where(job.c.id.in_(wanted)).order_by(job.c.id).with_for_update(key_share=True)
         )
 
 

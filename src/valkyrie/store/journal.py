@@ -17,7 +17,7 @@ from valkyrie.store.hooks import plan_progress_of
 from valkyrie.store.leases import Leased
 from valkyrie.store.returning import require_all
 from valkyrie.store.rows import ForEach, Given, Types
-from valkyrie.store.schema import ERROR_COUNTERS, STATE_COUNTERS, attempt, trial
+from valkyrie.store.schema import ERROR_COUNTERS, STATE_COUNTERS, TOKEN_COUNTERS, attempt, trial
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +57,8 @@ class Finish:
     timing: Mapping[str, float] = field(default_factory=dict)
     cost: float | None = None
     """US dollars, as the agent reported them."""
+    usage: Json | None = None
+    """Tokens, as the agent's log says."""
     told: bool = False
     """Someone wants to be told how far the run has come."""
     not_before: float | None = None
@@ -95,7 +97,7 @@ _SAVE = (
 )
 
 
-_FOUND = ("score", "category", "cause", "message", "exit_code", "exit_reason", "result", "timing")
+_FOUND = ("score", "category", "cause", "message", "exit_code", "exit_reason", "result", "timing", "usage")
 """What an attempt ends with; its trial keeps that of the last one."""
 _OF_TRIAL = (*_FOUND, "passed", "failures", "not_before", "finished_at")
 _OF_ATTEMPT = (*_FOUND, "cost", "phase", "outcome", "finished_at")
@@ -218,6 +220,7 @@ def _ending_row(one: Finish, versions: Mapping[str, int], ahead: float) -> dict[
         "b_passed": None if retried else one.passed,
         "b_result": None if retried else one.result,
         "b_timing": dict(one.timing),
+        "b_usage": one.usage,
     }
 
 
@@ -234,6 +237,8 @@ def _deltas(changes: Iterable[Change]) -> dict[str, dict[str, float]]:
             if one.cost is not None:
                 deltas["n_costed"] += 1
                 deltas["cost_sum"] += one.cost
+            for name in TOKEN_COUNTERS:
+                deltas[name] += (one.usage or {}).get(name, 0)
             if one.after is TrialState.FINISHED:
                 add_score(deltas, one.score, one.passed, +1)
             elif one.after is TrialState.ERROR and one.category:

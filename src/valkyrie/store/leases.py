@@ -5,14 +5,18 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from sqlalchemy import Connection, bindparam, exists, func, or_, select, update
 
-from valkyrie.nouns import Json, Outcome, RunState, TrialState
+from valkyrie.nouns import Outcome, RunState, TrialState
+from valkyrie.store.choosing import Leased as Leased
+from valkyrie.store.choosing import Room as Room
+from valkyrie.store.choosing import Tick as Tick
+from valkyrie.store.choosing import TickResult as TickResult
+from valkyrie.store.choosing import choose, in_hand, pools_of
 from valkyrie.store.clock import CLOCK, skew
-from valkyrie.store.counters import count
+from valkyrie.store.counters import count, lock_jobs
 from valkyrie.store.returning import abandon as abandon
 from valkyrie.store.returning import give_back as give_back
 from valkyrie.store.returning import give_back_unknown as give_back_unknown
@@ -20,68 +24,12 @@ from valkyrie.store.returning import recover as recover
 from valkyrie.store.returning import require_all
 from valkyrie.store.returning import still_ours as still_ours
 from valkyrie.store.rows import ForEach
-from valkyrie.store.schema import attempt, executor, run, trial
+from valkyrie.store.schema import attempt, executor, job, run, trial
 
 OPEN_RUNS = [RunState.IN_PROGRESS.value, RunState.STOPPING.value]
 
 
-@dataclass(frozen=True, slots=True)
-class Leased:
-    """One attempt of one trial, ours until its epoch is overtaken."""
-
-    trial_id: int
-    run_id: str
-    task_id: str
-    k: int
-    digest: str
-    number: int
-    """Which attempt of the trial this is, from 1."""
-    failures: int
-    """Earlier attempts that failed and count against the retry limit."""
-    epoch: int
-    cpus: float
-    memory_mb: int
-    saved: Json | None = None
-    """From what grading goes on, when an earlier attempt got that far."""
-    started_at: float = 0.0
-
-
-@dataclass(frozen=True, slots=True)
-class Room:
-    """What the host has left for trials."""
-
-    cpus: float
-    memory_mb: float
-    idle: bool
-    """Nothing is running: one trial is let in whatever it asks for."""
-
-
-@dataclass(frozen=True, slots=True)
-class Tick:
-    """A look for work."""
-
-    executor_id: str
-    now: float
-    room: Room
-    active: Mapping[str, int]
-    """Attempts in hand, by run (sandboxes still being removed included)."""
-    ready: Collection[str]
-    """Runs whose world is open; of others nothing is leased."""
-
-
-@dataclass(frozen=True, slots=True)
-class TickResult:
-    """What a look for work found."""
-
-    leased: Sequence[Leased]
-    ended: Sequence[str]
-    """Open runs with nothing left to do: their score is due."""
-    open_runs: Sequence[str]
-    wake_at: float | None
-    """When the next trial's back-off is over."""
-
-
-_OPEN = select(
+_OPEN_COLUMNS = (
     run.c.id,
     run.c.state,
     run.c.concurrency,
@@ -92,16 +40,27 @@ _OPEN = select(
     run.c.max_cost,
     run.c.cost_sum,
     (run.c.n_building + run.c.n_in_progress + run.c.n_evaluating).label("active"),
-).where(run.c.state.in_(OPEN_RUNS))
+    run.c.job_id,
+    job.c.concurrency.label("pool"),
+    job.c.ends_at,
+)
+_OPEN = (
+    select(*_OPEN_COLUMNS)
+    .select_from(run.outerjoin(job, job.c.id == run.c.job_id))
+    .where(run.c.state.in_(OPEN_RUNS))
+)
 
 
 _LOCKED = (
     _OPEN.where(
-        run.c.id.in_(bindparam("runs", expanding=True)),
+        or_(
+            run.c.id.in_(bindparam("runs", expanding=True)),
+            run.c.job_id.in_(bindparam("jobs", expanding=True)),
+        ),
         ~exists().where(executor.c.id == bindparam("executor"), executor.c.expires_at <= CLOCK),
     )
     .order_by(run.c.id)
-    .with_for_update(key_share=True)
+    .with_for_update(key_share=True, of=run)
 )
 """Of several executors one at a time counts what a run has in hand; none whose own lease has run out."""
 
@@ -180,18 +139,19 @@ def lease(connection: Connection, tick: Tick) -> TickResult:
     due = tick.now + skewed
     runs = connection.execute(_OPEN).all()
     stopped: set[str] = set()
-    wanted = _locked(connection, [row for row in runs if _is_over(row) or _slots(row, tick)], tick)
+    wanted = _locked(connection, _with_siblings(runs, tick, due), tick)
+    pools = pools_of(wanted, tick)
     for row in sorted(wanted, key=serving_order):
-        if _is_over(row):
+        if _is_over(row, due):
             _stop_pending(connection, row.id, tick.now)
             stopped.add(row.id)
-        elif (slots := _slots(row, tick)) > 0:
+        elif (slots := min(_slots(row, tick), pools[row.id].left)) > 0:
             found = connection.execute(_READY, {"run": row.id, "now": due, "most": slots}).all()
             if found:
                 ready.setdefault(row.priority, {})[row.id] = list(found)
             if len(found) < min(slots, row.n_pending):
                 retries.append(row.id)
-    leased = _choose(ready, tick)
+    leased = choose(ready, tick, pools, {row.id: in_hand(row, tick) for row in wanted})
     if leased:
         _take(connection, leased, tick, {row.id: row.passes for row in wanted})
     waits = [connection.execute(_NEXT_RETRY, {"run": run_id, "now": due}).scalar() for run_id in retries]
@@ -209,29 +169,37 @@ def _locked(connection: Connection, rows: Sequence[Any], tick: Tick) -> Sequence
     """These runs as they are now, and stay until this transaction ends; on SQLite they do anyway."""
     if not rows or connection.dialect.name == "sqlite":
         return rows
-    names = {"runs": [row.id for row in rows], "executor": tick.executor_id}
+    # With the job: a run that was just added to it shares its pool as well.
+    jobs = sorted({row.job_id for row in rows if row.job_id})
+    lock_jobs(connection, jobs)
+    names = {"runs": [row.id for row in rows], "jobs": jobs, "executor": tick.executor_id}
     return connection.execute(_LOCKED, names).all()
 
 
-def _in_hand(row: Any, tick: Tick) -> int:
-    return max(int(row.active), tick.active.get(row.id, 0))
+def _with_siblings(rows: Sequence[Any], tick: Tick, now: float) -> list[Any]:
+    """Runs of which something may begin or is to be stopped, and all others of their jobs: they share."""
+    moving = [row for row in rows if _is_over(row, now) or _slots(row, tick)]
+    jobs = {row.job_id for row in moving if row.job_id}
+    found = {row.id for row in moving}
+    return [row for row in rows if row.id in found or row.job_id in jobs]
 
 
-def _is_over(row: Any) -> bool:
-    """Nothing more of it may begin: it was stopped, or has cost what it may."""
+def _is_over(row: Any, now: float) -> bool:
+    """Nothing more of it may begin: it was stopped, has cost what it may, or its job's time is over."""
     spent = row.max_cost is not None and row.cost_sum >= row.max_cost
-    return bool(row.n_pending) and (row.state == RunState.STOPPING or spent)
+    late = row.ends_at is not None and row.ends_at <= now
+    return bool(row.n_pending) and (row.state == RunState.STOPPING or spent or late)
 
 
 def _slots(row: Any, tick: Tick) -> int:
     """How many more of its trials may begin here."""
     if row.state != RunState.IN_PROGRESS or not row.n_pending or row.id not in tick.ready:
         return 0
-    return max(0, int(row.concurrency) - _in_hand(row, tick))
+    return max(0, int(row.concurrency) - in_hand(row, tick))
 
 
 def _is_done(row: Any, tick: Tick, stopped: Collection[str]) -> bool:
-    return (row.n_pending == 0 or row.id in stopped) and _in_hand(row, tick) == 0
+    return (row.n_pending == 0 or row.id in stopped) and in_hand(row, tick) == 0
 
 
 def _stop_pending(connection: Connection, run_id: str, now: float) -> None:
@@ -242,48 +210,6 @@ def _stop_pending(connection: Connection, run_id: str, now: float) -> None:
         )
     ).all()
     give_back(connection, held, now, Outcome.STOPPED, TrialState.STOPPED)
-
-
-def _choose(ready: dict[int, dict[str, list[Any]]], tick: Tick) -> list[Leased]:
-    """By priority; round-robin over runs of the same one, each in its own order, until the host is full."""
-    cpus, memory, idle = tick.room.cpus, tick.room.memory_mb, tick.room.idle
-    chosen: list[Leased] = []
-    levels = [[(run_id, iter(rows)) for run_id, rows in ready[level].items()] for level in sorted(ready)]
-    while levels:
-        queues = levels[0]
-        if not queues:
-            levels.pop(0)
-            continue
-        still: list[tuple[str, Any]] = []
-        for run_id, rows in queues:
-            row = next(rows, None)
-            if row is None:
-                continue
-            need_cpus, need_memory = row.cpus or 0.0, row.memory_mb or 0
-            if not idle and (need_cpus > cpus or need_memory > memory):
-                continue
-            idle = False
-            cpus -= need_cpus
-            memory -= need_memory
-            chosen.append(
-                Leased(
-                    row.id,
-                    run_id,
-                    row.task_id,
-                    row.k,
-                    row.digest,
-                    row.attempts + 1,
-                    row.failures,
-                    row.epoch + 1,
-                    need_cpus,
-                    need_memory,
-                    row.saved,
-                    tick.now,
-                )
-            )
-            still.append((run_id, rows))
-        levels[0] = still
-    return chosen
 
 
 def _take(connection: Connection, leased: Sequence[Leased], tick: Tick, passes: Mapping[str, int]) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Connection, Row, delete, insert, select, update
+from sqlalchemy import Connection, Row, delete, func, insert, select, update
 
 from valkyrie.errors import UnknownError, UserError
 from valkyrie.nouns import Category, Json, Outcome, RunState, TrialState
@@ -48,7 +48,7 @@ _PLAN = ForEach.insert(
     trial,
     *(
         trial.c[name]
-        for name in ("run_id", "position", "task_id", "k", "digest", "state", "cpus", "memory_mb")
+        for name in ("run_id", "position", "task_id", "k", "digest", "state", "cpus", "memory_mb", "version")
     ),
 )
 
@@ -58,9 +58,14 @@ def create(connection: Connection, values: Json, planned: Sequence[NewTrial]) ->
     connection.execute(
         insert(run).values(state=RunState.IN_PROGRESS.value, n_pending=len(planned), version=1, **values)
     )
+    _insert(connection, values["id"], planned, 0, 0)
+    announce(connection)
+
+
+def _insert(connection: Connection, run_id: str, new: Sequence[NewTrial], first: int, version: int) -> None:
     rows = [
         {
-            "run_id": values["id"],
+            "run_id": run_id,
             "position": position,
             "task_id": one.task_id,
             "k": one.k,
@@ -68,13 +73,32 @@ def create(connection: Connection, values: Json, planned: Sequence[NewTrial]) ->
             "state": TrialState.PENDING.value,
             "cpus": one.cpus,
             "memory_mb": one.memory_mb,
+            "version": version,
         }
-        for position, one in enumerate(planned)
+        for position, one in enumerate(new, first)
     ]
     # In parts: a database does not wait long for someone who is busy in the middle of a transaction.
     for start in range(0, len(rows), AT_ONCE):
         _PLAN.execute(connection, rows[start : start + AT_ONCE])
-    announce(connection)
+
+
+def planned(connection: Connection, run_id: str) -> dict[tuple[str, int], str]:
+    """(task id, k) → digest of every trial a run has."""
+    rows = select(trial.c.task_id, trial.c.k, trial.c.digest).where(trial.c.run_id == run_id)
+    return {(row.task_id, row.k): row.digest for row in connection.execute(rows)}
+
+
+def extend(connection: Connection, run_id: str, more: Sequence[NewTrial]) -> int:
+    """Add trials the run does not have yet; how many. What it has stays as it is."""
+    lock_runs(connection, [run_id])
+    known = planned(connection, run_id)
+    new = [one for one in more if (one.task_id, one.k) not in known]
+    if not new:
+        return 0
+    last = connection.execute(select(func.max(trial.c.position)).where(trial.c.run_id == run_id)).scalar()
+    version = count(connection, {run_id: {"n_pending": len(new)}}).get(run_id, 0)
+    _insert(connection, run_id, new, 0 if last is None else last + 1, version)
+    return len(new)
 
 
 def get(connection: Connection, run_id: str) -> Row[Any]:

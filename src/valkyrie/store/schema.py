@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from sqlalchemy import (
     JSON,
+    BigInteger,
     Boolean,
     Column,
     Dialect,
@@ -23,13 +24,14 @@ from sqlalchemy.types import TypeEngine
 
 from valkyrie.nouns import DEFAULT_ORG, DEFAULT_PRIORITY, Category, TrialState
 
-REVISION = "0003"
+REVISION = "0004"
 """The migration this program's schema stands at."""
 
 metadata = MetaData()
 
 STATE_COUNTERS = {state: f"n_{state.value.lower()}" for state in TrialState}
 ERROR_COUNTERS = {category: f"e_{category.value}" for category in Category}
+TOKEN_COUNTERS = ("input_tokens", "cached_tokens", "output_tokens")
 LISTED_BY = ("state", "agent", "benchmark", "dataset", "model", "label", "started_by")
 
 
@@ -90,6 +92,24 @@ secret = Table(
     Column("created_by", Words),
 )
 
+job = Table(
+    "job",
+    metadata,
+    Column("id", RunId, primary_key=True),
+    Column("org_id", Text, nullable=False, server_default=DEFAULT_ORG),
+    Column("name", Words, nullable=False),
+    Column("started_by", Words),
+    Column("created_at", Float, nullable=False),
+    Column("concurrency", Integer, nullable=False),  # of all its runs together
+    Column("ends_at", Float),  # nothing of it begins after this
+    Column("about", JSON, nullable=False),  # what people noted
+    Column("arguments", JSON, nullable=False),  # what it was asked with, so that it can grow
+    Column("version", Integer, nullable=False, server_default="0"),
+    Index("job_by_org", "org_id", "created_at", "id"),
+    Index("job_by_org_name", "org_id", "name", "created_at", "id"),
+    Index("job_by_id", "org_id", "id"),
+)
+
 run = Table(
     "run",
     metadata,
@@ -134,7 +154,11 @@ run = Table(
     Column("score_sum", Float, nullable=False, server_default="0"),
     Column("n_costed", Integer, nullable=False, server_default="0"),
     Column("cost_sum", Float, nullable=False, server_default="0"),
+    *(Column(name, BigInteger, nullable=False, server_default="0") for name in TOKEN_COUNTERS),
     Column("version", Integer, nullable=False, server_default="0"),
+    Column("job_id", RunId),
+    Column("job_position", Integer),
+    Index("run_by_job", "job_id", "job_position"),
     # A list is one stretch of an index, whichever one thing it is narrowed to.
     Index("run_by_org", "org_id", "created_at", "id"),
     *(Index(f"run_by_org_{name}", "org_id", name, "created_at", "id") for name in LISTED_BY),
@@ -169,6 +193,7 @@ trial = Table(
     Column("result", JSON),
     Column("timing", JSON),
     Column("cost", Float),
+    Column("usage", JSON(none_as_null=True)),  # tokens of the last attempt
     # The run's version when this trial last changed: what changed since a version is found by it.
     Column("version", Integer, nullable=False, server_default="0"),
     Column("started_at", Float),
@@ -204,6 +229,7 @@ attempt = Table(
     Column("result", JSON),
     Column("timing", JSON),
     Column("cost", Float),
+    Column("usage", JSON(none_as_null=True)),
     Column("passage", Integer, nullable=False, server_default="1"),  # the run's pass it belongs to
     Column("started_at", Float, nullable=False),
     Column("finished_at", Float),

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from sandboxes.types import Limits
 from valkyrie.digest import content_digest
 from valkyrie.nouns import TaskSpec
-from valkyrie.plan import Settings, make_plan
+from valkyrie.plan import Settings, make_plan, older_digest
 
 TASK = TaskSpec(id="a/b", digest="sha256:1", instruction="do it", limits=Limits(cpus=2, memory_mb=512))
 SETTINGS = Settings(provider="local")
@@ -41,10 +41,18 @@ def test_a_digest_changes_with_everything_that_matters() -> None:
         digest(agent_digest="y"),
         digest(model="m"),
         digest(settings=Settings(provider="docker")),
-        digest(settings=Settings(provider="local", timeout_multiplier=2.0)),
+        digest(settings=Settings(provider="local", env_vars={"A": "b"})),
+        digest(settings=Settings(provider="local", model_url="http://127.0.0.1:1")),
         digest(settings=Settings(provider="local", on_agent_failure="error")),
     }
-    assert len(found) == 9
+    assert len(found) == 10
+
+
+def test_how_long_things_may_take_is_no_part_of_a_digest() -> None:
+    other = Settings("local", timeout_multiplier=2.0, agent_timeout=9.0, default_agent_timeout=7.0)
+    assert digest(settings=other) == digest(settings=Settings("local"))
+    assert older_digest(TASK, 0, agent_digest="x", model=None, settings=other) != digest()
+    assert older_digest(TASK, 0, agent_digest="x", model=None, settings=SETTINGS) == digest()
 
 
 def test_early_trials_cover_all_tasks() -> None:

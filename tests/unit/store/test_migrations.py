@@ -62,9 +62,11 @@ def fill(engine: Engine, revision: str) -> None:
         connection.execute(text(EXECUTOR))
         if revision > "0001":
             connection.execute(text("UPDATE trial SET saved = '{\"at\": 7}' WHERE id = 2"))
+        if revision > "0002":
+            connection.execute(text("UPDATE run SET endings = 1 WHERE state != 'IN_PROGRESS'"))
 
 
-@pytest.mark.parametrize("revision", ["0001", "0002"])
+@pytest.mark.parametrize("revision", ["0001", "0002", "0003"])
 def test_what_is_in_an_older_database_is_kept(address: Path | str, engine: Engine, revision: str) -> None:
     fill(engine, revision)
     store = Store(address)
@@ -135,8 +137,8 @@ def test_a_difference_is_found(address: Path | str, engine: Engine) -> None:
 
 
 def test_steps_are_told_in_order() -> None:
-    assert [revision for revision, _ in migrations.steps("0001")] == ["0002", "0003"]
-    assert [revision for revision, _ in migrations.steps(None)] == ["0001", "0002", "0003"]
+    assert [revision for revision, _ in migrations.steps("0001")] == ["0002", "0003", "0004"]
+    assert [revision for revision, _ in migrations.steps(None)] == ["0001", "0002", "0003", "0004"]
     assert migrations.steps(schema.REVISION) == []
 
 

@@ -1,0 +1,132 @@
+"""What the verbs about jobs take and give: several runs started together and compared."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from valkyrie.nouns import DEFAULT_ORG
+from valkyrie.views import PlanView, RunRequest, RunView
+
+DEFAULT_TIMEOUT_S = 7200.0
+DEFAULT_CONCURRENCY = 10
+
+
+@dataclass(frozen=True, slots=True)
+class JobAgent:
+    """One of the agents of a job, `agent[:model]`."""
+
+    agent: str
+    model: str | None = None
+
+    @property
+    def said(self) -> str:
+        """As it is written on a command line."""
+        return self.agent if self.model is None else f"{self.agent}:{self.model}"
+
+
+@dataclass(frozen=True, slots=True)
+class JobRequest:
+    """Agents × tasks × trials, asked for."""
+
+    agents: Sequence[JobAgent]
+    template: RunRequest
+    """What all its runs have in common; its agent, model and (for scenarios) benchmark are left out."""
+    scenarios: Sequence[str] = ()
+    """`task` or `benchmark[@dataset]/task`, instead of the template's benchmark."""
+    name: str | None = None
+    concurrency: int = DEFAULT_CONCURRENCY
+    """Trials at once, of all its runs together."""
+    metadata: Mapping[str, str] = field(default_factory=dict)
+    time_limit: float | None = None
+    """Seconds after which nothing more of the job begins; None is no limit."""
+
+
+@dataclass(frozen=True, slots=True)
+class JobChange:
+    """What is different when a job goes on. Everything left out stays as it was."""
+
+    agents: Sequence[JobAgent] = ()
+    """Added to those it has."""
+    scenarios: Sequence[str] = ()
+    """Tasks added to those it has; `all` is every task of its benchmark."""
+    trials: int | None = None
+    """Trials of each task; never fewer than before."""
+    concurrency: int | None = None
+    agent_timeout: float | None = None
+    timeout_multiplier: float | None = None
+    time_limit: float | None = None
+    """Counted from now."""
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class JobView:
+    """One job as it stands."""
+
+    id: str
+    name: str
+    state: str
+    """initializing, queued, running, completed, failed, cancelled, timeout: derived from its runs."""
+    created_at: float
+    started_by: str | None
+    concurrency: int
+    metadata: Mapping[str, str]
+    source: Mapping[str, object]
+    """`{"type": "benchmark", "benchmark_name": …}` or `{"type": "scenarios", "scenario_ids": […]}`."""
+    trials: int
+    """Of each task."""
+    agent_timeout: float | None
+    timeout_multiplier: float
+    ends_at: float | None
+    """When its time limit is over."""
+    runs: Sequence[RunView]
+    """In the order their agents were named."""
+    version: int
+    """Grows with every change of any of its runs."""
+    org: str = DEFAULT_ORG
+
+    @property
+    def ended(self) -> bool:
+        """Nothing more happens unless a person asks."""
+        return self.state in ENDED
+
+
+ENDED = ("completed", "failed", "cancelled", "timeout")
+
+
+@dataclass(frozen=True, slots=True)
+class StartedJob:
+    """A job that was stored and handed to an executor."""
+
+    job: JobView
+    notices: Sequence[str]
+
+
+@dataclass(frozen=True, slots=True)
+class JobPlan:
+    """What a job would run: the answer of --dry-run."""
+
+    plans: Sequence[PlanView]
+    problems: Sequence[str]
+    """Of all its runs, each once."""
+
+
+@dataclass(frozen=True, slots=True)
+class JobFilter:
+    """Which jobs to list, newest first."""
+
+    since: float | None = None
+    """Created at this time or later."""
+    states: Sequence[str] = ()
+    name: str | None = None
+    limit: int = 50
+    cursor: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class JobPage:
+    """Some jobs, and where to go on."""
+
+    jobs: Sequence[JobView]
+    cursor: str | None

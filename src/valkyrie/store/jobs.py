@@ -1,0 +1,164 @@
+"""Jobs: the rows that hold several runs together. What a job's state is, its runs say."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from sqlalchemy import Connection, Row, delete, insert, select, tuple_, update
+
+from valkyrie.errors import UnknownError, UsageError, UserError
+from valkyrie.nouns import Json
+from valkyrie.store.counters import announce, lock_jobs, lock_runs
+from valkyrie.store.schema import job, run
+from valkyrie.suggest import did_you_mean
+
+MOST_NAMES = 200
+"""So many recent names are looked at for one that is like an unknown one."""
+
+
+def create(connection: Connection, values: Json) -> None:
+    """Store a job; its runs follow in the same transaction."""
+    connection.execute(insert(job).values(version=1, **values))
+
+
+def get(connection: Connection, job_id: str) -> Row[Any]:
+    """One job's row."""
+    row = connection.execute(select(job).where(job.c.id == job_id)).one_or_none()
+    if row is None:
+        raise UnknownError(f"No job {job_id!r}. `valk job list --all` shows them.")
+    return row
+
+
+def locked(connection: Connection, job_id: str) -> Row[Any]:
+    """One job's row; it and its runs are nobody else's to change until this transaction ends.
+
+    The job first, then its runs in the order everyone locks them.
+    """
+    lock_jobs(connection, [job_id])
+    ids = connection.execute(select(run.c.id).where(run.c.job_id == job_id)).scalars().all()
+    lock_runs(connection, ids)
+    return get(connection, job_id)
+
+
+def exists(connection: Connection, job_id: str) -> bool:
+    """Whether there is a job of that id."""
+    return connection.execute(select(job.c.id).where(job.c.id == job_id)).scalar() is not None
+
+
+def resolve(connection: Connection, ref: str, org_id: str) -> str:
+    """The id of the organisation's job that `ref` names: an id, a name, or a unique beginning of an id.
+
+    Of several jobs with the same name the newest is meant.
+    """
+    ref = ref.strip()
+    if any(row.id == ref.lower() for row in _beginning_with(connection, ref.lower(), org_id)):
+        return ref.lower()
+    named = select(job.c.id).where(job.c.org_id == org_id, job.c.name == ref)
+    found = connection.execute(named.order_by(job.c.created_at.desc(), job.c.id.desc()).limit(1)).scalar()
+    if ref and found:
+        return str(found)
+    by_id = _beginning_with(connection, ref.lower(), org_id)
+    if len(by_id) > 1:
+        lines = "".join(f"\n  {row.id}  {row.name}" for row in by_id[:10])
+        raise UsageError(f"{ref[:80]!r} is the beginning of several job ids; give more of it:{lines}")
+    if not by_id:
+        near = did_you_mean(ref, _recent_names(connection, org_id))
+        raise UnknownError(f"No job {ref[:80]!r}.{near} `valk job list --all` shows them.")
+    return str(by_id[0].id)
+
+
+def _beginning_with(connection: Connection, ref: str, org_id: str) -> Sequence[Any]:
+    if not ref or any(character not in "0123456789abcdef-" for character in ref):
+        return []
+    wanted = (job.c.org_id == org_id, job.c.id >= ref, job.c.id < ref + "g")
+    return connection.execute(select(job.c.id, job.c.name).where(*wanted).order_by(job.c.id).limit(11)).all()
+
+
+def _recent_names(connection: Connection, org_id: str) -> Sequence[str]:
+    recent = select(job.c.name).where(job.c.org_id == org_id).order_by(job.c.created_at.desc())
+    return connection.execute(recent.limit(MOST_NAMES)).scalars().all()
+
+
+def runs_of(connection: Connection, job_ids: Sequence[str]) -> dict[str, list[Row[Any]]]:
+    """The rows of these jobs' runs, by job, in their order."""
+    found: dict[str, list[Row[Any]]] = {job_id: [] for job_id in job_ids}
+    rows = select(run).where(run.c.job_id.in_(list(job_ids))).order_by(run.c.job_id, run.c.job_position)
+    for row in connection.execute(rows):
+        found[row.job_id].append(row)
+    return found
+
+
+def version(connection: Connection, job_id: str) -> int | None:
+    """Grows with every change of the job or one of its runs; None when it is gone."""
+    own = connection.execute(select(job.c.version).where(job.c.id == job_id)).scalar()
+    if own is None:
+        return None
+    of_runs = connection.execute(select(run.c.version).where(run.c.job_id == job_id)).scalars().all()
+    return int(own) + sum(map(int, of_runs))
+
+
+def page(
+    connection: Connection,
+    org_id: str,
+    *,
+    since: float | None = None,
+    name: str | None = None,
+    limit: int = 50,
+    cursor: str | None = None,
+) -> tuple[Sequence[Row[Any]], str | None]:
+    """Jobs, newest first (keyset pages), and the next cursor."""
+    wanted = [job.c.org_id == org_id]
+    if since is not None:
+        wanted.append(job.c.created_at >= since)
+    if name is not None:
+        wanted.append(job.c.name == name)
+    if cursor:
+        wanted.append(tuple_(job.c.created_at, job.c.id) < _place(cursor))
+    order = (job.c.created_at.desc(), job.c.id.desc())
+    rows = connection.execute(select(job).where(*wanted).order_by(*order).limit(limit + 1)).all()
+    if len(rows) <= limit:
+        return rows, None
+    return rows[:limit], cursor_after(rows[limit - 1])
+
+
+def cursor_after(row: Any) -> str:
+    """Where a list goes on after this job."""
+    return base64.urlsafe_b64encode(json.dumps([row.created_at, row.id]).encode()).decode()
+
+
+def _place(cursor: str) -> tuple[float, str]:
+    try:
+        at, job_id = json.loads(base64.urlsafe_b64decode(cursor))
+        at, job_id = float(at), str(job_id)
+        if not (job_id.isascii() and job_id.isprintable()):
+            raise ValueError(job_id)
+    except (ValueError, TypeError, OverflowError) as error:
+        raise UsageError(f"{cursor[:80]!r} is not a cursor this list gave.") from error
+    return at, job_id
+
+
+def change(connection: Connection, job_id: str, **values: Any) -> None:
+    """Change a job's own columns."""
+    connection.execute(update(job).where(job.c.id == job_id).values(version=job.c.version + 1, **values))
+    announce(connection)
+
+
+def share(connection: Connection, job_id: str, concurrency: int) -> None:
+    """Change how many trials of the job run at once; each of its runs may use all of that."""
+    lock_jobs(connection, [job_id])
+    change(connection, job_id, concurrency=concurrency)
+    ids = connection.execute(select(run.c.id).where(run.c.job_id == job_id)).scalars().all()
+    lock_runs(connection, ids)
+    connection.execute(update(run).where(run.c.id.in_(ids)).values(concurrency=concurrency))
+
+
+def forget(connection: Connection, job_id: str) -> None:
+    """Delete a job's row; its runs were deleted before. UserError if it has others by now."""
+    locked(connection, job_id)
+    if runs_of(connection, [job_id])[job_id]:
+        raise UserError(f"Job {job_id[:8]} grew meanwhile. `valk job delete {job_id[:8]}` once more.")
+    connection.execute(delete(job).where(job.c.id == job_id))
+    announce(connection)
