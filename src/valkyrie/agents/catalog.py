@@ -1,7 +1,7 @@
-"""The agents every installation knows by name.
+"""The agents every installation knows by name, and the two of them that need nothing.
 
-An entry names its class as `module:Class`, so that listing the catalogue imports none of them. The class
-is called with one `AgentOptions`; plugins are made the same way.
+An entry names its class as `module:Class`. The class is called with one `AgentOptions`; plugins are made the
+same way.
 """
 
 from __future__ import annotations
@@ -11,11 +11,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from sandboxes.types import KILLED_EXIT_CODE, TIMEOUT_EXIT_CODE, Command
+from sandboxes.values import KILLED_EXIT_CODE, TIMEOUT_EXIT_CODE, Command
+from valkyrie.agents.catalogue.entries import CATALOG, CatalogEntry, KeyGroup
 from valkyrie.agents.protocol import AgentExit, AgentTrial, OutputArtifact
 from valkyrie.errors import BenchmarkError, UsageError
 from valkyrie.nouns import ExitReason, Json
 from valkyrie.secrets.mask import Masker
+
+__all__ = ["CATALOG", "AgentOptions", "CatalogEntry", "KeyGroup", "Nop", "Oracle", "exit_of"]
 
 SOLUTION_FOLDER = "/solution"
 
@@ -28,21 +31,8 @@ class AgentOptions:
     kwargs: Mapping[str, str] = field(default_factory=dict)
     secrets: Mapping[str, str] = field(default_factory=dict)
     """Environment variable → secret name."""
-
-
-@dataclass(frozen=True, slots=True)
-class CatalogEntry:
-    """One agent of the catalogue."""
-
-    description: str
-    target: str
-    """`module:Class`."""
-
-
-CATALOG: Mapping[str, CatalogEntry] = {
-    "oracle": CatalogEntry("runs the task's own solution; should solve everything", f"{__name__}:Oracle"),
-    "nop": CatalogEntry("does nothing; should solve nothing", f"{__name__}:Nop"),
-}
+    model_url: str | None = None
+    """`--model-url`: its model is served there, so that no vendor's key is needed."""
 
 
 def exit_of(code: int) -> AgentExit:
@@ -111,7 +101,7 @@ class Oracle(_CatalogAgent):
                 command = Command(
                     argv=("bash", f"{SOLUTION_FOLDER}/solve.sh"),
                     cwd=task.cwd,
-                    env={**task.env, **trial.secrets},
+                    env={**task.env, **task.solution_env, **trial.secrets},
                     timeout=task.timeouts.agent,
                 )
                 return exit_of(await sandbox.run(command, log))

@@ -19,13 +19,13 @@ from urllib.parse import quote, unquote
 
 from valkyrie.agents.bundle import pack
 from valkyrie.agents.catalog import CATALOG
-from valkyrie.agents.git_source import hide_credentials
 from valkyrie.agents.names import NAME, NAME_RULE
 from valkyrie.agents.unpack import digest_archive, unpack
 from valkyrie.archives.telling import told_as
 from valkyrie.archives.writing import new_file
 from valkyrie.digest import content_digest
 from valkyrie.errors import BundleError, UnknownError, UsageError
+from valkyrie.git.address import hide_credentials
 from valkyrie.keeping.keys import AGENTS, agent_key
 from valkyrie.suggest import did_you_mean
 from valkyrie.views import AgentView

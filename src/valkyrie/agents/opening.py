@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from valkyrie import plugins
-from valkyrie.agents.catalog import CATALOG, AgentOptions
+from valkyrie.agents.catalog import CATALOG, AgentOptions, KeyGroup
 from valkyrie.agents.protocol import Agent, OutputArtifact
 from valkyrie.archives.telling import told_as
 from valkyrie.errors import BundleError, ContractValidationError, UsageError, UserError, ValkyrieError
@@ -44,6 +44,8 @@ class PreparedAgent:
     output_artifacts: Sequence[OutputArtifact] = ()
     egress_allowlist: Sequence[str] = ()
     needs_solution: bool = False
+    keys: Sequence[KeyGroup] = ()
+    """API keys of which some are needed; planning looks which there are."""
     notices: Sequence[str] = ()
     """What its author should know, and what keeps nothing from running."""
     source: Path | None = None
@@ -59,6 +61,7 @@ def open_agent(
     secrets: Mapping[str, str] | None = None,
     trusted: bool = True,
     uploads: Callable[[str], Path] | None = None,
+    model_url: str | None = None,
 ) -> PreparedAgent:
     """Find the agent `spec` names: catalogue, pushed, a folder or zip by path, a plugin, or an upload.
 
@@ -66,7 +69,7 @@ def open_agent(
     contract's. Who is not `trusted` is not on this machine: paths and `module:Class` are refused before
     anything is touched. `uploads` gives the archive of `upload:<digest>`, or raises UnknownError.
     """
-    options = AgentOptions(model, dict(kwargs or {}), dict(secrets or {}))
+    options = AgentOptions(model, dict(kwargs or {}), dict(secrets or {}), model_url)
     if uploads and (match := _UPLOAD.fullmatch(spec)):
         archive = uploads(match[1])
         with told_as({archive: "the uploaded agent"}):
@@ -134,7 +137,9 @@ def open_frozen(frozen: Json, folder: Path, cache: Path) -> Agent:
                 f"{archive} is not the agent that was frozen into the run; it was changed since."
             )
         return ContractAgent(frozen, archive, BundleCache(cache))
-    options = AgentOptions(frozen.get("model"), frozen.get("kwargs", {}), frozen.get("secrets", {}))
+    options = AgentOptions(
+        frozen.get("model"), frozen.get("kwargs", {}), frozen.get("secrets", {}), frozen.get("model_url")
+    )
     if kind == "plugin":
         return _make(str(frozen["target"]), options)
     if frozen["name"] not in CATALOG:
@@ -151,6 +156,7 @@ def _prepare(kind: str, name: str, target: str, options: AgentOptions) -> Prepar
         "model": options.model,
         "kwargs": dict(options.kwargs),
         "secrets": dict(options.secrets),
+        "model_url": options.model_url,
     }
     return PreparedAgent(
         name=agent.name,
@@ -162,6 +168,7 @@ def _prepare(kind: str, name: str, target: str, options: AgentOptions) -> Prepar
         final_output=agent.final_output,
         output_artifacts=agent.output_artifacts,
         needs_solution=agent.needs_solution,
+        keys=CATALOG[name].keys if kind == "catalog" else (),
     )
 
 

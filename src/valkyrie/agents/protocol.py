@@ -8,8 +8,59 @@ from pathlib import Path
 from typing import Protocol
 
 from sandboxes.protocol import Sandbox
-from sandboxes.types import OutputSink
+from sandboxes.values import OutputSink
 from valkyrie.nouns import ExitReason, Json, TaskSpec
+
+MODEL_URL = "VALKYRIE_MODEL_URL"
+"""Environment variable of the agent's commands: where its model is served, if the run says so."""
+
+
+@dataclass(frozen=True, slots=True)
+class LayerSpec:
+    """Software an agent needs, installed once and shown read-only to every trial: no code of it is run
+    while it is installed."""
+
+    name: str
+    version: str
+    npm: Sequence[str] = ()
+    """Packages with their exact versions, `name@1.2.3`."""
+    pip: Sequence[str] = ()
+    """Packages with their exact versions, `name==1.2.3`."""
+    node: bool = False
+    """It needs a Node.js of its own where the root file system has none."""
+
+    @property
+    def target(self) -> str:
+        """Where it is seen in the sandbox."""
+        return f"/opt/valkyrie/{self.name}"
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """What an attempt used of its model, as the agent's own log says."""
+
+    input_tokens: int = 0
+    """Cached ones included."""
+    cached_tokens: int = 0
+    output_tokens: int = 0
+    cost: float | None = None
+    """US dollars: the agent's own number, or one worked out from published prices."""
+    cost_source: str | None = None
+    """`agent`, or `prices` and the date they are of."""
+    model: str | None = None
+    """The one that answered."""
+    steps: int = 0
+    """Times the model was asked."""
+
+
+@dataclass(frozen=True, slots=True)
+class Trouble:
+    """Why the agent gave up, read from its log: the cause decides whether that is graded or tried again."""
+
+    cause: str
+    """A row of schedule.policy's TABLE: model_rate_limited, model_unreachable, model_refused, …"""
+    message: str
+    retry_after: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +74,12 @@ class AgentTrial:
     log: OutputSink
     solution: Path | None = None
     """Only the oracle looks at it."""
+    kept: Path | None = None
+    """A folder of the host (made by who writes) whose files are kept with the attempt, as `agent/…`."""
+    model_url: str | None = None
+    """Where the model is served, as seen from inside the sandbox; None is the vendor's own place."""
+    layer: Path | None = None
+    """The agent's layer on the host, where the provider could not show it; `install` brings it in."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +88,8 @@ class AgentExit:
 
     exit_code: int
     reason: ExitReason | None = None
+    usage: Usage | None = None
+    trouble: Trouble | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,3 +144,9 @@ class Agent(Protocol):
     async def run(self, trial: AgentTrial) -> AgentExit:
         """Run it on the task to its end or its timeout (`trial.task.timeouts.agent`)."""
         ...
+
+
+def layer_of(agent: Agent) -> LayerSpec | None:
+    """What is to be installed once for the agent; agents of other people need not know the word."""
+    found: LayerSpec | None = getattr(agent, "layer", None)
+    return found

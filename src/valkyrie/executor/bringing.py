@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from valkyrie import benchmarks, handed
 from valkyrie.digest import content_digest
 from valkyrie.errors import InfrastructureError
+from valkyrie.executor.carrying import Carriers
 from valkyrie.executor.premises import Premises
 from valkyrie.keeping.keys import frozen_agent_key, upload_key
 from valkyrie.nouns import Json
@@ -27,6 +28,7 @@ class Bringing:
         self._premises = premises
         self._data = premises.data
         self._keepers: dict[str, LogKeeper] = {}
+        self._carriers = Carriers()
 
     def organisation(self, org_id: str, values: Mapping[str, str]) -> Organisation:
         """The things of a run's organisation; `values` were handed over with the run."""
@@ -42,6 +44,7 @@ class Bringing:
         return Away(
             organisation.artifacts(artifacts) if artifacts else None,
             self._log_keeper(row.org_id, logs, organisation) if logs else None,
+            self._carriers.to({"org": row.org_id, **(artifacts or {})}),
         )
 
     def _log_keeper(self, org_id: str, place: Json, organisation: Organisation) -> LogKeeper | None:
@@ -77,7 +80,8 @@ class Bringing:
             raise _not_here(f"The run's copy of agent {row.agent}")
 
     def close(self) -> None:
-        """Ship what is left of logs."""
+        """Ship what is left of logs; carry nothing more."""
+        self._carriers.close()
         for keeper in self._keepers.values():
             keeper.close()
 

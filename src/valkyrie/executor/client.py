@@ -17,23 +17,30 @@ from valkyrie import __version__
 from valkyrie.errors import InfrastructureError
 from valkyrie.executor.address import socket_path
 from valkyrie.nouns import Json
+from valkyrie.settings import FETCH_PREFIX
 from valkyrie.store.layout import DataFolder
 
 READY_TIMEOUT_S = 20.0
 LONGEST_LOG = 1 << 20
 _KEPT_VARIABLES = (
     "AWS_SHARED_CREDENTIALS_FILE",
+    "DOCKER_HOST",
     "HOME",
     "LANG",
     "LC_ALL",
     "LOGNAME",
+    "NODE_EXTRA_CA_CERTS",
     "PATH",
+    "REQUESTS_CA_BUNDLE",
+    "SSL_CERT_DIR",
+    "SSL_CERT_FILE",
     "TMPDIR",
     "TZ",
     "USER",
 )
-_KEPT_PREFIXES = ("VALKYRIE_", "XDG_", "PYTHON", "AWS_")
-_SECRETIVE = re.compile("KEY|TOKEN|SECRET|PASSW|CREDENTIAL")
+_KEPT_PREFIXES = ("VALKYRIE_", "XDG_", "PYTHON", "AWS_", "PIP_", "UV_", "npm_config_", "NPM_CONFIG_")
+_SECRETIVE = re.compile("KEY|TOKEN|SECRET|PASSW|CREDENTIAL|AUTH", re.IGNORECASE)
+_PROXIES = re.compile("(?:https?|all|no)_proxy", re.IGNORECASE)
 
 
 class ExecutorClient:
@@ -153,9 +160,14 @@ def _fits(status: Json) -> bool:
 
 
 def clean_environment() -> dict[str, str]:
-    """What an executor may inherit; secrets in the caller's environment are not for it."""
-    return {
+    """What an executor may inherit; secrets in the caller's environment are not for it.
+
+    Proxies are for the programs that fetch agents: services on this machine are reached without.
+    """
+    kept = {
         name: value
         for name, value in os.environ.items()
         if name in _KEPT_VARIABLES or (name.startswith(_KEPT_PREFIXES) and not _SECRETIVE.search(name))
     }
+    proxies = {name: value for name, value in os.environ.items() if _PROXIES.fullmatch(name)}
+    return kept | {f"{FETCH_PREFIX}{name}": value for name, value in proxies.items()}

@@ -15,13 +15,16 @@ from typing import TYPE_CHECKING, Any
 from sandboxes.errors import SandboxError
 from sandboxes.protocol import SandboxProvider
 from sandboxes.registry import open_provider
-from valkyrie import agents, benchmarks, handed
+from valkyrie import agents, benchmarks, config, handed
+from valkyrie.agents.layers import Layers
+from valkyrie.agents.protocol import Agent, layer_of
 from valkyrie.benchmarks.protocol import Benchmark
 from valkyrie.benchmarks.scoring import computed, grades_of
 from valkyrie.digest import content_digest
 from valkyrie.errors import StoreError, ValkyrieError
 from valkyrie.executor.bringing import Bringing
 from valkyrie.executor.doors import SandboxDoors
+from valkyrie.executor.model_doors import ModelDoors
 from valkyrie.executor.premises import Premises
 from valkyrie.nouns import Json, RunState
 from valkyrie.plan import Settings
@@ -31,6 +34,7 @@ from valkyrie.store import hooks, runs
 from valkyrie.store.secrets import forget_handed
 from valkyrie.store.writer import Writer
 from valkyrie.trial.failures import classify
+from valkyrie.trial.gear import Gear
 from valkyrie.trial.world import World
 
 if TYPE_CHECKING:
@@ -58,6 +62,8 @@ class RunWorlds:
         self._doors = SandboxDoors(home)
         self._opening: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
         self._bringing = Bringing(premises)
+        self._layers = Layers(premises.data.cache / "layers", labels={"Home": home})
+        self._model_doors = ModelDoors(premises.data.root / "doors", guarded=premises.server)
 
     def ready(self) -> Collection[str]:
         return self._worlds.keys()
@@ -87,7 +93,9 @@ class RunWorlds:
         # anyone can name, must keep nobody else's runs waiting.
         async with self._opening[key]:
             if key not in self._providers:
-                provider = open_provider(name, self._data.sandboxes(name), settings)
+                provider = open_provider(
+                    name, self._data.sandboxes(name), settings or config.provider_options(name)
+                )
                 try:
                     await provider.reap({"Home": self._home})
                 except BaseException:
@@ -138,14 +146,16 @@ class RunWorlds:
         away = await asyncio.to_thread(self._bringing.away, row, secrets)
         source = await asyncio.to_thread(self._bringing.source, row, away)
         access = await self._access(row, provider)
+        agent = agents.open_frozen(row.agent_frozen, folder.agent, self._data.bundles)
+        settings = Settings(**arguments["settings"])
         world = World(
             run_id=row.id,
             dataset=row.dataset,
             model=row.model,
             benchmark=benchmarks.open_frozen(source, secrets, access),
-            agent=agents.open_frozen(row.agent_frozen, folder.agent, self._data.bundles),
+            agent=agent,
             provider=provider,
-            settings=Settings(**arguments["settings"]),
+            settings=settings,
             keep_sandbox=bool(arguments.get("keep_sandbox")),
             max_attempts=arguments.get("max_attempts"),
             secrets={},
@@ -153,11 +163,19 @@ class RunWorlds:
             home=self._home,
             hidden=(access.DAYTONA_API_KEY,) if access else (),
             away=away,
+            gear=self._gear(agent, settings),
         )
         world.told = bool(row.notify)
         named = {name: secrets[name] for name in arguments.get("secrets", {})}
         world.give_secrets(named, hidden=handed.unspeakable(secrets))
         return world
+
+    def _gear(self, agent: Agent, settings: Settings) -> Gear:
+        """What the run's sandboxes are given: the agent's layer, a door to the model it is to use."""
+        url = settings.model_url
+        # Without isolation there is no wall, and no door is needed.
+        door = self._model_doors.to(url) if url and settings.provider != "process" else None
+        return Gear(self._layers, layer_of(agent), url, door)
 
     async def _access(self, row: Any, provider: SandboxProvider) -> DaytonaProviderConfig | None:
         """How the run's benchmark reaches its sandboxes; None for benchmarks that are given them."""
@@ -313,6 +331,7 @@ class RunWorlds:
         for run_id in list(self._worlds):
             await self.forget(run_id)
         await self._doors.close()
+        await self._model_doors.clear()
         await asyncio.to_thread(self._bringing.close)
         for name, provider in self._providers.items():
             try:
@@ -331,6 +350,7 @@ class RunWorlds:
                 await self.provider(folder.name)
             except (SandboxError, ValkyrieError, OSError) as error:
                 sys.stderr.write(f"what is left of {folder.name} sandboxes was not removed: {error}\n")
+        await self._model_doors.clear()
 
     async def _close(self, world: World) -> None:
         """Let go of a run: its key, and the sandboxes its service made for itself and left."""

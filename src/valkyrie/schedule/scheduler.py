@@ -9,7 +9,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Collection, Coroutine
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 from valkyrie.errors import LeaseLostError, StoreError
@@ -20,8 +20,9 @@ from valkyrie.store import leases
 from valkyrie.store.journal import Advance, Finish, Save
 from valkyrie.store.leases import Leased, Tick, TickResult
 from valkyrie.store.writer import Writer
-from valkyrie.trial.failures import Failure, classify
-from valkyrie.trial.lifecycle import Ending, run_attempt
+from valkyrie.trial.attempt import Ending
+from valkyrie.trial.failures import Failure, classify, failure_of
+from valkyrie.trial.lifecycle import run_attempt
 from valkyrie.trial.world import World
 
 if TYPE_CHECKING:
@@ -108,8 +109,10 @@ class Scheduler:
         async with asyncio.TaskGroup() as group:
             while True:
                 self._wake.clear()
+                busy = bool(self._work)
                 found = await self._look(group)
-                if self.draining and not self._work and not self._chores:
+                # What ended while we looked is seen only with the next look, and may be a run's last.
+                if self.draining and not (busy or self._work or self._chores):
                     return
                 if self._work or self._chores or set(found.open_runs) - set(self._worlds.waiting()):
                     self._busy_at = time.monotonic()
@@ -239,10 +242,12 @@ class Scheduler:
             exit_reason=ending.exit.reason if ending.exit else None,
             timing=ending.timing,
             cost=ending.cost,
+            usage=asdict(ending.usage) if ending.usage else None,
         )
         if ending.grade is not None:
             grade = ending.grade
-            return replace(finish, score=grade.score, passed=grade.passed, result=grade.result)
+            finish = replace(finish, score=grade.score, passed=grade.passed, result=grade.result)
+            return replace(finish, **_remark(ending))
         failure = ending.failure or Failure(Category.INTERNAL, "internal", "ended without grade or failure")
         policy = policy_for(failure.category, failure.cause)
         failures = leased.failures + 1
@@ -265,6 +270,14 @@ class Scheduler:
                 await self._wake.wait()
         except TimeoutError:
             return
+
+
+def _remark(ending: Ending) -> Json:
+    """Why an agent gave up that was graded all the same."""
+    if ending.exit is None or ending.exit.trouble is None:
+        return {}
+    failure = failure_of(ending.exit.trouble)
+    return {"category": failure.category, "cause": failure.cause, "message": failure.message}
 
 
 def _say(text: str) -> None:

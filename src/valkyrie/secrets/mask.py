@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import IO, Any
 from urllib.parse import quote, quote_plus
 
-from sandboxes.types import OutputSink, StreamName
+from sandboxes.values import OutputSink, StreamName
 
 MASK = "***"
 MIN_LENGTH = 4

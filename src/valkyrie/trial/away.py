@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from valkyrie.errors import UnknownError
@@ -15,6 +18,13 @@ from valkyrie.store.leases import Leased
 LOG = "attempt.log"
 ARTIFACTS = "artifacts/"
 FINAL = "agent_output.tar.gz"
+Carry = Callable[[Callable[[], None]], Awaitable[None]]
+"""Does blocking work somewhere else."""
+
+
+async def in_a_thread(work: Callable[[], None]) -> None:
+    """Do it in one of the loop's own threads."""
+    await asyncio.to_thread(work)
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +33,7 @@ class Away:
 
     artifacts: ArtifactStore | None = None
     logs: LogKeeper | None = None
+    carry: Carry = in_a_thread
 
     def follow(self, leased: Leased, log: Path) -> None:
         """An attempt begins; its log is taken on as it grows."""
@@ -34,33 +45,37 @@ class Away:
         if self.logs:
             self.logs.ended(_name(leased))
 
-    def put(self, leased: Leased, kept: Path, log: Path | None = None) -> None:
+    async def put(self, leased: Leased, kept: Path, log: Path | None = None) -> None:
         """Put an attempt's files away; returns when they are safe."""
-        if self.artifacts is None:
-            return
+        if self.artifacts is not None:
+            await self.carry(partial(self._put, self.artifacts, leased, kept, log))
+
+    def _put(self, artifacts: ArtifactStore, leased: Leased, kept: Path, log: Path | None) -> None:
         prefix = attempt_prefix(leased.run_id, encode_task_id(leased.task_id), leased.k, leased.number)
         if log and log.exists():
-            self.artifacts.put(prefix + LOG, log)
+            artifacts.put(prefix + LOG, log)
         for path in sorted(kept.rglob("*")) if kept.exists() else ():
             if path.is_file() and not path.is_symlink():
                 name = path.relative_to(kept).as_posix()
-                self.artifacts.put(prefix + name, path)
+                artifacts.put(prefix + name, path)
                 if leased.k == 0 and (plain := _plain_name(name)):
                     own = task_prefix(leased.run_id, encode_task_id(leased.task_id))
-                    self.artifacts.copy(prefix + name, own + plain)
+                    artifacts.copy(prefix + name, own + plain)
 
-    def fetch(self, leased: Leased, number: int, kept: Path) -> None:
+    async def fetch(self, leased: Leased, number: int, kept: Path) -> None:
         """Bring back what an earlier attempt put away, if another machine's executor ran it."""
-        if self.artifacts is None or kept.exists():
-            return
+        if self.artifacts is not None and not kept.exists():
+            await self.carry(partial(self._fetch, self.artifacts, leased, number, kept))
+
+    def _fetch(self, artifacts: ArtifactStore, leased: Leased, number: int, kept: Path) -> None:
         prefix = attempt_prefix(leased.run_id, encode_task_id(leased.task_id), leased.k, number)
-        for found in list(self.artifacts.list(prefix)):
+        for found in list(artifacts.list(prefix)):
             name = found.key.removeprefix(prefix)
             if name != LOG and ".." not in Path(name).parts:
                 target = kept / name
                 target.parent.mkdir(parents=True, exist_ok=True)
                 with contextlib.suppress(UnknownError):
-                    self.artifacts.get(found.key, target)
+                    artifacts.get(found.key, target)
 
 
 def _plain_name(name: str) -> str | None:

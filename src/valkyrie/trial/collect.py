@@ -19,6 +19,8 @@ from valkyrie.secrets.mask import Masker
 from valkyrie.trial.log import AttemptLog
 
 OUTPUT_LIMITS = CopyLimits()
+AGENT = "agent"
+"""The folder of an attempt that holds what the agent's own log said."""
 GRADING = "grading"
 """The folder of an attempt that holds what the benchmark kept as evidence."""
 

@@ -13,6 +13,7 @@ from sandboxes.errors import (
     SandboxNotFoundError,
     SandboxUnsupportedError,
 )
+from valkyrie.agents.protocol import Trouble
 from valkyrie.errors import ValkyrieError
 from valkyrie.nouns import Category
 from valkyrie.secrets.mask import Masker
@@ -30,6 +31,42 @@ class Failure:
     retry_after: float | None = None
 
 
+_TROUBLES = {
+    "model_refused": Category.AGENT,
+    "context_overflow": Category.AGENT,
+    "agent_gave_up": Category.AGENT,
+    "model_rate_limited": Category.INFRASTRUCTURE,
+    "model_unreachable": Category.INFRASTRUCTURE,
+    "model_unauthorized": Category.USER,
+    "model_unknown": Category.USER,
+}
+"""Who must act when an agent gave up."""
+
+
+def category_of(cause: str) -> Category:
+    """Whose trouble it is; one nobody foresaw is the agent's."""
+    return _TROUBLES.get(cause, Category.AGENT)
+
+
+def is_graded(cause: str) -> bool:
+    """Whether an agent in this trouble had its chance, so that what it left is graded."""
+    return category_of(cause) is Category.AGENT
+
+
+class TroubleError(Exception):
+    """The agent gave up for a reason that says nothing about it."""
+
+    def __init__(self, trouble: Trouble) -> None:
+        super().__init__(trouble.message)
+        self.trouble = trouble
+
+
+def failure_of(trouble: Trouble, masker: Masker | None = None) -> Failure:
+    """The agent's trouble as what is recorded of an attempt."""
+    message = masker.text(trouble.message) if masker else trouble.message
+    return Failure(category_of(trouble.cause), trouble.cause, message[:MESSAGE_LIMIT], trouble.retry_after)
+
+
 class PhaseTimeoutError(Exception):
     """A phase took longer than it may."""
 
@@ -39,6 +76,7 @@ class PhaseTimeoutError(Exception):
 
 
 _PHASE_TIMEOUTS = {
+    "equip": (Category.INFRASTRUCTURE, "agent_fetch_failed"),
     "build": (Category.INFRASTRUCTURE, "sandbox_timeout"),
     "setup": (Category.BENCHMARK, "setup_timeout"),
     "install": (Category.AGENT, "agent_install_timeout"),
@@ -58,6 +96,8 @@ def classify(error: BaseException, masker: Masker | None = None) -> Failure:
     match error:
         case ValkyrieError():
             return Failure(error.category, error.cause, message, error.retry_after)
+        case TroubleError():
+            return failure_of(error.trouble, masker)
         case PhaseTimeoutError():
             category, cause = _PHASE_TIMEOUTS.get(error.phase, (Category.INTERNAL, "internal"))
             return Failure(category, cause, message)

@@ -12,8 +12,7 @@ import shutil
 import time
 from collections.abc import AsyncIterator
 from contextlib import AbstractContextManager, asynccontextmanager, nullcontext, suppress
-from dataclasses import dataclass, field, replace
-from pathlib import Path
+from dataclasses import replace
 
 from sandboxes.protocol import Sandbox
 from sandboxes.types import OutputSink
@@ -23,89 +22,18 @@ from valkyrie.errors import AgentError, GraderError, LeaseLostError, ValkyrieErr
 from valkyrie.nouns import ExitReason, Grade, Json, TaskSpec, TrialState
 from valkyrie.store.layout import log_of
 from valkyrie.store.leases import Leased
-from valkyrie.trial.collect import GRADING, collect_outputs, inherit_outputs, publish
+from valkyrie.trial.attempt import Attempt, Ending
+from valkyrie.trial.believing import believed
+from valkyrie.trial.collect import AGENT, GRADING, collect_outputs, inherit_outputs
 from valkyrie.trial.cost import note_cost
-from valkyrie.trial.failures import Failure, PhaseTimeoutError, classify
+from valkyrie.trial.failures import Failure, TroubleError, classify, is_graded
 from valkyrie.trial.leaving import keep, remove
 from valkyrie.trial.log import AttemptLog
 from valkyrie.trial.world import Journal, World
 
 AGENT_GRACE_S = 60.0  # the sandbox ends an agent that is late; this is how late the sandbox may be
 COLLECT_TIMEOUT_S = 900.0
-
-
-@dataclass(slots=True)
-class Attempt:
-    """One attempt under way."""
-
-    leased: Leased
-    world: World
-    journal: Journal
-    log: AttemptLog
-    kept: Path
-    """Where what is kept appears, whole or not at all; `draft` is where it is put together."""
-    draft: Path
-    state: TrialState = TrialState.BUILDING
-    exit: AgentExit | None = None
-    timing: dict[str, float] = field(default_factory=dict)
-    cost: float | None = None
-
-    async def enter(self, state: TrialState) -> None:
-        """Commit the next phase, then be in it."""
-        await self.journal.enter(self.leased, self.state, state)
-        self.state = state
-
-    async def publish(self) -> None:
-        """What was put together appears under its own name; an attempt taken from us leaves nothing."""
-        if self.draft.exists():
-            await asyncio.to_thread(publish, self.draft, self.kept, self.world.masker)
-
-    async def put_away(self) -> None:
-        """What was kept, and the log, go where others find them too."""
-        if self.world.away.artifacts:
-            await asyncio.to_thread(self.world.away.put, self.leased, self.kept, log_of(self.kept))
-
-    async def save(self, state: Json) -> None:
-        """Commit from what a later attempt can go on grading; what the agent left is safe before that."""
-        await self.publish()
-        await self.put_away()
-        masker, ended = self.world.masker, self.exit or AgentExit(0)
-        await self.journal.save(
-            self.leased,
-            {
-                "attempt": self.leased.number,
-                "exit_code": ended.exit_code,
-                "exit_reason": ended.reason,
-                "state": masker.data(state) if masker else state,
-            },
-        )
-
-    @asynccontextmanager
-    async def phase(self, name: str, limit: float | None) -> AsyncIterator[None]:
-        """Measure a step, and bound it."""
-        self.log.heading(name)
-        began = time.monotonic()
-        try:
-            async with asyncio.timeout(limit) as scope:
-                yield
-        except TimeoutError:
-            if scope.expired() and limit is not None:
-                raise PhaseTimeoutError(name, limit) from None
-            raise
-        finally:
-            self.timing[name] = round(time.monotonic() - began, 4)
-
-
-@dataclass(frozen=True, slots=True)
-class Ending:
-    """How an attempt ended, graded or failed, and in which phase."""
-
-    state: TrialState
-    timing: dict[str, float]
-    grade: Grade | None = None
-    failure: Failure | None = None
-    exit: AgentExit | None = None
-    cost: float | None = None
+EQUIP_TIMEOUT_S = 1800.0  # once per agent and root file system its packages are fetched
 
 
 async def run_attempt(leased: Leased, world: World, journal: Journal) -> Ending:
@@ -137,7 +65,7 @@ async def run_attempt(leased: Leased, world: World, journal: Journal) -> Ending:
     except ValkyrieError as error:
         grade, failure = None, classify(error, world.masker)
     attempt.timing["total"] = round(time.monotonic() - began, 4)
-    return Ending(attempt.state, attempt.timing, grade, failure, attempt.exit, attempt.cost)
+    return Ending(attempt.state, attempt.timing, grade, failure, attempt.exit, attempt.cost, attempt.usage)
 
 
 async def _live(attempt: Attempt) -> Grade:
@@ -163,7 +91,7 @@ async def _go_on_grading(attempt: Attempt, task: TaskSpec, saved: Json) -> Grade
         f"grading goes on from what attempt {saved['attempt']} saved; the agent is not run again"
     )
     earlier = attempt.world.folder.attempt(attempt.leased.task_id, attempt.leased.k, saved["attempt"])
-    await asyncio.to_thread(attempt.world.away.fetch, attempt.leased, saved["attempt"], earlier)
+    await attempt.world.away.fetch(attempt.leased, saved["attempt"], earlier)
     await asyncio.to_thread(inherit_outputs, earlier, attempt.draft)
     await attempt.enter(TrialState.EVALUATING)
     return await _grade(attempt, task, None)
@@ -173,15 +101,20 @@ async def _go_on_grading(attempt: Attempt, task: TaskSpec, saved: Json) -> Grade
 async def _sandbox(attempt: Attempt, task: TaskSpec) -> AsyncIterator[Sandbox]:
     """A sandbox of the attempt's own, gone at its end unless it is to be kept."""
     world = attempt.world
-    async with attempt.phase("build", task.timeouts.build):
-        sandbox = await world.provider.create_sandbox(world.sandbox_request(attempt.leased, task))
-    try:
-        yield sandbox
-    finally:
-        if world.keep_sandbox:
-            await keep(world, attempt.leased, sandbox, attempt.log)
-        else:
-            await asyncio.shield(remove(world, sandbox.id, attempt.log))
+    request = world.sandbox_request(attempt.leased, task)
+    async with world.gear.doorway() as doorway:
+        if world.gear.needed:
+            async with attempt.phase("equip", EQUIP_TIMEOUT_S):
+                request = await world.gear.equip(request, world.provider, doorway, attempt.log.note)
+        async with attempt.phase("build", task.timeouts.build):
+            sandbox = await world.provider.create_sandbox(request)
+        try:
+            yield sandbox
+        finally:
+            if world.keep_sandbox:
+                await keep(world, attempt.leased, sandbox, attempt.log)
+            else:
+                await asyncio.shield(remove(world, sandbox.id, attempt.log))
 
 
 async def _perform(attempt: Attempt, task: TaskSpec, sandbox: Sandbox) -> None:
@@ -189,7 +122,16 @@ async def _perform(attempt: Attempt, task: TaskSpec, sandbox: Sandbox) -> None:
     world, agent = attempt.world, attempt.world.agent
     with _masked(attempt) as sink:
         solution = world.benchmark.solution(task) if agent.needs_solution else None
-        trial = AgentTrial(task, sandbox, world.secrets, sink, solution)
+        trial = AgentTrial(
+            world.as_the_agent_sees(task),
+            sandbox,
+            world.secrets,
+            sink,
+            solution,
+            kept=attempt.draft / AGENT,
+            model_url=world.gear.model_url,
+            layer=world.gear.layer_to_bring,
+        )
         for step in ("install", "setup") if task.install_first else ("setup", "install"):
             async with attempt.phase(step, getattr(task.timeouts, step)):
                 if step == "setup":
@@ -198,7 +140,10 @@ async def _perform(attempt: Attempt, task: TaskSpec, sandbox: Sandbox) -> None:
                     await agent.install(trial)
         limit = task.timeouts.agent
         async with attempt.phase("agent", None if limit is None else limit + AGENT_GRACE_S):
-            attempt.exit = await agent.run(trial)
+            await world.gear.open_door(sandbox, sink)
+            attempt.exit = believed(await agent.run(trial), world.masker)
+            attempt.usage = attempt.exit.usage
+            attempt.cost = attempt.usage.cost if attempt.usage else None
 
 
 async def _keep_outputs(attempt: Attempt, task: TaskSpec, sandbox: Sandbox) -> None:
@@ -207,14 +152,22 @@ async def _keep_outputs(attempt: Attempt, task: TaskSpec, sandbox: Sandbox) -> N
     if agent.final_output or agent.output_artifacts:
         async with attempt.phase("collect", COLLECT_TIMEOUT_S):
             await collect_outputs(agent, task.id, sandbox, attempt.draft, masker, attempt.log)
-            attempt.cost = await note_cost(attempt.draft, attempt.log)
+            said = await note_cost(attempt.draft, attempt.log)
+            attempt.cost = attempt.cost if said is None else said
     _judge_exit(attempt)
 
 
 def _judge_exit(attempt: Attempt) -> None:
-    """A failed agent is graded all the same, unless the run was asked to call it an error."""
+    """A failed agent is graded all the same, unless the run was asked to call it an error.
+
+    One whose model could not be reached was not tested at all.
+    """
     ended = attempt.exit
-    if ended is None or ended.exit_code == 0 or ended.reason is not None:
+    if ended is None:
+        return
+    if ended.trouble and not is_graded(ended.trouble.cause):
+        raise TroubleError(ended.trouble)
+    if ended.exit_code == 0 or ended.reason is not None:
         return
     if attempt.world.settings.on_agent_failure == "error":
         raise AgentError(f"The agent's command ended with exit code {ended.exit_code}.")

@@ -13,11 +13,12 @@ from valkyrie.agents.protocol import Agent
 from valkyrie.benchmarks.protocol import Benchmark
 from valkyrie.errors import UserError
 from valkyrie.nouns import Json, TaskSpec, Timeouts, TrialState
-from valkyrie.plan import Settings, trial_digest
+from valkyrie.plan import Settings, older_digest, trial_digest
 from valkyrie.secrets.mask import Masker
 from valkyrie.store.layout import RunFolder
 from valkyrie.store.leases import Leased
 from valkyrie.trial.away import Away
+from valkyrie.trial.gear import Gear
 
 TASKS_REMEMBERED = 256
 """So many described tasks are kept at hand; memory must not grow with the benchmark."""
@@ -60,6 +61,8 @@ class World:
     """Someone wants to be told how far the run has come."""
     away: Away = field(default_factory=Away)
     """Where else what attempts leave is put."""
+    gear: Gear = field(default_factory=Gear)
+    """What sandboxes are given besides their task."""
     kept: dict[tuple[str, int], Sandbox] = field(default_factory=dict)
     """Sandboxes that stay after their attempt, by task and k."""
     _tasks: OrderedDict[str, TaskSpec] = field(default_factory=OrderedDict)
@@ -78,16 +81,21 @@ class World:
             self._tasks[leased.task_id] = task
             if len(self._tasks) > TASKS_REMEMBERED:
                 self._tasks.popitem(last=False)
-        now = trial_digest(
-            task, leased.k, agent_digest=self.agent.digest, model=self.model, settings=self.settings
+        digests = (
+            digest(task, leased.k, agent_digest=self.agent.digest, model=self.model, settings=self.settings)
+            for digest in (trial_digest, older_digest)
         )
-        if now != leased.digest:
+        if leased.digest not in digests:
             raise UserError(
                 f"Task {task.id!r} is not what it was when the run was planned; start a new run to use it.",
                 cause="task_changed",
             )
-        factor = self.settings.timeout_multiplier
-        return task if factor == 1.0 else replace(task, timeouts=_scaled(task.timeouts, factor))
+        return replace(task, timeouts=_limits(task.timeouts, self.settings))
+
+    def as_the_agent_sees(self, task: TaskSpec) -> TaskSpec:
+        """The task with the environment that was asked for; setting up and grading know nothing of it."""
+        more = {**self.settings.env_vars, **self.gear.environment}
+        return replace(task, env={**task.env, **more}) if more else task
 
     def sandbox_request(self, leased: Leased, task: TaskSpec) -> SandboxCreateRequest:
         """What an attempt asks of the provider."""
@@ -118,6 +126,12 @@ class World:
         if self.settings.host_image or (task.image is None and task.source is None):
             return HostSource()
         return task.source or ImageSource(image=task.image or "")
+
+
+def _limits(timeouts: Timeouts, settings: Settings) -> Timeouts:
+    """The task's own limits, those asked for instead, and all of them stretched."""
+    agent = settings.agent_timeout or timeouts.agent or settings.default_agent_timeout
+    return _scaled(replace(timeouts, agent=agent), settings.timeout_multiplier)
 
 
 def _scaled(timeouts: Timeouts, factor: float) -> Timeouts:

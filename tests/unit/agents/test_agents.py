@@ -185,7 +185,8 @@ async def test_oracle_and_nop(bench: Bench, library: AgentLibrary) -> None:
     prepared = agents.open_agent("oracle", model="m", library=library)
     assert prepared.needs_solution
     oracle = thaw(prepared, bench.root)
-    trial = bench.trial(task=replace(TASK, env={"ANSWER": "42"}), solution=solution)
+    task = replace(TASK, env={"ANSWER": "0"}, solution_env={"ANSWER": "42"})
+    trial = bench.trial(task=task, solution=solution)
     await oracle.install(trial)
     ended = await oracle.run(trial)
     assert (ended.exit_code, ended.reason) == (3, None)
@@ -276,7 +277,7 @@ def test_ways_to_name_an_agent(
     ("spec", "says"),
     [
         ("orcale", r"Did you mean 'oracle'\? For a folder, give its path: \./orcale"),
-        ("zzzzzz", "Known: oracle, nop, pushed"),
+        ("zzzzzz", "Known: oracle, nop, .*pushed"),
         ("", "no agent is called ''"),
         ("./none", "none is no folder"),
         ("/etc", "has no contract.yaml"),

@@ -11,7 +11,6 @@ import pytest
 from tests.git_world import CONTRACT, Repository, git, served
 
 from valkyrie.agents.git import Checkout, checked_out
-from valkyrie.agents.git_source import parse_source
 from valkyrie.agents.library import AgentLibrary
 from valkyrie.errors import (
     AccessError,
@@ -22,6 +21,7 @@ from valkyrie.errors import (
     UsageError,
     UserError,
 )
+from valkyrie.git.address import parse_source
 
 
 @pytest.fixture(autouse=True)

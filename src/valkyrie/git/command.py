@@ -18,9 +18,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from valkyrie.agents.git_source import hide_credentials
 from valkyrie.archives.limits import ArchiveLimits
 from valkyrie.errors import BundleError, InfrastructureError, UserError
+from valkyrie.git.address import hide_credentials
 
 OLDEST = (2, 32)
 """The first that can be told to pass over the user's settings."""
@@ -147,7 +147,7 @@ class GitCommand:
         found = re.search(r"(\d+)\.(\d+)", said)
         if not found or (int(found[1]), int(found[2])) < OLDEST:
             raise UserError(
-                f"{said.strip() or self._program} is too old: installing agents takes git "
+                f"{said.strip() or self._program} is too old: this takes git "
                 f"{'.'.join(map(str, OLDEST))} or newer."
             )
 
@@ -183,8 +183,8 @@ def _find_git() -> str:
     found = shutil.which("git")
     if found is None:
         raise UserError(
-            "git is not installed here. Install it, or fetch the agent's folder yourself and take it in with "
-            "`valk agent push FOLDER`.",
+            "git is not installed here. Install it, or fetch the folder yourself and name it instead "
+            "(an agent's with `valk agent push FOLDER`).",
             cause="no_git",
         )
     return found

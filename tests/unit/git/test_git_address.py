@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from valkyrie.agents.git_source import GitSource, hide_credentials, parse_source
 from valkyrie.errors import UsageError
+from valkyrie.git.address import GitSource, hide_credentials, parse_source
 
 WEB = ("https", "ssh")
 

@@ -1,0 +1,261 @@
+"""An agent that is installed once as a layer, run headless on a task, and whose log is then read."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import tempfile
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import ClassVar
+from urllib.parse import urlsplit
+
+from sandboxes.errors import SandboxError
+from sandboxes.types import Command, OutputSink
+from valkyrie.agents.catalog import AgentOptions, exit_of
+from valkyrie.agents.catalogue.headless import Headless, LogFile, make_home
+from valkyrie.agents.catalogue.reading import Ran, Reading
+from valkyrie.agents.protocol import AgentExit, AgentTrial, LayerSpec, OutputArtifact, Usage
+from valkyrie.digest import content_digest
+from valkyrie.errors import AgentInstallError, UsageError
+from valkyrie.nouns import Json, TaskSpec
+from valkyrie.secrets.mask import Masker
+from valkyrie.suggest import did_you_mean
+
+TRAJECTORY = "trajectory.json"
+PLACEHOLDER_KEY = "no-key-needed"
+"""For programs that do not start without a key, when the model is served at `--model-url`."""
+_VERSION = re.compile(r"\d[0-9A-Za-z.+-]{0,60}")
+_FIND = 'for found in {places}; do [ -x "$found" ] && break; done; [ -x "$found" ]'
+
+
+class InstalledAgent(ABC):
+    """What the catalogue's public agents have in common; a subclass says what is its own.
+
+    Made with one AgentOptions. Subclasses set the class attributes and implement `packages`, `headless`
+    and `read`.
+    """
+
+    name: ClassVar[str]
+    default_version: ClassVar[str]
+    program: ClassVar[str]
+    """Where the executable is below the layer; a shell pattern, as packages name platforms."""
+    check: ClassVar[str] = "--version"
+    """The word with which the program only says that it runs."""
+    parameters: ClassVar[Mapping[str, str]] = {}
+    """`-k` words besides `version`, and what each does."""
+    vendors: ClassVar[Sequence[str]] = ()
+    """Words before a `/` in a model's name that say only whose it is."""
+    needs_model: ClassVar[bool] = False
+    hosts: ClassVar[Sequence[str]] = ()
+    """Reached besides the hosts a task allows."""
+    behaviour: ClassVar[int] = 1
+    """Raised when what is run changes for the same version and parameters."""
+    needs_solution = False
+    final_output: str | None = None
+    output_artifacts: Sequence[OutputArtifact] = ()
+
+    def __init__(self, options: AgentOptions) -> None:
+        self._options = options
+        for key in options.kwargs:
+            if key not in ("version", *self.parameters):
+                known = ("version", *self.parameters)
+                hint = did_you_mean(key, known) or f" Known: {', '.join(known)}."
+                raise UsageError(f"the agent {self.name} has no parameter {key!r}.{hint}")
+        self.version = options.kwargs.get("version", self.default_version)
+        if not _VERSION.fullmatch(self.version):
+            raise UsageError(
+                f"{self.name}: {self.version[:60]!r} is no version; an exact version is expected, like "
+                f"{self.default_version}."
+            )
+        if self.needs_model and not options.model:
+            raise UsageError(f"the agent {self.name} needs a model; name one with --model.")
+
+    @abstractmethod
+    def packages(self) -> LayerSpec:
+        """What is installed, for `self.version`."""
+
+    @abstractmethod
+    def headless(self, trial: AgentTrial) -> Headless:
+        """The command for one task; its first word is `self.program_word`."""
+
+    @abstractmethod
+    def read(self, ran: Ran) -> Reading:
+        """What the log says. Called in a thread; may raise, which is a note and no usage."""
+
+    async def bring(self, trial: AgentTrial, kept: Path) -> None:
+        """Bring out what `read` needs besides stdout, with `headless.bring_out`."""
+        _ = trial, kept
+
+    program_word = "@program"
+    """Stands for the executable in `Headless.argv`."""
+
+    @property
+    def model(self) -> str | None:
+        """The model's name as its vendor writes it."""
+        vendor, slash, rest = (self._options.model or "").partition("/")
+        return rest if slash and vendor in self.vendors else self._options.model
+
+    def parameter(self, key: str) -> str | None:
+        """The value of a `-k`, if it was given."""
+        return self._options.kwargs.get(key)
+
+    @property
+    def layer(self) -> LayerSpec:
+        """Installed once, seen by every trial."""
+        return self.packages()
+
+    @property
+    def secrets(self) -> Mapping[str, str]:
+        return self._options.secrets
+
+    @property
+    def digest(self) -> str:
+        kwargs = {key: value for key, value in self._options.kwargs.items() if key != "version"}
+        what = ["catalog", self.name, self.version, self._options.model, kwargs, self.behaviour]
+        return content_digest(what)
+
+    @property
+    def frozen(self) -> Json:
+        options = self._options
+        return {
+            "kind": "catalog",
+            "name": self.name,
+            "model": options.model,
+            "kwargs": dict(options.kwargs),
+            "secrets": dict(options.secrets),
+            "model_url": options.model_url,
+        }
+
+    async def install(self, trial: AgentTrial) -> None:
+        """Bring the layer in where it is not shown, and see that its program runs here."""
+        layer = self.layer
+        if trial.layer is not None:
+            await trial.sandbox.upload_folder(trial.layer, layer.target)
+        script = f'{self._find()} || exit 66; exec "$found" {self.check} </dev/null'
+        timeout = trial.task.timeouts.install
+        said: list[str] = []
+        command = Command(("/bin/sh", "-c", script), cwd="/", timeout=timeout, env={"HOME": "/tmp"})
+        code = await trial.sandbox.run(command, lambda _stream, text: said.append(text[:1000]))
+        if code == 66:
+            raise AgentInstallError(
+                f"{self.name} {self.version} brings no program for this system (looked for "
+                f"{layer.target}/{self.program}); choose another with -k version=…"
+            )
+        if code != 0:
+            tail = " ".join("".join(said[:20]).split())[:300]
+            raise AgentInstallError(
+                f"{self.name} {self.version} does not run in this root file system (exit code {code}): {tail}"
+            )
+
+    async def run(self, trial: AgentTrial) -> AgentExit:
+        """Run it on the task; its log, trajectory and what it used are kept."""
+        if trial.kept is None:
+            with tempfile.TemporaryDirectory(prefix="valkyrie-agent-") as folder:
+                return await self._run(trial, Path(folder))
+        return await self._run(trial, trial.kept)
+
+    async def _run(self, trial: AgentTrial, kept: Path) -> AgentExit:
+        headless = self._located(self.headless(trial))
+        masker = Masker(trial.secrets.values())
+        with masker.sink(trial.log) as log:
+            await make_home(trial.sandbox, trial.task, headless.files, log)
+            with LogFile(kept / f"{self.name}.jsonl", log) as sink:
+                code = await self._in_reach(trial, headless.command(trial.task), sink.write)
+            with suppress(SandboxError):
+                # Without it less can be read; what the agent did stands all the same.
+                await self.bring(trial, kept)
+            ran = Ran(sink.path, code, sink.stderr, trial.task.instruction, kept)
+            reading, note = await asyncio.to_thread(self._read_safely, ran)
+            usage = await asyncio.to_thread(self._priced, reading.usage)
+            log("stderr", f"{self.name} {self.version}: {note or said(usage, reading)}\n")
+        ended, trouble = exit_of(code), reading.trouble
+        if trouble:
+            # Servers repeat a wrong key in their complaint.
+            trouble = None if ended.reason else replace(trouble, message=masker.text(trouble.message))
+        return replace(ended, usage=usage, trouble=trouble)
+
+    async def _in_reach(self, trial: AgentTrial, command: Command, sink: OutputSink) -> int:
+        """Run it; a task that allows only some hosts allows the model's as well."""
+        task = trial.task
+        if task.network != "allowlist":
+            return await trial.sandbox.run(command, sink)
+        await trial.sandbox.modify_egress_rules(self._egress(task, trial.model_url))
+        try:
+            return await trial.sandbox.run(command, sink)
+        finally:
+            await trial.sandbox.clear_egress_rules()
+
+    def _egress(self, task: TaskSpec, model_url: str | None) -> list[str]:
+        own = [urlsplit(model_url).hostname or ""] if model_url else list(self.hosts)
+        return [*task.metadata.get("allowed_hosts", []), *(host for host in own if host)]
+
+    def _read_safely(self, ran: Ran) -> tuple[Reading, str | None]:
+        """An agent can write anything into its log; what cannot be read is no usage, never a failure."""
+        try:
+            reading = self.read(ran)
+            if reading.trajectory and ran.kept:
+                whole = json.dumps(reading.trajectory.to_json(), ensure_ascii=False, indent=1)
+                (ran.kept / TRAJECTORY).write_text(whole, "utf-8", "replace")
+        except Exception as error:  # noqa: BLE001 - hostile data; the trial goes on without it
+            return Reading(), f"its log could not be read: {type(error).__name__}: {error}"[:300]
+        return reading, None
+
+    def _priced(self, usage: Usage | None) -> Usage | None:
+        """With the agent's own cost, or one from published prices where they are known."""
+        if usage is None or usage.cost is not None:
+            return usage
+        from valkyrie.agents.catalogue.prices import cost_of
+
+        priced = cost_of(usage.model or self.model or "", usage)
+        return replace(usage, cost=priced[0], cost_source=priced[1]) if priced else usage
+
+    def _find(self) -> str:
+        # The pattern is a constant of the class: nothing of a task or a person is in it.
+        return _FIND.format(places=f"{self.layer.target}/{self.program}")
+
+    def _located(self, headless: Headless) -> Headless:
+        """The executable is looked for where the command runs: packages name it after the platform."""
+        gone = "echo 'the program of the agent is gone' >&2; exit 127"
+        script = f'{self._find()} || {{ {gone}; }}; exec "$found" "$@"'
+        argv = list(headless.argv)
+        at = argv.index(self.program_word)
+        argv[at : at + 1] = ["/bin/sh", "-c", script, "sh"]
+        return replace(headless, argv=argv)
+
+
+def said(usage: Usage | None, reading: Reading) -> str:
+    """One line of a log: what was used, and what went wrong."""
+    parts = ["no usage in its log"]
+    if usage:
+        parts = [
+            f"{usage.steps} steps",
+            f"{usage.input_tokens:,} tokens in ({usage.cached_tokens:,} cached)",
+            f"{usage.output_tokens:,} out",
+        ]
+        if usage.cost is not None:
+            parts.append(f"${usage.cost:.4f} ({usage.cost_source})")
+    if reading.trouble:
+        parts.append(f"gave up ({reading.trouble.cause}): {reading.trouble.message}")
+    return ", ".join(parts)
+
+
+def environment(trial: AgentTrial, **own: str) -> dict[str, str]:
+    """What every agent's command has: the task's variables, its keys, and `own` over them."""
+    common = {"TERM": "dumb", "LANG": "C.UTF-8", "CI": "1", "NO_COLOR": "1"}
+    return {**common, **trial.task.env, **trial.secrets, "PYTHONSAFEPATH": "1", **own}
+
+
+def versioned(url: str) -> str:
+    """A server's address with the `/v1` OpenAI's programs want in it."""
+    bare = url.rstrip("/")
+    return bare if bare.endswith("/v1") else f"{bare}/v1"
+
+
+def unversioned(url: str) -> str:
+    """A server's address without the `/v1` Anthropic's programs add themselves."""
+    return url.rstrip("/").removesuffix("/v1")

@@ -1,0 +1,173 @@
+"""opencode, the open-source terminal agent."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+from valkyrie.agents.catalogue.base import (
+    PLACEHOLDER_KEY,
+    InstalledAgent,
+    environment,
+    unversioned,
+    versioned,
+)
+from valkyrie.agents.catalogue.counting import Counted
+from valkyrie.agents.catalogue.headless import HOME, Headless
+from valkyrie.agents.catalogue.reading import Ran, Reading, at, dollars, json_lines, tokens, word
+from valkyrie.agents.catalogue.troubles import trouble
+from valkyrie.agents.catalogue.vendors import vendor_and_model
+from valkyrie.agents.protocol import AgentTrial, LayerSpec, Trouble
+from valkyrie.nouns import Json
+from valkyrie.trajectory import TrajectoryBuilder
+
+_KEYS: Mapping[str, str] = {
+    "anthropic": "ANTHROPIC_API_KEY",
+    "openai": "OPENAI_API_KEY",
+    "google": "GOOGLE_GENERATIVE_AI_API_KEY",
+}
+_OTHERS = "@ai-sdk/openai-compatible"
+
+
+class OpenCode(InstalledAgent):
+    """Runs `opencode run --format json`."""
+
+    name = "opencode"
+    default_version = "1.18.33"
+    program = "node_modules/opencode-linux-*/bin/opencode"
+    parameters: ClassVar[Mapping[str, str]] = {
+        "variant": "how hard the model thinks, in the vendor's own words"
+    }
+    needs_model = True
+
+    def packages(self) -> LayerSpec:
+        package = f"opencode-linux-{{cpu}}{{musl}}@{self.version}"
+        return LayerSpec(self.name, self.version, npm=(package,))
+
+    def headless(self, trial: AgentTrial) -> Headless:
+        vendor, model = self.vendor(served=trial.model_url is not None)
+        argv = [self.program_word, "run", "--format", "json", "--auto", "--title", "task"]
+        argv += ["--model", f"{vendor}/{model}"]
+        if variant := self.parameter("variant"):
+            argv += ["--variant", variant]
+        return Headless(
+            argv,
+            environment(trial, **self._environment(trial, vendor)),
+            files={"opencode.json": json.dumps(self._settings(vendor, model, trial.model_url))},
+        )
+
+    def vendor(self, *, served: bool) -> tuple[str, str]:
+        """Whose model it is, and its name."""
+        return vendor_and_model(self.name, self.model or "", served=served)
+
+    def _environment(self, trial: AgentTrial, vendor: str) -> dict[str, str]:
+        own = {
+            "OPENCODE_CONFIG": f"{HOME}/opencode.json",
+            "OPENCODE_DISABLE_AUTOUPDATE": "1",
+            "OPENCODE_DISABLE_LSP_DOWNLOAD": "1",
+            "OPENCODE_DISABLE_DEFAULT_PLUGINS": "1",
+            **{f"XDG_{kind}_HOME": f"{HOME}/{kind.lower()}" for kind in ("DATA", "CONFIG", "CACHE", "STATE")},
+        }
+        if key := trial.secrets.get("GOOGLE_API_KEY") or trial.secrets.get("GEMINI_API_KEY"):
+            own[_KEYS["google"]] = key
+        if trial.model_url:
+            own["OPENCODE_DISABLE_MODELS_FETCH"] = "1"
+            name = _KEYS.get(vendor)
+            if name and not {**trial.secrets, **own}.get(name):
+                own[name] = PLACEHOLDER_KEY
+        return own
+
+    def _settings(self, vendor: str, model: str, model_url: str | None) -> Json:
+        provider: Json = {"models": {model: {}}}
+        if model_url and vendor in _KEYS:
+            ending = "/v1beta" if vendor == "google" else "/v1"
+            provider["options"] = {"baseURL": unversioned(model_url) + ending}
+        elif model_url:
+            provider |= {"npm": _OTHERS, "name": vendor}
+            provider["options"] = {"baseURL": versioned(model_url), "apiKey": PLACEHOLDER_KEY}
+        return {"autoupdate": False, "share": "disabled", "provider": {vendor: provider}}
+
+    def read(self, ran: Ran) -> Reading:
+        return _Log(self).read(ran)
+
+
+class _Log:
+    """Events: step_start, text, reasoning, tool_use, step_finish, error."""
+
+    def __init__(self, agent: OpenCode) -> None:
+        self._agent = agent
+        self._built = TrajectoryBuilder()
+        self._counted = Counted()
+        _, self._counted.model = agent.vendor(served=True)
+        self._error: Trouble | None = None
+        self._session: str | None = None
+        self._forget()
+
+    def _forget(self) -> None:
+        self._texts: list[str] = []
+        self._thoughts: list[str] = []
+        self._tools: list[dict[str, Any]] = []
+
+    def read(self, ran: Ran) -> Reading:
+        self._built.user(ran.instruction)
+        for event in json_lines(ran.log):
+            self._session = self._session or word(event.get("sessionID"))
+            self._take(str(event.get("type")), event)
+        self._close(None)
+        reading = self._counted.reading(self._built, self._agent, self._session)
+        if self._error is None and ran.exit_code != 0 and ran.stderr.strip():
+            self._error = trouble(ran.stderr[-500:])
+        return Reading(reading.trajectory, reading.usage, self._error)
+
+    def _take(self, kind: str, event: dict[str, Any]) -> None:
+        part = event.get("part")
+        if kind == "step_start":
+            self._close(None)
+        elif kind in ("text", "reasoning"):
+            (self._texts if kind == "text" else self._thoughts).append(str(at(part, "text") or ""))
+        elif kind == "tool_use" and isinstance(part, dict):
+            self._tools.append(part)
+        elif kind == "step_finish":
+            self._close(part)
+        elif kind == "error":
+            self._error = _trouble(event.get("error"))
+
+    def _close(self, finished: Any) -> None:
+        """One answer of the model is whole, with what its tools brought back."""
+        if not (self._texts or self._thoughts or self._tools or finished):
+            return
+        self._error = None if finished else self._error
+        metrics = None
+        if finished:
+            read = tokens(at(finished, "tokens", "cache", "read"))
+            written = tokens(at(finished, "tokens", "cache", "write"))
+            metrics = self._counted.step(
+                tokens(at(finished, "tokens", "input")) + read + written,
+                tokens(at(finished, "tokens", "output")) + tokens(at(finished, "tokens", "reasoning")),
+                read,
+                dollars(at(finished, "cost")) or None,
+            )
+            if at(finished, "reason") == "content-filter":
+                self._error = trouble("content_filter: the model refused to go on")
+        calls = [(tool.get("callID"), tool.get("tool"), at(tool, "state", "input")) for tool in self._tools]
+        self._built.agent(
+            "\n".join(self._texts), calls=calls, reasoning="\n".join(self._thoughts), metrics=metrics
+        )
+        for tool in self._tools:
+            failed = at(tool, "state", "status") == "error"
+            content = at(tool, "state", "error" if failed else "output")
+            self._built.result(tool.get("callID"), content, failed=failed)
+        self._forget()
+
+
+def _trouble(error: Any) -> Trouble:
+    status = at(error, "data", "statusCode")
+    after = at(error, "data", "responseHeaders", "retry-after")
+    said = [word(at(error, "name")), word(at(error, "data", "message"), 1000), word(at(error, "message"))]
+    body = word(at(error, "data", "responseBody"), 500)
+    return trouble(
+        ": ".join(filter(None, [*said, body])),
+        status if isinstance(status, int) else None,
+        float(after) if isinstance(after, str) and after.isdigit() else None,
+    )

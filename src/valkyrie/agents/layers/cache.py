@@ -1,0 +1,191 @@
+"""Layers by content: built at most once for each kind of root file system, whoever asks."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import re
+import shutil
+import time
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict
+from datetime import UTC, datetime
+from pathlib import Path
+from tempfile import mkdtemp
+from typing import TYPE_CHECKING, Any
+
+from sandboxes.protocol import SandboxProvider
+from valkyrie.agents.layers.installing import NODE_PACKAGE, filled, install
+from valkyrie.agents.layers.locking import locked
+from valkyrie.agents.layers.manifest import NAME, Manifest, installed_packages, settle
+from valkyrie.agents.layers.root import RootKind, kind_of_root
+from valkyrie.agents.layers.tools import Log, fetch_failed
+from valkyrie.agents.protocol import LayerSpec
+from valkyrie.digest import content_digest
+from valkyrie.errors import DiskFullError, UsageError, ValkyrieError
+
+if TYPE_CHECKING:
+    from sandboxes.types import SandboxSource
+
+BUILD_TIMEOUT_S = 600.0
+FAILURE_REMEMBERED_S = 30.0
+"""So long the others who wait for the same layer are told what the first one was told."""
+BUILDS = "builds.jsonl"
+"""One line for each layer that was built."""
+_FORMAT = 1
+_LEFT_AFTER_S = 3600.0
+_VERSION = re.compile(r"\d[0-9A-Za-z.+-]{0,60}")
+
+
+class Layers:
+    """The layers below one folder, shared by all trials and all processes that use it."""
+
+    def __init__(self, cache: Path, labels: Mapping[str, str] | None = None) -> None:
+        self.folder = cache
+        self._labels = dict(labels or {})
+        """Of the sandboxes that are looked into, so that a reaper finds what a crash left."""
+        self._kinds: dict[str, RootKind] = {}
+        self._failed: dict[str, tuple[float, ValkyrieError]] = {}
+        self._turns: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
+
+    async def ready(
+        self, spec: LayerSpec, provider: SandboxProvider, source: SandboxSource, log: Log
+    ) -> Path:
+        """The folder of the layer for sandboxes made from `source`, installed if it is not there yet."""
+        return await self.built(spec, await self._kind(provider, source), log)
+
+    async def built(self, spec: LayerSpec, root: RootKind, log: Log) -> Path:
+        """The folder of the layer for this kind of root."""
+        if not _VERSION.fullmatch(spec.version):
+            raise UsageError(f"{spec.name}: {spec.version[:60]!r} is no version; give it as 1.2.3.")
+        facts = _facts(spec, root)
+        key = content_digest(facts).removeprefix("sha256:")[:16]
+        layer = self.folder / f"{spec.name}-{spec.version}-{key}"
+        async with self._turns[key]:
+            if (layer / NAME).is_file():
+                return layer
+            self._raise_again(key)
+            try:
+                await self._build(spec, root, layer, facts, log)
+            except ValkyrieError as error:
+                self._failed[key] = time.monotonic(), error
+                raise
+        return layer
+
+    def _raise_again(self, key: str) -> None:
+        at, error = self._failed.get(key, (0.0, None))
+        if error is not None and time.monotonic() - at < FAILURE_REMEMBERED_S:
+            raise type(error)(str(error), cause=error.cause)
+
+    async def _kind(self, provider: SandboxProvider, source: SandboxSource) -> RootKind:
+        key = f"{provider.admission_pool_id} {source.model_dump_json()}"
+        async with self._turns[key]:
+            if key not in self._kinds:
+                self._kinds[key] = await kind_of_root(provider, source, self._labels)
+            return self._kinds[key]
+
+    async def _build(self, spec: LayerSpec, root: RootKind, layer: Path, facts: Any, log: Log) -> None:
+        with _disk_trouble(spec):
+            self.folder.mkdir(parents=True, exist_ok=True, mode=0o755)
+            async with locked(self.folder / f".{layer.name}.lock", log):
+                if (layer / NAME).is_file():
+                    return
+                await asyncio.to_thread(_sweep, self.folder, layer.name)
+                draft = Path(mkdtemp(prefix=f".draft-{layer.name}-", dir=self.folder))
+                try:
+                    await self._fill(spec, root, draft, facts, log)
+                    await asyncio.to_thread(_settle_under, draft, layer)
+                finally:
+                    await asyncio.shield(asyncio.to_thread(shutil.rmtree, draft, ignore_errors=True))
+
+    async def _fill(self, spec: LayerSpec, root: RootKind, draft: Path, facts: Any, log: Log) -> None:
+        log(f"Installing {spec.name} {spec.version} for {root.machine} {root.libc}, once for all trials.")
+        start = time.monotonic()
+        try:
+            async with asyncio.timeout(BUILD_TIMEOUT_S):
+                await install(spec, root, draft, self.folder / ".tools", log)
+        except TimeoutError:
+            raise fetch_failed(
+                f"fetching {spec.name} {spec.version} took longer than {BUILD_TIMEOUT_S:g} s; "
+                f"`valk agent fetch {spec.name}` tries again and shows how it goes."
+            ) from None
+        seconds = round(time.monotonic() - start, 1)
+        files, size = await asyncio.to_thread(settle, draft)
+        Manifest(
+            name=spec.name,
+            version=spec.version,
+            root=facts["root"],
+            installed=await asyncio.to_thread(installed_packages, draft),
+            files=files,
+            bytes=size,
+            seconds=seconds,
+            built_at=datetime.now(UTC).isoformat(timespec="seconds"),
+        ).write(draft)
+        (draft / NAME).chmod(0o644)
+        log(f"Installed {spec.name} {spec.version}: {files:,} files, {size >> 20} MiB, {seconds:g} s.")
+
+
+def _facts(spec: LayerSpec, root: RootKind) -> dict[str, Any]:
+    """All that decides what is in the layer: the same facts are the same layer."""
+    needed: dict[str, Any] = {"machine": root.machine, "libc": root.libc}
+    own_node = spec.node and root.node is None
+    if spec.pip:
+        needed["python"] = root.python
+    if spec.pip or own_node:
+        needed["libc_version"] = root.libc_version
+    return {
+        "format": _FORMAT,
+        "name": spec.name,
+        "version": spec.version,
+        "npm": filled(spec.npm, root),
+        "pip": list(spec.pip),
+        "node": NODE_PACKAGE if own_node else None,
+        "root": needed,
+    }
+
+
+def _settle_under(draft: Path, layer: Path) -> None:
+    """Give a whole layer its name, on disk before anyone relies on it, and count it."""
+    os.sync()
+    draft.rename(layer)
+    line = json.dumps({"layer": layer.name, "pid": os.getpid(), "at": time.time()}) + "\n"
+    with (layer.parent / BUILDS).open("a") as builds:
+        builds.write(line)
+
+
+def _sweep(folder: Path, name: str) -> None:
+    """Remove what builders that were killed left: of this layer (its lock is ours), and old ones."""
+    oldest = time.time() - _LEFT_AFTER_S
+    for draft in folder.glob(".draft-*"):
+        with contextlib.suppress(FileNotFoundError):
+            if draft.name.startswith(f".draft-{name}-") or draft.stat().st_mtime < oldest:
+                shutil.rmtree(draft, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def _disk_trouble(spec: LayerSpec) -> Iterator[None]:
+    import errno
+
+    try:
+        yield
+    except OSError as error:
+        said = f"{spec.name} {spec.version} could not be installed: {error}."
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise DiskFullError(said) from error
+        raise fetch_failed(said) from error
+
+
+def layers_in(folder: Path) -> list[tuple[Path, Manifest]]:
+    """Every whole layer below `folder`."""
+    from valkyrie.agents.layers.manifest import read_manifest
+
+    found = sorted(file.parent for file in folder.glob(f"[!.]*/{NAME}"))
+    return [(layer, read_manifest(layer)) for layer in found]
+
+
+def as_json(layer: Path, manifest: Manifest) -> dict[str, Any]:
+    """One layer for `--json`."""
+    return {**asdict(manifest), "folder": str(layer)}

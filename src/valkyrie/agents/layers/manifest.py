@@ -1,0 +1,82 @@
+"""What a layer says about itself."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from valkyrie.agents.layers.tools import fetch_failed
+
+NAME = "layer.json"
+MOST_BYTES = 4 * 1024**3
+MOST_FILES = 200_000
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """Kept as `layer.json` in the layer."""
+
+    name: str
+    version: str
+    root: Mapping[str, Any]
+    """What of the kind of root file system it depends on."""
+    installed: Mapping[str, str] = field(default_factory=dict)
+    """Package → version, those that were brought along included."""
+    files: int = 0
+    bytes: int = 0
+    seconds: float = 0.0
+    """How long it took to install."""
+    built_at: str = ""
+
+    def write(self, layer: Path) -> None:
+        (layer / NAME).write_text(json.dumps(asdict(self), indent=1, sort_keys=True) + "\n")
+
+
+def read_manifest(layer: Path) -> Manifest:
+    """What `layer` says of itself."""
+    return Manifest(**json.loads((layer / NAME).read_text()))
+
+
+def installed_packages(layer: Path) -> dict[str, str]:
+    """Every package in it and its version."""
+    found: dict[str, str] = {}
+    lock = layer / "node_modules" / ".package-lock.json"
+    if lock.is_file():
+        for place, package in json.loads(lock.read_text()).get("packages", {}).items():
+            found[place.rpartition("node_modules/")[2]] = str(package.get("version", ""))
+    for info in (layer / "python").glob("*.dist-info"):
+        name, _, version = info.name.removesuffix(".dist-info").partition("-")
+        found[name] = version
+    return found
+
+
+def settle(layer: Path) -> tuple[int, int]:
+    """Make all of it readable for everyone and writable for nobody else; how many files and bytes it has.
+
+    Links may not leave it: it is seen elsewhere under another name.
+    """
+    files = size = 0
+    inside = layer.resolve()
+    layer.chmod(0o755)
+    for parent, folders, names in os.walk(layer):
+        for name in (*folders, *names):
+            path = Path(parent, name)
+            info = path.lstat()
+            if stat.S_ISLNK(info.st_mode):
+                if path.readlink().is_absolute() or not path.resolve().is_relative_to(inside):
+                    raise fetch_failed(f"{path.relative_to(layer)} is a link that leads out of its package.")
+                continue
+            executable = stat.S_ISDIR(info.st_mode) or info.st_mode & 0o111
+            path.chmod(0o755 if executable else 0o644)
+            if stat.S_ISREG(info.st_mode):
+                files, size = files + 1, size + info.st_size
+        if files > MOST_FILES or size > MOST_BYTES:
+            raise fetch_failed(
+                f"the packages have more than {MOST_BYTES >> 30} GiB or {MOST_FILES:,} files; not kept."
+            )
+    return files, size

@@ -1,0 +1,1 @@
+"""Git repositories of others: fetched at one commit, nothing in them executed, time and disk bounded."""

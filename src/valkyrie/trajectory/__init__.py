@@ -1,0 +1,41 @@
+"""What an agent did, step by step, in the Agent Trajectory Interchange Format (ATIF).
+
+Versions 1.0 to 1.8 are read, 1.8 is written. Reading is strict: an unknown field, a step out of order or a
+result of a call that was never made is refused, and the error names the place.
+"""
+
+from __future__ import annotations
+
+from valkyrie.trajectory.builder import TrajectoryBuilder
+from valkyrie.trajectory.reading import TrajectoryError
+from valkyrie.trajectory.shape import (
+    SCHEMA_VERSION,
+    AgentInfo,
+    ContentPart,
+    FinalMetrics,
+    ImageSource,
+    Metrics,
+    Observation,
+    ObservationResult,
+    Step,
+    SubagentRef,
+    ToolCall,
+    Trajectory,
+)
+
+__all__ = [
+    "SCHEMA_VERSION",
+    "AgentInfo",
+    "ContentPart",
+    "FinalMetrics",
+    "ImageSource",
+    "Metrics",
+    "Observation",
+    "ObservationResult",
+    "Step",
+    "SubagentRef",
+    "ToolCall",
+    "Trajectory",
+    "TrajectoryBuilder",
+    "TrajectoryError",
+]

@@ -1,0 +1,163 @@
+"""Builds a trajectory while an agent's log is read, within bounds."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from valkyrie.trajectory.reading import TrajectoryError
+from valkyrie.trajectory.reading import plain as check_plain
+from valkyrie.trajectory.reading import timestamp as check_timestamp
+from valkyrie.trajectory.shape import (
+    SCHEMA_VERSION,
+    AgentInfo,
+    FinalMetrics,
+    Metrics,
+    Observation,
+    ObservationResult,
+    Step,
+    ToolCall,
+    Trajectory,
+)
+
+MOST_STEPS = 10_000
+MOST_CALLS = 200
+"""Of one step."""
+MOST_TEXT = 100_000
+"""Characters kept of one message, result or set of arguments."""
+MOST_IN_ALL = 32 * 1024 * 1024
+"""Characters kept of all messages, results and arguments together."""
+
+
+class TrajectoryBuilder:
+    """Steps are numbered as they come; results find the step that made their call.
+
+    Nothing an agent wrote makes it raise: what is too long is cut, what does not fit is left out.
+    """
+
+    def __init__(self) -> None:
+        self._steps: list[Step] = []
+        self._calls: dict[str, int] = {}
+        self._room = MOST_IN_ALL
+        self._left_out = 0
+
+    def __len__(self) -> int:
+        return len(self._steps)
+
+    def system(self, message: Any, *, at: Any = None) -> None:
+        """What the agent's program said to the model, or of itself."""
+        self._add("system", message, at)
+
+    def user(self, message: Any, *, at: Any = None) -> None:
+        """What the task says."""
+        self._add("user", message, at)
+
+    def agent(
+        self,
+        message: Any = "",
+        *,
+        calls: Sequence[tuple[Any, Any, Any]] = (),
+        reasoning: Any = None,
+        model: str | None = None,
+        metrics: Metrics | None = None,
+        at: Any = None,
+    ) -> None:
+        """One answer of the model; `calls` are (id, tool, arguments), the arguments as an object or JSON."""
+        kept = self._tool_calls(calls)
+        if not self._add("agent", message, at):
+            return
+        number = len(self._steps) - 1
+        self._steps[number] = replace(
+            self._steps[number],
+            tool_calls=tuple(kept.values()) or None,
+            reasoning_content=self._text(reasoning) or None,
+            model_name=model,
+            metrics=metrics,
+        )
+        self._calls |= dict.fromkeys(kept, number)
+
+    def result(self, call_id: Any, content: Any, *, failed: bool = False) -> None:
+        """What a call brought back; of a call that is not known it is left out."""
+        number = self._calls.get(str(call_id))
+        if number is None:
+            self._left_out += 1
+            return
+        step = self._steps[number]
+        before = step.observation.results if step.observation else ()
+        if len(before) >= MOST_CALLS:
+            self._left_out += 1
+            return
+        extra = {"is_error": True} if failed else None
+        found = ObservationResult(source_call_id=str(call_id), content=self._text(content), extra=extra)
+        self._steps[number] = replace(step, observation=Observation((*before, found)))
+
+    def build(
+        self, agent: AgentInfo, *, session_id: str | None = None, final: FinalMetrics | None = None
+    ) -> Trajectory | None:
+        """The trajectory, or None when nothing was seen."""
+        if not self._steps:
+            return None
+        return Trajectory(
+            schema_version=SCHEMA_VERSION,
+            agent=agent,
+            steps=tuple(self._steps),
+            session_id=session_id,
+            final_metrics=replace(final or FinalMetrics(), total_steps=len(self._steps)),
+            extra={"left_out": self._left_out} if self._left_out else None,
+        )
+
+    def _add(self, source: str, message: Any, at: Any) -> bool:
+        if len(self._steps) >= MOST_STEPS:
+            self._left_out += 1
+            return False
+        number = len(self._steps) + 1
+        self._steps.append(
+            Step(step_id=number, source=source, message=self._text(message), timestamp=_time(at))
+        )
+        return True
+
+    def _tool_calls(self, calls: Sequence[tuple[Any, Any, Any]]) -> dict[str, ToolCall]:
+        kept: dict[str, ToolCall] = {}
+        for call_id, tool, arguments in calls[:MOST_CALLS]:
+            key = str(call_id or f"call-{len(self._steps) + 1}-{len(kept) + 1}")[:200]
+            kept[key] = ToolCall(key, str(tool or "unknown")[:200], self._arguments(arguments))
+        self._left_out += len(calls) - len(kept)
+        return kept
+
+    def _arguments(self, value: Any) -> dict[str, Any]:
+        if isinstance(value, str):
+            try:
+                value = json.loads(value)
+            except (ValueError, RecursionError):
+                return {"input": self._text(value)}
+        found = value if isinstance(value, Mapping) else {"input": value}
+        try:
+            size = len(json.dumps(check_plain(found, "arguments"), ensure_ascii=False))
+        except (TrajectoryError, RecursionError):
+            return {}
+        if size > min(MOST_TEXT, self._room):
+            return {"input": self._text(json.dumps(found, ensure_ascii=False))}
+        self._room -= size
+        return dict(found)
+
+    def _text(self, value: Any) -> str:
+        if value is None:
+            return ""
+        if not isinstance(value, str):
+            try:
+                value = json.dumps(value, ensure_ascii=False)
+            except (ValueError, RecursionError, TypeError):
+                return ""
+        most = min(MOST_TEXT, self._room)
+        kept = value if len(value) <= most else f"{value[:most]}… ({len(value) - most:,} more characters)"
+        self._room -= min(len(value), most)
+        return kept.encode("utf-8", "replace").decode()
+
+
+def _time(value: Any) -> str | None:
+    try:
+        return None if value is None else check_timestamp(value, "timestamp")
+    except TrajectoryError:
+        return None

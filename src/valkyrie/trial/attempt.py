@@ -1,0 +1,94 @@
+"""One attempt under way, and how it ended."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from valkyrie.agents.protocol import AgentExit, Usage
+from valkyrie.nouns import Grade, Json, TrialState
+from valkyrie.store.layout import log_of
+from valkyrie.store.leases import Leased
+from valkyrie.trial.collect import publish
+from valkyrie.trial.failures import Failure, PhaseTimeoutError
+from valkyrie.trial.log import AttemptLog
+from valkyrie.trial.world import Journal, World
+
+
+@dataclass(slots=True)
+class Attempt:
+    """One attempt under way."""
+
+    leased: Leased
+    world: World
+    journal: Journal
+    log: AttemptLog
+    kept: Path
+    """Where what is kept appears, whole or not at all; `draft` is where it is put together."""
+    draft: Path
+    state: TrialState = TrialState.BUILDING
+    exit: AgentExit | None = None
+    timing: dict[str, float] = field(default_factory=dict)
+    cost: float | None = None
+    usage: Usage | None = None
+
+    async def enter(self, state: TrialState) -> None:
+        """Commit the next phase, then be in it."""
+        await self.journal.enter(self.leased, self.state, state)
+        self.state = state
+
+    async def publish(self) -> None:
+        """What was put together appears under its own name; an attempt taken from us leaves nothing."""
+        if self.draft.exists():
+            await asyncio.to_thread(publish, self.draft, self.kept, self.world.masker)
+
+    async def put_away(self) -> None:
+        """What was kept, and the log, go where others find them too."""
+        await self.world.away.put(self.leased, self.kept, log_of(self.kept))
+
+    async def save(self, state: Json) -> None:
+        """Commit from what a later attempt can go on grading; what the agent left is safe before that."""
+        await self.publish()
+        await self.put_away()
+        masker, ended = self.world.masker, self.exit or AgentExit(0)
+        await self.journal.save(
+            self.leased,
+            {
+                "attempt": self.leased.number,
+                "exit_code": ended.exit_code,
+                "exit_reason": ended.reason,
+                "state": masker.data(state) if masker else state,
+            },
+        )
+
+    @asynccontextmanager
+    async def phase(self, name: str, limit: float | None) -> AsyncIterator[None]:
+        """Measure a step, and bound it."""
+        self.log.heading(name)
+        began = time.monotonic()
+        try:
+            async with asyncio.timeout(limit) as scope:
+                yield
+        except TimeoutError:
+            if scope.expired() and limit is not None:
+                raise PhaseTimeoutError(name, limit) from None
+            raise
+        finally:
+            self.timing[name] = round(time.monotonic() - began, 4)
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """How an attempt ended, graded or failed, and in which phase."""
+
+    state: TrialState
+    timing: dict[str, float]
+    grade: Grade | None = None
+    failure: Failure | None = None
+    exit: AgentExit | None = None
+    cost: float | None = None
+    usage: Usage | None = None

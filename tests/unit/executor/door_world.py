@@ -1,0 +1,20 @@
+"""Speaking through a door as a sandbox does."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from pathlib import Path
+
+from valkyrie.trial.gear import SOCKET
+
+Ends = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+
+
+async def knock(folder: Path) -> Ends:
+    """A connection, however long the folder's path is."""
+    place = os.open(folder, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        return await asyncio.open_unix_connection(f"/proc/self/fd/{place}/{SOCKET}")
+    finally:
+        os.close(place)
