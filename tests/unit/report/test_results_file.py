@@ -27,7 +27,7 @@ def a_row(task_id: str, **changed: Any) -> Any:
     row = {
         "task_id": task_id, "k": 0, "state": "FINISHED", "result": {"note": "fine"}, "score": 1.0,
         "passed": True, "exit_reason": None, "exit_code": 0, "attempts": 2, "timing": {"agent": 3.0},
-        "cost": None, "category": None, "cause": None, "message": None,
+        "cost": None, "usage": None, "category": None, "cause": None, "message": None,
     }  # fmt: skip
     return SimpleNamespace(**{**row, **changed})
 

@@ -1,0 +1,128 @@
+"""`compare`: agents beside each other, and which differences are more than chance."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, cast
+
+import click
+
+from valkyrie.cli.job.options import output_option
+from valkyrie.cli.options import Number, tracker, verb
+from valkyrie.cli.output import Output
+
+if TYPE_CHECKING:
+    from valkyrie.report.comparing import Metric, Summary
+    from valkyrie.tracker.protocol import Tracker
+    from valkyrie.views import RunView, TrialView
+
+
+class Points(Number):
+    """A number of points, said so when a run or job follows the flag instead."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        try:
+            return super().convert(value, param, ctx)
+        except click.BadParameter as error:
+            self.fail(f"{error.message} Put it last, or write --fail-if-worse=POINTS.", param, ctx)
+
+
+@verb(
+    "compare",
+    examples="valk compare 3f2a 9c1e\n"
+    "valk compare nightly-job --tasks\n"
+    "valk compare last-week this-week --metric pass -o json\n"
+    "valk compare 3f2a 9c1e --fail-if-worse 2",
+)
+@click.argument("refs", metavar="A [B…]", nargs=-1, required=True)
+@click.option(
+    "--metric",
+    type=click.Choice(["score", "pass"]),
+    default="score",
+    show_default=True,
+    help="Compare scores, partial credit included, or only whether trials passed.",
+)
+@click.option("--tasks", "by_task", is_flag=True, help="Also show who did better on which task.")
+@click.option(
+    "--fail-if-worse",
+    "most",
+    type=Points(min=0),
+    is_flag=False,
+    flag_value=0.0,
+    default=None,
+    metavar="[POINTS]",
+    help="Exit 1 when a later one is significantly worse than the first, by at least this many points "
+    "[without a number: by any]. Put it last, or write --fail-if-worse=2.",
+)
+@output_option
+def compare(output: Output, *, refs: tuple[str, ...], metric: str, by_task: bool, most: float | None) -> int:
+    """Compare agents on the tasks they have in common.
+
+    A, B, … are runs (an id or the beginning of one) or jobs (the same, or a name). One job: all its agents
+    are compared. Two jobs: agents of the same name, or their only runs. Runs must be on the same
+    benchmark and dataset; tasks are matched by id, and several trials of a task are averaged first.
+    """
+    from valkyrie.cli.compare_refs import groups_of, pairs_of
+    from valkyrie.report.comparing import summarise, to_json
+
+    with tracker() as opened:
+        groups = groups_of(opened, refs)
+        pairs = pairs_of(groups)
+        runs = [(run, all_trials(opened, run)) for group in groups for run in group.runs]
+    names = [group.name_of(run, several=len(groups) > 1) for group in groups for run in group.runs]
+    summary = summarise(runs, metric=cast("Metric", metric), names=names, pairs=pairs)
+    first = groups[0].runs if len(groups) > 1 else groups[0].runs[:1]
+    failures = [] if most is None else worse(summary, [run.id for run in first], most)
+    gate: dict[str, Any] = {} if most is None else {"gate": {"points": most, "failures": failures}}
+    output.emit("comparison", **to_json(summary, tasks=by_task), **gate)
+    if not output.json:
+        _show(summary, output, by_task=by_task)
+        output.lines(output.ink.paint(f"Gate: {reason}", "red") for reason in failures)
+    return 1 if failures else 0
+
+
+def all_trials(opened: Tracker, run: RunView) -> list[TrialView]:
+    """Every trial of a run, page by page."""
+    from valkyrie.views import TrialFilter
+
+    trials: list[TrialView] = []
+    while True:
+        page, total = opened.trials(run.id, TrialFilter(limit=1000, offset=len(trials)))
+        trials += page
+        if not page or len(trials) >= total:
+            return trials
+
+
+def worse(summary: Summary, baseline: Sequence[str], most: float) -> list[str]:
+    """Why the gate is shut: what is significantly worse than the baseline, or could not be compared."""
+    from valkyrie.report.comparing import sentence
+
+    reasons = []
+    for one in summary.comparisons:
+        if one.a_run not in baseline:
+            continue
+        if one.verdict == "nothing" or (one.verdict == "better" and one.drop >= most - 1e-9):
+            reasons.append(sentence(one))
+        elif not one.ended:
+            reasons.append(f"{one.a} and {one.b} have not both ended; wait for them (valk run wait).")
+    return reasons
+
+
+def _show(summary: Summary, output: Output, *, by_task: bool) -> None:
+    from valkyrie.cli.pager import show_table
+    from valkyrie.report.comparing import sentence
+    from valkyrie.report.comparison_tables import notes, tables, task_tables
+    from valkyrie.report.layout import wrapped
+
+    for table in tables(summary, output.ink):
+        output.table(table)
+        output.line()
+    for one in summary.comparisons:
+        output.lines(wrapped(sentence(one), output.width))
+    output.line()
+    for note in notes(summary):
+        output.lines(output.ink.paint(line, "dim") for line in wrapped(note, output.width))
+    if by_task:
+        for table in task_tables(summary, output.ink):
+            output.line()
+            show_table(table, output)

@@ -1,0 +1,154 @@
+"""One run's trials as the numbers of its agent."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from valkyrie.nouns import Category, Json, RunState, TrialState
+from valkyrie.report.comparison_views import AgentSummary, Estimate, Metric, Repeats, Scores, TaskResult
+from valkyrie.report.pairing import Side
+from valkyrie.report.statistics import mean_interval, pass_all, pass_at
+
+if TYPE_CHECKING:
+    from valkyrie.views import RunView, TrialView
+
+ByTask = Mapping[str, Sequence[float]]
+
+
+@dataclass(frozen=True, slots=True)
+class _Task:
+    """The trials of one task, by what they are worth."""
+
+    graded: list[float]
+    counted: list[float]
+    """Graded, and 0 for each error of the agent's own."""
+    planned: list[float]
+    """One for every trial, 0 where there is no grade."""
+    result: TaskResult
+
+
+def side(run: RunView, trials: Sequence[TrialView], metric: Metric, name: str) -> Side:
+    """A run, ready to be compared."""
+    by_task: dict[str, list[TrialView]] = {}
+    for trial in trials:
+        by_task.setdefault(trial.task_id, []).append(trial)
+    tasks = {task: _task(own, metric, run.score.fraction) for task, own in by_task.items()}
+    results = {task: found.result for task, found in tasks.items()}
+    counted = {task: found.counted for task, found in tasks.items()}
+    errors = Counter(str(trial.category) for trial in trials if trial.state == TrialState.ERROR)
+    graded = sum(trial.state == TrialState.FINISHED for trial in trials)
+    passed = [_passed(trial, run.score.fraction) for trial in trials]
+    says_passed = any(found is not None for found in passed) or not graded
+    summary = AgentSummary(
+        run_id=run.id,
+        name=name,
+        agent=run.agent,
+        model=run.model,
+        benchmark=run.benchmark,
+        dataset=run.dataset,
+        state=run.state,
+        ended=RunState(run.state).terminal,
+        fraction=metric == "pass" or run.score.fraction,
+        scores=_scores(tasks),
+        planned=len(trials),
+        graded=graded,
+        passed=passed.count(True) if says_passed else None,
+        errors=dict(sorted(errors.items())),
+        not_run=len(trials) - graded - errors.total(),
+        repeats=_repeats(results if says_passed else {}),
+        tasks=results,
+    )
+    return Side(summary, counted, _recipe(run), {(trial.task_id, trial.k): trial.digest for trial in trials})
+
+
+def _task(trials: Sequence[TrialView], metric: Metric, fraction: bool) -> _Task:
+    values = [_value(trial, metric, fraction) for trial in trials]
+    graded = [value for value in values if value is not None]
+    # On a scale of its own, 0 need not be the worst.
+    own_errors = sum(map(_agent_error, trials)) if fraction or metric == "pass" else 0
+    counted = graded + [0.0] * own_errors
+    passed = sum(
+        _passed(trial, fraction) is True
+        for trial, value in zip(trials, values, strict=True)
+        if value is not None
+    )
+    result = TaskResult(_mean(counted), len(counted), passed, None if counted else _why(trials))
+    return _Task(graded, counted, [0.0 if value is None else value for value in values], result)
+
+
+def _value(trial: TrialView, metric: Metric, fraction: bool) -> float | None:
+    """What a graded trial is worth; None where it has no number."""
+    if trial.state != TrialState.FINISHED:
+        return None
+    if metric == "pass":
+        passed = _passed(trial, fraction)
+        return None if passed is None else float(passed)
+    return trial.score if trial.score is not None and math.isfinite(trial.score) else None
+
+
+def _passed(trial: TrialView, fraction: bool) -> bool | None:
+    if trial.state != TrialState.FINISHED:
+        return None
+    if trial.passed is None and trial.score is not None and fraction:
+        return trial.score >= 1
+    return trial.passed
+
+
+def _agent_error(trial: TrialView) -> bool:
+    return trial.state == TrialState.ERROR and trial.category == Category.AGENT
+
+
+def _why(trials: Sequence[TrialView]) -> str:
+    """Why none of a task's trials counts: the most frequent error, or that nothing was tried."""
+    errors = Counter(str(trial.category) for trial in trials if trial.state == TrialState.ERROR)
+    if errors:
+        return min(errors, key=lambda category: (-errors[category], category))
+    return "no number" if any(trial.state == TrialState.FINISHED for trial in trials) else "not run"
+
+
+def _mean(values: Sequence[float]) -> float | None:
+    return math.fsum(values) / len(values) if values else None
+
+
+def _scores(tasks: Mapping[str, _Task]) -> Scores:
+    planned = {task: found.planned for task, found in tasks.items()}
+    graded = {task: found.graded for task, found in tasks.items()}
+    counted = {task: found.counted for task, found in tasks.items()}
+    leading = _estimate(counted)
+    return Scores(
+        all_trials=leading if planned == counted else _estimate(planned),
+        graded_only=leading if graded == counted else _estimate(graded),
+        infrastructure_excluded=leading,
+    )
+
+
+def _estimate(by_task: ByTask) -> Estimate:
+    means = [math.fsum(values) / len(values) for values in by_task.values() if values]
+    interval, method = mean_interval(by_task)
+    return Estimate(_mean(means), interval, method, len(means), sum(map(len, by_task.values())))
+
+
+def _repeats(results: Mapping[str, TaskResult]) -> Repeats:
+    counting = {task: result for task, result in results.items() if result.trials}
+    tallies = [(result.passed, result.trials) for result in counting.values()]
+    least = min((trials for _, trials in tallies), default=0)
+    most = max((trials for _, trials in tallies), default=0)
+    repeated = [task for task, result in counting.items() if result.trials > 1]
+    return Repeats(
+        pass_at=[pass_at(tallies, k) or 0.0 for k in range(1, least + 1)],
+        pass_all=[pass_all(tallies, k) or 0.0 for k in range(1, least + 1)],
+        fewest=[task for task, found in counting.items() if found.trials == least] if least < most else [],
+        excluded=[task for task, result in results.items() if not result.trials],
+        flaky=[task for task in repeated if 0 < counting[task].passed < counting[task].trials],
+        flaky_of=len(repeated),
+    )
+
+
+def _recipe(run: RunView) -> Json | None:
+    """All that a trial's digest is made of but the task; None where a run does not say."""
+    digest = run.arguments.get("agent_digest")
+    return {"agent": digest, "model": run.model, **run.arguments.get("settings", {})} if digest else None

@@ -1,0 +1,88 @@
+"""Runs compared: what each agent is worth, and which differences are more than chance. Pure."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from itertools import combinations
+from typing import TYPE_CHECKING
+
+from valkyrie.errors import UsageError
+from valkyrie.nouns import Json
+from valkyrie.report.agent_summary import side
+from valkyrie.report.comparison_views import AgentSummary, Comparison, Metric, Summary, summary_json
+from valkyrie.report.comparison_words import sentence
+from valkyrie.report.formats import safe, short_id
+from valkyrie.report.pairing import compared, corrected
+
+if TYPE_CHECKING:
+    from valkyrie.views import RunView, TrialView
+
+__all__ = [
+    "AgentSummary",
+    "Comparison",
+    "Metric",
+    "Summary",
+    "check_alike",
+    "sentence",
+    "summarise",
+    "to_json",
+]
+
+Runs = Sequence[tuple["RunView", Sequence["TrialView"]]]
+
+
+def summarise(
+    runs: Runs,
+    *,
+    metric: Metric = "score",
+    names: Sequence[str] | None = None,
+    pairs: Sequence[tuple[int, int]] | None = None,
+) -> Summary:
+    """Every run's numbers, and the paired comparisons of those on the same benchmark and dataset.
+
+    `pairs` are positions of the runs to compare; all of them unless said. `names` is what runs are called,
+    `agent:model` unless said.
+    """
+    called = _distinct([run for run, _ in runs], names)
+    sides = [side(run, trials, metric, name) for (run, trials), name in zip(runs, called, strict=True)]
+    wanted = list(combinations(range(len(runs)), 2)) if pairs is None else pairs
+    wanted = [(a, b) for a, b in wanted if _alike(runs[a][0], runs[b][0])]
+    found = [compared(sides[a], sides[b], together=len(wanted)) for a, b in wanted]
+    return Summary(metric, [one.summary for one in sides], corrected(found))
+
+
+def to_json(summary: Summary, *, tasks: bool = False) -> Json:
+    """Plain JSON data, the sentences included; with `tasks` every task of every agent."""
+    return summary_json(summary, [sentence(one) for one in summary.comparisons], tasks=tasks)
+
+
+def check_alike(a: RunView, b: RunView) -> None:
+    """UsageError unless two runs are on the same benchmark and dataset."""
+    if not _alike(a, b):
+        raise UsageError(
+            f"Run {short_id(a.id)} is on {_place(a)} and run {short_id(b.id)} on {_place(b)}: "
+            "only runs on the same benchmark and dataset can be compared."
+        )
+
+
+def _alike(a: RunView, b: RunView) -> bool:
+    return (a.benchmark, a.dataset) == (b.benchmark, b.dataset)
+
+
+def _place(run: RunView) -> str:
+    return safe(run.benchmark) + ("" if run.dataset == "default" else f" ({safe(run.dataset)})")
+
+
+def _distinct(runs: Sequence[RunView], names: Sequence[str] | None) -> list[str]:
+    """What each run is called; its benchmark, or its id, tells those apart that would be called alike."""
+    said = [*names] if names else [f"{run.agent}:{run.model}" if run.model else run.agent for run in runs]
+    said = [safe(name) for name in said]
+    placed = [f"{name} on {_place(run)}" for name, run in zip(said, runs, strict=True)]
+    if len(set(said)) < len(said) and len(set(placed)) == len(placed):
+        return placed
+    twice = Counter(said)
+    return [
+        f"{name} ({short_id(run.id)})" if twice[name] > 1 else name
+        for name, run in zip(said, runs, strict=True)
+    ]

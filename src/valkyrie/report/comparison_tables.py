@@ -1,0 +1,194 @@
+"""Compared agents as tables."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from valkyrie.report.comparison_views import AgentSummary, Estimate, Summary
+from valkyrie.report.formats import NONE, errors_text, ids_preview, number, plural, safe
+from valkyrie.report.layout import PLAIN, Column, Ink, Table
+
+_NAMED = 5
+"""Tasks named in a note."""
+
+
+def tables(summary: Summary, ink: Ink = PLAIN) -> Iterator[Table]:
+    """Scores; where they differ, all three denominators; where tasks were repeated, pass@k and flakiness."""
+    yield score_table(summary, ink)
+    if any(_denominators_differ(agent) for agent in summary.agents):
+        yield _denominator_table(summary.agents, ink)
+    if any(agent.repeats.flaky_of for agent in summary.agents):
+        yield _repeats_table(summary.agents, ink)
+
+
+def score_table(summary: Summary, ink: Ink = PLAIN) -> Table:
+    """One line per agent."""
+    table = Table(
+        [
+            Column("Agent", shrink=True),
+            Column("Pass rate" if summary.metric == "pass" else "Score", "right"),
+            Column("95 % interval", "right"),
+            Column("Passed", "right"),
+            Column("Graded", "right"),
+            Column("Errors", "right"),
+        ]
+    )
+    for agent in summary.agents:
+        leading, errors = agent.scores.infrastructure_excluded, sum(agent.errors.values())
+        table.rows.append(
+            [
+                ink.paint(agent.name, "bold"),
+                number(leading.mean, fraction=agent.fraction),
+                _range(leading, fraction=agent.fraction),
+                NONE if agent.passed is None else f"{agent.passed}/{agent.graded}",
+                f"{agent.graded}/{agent.planned}",
+                ink.paint(str(errors), "red" if errors else None),
+            ]
+        )
+    return table
+
+
+def _range(found: Estimate, *, fraction: bool) -> str:
+    if found.interval is None:
+        return NONE
+    low, high = found.interval
+    return f"{low * 100:.1f}–{high * 100:.1f}" if fraction else f"{low:g}–{high:g}"
+
+
+def _denominators_differ(agent: AgentSummary) -> bool:
+    scores = agent.scores
+    return len({found.trials for found in (scores.all_trials, scores.graded_only)}) > 1
+
+
+def _denominator_table(agents: Sequence[AgentSummary], ink: Ink) -> Table:
+    titles = ("All trials", "Graded only", "Infrastructure excluded")
+    table = Table([Column("Agent", shrink=True), *(Column(title, "right") for title in titles)])
+    for agent in agents:
+        scores = agent.scores
+        three = (scores.all_trials, scores.graded_only, scores.infrastructure_excluded)
+        cells = (
+            f"{number(found.mean, fraction=agent.fraction)} of {plural(found.trials, 'trial')}"
+            for found in three
+        )
+        table.rows.append([ink.paint(agent.name, "bold"), *cells])
+    return table
+
+
+def _repeats_table(agents: Sequence[AgentSummary], ink: Ink) -> Table:
+    most = max(len(agent.repeats.pass_at) for agent in agents)
+    shown = _told(most)
+    table = Table(
+        [
+            Column("Agent", shrink=True),
+            *(Column(f"pass@{k}", "right") for k in shown),
+            *(Column(f"pass^{k}", "right") for k in shown if k > 1),
+            Column("Flaky tasks", "right"),
+        ]
+    )
+    for agent in agents:
+        found = agent.repeats
+        table.rows.append(
+            [
+                ink.paint(agent.name, "bold"),
+                *(_kth(found.pass_at, k) for k in shown),
+                *(_kth(found.pass_all, k) for k in shown if k > 1),
+                f"{len(found.flaky)}/{found.flaky_of}" if found.flaky_of else NONE,
+            ]
+        )
+    return table
+
+
+def _told(most: int) -> list[int]:
+    """1, 2, 4, 8, … and the last."""
+    doubled = [1 << power for power in range(most.bit_length()) if 1 << power < most]
+    return [*doubled, most] if most else []
+
+
+def _kth(values: Sequence[float], k: int) -> str:
+    return number(values[k - 1], fraction=True) if k <= len(values) else NONE
+
+
+def notes(summary: Summary) -> Iterator[str]:
+    """What must be said below the tables: methods, errors, what is left out, which tasks are flaky."""
+    methods = {agent.name: agent.scores.infrastructure_excluded.method for agent in summary.agents}
+    if len(set(methods.values())) == 1:
+        yield f"Intervals: {next(iter(methods.values()))}."
+    else:
+        yield "Intervals: " + "; ".join(f"{name}: {method}" for name, method in methods.items()) + "."
+    for agent in summary.agents:
+        yield from _agent_notes(agent)
+    tests = dict.fromkeys(one.test for one in summary.comparisons if one.test)
+    ranges = dict.fromkeys(one.interval_method for one in summary.comparisons if one.interval_method)
+    if tests:
+        yield f"Differences: p-values by {' and '.join(tests)}, intervals by {' and '.join(ranges)}."
+
+
+def _agent_notes(agent: AgentSummary) -> Iterator[str]:
+    found = agent.repeats
+    if not agent.ended:
+        yield f"{agent.name} goes on: its numbers are those so far."
+    if agent.errors or agent.not_run:
+        waiting = f", {agent.not_run} not run" if agent.not_run else ""
+        yield f"{agent.name}: {errors_text(agent.errors)}{waiting}."
+    if found.flaky:
+        yield f"{agent.name} is flaky on {ids_preview(found.flaky[:_NAMED], len(found.flaky))}."
+    if found.fewest:
+        named = ids_preview(found.fewest[:_NAMED], len(found.fewest))
+        yield f"{agent.name}: pass@k ends at {len(found.pass_at)}, as {named} have no more trials that count."
+    if found.excluded and found.flaky_of:
+        named = ids_preview(found.excluded[:_NAMED], len(found.excluded))
+        yield f"{agent.name}: pass@k is without {named}."
+
+
+def task_tables(summary: Summary, ink: Ink = PLAIN) -> Iterator[Table]:
+    """Who did better where, one table for each benchmark."""
+    places: dict[tuple[str, str], list[AgentSummary]] = {}
+    for agent in summary.agents:
+        places.setdefault((agent.benchmark, agent.dataset), []).append(agent)
+    for agents in places.values():
+        yield _task_table(agents, ink)
+
+
+def _task_table(agents: Sequence[AgentSummary], ink: Ink) -> Table:
+    """Two agents: what the first won most clearly comes first, what it lost most clearly last."""
+    tasks = list(dict.fromkeys(task for agent in agents for task in agent.tasks))
+    if len(agents) == 2:
+        tasks.sort(key=lambda task: -_lead(agents, task))
+    table = Table(
+        [Column("Task", shrink=True), *(Column(agent.name, "right") for agent in agents), Column("Better")]
+    )
+    for task in tasks:
+        best = _best(agents, task)
+        cells = (_task_cell(agent, task, ink, won=agent.name == best) for agent in agents)
+        table.rows.append([safe(task), *cells, best])
+    return table
+
+
+def _lead(agents: Sequence[AgentSummary], task: str) -> float:
+    first, second = (_mean(agent, task) for agent in agents)
+    return 0.0 if first is None or second is None else round(first - second, 12)
+
+
+def _mean(agent: AgentSummary, task: str) -> float | None:
+    return agent.tasks[task].mean if task in agent.tasks else None
+
+
+def _best(agents: Sequence[AgentSummary], task: str) -> str:
+    """The one that did better than all others; a dash for a tie, or where somebody has no result."""
+    means = {agent.name: _mean(agent, task) for agent in agents}
+    known = {name: round(mean, 12) for name, mean in means.items() if mean is not None}
+    if len(known) < len(means) or len(known) < 2:
+        return NONE
+    ahead = [name for name, mean in known.items() if mean == max(known.values())]
+    return ahead[0] if len(ahead) == 1 else NONE
+
+
+def _task_cell(agent: AgentSummary, task: str, ink: Ink, *, won: bool) -> str:
+    if task not in agent.tasks:
+        return NONE
+    result = agent.tasks[task]
+    if result.mean is None:
+        return ink.paint(result.why or NONE, "red" if result.why not in (None, "not run") else "dim")
+    text = number(result.mean, fraction=agent.fraction)
+    many = f" ({result.passed}/{result.trials})" if result.trials > 1 and agent.passed is not None else ""
+    return ink.paint(text + many, "green" if won else None)

@@ -1,0 +1,161 @@
+"""What a comparison of runs found, as plain frozen data."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from valkyrie.nouns import Json
+from valkyrie.report.statistics import Needed
+
+Metric = Literal["score", "pass"]
+Verdict = Literal["better", "worse", "unclear", "same", "nothing"]
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """A mean over tasks, with what it was taken over."""
+
+    mean: float | None
+    interval: tuple[float, float] | None
+    method: str
+    """How the interval was found, or why there is none."""
+    tasks: int
+    trials: int
+    """The denominator."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scores:
+    """The same question over three denominators, always by name."""
+
+    all_trials: Estimate
+    """Every planned trial; one without a grade counts 0."""
+    graded_only: Estimate
+    infrastructure_excluded: Estimate
+    """What the agent answers for: graded trials, and errors of its own, which count 0. The leading one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Repeats:
+    """What several trials of each task say."""
+
+    pass_at: Sequence[float]
+    """pass@1, pass@2, …: at least one of k trials passes."""
+    pass_all: Sequence[float]
+    """pass^1, pass^2, …: all of k trials pass."""
+    fewest: Sequence[str]
+    """Tasks with fewer trials than others, which end both lists; empty when all have as many."""
+    excluded: Sequence[str]
+    """Tasks without any trial that counts."""
+    flaky: Sequence[str]
+    """Tasks that passed and failed."""
+    flaky_of: int
+    """Tasks with two trials or more."""
+
+    @property
+    def flaky_share(self) -> float | None:
+        """None where no task has two trials."""
+        return len(self.flaky) / self.flaky_of if self.flaky_of else None
+
+
+@dataclass(frozen=True, slots=True)
+class TaskResult:
+    """One agent on one task."""
+
+    mean: float | None
+    """None where nothing counts."""
+    trials: int
+    """That count."""
+    passed: int
+    why: str | None
+    """Why nothing counts: an error's category, or `not run`."""
+
+
+@dataclass(frozen=True, slots=True)
+class AgentSummary:
+    """One run, as one of the agents that are compared."""
+
+    run_id: str
+    name: str
+    """What it is called here; no other one is called so."""
+    agent: str
+    model: str | None
+    benchmark: str
+    dataset: str
+    state: str
+    ended: bool
+    fraction: bool
+    """Numbers are 0..1 and print as per cent."""
+    scores: Scores
+    planned: int
+    graded: int
+    passed: int | None
+    """None where the benchmark does not speak of passing."""
+    errors: Mapping[str, int]
+    """Trials in error, by category."""
+    not_run: int
+    """Trials that were stopped, or have not ended."""
+    repeats: Repeats
+    tasks: Mapping[str, TaskResult]
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """A against B on the tasks both have; `difference` is A minus B. Without such tasks, no numbers."""
+
+    a: str
+    b: str
+    a_run: str
+    b_run: str
+    excluded: Mapping[str, Sequence[str]]
+    """Tasks left out, by reason: an error's category, not run, no number, only A, only B, content."""
+    fraction: bool
+    ended: bool
+    """Both runs have."""
+    verdict: Verdict = "nothing"
+    """better: A beats B; worse: B beats A; unclear; same; nothing: nothing to compare."""
+    tasks: int = 0
+    """In common, with a result on both sides."""
+    difference: float | None = None
+    interval: tuple[float, float] | None = None
+    interval_method: str | None = None
+    p_value: float | None = None
+    p_adjusted: float | None = None
+    """After Holm's correction; the same as `p_value` for a single comparison."""
+    comparisons: int = 1
+    """How many were made together."""
+    test: str | None = None
+    won: Sequence[str] = ()
+    """Tasks A did better on."""
+    lost: Sequence[str] = ()
+    needed: Needed | None = None
+
+    @property
+    def drop(self) -> float:
+        """How much lower B is, in points; 0 when it is not."""
+        return max(0.0, (self.difference or 0.0) * (100 if self.fraction else 1))
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """Agents beside each other, and which differences are more than chance."""
+
+    metric: Metric
+    agents: Sequence[AgentSummary]
+    comparisons: Sequence[Comparison]
+
+
+def summary_json(summary: Summary, sentences: Sequence[str], *, tasks: bool = False) -> Json:
+    """As plain JSON data; `sentences` are those of its comparisons."""
+    from dataclasses import asdict
+
+    data: Json = asdict(summary)
+    for agent, view in zip(data["agents"], summary.agents, strict=True):
+        agent["repeats"]["flaky_share"] = view.repeats.flaky_share
+        if not tasks:
+            del agent["tasks"]
+    for comparison, sentence in zip(data["comparisons"], sentences, strict=True):
+        comparison["sentence"] = sentence
+    return data

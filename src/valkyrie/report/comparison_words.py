@@ -1,0 +1,125 @@
+"""A comparison in one plain sentence."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from valkyrie.report.comparison_views import Comparison
+from valkyrie.report.formats import plural
+
+_ERRORS = ("infrastructure", "benchmark", "user", "internal", "agent")
+
+
+def sentence(one: Comparison) -> str:
+    """Who beats whom, by how much and how sure, or that it cannot be told and what would be needed."""
+    so_far = "" if one.ended else "So far: "
+    left_out = _left_out(one)
+    if one.verdict == "nothing":
+        return f"{so_far}{one.a} and {one.b} cannot be compared: no task has a result of both{left_out}."
+    said = {"better": _beats, "worse": _beats, "same": _same, "unclear": _unclear}[one.verdict](one)
+    return f"{so_far}{said}{left_out}{_wanting(one)}."
+
+
+def _beats(one: Comparison) -> str:
+    ahead, behind = (one.a, one.b) if one.verdict == "better" else (one.b, one.a)
+    return f"{ahead} beats {behind} by {_amount(one)}, {_evidence(one)}"
+
+
+def _unclear(one: Comparison) -> str:
+    difference = one.difference or 0.0
+    if abs(difference) < 1e-9:
+        seen = "they are level"
+    else:
+        seen = f"{one.a if difference > 0 else one.b} is ahead by {_amount(one)}"
+    return f"Can't tell {one.a} and {one.b} apart: {seen}, {_evidence(one)}"
+
+
+def _same(one: Comparison) -> str:
+    if not one.won and not one.lost:
+        why = "the same result on every task"
+    else:
+        why = "what there may be is within 2 points"
+    return f"No difference seen between {one.a} and {one.b}: {why}, {_evidence(one)}"
+
+
+def _evidence(one: Comparison) -> str:
+    return f"{_interval(one)}, {_chance(one)}, {plural(one.tasks, 'task')} in common"
+
+
+def _amount(one: Comparison) -> str:
+    return points(abs(one.difference or 0.0), fraction=one.fraction) + (" points" if one.fraction else "")
+
+
+def _interval(one: Comparison) -> str:
+    if one.interval is None:
+        return f"no interval ({one.interval_method})"
+    low, high = one.interval
+    if (one.difference or 0.0) < 0:
+        low, high = -high, -low
+    return f"95 % interval {points(low, fraction=one.fraction)} to {points(high, fraction=one.fraction)}"
+
+
+def _chance(one: Comparison) -> str:
+    if one.comparisons == 1:
+        return probability(one.p_adjusted or 0.0)
+    corrected = probability(one.p_adjusted or 0.0)
+    return f"{corrected} after Holm's correction for {one.comparisons} comparisons"
+
+
+def points(value: float, *, fraction: bool) -> str:
+    """A difference in points, never shown as 0.0 when it is not 0."""
+    if not fraction:
+        return f"{value + 0.0:g}".replace("-", "−")
+    value = value * 100
+    text = f"{value:.1f}"
+    if float(text) == 0 and abs(value) > 1e-9:
+        text = f"{value:.2g}"
+    return ("0.0" if float(text) == 0 else text).replace("-", "−")
+
+
+def probability(p: float) -> str:
+    """`p = 0.016`; what is below 0.05 never reads as 0.050."""
+    if p < 0.001:
+        return "p < 0.001"
+    if p >= 0.05:
+        return f"p = {p:.3f}" if p < 0.1 else f"p = {p:.2f}"
+    said = next((text for text in (f"{p:.3f}", f"{p:.4f}") if float(text) < 0.05), None)
+    return f"p = {said}" if said else "p < 0.05"
+
+
+def _left_out(one: Comparison) -> str:
+    parts = excluded_words(one.excluded, one.a, one.b)
+    return f"; {', '.join(parts)}" if parts else ""
+
+
+def excluded_words(excluded: Mapping[str, Sequence[str]], a: str, b: str) -> list[str]:
+    """`4 excluded as infrastructure errors`, `1 not run`, …, the most telling first."""
+    words = []
+    for reason in [*(name for name in _ERRORS if name in excluded), *_others(excluded)]:
+        count = len(excluded[reason])
+        if reason in ("only A", "only B"):
+            words.append(f"{plural(count, 'task')} only {a if reason == 'only A' else b} has")
+        elif reason == "content":
+            words.append(f"{count} excluded because the task itself was changed in between")
+        elif reason in ("not run", "no number"):
+            words.append(f"{count} {'not run yet or stopped' if reason == 'not run' else 'without a number'}")
+        else:
+            words.append(f"{count} excluded as {reason} {'error' if count == 1 else 'errors'}")
+    return words
+
+
+def _others(excluded: Mapping[str, Sequence[str]]) -> list[str]:
+    return [reason for reason in excluded if reason not in _ERRORS]
+
+
+def _wanting(one: Comparison) -> str:
+    """What it would take to see a difference of this size."""
+    if one.verdict != "unclear":
+        return ""
+    if one.tasks == 1:
+        return "; one task says nothing about others"
+    if one.needed is None:
+        return ""
+    tasks = f"about {one.needed.more_tasks:,} more {'task' if one.needed.more_tasks == 1 else 'tasks'}"
+    trials = f" (or {one.needed.trials:,} trials per task)" if one.needed.trials else ""
+    return f"; {tasks}{trials} would be needed to see a difference of this size with 80 % power"

@@ -1,0 +1,296 @@
+"""Runs compared: the numbers of each agent, which tasks count, the verdict and its sentence."""
+
+from __future__ import annotations
+
+import json
+import random
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from valkyrie.errors import UsageError
+from valkyrie.report.comparing import check_alike, sentence, summarise, to_json
+from valkyrie.report.comparison_words import points, probability
+from valkyrie.views import RunView, ScoreView, TrialView
+
+STATES = ("PENDING", "BUILDING", "IN_PROGRESS", "EVALUATING", "FINISHED", "ERROR", "STOPPED")
+NO_SCORE = ScoreView(None, None, 0, 0, 0.0, {}, False, True, 0)
+
+
+def a_run(run_id: str, **changed: Any) -> RunView:
+    run = RunView(
+        id=run_id, benchmark="b", dataset="default", agent=run_id, model=None, label=None, provider="local",
+        state="FINISHED", counts=dict.fromkeys(STATES, 0), total=0, concurrency=5, created_at=0.0,
+        started_at=0.0, finished_at=1.0, started_by=None, score=NO_SCORE, error=None, note=None,
+        executor="none", folder="", arguments={}, enforcement={}, version=1,
+    )  # fmt: skip
+    return replace(run, **changed)
+
+
+def a_trial(task: str, score: float | None, k: int = 0, **changed: Any) -> TrialView:
+    trial = TrialView(
+        task_id=task, k=k, state="FINISHED", attempts=1, score=score,
+        passed=None if score is None else score >= 1, category=None, cause=None, message=None, exit_code=0,
+        exit_reason=None, retry_at=None, started_at=0.0, finished_at=1.0, timing={}, digest=f"{task}{k}",
+    )  # fmt: skip
+    return replace(trial, **changed)
+
+
+def an_error(task: str, category: str = "infrastructure", k: int = 0) -> TrialView:
+    return a_trial(task, None, k, state="ERROR", category=category, cause="x", message="y")
+
+
+def scored(*scores: Sequence[float] | float) -> list[TrialView]:
+    """Task t0, t1, … with one score or several."""
+    lists = [one if isinstance(one, Sequence) else [one] for one in scores]
+    return [a_trial(f"t{n}", score, k) for n, own in enumerate(lists) for k, score in enumerate(own)]
+
+
+def two(a: list[TrialView], b: list[TrialView], **options: Any) -> Any:
+    return summarise([(a_run("A"), a), (a_run("B"), b)], **options)
+
+
+def test_oracle_and_nop_four_times_each() -> None:
+    """The case everybody knows the answer of: 12 tasks, 4 trials, all or nothing."""
+    summary = two(scored(*[[1.0] * 4] * 12), scored(*[[0.0] * 4] * 12))
+    oracle, nop = summary.agents
+    assert (oracle.planned, oracle.graded, oracle.passed) == (48, 48, 48)
+    leading = oracle.scores.infrastructure_excluded
+    assert (leading.mean, leading.tasks, leading.trials, leading.method) == (1.0, 12, 48, "Wilson over tasks")
+    assert leading.interval == pytest.approx((0.7575, 1.0), abs=1e-4)
+    assert nop.scores.infrastructure_excluded.interval == pytest.approx((0.0, 0.2425), abs=1e-4)
+    assert (oracle.repeats.pass_at, oracle.repeats.pass_all) == ([1.0] * 4, [1.0] * 4)
+    assert (oracle.repeats.flaky, oracle.repeats.flaky_of, oracle.repeats.flaky_share) == ([], 12, 0.0)
+    assert sentence(summary.comparisons[0]) == (
+        "A beats B by 100.0 points, 95 % interval 51.5 to 100.0, p < 0.001, 12 tasks in common."
+    )
+
+
+def test_who_beats_whom_by_how_much_and_how_sure() -> None:
+    """20 tasks only A passed, 6 only B, 92 alike, 4 lost to the machine."""
+    a = scored(*[1.0] * 20, *[0.0] * 6, *[1.0] * 60, *[0.0] * 32) + [a_trial(f"x{n}", 1.0) for n in range(4)]
+    b = scored(*[0.0] * 20, *[1.0] * 6, *[1.0] * 60, *[0.0] * 32) + [an_error(f"x{n}") for n in range(4)]
+    (found,) = two(a, b).comparisons
+    assert (found.verdict, found.tasks, found.test) == ("better", 118, "exact McNemar")
+    assert (len(found.won), len(found.lost)) == (20, 6)
+    assert sentence(found) == (
+        "A beats B by 11.9 points, 95 % interval 3.6 to 20.6, p = 0.009, 118 tasks in common; "
+        "4 excluded as infrastructure errors."
+    )
+    (other,) = two(b, a).comparisons
+    assert (other.verdict, other.difference) == ("worse", pytest.approx(-14 / 118))
+    assert sentence(other) == sentence(found).replace("A beats B", "B beats A")
+
+
+def test_cannot_tell_says_what_would_be_needed() -> None:
+    (found,) = two(
+        scored(*[1.0] * 5, *[0.0] * 15), scored(*[0.0] * 2, *[1.0] * 3, 1.0, *[0.0] * 14)
+    ).comparisons
+    assert found.verdict == "unclear" and found.needed
+    assert sentence(found) == (
+        "Can't tell A and B apart: A is ahead by 5.0 points, 95 % interval −16.1 to 26.6, p = 1.00, "
+        f"20 tasks in common; about {found.needed.more_tasks} more tasks would be needed to see a difference "
+        "of this size with 80 % power."
+    )
+    assert 400 < found.needed.more_tasks < 600
+
+
+def test_trials_per_task_are_offered_where_they_would_help() -> None:
+    rng = random.Random(4)
+    chances = [rng.random() * 0.8 for _ in range(40)]
+    a = scored(*[[float(rng.random() < p + 0.06) for _ in range(3)] for p in chances])
+    b = scored(*[[float(rng.random() < p) for _ in range(3)] for p in chances])
+    (found,) = two(a, b).comparisons
+    assert found.verdict == "unclear" and found.needed and found.needed.trials
+    assert f"(or {found.needed.trials} trials per task)" in sentence(found)
+    assert found.test == "sign flip, exact"
+
+
+def test_no_difference_is_said_only_of_what_is_alike_or_surely_small() -> None:
+    (same,) = two(scored(1.0, 0.0, 1.0), scored(1.0, 0.0, 1.0)).comparisons
+    assert same.verdict == "same"
+    assert sentence(same).startswith(
+        "No difference seen between A and B: the same result on every task, 95 %"
+    )
+    rng = random.Random(1)
+    scores = [rng.random() for _ in range(300)]
+    (near,) = two(scored(*scores), scored(*[x + rng.gauss(0, 0.01) for x in scores])).comparisons
+    assert near.verdict == "same" and "within 2 points" in sentence(near)
+    (level,) = two(scored(1.0, 0.0), scored(0.0, 1.0)).comparisons
+    assert level.verdict == "unclear" and "they are level" in sentence(level)
+
+
+def test_one_task_and_none() -> None:
+    (one,) = two(scored(1.0), scored(0.0)).comparisons
+    assert one.verdict == "unclear" and sentence(one).endswith("; one task says nothing about others.")
+    (none,) = two([an_error("t0")], scored(1.0)).comparisons
+    assert (none.verdict, none.tasks, none.difference, none.p_value) == ("nothing", 0, None, None)
+    assert sentence(none) == (
+        "A and B cannot be compared: no task has a result of both; 1 excluded as infrastructure error."
+    )
+    (empty,) = two([], []).comparisons
+    assert empty.verdict == "nothing"
+    assert two([], []).agents[0].scores.graded_only.method == "nothing was graded"
+
+
+def test_what_is_not_the_agents_fault_is_left_out_and_what_is_counts_zero() -> None:
+    trials = [
+        a_trial("a", 1.0),
+        a_trial("b", 0.0),
+        an_error("c", "agent"),
+        an_error("d"),
+        an_error("e", "benchmark"),
+    ]
+    trials.append(a_trial("f", None, state="STOPPED"))
+    summary = two(trials, scored(1.0))
+    agent = summary.agents[0]
+    scores = agent.scores
+    found = [
+        (e.mean, e.trials) for e in (scores.all_trials, scores.graded_only, scores.infrastructure_excluded)
+    ]
+    assert found == [(pytest.approx(1 / 6), 6), (0.5, 2), (pytest.approx(1 / 3), 3)]
+    assert (agent.planned, agent.graded, agent.not_run) == (6, 2, 1)
+    assert agent.errors == {"agent": 1, "benchmark": 1, "infrastructure": 1}
+    (compared,) = two(trials, [a_trial(task, 1.0) for task in "abcdeg"]).comparisons
+    assert compared.tasks == 3 and compared.lost == ["b", "c"]
+    assert compared.excluded == {
+        "infrastructure": ["d"], "benchmark": ["e"], "only A": ["f"], "only B": ["g"]
+    }  # fmt: skip
+    assert sentence(compared).count("excluded as") == 2 and "1 task only B has" in sentence(compared)
+
+
+def test_flaky_tasks_and_unequal_trials() -> None:
+    trials = [*scored([1.0, 0.0, 1.0], [1.0, 1.0, 1.0], [0.0, 0.0]), an_error("t2", k=2), an_error("gone")]
+    repeats = two(trials, []).agents[0].repeats
+    assert repeats.flaky == ["t0"] and repeats.flaky_of == 3
+    assert repeats.pass_at == pytest.approx([5 / 9, 2 / 3]), "k ends at the fewest trials"
+    assert repeats.pass_all == pytest.approx([5 / 9, (1 / 3 + 1) / 3])
+    assert repeats.fewest == ["t2"] and repeats.excluded == ["gone"]
+
+
+def test_metric_pass_looks_at_passing_only() -> None:
+    a, b = scored(0.9, 0.9, 1.0), scored(0.1, 0.1, 1.0)
+    assert two(a, b).comparisons[0].difference == pytest.approx(1.6 / 3)
+    assert two(a, b, metric="pass").comparisons[0].difference == 0.0
+    assert two(a, b, metric="pass").agents[0].scores.graded_only.method == "Wilson"
+
+
+def test_a_scale_of_its_own_has_no_points_and_no_zero_for_errors() -> None:
+    own = replace(NO_SCORE, fraction=False)
+    runs = [
+        (a_run("A", score=own), scored(*[30.0, 50.0, 20.0] * 4)),
+        (a_run("B", score=own), scored(*[10.0] * 12)),
+    ]
+    runs[1][1].append(an_error("t99", "agent"))
+    summary = summarise(runs)
+    assert sentence(summary.comparisons[0]).startswith("A beats B by 23.3333, 95 % interval ")
+    assert summary.agents[1].scores.infrastructure_excluded.trials == 12
+    silent = [(run, [replace(trial, passed=None) for trial in trials]) for run, trials in runs]
+    mute = summarise(silent).agents[0]
+    assert mute.passed is None and mute.repeats.pass_at == [], "nobody said what passing is"
+    (odd,) = summarise(
+        [(a_run("A"), [a_trial("t0", float("nan"))]), (a_run("B"), [a_trial("t0", None)])]
+    ).comparisons
+    assert odd.excluded == {"no number": ["t0"]}
+
+
+def test_three_agents_are_corrected_for_being_three() -> None:
+    sides = [scored(*[1.0] * 6, *[0.0] * 4), scored(*[0.0] * 10), scored(*[0.0] * 10)]
+    summary = summarise([(a_run(name), trials) for name, trials in zip("ABC", sides, strict=True)])
+    first, second, third = summary.comparisons
+    assert (first.p_value, first.p_adjusted, first.comparisons) == (2 / 64, pytest.approx(6 / 64), 3)
+    assert [one.verdict for one in summary.comparisons] == ["unclear", "unclear", "same"]
+    assert "p = 0.094 after Holm's correction for 3 comparisons" in sentence(first)
+    assert (second.a, second.b, third.a) == ("A", "C", "B")
+    assert two(*sides[:2]).comparisons[0].verdict == "better", "alone it would have been"
+
+
+def test_names_tell_runs_apart() -> None:
+    runs = [a_run("1", agent="x", model="m"), a_run("2", agent="x", model="m"), a_run("3", agent="y")]
+    assert [one.name for one in summarise([(run, []) for run in runs]).agents] == ["x:m (1)", "x:m (2)", "y"]
+    placed = [replace(runs[0], benchmark="other"), runs[1]]
+    summary = summarise([(run, scored(1.0)) for run in placed])
+    assert [one.name for one in summary.agents] == ["x:m on other", "x:m on b"]
+    assert not summary.comparisons, "other tasks"
+    with pytest.raises(UsageError, match="only runs on the same benchmark and dataset can be compared"):
+        check_alike(*placed)
+    evil = summarise([(a_run("1", agent="x\x1b[31m\ny"), [])]).agents[0]
+    assert evil.name == "x y"
+
+
+def test_a_task_that_was_changed_is_not_the_same_task() -> None:
+    same = {"agent_digest": "d", "settings": {"provider": "local"}}
+    a, b = (
+        scored(1.0, 1.0),
+        [replace(trial, digest=trial.digest + "!"[:n]) for n, trial in enumerate(scored(0.0, 0.0))],
+    )
+    (found,) = summarise([(a_run("A", arguments=same), a), (a_run("B", arguments=same), b)]).comparisons
+    assert found.excluded == {"content": ["t1"]} and found.tasks == 1
+    other = {**same, "agent_digest": "e"}
+    (unknown,) = summarise([(a_run("A", arguments=same), a), (a_run("B", arguments=other), b)]).comparisons
+    assert unknown.tasks == 2, "another agent's digests say nothing about the task"
+
+
+def test_so_far_while_a_run_goes_on() -> None:
+    runs = [(a_run("A", state="IN_PROGRESS"), scored(1.0, 0.0)), (a_run("B"), scored(1.0, 1.0))]
+    assert sentence(summarise(runs).comparisons[0]).startswith("So far: Can't tell")
+
+
+def test_json_is_plain_and_has_the_sentences() -> None:
+    summary = two(scored([1.0, 0.0], 1.0), scored([0.0, 0.0], 1.0))
+    data = json.loads(json.dumps(to_json(summary)))
+    assert data["comparisons"][0]["sentence"] == sentence(summary.comparisons[0])
+    assert data["agents"][0]["repeats"]["flaky_share"] == 1.0 and "tasks" not in data["agents"][0]
+    assert data["agents"][0]["scores"]["graded_only"]["trials"] == 3
+    assert to_json(summary, tasks=True)["agents"][0]["tasks"]["t0"]["mean"] == 0.5
+
+
+@settings(deadline=None, max_examples=25)
+@given(
+    st.lists(st.tuples(st.sampled_from([0.0, 0.5, 1.0]), st.sampled_from([0.0, 1.0])), max_size=25),
+    st.randoms(use_true_random=False),
+)
+def test_verdict_interval_and_p_agree_in_any_order(
+    pairs: list[tuple[float, float]], rng: random.Random
+) -> None:
+    a, b = scored(*(x for x, _ in pairs)), scored(*(y for _, y in pairs))
+    (found,) = two(a, b).comparisons
+    if found.verdict in ("better", "worse"):
+        assert found.p_adjusted is not None and found.p_adjusted < 0.05
+        assert found.interval is None or found.interval[0] > 0 or found.interval[1] < 0
+        assert (found.difference or 0) > 0 or found.verdict == "worse"
+    else:
+        assert " beats " not in sentence(found)
+    (shuffled,) = two(rng.sample(a, len(a)), rng.sample(b, len(b))).comparisons
+    assert (shuffled.verdict, shuffled.p_value, shuffled.interval) == (
+        found.verdict, found.p_value, found.interval
+    )  # fmt: skip
+    assert sentence(shuffled) == sentence(found)
+    (turned,) = two(b, a).comparisons
+    if found.difference:
+        assert re.sub("[AB]", "", sentence(turned)) == re.sub("[AB]", "", sentence(found))
+
+
+@pytest.mark.parametrize(
+    ("p", "said"),
+    [
+        (0.0161, "p = 0.016"),
+        (0.0496, "p = 0.0496"),
+        (0.049999, "p < 0.05"),
+        (0.05, "p = 0.050"),
+        (0.0002, "p < 0.001"),
+        (0.414, "p = 0.41"),
+    ],
+)
+def test_p_values_as_people_read_them(p: float, said: str) -> None:
+    assert probability(p) == said
+
+
+def test_points_never_read_zero_when_they_are_not() -> None:
+    assert (points(0.0613, fraction=True), points(-0.0004, fraction=True)) == ("6.1", "−0.04")
+    assert (points(-0.0, fraction=True), points(-2.5, fraction=False)) == ("0.0", "−2.5")
