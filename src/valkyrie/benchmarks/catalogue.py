@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -80,6 +80,8 @@ class Asking:
     """Where the asker's own config says that the service of this name is."""
     cache: Path | None = None
     """Where uploads are unpacked."""
+    caller_headers: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """Who asks, told to services of our own registry or base URL and to no others."""
 
     @property
     def host_env(self) -> Mapping[str, str] | None:
@@ -100,11 +102,13 @@ def open_benchmark(spec: str, asking: Asking) -> Benchmark:
         return _service(given, asking, ours=asking.trusted)
     if not asking.ignore_custom and (custom := address.custom_service(spec)):
         return _service(custom, asking)
-    if not asking.trusted:
-        _refuse_this_machines(spec)
     if spec in SHIPPED:
         folder = _shipped_folder(spec)
         return TaskDirBenchmark(folder, spec, host_image=asking.host_image, host_env=asking.host_env)
+    if found_added := _added(spec, asking):
+        return found_added
+    if not asking.trusted:
+        _refuse_this_machines(spec, asking)
     installed = plugins.names(ENTRY_POINTS)
     if spec in installed or plugins.is_target(spec):
         made: Benchmark = plugins.load(spec, group=ENTRY_POINTS)()
@@ -113,7 +117,18 @@ def open_benchmark(spec: str, asking: Asking) -> Benchmark:
         return TaskDirBenchmark(found, host_image=asking.host_image)
     if service := _known_service(spec, asking):
         return _service(service, asking)
-    raise _unknown(spec, [*SHIPPED, *installed], asking)
+    raise _unknown(spec, [*SHIPPED, *_added_names(), *installed], asking)
+
+
+def _added(spec: str, asking: Asking) -> Benchmark | None:
+    """A public benchmark that was added, by any of its names; who is here may also mean a folder by one."""
+    from valkyrie.benchmarks.named.shelf import find_added
+
+    if "/" in spec and asking.trusted and Path(spec).expanduser().is_dir():
+        return None
+    if spec.startswith((".", "/", "~")) or plugins.is_target(spec) or (found := find_added(spec)) is None:
+        return None
+    return TaskDirBenchmark(found.folder, found.name, host_image=asking.host_image, host_env=asking.host_env)
 
 
 def _uploaded(digest: str, asking: Asking, uploads: Callable[[str], Path]) -> Benchmark:
@@ -159,10 +174,10 @@ def _folder(spec: str) -> Path | None:
     return None
 
 
-def _refuse_this_machines(spec: str) -> None:
+def _refuse_this_machines(spec: str, asking: Asking) -> None:
     """Who asks from elsewhere may name what is known here by name, not what lies on this machine."""
     if "/" in spec or spec.startswith((".", "~")) or spec.endswith(".zip") or plugins.is_target(spec):
-        raise UsageError(
+        raise _not_added(spec, asking) or UsageError(
             f"--benchmark {spec[:200]!r}: paths and module:Class are not taken from elsewhere; give the name "
             "of a benchmark, or the URL of its service."
         )
@@ -171,6 +186,8 @@ def _refuse_this_machines(spec: str) -> None:
 def _unknown(spec: str, names: list[str], asking: Asking) -> UsageError:
     from valkyrie.benchmarks.service import address
 
+    if missing := _not_added(spec, asking):
+        return missing
     known = [*names, *address.service_names()]
     near = did_you_mean(spec, known)
     if not asking.trusted:
@@ -182,14 +199,37 @@ def _unknown(spec: str, names: list[str], asking: Asking) -> UsageError:
     )
 
 
+def _not_added(spec: str, asking: Asking) -> UsageError | None:
+    from valkyrie.benchmarks.named.catalog import find
+
+    entry = find(spec)
+    if entry is None:
+        return None
+    where = "" if asking.trusted else " where the tracker runs"
+    brought = "" if entry.git else " --from FILE"
+    return UsageError(
+        f"{entry.title} was not added yet: `valk benchmark add {entry.name}{brought}`{where} makes it from "
+        f"{entry.bring}."
+    )
+
+
+def _added_names() -> list[str]:
+    from valkyrie.benchmarks.named.shelf import added
+
+    return [one.name for one in added()]
+
+
 def _service(found: ServiceAddress, asking: Asking, *, ours: bool = True) -> Benchmark:
     """A credential of this machine's config goes to services it names itself, not to those of strangers."""
+    from valkyrie.benchmarks.service import address
     from valkyrie.benchmarks.service.source import ServiceBenchmark
 
     headers = dict(asking.headers or {})
     credential = config.mapping("benchmark_auth").get(found.name) if ours else None
     named = {name.lower() for name in headers}
     kept = {"Authorization": str(credential)} if credential and "authorization" not in named else {}
+    if found.where in address.HOSTED:
+        kept |= {name: value for name, value in asking.caller_headers.items() if name.lower() not in named}
     return ServiceBenchmark(found, {**kept, **headers})
 
 

@@ -45,6 +45,12 @@ class ContentDigests:
         return digest
 
 
+def folder_digest(folder: Path) -> str:
+    """Digest over everything in one folder, wherever it is."""
+    entries = [*_walk_folder(os.fspath(folder), ".")]
+    return _digest(folder, entries)
+
+
 def has_leftovers(folder: Path) -> bool:
     """Whether something below `folder` is not part of the task."""
     return any(name in LEFTOVERS for _, folders, files in os.walk(folder) for name in (*folders, *files))

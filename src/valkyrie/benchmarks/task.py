@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from sandboxes.types import Limits
+from sandboxes.types import BuildSource, Limits
+from valkyrie.benchmarks.content import folder_digest
 from valkyrie.benchmarks.dockerfile import Recipe, RunProgram, read_dockerfile
 from valkyrie.benchmarks.task_setup import Preparation
 from valkyrie.benchmarks.task_toml import ParsedToml, TaskToml
-from valkyrie.benchmarks.variables import expand, referenced
+from valkyrie.benchmarks.variables import expand, missing, referenced
 from valkyrie.benchmarks.verifier import REWARDS, TESTS, Verification
 from valkyrie.errors import BenchmarkError
 from valkyrie.nouns import Json, TaskSpec, Timeouts
 
 DEFAULT_WORKDIR = "/app"
+DOCKERFILE = "Dockerfile"
+BUILD_SECONDS = 600.0
 
 _CANARY = re.compile(r"\s*(?:<!--.*canary.*-->|#.*canary.*)\s*", re.IGNORECASE)
 _BAD_IN_ID = re.compile(r"[,\\\x00-\x1f\x7f\ud800-\udfff]")
@@ -77,8 +80,8 @@ class Task:
         environment = self.folder / "environment"
         if self.config.environment.docker_image:
             return self.config.environment.docker_image
-        recipes = ("Dockerfile", "docker-compose.yaml", "docker-compose.yml")
-        return "Dockerfile" if any((environment / name).is_file() for name in recipes) else None
+        recipes = (DOCKERFILE, "docker-compose.yaml", "docker-compose.yml")
+        return DOCKERFILE if any((environment / name).is_file() for name in recipes) else None
 
     @property
     def image(self) -> str | None:
@@ -87,10 +90,19 @@ class Task:
 
     @cached_property
     def recipe(self) -> Recipe | None:
-        path = self.folder / "environment" / "Dockerfile"
+        path = self.folder / "environment" / DOCKERFILE
         if not path.is_file():
             return None
         return read_dockerfile(path.read_bytes().decode("utf-8", "replace"))
+
+    @cached_property
+    def build(self) -> BuildSource | None:
+        """The image to build for it, when it brings a Dockerfile and names no image."""
+        folder = self.folder / "environment"
+        if self.image != DOCKERFILE or not (folder / DOCKERFILE).is_file():
+            return None
+        timeout = self.config.environment.build_timeout_sec or BUILD_SECONDS
+        return BuildSource(context=str(folder), digest=folder_digest(folder), timeout=timeout)
 
     @property
     def cwd(self) -> str:
@@ -146,6 +158,7 @@ class Task:
             instruction=self.instruction,
             cwd=self.cwd,
             image=self.image,
+            source=self.build,
             limits=Limits(environment.cpus, environment.memory_mb, environment.storage_mb),
             network=config.network,
             timeouts=Timeouts(
@@ -157,8 +170,9 @@ class Task:
             user=None if config.agent.user is None else str(config.agent.user),
             grading_user=None if config.verifier.user is None else str(config.verifier.user),
             has_solution=self.solution is not None,
+            solution_env=self._solution_env(host_env),
             grading_folders=(TESTS, REWARDS),
-            metadata=self._metadata(),
+            metadata=self._metadata(host_env),
         )
 
     def preparation(self) -> Preparation:
@@ -187,7 +201,16 @@ class Task:
         steps = self.recipe.steps if self.host_image and self.recipe else []
         return [step.line for step in steps if isinstance(step, RunProgram)]
 
-    def _metadata(self) -> Json:
+    def _solution_env(self, host_env: Mapping[str, str]) -> dict[str, str]:
+        """Nothing when a variable is missing: only the oracle would need it."""
+        if self._missing_for_solution(host_env):
+            return {}
+        return expand(self.config.solution.env, host_env, f"task {self.id}: solution.env")
+
+    def _missing_for_solution(self, host_env: Mapping[str, str]) -> list[str]:
+        return missing(self.config.solution.env, host_env)
+
+    def _metadata(self, host_env: Mapping[str, str]) -> Json:
         info = self.config.task
         found: Json = {
             **self.config.metadata,
@@ -199,17 +222,22 @@ class Task:
             "host_variables": [
                 *referenced(self.config.environment.env),
                 *referenced(self.config.verifier.env),
+                *referenced(self.config.solution.env),
             ],
             "allowed_hosts": list(self.config.allowed_hosts),
             "artifacts": [item if isinstance(item, str) else item.source for item in self.config.artifacts],
-            "warnings": [*self.parsed.warnings, *_left_out(self.config)],
+            "warnings": [
+                *self.parsed.warnings,
+                *_left_out(self.config),
+                *_without_variables(self._missing_for_solution(host_env)),
+            ],
         }
         return {key: value for key, value in found.items() if value not in (None, "", [])}
 
 
 def _unsupported(config: TaskToml) -> Iterator[str]:
     if config.steps:
-        yield "multi-step tasks ([[steps]]) are not supported yet"
+        yield "multi-step tasks ([[steps]]) cannot be run, only single-step ones; leave it out (--task-ids)"
     if config.verifier.environment_mode == "separate" or config.verifier.environment is not None:
         yield 'a separate verifier environment is not supported yet; use verifier.environment_mode = "shared"'
     if config.environment.os != "linux":
@@ -228,7 +256,10 @@ def _left_out(config: TaskToml) -> Iterator[str]:
         yield "environment.mcp_servers are not offered to the agent"
     if config.environment.skills_dir:
         yield "environment.skills_dir is not offered to the agent"
-    if config.solution.env:
-        yield "solution.env is not given to the oracle"
     if config.verifier.collect:
         yield "verifier.collect commands are not run"
+
+
+def _without_variables(names: Sequence[str]) -> Iterator[str]:
+    if names:
+        yield f"solution.env is not given to the oracle: {', '.join(names)} is not set on this machine"

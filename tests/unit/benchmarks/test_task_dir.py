@@ -184,16 +184,24 @@ async def test_what_was_left_out_is_warned_about(tmp_path: Path, write_task: Wri
     text = (
         '[verifier]\nnetwork_mode = "no-network"\ncollect = [{ command = "x" }]\n'
         '[environment]\nskills_dir = "s"\nmcp_servers = [{ name = "m" }]\n'
-        '[solution]\nenv = { A = "b" }'
     )
     warnings = (await described(tmp_path, write_task, task_toml=text)).metadata["warnings"]
     assert [text.split(" ")[0] for text in warnings] == [
         "verifier.network_mode",
         "environment.mcp_servers",
         "environment.skills_dir",
-        "solution.env",
         "verifier.collect",
     ]
+
+
+async def test_the_solution_has_an_environment_of_its_own(tmp_path: Path, write_task: WriteTask) -> None:
+    write_task("t", {"task.toml": '[solution]\nenv = { KEY = "${KEY}", LEVEL = "${LEVEL:-1}" }'})
+    task = await benchmark(tmp_path, host_env={"KEY": "k", "OTHER": "o"}).describe("t")
+    assert (task.solution_env, task.env) == ({"KEY": "k", "LEVEL": "1"}, {})
+    assert task.metadata["host_variables"] == ["KEY", "LEVEL"]
+    without = await benchmark(tmp_path, host_env={}).describe("t")
+    assert without.solution_env == {}, "only the oracle would need it"
+    assert "KEY is not set" in without.metadata["warnings"][0]
 
 
 async def test_final_score(tmp_path: Path) -> None:

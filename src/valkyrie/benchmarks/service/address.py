@@ -16,6 +16,8 @@ from valkyrie.errors import UsageError
 GradingMode = Literal["text", "sandbox"]
 LOCAL_URL = "http://127.0.0.1:8001"
 """Where `make dev` of a service made with create-benchmark-service listens."""
+HOSTED = ("registry", "base URL")
+"""Services of whoever runs this program, as against those a person named."""
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 

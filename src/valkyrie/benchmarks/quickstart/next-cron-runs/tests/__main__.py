@@ -71,7 +71,7 @@ BAD = [
 
 
 def nextrun(arguments):
-    return run([sys.executable, "-ISB", APP / "nextrun.py", *arguments], timeout=5)
+    return run([sys.executable, "-ISB", APP / "nextrun.py", *arguments], timeout=30)
 
 
 checks = Checks()

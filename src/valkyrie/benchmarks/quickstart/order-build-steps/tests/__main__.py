@@ -46,7 +46,7 @@ def plan(text, *targets):
     with tempfile.TemporaryDirectory() as folder:
         rules = Path(folder) / "rules"
         rules.write_text(text)
-        return run([sys.executable, "-ISB", APP / "plan.py", rules, *targets], timeout=5)
+        return run([sys.executable, "-ISB", APP / "plan.py", rules, *targets], timeout=30)
 
 
 def check_cycle(ran, text):

@@ -1,0 +1,227 @@
+"""`benchmark add`: published records, or a repository's task directories, become a benchmark with a name."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Protocol, TypeVar
+
+from valkyrie.archives.writing import disk_error
+from valkyrie.benchmarks.named import catalog, shelf, sources, writing
+from valkyrie.benchmarks.named.catalog import Entry, converter_of
+from valkyrie.benchmarks.named.drafts import Options, TaskDraft
+from valkyrie.benchmarks.named.records import digest_of
+from valkyrie.benchmarks.named.shelf import Added
+from valkyrie.benchmarks.named.sources import Found
+from valkyrie.errors import UsageError
+from valkyrie.settings import data_folder
+from valkyrie.suggest import did_you_mean
+
+Item = TypeVar("Item")
+
+SOUND = "sound"
+"""Dataset of the tasks that are not known to be bad."""
+_NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
+
+
+@dataclass(frozen=True, slots=True)
+class AddRequest:
+    """What is to be added."""
+
+    name: str
+    source: str | None = None
+    """`--from`: a file, a folder or a repository."""
+    limit: int | None = None
+    task_ids: Sequence[str] = ()
+    overwrite: bool = False
+    network: str | None = None
+    """`public` or `no-network` for every converted task; None is what its converter says."""
+
+
+class Watcher(Protocol):
+    """Told how it goes."""
+
+    def say(self, line: str) -> None:
+        """Something worth a line, before it happens."""
+        ...
+
+    def count(self, done: int, total: int | None) -> None:
+        """How many tasks there are by now."""
+        ...
+
+
+def add(request: AddRequest, watcher: Watcher) -> tuple[Added, bool]:
+    """Add a benchmark; what there is now, and whether anything changed."""
+    entry, name = _named(request.name)
+    with shelf.locked() as folder:
+        found = sources.locate(entry, name, request.source, data_folder() / "cache", watcher.say)
+        variant = entry.variant if entry else ""
+        ids = sorted(request.task_ids)
+        asked = digest_of([name, variant, found.revision, request.limit, ids, request.network])
+        before = shelf.read(name)
+        if before and not request.overwrite:
+            if before.asked == asked:
+                return before, False
+            raise UsageError(
+                f"{name} is there already ({before.tasks} tasks from {before.origin}). --overwrite replaces "
+                "it; runs of the old one can then not be resumed."
+            )
+        work = Path(tempfile.mkdtemp(dir=folder, prefix=".new-"))
+        try:
+            made = _write(entry, name, found, request, work / "tasks", watcher)
+            new = Added(
+                name=name,
+                description=_description(entry, found),
+                tasks=len(made.ids),
+                origin=found.origin,
+                revision=found.revision,
+                asked=asked,
+                content=sources.digest_of_folders({"": work / "tasks"})[:20],
+                added_at=time.time(),
+                notices=[*found.notices, *_remarks(entry, made, request)],
+            )
+            shelf.put(new, work / "tasks")
+        except OSError as error:
+            raise disk_error(f"{folder} cannot be written", error) from None
+        finally:
+            shutil.rmtree(work, ignore_errors=True)
+    return new, before is None or before.content != new.content
+
+
+@dataclass(slots=True)
+class _Made:
+    """What was written so far."""
+
+    ids: list[str] = field(default_factory=list)
+    bad: list[str] = field(default_factory=list)
+    datasets: dict[str, list[str]] = field(default_factory=dict)
+
+
+def _named(text: str) -> tuple[Entry | None, str]:
+    """The catalogue's entry, or a name of the user's own."""
+    from valkyrie.benchmarks.catalogue import SHIPPED
+
+    if entry := catalog.find(text):
+        return entry, entry.name
+    if text in SHIPPED:
+        raise UsageError(f"{text} is there already, it comes with the program; choose another name.")
+    if not _NAME.fullmatch(text):
+        raise UsageError(
+            f"{text[:80]!r} is no benchmark of the catalogue (`valk benchmark list --available`)."
+            f"{catalog.suggestion(text)} A name of your own has lower-case letters, digits, '.', '_' and '-'."
+        )
+    return None, text
+
+
+def _write(
+    entry: Entry | None, name: str, found: Found, request: AddRequest, target: Path, watcher: Watcher
+) -> _Made:
+    if found.path is not None and entry is not None:
+        made = _convert(entry, found, found.path, request, target, watcher)
+    else:
+        made = _copy(entry, found, request, target, watcher)
+    if not made.ids:
+        raise UsageError(f"{found.origin} holds no task.")
+    bad = set(made.bad)
+    if bad and len(bad) < len(made.ids):
+        made.datasets[SOUND] = [task_id for task_id in made.ids if task_id not in bad]
+    manifest = writing.toml_text({"name": name, "description": _description(entry, found)})
+    if made.datasets:
+        manifest += f"\n[datasets]\n{writing.toml_text(made.datasets)}"
+    writing.put_file(target / "benchmark.toml", manifest)
+    return made
+
+
+def _convert(
+    entry: Entry, found: Found, records: Path, request: AddRequest, target: Path, watcher: Watcher
+) -> _Made:
+    made = _Made()
+    total = request.limit or len(request.task_ids) or entry.tasks
+
+    def mark(draft: TaskDraft) -> dict[str, str]:
+        made.ids.append(draft.id)
+        for dataset in draft.datasets:
+            made.datasets.setdefault(dataset, []).append(draft.id)
+        watcher.count(len(made.ids), total)
+        why = entry.why_bad(draft.source_id, draft.id)
+        if why is None:
+            return {}
+        made.bad.append(draft.id)
+        return {"known_bad": why}
+
+    drafts = converter_of(entry).convert(records, Options(entry.name, entry.variant))
+    pin = {"source": found.origin, "source_revision": found.revision}
+    chosen = _chosen(drafts, request, lambda draft: (draft.id, draft.source_id))
+    writing.write((_connected(draft, request) for draft in chosen), target, entry.name, pin, mark)
+    return made
+
+
+def _connected(draft: TaskDraft, request: AddRequest) -> TaskDraft:
+    """The draft with the network that was asked for."""
+    if request.network is None:
+        return draft
+    environment = {**draft.config.get("environment", {}), "network_mode": request.network}
+    return replace(draft, config={**draft.config, "environment": environment})
+
+
+def _copy(entry: Entry | None, found: Found, request: AddRequest, target: Path, watcher: Watcher) -> _Made:
+    """Task directories stay as their authors wrote them: what they are pinned to is in `source.json`."""
+    if request.network is not None:
+        raise UsageError("--network is for converted tasks; these say in their task.toml what they need.")
+    made = _Made()
+    for task_id, folder in _chosen(found.tasks.items(), request, lambda item: (item[0],)):
+        shutil.copytree(folder, target / task_id, symlinks=True, ignore=shutil.ignore_patterns(".git"))
+        made.ids.append(task_id)
+        watcher.count(len(made.ids), request.limit or len(request.task_ids) or len(found.tasks))
+        if entry and entry.why_bad(task_id):
+            made.bad.append(task_id)
+    return made
+
+
+def _chosen(
+    items: Iterable[Item], request: AddRequest, names_of: Callable[[Item], Sequence[str]]
+) -> Iterator[Item]:
+    """Those asked for by id, up to the limit; nothing is read beyond the last of them."""
+    wanted = {task_id.casefold(): task_id for task_id in request.task_ids}
+    seen: list[str] = []
+    given = 0
+    for item in items:
+        names = names_of(item)
+        seen += names[:1]
+        hit = {name.casefold() for name in names} & wanted.keys()
+        if request.task_ids and not hit:
+            continue
+        yield item
+        given += 1
+        for name in hit:
+            del wanted[name]
+        if given == request.limit or (request.task_ids and not wanted):
+            return
+    if wanted:
+        first = next(iter(wanted.values()))
+        more = f" and {len(wanted) - 1} more" if len(wanted) > 1 else ""
+        raise UsageError(f"there is no task {first!r}{more}.{did_you_mean(first, seen)}")
+
+
+def _description(entry: Entry | None, found: Found) -> str:
+    return f"{entry.title}: {entry.what}" if entry else f"Tasks of {found.origin}."
+
+
+def _remarks(entry: Entry | None, made: _Made, request: AddRequest) -> Iterator[str]:
+    if entry is None:
+        return
+    whole = request.limit is None and not request.task_ids
+    if whole and len(made.ids) != entry.tasks:
+        yield f"{entry.title} has {entry.tasks} tasks where it is published; these are {len(made.ids)}"
+    if made.bad:
+        yield (
+            f"{len(made.bad)} tasks are known to be bad (metadata.known_bad says why); "
+            f"--dataset {SOUND} leaves them out"
+        )
+    yield f"licence: {entry.licence}"
+    yield from entry.notes
