@@ -53,6 +53,7 @@ __all__ = [
     "mapping",
     "masked",
     "notices",
+    "provider_options",
     "registry",
     "remove",
     "remove_entry",
@@ -94,6 +95,15 @@ def effective(name: str, path: Path | None = None) -> Effective:
     if key.name in held:
         return Effective(key, held[key.name], "file")
     return Effective(key, key.default, "unset" if key.default is None else "default")
+
+
+def provider_options(provider: str) -> dict[str, str]:
+    """What is set for a sandbox provider of this machine."""
+    from sandboxes.registry import PROVIDERS
+
+    entry = PROVIDERS.get(provider)
+    values = {name: effective(name).value for name in (entry.options if entry else ())}
+    return {name: str(value) for name, value in values.items() if value}
 
 
 def set_value(name: str, raw: str, path: Path | None = None) -> Effective:

@@ -89,6 +89,13 @@ _HERE = (
         0.1,
     ),
     Key(
+        "docker_image",
+        str,
+        "Image of tasks that name none, with --provider docker; it must have python3.",
+        "python:3.12",
+        "VALKYRIE_DOCKER_IMAGE",
+    ),
+    Key(
         "service_registry",
         str,
         "File that maps benchmark names to services.",

@@ -5,6 +5,9 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+FETCH_PREFIX = "VALKYRIE_FETCH_"
+"""Before names of variables that an executor hands on to npm, pip and uv and does not heed itself."""
+
 
 def data_folder() -> Path:
     """State of embedded mode: `VALKYRIE_HOME`, else XDG's data folder."""

@@ -131,6 +131,7 @@ def strike_child_and_see(team: Team) -> None:
     until(lambda: team.executor_pid() not in (None, struck), "it is started again")
 
 
+@pytest.mark.slow
 def test_server_and_its_executor_killed(teams: Callable[..., Team]) -> None:
     team = teams()
     serve = team.serve()

@@ -24,6 +24,7 @@ from valkyrie.nouns import DEFAULT_ORG
 from valkyrie.store import people
 
 SECRET, AGENT, LABEL, VALUE = "planted/secret", "planted-agent", "planted-label", "planted-value-77aa"
+JOB_NAME = "planted-job"
 ARCHIVE = zipped("mine/contract.yaml", CONTRACT)
 DIGEST = hashlib.sha256(ARCHIVE).hexdigest()
 
@@ -35,10 +36,12 @@ OF_NOBODY = {
     ("GET", "/v1/benchmarks"),
     ("POST", "/v1/benchmarks/tasks"),
     ("POST", "/v1/runs/plan"),
+    ("POST", "/v1/jobs/plan"),
 }
 """They name nothing of an organisation."""
 OF_ITSELF = {
     ("GET", "/v1/runs"),
+    ("GET", "/v1/jobs"),
     ("GET", "/v1/queue"),
     ("GET", "/v1/disk"),
     ("GET", "/v1/executor"),
@@ -49,6 +52,7 @@ OF_ITSELF = {
     ("PUT", "/v1/organisation/credentials"),
     ("DELETE", "/v1/organisation/credentials"),
     ("POST", "/v1/runs"),
+    ("POST", "/v1/jobs"),
     ("PUT", "/v1/agents/{name}"),
     ("PUT", "/v1/secrets/{name}"),
     ("PUT", "/v1/uploads/{digest}"),
@@ -60,7 +64,11 @@ QUERIES = {
     "/v1/runs/{ref}/log": "task_id=t0",
     "/v1/runs/{ref}/shell": "task_id=t0",
 }
+JOB = {"agents": [{"agent": "oracle"}], "template": {"benchmark": "quickstart", "slice": "0:1"}}
 BODIES: dict[str, Any] = {
+    "/v1/jobs": JOB,
+    "/v1/jobs/plan": JOB,
+    "/v1/jobs/{ref}/resume": {"concurrency": 3},
     "/v1/runs": {"agent": "oracle", "benchmark": "quickstart", "slice": "0:1"},
     "/v1/runs/plan": {"agent": "oracle", "benchmark": "quickstart", "slice": "0:1"},
     "/v1/benchmarks/tasks": {"benchmark": "quickstart"},
@@ -82,15 +90,24 @@ class Mine:
     """What the first organisation has."""
 
     run_id: str
+    job_id: str
     marks: list[str]
+
+    @property
+    def ids(self) -> tuple[str, str]:
+        return self.run_id, self.job_id
 
 
 def prepare(stage: Stage) -> Mine:
     run_id = stage.finished_run(label=LABEL, agent=AGENT, started_by="ada@example.org")
     waiting = stage.add_run(label=LABEL, agent=AGENT, started_by="ada@example.org")
+    job_id = stage.finished_job(name=JOB_NAME, label=LABEL, agent=AGENT, started_by="ada@example.org")
     with stage.office.store.writing() as connection:
         people.create_key(connection, DEFAULT_ORG, "another", "bob@example.org")
-    return Mine(run_id, [run_id, waiting, LABEL, AGENT, SECRET, VALUE, "ada@example.org", "bob@example.org"])
+    people_of_ours = ["ada@example.org", "bob@example.org"]
+    return Mine(
+        run_id, job_id, [run_id, job_id, waiting, LABEL, JOB_NAME, AGENT, SECRET, VALUE, *people_of_ours]
+    )
 
 
 @pytest.fixture
@@ -108,9 +125,14 @@ async def server(stage: Stage) -> AsyncIterator[ApiServer]:
         yield made
 
 
-def request_for(method: str, template: str, run_id: str) -> dict[str, Any]:
+def request_for(method: str, template: str, ids: tuple[str, str]) -> dict[str, Any]:
+    """A request of that kind about our run, or our job."""
     name = SECRET if "/secrets/" in template else AGENT
-    path = template.replace("{ref}", run_id).replace("{name}", name).replace("{digest}", DIGEST)
+    path = (
+        template.replace("{ref}", ids[template.startswith("/v1/jobs")])
+        .replace("{name}", name)
+        .replace("{digest}", DIGEST)
+    )
     if query := QUERIES.get(template):
         path += f"?{query}"
     if method == "PUT" and template.startswith(("/v1/agents", "/v1/uploads")):
@@ -122,7 +144,14 @@ def request_for(method: str, template: str, run_id: str) -> dict[str, Any]:
 
 async def own_things(http: httpx.AsyncClient) -> dict[str, Any]:
     """Everything the first organisation sees of its own."""
-    pages = ("/v1/runs?limit=500", "/v1/agents", "/v1/secrets", "/v1/organisation", "/v1/queue")
+    pages = (
+        "/v1/runs?limit=500",
+        "/v1/jobs?limit=500",
+        "/v1/agents",
+        "/v1/secrets",
+        "/v1/organisation",
+        "/v1/queue",
+    )
     return {page: (await http.get(page)).raise_for_status().json() for page in pages}
 
 
@@ -143,9 +172,11 @@ async def test_with_the_other_key_our_ids_are_unknown_and_our_things_untouched(
         for method, template in operations():
             if (method, template) in OPEN | OF_ITSELF | OF_NOBODY:
                 continue
-            answer = await theirs.request(**request_for(method, template, mine.run_id))
+            answer = await theirs.request(**request_for(method, template, mine.ids))
             assert answer.status_code == 404, f"{method} {template}: {answer.status_code} {answer.text}"
-            told = answer.text.replace(mine.run_id, "·").replace(mine.run_id[:8], "·")
+            told = answer.text
+            for one in mine.ids:
+                told = told.replace(one, "·").replace(one[:8], "·")
             for mark in mine.marks[2:]:
                 asked_for = mark in (SECRET, AGENT) and "{name}" in template
                 assert asked_for or mark not in told, f"{method} {template} tells {mark}: {told}"
@@ -167,9 +198,9 @@ async def test_names_are_the_callers_own(stage: Stage, server: ApiServer) -> Non
         before = await own_things(ours)
         for method, template in sorted(OF_ITSELF):
             if method != "GET":
-                answer = await theirs.request(**request_for(method, template, mine.run_id))
+                answer = await theirs.request(**request_for(method, template, mine.ids))
                 assert answer.status_code < 500, f"{method} {template}: {answer.text}"
-                assert not any(mark in answer.text for mark in (mine.run_id, VALUE, LABEL))
+                assert not any(mark in answer.text for mark in (*mine.ids, VALUE, LABEL))
         assert [one["name"] for one in (await theirs.get("/v1/secrets")).json()] == [SECRET]
         assert (await theirs.delete(f"/v1/secrets/{SECRET}")).status_code == 204
         assert (await theirs.delete(f"/v1/agents/{AGENT}")).status_code == 204
@@ -203,7 +234,7 @@ async def test_strangers_get_nowhere(stage: Stage, server: ApiServer) -> None:
     mine = prepare(stage)
     async with httpx.AsyncClient(base_url=server.url, timeout=20) as stranger:
         for method, template in set(operations()) - OPEN:
-            answer = await stranger.request(**request_for(method, template, mine.run_id))
+            answer = await stranger.request(**request_for(method, template, mine.ids))
             assert answer.status_code == 401, f"{method} {template}: {answer.status_code} {answer.text}"
             assert method == "HEAD" or answer.json()["error"]["type"] == "AccessError"
         for key in ("", "nonsense", "vk_000000000000_" + "A" * 43, "é", "x" * 9000):

@@ -14,9 +14,9 @@ import pytest
 
 from tests.git_world import CONTRACT, Repository, git, served
 from valkyrie.agents.git import checked_out
-from valkyrie.agents.git_source import parse_source
 from valkyrie.agents.library import AgentLibrary, PushedAgent
 from valkyrie.errors import BundleError, InfrastructureError, UserError, ValkyrieError
+from valkyrie.git.address import parse_source
 
 pytestmark = pytest.mark.slow
 

@@ -62,13 +62,8 @@ class Scene:
         return Path(found)
 
 
-@pytest.fixture(scope="module")
-def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
-    if not shutil.which("bwrap"):
-        pytest.skip("bubblewrap is not installed; scripts/setup-system installs it")
-    root = tmp_path_factory.mktemp("hostile")
-    canary = root / "host-canary"
-    canary.write_text("HOST-SECRET")
+def lay_out(root: Path) -> Path:
+    """The hostile agent, and a task for each of its attacks in `tasks` beside it."""
     agent = root / "hostile"
     agent.mkdir()
     (agent / "contract.yaml").write_text(CONTRACT)
@@ -81,6 +76,17 @@ def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
         (task / "instruction.md").write_text("Be good.")
         (task / "tests" / "test.sh").write_text(TEST)
         (task / "solution" / "solve.sh").write_text("# SOLUTION-CANARY\ntouch /app/honest\n")
+    return agent
+
+
+@pytest.fixture(scope="module")
+def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
+    if not shutil.which("bwrap"):
+        pytest.skip("bubblewrap is not installed; scripts/setup-system installs it")
+    root = tmp_path_factory.mktemp("hostile")
+    canary = root / "host-canary"
+    canary.write_text("HOST-SECRET")
+    agent = lay_out(root)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("VALKYRIE_HOME", str(root / "home"))
         patch.setenv("VALKYRIE_HOST_CANARY", "HOST_CANARY")

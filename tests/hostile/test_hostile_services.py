@@ -24,6 +24,8 @@ from valkyrie.schedule.policy import TABLE, backoff
 from valkyrie.tracker.local import LocalTracker
 from valkyrie.views import RunRequest, RunView, TrialFilter, TrialView
 
+pytestmark = pytest.mark.slow
+
 AGENT = "tests.integration.test_service_runs:SilentAgent"
 ROOT = Path(__file__).parents[2]
 SECRET = "Bearer s3cret-credential-of-mine"

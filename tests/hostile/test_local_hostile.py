@@ -324,6 +324,7 @@ while True:
 """
 
 
+@pytest.mark.slow
 async def test_a_fork_bomb_stays_small_and_dies(provider: LocalProvider) -> None:
     sandbox = await make(provider, pids=64, memory_mb=512)
     bomb = asyncio.create_task(sandbox.run(Command(argv=("/usr/bin/python3", "-c", FORK_BOMB), timeout=2)))
@@ -361,6 +362,7 @@ async def test_bombs_in_every_sandbox_leave_their_user_room(tmp_path: Path) -> N
         resource.setrlimit(resource.RLIMIT_NPROC, before)
 
 
+@pytest.mark.slow
 async def test_a_storm_of_stop_signals_ends_with_kill_all(sandbox: LocalSandbox) -> None:
     storm = "(setsid sh -c 'while :; do kill -STOP -1; done' &)"
     await attack(sandbox, storm, timeout=2)

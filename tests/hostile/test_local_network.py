@@ -22,6 +22,7 @@ NEEDED = ("bwrap", "ip", "unshare", "nsenter", "setpriv")
 MISSING = [name for name in NEEDED if shutil.which(name) is None]
 
 pytestmark = [
+    pytest.mark.slow,
     pytest.mark.root,
     pytest.mark.skipif(os.geteuid() != 0, reason="making a fake host needs root"),
     pytest.mark.skipif(bool(MISSING), reason=f"not installed: {', '.join(MISSING)}"),
@@ -110,6 +111,7 @@ def test_closing_takes_the_network_away(reach: dict[str, Any]) -> None:
     assert not reach["after close"].startswith("reached")
 
 
+@pytest.mark.slow
 def test_no_process_outlives_its_purpose(tool: str, who: str) -> None:
     found = played(tool, who, "live_and_end")
     assert found.pop("cancelled") > 5
@@ -129,6 +131,7 @@ def test_no_process_outlives_a_killed_parent(tool: str, who: str) -> None:
     assert played(tool, who, "be_killed") == {"left": []}
 
 
+@pytest.mark.slow
 def test_root_without_a_user_namespace(tool: str) -> None:
     found = played(tool, "plain-root", "reach")
     assert unreached(found["allowed"]) == {}

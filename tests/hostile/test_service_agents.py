@@ -25,6 +25,8 @@ from valkyrie import config
 from valkyrie.tracker.local import LocalTracker
 from valkyrie.views import RunRequest, RunView, TrialFilter
 
+pytestmark = pytest.mark.slow
+
 CONTRACT = """\
 name: hostile
 install_cmd: "true"

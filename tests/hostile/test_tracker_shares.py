@@ -15,6 +15,8 @@ from tests.integration.api.stage import Stage, client, open_stage, serving
 from valkyrie.api.settings import ApiSettings
 from valkyrie.store import people
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Stage]:

@@ -24,6 +24,8 @@ from valkyrie.store.layout import DataFolder
 from valkyrie.tracker.local import LocalTracker
 from valkyrie.views import RunRequest
 
+pytestmark = pytest.mark.slow
+
 BENCHMARK = "tests.integration.scripted:ScriptedBenchmark"
 SCRIPTED = "tests.integration.scripted:ScriptedAgent"
 SILENT = "tests.integration.test_service_runs:SilentAgent"

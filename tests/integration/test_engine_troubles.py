@@ -163,6 +163,7 @@ def test_leftovers_of_a_provider_nobody_knows_any_more_stop_no_run(tracker: Loca
     assert "forgotten" in (home / "executor.log").read_text()
 
 
+@pytest.mark.slow
 def test_an_executor_whose_folder_is_removed_leaves(tracker: LocalTracker, home: Path) -> None:
     tracker.start(request("slow=60"))
     pid = (tracker.executor_status() or {})["pid"]
@@ -205,6 +206,7 @@ def test_the_control_socket_stands_whatever_it_is_sent(tracker: LocalTracker, ho
     assert "Traceback" not in log and "secret-value" not in log
 
 
+@pytest.mark.slow
 def test_a_removed_socket_comes_back(tracker: LocalTracker, home: Path) -> None:
     run = tracker.start(request("slow=60")).run
     pid = (tracker.executor_status() or {})["pid"]
@@ -215,6 +217,7 @@ def test_a_removed_socket_comes_back(tracker: LocalTracker, home: Path) -> None:
     assert tracker.wait(run.id, timeout=10).state == "STOPPED"
 
 
+@pytest.mark.slow
 def test_many_start_at_once_on_a_new_folder(tracker: LocalTracker) -> None:
     words = ["run", "start", "--agent", AGENT, "--benchmark", BENCHMARK, "--dataset", "ok*2"]
     command = [sys.executable, "-m", "valkyrie", *words, "--provider", "null"]
@@ -295,6 +298,7 @@ def test_no_secret_is_in_the_executors_environment(
     assert tracker.wait(run.id, timeout=10).state == "STOPPED"
 
 
+@pytest.mark.slow
 def test_secrets_given_to_a_leaving_executor_are_asked_for_again(
     tracker: LocalTracker, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

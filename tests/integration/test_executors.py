@@ -117,6 +117,7 @@ def assert_graded_once(store: Store, run_id: str, tasks: int) -> Counter[str]:
     return Counter(one.executor_id for one in graded)
 
 
+@pytest.mark.slow
 def test_two_share_a_run(team: Team) -> None:
     run_id = team.start("160x0.3", 20, at_once=10)
     first, second = team.hire(), team.hire()

@@ -76,6 +76,7 @@ def test_a_full_disk_is_said_plainly(tmp_path: Path) -> None:
     assert str(tmp_path / "home" / "runs") not in done.stdout, "a half-created run was left"
 
 
+@pytest.mark.slow
 @needs_root
 def test_a_disk_that_fills_up_while_trials_run_costs_no_trial(tmp_path: Path) -> None:
     done = in_a_small_world(tmp_path, WHILE_RUNNING)

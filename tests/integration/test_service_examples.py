@@ -24,6 +24,8 @@ from valkyrie.store.layout import DataFolder
 from valkyrie.tracker.local import LocalTracker
 from valkyrie.views import AttemptView
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).resolve().parents[2]
 SERVICES, AGENTS = ROOT / "examples" / "services", ROOT / "examples" / "agents"
 BIN = Path(sys.executable).parent

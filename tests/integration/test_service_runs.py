@@ -24,6 +24,8 @@ from valkyrie.testing.null import NapAgent
 from valkyrie.tracker.local import LocalTracker
 from valkyrie.views import RunRequest, RunView, TrialFilter, TrialView
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[2]
 NAP = "tests.integration.test_service_runs:SilentAgent"
 Serve = Callable[[FaultyService], str]
@@ -162,6 +164,7 @@ def test_grading_goes_on_from_its_saved_state(tracker: LocalTracker, serve: Serv
     assert tracker.results(run.id)["evaluation_results"]["grade-checkpoint-lost-1"]["by"] == "resume"
 
 
+@pytest.mark.slow
 def test_from_scratch_forgets_the_saved_state(tracker: LocalTracker, serve: Serve) -> None:
     service = FaultyService(["grade-checkpoint-lost-1"])
     serve(service)
@@ -271,6 +274,7 @@ def test_a_service_elsewhere_needs_a_way_to_our_sandboxes(
     assert len(plan.problems) == 1
 
 
+@pytest.mark.slow
 def test_a_service_elsewhere_is_told_the_public_address(
     tracker: LocalTracker, serve: Serve, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -295,6 +299,7 @@ def test_ten_thousand_tasks(tracker: LocalTracker, serve: Serve) -> None:
     assert not plan.problems and len(plan.trials) == 10_000
 
 
+@pytest.mark.slow
 def test_several_trials_a_task_are_scored_round_by_round(tracker: LocalTracker, serve: Serve) -> None:
     service = FaultyService(["ok-1", "ok-2"])
     serve(service)

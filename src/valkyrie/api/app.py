@@ -29,6 +29,7 @@ from valkyrie.api.routes import (
     agents,
     benchmarks,
     health,
+    jobs,
     organisation,
     queue,
     runs,
@@ -42,7 +43,7 @@ from valkyrie.errors import ValkyrieError
 if TYPE_CHECKING:
     from valkyrie.tracker.office import Office
 
-NOUNS = (health, organisation, runs, trials, queue, agents, uploads, secrets, benchmarks)
+NOUNS = (health, organisation, runs, trials, jobs, queue, agents, uploads, secrets, benchmarks)
 
 
 def create_app(office: Office, settings: ApiSettings | None = None) -> FastAPI:

@@ -42,6 +42,13 @@ class Credential(NamedTuple):
         return cls(headers.get("x-api-key", "").strip() or None, bearer or None)
 
 
+def access_key(headers: Headers) -> str | None:
+    """The key a hosted caller showed; None for a session's token, which is good for this tracker only."""
+    shown = Credential.of(headers)
+    key = shown.api_key or shown.bearer
+    return key if key and key.count(".") != 2 else None
+
+
 class Door(Protocol):
     """Says who sent a request."""
 

@@ -1,4 +1,4 @@
-"""One watched run: what changed is read once, made into text once, and sent as the same bytes to all."""
+"""One watched run or job: what changed is read once, made text once, sent as the same bytes to all."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import groupby
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 
 from valkyrie.api.answers import encode
 from valkyrie.nouns import RunState
@@ -16,15 +16,19 @@ from valkyrie.store import runs
 
 if TYPE_CHECKING:
     from valkyrie.api.lanes import Lane
+    from valkyrie.job_views import JobView
     from valkyrie.nouns import Identity
     from valkyrie.tracker.office import Office
     from valkyrie.views import RunView
 
+Kind = Literal["run", "job"]
 _MOST_KEPT = 64
 _MOST_KEPT_BYTES = 1 << 20
 _MOST_CATCHES = 8
 _AT_ONCE = 10
 """So many watchers are served in one turn of the loop."""
+_TURN_S = 0.005
+"""Pause between two such turns."""
 
 
 def event(name: str, version: int, data: bytes) -> bytes:
@@ -50,12 +54,12 @@ def trial_events(rows: Iterable[Any], since: int) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class Update:
-    """What one look at the run found."""
+    """What one look found."""
 
     number: int
     version: int
-    run: bytes
-    """The run as it stands, and that it ended if it did."""
+    whole: bytes
+    """The run or job as it stands, and that it ended if it did."""
     trials: bytes | None
     """Trials that changed since the update before; None when nobody wanted to know."""
 
@@ -71,8 +75,11 @@ class Caught(NamedTuple):
 class Channel:
     """The newest updates of one run. Whoever fell behind further is given the newest state."""
 
-    def __init__(self, office: Office, identity: Identity, run_id: str, lane: Lane) -> None:
-        self.run_id = run_id
+    kind: ClassVar[Kind] = "run"
+
+    def __init__(self, office: Office, identity: Identity, subject: str, lane: Lane) -> None:
+        self.subject = subject
+        """The id of what is watched."""
         self.watchers: set[asyncio.Event] = set()
         """Each is set with every update, for the one who waits for it."""
         self.trial_watchers = 0
@@ -90,7 +97,7 @@ class Channel:
 
     @property
     def empty(self) -> bool:
-        """Nothing is known of the run yet."""
+        """Nothing is known yet."""
         return self._latest is None
 
     @property
@@ -100,7 +107,7 @@ class Channel:
         return self._latest
 
     async def update(self) -> None:
-        """Look at the run; if it changed, everyone who watches is woken."""
+        """Look; if it changed, everyone who watches is woken."""
         found = await self._lane.run(self._look)
         if found is None:
             return
@@ -111,7 +118,8 @@ class Channel:
         for start in range(0, len(watchers), _AT_ONCE):
             for watcher in watchers[start : start + _AT_ONCE]:
                 watcher.set()
-            await asyncio.sleep(0)  # other requests get their turn between so many and the next
+            # Others get their turn between so many and the next, those in threads too.
+            await asyncio.sleep(_TURN_S)
 
     def wake(self) -> None:
         """Whoever waits for a change looks."""
@@ -123,18 +131,18 @@ class Channel:
         alive = self._office.handing.alive()
         if before and alive == self._alive:
             with self._office.store.reading() as connection:
-                if runs.version(connection, self.run_id) == before.version:
+                if runs.version(connection, self.subject) == before.version:
                     return None
-        view = self._office.tracker(self._identity).fetch(self.run_id)
+        view = self._office.tracker(self._identity).fetch(self.subject)
         trials = None
         if before and wanted:
             with self._office.store.reading() as connection:
-                rows = runs.trials_since(connection, self.run_id, before.version)
+                rows = runs.trials_since(connection, self.subject, before.version)
             # What changed since the view was made comes with the next one.
             trials = trial_events((row for row in rows if row.version <= view.version), before.version)
         ended = RunState(view.state).terminal
         number = before.number + 1 if before else 1
-        return Update(number, view.version, _run_events(view, ended), trials), alive, ended
+        return Update(number, view.version, whole_event("run", view, ended=ended), trials), alive, ended
 
     def _keep(self, update: Update) -> None:
         if update.trials is None:
@@ -176,13 +184,14 @@ class Channel:
 
         def look() -> bytes:
             with self._office.store.reading() as connection:
-                # Trials nothing happened to yet have version 0, as no run ever has.
-                rows = runs.trials_since(connection, self.run_id, since if since > 0 else -1)
+                # Trials nothing happened to yet have version 0: they are news to nobody, and may be many.
+                rows = runs.trials_since(connection, self.subject, max(since, 0))
             return trial_events(rows, since)
 
         return Caught(latest.number, latest.version, await self._lane.run(look))
 
 
-def _run_events(view: RunView, ended: bool) -> bytes:
-    told = event("run", view.version, encode(view))
+def whole_event(kind: Kind, view: RunView | JobView, *, ended: bool) -> bytes:
+    """A run or job as it stands, and that it ended if it did."""
+    told = event(kind, view.version, encode(view))
     return told + event("end", view.version, b"{}") if ended else told

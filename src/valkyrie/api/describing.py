@@ -11,11 +11,14 @@ from typing import Any
 
 from fastapi import FastAPI
 
-from valkyrie import views
-from valkyrie.api import bodies, errors
+from valkyrie import job_views, views
+from valkyrie.api import bodies, errors, job_bodies
 from valkyrie.api.routes import health, organisation, trials, uploads
 
-_MODULES: tuple[ModuleType, ...] = (views, bodies, errors, health, organisation, trials, uploads)
+_MODULES: tuple[ModuleType, ...] = (
+    *(views, job_views, bodies, job_bodies, errors),
+    *(health, organisation, trials, uploads),
+)
 
 
 def describe(app: FastAPI) -> None:

@@ -13,14 +13,16 @@ from starlette.responses import Response
 
 from valkyrie.api.auth import is_welcome
 from valkyrie.api.streams import PIECE_BYTES, STREAMED, StuckError, cut, send_within, until_disconnected
+from valkyrie.errors import UsageError
 
 if TYPE_CHECKING:
     from starlette.types import Receive, Scope, Send
 
-    from valkyrie.api.channel import Channel
+    from valkyrie.api.channel import Channel, Kind
     from valkyrie.api.context import Context
     from valkyrie.nouns import Identity
 
+LARGEST_VERSION = 1 << 53
 KEEP_ALIVE = b": keep-alive\n\n"
 _PACE_S = 0.001
 """Pause between two large pieces, for each one who watches."""
@@ -31,10 +33,22 @@ class Watch:
     """What one watcher asked for."""
 
     identity: Identity
-    run_id: str
-    trials: bool
-    after: int
-    """The run's version they have seen; 0: nothing."""
+    kind: Kind
+    subject: str
+    """The id of the run or job."""
+    after: int = 0
+    """The version they have seen; 0: nothing."""
+    trials: bool = False
+    """Also every trial of a run."""
+
+
+def last_seen(after: int | None, last_event_id: str | None) -> int:
+    """The version a watcher has seen, as it was told in the query or, which wins, in the header."""
+    if not last_event_id:
+        return after or 0
+    if not last_event_id.isdecimal() or int(last_event_id) > LARGEST_VERSION:
+        raise UsageError("Last-Event-ID is the id of an event of this stream: a whole number.")
+    return int(last_event_id)
 
 
 def cut_to_size(pieces: list[bytes]) -> Iterator[bytes]:
@@ -56,7 +70,7 @@ class Seen(NamedTuple):
 
 
 class EventStream(Response):
-    """`text/event-stream` of one run, until it ended or the watcher went away."""
+    """`text/event-stream` of one run or job, until it ended or the watcher went away."""
 
     media_type = "text/event-stream"
 
@@ -95,9 +109,9 @@ class EventStream(Response):
         await send_within(stuck_s, send, b"", more=False)
 
     async def _news(self, headers: Headers) -> AsyncGenerator[list[bytes]]:
-        """What to send, as it comes: trials first, then the run; a comment when nothing comes."""
+        """What to send, as it comes: trials first, then the whole; a comment when nothing comes."""
         watch, hub = self._watch, self._context.hub
-        async with hub.watching(watch.identity, watch.run_id, self._woken, trials=watch.trials) as channel:
+        async with hub.watching(watch, self._woken) as channel:
             seen: Seen | None = None
             while True:
                 self._woken.clear()
@@ -124,7 +138,7 @@ class EventStream(Response):
                 return [caught.trials], Seen(caught.number, caught.version)
             trials = [caught.trials, *later]
         latest = channel.latest
-        return [*trials, latest.run], Seen(latest.number, latest.version)
+        return [*trials, latest.whole], Seen(latest.number, latest.version)
 
     async def _wait(self) -> None:
         """Return when there is something new, or nothing was for so long that it must be said."""

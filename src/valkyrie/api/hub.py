@@ -1,4 +1,4 @@
-"""Event streams: one thread follows the database, one task per watched run, any number of watchers."""
+"""Event streams: one thread follows the database, one task per watched run or job, any number of watchers."""
 
 from __future__ import annotations
 
@@ -9,13 +9,14 @@ import threading
 from collections.abc import AsyncIterator, Generator
 from typing import TYPE_CHECKING
 
-from valkyrie.api.channel import Channel
+from valkyrie.api.channel import Channel, Kind
+from valkyrie.api.job_channel import JobChannel
 from valkyrie.errors import InfrastructureError, StoreError, UnknownError
 
 if TYPE_CHECKING:
+    from valkyrie.api.events import Watch
     from valkyrie.api.lanes import Lane
     from valkyrie.api.settings import ApiSettings
-    from valkyrie.nouns import Identity
     from valkyrie.tracker.office import Office
 
 log = logging.getLogger("valkyrie.api")
@@ -36,7 +37,7 @@ class EventHub:
         self._office = office
         self._settings = settings
         self._lane = lane
-        self._channels: dict[str, Channel] = {}
+        self._channels: dict[tuple[Kind, str], Channel] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._watched = threading.Event()
         self._closing = threading.Event()
@@ -70,32 +71,34 @@ class EventHub:
         return self._closing.is_set()
 
     @contextlib.asynccontextmanager
-    async def watching(
-        self, identity: Identity, run_id: str, watcher: asyncio.Event, *, trials: bool
-    ) -> AsyncIterator[Channel]:
-        """The channel of a run, kept up to date while anyone is in here; `watcher` is set when it was."""
-        channel = self._channels.get(run_id)
+    async def watching(self, watch: Watch, watcher: asyncio.Event) -> AsyncIterator[Channel]:
+        """The channel of what is watched, kept up to date while anyone is in here; `watcher` is set when it
+        was."""
+        key = (watch.kind, watch.subject)
+        channel = self._channels.get(key)
         if channel is None or channel.ended:
-            channel = Channel(self._office, identity, run_id, self._lane)
-            self._channels[run_id] = channel
+            made = JobChannel if watch.kind == "job" else Channel
+            channel = made(self._office, watch.identity, watch.subject, self._lane)
+            self._channels[key] = channel
             task = asyncio.get_running_loop().create_task(self._keep_up(channel))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
         channel.watchers.add(watcher)
-        channel.trial_watchers += trials
+        channel.trial_watchers += watch.trials
         self._watched.set()
         try:
             yield channel
         finally:
             channel.watchers.discard(watcher)
-            channel.trial_watchers -= trials
+            channel.trial_watchers -= watch.trials
             if not channel.watchers:
                 self._forget(channel)
 
     def _forget(self, channel: Channel) -> None:
         channel.nudged.set()  # its task sees that nobody watches
-        if self._channels.get(channel.run_id) is channel:
-            del self._channels[channel.run_id]
+        key = (channel.kind, channel.subject)
+        if self._channels.get(key) is channel:
+            del self._channels[key]
         if not self._channels and not self.closing:
             self._watched.clear()
 
@@ -106,21 +109,23 @@ class EventHub:
                 await asyncio.sleep(await self._update(channel))  # a limit of the rate, not a wait for news
                 await channel.nudged.wait()
         except UnknownError:
-            pass  # the run was deleted
+            pass  # it was deleted
         except Exception:
-            log.exception("run %s can no longer be watched", channel.run_id)
+            log.exception("%s %s can no longer be watched", channel.kind, channel.subject)
         finally:
             channel.ended = True
             channel.wake()
 
     async def _update(self, channel: Channel) -> float:
-        """Look at the run; seconds to pause before the next look."""
+        """Look at what is watched; seconds to pause before the next look."""
         loop = asyncio.get_running_loop()
         began = loop.time()
         try:
             await channel.update()
         except (StoreError, InfrastructureError) as error:
-            log.warning("run %s cannot be looked at for those who watch it: %s", channel.run_id, error)
+            log.warning(
+                "%s %s cannot be looked at for those who watch it: %s", channel.kind, channel.subject, error
+            )
         took = loop.time() - began
         least = self._settings.update_every_s + _PER_WATCHER_S * len(channel.watchers)
         return max(least - took, min(_LONGEST_PAUSE_S, _SHARE * took))

@@ -21,6 +21,7 @@ from valkyrie.report.formats import moment_short, safe, size
 from valkyrie.report.layout import Column, Table
 
 if TYPE_CHECKING:
+    from valkyrie.agents.catalogue.entries import CatalogEntry
     from valkyrie.views import AgentView
 
 _output_dir = click.option(
@@ -95,7 +96,7 @@ def list_agents(output: Output) -> None:
     if output.json:
         return
     if not found:
-        output.line("No agents yet. Make one: valk agent init my-agent")
+        output.line("No agents yet. Make one: valk agent init my-agent. Built in: valk agent catalog")
         return
     table = Table(
         [Column("Agent", shrink=True), Column("Last Modified"), Column("Size", "right"), Column("Digest")]
@@ -136,16 +137,54 @@ def download(output: Output, *, name: str, output_dir: Path) -> None:
     output.line(f"Wrote {folder}")
 
 
-@verb("catalog", examples="valk agent catalog")
+@verb("catalog", examples="valk agent catalog\nvalk agent catalog --json")
 def catalog(output: Output) -> None:
-    """List the agents that are built in."""
-    from valkyrie.agents.catalog import CATALOG
+    """List the agents that are built in.
 
-    entries = [{"name": name, "description": entry.description} for name, entry in CATALOG.items()]
-    output.emit("agent_catalog", agents=entries)
-    table = Table([Column("Agent"), Column("What it does", shrink=True)])
-    table.rows += [[entry["name"], entry["description"]] for entry in entries]
+    Public agents are installed at their first run, once for all trials (`agent fetch` does it ahead). Their
+    keys are taken from secrets of the same name or the environment; with --model-url none is needed.
+    """
+    from valkyrie.agents.catalogue.entries import CATALOG
+
+    if output.json:
+        output.emit("agent_catalog", agents=[_entry(name, entry) for name, entry in CATALOG.items()])
+        return
+    table = Table(
+        [
+            Column("Agent"),
+            Column("Version"),
+            Column("Keys", shrink=True),
+            Column("Model"),
+            Column("Tried", shrink=True),
+        ]
+    )
+    for name, entry in CATALOG.items():
+        keys = "; ".join(f"{group.said}{'' if group.required else ' (any)'}" for group in entry.keys)
+        model = "needed" if entry.needs_model else "optional" if entry.version else ""
+        table.rows.append([name, entry.version or "", keys, model, entry.tried or entry.description])
     output.table(table)
+
+
+def _entry(name: str, entry: CatalogEntry) -> dict[str, object]:
+    return {
+        "name": name,
+        "description": entry.description,
+        "version": entry.version,
+        "keys": [{"any_of": list(group.names), "required": group.required} for group in entry.keys],
+        "needs_model": entry.needs_model,
+        "parameters": _parameters(entry),
+        "tried": entry.tried or None,
+    }
+
+
+def _parameters(entry: CatalogEntry) -> dict[str, str]:
+    """What -k sets, and its meaning; `version` besides, which every public agent takes."""
+    if entry.version is None:
+        return {}
+    from valkyrie import plugins
+    from valkyrie.agents.opening import PLUGIN_GROUP
+
+    return dict(getattr(plugins.load(entry.target, group=PLUGIN_GROUP), "parameters", {}))
 
 
 @verb("outputs", examples="valk agent outputs 3f2a --output-dir ./outputs")

@@ -1,53 +1,92 @@
-"""`benchmark list`, `tasks`, `init`."""
+"""`benchmark list`, `tasks`, `init`, `add`, `remove`."""
 
 from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from valkyrie.cli.options import header_option, ignore_custom_option, tracker, verb
+from valkyrie.cli.options import WholeNumber, header_option, ignore_custom_option, tracker, verb
 from valkyrie.cli.output import Output
-from valkyrie.report.formats import NONE, safe
+from valkyrie.report.formats import NONE, plural, safe
 from valkyrie.report.layout import Column, Table
+
+if TYPE_CHECKING:
+    from valkyrie.benchmarks.named.shelf import Added
 
 
 def _complete_name(_ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[str]:
     from valkyrie.benchmarks.catalogue import SHIPPED
+    from valkyrie.benchmarks.named.shelf import added
     from valkyrie.cli.config.service import known_services
     from valkyrie.errors import ValkyrieError
 
+    names = [*SHIPPED, *(one.name for one in added())]
     try:
-        names = [*SHIPPED, *(service.name for service in known_services())]
+        names += [service.name for service in known_services()]
     except ValkyrieError:
-        names = [*SHIPPED]
+        pass
     return [name for name in names if name.startswith(incomplete)]
 
 
-@verb("list", examples="valk benchmark list")
-def list_benchmarks(output: Output) -> None:
+@verb("list", examples="valk benchmark list\nvalk benchmark list --available")
+@click.option("--available", is_flag=True, help="List the public benchmarks that can be added instead.")
+def list_benchmarks(output: Output, *, available: bool) -> None:
     """List the benchmarks that can be named.
 
-    Those that come along, then the services of `config service` and of the registry file. Besides these,
-    --benchmark takes the path of any folder of tasks.
+    Those that come along, those that were added, then the services of `config service` and of the registry
+    file. Besides these, --benchmark takes the path of any folder of tasks.
     """
+    if available:
+        _list_available(output)
+        return
     with tracker() as opened:
         known = opened.benchmarks()
     found = [one for one in known if one.url is None]
     services = sorted((one for one in known if one.url is not None), key=lambda one: one.source != "custom")
     output.emit(
         "benchmark_list",
-        benchmarks=[{"name": b.name, "description": b.description, "tasks": b.tasks} for b in found],
+        benchmarks=[
+            {"name": b.name, "description": b.description, "tasks": b.tasks, "source": b.source}
+            for b in found
+        ],
         services=[{"name": s.name, "url": s.url, "source": s.source} for s in services],
     )
-    table = Table([Column("Benchmark"), Column("Tasks", "right"), Column("What it is", shrink=True)])
+    columns = [Column("Benchmark"), Column("Tasks", "right"), Column("What it is", shrink=True)]
+    table = Table([*columns, Column("Source", shrink=True)])
     for one in found:
         count = NONE if one.tasks is None else str(one.tasks)
-        table.rows.append([safe(one.name), count, safe(one.description)])
-    table.rows += [[safe(one.name), NONE, f"service at {safe(one.url)}"] for one in services]
+        source = one.source.removeprefix("added: ")
+        table.rows.append([safe(one.name), count, safe(one.description), safe(source)])
+    table.rows += [
+        [safe(one.name), NONE, f"service at {safe(one.url)}", safe(one.source)] for one in services
+    ]
     output.table(table)
+
+
+def _list_available(output: Output) -> None:
+    from dataclasses import asdict
+
+    from valkyrie.benchmarks.named.catalog import catalog
+    from valkyrie.benchmarks.named.shelf import added
+
+    here = {one.name: one for one in added()}
+    entries = catalog()
+    output.emit(
+        "benchmark_catalogue", benchmarks=[{**asdict(one), "added": one.name in here} for one in entries]
+    )
+    columns = [Column("Benchmark"), Column("Tasks", "right"), Column("Added"), Column("Image", shrink=True)]
+    table = Table([*columns, Column("What --from takes", shrink=True)])
+    for one in entries:
+        count = f"{here[one.name].tasks} of {one.tasks}" if one.name in here else str(one.tasks)
+        table.rows.append([one.name, count, "yes" if one.name in here else "", one.image, one.bring])
+    output.table(table)
+    if not output.json:
+        output.note(
+            "`valk benchmark add NAME --from FILE` adds one; docs/reference/public-benchmarks.md says more."
+        )
 
 
 @verb(
@@ -105,3 +144,118 @@ def init(output: Output, *, name: str, output_dir: Path) -> None:
     output.line(f"Wrote {folder}")
     shown = f"./{folder}" if not folder.is_absolute() else str(folder)
     output.panel("Next", [("Prove it", f"valk run start --agent oracle --benchmark {shown} --connect")])
+
+
+def _complete_public(_ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[str]:
+    from valkyrie.benchmarks.named.catalog import names
+
+    return [name for name in names() if name.startswith(incomplete)]
+
+
+@verb(
+    "add",
+    examples="valk benchmark add aime --from test2024.jsonl\n"
+    "valk benchmark add terminal-bench-2\n"
+    "valk benchmark add swe-bench-verified --from verified.parquet --limit 20\n"
+    "valk benchmark add my-tasks --from https://example.com/owner/tasks",
+)
+@click.argument("name", shell_complete=_complete_public)
+@click.option(
+    "--from",
+    "source",
+    metavar="FILE|FOLDER|GIT",
+    help="The published records, a folder of tasks, a registry.json or dataset.toml, or a repository.",
+)
+@click.option("--limit", type=WholeNumber(min=1), metavar="N", help="Only the first N tasks.")
+@click.option("--task-ids", metavar="A,B,…", help="Only these tasks, by id, comma-separated.")
+@click.option(
+    "--network",
+    type=click.Choice(["public", "no-network"]),
+    help="What the tasks' agents may reach [default: nothing, where the benchmark can do without].",
+)
+@click.option("--overwrite", is_flag=True, help="Replace the one that was added under this name.")
+def add(output: Output, *, name: str, source: str | None, task_ids: str | None, **more: Any) -> None:
+    """Add a public benchmark by its name.
+
+    Its published records, which you bring, become task directories in the data folder; after that its name
+    works wherever a benchmark is named. Nothing is fetched unless --from is a repository, or is left out
+    for a benchmark that is one; then the network is needed and that is said first.
+
+    Under a name that is not in the catalogue, any folder or repository of tasks can be added.
+    """
+    from valkyrie.benchmarks.named.adding import AddRequest
+    from valkyrie.benchmarks.named.adding import add as add_benchmark
+    from valkyrie.benchmarks.selection import parse_ids
+
+    ids = tuple(dict.fromkeys(parse_ids(task_ids))) if task_ids is not None else ()
+    if task_ids is not None and not ids:
+        raise click.UsageError("--task-ids names no task.")
+    watcher = _Progress(output)
+    try:
+        added, changed = add_benchmark(AddRequest(name, source, task_ids=ids, **more), watcher)
+    finally:
+        watcher.end()
+    output.emit("benchmark_added", changed=changed, folder=str(added.folder), **_fields(added))
+    output.line(f"{'Added' if changed else 'Already there:'} {added.name}  {plural(added.tasks, 'task')}")
+    revision = "" if added.revision in added.origin else f"  {added.revision[:12]}"
+    output.line(f"From {safe(added.origin)}{revision}")
+    output.notices(added.notices)
+    _say_where(output, added)
+    output.panel("Next", [("Prove it", f"valk run start --agent oracle --benchmark {added.name} --slice :5")])
+
+
+def _fields(added: Added) -> dict[str, Any]:
+    return {
+        "name": added.name,
+        "tasks": added.tasks,
+        "origin": added.origin,
+        "revision": added.revision,
+        "notices": list(added.notices),
+    }
+
+
+def _say_where(output: Output, added: Added) -> None:
+    """A tracker elsewhere has benchmarks of its own."""
+    from valkyrie.config import effective
+
+    if url := effective("tracker_url").value:
+        output.note(
+            f"Note: added on this machine. The tracker at {safe(url)} looks in its own data folder: add it "
+            f"there too, or send this one with --benchmark {added.folder}"
+        )
+
+
+class _Progress:
+    """A line on the terminal that counts tasks, gone when it is done."""
+
+    def __init__(self, output: Output) -> None:
+        self._output = output
+        self._shows = output.redraws and sys.stderr.isatty()
+
+    def say(self, line: str) -> None:
+        self.end()
+        self._output.note(safe(line))
+
+    def count(self, done: int, total: int | None) -> None:
+        if self._shows and (done % 10 == 0 or done == total):
+            sys.stderr.write(f"\r\x1b[K{done}{f' of {total}' if total and done <= total else ''} tasks")
+            sys.stderr.flush()
+
+    def end(self) -> None:
+        if self._shows:
+            sys.stderr.write("\r\x1b[K")
+            sys.stderr.flush()
+
+
+@verb("remove", examples="valk benchmark remove aime")
+@click.argument("name", shell_complete=_complete_name)
+def remove(output: Output, *, name: str) -> None:
+    """Forget a benchmark that was added.
+
+    Results of its runs stay; runs that are not over cannot go on.
+    """
+    from valkyrie.benchmarks.named.shelf import remove as remove_benchmark
+
+    gone = remove_benchmark(name)
+    output.emit("benchmark_removed", name=gone.name)
+    output.line(f"Removed {gone.name}")

@@ -89,6 +89,7 @@ def all_checks() -> Iterator[Check]:
     yield _bubblewrap()
     yield _user_namespaces()
     yield from _local()
+    yield _docker()
     yield _disk()
     yield _data_folder()
     config = _config()
@@ -155,6 +156,16 @@ def _local() -> Iterator[Check]:
     )
     for what, how in can.missing:
         yield Check("missing", "warn", what, how)
+
+
+def _docker() -> Check:
+    """Whether a container engine answers; `local` works without."""
+    from sandboxes.docker import DockerProvider
+
+    can = DockerProvider(data_folder() / "sandboxes" / "docker").capabilities()
+    if can.problem:
+        return Check("docker", "ok", f"optional, and not there: {can.problem}")
+    return Check("docker", "ok", f"{can.isolation}; disk: {can.enforcement['disk']}")
 
 
 def _advice(can: Capabilities, word: str) -> str:

@@ -19,6 +19,16 @@ class Noun(NamedTuple):
 
     summary: str
     verbs: Mapping[str, Verb | Noun]
+    aliases: tuple[str, ...] = ()
+    """Other words for it."""
+
+
+def real_name(table: Mapping[str, Verb | Noun], word: str) -> str:
+    """The name in the table that `word` stands for; `word` itself where it is no alias."""
+    for name, entry in table.items():
+        if isinstance(entry, Noun) and word in entry.aliases:
+            return name
+    return word
 
 
 def _verb(where: str, summary: str) -> Verb:
@@ -45,12 +55,29 @@ RUN = Noun(
         "delete": _verb("run.change:delete", "Forget an ended run and all that was kept of it."),
     },
 )
+BENCHMARK_JOB = Noun(
+    "Compare agents: many runs as one job.",
+    {
+        "run": _verb("job.run:run", "Start a job: agents × tasks × trials, side by side."),
+        "watch": _verb("job.watch:watch", "Watch a job live; the exit code says how it ended."),
+        "summary": _verb("job.summary:summary", "Show who won: the table, intervals, comparisons."),
+        "list": _verb("job.listing:list_jobs", "List jobs, newest first."),
+        "logs": _verb("job.logs:logs", "Write a job's logs and kept files to a folder."),
+        "cancel": _verb("job.change:cancel", "Stop a job; trials under way finish unless forced."),
+        "resume": _verb("job.change:resume", "Go on, perhaps with more agents, tasks or trials."),
+        "retry": _verb("job.change:retry", "Run errored (and stopped) trials again."),
+        "delete": _verb("job.change:delete", "Forget an ended job, its runs and all that was kept."),
+    },
+    aliases=("job", "bmj"),
+)
 BENCHMARK = Noun(
-    "See which benchmarks there are, make one.",
+    "See which benchmarks there are, add one, make one.",
     {
         "list": _verb("benchmark:list_benchmarks", "List the benchmarks that can be named."),
         "tasks": _verb("benchmark:tasks", "List the task ids of a benchmark."),
         "init": _verb("benchmark:init", "Write a new benchmark with one valid task."),
+        "add": _verb("benchmark:add", "Add a public benchmark by its name."),
+        "remove": _verb("benchmark:remove", "Forget a benchmark that was added."),
     },
 )
 AGENT = Noun(
@@ -63,6 +90,8 @@ AGENT = Noun(
         "remove": _verb("agent:remove", "Forget a pushed agent; runs keep their own copy."),
         "download": _verb("agent:download", "Unpack a pushed agent into a folder."),
         "catalog": _verb("agent:catalog", "List the agents that are built in."),
+        "fetch": _verb("layers:fetch", "Install a catalogue agent ahead of its first run."),
+        "layers": _verb("layers:list_layers", "List the catalogue agents that are installed here."),
         "outputs": _verb("agent:outputs", "Same as `run outputs`."),
     },
 )
@@ -155,6 +184,8 @@ DB = Noun(
 )
 COMMANDS: dict[str, Verb | Noun] = {
     "run": RUN,
+    "benchmark-job": BENCHMARK_JOB,
+    "compare": _verb("compare:compare", "Compare agents on the tasks they have in common."),
     "benchmark": BENCHMARK,
     "agent": AGENT,
     "secret": SECRET,

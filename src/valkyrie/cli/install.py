@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING
 
 import click
 
-from valkyrie.agents.git import TIMEOUT_S, checked_out
-from valkyrie.agents.git_source import parse_source
+from valkyrie.agents.git import checked_out
 from valkyrie.cli.options import Number, tracker, verb
 from valkyrie.cli.output import Output
+from valkyrie.git.address import parse_source
+from valkyrie.git.fetching import TIMEOUT_S
 from valkyrie.report.formats import safe, size
 
 if TYPE_CHECKING:

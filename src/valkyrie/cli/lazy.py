@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from valkyrie.cli.commands import Noun, Verb
+from valkyrie.cli.commands import Noun, Verb, real_name
 
 HELP_NAMES = {"help_option_names": ["-h", "--help"]}
 
@@ -24,11 +24,12 @@ class LazyGroup(click.Group):
         return list(self.table)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
-        entry = self.table.get(cmd_name)
+        name = real_name(self.table, cmd_name)
+        entry = self.table.get(name)
         if entry is None:
             return None
         if isinstance(entry, Noun):
-            return LazyGroup(entry.verbs, name=cmd_name, help=entry.summary)
+            return LazyGroup(entry.verbs, name=name, help=entry.summary)
         module, _, attribute = entry.where.partition(":")
         command = getattr(import_module(module), attribute)
         assert isinstance(command, click.Command)
@@ -38,7 +39,7 @@ class LazyGroup(click.Group):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         word = args[0]
-        if word not in self.table and not word.startswith("-"):
+        if real_name(self.table, word) not in self.table and not word.startswith("-"):
             from valkyrie.suggest import did_you_mean
 
             hint = did_you_mean(word, self.table) or f" There are: {', '.join(self.table)}."
@@ -47,14 +48,22 @@ class LazyGroup(click.Group):
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
         with formatter.section("Commands"):
-            formatter.write_dl([(name, entry.summary) for name, entry in self.table.items()])
+            formatter.write_dl(
+                [(", ".join(_words(name, entry)), entry.summary) for name, entry in self.table.items()]
+            )
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[Any]:
         from click.shell_completion import CompletionItem
 
         words = [
-            CompletionItem(name, help=entry.summary)
+            CompletionItem(word, help=entry.summary)
             for name, entry in self.table.items()
-            if name.startswith(incomplete)
+            for word in _words(name, entry)
+            if word.startswith(incomplete)
         ]
         return words + click.Command.shell_complete(self, ctx, incomplete)
+
+
+def _words(name: str, entry: Verb | Noun) -> tuple[str, ...]:
+    """Everything one may call it."""
+    return (name, *entry.aliases) if isinstance(entry, Noun) else (name,)

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import click
 
-from valkyrie.cli.commands import COMMANDS, Noun, Verb
+from valkyrie.cli.commands import COMMANDS, Noun, Verb, real_name
 from valkyrie.cli.lazy import LazyGroup
 
 INTERRUPTED = 130
@@ -125,7 +125,7 @@ def _explain_ours(error: Exception) -> Ending:
 
 def _report(ending: Ending, words: Sequence[str]) -> int:
     sys.stdout.flush()
-    if "--json" in words:
+    if _wants_json(words):
         from valkyrie.cli.output import write_json
 
         fields = {"command": _command_of(words), "error_message": ending.message, "reason": ending.reason}
@@ -141,14 +141,23 @@ def _report(ending: Ending, words: Sequence[str]) -> int:
     return ending.code
 
 
+def _wants_json(words: Sequence[str]) -> bool:
+    """`--json`, and of jobs also `-o json`."""
+    if "--json" in words or not _command_of(words).startswith("benchmark-job"):
+        return "--json" in words
+    said = " ".join(words)
+    return any(f" {flag}json" in f" {said}" for flag in ("-o ", "-o", "--output ", "--output="))
+
+
 def _command_of(words: Sequence[str]) -> str:
     """The command's own words at the front of a command line."""
     known: Mapping[str, Verb | Noun] = COMMANDS
     found: list[str] = []
     for word in (word for word in words if not word.startswith("-")):
-        entry = known.get(word)
+        name = real_name(known, word)
+        entry = known.get(name)
         if entry is None:
             break
-        found.append(word)
+        found.append(name)
         known = entry.verbs if isinstance(entry, Noun) else {}
     return " ".join(found)

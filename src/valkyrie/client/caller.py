@@ -25,13 +25,23 @@ _OURS = "VALKYRIE_"
 
 async def complete(client: ValkyrieClient, request: RunRequest) -> RunRequest:
     """A request that means the same to the tracker: folders are sent, what the config says is said."""
-    agent = await _local_agent(client, request.agent)
+    request = await complete_benchmark(client, request)
+    return replace(request, agent=await complete_agent(client, request.agent))
+
+
+async def complete_agent(client: ValkyrieClient, spec: str) -> str:
+    """An agent as the tracker knows it; a folder or zip of this machine is sent."""
+    local = await _local_agent(client, spec)
+    return await client.upload_agent(local) if local else spec
+
+
+async def complete_benchmark(client: ValkyrieClient, request: RunRequest) -> RunRequest:
+    """A request whose benchmark and provider mean the same to the tracker."""
     folder = local_benchmark(request.benchmark, ignore_custom=request.ignore_custom_services)
     secret = config.mapping(config.SANDBOX_PROVIDERS).get(request.provider)
     request = with_service(request)
     return replace(
         request,
-        agent=await client.upload_agent(agent) if agent else request.agent,
         benchmark=await client.upload_benchmark(folder) if folder else request.benchmark,
         provider_secret=request.provider_secret or (str(secret) if secret else None),
     )

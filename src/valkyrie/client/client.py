@@ -14,6 +14,7 @@ import httpx
 
 from valkyrie.client.belongings import BelongingVerbs
 from valkyrie.client.connection import Call, Connection, path
+from valkyrie.client.jobs import JobVerbs
 from valkyrie.client.outputs import write_outputs
 from valkyrie.client.patience import PATIENT_S, Limits
 from valkyrie.client.runs import RunVerbs, given, named
@@ -36,7 +37,7 @@ class Caller:
     """self-hosted or hosted."""
 
 
-class ValkyrieClient(RunVerbs, BelongingVerbs):
+class ValkyrieClient(RunVerbs, JobVerbs, BelongingVerbs):
     """A tracker's verbs as coroutines and async iterators; made for `async with`.
 
     Errors are those of `valkyrie.errors`, of the class the tracker raised. Requests that may be done twice

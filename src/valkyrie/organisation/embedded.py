@@ -34,6 +34,7 @@ class EmbeddedOrganisation:
     ) -> None:
         """`credentials`: what an executor was handed of the user's cloud; None in the user's own command."""
         self.identity = identity or Identity()
+        self.caller_headers: Mapping[str, str] = {}
         self._data = data
         self._credentials = credentials
 

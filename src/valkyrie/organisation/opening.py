@@ -22,10 +22,12 @@ def open_organisation(
     store: Store | None = None,
     sealer: Sealer | None = None,
     credentials: Mapping[str, str] | None = None,
+    caller_headers: Mapping[str, str] | None = None,
 ) -> Organisation:
     """The organisation of `identity`: on a server (`store` given) from its row, else the user's own.
 
     `credentials` is what an executor was handed of the user's cloud; organisations of a server have theirs.
+    `caller_headers` tell hosted benchmark services who asks.
     """
     if store is None:
         from valkyrie.organisation.embedded import EmbeddedOrganisation
@@ -40,4 +42,4 @@ def open_organisation(
         raise UnknownError(
             f"There is no organisation {identity.org_id[:80]!r}.", cause="unknown_organisation"
         )
-    return ServerOrganisation(row, data, store, sealer, identity)
+    return ServerOrganisation(row, data, store, sealer, identity, caller_headers)

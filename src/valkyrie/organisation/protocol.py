@@ -22,6 +22,8 @@ class Organisation(Protocol):
     identity: Identity
     trusted: bool
     """Embedded: whoever asks owns this machine and may name its paths, plugins and environment variables."""
+    caller_headers: Mapping[str, str]
+    """What tells hosted benchmark services who asks; empty where nobody does, or they need not know."""
 
     def secret_sources(self) -> Sequence[SecretSource]:
         """Where secrets are looked up, in order."""

@@ -47,9 +47,16 @@ class ServerOrganisation:
     trusted = False
 
     def __init__(
-        self, row: people.Org, data: DataFolder, store: Store, sealer: Sealer | None, identity: Identity
+        self,
+        row: people.Org,
+        data: DataFolder,
+        store: Store,
+        sealer: Sealer | None,
+        identity: Identity,
+        caller_headers: Mapping[str, str] | None = None,
     ) -> None:
         self.identity = identity
+        self.caller_headers: Mapping[str, str] = caller_headers or {}
         self._row = row
         self._data = data
         self._store = store

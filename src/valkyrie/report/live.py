@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import signal
 import sys
 import threading
 import time
@@ -118,6 +119,15 @@ class Region:
         return (f"\x1b[{up}A" if up else "") + "\r\x1b[J"
 
 
+def start_deaf(thread: threading.Thread) -> None:
+    """Start it with all signals blocked: one that it got would not wake the main thread."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+    try:
+        thread.start()
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
 class LiveView:
     """Redraws `render()` once a second and whenever `refresh` is called, until left."""
 
@@ -142,7 +152,7 @@ class LiveView:
     def __enter__(self) -> Self:
         self._stream.write(_HIDE_CURSOR)
         self.refresh()
-        self._ticker.start()
+        start_deaf(self._ticker)
         return self
 
     def __exit__(

@@ -5,12 +5,22 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal
 
-from valkyrie.nouns import DEFAULT_ORG, Category, RunState, TrialState
+from valkyrie.nouns import DEFAULT_ORG, Category, Json, RunState, TrialState
 from valkyrie.report.alike import alike, shape
-from valkyrie.report.statistics import bootstrap, wilson
+from valkyrie.report.statistics import mean_interval, wilson
 from valkyrie.schedule.policy import policy_for
 from valkyrie.store.schema import ERROR_COUNTERS, STATE_COUNTERS
-from valkyrie.views import AttemptView, CostView, ErrorGroup, HookView, RunView, ScoreView, TrialView
+from valkyrie.views import (
+    AttemptView,
+    CostView,
+    ErrorGroup,
+    HookView,
+    RunView,
+    ScoreView,
+    TokensView,
+    TrialView,
+    UsageView,
+)
 
 
 def run_view(
@@ -57,7 +67,14 @@ def run_view(
         cost=_cost(row),
         links=dict(links or {}),
         hooks=list(hooks),
+        job_id=row.job_id,
+        tokens=_tokens(row),
     )
+
+
+def _tokens(row: Any) -> TokensView | None:
+    found = TokensView(row.input_tokens, row.cached_tokens, row.output_tokens)
+    return found if found.input or found.output else None
 
 
 def _cost(row: Any) -> CostView | None:
@@ -104,15 +121,12 @@ def score_view(
 def _interval(
     row: Any, graded: int, scores: Mapping[str, Sequence[float]] | None
 ) -> tuple[tuple[float, float] | None, str | None]:
-    """Wilson where every task simply passed or failed, else by resampling tasks."""
+    """Wilson where every task simply passed or failed, else over the means of tasks."""
     if row.n_partial == 0 and int(row.arguments.get("trials", 1)) == 1:
         return wilson(row.n_passed, graded), "Wilson"
     if scores is None:
         return None, None
-    means = [sum(found) / len(found) for found in scores.values()]
-    if all(mean in (0.0, 1.0) for mean in means):
-        return wilson(int(sum(means)), len(means)), "Wilson over tasks"
-    return bootstrap(scores), "bootstrap over tasks"
+    return mean_interval(scores)
 
 
 def trial_view(row: Any) -> TrialView:
@@ -134,6 +148,8 @@ def trial_view(row: Any) -> TrialView:
         finished_at=row.finished_at,
         timing=row.timing or {},
         digest=row.digest,
+        usage=_usage(row.usage),
+        cost=row.cost,
     )
 
 
@@ -154,7 +170,12 @@ def attempt_view(row: Any, *, current: str, log: str | None, artifacts: str | No
         timing=row.timing or {},
         log=log,
         artifacts=artifacts,
+        usage=_usage(row.usage),
     )
+
+
+def _usage(found: Json | None) -> UsageView | None:
+    return UsageView(**found) if found else None
 
 
 def group_errors(

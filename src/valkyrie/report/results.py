@@ -62,6 +62,8 @@ def results_document(
         "final_evaluation": final_evaluation,
         "score": to_json(run.score),
         "cost": to_json(run.cost) if run.cost else None,
+        "tokens": to_json(run.tokens) if run.tokens else None,
+        "job_id": run.job_id,
         "hooks": [_told(hook) for hook in run.hooks] or None,
         "average_task_breakdown": {name: sum(values) / len(values) for name, values in timings.items()},
         "evaluation_results": found,
@@ -81,6 +83,10 @@ def _graded(row: Any) -> Json:
     result["attempts"] = row.attempts
     if row.cost is not None:
         result["cost"] = row.cost
+    if row.usage:
+        result["usage"] = row.usage
+    if row.cause:
+        result["agent_trouble"] = {"cause": row.cause, "message": row.message}
     result["task_breakdown"] = _breakdown(row.timing or {})
     return result
 

@@ -278,8 +278,12 @@ def trial_exit(trial: TrialView) -> str:
 
 
 def trial_error(trial: TrialView, now: float) -> str:
-    """`infrastructure/sandbox_failed: …`, and when it is tried again."""
-    if trial.cause is None or trial.state == "FINISHED":
+    """`infrastructure/sandbox_failed: …`, and when it is tried again, or that it was graded all the same."""
+    if trial.cause is None:
         return NONE
-    again = f" (again in {duration(trial.retry_at - now)})" if trial.retry_at and trial.retry_at > now else ""
-    return f"{_or_none(trial.category)}/{safe(trial.cause)}{again}: {_or_none(trial.message)}"
+    then = ""
+    if trial.state == "FINISHED":
+        then = " (graded)"
+    elif trial.retry_at and trial.retry_at > now:
+        then = f" (again in {duration(trial.retry_at - now)})"
+    return f"{_or_none(trial.category)}/{safe(trial.cause)}{then}: {_or_none(trial.message)}"

@@ -14,7 +14,7 @@ MOST_VALUES = 256 * 1024
 """Characters of all parameters, of all names of secrets, of all headers."""
 _TEXTS = (
     *("agent", "benchmark", "model", "dataset", "slice", "label", "provider"),
-    *("lambda_function", "webhook", "webhook_key", "provider_secret"),
+    *("lambda_function", "webhook", "webhook_key", "provider_secret", "model_url"),
 )
 _YES = ("1", "true", "yes", "on")
 
@@ -23,7 +23,7 @@ def check_texts(request: RunRequest) -> None:
     """UsageError for a text nobody means to give a run."""
     for name in _TEXTS:
         check_text(name.replace("_", " "), getattr(request, name))
-    for name in ("kwargs", "secrets", "headers"):
+    for name in ("kwargs", "secrets", "headers", "env_vars"):
         if sum(len(key) + len(value) for key, value in getattr(request, name).items()) > MOST_VALUES:
             raise UsageError(f"The {name} have more than {MOST_VALUES:,} characters together.")
 
@@ -39,7 +39,7 @@ def check_trials(tasks: int, trials: int) -> None:
     if tasks * trials > MOST_TRIALS:
         raise UsageError(
             f"{tasks:,} tasks with {trials:,} trials each are more than the {MOST_TRIALS:,} trials a run can "
-            "have; choose fewer tasks (--slice), or fewer --trials."
+            "have; choose fewer tasks (--slice), or fewer --trials (--n-attempts of a job)."
         )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,9 +20,15 @@ if TYPE_CHECKING:
 class Desk:
     """What all groups of verbs share. A bare folder is embedded mode on that data folder."""
 
-    def __init__(self, office: Office | Path, identity: Identity | None = None) -> None:
+    def __init__(
+        self,
+        office: Office | Path,
+        identity: Identity | None = None,
+        caller_headers: Mapping[str, str] | None = None,
+    ) -> None:
         self.office = Office(DataFolder(office)) if isinstance(office, Path) else office
         self.identity = identity or Identity(person=_user())
+        self._caller_headers = caller_headers
         self._owns_office = identity is None or isinstance(office, Path)
 
     @property
@@ -34,7 +41,7 @@ class Desk:
 
     @cached_property
     def organisation(self) -> Organisation:
-        return self.office.organisation(self.identity)
+        return self.office.organisation(self.identity, self._caller_headers)
 
     @property
     def sees_machine(self) -> bool:

@@ -40,9 +40,10 @@ def unfit(
     if images and not capabilities.images:
         problems.append(
             f"{_names(images)} a container image ({images[0].image}), which provider {request.provider!r} "
-            "cannot run. --host-image runs it on this machine's own file system anyway; --provider daytona "
-            "runs the image itself, in Daytona's cloud (--provider docker is not there yet)."
+            "cannot run. --host-image runs it on this machine's own file system anyway; --provider docker "
+            "runs the image itself, in a container, --provider daytona in Daytona's cloud."
         )
+    problems += _unbuilt(images, capabilities, request)
     for policy, found in networks.items():
         ways = "; ".join(f"{what}: {way}" for what, way in capabilities.missing if "network" in what.lower())
         problems.append(
@@ -65,10 +66,39 @@ def unfit(
         problems.append(
             f"{_names(large)} {large[0].limits.memory_mb} MB of memory; this machine has {memory} MB."
         )
+    if agent.keys and not (request.model_url or "").startswith("http:"):
+        silent = [task for task in tasks if task.network == "none"]
+        if silent:
+            problems.append(
+                f"{_names(silent, 'has', 'have')} no network, so {agent.name} could not reach its model. "
+                'Open it (network_mode = "public" in task.toml; `benchmark add --network public` for public '
+                "benchmarks), or give --model-url http://…: a door of the sandbox leads there."
+            )
     if agent.needs_solution:
         without = [task for task in tasks if not task.has_solution]
         if without:
             problems.append(f"{_names(without, 'has', 'have')} no solution/solve.sh for {agent.name} to run.")
+    return problems
+
+
+def _unbuilt(images: Sequence[TaskSpec], capabilities: Capabilities, request: RunRequest) -> list[str]:
+    """Recipes of images that the provider, although it runs images, cannot follow."""
+    if not capabilities.images:
+        return []
+    problems = []
+    composed = [task for task in images if task.image == "Dockerfile" and task.source is None]
+    if composed:
+        problems.append(
+            f"{_names(composed, 'is', 'are')} made of several containers (docker-compose), which no provider "
+            "can run yet. --host-image runs it on the provider's own file system."
+        )
+    recipes = [task for task in images if task.source is not None and task.source.type == "build"]
+    if recipes and not capabilities.builds:
+        problems.append(
+            f"{_names(recipes, 'brings', 'bring')} a Dockerfile to build, which provider "
+            f"{request.provider!r} cannot. Name a ready image in task.toml (environment.docker_image), or "
+            "use --provider docker."
+        )
     return problems
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -51,22 +52,28 @@ class Office:
         own = self.data.root / "server.key" if self.store.kind == "sqlite" else None
         return find_sealer(own)
 
-    def organisation(self, identity: Identity) -> Organisation:
+    def organisation(
+        self, identity: Identity, caller_headers: Mapping[str, str] | None = None
+    ) -> Organisation:
         """The caller's organisation."""
         from valkyrie.organisation.opening import open_organisation
 
         return open_organisation(
-            identity, self.data, store=self.store if self.server else None, sealer=self._sealer_if_server()
+            identity,
+            self.data,
+            store=self.store if self.server else None,
+            sealer=self._sealer_if_server(),
+            caller_headers=caller_headers,
         )
 
     def _sealer_if_server(self) -> Sealer | None:
         return self.sealer if self.server else None
 
-    def tracker(self, identity: Identity) -> LocalTracker:
-        """All verbs, as this person of this organisation."""
+    def tracker(self, identity: Identity, caller_headers: Mapping[str, str] | None = None) -> LocalTracker:
+        """All verbs, as this person of this organisation; `caller_headers` tell hosted services who it is."""
         from valkyrie.tracker.local import LocalTracker
 
-        return LocalTracker(self, identity)
+        return LocalTracker(self, identity, caller_headers)
 
     def close(self) -> None:
         """Let go of everything."""

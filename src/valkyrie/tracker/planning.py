@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from sandboxes.errors import MissingSandboxConfigError, SandboxError
 from sandboxes.registry import PROVIDERS, open_provider
 from sandboxes.types import Capabilities
-from valkyrie import agents, benchmarks
+from valkyrie import agents, benchmarks, config
 from valkyrie.agents import PreparedAgent
 from valkyrie.benchmarks.protocol import Benchmark
 from valkyrie.benchmarks.selection import select
@@ -32,6 +32,7 @@ from valkyrie.plan import Settings, TrialPlan, make_plan
 from valkyrie.store.layout import DataFolder
 from valkyrie.tracker.bounds import check_texts, check_trials, switched_on
 from valkyrie.tracker.fitting import doubtful, remarks, unfit
+from valkyrie.tracker.model_access import check_model_url, with_keys
 from valkyrie.tracker.problems import Complaint, gathered, refuse
 from valkyrie.tracker.service_checks import service_problems
 from valkyrie.tracker.steering import check_max_cost, check_priority
@@ -51,6 +52,7 @@ DESCRIBED_AT_ONCE = 32
 MOST_STRETCH = 1000.0
 """How far time limits may be stretched: ten minutes become a week."""
 UNISOLATED = "VALKYRIE_ALLOW_UNISOLATED"
+LONGEST_S = 366 * 86_400.0
 _ALL_NETWORKS = frozenset({"none", "public", "allowlist"})
 
 
@@ -110,10 +112,13 @@ def prepare(
     check_texts(request)
     _check_numbers(request)
     _check_place(request, organisation)
+    check_model_url(request.model_url, trusted=organisation.trusted, allow_local=allow_local)
     wishes, said = notify_wishes(request)
     problems: list[str] = []
     missing: dict[str, str] = {}
     agent = gathered(problems, lambda: _open_agent(request, organisation))
+    if agent:
+        agent = with_keys(agent, request, organisation, problems, missing)
     wanted = agent.secrets if agent else _wanted_anyway(problems[-1], request)
     benchmark = gathered(
         problems, lambda: open_requested(request, organisation, data, allow_local=allow_local)
@@ -136,6 +141,10 @@ def prepare(
         host_image=request.host_image,
         timeout_multiplier=request.timeout_multiplier,
         on_agent_failure=request.on_agent_failure,
+        agent_timeout=request.agent_timeout,
+        default_agent_timeout=request.default_agent_timeout,
+        env_vars=dict(request.env_vars),
+        model_url=request.model_url,
     )
     headers: Mapping[str, str] = getattr(benchmark, "headers", {})
     variables = supply_variables(
@@ -192,6 +201,7 @@ def _open_agent(request: RunRequest, organisation: Organisation) -> PreparedAgen
         secrets=request.secrets,
         trusted=organisation.trusted,
         uploads=_uploads(organisation),
+        model_url=request.model_url,
     )
 
 
@@ -211,6 +221,7 @@ def open_requested(
         uploads=_uploads(organisation),
         url=request.benchmark_url,
         cache=data.cache,
+        caller_headers=organisation.caller_headers,
     )
 
 
@@ -245,7 +256,8 @@ def _unwritable(artifacts: ArtifactStore | None, logs: LogKeeper | None) -> list
 
 def _capabilities(provider: str, data: DataFolder, settings: Mapping[str, str]) -> Capabilities:
     try:
-        return open_provider(provider, data.sandboxes(provider), settings).capabilities()
+        options = settings or config.provider_options(provider)
+        return open_provider(provider, data.sandboxes(provider), options).capabilities()
     except MissingSandboxConfigError:
         return Capabilities(provider=provider, isolation="unknown", images=True, networks=_ALL_NETWORKS)
     except SandboxError as error:
@@ -285,6 +297,10 @@ def _check_numbers(request: RunRequest) -> None:
         raise UsageError(
             f"--timeout-multiplier must be above 0 and at most {MOST_STRETCH:g}, "
             f"not {request.timeout_multiplier:g}."
+        )
+    if request.agent_timeout is not None and not 0 < request.agent_timeout <= LONGEST_S:
+        raise UsageError(
+            f"--timeout must be above 0 and at most {LONGEST_S:.0f} seconds, not {request.agent_timeout:g}."
         )
     check_priority(request.priority)
     if request.max_cost is not None:

@@ -6,6 +6,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
+from valkyrie.job_views import (
+    JobChange,
+    JobFilter,
+    JobPage,
+    JobPlan,
+    JobRequest,
+    JobView,
+    StartedJob,
+)
 from valkyrie.nouns import Json
 from valkyrie.views import (
     AgentView,
@@ -163,6 +172,52 @@ class Tracker(Protocol):
 
     def queue(self) -> QueueView:
         """Open runs in the order they are served, and the executors that live."""
+        ...
+
+    # Jobs: several runs started together
+
+    def plan_job(self, request: JobRequest) -> JobPlan:
+        """What `start_job` would do, checked in full; starts nothing."""
+        ...
+
+    def start_job(self, request: JobRequest) -> StartedJob:
+        """Plan agents × tasks × trials whole, check, store all runs at once, hand them to an executor."""
+        ...
+
+    def fetch_job(self, ref: str) -> JobView:
+        """A job by its id, a unique beginning of it, or its name (of several the newest)."""
+        ...
+
+    def follow_job(self, ref: str, *, interval: float = 0.2) -> Iterator[JobView]:
+        """The job now, then again after every change, until it ended (that view is the last)."""
+        ...
+
+    def list_jobs(self, query: JobFilter) -> JobPage: ...
+
+    def stop_job(self, ref: str, *, force: bool = False) -> JobView:
+        """Stop all its runs: `cancel`."""
+        ...
+
+    def resume_job(self, ref: str, change: JobChange | None = None) -> StartedJob:
+        """Go on with what was stopped or interrupted, perhaps with more agents, tasks or trials.
+
+        What has ended is never run again: trials are matched by their digests.
+        """
+        ...
+
+    def retry_job(
+        self,
+        ref: str,
+        *,
+        category: str | None = None,
+        concurrency: int | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> StartedJob:
+        """As resume, and ERROR trials too (only of `category`, if given)."""
+        ...
+
+    def delete_job(self, ref: str) -> None:
+        """Forget an ended job, its runs, and everything kept of them."""
         ...
 
     # Agents

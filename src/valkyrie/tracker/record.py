@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -10,7 +11,9 @@ from typing import TYPE_CHECKING
 from valkyrie.agents.opening import ARCHIVE_NAME
 from valkyrie.keeping.keys import frozen_agent_key, run_prefix, upload_key
 from valkyrie.nouns import Identity, Json
+from valkyrie.plan import TrialPlan
 from valkyrie.store.layout import RunFolder
+from valkyrie.store.runs import NewTrial
 from valkyrie.tracker.planning import PreparedRun
 
 if TYPE_CHECKING:
@@ -28,6 +31,11 @@ def keep_frozen(prepared: PreparedRun, run_id: str, folder: RunFolder, uploads: 
     digest = prepared.benchmark.source.get("upload")
     if digest and artifacts.find(upload_key(digest)) is None:
         artifacts.put(upload_key(digest), uploads / f"{digest}.zip")
+
+
+def new_trials(planned: Sequence[TrialPlan]) -> list[NewTrial]:
+    """What is stored of planned trials."""
+    return [NewTrial(one.task_id, one.k, one.digest, one.cpus, one.memory_mb) for one in planned]
 
 
 def run_values(prepared: PreparedRun, run_id: str, frozen: Json, identity: Identity) -> Json:

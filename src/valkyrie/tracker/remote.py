@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
 import shlex
-from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
 
 from valkyrie.client import caller
-from valkyrie.client.client import ValkyrieClient
-from valkyrie.errors import MissingSecretError, UserError
+from valkyrie.errors import UserError
 from valkyrie.nouns import Json
+from valkyrie.tracker.remote_jobs import RemoteJobs
 from valkyrie.views import (
     AgentView,
     AttemptView,
@@ -35,46 +33,9 @@ from valkyrie.views import (
     TrialView,
 )
 
-Result = TypeVar("Result")
 
-
-class RemoteTracker:
-    """Everything a person can ask, asked of a tracker.
-
-    One event loop is kept and run step by step. Ctrl+C comes through as KeyboardInterrupt, after the
-    request under way was given up and its connection closed.
-    """
-
-    def __init__(self, url: str, api_key: str | None = None, *, client: ValkyrieClient | None = None) -> None:
-        self._client = client or ValkyrieClient(url, api_key)
-        self._runner = asyncio.Runner()
-        self._closed = False
-
-    def _run(self, coroutine: Coroutine[Any, Any, Result]) -> Result:
-        return self._runner.run(coroutine)
-
-    def _each(self, found: AsyncGenerator[Result, None]) -> Iterator[Result]:
-        """One by one: between two of them nothing runs, and nothing is read ahead."""
-
-        async def step() -> tuple[Result, ...]:
-            async for one in found:
-                return (one,)
-            return ()
-
-        try:
-            while one := self._run(step()):
-                yield one[0]
-        finally:
-            if not self._closed:
-                self._run(found.aclose())
-
-    def close(self) -> None:
-        if not self._closed:
-            self._closed = True
-            try:
-                self._runner.run(self._client.close())
-            finally:
-                self._runner.close()
+class RemoteTracker(RemoteJobs):
+    """Everything a person can ask, asked of a tracker."""
 
     # Runs
 
@@ -91,17 +52,6 @@ class RemoteTracker:
             return await self._supplied(lambda: self._client.start(asked), allowed=request.store_secrets)
 
         return self._run(ask())
-
-    async def _supplied(self, ask: Callable[[], Awaitable[StartedRun]], *, allowed: bool) -> StartedRun:
-        """Ask; when secrets are missing that this machine has, let the tracker keep them and ask again."""
-        try:
-            return await ask()
-        except MissingSecretError as error:
-            if not error.missing:
-                raise
-            notices = await caller.supply(self._client, error, allowed=allowed)
-        started = await ask()
-        return StartedRun(started.run, [*notices, *started.notices])
 
     def fetch(self, ref: str) -> RunView:
         return self._run(self._client.fetch(ref))

@@ -5,19 +5,21 @@ from __future__ import annotations
 import contextlib
 import shutil
 import uuid
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from valkyrie import handed
-from valkyrie.errors import StoreError, ValkyrieError
+from valkyrie.errors import StoreError, UserError, ValkyrieError
 from valkyrie.nouns import Json, RunState, TrialState
 from valkyrie.store import runs
 from valkyrie.tracker.looking import Looking
 from valkyrie.tracker.moving import moved
+from valkyrie.tracker.spending import limit_reached
 from valkyrie.views import PlanView, RunRequest, StartedRun
 
 if TYPE_CHECKING:
+    from valkyrie.store import Connection
     from valkyrie.tracker.planning import PreparedRun
 
 _SPACE = uuid.UUID("5f3d4f5e-5d0c-4a56-9d2b-6d1f3f0a7c11")
@@ -37,6 +39,16 @@ class Again:
     from_scratch: bool = False
     conclude: bool = False
     """Where nothing is left to run, an ended run is concluded once more: scored, uploaded, told."""
+
+
+@dataclass(frozen=True, slots=True)
+class NewRun:
+    """A run about to be stored."""
+
+    run_id: str
+    prepared: PreparedRun
+    values: Json = field(default_factory=dict)
+    """Columns besides those that follow from the request."""
 
 
 class Starting(Looking):
@@ -72,33 +84,48 @@ class Starting(Looking):
         return prepared
 
     def _write(self, run_id: str, prepared: PreparedRun) -> None:
-        """Freeze the agent, then store run and trials in one transaction; a failure leaves nothing."""
+        self._write_all([NewRun(run_id, prepared)])
+
+    def _write_all(self, new: Sequence[NewRun], also: Callable[[Connection], None] | None = None) -> None:
+        """Freeze the agents, then store runs and trials, and what comes with them, in one transaction; a
+        failure leaves nothing."""
+        from valkyrie.tracker.record import new_trials
+
+        try:
+            rows = [(one, self._frozen_values(one), new_trials(one.prepared.trials)) for one in new]
+            with self.store.writing() as connection:
+                if also:
+                    also(connection)
+                for one, values, trials in rows:
+                    runs.create(connection, values, trials)
+                    self.office.handing.within(connection, one.run_id, one.prepared.secrets)
+        except BaseException:
+            for one in new:
+                self._clear_away(one)
+            raise
+
+    def _frozen_values(self, new: NewRun) -> Json:
+        """The columns of a new run, its agent frozen into its folder."""
         from valkyrie import agents
         from valkyrie.tracker.record import keep_frozen, run_values
 
-        folder = self.data.run(run_id)
-        try:
-            frozen = agents.freeze(prepared.agent, folder.agent)
-            keep_frozen(prepared, run_id, folder, self.organisation.uploads())
-            values = run_values(prepared, run_id, frozen, self.identity)
-            trials = [
-                runs.NewTrial(one.task_id, one.k, one.digest, one.cpus, one.memory_mb)
-                for one in prepared.trials
-            ]
-            with self.store.writing() as connection:
-                runs.create(connection, values, trials)
-                self.office.handing.within(connection, run_id, prepared.secrets)
-        except BaseException:
-            # Ctrl+C may come after the commit: then the run exists, and needs its agent.
-            if not self._is_stored(run_id):
-                shutil.rmtree(folder.root, ignore_errors=True)
-                if prepared.artifacts:
-                    from valkyrie.keeping.keys import run_prefix
+        folder = self.data.run(new.run_id)
+        frozen = agents.freeze(new.prepared.agent, folder.agent)
+        keep_frozen(new.prepared, new.run_id, folder, self.organisation.uploads())
+        return {**run_values(new.prepared, new.run_id, frozen, self.identity), **new.values}
 
-                    # The first error is the one to tell; what is left in the bucket belongs to no run.
-                    with contextlib.suppress(ValkyrieError):
-                        prepared.artifacts.delete(run_prefix(run_id))
-            raise
+    def _clear_away(self, new: NewRun) -> None:
+        """What was put in place for a run that was not stored after all."""
+        # Ctrl+C may come after the commit: then the run exists, and needs its agent.
+        if self._is_stored(new.run_id):
+            return
+        shutil.rmtree(self.data.run(new.run_id).root, ignore_errors=True)
+        if new.prepared.artifacts:
+            from valkyrie.keeping.keys import run_prefix
+
+            # The first error is the one to tell; what is left in the bucket belongs to no run.
+            with contextlib.suppress(ValkyrieError):
+                new.prepared.artifacts.delete(run_prefix(new.run_id))
 
     def _is_stored(self, run_id: str) -> bool:
         try:
@@ -148,6 +175,9 @@ class Starting(Looking):
         with self.store.reading() as connection:
             row = runs.get(connection, self.resolve(connection, ref))
         run_id = row.id
+        left = row.n_pending + row.n_stopped + (row.n_error if again.errors_too else 0)
+        if left and (reached := limit_reached(run_id, row.cost_sum, row.max_cost)):
+            raise UserError(reached, cause="max_cost")
         change = self._moved(row, again.benchmark_url)
         source = change[0]["benchmark_source"] if change else row.benchmark_source
         values, notices = self._handed_again(row, again.headers, source)
@@ -167,7 +197,8 @@ class Starting(Looking):
                 concurrency=again.concurrency,
                 from_scratch=again.from_scratch,
             )
-            finished = not reopened and before.state == RunState.FINISHED and not again.conclude
+            left = reopened or before.n_pending
+            finished = not left and before.state == RunState.FINISHED and not again.conclude
             if finished:
                 runs.set_values(
                     connection,

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from sandboxes.registry import PROVIDERS
 from valkyrie import config, secrets
+from valkyrie.benchmarks.service.address import HOSTED
 from valkyrie.benchmarks.service.headers import check_headers
 from valkyrie.errors import MissingSecretError, UserError
 from valkyrie.handed import with_credentials, with_headers, with_hooks, with_settings
@@ -41,7 +42,7 @@ def supply_variables(names: Iterable[str], organisation: Organisation) -> dict[s
     here = organisation.variables()
     found = {name: here[name] for name in names if name in here}
     if not organisation.trusted:
-        found.update(_one_by_one([name for name in names if name not in found], organisation))
+        found.update(find_some([name for name in names if name not in found], organisation))
     return found
 
 
@@ -67,7 +68,7 @@ def provider_settings(
     held = (
         _in_one_secret(provider, str(secret), organisation)
         if secret
-        else _one_by_one(entry.settings, organisation)
+        else find_some(entry.settings, organisation)
     )
     if missing := _missing(entry.settings, held):
         raise MissingSecretError(
@@ -85,7 +86,7 @@ def provider_settings(
 def missing_settings(provider: str, organisation: Organisation) -> list[str]:
     """What a provider needs and neither a default nor the usual places give."""
     names = PROVIDERS[provider].settings
-    return _missing(names, _one_by_one(names, organisation))
+    return _missing(names, find_some(names, organisation))
 
 
 def _missing(names: Sequence[str], held: Mapping[str, str]) -> list[str]:
@@ -108,7 +109,8 @@ def _in_one_secret(provider: str, secret: str, organisation: Organisation) -> Ma
     return held
 
 
-def _one_by_one(names: Sequence[str], organisation: Organisation) -> Mapping[str, str]:
+def find_some(names: Sequence[str], organisation: Organisation) -> Mapping[str, str]:
+    """The values of those secrets that have one."""
     found: dict[str, str] = {}
     for name in names:
         try:
@@ -170,6 +172,12 @@ def _headers_again(
     if credential and "authorization" not in by_name:
         found["Authorization"] = str(credential)
         by_name.add("authorization")
+    if source.get("where") in HOSTED and _is_named_here(source):
+        wanted = {name.lower() for name in names} - by_name
+        found |= {
+            name: value for name, value in organisation.caller_headers.items() if name.lower() in wanted
+        }
+        by_name |= {name.lower() for name in found}
     missing = [name for name in names if name.lower() not in by_name]
     if missing:
         again = " ".join(f"-H {name} VALUE" for name in missing)

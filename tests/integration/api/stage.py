@@ -19,7 +19,7 @@ import httpx
 from valkyrie.api.serving import ApiServer
 from valkyrie.api.settings import ApiSettings
 from valkyrie.nouns import DEFAULT_ORG, Outcome, TrialState
-from valkyrie.store import journal, leases, people, runs
+from valkyrie.store import jobs, journal, leases, people, runs
 from valkyrie.store.journal import Advance, Finish
 from valkyrie.store.layout import DataFolder
 from valkyrie.store.leases import Leased, Room, Tick
@@ -65,6 +65,24 @@ class Stage:
             runs.create(connection, values, trials)
         return run_id
 
+    def finished_job(self, org_id: str = DEFAULT_ORG, name: str = "a job", **more: Any) -> str:
+        """A job of two runs that ended."""
+        job_id = str(uuid.uuid4())
+        template = {
+            "trials": 1,
+            "agent_timeout": None,
+            "default_agent_timeout": None,
+            "timeout_multiplier": 1,
+        }
+        source = {"type": "benchmark", "benchmark_name": "a-benchmark"}
+        arguments = {"agents": [], "template": template, "selections": [], "source": source}
+        values = {"id": job_id, "org_id": org_id, "name": name, "created_at": time.time(), "concurrency": 10}
+        with self.office.store.writing() as connection:
+            jobs.create(connection, {**values, "about": {}, "arguments": arguments})
+        for position in range(2):
+            self.finished_run(org_id, job_id=job_id, job_position=position, **more)
+        return job_id
+
     def lease(self, run_id: str) -> Sequence[Leased]:
         """Begin all of a run's pending trials."""
         with self.office.store.writing() as connection:
@@ -74,7 +92,14 @@ class Stage:
     def advance(self, leased: Leased) -> None:
         self._record(Advance(leased, TrialState.BUILDING, TrialState.IN_PROGRESS))
 
-    def finish(self, leased: Leased, *, before: TrialState = TrialState.BUILDING, score: float = 1.0) -> None:
+    def finish(
+        self,
+        leased: Leased,
+        *,
+        before: TrialState = TrialState.BUILDING,
+        score: float = 1.0,
+        cost: float | None = None,
+    ) -> None:
         """Grade a trial."""
         done = Finish(
             leased,
@@ -85,6 +110,7 @@ class Stage:
             score=score,
             passed=score == 1.0,
             result={},
+            cost=cost,
         )
         self._record(done)
 

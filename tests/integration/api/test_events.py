@@ -72,7 +72,7 @@ async def test_changes_come_as_they_happen_and_the_run_after_its_trials(
         stage.finish(leased, before=TrialState.IN_PROGRESS)
     stage.conclude(run_id)
     events = await watching
-    assert names(events)[:3] == ["trial", "trial", "run"]
+    assert names(events)[0] == "run", "trials nothing happened to yet are no news"
     assert names(events)[-2:] == ["run", "end"]
     last = {event.data["task_id"]: event.data["state"] for event in events if event.name == "trial"}
     assert last == {"t0": "FINISHED", "t1": "FINISHED"}
@@ -85,7 +85,7 @@ async def test_changes_come_as_they_happen_and_the_run_after_its_trials(
 async def test_a_broken_stream_goes_on_where_it_was(stage: Stage, ours: httpx.AsyncClient, how: str) -> None:
     run_id = stage.add_run(tasks=4)
     before = await watch(ours, run_id, lambda event: event.name == "run", trials=True)
-    assert len(before) == 5
+    assert names(before) == ["run"]
     leased = stage.lease(run_id)
     seen = before[-1].id
     stage.finish(leased[2])

@@ -84,6 +84,26 @@ async def test_a_run_is_stopped_changed_resumed_and_deleted(stage: Stage, ours: 
     assert (await ours.get(url)).status_code == 404
 
 
+async def test_a_run_that_has_cost_what_it_may_does_not_pretend_to_go_on(
+    stage: Stage, ours: httpx.AsyncClient
+) -> None:
+    run_id = stage.add_run(tasks=3, concurrency=1, max_cost=2.0)
+    stage.finish(stage.lease(run_id)[0], cost=2.5)
+    stage.lease(run_id)  # sees that the limit is reached
+    stage.conclude(run_id)
+    url = f"/v1/runs/{run_id}"
+    assert (await ours.get(url)).json()["counts"]["STOPPED"] == 2
+    for verb in ("resume", "retry"):
+        refused = await ours.post(f"{url}/{verb}", json={})
+        error = refused.json()["error"]
+        assert (refused.status_code, error["cause"]) == (422, "max_cost")
+        assert "$2.50 of --max-cost $2.00" in error["message"]
+        assert f"valk run update {run_id[:8]} --max-cost N" in error["message"]
+    (await ours.patch(url, json={"max_cost": 4})).raise_for_status()
+    resumed = (await ours.post(f"{url}/resume", json={})).raise_for_status().json()
+    assert resumed["run"]["counts"]["PENDING"] == 2
+
+
 async def test_pages_of_runs_follow_the_cursor(stage: Stage, ours: httpx.AsyncClient) -> None:
     ids = [stage.add_run(created_at=float(number)) for number in range(5)]
     seen: list[str] = []

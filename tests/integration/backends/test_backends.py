@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from tests.integration.backends.belonging_scenes import BELONGING_SCENES, KEYED, VALUE
+from tests.integration.backends.job_scenes import JOB_SCENES, SLOW_JOB_SCENES
 from tests.integration.backends.scenes import RUN_SCENES, WORKER
 from tests.integration.backends.worlds import World
 from tests.integration.conftest import until
@@ -28,8 +29,19 @@ def told_at_home() -> dict[Scene, Any]:
     return {}
 
 
-@pytest.mark.parametrize("scene", [*RUN_SCENES, *BELONGING_SCENES], ids=lambda scene: scene.__name__)
+@pytest.mark.parametrize(
+    "scene",
+    [
+        *RUN_SCENES,
+        *JOB_SCENES,
+        *(pytest.param(scene, marks=pytest.mark.slow) for scene in SLOW_JOB_SCENES),
+        *BELONGING_SCENES,
+    ],
+    ids=lambda scene: scene.__name__,
+)
 def test_the_same_words(world: World, at_home: World, scene: Scene, told_at_home: dict[Scene, Any]) -> None:
+    if scene in SLOW_JOB_SCENES and world.name != "server-postgres":
+        pytest.skip("played with PostgreSQL, after all the others: scenes see what those before them left")
     if scene not in told_at_home:
         told_at_home[scene] = at_home.play(scene)
     if world is at_home:

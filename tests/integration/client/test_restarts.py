@@ -15,6 +15,8 @@ from valkyrie.client import RunChanged, TrialChanged, ValkyrieClient
 from valkyrie.errors import AccessError
 from valkyrie.views import RunFilter, RunRequest, StartedRun, TrialView
 
+pytestmark = pytest.mark.slow
+
 FILES = Path(__file__).parents[1] / "backends" / "files"
 
 

@@ -30,6 +30,8 @@ from valkyrie.testing.null import NapAgent
 from valkyrie.tracker.local import LocalTracker
 from valkyrie.views import RunRequest, RunView
 
+pytestmark = pytest.mark.slow
+
 HERE, ROOT = Path(__file__).parent, Path(__file__).parents[3]
 SOLVER = f"{__name__}:Solver"
 HOLD = "/tmp/hold"

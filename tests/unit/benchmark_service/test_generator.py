@@ -104,6 +104,7 @@ def test_an_image_is_named_only_when_asked_for(tmp_path: Path, image: str | None
     assert f"IMAGE: str | None {line}\n" in source
 
 
+@pytest.mark.slow
 def test_the_generated_code_is_clean_and_its_tests_pass(project: Path) -> None:
     for command in (
         ["ruff", "check", "--no-cache", "."],

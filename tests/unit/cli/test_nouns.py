@@ -65,8 +65,9 @@ def test_agent_mistakes(valk: Valk, words: list[str], code: int) -> None:
 
 
 def test_agent_catalog(valk: Valk) -> None:
-    names = [agent["name"] for agent in valk("agent", "catalog", "--json").json["agents"]]
-    assert names[:2] == ["oracle", "nop"] and "oracle" in valk("agent", "catalog").out
+    listed = {agent["name"]: agent for agent in valk("agent", "catalog", "--json").json["agents"]}
+    assert list(listed)[:2] == ["oracle", "nop"] and "oracle" in valk("agent", "catalog").out
+    assert "max_turns" in listed["claude-code"]["parameters"]
 
 
 def test_benchmarks(valk: Valk, tmp_path: Path) -> None:
@@ -113,7 +114,7 @@ def test_config(valk: Valk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     assert valk("config", "remove", "default_concurrency").out == "Removed default_concurrency.\n"
     assert "Did you mean 'webhook'" in valk("config", "set", "webhok", "x").err
     said = valk("config", "set", "default_provider", "locla")
-    assert said.code == 2 and "local, process, daytona, null" in said.err
+    assert said.code == 2 and "local, process, daytona, docker, null" in said.err
     monkeypatch.setenv("VALKYRIE_PROVIDER", "locla")
     said = valk("run", "start", "--agent", "a", "--benchmark", "b")
     assert said.code == 1 and "VALKYRIE_PROVIDER" in said.err and "locla" in said.err

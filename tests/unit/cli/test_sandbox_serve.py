@@ -100,6 +100,7 @@ def test_the_key_can_be_a_file_that_goes_with_the_server(serve: Serve, tmp_path:
     assert child.returncode == 0 and key not in out and not file.exists()
 
 
+@pytest.mark.slow
 def test_two_servers_leave_each_others_sandboxes_alone(serve: Serve) -> None:
     first, one = serve()
     second, other = serve()

@@ -9,19 +9,18 @@ from starlette.responses import Response
 
 from valkyrie.api.bodies import ResumeBody, RetryBody, RunBody, StopBody, UpdateBody
 from valkyrie.api.context import Ask
-from valkyrie.api.events import EventStream, Watch
+from valkyrie.api.events import LARGEST_VERSION, EventStream, Watch, last_seen
 from valkyrie.api.routes import Ref, errors, router
-from valkyrie.errors import UsageError
 from valkyrie.nouns import RunState
 from valkyrie.views import PlanView, RunFilter, RunPage, RunView, StartedRun
 
 routes = router("runs", "/v1/runs")
 
 _KEY = "Makes the start safe to repeat: the same key gives the run that was started with it."
-_LARGEST_VERSION = 1 << 53
 _EVENTS = (
     "`event: run` with a RunView after every change; with `trials=true`, before it, `event: trial` with a "
-    "TrialView for each trial that changed since the version you have seen, or for every trial. `id` is the "
+    "TrialView for each trial that changed since the version you have seen (those nothing happened to yet "
+    "are in the run's counts, and in its list of trials). `id` is the "
     "run's version up to which everything was sent: send it as `Last-Event-ID` to go on from there. "
     "`event: end` is the last one of a run that ended. A comment line comes when nothing else does."
 )
@@ -89,19 +88,16 @@ async def events(
     ask: Ask,
     trials: Annotated[bool, Query(description="Also every trial that changes.")] = False,
     after: Annotated[
-        int | None, Query(description="The run's version you have seen.", ge=0, le=_LARGEST_VERSION)
+        int | None, Query(description="The run's version you have seen.", ge=0, le=LARGEST_VERSION)
     ] = None,
     last_event_id: Annotated[
         str | None, Header(description="The same; wins over `after`.", max_length=32)
     ] = None,
 ) -> Response:
     """The run's progress as server-sent events, until it ended."""
-    if last_event_id:
-        if not last_event_id.isdecimal() or int(last_event_id) > _LARGEST_VERSION:
-            raise UsageError("Last-Event-ID is the id of an event of this stream: a whole number.")
-        after = int(last_event_id)
+    seen = last_seen(after, last_event_id)
     view = await ask.context.lanes.quick.run(lambda: ask.tracker().fetch(ref))
-    return EventStream(ask.context, Watch(ask.identity, view.id, trials, after or 0))
+    return EventStream(ask.context, Watch(ask.identity, "run", view.id, seen, trials))
 
 
 @routes.post("/{ref}/stop", response_model=RunView, responses=errors(400, 404, 413, 422))

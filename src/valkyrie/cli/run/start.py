@@ -50,9 +50,12 @@ def _complete_provider(_ctx: click.Context, _param: click.Parameter, incomplete:
     "--benchmark",
     required=True,
     metavar="NAME|FOLDER|URL",
-    help="Benchmark: by name (shipped, or a service), a folder of tasks, or a service's URL.",
+    help="Benchmark: by name (shipped, added, or a service), a folder of tasks, or a service's URL.",
 )
 @click.option("--model", metavar="MODEL", help="Model key given to the agent, e.g. openai/gpt-4o.")
+@click.option(
+    "--model-url", metavar="URL", help="Where the model is served, if not at its vendor's; no key is needed."
+)
 @click.option(
     "--dataset", metavar="NAME", default="default", show_default=True, help="Dataset of the benchmark."
 )
@@ -82,6 +85,16 @@ def _complete_provider(_ctx: click.Context, _param: click.Parameter, incomplete:
     metavar="KEY VALUE",
     help="A parameter the agent's contract declares. Repeatable.",
 )
+@click.option(
+    "--env",
+    "-e",
+    "env_vars",
+    nargs=2,
+    multiple=True,
+    callback=pairs,
+    metavar="NAME VALUE",
+    help="An environment variable of the agent's commands; for secrets use -s. Repeatable.",
+)
 @task_options
 @click.option(
     "--slice",
@@ -94,7 +107,7 @@ def _complete_provider(_ctx: click.Context, _param: click.Parameter, incomplete:
     "--provider",
     metavar="NAME",
     shell_complete=_complete_provider,
-    help="Where trials run: local, process, daytona, null [default: default_provider, else local].",
+    help="Where trials run: local, process, daytona, docker, null [default: default_provider, else local].",
 )
 @header_option
 @ignore_custom_option
@@ -116,6 +129,13 @@ def _complete_provider(_ctx: click.Context, _param: click.Parameter, incomplete:
     default=1,
     show_default=True,
     help="Repetitions of each task.",
+)
+@click.option(
+    "--timeout",
+    "agent_timeout",
+    type=Number(min=0, min_open=True),
+    metavar="SECONDS",
+    help="How long the agent may take, whatever the tasks say.",
 )
 @click.option(
     "--timeout-multiplier",
@@ -204,7 +224,7 @@ def _request(
         slice=slice_,
         task_ids=chosen_tasks(task_ids, task_ids_file),
         concurrency=concurrency or int(effective("default_concurrency").value or 5),
-        provider=provider or _default_provider(),
+        provider=provider or default_provider(),
         store_secrets=not no_store_secrets,
         **with_configured(
             intervals=intervals, webhook=webhook, webhook_url=webhook_url, webhook_key=webhook_key
@@ -213,7 +233,7 @@ def _request(
     )
 
 
-def _default_provider() -> str:
+def default_provider() -> str:
     """The provider of environment or config file, refused in the name of the place it comes from."""
     from sandboxes.registry import PROVIDERS
     from valkyrie.config import effective

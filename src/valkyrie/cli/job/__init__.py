@@ -1,0 +1,1 @@
+"""`benchmark-job` (`job`, `bmj`): several agents side by side."""

@@ -1,0 +1,208 @@
+"""`benchmark-job run`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from valkyrie.cli.job.options import (
+    agent_option,
+    attempts_option,
+    concurrency_option,
+    follow_option,
+    multiplier_option,
+    output_option,
+    scenarios_option,
+    time_limit_option,
+    timeout_option,
+)
+from valkyrie.cli.options import Decorated, chosen_tasks, tracker, verb
+from valkyrie.cli.output import Output
+from valkyrie.cli.run.start import default_provider
+from valkyrie.cli.run.start import start as run_start
+from valkyrie.cli.run.telling import with_configured
+from valkyrie.cli.words import Words, assignments
+from valkyrie.job_views import DEFAULT_CONCURRENCY, DEFAULT_TIMEOUT_S, JobAgent, JobRequest
+from valkyrie.report.formats import safe
+from valkyrie.report.jobs.documents import job_document
+from valkyrie.report.jobs.panels import next_commands, plan_table, started_rows
+
+if TYPE_CHECKING:
+    from valkyrie.job_views import StartedJob
+    from valkyrie.tracker.protocol import Tracker
+    from valkyrie.views import RunRequest
+
+EXAMPLES = """
+valk job run --agent oracle --agent nop --benchmark quickstart --follow
+valk job run --agent claude-code:claude-sonnet-4-5 --agent codex:gpt-5 --benchmark aime --n-attempts 4
+valk job run --agent ./mine:gpt-x --scenarios fix-the-bug parse-dates -n trial-of-mine
+valk job run --agent my-agent --benchmark quickstart --env-vars DEBUG=1 --secrets API_KEY=my-key
+valk job run --agent oracle --benchmark quickstart --n-concurrent-trials 50 --timeout 3600 -o json
+"""
+_BORROWED = (
+    *("dataset", "task_ids", "task_ids_file", "slice_", "provider", "kwargs", "label", "model_url"),
+    *("priority", "max_cost", "max_attempts", "host_image", "on_agent_failure", "keep_sandbox"),
+    *("headers", "ignore_custom_services", "no_store_secrets"),
+    *("intervals", "webhook", "webhook_url", "webhook_key", "lambda_function"),
+)
+
+
+def _options_of_run_start(function: Decorated) -> Decorated:
+    """What means the same for one run and for a job's runs is the same option."""
+    known = {option.name: option for option in run_start.params}
+    params: list[click.Parameter] = function.__dict__.setdefault("__click_params__", [])
+    params += reversed([known[name] for name in _BORROWED])
+    return function
+
+
+def _pairs_option(flag: str, name: str, metavar: str, help: str) -> Callable[[Decorated], Decorated]:
+    return click.option(flag, name, cls=Words, metavar=metavar, callback=assignments, help=help)
+
+
+@verb("run", examples=EXAMPLES)
+@agent_option(
+    required=True,
+    help="Agent, by name or folder, and its model if it needs one; split at the first colon. Repeatable.",
+)
+@click.option("--benchmark", metavar="NAME|FOLDER|URL", help="Benchmark to run: this, or --scenarios.")
+@scenarios_option(
+    "Tasks to run instead of a benchmark: `task`, or `benchmark[@dataset]/task` where that is ambiguous."
+)
+@click.option("--job-name", "-n", "name", metavar="NAME", help="Name for this job [default: made up].")
+@_pairs_option(
+    "--env-vars", "env_vars", "KEY=value…", "Environment variables of the agents; not for secrets."
+)
+@_pairs_option(
+    "--secrets", "secrets", "ENV=SECRET…", "Fill the environment variable ENV from the secret SECRET."
+)
+@timeout_option(
+    f"Seconds an agent may take, whatever a task says [default: the task's own, else {DEFAULT_TIMEOUT_S:g}]."
+)
+@attempts_option(1, "Trials of each task, independent of each other.")
+@concurrency_option(DEFAULT_CONCURRENCY, "Trials at once, of all agents together.")
+@multiplier_option(1.0)
+@_pairs_option("--metadata", "metadata", "key=value…", "Words of yours, kept with the job.")
+@time_limit_option
+@_options_of_run_start
+@click.option(
+    "--dry-run", is_flag=True, help="Plan and check everything, start nothing; exit 1 if it would not start."
+)
+@follow_option
+@output_option
+def run(output: Output, *, dry_run: bool, follow: bool, **given: Any) -> int:
+    """Start a job: agents × tasks × trials, side by side.
+
+    Every agent gets the same tasks; all trials share one pool of --n-concurrent-trials, fairly. The job is
+    planned and checked whole before anything is stored; it returns at once with the job's id and the
+    commands one needs next.
+
+    An option with … takes several words up to the next flag, and may be repeated: --scenarios a b c.
+    """
+    request = _request(**given)
+    with tracker(to_start=not dry_run) as opened:
+        if dry_run:
+            return _show_plan(opened, request, output)
+        started = opened.start_job(request)
+        show_started(started, "Job started", output, follow=follow)
+        if not follow:
+            return 0
+        from valkyrie.cli.job.watch import watch_job
+
+        return watch_job(opened, started.job.id, output)
+
+
+def _request(
+    *,
+    agents: Sequence[JobAgent],
+    benchmark: str | None,
+    scenarios: tuple[str, ...],
+    name: str | None,
+    metadata: Mapping[str, str],
+    concurrency: int,
+    time_limit: float | None,
+    **given: Any,
+) -> JobRequest:
+    if bool(benchmark) == bool(scenarios):
+        raise click.UsageError("Give either --benchmark or --scenarios.")
+    if scenarios and any(given[option] for option in ("slice_", "task_ids", "task_ids_file")):
+        raise click.UsageError("--scenarios already names the tasks; leave --slice and --task-ids out.")
+    if name is not None and not name.strip():
+        raise click.UsageError("--job-name is empty; leave it out for a made-up one.")
+    return JobRequest(
+        agents=agents,
+        template=_template(benchmark or "", concurrency, **given),
+        scenarios=tuple(dict.fromkeys(scenarios)),
+        name=name,
+        concurrency=concurrency,
+        metadata=metadata,
+        time_limit=time_limit,
+    )
+
+
+def _template(
+    benchmark: str,
+    concurrency: int,
+    *,
+    slice_: str | None,
+    task_ids: str | None,
+    task_ids_file: str | None,
+    provider: str | None,
+    intervals: tuple[int, ...],
+    webhook: str | None,
+    webhook_url: str | None,
+    webhook_key: str | None,
+    no_store_secrets: bool,
+    agent_timeout: float | None,
+    **given: Any,
+) -> RunRequest:
+    """What all runs of the job have in common."""
+    from valkyrie.views import RunRequest
+
+    return RunRequest(
+        agent="",
+        benchmark=benchmark,
+        concurrency=concurrency,
+        slice=slice_,
+        task_ids=chosen_tasks(task_ids, task_ids_file),
+        provider=provider or default_provider(),
+        store_secrets=not no_store_secrets,
+        agent_timeout=agent_timeout,
+        default_agent_timeout=DEFAULT_TIMEOUT_S,
+        **with_configured(
+            intervals=intervals, webhook=webhook, webhook_url=webhook_url, webhook_key=webhook_key
+        ),
+        **given,
+    )
+
+
+def show_started(started: StartedJob, title: str, output: Output, *, follow: bool) -> None:
+    """The panel of a job that was handed to an executor, and what one may do next."""
+    job = started.job
+    output.notices(started.notices)
+    output.emit("job", event="launch", **job_document(job), notices=list(started.notices))
+    output.panel(title, started_rows(job, output.ink))
+    if not follow:
+        output.panel("Next", next_commands(job, everything=True))
+
+
+def _show_plan(opened: Tracker, request: JobRequest, output: Output) -> int:
+    from valkyrie.views import to_json
+
+    plan = opened.plan_job(request)
+    output.emit(
+        "job_plan",
+        plans=[to_json(one) for one in plan.plans],
+        problems=list(plan.problems),
+        would_start=not plan.problems,
+    )
+    if output.json:
+        return 1 if plan.problems else 0
+    if plan.plans:
+        output.table(plan_table(plan.plans, output.ink))
+    output.notices(dict.fromkeys(notice for one in plan.plans for notice in one.notices))
+    for problem in plan.problems:
+        output.line(f"{output.ink.paint('✗', 'red')} {safe(problem, keep_lines=True)}")
+    output.line("It would not start." if plan.problems else "Everything is in order; nothing was started.")
+    return 1 if plan.problems else 0

@@ -1,0 +1,124 @@
+"""`benchmark-job summary`."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+import click
+
+from valkyrie.cli.job.options import job_argument, output_option
+from valkyrie.cli.options import tracker, verb
+from valkyrie.cli.output import Output
+from valkyrie.report.formats import duration, safe, score_sentence
+from valkyrie.report.jobs.documents import failure_reason, job_document
+from valkyrie.report.jobs.panels import about, job_state, next_commands
+from valkyrie.report.jobs.sides import run_names, seconds
+from valkyrie.report.layout import wrapped
+from valkyrie.report.tables import ended, trial_table
+
+if TYPE_CHECKING:
+    from valkyrie.job_views import JobView
+    from valkyrie.report.comparison_views import Summary
+    from valkyrie.report.jobs.sides import Trials
+    from valkyrie.tracker.protocol import Tracker
+    from valkyrie.views import TrialView
+
+_AT_ONCE = 500
+_MOST_COMPARISONS = 15
+
+
+@verb("summary", examples="valk job summary 3f2a\nvalk job summary nightly -e\nvalk job summary 3f2a -o json")
+@job_argument
+@click.option("--extended", "-e", is_flag=True, help="Also show every scenario of every agent.")
+@output_option
+def summary(output: Output, *, ref: str, extended: bool) -> int:
+    """Show who won: the table, intervals, comparisons.
+
+    Passed is a full score; partial credit has its own column; Errors are trials without a grade. The score
+    is the mean over tasks with its 95 % interval, and agents are compared on the tasks they have in common.
+    A job that goes on is shown as far as it came. JSON and YAML always hold every scenario.
+    """
+    with tracker() as opened:
+        job = opened.fetch_job(ref)
+        if not output.json:
+            show_summary(opened, job, output, extended=extended)
+            return 0
+        _emit(job, trials_of(opened, job), output)
+    return 0
+
+
+def trials_of(opened: Tracker, job: JobView) -> Trials:
+    """Every trial of a job, by run."""
+    from valkyrie.views import TrialFilter
+
+    found: dict[str, list[TrialView]] = {}
+    for run in job.runs:
+        trials = found.setdefault(run.id, [])
+        while True:
+            page, total = opened.trials(run.id, TrialFilter(limit=_AT_ONCE, offset=len(trials)))
+            trials += page
+            if not page or len(trials) >= total:
+                break
+    return found
+
+
+def _emit(job: JobView, trials: Trials, output: Output) -> None:
+    from valkyrie.report.comparing import to_json
+    from valkyrie.report.jobs.summing import summarised
+
+    numbers = to_json(summarised(job, trials))
+    output.emit(
+        "job",
+        **job_document(job, trials),
+        statistics=numbers["agents"],
+        comparisons=numbers["comparisons"],
+    )
+
+
+def show_summary(opened: Tracker, job: JobView, output: Output, *, extended: bool = False) -> None:
+    """The tables, the comparisons in words, and what one may do next."""
+    from valkyrie.report.jobs.summing import repeats_table, summarised, summary_notes, summary_table
+
+    now = time.time()
+    trials = trials_of(opened, job)
+    found = summarised(job, trials)
+    ink = output.ink
+    took = duration(seconds(job.runs, now))
+    output.line(f"{ink.paint(safe(job.name), 'bold')}  on {about(job)}  {ink.paint(job.id, 'dim')}")
+    output.line(f"{job_state(job.state, ink)}  ·  {took}")
+    if reason := failure_reason(job):
+        output.line(ink.paint(safe(reason), "red"))
+    output.line()
+    output.table(summary_table(job, trials, found, ink, now))
+    for note in summary_notes(job, found):
+        output.line(ink.paint(note, "dim"))
+    if (repeats := repeats_table(found)) is not None:
+        output.line()
+        output.table(repeats)
+    _show_comparisons(found, output)
+    if extended:
+        _show_scenarios(job, trials, output)
+    output.panel("Next", next_commands(job, summary=False))
+
+
+def _show_comparisons(found: Summary, output: Output) -> None:
+    from valkyrie.report.comparing import sentence
+
+    if found.comparisons:
+        output.line()
+    for one in found.comparisons[:_MOST_COMPARISONS]:
+        output.lines(wrapped(sentence(one), output.width))
+    if len(found.comparisons) > _MOST_COMPARISONS:
+        output.note(f"{_MOST_COMPARISONS} of {len(found.comparisons)} comparisons; -o json has all.")
+
+
+def _show_scenarios(job: JobView, trials: Trials, output: Output) -> None:
+    """Every trial of every run."""
+    names = run_names(job)
+    for run in job.runs:
+        output.line()
+        score = score_sentence(run.score, ended=ended(run))
+        output.line(f"{output.ink.paint(names[run.id], 'bold')}  {score}")
+        ordered = sorted(trials[run.id], key=lambda trial: (trial.task_id, trial.k))
+        output.table(trial_table(ordered, output.ink, fraction=run.score.fraction))

@@ -1,0 +1,127 @@
+"""`benchmark-job watch`: the whole screen on a terminal, a line per change in a pipe, JSON Lines."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+from valkyrie.cli.job.options import job_argument
+from valkyrie.cli.job.summary import show_summary, trials_of
+from valkyrie.cli.options import tracker, verb
+from valkyrie.cli.output import Output
+from valkyrie.report.formats import safe, short_id
+from valkyrie.report.jobs.documents import job_document
+from valkyrie.report.jobs.frame import JobSnapshot, change_line, end_line, job_frame, snapshot
+from valkyrie.report.jobs.panels import next_commands
+from valkyrie.report.jobs.screen import FullScreen
+from valkyrie.report.jobs.sides import ACTIVE, run_names
+from valkyrie.report.tables import ended
+from valkyrie.views import TrialFilter
+
+if TYPE_CHECKING:
+    from valkyrie.job_views import JobView
+    from valkyrie.tracker.protocol import Tracker
+
+DETACHED = 130
+_MOST_ACTIVE = 100
+_MOST_FAILED = 5
+_SECONDS_BETWEEN_LINES = 1.0
+
+
+@verb("watch", examples="valk job watch 3f2a\nvalk job watch nightly --json | jq .state")
+@job_argument
+def watch(output: Output, *, ref: str) -> int:
+    """Watch a job live; the exit code says how it ended.
+
+    \b
+    0    completed
+    1    failed, cancelled or timeout
+    2    no such job
+    130  Ctrl+C: the job goes on
+
+    On a terminal it takes the whole screen and gives it back: progress and running score of each agent,
+    scenarios under way, latest failures, and at the end the table of `summary`. Elsewhere it prints a line
+    per change. JOB is a job's id, a unique beginning of it, or its name.
+    """
+    with tracker() as opened:
+        return watch_job(opened, ref, output)
+
+
+def watch_job(opened: Tracker, ref: str, output: Output) -> int:
+    """Show a job until it ended, then its table; Ctrl+C detaches with exit code 130."""
+    job = opened.fetch_job(ref)
+    try:
+        if output.json:
+            job = _watch_json(opened, job, output)
+        elif output.redraws:
+            job = _watch_screen(opened, job, output)
+        else:
+            job = _watch_lines(opened, job, output)
+    except KeyboardInterrupt:
+        return _detach(opened, job, output)
+    if output.json:
+        output.emit("job", event="complete", **job_document(job, trials_of(opened, job)))
+    else:
+        show_summary(opened, job, output)
+    return 0 if job.state == "completed" else 1
+
+
+def _detach(opened: Tracker, job: JobView, output: Output) -> int:
+    job = opened.fetch_job(job.id)
+    output.emit("job", event="interrupted", **job_document(job))
+    output.line(f"Detached; job {safe(job.name)} ({short_id(job.id)}) goes on without this window.")
+    output.panel("Next", next_commands(job))
+    return DETACHED
+
+
+def _watch_screen(opened: Tracker, first: JobView, output: Output) -> JobView:
+    job, shot = first, snapshot(first)
+
+    def render(now: float, rows: int) -> list[str]:
+        return job_frame(shot, output.ink, now=now, rows=rows)
+
+    with FullScreen(render) as screen:
+        for job in opened.follow_job(first.id):
+            shot = _detailed(opened, job)
+            screen.refresh()
+    return job
+
+
+def _detailed(opened: Tracker, job: JobView) -> JobSnapshot:
+    """The job with what is under way and what failed last, of every run."""
+    under_way = TrialFilter(states=ACTIVE, sort="started_at", limit=_MOST_ACTIVE)
+    newest = TrialFilter(states=("ERROR",), sort="started_at", descending=True, limit=_MOST_FAILED)
+    active, failed = [], []
+    for run in job.runs:
+        if not ended(run):
+            active += [(run.id, trial) for trial in opened.trials(run.id, under_way)[0]]
+        if run.counts.get("ERROR"):
+            failed += [(run.id, trial) for trial in opened.trials(run.id, newest)[0]]
+    return snapshot(job, active, failed)
+
+
+def _watch_lines(opened: Tracker, first: JobView, output: Output) -> JobView:
+    """A line for each run that changed, at most one a second of each; none is left out at its end."""
+    job = first
+    printed: dict[str, str] = {}
+    printed_at: dict[str, float] = {}
+    for job in opened.follow_job(first.id):
+        names = run_names(job)
+        for run in job.runs:
+            line, now = change_line(names[run.id], run, time.time()), time.monotonic()
+            fresh = line[8:] != printed.get(run.id)
+            early = now - printed_at.get(run.id, -1e9) < _SECONDS_BETWEEN_LINES
+            if fresh and (not early or ended(run)):
+                printed[run.id], printed_at[run.id] = line[8:], now
+                output.line(line)
+    output.line(end_line(job, time.time()))
+    return job
+
+
+def _watch_json(opened: Tracker, first: JobView, output: Output) -> JobView:
+    job = first
+    event = "snapshot"
+    for job in opened.follow_job(first.id):
+        output.emit("job", event=event, **job_document(job))
+        event = "update"
+    return job

@@ -1,0 +1,109 @@
+"""The sides of a job: each agent with its model, what became of its trials, what it used."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from valkyrie.report.formats import safe
+
+if TYPE_CHECKING:
+    from valkyrie.job_views import JobView
+    from valkyrie.views import RunView, TrialView
+
+Trials = Mapping[str, Sequence["TrialView"]]
+"""Of a job, by run id."""
+ACTIVE = ("BUILDING", "IN_PROGRESS", "EVALUATING")
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """One agent with its model: a run, or one on each benchmark."""
+
+    name: str
+    """`agent / model`, unlike any other of the job."""
+    runs: Sequence[RunView]
+
+
+def side_name(agent: str, model: str | None) -> str:
+    """`agent / model`, harmless on a terminal."""
+    return safe(agent) + (f" / {safe(model)}" if model else "")
+
+
+def sides(job: JobView) -> list[Side]:
+    """In the order the agents were named; two that share a name (folders of another place) stay apart."""
+    found: dict[str, list[RunView]] = {}
+    for run in job.runs:
+        plain = side_name(run.agent, run.model)
+        name, number = plain, 1
+        while any(_same_tasks(other, run) for other in found.get(name, ())):
+            number += 1
+            name = f"{plain} ({number})"
+        found.setdefault(name, []).append(run)
+    return [Side(name, runs) for name, runs in found.items()]
+
+
+def _same_tasks(one: RunView, other: RunView) -> bool:
+    return (one.benchmark, one.dataset) == (other.benchmark, other.dataset)
+
+
+def run_names(job: JobView) -> dict[str, str]:
+    """What to call each run of a job: its side, and its benchmark where there are several."""
+    several = len({(run.benchmark, run.dataset) for run in job.runs}) > 1
+    names = {}
+    for side in sides(job):
+        for run in side.runs:
+            dataset = "" if run.dataset == "default" else f"@{safe(run.dataset)}"
+            names[run.id] = side.name + (f" on {safe(run.benchmark)}{dataset}" if several else "")
+    return names
+
+
+def verdict(trial: TrialView, *, fraction: bool = True) -> str:
+    """passed, partial, failed, error, or open: what has neither grade nor error (yet).
+
+    Where a benchmark does not say what passed, a full score of 1 does if scores are fractions.
+    """
+    if trial.state == "ERROR":
+        return "error"
+    if trial.state != "FINISHED":
+        return "open"
+    if trial.passed or (trial.passed is None and fraction and (trial.score or 0.0) >= 1.0):
+        return "passed"
+    return "partial" if trial.score else "failed"
+
+
+@dataclass(slots=True)
+class Tally:
+    """What became of some trials."""
+
+    verdicts: dict[str, int] = field(
+        default_factory=lambda: dict.fromkeys(("passed", "partial", "failed", "error", "open"), 0)
+    )
+
+    @property
+    def total(self) -> int:
+        return sum(self.verdicts.values())
+
+
+def tally(trials: Iterable[TrialView], *, fraction: bool = True) -> Tally:
+    """Count trials by verdict."""
+    found = Tally()
+    for trial in trials:
+        found.verdicts[verdict(trial, fraction=fraction)] += 1
+    return found
+
+
+def seconds(runs: Sequence[RunView], now: float | None = None) -> float | None:
+    """From the first start to the last end, or to now."""
+    now = time.time() if now is None else now
+    began = [run.started_at for run in runs if run.started_at is not None]
+    if not began:
+        return None
+    return max(run.finished_at or now for run in runs) - min(began)
+
+
+def trials_done(runs: Sequence[RunView]) -> tuple[int, int]:
+    """How many trials ended, and how many there are."""
+    return sum(run.done for run in runs), sum(run.total for run in runs)

@@ -1,0 +1,150 @@
+"""The tables of a job's summary: who passed what, how sure, how steadily, at which price."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from valkyrie.report.formats import NONE, dollars, duration, elapsed, number, plural, score_cell
+from valkyrie.report.jobs.sides import Tally, Trials, run_names, tally
+from valkyrie.report.layout import PLAIN, Column, Ink, Table
+
+if TYPE_CHECKING:
+    from valkyrie.job_views import JobView
+    from valkyrie.report.comparison_views import AgentSummary, Estimate, Summary
+    from valkyrie.views import RunView, TokensView
+
+_VERDICTS = ("passed", "partial", "failed", "error")
+
+
+def summarised(job: JobView, trials: Trials) -> Summary:
+    """The numbers of every run and the comparisons between them."""
+    from valkyrie.report.comparing import summarise
+
+    names = run_names(job)
+    return summarise([(run, trials[run.id]) for run in job.runs], names=[names[run.id] for run in job.runs])
+
+
+def summary_table(
+    job: JobView, trials: Trials, summary: Summary, ink: Ink = PLAIN, now: float = 0.0
+) -> Table:
+    """A line for each agent; what is still open has a column only where something is.
+
+    On a narrow terminal the score and its interval are the last to go.
+    """
+    tallies = {run.id: tally(trials[run.id], fraction=run.score.fraction) for run in job.runs}
+    some_open = any(found.verdicts["open"] for found in tallies.values())
+    table = Table(
+        [
+            Column("Agent / Model", shrink=True),
+            Column("Passed", "right"),
+            Column("Partial", "right", optional=True),
+            Column("Failed", "right"),
+            Column("Errors", "right"),
+            *([Column("Open", "right")] if some_open else []),
+            Column("Total", "right", optional=True),
+            Column("Score", "right"),
+            Column("95 % interval", "right"),
+            Column("Cost", "right", optional=True),
+            Column("Tokens in/out", "right", optional=True),
+            Column("Duration", "right", optional=True),
+        ]
+    )
+    for run, agent in zip(job.runs, summary.agents, strict=True):
+        found = tallies[run.id]
+        table.rows.append(
+            [
+                ink.paint(agent.name, "bold"),
+                *(_share(found, verdict, ink) for verdict in _VERDICTS),
+                *([str(found.verdicts["open"])] if some_open else []),
+                str(found.total),
+                _score(run, agent),
+                _interval(agent.scores.infrastructure_excluded, agent),
+                dollars(run.cost.total) if run.cost and run.cost.reports else NONE,
+                _tokens(run.tokens),
+                duration(elapsed(run, now)),
+            ]
+        )
+    return table
+
+
+def _share(found: Tally, verdict: str, ink: Ink) -> str:
+    """`9 (75.0 %)` of all trials."""
+    count = found.verdicts[verdict]
+    text = f"{count} ({100 * count / found.total:.1f} %)" if found.total else "0"
+    return ink.paint(text, "red" if verdict == "error" and count else None)
+
+
+def _score(run: RunView, agent: AgentSummary) -> str:
+    """The mean over tasks; where only the benchmark itself can compute a score, that one."""
+    if not run.score.fraction:
+        return score_cell(run.score)
+    return number(agent.scores.infrastructure_excluded.mean, fraction=True)
+
+
+def _interval(estimate: Estimate, agent: AgentSummary) -> str:
+    if estimate.interval is None or not agent.fraction:
+        return NONE
+    low, high = estimate.interval
+    return f"{low * 100:.1f}–{high * 100:.1f}"
+
+
+def _tokens(used: TokensView | None) -> str:
+    return f"{amount(used.input)} / {amount(used.output)}" if used else NONE
+
+
+def amount(count: int) -> str:
+    """`950`, `12.3k`, `4.6M`."""
+    for unit, size in (("G", 10**9), ("M", 10**6), ("k", 10**3)):
+        if count >= size:
+            return f"{count / size:.1f}{unit}"
+    return str(count)
+
+
+def repeats_table(summary: Summary) -> Table | None:
+    """What several trials of each task say; None where there is one of each."""
+    most = max((len(agent.repeats.pass_at) for agent in summary.agents), default=0)
+    if most < 2:
+        return None
+    counts = _powers(most)
+    table = Table(
+        [
+            Column("Agent / Model", shrink=True),
+            *(Column(f"pass@{k}", "right") for k in counts),
+            *(Column(f"pass^{k}", "right") for k in counts if k > 1),
+            Column("Flaky tasks", "right"),
+        ]
+    )
+    for agent in summary.agents:
+        repeats = agent.repeats
+        table.rows.append(
+            [
+                agent.name,
+                *(_rate(repeats.pass_at, k) for k in counts),
+                *(_rate(repeats.pass_all, k) for k in counts if k > 1),
+                f"{len(repeats.flaky)} of {repeats.flaky_of}" if repeats.flaky_of else NONE,
+            ]
+        )
+    return table
+
+
+def _powers(most: int) -> list[int]:
+    """1, 2, 4, … and the last one."""
+    return sorted({most, *(2**power for power in range(most.bit_length()) if 2**power <= most)})
+
+
+def _rate(rates: Sequence[float], k: int) -> str:
+    return number(rates[k - 1], fraction=True) if k <= len(rates) else NONE
+
+
+def summary_notes(job: JobView, summary: Summary) -> list[str]:
+    """What must be said below the table."""
+    notes = []
+    if not job.ended:
+        notes.append(f"The job is {job.state}; these numbers are what is known so far.")
+    left_out = sum(
+        count for agent in summary.agents for category, count in agent.errors.items() if category != "agent"
+    )
+    if left_out:
+        notes.append(f"Score leaves out {plural(left_out, 'trial')} with errors that are not the agent's.")
+    return notes

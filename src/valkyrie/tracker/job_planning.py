@@ -1,0 +1,131 @@
+"""From a job's request to its runs, all of them checked before the first is stored."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, fields, replace
+from typing import Any
+
+from valkyrie.errors import UsageError
+from valkyrie.job_views import JobAgent, JobRequest
+from valkyrie.nouns import Json
+from valkyrie.tracker.bounds import check_text
+from valkyrie.tracker.scenarios import Selection
+from valkyrie.views import RunRequest
+
+MOST_AGENTS = 50
+MOST_METADATA = 64
+MOST_SECONDS = 10 * 365 * 86_400.0
+_NOT_STORED = ("agent", "model", "headers")
+
+
+@dataclass(frozen=True, slots=True)
+class JobPlanned:
+    """What a job is made of, once its scenarios are known."""
+
+    agents: Sequence[JobAgent]
+    selections: Sequence[Selection]
+
+    def requests(self, template: RunRequest) -> list[RunRequest]:
+        """One run for each agent and selection."""
+        return [self.request(template, agent, one) for agent in self.agents for one in self.selections]
+
+    @staticmethod
+    def request(template: RunRequest, agent: JobAgent, selection: Selection) -> RunRequest:
+        """One agent's run of some tasks."""
+        return replace(
+            template,
+            agent=agent.agent,
+            model=agent.model,
+            benchmark=selection.benchmark,
+            dataset=selection.dataset,
+            task_ids=selection.task_ids,
+        )
+
+
+def check(request: JobRequest) -> None:
+    """UsageError for what no job can be."""
+    if not request.agents:
+        raise UsageError("a job needs an agent: --agent AGENT[:MODEL], once for each.")
+    if len(request.agents) > MOST_AGENTS:
+        raise UsageError(f"{len(request.agents)} agents are more than the {MOST_AGENTS} a job can have.")
+    said = [agent.said for agent in request.agents]
+    twice = next((one for one in said if said.count(one) > 1), None)
+    if twice:
+        raise UsageError(f"--agent {twice} was given twice; --n-attempts N runs each task N times.")
+    if bool(request.scenarios) == bool(request.template.benchmark):
+        raise UsageError("name either --benchmark or --scenarios.")
+    if request.concurrency < 1:
+        raise UsageError(f"--n-concurrent-trials must be at least 1, not {request.concurrency}.")
+    check_seconds("--time-limit", request.time_limit)
+    check_text("job's name", request.name)
+    if len(request.metadata) > MOST_METADATA:
+        raise UsageError(
+            f"{len(request.metadata)} entries of metadata are more than the {MOST_METADATA} kept."
+        )
+    for key, value in request.metadata.items():
+        check_text("metadata's key", key)
+        check_text(f"metadata {key!r}", value)
+
+
+def check_seconds(flag: str, seconds: float | None, most: float = MOST_SECONDS) -> None:
+    """UsageError for a time nobody means."""
+    if seconds is not None and not 0 < seconds <= most:
+        raise UsageError(f"{flag} must be above 0 and at most {most:.0f} seconds, not {seconds:g}.")
+
+
+def job_name(request: JobRequest, now: float) -> str:
+    """The name people gave, or one that says what and when."""
+    if request.name and request.name.strip():
+        return request.name.strip()
+    what = request.template.benchmark.rstrip("/").rpartition("/")[2] or "scenarios"
+    return f"{what}-{time.strftime('%Y%m%d-%H%M%S', time.gmtime(now))}"
+
+
+def stored(request: JobRequest, planned: JobPlanned, names: Mapping[str, str]) -> Json:
+    """What is kept of the request, so that the job can grow; values of headers are not.
+
+    `names`: what benchmarks are called that the request names by a path or an upload.
+    """
+    template = {name: value for name, value in asdict(request.template).items() if name not in _NOT_STORED}
+    source: Json = (
+        {"type": "scenarios", "scenario_ids": [_called(one, names) for one in request.scenarios]}
+        if request.scenarios
+        else {"type": "benchmark", "benchmark_name": names[request.template.benchmark]}
+    )
+    return {
+        "agents": [asdict(agent) for agent in planned.agents],
+        "template": template,
+        "selections": [asdict(one) for one in planned.selections],
+        "source": source,
+    }
+
+
+def _called(scenario: str, names: Mapping[str, str]) -> str:
+    for spec, name in names.items():
+        if scenario.startswith((f"{spec}/", f"{spec}@")):
+            return name + scenario.removeprefix(spec)
+    return scenario
+
+
+def stored_template(arguments: Mapping[str, Any]) -> RunRequest:
+    """The template of a stored job; what this version does not know any more is left out."""
+    known = {one.name for one in fields(RunRequest)}
+    kept = {name: value for name, value in arguments["template"].items() if name in known}
+    return RunRequest(**{"agent": "", **kept})
+
+
+def stored_selections(arguments: Mapping[str, Any]) -> list[Selection]:
+    """The tasks of a stored job."""
+    return [
+        Selection(
+            one["benchmark"], one["dataset"], None if one["task_ids"] is None else tuple(one["task_ids"])
+        )
+        for one in arguments["selections"]
+    ]
+
+
+def stored_agents(arguments: Mapping[str, Any]) -> list[JobAgent]:
+    """The agents of a stored job, in order."""
+    return [JobAgent(**one) for one in arguments["agents"]]

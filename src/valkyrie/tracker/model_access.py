@@ -1,0 +1,85 @@
+"""How an agent reaches its model: with a key of its vendor's, or at an address of the caller's."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+
+from valkyrie.agents import PreparedAgent
+from valkyrie.agents.catalog import KeyGroup
+from valkyrie.errors import MissingSecretError, UsageError
+from valkyrie.hooks.targets import check_target
+from valkyrie.tracker.problems import Complaint
+from valkyrie.tracker.supplying import find_some
+from valkyrie.views import RunRequest
+
+if TYPE_CHECKING:
+    from valkyrie.organisation import Organisation
+
+VARIABLE = re.compile("[A-Za-z_][A-Za-z0-9_]*")
+
+
+def check_model_url(url: str | None, *, trusted: bool, allow_local: bool) -> None:
+    """UsageError for an address no model can be served at, or that the caller may not lead us to."""
+    if url is None:
+        return
+    try:
+        parts = urlsplit(url)
+        port_ok = parts.port is None or parts.port > 0
+    except ValueError:
+        parts, port_ok = urlsplit(""), False
+    if parts.scheme not in ("http", "https") or not parts.hostname or not port_ok:
+        raise UsageError(f"--model-url {url[:200]!r} is no address; write http://HOST:PORT or https://HOST.")
+    if parts.username or parts.password:
+        raise UsageError("--model-url must hold no password; give the key as a secret (-s VARIABLE NAME).")
+    if not trusted:
+        check_target(url, allow_local, what="The model's address (--model-url)", only_loopback=True)
+
+
+def with_keys(
+    agent: PreparedAgent,
+    request: RunRequest,
+    organisation: Organisation,
+    problems: list[str],
+    missing: dict[str, str],
+) -> PreparedAgent:
+    """The agent with those API keys among its secrets that have a value; one more problem when it needs
+    some and there is none."""
+    _check_variables(request)
+    wanted = dict(agent.secrets)
+    for group in agent.keys:
+        if any(name in wanted for name in group.names):
+            continue
+        found = find_some(group.names, organisation)
+        wanted.update({name: name for name in found})
+        if not found and group.required and request.model_url is None:
+            problems.append(Complaint(_no_key(agent, group)))
+            missing.update({name: name for name in group.names})
+    return replace(agent, secrets=wanted)
+
+
+def _check_variables(request: RunRequest) -> None:
+    for name, value in request.env_vars.items():
+        if not VARIABLE.fullmatch(name):
+            raise UsageError(_no_variable(name))
+        if "\0" in value:
+            raise UsageError(f"environment variable {name}: a value cannot hold a NUL character.")
+
+
+def _no_variable(name: str) -> str:
+    """Why a variable cannot have this name; what follows a `=` may be a secret and is not repeated."""
+    said, equals, _ = name.partition("=")
+    if equals and VARIABLE.fullmatch(said):
+        return f"the environment variable {said} and its value are two words: --env {said} VALUE."
+    return f"{said[:80]!r} is no name of an environment variable; letters, digits and _ make one."
+
+
+def _no_key(agent: PreparedAgent, group: KeyGroup) -> MissingSecretError:
+    first = group.names[0]
+    return MissingSecretError(
+        f"agent {agent.name} needs {group.said}: `export {first}=…`, or {first}=… in .env, or "
+        f"`valk secret set {first}`.",
+        missing={name: name for name in group.names},
+    )

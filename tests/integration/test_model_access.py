@@ -1,0 +1,161 @@
+"""An agent in a sandbox without a network speaks to its model through the door, and to nothing else."""
+
+from __future__ import annotations
+
+import http.server
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.abilities import need_local_sandboxes
+from valkyrie.errors import MissingSecretError, UsageError
+from valkyrie.job_views import JobAgent, JobRequest
+from valkyrie.tracker.local import LocalTracker
+from valkyrie.views import RunRequest, TrialFilter
+
+ASKS = """
+import os, socket, sys, urllib.request
+url = os.environ["VALKYRIE_MODEL_URL"]
+said = urllib.request.urlopen(url + "/answer", timeout=20).read().decode()
+try:
+    socket.create_connection(("127.0.0.1", int(sys.argv[1])), 2)
+    said += " and the host's own port"
+except OSError:
+    pass
+open("/app/said.txt", "w").write(said + " " + os.environ["TONE"])
+"""
+CONTRACT = """
+name: asker
+install_cmd: "true"
+run_cmd: python3 /bundle/asker/ask.py {port} < {problem_statement_path}
+kwargs: {port: {type: int, required: true}}
+output_artifacts: [{path: said.txt, source: /app/said.txt}]
+"""
+TASK = """
+[environment]
+network_mode = "no-network"
+"""
+
+
+class Model(http.server.BaseHTTPRequestHandler):
+    """Answers everything."""
+
+    def do_GET(self) -> None:
+        body = f"model says {self.path}".encode()
+        self.send_response(200)
+        self.send_header("content-length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: object) -> None:
+        return
+
+
+@pytest.fixture
+def model() -> Iterator[str]:
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Model)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    yield f"http://127.0.0.1:{server.server_address[1]}"
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+@pytest.fixture
+def agent(tmp_path: Path) -> str:
+    folder = tmp_path / "asker"
+    folder.mkdir()
+    (folder / "contract.yaml").write_text(CONTRACT)
+    (folder / "ask.py").write_text(ASKS)
+    return str(folder)
+
+
+@pytest.fixture
+def tasks(tmp_path: Path) -> str:
+    folder = tmp_path / "tasks" / "one"
+    (folder / "tests").mkdir(parents=True)
+    (folder / "task.toml").write_text(TASK)
+    (folder / "instruction.md").write_text("Ask.")
+    check = (
+        '[ "$(cat /app/said.txt)" = "model says /v1/answer calm" ]; '
+        "echo $((1 - $?)) > /logs/verifier/reward.txt\n"
+    )
+    (folder / "tests" / "test.sh").write_text(check)
+    return str(folder.parent)
+
+
+def test_the_model_is_reached_through_the_door_alone(
+    tracker: LocalTracker, model: str, agent: str, tasks: str, tmp_path: Path
+) -> None:
+    need_local_sandboxes(tmp_path / "probe", network="none")
+    port = model.rpartition(":")[2]
+    request = RunRequest(
+        agent=agent,
+        benchmark=tasks,
+        kwargs={"port": port},
+        model_url=f"{model}/v1/",
+        env_vars={"TONE": "calm"},
+    )
+    run = tracker.wait(tracker.start(request).run.id, timeout=60)
+    assert run.score.final_score == 1.0, tracker.errors(run.id)
+    assert not list((tracker.data.root / "doors").glob("*/answer"))
+
+
+def test_a_model_that_is_away_is_the_agents_to_cope_with(
+    tracker: LocalTracker, agent: str, tasks: str, tmp_path: Path
+) -> None:
+    need_local_sandboxes(tmp_path / "probe", network="none")
+    request = RunRequest(
+        agent=agent,
+        benchmark=tasks,
+        kwargs={"port": "1"},
+        model_url="http://127.0.0.1:1",
+        env_vars={"TONE": "calm"},
+    )
+    run = tracker.wait(tracker.start(request).run.id, timeout=60)
+    trials, _ = tracker.trials(run.id, TrialFilter())
+    # Its output is required: an agent that left none did not do its part.
+    assert (trials[0].category, trials[0].cause) == ("agent", "agent_output_missing")
+
+
+@pytest.mark.parametrize(
+    ("url", "said"),
+    [
+        ("ftp://x", "is no address"),
+        ("127.0.0.1:80", "is no address"),
+        ("http://", "is no address"),
+        ("http://x:99999", "is no address"),
+        ("http://me:word@x", "must hold no password"),
+    ],
+)
+def test_an_address_that_is_none_is_refused(tracker: LocalTracker, url: str, said: str) -> None:
+    with pytest.raises(UsageError, match=said):
+        tracker.plan(RunRequest(agent="oracle", benchmark="quickstart", model_url=url))
+
+
+def test_a_name_that_is_no_variable_is_refused(tracker: LocalTracker) -> None:
+    with pytest.raises(UsageError, match="no name of an environment variable"):
+        tracker.plan(RunRequest(agent="oracle", benchmark="quickstart", env_vars={"A B": "c"}))
+    with pytest.raises(UsageError, match="--env KEY VALUE") as refused:
+        tracker.plan(RunRequest(agent="oracle", benchmark="quickstart", env_vars={"KEY=s3cret": "--dry-run"}))
+    assert "s3cret" not in str(refused.value)
+
+
+def test_missing_keys_are_named_before_anything_starts(
+    tracker: LocalTracker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("ANTHROPIC_API_KEY", "CLAUDE_CODE_OAUTH_TOKEN", "OPENAI_API_KEY"):
+        monkeypatch.delenv(name, raising=False)
+    template = RunRequest(agent="", benchmark="quickstart")
+    agents = [JobAgent("claude-code", "m"), JobAgent("codex", "m"), JobAgent("oracle")]
+    with pytest.raises(MissingSecretError) as refused:
+        tracker.start_job(JobRequest(agents, template))
+    assert "ANTHROPIC_API_KEY or CLAUDE_CODE_OAUTH_TOKEN" in str(refused.value)
+    assert "codex needs OPENAI_API_KEY" in str(refused.value)
+    assert not list(tracker.data.root.glob("runs/*"))
+    monkeypatch.setenv("CLAUDE_CODE_OAUTH_TOKEN", "t-1234567890")
+    plan = tracker.plan(RunRequest(agent="claude-code", model="m", benchmark="quickstart"))
+    assert list(plan.secrets) == ["CLAUDE_CODE_OAUTH_TOKEN"]

@@ -1,0 +1,232 @@
+"""`compare`: what it takes, what it says, and when it fails a build."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import pytest
+import yaml
+from fake_jobs import FakeJobs, make_job
+from fake_tracker import make_run, make_trial
+from said import Said
+
+import valkyrie.tracker
+from valkyrie.job_views import JobView
+from valkyrie.views import RunView, TrialFilter, TrialView
+
+Valk = Callable[..., Said]
+FEW, ALL = [0.0] * 9 + [1.0] * 3, [1.0] * 12
+
+
+def trials(scores: Sequence[float], repeated: int = 1) -> list[TrialView]:
+    return [
+        make_trial(f"t{n}", k=k, score=score, passed=score >= 1)
+        for k in range(repeated)
+        for n, score in enumerate(scores)
+    ]
+
+
+class World(FakeJobs):
+    """Runs aa11 (codex, all right), bb22 (nop, a quarter), on their own and in jobs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.runs = {}
+        self.by_run = {}
+        self.add(make_run("aa11", agent="codex", model="gpt"), trials(ALL))
+        self.add(make_run("bb22", agent="nop"), trials(FEW))
+
+    def add(self, run: RunView, found: list[TrialView]) -> RunView:
+        self.runs[run.id] = run
+        self.by_run[run.id] = found
+        return run
+
+    def job(self, name: str, *runs: RunView) -> JobView:
+        job = make_job(f"job-{name}", name=name, runs=list(runs))
+        self.jobs[job.id] = job
+        return job
+
+    def trials(self, ref: str, query: TrialFilter) -> tuple[Sequence[TrialView], int]:
+        self.asked.append(("trials", query))
+        found = self.by_run[ref]
+        return found[query.offset : query.offset + min(query.limit, 1000)], len(found)
+
+
+@pytest.fixture
+def fake(monkeypatch: pytest.MonkeyPatch) -> World:
+    world = World()
+    monkeypatch.setattr(valkyrie.tracker, "open_tracker", lambda **_options: world, raising=False)
+    return world
+
+
+def test_two_runs(valk: Valk) -> None:
+    said = valk("compare", "aa", "bb22")
+    assert said.code == 0
+    assert "codex:gpt  100.0 %     75.8–100.0   12/12   12/12       0" in said.out
+    assert (
+        "codex:gpt beats nop by 75.0 points, 95 % interval 32.6 to 91.1, p = 0.004, 12 tasks in common."
+        in said.out
+    )
+    assert "p-values by exact McNemar, intervals by Tango's score" in said.out
+
+
+def test_json_and_yaml_say_the_same(valk: Valk) -> None:
+    plain = valk("compare", "aa", "bb", "--json").json
+    assert plain == yaml.safe_load(valk("compare", "aa", "bb", "-o", "yaml").out)
+    assert plain == valk("compare", "aa", "bb", "-o", "json").json
+    assert (plain["kind"], plain["comparisons"][0]["verdict"]) == ("comparison", "better")
+    assert "tasks" not in plain["agents"][0]
+    whole = valk("compare", "aa", "bb", "--json", "--tasks").json
+    assert whole["agents"][1]["tasks"]["t11"] == {"mean": 1.0, "trials": 1, "passed": 1, "why": None}
+
+
+def test_every_page_is_read(valk: Valk, fake: World) -> None:
+    fake.by_run["aa11"] = trials([1.0] * 2500)
+    fake.by_run["bb22"] = trials([1.0, 0.0] * 1250)
+    found = valk("compare", "aa", "bb", "--json").json
+    assert found["comparisons"][0]["tasks"] == 2500
+    assert [asked[1].offset for asked in fake.asked if asked[0] == "trials"][:3] == [0, 1000, 2000]
+
+
+def test_a_job_compares_all_its_agents(valk: Valk, fake: World) -> None:
+    third = fake.add(make_run("cc33", agent="oracle"), trials(ALL, repeated=2))
+    fake.job("three", fake.runs["aa11"], fake.runs["bb22"], third)
+    said = valk("compare", "three")
+    assert said.out.count("after Holm's correction for 3 comparisons") == 3
+    assert "pass@1" in said.out and "pass^2" in said.out, "one of them has two trials per task"
+    assert "No difference seen between codex:gpt and oracle" in said.out
+
+
+def test_two_jobs_compare_agents_of_the_same_name(valk: Valk, fake: World) -> None:
+    later = [
+        fake.add(make_run("dd44", agent="nop"), trials(ALL)),
+        fake.add(make_run("ee55", agent="codex", model="gpt"), trials(FEW)),
+        fake.add(make_run("ff66", agent="new"), trials(FEW)),
+    ]
+    fake.job("old", fake.runs["aa11"], fake.runs["bb22"])
+    fake.job("now", *later)
+    found = valk("compare", "old", "now", "--json").json
+    assert [(one["a"], one["b"]) for one in found["comparisons"]] == [
+        ("codex:gpt in old", "codex:gpt in now"),
+        ("nop in old", "nop in now"),
+    ]
+    assert [one["verdict"] for one in found["comparisons"]] == ["better", "worse"]
+    assert valk("compare", "old", "now", "--fail-if-worse").code == 1
+    fake.job("others", *later[2:], fake.add(make_run("gg77", agent="newer"), trials(ALL)))
+    refused = valk("compare", "old", "others")
+    assert refused.code == 2 and "no agent of the same name" in refused.err
+
+
+def test_two_jobs_of_one_run_each(valk: Valk, fake: World) -> None:
+    fake.job("one", fake.runs["aa11"])
+    fake.job("other", fake.runs["bb22"])
+    assert "codex:gpt in one beats nop in other by 75.0 points" in valk("compare", "one", "other").out
+
+
+def test_other_tasks_are_refused(valk: Valk, fake: World) -> None:
+    fake.runs["bb22"] = replace(fake.runs["bb22"], benchmark="elsewhere", dataset="hard")
+    said = valk("compare", "aa", "bb")
+    assert said.code == 2
+    assert "Run aa11 is on quickstart and run bb22 on elsewhere (hard)" in said.err
+    fake.job("mixed", *fake.runs.values())
+    assert "nothing to compare" in valk("compare", "mixed").err
+
+
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        ((), "Missing argument"),
+        (("aa",), "name another run or job"),
+        (("aa", "aa11"), "both stand for run aa11"),
+        (("aa", "zz"), "No run's id begins so either"),
+        (("aa", "bb", "--metric", "luck"), "'luck' is not one of"),
+        (("--fail-if-worse", "aa", "bb"), "Put it last"),
+        (("aa", "bb", "--fail-if-worse=nan"), "is not a number"),
+        (("aa", "bb", "--json", "-o", "yaml"), "exclude each other"),
+    ],
+)
+def test_wrong_words(valk: Valk, words: tuple[str, ...], reason: str) -> None:
+    said = valk("compare", *words)
+    assert (said.code, said.out) == (2, "")
+    assert reason in said.err
+
+
+def test_ambiguous_ids(valk: Valk, fake: World) -> None:
+    fake.add(make_run("aa99"), [])
+    assert "several runs (aa11, aa99)" in valk("compare", "aa", "bb").err
+    fake.jobs["bb"] = make_job("bbff", name="weekly")
+    both = valk("compare", "aa11", "bb")
+    assert both.code == 2 and "is the beginning of run bb22 and of job bbff" in both.err
+
+
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [
+        (("aa", "bb", "--fail-if-worse"), 1),
+        (("aa", "bb", "--fail-if-worse", "75"), 1),
+        (("aa", "bb", "--fail-if-worse=75.1"), 0),
+        (("bb", "aa", "--fail-if-worse"), 0),
+    ],
+)
+def test_the_gate_shuts_when_the_later_is_surely_worse(valk: Valk, words: tuple[str, ...], code: int) -> None:
+    said = valk("compare", *words, "--json")
+    assert said.code == code
+    assert len(said.json["gate"]["failures"]) == code
+
+
+def test_the_gate_stays_open_for_what_may_be_chance_and_shut_where_nothing_is_known(
+    valk: Valk, fake: World
+) -> None:
+    fake.by_run["bb22"] = trials([0.0] * 5 + [1.0] * 7)
+    assert valk("compare", "aa", "bb", "--fail-if-worse").code == 0, "5 of 12 lost: p = 0.062"
+    fake.by_run["bb22"] = [
+        make_trial("t0", state="ERROR", score=None, passed=None, category="infrastructure")
+    ]
+    unknown = valk("compare", "aa", "bb", "--fail-if-worse")
+    assert unknown.code == 1 and "Gate: codex:gpt and nop cannot be compared" in unknown.out
+    fake.by_run["bb22"] = trials(ALL)
+    fake.runs["bb22"] = replace(fake.runs["bb22"], state="IN_PROGRESS")
+    going = valk("compare", "aa", "bb", "--fail-if-worse")
+    assert going.code == 1 and "have not both ended" in going.out and "nop goes on" in going.out
+
+
+def test_who_did_better_where(valk: Valk, fake: World) -> None:
+    fake.by_run["aa11"] = trials([1.0, 0.0, 0.5])
+    fake.by_run["bb22"] = [
+        *trials([0.0, 1.0, 0.5]),
+        make_trial("t3", state="ERROR", score=None, passed=None, category="infrastructure"),
+    ]
+    rows = [line.split("  ") for line in valk("compare", "aa", "bb", "--tasks").out.splitlines()]
+    found = {row[0]: row[-1] for row in rows if row[0] in ("t0", "t1", "t2", "t3")}
+    assert found == {"t0": "codex:gpt", "t1": "nop", "t2": "—", "t3": "—"}
+    assert list(found) == ["t0", "t2", "t3", "t1"], "what the first won comes first, what it lost last"
+
+
+def test_denominators_are_shown_where_they_differ(valk: Valk, fake: World) -> None:
+    fake.by_run["bb22"] += [
+        make_trial("t12", state="ERROR", score=None, passed=None, category="infrastructure"),
+        make_trial("t13", state="ERROR", score=None, passed=None, category="agent"),
+    ]
+    said = valk("compare", "aa", "bb")
+    row = next(line for line in said.out.splitlines() if line.startswith("nop") and "trials" in line)
+    assert [part.strip() for part in row.split("  ") if "trials" in part] == [
+        "21.4 % of 14 trials", "25.0 % of 12 trials", "23.1 % of 13 trials"
+    ]  # fmt: skip
+    assert "nop: 2 errors: agent 1, infrastructure 1." in said.out
+
+
+def test_metric_pass_forgets_partial_credit(valk: Valk, fake: World) -> None:
+    fake.by_run["aa11"], fake.by_run["bb22"] = trials([0.9] * 12), trials([0.1] * 12)
+    assert (
+        "codex:gpt beats nop by 80.0 points, no interval (all tasks alike)" in valk("compare", "aa", "bb").out
+    )
+    said = valk("compare", "aa", "bb", "--metric", "pass")
+    assert "Pass rate" in said.out and "No difference seen" in said.out
+
+
+def test_names_cannot_write_on_the_terminal(valk: Valk, fake: World) -> None:
+    fake.runs["bb22"] = replace(fake.runs["bb22"], agent="no\x1b]0;owned\x07p\u202e")
+    fake.by_run["bb22"].append(make_trial("t\x1b[31m99", score=1.0))
+    said = valk("compare", "aa", "bb", "--tasks")
+    assert "codex:gpt beats nop" in said.out and "\x1b" not in said.out and "\u202e" not in said.out

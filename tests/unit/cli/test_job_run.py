@@ -1,0 +1,153 @@
+"""`benchmark-job run`: what the words of the command line ask for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import click
+import pytest
+from click.shell_completion import ShellComplete
+from fake_jobs import FakeJobs, make_job
+from fake_tracker import make_run
+from said import Said
+
+import valkyrie.tracker
+from valkyrie.cli.main import root
+from valkyrie.job_views import JobAgent, JobRequest
+
+Valk = Callable[..., Said]
+
+
+@pytest.fixture
+def fake(monkeypatch: pytest.MonkeyPatch) -> FakeJobs:
+    tracker = FakeJobs()
+    monkeypatch.setattr(valkyrie.tracker, "open_tracker", lambda **_options: tracker)
+    return tracker
+
+
+def asked(fake: FakeJobs) -> JobRequest:
+    request = next(words[1] for words in fake.asked if words[0] in ("start_job", "plan_job"))
+    assert isinstance(request, JobRequest)
+    return request
+
+
+def test_every_option_reaches_the_tracker(valk: Valk, fake: FakeJobs) -> None:
+    done = valk(
+        *("benchmark-job", "run", "--agent", "codex:gpt-5", "--agent", "nop", "--scenarios", "a", "lib@x/b"),
+        *("-n", "mine", "--env-vars", "A=1", "B=2=3", "--secrets", "KEY=vault-key", "--timeout", "60"),
+        *("--n-attempts", "4", "--n-concurrent-trials", "7", "--timeout-multiplier", "1.5"),
+        *("--metadata", "team=blue", "--metadata", "why=test it", "--time-limit", "3600"),
+        *("--provider", "null", "-k", "size", "big", "--priority", "0", "--max-cost", "$5", "-l", "x"),
+        *("--model-url", "http://127.0.0.1:1/v1", "--host-image", "--max-attempts", "2", "-i", "50"),
+    )
+    assert done.code == 0, done.err
+    request = asked(fake)
+    assert request.agents == [JobAgent("codex", "gpt-5"), JobAgent("nop")]
+    assert request.scenarios == ("a", "lib@x/b")
+    assert (request.name, request.concurrency, request.time_limit) == ("mine", 7, 3600)
+    assert request.metadata == {"team": "blue", "why": "test it"}
+    common = request.template
+    assert (common.agent, common.model, common.benchmark) == ("", None, "")
+    assert common.env_vars == {"A": "1", "B": "2=3"} and common.secrets == {"KEY": "vault-key"}
+    assert (common.agent_timeout, common.default_agent_timeout) == (60, 7200)
+    assert (common.trials, common.timeout_multiplier, common.concurrency) == (4, 1.5, 7)
+    assert (common.provider, common.kwargs, common.priority) == ("null", {"size": "big"}, 0)
+    assert (common.max_cost, common.label, common.model_url) == (5, "x", "http://127.0.0.1:1/v1")
+    assert (common.host_image, common.max_attempts, common.intervals) == (True, 2, (50,))
+
+
+def test_defaults_are_those_of_the_reference(valk: Valk, fake: FakeJobs) -> None:
+    assert valk("bmj", "run", "--agent", "nop", "--benchmark", "quickstart").code == 0
+    request = asked(fake)
+    assert (request.template.benchmark, request.template.trials, request.concurrency) == ("quickstart", 1, 10)
+    assert request.template.timeout_multiplier == 1.0
+    assert (request.template.agent_timeout, request.template.default_agent_timeout) == (None, 7200)
+
+
+def test_what_was_started_is_told_with_the_next_commands(valk: Valk, fake: FakeJobs) -> None:
+    going = make_run(
+        "run-one", agent="codex", model="gpt-5", state="IN_PROGRESS", total=4, counts={"PENDING": 4}
+    )
+    fake.jobs = {
+        "job-1": make_job("job-1", state="running", runs=[going, replace(going, id="r2", agent="nop")])
+    }
+    done = valk("job", "run", "--agent", "codex:gpt-5", "--agent", "nop", "--benchmark", "quickstart")
+    assert "codex / gpt-5, nop" in done.out
+    assert "8 (2 agents × 2 tasks × 2 trials)" in done.out
+    assert "the task's own, else 7200 s" in done.out
+    for verb in ("watch", "summary", "logs", "cancel"):
+        assert f"valk job {verb} job-1" in done.out
+    assert "OPENAI_API_KEY comes from the environment" in done.err
+
+
+def test_json_and_yaml_are_one_document(valk: Valk) -> None:
+    import yaml
+
+    words = ("job", "run", "--agent", "nop", "--benchmark", "quickstart")
+    document = valk(*words, "--json").json
+    assert document["kind"] == "job" and document["event"] == "launch"
+    assert document["job_spec"]["orchestrator_config"]["n_concurrent_trials"] == 10
+    assert valk(*words, "-o", "json").json == document
+    assert yaml.safe_load(valk(*words, "-o", "yaml").out) == document
+    clash = valk(*words, "-o", "yaml", "--json")
+    assert clash.code == 2 and "exclude each other" in clash.json_error["error_message"]
+
+
+def test_a_dry_run_starts_nothing(valk: Valk, fake: FakeJobs) -> None:
+    words = ("job", "run", "--agent", "nop", "--agent", "oracle", "--benchmark", "quickstart", "--dry-run")
+    done = valk(*words)
+    assert done.code == 0 and "nothing was started" in done.out and "oracle" in done.out
+    fake.problems = ["no secret OPENAI_API_KEY"]
+    done = valk(*words)
+    assert done.code == 1 and "no secret OPENAI_API_KEY" in done.out
+    assert valk(*words, "--json").json["would_start"] is False
+    assert not any(words[0] == "start_job" for words in fake.asked)
+
+
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        (["--agent", "nop"], "either --benchmark or --scenarios"),
+        (["--agent", "nop", "--benchmark", "q", "--scenarios", "a"], "either --benchmark or --scenarios"),
+        (["--benchmark", "q"], "--agent"),
+        (["--agent", "nop:", "--benchmark", "q"], "no model after it"),
+        (["--agent", "nop", "--agent", "nop", "--benchmark", "q"], "given twice"),
+        (["--agent", "nop", "--scenarios", "a", "--slice", ":1"], "already names the tasks"),
+        (["--agent", "nop", "--benchmark", "q", "--env-vars", "A"], "KEY=value"),
+        (["--agent", "nop", "--benchmark", "q", "--secrets", "A"], "ENV=SECRET"),
+        (["--agent", "nop", "--benchmark", "q", "--timeout", "0"], "x>0"),
+        (["--agent", "nop", "--benchmark", "q", "--n-attempts", "0"], "x>=1"),
+        (["--agent", "nop", "--benchmark", "q", "-n", " "], "--job-name is empty"),
+        (["--agent", "nop", "--benchmark", "q", "-o", "xml"], "'xml' is not one of"),
+    ],
+)
+def test_wrong_words_start_nothing(valk: Valk, fake: FakeJobs, words: list[str], complaint: str) -> None:
+    done = valk("job", "run", *words)
+    assert done.code == 2 and complaint in done.err
+    assert not fake.asked
+
+
+def test_an_error_is_json_where_json_was_asked_for(valk: Valk) -> None:
+    done = valk("job", "summary", "nothing-like-it", "-o", "json")
+    assert done.code == 2 and done.json_error["command"] == "benchmark-job summary"
+
+
+def test_follow_watches_to_the_end(valk: Valk, fake: FakeJobs) -> None:
+    done = valk("job", "run", "--agent", "nop", "--benchmark", "quickstart", "--follow")
+    assert done.code == 0 and "job nightly  completed  8/8" in done.out
+    fake.jobs = {"job-1": make_job("job-1", state="failed")}
+    assert valk("job", "run", "--agent", "nop", "--benchmark", "quickstart", "-f").code == 1
+
+
+def test_aliases_work_show_once_and_complete(valk: Valk) -> None:
+    shown = valk("--help").out
+    assert shown.count("benchmark-job") == 1 and "benchmark-job, job, bmj" in shown
+    for word in ("benchmark-job", "job", "bmj"):
+        assert "Usage" in valk(word, "list", "--help").out
+    complete = ShellComplete(root, {}, "valk", "_VALK_COMPLETE")
+    assert [item.value for item in complete.get_completions([], "bmj")] == ["bmj"]
+    assert [item.value for item in complete.get_completions([], "jo")] == ["job"]
+    assert [item.value for item in complete.get_completions(["job"], "wa")] == ["watch"]
+    assert [item.value for item in complete.get_completions(["bmj", "watch"], "nigh")] == ["nightly"]
+    assert isinstance(root.get_command(click.Context(root), "job"), click.Group)

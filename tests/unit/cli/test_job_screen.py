@@ -1,0 +1,107 @@
+"""`benchmark-job watch` on a real terminal: the whole screen, and the terminal given back."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from collections.abc import Callable, Iterator
+
+import pexpect
+import pytest
+from fake_job_valk import scene
+from said import HERE
+
+from valkyrie.report.jobs.frame import HINT, job_frame, snapshot
+from valkyrie.views import TrialFilter
+
+Spawn = Callable[..., "pexpect.spawn[str]"]
+ENTER, LEAVE = "\x1b[?1049h", "\x1b[?1049l"
+
+
+@pytest.fixture
+def spawn(program_env: dict[str, str]) -> Iterator[Spawn]:
+    children: list[pexpect.spawn[str]] = []
+
+    def start(scene: str, *, rows: int = 24, columns: int = 100, **env: str) -> pexpect.spawn[str]:
+        child = pexpect.spawn(
+            sys.executable,
+            [str(HERE / "fake_job_valk.py"), scene, "job", "watch", "nightly"],
+            env={**program_env, **env},
+            dimensions=(rows, columns),
+            encoding="utf-8",
+            timeout=30,
+        )
+        children.append(child)
+        return child
+
+    yield start
+    for child in children:
+        child.close(force=True)
+
+
+def finish(child: pexpect.spawn[str]) -> tuple[str, int]:
+    """What is on the normal screen at the end, and the exit code."""
+    child.expect(pexpect.EOF)
+    child.close()
+    said = child.before or ""
+    assert said.count(LEAVE) == 1 and "\x1b[?25h" in said, "the terminal was left as it was not"
+    assert child.exitstatus is not None
+    return said.split(LEAVE)[1], child.exitstatus
+
+
+def test_the_screen_shows_the_job_then_the_table_stays(spawn: Spawn) -> None:
+    child = spawn("ending")
+    child.expect_exact(ENTER)
+    child.expect("Progress")
+    said, code = finish(child)
+    assert code == 0 and "Agent / Model" in said and "beats" not in said.split("Agent / Model")[0]
+
+
+def test_it_survives_a_resize_and_ctrl_c_detaches(spawn: Spawn) -> None:
+    child = spawn("endless")
+    child.expect("In progress")
+    child.expect("… and [0-9]+ more")
+    child.setwinsize(50, 60)
+    child.expect("task-30")
+    child.setwinsize(6, 30)
+    child.expect("Ctrl")
+    child.sendintr()
+    said, code = finish(child)
+    assert code == 130 and "Detached; job nightly" in said and "valk job watch job-aaaa1111" in said
+
+
+def test_a_failure_gives_the_terminal_back(spawn: Spawn) -> None:
+    child = spawn("breaking")
+    child.expect("Progress")
+    said, code = finish(child)
+    assert code == 1 and "a wire came loose" in said
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_to_end_gives_the_terminal_back(spawn: Spawn, number: signal.Signals) -> None:
+    child = spawn("endless")
+    child.expect("Progress")
+    child.kill(number)
+    _, code = finish(child)
+    assert code == 128 + number
+
+
+def test_a_dumb_terminal_gets_lines(spawn: Spawn) -> None:
+    child = spawn("ending", TERM="dumb")
+    child.expect(pexpect.EOF)
+    assert "\x1b" not in (child.before or "") and "job nightly  completed  8/8" in (child.before or "")
+
+
+@pytest.mark.parametrize("rows", [1, 5, 8, 12, 24, 60])
+def test_a_frame_fits_its_rows(rows: int) -> None:
+    tracker = scene("endless")
+    job = tracker.fetch_job("nightly")
+    active = [("run-one", one) for one in tracker.trials("run-one", TrialFilter(states=("IN_PROGRESS",)))[0]]
+    failed = [("run-one", one) for one in tracker.trials("run-one", TrialFilter(states=("ERROR",)))[0]]
+    lines = job_frame(snapshot(job, active, failed), now=job.created_at, rows=rows)
+    assert len(lines) <= rows and lines[-1] == HINT
+    if rows >= 24:
+        said = "\n".join(lines)
+        assert "✓ nop" in said and "codex / gpt-5  6/12  40 running, 6 pending, 1 error  score 80.0 %" in said
+        assert "infrastructure/sandbox_failed: no room" in said and "task-00" in said
+        assert ("task-39" in said) is (rows == 60) and ("more" in said) is (rows == 24)
