@@ -5,7 +5,7 @@ VENV        ?= .venv
 BIN         := $(VENV)/bin
 # Tests wait more than they compute.
 JOBS        ?= $(shell echo $$(( $$(nproc) * 2 )))
-ROUNDS      ?= 50
+ROUNDS      ?=
 PYTEST_ARGS ?=
 LOCKS       := pyproject.toml requirements/base.txt requirements/build.txt
 export VENV
@@ -26,7 +26,7 @@ test: system $(VENV)/.dev-ready ## the test suite without the slow parts (a few 
 	$(BIN)/python -m pytest tests/crash -p no:xdist -m "not slow" $(PYTEST_ARGS)
 
 test-all: system $(VENV)/.dev-ready ## every suite and check, one line each (PYTEST_ARGS, ROUNDS)
-	@CRASH_ROUNDS=$(ROUNDS) $(BIN)/python scripts/test_suites.py
+	@CRASH_ROUNDS=$(or $(ROUNDS),25) $(BIN)/python scripts/test_suites.py
 
 lint: $(VENV)/.dev-ready ## ruff: mistakes and formatting; import-linter: the layers
 	$(BIN)/ruff check .
@@ -43,8 +43,8 @@ typecheck: $(VENV)/.dev-ready ## mypy, strict
 bench: system $(VENV)/.dev-ready ## measure, one JSON object per line; PEERS=1 measures Inspect too
 	@PEERS=$(PEERS) $(BIN)/python -m benchmarks
 
-crash: system $(VENV)/.dev-ready ## kill -9 at ROUNDS random instants, then check that nothing is lost
-	CRASH_ROUNDS=$(ROUNDS) $(BIN)/python -m pytest tests/crash -p no:xdist -s $(PYTEST_ARGS)
+crash: system $(VENV)/.dev-ready ## kill -9 at ROUNDS (50) random instants, then check that nothing is lost
+	CRASH_ROUNDS=$(or $(ROUNDS),50) $(BIN)/python -m pytest tests/crash -p no:xdist -s $(PYTEST_ARGS)
 
 docs: $(VENV)/.dev-ready ## regenerate the pages that are made from the code
 	@for page in scripts/generate_*.py; do echo "$$page"; $(BIN)/python "$$page" || exit 1; done

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -107,18 +108,29 @@ def _server(home: Path) -> Iterator[tuple[int, str]]:
 
 
 async def _load(home: Path, port: int, key: str, run_id: str) -> Seen:
+    """Those who watch are read here, requests are made by a process of their own: who waits for an answer
+    must not wait for this one to read what others are sent."""
     seen = Seen()
     loop = asyncio.get_running_loop()
     async with asyncio.TaskGroup() as group:
         streams = [group.create_task(_watch(port, key, run_id, seen)) for _ in range(WATCHERS)]
         await asyncio.sleep(1.0)  # all of them watch before the first trial begins
-        requests = group.create_task(_requests(port, key, run_id, seen))
-        await loop.run_in_executor(None, work_off, home)
-        requests.cancel()
+        with _requester(port, key, run_id) as requester:
+            await loop.run_in_executor(None, work_off, home)
+            requester.terminate()
+            said, _ = await loop.run_in_executor(None, requester.communicate)
+        asked = json.loads(said)
+        seen.latencies, seen.failures = asked["latencies"], asked["failures"]
         await asyncio.wait(streams, timeout=10)
         for task in streams:
             task.cancel()
     return seen
+
+
+def _requester(port: int, key: str, run_id: str) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "benchmarks.tracker", str(port), run_id]
+    environment = {**os.environ, "BENCH_KEY": key}
+    return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True)
 
 
 async def _watch(port: int, key: str, run_id: str, seen: Seen) -> None:
@@ -142,9 +154,8 @@ async def _requests(port: int, key: str, run_id: str, seen: Seen) -> None:
 
     headers = {"Authorization": f"Bearer {key}"}
     limits = httpx.Limits(max_connections=100)
-    async with httpx.AsyncClient(
-        base_url=f"http://127.0.0.1:{port}", headers=headers, limits=limits
-    ) as client:
+    base = f"http://127.0.0.1:{port}"
+    async with httpx.AsyncClient(base_url=base, headers=headers, limits=limits) as client:
         async with asyncio.TaskGroup() as group:
             number = 0
             while True:
@@ -159,3 +170,22 @@ async def _one(client: Any, path: str, seen: Seen) -> None:
     answer = await client.get(path, timeout=30)
     seen.latencies.append(time.perf_counter() - began)
     seen.failures += answer.status_code != 200
+
+
+def _ask(port: int, run_id: str) -> None:
+    """The process that makes requests until it is told to end, and says how long each took."""
+    seen = Seen()
+    asking = asyncio.Runner()
+    loop = asking.get_loop()
+    task = loop.create_task(_requests(port, os.environ["BENCH_KEY"], run_id, seen))
+    loop.add_signal_handler(signal.SIGTERM, task.cancel)
+    try:
+        loop.run_until_complete(task)
+    except asyncio.CancelledError:
+        pass
+    asking.close()
+    sys.stdout.write(json.dumps({"latencies": seen.latencies, "failures": seen.failures}))
+
+
+if __name__ == "__main__":
+    _ask(int(sys.argv[1]), sys.argv[2])

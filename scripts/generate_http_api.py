@@ -80,6 +80,9 @@ data: {"id": "…", "state": "IN_PROGRESS", "counts": {…}, "version": 42, …}
 `Last-Event-ID` and is given what changed since: each trial once, as it stands now. A run is told at most five
 times a second, less often when many watch it; whoever reads slowly gets the newest state, not all that was
 missed. `event: end` is the last event of a run that ended; then the stream closes.
+
+`GET /v1/jobs/{ref}/events` is the same for a job: `event: job` with all its runs after every change of one of
+them, and `event: end`. Trials are in the streams of its runs.
 """
 ANCHORS = {"Health": "health-1"}
 """Of views that are called as a section before them."""

@@ -4,7 +4,8 @@
     python scripts/test_suites.py lint package  these
     python scripts/test_suites.py --list        their names
 
-Light suites run two at a time, heavy ones alone. Output is kept under .cache/suites/.
+Suites run in two lanes beside each other: those that compute, and those that wait for registries, engines
+and processes. The last two use the whole machine, one after the other. Output is kept under .cache/suites/.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 ROOT = Path(__file__).resolve().parents[1]
 LOGS = ROOT / ".cache" / "suites"
@@ -30,6 +32,7 @@ BIN = Path(PYTHON).parent
 OTHER_PYTHONS = ("3.12", "3.13")
 QUICKSTART_TASKS = 12
 SCAFFOLD_TESTS = "tests/integration/test_scaffolded_service.py"
+DOCKER_TESTS = ("tests/contract/test_docker_provider.py", "tests/docker")
 UNPRIVILEGED_CRASH_ROUNDS = 2
 """Few: the crash suite by itself has as many as asked for."""
 
@@ -76,11 +79,11 @@ class Log:
 
 @dataclass(frozen=True, slots=True)
 class Suite:
-    """A name, what it does, and whether it needs the machine to itself."""
+    """A name, what it does, and beside which others it runs."""
 
     name: str
     body: Callable[[Log], None]
-    alone: bool = False
+    lane: Literal["computes", "waits", "alone"] = "computes"
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,15 +197,14 @@ def unprivileged(log: Log) -> None:
 
 def other_python(version: str) -> Callable[[Log], None]:
     def body(log: Log) -> None:
-        """Unit tests and the demo on another interpreter."""
+        """The demo on another interpreter, and every module imported; on the newest all unit tests."""
         python = find_python(version)
         if python is None:
             raise SuiteSkipped(f"no Python {version} on PATH or in pyenv")
         venv = ROOT / ".cache" / "venvs" / version
         log.run(ROOT / "scripts" / "make-venv", "dev", env={"VENV": str(venv), "PYTHON": str(python)})
-        log.run(
-            venv / "bin" / "python", "-m", "pytest", "tests/unit", "-m", "not slow", "-p", "no:cacheprovider"
-        )
+        how = ("-m", "not slow") if version == OTHER_PYTHONS[-1] else ("--collect-only", "-q")
+        log.run(venv / "bin" / "python", "-m", "pytest", "tests/unit", "-p", "no:cacheprovider", *how)
         with tempfile.TemporaryDirectory(prefix="valkyrie-demo-") as home:
             env = {"VALKYRIE_HOME": home, "VALKYRIE_CONFIG_PATH": f"{home}/config.yaml"}
             log.run(venv / "bin" / "valkyrie", "demo", env=env)
@@ -228,28 +230,39 @@ def crash(log: Log) -> None:
     log.pytest("tests/crash", "-p", "no:xdist", "--timeout", "0", env={"CRASH_ROUNDS": rounds})
 
 
+def agents(log: Log) -> None:
+    """Real public agents, fetched from their registries, on a scripted model."""
+    log.pytest("tests/agents", "-m", "slow", "-p", "no:xdist", "--timeout", "1800")
+
+
+def docker(log: Log) -> None:
+    """The provider contract, attacks and runs in containers, on an engine that is started for it."""
+    log.pytest(*DOCKER_TESTS, "-p", "no:xdist", "--timeout", "180")
+
+
 def slow(log: Log) -> None:
-    """Tests marked slow; the crash and scaffold suites are listed by themselves."""
-    apart = ("--ignore=tests/crash", f"--ignore={SCAFFOLD_TESTS}")
+    """Tests marked slow; the agents, crash, docker and scaffold suites are listed by themselves."""
+    listed = ("tests/agents", "tests/crash", SCAFFOLD_TESTS, *DOCKER_TESTS)
+    apart = [f"--ignore={path}" for path in listed]
     log.pytest("tests", "-m", "slow", *apart, "-n", "3", "--dist", "loadfile", "--timeout", "1800")
 
 
 def all_suites() -> list[Suite]:
-    """Every suite of this tree, light ones first."""
-    suites = [
+    """Every suite of this tree, quick ones first."""
+    return [
         Suite("lint", lint),
         Suite("typecheck", typecheck),
         Suite("layers", layers),
         Suite("docs", docs),
         Suite("package", package),
+        *(Suite(f"python-{version}", other_python(version)) for version in OTHER_PYTHONS),
         Suite("scaffold", scaffold),
-        *(Suite(f"python-{version}", other_python(version), alone=True) for version in OTHER_PYTHONS),
-        Suite("unprivileged", unprivileged, alone=True),
-        Suite("slow", slow, alone=True),
+        Suite("agents", agents, "waits"),
+        Suite("docker", docker, "waits"),
+        Suite("unprivileged", unprivileged),
+        Suite("slow", slow, "alone"),
+        Suite("crash", crash, "alone"),
     ]
-    if list((ROOT / "tests" / "crash").glob("test_*.py")):
-        suites.append(Suite("crash", crash, alone=True))
-    return suites
 
 
 def run_one(suite: Suite) -> Report:
@@ -273,10 +286,16 @@ def describe(report: Report) -> str:
 
 
 def run_all(suites: Iterable[Suite]) -> list[Report]:
-    chosen = list(suites)
+    lanes: dict[str, list[Suite]] = {"computes": [], "waits": [], "alone": []}
+    for suite in suites:
+        lanes[suite.lane].append(suite)
     with ThreadPoolExecutor(max_workers=2) as pool:
-        reports = list(pool.map(run_one, [suite for suite in chosen if not suite.alone]))
-    return reports + [run_one(suite) for suite in chosen if suite.alone]
+        beside = list(pool.map(run_lane, (lanes["computes"], lanes["waits"])))
+    return [*beside[0], *beside[1], *run_lane(lanes["alone"])]
+
+
+def run_lane(suites: Iterable[Suite]) -> list[Report]:
+    return [run_one(suite) for suite in suites]
 
 
 def main(argv: Sequence[str]) -> int:
