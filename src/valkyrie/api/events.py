@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 LARGEST_VERSION = 1 << 53
 KEEP_ALIVE = b": keep-alive\n\n"
-_PACE_S = 0.001
+_PACE_S = 0.0002
 """Pause between two large pieces, for each one who watches."""
 
 
