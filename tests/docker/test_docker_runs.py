@@ -37,13 +37,13 @@ def with_dockerfile(root: Path) -> Path:
     (task / "task.toml").write_text('[environment]\nnetwork_mode = "no-network"\n')
     (task / "instruction.md").write_text("Answer.")
     (task / "environment" / "Dockerfile").write_text(
-        f"FROM {IMAGE}\nWORKDIR /work\nCOPY question.txt .\n"
-        "RUN cat /proc/sys/kernel/random/uuid > /work/built-as\n"
+        f"FROM {IMAGE}\nWORKDIR /exam\nCOPY question.txt .\n"
+        "RUN cat /proc/sys/kernel/random/uuid > /exam/built-as\n"
     )
     (task / "environment" / "question.txt").write_text("6 * 7")
     (task / "solution" / "solve.sh").write_text("cat built-as > answer; cat question.txt >> answer\n")
     (task / "tests" / "test.sh").write_text(
-        'cat answer; if [ "$(tail -1 answer)" = "6 * 7" ] && [ "$PWD" = /work ]; then\n'
+        'cat answer; if [ "$(tail -1 answer)" = "6 * 7" ] && [ "$PWD" = /exam ]; then\n'
         "  echo 1 > /logs/verifier/reward.txt; else echo 0 > /logs/verifier/reward.txt; fi\n"
     )
     return task.parent

@@ -77,7 +77,8 @@ class World:
         """The task of a trial, as it was planned."""
         task = self._tasks.get(leased.task_id)
         if task is None:
-            task = await self.benchmark.describe(leased.task_id, self.dataset)
+            found = await self.benchmark.describe(leased.task_id, self.dataset)
+            task = replace(found, timeouts=_limits(found.timeouts, self.settings))
             self._tasks[leased.task_id] = task
             if len(self._tasks) > TASKS_REMEMBERED:
                 self._tasks.popitem(last=False)
@@ -90,7 +91,7 @@ class World:
                 f"Task {task.id!r} is not what it was when the run was planned; start a new run to use it.",
                 cause="task_changed",
             )
-        return replace(task, timeouts=_limits(task.timeouts, self.settings))
+        return task
 
     def as_the_agent_sees(self, task: TaskSpec) -> TaskSpec:
         """The task with the environment that was asked for; setting up and grading know nothing of it."""
