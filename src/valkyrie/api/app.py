@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import cache
 from typing import TYPE_CHECKING
 
 from fastapi import FastAPI, Request
@@ -11,6 +12,7 @@ from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.responses import Response
+from starlette.routing import BaseRoute
 
 from valkyrie import __version__
 from valkyrie.api.answers import refuse
@@ -69,16 +71,26 @@ def bare_app() -> FastAPI:
         docs_url=None,
         redoc_url=None,
         redirect_slashes=False,
-        generate_unique_id_function=lambda route: f"{route.tags[0]}_{route.name}",
-        dependencies=[known_words],
+        routes=list(_routes()),
     )
-    for noun in NOUNS:
-        app.include_router(noun.routes)
     for kind in (ValkyrieError, HTTPException, RequestValidationError, RefusedError):
         app.add_exception_handler(kind, _tell)
     app.add_exception_handler(ClientDisconnect, _tell_no_one)
     describe(app)
     return app
+
+
+@cache
+def _routes() -> tuple[BaseRoute, ...]:
+    """What applications of one process share: deriving validators from a hundred types takes a while."""
+    whole = FastAPI(
+        openapi_url=None,
+        generate_unique_id_function=lambda route: f"{route.tags[0]}_{route.name}",
+        dependencies=[known_words],
+    )
+    for noun in NOUNS:
+        whole.include_router(noun.routes)
+    return tuple(whole.routes)
 
 
 def _door(office: Office, settings: ApiSettings, lanes: Lanes) -> Door:

@@ -21,6 +21,9 @@ class FlakyLine:
         self.down_left: int | None = None
         """How many bytes it still brings back before it is cut."""
         self.cut = threading.Event()
+        """Set once it is wholly dead: who mends it then is not undone by a cut still going on."""
+        self._dead = False
+        self._cutting = threading.Lock()
         self._listening = socket.create_server(("127.0.0.1", 0))
         self.port = int(self._listening.getsockname()[1])
         self.endpoint = f"http://127.0.0.1:{self.port}"
@@ -28,17 +31,19 @@ class FlakyLine:
 
     def mend(self) -> None:
         """Whole again."""
-        self.up_left = self.down_left = None
-        self.cut.clear()
         deadline = time.monotonic() + 10
-        while True:
-            try:
-                self._listening = socket.create_server(("127.0.0.1", self.port))
-                break
-            except OSError:
-                # A connection of before may still be on its way out.
-                assert time.monotonic() < deadline
-                time.sleep(0.01)
+        with self._cutting:
+            self.up_left = self.down_left = None
+            self.cut.clear()
+            while True:
+                try:
+                    self._listening = socket.create_server(("127.0.0.1", self.port))
+                    break
+                except OSError:
+                    # A connection of before may still be on its way out.
+                    assert time.monotonic() < deadline
+                    time.sleep(0.01)
+            self._dead = False
         self._accept()
 
     def close(self) -> None:
@@ -64,8 +69,8 @@ class FlakyLine:
             server = socket.create_connection(("127.0.0.1", self._target))
             with self._lock:
                 self._open |= {client, server}
-            if self.cut.is_set():
-                self._cut()
+            if self._dead:
+                self._hang_up()
             self._start(self._forward, client, server, "up_left")
             self._start(self._forward, server, client, "down_left")
 
@@ -87,11 +92,18 @@ class FlakyLine:
                 end.shutdown(socket.SHUT_RDWR)
 
     def _cut(self) -> None:
-        self.cut.set()
-        # A thread that waits in accept() holds the socket open until it is shut down.
-        with contextlib.suppress(OSError):
-            self._listening.shutdown(socket.SHUT_RDWR)
-        self._listening.close()
+        with self._cutting:
+            if self._dead:
+                return
+            self._dead = True
+            # A thread that waits in accept() holds the socket open until it is shut down.
+            with contextlib.suppress(OSError):
+                self._listening.shutdown(socket.SHUT_RDWR)
+            self._listening.close()
+            self._hang_up()
+            self.cut.set()
+
+    def _hang_up(self) -> None:
         with self._lock:
             ends, self._open = self._open, set()
         for end in ends:
