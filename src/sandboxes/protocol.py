@@ -43,6 +43,8 @@ class Sandbox(ABC):
 
     labels: Mapping[str, str] | None = None
     created_at: datetime | None = None
+    views: Sequence[str] = ()
+    """Targets of the copy-on-write mounts that are there."""
 
     @property
     @abstractmethod

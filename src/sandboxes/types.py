@@ -115,6 +115,11 @@ class Mount(BaseModel):
 
     source: str
     target: str
+    copy_on_write: bool = False
+    """Writable all the same: changes stay in the sandbox and go with it. Where that cannot be had
+    (`Sandbox.views` does not name the target), nothing is shown: copy the folder in instead."""
+    hidden: tuple[str, ...] = ()
+    """Of a view: what is not there, by paths below the folder; it may change meanwhile."""
 
 
 class Resources(BaseModel):

@@ -103,6 +103,8 @@ class Capabilities:
     """Can build an image from a Dockerfile."""
     mounts: bool = False
     """Can show folders of the host in a sandbox."""
+    copy_on_write: bool = False
+    """Can show them writable, each sandbox with changes of its own."""
     users: bool = False
     """Commands may run as users other than the sandbox's root."""
     networks: frozenset[str] = frozenset({"none"})

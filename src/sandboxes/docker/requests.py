@@ -132,11 +132,11 @@ def _separate(request: SandboxCreateRequest, engine: Engine) -> list[dict[str, A
 
 
 def _shown(request: SandboxCreateRequest, engine: Engine) -> list[dict[str, Any]]:
-    if request.mounts and not engine.is_local:
+    shown = [mount for mount in request.mounts if not mount.copy_on_write]
+    if shown and not engine.is_local:
         raise SandboxUnsupportedError(
             f"the engine at {engine.url} is on another machine: folders of this one cannot be shown in it"
         )
     return [
-        {"Type": "bind", "Source": mount.source, "Target": mount.target, "ReadOnly": True}
-        for mount in request.mounts
+        {"Type": "bind", "Source": mount.source, "Target": mount.target, "ReadOnly": True} for mount in shown
     ]

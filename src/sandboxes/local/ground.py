@@ -1,9 +1,10 @@
 """What the keeper prepares once for all its sandboxes: the shifted user namespace and the lower layers."""
 
 # Without pathlib, which would be copied into every warden's memory.
-# ruff: noqa: PTH102
+# ruff: noqa: PTH102, PTH116
 from __future__ import annotations
 
+import errno
 import os
 import stat
 
@@ -59,6 +60,7 @@ class Ground:
         self._layers: dict[str, Layer] = {}
         self._host_view = -1
         self._shown: dict[str, str] = {}
+        self._viewed: dict[tuple[str, int, int], str | None] = {}
 
     @property
     def owner(self) -> int:
@@ -79,6 +81,28 @@ class Ground:
             self._shown[source] = self._new_folder(f"shown-{len(self._shown)}")
             mounts.attach(tree, self._shown[source])
         return self._shown[source]
+
+    def viewed(self, source: str) -> str | None:
+        """The same, fit to lie below what a sandbox changes: None where its root would not own the files."""
+        info = self._from_host(lambda: os.stat(source))
+        key = (source, info.st_dev, info.st_ino)  # a folder made anew is another
+        if key not in self._viewed:
+            self._viewed[key] = self._view(source)
+        return self._viewed[key]
+
+    def _view(self, source: str) -> str | None:
+        userns_fd = self.userns_fd
+        if userns_fd is None:
+            return self.shown(source)
+        try:
+            tree = self._from_host(lambda: mounts.open_shifted(source, userns_fd))
+        except OSError as error:
+            if error.errno in (errno.EINVAL, errno.EPERM):
+                return None  # a file system whose mounts cannot be idmapped
+            raise
+        target = self._new_folder(f"view-{len(self._viewed)}")
+        mounts.attach(tree, target)
+        return target
 
     def _from_host(self, look: Callable[[], T]) -> T:
         """What `look` finds among the host's own mounts."""

@@ -69,6 +69,8 @@ class Keeper:
                     self._base.layer(spec["rootfs"])
                     for source, _ in spec["mounts"]:
                         self._base.shown(source)
+                    for source, *_ in spec["views"]:
+                        self._base.viewed(source)
                 pid = os.fork()
             except OSError as error:
                 wire.send(channel, {"event": "failed", "error": str(error)})

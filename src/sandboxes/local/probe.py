@@ -111,6 +111,7 @@ def capabilities() -> Capabilities:
         writable_system=here.mode != ground.ROOTLESS,
         users=here.mode != ground.ROOTLESS,
         mounts=True,
+        copy_on_write=here.mode != ground.ROOTLESS,
         networks=frozenset({"none"} if no_network else {"none", "public"}),
         enforcement=_enforcement(here),
         missing=tuple(missing),

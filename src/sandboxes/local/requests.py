@@ -10,7 +10,7 @@ from sandboxes.local import ground, network, wire
 from sandboxes.local.commands import OUR_OWN_PIDS, OUR_OWN_PIDS_INSIDE
 from sandboxes.local.probe import Machine
 from sandboxes.local.records import SUFFIX, Record
-from sandboxes.types import HostSource, Limits, SandboxCreateRequest
+from sandboxes.types import HostSource, Limits, Mount, SandboxCreateRequest
 
 DEFAULT_PIDS = 4096
 DEFAULT_PIDS_BY_RLIMIT = 1024
@@ -64,7 +64,8 @@ def spec_of(request: SandboxCreateRequest, machine: Machine, record: Record) -> 
         "disk_mb": disk_quota_mb(limits),
         "memory_mb": limits.memory_mb,
         "separate": [_absolute(path) for path in request.separate_folders],
-        "mounts": [(os.path.realpath(mount.source), _absolute(mount.target)) for mount in request.mounts],
+        "mounts": [_folders(mount) for mount in request.mounts if not mount.copy_on_write],
+        "views": [(*_folders(mount), _hidden(mount)) for mount in request.mounts if mount.copy_on_write],
         "resolv_conf": network.RESOLV_CONF if public else "",
         "network": public,
         "rlimits": _rlimits(limits, machine),
@@ -72,6 +73,22 @@ def spec_of(request: SandboxCreateRequest, machine: Machine, record: Record) -> 
         "record": record.opening(),
         "boot": record.keeper.boot,
     }
+
+
+def _folders(mount: Mount) -> tuple[str, str]:
+    return os.path.realpath(mount.source), _absolute(mount.target)
+
+
+def _hidden(mount: Mount) -> list[str]:
+    """The outermost of the paths; what is below one of them is gone with it."""
+    found: list[str] = []
+    for path in sorted(mount.hidden):
+        parts = path.split("/")
+        if path.startswith("/") or not {"", ".", ".."}.isdisjoint(parts):
+            raise SandboxUnsupportedError(f"{path!r} cannot be hidden; name a path below the folder")
+        if not any(path.startswith(f"{outer}/") for outer in found):
+            found.append(path)
+    return found
 
 
 def _absolute(path: str) -> str:

@@ -221,6 +221,7 @@ class LocalSandbox(RunnableSandbox):
         if event == "ready":
             self._root_fd = fds[0]
             self.first_pid = message["pid"]
+            self.views = message["views"]
             self._first_pidfd = os.pidfd_open(self.first_pid)
             self._files = RootedFiles(self._root_fd, self._keeper.owner)
             _settle(self._ready, None)

@@ -1,13 +1,15 @@
 """Starting one sandbox: mounts, bubblewrap, and entering what it made. Runs in the sandbox's warden."""
 
 # Without pathlib, which would be copied into every warden's memory.
-# ruff: noqa: PTH101, PTH102
+# ruff: noqa: PTH101, PTH102, PTH116
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import resource
 import signal
+import stat
 
 from sandboxes.local import bwrap, devices, ground, layout, marks, mounts, pid1, privileges, seccomp, wire
 
@@ -63,7 +65,8 @@ def mount_root(base: ground.Ground, layer: ground.Layer, spec: wire.Message) -> 
     os.mkdir(merged)
     _owned_folder(upper, owner, 0o755)
     _fill_upper(upper, layer, spec["resolv_conf"], owner)
-    for path in (*spec["separate"], *(target for _, target in spec["mounts"])):
+    targets = (target for _, target, *_ in (*spec["mounts"], *spec["views"]))
+    for path in (*spec["separate"], *targets):
         _owned_folders(upper, path, owner)
     _overlay(box, "", layer.root, merged)
     for number, (name, lower) in enumerate(layer.trees):
@@ -78,6 +81,36 @@ def mount_root(base: ground.Ground, layer: ground.Layer, spec: wire.Message) -> 
     for source, target in spec["mounts"]:
         mounts.bind(base.shown(source), merged + target)
     return merged
+
+
+def mount_views(base: ground.Ground, merged: str, spec: wire.Message) -> list[str]:
+    """Lay a writable layer of the sandbox's own over each folder it is given a view of; those that worked."""
+    shown = []
+    for number, (source, target, hidden) in enumerate(spec["views"]):
+        lower = base.viewed(source)
+        if lower is None:
+            continue
+        name = f"-view{number}"
+        upper = f"{base.box}/upper{name}"
+        _owned_folder(upper, base.owner, stat.S_IMODE(os.stat(lower).st_mode) | 0o700)
+        for path in hidden:
+            _hide(upper, path, base.owner)
+        try:
+            _overlay(base.box, name, lower, merged + target)
+        except OSError as error:
+            if error.errno != errno.EINVAL:
+                raise
+            continue  # a file system that cannot be a lower layer, or too many layers already
+        shown.append(target)
+    return shown
+
+
+def _hide(upper: str, path: str, owner: int) -> None:
+    """Leave the mark in an upper layer by which a lower one's file or folder is not there."""
+    above, _, name = path.rpartition("/")
+    if above:
+        _owned_folders(upper, above, owner)
+    os.mknod(f"{upper}/{above}/{name}", stat.S_IFCHR, os.makedev(0, 0))
 
 
 def _fill_upper(upper: str, layer: ground.Layer, resolv_conf: str, owner: int) -> None:

@@ -36,12 +36,12 @@ def serve(
         for group in spec["groups"]:
             groups.join(group)
         count_fd = groups.open_count(spec["groups"])
-        started = _start(base, spec, record_fd)
+        started, views = _start(base, spec, record_fd)
         privileges.die_with(keeper)
         startup.enter_sandbox(base, started, spec)
         privileges.hide_memory()
         root_fd = os.open("/", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-        wire.send(channel, {"event": "ready", "pid": started.first_pid}, (root_fd,))
+        wire.send(channel, {"event": "ready", "pid": started.first_pid, "views": views}, (root_fd,))
         os.close(root_fd)
         _obey(channel, started, Commands(own_proc, oom_fd, count_fd))
     except (OSError, startup.StartError) as error:
@@ -58,13 +58,15 @@ def _create_record(state_fd: int, spec: wire.Message) -> int:
     return fd
 
 
-def _start(base: ground.Ground, spec: wire.Message, record_fd: int) -> startup.Started:
+def _start(base: ground.Ground, spec: wire.Message, record_fd: int) -> tuple[startup.Started, list[str]]:
+    views: list[str] = []
     if base.mode == ground.ROOTLESS:
         startup.leave_processes_to_the_user()
         argv = bwrap.rootless(base.shown_etc, base.hidden_etc, base.program_fd, spec)
     else:
         layer = base.layer(spec["rootfs"])
         merged = startup.mount_root(base, layer, spec)
+        views = startup.mount_views(base, merged, spec)
         argv = bwrap.over_root(
             merged,
             base.program_fd,
@@ -75,7 +77,7 @@ def _start(base: ground.Ground, spec: wire.Message, record_fd: int) -> startup.S
         if base.userns_fd is not None:
             startup.enter_user_namespace(base.userns_fd)
     try:
-        return startup.start_bwrap(argv, base.program_fd, record_fd, spec["boot"])
+        return startup.start_bwrap(argv, base.program_fd, record_fd, spec["boot"]), views
     finally:
         os.close(record_fd)
 

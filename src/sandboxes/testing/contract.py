@@ -6,7 +6,8 @@ from sandboxes.testing.commands import CommandContract
 from sandboxes.testing.files import FileContract
 from sandboxes.testing.lifecycle import LifecycleContract
 from sandboxes.testing.limits import LimitContract
+from sandboxes.testing.mounts import MountContract
 
 
-class ProviderContract(LifecycleContract, FileContract, CommandContract, LimitContract):
+class ProviderContract(LifecycleContract, FileContract, CommandContract, LimitContract, MountContract):
     """Subclass it, give a `provider` fixture, and declare what does not hold (see `ContractBase`)."""

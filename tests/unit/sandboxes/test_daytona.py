@@ -279,6 +279,7 @@ except Exception as error:
     assert raised == f"SandboxUnsupportedError {problem}"
 
 
+@pytest.mark.slow
 async def test_nothing_is_left_open(config: DaytonaProviderConfig) -> None:
     program = f"""
 import asyncio
