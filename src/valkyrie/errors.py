@@ -144,6 +144,12 @@ class LeaseLostError(InfrastructureError):
     default_cause = "lease_lost"
 
 
+class JudgeError(InfrastructureError):
+    """A judge's model could not be asked: its endpoint failed, was overloaded, or could not be reached."""
+
+    default_cause = "judge_unreachable"
+
+
 class StoreError(ValkyrieError):
     """The database is missing, corrupt, newer than this program, or cannot be written."""
 

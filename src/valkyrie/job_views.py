@@ -73,7 +73,8 @@ class JobView:
     concurrency: int
     metadata: Mapping[str, str]
     source: Mapping[str, object]
-    """`{"type": "benchmark", "benchmark_name": …}` or `{"type": "scenarios", "scenario_ids": […]}`."""
+    """`{"type": "benchmark", "benchmark_name": …}`, `{"type": "scenarios", "scenario_ids": […]}` or
+    `{"type": "eval", "evals": […]}`."""
     trials: int
     """Of each task."""
     agent_timeout: float | None

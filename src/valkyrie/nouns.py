@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from sandboxes.values import Limits, NetworkPolicy
 
 if TYPE_CHECKING:
-    from sandboxes.types import SandboxSource
+    from sandboxes.types import Mount, SandboxSource
 
 Json = dict[str, Any]
 
@@ -151,6 +151,14 @@ class TaskSpec:
     """The agent is installed before the task is set up, not after."""
     grading_folders: tuple[str, ...] = ()
     """Where grading will put its files; an agent that fills the disk leaves room there."""
+    turns: tuple[str, ...] = ()
+    """What the agent is told one after another, `instruction` first; empty where that is all."""
+    trials: int | None = None
+    """How often it is tried, where it says so itself."""
+    mcp_servers: Mapping[str, Json] = field(default_factory=dict)
+    """Tool servers the agent is to use, by name, as in eval specs."""
+    mounts: tuple[Mount, ...] = ()
+    """Folders of the host that are shown in the sandbox."""
     metadata: Json = field(default_factory=dict)
 
 

@@ -1,9 +1,13 @@
-"""Find an implementation by name: an installed entry point, or `module:Class`."""
+"""Find an implementation by name: an installed entry point, `module:Class`, or a `.py` file."""
 
 from __future__ import annotations
 
+import hashlib
 import importlib
 import re
+import sys
+from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from valkyrie.errors import UsageError, UserError
@@ -59,3 +63,35 @@ def load_target(target: str) -> Any:
             raise UsageError(f"{target}: {module_name} has no {path!r}.")
         found = getattr(found, part)
     return found
+
+
+def load_file(path: Path, *, digest: str | None = None) -> ModuleType:
+    """The module in a `.py` file; with `digest` (sha256 of its bytes) only if it is still that file."""
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise UsageError(f"{path}: the plugin cannot be read: {error.strerror or error}.") from None
+    found = hashlib.sha256(data).hexdigest()
+    if digest is not None and found != digest:
+        raise UserError(f"{path} was changed since the run was planned; the plugin is not the same any more.")
+    name = f"valkyrie_plugin_{hashlib.sha256(f'{path}:{found}'.encode()).hexdigest()[:16]}"
+    if name in sys.modules:
+        return sys.modules[name]
+    module = ModuleType(name)
+    module.__file__ = str(path)
+    # Dataclasses and typing look their module up while it is being made.
+    sys.modules[name] = module
+    try:
+        exec(compile(data, str(path), "exec"), module.__dict__)  # noqa: S102 - a plugin is code to run
+    except BaseException as error:
+        del sys.modules[name]
+        if not isinstance(error, Exception):
+            raise
+        # Other people's code runs here, and may raise anything.
+        raise UserError(f"{path}: importing it failed: {type(error).__name__}: {error}") from error
+    return module
+
+
+def file_digest(path: Path) -> str:
+    """What `load_file` compares: sha256 of the file's bytes."""
+    return hashlib.sha256(path.read_bytes()).hexdigest()

@@ -66,6 +66,10 @@ class RunRequest:
     """The same for tasks that say nothing."""
     model_url: str | None = None
     """Where the agent's model is served, if not at its vendor's."""
+    benchmark_options: Mapping[str, Any] = field(default_factory=dict)
+    """What an eval spec is read with; other benchmarks take none."""
+    in_turn: bool = False
+    """Trials of one task follow one another."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,11 +31,17 @@ class ContentDigests:
     """Digests of task folders; a folder that did not change since is not read again."""
 
     _known: dict[Path, tuple[bytes, str]] = field(default_factory=dict)
-    """Task → (what its files looked like, its digest)."""
+    """Folder → (what its files looked like, its digest)."""
 
     def of(self, task: Path) -> str:
         """Digest over relative paths, executable bits and contents of one task's parts."""
-        entries = tuple(_walk(task))
+        return self._known_or_read(task, tuple(_walk(task)))
+
+    def whole(self, folder: Path) -> str:
+        """The same over everything in a folder."""
+        return self._known_or_read(folder, tuple(_walk_folder(os.fspath(folder), ".")))
+
+    def _known_or_read(self, task: Path, entries: Sequence[_Entry]) -> str:
         looks = hashlib.sha256(repr(entries).encode("utf-8", "surrogateescape")).digest()
         known = self._known.get(task)
         if known is not None and known[0] == looks:

@@ -9,7 +9,7 @@ from typing import Protocol
 
 from sandboxes.protocol import Sandbox
 from sandboxes.types import OutputSink
-from valkyrie.nouns import FinalScore, Grade, Json, TaskSpec
+from valkyrie.nouns import ExitReason, FinalScore, Grade, Json, TaskSpec
 
 
 async def _keep_nothing(_saved: Json) -> None:
@@ -31,6 +31,16 @@ class Grading:
     saved: Json | None = None
     save: Callable[[Json], Awaitable[None]] = _keep_nothing
     """Commits from what grading can go on without the sandbox; a retry then does not run the agent again."""
+    agent: Path | None = None
+    """A folder of the host with what the agent's own log said (`trajectory.json`, …); may not exist."""
+    start: Path | None = None
+    """The folder `setup` was given; None when grading goes on from `saved`."""
+    exit_code: int | None = None
+    exit_reason: ExitReason | None = None
+    seconds: float | None = None
+    """How long the agent worked."""
+    k: int = 0
+    """Which trial of its task this is."""
 
     @property
     def sandbox(self) -> Sandbox:
@@ -69,8 +79,12 @@ class Benchmark(Protocol):
         """One task; cheap the second time. Raises BenchmarkError when the task is broken."""
         ...
 
-    async def setup(self, task: TaskSpec, sandbox: Sandbox, log: OutputSink) -> None:
-        """Prepare the sandbox for the agent; nothing that helps it cheat may enter."""
+    async def setup(self, task: TaskSpec, sandbox: Sandbox, log: OutputSink, start: Path) -> None:
+        """Prepare the sandbox for the agent; nothing that helps it cheat may enter.
+
+        `start`: a folder of the host, to be made where it is needed and gone with the attempt, for what
+        grading has to know of the beginning. No agent sees it.
+        """
         ...
 
     def solution(self, task: TaskSpec) -> Path | None:

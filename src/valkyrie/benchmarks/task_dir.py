@@ -87,7 +87,8 @@ class TaskDirBenchmark:
             lambda: [problem for task_id in chosen for problem in self._check(task_id)]
         )
 
-    async def setup(self, task: TaskSpec, sandbox: Sandbox, log: OutputSink) -> None:
+    async def setup(self, task: TaskSpec, sandbox: Sandbox, log: OutputSink, start: Path) -> None:
+        _ = start
         current = await asyncio.to_thread(self._unchanged, task)
         await prepare(task, current.preparation(), sandbox, log)
 

@@ -86,6 +86,8 @@ class ExecutorClient:
         while True:
             found = self.ask("wake")
             if found and _fits(found):
+                if starting:  # the very one, up before it was waited for
+                    starting.leave()
                 return found
             if found:
                 self.ask("drain")

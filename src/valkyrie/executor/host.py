@@ -116,7 +116,7 @@ class ExecutorHost:
         finally:
             await control.close()
             await self._worlds.close()
-            await _end(self._writer, self.id)
+            await end_executor(self._writer, self.id)
             store.close()
 
     def _premises(self, store: Store) -> Premises:
@@ -127,21 +127,13 @@ class ExecutorHost:
 
     async def _begin(self) -> None:
         now = time.time()
-        values: Json = {
-            "id": self.id,
-            "host": socket.gethostname(),
-            "pid": os.getpid(),
-            "version": __version__,
-            "started_at": now,
-            "heartbeat_at": now,
-            "expires_at": now + self._lease_s,
-            "home": self._home,
-        }
+        values = registration(self.id, self._home, self._lease_s)
         await self._writer.call(lambda connection: executors.register_executor(connection, values))
         await self._worlds.sweep()
         await self._writer.call(self._recover)
         known = await self._writer.call(runs.known_ids)
-        await asyncio.to_thread(self._data.sweep_runs, known, now - ORPHAN_AFTER_S)
+        bound = await self._writer.call(runs.bound_ids)
+        await asyncio.to_thread(self._data.sweep_runs, known, now - ORPHAN_AFTER_S, bound)
         await asyncio.to_thread(self._data.sweep_cache)
 
     def _recover(self, connection: Connection) -> int:
@@ -285,7 +277,23 @@ def _identity(path: Path) -> tuple[int, int] | None:
     return found.st_dev, found.st_ino
 
 
-async def _end(writer: Writer, executor_id: str) -> None:
+def registration(executor_id: str, home: str, lease: float) -> Json:
+    """What an executor tells of itself when it begins."""
+    now = time.time()
+    return {
+        "id": executor_id,
+        "host": socket.gethostname(),
+        "pid": os.getpid(),
+        "version": __version__,
+        "started_at": now,
+        "heartbeat_at": now,
+        "expires_at": now + lease,
+        "home": home,
+    }
+
+
+async def end_executor(writer: Writer, executor_id: str) -> None:
+    """Say that it has left, and close its writer."""
     if not writer.broken:
         with contextlib.suppress(StoreError):  # it broke just now; whoever comes next sees a dead executor
             await writer.call(lambda connection: executors.end_executor(connection, executor_id))

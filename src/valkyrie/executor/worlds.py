@@ -63,7 +63,7 @@ class RunWorlds:
         self._opening: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
         self._bringing = Bringing(premises)
         self._layers = Layers(premises.data.cache / "layers", labels={"Home": home})
-        self._model_doors = ModelDoors(premises.data.root / "doors", guarded=premises.server)
+        self._model_doors = ModelDoors(premises.data.root / "doors" / home, guarded=premises.server)
 
     def ready(self) -> Collection[str]:
         return self._worlds.keys()

@@ -65,8 +65,15 @@ class GitCommand:
     """Runs git in a private folder: `git` is the repository, `out` the files, `said` what it prints."""
 
     def __init__(
-        self, folder: Path, protocols: Sequence[str], timeout: float, progress: Progress | None = None
+        self,
+        folder: Path,
+        protocols: Sequence[str],
+        timeout: float,
+        progress: Progress | None = None,
+        *,
+        trusted: Path | None = None,
     ) -> None:
+        """`trusted`: a repository of this machine that may be read though it is someone else's."""
         self.repository = folder / "git"
         self.files = folder / "out"
         self._said = folder / "said"
@@ -75,6 +82,10 @@ class GitCommand:
         self._timeout = timeout
         self._deadline = time.monotonic() + timeout
         self._limits = ArchiveLimits.from_environment()
+        self._settings = folder / "settings" if trusted else Path(os.devnull)
+        if trusted:
+            listed = "".join(f'\tdirectory = "{_escaped(path)}"\n' for path in (trusted, trusted / ".git"))
+            self._settings.write_text(f"[safe]\n{listed}")
         self._progress = progress
         self._program = _find_git()
         self._environment = _plain_environment()
@@ -172,11 +183,16 @@ class GitCommand:
             "GIT_DIR": str(self.repository),
             "GIT_WORK_TREE": str(self.files),
             "GIT_CONFIG_NOSYSTEM": "1",
-            "GIT_CONFIG_GLOBAL": os.devnull,
+            "GIT_CONFIG_GLOBAL": str(self._settings),
             "GIT_ATTR_NOSYSTEM": "1",
             "GIT_ALLOW_PROTOCOL": ":".join(protocols),
             "GIT_TERMINAL_PROMPT": "0",
         }
+
+
+def _escaped(path: Path) -> str:
+    """A path between the quotes of a settings file."""
+    return str(path).replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
 
 
 def _find_git() -> str:

@@ -80,9 +80,12 @@ class Repository:
             hint += " A commit is named by all of its digits."
         raise UnknownError(f"{source.url} has no branch or tag {asked!r}.{hint}")
 
-    def fetch(self, wanted: Wanted) -> str:
-        """Fetch one commit and its folders' lists, no file yet; the commit's full name."""
-        ended = self._git.run("fetch", *_FETCH, "origin", wanted.what)
+    def fetch(self, wanted: Wanted, options: Sequence[str] = _FETCH) -> str:
+        """Fetch one commit and its folders' lists, no file yet; the commit's full name.
+
+        Other `options` of git's may ask for more of it.
+        """
+        ended = self._git.run("fetch", *options, "origin", wanted.what)
         if ended.code != 0:
             said = " ".join(ended.said)
             if re.search("not our ref|find remote ref|unadvertised object|no such remote ref", said, re.I):

@@ -16,6 +16,7 @@ from typing import IO
 from valkyrie.errors import DiskFullError, InfrastructureError, UserError
 
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_PART = ".valkyrie-"
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 _REFUSED = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ELOOP, errno.ENAMETOOLONG, errno.ENOTDIR)
 _IN_THE_WAY = (errno.EISDIR, errno.ENOTEMPTY, errno.EEXIST)
@@ -122,13 +123,24 @@ def _make_folder(parent: int, name: str) -> None:
 @contextmanager
 def whole_file(file: Path) -> Iterator[IO[bytes]]:
     """A file to write to that takes its name when the block ends well, and is removed otherwise."""
-    file.parent.mkdir(parents=True, exist_ok=True)
-    part = file.with_name(f".valkyrie-{uuid.uuid4().hex}")
+    part = file.with_name(f"{_PART}{uuid.uuid4().hex}")
     try:
-        with part.open("xb") as target:
+        opened = part.open("xb")
+    except FileNotFoundError:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        opened = part.open("xb")
+    try:
+        with opened as target:
             yield target
         part.replace(file)
-    finally:
+    except BaseException:
+        part.unlink(missing_ok=True)
+        raise
+
+
+def remove_parts(folder: Path) -> None:
+    """Remove what a killed process was writing to a folder that nobody else writes to now."""
+    for part in folder.glob(f"{_PART}*"):
         part.unlink(missing_ok=True)
 
 
@@ -142,8 +154,10 @@ def disk_errors(what: str, cause: str = "artifacts") -> Iterator[None]:
         if error.errno in _FULL:
             raise DiskFullError(f"Cannot {what}: {why}. Make room there.") from None
         if error.errno in _IN_THE_WAY:
+            a_file = isinstance(error, FileExistsError)
+            there, wanted = ("file", "folder") if a_file else ("folder", "file")
             raise UserError(
-                f"Cannot {what}: a folder stands where a file belongs.", cause=f"{cause}_config"
+                f"Cannot {what}: a {there} stands where a {wanted} belongs.", cause=f"{cause}_config"
             ) from None
         if error.errno in _REFUSED or isinstance(error, FileNotFoundError):
             raise UserError(f"Cannot {what}: {why}. See to the folder.", cause=f"{cause}_config") from None

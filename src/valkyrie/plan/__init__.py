@@ -81,7 +81,11 @@ def _digest(
 def make_plan(
     tasks: Sequence[TaskSpec], *, agent_digest: str, model: str | None, trials: int, settings: Settings
 ) -> list[TrialPlan]:
-    """Every trial of a run: all tasks once, then all tasks again, so that early results cover all tasks."""
+    """Every trial of a run: all tasks once, then all tasks again, so that early results cover all tasks.
+
+    A task that says itself how often it is tried is tried so often.
+    """
+    most = max((trials, *(task.trials or 0 for task in tasks)))
     return [
         TrialPlan(
             task_id=task.id,
@@ -90,6 +94,7 @@ def make_plan(
             cpus=task.limits.cpus,
             memory_mb=task.limits.memory_mb,
         )
-        for k in range(trials)
+        for k in range(most)
         for task in tasks
+        if k < (trials if task.trials is None else task.trials)
     ]

@@ -151,4 +151,7 @@ def _repeats(results: Mapping[str, TaskResult]) -> Repeats:
 def _recipe(run: RunView) -> Json | None:
     """All that a trial's digest is made of but the task; None where a run does not say."""
     digest = run.arguments.get("agent_digest")
-    return {"agent": digest, "model": run.model, **run.arguments.get("settings", {})} if digest else None
+    if not digest:
+        return None
+    variant = run.arguments.get("variant")
+    return {"agent": digest, "model": run.model, "variant": variant, **run.arguments.get("settings", {})}

@@ -12,10 +12,10 @@ _NAMED = 5
 """Tasks named in a note."""
 
 
-def tables(summary: Summary, ink: Ink = PLAIN) -> Iterator[Table]:
+def tables(summary: Summary, ink: Ink = PLAIN, *, denominators: bool = True) -> Iterator[Table]:
     """Scores; where they differ, all three denominators; where tasks were repeated, pass@k and flakiness."""
     yield score_table(summary, ink)
-    if any(_denominators_differ(agent) for agent in summary.agents):
+    if denominators and any(_denominators_differ(agent) for agent in summary.agents):
         yield _denominator_table(summary.agents, ink)
     if any(agent.repeats.flaky_of for agent in summary.agents):
         yield _repeats_table(summary.agents, ink)

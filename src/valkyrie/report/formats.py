@@ -17,6 +17,8 @@ _ESCAPES = re.compile(
     r"\x1b(?:\][^\x07\x1b]*(?:\x07|\x1b\\)?|[PX^_][^\x1b]*(?:\x1b\\)?|\[[0-?]*[ -/]*[@-~]|[ -~])?"
 )
 _CONTROLS = re.compile(r"[\x00-\x1f\x7f-\x9f\u200b\u200e\u200f\u2028-\u202e\u2060-\u2069\ufeff]")
+_COMMANDS = re.compile(r"^[ \t]*(?=::)|#(?=#\w*\[)", re.MULTILINE)
+"""`::error::` at the start of a line, and `##[error]` or `##vso[…]` anywhere."""
 _STATE_WORDS = {
     "PENDING": "Pending",
     "BUILDING": "Building",
@@ -39,6 +41,11 @@ def safe(text: object, *, keep_lines: bool = False) -> str:
     if keep_lines:
         return "\n".join(_CONTROLS.sub("", line.replace("\t", "    ")) for line in cleaned.split("\n"))
     return _CONTROLS.sub("", re.sub(r"[\n\r\t\v\f]+", " ", cleaned)).strip()
+
+
+def no_command(line: str) -> str:
+    """A line that no CI system takes for a command to it, whoever wrote what stands in it."""
+    return _COMMANDS.sub(lambda found: f"{found[0]}{' ' if found[0].endswith('#') else '| '}", line)
 
 
 def short_id(run_id: str) -> str:

@@ -8,7 +8,7 @@ import random
 import sys
 import time
 from collections import Counter
-from collections.abc import Collection, Coroutine
+from collections.abc import Callable, Collection, Coroutine
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -63,11 +63,14 @@ class _Work:
 class Scheduler:
     """Works off every open run of a store, until drained or nothing is left for a while."""
 
-    def __init__(self, executor_id: str, writer: Writer, worlds: Worlds, room: HostRoom) -> None:
+    def __init__(
+        self, executor_id: str, writer: Writer, worlds: Worlds, room: HostRoom, *, bound: str | None = None
+    ) -> None:
         self._executor_id = executor_id
         self._writer = writer
         self._worlds = worlds
         self._room = room
+        self._bound = bound
         self._rng = random.Random()  # noqa: S311 - jitter, not secrets
         self._wake = asyncio.Event()
         # By trial and lease: what was taken from us may still be ending here when the trial is ours again.
@@ -80,6 +83,10 @@ class Scheduler:
         self._leaving = False
         self.idle_exit_s: float | None = None
         """How long to stay without work; None is for ever."""
+        self.on_ended: Callable[[Leased, Finish], None] = lambda _leased, _finish: None
+        """Called when an attempt's end is committed."""
+        self.say: Callable[[str], None] = _say
+        """Where remarks go that belong to no trial's log."""
 
     @property
     def active(self) -> int:
@@ -151,7 +158,7 @@ class Scheduler:
             return TickResult([], [], [], None), ours, version
         here = self._worlds.ready()
         ready = () if self.draining else here
-        tick = Tick(self._executor_id, time.time(), self._room.left(), dict(self._active), ready)
+        tick = Tick(self._executor_id, time.time(), self._room.left(), dict(self._active), ready, self._bound)
         found = leases.lease(connection, tick)
         if self.draining:
             # Nothing begins any more, but what ended in our hands is scored.
@@ -185,14 +192,14 @@ class Scheduler:
             # Once: a second blow would hit the attempt while it removes its sandbox.
             if trial_id not in ours and not work.task.cancelling():
                 leased = work.leased
-                _say(f"trial {leased.task_id!r} of run {leased.run_id} was taken from us; it ends here")
+                self.say(f"trial {leased.task_id!r} of run {leased.run_id} was taken from us; it ends here")
                 work.task.cancel()
 
     async def _attempt(self, leased: Leased) -> None:
         try:
             await self._run(leased)
         except LeaseLostError as error:
-            _say(str(error))
+            self.say(str(error))
         except asyncio.CancelledError:
             pass  # The trial was taken from us; whoever holds it now will end it.
         finally:
@@ -205,13 +212,16 @@ class Scheduler:
             ending = await run_attempt(leased, world, self)
             finish = self._finish(leased, ending, world.max_attempts)
             await self._writer.record(replace(finish, told=True) if world.told else finish)
+            self.on_ended(leased, finish)
         except (LeaseLostError, StoreError):
             raise
         except Exception as error:  # noqa: BLE001 - an ending that cannot be written is an error of its own
             before = await self._writer.call(lambda connection: leases.state_of(connection, leased))
             if before is not None:
                 ending = Ending(before, {}, failure=classify(error))
-                await self._writer.record(self._finish(leased, ending, None))
+                finish = self._finish(leased, ending, None)
+                await self._writer.record(finish)
+                self.on_ended(leased, finish)
 
     async def enter(self, leased: Leased, before: TrialState, after: TrialState) -> None:
         """Commit that a trial enters its next phase (the attempts' journal)."""

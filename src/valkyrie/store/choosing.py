@@ -52,6 +52,8 @@ class Tick:
     """Attempts in hand, by run (sandboxes still being removed included)."""
     ready: Collection[str]
     """Runs whose world is open; of others nothing is leased."""
+    bound: str | None = None
+    """Only runs bound to this word are looked at; None: those that are bound to none."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -55,3 +55,11 @@ def living(connection: Connection) -> Sequence[Row[Any]]:
         .where(executor.c.ended_at.is_(None), executor.c.expires_at > clock.now(connection))
         .order_by(executor.c.started_at, executor.c.id)
     ).all()
+
+
+def lives_at(connection: Connection, home: str) -> bool:
+    """Whether an executor of this home lives."""
+    at_home = select(executor.c.id).where(
+        executor.c.home == home, executor.c.ended_at.is_(None), executor.c.expires_at > clock.now(connection)
+    )
+    return connection.execute(at_home.limit(1)).scalar() is not None

@@ -67,14 +67,19 @@ class DataFolder:
     def run(self, run_id: str) -> RunFolder:
         return RunFolder(self.runs / run_id)
 
-    def sweep_runs(self, known: Collection[str], before: float) -> None:
+    def sweep_runs(self, known: Collection[str], before: float, spared: Collection[str] = ()) -> None:
         """Remove what killed processes left: folders of runs that were never stored and are older than
-        `before`, and the drafts of lost attempts. Only for an executor that holds the lock."""
+        `before`, and the drafts of lost attempts. Only for an executor that holds the lock; what is bound to
+        another executor is `spared`."""
         for folder in self.runs.iterdir() if self.runs.exists() else ():
-            # A run may be deleted meanwhile.
+            if folder.name in spared:
+                continue
+            # A run may be deleted meanwhile, and one that is not known yet may be under way elsewhere.
             with contextlib.suppress(FileNotFoundError):
-                orphan = folder.name not in known and folder.stat().st_mtime < before
-                shutil.rmtree(folder if orphan else RunFolder(folder).drafts, ignore_errors=True)
+                if folder.name in known:
+                    shutil.rmtree(RunFolder(folder).drafts, ignore_errors=True)
+                elif folder.stat().st_mtime < before:
+                    shutil.rmtree(folder, ignore_errors=True)
 
     def sweep_cache(self) -> None:
         """Remove what killed processes were unpacking, fetching or taking in."""

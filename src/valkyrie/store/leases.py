@@ -43,11 +43,15 @@ _OPEN_COLUMNS = (
     run.c.job_id,
     job.c.concurrency.label("pool"),
     job.c.ends_at,
+    run.c.in_turn,
 )
 _OPEN = (
     select(*_OPEN_COLUMNS)
     .select_from(run.outerjoin(job, job.c.id == run.c.job_id))
-    .where(run.c.state.in_(OPEN_RUNS))
+    .where(
+        run.c.state.in_(OPEN_RUNS),
+        run.c.bound.is_not_distinct_from(bindparam("bound", type_=run.c.bound.type)),
+    )
 )
 
 
@@ -86,6 +90,16 @@ _READY = (
     .order_by(trial.c.position)
     .limit(bindparam("most"))
 )
+_earlier = trial.alias("earlier")
+_IN_TURN = _READY.where(
+    ~exists().where(
+        _earlier.c.run_id == trial.c.run_id,
+        _earlier.c.task_id == trial.c.task_id,
+        _earlier.c.k < trial.c.k,
+        _earlier.c.state.not_in([state.value for state in TrialState if state.terminal]),
+    )
+)
+"""The same where a task's trials follow one another: only those before which nothing is left to do."""
 
 
 _NEXT_RETRY = select(func.min(trial.c.not_before)).where(
@@ -137,7 +151,7 @@ def lease(connection: Connection, tick: Tick) -> TickResult:
     retries: list[str] = []
     skewed = skew(connection)
     due = tick.now + skewed
-    runs = connection.execute(_OPEN).all()
+    runs = connection.execute(_OPEN, {"bound": tick.bound}).all()
     stopped: set[str] = set()
     wanted = _locked(connection, _with_siblings(runs, tick, due), tick)
     pools = pools_of(wanted, tick)
@@ -146,7 +160,8 @@ def lease(connection: Connection, tick: Tick) -> TickResult:
             _stop_pending(connection, row.id, tick.now)
             stopped.add(row.id)
         elif (slots := min(_slots(row, tick), pools[row.id].left)) > 0:
-            found = connection.execute(_READY, {"run": row.id, "now": due, "most": slots}).all()
+            query = _IN_TURN if row.in_turn else _READY
+            found = connection.execute(query, {"run": row.id, "now": due, "most": slots}).all()
             if found:
                 ready.setdefault(row.priority, {})[row.id] = list(found)
             if len(found) < min(slots, row.n_pending):
@@ -172,7 +187,12 @@ def _locked(connection: Connection, rows: Sequence[Any], tick: Tick) -> Sequence
     # With the job: a run that was just added to it shares its pool as well.
     jobs = sorted({row.job_id for row in rows if row.job_id})
     lock_jobs(connection, jobs)
-    names = {"runs": [row.id for row in rows], "jobs": jobs, "executor": tick.executor_id}
+    names = {
+        "runs": [row.id for row in rows],
+        "jobs": jobs,
+        "executor": tick.executor_id,
+        "bound": tick.bound,
+    }
     return connection.execute(_LOCKED, names).all()
 
 

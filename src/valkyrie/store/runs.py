@@ -12,6 +12,7 @@ from sqlalchemy import Connection, Row, delete, func, insert, select, update
 
 from valkyrie.errors import UnknownError, UserError
 from valkyrie.nouns import Category, Json, Outcome, RunState, TrialState
+from valkyrie.store import executors
 from valkyrie.store.counters import announce, count, lock_runs
 from valkyrie.store.leases import OPEN_RUNS
 from valkyrie.store.listing import RunQuery as RunQuery
@@ -23,10 +24,13 @@ from valkyrie.store.rows import ForEach
 from valkyrie.store.schema import ERROR_COUNTERS, STATE_COUNTERS, run, trial
 from valkyrie.store.trials import TrialQuery as TrialQuery
 from valkyrie.store.trials import attempts as attempts
+from valkyrie.store.trials import count_by_task as count_by_task
 from valkyrie.store.trials import each_grade as each_grade
 from valkyrie.store.trials import each_result as each_result
+from valkyrie.store.trials import ended_by_task as ended_by_task
 from valkyrie.store.trials import errors as errors
 from valkyrie.store.trials import one_trial as one_trial
+from valkyrie.store.trials import results_of_tasks as results_of_tasks
 from valkyrie.store.trials import scores as scores
 from valkyrie.store.trials import trials as trials
 from valkyrie.store.trials import trials_since as trials_since
@@ -159,7 +163,8 @@ def stop(
     held = _of_tasks(connection, run_id, states, task_ids)
     give_back(connection, held, now, Outcome.STOPPED, TrialState.STOPPED)
     if task_ids is None:
-        set_values(connection, run_id, state=RunState.STOPPING.value, note=None)
+        free = {} if row.bound is None or executors.lives_at(connection, row.bound) else {"bound": None}
+        set_values(connection, run_id, state=RunState.STOPPING.value, note=None, **free)
 
 
 def reopen(
@@ -171,8 +176,10 @@ def reopen(
     task_ids: Sequence[str] | None = None,
     concurrency: int | None = None,
     from_scratch: bool = False,
+    bound: str | None = None,
 ) -> int:
-    """STOPPED trials (and ERROR ones) become PENDING; how many. The run is open again.
+    """STOPPED trials (and ERROR ones) become PENDING; how many. The run is open again, for executors that
+    say `bound`.
 
     What their grading saved is kept, unless they are to begin `from_scratch`.
     """
@@ -213,6 +220,7 @@ def reopen(
         "finished_at": None,
         "error": None,
         "note": None,
+        "bound": bound,
         "passes": run.c.passes + 1,
     }
     if concurrency:
@@ -290,10 +298,22 @@ def forget(connection: Connection, run_id: str) -> None:
     announce(connection)
 
 
+def bound_ids(connection: Connection) -> set[str]:
+    """Runs that one executor keeps to itself; ended ones too, which it may open again at any moment."""
+    return set(connection.execute(select(run.c.id).where(run.c.bound.is_not(None))).scalars())
+
+
+def bind(connection: Connection, run_ids: Sequence[str], word: str | None) -> None:
+    """From now on only executors that say `word` work on these runs; None: any."""
+    connection.execute(update(run).where(run.c.id.in_(list(run_ids))).values(bound=word))
+
+
 def any_ready(connection: Connection) -> bool:
     """Whether a run could go on now without a person (a run that waits says so in its note)."""
     return bool(
         connection.execute(
-            select(run.c.id).where(run.c.state.in_(OPEN_RUNS), run.c.note.is_(None)).limit(1)
+            select(run.c.id)
+            .where(run.c.state.in_(OPEN_RUNS), run.c.note.is_(None), run.c.bound.is_(None))
+            .limit(1)
         ).scalar()
     )

@@ -18,13 +18,14 @@ from sqlalchemy import (
     Text,
     TypeDecorator,
     UniqueConstraint,
+    false,
     text,
 )
 from sqlalchemy.types import TypeEngine
 
 from valkyrie.nouns import DEFAULT_ORG, DEFAULT_PRIORITY, Category, TrialState
 
-REVISION = "0004"
+REVISION = "0005"
 """The migration this program's schema stands at."""
 
 metadata = MetaData()
@@ -158,6 +159,10 @@ run = Table(
     Column("version", Integer, nullable=False, server_default="0"),
     Column("job_id", RunId),
     Column("job_position", Integer),
+    # Only an executor that says this word works on it; null: any.
+    Column("bound", Words),
+    # Trials of one task run one after another.
+    Column("in_turn", Boolean, nullable=False, server_default=false()),
     Index("run_by_job", "job_id", "job_position"),
     # A list is one stretch of an index, whichever one thing it is narrowed to.
     Index("run_by_org", "org_id", "created_at", "id"),

@@ -90,6 +90,33 @@ def each_result(connection: Connection, run_id: str) -> Iterator[Row[Any]]:
         yield from found
 
 
+def results_of_tasks(connection: Connection, run_id: str, task_ids: Sequence[str]) -> Sequence[Row[Any]]:
+    """All trials of these tasks with their results, in order."""
+    found: list[Row[Any]] = []
+    for start in range(0, len(task_ids), AT_ONCE):
+        some = task_ids[start : start + AT_ONCE]
+        statement = select(trial).where(trial.c.run_id == run_id, trial.c.task_id.in_(some))
+        found += connection.execute(statement.order_by(trial.c.position))
+    return found
+
+
+def ended_by_task(connection: Connection, run_id: str) -> dict[str, int]:
+    """How many trials of each task have a grade or an error."""
+    ended = [TrialState.FINISHED.value, TrialState.ERROR.value]
+    found = connection.execute(
+        select(trial.c.task_id, func.count())
+        .where(trial.c.run_id == run_id, trial.c.state.in_(ended))
+        .group_by(trial.c.task_id)
+    )
+    return {task_id: int(number) for task_id, number in found}
+
+
+def count_by_task(connection: Connection, run_id: str) -> dict[str, int]:
+    """How many trials each task has, whatever has become of them."""
+    counted = select(trial.c.task_id, func.count()).where(trial.c.run_id == run_id).group_by(trial.c.task_id)
+    return {task_id: int(number) for task_id, number in connection.execute(counted)}
+
+
 def each_grade(connection: Connection, run_id: str) -> Iterator[Any]:
     """What the final score is computed from, of every trial, in order."""
     statement = (

@@ -65,7 +65,7 @@ class NullBenchmark:
             id=task_id, digest=f"null:{wait}", instruction="", network="none", metadata={"wait_s": wait}
         )
 
-    async def setup(self, task: TaskSpec, sandbox: Sandbox, log: OutputSink) -> None:
+    async def setup(self, task: TaskSpec, sandbox: Sandbox, log: OutputSink, start: Path) -> None:
         return
 
     def solution(self, task: TaskSpec) -> Path | None:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from sandboxes.registry import PROVIDERS
 from sandboxes.types import Capabilities
 from valkyrie.agents import PreparedAgent
+from valkyrie.agents.abilities import refuses
 from valkyrie.nouns import TaskSpec
 from valkyrie.schedule.host import host_memory_mb
 from valkyrie.tracker.problems import MOST_PROBLEMS
@@ -44,6 +45,7 @@ def unfit(
             "runs the image itself, in a container, --provider daytona in Daytona's cloud."
         )
     problems += _unbuilt(images, capabilities, request)
+    problems += [refused for task in tasks if (refused := refuses(agent, task))]
     for policy, found in networks.items():
         ways = "; ".join(f"{what}: {way}" for what, way in capabilities.missing if "network" in what.lower())
         problems.append(

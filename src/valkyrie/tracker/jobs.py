@@ -134,6 +134,11 @@ class Jobs(Starting, Steering, Belongings):
         from valkyrie.tracker.growing import grow
 
         view = self.fetch_job(ref)
+        if (kind := view.source.get("type")) in ("eval", "experiment"):
+            command = "eval" if kind == "eval" else "experiment run"
+            raise UserError(
+                f"Job {view.name!r} is an {kind}; `valk {command} --resume {view.id[:8]}` goes on."
+            )
         change = change or JobChange()
         notices = grow(self, view, change)
         again = Again(None, None, dict(change.headers), None)

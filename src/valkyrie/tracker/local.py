@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from valkyrie.tracker.jobs import Jobs
+from valkyrie.tracker.bound import Bound
 from valkyrie.tracker.taking import Taking
 
 
-class LocalTracker(Jobs, Taking):
+class LocalTracker(Bound, Taking):
     """Everything one person can ask, answered from one store.
 
     Made from an office and an identity, or, in embedded mode, from a data folder alone.

@@ -222,6 +222,7 @@ def open_requested(
         url=request.benchmark_url,
         cache=data.cache,
         caller_headers=organisation.caller_headers,
+        options=getattr(request, "benchmark_options", {}),
     )
 
 

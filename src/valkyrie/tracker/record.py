@@ -56,6 +56,7 @@ def run_values(prepared: PreparedRun, run_id: str, frozen: Json, identity: Ident
         "notify": prepared.wishes,
         "place": kept_at(prepared.artifacts, prepared.logs, run_id),
         "concurrency": request.concurrency,
+        "in_turn": request.in_turn,
         "fraction": prepared.benchmark.fraction,
         "created_at": time.time(),
         "arguments": {
@@ -82,6 +83,7 @@ def run_values(prepared: PreparedRun, run_id: str, frozen: Json, identity: Ident
             "agent_digest": prepared.agent.digest,
             "settings": asdict(prepared.settings),
             **_service(prepared.benchmark.source),
+            **_variant(prepared.benchmark.source),
         },
         "agent_frozen": frozen,
         "benchmark_source": prepared.benchmark.source,
@@ -94,6 +96,13 @@ def _service(source: Json) -> Json:
     if source.get("kind") != "service":
         return {}
     return {"service": {name: source[name] for name in ("url", "where", "grading", "versions")}}
+
+
+def _variant(source: Json) -> Json:
+    """Which variant of an experiment an eval is."""
+    if source.get("kind") != "eval_spec":
+        return {}
+    return {"variant": source["options"].get("variant", "main")}
 
 
 def kept_at(artifacts: ArtifactStore | None, logs: LogKeeper | None, run_id: str) -> Json | None:

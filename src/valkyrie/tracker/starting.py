@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from valkyrie import handed
 from valkyrie.errors import StoreError, UserError, ValkyrieError
 from valkyrie.nouns import Json, RunState, TrialState
-from valkyrie.store import runs
+from valkyrie.store import executors, runs
 from valkyrie.tracker.looking import Looking
 from valkyrie.tracker.moving import moved
 from valkyrie.tracker.spending import limit_reached
@@ -175,6 +175,10 @@ class Starting(Looking):
         with self.store.reading() as connection:
             row = runs.get(connection, self.resolve(connection, ref))
         run_id = row.id
+        if row.benchmark_source.get("kind") == "ingested":
+            from valkyrie.benchmarks.ingested import not_runnable
+
+            raise not_runnable(run_id)
         left = row.n_pending + row.n_stopped + (row.n_error if again.errors_too else 0)
         if left and (reached := limit_reached(run_id, row.cost_sum, row.max_cost)):
             raise UserError(reached, cause="max_cost")
@@ -183,6 +187,11 @@ class Starting(Looking):
         values, notices = self._handed_again(row, again.headers, source)
         with self.store.writing() as connection:
             before = runs.locked(connection, run_id)
+            if before.bound and executors.lives_at(connection, before.bound):
+                raise UserError(
+                    f"An eval is at work on run {run_id[:8]}. Wait for it, or end it first: Ctrl+C there, or "
+                    f"`valk run stop {run_id[:8]}`."
+                )
             if change:
                 runs.set_values(connection, run_id, **change[0])
                 notices = [*notices, change[1]]

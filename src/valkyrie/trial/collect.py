@@ -115,19 +115,27 @@ def scrub(folder: Path, masker: Masker | None) -> None:
 def publish(draft: Path, kept: Path, masker: Masker | None) -> None:
     """Let what was put together appear under its own name: whole, and without secrets.
 
-    What was published before stays; an entry of the same name gives way.
+    What was published before stays; a file of the same name gives way.
     """
     scrub(draft, masker)
     kept.parent.mkdir(parents=True, exist_ok=True)
-    if not kept.exists():
+    if kept.exists():
+        _lay_over(draft, kept)
+    else:
         draft.rename(kept)
-        return
-    for entry in draft.iterdir():
-        target = kept / entry.name
-        if target.is_dir():
-            shutil.rmtree(target)
-        entry.rename(target)
-    draft.rmdir()
+
+
+def _lay_over(folder: Path, target: Path) -> None:
+    for entry in folder.iterdir():
+        place = target / entry.name
+        there = place.is_dir() and not place.is_symlink()
+        if there and entry.is_dir() and not entry.is_symlink():
+            _lay_over(entry, place)
+            continue
+        if there:
+            shutil.rmtree(place)
+        entry.rename(place)
+    folder.rmdir()
 
 
 def inherit_outputs(earlier: Path, draft: Path) -> None:

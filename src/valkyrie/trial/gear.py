@@ -106,7 +106,7 @@ class Gear:
                     "https address they can reach, or use --provider local or docker"
                 )
             mounts.append(Mount(source=str(doorway), target=DOOR))
-        return request.model_copy(update={"mounts": tuple(mounts)})
+        return request.model_copy(update={"mounts": (*request.mounts, *mounts)})
 
     async def open_door(self, sandbox: Sandbox, log: OutputSink) -> None:
         """Let the model be reached on the sandbox's own loopback; ended with the agent."""

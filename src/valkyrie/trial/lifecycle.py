@@ -58,8 +58,9 @@ async def run_attempt(leased: Leased, world: World, journal: Journal) -> Ending:
     finally:
         log.close()
         world.away.ended(leased)
-        if draft.exists():
-            await asyncio.shield(asyncio.to_thread(shutil.rmtree, draft, ignore_errors=True))
+        for folder in (draft, attempt.start):
+            if folder.exists():
+                await asyncio.shield(asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True))
     try:
         await attempt.put_away()
     except ValkyrieError as error:
@@ -131,11 +132,13 @@ async def _perform(attempt: Attempt, task: TaskSpec, sandbox: Sandbox) -> None:
             kept=attempt.draft / AGENT,
             model_url=world.gear.model_url,
             layer=world.gear.layer_to_bring,
+            k=attempt.leased.k,
+            attempt=attempt.leased.number,
         )
         for step in ("install", "setup") if task.install_first else ("setup", "install"):
             async with attempt.phase(step, getattr(task.timeouts, step)):
                 if step == "setup":
-                    await world.benchmark.setup(task, sandbox, sink)
+                    await world.benchmark.setup(task, sandbox, sink, attempt.start)
                 else:
                     await agent.install(trial)
         limit = task.timeouts.agent
@@ -186,6 +189,12 @@ async def _grade(attempt: Attempt, task: TaskSpec, sandbox: Sandbox | None) -> G
             final_output=world.agent.final_output,
             saved=attempt.leased.saved["state"] if attempt.leased.saved else None,
             save=attempt.save,
+            agent=attempt.draft / AGENT,
+            start=attempt.start if sandbox else None,
+            exit_code=attempt.exit.exit_code if attempt.exit else None,
+            exit_reason=attempt.exit.reason if attempt.exit else None,
+            seconds=attempt.timing.get("agent"),
+            k=attempt.leased.k,
         )
         async with attempt.phase("grade", task.timeouts.grade and task.timeouts.grade + AGENT_GRACE_S):
             grade = await world.benchmark.evaluate(grading)

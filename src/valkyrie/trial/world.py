@@ -115,6 +115,7 @@ class World:
             },
             env_vars=dict(task.env),
             separate_folders=task.grading_folders,
+            mounts=task.mounts,
             auto_stop_interval=600,
             create_timeout=task.timeouts.build or 360.0,
             network_block_all=False,

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
+import scipy
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy.stats import binomtest
 
 from valkyrie.report.statistics import MANY_TASKS, bootstrap, wilson
 
@@ -14,7 +14,7 @@ from valkyrie.report.statistics import MANY_TASKS, bootstrap, wilson
 @given(st.integers(1, 5000).flatmap(lambda n: st.tuples(st.integers(0, n), st.just(n))))
 def test_wilson_is_scipys(case: tuple[int, int]) -> None:
     passed, total = case
-    expected = binomtest(passed, total).proportion_ci(method="wilson")
+    expected = scipy.stats.binomtest(passed, total).proportion_ci(method="wilson")
     assert wilson(passed, total) == pytest.approx((expected.low, expected.high), abs=1e-9)
 
 

@@ -7,9 +7,9 @@ import random
 from itertools import combinations
 
 import pytest
+import scipy
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy.stats import t as student_t
 
 from valkyrie.report.statistics import mean_interval, needed, paired, pass_all, pass_at
 from valkyrie.report.statistics.intervals import t_95
@@ -125,7 +125,7 @@ def test_pass_at_k_by_hand() -> None:
 
 @pytest.mark.parametrize("freedom", [1, 2, 3, 4, 5, 6, 10, 30, 399])
 def test_students_point_is_scipys(freedom: int) -> None:
-    assert t_95(freedom) == pytest.approx(student_t.ppf(0.975, freedom), rel=2e-3)
+    assert t_95(freedom) == pytest.approx(scipy.stats.t.ppf(0.975, freedom), rel=2e-3)
 
 
 @settings(deadline=None, max_examples=40)

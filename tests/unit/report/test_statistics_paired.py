@@ -8,10 +8,9 @@ from itertools import product
 
 import numpy as np
 import pytest
+import scipy
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy.optimize import brentq, minimize_scalar
-from scipy.stats import binomtest, bootstrap, norm, permutation_test
 
 from valkyrie.report.statistics import holm, mcnemar, paired, sign_flip, tango
 
@@ -23,7 +22,7 @@ PAIRS = st.lists(st.tuples(CREDIT, CREDIT), min_size=1, max_size=30)
 @settings(deadline=None)
 @given(st.integers(0, 200), st.integers(0, 200))
 def test_mcnemar_is_scipys_binomial(won: int, lost: int) -> None:
-    expected = binomtest(won, won + lost).pvalue if won + lost else 1.0
+    expected = scipy.stats.binomtest(won, won + lost).pvalue if won + lost else 1.0
     assert mcnemar(won, lost) == pytest.approx(expected, rel=1e-9)
 
 
@@ -56,12 +55,12 @@ def test_sign_flip_goes_through_every_pattern(apart: list[float]) -> None:
 def test_sign_flip_is_scipys_permutation_test() -> None:
     rng = random.Random(3)
     apart = [rng.gauss(0.3, 1) for _ in range(11)]
-    expected = permutation_test(
+    expected = scipy.stats.permutation_test(
         (np.array(apart),), np.mean, permutation_type="samples", n_resamples=np.inf, alternative="two-sided"
     ).pvalue
     assert sign_flip(apart)[0] == pytest.approx(expected, abs=0.01), "sampled"
     rounded = [round(value, 2) for value in apart]
-    expected = permutation_test(
+    expected = scipy.stats.permutation_test(
         (np.array(rounded),), np.mean, permutation_type="samples", n_resamples=np.inf
     ).pvalue
     assert sign_flip(rounded) == (pytest.approx(expected), "exact")
@@ -72,7 +71,7 @@ def test_many_tasks_are_judged_by_the_normal_limit() -> None:
     apart = [rng.gauss(0.04, 0.5) for _ in range(1000)]
     p_value, how = sign_flip(apart)
     z = sum(apart) / math.sqrt(sum(value**2 for value in apart))
-    assert (p_value, how) == (pytest.approx(2 * norm.sf(abs(z))), "normal")
+    assert (p_value, how) == (pytest.approx(2 * scipy.stats.norm.sf(abs(z))), "normal")
 
 
 def supposed_score(won: int, lost: int, total: int, supposed: float) -> float:
@@ -84,7 +83,9 @@ def supposed_score(won: int, lost: int, total: int, supposed: float) -> float:
         return -sum(count * math.log(max(chance, 1e-300)) for count, chance in parts if count)
 
     low, high = max(0.0, -supposed), (1 - supposed) / 2
-    losing = minimize_scalar(loss, bounds=(low, high), method="bounded", options={"xatol": 1e-12}).x
+    losing = scipy.optimize.minimize_scalar(
+        loss, bounds=(low, high), method="bounded", options={"xatol": 1e-12}
+    ).x
     return (won - lost - total * supposed) / math.sqrt(total * (2 * losing + supposed * (1 - supposed)))
 
 
@@ -92,9 +93,9 @@ def supposed_score(won: int, lost: int, total: int, supposed: float) -> float:
     ("won", "lost", "total"), [(9, 2, 40), (3, 7, 25), (14, 14, 50), (1, 0, 12), (9, 0, 12)]
 )
 def test_tango_from_its_definition(won: int, lost: int, total: int) -> None:
-    seen, z = (won - lost) / total, norm.ppf(0.975)
-    low = brentq(lambda d: supposed_score(won, lost, total, d) - z, -0.9999, seen)
-    high = brentq(lambda d: supposed_score(won, lost, total, d) + z, seen, 0.9999)
+    seen, z = (won - lost) / total, scipy.stats.norm.ppf(0.975)
+    low = scipy.optimize.brentq(lambda d: supposed_score(won, lost, total, d) - z, -0.9999, seen)
+    high = scipy.optimize.brentq(lambda d: supposed_score(won, lost, total, d) + z, seen, 0.9999)
     assert tango(won, lost, total) == pytest.approx((low, high), abs=1e-4)
 
 
@@ -108,7 +109,7 @@ def test_tango_holds_what_was_seen_and_is_the_score_test(case: tuple[int, int, i
     assert tango(lost, won, total) == pytest.approx((-high, -low), abs=1e-9)
     differing = won + lost
     z = abs(won - lost) / math.sqrt(differing) if differing else 0.0
-    assert (low > 0 or high < 0) == (z > norm.ppf(0.975))
+    assert (low > 0 or high < 0) == (z > scipy.stats.norm.ppf(0.975))
 
 
 def test_alike_everywhere_is_not_certainty() -> None:
@@ -127,7 +128,7 @@ def test_paired_bootstrap_is_scipys_but_for_the_correction() -> None:
     a = [rng.betavariate(2, 2) for _ in range(80)]
     b = [min(1.0, max(0.0, value - rng.gauss(0.05, 0.2))) for value in a]
     apart = np.array(a) - np.array(b)
-    expected = bootstrap((apart,), np.mean, method="percentile", rng=np.random.default_rng(1))
+    expected = scipy.stats.bootstrap((apart,), np.mean, method="percentile", rng=np.random.default_rng(1))
     found = paired(a, b)
     assert found.interval_method == "bootstrap over tasks" and found.interval
     assert found.interval == pytest.approx(tuple(expected.confidence_interval), abs=0.006)

@@ -137,8 +137,8 @@ def test_a_difference_is_found(address: Path | str, engine: Engine) -> None:
 
 
 def test_steps_are_told_in_order() -> None:
-    assert [revision for revision, _ in migrations.steps("0001")] == ["0002", "0003", "0004"]
-    assert [revision for revision, _ in migrations.steps(None)] == ["0001", "0002", "0003", "0004"]
+    assert [revision for revision, _ in migrations.steps("0001")] == ["0002", "0003", "0004", "0005"]
+    assert [revision for revision, _ in migrations.steps(None)] == ["0001", "0002", "0003", "0004", "0005"]
     assert migrations.steps(schema.REVISION) == []
 
 

@@ -104,5 +104,8 @@ def test_folders_of_runs_that_were_never_stored_are_swept(tmp_path: Path) -> Non
         (data.run(name).agent).mkdir(parents=True)
     for name in ("known", "orphan"):
         os.utime(data.run(name).root, (1, 1))
+    under_way = data.run("fresh").draft(7, 1)
+    under_way.mkdir(parents=True)
     data.sweep_runs({"known"}, before=1000.0)
     assert sorted(path.name for path in data.runs.iterdir()) == ["fresh", "known"]
+    assert under_way.exists(), "a run that was stored a moment ago may be at work"

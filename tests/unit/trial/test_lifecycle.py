@@ -269,7 +269,7 @@ async def test_the_agent_may_be_installed_before_the_task_is_set_up(tmp_path: Pa
         async def describe(self, task_id: str, dataset: str = "default") -> TaskSpec:
             return replace(await super().describe(task_id, dataset), install_first=True)
 
-        async def setup(self, task: TaskSpec, sandbox: Sandbox, log: OutputSink) -> None:
+        async def setup(self, task: TaskSpec, sandbox: Sandbox, log: OutputSink, start: Path) -> None:
             steps.append("setup")
 
     class Installed(NapAgent):

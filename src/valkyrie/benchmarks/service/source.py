@@ -137,7 +137,8 @@ class ServiceBenchmark:
             }
         )
 
-    async def setup(self, task: TaskSpec, sandbox: Sandbox, log: OutputSink) -> None:
+    async def setup(self, task: TaskSpec, sandbox: Sandbox, log: OutputSink, start: Path) -> None:
+        _ = start
         with translated(self.name):
             done = await self._client().setup_task(
                 task.id,

@@ -47,7 +47,9 @@ def about(job: JobView) -> str:
     """What the job is on: a benchmark, or scenarios by name."""
     scenarios = job.source.get("scenario_ids")
     if not isinstance(scenarios, Sequence) or isinstance(scenarios, str):
-        return safe(job.source.get("benchmark_name") or NONE)
+        evals = job.source.get("evals")
+        named = ", ".join(map(str, evals)) if isinstance(evals, list) else job.source.get("benchmark_name")
+        return safe(named or NONE)
     named = ", ".join(safe(one) for one in scenarios[:_MOST_NAMED])
     more = len(scenarios) - _MOST_NAMED
     return named + (f" and {more} more" if more > 0 else "")
@@ -95,6 +97,10 @@ def started_rows(job: JobView, ink: Ink = PLAIN) -> Rows:
     return [*rows, *(("Note", ink.paint(note, "yellow")) for note in notes)]
 
 
+_EVALS = {"eval": "eval", "experiment": "experiment run"}
+"""Jobs that go on in the foreground, by what they are about."""
+
+
 def next_commands(job: JobView, *, everything: bool = False, summary: bool = True) -> Rows:
     """Ready to paste: what one may want to do with this job now, or with `everything` later on."""
     going = not job.ended
@@ -110,7 +116,10 @@ def next_commands(job: JobView, *, everything: bool = False, summary: bool = Tru
         "Retry": errors and not going,
     }
     job_id = short_id(job.id)
-    return [(name, f"valk job {name.lower()} {job_id}") for name, shown in wanted.items() if shown]
+    said = {name: f"valk job {name.lower()} {job_id}" for name, shown in wanted.items() if shown}
+    if command := _EVALS.get(str(job.source.get("type"))):
+        said |= {name: f"valk {command} --resume {job_id}" for name in ("Resume", "Retry") if name in said}
+    return list(said.items())
 
 
 def job_table(jobs: Sequence[JobView], ink: Ink = PLAIN, *, whole_ids: bool = True) -> Table:

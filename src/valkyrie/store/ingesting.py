@@ -1,0 +1,166 @@
+"""Runs that ended elsewhere, stored whole: the run, its trials, one attempt each, and all counters."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from sqlalchemy import Connection, insert, select
+
+from valkyrie.nouns import Category, Json, Outcome, RunState, TrialState
+from valkyrie.store.counters import add_score, announce
+from valkyrie.store.rows import ForEach
+from valkyrie.store.schema import ERROR_COUNTERS, STATE_COUNTERS, TOKEN_COUNTERS, attempt, run, trial
+from valkyrie.store.trials import AT_ONCE
+
+EXECUTOR = "ingest"
+"""Whom attempts are noted as made by: none of our executors."""
+
+
+@dataclass(frozen=True, slots=True)
+class EndedTrial:
+    """One trial as it ended: graded, or with a category of error."""
+
+    task_id: str
+    k: int
+    digest: str
+    started_at: float
+    finished_at: float
+    phase: TrialState = TrialState.EVALUATING
+    """The last one it reached."""
+    score: float | None = None
+    passed: bool | None = None
+    category: Category | None = None
+    """None: it was graded."""
+    cause: str | None = None
+    message: str | None = None
+    result: Json | None = None
+    timing: Mapping[str, float] = field(default_factory=dict)
+    cost: float | None = None
+    usage: Json | None = None
+
+    @property
+    def state(self) -> TrialState:
+        return TrialState.FINISHED if self.category is None else TrialState.ERROR
+
+
+_FOUND = (
+    "score",
+    "category",
+    "cause",
+    "message",
+    "result",
+    "timing",
+    "cost",
+    "usage",
+    "started_at",
+    "finished_at",
+)
+_TRIALS = ForEach.insert(
+    trial,
+    *(
+        trial.c[name]
+        for name in ("run_id", "position", "task_id", "k", "digest", "state", "attempts", "failures")
+    ),
+    trial.c.passed,
+    trial.c.version,
+    *(trial.c[name] for name in _FOUND),
+)
+_ATTEMPTS = ForEach.insert(
+    attempt,
+    *(attempt.c[name] for name in ("trial_id", "number", "executor_id", "epoch", "phase", "outcome")),
+    *(attempt.c[name] for name in _FOUND),
+)
+
+
+def known(connection: Connection, ids: Sequence[str], org_id: str) -> dict[str, Json]:
+    """The arguments of those of these runs that are stored, by id."""
+    rows = select(run.c.id, run.c.arguments).where(run.c.id.in_(list(ids)), run.c.org_id == org_id)
+    return {row.id: row.arguments for row in connection.execute(rows)}
+
+
+def store_ended(connection: Connection, values: Json, trials: Sequence[EndedTrial]) -> None:
+    """Store a run that has ended, or nothing."""
+    connection.execute(
+        insert(run).values(
+            state=RunState.FINISHED.value, version=1, passes=1, endings=1, **values, **_counted(trials)
+        )
+    )
+    rows = [_trial_row(values["id"], position, one) for position, one in enumerate(trials)]
+    for start in range(0, len(rows), AT_ONCE):
+        _TRIALS.execute(connection, rows[start : start + AT_ONCE])
+    ids = {
+        (row.task_id, row.k): row.id
+        for row in connection.execute(
+            select(trial.c.id, trial.c.task_id, trial.c.k).where(trial.c.run_id == values["id"])
+        )
+    }
+    attempts = [_attempt_row(ids[one.task_id, one.k], one) for one in trials]
+    for start in range(0, len(attempts), AT_ONCE):
+        _ATTEMPTS.execute(connection, attempts[start : start + AT_ONCE])
+    announce(connection)
+
+
+def _counted(trials: Sequence[EndedTrial]) -> dict[str, float]:
+    """The run's counters, as if each trial had been counted when it ended."""
+    counters: dict[str, float] = defaultdict(float)
+    for one in trials:
+        for name, value in (("score", one.score), ("cost", one.cost)):
+            if value is not None and not math.isfinite(value):
+                raise ValueError(f"the {name} of {one.task_id} is {value}, not a finite number")
+        counters[STATE_COUNTERS[one.state]] += 1
+        if one.category is None:
+            add_score(counters, one.score, one.passed, +1)
+        else:
+            counters[ERROR_COUNTERS[one.category]] += 1
+        if one.cost is not None:
+            counters["n_costed"] += 1
+            counters["cost_sum"] += one.cost
+        for name in TOKEN_COUNTERS:
+            counters[name] += (one.usage or {}).get(name, 0)
+    return dict(counters)
+
+
+def _found(one: EndedTrial) -> Json:
+    return {
+        "score": one.score,
+        "category": one.category.value if one.category else None,
+        "cause": one.cause,
+        "message": one.message,
+        "result": one.result,
+        "timing": dict(one.timing),
+        "cost": one.cost,
+        "usage": one.usage,
+        "started_at": one.started_at,
+        "finished_at": one.finished_at,
+    }
+
+
+def _trial_row(run_id: str, position: int, one: EndedTrial) -> Json:
+    return {
+        "run_id": run_id,
+        "position": position,
+        "task_id": one.task_id,
+        "k": one.k,
+        "digest": one.digest,
+        "state": one.state.value,
+        "attempts": 1,
+        "failures": 0 if one.category is None else 1,
+        "passed": one.passed,
+        "version": 1,
+        **_found(one),
+    }
+
+
+def _attempt_row(trial_id: int, one: EndedTrial) -> Json:
+    return {
+        "trial_id": trial_id,
+        "number": 1,
+        "executor_id": EXECUTOR,
+        "epoch": 0,
+        "phase": one.phase.value,
+        "outcome": (Outcome.GRADED if one.category is None else Outcome.FAILED).value,
+        **_found(one),
+    }

@@ -1,0 +1,162 @@
+"""Jobs whose runs are worked on by the process that started them, and by no other executor."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+from valkyrie.errors import UserError
+from valkyrie.nouns import Json, RunState
+from valkyrie.store import executors, jobs, runs
+from valkyrie.tracker.jobs import Jobs
+from valkyrie.tracker.starting import NewRun
+from valkyrie.views import RunRequest
+
+if TYPE_CHECKING:
+    from valkyrie.executor.bound import BoundExecutor
+    from valkyrie.store import Connection
+
+_KEPT = "bound"
+"""Where in a job's arguments stands what whoever started it wants to know when it goes on."""
+
+
+@dataclass(frozen=True, slots=True)
+class BoundRequest:
+    """Several runs that share one pool, each with what is remembered of it."""
+
+    name: str
+    requests: Sequence[RunRequest]
+    concurrency: int
+    source: Json
+    """What the job is about, as `job list` tells it."""
+    kept: Json = field(default_factory=dict)
+    """Given back when the job goes on."""
+
+
+@dataclass(frozen=True, slots=True)
+class BoundJob:
+    """A job that waits for the executor beside it."""
+
+    id: str
+    name: str
+    run_ids: Sequence[str]
+    values: Mapping[str, Mapping[str, str]]
+    """What each run is handed."""
+    kept: Json
+    notices: Sequence[str] = ()
+
+    @property
+    def word(self) -> str:
+        """What its runs are bound to."""
+        return word_of(self.id)
+
+
+def word_of(job_id: str) -> str:
+    """What the runs of a job are bound to."""
+    return f"eval-{job_id}"
+
+
+class Bound(Jobs):
+    """Verbs about such jobs."""
+
+    def start_bound(self, asked: BoundRequest) -> BoundJob:
+        """Plan, check and store all runs at once, or none."""
+        job_id = str(uuid.uuid4())
+        requests = [replace(request, concurrency=asked.concurrency) for request in asked.requests]
+        prepared = self.prepare_runs(job_id, requests, 0)
+        job = BoundJob(
+            job_id,
+            asked.name,
+            [one.run_id for one in prepared],
+            {one.run_id: one.prepared.secrets for one in prepared},
+            asked.kept,
+            list(dict.fromkeys(notice for one in prepared for notice in one.prepared.notices)),
+        )
+        bound = [NewRun(one.run_id, one.prepared, {**one.values, "bound": job.word}) for one in prepared]
+        self._write_all(bound, lambda connection: jobs.create(connection, self._job_values(job, asked)))
+        return job
+
+    def _job_values(self, job: BoundJob, asked: BoundRequest) -> Json:
+        template = {**asdict(asked.requests[0]), "headers": {}, "benchmark_options": {}}
+        return {
+            "id": job.id,
+            "org_id": self.identity.org_id,
+            "name": asked.name,
+            "started_by": self.identity.person,
+            "created_at": time.time(),
+            "concurrency": asked.concurrency,
+            "ends_at": None,
+            "about": {},
+            "arguments": {
+                "agents": [
+                    {"agent": agent, "model": model}
+                    for agent, model in dict.fromkeys((one.agent, one.model) for one in asked.requests)
+                ],
+                "template": template,
+                "selections": [],
+                "source": asked.source,
+                _KEPT: asked.kept,
+            },
+        }
+
+    def fetch_bound(self, ref: str) -> Json:
+        """What was kept of a bound job."""
+        with self.store.reading() as connection:
+            row = jobs.get(connection, jobs.resolve(connection, ref, self.identity.org_id))
+        return {"id": row.id, "name": row.name, **_kept(row)}
+
+    def go_on_bound(self, ref: str, *, errors_too: bool = True) -> BoundJob:
+        """Let what is left of a bound job wait for the executor beside it again."""
+        with self.store.reading() as connection:
+            row = jobs.get(connection, jobs.resolve(connection, ref, self.identity.org_id))
+            of_job = jobs.runs_of(connection, [row.id])[row.id]
+        kept = _kept(row)
+        values: dict[str, Mapping[str, str]] = {}
+        notices: list[str] = []
+        for one in of_job:
+            values[one.id], said = self._handed_again(one, {}, one.benchmark_source)
+            notices += said
+        job = BoundJob(
+            row.id, row.name, [one.id for one in of_job], values, kept, list(dict.fromkeys(notices))
+        )
+        with self.store.writing() as connection:
+            self._open_again(connection, job, errors_too=errors_too)
+        return job
+
+    def _open_again(self, connection: Connection, job: BoundJob, *, errors_too: bool) -> None:
+        for run_id in sorted(job.run_ids):
+            row = runs.locked(connection, run_id)
+            if row.bound is None and executors.living(connection) and not RunState(row.state).terminal:
+                raise UserError(
+                    f"Run {run_id[:8]} was taken up by `valk run resume`; `valk run fetch {run_id[:8]} "
+                    "--connect` watches it."
+                )
+            left = row.n_pending + row.n_stopped + (row.n_error if errors_too else 0)
+            if left or not RunState(row.state).terminal:
+                runs.reopen(connection, run_id, errors_too=errors_too, bound=job.word)
+
+    def executor_beside(self, job: BoundJob) -> BoundExecutor:
+        """The executor for a bound job, in this process."""
+        from valkyrie.executor.bound import BoundExecutor
+
+        return BoundExecutor(self.data, self.store, job.word)
+
+    def stop_bound(self, job: BoundJob) -> None:
+        """End what is under way, keep what has ended; its executor sees to the rest."""
+        now = time.time()
+        with self.store.writing() as connection:
+            for run_id in sorted(job.run_ids):
+                if not RunState(runs.locked(connection, run_id).state).terminal:
+                    runs.stop(connection, run_id, now, force=True, task_ids=None)
+
+
+def _kept(row: Any) -> Json:
+    kept: Json | None = row.arguments.get(_KEPT)
+    if kept is None:
+        raise UserError(
+            f"Job {row.name!r} is no eval; `valk job resume {row.id[:8]}` goes on with jobs.", cause="usage"
+        )
+    return kept
