@@ -1,0 +1,264 @@
+"""An eval spec as types: what its author wrote, names resolved, places remembered.
+
+Relative paths are kept as written beside the folder they are relative to; nothing here touches the disk.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+from valkyrie.errors import UsageError
+from valkyrie.nouns import Json
+
+Severity = Literal["error", "warning", "info"]
+
+DEFAULT_TIMEOUT_S = 120.0
+DEFAULT_COMMAND_TIMEOUT_S = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where in a file something stands; lines and columns from 1."""
+
+    file: Path
+    line: int = 1
+    column: int = 1
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line}:{self.column}"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """Something wrong or doubtful in a file, with the code people filter by."""
+
+    code: str
+    """kebab-case, stable: `unknown-key`, `unknown-grader-type`, `environment-file-missing`, …"""
+    severity: Severity
+    message: str
+    """What is wrong, and the way out."""
+    place: Place | None = None
+
+    def __str__(self) -> str:
+        return f"{self.place}: {self.message}" if self.place else self.message
+
+
+class SpecError(UsageError):
+    """A spec, project or experiment file cannot be used; all that is wrong with it is told at once."""
+
+    default_cause = "spec"
+
+    def __init__(self, findings: Sequence[Finding]) -> None:
+        super().__init__("\n".join(map(str, findings)))
+        self.findings = tuple(findings)
+
+
+@dataclass(frozen=True, slots=True)
+class GraderSpec:
+    """One entry of `graders`."""
+
+    type: str
+    config: Json = field(default_factory=dict)
+    name: str | None = None
+    turn: int | None = None
+    """0-based: only that turn of the conversation is looked at."""
+    weight: float | None = None
+    place: Place | None = None
+
+    @property
+    def label(self) -> str:
+        """What people call it."""
+        return self.name or self.type
+
+
+@dataclass(frozen=True, slots=True)
+class Constraints:
+    """Bounds an author set; each one acts as a grader."""
+
+    max_turns: int | None = None
+    max_tokens: int | None = None
+    max_duration: float | None = None
+    """Seconds."""
+    expect_tools: tuple[str, ...] = ()
+    reject_tools: tuple[str, ...] = ()
+    expect_skills: tuple[str, ...] = ()
+    reject_skills: tuple[str, ...] = ()
+    place: Place | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class FileEntry:
+    """A file or folder put into the workspace."""
+
+    src: str
+    dest: str
+    base: Path
+    """What `src` is relative to."""
+    place: Place | None = None
+
+    @property
+    def source(self) -> Path:
+        """Where it is on this machine."""
+        return self.base / self.src
+
+
+@dataclass(frozen=True, slots=True)
+class SkillRef:
+    """A skill's folder, or the path of its SKILL.md."""
+
+    path: str
+    base: Path
+    place: Place | None = None
+
+    @property
+    def folder(self) -> Path:
+        """The folder that holds SKILL.md."""
+        whole = self.base / self.path
+        return whole.parent if whole.name == "SKILL.md" else whole
+
+
+@dataclass(frozen=True, slots=True)
+class GitSource:
+    """The repository a workspace starts from."""
+
+    type: Literal["worktree", "clone"]
+    source: str
+    """A path (relative to `base`) or, for a clone, an address."""
+    base: Path
+    ref: str | None = None
+    shallow: bool = False
+    sparse: tuple[str, ...] = ()
+    place: Place | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class EnvironmentSpec:
+    """What the agent finds."""
+
+    skills: tuple[SkillRef, ...] | None = None
+    """None: nothing was said, so `--skill-dir` counts; an empty list is no skills at all."""
+    files: tuple[FileEntry, ...] = ()
+    commands: tuple[str, ...] = ()
+    command_timeout: float = DEFAULT_COMMAND_TIMEOUT_S
+    git: GitSource | None = None
+    mcp_servers: Mapping[str, Json] = field(default_factory=dict)
+    """By name; `type` is always there, `cwd` is absolute where it was given, `timeout` is in seconds."""
+    place: Place | None = None
+
+    @property
+    def empty(self) -> bool:
+        """Nothing but skills was declared: the workspace starts from --work-dir."""
+        return not (self.files or self.commands or self.git)
+
+
+@dataclass(frozen=True, slots=True)
+class Stimulus:
+    """One task of a spec, with everything it inherits merged in."""
+
+    name: str
+    turns: tuple[str, ...]
+    """What the agent is told, one item each time; `prompt` is one turn."""
+    graders: tuple[GraderSpec, ...] = ()
+    tags: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """Every value as a list of texts, the spec's own tags merged in."""
+    rubric: tuple[str, ...] = ()
+    environment: EnvironmentSpec = field(default_factory=EnvironmentSpec)
+    grading_files: tuple[FileEntry, ...] = ()
+    """`grading_environment`: in the workspace only while it is graded."""
+    constraints: Constraints = field(default_factory=Constraints)
+    artifacts_include: tuple[str, ...] = ()
+    artifacts_exclude: tuple[str, ...] = ()
+    attachments: tuple[FileEntry, ...] = ()
+    golden_patch: str | None = None
+    """The patch itself, where it is written in the spec."""
+    golden_patch_file: FileEntry | None = None
+    """Where it is, when it is a file of its own; `dest` is empty."""
+    runs: int | None = None
+    """Its own number of trials, where it says one."""
+    timeout: float | None = None
+    place: Place | None = None
+
+    @property
+    def prompt(self) -> str:
+        """All turns as one text, for people."""
+        return "\n\n".join(self.turns)
+
+
+@dataclass(frozen=True, slots=True)
+class Defaults:
+    """`config` or `defaults`."""
+
+    runs: int = 1
+    timeout: float | None = None
+    """Seconds; None is the default of two minutes."""
+    model: str | None = None
+    judge_model: str | None = None
+    executor: str | None = None
+    """As the author wrote it; in our words, the agent."""
+    executor_config: Json = field(default_factory=dict)
+    reasoning_effort: str | None = None
+    judge_reasoning_effort: str | None = None
+    judge_provider: str | None = None
+    executor_place: Place | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Scoring:
+    """How graders make a verdict."""
+
+    threshold: float | None = None
+    weights: Mapping[str, float] = field(default_factory=dict)
+    """By grader name, then type."""
+    timeout: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class EvalSpec:
+    """One eval.yaml."""
+
+    name: str
+    file: Path
+    stimuli: tuple[Stimulus, ...]
+    defaults: Defaults = field(default_factory=Defaults)
+    scoring: Scoring = field(default_factory=Scoring)
+    description: str = ""
+    version: str | None = None
+    type: str | None = None
+    tags: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+
+    @property
+    def folder(self) -> Path:
+        """What its relative paths are relative to."""
+        return self.file.parent
+
+
+@dataclass(frozen=True, slots=True)
+class Suite:
+    """A named choice of evals."""
+
+    name: str
+    description: str = ""
+    filter: Mapping[str, tuple[str, ...]] | None = None
+    """AND across keys, OR within a list; `!value` excludes."""
+    evals: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Project:
+    """`.vally.yaml`: where things are, and what they are called."""
+
+    file: Path | None
+    """None: there is no such file, everything is as by default."""
+    folder: Path
+    skills: tuple[str, ...] = ("skills/",)
+    evals: tuple[str, ...] = ("evals/",)
+    results: str = "results/"
+    eval_filenames: tuple[str, ...] = ("eval.yaml", "eval.yml")
+    suites: Mapping[str, Suite] = field(default_factory=dict)
+    environments: Mapping[str, Json] = field(default_factory=dict)
+    """As written; merged and resolved by the reader of the spec that names one."""
+    plugins: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """`graders`, `executors`, `evals` → specifiers."""

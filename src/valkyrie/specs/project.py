@@ -1,0 +1,130 @@
+"""`.vally.yaml`: where evals and skills are, named environments, suites and plugins."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from valkyrie.nouns import Json
+from valkyrie.specs.environments import read_environment
+from valkyrie.specs.fields import Fields, Notes, texts_of
+from valkyrie.specs.model import Project, Suite
+from valkyrie.specs.nodes import Node
+from valkyrie.specs.yaml_places import load_yaml
+
+FILENAMES = (".vally.yaml", ".vally.yml")
+PLUGIN_KINDS = {
+    "graders": ("graders", "grader"),
+    "executors": ("executors", "executor"),
+    "evals": ("evals", "eval"),
+}
+OTHERS = {
+    "metadata": "is not used here.",
+    "backend": "is not used here: the sandbox is chosen on the command line.",
+}
+
+
+def find_project(start: Path) -> Project:
+    """The project around a folder; without a file everything is as by default, below `start`."""
+    start = start.absolute()
+    for folder in (start, *start.parents):
+        for name in FILENAMES:
+            file = folder / name
+            if file.is_file():
+                return read_project(file)
+    return Project(file=None, folder=start)
+
+
+def read_project(file: Path) -> Project:
+    """Read this project file; raises SpecError with everything that is wrong."""
+    project, notes = examine_project(file)
+    notes.raise_errors()
+    return project
+
+
+def examine_project(file: Path) -> tuple[Project, Notes]:
+    """The project, and what is wrong or doubtful about its file."""
+    notes = Notes()
+    usual = Project(file=None, folder=file.parent)
+    fields = Fields(load_yaml(file), notes, file.name)
+    paths = Fields(fields.take("paths") or Node(None, fields.node.place, file.parent), notes, "paths")
+    project = Project(
+        file=file.absolute(),
+        folder=file.absolute().parent,
+        skills=paths.texts("skills") or usual.skills,
+        evals=paths.texts("evals") or usual.evals,
+        results=paths.text("results") or usual.results,
+        eval_filenames=paths.texts("evalFilenames", "eval_filenames") or usual.eval_filenames,
+        suites=_suites(fields.take("suites"), notes),
+        environments=_environments(fields.take("environments"), notes),
+        plugins=_plugins(fields.take("plugins"), notes),
+    )
+    paths.finish()
+    fields.finish(others=OTHERS)
+    return project, notes
+
+
+def named_environment(project: Project, name: str) -> Json:
+    """A named environment as a spec may hold it: working folders of MCP servers are the project's."""
+    data = dict(project.environments[name])
+    for key in ("mcpServers", "mcp_servers"):
+        if isinstance(servers := data.get(key), dict):
+            data[key] = {server: _placed(config, project.folder) for server, config in servers.items()}
+    return data
+
+
+def _placed(server: object, folder: Path) -> object:
+    if isinstance(server, dict) and isinstance(server.get("cwd"), str):
+        return {**server, "cwd": str((folder / server["cwd"]).resolve())}
+    return server
+
+
+def _environments(node: Node | None, notes: Notes) -> dict[str, Json]:
+    if node is None:
+        return {}
+    found = Fields(node, notes, "environments")
+    for name, one in (node.mapping or {}).items():
+        # Read here for its faults alone; a spec that names it reads it again, against its own folder.
+        read_environment(one, notes, f"environment {name!r}")
+    return {name: one.data() or {} for name, one in (node.mapping or {}).items() if found.given}
+
+
+def _suites(node: Node | None, notes: Notes) -> dict[str, Suite]:
+    if node is None:
+        return {}
+    Fields(node, notes, "suites")
+    return {name: _suite(name, one, notes) for name, one in (node.mapping or {}).items()}
+
+
+def _suite(name: str, node: Node, notes: Notes) -> Suite:
+    fields = Fields(node, notes, f"suite {name!r}")
+    wanted = _filter(fields)
+    evals = fields.texts("evals") or ()
+    if wanted is None and not evals:
+        message = f"suite {name!r} needs `filter` or `evals` (`filter: {{}}` takes everything)."
+        notes.error("empty-suite", message, node)
+    suite = Suite(name, fields.text("description") or "", wanted, evals)
+    fields.finish(others=OTHERS)
+    return suite
+
+
+def _filter(fields: Fields) -> dict[str, tuple[str, ...]] | None:
+    """Tag → values. Some files put the tags one level deeper, below `tags`."""
+    given = fields.take("filter")
+    if given is None:
+        return None
+    if given.mapping is None:
+        fields.wrong("filter", "a map such as {tier: smoke}", given)
+        return {}
+    tags = dict(given.mapping)
+    if (inner := tags.get("tags")) is not None and inner.mapping is not None:
+        tags = {**{key: value for key, value in tags.items() if key != "tags"}, **inner.mapping}
+    return {key: texts_of(value, fields.notes, f"{fields.what}: tag `{key}`") for key, value in tags.items()}
+
+
+def _plugins(node: Node | None, notes: Notes) -> dict[str, tuple[str, ...]]:
+    if node is None:
+        return {}
+    fields = Fields(node, notes, "plugins")
+    found = {kind: fields.texts(*names) for kind, names in PLUGIN_KINDS.items()}
+    fields.finish()
+    return {kind: specifiers for kind, specifiers in found.items() if specifiers}

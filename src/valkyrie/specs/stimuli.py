@@ -1,0 +1,261 @@
+"""One entry of `stimuli`, with what it inherits merged in."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from dataclasses import fields as fields_of
+from pathlib import PurePath
+from typing import Any
+
+from valkyrie.specs.environments import Declared, read_environment, read_files
+from valkyrie.specs.fields import Fields, Notes, text_of, texts_of
+from valkyrie.specs.model import Constraints, EnvironmentSpec, FileEntry, GraderSpec, SkillRef, Stimulus
+from valkyrie.specs.nodes import Node
+from valkyrie.suggest import did_you_mean
+
+GRADER_KEYS = ("type", "config", "name", "turn", "weight")
+OTHERS = {
+    "simulation": "is not supported here and is ignored.",
+    "golden_trajectory": "is not used here.",
+    "golden_command": "is not used here.",
+    "expect_activation": "is another tool's own key and is ignored; use `constraints: {expect_skills: […]}`.",
+    "area": "is not part of the format and is ignored; use `tags`.",
+    "metadata": "is not part of the format and is ignored; use `tags`.",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Inherited:
+    """What the file says for all of its stimuli."""
+
+    tags: Mapping[str, tuple[str, ...]]
+    environment: Declared
+    grading_files: tuple[FileEntry, ...]
+    constraints: Node | None
+    named: Callable[[Node], Node | None]
+    """The environment an `environment: name` means."""
+    skills: tuple[SkillRef, ...] | None = None
+    """An experiment's, which replace whatever is declared."""
+
+
+def read_stimulus(node: Node, at: int, inherited: Inherited, notes: Notes) -> Stimulus | None:
+    """One stimulus; None where too little of it can be understood."""
+    shown = node.get("name")
+    fields = Fields(node, notes, f"stimulus {shown.raw!r}" if shown and shown.raw else f"stimulus {at}")
+    if not fields.given:
+        if node.value is None:
+            notes.error("wrong-type", f"stimulus {at} is empty.", node)
+        return None
+    name = fields.text("name", required=True)
+    turns = _turns(fields)
+    constraints = read_constraints(inherited.constraints, fields.take("constraints"), notes, fields.what)
+    own = fields.take("config")
+    runs, timeout = _own_settings(fields, own, notes)
+    artifacts = Fields(fields.take("artifacts") or Node(None, node.place, node.base), notes, "artifacts")
+    golden, golden_file = _golden_patch(fields)
+    stimulus = Stimulus(
+        name=name or "",
+        turns=turns,
+        graders=_graders(fields, turns, constraints != Constraints(place=constraints.place)),
+        tags={**inherited.tags, **read_tags(fields)},
+        rubric=fields.texts("rubric") or (),
+        environment=_environment(fields, inherited),
+        grading_files=inherited.grading_files + read_grading(fields, inherited.named),
+        constraints=constraints,
+        artifacts_include=artifacts.texts("include") or (),
+        artifacts_exclude=artifacts.texts("exclude") or (),
+        attachments=_attachments(fields),
+        golden_patch=golden,
+        golden_patch_file=golden_file,
+        runs=runs,
+        timeout=timeout,
+        place=node.place,
+    )
+    artifacts.finish()
+    fields.finish(others=OTHERS)
+    return stimulus if name else None
+
+
+def _turns(fields: Fields) -> tuple[str, ...]:
+    prompt, turns = fields.take("prompt"), fields.take("turns")
+    if prompt is not None and turns is not None:
+        fields.notes.error(
+            "prompt-and-turns", f"{fields.what} has `prompt` and `turns`: keep one of them.", turns
+        )
+    if turns is not None:
+        if not turns.items:
+            fields.wrong("turns", "a list of texts with at least one", turns)
+            return ()
+        found = texts_of(turns, fields.notes, f"{fields.what}: `turns`")
+    elif prompt is not None:
+        found = (text_of(prompt, fields.notes, f"{fields.what}: `prompt`") or "",)
+    else:
+        near = fields.slip("prompt") or fields.slip("turns")
+        fields.notes.error("missing-key", f"{fields.what} has no `prompt` (or `turns`).{near}", fields.node)
+        return ()
+    if any(not text.strip() for text in found):
+        at = turns if turns is not None else prompt
+        fields.notes.error("empty-prompt", f"{fields.what}: a prompt must not be empty.", at)
+    return found
+
+
+def _graders(fields: Fields, turns: tuple[str, ...], constrained: bool) -> tuple[GraderSpec, ...]:
+    node = fields.take("graders")
+    entries = fields.items("graders")
+    if not entries:
+        if node is not None and node.items is None:
+            return ()
+        if constrained:
+            fields.notes.warning(
+                "no-graders", f"{fields.what} has no graders: only its constraints are checked.", fields.node
+            )
+        else:
+            fields.notes.error(
+                "no-graders",
+                f"{fields.what} has no graders, so nothing would be checked: add at least one to `graders`.",
+                node or fields.node,
+            )
+        return ()
+    found = [_grader(entry, at, len(turns), fields) for at, entry in enumerate(entries, 1)]
+    return tuple(grader for grader in found if grader is not None)
+
+
+def _grader(node: Node, at: int, turns: int, stimulus: Fields) -> GraderSpec | None:
+    notes = stimulus.notes
+    if isinstance(node.value, str):
+        notes.error("wrong-type", f"{stimulus.what}: write `- type: {node.value}` for grader {at}.", node)
+        return None
+    fields = Fields(node, notes, f"{stimulus.what}, grader {at}")
+    kind = fields.text("type", required=True)
+    turn = fields.integer("turn")
+    if turn is not None and turns and turn >= turns:
+        last = f"its turns are 0 to {turns - 1}" if turns > 1 else "it has only turn 0"
+        notes.error(
+            "turn-out-of-range", f"{fields.what}: there is no turn {turn}, {last}.", fields.take("turn")
+        )
+    grader = GraderSpec(
+        type=kind or "",
+        config=fields.data("config"),
+        name=fields.text("name"),
+        turn=turn,
+        weight=fields.number("weight"),
+        place=node.place,
+    )
+    for key in node.mapping or {}:
+        if key not in GRADER_KEYS:
+            hint = did_you_mean(key, GRADER_KEYS) or " Move it below `config`."
+            notes.warning(
+                "stray-grader-key",
+                f"{fields.what}: `{key}` beside `type` is ignored.{hint}",
+                fields.key_place(key),
+            )
+    return grader if kind else None
+
+
+def read_tags(fields: Fields) -> dict[str, tuple[str, ...]]:
+    """`tags`, every value as a list of texts."""
+    node = fields.take("tags")
+    if node is None:
+        return {}
+    if node.mapping is None:
+        fields.wrong("tags", "a map such as {tier: smoke}", node)
+        return {}
+    return {
+        key: texts_of(value, fields.notes, f"{fields.what}: tag `{key}`")
+        for key, value in node.mapping.items()
+        if value.value is not None
+    }
+
+
+def read_constraints(root: Node | None, own: Node | None, notes: Notes, what: str) -> Constraints:
+    """The file's constraints with the stimulus's own on top."""
+    found: dict[str, Any] = {}
+    for node in (root, own):
+        if node is not None:
+            found.update(_constraints(node, notes, what))
+    place = own or root
+    return Constraints(**found, place=place.place if place else None)
+
+
+def _constraints(node: Node, notes: Notes, what: str) -> dict[str, Any]:
+    fields = Fields(node, notes, f"{what}: `constraints`")
+    found: dict[str, Any] = {key: fields.integer(key) for key in ("max_turns", "max_tokens")}
+    found["max_duration"] = fields.duration("max_duration")
+    if (older := fields.number("max_duration_ms")) is not None:
+        notes.warning(
+            "renamed-key",
+            f"{what}: `max_duration_ms` is called `max_duration` now: write `max_duration: {older:g}ms`.",
+            fields.key_place("max_duration_ms"),
+        )
+        found["max_duration"] = found["max_duration"] or older / 1000
+    for one in fields_of(Constraints):
+        if one.name.startswith(("expect_", "reject_")):
+            found[one.name] = fields.texts(one.name)
+    fields.finish()
+    return {key: value for key, value in found.items() if value is not None}
+
+
+def _own_settings(fields: Fields, own: Node | None, notes: Notes) -> tuple[int | None, float | None]:
+    runs, timeout = fields.integer("runs"), fields.duration("timeout")
+    if own is not None:
+        config = Fields(own, notes, f"{fields.what}: `config`")
+        inner_runs, inner_timeout = config.integer("runs"), config.duration("timeout")
+        runs = inner_runs if runs is None else runs
+        timeout = inner_timeout if timeout is None else timeout
+        config.finish()
+    return runs, timeout
+
+
+def _environment(fields: Fields, inherited: Inherited) -> EnvironmentSpec:
+    node = fields.take("environment")
+    if node is not None and isinstance(node.value, str):
+        node = inherited.named(node)
+    merged = inherited.environment.under(read_environment(node, fields.notes, f"{fields.what}: environment"))
+    if inherited.skills is not None:
+        merged = merged.with_skills(inherited.skills)
+    return merged.settled()
+
+
+def read_grading(fields: Fields, named: Callable[[Node], Node | None]) -> tuple[FileEntry, ...]:
+    """`grading_environment`: files that are there only while the work is graded."""
+    node = fields.take("grading_environment")
+    if node is not None and isinstance(node.value, str):
+        node = named(node)
+    if node is None:
+        return ()
+    if node.items is not None:
+        node = Node({"files": node}, node.place, node.base)
+    inner = Fields(node, fields.notes, "grading_environment")
+    files = read_files(inner)
+    inner.finish()
+    return files
+
+
+def _attachments(fields: Fields) -> tuple[FileEntry, ...]:
+    found = []
+    for item in fields.items("attachments") or ():
+        if item.mapping is None:
+            path, dest = text_of(item, fields.notes, f"{fields.what}: an attachment"), None
+        else:
+            inner = Fields(item, fields.notes, f"{fields.what}: an attachment")
+            path, dest = inner.text("path", "src", "file", required=True), inner.text("dest", "name")
+            inner.finish(others={"type": "of an attachment is not used here."})
+        if path:
+            found.append(FileEntry(path, dest or PurePath(path).name, item.base, item.place))
+    return tuple(found)
+
+
+def _golden_patch(fields: Fields) -> tuple[str | None, FileEntry | None]:
+    """The patch written out, or the file it is in (`{path: …}`, or one line of text)."""
+    node = fields.take("golden_patch")
+    if node is None:
+        return None, None
+    if node.mapping is not None:
+        inner = Fields(node, fields.notes, f"{fields.what}: `golden_patch`")
+        text, path = inner.text("content"), inner.text("path", "file")
+        inner.finish()
+    else:
+        said = text_of(node, fields.notes, f"{fields.what}: `golden_patch`")
+        text, path = (said, None) if said and "\n" in said else (None, said)
+    return text, FileEntry(path, "", node.base, node.place) if path else None
