@@ -324,3 +324,35 @@ def test_it_runs_by_itself(tmp_path: Path) -> None:
     refused = subprocess.run(command, capture_output=True, text=True)
     assert (refused.returncode, refused.stdout) == (2, "")
     assert "a turn is an object" in refused.stderr
+
+
+@pytest.mark.parametrize("api", APIS)
+async def test_a_fault_may_strike_every_other_request(api: str) -> None:
+    script = Script.of(Fault("server_error", every=2), Say("Well."))
+    async with ModelServer(script) as server, httpx.AsyncClient(verify=False, base_url=server.url) as client:
+        answers = [
+            await client.post(PATHS[api], json=asked(api, [user(api, f"Hello {number // 2}.")]))
+            for number in range(6)
+        ]
+    assert [answer.is_success for answer in answers] == [False, True] * 3
+
+
+async def test_a_text_in_the_request_chooses_the_conversation() -> None:
+    data = {
+        "conversations": {"default": [{"say": "whatever"}], "a": [{"say": "one"}], "b": [{"say": "two"}]},
+        "by_text": {"apples": "a", "berries": "b"},
+    }
+    async with (
+        ModelServer(Script.from_json(data)) as server,
+        httpx.AsyncClient(verify=False, base_url=server.url) as client,
+    ):
+        found = [
+            said("chat", (await client.post(path, json=asked("chat", [user("chat", text)]))).json())[0]
+            for path, text in [
+                (PATHS["chat"], "two apples"),
+                (PATHS["chat"], "three berries"),
+                (PATHS["chat"], "nothing"),
+                (f"/c/b{PATHS['chat']}", "apples"),
+            ]
+        ]
+    assert found == ["one", "two", "whatever", "two"]

@@ -75,6 +75,8 @@ class Fault:
     """Seconds, for `rate_limit`."""
     message: str = ""
     delay: float = 0.0
+    every: int | None = None
+    """Instead of `times`: the first of every so many requests that come here fails, whoever sends them."""
 
 
 Turn = Say | Call | Shell | Fault
@@ -87,6 +89,8 @@ class Script:
     """The turns of conversations by name: a request's URL below `/c/NAME` chooses one, else `default`."""
 
     conversations: Mapping[str, Sequence[Turn]]
+    by_text: Mapping[str, str] = field(default_factory=dict)
+    """Text in a request without `/c/NAME` → its conversation; the first that is found counts."""
 
     @classmethod
     def of(cls, *turns: Turn, **named: Sequence[Turn]) -> Script:
@@ -95,17 +99,23 @@ class Script:
 
     @classmethod
     def from_json(cls, data: Any) -> Script:
-        """`{"conversations": {NAME: [TURN, …]}}`, or a plain list of turns."""
+        """`{"conversations": {NAME: [TURN, …]}, "by_text": {TEXT: NAME}}`, or a plain list of turns."""
         found = {"default": data} if isinstance(data, list) else data
-        if isinstance(found, dict) and set(found) == {"conversations"}:
-            found = found["conversations"]
+        by_text: Mapping[str, str] = {}
+        if (
+            isinstance(found, dict)
+            and "conversations" in found
+            and set(found) <= {"conversations", "by_text"}
+        ):
+            found, by_text = found["conversations"], found.get("by_text") or {}
         if not isinstance(found, dict) or not all(isinstance(turns, list) for turns in found.values()):
             raise UsageError("a script is a list of turns, or lists of turns by the conversation's name.")
         return cls(
             {
                 str(name): [_turn(turn, f"{name}[{at}]") for at, turn in enumerate(turns)]
                 for name, turns in found.items()
-            }
+            },
+            dict(by_text),
         )
 
     @classmethod
@@ -123,7 +133,13 @@ _KINDS: Mapping[str, tuple[type[Any], Mapping[str, str]]] = {
     "shell": (Shell, {"shell": "command", "text": "text"}),
     "fault": (
         Fault,
-        {"fault": "kind", "times": "times", "retry_after": "retry_after", "message": "message"},
+        {
+            "fault": "kind",
+            "times": "times",
+            "every": "every",
+            "retry_after": "retry_after",
+            "message": "message",
+        },
     ),
 }
 

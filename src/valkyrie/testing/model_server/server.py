@@ -113,6 +113,9 @@ class ModelServer:
 
     async def _answer(self, request: Request) -> Reply:
         name, path = _conversation(request.path)
+        if path == request.path and self.script.by_text:
+            text = json.dumps(request.json(), ensure_ascii=False)
+            name = next((named for part, named in self.script.by_text.items() if part in text), name)
         if name not in self.script.conversations:
             return Reply.of({"error": {"message": f"the script has no conversation {name!r}"}}, 404)
         if request.method in ("GET", "HEAD"):
@@ -157,6 +160,10 @@ class ModelServer:
         return LAST
 
     def _still(self, fault: Fault, place: tuple[str, str, int]) -> bool:
+        if fault.every is not None:
+            place = (place[0], "", place[2])
+            self._faults[place] += 1
+            return (self._faults[place] - 1) % fault.every == 0
         self._faults[place] += 1
         return fault.times is None or self._faults[place] <= fault.times
 

@@ -1,0 +1,1 @@
+"""The graders a spec can name without a plugin, one module per thing they look at."""

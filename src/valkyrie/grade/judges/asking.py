@@ -1,0 +1,78 @@
+"""How a judge is asked for a grade: the words around rubric, task and evidence."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from valkyrie.errors import GraderError
+from valkyrie.grade.judges.config import Judge, Judging
+from valkyrie.grade.judges.conversation import Answered, Question, converse
+from valkyrie.grade.judges.endpoint import find_endpoint
+from valkyrie.grade.judges.evidence import Shown, gather
+from valkyrie.grade.judges.faults import TooLongError
+from valkyrie.grade.judges.fencing import Fence, shortened
+from valkyrie.grade.judges.sharing import shared_client
+from valkyrie.grade.judges.verdicts import Grade, grade_tool, read_grade
+from valkyrie.specs.model import GraderSpec
+
+if TYPE_CHECKING:
+    from valkyrie.grade.protocol import Given
+
+SHARES = (1.0, 0.35, 0.1)
+"""How much of the evidence is shown: less, each time a model says that it is too much."""
+_TASK = 20_000
+
+
+async def ask_for_grade(spec: GraderSpec, judging: Judging, judge: Judge, given: Given) -> Answered[Grade]:
+    """One judge's grade of one trial. Raises JudgeError, GraderError or UserError."""
+    endpoint = find_endpoint(judge, given.asking)
+    pieces = await asyncio.to_thread(gather, given, judging.evidence)
+    async with shared_client() as client:
+        for share in SHARES:
+            try:
+                return await converse(client, endpoint, _question(spec, judging, given, pieces, share))
+            except TooLongError as error:
+                too_long = error
+    raise GraderError(str(too_long), cause=too_long.cause)
+
+
+def _question(
+    spec: GraderSpec, judging: Judging, given: Given, pieces: Sequence[Shown], share: float
+) -> Question[Grade]:
+    fence, rubric, scale = Fence(), given.stimulus.rubric, judging.scale
+    system = (
+        "You grade the work of an AI agent. You are given the task it had, what to judge it by, and what it "
+        "said and did. Be strict and fair; judge only by what the evidence shows, and give no credit for "
+        "claims the evidence does not bear out.\n\n"
+        f"{fence.rule()}\n\n"
+        f"Scores are {scale.words}. When you have decided, call the tool submit_grade exactly once: first "
+        "the criteria, then the reasoning, then the overall score. Do not answer in any other way."
+    )
+    parts = ["# The task the agent had", task_of(given, spec.turn)]
+    if judging.prompt:
+        parts += ["# How to judge", judging.prompt]
+    if rubric:
+        parts += ["# Rubric", "\n".join(f"{at}. {text}" for at, text in enumerate(rubric, 1))]
+    parts.append("# Evidence")
+    parts += [fence.around(piece.title, piece.text, int(piece.most * share)) for piece in pieces]
+    parts.append("Judge now, by the rules above only: call submit_grade exactly once.")
+    return Question(
+        system, "\n\n".join(parts), grade_tool(scale), lambda call: read_grade(call, scale, rubric)
+    )
+
+
+def task_of(given: Given, turn: int | None = None) -> str:
+    """What the agent was told, in the turn that is looked at."""
+    turns = given.stimulus.turns
+    if turn is not None and 0 <= turn < len(turns):
+        turns = turns[turn : turn + 1]
+    if len(turns) == 1:
+        return shortened(turns[0], _TASK)
+    return shortened("\n\n".join(f"Turn {at}: {text}" for at, text in enumerate(turns, 1)), _TASK)
+
+
+def cited(grade: Grade, judging: Judging) -> str:
+    """The grade in one line of evidence."""
+    return f"{judging.scale.said(grade.overall)}: {grade.reasoning or 'no reason given'}"

@@ -1,0 +1,149 @@
+"""`panel`: several models judge at the same time, and their grades become one."""
+
+from __future__ import annotations
+
+import asyncio
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from valkyrie.errors import GraderError, JudgeError, UserError
+from valkyrie.grade.base import BuiltIn
+from valkyrie.grade.config import Config
+from valkyrie.grade.judges.asking import ask_for_grade, cited
+from valkyrie.grade.judges.config import Judge, read_panel
+from valkyrie.grade.judges.conversation import Answered, summed
+from valkyrie.grade.judges.prompt import nothing_to_judge_by
+from valkyrie.grade.judges.verdicts import Grade
+from valkyrie.grade.protocol import Given, GraderResult, Need
+from valkyrie.nouns import Json
+from valkyrie.specs.model import Finding, GraderSpec, SpecError, Stimulus
+
+Failure = JudgeError | GraderError | UserError
+_AGGREGATES: Mapping[str, Callable[[Sequence[float]], float]] = {
+    "mean": statistics.fmean,
+    "median": statistics.median,
+    "min": min,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class _Heard:
+    """One judge of the panel: its grade, or why there is none."""
+
+    judge: Judge
+    answered: Answered[Grade] | None
+    failure: Failure | None = None
+
+
+class PanelGrader(BuiltIn):
+    """Judges in parallel. One that fails is noted and left out; only all of them failing is an error."""
+
+    type: ClassVar[str] = "panel"
+    needs: ClassVar[frozenset[Need]] = frozenset({Need.JUDGE})
+
+    def read(self, config: Config) -> None:
+        self.panel = read_panel(config)
+        self.judging = self.panel.judging
+        self.needs = self.judging.needs  # type: ignore[misc]  # more than its class where evidence says so
+
+    @property
+    def judges(self) -> tuple[Judge, ...]:
+        """Who is asked."""
+        return self.panel.judges
+
+    def check(self, stimulus: Stimulus) -> list[Finding]:
+        """What is wrong with it for this stimulus."""
+        return nothing_to_judge_by(self.spec, self.judging.prompt, stimulus)
+
+    async def look(self, given: Given) -> GraderResult:
+        """Ask all judges and put their grades together."""
+        if findings := self.check(given.stimulus):
+            raise SpecError(findings)
+        async with asyncio.TaskGroup() as group:
+            asked = [group.create_task(self._heard(judge, given)) for judge in self.judges]
+        heard = [task.result() for task in asked]
+        grades = [one.answered.value for one in heard if one.answered]
+        if not grades:
+            raise _all_failed(self.spec, [one.failure for one in heard if one.failure])
+        normals = [self.judging.scale.normal(grade.overall) for grade in grades]
+        score, passed = self._together(normals)
+        return GraderResult(
+            name=self.spec.label,
+            type=self.type,
+            passed=passed,
+            score=score,
+            evidence=self._evidence(heard, normals, passed=passed),
+            kind="llm",
+            details=[*map(self._detail, heard), _spread(normals)],
+            usage=summed([one.answered.usage for one in heard if one.answered]),
+        )
+
+    async def _heard(self, judge: Judge, given: Given) -> _Heard:
+        try:
+            return _Heard(judge, await ask_for_grade(self.spec, self.judging, judge, given))
+        except (JudgeError, GraderError, UserError) as failure:
+            return _Heard(judge, None, failure)
+
+    def _together(self, normals: Sequence[float]) -> tuple[float, bool]:
+        """Score and verdict of the panel; a tied vote has not passed."""
+        if self.panel.aggregation == "majority":
+            votes = sum(map(self.judging.passes, normals))
+            return votes / len(normals), votes * 2 > len(normals)
+        score = _AGGREGATES[self.panel.aggregation](normals)
+        return score, self.judging.passes(score)
+
+    def _evidence(self, heard: Sequence[_Heard], normals: Sequence[float], *, passed: bool) -> str:
+        votes, failed = sum(map(self.judging.passes, normals)), len(heard) - len(normals)
+        lines = [
+            f"{self.panel.aggregation} of {len(normals)} judges: {'passed' if passed else 'not passed'}, "
+            f"{votes} of them for it" + (f"; {failed} failed and are left out" if failed else "")
+        ]
+        lines += [
+            f"{one.judge.model}: {cited(one.answered.value, self.judging)}" for one in heard if one.answered
+        ]
+        return "\n".join(lines)
+
+    def _detail(self, one: _Heard) -> Json:
+        if one.answered is None:
+            assert one.failure is not None
+            return {
+                "judge": one.judge.model,
+                "status": "error",
+                "cause": one.failure.cause,
+                "message": str(one.failure),
+            }
+        grade, scale = one.answered.value, self.judging.scale
+        normal = scale.normal(grade.overall)
+        return {
+            "judge": one.judge.model,
+            "status": "ok",
+            "score": grade.overall,
+            "normalizedScore": normal,
+            "passed": self.judging.passes(normal),
+            "reasoning": grade.reasoning,
+            "rubricScores": grade.details(scale),
+            "usage": one.answered.usage,
+        }
+
+
+def _spread(normals: Sequence[float]) -> Json:
+    """How far the judges are apart."""
+    return {
+        "spread": max(normals) - min(normals),
+        "min": min(normals),
+        "max": max(normals),
+        "mean": statistics.fmean(normals),
+        "stdDev": statistics.stdev(normals) if len(normals) > 1 else 0.0,
+    }
+
+
+def _all_failed(spec: GraderSpec, failures: Sequence[Failure]) -> Failure:
+    """A refusal stays one: asking again would not help. All else may pass."""
+    told = "; ".join(dict.fromkeys(map(str, failures)))
+    message = f"All {len(failures)} judges of {spec.label} failed: {told}"
+    if all(isinstance(failure, UserError) for failure in failures):
+        return UserError(message, cause=failures[0].cause)
+    waits = [failure.retry_after for failure in failures if failure.retry_after is not None]
+    return JudgeError(message, retry_after=max(waits, default=None))

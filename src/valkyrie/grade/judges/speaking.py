@@ -1,0 +1,92 @@
+"""What the two APIs have in common for a judge: one tool offered, calls and tokens read back."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Protocol
+
+from valkyrie.nouns import Json
+
+if TYPE_CHECKING:
+    from valkyrie.grade.judges.endpoint import Endpoint
+
+
+class UnreadableAnswerError(Exception):
+    """An endpoint answered with something that is not its API."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tool:
+    """The one tool a judge is offered."""
+
+    name: str
+    description: str
+    schema: Json
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCall:
+    """A call of a tool in an answer; arguments that are no object are None."""
+
+    id: str
+    name: str
+    arguments: Json | None
+
+
+@dataclass(frozen=True, slots=True)
+class Tokens:
+    """What answers used; cached ones are among the input's."""
+
+    input: int = 0
+    output: int = 0
+    cached: int = 0
+
+    def __add__(self, other: Tokens) -> Tokens:
+        return Tokens(self.input + other.input, self.output + other.output, self.cached + other.cached)
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """One answer of a model."""
+
+    calls: Sequence[ToolCall]
+    message: Json
+    """As it goes back into the conversation."""
+    tokens: Tokens = field(default_factory=Tokens)
+    model: str | None = None
+
+
+class Dialect(Protocol):
+    """One API."""
+
+    def headers(self, endpoint: Endpoint) -> Mapping[str, str]:
+        """Those that carry the key and the version."""
+        ...
+
+    def body(
+        self, endpoint: Endpoint, system: str, messages: Sequence[Json], tool: Tool, *, forced: bool
+    ) -> Json:
+        """A request; `forced` asks for the tool in the API's own way, not only in words."""
+        ...
+
+    def read(self, data: Json) -> Answer:
+        """Its answer. Raises UnreadableAnswerError."""
+        ...
+
+    def reminder(self, answer: Answer, text: str) -> list[Json]:
+        """The messages that answer an answer: every call gets a result, as both APIs require."""
+        ...
+
+
+def whole(value: object) -> int:
+    """A count of tokens; 0 for what is none."""
+    return max(0, int(value)) if isinstance(value, int | float) and value == value else 0
+
+
+def dialect_of(provider: str) -> Dialect:
+    """The API a provider speaks."""
+    from valkyrie.grade.judges.chat_completions import ChatCompletions
+    from valkyrie.grade.judges.messages import Messages
+
+    return Messages() if provider == "anthropic" else ChatCompletions()

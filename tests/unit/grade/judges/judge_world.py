@@ -1,0 +1,67 @@
+"""Trials to judge, and a judge that answers by a script."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from typing import Any
+
+from valkyrie.grade.judges import Patience, shared_client
+from valkyrie.grade.protocol import Asking, Given
+from valkyrie.specs.model import GraderSpec, Stimulus
+from valkyrie.testing import Call, ModelServer, Script
+from valkyrie.testing.model_server.script import Turn
+from valkyrie.trajectory.transcript import Event, Transcript
+
+Json = dict[str, Any]
+RUBRIC = ("It is polite.", "It is short.")
+
+
+def prompt_spec(**config: Any) -> GraderSpec:
+    return GraderSpec("prompt", config)
+
+
+def panel_spec(*models: Any, **config: Any) -> GraderSpec:
+    return GraderSpec("panel", {"models": list(models), **config})
+
+
+def trial(output: str = "Hello.", **changed: Any) -> Given:
+    events = [Event("assistant_message", {"content": output})]
+    stimulus = Stimulus("greeting", ("Say hello.",), rubric=RUBRIC)
+    given = Given(stimulus, Transcript(output, events), asking=Asking(model="judge-1"))
+    return replace(given, **changed)
+
+
+def grade(overall: Any, *scores: Any, why: str = "Because.") -> Call:
+    """The call of a judge that knows what it is to do."""
+    listed = scores or (overall,) * len(RUBRIC)
+    rubric = [{"criterion": f"c{at}", "score": score, "reasoning": "r"} for at, score in enumerate(listed)]
+    return Call("submit_grade", {"rubric_scores": rubric, "overall_score": overall, "overall_reasoning": why})
+
+
+@asynccontextmanager
+async def judge(*turns: Turn, quick: bool = True, **named: Any) -> AsyncIterator[ModelServer]:
+    """A server that plays the judge; pauses between tries take no time."""
+    async with ModelServer(Script.of(*turns, **named)) as server:
+        async with shared_client(Patience(sleep=_no_time) if quick else None):
+            yield server
+
+
+async def _no_time(seconds: float) -> None:
+    return None
+
+
+def asked_at(server: ModelServer, given: Given, conversation: str = "", **asking: Any) -> Given:
+    """The trial, judged at this server."""
+    url = server.url + (f"/c/{conversation}" if conversation else "")
+    return replace(given, asking=replace(given.asking, url=url, **asking))
+
+
+def texts_of(body: Json) -> str:
+    """Everything a request says, as one text."""
+    found = [str(body.get("system") or "")]
+    for message in body["messages"]:
+        content = message.get("content")
+        found.append(content if isinstance(content, str) else str(content))
+    return "\n".join(found)

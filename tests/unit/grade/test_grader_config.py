@@ -1,0 +1,106 @@
+"""What is wrong or doubtful in a grader's config, told before anything runs."""
+
+from __future__ import annotations
+
+import pytest
+
+from valkyrie.grade.plugins import GraderRegistry
+from valkyrie.grade.registry import check_grader, make_grader
+from valkyrie.specs.model import GraderSpec
+
+
+@pytest.mark.parametrize(
+    ("spec", "code", "told"),
+    [
+        (GraderSpec("output-contians"), "unknown-grader-type", "Did you mean 'output-contains'?"),
+        (GraderSpec("qqqq"), "unknown-grader-type", "--grader-plugin"),
+        (GraderSpec("output-matches"), "grader-config", "`pattern` is missing"),
+        (GraderSpec("output-matches", {"pattern": "("}), "invalid-regex", "invalid regex /(/"),
+        (GraderSpec("output-matches", {"pattern": ["a"]}), "grader-config", "it must be a text"),
+        (
+            GraderSpec("output-contains", {"value": "x", "negat": True}),
+            "unknown-key",
+            "Did you mean 'negate'?",
+        ),
+        (GraderSpec("output-contains", {"value": "x", "negate": "yes"}), "grader-config", "true or false"),
+        (GraderSpec("output-contains", {"value": ""}), "grader-config", "not empty"),
+        (GraderSpec("completed", turn=-1), "grader-config", "`turn`"),
+        (GraderSpec("turn-count", {"max": -1}), "grader-config", "at least 0"),
+        (GraderSpec("turn-count", {"max": float("inf")}), "grader-config", "at least 0"),
+        (GraderSpec("turn-count", {"max": True}), "grader-config", "at least 0"),
+        (GraderSpec("turn-count"), "grader-config", "`max` is missing"),
+        (GraderSpec("wall-time", {"max": 90}), "grader-config", "a duration with its unit"),
+        (GraderSpec("max-repeat", {"max_cycle_period": 11}), "grader-config", "from 1 to 10"),
+        (GraderSpec("max-repeat", {"max_cycle_period": "x"}), "grader-config", "from 1 to 10"),
+        (GraderSpec("skill-invocation"), "grader-config", "at least one skill"),
+        (
+            GraderSpec("skill-invocation", {"required": ["a"], "disallowed": ["a"]}),
+            "grader-config",
+            "a is both",
+        ),
+        (GraderSpec("tool-calls"), "grader-config", "at least one entry"),
+        (GraderSpec("tool-calls", {"required": [{"nmae": "x"}]}), "grader-config", "Did you mean 'name'?"),
+        (GraderSpec("tool-calls", {"required": [7]}), "grader-config", "a tool's name or a map"),
+        (GraderSpec("tool-calls", {"disallowed": [{"name": "("}]}), "invalid-regex", "unterminated"),
+        (
+            GraderSpec("run-command", {"command": "x", "sub_path": "../up"}),
+            "grader-config",
+            "inside the workspace",
+        ),
+        (
+            GraderSpec("run-command", {"command": "x", "sub_path": "/etc"}),
+            "grader-config",
+            "inside the workspace",
+        ),
+        (GraderSpec("run-command", {"command": "x", "args": "y"}), "grader-config", "a list of texts"),
+        (
+            GraderSpec("program", {"program": "x", "env": {"EVALUATE_WORKSPACE": "/"}}),
+            "grader-config",
+            "already",
+        ),
+        (GraderSpec("program", {"program": "x", "env": {"A=B": "/"}}), "grader-config", "no name"),
+        (GraderSpec("program", {"program": "x", "timeout": 60}), "grader-config", "a duration"),
+        (GraderSpec("json-schema"), "grader-config", "`schema` is missing"),
+        (GraderSpec("json-schema", {"schema": {"type": "nope"}}), "grader-config", "no JSON Schema"),
+        (GraderSpec("json-schema", {"schema": {"$ref": "http://x.invalid/s"}}), "grader-config", "elsewhere"),
+        (GraderSpec("json-schema", {"schema": "nope.json"}), "grader-config", "cannot be read"),
+        (GraderSpec("json-path", {"query": "name"}), "grader-config", "does not begin with $"),
+        (GraderSpec("json-path", {"query": "$[?(@.a)]"}), "grader-config", "a filter"),
+        (GraderSpec("expected-diff", {"patch": "x", "file": "y"}), "grader-config", "not both"),
+        (GraderSpec("file-exists", {"path": "{a,b}" * 12}), "grader-config", "patterns"),
+        (GraderSpec("custom-metrics"), "grader-config", "at least one metric"),
+        (GraderSpec("custom-metrics", {"metrics": {"a": 3}}), "grader-config", "`min` and/or `max`"),
+    ],
+)
+def test_findings(spec: GraderSpec, code: str, told: str) -> None:
+    found = check_grader(spec, GraderRegistry())
+    assert [one.code for one in found] == [code]
+    assert told in found[0].message
+    assert found[0].severity == ("warning" if code == "unknown-key" else "error")
+
+
+def test_every_key_of_the_schema_is_read_and_the_other_way_round() -> None:
+    from valkyrie.grade.types import WHERE
+    from valkyrie.specs.schema_graders import GRADERS
+
+    assert set(GRADERS) == set(WHERE)
+    enough = {
+        "path": "x",
+        "value": "x",
+        "pattern": "x",
+        "command": "x",
+        "program": "x",
+        "required": ["x"],
+        "metrics": {"m": {"max": 1}},
+        "schema": {},
+        "query": "$",
+        "models": ["m", "n"],
+    }
+    for name, form in GRADERS.items():
+        config = {key: value for key, value in enough.items() if key in form.keys}
+        if name.startswith("diff-"):
+            config.pop("value", None)
+        config |= {"max": "5m" if name == "wall-time" else 1} if "max" in form.keys else {}
+        read = getattr(getattr(make_grader(GraderSpec(name, config)), "config", None), "known", None)
+        if read is not None:
+            assert set(form.keys) == read, name
