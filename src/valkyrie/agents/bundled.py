@@ -3,23 +3,34 @@
 from __future__ import annotations
 
 import asyncio
+import glob
 import hashlib
 import json
 import threading
 from collections import deque
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import TracebackType
+from typing import IO, Self
 
 from sandboxes.types import TIMEOUT_EXIT_CODE, Command, OutputSink, StreamName
 from valkyrie.agents.catalog import exit_of
+from valkyrie.agents.catalogue.headless import bring_out
 from valkyrie.agents.protocol import AgentExit, AgentTrial, OutputArtifact
 from valkyrie.agents.resolve import ResolvedContract
 from valkyrie.agents.unpack import unpack
 from valkyrie.errors import AgentInstallError, BundleError, SandboxFailedError
 from valkyrie.nouns import Json, TaskSpec
 from valkyrie.secrets.mask import Masker
+from valkyrie.trajectory.transcript import TRANSCRIPT
 
 TAIL_LINES = 10
+OUTPUT = "output.txt"
+"""What the agent printed, beside its trajectory."""
+MOST_OUTPUT = 4 * 1024 * 1024
+STORIES = ("trajectory.json", TRANSCRIPT)
+"""Output artifacts of these names are the agent's own account of what it did: ATIF, or events."""
+MOST_STORY = 32 * 1024 * 1024
 _MAKE_FOLDER = '[ -d "$1" ] || { mkdir -p -- "$1" && { [ -z "$2" ] || chown -- "$2" "$1"; }; }'
 
 
@@ -106,23 +117,41 @@ class ContractAgent:
         """Run `run_cmd` in the task's folder as the task's user."""
         task, sandbox = trial.task, trial.sandbox
         script = self.contract.command(task.problem_path, task.id)
-        with Masker(trial.secrets.values()).sink(trial.log) as log:
-            make = Command(argv=("/bin/sh", "-c", _MAKE_FOLDER, "sh", task.cwd, task.user or ""))
-            if (code := await sandbox.run(make, log)) != 0:
-                raise SandboxFailedError(
-                    f"the task's folder {task.cwd} could not be made (exit code {code})."
+        with Printed(trial.kept) as printed:
+            with Masker(trial.secrets.values()).sink(printed.after(trial.log)) as log:
+                make = Command(argv=("/bin/sh", "-c", _MAKE_FOLDER, "sh", task.cwd, task.user or ""))
+                if (code := await sandbox.run(make, log)) != 0:
+                    raise SandboxFailedError(
+                        f"the task's folder {task.cwd} could not be made (exit code {code})."
+                    )
+                command = Command.bash(
+                    script, cwd=task.cwd, env=_environment(trial), user=task.user, timeout=task.timeouts.agent
                 )
-            command = Command.bash(
-                script, cwd=task.cwd, env=_environment(trial), user=task.user, timeout=task.timeouts.agent
-            )
-            rules = self._egress_rules(task)
-            if rules is None:
-                return exit_of(await sandbox.run(command, log))
-            await sandbox.modify_egress_rules(rules)
-            try:
-                return exit_of(await sandbox.run(command, log))
-            finally:
-                await sandbox.clear_egress_rules()
+                ended = await self._in_reach(trial, command, log)
+        await self._bring_story(trial)
+        return ended
+
+    async def _in_reach(self, trial: AgentTrial, command: Command, sink: OutputSink) -> AgentExit:
+        """Run it; only what contract and task allow is reached meanwhile."""
+        rules = self._egress_rules(trial.task)
+        if rules is None:
+            return exit_of(await trial.sandbox.run(command, sink))
+        await trial.sandbox.modify_egress_rules(rules)
+        try:
+            return exit_of(await trial.sandbox.run(command, sink))
+        finally:
+            await trial.sandbox.clear_egress_rules()
+
+    async def _bring_story(self, trial: AgentTrial) -> None:
+        """An output artifact of a name that tells what the agent did is kept as just that."""
+        if trial.kept is None:
+            return
+        for artifact in self.output_artifacts:
+            if artifact.path in STORIES:
+                # The id stands for itself, also where it looks like a pattern.
+                pattern = artifact.source.replace("{task_id}", glob.escape(trial.task.id))
+                for source in (await trial.sandbox.list_files(pattern))[:1]:
+                    await bring_out(trial.sandbox, source, trial.kept / artifact.path, MOST_STORY)
 
     def _egress_rules(self, task: TaskSpec) -> list[str] | None:
         """What may be reached while the agent runs: what contract and task both allow; None is everything."""
@@ -137,6 +166,39 @@ def _environment(trial: AgentTrial) -> dict[str, str]:
     """PYTHONSAFEPATH keeps files of the task from being imported by the agent's own Python."""
     common = {"TERM": "dumb", "LANG": "C.UTF-8"}
     return {**common, **trial.task.env, **trial.secrets, "PYTHONSAFEPATH": "1"}
+
+
+class Printed:
+    """Stdout of `run_cmd` in a file, up to a limit: what the agent said, where nothing else tells it."""
+
+    def __init__(self, kept: Path | None) -> None:
+        self._path = kept / OUTPUT if kept else None
+        self._room = MOST_OUTPUT
+        self._file: IO[bytes] | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._file:
+            self._file.close()
+
+    def after(self, sink: OutputSink) -> OutputSink:
+        """A sink that hands on to `sink` and keeps stdout; an agent that prints nothing leaves no file."""
+
+        def keep(stream: StreamName, text: str) -> None:
+            sink(stream, text)
+            if stream == "stdout" and self._path and self._room > 0:
+                if self._file is None:
+                    self._path.parent.mkdir(parents=True, exist_ok=True)
+                    self._file = self._path.open("wb")
+                data = text.encode("utf-8", "replace")[: self._room]
+                self._room -= len(data)
+                self._file.write(data)
+
+        return keep
 
 
 class Tail:

@@ -41,7 +41,9 @@ def exit_of(code: int) -> AgentExit:
     return AgentExit(code, reasons.get(code))
 
 
-class _CatalogAgent:
+class NeedsNothing:
+    """An agent that is installed by nobody and takes no parameters."""
+
     name = ""
     needs_solution = False
     final_output: str | None = None
@@ -76,17 +78,19 @@ class _CatalogAgent:
         """Nothing to install."""
 
 
-class Nop(_CatalogAgent):
+class Nop(NeedsNothing):
     """Does nothing, successfully: what a benchmark scores without any work."""
 
     name = "nop"
+    converses = True
+    takes_mcp = True
 
     async def run(self, trial: AgentTrial) -> AgentExit:
         _ = trial
         return AgentExit(0)
 
 
-class Oracle(_CatalogAgent):
+class Oracle(NeedsNothing):
     """Runs the task's own solution: what a benchmark scores when all is done right."""
 
     name = "oracle"

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from valkyrie import plugins
+from valkyrie.agents.abilities import SKILLS_AT, converses, skills_at, takes_mcp
 from valkyrie.agents.catalog import CATALOG, AgentOptions, KeyGroup
 from valkyrie.agents.protocol import Agent, OutputArtifact
 from valkyrie.archives.telling import told_as
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
 
 PLUGIN_GROUP = "valkyrie.agents"
 ARCHIVE_NAME = "agent.zip"
+_FILE = re.compile(r"file:(/.+\.py):([A-Za-z_]\w*)", re.DOTALL)
+"""A class in a file of this machine, as `agents.executors` writes it."""
 _UPLOAD = re.compile("upload:([0-9a-f]{64})")
 
 
@@ -48,6 +51,11 @@ class PreparedAgent:
     """API keys of which some are needed; planning looks which there are."""
     notices: Sequence[str] = ()
     """What its author should know, and what keeps nothing from running."""
+    converses: bool = False
+    skills_at: str = SKILLS_AT
+    takes_mcp: bool = False
+    takes_mcp_headers: bool = True
+    """What `agents.abilities` asks; the agent says the same."""
     source: Path | None = None
     """The folder or archive a bundle comes from."""
 
@@ -76,6 +84,8 @@ def open_agent(
             return _open_archive(archive, None, options)
     if not trusted:
         _refuse_this_machines(spec)
+    elif match := _FILE.fullmatch(spec):
+        return _prepare_file(Path(match[1]), match[2], options)
     elif "/" in spec or spec in (".", "..") or spec.startswith("~"):
         return _open_path(Path(spec).expanduser(), options)
     if spec in CATALOG:
@@ -142,17 +152,31 @@ def open_frozen(frozen: Json, folder: Path, cache: Path) -> Agent:
     )
     if kind == "plugin":
         return _make(str(frozen["target"]), options)
+    if kind == "file":
+        module = plugins.load_file(Path(str(frozen["file"])), digest=str(frozen["sha256"]))
+        return _made(getattr(module, str(frozen["target"]), None), f"{frozen['file']}", options)
     if frozen["name"] not in CATALOG:
         raise UsageError(f"this version's catalogue has no agent {frozen['name']!r}.")
     return _make(CATALOG[frozen["name"]].target, options)
 
 
 def _prepare(kind: str, name: str, target: str, options: AgentOptions) -> PreparedAgent:
-    agent = _make(target, options)
+    keys = CATALOG[name].keys if kind == "catalog" else ()
+    own = {"kind": kind, "name": name, "target": target}
+    return _prepared(_make(target, options), own, options, keys)
+
+
+def _prepare_file(path: Path, target: str, options: AgentOptions) -> PreparedAgent:
+    """A class of a `.py` file: found again by its path, if the file is still the same."""
+    module = plugins.load_file(path)
+    agent = _made(getattr(module, target, None), f"{path}", options)
+    own = {"kind": "file", "name": agent.name, "target": target, "file": str(path)}
+    return _prepared(agent, own | {"sha256": plugins.file_digest(path)}, options)
+
+
+def _prepared(agent: Agent, own: Json, options: AgentOptions, keys: Sequence[KeyGroup] = ()) -> PreparedAgent:
     frozen = {
-        "kind": kind,
-        "name": name,
-        "target": target,
+        **own,
         "model": options.model,
         "kwargs": dict(options.kwargs),
         "secrets": dict(options.secrets),
@@ -168,12 +192,19 @@ def _prepare(kind: str, name: str, target: str, options: AgentOptions) -> Prepar
         final_output=agent.final_output,
         output_artifacts=agent.output_artifacts,
         needs_solution=agent.needs_solution,
-        keys=CATALOG[name].keys if kind == "catalog" else (),
+        keys=keys,
+        converses=converses(agent),
+        skills_at=skills_at(agent),
+        takes_mcp=takes_mcp(agent),
+        takes_mcp_headers=getattr(agent, "takes_mcp_headers", True),
     )
 
 
 def _make(target: str, options: AgentOptions) -> Agent:
-    maker = plugins.load(target, group=PLUGIN_GROUP)
+    return _made(plugins.load(target, group=PLUGIN_GROUP), target, options)
+
+
+def _made(maker: Any, target: str, options: AgentOptions) -> Agent:
     if not callable(maker):
         raise UsageError(f"{target} is no class; an agent is made by calling it with AgentOptions.")
     try:

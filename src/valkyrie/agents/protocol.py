@@ -80,6 +80,15 @@ class AgentTrial:
     """Where the model is served, as seen from inside the sandbox; None is the vendor's own place."""
     layer: Path | None = None
     """The agent's layer on the host, where the provider could not show it; `install` brings it in."""
+    k: int = 0
+    """Which trial of the task it is, from 0."""
+    attempt: int = 1
+    """Which attempt at that trial, from 1."""
+
+    @property
+    def turns(self) -> tuple[str, ...]:
+        """What the agent is told, one thing after another; mostly it is one."""
+        return self.task.turns or (self.task.instruction,)
 
 
 @dataclass(frozen=True, slots=True)

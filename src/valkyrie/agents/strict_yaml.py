@@ -9,6 +9,7 @@ from typing import Any
 import yaml
 
 from valkyrie.errors import ContractValidationError
+from valkyrie.specs.yaml_places import explain, syntax_hint
 
 MAX_BYTES = 1024 * 1024
 
@@ -54,24 +55,16 @@ def parse(text: str, where: str) -> Document:
         finally:
             loader.dispose()
     except yaml.MarkedYAMLError as error:
-        mark = error.problem_mark or error.context_mark
-        at = f":{mark.line + 1}:{mark.column + 1}" if mark else ""
-        problem = error.problem or error.context or "cannot be read"
-        raise ContractValidationError(f"{where}{at}: not valid YAML: {problem}.{_hint(problem)}") from None
+        line, column, problem = explain(error)
+        raise ContractValidationError(
+            f"{where}:{line}:{column}: not valid YAML: {problem}.{syntax_hint(problem)}"
+        ) from None
     except yaml.reader.ReaderError as error:
         line = text.count("\n", 0, error.position) + 1
         raise ContractValidationError(f"{where}:{line}: not valid YAML: {error.reason}.") from None
     except RecursionError:
         raise ContractValidationError(f"{where}: nested too deeply.") from None
     return Document(data, lines)
-
-
-def _hint(problem: str) -> str:
-    if "'\\t'" in problem or "mapping values" in problem:
-        return " Indent with spaces, and put a value that holds `: ` in quotes or in a block (`key: |`)."
-    if "'`'" in problem or "'@'" in problem or "'%'" in problem:
-        return " Put the value in quotes or in a block (`key: |`)."
-    return ""
 
 
 def _build(

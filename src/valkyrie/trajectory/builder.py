@@ -50,9 +50,15 @@ class TrajectoryBuilder:
         """What the agent's program said to the model, or of itself."""
         self._add("system", message, at)
 
-    def user(self, message: Any, *, at: Any = None) -> None:
-        """What the task says."""
-        self._add("user", message, at)
+    def user(self, message: Any, *, at: Any = None, turn: int | None = None) -> None:
+        """What the task says; `turn` numbers what begins a turn of the conversation, from 0."""
+        if self._add("user", message, at) and turn is not None:
+            self._steps[-1] = replace(self._steps[-1], extra={"turn": turn})
+
+    def skill(self, name: str, path: str, *, at: Any = None) -> None:
+        """The program said that a skill was taken up."""
+        if self._add("system", f"skill {name}", at):
+            self._steps[-1] = replace(self._steps[-1], extra={"skill": {"name": name, "path": path}})
 
     def agent(
         self,

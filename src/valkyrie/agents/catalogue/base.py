@@ -15,16 +15,18 @@ from typing import ClassVar
 from urllib.parse import urlsplit
 
 from sandboxes.errors import SandboxError
-from sandboxes.types import Command, OutputSink
+from sandboxes.types import TIMEOUT_EXIT_CODE, Command, OutputSink
 from valkyrie.agents.catalog import AgentOptions, exit_of
-from valkyrie.agents.catalogue.headless import Headless, LogFile, make_home
+from valkyrie.agents.catalogue.headless import LOG_LIMIT, Headless, LogFile, make_home
 from valkyrie.agents.catalogue.reading import Ran, Reading
+from valkyrie.agents.catalogue.turning import Clock, append, together, used_in
 from valkyrie.agents.protocol import AgentExit, AgentTrial, LayerSpec, OutputArtifact, Usage
 from valkyrie.digest import content_digest
 from valkyrie.errors import AgentInstallError, UsageError
 from valkyrie.nouns import Json, TaskSpec
 from valkyrie.secrets.mask import Masker
 from valkyrie.suggest import did_you_mean
+from valkyrie.trajectory import Trajectory
 
 TRAJECTORY = "trajectory.json"
 PLACEHOLDER_KEY = "no-key-needed"
@@ -53,6 +55,16 @@ class InstalledAgent(ABC):
     needs_model: ClassVar[bool] = False
     hosts: ClassVar[Sequence[str]] = ()
     """Reached besides the hosts a task allows."""
+    converses: ClassVar[bool] = False
+    """It can go on with a conversation; `resumed` says how."""
+    skills_at: ClassVar[str] = ".agents/skills"
+    """Where it looks for skills, below the folder it works in."""
+    takes_mcp: ClassVar[bool] = False
+    """`headless` gives it the task's MCP servers."""
+    takes_mcp_headers: ClassVar[bool] = True
+    """It sends the headers a server over HTTP wants."""
+    record: ClassVar[str | None] = None
+    """The file `bring` keeps of the session's own record, if it grows from turn to turn."""
     behaviour: ClassVar[int] = 1
     """Raised when what is run changes for the same version and parameters."""
     needs_solution = False
@@ -86,6 +98,11 @@ class InstalledAgent(ABC):
     @abstractmethod
     def read(self, ran: Ran) -> Reading:
         """What the log says. Called in a thread; may raise, which is a note and no usage."""
+
+    def resumed(self, headless: Headless, session: str | None) -> Headless:
+        """The command that goes on with the conversation; `headless` began it, `session` is its id."""
+        _ = headless, session
+        raise UsageError(f"the agent {self.name} cannot hold a conversation of several turns.")
 
     async def bring(self, trial: AgentTrial, kept: Path) -> None:
         """Bring out what `read` needs besides stdout, with `headless.bring_out`."""
@@ -160,24 +177,61 @@ class InstalledAgent(ABC):
         return await self._run(trial, trial.kept)
 
     async def _run(self, trial: AgentTrial, kept: Path) -> AgentExit:
-        headless = self._located(self.headless(trial))
         masker = Masker(trial.secrets.values())
         with masker.sink(trial.log) as log:
-            await make_home(trial.sandbox, trial.task, headless.files, log)
-            with LogFile(kept / f"{self.name}.jsonl", log) as sink:
-                code = await self._in_reach(trial, headless.command(trial.task), sink.write)
-            with suppress(SandboxError):
-                # Without it less can be read; what the agent did stands all the same.
-                await self.bring(trial, kept)
-            ran = Ran(sink.path, code, sink.stderr, trial.task.instruction, kept)
-            reading, note = await asyncio.to_thread(self._read_safely, ran)
+            first = self.headless(trial)
+            await make_home(trial.sandbox, trial.task, first.files, log)
+            code, readings, note = await self._converse(trial, kept, first, log)
+            ended = exit_of(code)
+            # Servers repeat a wrong key in their complaint.
+            reading = together(readings, masker.text, ended=ended.reason is None)
+            note = await asyncio.to_thread(_keep, reading.trajectory, kept) or note
             usage = await asyncio.to_thread(self._priced, reading.usage)
             log("stderr", f"{self.name} {self.version}: {note or said(usage, reading)}\n")
-        ended, trouble = exit_of(code), reading.trouble
-        if trouble:
-            # Servers repeat a wrong key in their complaint.
-            trouble = None if ended.reason else replace(trouble, message=masker.text(trouble.message))
-        return replace(ended, usage=usage, trouble=trouble)
+        return replace(ended, usage=usage, trouble=reading.trouble)
+
+    async def _converse(
+        self, trial: AgentTrial, kept: Path, first: Headless, log: OutputSink
+    ) -> tuple[int, Sequence[Reading], str | None]:
+        """One command for each turn, up to the first that fails; how the last ended, and what each says."""
+        clock, readings, headless = Clock(trial.task.timeouts.agent), list[Reading](), first
+        for number in range(len(trial.turns)):
+            if number:
+                headless = self.resumed(first, _session(readings))
+                await trial.sandbox.upload_file(trial.task.problem_path, trial.turns[number].encode())
+            code, reading, note = await self._turn(trial, kept, self._located(headless), log, clock, readings)
+            readings.append(reading)
+            if code != 0 or reading.trouble:
+                break
+        return code, readings, note
+
+    async def _turn(
+        self,
+        trial: AgentTrial,
+        kept: Path,
+        headless: Headless,
+        log: OutputSink,
+        clock: Clock,
+        earlier: Sequence[Reading],
+    ) -> tuple[int, Reading, str | None]:
+        number = len(earlier)
+        whole = kept / f"{self.name}.jsonl"
+        path = kept / f"{self.name}.{number}.jsonl" if number else whole
+        seen = _size(kept / self.record) if number and self.record else 0
+        limit = clock.left()
+        if limit == 0:
+            return TIMEOUT_EXIT_CODE, Reading(), None
+        file = LogFile(path, log, LOG_LIMIT - _size(whole)) if number else LogFile(path, log)
+        with file as sink:
+            code = await self._in_reach(trial, headless.command(trial.task, limit), sink.write)
+        with suppress(SandboxError):
+            # Without it less can be read; what the agent did stands all the same.
+            await self.bring(trial, kept)
+        ran = Ran(path, code, sink.stderr, trial.turns[number], kept, seen, used_in(earlier))
+        reading, note = await asyncio.to_thread(self._read_safely, ran)
+        if number:
+            await asyncio.to_thread(append, whole, path)
+        return code, reading, note
 
     async def _in_reach(self, trial: AgentTrial, command: Command, sink: OutputSink) -> int:
         """Run it; a task that allows only some hosts allows the model's as well."""
@@ -197,13 +251,9 @@ class InstalledAgent(ABC):
     def _read_safely(self, ran: Ran) -> tuple[Reading, str | None]:
         """An agent can write anything into its log; what cannot be read is no usage, never a failure."""
         try:
-            reading = self.read(ran)
-            if reading.trajectory and ran.kept:
-                whole = json.dumps(reading.trajectory.to_json(), ensure_ascii=False, indent=1)
-                (ran.kept / TRAJECTORY).write_text(whole, "utf-8", "replace")
+            return self.read(ran), None
         except Exception as error:  # noqa: BLE001 - hostile data; the trial goes on without it
             return Reading(), f"its log could not be read: {type(error).__name__}: {error}"[:300]
-        return reading, None
 
     def _priced(self, usage: Usage | None) -> Usage | None:
         """With the agent's own cost, or one from published prices where they are known."""
@@ -226,6 +276,28 @@ class InstalledAgent(ABC):
         at = argv.index(self.program_word)
         argv[at : at + 1] = ["/bin/sh", "-c", script, "sh"]
         return replace(headless, argv=argv)
+
+
+def _keep(trajectory: Trajectory | None, kept: Path) -> str | None:
+    """Write it down; why that could not be done, if it could not."""
+    if trajectory is None:
+        return None
+    try:
+        whole = json.dumps(trajectory.to_json(), ensure_ascii=False, indent=1)
+    except ValueError as error:
+        return f"its trajectory could not be kept: {error}"[:300]
+    (kept / TRAJECTORY).write_text(whole, "utf-8", "replace")
+    return None
+
+
+def _session(readings: Sequence[Reading]) -> str | None:
+    """The id of the session so far, as the log says."""
+    told = [one.trajectory.session_id for one in readings if one.trajectory]
+    return next((one for one in told if one), None)
+
+
+def _size(path: Path) -> int:
+    return path.stat().st_size if path.is_file() else 0
 
 
 def said(usage: Usage | None, reading: Reading) -> str:

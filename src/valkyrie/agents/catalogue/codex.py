@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -13,6 +14,7 @@ from valkyrie.agents.catalogue.base import PLACEHOLDER_KEY, InstalledAgent, envi
 from valkyrie.agents.catalogue.headless import HOME, Headless, bring_out
 from valkyrie.agents.catalogue.reading import Ran, Reading, at, json_lines, tokens, word
 from valkyrie.agents.catalogue.troubles import trouble
+from valkyrie.agents.mcp import McpServer, mcp_servers
 from valkyrie.agents.protocol import AgentTrial, LayerSpec, Trouble, Usage
 from valkyrie.errors import UsageError
 from valkyrie.trajectory import AgentInfo, FinalMetrics, TrajectoryBuilder
@@ -34,6 +36,9 @@ class Codex(InstalledAgent):
     program = "node_modules/@openai/codex/vendor/*/bin/codex"
     vendors = ("openai",)
     hosts = ("api.openai.com",)
+    converses = True
+    takes_mcp = True
+    record = SESSION
     parameters: ClassVar[Mapping[str, str]] = {
         "effort": "how hard the model thinks: minimal, low, medium, high, …",
         "max_retries": "times a request is tried again before the agent gives up; needs --model-url",
@@ -67,7 +72,14 @@ class Codex(InstalledAgent):
         if trial.model_url:
             own[_KEY] = key or PLACEHOLDER_KEY
         # It wants its folder to be there; a file makes it.
-        return Headless([*argv, "-"], environment(trial, **own), files={"codex/.keep": ""})
+        files = {"codex/.keep": ""}
+        if servers := mcp_servers(trial.task):
+            files["codex/config.toml"] = "\n".join(_toml(servers))
+        return Headless([*argv, "-"], environment(trial, **own), files=files)
+
+    def resumed(self, headless: Headless, session: str | None) -> Headless:
+        program, verb, *options, stdin = headless.argv
+        return replace(headless, argv=[program, verb, "resume", *options, session or "--last", stdin])
 
     def _settings(self, model_url: str | None) -> list[str]:
         found = ["check_for_update_on_startup=false", "analytics.enabled=false"]
@@ -122,7 +134,7 @@ class _Log:
             self._tool(item, done=False)
         self._speak()
         if ran.kept:
-            self._session_tokens(ran.kept / SESSION)
+            self._session_tokens(ran.kept / SESSION, ran.seen)
         usage = self._usage()
         final = FinalMetrics(
             total_prompt_tokens=usage.input_tokens,
@@ -185,15 +197,22 @@ class _Log:
         before = self._spent
         self._spent = (before[0] + new[0], before[1] + new[1], before[2] + new[2])
 
-    def _session_tokens(self, path: Path) -> None:
-        """What the session's own record has counted, which a failed turn's events do not tell."""
+    def _session_tokens(self, path: Path, seen: int) -> None:
+        """What the session's own record has counted, which a failed turn's events do not tell.
+
+        The events of a session that is gone on with count what was before; its record has each answer.
+        """
         if not path.is_file():
             return
         total: Any = None
-        for line in json_lines(path):
+        if seen:
+            self._spent = (0, 0, 0)
+        for line in json_lines(path, seen):
             if at(line, "payload", "type") == "token_count" and at(line, "payload", "info"):
                 self._asked += 1
                 total = at(line, "payload", "info", "total_token_usage")
+                if seen:
+                    self._add(at(line, "payload", "info", "last_token_usage"))
         if total and self._spent == (0, 0, 0):
             self._add(total)
 
@@ -216,6 +235,23 @@ class _Log:
         if ran.exit_code != 0 and not ended:
             return trouble(ran.stderr[-500:])
         return None
+
+
+def _toml(servers: Sequence[McpServer]) -> Iterator[str]:
+    """Servers in its settings; a JSON string is a TOML string."""
+    for server in servers:
+        yield f"[mcp_servers.{server.name}]"
+        if server.url:
+            yield f"url = {json.dumps(server.url)}"
+        else:
+            yield f"command = {json.dumps(server.argv[0])}"
+            yield f"args = {json.dumps(list(server.argv[1:]))}"
+        if server.timeout:
+            yield f"tool_timeout_sec = {server.timeout:.3f}"
+        for key, values in (("env", server.env), ("http_headers", server.headers)):
+            if values:
+                yield f"[mcp_servers.{server.name}.{key}]"
+                yield from (f"{json.dumps(name)} = {json.dumps(value)}" for name, value in values.items())
 
 
 def _plain(message: str) -> str:

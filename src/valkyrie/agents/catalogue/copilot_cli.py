@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar
@@ -15,11 +16,13 @@ from valkyrie.agents.catalogue.base import (
 )
 from valkyrie.agents.catalogue.counting import Counted
 from valkyrie.agents.catalogue.headless import HOME, Headless, bring_out
-from valkyrie.agents.catalogue.reading import Ran, Reading, at, items, json_lines, tokens, word
+from valkyrie.agents.catalogue.reading import Ran, Reading, at, json_lines, tokens, word
 from valkyrie.agents.catalogue.troubles import trouble
+from valkyrie.agents.mcp import as_json, mcp_servers
 from valkyrie.agents.protocol import AgentTrial, LayerSpec, Trouble
 from valkyrie.errors import UsageError
 from valkyrie.trajectory import Metrics, TrajectoryBuilder
+from valkyrie.trajectory.copilot_log import CopilotLog
 
 _SESSION = "7a1b6c5e-0000-4000-8000-000000000001"
 """Each trial has a sandbox of its own, so one name for the session will do."""
@@ -36,6 +39,10 @@ class CopilotCli(InstalledAgent):
         "reasoning_effort": "none, minimal, low, medium, high or xhigh"
     }
     vendors = ("anthropic", "openai", "google", "github")
+    converses = True
+    skills_at = ".github/skills"
+    takes_mcp = True
+    record = _RECORD
     hosts = ("api.github.com", "*.githubcopilot.com", "github.com")
 
     def packages(self) -> LayerSpec:
@@ -53,7 +60,17 @@ class CopilotCli(InstalledAgent):
         own = {"COPILOT_HOME": f"{HOME}/copilot", "XDG_CACHE_HOME": f"{HOME}/cache"}
         if trial.model_url:
             own |= _served(trial.model_url, self.model)
-        return Headless([*argv, "--prompt"], environment(trial, **own), prompt="argument")
+        files = {}
+        if servers := mcp_servers(trial.task):
+            files["copilot/mcp-config.json"] = json.dumps(
+                as_json(servers, stdio="local", more={"tools": ["*"]})
+            )
+        return Headless([*argv, "--prompt"], environment(trial, **own), prompt="argument", files=files)
+
+    def resumed(self, headless: Headless, session: str | None) -> Headless:
+        """The same command: a session that exists under its id is gone on with."""
+        _ = session
+        return headless
 
     async def bring(self, trial: AgentTrial, kept: Path) -> None:
         record = f"{HOME}/copilot/session-state/{_SESSION}/events.jsonl"
@@ -62,25 +79,14 @@ class CopilotCli(InstalledAgent):
     def read(self, ran: Ran) -> Reading:
         built, counted = TrajectoryBuilder(), Counted()
         built.user(ran.instruction)
-        metrics = _used(ran.kept / _RECORD, counted) if ran.kept else []
-        error: Trouble | None = None
-        answers = 0
+        metrics = _used(ran.kept / _RECORD, counted, ran.seen) if ran.kept else []
+        log = CopilotLog(built)
         for event in json_lines(ran.log):
-            kind, data = event.get("type"), event.get("data")
-            if kind == "assistant.message":
-                own = metrics[answers] if answers < len(metrics) else None
-                answers += 1
-                _answer(built, data, own, event.get("timestamp"))
-                error = None
-            elif kind == "tool.execution_complete":
-                failed = at(data, "success") is False
-                content = at(data, "result", "content") or at(data, "error", "message")
-                built.result(at(data, "toolCallId"), content, failed=failed)
-            elif kind == "session.error":
-                error = _trouble(data)
+            log.take(event, metrics[log.answers] if log.answers < len(metrics) else None)
+        error = None if log.error is None else _trouble(log.error)
         if error is None and ran.exit_code != 0:
             error = trouble(ran.stderr[-500:])
-        counted.steps = max(counted.steps, answers)
+        counted.steps = max(counted.steps, log.answers)
         found = counted.reading(built, self, _SESSION)
         return Reading(found.trajectory, found.usage, error)
 
@@ -99,12 +105,12 @@ def _served(url: str, model: str | None) -> dict[str, str]:
     }
 
 
-def _used(record: Path, counted: Counted) -> list[Metrics | None]:
+def _used(record: Path, counted: Counted, seen: int) -> list[Metrics | None]:
     """What each answer used, from the session's own record: stdout has none of it."""
     if not record.is_file():
         return []
     found = []
-    for event in json_lines(record):
+    for event in json_lines(record, seen):
         if event.get("type") == "session.usage_record":
             usage = at(event, "data", "usage")
             counted.model = word(at(usage, "model")) or counted.model
@@ -115,21 +121,6 @@ def _used(record: Path, counted: Counted) -> list[Metrics | None]:
             )
             found.append(step)
     return found
-
-
-def _answer(built: TrajectoryBuilder, data: Any, metrics: Metrics | None, when: Any) -> None:
-    calls = [
-        (at(call, "toolCallId"), at(call, "name"), at(call, "arguments"))
-        for call in items(at(data, "toolRequests"))
-    ]
-    built.agent(
-        at(data, "content"),
-        calls=calls,
-        reasoning=at(data, "reasoningText"),
-        model=word(at(data, "model")),
-        metrics=metrics,
-        at=when,
-    )
 
 
 def _trouble(data: Any) -> Trouble:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 from valkyrie.agents.catalogue.base import PLACEHOLDER_KEY, InstalledAgent, environment, unversioned
@@ -10,7 +11,9 @@ from valkyrie.agents.catalogue.counting import Counted
 from valkyrie.agents.catalogue.headless import HOME, Headless
 from valkyrie.agents.catalogue.reading import Ran, Reading, at, json_lines, tokens, word
 from valkyrie.agents.catalogue.troubles import trouble
+from valkyrie.agents.mcp import McpServer, mcp_servers
 from valkyrie.agents.protocol import AgentTrial, LayerSpec, Trouble
+from valkyrie.nouns import Json
 from valkyrie.trajectory import TrajectoryBuilder
 
 _SETTINGS = {
@@ -28,6 +31,9 @@ class GeminiCli(InstalledAgent):
     default_version = "0.61.0"
     program = "bin/gemini"
     vendors = ("google", "gemini")
+    converses = True
+    skills_at = ".gemini/skills"
+    takes_mcp = True
     hosts = ("generativelanguage.googleapis.com",)
 
     def packages(self) -> LayerSpec:
@@ -47,10 +53,27 @@ class GeminiCli(InstalledAgent):
             own["GOOGLE_GEMINI_BASE_URL"] = unversioned(trial.model_url)
         env = environment(trial, **own)
         env.pop("GOOGLE_API_KEY", None)
-        return Headless(argv, env, files={".gemini/settings.json": json.dumps(_SETTINGS)})
+        settings: Json = dict(_SETTINGS)
+        if servers := mcp_servers(trial.task):
+            settings["mcpServers"] = {server.name: _server(server) for server in servers}
+        return Headless(argv, env, files={".gemini/settings.json": json.dumps(settings)})
+
+    def resumed(self, headless: Headless, session: str | None) -> Headless:
+        """The last session is the only one in this home."""
+        _ = session
+        return replace(headless, argv=[*headless.argv, "--resume", "latest"])
 
     def read(self, ran: Ran) -> Reading:
         return _Log(self).read(ran)
+
+
+def _server(server: McpServer) -> Json:
+    more = {"trust": True} | ({"timeout": int(server.timeout * 1000)} if server.timeout else {})
+    if server.url:
+        key = "url" if server.kind == "sse" else "httpUrl"
+        return {key: server.url, "headers": dict(server.headers), **more}
+    program, *args = server.argv
+    return {"command": program, "args": args, "env": dict(server.env), **more}
 
 
 class _Log:

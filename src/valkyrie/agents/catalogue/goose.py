@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import shlex
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any, ClassVar
 
+from valkyrie.agents.abilities import skills_of
 from valkyrie.agents.catalogue.base import PLACEHOLDER_KEY, InstalledAgent, environment, unversioned
 from valkyrie.agents.catalogue.counting import Counted
 from valkyrie.agents.catalogue.headless import HOME, Headless
 from valkyrie.agents.catalogue.reading import Ran, Reading, at, dollars, items, json_lines, tokens, word
 from valkyrie.agents.catalogue.troubles import trouble
 from valkyrie.agents.catalogue.vendors import ELSEWHERE, vendor_and_model
-from valkyrie.agents.protocol import AgentTrial, LayerSpec, Trouble
+from valkyrie.agents.mcp import McpServer, mcp_servers
+from valkyrie.agents.protocol import AgentTrial, LayerSpec, Trouble, Usage
 from valkyrie.trajectory import TrajectoryBuilder
 
 _VENDORS: Mapping[str, tuple[str, str]] = {
@@ -20,6 +24,8 @@ _VENDORS: Mapping[str, tuple[str, str]] = {
     "google": ("GOOGLE_API_KEY", "GOOGLE_HOST"),
 }
 """The key and the address each takes from the environment."""
+_NAME = "valkyrie"
+"""Of the session, where there will be more than one turn."""
 _ERRORS = ("Ran into this error", "Network error", "Unable to continue", "The error above", "Error")
 
 
@@ -31,6 +37,9 @@ class Goose(InstalledAgent):
     program = "node_modules/@aaif/goose-binary-linux-*/bin/goose"
     parameters: ClassVar[Mapping[str, str]] = {"max_turns": "how often the model may be asked"}
     needs_model = True
+    converses = True
+    takes_mcp = True
+    takes_mcp_headers = False
 
     def packages(self) -> LayerSpec:
         package = f"@aaif/goose-binary-linux-{{cpu}}@{self.version}"
@@ -40,14 +49,43 @@ class Goose(InstalledAgent):
         vendor, model = vendor_and_model(self.name, self.model or "", served=trial.model_url is not None)
         provider = "openai" if vendor == ELSEWHERE else vendor
         argv = [self.program_word, "run", "--instructions", "-", "--output-format", "stream-json"]
-        argv += ["--no-session", "--no-profile", "--with-builtin", "developer"]
+        argv += ["--name", _NAME] if len(trial.turns) > 1 else ["--no-session"]
+        argv += [
+            "--no-profile",
+            "--with-builtin",
+            "developer,skills" if skills_of(trial.task) else "developer",
+        ]
         argv += ["--provider", provider, "--model", model]
         if turns := self.parameter("max_turns"):
             argv += ["--max-turns", turns]
-        return Headless(argv, environment(trial, **_environment(trial, provider, model)))
+        servers = mcp_servers(trial.task)
+        argv += [word for server in servers for word in _extension(server)]
+        files = {_script(server): _starting(server) for server in servers if not server.url}
+        return Headless(argv, environment(trial, **_environment(trial, provider, model)), files=files)
+
+    def resumed(self, headless: Headless, session: str | None) -> Headless:
+        _ = session
+        return replace(headless, argv=[*headless.argv, "--resume"])
 
     def read(self, ran: Ran) -> Reading:
         return _Log(self).read(ran)
+
+
+def _script(server: McpServer) -> str:
+    return f"mcp/{server.name}.sh"
+
+
+def _extension(server: McpServer) -> Iterator[str]:
+    """The words that add a server; goose splits a command at its blanks, so it stands in a script."""
+    if server.url:
+        yield from ("--with-streamable-http-extension", server.url)
+    else:
+        yield from ("--with-extension", f"{server.name}:/bin/sh {HOME}/{_script(server)}")
+
+
+def _starting(server: McpServer) -> str:
+    variables = [f"export {key}={shlex.quote(value)}\n" for key, value in server.env.items()]
+    return "".join([*variables, f"exec {shlex.join(server.argv)}\n"])
 
 
 def _environment(trial: AgentTrial, provider: str, model: str) -> dict[str, str]:
@@ -75,6 +113,7 @@ class _Log:
         self._built = TrajectoryBuilder()
         self._counted = Counted()
         self._error: Trouble | None = None
+        self._before = Usage()
         self._open: str | None = None
         self._texts: list[str] = []
         self._thoughts: list[str] = []
@@ -82,6 +121,7 @@ class _Log:
 
     def read(self, ran: Ran) -> Reading:
         self._built.user(ran.instruction)
+        self._before = ran.before or Usage()
         for event in json_lines(ran.log):
             if event.get("type") == "message":
                 self._message(event.get("message"))
@@ -145,10 +185,13 @@ class _Log:
                 self._built.system(said)
 
     def _complete(self, event: dict[str, Any]) -> None:
-        self._counted.input = tokens(event.get("input_tokens"))
-        self._counted.output = tokens(event.get("output_tokens"))
-        self._counted.cached = tokens(event.get("cache_read_input_tokens"))
-        self._counted.cost = dollars(event.get("cost_usd"))
+        """What the session used so far: also in its earlier turns."""
+        before, counted = self._before, self._counted
+        counted.input = max(0, tokens(event.get("input_tokens")) - before.input_tokens)
+        counted.output = max(0, tokens(event.get("output_tokens")) - before.output_tokens)
+        counted.cached = max(0, tokens(event.get("cache_read_input_tokens")) - before.cached_tokens)
+        cost = dollars(event.get("cost_usd"))
+        counted.cost = None if cost is None else max(0.0, cost - (before.cost or 0.0))
 
     def _close(self) -> None:
         if self._texts or self._thoughts or self._calls:

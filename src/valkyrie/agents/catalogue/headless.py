@@ -61,11 +61,11 @@ class Headless:
     path: Sequence[str] = ()
     """Folders behind those of the sandbox's PATH."""
 
-    def command(self, task: TaskSpec) -> Command:
-        """As the task's user, in the task's folder, within the task's time."""
+    def command(self, task: TaskSpec, timeout: float | None) -> Command:
+        """As the task's user, in the task's folder, within that time."""
         script = _RUN + _ENDS[self.prompt]
         words = ("/bin/sh", "-c", script, task.problem_path, HOME, ":".join(self.path), *self.argv)
-        return Command(words, cwd=task.cwd, env=self.env, user=task.user, timeout=task.timeouts.agent)
+        return Command(words, cwd=task.cwd, env=self.env, user=task.user, timeout=timeout)
 
 
 async def make_home(sandbox: Sandbox, task: TaskSpec, files: Mapping[str, str], log: OutputSink) -> None:

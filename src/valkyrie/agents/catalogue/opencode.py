@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, ClassVar
 
 from valkyrie.agents.catalogue.base import (
@@ -18,6 +19,7 @@ from valkyrie.agents.catalogue.headless import HOME, Headless
 from valkyrie.agents.catalogue.reading import Ran, Reading, at, dollars, json_lines, tokens, word
 from valkyrie.agents.catalogue.troubles import trouble
 from valkyrie.agents.catalogue.vendors import vendor_and_model
+from valkyrie.agents.mcp import McpServer, mcp_servers
 from valkyrie.agents.protocol import AgentTrial, LayerSpec, Trouble
 from valkyrie.nouns import Json
 from valkyrie.trajectory import TrajectoryBuilder
@@ -40,6 +42,9 @@ class OpenCode(InstalledAgent):
         "variant": "how hard the model thinks, in the vendor's own words"
     }
     needs_model = True
+    converses = True
+    skills_at = ".opencode/skills"
+    takes_mcp = True
 
     def packages(self) -> LayerSpec:
         package = f"opencode-linux-{{cpu}}{{musl}}@{self.version}"
@@ -51,10 +56,15 @@ class OpenCode(InstalledAgent):
         argv += ["--model", f"{vendor}/{model}"]
         if variant := self.parameter("variant"):
             argv += ["--variant", variant]
-        return Headless(
-            argv,
-            environment(trial, **self._environment(trial, vendor)),
-            files={"opencode.json": json.dumps(self._settings(vendor, model, trial.model_url))},
+        settings = self._settings(vendor, model, trial.model_url)
+        if servers := mcp_servers(trial.task):
+            settings["mcp"] = {server.name: _server(server) for server in servers}
+        env = environment(trial, **self._environment(trial, vendor))
+        return Headless(argv, env, files={"opencode.json": json.dumps(settings)})
+
+    def resumed(self, headless: Headless, session: str | None) -> Headless:
+        return replace(
+            headless, argv=[*headless.argv, *(["--session", session] if session else ["--continue"])]
         )
 
     def vendor(self, *, served: bool) -> tuple[str, str]:
@@ -90,6 +100,13 @@ class OpenCode(InstalledAgent):
 
     def read(self, ran: Ran) -> Reading:
         return _Log(self).read(ran)
+
+
+def _server(server: McpServer) -> Json:
+    more: Json = {"enabled": True} | ({"timeout": int(server.timeout * 1000)} if server.timeout else {})
+    if server.url:
+        return {"type": "remote", "url": server.url, "headers": dict(server.headers), **more}
+    return {"type": "local", "command": list(server.argv), "environment": dict(server.env), **more}
 
 
 class _Log:
