@@ -44,7 +44,7 @@ class Home:
     def request(self) -> RunRequest:
         return RunRequest(agent="oracle", benchmark="quickstart", trials=TRIALS_PER_TASK, concurrency=6)
 
-    def finish(self, run_id: str, timeout: float = 120) -> RunView:
+    def finish(self, run_id: str, timeout: float = 200) -> RunView:
         """Let the run end undisturbed."""
         tracker = self.tracker()
         try:

@@ -34,7 +34,7 @@ def finish(home: Home, job_id: str) -> JobView:
     tracker = home.tracker()
     try:
         tracker.resume_job(job_id)
-        deadline = time.monotonic() + 120
+        deadline = time.monotonic() + 200
         while not (view := tracker.fetch_job(job_id)).ended:
             assert time.monotonic() < deadline, f"the job did not end: {view}"
             time.sleep(0.1)

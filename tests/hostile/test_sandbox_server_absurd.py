@@ -57,7 +57,7 @@ async def machine(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterat
     async with serving(request.param, tmp_path / "state") as served:
         grant = served.grant()
         base, headers = grant.api_url.removesuffix("/api"), {"Authorization": f"Bearer {grant.api_key}"}
-        async with httpx.AsyncClient(base_url=base, headers=headers, timeout=20) as client:
+        async with httpx.AsyncClient(verify=False, base_url=base, headers=headers, timeout=20) as client:
             made = Machine(client, served)
             await made.make()
             yield made

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from valkyrie import config, plugins
 from valkyrie.archives.telling import told_as
@@ -82,6 +82,8 @@ class Asking:
     """Where uploads are unpacked."""
     caller_headers: Mapping[str, str] = field(default_factory=dict, repr=False)
     """Who asks, told to services of our own registry or base URL and to no others."""
+    options: Mapping[str, Any] = field(default_factory=dict)
+    """What an eval spec is read with."""
 
     @property
     def host_env(self) -> Mapping[str, str] | None:
@@ -109,6 +111,8 @@ def open_benchmark(spec: str, asking: Asking) -> Benchmark:
         return found_added
     if not asking.trusted:
         _refuse_this_machines(spec, asking)
+    if asking.trusted and (eval_spec := _eval_spec(spec, asking)):
+        return eval_spec
     installed = plugins.names(ENTRY_POINTS)
     if spec in installed or plugins.is_target(spec):
         made: Benchmark = plugins.load(spec, group=ENTRY_POINTS)()
@@ -118,6 +122,17 @@ def open_benchmark(spec: str, asking: Asking) -> Benchmark:
     if service := _known_service(spec, asking):
         return _service(service, asking)
     raise _unknown(spec, [*SHIPPED, *_added_names(), *installed], asking)
+
+
+def _eval_spec(spec: str, asking: Asking) -> Benchmark | None:
+    """An eval.yaml by its path."""
+    file = Path(spec).expanduser()
+    if not file.is_file() or (file.suffix not in (".yaml", ".yml") and not asking.options.get("eval_plugin")):
+        return None
+    from valkyrie.benchmarks.eval_spec.benchmark import EvalBenchmark
+    from valkyrie.benchmarks.eval_spec.options import EvalOptions
+
+    return EvalBenchmark(file.resolve(), EvalOptions.from_json(dict(asking.options)))
 
 
 def _added(spec: str, asking: Asking) -> Benchmark | None:
@@ -251,6 +266,11 @@ def open_frozen(
     kind = source.get("kind")
     if kind == "task_dir":
         return _frozen_folder(source, host_env, fetch_upload)
+    if kind == "eval_spec":
+        from valkyrie.benchmarks.eval_spec.benchmark import EvalBenchmark
+        from valkyrie.benchmarks.eval_spec.options import EvalOptions
+
+        return EvalBenchmark(Path(source["file"]), EvalOptions.from_json(source["options"]))
     if kind == "service":
         from valkyrie.benchmarks.service.address import ServiceAddress
         from valkyrie.benchmarks.service.source import ServiceBenchmark
@@ -266,6 +286,10 @@ def open_frozen(
         target = plugins.load_target(str(source["target"]))
         made: Benchmark = target.from_source(source) if hasattr(target, "from_source") else target()
         return made
+    if kind == "ingested":
+        from valkyrie.benchmarks.ingested import IngestedBenchmark
+
+        return IngestedBenchmark(str(source["name"]))
     raise UserError(f"this version knows no benchmarks of kind {kind!r}; was the run started by a newer one?")
 
 

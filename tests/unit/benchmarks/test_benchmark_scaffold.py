@@ -29,7 +29,7 @@ async def test_what_it_writes_is_a_benchmark_that_works(
     (task_id,) = await benchmark.list_tasks("smoke")
     task = await benchmark.describe(task_id)
     assert task.metadata.get("warnings") is None
-    await benchmark.setup(task, sandbox, ignore)
+    await benchmark.setup(task, sandbox, ignore, tmp_path / "start")
     solution = benchmark.solution(task)
     if solve and solution is not None:
         await sandbox.upload_folder(solution, "/solution")

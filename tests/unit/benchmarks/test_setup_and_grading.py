@@ -32,7 +32,8 @@ class Trial:
         self.log.append(text)
 
     async def setup(self) -> None:
-        await self.benchmark.setup(await self.benchmark.describe(self.task_id), self.sandbox, self.sink)
+        task = await self.benchmark.describe(self.task_id)
+        await self.benchmark.setup(task, self.sandbox, self.sink, self.evidence / "start")
 
     async def agent(self, script: str) -> None:
         assert await self.sandbox.run(Command.bash(script, cwd="/app"), self.sink) == 0, "".join(self.log)
@@ -288,7 +289,7 @@ async def test_a_task_that_changed_under_a_run_is_refused(make: MakeTrial, tmp_p
     task = await trial.benchmark.describe("t")
     (tmp_path / "tasks/t/tests/test.sh").write_text("changed")
     for step in (
-        trial.benchmark.setup(task, trial.sandbox, trial.sink),
+        trial.benchmark.setup(task, trial.sandbox, trial.sink, trial.evidence),
         trial.benchmark.evaluate(Grading(task, trial.sandbox, trial.sink, trial.evidence)),
     ):
         with pytest.raises(UserError, match="changed since the run was planned") as caught:

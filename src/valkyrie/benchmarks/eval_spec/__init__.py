@@ -1,0 +1,1 @@
+"""A benchmark whose tasks are the stimuli of an eval spec."""

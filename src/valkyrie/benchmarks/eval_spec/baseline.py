@@ -1,0 +1,220 @@
+"""What changed in a workspace since its set-up, as git tells it, in a repository of our own.
+
+Only files that differ are looked at. Nothing of the workspace's own git is used: no settings, attributes,
+filters or hooks, and `.git` folders are passed over. `.gitignore` files are honoured as `git add` does: they
+hide files that were not there before, never those that were, and never a `.gitignore`.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import stat
+import subprocess
+import tempfile
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import BinaryIO
+
+from valkyrie.benchmarks.eval_spec.snapshot import LIMITS, Before, Snapshot, files_in
+from valkyrie.errors import GraderError
+
+MAX_DIFF_BYTES = 16 << 20
+GIT_TIMEOUT_S = 120.0
+_GIT = frozenset({".git"})
+_SETTINGS = (
+    *("core.attributesFile=/dev/null", "core.excludesFile=/dev/null", "core.hooksPath=/dev/null"),
+    *("core.fsmonitor=false", "core.quotePath=false", "core.bigFileThreshold=4m", "gc.auto=0"),
+)
+_DIFF = ("diff-tree", "-p", "-r", "-M", "-l2000", "--no-color", "--no-ext-diff", "--no-textconv")
+
+Files = dict[str, Path]
+"""Path in the workspace → where it is on this machine."""
+
+
+def diff(before: Before, after: Snapshot) -> str:
+    """The changes from `before` to `after`. Blocks."""
+    if after.untouched:
+        return ""
+    if after.cut_short:
+        raise GraderError(
+            "the workspace is too large to tell what changed in it "
+            f"(limits: {LIMITS.max_entries:,} entries, {LIMITS.max_bytes >> 20:,} MiB)"
+        )
+    old, new = _layered(before.folders), _layered((after.folder,))
+    passed_over = after.too_large | before.too_large
+    changed = sorted(
+        path
+        for path in old.keys() | new.keys()
+        if path not in passed_over
+        and _differs(old.get(path), new.get(path))
+        and not _changed_outside(path, before)
+    )
+    text = _compared(before.folders, after.folder, old, new, changed) if changed else ""
+    grown = sorted(path for path in after.too_large - before.too_large if not _was_large(path, before))
+    return text + "".join(f"Binary files a/{path} and b/{path} differ\n" for path in grown)
+
+
+def _changed_outside(path: str, before: Before) -> bool:
+    if any(path == one or path.startswith(f"{one}/") for one in before.not_looked_at):
+        return True
+    if before.live_since is None:
+        return False
+    try:
+        return (before.folders[0] / path).lstat().st_ctime_ns > before.live_since
+    except OSError:
+        return False
+
+
+def _layered(folders: Sequence[Path]) -> Files:
+    files: Files = {}
+    for number, folder in enumerate(folders):
+        for path, place in files_in(folder, but=_GIT):
+            if _is_large(place):
+                continue
+            if number:
+                # What lies above replaces a file where it has a folder, and a folder where it has a file.
+                for parent in Path(path).parents:
+                    files.pop(str(parent), None)
+                for below in [name for name in files if name.startswith(f"{path}/")]:
+                    del files[below]
+            files[path] = place
+    return files
+
+
+def _was_large(path: str, before: Before) -> bool:
+    return any(_is_large(folder / path) for folder in before.folders)
+
+
+def _is_large(path: Path) -> bool:
+    try:
+        return path.lstat().st_size > LIMITS.max_file_bytes
+    except OSError:
+        return False
+
+
+def _differs(old: Path | None, new: Path | None) -> bool:
+    if old is None or new is None:
+        return True
+    was, is_now = old.stat(), new.stat()
+    if was.st_size != is_now.st_size or _mode(was) != _mode(is_now):
+        return True
+    with old.open("rb") as one, new.open("rb") as other:
+        while piece := one.read(1 << 18):
+            if piece != other.read(1 << 18):
+                return True
+    return False
+
+
+def _mode(info: os.stat_result) -> str:
+    return "100755" if info.st_mode & stat.S_IXUSR else "100644"
+
+
+def _compared(before: Sequence[Path], after: Path, old: Files, new: Files, changed: Sequence[str]) -> str:
+    with tempfile.TemporaryDirectory(prefix="valkyrie-diff-") as scratch:
+        git = _Git(Path(scratch))
+        ignored = git.ignored(after, [path for path in changed if path not in old])
+        for folder in before:
+            ignored |= git.ignored(folder, [path for path in changed if path in old])
+        kept = [path for path in changed if path not in ignored or path.split("/")[-1] == ".gitignore"]
+        return git.compare(old, new, kept) if kept else ""
+
+
+class _Git:
+    """A repository of our own that knows nothing of the workspace's."""
+
+    def __init__(self, scratch: Path) -> None:
+        program = shutil.which("git")
+        if program is None:
+            raise GraderError("git is not installed here, and what changed in a workspace is told by git")
+        self._program = program
+        self._scratch = scratch
+        self._empty = scratch / "empty"
+        self._empty.mkdir()
+        self._environment = {
+            "PATH": os.defpath,
+            "HOME": str(self._empty),
+            "LC_ALL": "C",
+            "GIT_DIR": str(scratch / "git"),
+            "GIT_CONFIG_NOSYSTEM": "1",
+            "GIT_CONFIG_GLOBAL": os.devnull,
+            "GIT_ATTR_NOSYSTEM": "1",
+        }
+        self._run(("init", "--quiet", "--template=", "--bare"))
+
+    def ignored(self, folder: Path, paths: Sequence[str]) -> set[str]:
+        """Those of `paths` that the `.gitignore` files of a folder hide."""
+        if not paths:
+            return set()
+        given = self._scratch / "paths"
+        # A name that begins with `:` would be read as more than a name.
+        given.write_bytes("\0".join(f"./{path}" for path in paths).encode())
+        words = ("-c", "core.bare=false", "check-ignore", "--no-index", "-z", "--stdin")
+        with given.open("rb") as stdin:
+            said = self._run(words, stdin, folder, fine=(0, 1, 128))
+        return {name.decode(errors="replace").removeprefix("./") for name in said.split(b"\0") if name}
+
+    def compare(self, old: Files, new: Files, paths: Sequence[str]) -> str:
+        """The differences of these files."""
+        stream = self._scratch / "stream"
+        with stream.open("wb") as out:
+            for name, files in (("old", old), ("new", new)):
+                _write_commit(out, name, ((path, files[path]) for path in paths if path in files))
+        with stream.open("rb") as stdin:
+            self._run(("fast-import", "--quiet", "--force"), stdin)
+        said = self._run((*_DIFF, "refs/heads/old", "refs/heads/new"), most=MAX_DIFF_BYTES + 1)
+        text = said[:MAX_DIFF_BYTES].decode(errors="replace")
+        cut = f"\n[the diff is cut here, after {MAX_DIFF_BYTES >> 20} MiB]\n"
+        return text + cut if len(said) > MAX_DIFF_BYTES else text
+
+    def _run(
+        self,
+        words: Sequence[str],
+        stdin: BinaryIO | None = None,
+        work_tree: Path | None = None,
+        *,
+        fine: tuple[int, ...] = (0,),
+        most: int = 64 << 20,
+    ) -> bytes:
+        settings = [word for setting in _SETTINGS for word in ("-c", setting)]
+        tree = {"GIT_WORK_TREE": str(work_tree)} if work_tree else {}
+        said, complaints = self._scratch / "said", self._scratch / "complaints"
+        with said.open("wb") as stdout, complaints.open("wb") as stderr:
+            try:
+                done = subprocess.run(
+                    [self._program, *settings, *words],
+                    env={**self._environment, **tree},
+                    stdin=stdin or subprocess.DEVNULL,
+                    stdout=stdout,
+                    stderr=stderr,
+                    cwd=work_tree or self._empty,
+                    timeout=GIT_TIMEOUT_S,
+                )
+            except subprocess.TimeoutExpired:
+                raise GraderError(f"git did not tell the changes within {GIT_TIMEOUT_S:g} s") from None
+        if done.returncode not in fine:
+            why = complaints.read_bytes()[-500:].decode(errors="replace").strip()
+            raise GraderError(f"git could not tell the changes: {why or f'exit code {done.returncode}'}")
+        with said.open("rb") as file:
+            return file.read(most)
+
+
+def _write_commit(out: BinaryIO, name: str, files: Iterable[tuple[str, Path]]) -> None:
+    """One commit as fast-import reads it."""
+    out.write(f"commit refs/heads/{name}\ncommitter valkyrie <> 0 +0000\ndata 0\n".encode())
+    for path, place in files:
+        with place.open("rb") as file:
+            info = os.fstat(file.fileno())
+            out.write(f"M {_mode(info)} inline {_quoted(path)}\ndata {info.st_size}\n".encode())
+            left = info.st_size
+            while left and (piece := file.read(min(left, 1 << 20))):
+                out.write(piece)
+                left -= len(piece)
+            if left:
+                raise GraderError(f"{path} became shorter while it was compared")
+            out.write(b"\n")
+
+
+def _quoted(path: str) -> str:
+    escaped = path.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+    return f'"{escaped}"'

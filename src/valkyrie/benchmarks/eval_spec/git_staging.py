@@ -1,0 +1,234 @@
+"""The repository a workspace starts from, fetched once and laid out with a `.git` of its own.
+
+The source is only read. Nothing in it is executed: no hooks, no filters, no settings of its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from sandboxes.threads import uninterrupted
+from valkyrie.errors import BundleError, UsageError
+from valkyrie.git.address import COMMIT, parse_source
+from valkyrie.git.address import GitSource as Address
+from valkyrie.git.command import GitCommand
+from valkyrie.git.fetching import TIMEOUT_S, Repository, Wanted
+from valkyrie.specs.model import Finding, GitSource
+
+LOOK_TIMEOUT_S = 20.0
+_FETCH = ("--quiet", "--no-tags", "--no-recurse-submodules")
+_CONFIG = """\
+[core]
+\trepositoryformatversion = 0
+\tfilemode = true
+\tbare = false
+\tlogallrefupdates = true
+{sparse}[user]
+\tname = agent
+\temail = agent@localhost
+{remote}"""
+_REMOTE = """\
+[remote "origin"]
+\turl = {url}
+\tfetch = +refs/heads/*:refs/remotes/origin/*
+"""
+
+
+def local_path(source: GitSource) -> Path | None:
+    """The folder a source is on this machine; None for one that is fetched from elsewhere."""
+    text = source.source
+    if source.type == "clone" and (re.match(r"[a-z+]+://", text) or re.match(r"[^/]+@[^/]+:", text)):
+        return None
+    return source.base / Path(text).expanduser()
+
+
+def git_problems(source: GitSource) -> Iterator[Finding]:
+    """What keeps a repository from being laid out, as far as it shows without the network."""
+    try:
+        _address(source)
+        if local_path(source) is not None:
+            commit_of(source)
+    except UsageError as error:
+        yield Finding("environment-git", "error", f"environment.git: {error}", source.place)
+    for path in source.sparse:
+        if not path.strip("/") or ".." in path.split("/") or "\n" in path:
+            message = f"environment.git: sparse path {path!r} must be a path in the repository"
+            yield Finding("environment-git", "error", message, source.place)
+
+
+def commit_of(source: GitSource) -> str | None:
+    """The commit of a source on this machine, or one named in full; None when only its host knows."""
+    path = local_path(source)
+    if path is None:
+        return source.ref if source.ref and COMMIT.fullmatch(source.ref) else None
+    found = commit_in(path, source.ref or "HEAD")
+    if found is None:
+        what = f"no branch, tag or commit {source.ref!r}" if source.ref else "no commit yet"
+        raise UsageError(f"{path} has {what}.")
+    return found
+
+
+def commit_in(folder: Path, ref: str) -> str | None:
+    """The commit a word means in a repository of this machine; nothing of the repository is executed."""
+    git_dir = git_dir_of(folder)
+    program = shutil.which("git")
+    if git_dir is None or program is None:
+        return None
+    environment = {
+        "PATH": os.defpath,
+        "GIT_DIR": str(git_dir),
+        "GIT_CONFIG_NOSYSTEM": "1",
+        "GIT_CONFIG_GLOBAL": os.devnull,
+        "GIT_OPTIONAL_LOCKS": "0",
+    }
+    done = subprocess.run(
+        [program, "rev-parse", "--verify", "--quiet", "--end-of-options", f"{ref}^{{commit}}"],
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=LOOK_TIMEOUT_S,
+        cwd="/",
+    )
+    found = done.stdout.strip()
+    return found if done.returncode == 0 and COMMIT.fullmatch(found) else None
+
+
+def git_dir_of(folder: Path) -> Path | None:
+    """Where a repository keeps itself; None for a folder that is none."""
+    inner = folder / ".git"
+    if inner.is_dir():
+        return inner
+    if inner.is_file():  # a linked worktree, or a submodule
+        said = inner.read_text(encoding="utf-8", errors="replace").strip()
+        return folder / said.removeprefix("gitdir:").strip() if said.startswith("gitdir:") else None
+    return folder if (folder / "HEAD").is_file() and (folder / "objects").is_dir() else None
+
+
+def _address(source: GitSource) -> Address:
+    path = local_path(source)
+    if path is None:
+        return parse_source(source.source, source.ref)
+    if not path.is_dir():
+        raise UsageError(
+            f"there is no folder {os.path.normpath(path)}; `source` is relative to {source.base}."
+        )
+    if git_dir_of(path) is None:
+        raise UsageError(f"{os.path.normpath(path)} is no git repository.")
+    return parse_source(str(path.resolve()), None)
+
+
+@dataclass(slots=True)
+class Checkouts:
+    """Repositories as they were laid out here, each fetched once for all trials that start from it.
+
+    Without a folder to lay them out in, they are in a temporary one until `close`.
+    """
+
+    folder: Path | None = None
+    _temporary: tempfile.TemporaryDirectory[str] | None = None
+    _made: dict[tuple[object, ...], Path] = field(default_factory=dict)
+    _making: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+    async def of(self, source: GitSource) -> Path:
+        """The folder with the repository's files and its `.git`; not to be changed."""
+        key = (source.type, source.source, source.base, source.ref, source.shallow, source.sparse)
+        # Who waits for someone else's fetch waits here, and not in one of the few threads.
+        async with self._making:
+            if key not in self._made:
+                self._made[key] = await uninterrupted(asyncio.to_thread(self._lay_out, source))
+            return self._made[key]
+
+    def _lay_out(self, source: GitSource) -> Path:
+        private = Path(tempfile.mkdtemp(dir=self._place()))
+        try:
+            return _laid_out(source, private)
+        except BaseException:
+            shutil.rmtree(private, ignore_errors=True)
+            raise
+
+    def close(self) -> None:
+        """Remove them."""
+        self._made.clear()
+        if self._temporary is not None:
+            self._temporary.cleanup()
+            self._temporary = None
+
+    def _place(self) -> Path:
+        if self.folder is not None:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            return self.folder
+        if self._temporary is None:
+            self._temporary = tempfile.TemporaryDirectory(prefix="valkyrie-git-")
+        return Path(self._temporary.name)
+
+
+def _laid_out(source: GitSource, private: Path) -> Path:
+    try:
+        address = _address(source)
+        path = local_path(source)
+        # Its owner may be another, as in a container of a CI system; reading it executes nothing of it.
+        trusted = path.resolve() if path else None
+        git = GitCommand(private, address.protocols, TIMEOUT_S, trusted=trusted)
+        repository = Repository(git, address)
+        wanted = _wanted(source, repository)
+        options = (*_FETCH, "--depth=1") if source.shallow else _FETCH
+        commit = repository.fetch(wanted, options)
+        if source.sparse:
+            _make_sparse(git, source.sparse)
+        repository.check_listing(commit)
+        repository.check_out(commit)
+        _settle(git, source, address, wanted, commit)
+    except BundleError as error:
+        hint = "" if source.shallow else " `shallow: true` in environment.git fetches one commit only."
+        raise BundleError(f"{error}{hint}", cause="task_setup_failed") from error
+    return git.files
+
+
+def _wanted(source: GitSource, repository: Repository) -> Wanted:
+    """For a repository of this machine, what its own git takes the word for: short commits, `HEAD~2`."""
+    if local_path(source) is None:
+        return repository.resolve()
+    commit = commit_of(source)
+    assert commit is not None, "a local source has a commit, or is refused"
+    return Wanted(commit, "", source.ref or "HEAD")
+
+
+def _make_sparse(git: GitCommand, paths: tuple[str, ...]) -> None:
+    info = git.repository / "info"
+    info.mkdir(exist_ok=True)
+    (info / "sparse-checkout").write_text("".join(f"/{path.strip('/')}\n" for path in paths))
+    git.run("config", "core.sparseCheckout", "true")
+
+
+def _settle(git: GitCommand, source: GitSource, address: Address, wanted: Wanted, commit: str) -> None:
+    """Make the private repository the workspace's own: on its branch, with plain settings."""
+    branch = _branch(source, wanted)
+    git.run("update-ref", "--no-deref", f"refs/heads/{branch}" if branch else "HEAD", commit)
+    if branch:
+        git.run("symbolic-ref", "HEAD", f"refs/heads/{branch}")
+    for name in ("FETCH_HEAD", "info/attributes"):
+        (git.repository / name).unlink(missing_ok=True)
+    remote = _REMOTE.format(url=address.url) if local_path(source) is None else ""
+    sparse = "\tsparseCheckout = true\n" if source.sparse else ""
+    (git.repository / "config").write_text(_CONFIG.format(sparse=sparse, remote=remote))
+    git.repository.rename(git.files / ".git")
+
+
+def _branch(source: GitSource, wanted: Wanted) -> str | None:
+    """The branch the workspace is on; None leaves it at a commit."""
+    if wanted.what.startswith("refs/heads/"):
+        return wanted.what.removeprefix("refs/heads/")
+    path = local_path(source)
+    if wanted.word == "HEAD":
+        return "main"
+    is_branch = path is not None and commit_in(path, f"refs/heads/{wanted.word}") is not None
+    return wanted.word if is_branch else None

@@ -1,0 +1,189 @@
+"""Grading one stimulus: what needs the sandbox first, then a checkpoint, then judges."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import cached_property
+from pathlib import Path
+
+from valkyrie.benchmarks.eval_spec import workspace
+from valkyrie.benchmarks.eval_spec.final_state import folder_name, keep_artifacts, materialise
+from valkyrie.benchmarks.eval_spec.git_staging import Checkouts
+from valkyrie.benchmarks.eval_spec.needs import all_needs, asking_of
+from valkyrie.benchmarks.eval_spec.options import EvalOptions
+from valkyrie.benchmarks.eval_spec.story import Story, read_story
+from valkyrie.benchmarks.protocol import Grading
+from valkyrie.errors import AgentError, GraderError
+from valkyrie.grade.protocol import Given, GraderResult, Need, Workbench
+from valkyrie.grade.registry import MadeGrader
+from valkyrie.grade.running import grade_all
+from valkyrie.grade.verdict import verdict
+from valkyrie.nouns import ExitReason, Grade, Json
+from valkyrie.specs.model import EvalSpec, Stimulus
+from valkyrie.trajectory.records import to_record
+from valkyrie.trajectory.transcript import TRANSCRIPT, Transcript
+
+PATCH = "workspace.patch"
+JUDGED = "judged"
+"""The workspace as judges are shown it, kept until they have spoken."""
+ARTIFACTS = "artifacts"
+GRADERS = "graders.json"
+"""What each grader said, where one of them could not tell."""
+
+
+class StimulusGrading:
+    """How the trials of one stimulus are graded."""
+
+    def __init__(
+        self,
+        stimulus: Stimulus,
+        spec: EvalSpec,
+        options: EvalOptions,
+        made: Sequence[MadeGrader],
+        threshold: float | None,
+        checkouts: Checkouts,
+    ) -> None:
+        self._stimulus = stimulus
+        self._spec = spec
+        self._options = options
+        self._made = made
+        self._checks = [one for one in made if not one.is_judge]
+        self._judges = [one for one in made if one.is_judge]
+        self._needs = all_needs(made)
+        self._threshold = threshold
+        self._checkouts = checkouts
+        self.wants_diff = Need.DIFF in self._needs
+        self.runs_programs = Need.PROGRAMS in self._needs
+
+    @cached_property
+    def _skills(self) -> Sequence[str]:
+        return workspace.skill_names(self._stimulus, self._options)
+
+    async def grade(self, grading: Grading) -> Grade:
+        """The verdict of all graders, or GraderError when one of them cannot tell."""
+        story = await read_story(grading, self._stimulus, self._options, self._skills)
+        given = await self._given(grading, story.transcript)
+        if not story.as_left:
+            await asyncio.to_thread(_write_json, grading.evidence / TRANSCRIPT, self._record(grading, story))
+        _refuse_unfinished(grading, given.transcript)
+        if self._options.skip_grade:
+            return Grade(None, None, {"graded": False})
+        if grading.saved is None:
+            results = await grade_all(self._checks, given)
+            if self._judges:
+                await self._set_aside(grading, given, self._record(grading, story))
+                await grading.save({"results": [one.to_json() for one in results]})
+        else:
+            results = [GraderResult.from_json(one) for one in grading.saved["results"]]
+        checked, judged = iter(results), iter(await grade_all(self._judges, given))
+        in_order = [next(judged if one.is_judge else checked) for one in self._made]
+        return await self._verdict(in_order, grading)
+
+    def _record(self, grading: Grading, story: Story) -> Json:
+        return to_record(
+            story.transcript,
+            id=f"{self._stimulus.name}#{grading.k}",
+            stimulus=self._stimulus.name,
+            work_dir=grading.task.cwd,
+        )
+
+    async def _verdict(self, results: Sequence[GraderResult], grading: Grading) -> Grade:
+        found = verdict(results, self._threshold)
+        details: Json = {"graders": [one.to_json() for one in found.results], "threshold": self._threshold}
+        if found.errors:
+            await asyncio.to_thread(_write_json, grading.evidence / GRADERS, details)
+            first = found.errors[0]
+            causes = [str(one.get("cause", "")) for one in first.details]
+            # A judge that answered badly may answer well; what is wrong with a config stays wrong.
+            cause = next((one for one in causes if one.startswith("judge")), None)
+            raise GraderError(f"grader {first.name}: {first.evidence}", cause=cause)
+        return Grade(found.score, found.passed, details)
+
+    async def _given(self, grading: Grading, transcript: Transcript) -> Given:
+        given = Given(
+            stimulus=self._stimulus,
+            transcript=transcript,
+            asking=asking_of(self._spec, self._options),
+            golden_patch=self._stimulus.golden_patch,
+        )
+        if grading.place is None or grading.start is None:
+            return await asyncio.to_thread(_as_set_aside, grading.agent, given)
+        final = await self._final_state(grading, grading.start)
+        diff = await workspace.diff(grading.start, final) if final and self.wants_diff else None
+        if diff is not None:
+            await asyncio.to_thread(_write, grading.evidence / PATCH, diff)
+        return replace(given, workspace=final, diff=diff, bench=self._bench(grading))
+
+    def _bench(self, grading: Grading) -> Workbench | None:
+        """Where graders' programs run, if there are any."""
+        if Need.PROGRAMS not in self._needs or grading.place is None or grading.start is None:
+            return None
+        from valkyrie.benchmarks.eval_spec.workbench import SandboxWorkbench
+
+        return SandboxWorkbench(grading.place, self._stimulus, grading.start)
+
+    async def _final_state(self, grading: Grading, start: Path) -> Path | None:
+        """The workspace on this machine, if someone has to look at it."""
+        assert grading.place is not None
+        kept = self._options.workspace
+        include = self._stimulus.artifacts_include
+        if not (self._needs & {Need.WORKSPACE, Need.DIFF} or kept or include):
+            return None
+        final = await workspace.snapshot(
+            self._stimulus, self._options, grading.place, start, grading.log, checkouts=self._checkouts
+        )
+        if kept:
+            target = Path(kept, self._options.variant, folder_name(self._stimulus.name))
+            if (grading.task.trials or 1) > 1:
+                target /= f"trial-{grading.k}"
+            await materialise(final, target)
+        if include:
+            chosen = grading.evidence / ARTIFACTS
+            await keep_artifacts(final, include, self._stimulus.artifacts_exclude, chosen)
+        return final
+
+    async def _set_aside(self, grading: Grading, given: Given, story: Json) -> None:
+        """What judges are shown goes with the attempt: a later one shows them the same, without the agent."""
+        if grading.agent is None:
+            return
+        await asyncio.to_thread(_write_json, grading.agent / TRANSCRIPT, story)
+        if given.diff is not None:
+            await asyncio.to_thread(_write, grading.agent / PATCH, given.diff)
+        wants_files = any(Need.WORKSPACE in one.needs for one in self._judges)
+        if wants_files and given.workspace is not None:
+            await materialise(given.workspace, grading.agent / JUDGED)
+
+
+def _as_set_aside(agent: Path | None, given: Given) -> Given:
+    if agent is None:
+        return given
+    patch, judged = agent / PATCH, agent / JUDGED
+    return replace(
+        given,
+        diff=patch.read_text("utf-8", "replace") if patch.is_file() else None,
+        workspace=judged if judged.is_dir() else None,
+    )
+
+
+def _refuse_unfinished(grading: Grading, transcript: Transcript) -> None:
+    """An agent that was cut off, or broke before it said anything, gave no answer, not a wrong one."""
+    if grading.exit_code and not transcript.output.strip() and grading.exit_reason is None:
+        raise AgentError(
+            f"The agent said nothing and ended with exit code {grading.exit_code}; `valk run logs` shows why."
+        )
+    if grading.exit_reason is ExitReason.TIMEOUT:
+        raise AgentError(
+            f"The agent took longer than {grading.task.timeouts.agent:g} s.", cause="agent_timeout"
+        )
+
+
+def _write(path: Path, text: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text, "utf-8", "replace")
+
+
+def _write_json(path: Path, data: Json) -> None:
+    _write(path, json.dumps(data, ensure_ascii=False))

@@ -1,0 +1,150 @@
+"""What happened in a trial, from what the agent left: its own events, its trajectory, or plain text."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from sandboxes.errors import SandboxError
+from valkyrie.benchmarks.eval_spec.options import EvalOptions
+from valkyrie.benchmarks.protocol import Grading
+from valkyrie.nouns import ExitReason, Json
+from valkyrie.specs.model import Stimulus
+from valkyrie.trajectory import Trajectory, TrajectoryError
+from valkyrie.trajectory.converting import transcript_of
+from valkyrie.trajectory.records import from_record
+from valkyrie.trajectory.transcript import TRANSCRIPT, Event, Measures, Transcript
+
+TRAJECTORY = "trajectory.json"
+OUTPUT = "output.txt"
+LARGEST = 64 << 20
+"""A longer story than this is not read."""
+LONGEST_ANSWER = 4 << 20
+DEEPEST = 200
+"""Levels of nesting; what is deeper can be read, and then neither written nor searched."""
+SHORT = 64 << 10
+_ENDS = {ExitReason.TIMEOUT: "timeout", ExitReason.OS_KILLED: "killed"}
+
+
+@dataclass(frozen=True, slots=True)
+class Story:
+    """What happened in a trial."""
+
+    transcript: Transcript
+    as_left: bool = False
+    """The file the agent left says just this."""
+    short: bool = False
+    """Told in few words, so that handing it to a thread takes longer than the work."""
+
+
+async def read_story(
+    grading: Grading, stimulus: Stimulus, options: EvalOptions, skills: Sequence[str]
+) -> Story:
+    """The trial's transcript; an agent that left nothing said nothing."""
+    found: Transcript | None = None
+    size = _size(grading.agent)
+    short = size is not None and size <= SHORT
+    if grading.agent is not None and short:
+        found = _left_behind(grading.agent, skills)
+    elif grading.agent is not None:
+        found = await asyncio.to_thread(_left_behind, grading.agent, skills)
+    if found is None:
+        return Story(_completed(await _plain(grading, stimulus), grading, options, skills))
+    whole = _completed(found, grading, options, skills)
+    return Story(whole, size is not None and whole == found, short)
+
+
+def _size(agent: Path | None) -> int | None:
+    """Bytes of the transcript an agent left; None where it left none."""
+    try:
+        return None if agent is None else os.stat(f"{agent}/{TRANSCRIPT}").st_size  # noqa: PTH116 - each trial
+    except OSError:
+        return None
+
+
+def _left_behind(agent: Path, skills: Sequence[str]) -> Transcript | None:
+    try:
+        if (data := _read(agent / TRANSCRIPT)) is not None:
+            return from_record(data)
+        if (data := _read(agent / TRAJECTORY)) is not None:
+            return transcript_of(Trajectory.from_json(data), skills=skills)
+    except (TrajectoryError, ValueError, KeyError, TypeError, RecursionError) as error:
+        # What an agent left may be anything; the graders see that it could not be read.
+        message = f"what the agent left could not be read: {error}"[:500]
+        return Transcript("", [Event("error", {"message": message})], Measures(error_count=1))
+    return None
+
+
+def _read(path: Path) -> Json | None:
+    if not path.is_file() or path.stat().st_size > LARGEST:
+        return None
+    found: Json = json.loads(path.read_text("utf-8", "replace"))
+    if _is_too_deep(found):
+        raise ValueError(f"it is nested more than {DEEPEST} levels deep")
+    return found
+
+
+def _is_too_deep(data: object) -> bool:
+    level: list[object] = [data]
+    for _ in range(DEEPEST):
+        level = [
+            inner
+            for one in level
+            if isinstance(one, dict | list)
+            for inner in (one.values() if isinstance(one, dict) else one)
+        ]
+        if not level:
+            return False
+    return True
+
+
+async def _plain(grading: Grading, stimulus: Stimulus) -> Transcript:
+    """One turn of an agent that does not tell its steps: the file its contract names, or what it printed."""
+    text = await _answer(grading)
+    events = [Event("turn_start", {"turnId": "0"}), Event("user_message", {"content": stimulus.turns[0]})]
+    if text:
+        events.append(Event("assistant_message", {"content": text}))
+    if grading.exit_code not in (None, 0):
+        message = f"the agent ended with exit code {grading.exit_code}"
+        events.append(Event("error", {"message": message}))
+    else:
+        events.append(Event("turn_end", {"turnId": "0"}))
+    errors = sum(1 for event in events if event.type == "error")
+    return Transcript(text, events, Measures(turn_count=1, error_count=errors))
+
+
+async def _answer(grading: Grading) -> str:
+    if grading.place is not None and grading.final_output:
+        try:
+            if not await grading.place.is_folder(grading.final_output):
+                data = await grading.place.download_file(grading.final_output)
+                return data[:LONGEST_ANSWER].decode("utf-8", "replace").strip()
+        except SandboxError:
+            pass  # it left none; what it printed is its answer
+    printed = grading.agent / OUTPUT if grading.agent else None
+    if printed and printed.is_file():
+        return printed.read_text("utf-8", "replace")[:LONGEST_ANSWER].strip()
+    return ""
+
+
+def _completed(
+    found: Transcript, grading: Grading, options: EvalOptions, skills: Sequence[str]
+) -> Transcript:
+    """With what only the engine knows: how long it took, how it ended, what it was given."""
+    measures = found.measures
+    took = round((grading.seconds or 0.0) * 1000, 1)
+    # Time is what we know better than any agent; a fixture's is its author's, and he may set it.
+    if not measures.wall_time_ms or (options.executor != "mock" and measures.wall_time_ms < took):
+        measures = replace(measures, wall_time_ms=took)
+    return replace(
+        found,
+        measures=measures,
+        model=found.model or options.model,
+        executor=found.executor or options.executor,
+        skills_loaded=found.skills_loaded or tuple(skills),
+        end_reason=found.end_reason or (_ENDS.get(grading.exit_reason) if grading.exit_reason else None),
+    )

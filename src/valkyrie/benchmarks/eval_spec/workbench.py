@@ -1,0 +1,220 @@
+"""Where graders' programs run: in the agent's sandbox, each on a copy of the workspace of its own.
+
+All processes of the agent are dead by then. A program is root of the sandbox, and so is what it starts of the
+agent's code. Therefore a second program gets its copy from what was kept of the workspace on this machine
+before the first one ran, and starts when nothing of the first one is left. What stays shared is the system
+around the workspace, which the agent could have changed as well.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import AsyncIterator
+from pathlib import Path, PurePosixPath
+
+from sandboxes.errors import SandboxUnsupportedError
+from sandboxes.protocol import Sandbox
+from sandboxes.values import TIMEOUT_EXIT_CODE, Command
+from valkyrie.benchmarks.eval_spec.options import WORKSPACE
+from valkyrie.benchmarks.eval_spec.program_output import ProgramOutput
+from valkyrie.benchmarks.eval_spec.staging import lay_out, placed
+from valkyrie.errors import GraderError
+from valkyrie.grade.protocol import Need, Program, Ran
+from valkyrie.grade.types import built_in
+from valkyrie.specs.model import Stimulus
+
+ROOM = "/tests"
+"""Where copies are. It has room of its own where the task names it among its `grading_folders`."""
+COPY_TIMEOUT_S = 300.0
+
+_COPY = """\
+fail() { echo "$1" >&2; exit 125; }
+room=$1 token=$2 from=$3 sub=$4
+shift 4
+umask 022
+if [ -d "$from" ] && [ ! -L "$from" ]; then
+  said=$(cp -a -- "$from" "$room/$token" 2>&1) || fail "$said"
+else
+  mkdir -- "$room/$token" || fail "no room for a copy"
+  if [ "$from" = "$room/$token.tar" ]; then
+    said=$(tar -xpf "$from" -C "$room/$token" 2>&1) || fail "$said"
+    rm -f -- "$from"
+  fi
+fi
+if [ $# -eq 0 ]; then exit 0; fi
+"""
+_RUN = """\
+cd -P -- "$room/$token" || fail "the copy is gone"
+EVALUATE_WORKSPACE=$PWD
+export EVALUATE_WORKSPACE
+printf '%s\\n' "$token"
+if [ -n "$sub" ]; then
+  cd -P -- "./$sub" 2>/dev/null || { echo "the workspace has no folder '$sub'" >&2; exit 127; }
+  case $PWD/ in
+    "$EVALUATE_WORKSPACE"/*) ;;
+    *) echo "'$sub' leads out of the workspace" >&2; exit 127 ;;
+  esac
+fi
+exec "$@"
+"""
+_RUN_ONLY = 'fail() { echo "$1" >&2; exit 125; }\nroom=$1 token=$2 sub=$4\nshift 4\n' + _RUN
+_PACK = """\
+if [ ! -d "$1" ] || [ -L "$1" ]; then mkdir -- "$2.empty" && set -- "$2.empty" "$2"; fi
+exec tar -cf "$2" -C "$1" .
+"""
+
+
+class SandboxWorkbench:
+    """The programs of one trial's graders, one at a time.
+
+    `start` is the attempt's folder on this machine. The stimulus' grading files are put into the copies and
+    nowhere else: other graders look at the workspace as the agent left it.
+    """
+
+    def __init__(
+        self,
+        sandbox: Sandbox,
+        stimulus: Stimulus,
+        start: Path,
+        *,
+        workspace: str = WORKSPACE,
+        room: str = ROOM,
+    ) -> None:
+        self._sandbox = sandbox
+        self._stimulus = stimulus
+        self._start = start
+        self._workspace = workspace
+        self._room = room
+        self._several = _programs_of(stimulus) > 1
+        self._kept: Path | None = None
+        self._ran = False
+        self._one_at_a_time = asyncio.Lock()
+
+    async def run(self, program: Program) -> Ran:
+        """Run it to its end or its time limit. Raises GraderError when it cannot be started.
+
+        A program that is not there, or a folder it should run in, is exit code 127, as in a shell.
+        """
+        _check(program)
+        async with self._one_at_a_time:
+            try:
+                return await self._run_on_copy(program)
+            except SandboxUnsupportedError as error:
+                raise GraderError(f"programs cannot run here: {error}") from error
+
+    async def _run_on_copy(self, program: Program) -> Ran:
+        token = f"copy-{secrets.token_hex(8)}"
+        origin = await self._origin(token)
+        if program.input is not None:
+            await self._sandbox.upload_file(f"{self._room}/{token}.json", program.input)
+        words = (self._room, token, origin, program.sub_path)
+        script = _COPY + _RUN
+        if self._stimulus.grading_files:
+            await self._copy_only(words, token)
+            script = _RUN_ONLY
+        argv = [*program.argv]
+        if program.env:
+            # Not the script's own: a PATH of the grader's must not decide what copies the workspace.
+            argv = ["env", *(f"{name}={value}" for name, value in program.env.items()), *argv]
+        command = Command(
+            ("/bin/sh", "-c", script, "grader", *words, *argv), cwd="/", env=self._environment(program, token)
+        )
+        return await self._run_watched(command, token, program.timeout)
+
+    def _environment(self, program: Program, token: str) -> dict[str, str]:
+        given = program.input is not None
+        return {"EVALUATE_GRADER_INPUT": f"{self._room}/{token}.json"} if given else {}
+
+    async def _origin(self, token: str) -> str:
+        """What the next copy is made from: the workspace itself, or what was kept of it."""
+        packed = f"{self._room}/{token}.tar"
+        if self._ran:
+            await self._sandbox.kill_all()
+        # Whoever ran before may have filled the room, or put something in the way of every program.
+        await self._sandbox.clear_folder(self._room)
+        await self._sandbox.remove("/etc/ld.so.preload")
+        if self._ran and self._kept is not None:
+            await self._sandbox.upload_stream(packed, _pieces(self._kept))
+            return packed
+        if self._several and not self._ran:
+            self._kept = await self._keep_workspace(packed)
+        self._ran = True
+        return self._workspace
+
+    async def _keep_workspace(self, packed: str) -> Path:
+        """Bring the workspace to this machine as an archive, which is never unpacked here."""
+        output = ProgramOutput()
+        command = Command(
+            ("/bin/sh", "-c", _PACK, "pack", self._workspace, packed), cwd="/", timeout=COPY_TIMEOUT_S
+        )
+        if (code := await self._sandbox.run(command, output)) != 0:
+            raise _not_copied(code, output)
+        self._start.mkdir(parents=True, exist_ok=True)
+        kept = self._start / "workspace.tar"
+        with kept.open("wb") as file:
+            async for piece in self._sandbox.stream_download(packed):
+                await asyncio.to_thread(file.write, piece)
+        await self._sandbox.remove(packed)
+        return kept
+
+    async def _copy_only(self, words: tuple[str, ...], token: str) -> None:
+        """Make the copy, then put the grading files into it from outside: no planted link is followed."""
+        output = ProgramOutput()
+        command = Command(("/bin/sh", "-c", _COPY, "copy", *words), cwd="/", timeout=COPY_TIMEOUT_S)
+        if (code := await self._sandbox.run(command, output)) != 0:
+            raise _not_copied(code, output)
+        staged = self._start / "grading"
+        if not staged.exists():
+            await asyncio.to_thread(lay_out, staged, placed(self._stimulus.grading_files))
+        await self._sandbox.upload_folder(staged, f"{self._room}/{token}")
+
+    async def _run_watched(self, command: Command, token: str, timeout: float) -> Ran:
+        """The time limit is the program's own: it begins when the copy is made."""
+        loop = asyncio.get_running_loop()
+        output = ProgramOutput(token)
+        try:
+            async with asyncio.timeout(COPY_TIMEOUT_S) as limit:
+                output.on_start = lambda: limit.reschedule(loop.time() + timeout)
+                code = await self._sandbox.run(command, output)
+        except TimeoutError:
+            if not output.started:
+                raise GraderError(f"the workspace was not copied within {COPY_TIMEOUT_S:g} s") from None
+            return Ran(TIMEOUT_EXIT_CODE, output.stdout, output.stderr, timed_out=True)
+        if not output.started:
+            raise _not_copied(code, output)
+        return Ran(code, output.stdout, output.stderr)
+
+
+def _programs_of(stimulus: Stimulus) -> int:
+    """How many programs may run; a plugin's grader may run any number."""
+    count = 0
+    for spec in stimulus.graders:
+        grader = built_in(spec.type)
+        if grader is None:
+            count += 2
+        elif Need.PROGRAMS in grader.needs:
+            count += 1
+    return count
+
+
+def _check(program: Program) -> None:
+    sub_path = PurePosixPath(program.sub_path)
+    if sub_path.is_absolute() or ".." in sub_path.parts or "\0" in program.sub_path:
+        raise GraderError(f"sub_path {program.sub_path!r} must be a folder below the workspace")
+    if not program.argv or any("\0" in word for word in program.argv):
+        raise GraderError("there is no program to run")
+    for name in program.env:
+        if not name or name.startswith("-") or "=" in name:
+            raise GraderError(f"{name!r} is no name of an environment variable")
+
+
+def _not_copied(code: int, output: ProgramOutput) -> GraderError:
+    said = output.stderr.strip()[-500:] or "it printed nothing; do programs run in this sandbox?"
+    return GraderError(f"the workspace could not be copied for a program (exit code {code}): {said}")
+
+
+async def _pieces(path: Path) -> AsyncIterator[bytes]:
+    with path.open("rb") as file:
+        while piece := await asyncio.to_thread(file.read, 1 << 20):
+            yield piece

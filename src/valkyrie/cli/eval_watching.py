@@ -1,0 +1,70 @@
+"""What commands that run evals share: the tracker of this machine, who is told, and which job goes on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from valkyrie.cli.output import Output
+from valkyrie.errors import UsageError
+
+if TYPE_CHECKING:
+    from valkyrie.evals.console import Printer
+    from valkyrie.evals.planning import Planned
+    from valkyrie.evals.results import EvalResult, StimulusResult
+    from valkyrie.tracker.bound import BoundJob
+    from valkyrie.tracker.local import LocalTracker
+
+
+@contextmanager
+def tracker_here() -> Iterator[LocalTracker]:
+    """Evals run on this machine, whatever tracker other commands are configured to use."""
+    from valkyrie.settings import data_folder
+    from valkyrie.tracker.local import LocalTracker
+
+    opened = LocalTracker(data_folder())
+    try:
+        yield opened
+    finally:
+        opened.close()
+
+
+def job_of_folder(folder: Path) -> str:
+    """The job that wrote an output folder, or the newest folder in it."""
+    from valkyrie.evals.running import MARKER, find_marker
+
+    within = sorted(folder.glob(f"*/{MARKER}"), reverse=True)
+    for place in (folder, *(one.parent for one in within)):
+        if found := find_marker(place):
+            return str(found["id"])
+    raise UsageError(f"--resume {folder}: neither it nor a folder in it holds the {MARKER} of an eval.")
+
+
+class Watching:
+    """Tells the printer, and the person beside it."""
+
+    def __init__(self, output: Output, printer: Printer, *, verbose: bool) -> None:
+        self._output = output
+        self._printer = printer
+        self._verbose = verbose
+
+    def planned(self, planned: Planned, job: BoundJob | None) -> None:
+        warnings = planned.warnings
+        for finding in warnings if self._verbose else ():
+            self._output.note(f"{finding.severity}: {finding}")
+        if warnings and not self._verbose:
+            count = len(warnings)
+            said = f"{count} warning{'s' if count > 1 else ''} in the specs"
+            self._output.note(f"{said}; --verbose or `valk lint` shows them.")
+        self._output.notices(job.notices if job else ())
+
+    def progress(self, done: int, total: int, retries: int) -> None:
+        self._printer.progress(done, total, retries)
+
+    def stimulus_done(self, stimulus: StimulusResult, of: EvalResult) -> None:
+        self._printer.stimulus_done(stimulus, of)
+
+    def interrupted(self) -> None:
+        self._printer.interrupted()

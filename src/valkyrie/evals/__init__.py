@@ -1,0 +1,1 @@
+"""`valkyrie eval` and its kin: eval specs on the engine, and what they leave."""

@@ -1,0 +1,1 @@
+"""Two result folders compared: verdicts, what was used, and a judge before both answers."""

@@ -1,0 +1,265 @@
+"""What an eval prints while it runs and when it ended."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from types import TracebackType
+from typing import Self, TextIO
+
+from valkyrie.evals.figures import Outcome, curve, figures, repeats_of, stimulus_outcome, trial_outcome
+from valkyrie.evals.paper import LiveLine, Paper, write_kept
+from valkyrie.evals.records import dump_line, to_line
+from valkyrie.evals.results import EvalResult, Invocation, StimulusResult, TrialResult
+from valkyrie.evals.wording import (
+    clipped,
+    counts_text,
+    failed_graders,
+    fault_text,
+    flaky_text,
+    full_name,
+    interval_text,
+    percent,
+    repeats_parts,
+    resume_command,
+    seconds,
+    used_text,
+    verdict_text,
+)
+from valkyrie.evals.writing import Written
+from valkyrie.grade.protocol import GraderResult
+from valkyrie.report.formats import plural, safe
+from valkyrie.report.layout import fit
+
+_STYLES = {Outcome.PASSED: "green", Outcome.FAILED: "red", Outcome.NOT_GRADED: "dim", Outcome.SKIPPED: "dim"}
+_PROMPT_COLUMNS = 76
+
+
+class Printer:
+    """Prints stimuli as they end, in the order it is told of them, and the summary.
+
+    Entered, it keeps the clock of the live line going.
+    """
+
+    def __init__(
+        self,
+        paper: Paper,
+        *,
+        verbose: bool = False,
+        records: TextIO | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._text = _Text(paper, verbose)
+        self._paper = paper
+        self._records = records
+        """Where trial results go as JSON lines (`--output jsonl`)."""
+        self._heading: str | None = None
+        self._line = LiveLine(paper.region(), paper.ink, clock)
+
+    def __enter__(self) -> Self:
+        self._line.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._line.stop()
+
+    def progress(self, done: int, total: int, retries: int = 0, running: int | None = None) -> None:
+        """Trials so far; shown on the line at the bottom, where there is one."""
+        again = f", {retries} {'retry' if retries == 1 else 'retries'}" if retries else ""
+        going = "" if running is None else f", {running} running"
+        self._line.say(f"{done}/{total} trials{going}{again}")
+
+    def stimulus_done(self, stimulus: StimulusResult, of: EvalResult) -> None:
+        """All trials of a stimulus ended; `of` is its eval, as far as it is known."""
+        heading = safe(full_name(of))
+        lines = [] if heading == self._heading else ["", self._paper.ink.paint(heading, "bold")]
+        self._heading = heading
+        several = stimulus.planned > 1 or len(stimulus.trials) > 1
+        lines += self._text.several(stimulus) if several else self._text.single(stimulus)
+        self._print(lines)
+        for trial in stimulus.trials:
+            self._record(replace(trial, threshold=stimulus.threshold) if trial.threshold is None else trial)
+
+    def interrupted(self) -> None:
+        """Someone wants it to end; what runs is being stopped."""
+        said = "Interrupted: stopping what runs (Ctrl+C again: at once). Everything that ended is kept."
+        self._print(["", self._paper.ink.paint(said, "yellow")])
+
+    def finish(self, invocation: Invocation, written: Written | None = None) -> None:
+        """The verdicts, the counts, where the files are, and how to go on."""
+        self._line.stop()
+        self._print(self._text.summary(invocation, written))
+
+    def _print(self, lines: list[str]) -> None:
+        with self._line.away():
+            self._paper.write(lines)
+
+    def _record(self, trial: TrialResult) -> None:
+        if self._records is not None:
+            write_kept(self._records, dump_line(to_line(trial)) + "\n")
+
+
+class _Text:
+    """Results as lines."""
+
+    def __init__(self, paper: Paper, verbose: bool) -> None:
+        self._ink, self._signs = paper.ink, paper.signs
+        self._verbose = verbose
+
+    def single(self, stimulus: StimulusResult) -> list[str]:
+        """One line, and below it what went wrong."""
+        outcome = stimulus_outcome(stimulus)
+        line = f"{self._mark(outcome)} {safe(stimulus.name)}"
+        if not stimulus.trials:
+            return [f"{line}  {'Skipped' if outcome is Outcome.SKIPPED else outcome.value}"]
+        trial = stimulus.trials[0]
+        return [f"{line} {self._took(trial)}{self._score(trial)}", *self._below(trial, "    ")]
+
+    def several(self, stimulus: StimulusResult) -> list[str]:
+        """A heading, one line per trial, and what they say together."""
+        count = plural(stimulus.planned or len(stimulus.trials), "trial")
+        rule = self._ink.paint(self._signs.rule, "dim")
+        lines = ["", f"{rule} {self._ink.paint(safe(stimulus.name), 'bold')} ({count}) {rule}"]
+        if prompt := _first_line(stimulus.prompt):
+            lines.append(f"  {self._ink.paint(fit(prompt, _PROMPT_COLUMNS), 'dim')}")
+        lines.append("")
+        for trial in stimulus.trials:
+            lines += self._trial(trial)
+        return [*lines, "", f"  {self._together(stimulus)}", *self._curve(stimulus)]
+
+    def _trial(self, trial: TrialResult) -> Iterator[str]:
+        outcome = trial_outcome(trial)
+        why = ", ".join(safe(one.name) for one in failed_graders(trial))
+        reason = "" if self._verbose else why if trial.fault is None else _one_line(fault_text(trial))
+        told = f"  {self._ink.paint(reason, 'dim')}" if reason else ""
+        yield f"  Trial {trial.index + 1} {self._mark(outcome)} {self._took(trial)}{told}"
+        if self._verbose:
+            yield from self._below(trial, "      ")
+
+    def _together(self, stimulus: StimulusResult) -> str:
+        parts = repeats_parts(stimulus) or ["no trial was graded"]
+        if flaky := flaky_text(stimulus):
+            parts.append(self._ink.paint(f"{self._signs.warning}{flaky}", "yellow"))
+        if stimulus.faults:
+            parts.append(f"{plural(len(stimulus.faults), 'error')} not counted")
+        if stimulus.planned > len(stimulus.trials):
+            parts.append(f"{stimulus.planned - len(stimulus.trials)} not run")
+        return "  ".join(parts)
+
+    def _curve(self, stimulus: StimulusResult) -> Iterator[str]:
+        found = repeats_of(stimulus)
+        if not self._verbose or found is None or found.trials < 2:
+            return
+        ks = range(1, found.trials + 1)
+        rows = {
+            "pass@k": [found.pass_at(k) for k in ks],
+            "pass^k unbiased": [found.pass_all(k) for k in ks],
+        }
+        for name, values in rows.items():
+            said = "  ".join(f"k={k} {percent(value)}" for k, value in zip(ks, values, strict=True))
+            yield f"  {self._ink.paint(f'{name}: {said}', 'dim')}"
+
+    def _below(self, trial: TrialResult, indent: str) -> Iterator[str]:
+        """Why a trial failed; with --verbose all its graders and what the agent said."""
+        if trial.fault is not None:
+            yield from _indented(fault_text(trial), indent)
+        graders = trial.graders if self._verbose else failed_graders(trial)
+        for grader in graders:
+            yield from self._grader(grader, indent)
+        if self._verbose and (output := _output(trial)):
+            yield f"{indent}{self._ink.paint('agent output:', 'dim')}"
+            yield from _indented(safe(output, keep_lines=True), indent + "  ")
+
+    def _grader(self, grader: GraderResult, indent: str) -> Iterator[str]:
+        outcome = Outcome.PASSED if grader.passed else Outcome.FAILED
+        if grader.status != "ok":
+            outcome = Outcome.GRADER_ERROR if grader.status == "error" else Outcome.SKIPPED
+        most = {"characters": 20_000, "lines": 200} if self._verbose else {"characters": 1_000, "lines": 8}
+        evidence = clipped(grader.evidence, **most).split("\n")
+        yield f"{indent}{self._mark(outcome)} {safe(grader.name)}: {evidence[0]}"
+        yield from (f"{indent}    {line}" for line in evidence[1:])
+
+    def summary(self, invocation: Invocation, written: Written | None) -> list[str]:
+        """What stands at the end."""
+        lines = [""]
+        for result in invocation.evals:
+            lines += self._verdict(result)
+        found = figures(invocation.evals)
+        lines += ["", f"Trials: {counts_text(found)}"]
+        if found.flaky:
+            lines.append(f"Flaky: {found.flaky} of {sum(found.stimuli.values())} stimuli")
+        if used := used_text(found.used):
+            lines.append(f"Used: {used}")
+        lines += [self._ink.paint(f"Note: {safe(notice)}", "dim") for notice in invocation.notices]
+        lines += _files(invocation, written)
+        if resume := resume_command(invocation):
+            lines.append(f"Go on with what is missing: {resume}")
+        return lines
+
+    def _verdict(self, result: EvalResult) -> Iterator[str]:
+        mark = self._mark(_eval_outcome(result))
+        yield f"{mark} {safe(full_name(result))} {verdict_text(result)}"
+        found = figures([result])
+        if not found.graded:
+            return
+        yield f"  score {percent(found.score)} ({interval_text(*found.score_interval)})"
+        points = curve(result.stimuli)
+        if self._verbose and len(points) > 1:
+            for point in points:
+                yield (
+                    f"  k={point.k}  pass@k {percent(point.pass_at)}  pass^k {percent(point.pass_hat)}"
+                    f"  unbiased {percent(point.pass_all)}"
+                )
+
+    def _mark(self, outcome: Outcome) -> str:
+        signs = {
+            Outcome.PASSED: self._signs.passed,
+            Outcome.FAILED: self._signs.failed,
+            Outcome.NOT_GRADED: self._signs.aside,
+            Outcome.SKIPPED: self._signs.aside,
+        }
+        return self._ink.paint(signs.get(outcome, self._signs.error), _STYLES.get(outcome, "yellow"))
+
+    def _took(self, trial: TrialResult) -> str:
+        again = f" (attempt {trial.attempts})" if trial.attempts > 1 else ""
+        return self._ink.paint(f"{seconds(trial.duration_ms)}{again}", "dim")
+
+    def _score(self, trial: TrialResult) -> str:
+        return "" if trial.score is None or trial.score == 1.0 else f"  score {percent(trial.score)}"
+
+
+def _eval_outcome(result: EvalResult) -> Outcome:
+    if result.skipped is not None:
+        return Outcome.SKIPPED
+    if not result.passed:
+        return Outcome.FAILED
+    if not result.ok:
+        return Outcome.EXECUTION_ERROR
+    return Outcome.PASSED if result.graded else Outcome.NOT_GRADED
+
+
+def _files(invocation: Invocation, written: Written | None) -> list[str]:
+    if written is None:
+        return [f"Results: {invocation.folder}"] if invocation.folder else []
+    lines = [f"Results: {written.results}", f"Report: {written.report}"]
+    return [*lines, f"JUnit: {written.junit}"] if written.junit else lines
+
+
+def _first_line(prompt: str) -> str:
+    return safe(next((line for line in prompt.splitlines() if line.strip()), ""))
+
+
+def _one_line(text: str) -> str:
+    return safe(text)[:300]
+
+
+def _indented(text: str, indent: str) -> Iterator[str]:
+    return (f"{indent}{line}" for line in text.split("\n"))
+
+
+def _output(trial: TrialResult) -> str:
+    output = (trial.transcript or {}).get("output")
+    return output if isinstance(output, str) else ""

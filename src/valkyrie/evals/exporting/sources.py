@@ -1,0 +1,135 @@
+"""Results to export: of a folder with a results.jsonl, or of runs and jobs a tracker knows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from valkyrie.errors import UnknownError, UserError
+from valkyrie.evals.results import EvalResult, Invocation, StimulusResult, TrialFault, TrialResult
+from valkyrie.grade.protocol import GraderResult
+from valkyrie.nouns import Json, TrialState
+from valkyrie.views import TrialFilter
+
+if TYPE_CHECKING:
+    from valkyrie.tracker.protocol import Tracker
+    from valkyrie.views import RunView, TrialView
+
+_OF_GRADERS = ("grader", "judge")
+"""Causes that begin so are a grader's."""
+PAGE = 1000
+
+
+def from_folders(folders: Sequence[Path]) -> Invocation:
+    """Everything the results.jsonl files in or below these folders say."""
+    from valkyrie.evals.gathering import invocation_of
+    from valkyrie.evals.ingested_trials import Times
+    from valkyrie.evals.ingesting import find_results
+    from valkyrie.evals.records import RecordError, read_lines
+
+    trials: list[TrialResult] = []
+    files = list(dict.fromkeys(path for folder in folders for path in find_results(folder)))
+    for file in files:
+        try:
+            trials += read_lines(file)
+        except RecordError as error:
+            raise UserError(f"{file}: {error}", cause=error.cause) from error
+    found = invocation_of(trials, name=", ".join(folder.name for folder in folders))
+    return replace(found, started_at=iso(min(Times.of(file).at for file in files)))
+
+
+def iso(at: float) -> str:
+    """A point in time, as reports have it."""
+    return datetime.fromtimestamp(at, UTC).isoformat(timespec="milliseconds")
+
+
+def from_tracker(opened: Tracker, refs: Sequence[str]) -> Invocation:
+    """The runs these words name; a job stands for all of its runs."""
+    runs = [run for ref in refs for run in _runs(opened, ref)]
+    started = [run.started_at for run in runs if run.started_at is not None]
+    return Invocation(
+        [_eval(opened, run) for run in runs],
+        name=", ".join(refs),
+        started_at=iso(min(started)) if started else "",
+    )
+
+
+def _runs(opened: Tracker, ref: str) -> list[RunView]:
+    try:
+        return list(opened.fetch_job(ref).runs)
+    except UnknownError as no_job:
+        try:
+            return [opened.fetch(ref)]
+        except UnknownError:
+            raise UnknownError(f"{no_job} No run's id begins so either, and it is no folder.") from None
+
+
+def _eval(opened: Tracker, run: RunView) -> EvalResult:
+    found: Json = opened.results(run.id).get("evaluation_results", {})
+    by_task: dict[str, list[TrialResult]] = {}
+    planned: dict[str, int] = {}
+    for view in _trials(opened, run):
+        planned[view.task_id] = planned.get(view.task_id, 0) + 1
+        by_task.setdefault(view.task_id, [])
+        if view.state in (TrialState.FINISHED, TrialState.ERROR):
+            key = view.task_id if view.k == 0 else f"{view.task_id}#{view.k}"
+            by_task[view.task_id].append(_trial(run, view, found.get(key) or {}))
+    return EvalResult(
+        name=run.benchmark,
+        file=str(run.arguments.get("benchmark") or ""),
+        model=run.model,
+        executor=run.agent,
+        stimuli=[StimulusResult(name, "", trials, planned[name]) for name, trials in by_task.items()],
+        variant=_variant(run),
+        run_id=run.id,
+    )
+
+
+def _trials(opened: Tracker, run: RunView) -> Iterator[TrialView]:
+    offset = 0
+    while True:
+        page, total = opened.trials(run.id, TrialFilter(limit=PAGE, offset=offset))
+        yield from page
+        offset += len(page)
+        if not page or offset >= total:
+            return
+
+
+def _trial(run: RunView, view: TrialView, result: Json) -> TrialResult:
+    failed = view.state == TrialState.ERROR
+    threshold = result.get("threshold")
+    passed = view.passed if view.passed is not None else None if view.score is None else view.score >= 1.0
+    return TrialResult(
+        eval_name=run.benchmark,
+        stimulus=view.task_id,
+        index=view.k,
+        model=run.model,
+        executor=run.agent,
+        variant=_variant(run),
+        duration_ms=round(1000 * float(view.timing.get("agent") or 0.0), 1),
+        score=None if failed else view.score,
+        passed=None if failed else passed,
+        graders=[GraderResult.from_json(one) for one in _graders(result)],
+        fault=_fault(view) if failed else None,
+        attempts=view.attempts,
+        run_id=run.id,
+        threshold=threshold if isinstance(threshold, int | float) else None,
+    )
+
+
+def _graders(result: Json) -> list[Json]:
+    listed = result.get("graders")
+    return [one for one in listed if isinstance(one, dict)] if isinstance(listed, list) else []
+
+
+def _fault(view: TrialView) -> TrialFault:
+    cause = view.cause or "internal"
+    kind: Any = "grader" if cause.startswith(_OF_GRADERS) else "execution"
+    return TrialFault(kind, view.message or cause, view.category or "internal", cause)
+
+
+def _variant(run: RunView) -> str:
+    return str(run.arguments.get("variant") or "main")

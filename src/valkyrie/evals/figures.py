@@ -1,0 +1,233 @@
+"""The numbers of an eval: how often it passed, how steadily, how sure that is, and what it used."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import cached_property
+from typing import Any
+
+from valkyrie.evals.results import EvalResult, StimulusResult, TrialResult
+from valkyrie.report.statistics import mean, mean_interval, pass_all, pass_at
+
+Interval = tuple[float, float]
+
+
+class Outcome(StrEnum):
+    """What a trial, or a stimulus, came to. Only FAILED is a wrong answer."""
+
+    PASSED = "passed"
+    FAILED = "failed"
+    GRADER_ERROR = "grader error"
+    EXECUTION_ERROR = "execution error"
+    NOT_RUN = "not run"
+    NOT_GRADED = "not graded"
+    SKIPPED = "skipped"
+
+
+def trial_outcome(trial: TrialResult) -> Outcome:
+    """Of one trial that ended."""
+    if trial.fault is not None:
+        return Outcome.GRADER_ERROR if trial.fault.kind == "grader" else Outcome.EXECUTION_ERROR
+    if trial.passed is None:
+        return Outcome.NOT_GRADED
+    return Outcome.PASSED if trial.passed else Outcome.FAILED
+
+
+def stimulus_outcome(stimulus: StimulusResult) -> Outcome:
+    """Of all its trials: a wrong answer first, then what keeps it from a verdict."""
+    if not stimulus.planned and not stimulus.trials:
+        return Outcome.SKIPPED
+    if stimulus.graded and not stimulus.passed:
+        return Outcome.FAILED
+    if stimulus.faults:
+        found = {trial_outcome(trial) for trial in stimulus.faults}
+        return Outcome.EXECUTION_ERROR if Outcome.EXECUTION_ERROR in found else Outcome.GRADER_ERROR
+    if len(stimulus.trials) < stimulus.planned:
+        return Outcome.NOT_RUN
+    return Outcome.PASSED if stimulus.graded else Outcome.NOT_GRADED
+
+
+@dataclass(frozen=True, slots=True)
+class Repeats:
+    """Several graded trials of one stimulus; trials without a verdict are not among them."""
+
+    passes: int
+    trials: int
+
+    @property
+    def rate(self) -> float:
+        return self.passes / self.trials
+
+    @property
+    def flakiness(self) -> float:
+        """The share of the rarer outcome."""
+        return min(self.passes, self.trials - self.passes) / self.trials
+
+    @property
+    def flaky(self) -> bool:
+        """Both outcomes were seen."""
+        return 0 < self.passes < self.trials
+
+    def pass_at(self, k: int) -> float | None:
+        """The chance that at least one of k trials passes, unbiased (Chen 2021)."""
+        return pass_at([(self.passes, self.trials)], k)
+
+    def pass_hat(self, k: int) -> float:
+        """pass^k as Vally has it: the pass rate to the power of k."""
+        return self.rate**k
+
+    def pass_all(self, k: int) -> float | None:
+        """pass^k, unbiased: the share of all choices of k trials in which every one passed."""
+        return pass_all([(self.passes, self.trials)], k)
+
+
+def repeats_of(stimulus: StimulusResult) -> Repeats | None:
+    """None where nothing was graded."""
+    return Repeats(stimulus.passes, len(stimulus.graded)) if stimulus.graded else None
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """The curves at one k, as means over stimuli."""
+
+    k: int
+    pass_at: float
+    pass_hat: float
+    pass_all: float
+
+
+def curve(stimuli: Sequence[StimulusResult]) -> list[Point]:
+    """k from 1 to the number of graded trials every graded stimulus has."""
+    found = [repeats for stimulus in stimuli if (repeats := repeats_of(stimulus))]
+    tallies = [(one.passes, one.trials) for one in found]
+    most = min((trials for _, trials in tallies), default=0)
+    return [
+        Point(
+            k,
+            pass_at(tallies, k) or 0.0,
+            mean([one.pass_hat(k) for one in found]),
+            pass_all(tallies, k) or 0.0,
+        )
+        for k in range(1, most + 1)
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class Used:
+    """Tokens and US dollars, as agents and judges reported them."""
+
+    input_tokens: int = 0
+    output_tokens: int = 0
+    judge_tokens: int = 0
+    cost: float | None = None
+    judge_cost: float | None = None
+
+    @property
+    def total_cost(self) -> float | None:
+        known = [cost for cost in (self.cost, self.judge_cost) if cost is not None]
+        return sum(known) if known else None
+
+
+@dataclass(frozen=True)
+class Figures:
+    """One or several evals with one model, or everything of a command."""
+
+    trials: Counter[Outcome]
+    stimuli: Counter[Outcome]
+    scores: Mapping[str, Sequence[float]]
+    """Of each stimulus, one number per graded trial."""
+    passes: Mapping[str, Sequence[float]]
+    """Likewise, 1 or 0."""
+    flaky: int
+    """Stimuli that both passed and failed."""
+    used: Used
+
+    @property
+    def graded(self) -> int:
+        """Trials with a verdict."""
+        return self.trials[Outcome.PASSED] + self.trials[Outcome.FAILED]
+
+    @property
+    def score(self) -> float | None:
+        """The mean over stimuli of the mean of their trials."""
+        return _mean_of_means(self.scores)
+
+    @property
+    def pass_rate(self) -> float | None:
+        """The mean over stimuli of their share of passed trials."""
+        return _mean_of_means(self.passes)
+
+    @cached_property
+    def score_interval(self) -> tuple[Interval | None, str]:
+        """95 %, and how it was found, or why there is none."""
+        return mean_interval(self.scores)
+
+    @cached_property
+    def pass_interval(self) -> tuple[Interval | None, str]:
+        """The same of the pass rate."""
+        return mean_interval(self.passes)
+
+
+def figures(evals: Sequence[EvalResult]) -> Figures:
+    """All numbers of these evals together."""
+    stimuli = [one for result in evals for one in result.stimuli]
+    trials = Counter(trial_outcome(trial) for one in stimuli for trial in one.trials)
+    trials[Outcome.NOT_RUN] = sum(max(0, one.planned - len(one.trials)) for one in stimuli)
+    return Figures(
+        trials=trials,
+        stimuli=Counter(map(stimulus_outcome, stimuli)),
+        scores={
+            str(number): [trial.score for trial in one.graded if trial.score is not None]
+            for number, one in enumerate(stimuli)
+        },
+        passes={
+            str(number): [float(bool(trial.passed)) for trial in one.graded]
+            for number, one in enumerate(stimuli)
+        },
+        flaky=sum(1 for one in stimuli if (found := repeats_of(one)) and found.flaky),
+        used=used_by(trial for one in stimuli for trial in one.trials),
+    )
+
+
+def _mean_of_means(by_stimulus: Mapping[str, Sequence[float]]) -> float | None:
+    means = [mean(values) for values in by_stimulus.values() if values]
+    return mean(means) if means else None
+
+
+def used_by(trials: Iterable[TrialResult]) -> Used:
+    """What these trials and their judges reported; what was not reported counts as nothing."""
+    given = taken = judged = 0
+    costs: list[float] = []
+    judge_costs: list[float] = []
+    for trial in trials:
+        metrics = _mapping(trial.transcript or {}, "metrics")
+        tokens = _mapping(metrics, "tokenUsage")
+        given += _whole(tokens, "inputTokens")
+        taken += _whole(tokens, "outputTokens")
+        costs += _amount(metrics, "cost")
+        for grader in trial.graders:
+            usage = grader.usage or {}
+            judged += _whole(usage, "inputTokens") + _whole(usage, "outputTokens")
+            judge_costs += _amount(usage, "cost")
+    return Used(
+        given, taken, judged, sum(costs) if costs else None, sum(judge_costs) if judge_costs else None
+    )
+
+
+def _mapping(data: Mapping[str, Any], key: str) -> Mapping[str, Any]:
+    found = data.get(key)
+    return found if isinstance(found, Mapping) else {}
+
+
+def _amount(data: Mapping[str, Any], key: str) -> list[float]:
+    """A number that can be added up, or nothing: records may come from anywhere."""
+    value = data.get(key)
+    countable = isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < float("inf")
+    return [float(value)] if countable and value is not None else []
+
+
+def _whole(data: Mapping[str, Any], key: str) -> int:
+    return int(sum(_amount(data, key)))

@@ -1,0 +1,184 @@
+"""A trial of a foreign results.jsonl as the store and a run's folder keep it."""
+
+from __future__ import annotations
+
+import json
+import math
+import shutil
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from valkyrie.digest import content_digest
+from valkyrie.nouns import Category, Json, TrialState
+from valkyrie.store.layout import log_of
+from valkyrie.trajectory.transcript import TRANSCRIPT
+from valkyrie.trial.collect import AGENT, GRADING
+
+if TYPE_CHECKING:
+    from valkyrie.evals.results import TrialFault, TrialResult
+    from valkyrie.store.ingesting import EndedTrial
+
+STAMP = "%Y-%m-%dT%H-%M-%S-%fZ"
+"""Names of result folders, milliseconds last."""
+LONGEST_SPAN_S = 10 * 365 * 86400.0
+
+
+@dataclass(frozen=True, slots=True)
+class Times:
+    """When results came about, where their trials do not say."""
+
+    at: float
+
+    @classmethod
+    def of(cls, file: Path) -> Times:
+        """By the timestamp that names a folder above the file, else by the file's own time."""
+        for folder in file.absolute().parents:
+            try:
+                return cls(datetime.strptime(folder.name, STAMP).replace(tzinfo=UTC).timestamp())
+            except ValueError:
+                continue
+        return cls(file.stat().st_mtime)
+
+
+def plain(trial: TrialResult) -> Json:
+    """Everything a trial says, as plain data; where its files are is not part of that."""
+    from valkyrie.evals.records import dump_line, to_line
+
+    whole: Json = json.loads(dump_line(to_line(trial)))
+    return {
+        name: value for name, value in whole.items() if name not in ("sessionLog", "artifactDir", "patch")
+    }
+
+
+def ended_trial(trial: TrialResult, times: Times) -> EndedTrial:
+    """As the store has it. A fault becomes an error of its category, never a score of 0."""
+    from valkyrie.store.ingesting import EndedTrial
+
+    seconds = _number(trial.duration_ms / 1000.0) or 0.0
+    started, finished = _span(trial, times, seconds)
+    fault = trial.fault
+    return EndedTrial(
+        task_id=trial.stimulus,
+        k=trial.index,
+        digest=content_digest(
+            {"stimulus": trial.stimulus, "asked": (trial.transcript or {}).get("stimulus")}
+        ),
+        started_at=started,
+        finished_at=finished,
+        phase=TrialState.IN_PROGRESS if fault and fault.kind == "execution" else TrialState.EVALUATING,
+        score=None if fault else _number(trial.score),
+        passed=None if fault else trial.passed,
+        category=_category(fault) if fault else None,
+        cause=fault.cause if fault else None,
+        message=fault.message if fault else None,
+        result=_result(trial),
+        timing={"agent": seconds, "total": max(seconds, finished - started)},
+        cost=_cost(trial),
+        usage=_usage(trial),
+    )
+
+
+def keep_files(trial: TrialResult, folder: Path, source: Path) -> None:
+    """Put its story, its log and its files where those of our own trials are."""
+    agent, grading = folder / AGENT, folder / GRADING
+    grading.mkdir(parents=True, exist_ok=True)
+    if trial.transcript is not None:
+        (grading / TRANSCRIPT).write_text(json.dumps(trial.transcript, ensure_ascii=False), encoding="utf-8")
+    if (log := beside(trial.session_log, source)) and log.is_file():
+        agent.mkdir(exist_ok=True)
+        shutil.copyfile(log, agent / log.name)
+    if (artifacts := beside(trial.artifacts, source)) and artifacts.is_dir():
+        shutil.copytree(artifacts, grading / "artifacts", ignore=_symlinks, dirs_exist_ok=True)
+    if (patch := beside(trial.patch, source)) and patch.is_file():
+        shutil.copyfile(patch, grading / "workspace.patch")
+    said = f"ingested from {source.absolute()}\n"
+    if trial.fault:
+        said += f"{trial.fault.kind} error: {trial.fault.message}\n"
+    for one in trial.graders:
+        said += f"{'ok  ' if one.passed else 'FAIL'} {one.name}: {one.evidence}\n"
+    log_of(folder).write_text(said, encoding="utf-8")
+
+
+def beside(named: Path | None, source: Path) -> Path | None:
+    """The file or folder a record names, where it belongs to the results; nothing else is ever taken."""
+    if named is None:
+        return None
+    home = source.absolute().parent.resolve()
+    found = (home / named).resolve()
+    return found if found.is_relative_to(home) and found != home else None
+
+
+def _symlinks(folder: str, names: list[str]) -> list[str]:
+    return [name for name in names if Path(folder, name).is_symlink()]
+
+
+def _span(trial: TrialResult, times: Times, seconds: float) -> tuple[float, float]:
+    """When it began and ended, as its record says, or as near as can be told."""
+    about: Json = (trial.transcript or {}).get("metadata") or {}
+    started, completed = _moment(about.get("startedAt")), _moment(about.get("completedAt"))
+    finished = _moment(trial.graded_at) or completed
+    if started is None:
+        started = finished - seconds if finished is not None else times.at
+    if finished is None or not 0 <= finished - started <= LONGEST_SPAN_S:
+        finished = started + seconds
+    return started, finished
+
+
+def _moment(said: Any) -> float | None:
+    if isinstance(said, int | float) and not isinstance(said, bool) and math.isfinite(said):
+        return said / 1000.0 if said > 1e11 else float(said)
+    try:
+        found = datetime.fromisoformat(str(said))
+    except ValueError:
+        return None
+    return (found if found.tzinfo else found.replace(tzinfo=UTC)).timestamp()
+
+
+def _category(fault: TrialFault) -> Category:
+    try:
+        return Category(fault.category)
+    except ValueError:
+        return Category.BENCHMARK if fault.kind == "grader" else Category.INFRASTRUCTURE
+
+
+def _result(trial: TrialResult) -> Json:
+    return {
+        "graders": [one.to_json() for one in trial.graders],
+        "threshold": trial.threshold,
+    }
+
+
+def _usage(trial: TrialResult) -> Json | None:
+    """Its tokens, in the words of our own runs."""
+    metrics: Json = (trial.transcript or {}).get("metrics") or {}
+    tokens = metrics.get("tokenUsage")
+    if not isinstance(tokens, dict):
+        return None
+    cached = _whole(tokens.get("cacheReadTokens", tokens.get("cacheRead")))
+    return {
+        "input_tokens": _whole(tokens.get("inputTokens")),
+        "cached_tokens": cached,
+        "output_tokens": _whole(tokens.get("outputTokens")),
+        "cost": _cost(trial),
+        "cost_source": "agent" if _cost(trial) is not None else None,
+        "model": trial.model,
+        "steps": _whole(metrics.get("turnCount")),
+    }
+
+
+def _cost(trial: TrialResult) -> float | None:
+    metrics: Json = (trial.transcript or {}).get("metrics") or {}
+    found = metrics.get("cost")
+    return _number(found) if isinstance(found, int | float) and not isinstance(found, bool) else None
+
+
+def _whole(value: Any) -> int:
+    good = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    return min(max(int(value), 0), 2**53) if good else 0
+
+
+def _number(value: float | None) -> float | None:
+    """What is no number is not there."""
+    return value if value is not None and math.isfinite(value) else None

@@ -1,0 +1,189 @@
+"""What an eval came to, from the store and the folders of its runs."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from valkyrie.benchmarks.eval_spec.grading import ARTIFACTS, GRADERS, PATCH
+from valkyrie.evals.planning import PlannedEval, trials_of
+from valkyrie.evals.results import EvalResult, StimulusResult, TrialFault, TrialResult
+from valkyrie.grade.protocol import GraderResult
+from valkyrie.nouns import Category, Json, TrialState
+from valkyrie.store import Store, runs
+from valkyrie.store.layout import DataFolder, RunFolder
+from valkyrie.trajectory.transcript import TRANSCRIPT
+from valkyrie.trial.collect import AGENT, GRADING
+
+_OF_GRADERS = ("grader", "judge")
+"""Causes that begin so are a grader's, not the agent's."""
+
+
+@dataclass(frozen=True)
+class Loader:
+    """Reads the results of one stored eval."""
+
+    store: Store
+    data: DataFolder
+    planned: PlannedEval
+    run_id: str
+
+    def eval(self, known: Mapping[str, StimulusResult]) -> EvalResult:
+        """All of it, as far as it has come; what is known already is not read again."""
+        names = list(expected(self.planned, self.planned.options.runs))
+        rest = {one.name: one for one in self.stimuli([name for name in names if name not in known])}
+        return EvalResult(
+            name=self.planned.spec.name,
+            file=str(self.planned.item.file),
+            model=self.planned.model,
+            executor=self.planned.agent.name,
+            stimuli=[known.get(name) or rest[name] for name in names],
+            threshold=self.planned.threshold,
+            variant=self.planned.item.variant,
+            run_id=self.run_id,
+            graded=not self.planned.options.skip_grade,
+        )
+
+    @property
+    def heading(self) -> EvalResult:
+        """What it is, without results."""
+        return replace(skipped_eval(self.planned), skipped=None, run_id=self.run_id)
+
+    def stand(self) -> Mapping[str, int]:
+        """How many trials of each stimulus have ended."""
+        with self.store.reading() as connection:
+            return runs.ended_by_task(connection, self.run_id)
+
+    def stored(self) -> Mapping[str, int]:
+        """How many trials of each stimulus it began with."""
+        with self.store.reading() as connection:
+            return runs.count_by_task(connection, self.run_id)
+
+    def stimuli(self, names: Sequence[str]) -> list[StimulusResult]:
+        """These stimuli, as far as they have come."""
+        with self.store.reading() as connection:
+            rows = runs.results_of_tasks(connection, self.run_id, names)
+        found: dict[str, list[Any]] = {name: [] for name in names}
+        for row in rows:
+            found[row.task_id].append(row)
+        return [self._stimulus(name, of_name) for name, of_name in found.items()]
+
+    @cached_property
+    def _folder(self) -> RunFolder:
+        return self.data.run(self.run_id)
+
+    @cached_property
+    def _prompts(self) -> Mapping[str, str]:
+        return {one.name: one.prompt for one in self.planned.stimuli}
+
+    def _stimulus(self, name: str, rows: Sequence[Any]) -> StimulusResult:
+        ended = sorted((row for row in rows if _has_ended(row)), key=lambda row: row.k)
+        return StimulusResult(
+            name=name,
+            prompt=self._prompts.get(name, ""),
+            trials=[self._trial(row) for row in ended],
+            planned=len(rows),
+            threshold=self.planned.threshold,
+        )
+
+    def _trial(self, row: Any) -> TrialResult:
+        kept = self._folder.attempt(row.task_id, row.k, row.attempts)
+        evidence = kept / GRADING
+        fault = _fault(row)
+        result: Json = row.result or {}
+        if fault is not None:
+            result = _read(evidence / GRADERS) or {}
+        return TrialResult(
+            eval_name=self.planned.spec.name,
+            stimulus=row.task_id,
+            index=row.k,
+            model=self.planned.model,
+            executor=self.planned.agent.name,
+            variant=self.planned.item.variant,
+            duration_ms=round(1000 * (row.timing or {}).get("agent", 0.0), 1),
+            score=row.score if fault is None else None,
+            passed=row.passed if fault is None else None,
+            graders=[GraderResult.from_json(one) for one in result.get("graders", ())],
+            fault=fault,
+            # What the agent left is kept once where it says all there is to say.
+            transcript=_read(evidence / TRANSCRIPT) or _read(kept / AGENT / TRANSCRIPT),
+            attempts=row.attempts,
+            graded_at=_iso(row.finished_at),
+            run_id=self.run_id,
+            eval_file=str(self.planned.item.file),
+            session_log=_native_log(kept / AGENT),
+            artifacts=_there(evidence, ARTIFACTS),
+            patch=_there(evidence, PATCH),
+            experiment=self.planned.item.experiment,
+        )
+
+
+def skipped_eval(planned: PlannedEval) -> EvalResult:
+    """The result of a spec of which nothing is run."""
+    return EvalResult(
+        name=planned.spec.name,
+        file=str(planned.item.file),
+        model=planned.model,
+        executor=planned.agent.name,
+        stimuli=[],
+        threshold=planned.threshold,
+        variant=planned.item.variant,
+        skipped="runs: 0",
+    )
+
+
+def expected(planned: PlannedEval, asked: int | None) -> Mapping[str, int]:
+    """How many trials each stimulus has, in the spec's order."""
+    counts = {one.name: trials_of(one, planned.spec, asked) for one in planned.stimuli}
+    return {name: count for name, count in counts.items() if count}
+
+
+def _has_ended(row: Any) -> bool:
+    return TrialState(row.state) in (TrialState.FINISHED, TrialState.ERROR)
+
+
+def _fault(row: Any) -> TrialFault | None:
+    if TrialState(row.state) is not TrialState.ERROR:
+        return None
+    cause = row.cause or "internal"
+    graders = cause.startswith(_OF_GRADERS)
+    return TrialFault(
+        "grader" if graders else "execution",
+        row.message or cause,
+        row.category or Category.INTERNAL.value,
+        cause,
+    )
+
+
+def _read(path: Path) -> Json | None:
+    try:
+        found: Json = json.loads(path.read_bytes())
+    except (OSError, ValueError):
+        return None
+    return found
+
+
+def _native_log(agent: Path) -> Path | None:
+    """The agent's own log, if it wrote one as it worked."""
+    try:
+        names = os.listdir(agent)  # noqa: PTH208 - asked of each trial, as below
+    except OSError:
+        return None
+    found = min((name for name in names if name.endswith(".jsonl")), default=None)
+    return None if found is None else agent / found
+
+
+def _there(folder: Path, name: str) -> Path | None:
+    return folder / name if os.path.exists(f"{folder}/{name}") else None  # noqa: PTH110
+
+
+def _iso(moment: float | None) -> str | None:
+    if moment is None:
+        return None
+    return datetime.fromtimestamp(moment, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")

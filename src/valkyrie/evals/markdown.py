@@ -1,0 +1,241 @@
+"""eval-results.md: what an eval came to, for people; fits a GitHub job summary.
+
+Text of agents and graders only ever stands in fences longer than any run of backticks it holds.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator, Sequence
+
+from valkyrie.evals.figures import Figures, Outcome, curve, figures, repeats_of, stimulus_outcome
+from valkyrie.evals.results import EvalResult, Invocation, StimulusResult, TrialResult
+from valkyrie.evals.wording import (
+    clipped,
+    counts_text,
+    failed_graders,
+    fault_text,
+    full_name,
+    grader_label,
+    interval_text,
+    percent,
+    resume_command,
+    seconds,
+    trial_name,
+    used_text,
+    verdict_text,
+)
+from valkyrie.report.formats import plural, safe
+
+MOST_BYTES = 900_000
+"""A job summary on GitHub takes 1 MiB."""
+MOST_ROWS = 1_000
+_SPECIAL = re.compile(r"([\\`*_\[\]<>#!|~&$])")
+_BACKTICKS = re.compile("`+")
+_MARKS = {
+    Outcome.PASSED: "✔ passed",
+    Outcome.FAILED: "✘ failed",
+    Outcome.GRADER_ERROR: "! grader error",
+    Outcome.EXECUTION_ERROR: "! execution error",
+    Outcome.NOT_RUN: "! not run",
+    Outcome.NOT_GRADED: "– not graded",
+    Outcome.SKIPPED: "– skipped",
+}
+
+
+def markdown(invocation: Invocation) -> str:
+    """The whole document; details that do not fit are counted, the tables always come."""
+    lines = [f"# Eval results{f': {escaped(invocation.name)}' if invocation.name else ''}", ""]
+    each = [(result, figures([result])) for result in invocation.evals]
+    lines += _summary(invocation, each)
+    for result, found in each:
+        lines += _eval_section(result, found)
+    lines += _within(_failures(invocation), MOST_BYTES - _size(lines) - 4_000)
+    lines += _reproduce(invocation)
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def escaped(text: str) -> str:
+    """A name inside a line or a table: what Markdown or HTML would read is not read."""
+    return (
+        _SPECIAL.sub(r"\\\1", safe(text))
+        .replace("\\<", "&lt;")
+        .replace("\\>", "&gt;")
+        .replace("\\&", "&amp;")
+    )
+
+
+def fenced(text: str) -> list[str]:
+    """Text nothing in which can end its block."""
+    fence = "`" * max(3, 1 + max(map(len, _BACKTICKS.findall(text)), default=0))
+    return [f"{fence}text", text, fence]
+
+
+def _summary(invocation: Invocation, each: Sequence[tuple[EvalResult, Figures]]) -> Iterator[str]:
+    found = each[0][1] if len(each) == 1 else figures(invocation.evals)
+    yield f"**{'Passed' if invocation.exit_code == 0 else 'Not passed'}** · {counts_text(found)} (trials)"
+    yield ""
+    yield "| eval | model | verdict | stimuli | score | 95% interval | pass rate | errors | not run |"
+    yield "| --- | --- | --- | --: | --: | --: | --: | --: | --: |"
+    for result, numbers in each:
+        yield _summary_row(result, numbers)
+    yield ""
+    if used := used_text(found.used):
+        yield from (f"Used: {escaped(used)}.", "")
+    for notice in invocation.notices:
+        yield from (f"> {escaped(notice)}", "")
+
+
+def _summary_row(result: EvalResult, found: Figures) -> str:
+    interval, _ = found.score_interval
+    cells = [
+        escaped(result.name + ("" if result.variant == "main" else f" ({result.variant})")),
+        escaped(result.model or "—"),
+        f"{_eval_mark(result)} {escaped(verdict_text(result))}",
+        f"{found.stimuli[Outcome.PASSED]}/{len(result.stimuli)}",
+        percent(found.score),
+        "—" if interval is None else f"{percent(interval[0])}–{percent(interval[1])}",
+        percent(found.pass_rate),
+        str(found.trials[Outcome.GRADER_ERROR] + found.trials[Outcome.EXECUTION_ERROR]),
+        str(found.trials[Outcome.NOT_RUN]),
+    ]
+    return f"| {' | '.join(cells)} |"
+
+
+def _eval_mark(result: EvalResult) -> str:
+    if result.skipped is not None or (not result.graded and result.ok):
+        return "–"
+    return "✔" if result.ok else "!" if result.passed else "✘"
+
+
+def _eval_section(result: EvalResult, found: Figures) -> Iterator[str]:
+    yield f"## {escaped(full_name(result))}"
+    yield ""
+    about = [f"`{_code(result.file)}`"] if result.file else []
+    about += [f"executor {escaped(result.executor)}"] if result.executor else []
+    about += [f"threshold {result.threshold:g}"] if result.threshold is not None else []
+    about += [f"run `{_code(result.run_id)}`"] if result.run_id else []
+    if about:
+        yield from (" · ".join(about), "")
+    if result.skipped is not None:
+        yield from (f"{escaped(verdict_text(result))}.", "")
+        return
+    several = any(stimulus.planned > 1 for stimulus in result.stimuli)
+    yield from _stimuli_table(result.stimuli, several=several)
+    yield from _statistics(result, found, several=several)
+
+
+def _stimuli_table(stimuli: Sequence[StimulusResult], *, several: bool) -> Iterator[str]:
+    more = " pass@k | pass^k | flaky |" if several else ""
+    yield f"| stimulus | outcome | score | passed | time |{more}"
+    yield "| --- | --- | --: | --: | --: |" + (" --: | --: | --: |" if several else "")
+    for stimulus in stimuli[:MOST_ROWS]:
+        cells = [
+            escaped(stimulus.name),
+            _MARKS[stimulus_outcome(stimulus)],
+            percent(stimulus.score),
+            f"{stimulus.passes}/{len(stimulus.graded)}",
+            seconds(sum(trial.duration_ms for trial in stimulus.trials)),
+        ]
+        if several:
+            cells += _repeats_cells(stimulus)
+        yield f"| {' | '.join(cells)} |"
+    if len(stimuli) > MOST_ROWS:
+        yield from ("", f"… and {len(stimuli) - MOST_ROWS} more in results.jsonl.")
+    yield ""
+
+
+def _repeats_cells(stimulus: StimulusResult) -> list[str]:
+    found = repeats_of(stimulus)
+    if found is None:
+        return ["—", "—", "—"]
+    k = found.trials
+    flaky = f"⚠ {percent(found.flakiness)}" if found.flaky else ""
+    return [f"{percent(found.pass_at(k))} (k={k})", f"{percent(found.pass_hat(k))} (k={k})", flaky]
+
+
+def _statistics(result: EvalResult, found: Figures, *, several: bool) -> Iterator[str]:
+    if not found.graded:
+        return
+    score = f"Score {percent(found.score)} ({interval_text(*found.score_interval)})"
+    rate = f"pass rate {percent(found.pass_rate)} ({interval_text(*found.pass_interval)})"
+    yield f"{score}; {rate}. Trials of one stimulus are averaged first; errors are no wrong answers."
+    yield ""
+    points = curve(result.stimuli)
+    if not several or len(points) < 2:
+        return
+    yield "| k | pass@k | pass^k (rate^k) | pass^k (unbiased) |"
+    yield "| --: | --: | --: | --: |"
+    for point in points[:MOST_ROWS]:
+        shares = map(percent, (point.pass_at, point.pass_hat, point.pass_all))
+        yield f"| {point.k} | {' | '.join(shares)} |"
+    yield ""
+
+
+def _failures(invocation: Invocation) -> Iterator[list[str]]:
+    """First wrong answers, then errors; each block stands or falls whole."""
+    every = [
+        (_heading(result, stimulus, trial), trial)
+        for result in invocation.evals
+        for stimulus in result.stimuli
+        for trial in stimulus.trials
+    ]
+    wrong = [(heading, trial) for heading, trial in every if trial.fault is None and failed_graders(trial)]
+    if wrong:
+        yield ["## Failed graders", ""]
+        yield from ([heading, "", *_wrong(trial)] for heading, trial in wrong)
+    broken = [(heading, trial) for heading, trial in every if trial.fault is not None]
+    if broken:
+        yield ["## Errors", "", "These trials have no verdict. None of them counts as a wrong answer.", ""]
+        yield from ([heading, "", *fenced(fault_text(trial)), ""] for heading, trial in broken)
+
+
+def _heading(result: EvalResult, stimulus: StimulusResult, trial: TrialResult) -> str:
+    parts = [full_name(result), stimulus.name, trial_name(stimulus, trial)]
+    return f"### {' › '.join(escaped(part) for part in parts if part)}"
+
+
+def _wrong(trial: TrialResult) -> Iterator[str]:
+    for grader in failed_graders(trial):
+        yield from (f"{escaped(grader_label(grader))}, score {grader.score:.2f}:", "")
+        yield from fenced(clipped(grader.evidence, characters=2000, lines=40) or "no evidence given")
+        yield ""
+
+
+def _within(blocks: Iterator[list[str]], most: int) -> Iterator[str]:
+    """Blocks as long as there is room, then how many more there were."""
+    size = left = 0
+    for block in blocks:
+        size += _size(block)
+        if size > most:
+            left += 1
+        else:
+            yield from block
+    if left:
+        yield from (f"… and {plural(left, 'more block')}: results.jsonl has all of it.", "")
+
+
+def _size(lines: Sequence[str]) -> int:
+    return sum(len(line.encode("utf-8", "replace")) + 1 for line in lines)
+
+
+def _reproduce(invocation: Invocation) -> Iterator[str]:
+    commands = [" ".join(map(shlex.quote, invocation.command or _command(invocation)))]
+    if resume := resume_command(invocation):
+        commands.append(resume)
+    yield from ("## Run it again", "", *fenced(safe("\n".join(commands), keep_lines=True)))
+
+
+def _command(invocation: Invocation) -> list[str]:
+    files = dict.fromkeys(result.file for result in invocation.evals if result.file)
+    models = dict.fromkeys(result.model for result in invocation.evals if result.model)
+    runs = {stimulus.planned for result in invocation.evals for stimulus in result.stimuli}
+    words = ["valk", "eval", *(word for file in files for word in ("-e", file))]
+    words += ["--model", ",".join(models)] if models else []
+    return words + (["--runs", str(runs.pop())] if len(runs) == 1 else [])
+
+
+def _code(text: str) -> str:
+    """Inside single backticks."""
+    return safe(text).replace("`", "'")

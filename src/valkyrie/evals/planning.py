@@ -1,0 +1,262 @@
+"""From what was asked to runs of the engine: specs read and checked, agents chosen, nothing started."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from valkyrie import plugins
+from valkyrie.agents.abilities import SKILLS_AT, skills_at
+from valkyrie.agents.catalogue.entries import CATALOG
+from valkyrie.agents.executors import EFFORT, AgentChoice, agent_for, known_executors
+from valkyrie.benchmarks.eval_spec.benchmark import FIXTURES
+from valkyrie.benchmarks.eval_spec.final_state import folder_name
+from valkyrie.benchmarks.eval_spec.needs import asking_of, graders_of, starts_no_process
+from valkyrie.benchmarks.eval_spec.opening import open_spec
+from valkyrie.benchmarks.eval_spec.options import EvalOptions
+from valkyrie.errors import UsageError
+from valkyrie.evals.request import EvalItem, EvalRequest
+from valkyrie.settings import data_folder
+from valkyrie.specs.model import EvalSpec, Finding, SpecError, Stimulus
+from valkyrie.specs.reading import BASE, Read
+from valkyrie.views import RunRequest
+
+MOCK = "mock"
+_OF_EXECUTORS = ("unknown-executor",)
+"""Findings about a spec's own agent, which is not asked where the command line names another."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedEval:
+    """One spec with one model, ready to be stored as a run."""
+
+    item: EvalItem
+    spec: EvalSpec
+    agent: AgentChoice
+    options: EvalOptions
+    stimuli: Sequence[Stimulus]
+    """What of the spec is run, in its order."""
+    request: RunRequest | None
+    """None: there is nothing to run."""
+    judged: bool = False
+    """A model is asked about what its agents did."""
+
+    @property
+    def model(self) -> str | None:
+        return self.options.model
+
+    @property
+    def threshold(self) -> float | None:
+        """The command line's, then the spec's."""
+        return self.spec.scoring.threshold if self.options.threshold is None else self.options.threshold
+
+    @property
+    def claimant(self) -> str:
+        """What it is called where two of them want the same."""
+        return f"{self.spec.name} × {self.model or self.agent.name}"
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """Everything one command will run."""
+
+    evals: Sequence[PlannedEval]
+    warnings: Sequence[Finding]
+
+
+def plan_evals(request: EvalRequest) -> Planned:
+    """Read, check and resolve everything; all that is wrong comes at once."""
+    check_numbers(request)
+    wrong: list[Finding] = []
+    doubtful: list[Finding] = []
+    planned: list[PlannedEval] = []
+    for item in request.items:
+        try:
+            found, remarks = _plan_one(item, request)
+            planned.append(found)
+            doubtful += remarks
+        except SpecError as error:
+            wrong += error.findings
+    if wrong:
+        raise SpecError(list(dict.fromkeys(wrong)))
+    _refuse_same_workspace(planned, request.workspace)
+    return Planned(planned, list(dict.fromkeys(doubtful)))
+
+
+def which_agents(planned: Planned) -> str | None:
+    """What to say beside a refusal, where nobody named an agent."""
+    implied = next((one for one in planned.evals if one.agent.implied), None)
+    if implied is None:
+        return None
+    others = ", ".join(known_executors())
+    return (
+        f"{implied.item.file.name} names no executor, so {implied.agent.name} is meant. --executor chooses "
+        f"another: {others}. mock needs nothing."
+    )
+
+
+def check_numbers(request: EvalRequest) -> None:
+    """UsageError for what no eval can be."""
+    for flag, value, least in (
+        ("--runs", request.runs, 0),
+        ("--workers", request.workers, 1),
+        ("--max-retries", request.max_retries, 0),
+    ):
+        if value is not None and value < least:
+            raise UsageError(f"{flag} must be at least {least}, not {value}.")
+    if request.threshold is not None and not 0 <= request.threshold <= 1:
+        raise UsageError(f"--threshold must be between 0 and 1, not {request.threshold:g}.")
+    for flag, seconds in (("--timeout", request.timeout),):
+        if seconds is not None and seconds <= 0:
+            raise UsageError(f"{flag} must be above 0.")
+    if request.skill_dir is not None and not request.skill_dir.is_dir():
+        raise UsageError(f"--skill-dir {request.skill_dir}: there is no such folder.")
+    if request.work_dir is not None and not request.work_dir.is_dir():
+        raise UsageError(f"--work-dir {request.work_dir}: there is no such folder.")
+    if request.workspace is not None and request.workspace.exists() and not request.workspace.is_dir():
+        raise UsageError(f"--workspace {request.workspace}: this is a file; name a folder.")
+
+
+def _plan_one(item: EvalItem, request: EvalRequest) -> tuple[PlannedEval, Sequence[Finding]]:
+    read = open_spec(item.file, _first_options(item, request))
+    spec = read.spec
+    agent = agent_for(
+        spec.defaults.executor, override=request.executor, plugins=request.executor_plugins, base=spec.folder
+    )
+    stimuli = [one for one in spec.stimuli if item.stimuli is None or one.name in item.stimuli]
+    options = _options(item, request, spec, agent)
+    findings = [*read.findings, *_linted(read, request)]
+    if errors := [finding for finding in findings if finding.severity == "error"]:
+        raise SpecError(errors)
+    judged = _judged(spec, options, stimuli)
+    nothing = not any(trials_of(one, spec, request.runs) for one in stimuli)
+    run = None if nothing else _run_request(item, request, spec, agent, options, stimuli)
+    warnings = [finding for finding in findings if finding.severity == "warning"]
+    return PlannedEval(item, spec, agent, options, stimuli, run, judged), warnings
+
+
+def _judged(spec: EvalSpec, options: EvalOptions, stimuli: Sequence[Stimulus]) -> bool:
+    """Whether judges are asked; one that could not be is refused before an agent has worked for nothing."""
+    made = [] if options.skip_grade else [one for each in stimuli for one in graders_of(each, spec, options)]
+    judges = [one.grader for one in made if one.is_judge]
+    if not judges:
+        return False
+    from valkyrie.grade.judges import check_judges
+
+    check_judges(judges, asking_of(spec, options))
+    return True
+
+
+def _linted(read: Read, request: EvalRequest) -> list[Finding]:
+    """What lint says, as far as it matters here."""
+    if request.skip_validate:
+        return []
+    from valkyrie.lint.options import LintOptions
+    from valkyrie.lint.specs import lint_spec
+
+    options = LintOptions(request.grader_plugins, request.executor_plugins, request.params)
+    found = lint_spec(read, options=options)
+    if request.executor is None:
+        return found
+    return [one for one in found if one.code not in _OF_EXECUTORS]
+
+
+def trials_of(stimulus: Stimulus, spec: EvalSpec, asked: int | None) -> int:
+    """How often it is tried: the command line's word, its own, the spec's."""
+    if asked is not None:
+        return asked
+    return spec.defaults.runs if stimulus.runs is None else stimulus.runs
+
+
+def _first_options(item: EvalItem, request: EvalRequest) -> EvalOptions:
+    """What a spec is read with, before anything of it is known."""
+    patch = {BASE: str(item.patch_base), **item.patch} if item.patch_base else item.patch
+    return EvalOptions(params=dict(request.params), patch=patch, eval_plugin=request.eval_plugin)
+
+
+def _options(item: EvalItem, request: EvalRequest, spec: EvalSpec, agent: AgentChoice) -> EvalOptions:
+    network = request.network or ("none" if agent.name == MOCK else "public")
+    return replace(
+        _first_options(item, request),
+        variant=item.variant,
+        model=item.model or spec.defaults.model,
+        executor=agent.name,
+        work_dir=str(request.work_dir or Path.cwd()),
+        skill_dir=str(request.skill_dir) if request.skill_dir else None,
+        skills_at=_skills_at(agent),
+        stimuli=item.stimuli,
+        runs=request.runs,
+        timeout=request.timeout,
+        threshold=request.threshold,
+        judge_model=request.judge_model,
+        judge_url=request.judge_url,
+        grader_plugins=request.grader_plugins,
+        skip_grade=request.skip_grade,
+        workspace=str(request.workspace) if request.workspace else None,
+        network=network,
+        hidden=_hidden(request),
+    )
+
+
+def _hidden(request: EvalRequest) -> tuple[str, ...]:
+    """What says how agents are graded, or how others fared, should it lie where they work."""
+    specs = dict.fromkeys(item.file for item in request.items)
+    folders = dict.fromkeys([*(file.parent for file in specs), request.work_dir or Path.cwd()])
+    kept = [data_folder(), *([request.output_dir] if request.output_dir else [])]
+    return tuple(map(str, [*specs, *(folder / FIXTURES for folder in folders), *kept]))
+
+
+def _skills_at(agent: AgentChoice) -> str:
+    """Where the agent looks for skills, below its workspace."""
+    entry = CATALOG.get(agent.spec_for_open_agent)
+    return skills_at(plugins.load_target(entry.target)) if entry else SKILLS_AT
+
+
+def _run_request(
+    item: EvalItem,
+    request: EvalRequest,
+    spec: EvalSpec,
+    agent: AgentChoice,
+    options: EvalOptions,
+    stimuli: Sequence[Stimulus],
+) -> RunRequest:
+    light = agent.name == MOCK and all(starts_no_process(stimulus, spec, options) for stimulus in stimuli)
+    return RunRequest(
+        agent=agent.spec_for_open_agent,
+        model=options.model,
+        benchmark=str(item.file),
+        benchmark_options=options.to_json(),
+        provider=request.provider or ("null" if light else "local"),
+        max_attempts=request.max_retries + 1,
+        in_turn=not request.parallel_trials,
+        label=request.name,
+        kwargs={**_own_kwargs(spec, request, agent), **request.kwargs},
+        secrets=dict(request.secrets),
+        model_url=request.model_url,
+    )
+
+
+def _own_kwargs(spec: EvalSpec, request: EvalRequest, agent: AgentChoice) -> dict[str, str]:
+    """What the spec tells its agent; where the command line names another, or it is known here by another
+    name, what was meant for the one does not fit the other."""
+    found: dict[str, str] = {}
+    if request.executor is None and agent.name == spec.defaults.executor:
+        found = {key: str(value) for key, value in spec.defaults.executor_config.items()}
+    effort = spec.defaults.reasoning_effort
+    return {EFFORT[agent.name]: effort, **found} if effort and agent.name in EFFORT else found
+
+
+def _refuse_same_workspace(planned: Sequence[PlannedEval], root: Path | None) -> None:
+    """Two trials' final states cannot stand in one folder; the model is not in its name."""
+    if root is None:
+        return
+    claimed: dict[Path, PlannedEval] = {}
+    for one in planned:
+        for stimulus in one.stimuli:
+            path = root / one.item.variant / folder_name(stimulus.name)
+            if (other := claimed.setdefault(path, one)) is not one:
+                raise UsageError(
+                    f"Workspace path collision at '{path}': claimed by '{other.claimant}' and "
+                    f"'{one.claimant}'. Rename one of the stimuli or use distinct --workspace roots."
+                )

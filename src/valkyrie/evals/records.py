@@ -1,0 +1,292 @@
+"""Trial-result records: one JSON object per line and trial, as results.jsonl and `--output jsonl` have it."""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import IO, Any
+
+from valkyrie.errors import UserError
+from valkyrie.evals.gathering import invocation_of
+from valkyrie.evals.results import TrialFault, TrialResult
+from valkyrie.grade.protocol import GraderResult
+from valkyrie.nouns import Json
+
+__all__ = ["RecordError", "dump_line", "from_line", "invocation_of", "iter_lines", "read_lines", "to_line"]
+
+TYPE = "trial-result"
+LONGEST_LINE = 64 * 1024 * 1024
+"""Bytes of one record that is read; a trajectory of that size is a mistake."""
+Source = Path | str | IO[bytes] | Iterable[str]
+"""A file, or the text itself, or its lines."""
+_UNNAMED = "eval"
+_LINE_ENDS = {ord(sign): f"\\u{ord(sign):04x}" for sign in "\x85\u2028\u2029"}
+"""Some readers end a line at these too."""
+_COMMANDS = re.compile(r"##(?=\w*\[)")
+"""What a CI system takes for a command anywhere in a line of a log."""
+_DEEPEST = 200
+
+
+class RecordError(UserError):
+    """A line of a results file is no record; the message names the line."""
+
+    default_cause = "records"
+
+
+def to_line(trial: TrialResult) -> Json:
+    """The record of one trial; `dump_line` makes it text."""
+    executed = trial.fault is None or trial.fault.kind == "grader"
+    record: Json = {
+        "type": TYPE,
+        "variant": trial.variant,
+        "stimulus": trial.stimulus,
+        "status": "success" if executed else "error",
+        "durationMs": trial.duration_ms,
+        "trialIndex": trial.index,
+        "runId": trial.run_id,
+        "eval": trial.eval_name,
+        "evalFile": trial.eval_file,
+        "model": trial.model,
+        "executor": trial.executor,
+        "attempts": trial.attempts,
+    }
+    if trial.fault is not None:
+        record["error"] = None if executed else trial.fault.message
+        record["fault"] = {
+            "kind": trial.fault.kind,
+            "category": trial.fault.category,
+            "cause": trial.fault.cause,
+            "message": trial.fault.message,
+        }
+    record["gradeResult"] = _grade_result(trial)
+    record["experiment"] = trial.experiment
+    for key, path in (
+        ("sessionLog", trial.session_log),
+        ("artifactDir", trial.artifacts),
+        ("patch", trial.patch),
+    ):
+        record[key] = None if path is None else str(path)
+    return {key: value for key, value in record.items() if value is not None} | {
+        "trajectory": trial.transcript
+    }
+
+
+def _grade_result(trial: TrialResult) -> Json | None:
+    graded = trial.passed is not None
+    if not (graded or trial.graders or (trial.fault and trial.fault.kind == "grader")):
+        return None
+    found: Json = {
+        "name": "aggregate",
+        "kind": "code",
+        "passed": bool(trial.passed),
+        "score": trial.score if graded else 0.0,
+        "evidence": _evidence(trial),
+        "stimulusName": trial.stimulus,
+        "trajectoryId": (trial.transcript or {}).get("id"),
+        "timestamp": trial.graded_at,
+        "details": [grader.to_json() for grader in trial.graders],
+    }
+    if not graded:
+        found["status"] = "error"
+    if trial.threshold is not None:
+        found["threshold"] = trial.threshold
+    return found
+
+
+def _evidence(trial: TrialResult) -> str:
+    if trial.fault is not None:
+        return trial.fault.message
+    failed = [grader.name for grader in trial.graders if grader.status == "ok" and not grader.passed]
+    spoken = sum(1 for grader in trial.graders if grader.status == "ok")
+    return f"{spoken - len(failed)} of {spoken} graders passed" + (
+        f"; failed: {', '.join(failed)}" if failed else ""
+    )
+
+
+def dump_line(record: Json) -> str:
+    """One line of text, without its end; whatever an agent put into its trajectory, it is JSON."""
+    try:
+        text = json.dumps(record, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+        text.encode()
+    except UnicodeEncodeError:
+        text = json.dumps(record, allow_nan=False, separators=(",", ":"))
+    except (ValueError, RecursionError, TypeError):
+        text = json.dumps(_plain(record), separators=(",", ":"))
+    return _COMMANDS.sub(r"#\\u0023", text.translate(_LINE_ENDS))
+
+
+def _plain(value: Any, depth: int = 0) -> Any:
+    """The value as strict JSON: no number that is none, nothing too deep, nothing foreign."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if depth > _DEEPEST:
+        return None
+    if isinstance(value, dict):
+        return {str(key): _plain(inner, depth + 1) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(inner, depth + 1) for inner in value]
+    return value if value is None or isinstance(value, str | int) else str(value)
+
+
+def read_lines(source: Source, *, trajectories: bool = True) -> list[TrialResult]:
+    """All trial results of a file or text, foreign ones too; records of other types are passed over."""
+    return list(iter_lines(source, trajectories=trajectories))
+
+
+def iter_lines(source: Source, *, trajectories: bool = True) -> Iterator[TrialResult]:
+    """The same one by one; without `trajectories` those are let go of as soon as they are read."""
+    seen: Counter[tuple[Any, ...]] = Counter()
+    for number, line in _numbered(source):
+        record = _parsed(line, number)
+        if record.get("type", TYPE) != TYPE:
+            continue
+        slot = tuple(str(record.get(key)) for key in ("runId", "eval", "variant", "model", "stimulus"))
+        try:
+            trial = from_line(record, index=seen[slot], trajectory=trajectories)
+        except (TypeError, ValueError, AttributeError, KeyError) as error:
+            raise RecordError(f"Line {number} is no trial result: {error}.") from None
+        seen[slot] += 1
+        yield trial
+
+
+def _numbered(source: Source) -> Iterator[tuple[int, str]]:
+    """Its lines that hold something, numbered from 1; a file is never read whole."""
+    if isinstance(source, Path):
+        try:
+            with source.open("rb") as file:
+                yield from _numbered(file)
+        except OSError as error:
+            raise RecordError(f"{source} cannot be read: {error.strerror or error}.") from None
+        return
+    if isinstance(source, str):
+        source = io.StringIO(source)
+    lines: Iterable[str | bytes] = _bounded(source) if isinstance(source, io.BufferedIOBase) else source
+    for number, line in enumerate(lines, 1):
+        try:
+            text = line if isinstance(line, str) else line.decode()
+        except UnicodeDecodeError:
+            raise RecordError(f"Line {number} is not UTF-8 text.") from None
+        text = text.removeprefix("\ufeff").strip() if number == 1 else text.strip()
+        if text:
+            yield number, text
+
+
+def _bounded(file: io.BufferedIOBase) -> Iterator[bytes]:
+    number = 0
+    while line := file.readline(LONGEST_LINE + 1):
+        number += 1
+        if len(line) > LONGEST_LINE:
+            raise RecordError(f"Line {number} is longer than {LONGEST_LINE // 2**20} MiB; no record is.")
+        yield line
+
+
+def _parsed(line: str, number: int) -> Json:
+    try:
+        record = json.loads(line)
+    except ValueError:
+        raise RecordError(f"Line {number} is not JSON; one JSON object per line is expected.") from None
+    except RecursionError:
+        raise RecordError(f"Line {number} is nested too deeply.") from None
+    if not isinstance(record, dict):
+        raise RecordError(f"Line {number} is not a JSON object.")
+    return record
+
+
+def from_line(record: Json, *, index: int = 0, trajectory: bool = True) -> TrialResult:
+    """One record, read back; `index` is its trial's where the record names none.
+
+    Raises TypeError, ValueError or KeyError for what cannot be a record.
+    """
+    story = record.get("trajectory")
+    story = story if isinstance(story, dict) else None
+    about = story.get("metadata") if story else None
+    about = about if isinstance(about, dict) else {}
+    grade = record.get("gradeResult")
+    grade = grade if isinstance(grade, dict) else None
+    fault = _fault(record, grade)
+    graded = grade is not None and fault is None
+    experiment = record.get("experiment")
+    experiment = experiment if isinstance(experiment, dict) else None
+    return TrialResult(
+        eval_name=_text(record.get("eval")) or _text((experiment or {}).get("name")) or _UNNAMED,
+        stimulus=_stimulus(record, story),
+        index=index if record.get("trialIndex") is None else int(record["trialIndex"]),
+        model=_text(record.get("model")) or _text(about.get("model")),
+        executor=_text(record.get("executor")) or _text(about.get("executor")),
+        variant=_text(record.get("variant")) or "main",
+        duration_ms=float(record.get("durationMs") or 0.0),
+        score=_number(grade.get("score")) if grade and graded else None,
+        passed=bool(grade.get("passed")) if grade and graded else None,
+        graders=_graders(grade) if grade else (),
+        fault=fault,
+        transcript=story if trajectory else None,
+        attempts=int(record.get("attempts") or 1),
+        graded_at=_text(grade.get("timestamp")) if grade else None,
+        run_id=_text(record.get("runId")),
+        eval_file=_text(record.get("evalFile")) or _text((experiment or {}).get("evalFile")),
+        session_log=_path(record.get("sessionLog")),
+        artifacts=_path(record.get("artifactDir")),
+        patch=_path(record.get("patch")),
+        threshold=_number(grade.get("threshold")) if grade else None,
+        experiment=experiment,
+    )
+
+
+def _fault(record: Json, grade: Json | None) -> TrialFault | None:
+    told = record.get("fault")
+    told = told if isinstance(told, dict) else {}
+    if told.get("kind") in ("execution", "grader"):
+        kind, message = told["kind"], str(told.get("message", ""))
+    elif record.get("status") == "error":
+        error = record.get("error")
+        kind, message = (
+            "execution",
+            str(error.get("message", error) if isinstance(error, dict) else error or ""),
+        )
+    elif grade and grade.get("status") == "error":
+        kind, message = "grader", str(grade.get("evidence") or "")
+    else:
+        return None
+    return TrialFault(
+        kind,
+        message or "no reason given",
+        told.get("category", "infrastructure"),
+        told.get("cause", "internal"),
+    )
+
+
+def _graders(grade: Json) -> tuple[GraderResult, ...]:
+    """Its graders; a foreign record without details speaks as one."""
+    details = grade.get("details")
+    found = [one for one in details if isinstance(one, dict)] if isinstance(details, list) else []
+    if not found and grade.get("name") not in (None, "aggregate"):
+        found = [{**grade, "details": ()}]
+    return tuple(
+        GraderResult.from_json({"name": "grader", "passed": False, **one, "score": one.get("score") or 0.0})
+        for one in found
+    )
+
+
+def _stimulus(record: Json, story: Json | None) -> str:
+    named = record.get("stimulus") or (story or {}).get("stimulus")
+    named = named.get("name") if isinstance(named, dict) else named
+    if not isinstance(named, str) or not named:
+        raise ValueError("it names no stimulus")
+    return named
+
+
+def _text(value: Any) -> str | None:
+    return value if isinstance(value, str) and value else None
+
+
+def _number(value: Any) -> float | None:
+    return None if value is None else float(value)
+
+
+def _path(value: Any) -> Path | None:
+    return Path(value) if isinstance(value, str) and value else None

@@ -1,0 +1,184 @@
+"""Grading what was run before, here or elsewhere: results, trajectories and agents' logs."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+from valkyrie.errors import InfrastructureError, UsageError, UserError
+from valkyrie.evals.grading_places import Places, opened_bench
+from valkyrie.evals.records import from_line
+from valkyrie.evals.results import TrialFault, TrialResult
+from valkyrie.grade.protocol import Asking, Given, Need
+from valkyrie.grade.registry import MadeGrader, make_graders
+from valkyrie.grade.running import grade_all
+from valkyrie.grade.verdict import verdict
+from valkyrie.specs.model import EvalSpec, Stimulus
+from valkyrie.suggest import did_you_mean
+from valkyrie.trajectory.records import from_record, to_record
+from valkyrie.trajectory.sniffing import Foreign
+
+AT_ONCE = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Regrading:
+    """How to grade again."""
+
+    spec: EvalSpec
+    stimulus: str | None = None
+    """Only this one; also what a trajectory that names none belongs to."""
+    threshold: float | None = None
+    plugins: tuple[str, ...] = ()
+    places: Places = field(default_factory=Places)
+    asking: Asking = field(default_factory=Asking)
+
+    def __post_init__(self) -> None:
+        names = [one.name for one in self.spec.stimuli]
+        if self.stimulus is not None and self.stimulus not in names:
+            near = did_you_mean(self.stimulus, names)
+            raise UsageError(f"--stimulus {self.stimulus!r} is not in {self.spec.file}.{near}")
+
+
+def offered_skills(spec: EvalSpec) -> list[str]:
+    """What a log is searched for that does not call skills by that word."""
+    return sorted({ref.folder.name for one in spec.stimuli for ref in one.environment.skills or ()})
+
+
+def trials_of(found: Sequence[Foreign], how: Regrading) -> list[TrialResult]:
+    """What is to be graded. Raises UserError for a trajectory that belongs to no stimulus."""
+    seen: Counter[tuple[str, str, str | None]] = Counter()
+    trials = []
+    for number, foreign in enumerate(found, 1):
+        trial = _trial(foreign, how, number)
+        if how.stimulus not in (None, trial.stimulus) or _of_another(trial, how.spec):
+            continue
+        if not any(one.name == trial.stimulus for one in how.spec.stimuli):
+            near = did_you_mean(trial.stimulus, [one.name for one in how.spec.stimuli])
+            raise UserError(f"result {number}: {how.spec.file} has no stimulus {trial.stimulus!r}.{near}")
+        key = (trial.stimulus, trial.variant, trial.model)
+        trials.append(trial if _numbered(foreign) else replace(trial, index=seen[key]))
+        seen[key] += 1
+    if not trials:
+        raise UserError(f"there is nothing on stdin that {how.spec.file} could grade.")
+    return trials
+
+
+async def grade_again(trials: Iterable[TrialResult], how: Regrading, scratch: Path) -> list[TrialResult]:
+    """The same trials with the verdicts of this spec's graders."""
+    trials = list(trials)
+    names = {trial.stimulus for trial in trials}
+    made = {one.name: _graders(one, how) for one in how.spec.stimuli if one.name in names}
+    variants = {trial.variant for trial in trials}
+    at_once = asyncio.Semaphore(AT_ONCE)
+
+    async def graded(number: int, trial: TrialResult) -> TrialResult:
+        async with at_once:
+            own = scratch / str(number)
+            return await _graded(trial, made[trial.stimulus], how, variants, own)
+
+    async with AsyncExitStack() as stack:
+        if any(one.is_judge for _, graders in made.values() for one in graders):
+            from valkyrie.grade.judges.sharing import shared_client
+
+            await stack.enter_async_context(shared_client())
+        group = await stack.enter_async_context(asyncio.TaskGroup())
+        tasks = [group.create_task(graded(number, trial)) for number, trial in enumerate(trials)]
+    return [task.result() for task in tasks]
+
+
+def _graders(stimulus: Stimulus, how: Regrading) -> tuple[Stimulus, list[MadeGrader]]:
+    made = make_graders(stimulus, scoring=how.spec.scoring, plugins=how.plugins, base=how.spec.folder)
+    return stimulus, made
+
+
+async def _graded(
+    trial: TrialResult,
+    made: tuple[Stimulus, list[MadeGrader]],
+    how: Regrading,
+    variants: set[str],
+    scratch: Path,
+) -> TrialResult:
+    stimulus, graders = made
+    plain = replace(trial, graders=(), passed=None, score=None, fault=None)
+    if trial.transcript is None or (trial.fault is not None and trial.fault.kind == "execution"):
+        return replace(plain, fault=trial.fault or TrialFault("execution", "the record has no trajectory"))
+    workspace = how.places.workspace_of(trial, variants)
+    given = Given(
+        stimulus=stimulus,
+        transcript=from_record(trial.transcript),
+        workspace=workspace,
+        diff=how.places.diff_of(trial),
+        asking=how.asking,
+        golden_patch=stimulus.golden_patch,
+    )
+    async with AsyncExitStack() as stack:
+        if workspace is not None and any(Need.PROGRAMS in one.needs for one in graders):
+            bench = await stack.enter_async_context(opened_bench(workspace, stimulus, scratch))
+            given = replace(given, bench=bench)
+        try:
+            results = await grade_all(graders, given)
+        except InfrastructureError as error:
+            return replace(plain, fault=TrialFault("grader", str(error), error.category.value, error.cause))
+    found = verdict(results, how.threshold)
+    done = replace(plain, graders=tuple(results), graded_at=_now(), threshold=how.threshold)
+    if found.errors:
+        return replace(
+            done, fault=TrialFault("grader", found.errors[0].evidence, "benchmark", "grader_no_verdict")
+        )
+    return replace(done, score=found.score, passed=found.passed)
+
+
+def _trial(foreign: Foreign, how: Regrading, number: int) -> TrialResult:
+    if foreign.record is not None:
+        return _recorded(foreign, how, number)
+    name = foreign.stimulus or how.stimulus or _only(how.spec, number)
+    transcript = foreign.transcript
+    return TrialResult(
+        eval_name=how.spec.name,
+        stimulus=name,
+        index=0,
+        model=transcript.model,
+        executor=transcript.executor,
+        duration_ms=transcript.measures.wall_time_ms,
+        transcript=to_record(transcript, id=f"{name}#{number}", stimulus=name, work_dir=""),
+        eval_file=str(how.spec.file),
+    )
+
+
+def _recorded(foreign: Foreign, how: Regrading, number: int) -> TrialResult:
+    record = dict(foreign.record or {})
+    name = foreign.stimulus or how.stimulus or _only(how.spec, number)
+    story = record.get("trajectory")
+    try:
+        trial = from_line({**record, "stimulus": name})
+    except (TypeError, ValueError, KeyError) as error:
+        raise UserError(f"result {number} is no record of a trial: {error}.") from None
+    if story is not None and "schema_version" in story:
+        story = to_record(foreign.transcript, id=f"{name}#{number}", stimulus=name, work_dir="")
+    return replace(trial, eval_name=str(record.get("eval") or how.spec.name), transcript=story)
+
+
+def _only(spec: EvalSpec, number: int) -> str:
+    """The stimulus of a trajectory that names none."""
+    if len(spec.stimuli) != 1:
+        raise UsageError(f"result {number} does not say whose trial it is: name it with --stimulus.")
+    return spec.stimuli[0].name
+
+
+def _of_another(trial: TrialResult, spec: EvalSpec) -> bool:
+    """Whether it belongs to another eval, as results of several do that were run together."""
+    return trial.eval_name != spec.name and all(one.name != trial.stimulus for one in spec.stimuli)
+
+
+def _numbered(foreign: Foreign) -> bool:
+    return foreign.record is not None and foreign.record.get("trialIndex") is not None
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")

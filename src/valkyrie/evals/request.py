@@ -1,0 +1,110 @@
+"""What `valkyrie eval` was asked for: plain data, kept with the job so that it can go on."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+from sandboxes.values import NetworkPolicy
+from valkyrie.nouns import Json
+
+DEFAULT_WORKERS = 5
+DEFAULT_RETRIES = 2
+DEFAULT_SHUTDOWN_S = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class EvalItem:
+    """One spec with one model, perhaps as a variant of an experiment."""
+
+    file: Path
+    model: str | None = None
+    """None: the spec's own."""
+    variant: str = "main"
+    patch: Json = field(default_factory=dict)
+    patch_base: Path | None = None
+    experiment: Json | None = None
+    """What an experiment's records say of it."""
+    stimuli: tuple[str, ...] | None = None
+    """Only these, where tags chose."""
+
+
+@dataclass(frozen=True, slots=True)
+class EvalRequest:
+    """Everything a command line says."""
+
+    items: Sequence[EvalItem]
+    name: str | None = None
+    executor: str | None = None
+    """Over the specs' own."""
+    executor_plugins: tuple[str, ...] = ()
+    grader_plugins: tuple[str, ...] = ()
+    eval_plugin: str | None = None
+    params: Mapping[str, str] = field(default_factory=dict)
+    work_dir: Path | None = None
+    skill_dir: Path | None = None
+    timeout: float | None = None
+    threshold: float | None = None
+    judge_model: str | None = None
+    judge_url: str | None = None
+    runs: int | None = None
+    max_retries: int = DEFAULT_RETRIES
+    skip_grade: bool = False
+    skip_validate: bool = False
+    workers: int = DEFAULT_WORKERS
+    parallel_trials: bool = False
+    workspace: Path | None = None
+    shutdown_timeout: float = DEFAULT_SHUTDOWN_S
+    provider: str | None = None
+    """None: `null` where nothing has to run, else `local`."""
+    network: NetworkPolicy | None = None
+    """None: `none` for agents that need no model, else `public`."""
+    model_url: str | None = None
+    secrets: Mapping[str, str] = field(default_factory=dict)
+    kwargs: Mapping[str, str] = field(default_factory=dict)
+    output_dir: Path | None = None
+    """Below this it makes a folder of its own once everything is checked; None: it leaves no files."""
+    folder: Path | None = None
+    """Where its files are written."""
+    junit: bool = False
+
+    def to_json(self) -> Json:
+        """As it is kept."""
+        found: Json = _plain(asdict(self))
+        return found
+
+    @classmethod
+    def from_json(cls, data: Json) -> EvalRequest:
+        """What was kept; what this version does not know any more is left out."""
+        known = {one.name for one in fields(cls)}
+        kept = {name: value for name, value in data.items() if name in known}
+        for name in ("work_dir", "skill_dir", "workspace", "output_dir", "folder"):
+            kept[name] = Path(kept[name]) if kept.get(name) else None
+        for name in ("executor_plugins", "grader_plugins"):
+            kept[name] = tuple(kept.get(name, ()))
+        kept["items"] = [_item(one) for one in kept["items"]]
+        return cls(**kept)
+
+
+def _item(data: Json) -> EvalItem:
+    return EvalItem(
+        file=Path(data["file"]),
+        model=data["model"],
+        variant=data["variant"],
+        patch=data["patch"],
+        patch_base=Path(data["patch_base"]) if data["patch_base"] else None,
+        experiment=data["experiment"],
+        stimuli=None if data["stimuli"] is None else tuple(data["stimuli"]),
+    )
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Path):
+        return str(value)
+    if isinstance(value, Mapping):
+        return {key: _plain(one) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(one) for one in value]
+    return value

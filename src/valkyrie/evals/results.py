@@ -1,0 +1,158 @@
+"""What an eval came to, as data: made from the store, or from a results.jsonl; reports are drawn from it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+from valkyrie.grade.protocol import GraderResult
+from valkyrie.nouns import Json
+
+
+@dataclass(frozen=True, slots=True)
+class TrialFault:
+    """Why a trial has no verdict."""
+
+    kind: Literal["execution", "grader"]
+    """The agent could not be run to its end, or a grader could not tell. Neither is a wrong answer."""
+    message: str
+    category: str = "infrastructure"
+    cause: str = "internal"
+
+
+@dataclass(frozen=True, slots=True)
+class TrialResult:
+    """One trial of one stimulus."""
+
+    eval_name: str
+    stimulus: str
+    index: int
+    """From 0."""
+    model: str | None = None
+    executor: str | None = None
+    variant: str = "main"
+    duration_ms: float = 0.0
+    score: float | None = None
+    passed: bool | None = None
+    """None: not graded (--skip-grade), or a fault."""
+    graders: Sequence[GraderResult] = ()
+    fault: TrialFault | None = None
+    transcript: Json | None = None
+    """The trajectory of a record, as `trajectory.records.to_record` writes it."""
+    attempts: int = 1
+    """How often it was tried."""
+    graded_at: str | None = None
+    run_id: str | None = None
+    eval_file: str | None = None
+    session_log: Path | None = None
+    """What the agent itself wrote while it worked, if it did."""
+    artifacts: Path | None = None
+    """Files kept of its workspace."""
+    patch: Path | None = None
+    """What it changed of its workspace, as a patch."""
+    threshold: float | None = None
+    """What its score was held against, if anything."""
+    experiment: Json | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class StimulusResult:
+    """All trials of one stimulus with one model."""
+
+    name: str
+    prompt: str
+    trials: Sequence[TrialResult]
+    planned: int
+    threshold: float | None = None
+
+    @property
+    def graded(self) -> Sequence[TrialResult]:
+        return [trial for trial in self.trials if trial.passed is not None]
+
+    @property
+    def passes(self) -> int:
+        return sum(1 for trial in self.trials if trial.passed)
+
+    @property
+    def faults(self) -> Sequence[TrialResult]:
+        return [trial for trial in self.trials if trial.fault is not None]
+
+    @property
+    def score(self) -> float | None:
+        """The mean of its graded trials."""
+        scores = [trial.score for trial in self.graded if trial.score is not None]
+        return sum(scores) / len(scores) if scores else None
+
+    @property
+    def passed(self) -> bool:
+        """With a threshold: its mean score reaches it; without: every graded trial passed."""
+        if not self.graded:
+            return False
+        if self.threshold is not None:
+            # A mean of tenths must not miss a threshold of tenths by the last bit.
+            return (self.score or 0.0) >= self.threshold - 1e-9
+        return all(trial.passed for trial in self.graded)
+
+
+@dataclass(frozen=True, slots=True)
+class EvalResult:
+    """One spec with one model (and variant)."""
+
+    name: str
+    file: str
+    model: str | None
+    executor: str
+    stimuli: Sequence[StimulusResult]
+    threshold: float | None = None
+    variant: str = "main"
+    skipped: str | None = None
+    """Why nothing was run: `runs: 0`."""
+    run_id: str | None = None
+    graded: bool = True
+    """False with --skip-grade."""
+
+    @property
+    def trials(self) -> Sequence[TrialResult]:
+        return [trial for stimulus in self.stimuli for trial in stimulus.trials]
+
+    @property
+    def faults(self) -> Sequence[TrialResult]:
+        return [trial for trial in self.trials if trial.fault is not None]
+
+    @property
+    def missing(self) -> int:
+        """Trials that never ended: the eval was interrupted."""
+        return sum(stimulus.planned - len(stimulus.trials) for stimulus in self.stimuli)
+
+    @property
+    def passed(self) -> bool:
+        """Every stimulus passed; what was not graded on purpose fails nothing."""
+        return not self.graded or all(stimulus.passed for stimulus in self.stimuli if stimulus.graded)
+
+    @property
+    def ok(self) -> bool:
+        """Nothing to complain about: verdict, faults, completeness."""
+        return self.passed and not self.faults and not self.missing
+
+
+@dataclass(frozen=True, slots=True)
+class Invocation:
+    """Everything one command ran."""
+
+    evals: Sequence[EvalResult]
+    id: str | None = None
+    """The job it is stored as."""
+    name: str = ""
+    started_at: str = ""
+    folder: Path | None = None
+    """Where its files are written."""
+    notices: Sequence[str] = field(default_factory=tuple)
+    command: Sequence[str] = ()
+    """The words that ran it, to be run again."""
+
+    @property
+    def exit_code(self) -> int:
+        """0 when all is well; a threshold of 0 makes every verdict pass, faults remain."""
+        return 0 if all(one.ok for one in self.evals) else 1

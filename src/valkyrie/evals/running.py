@@ -1,0 +1,337 @@
+"""An eval in the foreground: its job in the store, an executor beside it, results printed in order."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import signal
+import time
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Protocol
+
+from valkyrie.errors import UserError
+from valkyrie.evals.loading import Loader, expected, skipped_eval
+from valkyrie.evals.planning import Planned, PlannedEval, plan_evals, which_agents
+from valkyrie.evals.request import EvalRequest
+from valkyrie.evals.results import EvalResult, Invocation, StimulusResult
+from valkyrie.evals.writing import open_folder
+from valkyrie.nouns import Json, TrialState
+from valkyrie.report.formats import plural
+from valkyrie.store.journal import Finish
+from valkyrie.store.leases import Leased
+from valkyrie.tracker.bound import BoundJob, BoundRequest, word_of
+from valkyrie.tracker.local import LocalTracker
+
+TELL_AFTER_S = 0.05
+MARKER = "eval.json"
+"""In an output folder: which job it belongs to."""
+
+
+class Watcher(Protocol):
+    """Who is told how an eval goes."""
+
+    def planned(self, planned: Planned, job: BoundJob | None) -> None:
+        """Everything was checked and stored; it begins now."""
+        ...
+
+    def progress(self, done: int, total: int, retries: int) -> None:
+        """An attempt has ended."""
+        ...
+
+    def stimulus_done(self, stimulus: StimulusResult, of: EvalResult) -> None:
+        """All trials of a stimulus have ended; told in the order of the plan."""
+        ...
+
+    def interrupted(self) -> None:
+        """Someone wants it to end."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Ran:
+    """How an eval ended."""
+
+    invocation: Invocation
+    interrupted: bool = False
+
+
+def run_eval(tracker: LocalTracker, request: EvalRequest, watcher: Watcher) -> Ran:
+    """Plan, run and gather everything; the caller writes and prints it."""
+    planned = plan_evals(request)
+    to_run = [one for one in planned.evals if one.request]
+    if not to_run:
+        watcher.planned(planned, None)
+        return Ran(Invocation([skipped_eval(one) for one in planned.evals]))
+    with _own_folder(request) as request:
+        job = _stored(tracker, request, planned)
+        _mark(request, job)
+    with _alone(tracker, job.id):
+        return _work(tracker, job, request, planned, watcher)
+
+
+def _mark(request: EvalRequest, job: BoundJob) -> None:
+    if request.folder:
+        request.folder.mkdir(parents=True, exist_ok=True)
+        write_marker(request.folder, {"id": job.id, "name": job.name, "kind": _kind(request)})
+
+
+def _alone(tracker: LocalTracker, job_id: str) -> AbstractContextManager[None]:
+    """Nobody else works on this job meanwhile."""
+    from valkyrie.executor.bound import alone
+
+    return alone(tracker.data, word_of(job_id))
+
+
+def _stored(tracker: LocalTracker, request: EvalRequest, planned: Planned) -> BoundJob:
+    try:
+        return tracker.start_bound(_bound_request(request, planned))
+    except UserError as error:
+        if said := which_agents(planned):
+            error.args = (f"{error}\n{said}",)
+        raise
+
+
+@contextlib.contextmanager
+def _own_folder(request: EvalRequest) -> Iterator[EvalRequest]:
+    """The request with a folder of its own; nothing is left of it when the eval cannot begin."""
+    if request.output_dir is None:
+        yield request
+        return
+    folder = open_folder(request.output_dir, datetime.now(UTC))
+    try:
+        yield replace(request, folder=folder)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            folder.rmdir()
+            request.output_dir.rmdir()
+        raise
+
+
+def _kind(request: EvalRequest) -> str:
+    return "experiment" if any(item.experiment for item in request.items) else "eval"
+
+
+def _bound_request(request: EvalRequest, planned: Planned) -> BoundRequest:
+    return BoundRequest(
+        name=request.name or _job_name(planned.evals),
+        requests=[one.request for one in planned.evals if one.request],
+        concurrency=request.workers,
+        source={"type": _kind(request), "evals": list(dict.fromkeys(one.spec.name for one in planned.evals))},
+        kept=request.to_json(),
+    )
+
+
+def resume_eval(
+    tracker: LocalTracker, ref: str, watcher: Watcher, *, shutdown_timeout: float | None = None
+) -> tuple[EvalRequest, Ran]:
+    """Go on with what is left of an eval; what has a verdict keeps it."""
+    kept = tracker.fetch_bound(ref)
+    request = EvalRequest.from_json(kept)
+    if shutdown_timeout is not None:
+        request = replace(request, shutdown_timeout=shutdown_timeout)
+    planned = plan_evals(request)
+    with _alone(tracker, kept["id"]):
+        _refuse_changed(tracker, kept, request, planned)
+        job = tracker.go_on_bound(kept["id"])
+        _mark(request, job)
+        return request, _work(tracker, job, request, planned, watcher)
+
+
+def _refuse_changed(tracker: LocalTracker, kept: Json, request: EvalRequest, planned: Planned) -> None:
+    """Specs with other stimuli or trials than at the beginning are another eval."""
+    to_run = [one for one in planned.evals if one.request]
+    job = tracker.fetch_job(kept["id"])
+    if len(to_run) != len(job.runs):
+        raise UserError(
+            f"{job.name} has {plural(len(job.runs), 'run')}, and its specs make {len(to_run)}: runs were "
+            "deleted, or specs changed. Start a new eval.",
+            cause="task_changed",
+        )
+    changed: set[str] = set()
+    for one, run in zip(to_run, job.runs, strict=True):
+        before = Loader(tracker.store, tracker.data, one, run.id).stored()
+        now = expected(one, request.runs)
+        changed |= {name for name in {*before, *now} if before.get(name) != now.get(name)}
+    if changed:
+        what = ", ".join(sorted(changed)[:3]) + (", …" if len(changed) > 3 else "")
+        raise UserError(
+            f"The specs of {job.name} do not have the stimuli and trials it began with: {what}. Undo that, "
+            "or start a new eval.",
+            cause="task_changed",
+        )
+
+
+def _job_name(evals: Sequence[PlannedEval]) -> str:
+    names = list(dict.fromkeys(one.spec.name for one in evals))
+    more = f"-and-{len(names) - 1}-more" if len(names) > 1 else ""
+    return f"{names[0]}{more}-{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}"
+
+
+def _work(
+    tracker: LocalTracker, job: BoundJob, request: EvalRequest, planned: Planned, watcher: Watcher
+) -> Ran:
+    to_run = [one for one in planned.evals if one.request]
+    loaders = [
+        Loader(tracker.store, tracker.data, one, run_id)
+        for one, run_id in zip(to_run, job.run_ids, strict=True)
+    ]
+    watcher.planned(planned, job)
+    following = _Following(loaders, request, watcher)
+    following.begin()
+    judged = any(one.judged for one in to_run)
+    interrupted = asyncio.run(_drive(tracker, job, request, following, judged=judged))
+    following.tell()
+    results = iter([loader.eval(following.told.get(loader.run_id, {})) for loader in loaders])
+    evals = [next(results) if one.request else skipped_eval(one) for one in planned.evals]
+    return Ran(
+        Invocation(
+            evals,
+            id=job.id,
+            name=job.name,
+            started_at=datetime.now(UTC).isoformat(timespec="seconds"),
+            folder=request.folder,
+            notices=job.notices,
+        ),
+        interrupted,
+    )
+
+
+async def _drive(
+    tracker: LocalTracker, job: BoundJob, request: EvalRequest, following: _Following, *, judged: bool
+) -> bool:
+    """Work to the end, or until someone interrupts; whether someone did."""
+    if not judged:
+        return await _until_told(tracker, job, request, following)
+    from valkyrie.grade.judges import shared_client
+
+    async with shared_client():
+        return await _until_told(tracker, job, request, following)
+
+
+async def _until_told(
+    tracker: LocalTracker, job: BoundJob, request: EvalRequest, following: _Following
+) -> bool:
+    executor = tracker.executor_beside(job)
+    working = asyncio.create_task(executor.work(job.values, following.ended))
+    with _signals() as told:
+        asking = asyncio.create_task(told.wait())
+        try:
+            await asyncio.wait((working, asking), return_when=asyncio.FIRST_COMPLETED)
+            if not told.is_set():
+                await working
+                return False
+            following.interrupted()
+            await asyncio.to_thread(tracker.stop_bound, job)
+            executor.wake()
+            await asyncio.wait((working,), timeout=request.shutdown_timeout)
+            return True
+        finally:
+            for task in (asking, working):
+                task.cancel()
+            await asyncio.gather(asking, working, return_exceptions=True)
+
+
+@contextlib.contextmanager
+def _signals() -> Iterator[asyncio.Event]:
+    """Set by Ctrl+C and SIGTERM; a second Ctrl+C ends the process where it stands."""
+    loop, told = asyncio.get_running_loop(), asyncio.Event()
+
+    def tell() -> None:
+        told.set()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.remove_signal_handler(number)
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, tell)
+    try:
+        yield told
+    finally:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.remove_signal_handler(number)
+
+
+@dataclass(slots=True)
+class _Following:
+    """Counts what has ended, and tells of stimuli in the order of the plan."""
+
+    loaders: Sequence[Loader]
+    request: EvalRequest
+    watcher: Watcher
+    told: dict[str, dict[str, StimulusResult]] = field(default_factory=dict)
+    """What was told of already, by run and stimulus."""
+    _left: dict[tuple[str, str], int] = field(default_factory=dict)
+    _queue: deque[tuple[Loader, str]] = field(default_factory=deque)
+    _done: int = 0
+    _total: int = 0
+    _retries: int = 0
+    _telling: asyncio.TimerHandle | None = None
+
+    def __post_init__(self) -> None:
+        for loader in self.loaders:
+            before = loader.stand()
+            for name, count in expected(loader.planned, self.request.runs).items():
+                ended = before.get(name, 0)
+                self._left[loader.run_id, name] = count - ended
+                self._done += ended
+                self._total += count
+                self._queue.append((loader, name))
+
+    def begin(self) -> None:
+        """Tell of what ended before, and how much there is to do."""
+        self.tell()
+        self.watcher.progress(self._done, self._total, self._retries)
+
+    def ended(self, leased: Leased, finish: Finish) -> None:
+        """An attempt has ended; with it perhaps its trial, its stimulus, and those that waited for it."""
+        if finish.after is TrialState.PENDING:
+            self._retries += 1
+        else:
+            self._done += 1
+            self._left[leased.run_id, leased.task_id] -= 1
+        if self._telling is None:
+            # Those that end at about the same time are read together.
+            self._telling = asyncio.get_running_loop().call_later(TELL_AFTER_S, self.tell)
+        self.watcher.progress(self._done, self._total, self._retries)
+
+    def interrupted(self) -> None:
+        self.watcher.interrupted()
+
+    def tell(self) -> None:
+        """Tell of the stimuli whose turn it is."""
+        self._telling = None
+        while self._queue:
+            loader, names = self._queue[0][0], list[str]()
+            while (
+                self._queue
+                and self._queue[0][0] is loader
+                and not self._left[loader.run_id, self._queue[0][1]]
+            ):
+                names.append(self._queue.popleft()[1])
+            if not names:
+                return
+            for stimulus in loader.stimuli(names):
+                self.told.setdefault(loader.run_id, {})[stimulus.name] = stimulus
+                self.watcher.stimulus_done(stimulus, loader.heading)
+
+
+def find_marker(folder: Path) -> Json | None:
+    """What an output folder says about the job it belongs to."""
+    import json
+
+    try:
+        found: Json = json.loads((folder / MARKER).read_text("utf-8"))
+    except (OSError, ValueError):
+        return None
+    return found
+
+
+def write_marker(folder: Path, about: Mapping[str, object]) -> None:
+    """Say in an output folder which job it belongs to."""
+    import json
+
+    (folder / MARKER).write_text(json.dumps(about, indent=1) + "\n", "utf-8")

@@ -1,0 +1,160 @@
+"""What reports say about trials, graders and verdicts, in the same words everywhere."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from valkyrie.evals.figures import Figures, Outcome, Used, repeats_of
+from valkyrie.evals.results import EvalResult, Invocation, StimulusResult, TrialResult
+from valkyrie.grade.protocol import GraderResult
+from valkyrie.report.formats import dollars, plural, safe
+
+SKIPPED = "Skipped"
+
+
+def percent(share: float | None) -> str:
+    """`80.0%`; a dash where there is no number."""
+    return "—" if share is None else f"{share * 100:.1f}%"
+
+
+def seconds(milliseconds: float) -> str:
+    """`8.3s`; `12ms` for what takes next to no time, and minutes from the first on: `2m05s`."""
+    if 0 < milliseconds < 50:
+        return f"{max(1, round(milliseconds))}ms"
+    if milliseconds < 59_950:
+        return f"{max(0.0, milliseconds) / 1000:.1f}s"
+    whole = round(milliseconds / 1000)
+    hours, rest = divmod(whole, 3600)
+    return f"{hours}h{rest // 60:02d}m" if hours else f"{rest // 60}m{rest % 60:02d}s"
+
+
+def full_name(result: EvalResult) -> str:
+    """`my-eval [gpt-5.5]`, with its variant where it is not the only one."""
+    variant = "" if result.variant == "main" else f" ({result.variant})"
+    return f"{result.name}{variant}" + (f" [{result.model}]" if result.model else "")
+
+
+def clipped(text: str, *, characters: int, lines: int) -> str:
+    """Text from outside, harmless and short; says so where it was cut."""
+    tidy = safe(text[: characters * 4], keep_lines=True).strip("\n")
+    kept = "\n".join(tidy[:characters].split("\n")[:lines]).rstrip()
+    lost = len(tidy) - len(kept) if len(text) <= characters * 4 else len(text) - len(kept)
+    return kept if lost <= 0 or not tidy[len(kept) :].strip() else f"{kept} … (cut)"
+
+
+def trial_name(stimulus: StimulusResult, trial: TrialResult) -> str:
+    """`trial 3`, as people count; nothing where there is only one."""
+    return f"trial {trial.index + 1}" if stimulus.planned > 1 or trial.index else ""
+
+
+def failed_graders(trial: TrialResult) -> list[GraderResult]:
+    """Those that said no; errors and skipped ones are none of them."""
+    return [grader for grader in trial.graders if grader.status == "ok" and not grader.passed]
+
+
+def grader_label(grader: GraderResult) -> str:
+    """`names-the-city (output-matches)`; the type alone where it is the name too."""
+    return grader.name if grader.name == grader.type else f"{grader.name} ({grader.type})"
+
+
+def fault_text(trial: TrialResult) -> str:
+    """`execution error (agent_install_failed): …`, or nothing."""
+    if trial.fault is None:
+        return ""
+    cause = "" if trial.fault.cause == "internal" else f" ({safe(trial.fault.cause)})"
+    return f"{trial.fault.kind} error{cause}: {clipped(trial.fault.message, characters=2000, lines=8)}"
+
+
+def repeats_parts(stimulus: StimulusResult) -> list[str]:
+    """`pass@5: 100.0%`, `pass^5: 32.8%`, `pass rate: 4/5 (80.0%)`; nothing where nothing was graded."""
+    found = repeats_of(stimulus)
+    if found is None:
+        return []
+    k = found.trials
+    return [
+        f"pass@{k}: {percent(found.pass_at(k))}",
+        f"pass^{k}: {percent(found.pass_hat(k))}",
+        f"pass rate: {found.passes}/{k} ({percent(found.rate)})",
+    ]
+
+
+def flaky_text(stimulus: StimulusResult) -> str:
+    """`flaky (20.0% minority outcomes)`, or nothing."""
+    found = repeats_of(stimulus)
+    return f"flaky ({percent(found.flakiness)} minority outcomes)" if found and found.flaky else ""
+
+
+def verdict_text(result: EvalResult) -> str:
+    """Why an eval passed or not; what went wrong without being a wrong answer is told apart."""
+    if result.skipped is not None:
+        return SKIPPED if result.skipped in ("", SKIPPED) else f"{SKIPPED} ({safe(result.skipped)})"
+    wrong = [*_faults_parts(result.faults), *([f"{result.missing} not run"] if result.missing > 0 else [])]
+    return "; ".join([*([_graded_text(result)] if _graded_text(result) else []), *wrong])
+
+
+def _graded_text(result: EvalResult) -> str:
+    if not result.graded:
+        return "not graded"
+    graded = [trial for trial in result.trials if trial.passed is not None]
+    if not graded:
+        return "" if result.trials or result.missing else "nothing to run"
+    if result.passed and not any(failed_graders(trial) for trial in graded):
+        return "all graders passed"
+    if result.threshold is None:
+        return "all trials passed" if result.passed else "grader(s) failed"
+    return f"{'reached' if result.passed else 'below'} threshold {result.threshold:g}"
+
+
+def _faults_parts(faults: Sequence[TrialResult]) -> Iterator[str]:
+    for kind in ("grader", "execution"):
+        count = sum(1 for trial in faults if trial.fault and trial.fault.kind == kind)
+        if count:
+            yield plural(count, f"{kind} error")
+
+
+def counts_text(figures: Figures) -> str:
+    """`9 passed, 2 failed, 1 grader error`: trials, each kind by its name; zeros only of the first two."""
+    words = {
+        Outcome.PASSED: "passed",
+        Outcome.FAILED: "failed",
+        Outcome.GRADER_ERROR: "grader error",
+        Outcome.EXECUTION_ERROR: "execution error",
+        Outcome.NOT_GRADED: "not graded",
+        Outcome.NOT_RUN: "not run",
+    }
+    said = []
+    for outcome, word in words.items():
+        count = figures.trials[outcome]
+        if count or outcome in (Outcome.PASSED, Outcome.FAILED):
+            said.append(plural(count, word) if word.endswith("error") else f"{count} {word}")
+    return ", ".join(said)
+
+
+def interval_text(interval: tuple[float, float] | None, method: str) -> str:
+    """`95% interval 55.2%–95.3%, Wilson`, or why there is none."""
+    how = method.replace("tasks", "stimuli").replace("task", "stimulus")
+    if interval is None:
+        return f"no interval: {how}"
+    return f"95% interval {percent(interval[0])}–{percent(interval[1])}, {how}"
+
+
+def used_text(used: Used) -> str:
+    """`12,300 tokens in, 4,100 out, 900 for judges; $0.12`; nothing where nothing was reported."""
+    tokens = []
+    if used.input_tokens or used.output_tokens:
+        tokens.append(f"{used.input_tokens:,} tokens in, {used.output_tokens:,} out")
+    if used.judge_tokens:
+        tokens.append(f"{used.judge_tokens:,} for judges")
+    cost = used.total_cost
+    said = [", ".join(tokens)] if tokens else []
+    if cost is not None:
+        judges = f" ({dollars(used.judge_cost)} for judges)" if used.judge_cost else ""
+        said.append(f"{dollars(cost)}{judges}")
+    return "; ".join(said)
+
+
+def resume_command(invocation: Invocation) -> str | None:
+    """What goes on with an eval that was interrupted; None where nothing is missing."""
+    if invocation.id is None or not any(result.missing > 0 or result.faults for result in invocation.evals):
+        return None
+    return f"valk eval --resume {invocation.id[:8]}"

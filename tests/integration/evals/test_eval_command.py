@@ -1,0 +1,299 @@
+"""`valkyrie eval` from the command line: what it runs, prints, leaves behind, and how it ends."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.integration.evals.commands import Valk
+from tests.integration.evals.commands import valk as valk
+
+SAYS_HELLO = {"type": "output-contains", "config": {"substring": "hello"}}
+SAYS_BYE = {"type": "output-contains", "config": {"substring": "goodbye"}}
+
+
+def spec(folder: Path, *stimuli: dict[str, Any], file: str = "eval.yaml", **top: Any) -> Path:
+    document = {"name": "mine", "defaults": {"executor": "mock"}, "stimuli": list(stimuli), **top}
+    path = folder / file
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(document))
+    return path
+
+
+def stimulus(name: str, *graders: dict[str, Any], prompt: str = "say hello", **more: Any) -> dict[str, Any]:
+    return {"name": name, "prompt": prompt, "graders": list(graders or [SAYS_HELLO]), **more}
+
+
+def fixture(folder: Path, name: str, **content: Any) -> None:
+    path = folder / ".mock-executor" / f"{name}.json"
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(json.dumps(content))
+
+
+def the_folder(tmp_path: Path, parent: str = "vally-results") -> Path:
+    (folder,) = (tmp_path / parent).iterdir()
+    return folder
+
+
+def records(folder: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (folder / "results.jsonl").read_text().splitlines()]
+
+
+@pytest.mark.parametrize(
+    ("stimuli", "top", "flags", "code"),
+    [
+        ([stimulus("a")], {}, [], 0),
+        ([stimulus("a"), stimulus("b", SAYS_BYE)], {}, [], 1),
+        ([stimulus("a", SAYS_BYE)], {}, ["--threshold", "0"], 0),
+        ([stimulus("a", SAYS_HELLO, SAYS_BYE)], {}, ["--threshold", "0.5"], 0),
+        ([stimulus("a", SAYS_HELLO, SAYS_BYE)], {"scoring": {"threshold": 0.5}}, [], 0),
+        ([stimulus("a", SAYS_HELLO, SAYS_BYE)], {"scoring": {"threshold": 0.5}}, ["--threshold", "0.51"], 1),
+        ([stimulus("a", SAYS_HELLO, SAYS_BYE)], {"scoring": {"threshold": 0.7}}, [], 1),
+        ([stimulus("a", SAYS_BYE)], {}, ["--skip-grade"], 0),
+        ([stimulus("a", SAYS_BYE)], {}, ["--runs", "0"], 0),
+        ([stimulus("late")], {}, ["--timeout", "200ms", "--max-retries", "0"], 1),
+        ([stimulus("late")], {}, ["--timeout", "200ms", "--max-retries", "0", "--threshold", "0"], 1),
+        ([stimulus("a", {"type": "output-contains", "config": {"nothing": 1}})], {}, [], 2),
+        ([stimulus("a", {"type": "output-contain", "config": {"substring": "x"}})], {}, [], 2),
+        ([], {}, [], 2),
+    ],
+)  # fmt: skip
+def test_exit_codes(
+    valk: Valk,
+    tmp_path: Path,
+    stimuli: list[dict[str, Any]],
+    top: dict[str, Any],
+    flags: list[str],
+    code: int,
+) -> None:
+    fixture(tmp_path, "late", output="hello", delay=30)
+    ended = valk("eval", "-e", spec(tmp_path, *stimuli, **top), *flags)
+    assert ended.code == code, ended.out + ended.err
+    if code == 2:
+        assert not (tmp_path / "vally-results").exists()
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        ([], "--eval-spec FILE, --suite NAME, or --tag"),
+        (["-e", "eval.yaml", "--suite", "x"], "--suite cannot be combined with --eval-spec"),
+        (["--suite", "x"], "no suite 'x'"),
+        (["--suite", "x", "--eval-plugin", "a:b"], "--eval-plugin cannot be combined with --suite"),
+        (["--tag", "a=b", "--eval-plugin", "a:b"], "--eval-plugin needs --eval-spec"),
+        (["-e", "gone.yaml"], "gone.yaml: there is no such file"),
+        (["-e", "eval.yaml", "--timeout", "5"], "5s"),
+        (["-e", "eval.yaml", "--threshold", "1.5"], "--threshold"),
+        (["-e", "eval.yaml", "--model", "a,,b"], "a name is missing"),
+        (["-e", "eval.yaml", "--model", "a,a"], "a twice"),
+        (["-e", "eval.yaml", "--skill-dir", "gone"], "--skill-dir"),
+        (["-e", "eval.yaml", "--work-dir", "gone"], "--work-dir"),
+        (["-e", "eval.yaml", "--executor", "mok"], "mock"),
+        (["-e", "eval.yaml", "--tag", "tier=none"], "no stimulus"),
+        (["-e", "eval.yaml", "--resume"], "leave out"),
+        (["--resume"], "no eval was started here"),
+        (["--resume", "abc"], "No job 'abc'"),
+        (["-e", "eval.yaml", "--executor", "mini-swe-agent", "--model", "x/y"], "cannot hold a conversation"),
+    ],
+)
+def test_what_is_refused_before_anything_starts(
+    valk: Valk, tmp_path: Path, flags: list[str], said: str
+) -> None:
+    spec(tmp_path, stimulus("a"), {"name": "two", "turns": ["hello", "again"], "graders": [SAYS_HELLO]})
+    ended = valk("eval", *flags)
+    assert ended.code == (1 if "conversation" in said else 2)
+    assert said in ended.err, ended.err
+    assert not (tmp_path / "vally-results").exists()
+
+
+def test_the_workspace_collision_names_both(valk: Valk, tmp_path: Path) -> None:
+    file = spec(tmp_path, stimulus("a"))
+    ended = valk("eval", "-e", file, "--model", "gpt-5.5,claude-opus-4.8", "--workspace", tmp_path / "ws")
+    assert ended.code == 2
+    assert (
+        f"Workspace path collision at '{tmp_path}/ws/main/a': claimed by 'mine × gpt-5.5' and "
+        "'mine × claude-opus-4.8'. Rename one of the stimuli or use distinct --workspace roots." in ended.err
+    )
+
+
+def test_the_tree_it_leaves(valk: Valk, tmp_path: Path) -> None:
+    file = spec(tmp_path, stimulus("a"), stimulus("b/c", SAYS_BYE))
+    assert valk("eval", "-e", file, "--runs", "2", "--model", "m", "--junit").code == 1
+    folder = the_folder(tmp_path)
+    logs = folder / "executor-session-logs" / "mine" / "m" / "a"
+    assert sorted(path.name for path in folder.iterdir()) == [
+        "eval-results.junit.xml",
+        "eval-results.md",
+        "eval.json",
+        "executor-session-logs",
+        "results.jsonl",
+    ]
+    assert sorted(path.name for path in logs.iterdir()) == ["trial-0", "trial-1"]
+    about = json.loads((logs / "trial-1" / "metadata.json").read_text())
+    assert about["logSource"] == "raw-event-fallback" and (logs / "trial-1" / "events.jsonl").exists()
+    found = records(folder)
+    assert [(one["stimulus"], one["trialIndex"], one["gradeResult"]["passed"]) for one in found] == [
+        ("a", 0, True),
+        ("a", 1, True),
+        ("b/c", 0, False),
+        ("b/c", 1, False),
+    ]
+    assert found[0]["trajectory"]["output"] == "say hello" and found[0]["status"] == "success"
+
+
+def test_models_are_reported_apart(valk: Valk, tmp_path: Path) -> None:
+    ended = valk("eval", "-e", spec(tmp_path, stimulus("a")), "--model", "one,two", "--no-color")
+    assert ended.code == 0
+    assert "✔ mine [one] all graders passed" in ended.out and "✔ mine [two] all graders passed" in ended.out
+    assert [one["model"] for one in records(the_folder(tmp_path))] == ["one", "two"]
+
+
+def test_several_trials_are_summed_up(valk: Valk, tmp_path: Path) -> None:
+    fixture(tmp_path, "flaky", trials=[{"output": "hello"}] * 4 + [{"output": "no"}])
+    ended = valk("eval", "-e", spec(tmp_path, stimulus("flaky")), "--runs", "5")
+    assert ended.code == 1
+    assert "━━━ flaky (5 trials) ━━━" in ended.out
+    assert "pass@5: 100.0%" in ended.out and "pass^5: 32.8%" in ended.out
+    assert "pass rate: 4/5 (80.0%)" in ended.out and "flaky (20.0% minority outcomes)" in ended.out
+
+
+def test_jsonl_goes_to_stdout_alone_and_is_graded_again_to_the_same_verdicts(
+    valk: Valk, tmp_path: Path
+) -> None:
+    file = spec(tmp_path, stimulus("a"), stimulus("b", SAYS_BYE), stimulus("c", {"type": "completed"}))
+    first = valk("eval", "-e", file, "--output", "jsonl")
+    lines = [json.loads(line) for line in first.out.splitlines()]
+    again = valk("grade", "--eval-spec", file, "--output", "jsonl", stdin=first.out)
+    graded = [json.loads(line) for line in again.out.splitlines()]
+
+    def verdicts(found: list[dict[str, Any]]) -> list[tuple[str, bool, float]]:
+        return [(one["stimulus"], one["gradeResult"]["passed"], one["gradeResult"]["score"]) for one in found]
+
+    assert verdicts(lines) == verdicts(graded) == [("a", True, 1.0), ("b", False, 0.0), ("c", True, 1.0)]
+    assert "mine" in first.err
+
+
+def test_captured_now_and_graded_later(valk: Valk, tmp_path: Path) -> None:
+    file = spec(tmp_path, stimulus("a"), stimulus("b", SAYS_BYE))
+    captured = valk("eval", "-e", file, "--skip-grade", "--output", "jsonl")
+    assert captured.code == 0
+    assert all("gradeResult" not in json.loads(line) for line in captured.out.splitlines())
+    assert valk("grade", "-e", file, stdin=captured.out).code == 1
+
+
+def test_an_error_is_no_wrong_answer(valk: Valk, tmp_path: Path) -> None:
+    fixture(tmp_path, "late", output="hello", delay=30)
+    broken = {"type": "program", "config": {"program": "no-such-program-at-all"}}
+    file = spec(tmp_path, stimulus("late"), stimulus("odd", broken), stimulus("wrong", SAYS_BYE))
+    ended = valk("eval", "-e", file, "--timeout", "300ms", "--max-retries", "0")
+    assert ended.code == 1
+    by_name = {one["stimulus"]: one for one in records(the_folder(tmp_path))}
+    assert by_name["late"]["status"] == "error" and "longer than" in by_name["late"]["error"]
+    assert by_name["odd"]["gradeResult"]["status"] == "error"
+    assert by_name["wrong"]["status"] == "success" and by_name["wrong"]["gradeResult"]["passed"] is False
+
+
+def test_retries_use_the_slot_of_nobody_and_are_counted(valk: Valk, tmp_path: Path) -> None:
+    fixture(
+        tmp_path,
+        "shaky",
+        output="hello",
+        error={"message": "connection reset", "retryable": True, "times": 1},
+    )
+    ended = valk("eval", "-e", spec(tmp_path, stimulus("shaky"), stimulus("b")))
+    assert ended.code == 0, ended.out
+    assert [one["attempts"] for one in records(the_folder(tmp_path))] == [2, 1]
+
+
+def test_suites_and_tags_choose(valk: Valk, tmp_path: Path) -> None:
+    spec(
+        tmp_path,
+        stimulus("cheap", tags={"cost": "free"}),
+        stimulus("dear", tags={"cost": "llm"}),
+        file="evals/x/eval.yaml",
+    )
+    spec(tmp_path, stimulus("other", tags={"cost": "free"}), name="second", file="evals/y/eval.yml")
+    (tmp_path / ".vally.yaml").write_text("suites: {smoke: {filter: {cost: free}}, all: {filter: {}}}\n")
+
+    def ran(*flags: str) -> list[str]:
+        ended = valk("eval", *flags, "--output", "jsonl")
+        assert ended.code == 0, ended.err
+        return [json.loads(line)["stimulus"] for line in ended.out.splitlines()]
+
+    assert ran("--suite", "smoke") == ["cheap", "other"]
+    assert ran("--suite", "all") == ["cheap", "dear", "other"]
+    assert ran("--tag", "cost=llm") == ["dear"]
+    assert ran("--tag", "cost=!llm") == ["cheap", "other"]
+    assert ran("--suite", "all", "--tag", "cost=llm,none") == ["dear"]
+
+
+def test_the_work_dir_is_started_from_and_never_written(valk: Valk, tmp_path: Path) -> None:
+    work = tmp_path / "work"
+    work.mkdir()
+    (work / "there.txt").write_text("before")
+    fixture(work, "a", output="hello", files={"there.txt": "after", "new.txt": "made"})
+    graders = [
+        {"type": "file-contains", "config": {"path": "there.txt", "value": "after"}},
+        {"type": "file-exists", "config": {"path": "new.txt"}},
+        {"type": "diff-contains", "config": {"value": "+made"}},
+    ]
+    ended = valk(
+        "eval",
+        "-e",
+        spec(tmp_path, stimulus("a", *graders)),
+        "--work-dir",
+        work,
+        "--workspace",
+        tmp_path / "ws",
+    )
+    assert ended.code == 0, ended.out
+    assert (work / "there.txt").read_text() == "before" and not (work / "new.txt").exists()
+    assert (tmp_path / "ws" / "main" / "a" / "there.txt").read_text() == "after"
+
+
+def test_an_eval_that_was_stopped_goes_on(valk: Valk, tmp_path: Path) -> None:
+    """Whatever ended it, what has a verdict keeps it and the report is the same."""
+    file = spec(tmp_path, stimulus("a"), stimulus("b", SAYS_BYE))
+    assert valk("eval", "-e", file).code == 1
+    folder = the_folder(tmp_path)
+    before = (folder / "results.jsonl").read_text()
+    ended = valk("eval", "--resume", folder)
+    assert ended.code == 1 and (folder / "results.jsonl").read_text() == before
+    jobs = valk("job", "list", "--json").json["jobs"]
+    assert len(jobs) == 1 and jobs[0]["state"] == "completed"
+
+
+def test_the_document_of_json(valk: Valk, tmp_path: Path) -> None:
+    ended = valk("eval", "-e", spec(tmp_path, stimulus("a")), "--json")
+    assert ended.code == 0
+    assert ended.json["kind"] == "eval" and ended.json["passed"] is True
+    assert ended.json["evals"][0]["stimuli"][0]["passes"] == 1
+
+
+def test_an_eval_plugin_turns_another_file_into_a_spec(valk: Valk, tmp_path: Path) -> None:
+    (tmp_path / "foreign.txt").write_text("greet|say hello|hello\n")
+    (tmp_path / "plugin.py").write_text(
+        "def read_eval(path):\n"
+        "    rows = [line.split('|') for line in path.read_text().splitlines()]\n"
+        "    return {'name': path.stem, 'defaults': {'executor': 'mock'}, 'stimuli': [\n"
+        "        {'name': n, 'prompt': p, 'graders': [\n"
+        "            {'type': 'output-contains', 'config': {'substring': s}}]}\n"
+        "        for n, p, s in rows]}\n"
+    )
+    ended = valk("eval", "-e", "foreign.txt", "--eval-plugin", "plugin.py", "--output", "jsonl")
+    assert ended.code == 0, ended.err
+    assert json.loads(ended.out)["stimulus"] == "greet"
+
+
+def test_what_other_trials_left_is_not_in_the_view_of_the_work_dir(valk: Valk, tmp_path: Path) -> None:
+    """The data folder and earlier results lie below the working directory here."""
+    hidden = {
+        "type": "run-command",
+        "config": {"command": "test -e other.txt -a ! -e home -a ! -e vally-results"},
+    }
+    (tmp_path / "other.txt").write_text("to be seen")
+    ended = valk("eval", "-e", spec(tmp_path, stimulus("a", hidden)))
+    assert ended.code == 0, ended.out

@@ -1,0 +1,33 @@
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from workspace_world import World
+
+from sandboxes.null import NullProvider
+from sandboxes.process import ProcessProvider
+from sandboxes.protocol import Sandbox
+from sandboxes.types import SandboxCreateRequest
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    (tmp_path / "evals").mkdir()
+    return World(tmp_path / "evals", tmp_path / "start")
+
+
+@pytest.fixture
+async def sandbox(tmp_path: Path) -> AsyncIterator[Sandbox]:
+    """Real processes in a folder: what is tested here is no isolation."""
+    async with ProcessProvider(tmp_path / "state") as provider:
+        made = await provider.create_sandbox(SandboxCreateRequest(network="none"))
+        yield made
+        await provider.delete_sandbox(made.id)
+
+
+@pytest.fixture
+async def null() -> AsyncIterator[Sandbox]:
+    async with NullProvider() as provider:
+        yield await provider.create_sandbox(SandboxCreateRequest(network="none"))

@@ -1,0 +1,179 @@
+"""Workspaces that start from a repository."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from tests.git_world import git
+from workspace_world import World, write
+
+from sandboxes.protocol import Sandbox
+from valkyrie.benchmarks.eval_spec import workspace
+from valkyrie.benchmarks.eval_spec.contents import head_of
+from valkyrie.benchmarks.eval_spec.git_staging import Checkouts
+from valkyrie.benchmarks.eval_spec.options import EvalOptions
+from valkyrie.errors import UsageError
+from valkyrie.specs.model import GitSource
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    """A repository with two commits on `main`, one more on `next`, and a hook that must not run."""
+    folder = write(tmp_path / "source", {"a.txt": "one\n", "docs/d.md": "d\n", "lib/l.py": "l\n"})
+    git(folder, "init", "--quiet", "--initial-branch=main", "--template=")
+    git(folder, "add", "--all")
+    git(folder, "commit", "--quiet", "--message=one")
+    (folder / "a.txt").write_text("two\n")
+    git(folder, "commit", "--quiet", "--all", "--message=two")
+    git(folder, "checkout", "--quiet", "-b", "next")
+    (folder / "a.txt").write_text("three\n")
+    git(folder, "commit", "--quiet", "--all", "--message=three")
+    git(folder, "checkout", "--quiet", "main")
+    hook = write(folder / ".git/hooks", {"post-checkout": f"#!/bin/sh\ntouch {tmp_path}/executed\n"})
+    (hook / "post-checkout").chmod(0o755)
+    return folder
+
+
+def state(folder: Path) -> dict[str, object]:
+    return {
+        str(path): (path.stat().st_mtime_ns, path.read_bytes() if path.is_file() else None)
+        for path in (folder, *folder.rglob("*"))
+    }
+
+
+async def in_workspace(sandbox: Sandbox, script: str) -> str:
+    done = await sandbox.exec(f"cd /workspace && {script}")
+    assert done.exit_code == 0, done.output
+    return done.output
+
+
+@pytest.mark.parametrize("kind", ["worktree", "clone"])
+async def test_a_workspace_with_a_repository_of_its_own(
+    world: World, sandbox: Sandbox, source: Path, kind: str, tmp_path: Path
+) -> None:
+    before = state(source)
+    world.set_up_with({}, git=GitSource(kind, "../source", world.base, ref="next"))  # type: ignore[arg-type]
+    assert world.problems() == []
+    await world.prepare(sandbox)
+    assert await in_workspace(sandbox, "cat a.txt; git status --short; git branch --show-current") == (
+        "three\nnext\n"
+    )
+    assert await in_workspace(sandbox, "git log --format=%s") == "three\ntwo\none\n"
+    await in_workspace(sandbox, "echo four > a.txt && git commit --quiet --all --message four")
+    assert "-three\n+four\n" in await world.diff(sandbox)
+    assert state(source) == before
+    assert str(source) not in await in_workspace(sandbox, "cat .git/config; grep -rh . .git/logs || true")
+    assert not (tmp_path / "executed").exists()
+
+
+async def test_one_commit_some_folders(world: World, sandbox: Sandbox, source: Path) -> None:
+    world.set_up_with({}, git=GitSource("clone", str(source), world.base, shallow=True, sparse=("docs",)))
+    await world.prepare(sandbox)
+    assert await in_workspace(sandbox, "git log --format=%s; ls; git status --short") == "two\ndocs\n"
+
+
+async def test_files_lie_over_the_repository(world: World, sandbox: Sandbox, source: Path) -> None:
+    write(world.base, {"mine.txt": "mine\n"})
+    (source / "escape").symlink_to("/etc")
+    git(source, "add", "--all")
+    git(source, "commit", "--quiet", "--message=link")
+    world.set_up_with({"mine.txt": "escape/mine.txt"}, git=GitSource("worktree", "../source", world.base))
+    await world.prepare(sandbox)
+    assert await in_workspace(sandbox, "cat escape/mine.txt a.txt") == "mine\ntwo\n"
+    assert not Path("/etc/mine.txt").exists()
+    assert await world.diff(sandbox) == ""
+
+
+async def test_a_short_commit_is_known_on_this_machine(world: World, sandbox: Sandbox, source: Path) -> None:
+    short = git(source, "rev-parse", "--short", "HEAD~1")
+    world.set_up_with({}, git=GitSource("worktree", "../source", world.base, ref=short))
+    await world.prepare(sandbox)
+    assert await in_workspace(sandbox, "cat a.txt; git branch --show-current") == "one\n"
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"source": "../none"}, "there is no folder"),
+        ({"source": "."}, "no git repository"),
+        ({"ref": "nowhere"}, "no branch, tag or commit 'nowhere'"),
+        ({"sparse": ("../up",)}, "sparse path '../up'"),
+        ({"type": "clone", "source": "https://user:secret@example.com/a/b"}, "credentials"),
+        ({"type": "clone", "source": "--upload-pack=touch /tmp/x"}, "no folder"),
+    ],
+)
+def test_problems_are_told_before_anything_starts(
+    world: World, source: Path, change: dict[str, object], words: str
+) -> None:
+    _ = source
+    git_source = replace(GitSource("worktree", "../source", world.base), **change)  # type: ignore[arg-type]
+    world.set_up_with({}, git=git_source)
+    (problem,) = world.problems()
+    assert words in problem
+    assert "secret@" not in problem
+
+
+async def test_a_repository_that_cannot_be_had_leaves_nothing(
+    world: World, source: Path, tmp_path: Path
+) -> None:
+    _ = source
+    checkouts = Checkouts(tmp_path / "checkouts")
+    with pytest.raises(UsageError, match="no branch, tag or commit"):
+        await checkouts.of(GitSource("worktree", "../source", world.base, ref="nowhere"))
+    assert list((tmp_path / "checkouts").iterdir()) == []
+
+
+async def test_a_repository_is_fetched_once(world: World, source: Path) -> None:
+    checkouts = Checkouts()
+    wanted = GitSource("worktree", "../source", world.base)
+    first, again = await asyncio.gather(checkouts.of(wanted), checkouts.of(replace(wanted)))
+    assert again == first
+    assert await checkouts.of(replace(wanted, ref="next")) != first
+    checkouts.close()
+    assert not first.exists()
+
+
+def test_the_digest_is_of_the_commit(world: World, source: Path, tmp_path: Path) -> None:
+    world.set_up_with({}, git=GitSource("worktree", "../source", world.base))
+    first = workspace.content_digest(world.stimulus, world.options)
+    (source / "untracked").touch()
+    assert workspace.content_digest(world.stimulus, world.options) == first
+    git(source, "commit", "--quiet", "--allow-empty", "--message=more")
+    assert workspace.content_digest(world.stimulus, world.options) != first
+
+
+def test_where_a_work_dir_is(source: Path, tmp_path: Path) -> None:
+    commit = git(source, "rev-parse", "HEAD")
+    assert head_of(source) == commit
+    git(source, "pack-refs", "--all")
+    assert head_of(source) == commit
+    git(source, "worktree", "add", "--quiet", "-b", "linked", str(tmp_path / "linked"))
+    assert head_of(tmp_path / "linked") == commit
+    git(source, "checkout", "--quiet", "--detach")
+    assert head_of(source) == commit
+    assert head_of(tmp_path) is None
+
+
+async def test_a_linked_worktree_as_work_dir_has_a_git_that_works(
+    world: World, sandbox: Sandbox, source: Path, tmp_path: Path
+) -> None:
+    git(source, "worktree", "add", "--quiet", "-b", "linked", str(tmp_path / "linked"))
+    (tmp_path / "linked/a.txt").write_text("uncommitted\n")
+    before = state(source)
+    world.options = EvalOptions(work_dir=str(tmp_path / "linked"))
+    await world.prepare(sandbox)
+    assert await in_workspace(sandbox, "git status --short; git log --format=%s") == " M a.txt\ntwo\n"
+    assert state(source) == before
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root to give files away")
+async def test_a_repository_of_another_user(world: World, sandbox: Sandbox, source: Path) -> None:
+    for path in (source, *source.rglob("*")):
+        os.chown(path, 1234, 1234, follow_symlinks=False)
+    world.set_up_with({}, git=GitSource("worktree", "../source", world.base))
+    await world.prepare(sandbox)
+    assert await in_workspace(sandbox, "cat a.txt") == "two\n"

@@ -1,0 +1,113 @@
+"""The numbers of an eval."""
+
+from __future__ import annotations
+
+from itertools import combinations
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.unit.evals.made import BROKEN, UNSURE, an_eval, grader, stimulus, trial
+
+from valkyrie.evals.figures import Outcome, Repeats, curve, figures, repeats_of, stimulus_outcome, used_by
+
+
+def test_four_of_five() -> None:
+    found = repeats_of(stimulus([True, True, False, True, True]))
+    assert found is not None and found.flaky
+    assert (found.rate, found.flakiness) == (0.8, 0.2)
+    assert found.pass_at(5) == 1.0
+    assert found.pass_hat(5) == pytest.approx(0.32768)
+    assert found.pass_all(5) == 0.0
+    assert found.pass_all(4) == pytest.approx(0.2)
+
+
+@given(st.integers(1, 7).flatmap(lambda n: st.tuples(st.integers(0, n), st.just(n), st.integers(1, n))))
+def test_the_formulae_are_the_shares_of_all_choices(case: tuple[int, int, int]) -> None:
+    passes, trials, k = case
+    chosen = list(combinations([True] * passes + [False] * (trials - passes), k))
+    found = Repeats(passes, trials)
+    assert found.pass_at(k) == pytest.approx(sum(map(any, chosen)) / len(chosen))
+    assert found.pass_all(k) == pytest.approx(sum(map(all, chosen)) / len(chosen))
+
+
+def test_trials_without_a_verdict_are_no_wrong_answers() -> None:
+    found = repeats_of(stimulus([True, BROKEN, UNSURE, True]))
+    assert found == Repeats(2, 2) and not found.flaky
+    assert repeats_of(stimulus([BROKEN])) is None
+
+
+@pytest.mark.parametrize(
+    ("outcomes", "more", "outcome"),
+    [
+        ([True], {}, Outcome.PASSED),
+        ([True, False], {}, Outcome.FAILED),
+        ([True, False], {"threshold": 0.5}, Outcome.PASSED),
+        ([False, BROKEN], {}, Outcome.FAILED),
+        ([False, BROKEN], {"threshold": 0.0}, Outcome.EXECUTION_ERROR),
+        ([True, UNSURE], {}, Outcome.GRADER_ERROR),
+        ([UNSURE, BROKEN], {}, Outcome.EXECUTION_ERROR),
+        ([True], {"planned": 2}, Outcome.NOT_RUN),
+        ([], {"planned": 1}, Outcome.NOT_RUN),
+        ([None], {}, Outcome.NOT_GRADED),
+        ([], {}, Outcome.SKIPPED),
+    ],
+)
+def test_what_a_stimulus_comes_to(outcomes: list[Any], more: Any, outcome: Outcome) -> None:
+    assert stimulus_outcome(stimulus(outcomes, **more)) is outcome
+
+
+def test_an_eval_counts_and_averages_over_stimuli() -> None:
+    found = figures(
+        [
+            an_eval(stimulus([True, True, False, False]), stimulus([True, BROKEN], "b")),
+            an_eval(stimulus([UNSURE], "c"), stimulus([False], "d", planned=3)),
+        ]
+    )
+    assert found.trials == {
+        Outcome.PASSED: 3,
+        Outcome.FAILED: 3,
+        Outcome.EXECUTION_ERROR: 1,
+        Outcome.GRADER_ERROR: 1,
+        Outcome.NOT_RUN: 2,
+    }
+    assert (found.graded, found.flaky) == (6, 1)
+    assert found.score == found.pass_rate == pytest.approx((0.5 + 1 + 0) / 3)
+    interval, method = found.score_interval
+    assert interval and interval[0] <= 0.5 <= interval[1] and "Student" in method
+
+
+def test_intervals_are_wilson_where_stimuli_pass_or_fail() -> None:
+    found = figures([an_eval(*(stimulus([number < 8], str(number)) for number in range(10)))])
+    interval, method = found.pass_interval
+    assert method == "Wilson" and interval == pytest.approx((0.4902, 0.9433), abs=1e-4)
+    assert figures([an_eval(stimulus([BROKEN]))]).score_interval == (None, "nothing was graded")
+
+
+def test_curves_go_as_far_as_every_stimulus() -> None:
+    points = curve(
+        [stimulus([True, False, True]), stimulus([False, False, True, True], "b"), stimulus([BROKEN], "c")]
+    )
+    assert [point.k for point in points] == [1, 2, 3]
+    at_one = (points[0].pass_at, points[0].pass_hat, points[0].pass_all)
+    assert at_one == pytest.approx([(2 / 3 + 1 / 2) / 2] * 3)
+    assert points[2].pass_at == 1.0 and points[2].pass_all == 0.0
+    assert curve([]) == []
+
+
+def test_tokens_and_cost_are_added_up_whatever_stands_there() -> None:
+    story = {"metrics": {"tokenUsage": {"inputTokens": 100, "outputTokens": 20}, "cost": 0.5}}
+    judged = grader(True, usage={"inputTokens": 7, "outputTokens": 3, "cost": 0.25})
+    odd = {"metrics": {"tokenUsage": {"inputTokens": "many", "outputTokens": -5}, "cost": float("nan")}}
+    found = used_by(
+        [
+            trial(True, transcript=story, graders=(judged,)),
+            trial(True, transcript=odd),
+            trial(True, transcript={"metrics": []}),
+            trial(None),
+        ]
+    )
+    assert (found.input_tokens, found.output_tokens, found.judge_tokens) == (100, 20, 10)
+    assert (found.cost, found.judge_cost, found.total_cost) == (0.5, 0.25, 0.75)
+    assert used_by([trial(True)]).total_cost is None
