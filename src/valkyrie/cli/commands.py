@@ -182,10 +182,26 @@ DB = Noun(
         "check": _verb("db:check", "Look for what is wrong with the database."),
     },
 )
+EXPERIMENT = Noun(
+    "Run evals in variants, and see which one is better.",
+    {
+        "run": _verb("experiment:run", "Run every variant of an experiment file, and compare."),
+        "merge": _verb("experiment:merge", "Put shards of an experiment together again."),
+    },
+)
 COMMANDS: dict[str, Verb | Noun] = {
     "run": RUN,
     "benchmark-job": BENCHMARK_JOB,
+    "init": _verb("init:init", "Write a first eval, a skill and a suite."),
+    "lint": _verb("lint:lint", "Find what is wrong in specs, skills, tasks and agents."),
+    "eval": _verb("eval:eval_command", "Run stimuli against an agent and grade what it did."),
+    "grade": _verb(
+        "grade:grade", "Grade results from stdin with the graders of an eval spec; no agent runs."
+    ),
     "compare": _verb("compare:compare", "Compare agents on the tasks they have in common."),
+    "experiment": EXPERIMENT,
+    "export": _verb("export:export", "Write evals or their results in another tool's form."),
+    "ingest": _verb("ingest:ingest", "Store results that came about elsewhere."),
     "benchmark": BENCHMARK,
     "agent": AGENT,
     "secret": SECRET,

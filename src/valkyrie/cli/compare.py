@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any, cast
 
 import click
 
-from valkyrie.cli.job.options import output_option
 from valkyrie.cli.options import Number, tracker, verb
 from valkyrie.cli.output import Output
 
@@ -27,14 +26,20 @@ class Points(Number):
             self.fail(f"{error.message} Put it last, or write --fail-if-worse=POINTS.", param, ctx)
 
 
+FORMATS = ("text", "json", "yaml")
+
+
 @verb(
     "compare",
     examples="valk compare 3f2a 9c1e\n"
     "valk compare nightly-job --tasks\n"
     "valk compare last-week this-week --metric pass -o json\n"
-    "valk compare 3f2a 9c1e --fail-if-worse 2",
+    "valk compare 3f2a 9c1e --fail-if-worse 2\n"
+    "valk compare results/before results/after --judge-model claude-sonnet-4-5",
 )
-@click.argument("refs", metavar="A [B…]", nargs=-1, required=True)
+@click.argument("refs", metavar="A [B…]", nargs=-1)
+@click.option("--baseline", "--run-a", "baseline", metavar="RESULTS", help="The same as A.")
+@click.option("--treatment", "--run-b", "treatment", metavar="RESULTS", help="The same as B.")
 @click.option(
     "--metric",
     type=click.Choice(["score", "pass"]),
@@ -54,14 +59,106 @@ class Points(Number):
     help="Exit 1 when a later one is significantly worse than the first, by at least this many points "
     "[without a number: by any]. Put it last, or write --fail-if-worse=2.",
 )
-@output_option
-def compare(output: Output, *, refs: tuple[str, ...], metric: str, by_task: bool, most: float | None) -> int:
+@click.option(
+    "-e",
+    "--eval-spec",
+    "eval_specs",
+    multiple=True,
+    metavar="FILE",
+    help="Result folders: the spec whose prompt and pairwise graders judge both answers. Repeatable.",
+)
+@click.option("--judge-model", metavar="MODEL", help="Result folders: a model that judges both answers.")
+@click.option("--judge-url", metavar="URL", help="Where the judge's model is served.")
+@click.option(
+    "--judge-reasoning-effort",
+    "judge_effort",
+    type=click.Choice(["low", "medium", "high", "xhigh"]),
+    help="How hard the judge thinks.",
+)
+@click.option(
+    "--grader-plugin",
+    "plugins",
+    multiple=True,
+    metavar="PLUGIN",
+    help="Graders the spec names: an entry point, module:Class or a .py file. Repeatable.",
+)
+@click.option("--verbose", is_flag=True, help="Result folders: also show every pair with its evidence.")
+@click.option(
+    "-o",
+    "--output",
+    "destination",
+    metavar="text|json|yaml|FILE|-",
+    help="What to print [default: text]; --json is -o json. Result folders: also a FILE that gets the "
+    "comparison as a line of JSON, or - for stdout.",
+)
+def compare(
+    output: Output,
+    *,
+    refs: tuple[str, ...],
+    baseline: str | None,
+    treatment: str | None,
+    metric: str,
+    by_task: bool,
+    most: float | None,
+    destination: str | None,
+    **folder_flags: Any,
+) -> int:
     """Compare agents on the tasks they have in common.
 
     A, B, … are runs (an id or the beginning of one) or jobs (the same, or a name). One job: all its agents
     are compared. Two jobs: agents of the same name, or their only runs. Runs must be on the same
     benchmark and dataset; tasks are matched by id, and several trials of a task are averaged first.
+
+    A and B may also be two result folders of `valk eval`, or their results.jsonl: trials are matched by
+    stimulus and number, and with --judge-model or --eval-spec a model judges both answers, in both orders.
     """
+    from valkyrie.cli.compare_folders import FolderWish, Shown, compare_results, folders_among
+
+    words = _words(refs, baseline, treatment)
+    output, file = _destination(output, destination)
+    wish = FolderWish(file=file, **folder_flags)
+    if folders_among(words):
+        return compare_results(output, words[0], words[1], wish, Shown(metric, by_task, most))
+    if file is not None:
+        raise click.BadParameter(
+            f"{file!r} is not one of {', '.join(map(repr, FORMATS))}.", param_hint="'-o' / '--output'"
+        )
+    if wish.given():
+        raise click.UsageError(f"{wish.given()[0]} is for result folders; {words[0]!r} is none.")
+    return compare_runs(output, words, metric=metric, by_task=by_task, most=most)
+
+
+def _words(refs: tuple[str, ...], baseline: str | None, treatment: str | None) -> tuple[str, ...]:
+    if baseline is None and treatment is None:
+        if not refs:
+            raise click.UsageError("Missing argument 'A [B…]'.")
+        return refs
+    if baseline is None or treatment is None:
+        raise click.UsageError("--baseline and --treatment go together.")
+    if refs:
+        raise click.UsageError(f"{refs[0]!r} is one too many beside --baseline and --treatment.")
+    return baseline, treatment
+
+
+def _destination(output: Output, destination: str | None) -> tuple[Output, str | None]:
+    """What prints, and the file the record goes to."""
+    from valkyrie.cli.job.options import YamlOutput
+
+    if destination is None:
+        return output, None
+    if destination not in FORMATS:
+        return output, destination
+    if output.json and destination != "json":
+        raise click.UsageError(f"--json and -o {destination} exclude each other.")
+    if destination == "text":
+        return output, None
+    return (YamlOutput() if destination == "yaml" else Output(json=True)), None
+
+
+def compare_runs(
+    output: Output, refs: Sequence[str], *, metric: str, by_task: bool, most: float | None
+) -> int:
+    """Compare runs and jobs of the store."""
     from valkyrie.cli.compare_refs import groups_of, pairs_of
     from valkyrie.report.comparing import summarise, to_json
 

@@ -26,8 +26,10 @@ class Group:
     job: JobView | None = None
 
     def name_of(self, run: RunView, *, several: bool) -> str:
-        """`agent:model`, and which job it is from where there are several."""
+        """`agent:model`, its variant, and which job it is from where there are several."""
         name = f"{run.agent}:{run.model}" if run.model else run.agent
+        if (variant := run.arguments.get("variant", "main")) != "main":
+            name = f"{name} ({variant})"
         return f"{name} in {self.job.name}" if self.job and several else name
 
 

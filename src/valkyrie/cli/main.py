@@ -24,6 +24,7 @@ Start here:
   valk doctor
   valk demo
   valk run start --agent oracle --benchmark quickstart --connect
+  valk init                            # evals of your own
 
 Every command takes --help, --json and --no-color (NO_COLOR works too).
 """

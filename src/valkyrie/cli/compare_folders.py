@@ -1,0 +1,198 @@
+"""`compare` of two result folders: the words of the command to a comparison, and what it prints."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+from valkyrie.cli.output import Output
+from valkyrie.errors import UsageError
+
+if TYPE_CHECKING:
+    from valkyrie.evals.comparing.judging import JudgePlan
+    from valkyrie.evals.comparing.record import FolderComparison
+    from valkyrie.report.comparing import Metric, Summary
+
+
+@dataclass(frozen=True, slots=True)
+class FolderWish:
+    """What only result folders are asked for."""
+
+    eval_specs: tuple[str, ...] = ()
+    judge_model: str | None = None
+    judge_url: str | None = None
+    judge_effort: str | None = None
+    plugins: tuple[str, ...] = ()
+    verbose: bool = False
+    file: str | None = None
+    """Where the record goes; `-` is stdout."""
+
+    def given(self) -> list[str]:
+        """The flags that were used."""
+        flags = {
+            "--eval-spec": self.eval_specs,
+            "--judge-model": self.judge_model,
+            "--judge-url": self.judge_url,
+            "--judge-reasoning-effort": self.judge_effort,
+            "--grader-plugin": self.plugins,
+            "--verbose": self.verbose,
+        }
+        return [flag for flag, value in flags.items() if value]
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """How it is shown, and when it fails a build."""
+
+    metric: str
+    by_task: bool
+    most: float | None
+
+
+def folders_among(refs: Sequence[str]) -> bool:
+    """Whether the words are result folders; UsageError where only some are."""
+    from valkyrie.evals.comparing.places import names_results
+
+    found = [names_results(ref) for ref in refs]
+    if not any(found):
+        return False
+    if not all(found):
+        folder, other = refs[found.index(True)], refs[found.index(False)]
+        raise UsageError(
+            f"{folder!r} is a result folder and {other!r} is none; compare two folders, or two runs "
+            "(`valk ingest` makes runs of folders)."
+        )
+    if len(refs) != 2:
+        raise UsageError(f"Two result folders are compared, not {len(refs)}.")
+    return True
+
+
+def compare_results(output: Output, baseline: str, treatment: str, wish: FolderWish, shown: Shown) -> int:
+    """Compare and print; 1 where nothing counts or the gate is shut."""
+    import asyncio
+
+    from valkyrie.evals.comparing.as_runs import BASELINE, summary_of
+    from valkyrie.evals.comparing.comparing import compare_folders
+    from valkyrie.evals.comparing.sides import read_sides
+    from valkyrie.evals.comparing.words import gate
+
+    sides = read_sides(baseline, treatment)
+    compared = asyncio.run(compare_folders(*sides, _plan(wish)))
+    summary = summary_of(compared, cast("Metric", shown.metric))
+    failures: list[str] = []
+    if shown.most is not None:
+        from valkyrie.cli.compare import worse
+
+        failures = worse(summary, [BASELINE], shown.most) + gate(compared, shown.most)
+    _print(output, compared, summary, wish, shown, failures)
+    if compared.failed:
+        output.note(_why_nothing(compared))
+    return 1 if failures or compared.failed else 0
+
+
+def _plan(wish: FolderWish) -> JudgePlan | None:
+    """Who judges; None where neither a flag nor a spec asks for a judge."""
+    from valkyrie.evals.comparing.judging import JudgePlan
+    from valkyrie.grade.plugins import load_plugins
+    from valkyrie.grade.protocol import Asking
+    from valkyrie.specs.reading import read_spec
+
+    specs = [read_spec(Path(path)).spec for path in wish.eval_specs]
+    base = specs[0].folder if specs else None
+    registry = load_plugins(wish.plugins, base) if wish.plugins else None
+    asking = Asking(model=wish.judge_model, url=wish.judge_url, reasoning_effort=wish.judge_effort)
+    plan = JudgePlan(asking, specs, registry, always=wish.judge_model is not None)
+    asked = any(plan.comparisons(stimulus) for spec in specs for stimulus in spec.stimuli)
+    if not plan.always and not asked:
+        if wish.judge_url or wish.judge_effort:
+            raise UsageError("A judge needs a model: add --judge-model, or --eval-spec with a judge in it.")
+        return None
+    return plan
+
+
+def _print(
+    output: Output,
+    compared: FolderComparison,
+    summary: Summary,
+    wish: FolderWish,
+    shown: Shown,
+    failures: Sequence[str],
+) -> None:
+    from valkyrie.evals.comparing.words import judge_sentence
+    from valkyrie.evals.records import dump_line
+    from valkyrie.report.comparing import sentence, to_json
+
+    record = compared.record()
+    sentences = [sentence(one) for one in summary.comparisons]
+    sentences += [said for said in [judge_sentence(compared)] if said]
+    if wish.file == "-":
+        sys.stdout.write(dump_line(record) + "\n")
+        for said in sentences:
+            output.note(said)
+        return
+    if wish.file is not None:
+        _write(Path(wish.file), dump_line(record))
+    gate: dict[str, Any] = (
+        {} if shown.most is None else {"gate": {"points": shown.most, "failures": list(failures)}}
+    )
+    output.emit(
+        "comparison",
+        **record,
+        sentences=sentences,
+        paired=to_json(summary, tasks=shown.by_task),
+        judgeUsage=compared.usage,
+        **gate,
+    )
+    if not output.json:
+        _show(output, compared, summary, sentences, wish, shown)
+        output.lines(output.ink.paint(f"Gate: {reason}", "red") for reason in failures)
+        if wish.file is not None:
+            output.note(f"Written to {wish.file}")
+
+
+def _show(
+    output: Output,
+    compared: FolderComparison,
+    summary: Summary,
+    sentences: Sequence[str],
+    wish: FolderWish,
+    shown: Shown,
+) -> None:
+    from valkyrie.cli.pager import show_table
+    from valkyrie.evals.comparing.words import delta_table, pair_lines, remarks
+    from valkyrie.report.comparison_tables import notes, tables, task_tables
+    from valkyrie.report.layout import wrapped
+
+    if wish.verbose:
+        output.lines(pair_lines(compared))
+        output.line()
+    deltas = delta_table(compared, output.ink)
+    for table in [*tables(summary, output.ink, denominators=False), *([deltas] if deltas else [])]:
+        output.table(table)
+        output.line()
+    for said in sentences:
+        output.lines(wrapped(said, output.width))
+    output.line()
+    for note in [*remarks(compared), *notes(summary)]:
+        output.lines(output.ink.paint(line, "dim") for line in wrapped(note, output.width))
+    if shown.by_task:
+        for table in task_tables(summary, output.ink):
+            output.line()
+            show_table(table, output)
+
+
+def _why_nothing(compared: FolderComparison) -> str:
+    outcomes = compared.numbers.outcomes
+    if not outcomes:
+        return "Nothing was compared: no stimulus and trial number is in both."
+    return f"Nothing was compared: every pair is an error. The first: {outcomes[0].evidence[:300]}"
+
+
+def _write(path: Path, line: str) -> None:
+    from valkyrie.keeping.folders import disk_errors, whole_file
+
+    with disk_errors(f"write {path}", "output"), whole_file(path) as file:
+        file.write(line.encode() + b"\n")

@@ -1,0 +1,306 @@
+"""`experiment run`, `experiment merge`."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from valkyrie.cli.options import WholeNumber, verb
+from valkyrie.cli.output import Output
+from valkyrie.cli.words import assignments
+from valkyrie.errors import UsageError
+
+if TYPE_CHECKING:
+    from valkyrie.evals.console import Printer
+    from valkyrie.evals.experiments import PlannedExperiment, WrittenExperiment
+    from valkyrie.evals.request import EvalRequest
+    from valkyrie.evals.running import Ran
+    from valkyrie.evals.variants import ExperimentResult
+
+DEFAULT_OUTPUT = "vally-experiment-results"
+INTERRUPTED = 130
+LAST = "last"
+
+
+@verb(
+    "run",
+    examples="valk experiment run skills.experiment.yaml --dry-run\n"
+    "valk experiment run skills.experiment.yaml --executor mock\n"
+    "valk experiment run skills.experiment.yaml --variant plain --variant skilled --runs 5 --compare\n"
+    "valk experiment run --resume",
+)
+@click.argument("file", metavar="FILE", required=False, type=click.Path(path_type=Path))
+@click.option("--variant", "variants", multiple=True, metavar="NAME", help="Only this variant. Repeatable.")
+@click.option(
+    "--output-dir",
+    type=click.Path(path_type=Path),
+    default=DEFAULT_OUTPUT,
+    show_default=True,
+    help="Where results go, in a folder of their own.",
+)
+@click.option(
+    "--workers",
+    type=WholeNumber(min=1),
+    help="Trials at once, over all variants. Default: the file's `execution.workers`, then 5.",
+)
+@click.option("--dry-run", is_flag=True, help="Check and show the plan, run nothing.")
+@click.option("--executor", metavar="NAME", help="The agent to run, over the specs' own; mock needs nothing.")
+@click.option("--runs", type=WholeNumber(min=0), help="Trials of each stimulus. Default: the spec's.")
+@click.option(
+    "--param",
+    "-p",
+    "params",
+    multiple=True,
+    callback=assignments,
+    metavar="KEY=VALUE",
+    help="Fill ${KEY} in the experiment and its specs. Repeatable.",
+)
+@click.option(
+    "--executor-plugin", "executor_plugins", multiple=True, metavar="SPEC", help="Where agents come from."
+)
+@click.option("--grader-plugin", "plugins", multiple=True, metavar="SPEC", help="Where graders come from.")
+@click.option("--judge-model", metavar="MODEL", help="The model of judges, over the specs' own.")
+@click.option("--judge-url", metavar="URL", help="Where judges' models are served.")
+@click.option("--compare", is_flag=True, help="Let a judge compare each variant with the baseline, A/B.")
+@click.option("--workspace", type=click.Path(path_type=Path), help="Keep agents' final workspaces here.")
+@click.option(
+    "--require-pass/--no-require-pass",
+    default=True,
+    help="Exit 1 when a trial failed, not only when one could not be run or graded [default: require].",
+)
+@click.option(
+    "--resume",
+    is_flag=False,
+    flag_value=LAST,
+    metavar="[REF]",
+    help="Go on with an interrupted experiment: its id, name or output folder; the last one without.",
+)
+@click.option("--verbose", is_flag=True, help="Show whole answers, and every grader.")
+def run(output: Output, **given: Any) -> int:
+    """Run every variant of an experiment file, and compare.
+
+    All variants run as one job, in one pool of workers. Variants may differ only below the pointers of
+    `vary`; any other difference is refused before anything starts. The report compares each variant with
+    the baseline, stimulus by stimulus, and says which differences are more than chance.
+
+    Exit 0 when every trial passed, 1 when one failed or could not be run or graded, 2 when the command or a
+    file is wrong, 130 when it was interrupted.
+    """
+    if given["resume"]:
+        return _resume(output, given)
+    if given["file"] is None:
+        raise click.UsageError("Missing argument 'FILE': name an experiment file.")
+    from valkyrie.evals.experiments import plan_file
+
+    planned = plan_file(given["file"], variants=given["variants"], params=given["params"])
+    output.notices(str(finding) for finding in planned.experiment.findings)
+    request = planned.request(_request(given), given["workers"])
+    return _dry_run(output, planned, request) if given["dry_run"] else _run(output, given, request)
+
+
+def _request(given: dict[str, Any]) -> EvalRequest:
+    from valkyrie.evals.request import EvalRequest
+    from valkyrie.specs.project import find_project
+
+    plugins = find_project(Path.cwd()).plugins
+    return EvalRequest(
+        items=[],
+        executor=given["executor"],
+        runs=given["runs"],
+        params=given["params"],
+        executor_plugins=(*plugins.get("executors", ()), *given["executor_plugins"]),
+        grader_plugins=(*plugins.get("graders", ()), *given["plugins"]),
+        judge_model=given["judge_model"],
+        judge_url=given["judge_url"],
+        work_dir=Path.cwd(),
+        workspace=given["workspace"].resolve() if given["workspace"] else None,
+        output_dir=given["output_dir"].resolve(),
+    )
+
+
+def _dry_run(output: Output, planned: PlannedExperiment, request: EvalRequest) -> int:
+    from valkyrie.evals.planning import plan_evals, trials_of
+    from valkyrie.report.formats import plural, safe
+    from valkyrie.report.layout import Column, Table
+
+    rows: list[dict[str, Any]] = []
+    for one in plan_evals(request).evals:
+        rows.append(
+            {
+                "variant": one.item.variant,
+                "eval": one.spec.name,
+                "model": one.model,
+                "executor": one.agent.name,
+                "stimuli": len(one.stimuli),
+                "trials": sum(trials_of(stimulus, one.spec, request.runs) for stimulus in one.stimuli),
+            }
+        )
+    about = planned.experiment
+    output.emit("experiment_plan", name=about.name, baseline=about.baseline, evals=rows)
+    titles = ("Variant", "Eval", "Model", "Executor", "Stimuli", "Trials")
+    cells: list[Sequence[str]] = [
+        [safe(value) if value is not None else "—" for value in row.values()] for row in rows
+    ]
+    output.table(Table([Column(title) for title in titles], cells))
+    total = sum(int(row["trials"]) for row in rows)
+    output.line(f"{plural(total, 'trial')}, {request.workers} at once. Nothing was run (--dry-run).")
+    return 0
+
+
+def _run(output: Output, given: dict[str, Any], request: EvalRequest) -> int:
+    from valkyrie.cli.eval_watching import Watching, tracker_here
+    from valkyrie.evals.running import run_eval
+
+    with tracker_here() as tracker, _printer(output, verbose=given["verbose"]) as printer:
+        ran = run_eval(tracker, request, Watching(output, printer, verbose=given["verbose"]))
+    return _finish(output, given, request, ran)
+
+
+def _resume(output: Output, given: dict[str, Any]) -> int:
+    from valkyrie.cli.eval_watching import Watching, tracker_here
+    from valkyrie.evals.running import resume_eval
+
+    with tracker_here() as tracker, _printer(output, verbose=given["verbose"]) as printer:
+        ref = _interrupted(given["resume"], given["output_dir"])
+        request, ran = resume_eval(tracker, ref, Watching(output, printer, verbose=given["verbose"]))
+    return _finish(output, given, request, ran)
+
+
+def _interrupted(said: str, output_dir: Path) -> str:
+    """The job that --resume means; without a word that of the newest folder."""
+    from valkyrie.cli.eval_watching import job_of_folder
+    from valkyrie.evals.running import MARKER
+
+    if said != LAST:
+        return job_of_folder(Path(said)) if Path(said).is_dir() else said
+    folders = sorted(path.parent for path in output_dir.glob(f"*/{MARKER}"))
+    if not folders:
+        raise UsageError(f"--resume: {output_dir} holds no experiment; name one, or its --output-dir.")
+    return job_of_folder(folders[-1])
+
+
+def _printer(output: Output, *, verbose: bool) -> Printer:
+    from valkyrie.evals.console import Printer
+    from valkyrie.evals.paper import Paper
+
+    stream = sys.stderr if output.json else sys.stdout
+    return Printer(Paper.of(stream, no_color=not output.ink.enabled), verbose=verbose)
+
+
+def _finish(output: Output, given: dict[str, Any], request: EvalRequest, ran: Ran) -> int:
+    from valkyrie.evals.experiments import write_experiment
+    from valkyrie.evals.variants import experiment_result
+
+    folder = ran.invocation.folder
+    if folder is None:
+        output.line("Nothing was run: every eval has `runs: 0`.")
+        return 0
+    about = [item.experiment or {} for item in request.items]
+    baseline = next((str(one["variant"]) for one in about if one.get("baseline")), None)
+    result = experiment_result(ran.invocation, name=about[0].get("name"), baseline=baseline)
+    written = write_experiment(result, folder)
+    _show(output, result, written, interrupted=ran.interrupted)
+    if ran.interrupted:
+        resume = f"valk experiment run --resume {(ran.invocation.id or '')[:8]}"
+        output.note(f"Interrupted; what has ended is kept. `{resume}` goes on.")
+        return INTERRUPTED
+    judged = not given["compare"] or _judge(output, result, written, request)
+    failed = result.has_errors or (given["require_pass"] and not result.every_trial_passed)
+    return 1 if failed or not judged else 0
+
+
+def _judge(
+    output: Output, result: ExperimentResult, written: WrittenExperiment, request: EvalRequest
+) -> bool:
+    """Whether a judge had something to say about every variant."""
+    from valkyrie.evals.experiment_judging import judge_variants, judged_lines
+    from valkyrie.evals.experiments import add_judged
+
+    found = judge_variants(result, written, request)
+    lines = judged_lines(found)
+    add_judged(result, written, lines, [one.record() for one in found])
+    for one in found:
+        output.emit("comparison", **one.record())
+    output.lines(lines[2:])
+    return not any(one.failed for one in found)
+
+
+def _show(
+    output: Output, result: ExperimentResult, written: WrittenExperiment, *, interrupted: bool = False
+) -> None:
+    from dataclasses import asdict
+
+    from valkyrie.evals.experiment_report import sentences, variants_table
+    from valkyrie.evals.variants import summary_lines
+    from valkyrie.report.layout import wrapped
+
+    comparisons = [
+        {"metric": metric, **asdict(one)} for metric, found in result.comparisons.items() for one in found
+    ]
+    output.emit(
+        "experiment",
+        name=result.name,
+        folder=str(written.folder),
+        interrupted=interrupted,
+        passed=result.every_trial_passed and not interrupted,
+        evals=summary_lines(result),
+        comparisons=comparisons,
+        sentences=sentences(result),
+    )
+    if output.json:
+        return
+    output.line()
+    output.table(variants_table(result))
+    output.line()
+    for one in sentences(result):
+        output.lines(wrapped(one, output.width))
+    output.line(f"Report: {written.report}")
+
+
+@verb(
+    "merge",
+    examples="valk experiment merge shard-1 shard-2\nvalk experiment merge ./artifacts --prefer newest",
+)
+@click.argument("folders", metavar="DIR…", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.option(
+    "--output-dir",
+    type=click.Path(path_type=Path),
+    default=DEFAULT_OUTPUT,
+    show_default=True,
+    help="Where results go, in a folder of their own.",
+)
+@click.option(
+    "--baseline", metavar="NAME", help="The variant others are compared with [default: the file's]."
+)
+@click.option(
+    "--prefer",
+    type=click.Choice(["newest"]),
+    help="Of two results of one trial take the newest; without it that is refused.",
+)
+def merge(
+    output: Output, *, folders: tuple[Path, ...], output_dir: Path, baseline: str | None, prefer: str | None
+) -> int:
+    """Put shards of an experiment together again.
+
+    Each DIR holds results.jsonl files, in it or below. Trials are matched by variant, eval, model, stimulus
+    and number; the same one twice counts once, two different ones are refused. The report is made anew
+    from all of them.
+    """
+    from datetime import UTC, datetime
+
+    from valkyrie.evals.experiments import write_experiment
+    from valkyrie.evals.merging import merge as merge_results
+    from valkyrie.evals.merging import told
+    from valkyrie.evals.variants import experiment_result
+    from valkyrie.evals.writing import open_folder
+
+    merged = merge_results(folders, prefer_newest=prefer == "newest")
+    result = experiment_result(merged.invocation, baseline=baseline)
+    written = write_experiment(result, open_folder(output_dir.resolve(), datetime.now(UTC)))
+    output.line(f"Merged {told(merged)}.")
+    _show(output, result, written)
+    return 0

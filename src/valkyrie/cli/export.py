@@ -1,0 +1,164 @@
+"""`export`: eval specs, or results, in another tool's form."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from valkyrie.cli.options import tracker, verb
+from valkyrie.cli.output import Output
+
+if TYPE_CHECKING:
+    from valkyrie.evals.exporting.protocol import Exported
+    from valkyrie.evals.results import Invocation
+    from valkyrie.specs.model import EvalSpec
+
+
+@verb(
+    "export",
+    examples="valk export --eval-spec evals/eval.yaml --exporter harbor\n"
+    "valk export -e eval.yaml --exporter harbor -- joinTurnsWith='\\n\\n' image=python:3.12\n"
+    "valk export ./vally-results --exporter junit\n"
+    "valk export 3f2a --exporter csv --output-dir ./tables",
+)
+@click.argument("words", metavar="[RUN|JOB|DIR]… [-- KEY=VALUE…]", nargs=-1)
+@click.option(
+    "--eval-spec",
+    "-e",
+    "files",
+    multiple=True,
+    type=click.Path(path_type=Path),
+    metavar="PATH",
+    help="A spec to export. Repeatable.",
+)
+@click.option(
+    "--exporter",
+    required=True,
+    metavar="NAME",
+    help="harbor, junit, csv, jsonl, markdown, atif, or a plugin's.",
+)
+@click.option("--output-dir", type=click.Path(path_type=Path), help="Where to [default: ./<exporter>/].")
+@click.option("--tag", "tags", multiple=True, metavar="K=V[,V]", help="Only stimuli with this tag.")
+@click.option("--grader-plugin", "plugins", multiple=True, metavar="SPEC", help="Where graders come from.")
+@click.option("--param", "params", multiple=True, metavar="K=V", help="A value for ${K} in the specs.")
+@click.option("--verbose", is_flag=True, help="Name everything that was written.")
+def export(
+    output: Output,
+    *,
+    words: tuple[str, ...],
+    files: tuple[Path, ...],
+    exporter: str,
+    output_dir: Path | None,
+    tags: tuple[str, ...],
+    plugins: tuple[str, ...],
+    params: tuple[str, ...],
+    verbose: bool,
+) -> int:
+    """Write evals or their results in another tool's form.
+
+    With --eval-spec each stimulus is exported: as a Harbor task directory (harbor), or as a list (csv, jsonl,
+    junit). With runs, jobs or result folders their trials are: junit, csv, jsonl, markdown, atif. What
+    cannot be taken along, such as graders that ask a model, is listed. Options of the exporter follow --.
+    Exit 1 when nothing could be exported.
+    """
+    from valkyrie.evals.exporting.protocol import ExportRequest
+    from valkyrie.evals.exporting.registry import find_exporter
+
+    sources, options = _split(words)
+    if bool(sources) == bool(files):
+        raise click.UsageError(
+            "Name what to export: either --eval-spec PATH, or runs, jobs and result folders."
+        )
+    if sources and (tags or params or plugins):
+        raise click.UsageError("--tag, --param and --grader-plugin are about specs (--eval-spec).")
+    function = find_exporter(exporter)
+    folder = output_dir or Path(exporter.replace(":", "-"))
+    request = ExportRequest(
+        output=folder,
+        specs=_specs(files, tags, params) if files else (),
+        results=_results(sources) if sources else None,
+        options=options,
+        grader_plugins=(*_of_project(), *plugins) if files else (),
+    )
+    done = function(request)
+    _show(output, done, folder, verbose=verbose)
+    return 0 if done.written else 1
+
+
+def _split(words: Sequence[str]) -> tuple[list[str], dict[str, str]]:
+    """What to export, and the exporter's options."""
+    sources: list[str] = []
+    options: dict[str, str] = {}
+    for word in words:
+        key, equals, value = word.partition("=")
+        if not equals or Path(word).exists():
+            sources.append(word)
+        elif key in options:
+            raise click.UsageError(f"{key} is given twice.")
+        else:
+            options[key] = value
+    return sources, options
+
+
+def _specs(files: Sequence[Path], tags: Sequence[str], params: Sequence[str]) -> list[EvalSpec]:
+    from valkyrie.specs.choosing import choose_stimuli, parse_tags
+    from valkyrie.specs.project import find_project
+    from valkyrie.specs.reading import read_spec
+
+    given = {}
+    for one in params:
+        key, equals, value = one.partition("=")
+        if not equals or not key:
+            raise click.UsageError(f"--param {one!r}: write KEY=VALUE.")
+        given[key] = value
+    specs = [read_spec(file, params=given, project=find_project(file.parent)).spec for file in files]
+    chosen = choose_stimuli(specs, parse_tags(tags)) if tags else specs
+    if not chosen:
+        raise click.UsageError(f"No stimulus has {' and '.join(tags)}.")
+    return chosen
+
+
+def _of_project() -> tuple[str, ...]:
+    """Where the project's graders come from."""
+    from valkyrie.specs.project import find_project
+
+    return tuple(find_project(Path.cwd()).plugins.get("graders", ()))
+
+
+def _results(sources: Sequence[str]) -> Invocation:
+    from valkyrie.evals.exporting.sources import from_folders, from_tracker
+
+    folders = [Path(word) for word in sources if Path(word).exists()]
+    refs = [word for word in sources if not Path(word).exists()]
+    if folders and refs:
+        raise click.UsageError("Export folders or runs, not both at once.")
+    if folders:
+        return from_folders(folders)
+    with tracker() as opened:
+        return from_tracker(opened, refs)
+
+
+def _show(output: Output, done: Exported, folder: Path, *, verbose: bool) -> None:
+    from valkyrie.report.formats import plural, safe
+
+    output.emit(
+        "export",
+        folder=str(folder.absolute()),
+        written=[str(path) for path in done.written],
+        warnings=list(done.warnings),
+    )
+    output.notices(done.warnings)
+    if verbose:
+        output.lines(safe(str(path)) for path in done.written)
+    if not done.written:
+        output.note("Nothing was exported.")
+        return
+    if len(done.written) == 1:
+        output.line(f"Wrote {safe(str(done.written[0]))}")
+    else:
+        output.line(f"Wrote {plural(len(done.written), 'task')} to {safe(str(folder))}")
+    if done.next_step:
+        output.line(f"Next: {done.next_step}")

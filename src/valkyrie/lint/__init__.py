@@ -1,0 +1,1 @@
+"""Looking for what is wrong in specs, skills, task directories and agents before anything runs."""

@@ -1,0 +1,134 @@
+"""Every code a finding can have, how grave it is, and what it means in one line."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from valkyrie.specs.model import Finding, Place, Severity
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """One thing that is looked for."""
+
+    severity: Severity
+    summary: str
+
+
+_READING = {
+    "yaml": Rule("error", "The file is not YAML, or not UTF-8."),
+    "too-large": Rule("error", "The file is larger than is read."),
+    "missing-file": Rule("error", "The file is not there, or cannot be read."),
+    "duplicate-key": Rule("error", "A key is given twice."),
+    "given-twice": Rule("warning", "Two names of the same key are given."),
+    "unknown-key": Rule("warning", "A key is not known and is ignored."),
+    "ignored-key": Rule("warning", "A key belongs to another tool and is ignored."),
+    "older-key": Rule("warning", "A key stands where an older form of the file had it."),
+    "renamed-key": Rule("warning", "A key has another name now."),
+    "stray-grader-key": Rule("warning", "A key beside a grader's `type` belongs below `config`."),
+    "missing-key": Rule("error", "A required key is missing."),
+    "wrong-type": Rule("error", "A value is of the wrong kind."),
+    "bad-value": Rule(
+        "error", "A value is not one of those that are taken; a warning where it can be ignored."
+    ),
+    "bad-duration": Rule("error", "A duration cannot be read."),
+    "duration-without-unit": Rule("error", "A duration has no unit."),
+    "unset-variable": Rule("error", "`${VAR}` has no value; a warning where the text is kept as it is."),
+    "foreign-format": Rule("error", "The file is an eval of another tool."),
+    "no-stimuli": Rule("error", "A spec has no stimuli."),
+    "duplicate-stimulus": Rule("error", "Two stimuli have the same name."),
+    "prompt-and-turns": Rule("error", "A stimulus has both `prompt` and `turns`."),
+    "empty-prompt": Rule("error", "A prompt is empty."),
+    "no-graders": Rule("error", "A stimulus has no graders; a warning where it has constraints."),
+    "turn-out-of-range": Rule("error", "A grader looks at a turn the conversation does not have."),
+    "unknown-environment": Rule("error", "No `.vally.yaml` defines an environment of this name."),
+    "environment-file-missing-field": Rule("error", "An entry of `files` lacks `src` or `dest`."),
+}
+_EXPERIMENTS = {
+    "no-evals": Rule("error", "An experiment's `evals` match no file."),
+    "no-variants": Rule("error", "An experiment has no variants, or far too many."),
+    "vary-with-matrix": Rule("error", "`vary` stands beside `matrix`, which implies it."),
+    "bad-pointer": Rule("error", "A JSON Pointer points to nothing that can be varied."),
+    "unknown-baseline": Rule("error", "`baseline` is no variant."),
+    "drift": Rule("error", "Variants differ where `vary` does not allow it."),
+}
+_GRADERS = {
+    "unknown-grader-type": Rule("error", "No grader is of this type."),
+    "grader-config": Rule("error", "A grader's config is not what its type takes."),
+    "grader-weight": Rule("error", "A grader's weight is below 0 or no number."),
+    "judge-without-criteria": Rule("error", "A judge has neither a prompt nor a rubric to go by."),
+    "grader-plugin": Rule("error", "A grader plugin cannot be loaded."),
+    "invalid-regex": Rule("error", "A pattern is no regular expression of JavaScript."),
+    "pairwise-grader": Rule("warning", "A `pairwise` grader is skipped; only a comparison has two results."),
+    "vacuous-grader": Rule("warning", "A grader passes whatever the agent does."),
+    "impossible-grader": Rule("warning", "A grader can never pass."),
+    "passes-without-work": Rule("warning", "All graders of a stimulus pass for an agent that does nothing."),
+    "prompt-holds-answer": Rule(
+        "warning", "All graders of a stimulus pass for an agent that repeats the prompt."
+    ),
+    "tool-matches-nothing": Rule("warning", "A forbidden or counted tool is one that no known agent has."),
+    "contradictory-graders": Rule(
+        "error", "Two demands of a stimulus exclude each other; a warning where a threshold is set."
+    ),
+    "budget-above-timeout": Rule(
+        "info", "A time budget is longer than the time limit, which ends the trial first."
+    ),
+    "no-judge-model": Rule("info", "A judge's model is named nowhere in the spec."),
+    "unused-weight": Rule("warning", "A weight names no grader of the spec."),
+    "weights-sum": Rule("warning", "Weights do not sum to 1; they are divided by their sum."),
+    "weights-all-zero": Rule("error", "All graders of a stimulus weigh nothing."),
+}
+_SPECS = {
+    "unknown-executor": Rule("warning", "No agent of this name is known here."),
+    "duplicate-prompt": Rule("warning", "Two stimuli say the same in the same environment."),
+    "runs-zero": Rule("info", "Nothing is run: `runs` is 0."),
+    "environment-file-missing": Rule("error", "A file the workspace or grading needs is not there."),
+    "environment-file-outside": Rule("error", "A file would be put outside the workspace."),
+    "environment-git": Rule("error", "The repository a workspace starts from cannot be used."),
+    "work-dir-missing": Rule("error", "The folder a workspace starts from is not there."),
+    "missing-skill": Rule("error", "A skill's folder or its SKILL.md is not there."),
+    "duplicate-skill": Rule("error", "Two skills have the same name."),
+    "duplicate-eval-name": Rule("warning", "Two specs of a project have the same name."),
+}
+_PROJECTS = {
+    "empty-suite": Rule("error", "A suite has neither `filter` nor `evals`."),
+    "unused-environment": Rule("info", "No spec names this environment."),
+    "suite-chooses-nothing": Rule("warning", "A suite chooses no stimulus."),
+    "unused-tag": Rule("info", "No suite asks for this tag."),
+    "project-path-missing": Rule("warning", "A folder that `paths` names is not there."),
+}
+_SKILLS = {
+    "bad-skill": Rule("error", "SKILL.md has no usable front matter: `name` and `description`."),
+    "skill-name": Rule("error", "A skill's name cannot be the name of a folder."),
+    "skill-name-differs": Rule("warning", "A skill and its folder have different names."),
+    "skill-empty": Rule("warning", "SKILL.md says nothing below its frontmatter."),
+    "skill-too-long": Rule("warning", "SKILL.md is longer than an agent should read at once."),
+    "skill-broken-link": Rule("error", "A skill links to a file that is not there."),
+    "skill-reference-outside": Rule("warning", "A skill refers to a file outside its folder."),
+    "skill-link-outside": Rule("error", "A skill holds a symbolic link that leads out of it."),
+    "skill-orphan-file": Rule("warning", "Nothing in a skill mentions this file."),
+    "skill-unknown-domain": Rule("error", "An address is not covered by --known-domains."),
+    "skill-external-dependency": Rule("warning", "A dependency is not listed by --allowed-external-deps."),
+}
+_OTHERS = {
+    "task": Rule("error", "A task directory cannot be run."),
+    "benchmark": Rule("error", "A benchmark's manifest cannot be used."),
+    "agent-contract": Rule("error", "An agent's contract cannot be used."),
+    "agent-notice": Rule("warning", "Something in an agent's contract looks like a slip."),
+}
+RULES: Mapping[str, Rule] = {
+    **_READING,
+    **_EXPERIMENTS,
+    **_GRADERS,
+    **_SPECS,
+    **_PROJECTS,
+    **_SKILLS,
+    **_OTHERS,
+}
+
+
+def finding(code: str, message: str, place: Place | None, *, quiet: bool = False) -> Finding:
+    """A finding as grave as its code says; `quiet` where it is only worth knowing."""
+    whole = message if message.endswith((".", "?", "!")) else f"{message}."
+    return Finding(code, "info" if quiet else RULES[code].severity, whole, place)

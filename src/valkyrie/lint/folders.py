@@ -1,0 +1,67 @@
+"""Task directories, benchmarks and agents: their own readers say what is wrong, here it becomes findings."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from valkyrie.errors import ValkyrieError
+from valkyrie.lint.codes import finding
+from valkyrie.specs.model import Finding, Place
+
+_PLACED = re.compile(r"(?P<file>.+?):(?P<line>\d+)(?::(?P<column>\d+))?: (?P<message>.*)")
+
+
+def lint_task(folder: Path, task_id: str | None = None) -> list[Finding]:
+    """What keeps the task from running."""
+    from valkyrie.benchmarks.task import Task
+
+    task = Task(task_id or folder.resolve().name, folder)
+    found: list[Finding] = []
+    for problem in task.problems():
+        at = problem.path if problem.path.exists() else folder
+        message = problem.message.removeprefix(f"{problem.path}: ")
+        found.append(finding("task", f"task {problem.task_id}: {message}", Place(at)))
+    return found
+
+
+def lint_benchmark(folder: Path) -> list[Finding]:
+    """Its manifest and all of its tasks."""
+    from valkyrie.benchmarks.discovery import find_tasks
+    from valkyrie.benchmarks.manifest import read_manifest
+
+    manifest = folder / "benchmark.toml"
+    try:
+        tasks = find_tasks(folder)
+    except ValkyrieError as error:
+        return [finding("benchmark", str(error), Place(manifest if manifest.is_file() else folder))]
+    found: list[Finding] = []
+    try:
+        read = read_manifest(folder)
+        for dataset in read.dataset_names:
+            read.choose(dataset, list(tasks), str(folder), read.name or folder.name)
+    except ValkyrieError as error:
+        message = str(error).removeprefix(f"{manifest}: ")
+        found.append(finding("benchmark", message, Place(manifest)))
+    return found + [one for task_id, path in tasks.items() for one in lint_task(path, task_id)]
+
+
+def lint_agent(folder: Path) -> list[Finding]:
+    """Its contract."""
+    from valkyrie.agents.contract import FILE_NAMES, load_contract
+    from valkyrie.agents.resolve import misspelt
+
+    file = next((folder / name for name in FILE_NAMES if (folder / name).is_file()), folder / FILE_NAMES[0])
+    try:
+        contract = load_contract(folder)
+    except ValkyrieError as error:
+        return [_placed(line, file) for line in str(error).splitlines() if line.strip()]
+    return [finding("agent-notice", notice, Place(file)) for notice in misspelt(contract)]
+
+
+def _placed(line: str, file: Path) -> Finding:
+    match = _PLACED.fullmatch(line)
+    if match is None or not match["file"].endswith(file.name):
+        return finding("agent-contract", line, Place(file))
+    place = Place(file, int(match["line"]), int(match["column"] or 1))
+    return finding("agent-contract", match["message"], place)
