@@ -66,7 +66,7 @@ async def graded(
     sandbox = await provider.create_sandbox(request)
     log: list[str] = []
     try:
-        await benchmark.setup(task, sandbox, lambda _, text: log.append(text))
+        await benchmark.setup(task, sandbox, lambda _, text: log.append(text), folder / "start")
         if agent == "oracle":
             await _solve(benchmark, task, sandbox, log)
         elif not isinstance(agent, str):

@@ -16,11 +16,12 @@ import tempfile
 import threading
 import time
 import zipfile
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
+from datetime import datetime
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
-Kind = Literal["trivial", "sandbox", "sleepy"]
+Kind = Literal["trivial", "graded", "sandbox", "sleepy"]
 
 HERE = Path(__file__).resolve().parent
 HOME = HERE.parents[1] / ".cache" / "peers" / "inspect"
@@ -28,7 +29,12 @@ PYTHON = HOME / "venv" / "bin" / "python"
 VOCABULARY = HOME / "vocabulary"
 LOCKS = (HERE / "inspect.txt", HERE / "vocabulary.txt")
 
-FLAGS: dict[Kind, tuple[str, ...]] = {"trivial": (), "sandbox": (), "sleepy": ("--max-samples", "2000")}
+FLAGS: dict[Kind, tuple[str, ...]] = {
+    "trivial": (),
+    "graded": (),
+    "sandbox": (),
+    "sleepy": ("--max-samples", "2000"),
+}
 """Inspect's own defaults: of the settings tried (8 or 50 at once, fewer subprocesses) none was faster."""
 
 
@@ -47,6 +53,8 @@ class Measurement:
     """Of the whole process tree, sampled."""
     rate: float
     """Samples a second."""
+    work_s: float
+    """From the evaluation's own start to its end, without the process around it."""
 
 
 def prepare() -> None:
@@ -93,8 +101,9 @@ def measure(kind: Kind, n: int) -> Measurement:
             *("--log-dir", f"{scratch}/logs", *FLAGS[kind]),
         ]
         measured = _run_measured([*_without_network(), *command], Path(scratch), n)
-        _check(next(iter(Path(scratch, "logs").glob("*.eval")), None), n)
-    return measured
+        stats = _checked(next(iter(Path(scratch, "logs").glob("*.eval")), None), n)["stats"]
+    began, ended = (datetime.fromisoformat(stats[key]) for key in ("started_at", "completed_at"))
+    return replace(measured, work_s=(ended - began).total_seconds())
 
 
 def marginal_rate(kind: Kind, small: int, large: int) -> tuple[float, float]:
@@ -129,6 +138,7 @@ def _run_measured(command: list[str], scratch: Path, n: int) -> Measurement:
         cpu_s=round(usage.ru_utime + usage.ru_stime, 3),
         peak_rss_mb=round(max(peak.bytes / 2**20, usage.ru_maxrss / 1024), 1),
         rate=round(n / wall, 2),
+        work_s=wall,
     )
 
 
@@ -170,16 +180,17 @@ def _tree_rss(root: int) -> int:
     return total
 
 
-def _check(log: Path | None, n: int) -> None:
-    """A run that failed quickly must not look like a fast one."""
+def _checked(log: Path | None, n: int) -> dict[str, Any]:
+    """What the log says of the run; one that failed quickly must not look like a fast one."""
     if log is None:
         raise PeerError("inspect wrote no log")
     dump = [str(PYTHON), "-m", "inspect_ai", "log", "dump", "--header-only", str(log)]
-    header = json.loads(subprocess.run(dump, capture_output=True, check=True).stdout)
+    header: dict[str, Any] = json.loads(subprocess.run(dump, capture_output=True, check=True).stdout)
     scored = header["results"]["completed_samples"]
-    accuracy = header["results"]["scores"][0]["metrics"]["accuracy"]["value"]
+    accuracy = min(one["metrics"]["accuracy"]["value"] for one in header["results"]["scores"])
     if header["status"] != "success" or scored != n or accuracy != 1.0:
         raise PeerError(f"inspect: {header['status']}, {scored} of {n} samples, accuracy {accuracy}")
+    return header
 
 
 def _without_network() -> list[str]:
@@ -198,7 +209,7 @@ def _call(*command: str) -> None:
 
 def main(argv: list[str]) -> int:
     if len(argv) != 2 or argv[0] not in get_args(Kind) or not argv[1].isdigit():
-        print("usage: inspect_peer.py trivial|sandbox|sleepy N", file=sys.stderr)
+        print("usage: inspect_peer.py trivial|graded|sandbox|sleepy N", file=sys.stderr)
         return 2
     kind: Kind = argv[0]  # type: ignore[assignment]
     n = int(argv[1])

@@ -5,7 +5,8 @@ import asyncio
 
 from inspect_ai import Task, task
 from inspect_ai.dataset import MemoryDataset, Sample
-from inspect_ai.scorer import includes
+from inspect_ai.model import ModelOutput, get_model
+from inspect_ai.scorer import includes, match
 from inspect_ai.solver import Generate, TaskState, generate, solver
 from inspect_ai.util import sandbox as current_sandbox
 
@@ -41,6 +42,26 @@ def nap():
 def trivial(n: int = 100) -> Task:
     """One call of the mock model, one string comparison."""
     return Task(dataset=samples(n, MOCK_ANSWER), solver=generate(), scorer=includes())
+
+
+def echo(messages, tools, tool_choice, config) -> ModelOutput:
+    """What Valkyrie's mock agent answers: the prompt."""
+    return ModelOutput.from_content("mockllm/model", messages[-1].text)
+
+
+@task
+def graded(n: int = 500) -> Task:
+    """The cases of `benchmarks/evals.py`: one answer, the word somewhere in it, and at its end."""
+    cases = [
+        Sample(id=i, input=f"Case {i}: explain the change, then say word-{i}", target=f"word-{i}")
+        for i in range(1, n + 1)
+    ]
+    return Task(
+        dataset=MemoryDataset(cases),
+        model=get_model("mockllm/model", custom_outputs=echo),
+        solver=generate(),
+        scorer=[includes(), match()],
+    )
 
 
 @task

@@ -35,7 +35,16 @@ def end_executor(home: Path) -> None:
     status = client.ask("end")
     until(lambda: client.status() is None)
     if status:
-        until(lambda: not Path(f"/proc/{status['pid']}").exists())
+        until(lambda: not alive(status["pid"]))
+
+
+def alive(pid: int) -> bool:
+    """Whether a process is there, and not only waiting for whoever collects the dead."""
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    return state not in "ZX"
 
 
 def until(condition: Callable[[], Any], timeout: float = 15) -> None:

@@ -39,7 +39,7 @@ class ScriptedBenchmark(NullBenchmark):
     async def describe(self, task_id: str, dataset: str = "default") -> TaskSpec:
         return TaskSpec(id=task_id, digest=task_id, instruction="", network="none")
 
-    async def setup(self, task: TaskSpec, sandbox: Sandbox, log: OutputSink) -> None:
+    async def setup(self, task: TaskSpec, sandbox: Sandbox, log: OutputSink, start: Path) -> None:
         kind = task.id.partition("-")[0]
         if kind == "flaky" and first_time(task.id):
             raise SandboxCapacityError("no room right now", retry_after=0.3)

@@ -144,7 +144,7 @@ async def test_nothing_of_the_future_is_left(which: str, issue: Issue, tmp_path:
     said: list[str] = []
     async with local_sandboxes(tmp_path) as provider:
         sandbox = await provider.create_sandbox(SandboxCreateRequest(network="none"))
-        await benchmark.setup(task, sandbox, lambda _, text: said.append(text))
+        await benchmark.setup(task, sandbox, lambda _, text: said.append(text), tmp_path / "start")
         said.clear()
         await sandbox.run(Command.bash(look, cwd=task.cwd), lambda _, text: said.append(text))
         found = "".join(said).split()

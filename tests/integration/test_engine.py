@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.integration.conftest import until
+from tests.integration.conftest import alive, until
 from valkyrie import config
 from valkyrie.errors import MissingSecretError, UsageError, UserError
 from valkyrie.executor.client import ExecutorClient
@@ -303,7 +303,7 @@ def test_an_executor_of_another_version_is_drained_and_replaced(
     with monkeypatch.context() as newer:
         newer.setattr("valkyrie.executor.client.__version__", "9.9.9")
         ExecutorClient(DataFolder(Path(os.environ["VALKYRIE_HOME"]))).ensure()
-    until(lambda: not Path(f"/proc/{old}").exists())
+    until(lambda: not alive(old))
     until(lambda: tracker.fetch(run.id).state == "FINISHED")
     assert (tracker.executor_status() or {}).get("pid") != old
     assert len(tracker.attempts(run.id, "slow=1.5-0")) == 1

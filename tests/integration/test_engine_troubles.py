@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.conftest import end_executor, until
+from tests.integration.conftest import alive, end_executor, until
 from tests.integration.test_engine import AGENT, BENCHMARK, KEYED, finished, request
 from valkyrie.errors import InfrastructureError
 from valkyrie.executor.address import socket_path
@@ -79,7 +79,7 @@ def test_a_drained_executor_scores_what_ended_in_its_hands(tracker: LocalTracker
     until(lambda: tracker.fetch(run.id).counts["IN_PROGRESS"] == 2)
     pid = (tracker.executor_status() or {})["pid"]
     os.kill(pid, signal.SIGTERM)
-    until(lambda: not Path(f"/proc/{pid}").exists())
+    until(lambda: not alive(pid))
     ended = tracker.fetch(run.id)
     assert (ended.state, ended.score.final_score) == ("FINISHED", 1.0)
 
@@ -92,7 +92,7 @@ def test_a_drained_executor_that_is_told_again_leaves_a_stopped_run_stopped(trac
     for _ in range(2):
         os.kill(pid, signal.SIGTERM)
         time.sleep(0.2)
-    until(lambda: not Path(f"/proc/{pid}").exists())
+    until(lambda: not alive(pid))
     tracker.resume(run.id, concurrency=1)
     until(lambda: tracker.fetch(run.id).counts["IN_PROGRESS"] == 1)
     tracker.stop(run.id, force=True)
@@ -169,7 +169,7 @@ def test_an_executor_whose_folder_is_removed_leaves(tracker: LocalTracker, home:
     pid = (tracker.executor_status() or {})["pid"]
     tracker.close()
     shutil.rmtree(home)
-    until(lambda: not Path(f"/proc/{pid}").exists(), timeout=20)
+    until(lambda: not alive(pid), timeout=20)
     again = LocalTracker(home)
     assert finished(again, "ok").state == "FINISHED"
     again.close()
@@ -264,6 +264,22 @@ async def test_runs_that_open_at_once_share_one_provider(home: Path) -> None:
     store.close()
 
 
+async def test_executors_side_by_side_leave_each_others_doors_alone(home: Path) -> None:
+    data = DataFolder(home).make()
+    store = Store(data.database)
+    writer = store.writer()
+    mine, other = (RunWorlds(Premises(data, store), writer, word) for word in ("mine", "other"))
+    door = mine._model_doors.to("http://127.0.0.1:9/v1")
+    assert door is not None
+    async with door.opened() as folder:
+        await other.sweep()
+        await other.close()
+        assert list(folder.iterdir()), "a sandbox is shown this folder"
+    await mine.close()
+    await writer.close()
+    store.close()
+
+
 @pytest.mark.slow
 def test_an_executor_that_keeps_sandboxes_rests(
     tracker: LocalTracker, monkeypatch: pytest.MonkeyPatch
@@ -276,7 +292,7 @@ def test_an_executor_that_keeps_sandboxes_rests(
     time.sleep(1.5)
     assert _turns(pid) - before < 200, "it looks for work without a pause"
     tracker.delete(run.id)
-    until(lambda: not Path(f"/proc/{pid}").exists(), timeout=20)
+    until(lambda: not alive(pid), timeout=20)
 
 
 def _turns(pid: int) -> int:

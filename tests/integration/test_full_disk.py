@@ -67,6 +67,7 @@ def in_a_small_world(tmp_path: Path, script: str) -> subprocess.CompletedProcess
     )
 
 
+@pytest.mark.slow
 @needs_root
 def test_a_full_disk_is_said_plainly(tmp_path: Path) -> None:
     done = in_a_small_world(tmp_path, SCRIPT)

@@ -101,7 +101,7 @@ def test_the_model_is_reached_through_the_door_alone(
     )
     run = tracker.wait(tracker.start(request).run.id, timeout=60)
     assert run.score.final_score == 1.0, tracker.errors(run.id)
-    assert not list((tracker.data.root / "doors").glob("*/answer"))
+    assert not list((tracker.data.root / "doors").rglob("answer"))
 
 
 def test_a_model_that_is_away_is_the_agents_to_cope_with(

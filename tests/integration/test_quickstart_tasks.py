@@ -62,7 +62,7 @@ async def attempt(
     sandbox = await provider.create_sandbox(request)
     log: list[str] = []
     try:
-        await benchmark.setup(task, sandbox, lambda _, text: log.append(text))
+        await benchmark.setup(task, sandbox, lambda _, text: log.append(text), folder / "start")
         left = await sandbox.list_files("/app/*")
         if agent == "oracle":
             await solve(benchmark, task, sandbox, log)

@@ -19,6 +19,7 @@ import pytest
 
 from sandboxes.local import LocalProvider
 from tests.abilities import need_local_sandboxes
+from tests.integration.conftest import alive
 from valkyrie.executor.client import ExecutorClient
 from valkyrie.store.layout import DataFolder
 from valkyrie.tracker.local import LocalTracker
@@ -185,7 +186,7 @@ def desk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Desk]:
     client = ExecutorClient(DataFolder(root / "data"))
     status = client.ask("end")
     if status:
-        until(lambda: not Path(f"/proc/{status['pid']}").exists())
+        until(lambda: not alive(status["pid"]))
 
 
 @pytest.fixture(scope="module")

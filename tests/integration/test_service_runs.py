@@ -125,7 +125,7 @@ def test_every_fault_has_its_category_and_hurts_nobody_else(tracker: LocalTracke
     good = [f"ok-{number}" for number in range(6)] + ["grade-big-1", "grade-recovered-1", "grade-drop-once-1"]
     service = FaultyService([*expected, *good])
     serve(service)
-    run = finished(tracker, concurrency=20, timeout_multiplier=0.001)
+    run = finished(tracker, concurrency=20, timeout_multiplier=0.004)
     found = trials(tracker, run)
     for task, (category, cause, words) in expected.items():
         trial = found[task]

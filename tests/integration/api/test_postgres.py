@@ -23,6 +23,7 @@ def stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, postgres_url: str) ->
     made.office.close()
 
 
+@pytest.mark.slow
 async def test_watchers_outlive_a_restart_of_the_database(stage: Stage, postgres: Postgres) -> None:
     assert stage.office.store.kind == "postgresql"
     run_id = stage.add_run(tasks=2)

@@ -164,7 +164,7 @@ async def test_serve_runs_an_executor_and_ends_with_it(tmp_path: Path) -> None:
     process, ready = await serve(tmp_path, "--no-auth")
     try:
         assert (ready["kind"], ready["database"], ready["executor"]) == ("tracker", "sqlite", True)
-        async with httpx.AsyncClient(base_url=ready["url"], timeout=20) as http:
+        async with httpx.AsyncClient(verify=False, base_url=ready["url"], timeout=20) as http:
             assert (await http.get("/health")).json()["status"] == "ok"
             first = await alive(http)
             os.kill(first["pid"], signal.SIGKILL)

@@ -84,7 +84,7 @@ class Hosted:
     def caller(self, key: str | None = "acme-key", **headers: str) -> httpx.AsyncClient:
         if key is not None:
             headers["x-descope-api-key"] = key
-        return httpx.AsyncClient(base_url=self.url, headers=headers, timeout=30)
+        return httpx.AsyncClient(verify=False, base_url=self.url, headers=headers, timeout=30)
 
 
 def require_auth(patch: pytest.MonkeyPatch, descope: Descope, tenants: dict[str, Any] | None = None) -> None:

@@ -21,7 +21,7 @@ ALL = ["t1", "t2", "t3", "t4", "t5"]
 
 @pytest.fixture
 def http(toy: Live) -> Iterator[httpx.Client]:
-    with httpx.Client(base_url=toy.url, follow_redirects=True) as client:
+    with httpx.Client(verify=False, base_url=toy.url, follow_redirects=True) as client:
         yield client
 
 
@@ -218,7 +218,7 @@ class Keyed(ToyService):
 
 
 def test_a_service_with_auth_of_its_own_guards_everything_but_health_and_version() -> None:
-    with live_app(Keyed) as live, httpx.Client(base_url=live.url) as http:
+    with live_app(Keyed) as live, httpx.Client(verify=False, base_url=live.url) as http:
         assert http.get("/health").status_code == http.get("/version").status_code == 200
         for path in ("/verify-task-ids", "/openapi.json", "/docs", "/retrieve-task/", "/nowhere", "/health/"):
             answer = http.get(path)
@@ -229,7 +229,10 @@ def test_a_service_with_auth_of_its_own_guards_everything_but_health_and_version
 
 
 def test_a_static_key_in_the_environment() -> None:
-    with live_app(ToyService, BENCHMARK_API_KEY="k1") as live, httpx.Client(base_url=live.url) as http:
+    with (
+        live_app(ToyService, BENCHMARK_API_KEY="k1") as live,
+        httpx.Client(verify=False, base_url=live.url) as http,
+    ):
         assert http.get("/verify-task-ids").status_code == 401
         assert http.get("/verify-task-ids", headers={"Authorization": "Bearer k2"}).status_code == 401
         assert http.get("/verify-task-ids", headers={"Authorization": "Bearer k1"}).status_code == 200
@@ -245,7 +248,7 @@ class Picky(ToyService):
 
 
 def test_a_dataset_that_is_not_allowed_is_403_everywhere() -> None:
-    with live_app(Picky) as live, httpx.Client(base_url=live.url) as http:
+    with live_app(Picky) as live, httpx.Client(verify=False, base_url=live.url) as http:
         refused = [
             http.get("/verify-task-ids?dataset=small"),
             http.post("/verify-task-ids", json={"dataset": "small"}),
@@ -258,7 +261,7 @@ def test_a_dataset_that_is_not_allowed_is_403_everywhere() -> None:
 
 
 def test_declared_ways_of_grading_and_providers_are_reported_and_kept_to() -> None:
-    with live_app(Picky) as live, httpx.Client(base_url=live.url) as http:
+    with live_app(Picky) as live, httpx.Client(verify=False, base_url=live.url) as http:
         version = http.get("/version").json()
         assert version["eval_mode"] == "text"
         assert (version["sandbox_providers"], version["default_sandbox_provider"]) == (["daytona"], "daytona")
@@ -316,7 +319,7 @@ def test_a_service_may_replace_a_route_and_see_its_caller() -> None:
 
     app.add_api_route("/retrieve-task/", retrieve, methods=["GET"])
     app._service_version = "9.9"
-    with serving(app) as url, httpx.Client(base_url=url) as http:
+    with serving(app) as url, httpx.Client(verify=False, base_url=url) as http:
         assert http.get("/retrieve-task/?task_id=t1").json() == {"mine": "t1", "tenant": "_legacy"}
         assert http.get("/retrieve-task/?task_id=x").json() == {"detail": "no x"}
         assert http.get("/version").json()["service_version"] == "9.9"

@@ -70,7 +70,9 @@ def test_pages_turn_with_h_and_l(spawn: Spawn) -> None:
     assert code == 0 and "run-0059" in said
 
 
-@pytest.mark.parametrize("key", ["q", "\x03", "\x04"])
+@pytest.mark.parametrize(
+    "key", ["q", pytest.param("\x03", marks=pytest.mark.slow), pytest.param("\x04", marks=pytest.mark.slow)]
+)
 def test_pages_are_left_and_the_terminal_is_put_back(spawn: Spawn, key: str) -> None:
     child = spawn("many", "run", "list")
     child.expect("Page 1")
@@ -84,12 +86,14 @@ def test_lists_that_fit_are_printed(spawn: Spawn) -> None:
     assert code == 0 and "Page" not in said and "\x1b[34mIN_PROGRESS\x1b[0m" in said
 
 
+@pytest.mark.slow
 def test_narrow_terminals_wrap_nothing(spawn: Spawn) -> None:
     said, _ = finish(spawn("many", "run", "list", "--limit", "5", columns=60))
     lines = [re.sub(r"\x1b\[[0-9;]*m", "", line) for line in said.split("\r\n")]
     assert max(len(line) for line in lines) <= 60 and "run-0004" in said
 
 
+@pytest.mark.slow
 def test_no_color_is_honoured(spawn: Spawn) -> None:
     assert "\x1b" not in finish(spawn("one", "run", "list", NO_COLOR="1"))[0]
     assert "\x1b" not in finish(spawn("one", "run", "list", "--no-color"))[0]
@@ -104,6 +108,7 @@ def test_live_view_draws_then_shows_the_end(spawn: Spawn) -> None:
     assert "\x1b[?25l" in said and "\x1b[?25h" in said
 
 
+@pytest.mark.slow
 def test_live_view_ticks_and_survives_a_resize(spawn: Spawn) -> None:
     child = spawn("endless", "run", "fetch", "run", "--connect")
     child.expect("solve-it")
@@ -127,6 +132,7 @@ def test_questions_are_asked_on_a_terminal(spawn: Spawn) -> None:
     assert finish(child)[1] == 0
 
 
+@pytest.mark.slow
 def test_a_dumb_terminal_gets_lines(spawn: Spawn) -> None:
     said, code = finish(spawn("ending", "run", "fetch", "run", "--connect", TERM="dumb"))
     assert code == 0 and "\x1b" not in said and "IN_PROGRESS  5/12" in said
@@ -147,6 +153,7 @@ def test_secrets_are_typed_unseen(spawn: Spawn) -> None:
     assert code == 2 and "empty" in said
 
 
+@pytest.mark.slow
 def test_results_asks_before_overwriting(spawn: Spawn) -> None:
     assert finish(spawn("one", "run", "results", "run"))[1] == 0
     child = spawn("one", "run", "results", "run")
@@ -160,6 +167,7 @@ def test_results_asks_before_overwriting(spawn: Spawn) -> None:
     assert finish(child)[1] == 130
 
 
+@pytest.mark.slow
 def test_a_download_link_is_shown_to_people_only(spawn: Spawn) -> None:
     said, code = finish(spawn("one", "run", "results", "run", "--s3"))
     assert code == 0 and "Download https://bucket/key.json?signature=abc" in said and "for a day" in said
