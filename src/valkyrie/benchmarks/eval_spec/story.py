@@ -37,8 +37,6 @@ class Story:
     transcript: Transcript
     as_left: bool = False
     """The file the agent left says just this."""
-    short: bool = False
-    """Told in few words, so that handing it to a thread takes longer than the work."""
 
 
 async def read_story(
@@ -47,15 +45,15 @@ async def read_story(
     """The trial's transcript; an agent that left nothing said nothing."""
     found: Transcript | None = None
     size = _size(grading.agent)
-    short = size is not None and size <= SHORT
-    if grading.agent is not None and short:
+    # Handing few words to a thread takes longer than reading them.
+    if grading.agent is not None and size is not None and size <= SHORT:
         found = _left_behind(grading.agent, skills)
     elif grading.agent is not None:
         found = await asyncio.to_thread(_left_behind, grading.agent, skills)
     if found is None:
         return Story(_completed(await _plain(grading, stimulus), grading, options, skills))
     whole = _completed(found, grading, options, skills)
-    return Story(whole, size is not None and whole == found, short)
+    return Story(whole, as_left=size is not None and whole == found)
 
 
 def _size(agent: Path | None) -> int | None:
