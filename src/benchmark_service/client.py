@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
-from urllib.parse import quote, urlencode, urlsplit
+from urllib.parse import quote, urlencode
 
 import httpx
 
@@ -22,7 +22,6 @@ from benchmark_service.client_http import (
     checked_headers,
     checked_url,
     given,
-    is_loopback,
     shown,
 )
 from benchmark_service.client_requests import (
@@ -41,6 +40,7 @@ from benchmark_service.client_streams import (
     idle_timeout,
 )
 from benchmark_service.client_v1 import V1Calls
+from benchmark_service.connections import Lanes
 from benchmark_service.errors import (
     BenchmarkServiceConnectionError,
     BenchmarkServiceError,
@@ -114,11 +114,7 @@ class BenchmarkServiceClient(V1Calls):
         self._http_client = httpx.AsyncClient(
             headers=self._headers,
             timeout=httpx.Timeout(timeout, connect=min(timeout, 15)),
-            # Let go of idle connections before servers do (uvicorn after 5 s), so that none breaks in use.
-            limits=httpx.Limits(max_connections=200, max_keepalive_connections=50, keepalive_expiry=2),
-            mounts={f"all://{urlsplit(self._url).netloc.rpartition('@')[2]}": None}
-            if is_loopback(self._url)
-            else None,
+            transport=Lanes(keepalive_s=2, most_idle=50),
         )
         backoff = Backoff(max_wait_s=max_retry_wait, pause=pause, jitter=jitter)
         self._resume_backoff = replace(backoff, attempts=resume_attempts, base_s=2.0)

@@ -86,6 +86,10 @@ class Service:
         except httpx.TransportError:
             return False
 
+    def log(self) -> str:
+        """What it has said so far."""
+        return self._log.read_text()
+
     def end(self, number: int = signal.SIGTERM) -> None:
         if self._process is not None:
             self._process.send_signal(number)

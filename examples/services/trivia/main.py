@@ -36,10 +36,11 @@ _ARTICLES = re.compile(r"^(the|a|an) ")
 
 @dataclass(frozen=True)
 class Question:
-    """What is asked, and every answer that is right."""
+    """What is asked, every answer that is right, and whether it is a number or a name."""
 
     question: str
     answers: tuple[str, ...]
+    kind: str = "name"
 
     def grade(self, answer: str) -> dict[str, Any]:
         """Whether an answer is one of the right ones, however it is written."""
@@ -64,7 +65,7 @@ class Trivia(BenchmarkService):
         entries = json.loads(QUESTIONS.read_text(encoding="utf-8"))
         return {
             "default": {
-                task_id: Question(entry["question"], tuple(entry["answers"]))
+                task_id: Question(entry["question"], tuple(entry["answers"]), entry.get("kind", "name"))
                 for task_id, entry in entries.items()
             }
         }
@@ -112,7 +113,9 @@ class Trivia(BenchmarkService):
 
     async def list_tasks(self, dataset: str | None = None) -> list[V1Task]:
         return [
-            V1Task(id=task_id, question=task.question, timeout=TIMEOUT)
+            V1Task.model_validate(
+                {"id": task_id, "question": task.question, "timeout": TIMEOUT, "kind": task.kind}
+            )
             for task_id, task in self.get_dataset(dataset).items()
         ]
 

@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
-import os
 import re
-import shlex
 from pathlib import Path
 
 import click
 
 from benchmark_service import __version__
-from benchmark_service.cli.framework import Framework, framework_at, installed_framework
-from benchmark_service.cli.generator import GenerationError, ProjectSpec, benchmark_name, generate
+from benchmark_service.cli.generator import ProjectSpec, generate
+from benchmark_service.scaffolding import GenerationError
+from benchmark_service.scaffolding.command import framework_option, output_dir_option, way_to
+from benchmark_service.scaffolding.framework import Framework, installed_framework
+from benchmark_service.scaffolding.names import benchmark_name
+
+EXTRA = "daytona"
+"""Services reach sandboxes through Daytona's API, whoever offers it."""
 
 IMAGE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/:@-]*")
-
-
-def _framework(_context: click.Context, _parameter: click.Parameter, path: Path | None) -> Framework | None:
-    try:
-        return None if path is None else framework_at(path)
-    except ValueError as error:
-        raise click.BadParameter(f"{error}.") from None
 
 
 def _image(_context: click.Context, _parameter: click.Parameter, image: str | None) -> str | None:
@@ -31,29 +28,18 @@ def _image(_context: click.Context, _parameter: click.Parameter, image: str | No
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @click.argument("name")
-@click.option(
-    "--framework",
-    type=click.Path(exists=True, path_type=Path),
-    callback=_framework,
-    help="The framework to depend on: a checkout, a wheel or a .tar.gz. "
-    "Left out, it is where this command was installed from.",
-)
+@framework_option(EXTRA)
 @click.option(
     "--image", callback=_image, help="Container image the tasks run in. Left out, they run in any sandbox."
 )
-@click.option(
-    "--output-dir",
-    type=click.Path(file_okay=False, path_type=Path),
-    default=Path(),
-    help="Folder to create the project in. Left out, the current one.",
-)
+@output_dir_option
 @click.version_option(__version__, prog_name="create-benchmark-service")
 def main(name: str, framework: Framework | None, image: str | None, output_dir: Path) -> None:
     """Create a benchmark service in the new folder NAME-benchmark-service.
 
     It runs, tests, lints and type-checks as generated, with two example tasks to replace by your own.
     """
-    chosen = framework or installed_framework()
+    chosen = framework or installed_framework(EXTRA)
     try:
         spec = ProjectSpec(benchmark_name(name), chosen.requirement, image)
         folder = generate(spec, output_dir)
@@ -65,11 +51,9 @@ def main(name: str, framework: Framework | None, image: str | None, output_dir: 
 
 
 def _next_steps(name: str, folder: Path) -> str:
-    way = os.path.relpath(folder)
-    way = str(folder.resolve()) if way.startswith(os.pardir) else way
     return f"""
 Next:
-  cd {shlex.quote(way)}
+  cd {way_to(folder)}
   make install
   make test
   make dev                          # serves on http://127.0.0.1:8001; go on in another terminal

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 
-from valkyrie.secrets.dotenv import Dotenv, parse
+from benchmark_service.dotenv import Dotenv, parse
 from valkyrie.secrets.protocol import SecretSource
 from valkyrie.secrets.store import SecretStore
 

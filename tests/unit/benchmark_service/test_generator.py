@@ -11,7 +11,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from benchmark_service.cli.generator import GenerationError, ProjectSpec, benchmark_name, generate
+from benchmark_service.cli.generator import ProjectSpec, generate
+from benchmark_service.scaffolding import GenerationError
+from benchmark_service.scaffolding.names import benchmark_name
 from valkyrie.agents.contract import load_contract
 
 REQUIREMENT = "valkyrie-bench[daytona]>=0.1,<0.2"
@@ -63,7 +65,7 @@ def test_the_tree_is_complete_and_no_mark_is_left(project: Path) -> None:
     assert project.name == "demo-bench-benchmark-service"
     written = {str(path.relative_to(project)): path for path in project.rglob("*") if path.is_file()}
     assert sorted(written) == sorted(TREE)
-    assert [name for name, path in written.items() if "@@" in path.read_text()] == []
+    assert [name for name, path in written.items() if "{{ " in path.read_text().replace("${{ ", "")] == []
     assert os.access(project / "agents/example/run.sh", os.X_OK)
     assert project.stat().st_mode & 0o777 == 0o755
 

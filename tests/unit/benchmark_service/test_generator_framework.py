@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from benchmark_service.cli.framework import framework_at, installed_framework, reference_of
+from benchmark_service.scaffolding.framework import framework_at, installed_framework, reference_of
 
 
 def checkout(folder: Path, name: str = "valkyrie-bench") -> Path:
@@ -17,7 +17,7 @@ def checkout(folder: Path, name: str = "valkyrie-bench") -> Path:
 
 
 def test_a_checkout_is_referred_to_by_its_quoted_path(tmp_path: Path) -> None:
-    found = framework_at(checkout(tmp_path / 'my "checkout" {1}; #2'))
+    found = framework_at(checkout(tmp_path / 'my "checkout" {1}; #2'), "daytona")
     quoted = f"{tmp_path.as_uri()}/my%20%22checkout%22%20%7B1%7D%3B%20%232"
     assert found.requirement == f"valkyrie-bench[daytona] @ {quoted}"
 
@@ -85,7 +85,7 @@ def test_installed_from_an_index_it_is_the_compatible_releases(
     described.mkdir()
     (described / "METADATA").write_text("Metadata-Version: 2.1\nName: valkyrie-bench\nVersion: 0.1.0\n")
     monkeypatch.syspath_prepend(str(tmp_path))
-    assert installed_framework().requirement == "valkyrie-bench[daytona]>=0.1,<0.2"
+    assert installed_framework("daytona").requirement == "valkyrie-bench[daytona]>=0.1,<0.2"
 
 
 def test_installed_from_a_wheel_it_is_that_wheel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -96,4 +96,4 @@ def test_installed_from_a_wheel_it_is_that_wheel(tmp_path: Path, monkeypatch: py
     (described / "METADATA").write_text("Metadata-Version: 2.1\nName: valkyrie-bench\nVersion: 0.1.0\n")
     (described / "direct_url.json").write_text(f'{{"url": "{wheel.as_uri()}", "archive_info": {{}}}}')
     monkeypatch.syspath_prepend(str(tmp_path))
-    assert installed_framework().requirement == f"valkyrie-bench[daytona] @ {wheel.as_uri()}"
+    assert installed_framework("daytona").requirement == f"valkyrie-bench[daytona] @ {wheel.as_uri()}"

@@ -13,9 +13,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from benchmark_service.dotenv import parse
 from valkyrie.errors import MissingSecretError, UsageError, UserError
 from valkyrie.secrets import DotenvSource, EnvironmentSource, Secrets, SecretStore, resolve
-from valkyrie.secrets.dotenv import parse
 from valkyrie.secrets.testing import MemorySource
 
 

@@ -13,8 +13,6 @@ from urllib.parse import unquote, urlsplit, urlunsplit
 from benchmark_service import __version__
 
 DISTRIBUTION = "valkyrie-bench"
-EXTRA = "daytona"
-"""Services reach sandboxes through Daytona's API, whoever offers it."""
 ARCHIVES = (".whl", ".tar.gz")
 
 
@@ -26,7 +24,7 @@ class Framework:
     origin: str
 
 
-def framework_at(path: Path) -> Framework:
+def framework_at(path: Path, extra: str | None = None) -> Framework:
     """The framework in a checkout folder, a wheel or a source archive; ValueError when it is none."""
     found = path.resolve()
     if found.is_dir():
@@ -36,16 +34,16 @@ def framework_at(path: Path) -> Framework:
             )
     elif not found.name.startswith("valkyrie_bench-") or not found.name.endswith(ARCHIVES):
         raise ValueError(f"{path} is neither a checkout nor a wheel or .tar.gz of {DISTRIBUTION}")
-    return Framework(_direct(found.as_uri()), str(found))
+    return Framework(_direct(found.as_uri(), extra), str(found))
 
 
-def installed_framework() -> Framework:
+def installed_framework(extra: str | None = None) -> Framework:
     """The framework this command was installed from, or the releases compatible with it."""
     url = _installed_from()
     if url is not None:
-        return Framework(_direct(url), f"{url}, which this command was installed from")
+        return Framework(_direct(url, extra), f"{url}, which this command was installed from")
     major, minor = __version__.split(".")[:2]
-    compatible = f"{DISTRIBUTION}[{EXTRA}]>={major}.{minor},<{major}.{int(minor) + 1}"
+    compatible = f"{_with(extra)}>={major}.{minor},<{major}.{int(minor) + 1}"
     return Framework(compatible, f"{compatible} from your package index")
 
 
@@ -69,8 +67,12 @@ def _installed_from() -> str | None:
     return reference_of(json.loads(text)) if text else None
 
 
-def _direct(url: str) -> str:
-    return f"{DISTRIBUTION}[{EXTRA}] @ {url}"
+def _direct(url: str, extra: str | None) -> str:
+    return f"{_with(extra)} @ {url}"
+
+
+def _with(extra: str | None) -> str:
+    return f"{DISTRIBUTION}[{extra}]" if extra else DISTRIBUTION
 
 
 def _without_password(url: str) -> str:

@@ -1,0 +1,164 @@
+"""Folders of Jinja templates: what they hold, and the files a project gets from them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from importlib.resources.abc import Traversable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from benchmark_service.scaffolding import GenerationError
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
+
+SUFFIX = ".jinja"
+"""What is filled in carries it; every other file is copied as it is."""
+PLACEHOLDER = ".gitkeep"
+"""Stands for an otherwise empty folder."""
+PASSED_OVER = ("__pycache__", ".git")
+LARGEST = 16 * 1024 * 1024
+"""Bytes of one file. A project is generated in memory before anything is written."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProjectFile:
+    """One file of a project."""
+
+    content: bytes
+    executable: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class _Source:
+    path: str
+    content: bytes
+    executable: bool
+
+
+def rendered(root: Traversable, values: Mapping[str, str]) -> dict[str, ProjectFile | None]:
+    """Every path of the project with its file; None for a folder that is empty. Names are templates, too."""
+    sources = list(_sources(root))
+    environment = _environment({source.path: source for source in sources}.__getitem__)
+    project: dict[str, ProjectFile | None] = {}
+    for source in sources:
+        parts = [_named(environment, part, source.path, values) for part in source.path.split("/")]
+        is_template, is_folder = source.path.endswith(SUFFIX), parts[-1] == PLACEHOLDER
+        parts = parts[:-1] if is_folder else [*parts[:-1], parts[-1].removesuffix(SUFFIX)]
+        _check_place(parts, source.path)
+        made = None
+        if not is_folder:
+            content = _filled(environment, source.path, values) if is_template else source.content
+            made = ProjectFile(content, source.executable or content.startswith(b"#!"))
+        _add(project, "/".join(parts), made, source.path)
+    return project
+
+
+def _sources(folder: Traversable, prefix: str = "") -> Iterator[_Source]:
+    for entry in sorted(folder.iterdir(), key=lambda item: item.name):
+        path = f"{prefix}{entry.name}"
+        if entry.name in PASSED_OVER:
+            continue
+        if isinstance(entry, Path) and entry.is_symlink():
+            raise GenerationError(f"Template {path} is a link; put the file itself there.")
+        if entry.is_dir():
+            yield from _sources(entry, f"{path}/")
+        elif entry.is_file():
+            yield _Source(path, _read(entry, path), _is_executable(entry))
+        else:
+            raise GenerationError(f"Template {path} is neither file nor folder.")
+
+
+def _read(entry: Traversable, path: str) -> bytes:
+    with entry.open("rb") as file:
+        content: bytes = file.read(LARGEST + 1)
+    if len(content) > LARGEST:
+        raise GenerationError(f"Template {path} is larger than {LARGEST >> 20} MiB.")
+    return content
+
+
+def _is_executable(entry: Traversable) -> bool:
+    return isinstance(entry, Path) and bool(entry.stat().st_mode & 0o100)
+
+
+def _environment(source: Callable[[str], _Source]) -> Environment:
+    """Templates see the values and each other, and nothing of this process."""
+    from jinja2 import FunctionLoader, StrictUndefined
+    from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+    def load(path: str) -> tuple[str, str, Callable[[], bool]] | None:
+        try:
+            text = source(path).content.decode("utf-8")
+        except KeyError:
+            return None
+        except UnicodeDecodeError as error:
+            line = source(path).content.count(b"\n", 0, error.start) + 1
+            raise GenerationError(f"Template {path}, line {line}: it is not UTF-8 text.") from None
+        return text, path, lambda: True
+
+    return ImmutableSandboxedEnvironment(
+        loader=FunctionLoader(load),
+        undefined=StrictUndefined,
+        keep_trailing_newline=True,
+        autoescape=False,
+    )
+
+
+def _filled(environment: Environment, path: str, values: Mapping[str, str]) -> bytes:
+    from jinja2 import TemplateError, TemplateSyntaxError
+
+    try:
+        return environment.get_template(path).render(values).encode()
+    except TemplateSyntaxError as error:
+        where = f"{error.name or path}, line {error.lineno}"
+        raise GenerationError(f"Template {where}: {error.message}. Nothing was written.") from None
+    except GenerationError:
+        raise
+    except Exception as error:  # noqa: BLE001 - a template is a program of its author and may raise anything
+        said = error.message if isinstance(error, TemplateError) else f"{type(error).__name__}: {error}"
+        known = f" Known names: {', '.join(sorted(values))}." if "is undefined" in str(said) else ""
+        where = f"{path}{_line_of(error, path)}"
+        raise GenerationError(f"Template {where}: {said}.{known} Nothing was written.") from None
+
+
+def _line_of(error: Exception, path: str) -> str:
+    """Jinja lets tracebacks name the template's own file and line."""
+    line, trace = 0, error.__traceback__
+    while trace is not None:
+        if trace.tb_frame.f_code.co_filename == path:
+            line = trace.tb_lineno
+        trace = trace.tb_next
+    return f", line {line}" if line else ""
+
+
+def _named(environment: Environment, part: str, path: str, values: Mapping[str, str]) -> str:
+    if "{" not in part:
+        return part
+    from jinja2 import TemplateError
+
+    try:
+        return environment.from_string(part).render(values)
+    except TemplateError as error:
+        raise GenerationError(f"The name of template {path}: {error.message}. Nothing was written.") from None
+
+
+def _check_place(parts: list[str], path: str) -> None:
+    for part in parts:
+        if part in ("", ".", "..") or "/" in part or "\\" in part or not part.isprintable():
+            raise GenerationError(
+                f"Template {path} would be written as {'/'.join(parts)!r}, "
+                "which is no path inside the project. Nothing was written."
+            )
+
+
+def _add(project: dict[str, ProjectFile | None], place: str, made: ProjectFile | None, path: str) -> None:
+    parts = place.split("/")
+    above = ["/".join(parts[:depth]) for depth in range(1, len(parts))]
+    is_below_a_file = any(project.get(folder) is not None for folder in above)
+    is_there = place in project and (made is not None or project[place] is not None)
+    is_a_folder = made is not None and any(other.startswith(f"{place}/") for other in project)
+    if is_below_a_file or is_there or is_a_folder:
+        raise GenerationError(f"Template {path} would be written as {place}, and so would another one.")
+    if place:
+        project[place] = made
