@@ -31,7 +31,7 @@ PYTHON = sys.executable
 BIN = Path(PYTHON).parent
 OTHER_PYTHONS = ("3.12", "3.13")
 QUICKSTART_TASKS = 12
-SCAFFOLD_TESTS = "tests/integration/test_scaffolded_service.py"
+SCAFFOLD_TESTS = tuple(f"tests/integration/test_scaffolded_{made}.py" for made in ("service", "runner"))
 DOCKER_TESTS = ("tests/contract/test_docker_provider.py", "tests/docker")
 NEWEST_UNIT_TESTS = tuple(
     f"tests/unit/{name}" for name in ("trial", "schedule", "store", "plan", "specs", "grade")
@@ -194,8 +194,8 @@ def check_installed(log: Log, bin_folder: Path, scratch: Path) -> None:
 
 
 def scaffold(log: Log) -> None:
-    """Generate a benchmark service and take it through its own install, test, lint, typecheck and dev."""
-    log.pytest(SCAFFOLD_TESTS, "-m", "slow", "-p", "no:xdist", "--timeout", "1800")
+    """Generate a benchmark service and a runner; take each through its own install, checks and use."""
+    log.pytest(*SCAFFOLD_TESTS, "-m", "slow", "-p", "no:xdist", "--timeout", "1800")
 
 
 def unprivileged(log: Log) -> None:
@@ -271,7 +271,7 @@ def docker(log: Log) -> None:
 
 def slow(log: Log) -> None:
     """Tests marked slow; the agents, crash, docker and scaffold suites are listed by themselves."""
-    listed = ("tests/agents", "tests/crash", SCAFFOLD_TESTS, *DOCKER_TESTS)
+    listed = ("tests/agents", "tests/crash", *SCAFFOLD_TESTS, *DOCKER_TESTS)
     apart = [f"--ignore={path}" for path in listed]
     beside = ("-n", SLOW_AT_ONCE, "--dist", "loadfile", "--no-loadscope-reorder")
     log.pytest("tests", "-m", "slow", *apart, *beside, "--timeout", "1800")

@@ -1,0 +1,1 @@
+"""`create-benchmark-runner`: the command that starts a new benchmark runner."""
