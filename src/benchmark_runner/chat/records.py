@@ -1,0 +1,46 @@
+"""What was asked and answered, as JSON lines in a task's log folder."""
+
+from __future__ import annotations
+
+import json
+import time
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from benchmark_runner.chat.endpoint import Endpoint
+    from benchmark_runner.chat.speaking import Json
+
+FILE = "chat.jsonl"
+
+
+@dataclass(slots=True)
+class Record:
+    """One question: its request, the tries that failed, and what came of it."""
+
+    request: Json
+    failed: list[str] = field(default_factory=list)
+    response: Json | None = None
+    error: str | None = None
+    _begun: float = field(default_factory=time.monotonic)
+    _at: datetime = field(default_factory=lambda: datetime.now(UTC))
+
+    def keep(self, folder: Path, endpoint: Endpoint) -> None:
+        """Append it to the folder's file; the key is in none of it."""
+        line: dict[str, Any] = {
+            "at": self._at.isoformat(timespec="milliseconds"),
+            "seconds": round(time.monotonic() - self._begun, 3),
+            "model": endpoint.model,
+            "url": endpoint.place,
+            "failed_tries": self.failed,
+            "request": self.request,
+        }
+        line |= {"error": self.error} if self.response is None else {"response": self.response}
+        text = json.dumps(line, ensure_ascii=False)
+        if endpoint.key and len(endpoint.key) >= 4:
+            text = text.replace(json.dumps(endpoint.key)[1:-1], "***")
+        folder.mkdir(parents=True, exist_ok=True)
+        with (folder / FILE).open("ab", buffering=0) as file:
+            file.write(f"{text}\n".encode("utf-8", "replace"))
