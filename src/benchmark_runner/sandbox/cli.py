@@ -1,0 +1,341 @@
+"""`benchmark`: run an agent's bundle on a benchmark's tasks, each in a sandbox."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+from click.core import ParameterSource
+
+from benchmark_runner.cli_options import eval_concurrency_option, load_dotenv, run_options, with_options
+
+if TYPE_CHECKING:
+    from benchmark_runner.base import BenchmarkRunner
+    from benchmark_runner.sandbox.manifest import Manifest
+    from benchmark_runner.sandbox.setup import Setup
+
+PROVIDERS = ("local", "docker", "daytona", "process")
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+def cli() -> None:
+    """Run an agent on a benchmark's tasks, each in a sandbox of its own, and have the answers graded.
+
+    Benchmarks are installed with `benchmark add`, or put together from a service and an agent's contract.
+    Variables in ./.env are taken, before those of the environment.
+    """
+    load_dotenv()
+
+
+def main() -> None:
+    """The command."""
+    cli(prog_name="benchmark")
+
+
+@cli.command()
+@click.option("--model", required=True, help="The model the agent is to ask.")
+@with_options(run_options("results"))
+@click.argument("args", nargs=-1, metavar="[BENCHMARK] [TASK_IDS]...")
+@click.option(
+    "--contract",
+    type=click.Path(exists=True, path_type=Path),
+    help="An agent's contract.yaml, or its folder, which is sent as the bundle. All ARGS are task ids then.",
+)
+@click.option(
+    "--agent-bundle", type=click.Path(exists=True, path_type=Path), help="The agent's folder or zip."
+)
+@click.option("--dataset", help="The service's dataset.")
+@click.option("--provider", type=click.Choice(PROVIDERS), default="local", show_default=True)
+@click.option("--network", type=click.Choice(("public", "none")), default="public", show_default=True)
+@click.option("--image", help="Make every sandbox from this image.")
+@click.option("--host-image", is_flag=True, help="Make every sandbox from this machine's own system files.")
+@click.option(
+    "-k", "parameters", nargs=2, multiple=True, metavar="NAME VALUE", help="A contract's parameter."
+)
+@click.option("--parallelism", type=click.IntRange(min=1), default=10, show_default=True)
+@eval_concurrency_option()
+@click.option(
+    "--timeout",
+    type=float,
+    default=1800,
+    show_default=True,
+    help="Seconds of an agent, where its task says nothing. 0: no limit.",
+)
+@click.option("--skip-eval", is_flag=True, help="Generate, and leave grading for `eval`.")
+@click.option("--force-resume", is_flag=True, help="Go on with a run although it was started otherwise.")
+@click.pass_context
+def run(context: click.Context, /, **given: Any) -> None:
+    """Generate, evaluate and score all tasks of an installed BENCHMARK, or those named.
+
+    With --contract no benchmark is named: the tasks are those of --service-url and --dataset.
+    Give the same command again to go on after an interruption.
+    """
+    with _in_words():
+        context.exit(_run(context, **given))
+
+
+@cli.command(name="eval")
+@with_options(run_options("results"))
+@click.argument("args", nargs=-1, metavar="[BENCHMARK] [TASK_IDS]...")
+@click.option("--direct", is_flag=True, help="The run was made with --contract; all ARGS are task ids.")
+@eval_concurrency_option()
+@click.option("--force", is_flag=True, help="Grade again what is graded already.")
+@click.pass_context
+def evaluate(context: click.Context, /, args: Sequence[str], direct: bool, **given: Any) -> None:
+    """Grade the answers a run has, without generating any, and score it when that completes it."""
+    from benchmark_runner import commands
+    from benchmark_runner.sandbox.runner import SandboxRunner
+
+    with _in_words():
+        place = _place(context, args, direct, given)
+        context.exit(commands.evaluate(SandboxRunner, dataset_file=None, **{**given, **place}))
+
+
+@cli.command()
+@with_options(run_options("results"))
+@click.argument("args", nargs=-1, metavar="[BENCHMARK]")
+@click.option("--direct", is_flag=True, help="The run was made with --contract.")
+@click.option("--force", is_flag=True, help="Score a run that is not complete, and score anew.")
+@click.pass_context
+def score(context: click.Context, /, args: Sequence[str], direct: bool, **given: Any) -> None:
+    """Have the service score a run: all tasks of the benchmark, or all that were run with --contract."""
+    from benchmark_runner import commands
+    from benchmark_runner.sandbox.runner import SandboxRunner
+
+    with _in_words():
+        place = _place(context, args, direct, given)
+        if place.pop("task_ids"):
+            raise click.UsageError("A run is scored as a whole; name no tasks.")
+        context.exit(commands.score(SandboxRunner, dataset_file=None, **{**given, **place}))
+
+
+@cli.command()
+@click.option("--service-url", envvar="SERVICE_URL", show_envvar=True, required=True, help="Who grades.")
+@click.option("--dataset", required=True, help="The service's dataset.")
+@click.option("--contract", type=click.Path(exists=True, path_type=Path), required=True)
+@click.option("--benchmark", required=True, help="What to call it.")
+@click.option("--required-env", multiple=True, metavar="NAME", help="A variable the agent needs. Repeatable.")
+@click.option(
+    "--agent-bundle", type=click.Path(exists=True, path_type=Path), help="The agent's folder or zip."
+)
+@click.option("--output", type=click.Path(dir_okay=False, path_type=Path), required=True)
+def manifest(output: Path, **given: Any) -> None:
+    """Write a service's dataset and an agent into one file that `add` installs elsewhere."""
+    from benchmark_runner.sandbox.manifesting import write_manifest
+
+    with _in_words():
+        made = asyncio.run(write_manifest(output, **given))
+    click.echo(f"Wrote {output}: {made.benchmark}, {len(made.tasks)} tasks.")
+    if made.agent.bundle:
+        click.echo(f"Wrote {output.parent / made.agent.bundle.file}, which belongs to it.")
+    click.echo(f"Install it with `benchmark add {output}`.")
+
+
+@cli.command()
+@click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+def add(file: Path) -> None:
+    """Install a benchmark from its manifest FILE into ./benchmarks."""
+    from benchmark_runner.sandbox import store
+    from benchmark_runner.sandbox.manifest import load_manifest
+
+    with _in_words():
+        made = load_manifest(file)
+        try:
+            before = store.load_installed(made.benchmark)
+        except ValueError:
+            before = None
+            click.echo(f"The installed {made.benchmark} cannot be read; it is replaced.", err=True)
+        path = store.install_manifest(made, file.parent)
+    if before is not None:
+        changes = store.pin_diff(before, made)
+        click.echo(f"Replaced {made.benchmark}: {'' if changes else 'no pin changes'}".rstrip(": "))
+        for line in changes:
+            click.echo(f"  {line}")
+    click.echo(f"Installed {made.benchmark} as {path}")
+    click.echo(f"  dataset {made.dataset.name}, {len(made.tasks)} tasks, {store.image_summary(made)}")
+    click.echo(f"  answers and your service key go to {made.service.url}")
+    if made.agent.required_env:
+        click.echo(f"  the agent is given {', '.join(made.agent.required_env)}")
+
+
+@cli.command(name="list")
+def list_installed() -> None:
+    """List the installed benchmarks."""
+    from benchmark_runner.sandbox import store
+
+    names = store.installed_names()
+    if not names:
+        click.echo("No benchmarks are installed; install one with `benchmark add FILE`.")
+    for name in names:
+        try:
+            one = store.load_installed(name)
+        except ValueError as error:
+            click.echo(f"{name}: {error}", err=True)
+            continue
+        if one is not None:
+            tasks = f"dataset {one.dataset.name}, {len(one.tasks)} tasks"
+            click.echo(f"{name}: {tasks}, {store.image_summary(one)}, service {one.versions.service or '?'}")
+
+
+def _run(
+    context: click.Context,
+    *,
+    args: Sequence[str],
+    contract: Path | None,
+    agent_bundle: Path | None,
+    dataset: str | None,
+    image: str | None,
+    host_image: bool,
+    parameters: Sequence[tuple[str, str]],
+    provider: str,
+    network: str,
+    timeout: float,
+    **given: Any,
+) -> int:
+    from benchmark_runner.sandbox import store
+    from benchmark_runner.sandbox.manifesting import agent_in
+    from benchmark_runner.sandbox.setup import Setup, checked_agent
+    from sandboxes.types import HostSource, ImageSource
+
+    if image and host_image:
+        raise click.UsageError("--image and --host-image are mutually exclusive.")
+    options: dict[str, Any] = {
+        "provider": provider,
+        "network": network,
+        "timeout": timeout,
+        "parameters": dict(parameters),
+        "source_override": ImageSource(image=image) if image else HostSource() if host_image else None,
+    }
+    place = _place(context, args, contract is not None, given)
+    installed = place.pop("manifest", None)
+    if installed is not None:
+        if agent_bundle is not None:
+            raise click.UsageError("--agent-bundle belongs to --contract; a benchmark brings its own.")
+        setup = installed.setup(store.STORE, **options)
+        dataset = dataset or installed.dataset.name
+    else:
+        assert contract is not None
+        loaded, bundle = agent_in(contract, agent_bundle)
+        setup = Setup(loaded, bundle, benchmark=loaded.name, **options)
+        if not (place.get("service_url") or given["service_url"]):
+            raise click.UsageError("Whose tasks these are is not known: give --service-url (or SERVICE_URL).")
+    checked_agent(setup, given["model"])
+    return _generated(setup, installed, dataset, **{**given, **place})
+
+
+def _generated(
+    setup: Setup,
+    installed: Manifest | None,
+    dataset: str | None,
+    *,
+    model: str,
+    run_id: str,
+    task_ids: Sequence[str],
+    results_dir: Path,
+    service_url: str,
+    parallelism: int,
+    eval_concurrency: int | None,
+    skip_eval: bool,
+    force_resume: bool,
+    report_to: str | None,
+    as_json: bool,
+) -> int:
+    from benchmark_runner import commands
+    from benchmark_runner.artifacts import RunArtifacts
+    from benchmark_runner.running import How
+    from benchmark_runner.sandbox.orchestrator import open_sandbox_run, tasks_of
+    from benchmark_runner.sandbox.runner import SandboxRunner, runner_of
+    from benchmark_runner.schemas import Task
+    from benchmark_runner.telling import Telling
+
+    artifacts = RunArtifacts(results_dir, run_id)
+    telling = Telling(as_json)
+
+    async def work(runner: BenchmarkRunner) -> int:
+        assert isinstance(runner, SandboxRunner)
+        if installed is not None:
+            tasks = [Task(id=task.id, question=task.question) for task in installed.tasks]
+        else:
+            tasks = await tasks_of(runner._service(), dataset, task_ids)
+        opened = await open_sandbox_run(
+            runner,
+            setup,
+            artifacts,
+            model,
+            tasks,
+            list(task_ids) or [task.id for task in tasks],
+            force_resume=force_resume,
+        )
+        verb = "Resuming" if opened.resumed else "Starting"
+        telling.line(f"{verb} {run_id}: {len(opened.config.tasks)} tasks")
+        telling.lines(opened.notices)
+        how = How(model, parallelism=parallelism, timeout=0, evaluate=not skip_eval)
+        return await commands.worked(runner, artifacts, opened, how, telling, report_to)
+
+    return commands.in_run(
+        runner_of(setup.benchmark), artifacts, service_url, dataset, eval_concurrency, work
+    )
+
+
+def _place(
+    context: click.Context, args: Sequence[str], direct: bool, given: dict[str, Any]
+) -> dict[str, Any]:
+    """Which tasks, which service, and where the run is kept."""
+    if direct:
+        return {"task_ids": list(args)}
+    if not args:
+        raise click.UsageError("Name an installed BENCHMARK (`benchmark list`), or say how the run was made.")
+    found = _installed(args[0])
+    said = context.get_parameter_source("service_url")
+    # SERVICE_URL is about services without a manifest; one that was named wins over the manifest's.
+    url = given["service_url"] if said is ParameterSource.COMMANDLINE else _checked_url(found.service.url)
+    place: dict[str, Any] = {
+        "task_ids": list(args[1:]),
+        "service_url": url,
+        "results_dir": given["results_dir"] / found.benchmark,
+    }
+    return {**place, "manifest": found} if context.command is run else place
+
+
+def _installed(name: str) -> Manifest:
+    import difflib
+
+    from benchmark_runner.sandbox import store
+
+    found = store.load_installed(name)
+    if found is None:
+        names = store.installed_names()
+        close = difflib.get_close_matches(name, names, n=1)
+        hint = f"did you mean {close[0]}?" if close else f"there are {', '.join(names) or 'none'}."
+        raise click.ClickException(
+            f"No benchmark {name} is installed; {hint} `benchmark add FILE` installs one. "
+            "A run of a contract is meant by --contract (run) or --direct (eval, score)."
+        )
+    return found
+
+
+def _checked_url(url: str) -> str:
+    from benchmark_service.client_http import checked_url
+
+    return checked_url(url)
+
+
+@contextmanager
+def _in_words() -> Iterator[None]:
+    """What a person can mend is said to them, without a traceback."""
+    from benchmark_runner.telling import in_words, redactor
+    from benchmark_service.errors import BenchmarkServiceError
+    from sandboxes.errors import SandboxError
+
+    try:
+        with in_words():
+            yield
+    except* (ValueError, SandboxError, BenchmarkServiceError) as group:
+        first: BaseException = group
+        while isinstance(first, BaseExceptionGroup):
+            first = first.exceptions[0]
+        raise click.ClickException(redactor()(str(first))) from None

@@ -1,0 +1,290 @@
+"""A benchmark in one file: its service, its tasks, and the agent that answers them, all pinned."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+
+from benchmark_runner.sandbox.backend import PROBLEM_PATH, SandboxTaskSpec
+from benchmark_runner.sandbox.bundle import Bundle, load_bundle
+from benchmark_runner.sandbox.contract import AgentContract, fill, format_run_cmd, made_contract
+from benchmark_runner.sandbox.setup import Setup, checked_agent, refuse_snapshot
+from benchmark_runner.sandbox.yaml_files import read_yaml
+from sandboxes.types import ImageSource, Resources
+
+if TYPE_CHECKING:
+    from benchmark_service.client import BenchmarkServiceClient
+    from benchmark_service.v1_schemas import V1Task
+
+NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"
+AT_ONCE = 10
+_CLOSED = ConfigDict(extra="forbid")
+
+
+class BundlePin(BaseModel):
+    """The agent's files, beside the manifest."""
+
+    model_config = _CLOSED
+
+    file: str = Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9._-]*$")
+    sha256: str = Field(pattern=r"^[0-9a-f]{64}$")
+
+
+class AgentPart(BaseModel):
+    """How the agent is installed and run."""
+
+    model_config = _CLOSED
+
+    bundle: BundlePin | None = None
+    install_cmd: str | None = None
+    run_cmd: str
+    final_output: str | None = None
+    required_env: list[str] = Field(default_factory=list)
+    """Names of the variables the agent is given; their values are the environment's."""
+
+
+class EvalPart(BaseModel):
+    """How answers are graded. Other endpoints than these are not spoken to."""
+
+    model_config = _CLOSED
+
+    evaluate_endpoint: Literal["/evaluate-response/"] = "/evaluate-response/"
+    score_endpoint: Literal["/final-score/"] = "/final-score/"
+    payload_schema: str
+
+
+class TaskPart(BaseModel):
+    """One task, and the sandbox it needs."""
+
+    model_config = _CLOSED
+
+    id: str = Field(min_length=1)
+    question: str
+    timeout: float | None = None
+    image: str | None = None
+    """None: whatever the provider's sandboxes stand on."""
+    resources: Resources | None = None
+    cwd: str = "/workspace"
+    problem_path: str = PROBLEM_PATH
+
+    @field_validator("cwd", "problem_path")
+    @classmethod
+    def _absolute(cls, path: str) -> str:
+        if not path.startswith("/") or ".." in path.split("/"):
+            raise ValueError("must be an absolute path in the sandbox, without `..`")
+        return path
+
+    def spec(self) -> SandboxTaskSpec:
+        """The same for the runner."""
+        source = ImageSource(image=self.image) if self.image else None
+        return SandboxTaskSpec(
+            source, self.resources, self.cwd, self.timeout, self.question, self.problem_path
+        )
+
+
+class ServicePart(BaseModel):
+    """Who grades."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    url: str
+
+
+class DatasetPart(BaseModel):
+    """What is asked."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    name: str
+
+
+class VersionsPart(BaseModel):
+    """What a manifest was made from."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    framework: str | None = None
+    service: str | None = None
+    dataset: str | None = None
+    dataset_fingerprint: str | None = None
+
+
+class Manifest(BaseModel):
+    """The whole file."""
+
+    model_config = _CLOSED
+
+    benchmark: str = Field(pattern=NAME)
+    service: ServicePart
+    dataset: DatasetPart
+    agent: AgentPart
+    eval: EvalPart
+    versions: VersionsPart = Field(default_factory=VersionsPart)
+    tasks: list[TaskPart] = Field(min_length=1)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _of_earlier_form(cls, given: Any) -> Any:
+        agent = given.get("agent") if isinstance(given, dict) else None
+        return _converted(given, agent) if isinstance(agent, dict) and "contract" in agent else given
+
+    @field_validator("tasks")
+    @classmethod
+    def _each_once(cls, tasks: list[TaskPart]) -> list[TaskPart]:
+        if len({task.id for task in tasks}) != len(tasks):
+            raise ValueError("two tasks have the same id")
+        return tasks
+
+    @model_validator(mode="after")
+    def _runnable(self) -> Manifest:
+        for task in self.tasks:
+            refuse_snapshot(task.spec().source, task.id)
+        self.contract()
+        return self
+
+    def contract(self) -> AgentContract:
+        """The agent's contract."""
+        agent = self.agent
+        return made_contract(
+            name=self.benchmark,
+            run_cmd=agent.run_cmd,
+            install_cmd=agent.install_cmd,
+            final_output=agent.final_output,
+            required_env=agent.required_env,
+        )
+
+    def fingerprint(self) -> str:
+        """Names what is asked, and where it is answered."""
+        tasks = [task.model_dump(mode="json") for task in sorted(self.tasks, key=lambda task: task.id)]
+        return hashlib.sha256(json.dumps(tasks, sort_keys=True).encode()).hexdigest()
+
+    def bundle(self, folder: Path) -> Bundle | None:
+        """The agent's files, which lie in `folder`; ValueError when they are not those that were pinned."""
+        pin = self.agent.bundle
+        return load_bundle(folder / pin.file, pin.sha256) if pin else None
+
+    def setup(self, folder: Path, **options: Any) -> Setup:
+        """What a run of this benchmark needs."""
+        return Setup(
+            self.contract(),
+            self.bundle(folder),
+            specs={task.id: task.spec() for task in self.tasks},
+            benchmark=self.benchmark,
+            payload_schema=self.eval.payload_schema,
+            fingerprint=self.fingerprint(),
+            **options,
+        )
+
+
+def _converted(given: dict[str, Any], agent: dict[str, Any]) -> dict[str, Any]:
+    """A manifest that has one image for all tasks beside a `contract`, and versions in other places."""
+    parts = (agent["contract"], given.get("service"), given.get("versions"))
+    contract, service, versions = map(_mapping, parts)
+    shared = {key: agent.get(key) for key in ("image", "resources", "cwd") if agent.get(key) is not None}
+    tasks = given.get("tasks")
+    return {
+        **given,
+        "agent": {
+            **{key: value for key, value in contract.items() if key != "secrets"},
+            "required_env": list(_mapping(contract.get("secrets"))),
+        },
+        "versions": {
+            "framework": service.get("framework_version"),
+            "service": service.get("service_version") or versions.get("benchmark_service"),
+            "dataset": versions.get("dataset"),
+        },
+        "tasks": [
+            {**shared, **{key: value for key, value in task.items() if value is not None}}
+            if isinstance(task, dict)
+            else task
+            for task in (tasks if isinstance(tasks, list) else [])
+        ],
+    }
+
+
+def _mapping(value: Any) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
+def load_manifest(path: Path) -> Manifest:
+    """A manifest file, of this form or the earlier one; ValueError says what is wrong with it."""
+    return read_yaml(path, Manifest, "a benchmark's manifest")
+
+
+def preflight(manifest: Manifest, folder: Path, model: str) -> None:
+    """ValueError for all that would stop a run and can be known before: files, variables, placeholders."""
+    checked_agent(manifest.setup(folder), model)
+
+
+def _with_defaults(contract: AgentContract) -> str:
+    """The command with its parameters as the contract has them; a manifest leaves only the model open."""
+    values = {name: value for name, value in contract.parameters("", {}).items() if name != "model"}
+    command = fill(contract.run_cmd, values)
+    format_run_cmd(command, {"model": "any"})
+    return command
+
+
+async def generate_manifest(
+    *,
+    client: BenchmarkServiceClient,
+    service_url: str,
+    dataset: str,
+    contract: AgentContract,
+    benchmark: str,
+    bundle: BundlePin | None = None,
+    required_env: Sequence[str] = (),
+    payload_schema: str | None = None,
+) -> Manifest:
+    """The manifest of a service's dataset and an agent. ValueError for what nobody else could run."""
+    listed = (await client.list_tasks(dataset)).tasks
+    if not listed:
+        raise ValueError(f"dataset {dataset!r} has no tasks.")
+    gate = asyncio.Semaphore(AT_ONCE)
+
+    async def part(task: V1Task) -> TaskPart:
+        async with gate:
+            said = await client.retrieve_task(task.id, dataset=dataset)
+        refuse_snapshot(said.source, task.id)
+        if said.source is not None and said.source.type not in ("image", "host"):
+            raise ValueError(f"task {task.id} needs a sandbox of type {said.source.type}, not of an image.")
+        return TaskPart(
+            id=task.id,
+            question=task.question,
+            timeout=said.agent_timeout if said.agent_timeout is not None else task.timeout,
+            image=said.source.image if isinstance(said.source, ImageSource) else None,
+            resources=said.resources,
+            cwd=said.cwd,
+            problem_path=said.problem_path,
+        )
+
+    async with asyncio.TaskGroup() as group:
+        version = group.create_task(client.version(dataset))
+        parts = [group.create_task(part(task)) for task in listed]
+    made = Manifest(
+        benchmark=benchmark,
+        service=ServicePart(url=service_url),
+        dataset=DatasetPart(name=dataset),
+        agent=AgentPart(
+            bundle=bundle,
+            install_cmd=contract.install_cmd,
+            run_cmd=_with_defaults(contract),
+            final_output=contract.final_output,
+            required_env=list(dict.fromkeys((*contract.secrets, *contract.required_env, *required_env))),
+        ),
+        eval=EvalPart(payload_schema=payload_schema or f"{benchmark}.text.v1"),
+        tasks=[one.result() for one in parts],
+    )
+    said = version.result()
+    made.versions = VersionsPart(
+        framework=said.framework_version,
+        service=said.service_version,
+        dataset=said.dataset_version,
+        dataset_fingerprint=made.fingerprint(),
+    )
+    return made

@@ -1,0 +1,124 @@
+"""Runs an agent on a benchmark's tasks: generation in sandboxes, then evaluation and the score."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from benchmark_runner.artifacts import RunArtifacts
+from benchmark_runner.opening import OpenedRun, Wanted, open_run
+from benchmark_runner.running import How, Watch, Work
+from benchmark_runner.sandbox.backend import SandboxTaskSpec
+from benchmark_runner.sandbox.bundle import pack_bundle
+from benchmark_runner.sandbox.contract import AgentContract, load_contract
+from benchmark_runner.sandbox.runner import SandboxRunner
+from benchmark_runner.sandbox.setup import Setup, checked_agent
+from benchmark_runner.schemas import ScoreResult, Task
+from benchmark_runner.summary import survey
+
+if TYPE_CHECKING:
+    from benchmark_service.client import BenchmarkServiceClient
+    from sandboxes.protocol import SandboxProvider
+    from sandboxes.types import SandboxSource
+
+
+async def tasks_of(
+    client: BenchmarkServiceClient, dataset: str | None, task_ids: Sequence[str]
+) -> list[Task]:
+    """Tasks a service has, all or those named. What they ask, the service puts into the sandbox itself."""
+    found = await client.verify_task_ids(list(task_ids) or None, dataset=dataset)
+    return [Task(id=task_id, question="") for task_id in found.task_ids]
+
+
+async def open_sandbox_run(
+    runner: SandboxRunner,
+    setup: Setup,
+    artifacts: RunArtifacts,
+    model: str,
+    tasks: Sequence[Task],
+    task_ids: Sequence[str],
+    *,
+    force_resume: bool = False,
+) -> OpenedRun:
+    """Start or go on with a run of `tasks`, working on `task_ids` now. Tasks of earlier slices stay in it."""
+    await runner.start(setup, artifacts, model)
+    wanted = Wanted(
+        model=model,
+        task_ids=task_ids,
+        dataset_name=runner._dataset,
+        at_hand=tasks,
+        settings=setup.settings(),
+        force_resume=force_resume,
+    )
+    return await open_run(runner, artifacts, wanted)
+
+
+async def run_benchmark(
+    *,
+    run_id: str,
+    model: str,
+    task_ids: Sequence[str],
+    dataset: str | None,
+    results_dir: Path | str,
+    client: BenchmarkServiceClient,
+    contract: AgentContract | None = None,
+    contract_path: Path | None = None,
+    provider: SandboxProvider | str | None = None,
+    parallelism: int = 10,
+    source_override: SandboxSource | None = None,
+    task_specs: Mapping[str, SandboxTaskSpec] | None = None,
+    skip_eval: bool = False,
+    **options: Any,
+) -> ScoreResult | None:
+    """Generate, evaluate and score; the score, once every task of the run has a result.
+
+    Give `contract`, or `contract_path`: a file, or an agent's folder, which is then its bundle. `options` are
+    fields of `Setup`. What is missing or wrong raises ValueError before anything starts.
+    """
+    if (contract is None) == (contract_path is None):
+        raise ValueError("give exactly one of contract and contract_path")
+    if contract_path is not None:
+        contract = load_contract(contract_path)
+        if contract_path.is_dir():
+            options.setdefault("bundle", pack_bundle(contract_path, contract.name))
+    assert contract is not None
+    setup = Setup(
+        contract,
+        provider=provider or "local",
+        source_override=source_override,
+        specs=task_specs or {},
+        **options,
+    )
+    checked_agent(setup, model)
+    artifacts = RunArtifacts(results_dir, run_id)
+    runner = SandboxRunner(dataset_name=dataset, client=client)
+    try:
+        with artifacts.in_use():
+            tasks = await _tasks(client, dataset, task_ids, task_specs)
+            ids = [task.id for task in tasks]
+            opened = await open_sandbox_run(runner, setup, artifacts, model, tasks, ids)
+            how = How(model, parallelism=parallelism, timeout=0, evaluate=not skip_eval)
+            work = Work(runner, artifacts, how, Watch(total=len(ids)), runner._redact)
+            await work.run([task for task in opened.chosen if work.is_due(task)])
+            found = survey(artifacts, opened.config.tasks)
+            if skip_eval or not found.complete:
+                return None
+            score = (await runner.score(found.evaluations)).model_copy(update={"complete": True})
+            artifacts.write_score(score)
+            return score
+    finally:
+        await runner.close()
+
+
+async def _tasks(
+    client: BenchmarkServiceClient,
+    dataset: str | None,
+    task_ids: Sequence[str],
+    specs: Mapping[str, SandboxTaskSpec] | None,
+) -> list[Task]:
+    if not specs:
+        return await tasks_of(client, dataset, task_ids)
+    if unknown := [task_id for task_id in task_ids if task_id not in specs]:
+        raise ValueError(f"Unknown task IDs: {unknown}")
+    return [Task(id=name, question=specs[name].question or "") for name in task_ids or specs]

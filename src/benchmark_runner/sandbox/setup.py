@@ -1,0 +1,128 @@
+"""Who answers, and where: checked before anything starts."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from benchmark_runner.sandbox.backend import Agent, SandboxTaskSpec
+from benchmark_runner.sandbox.bundle import Bundle
+from benchmark_runner.sandbox.contract import AgentContract, format_run_cmd
+from benchmark_runner.telling import redactor
+
+if TYPE_CHECKING:
+    from sandboxes.protocol import SandboxProvider
+    from sandboxes.types import SandboxSource
+
+PASSED_ON = ("CUSTOM_ENDPOINT", "CUSTOM_API_KEY")
+"""Variables every agent is given: where the model is."""
+DEFAULT_TIMEOUT_S = 1800
+
+
+@dataclass(frozen=True, slots=True)
+class Setup:
+    """Who answers, and where."""
+
+    contract: AgentContract
+    bundle: Bundle | None = None
+    parameters: Mapping[str, str] = field(default_factory=dict)
+    """Values of the contract's own placeholders."""
+    provider: SandboxProvider | str = "local"
+    network: str = "public"
+    source_override: SandboxSource | None = None
+    """In place of what the tasks say."""
+    specs: Mapping[str, SandboxTaskSpec] = field(default_factory=dict)
+    """Of tasks; the service is asked for the others."""
+    timeout: float = DEFAULT_TIMEOUT_S
+    """Seconds of an agent, where its task says nothing; zero or less: no limit."""
+    benchmark: str = "sandbox"
+    payload_schema: str | None = None
+    fingerprint: str | None = None
+    """Of the dataset, where it is pinned."""
+
+    def settings(self) -> dict[str, Any]:
+        """What must not be mixed in one run."""
+        contract = self.contract
+        said = [contract.install_cmd, contract.run_cmd, contract.final_output]
+        return {
+            "agent": contract.name,
+            "agent_commands": hashlib.sha256(json.dumps(said).encode()).hexdigest()[:16],
+            "agent_bundle": self.bundle.sha256 if self.bundle else None,
+            "dataset_fingerprint": self.fingerprint,
+            "network": self.network,
+            "options": dict(self.parameters),
+            "provider": self.provider if isinstance(self.provider, str) else type(self.provider).__name__,
+            "source": self.source_override.model_dump() if self.source_override else None,
+            "timeout": self.timeout,
+        }
+
+
+def checked_agent(setup: Setup, model: str) -> Agent:
+    """The agent with its command and its environment; ValueError for all that can be known to fail."""
+    contract = setup.contract
+    if contract.final_output is None:
+        raise ValueError(f"contract {contract.name} has no final_output, so there is no answer to take.")
+    for task_id, spec in setup.specs.items():
+        refuse_snapshot(setup.source_override or spec.source, task_id)
+    command = format_run_cmd(contract.run_cmd, contract.parameters(model, setup.parameters))
+    return Agent(contract, command, setup.bundle, env=agent_env(contract))
+
+
+def agent_env(contract: AgentContract) -> dict[str, str]:
+    """What an agent is given of this environment: what its contract declares, and where the model is."""
+    wanted = {**{name: name for name in contract.required_env}, **contract.secrets}
+    found, missing = {}, []
+    for name, reference in wanted.items():
+        value = os.environ.get(name) or os.environ.get(reference)
+        if value:
+            found[name] = value
+        else:
+            missing.append(name)
+    if missing:
+        raise ValueError(f"contract {contract.name} needs {', '.join(missing)}: set it in the environment.")
+    return {**{name: os.environ[name] for name in PASSED_ON if os.environ.get(name)}, **found}
+
+
+def refuse_snapshot(source: SandboxSource | None, task_id: str) -> None:
+    """ValueError for a provider's own snapshot: nobody else has it."""
+    kind = source.type if source is not None else None
+    if kind in ("snapshot", "targeted_snapshot") or str(getattr(source, "image", "")).startswith("snapshot:"):
+        raise ValueError(
+            f"task {task_id} runs in a snapshot of a provider, which only its owner can use; have the "
+            "service name an image, or give one with --image."
+        )
+
+
+def redacting(env: Mapping[str, str]) -> Callable[[str], str]:
+    """Takes out what an agent was given, and every secret the environment holds besides."""
+    from benchmark_service.client_http import Redactor
+
+    given = {f"secret {name}": value for name, value in env.items() if name != "CUSTOM_ENDPOINT"}
+    declared, others = Redactor.of(given), redactor()
+    return lambda text: others(declared(text))
+
+
+def refuse_unable(provider: SandboxProvider, setup: Setup) -> None:
+    """ValueError for what a provider cannot give on this machine; the first look may take a moment."""
+    able = provider.capabilities()
+    if able.problem:
+        raise ValueError(f"provider {able.provider} cannot make sandboxes here: {able.problem}")
+    if not isinstance(setup.provider, str):
+        return  # a provider from elsewhere may say nothing of itself
+    if setup.network not in able.networks:
+        ways = "; ".join(way for what, way in able.missing if "network" in what)
+        raise ValueError(f"provider {able.provider} has no network {setup.network!r} here. {ways}".strip())
+    if setup.contract.egress_allowlist and "allowlist" not in able.networks:
+        raise ValueError(
+            f"provider {able.provider} cannot keep an agent to its egress_allowlist; use daytona."
+        )
+    sources = [setup.source_override or spec.source for spec in setup.specs.values()]
+    if not able.images and any(source is not None and source.type == "image" for source in sources):
+        raise ValueError(
+            f"provider {able.provider} cannot run images, which these tasks need: use --provider docker, or "
+            "--host-image to run on this machine's own system files."
+        )
