@@ -1,0 +1,202 @@
+"""Options that commands share, and what they are checked for."""
+
+from __future__ import annotations
+
+import functools
+import math
+import os
+import re
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from benchmark_runner.artifacts import checked_run_id
+from benchmark_runner.llm import without_logins
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+OptionDecorator = Callable[[Any], Any]
+
+SAMPLING: tuple[tuple[str, type, str], ...] = (
+    ("--max-tokens", int, "Most tokens of an answer."),
+    ("--temperature", float, "Sampling temperature."),
+    ("--top-p", float, "Nucleus sampling."),
+    ("--top-k", int, "Sample from the k likeliest tokens."),
+    ("--reasoning-effort", str, "How much the model is to think, such as low, medium or high."),
+)
+_SECRET = re.compile(r"key|token|secret|password|credential", re.IGNORECASE)
+
+
+def _run_id(_context: click.Context, _parameter: click.Parameter, value: str) -> str:
+    try:
+        return checked_run_id(value)
+    except ValueError as error:
+        raise click.BadParameter(f"{error}.") from None
+
+
+def _service_url(_context: click.Context, _parameter: click.Parameter, value: str | None) -> str | None:
+    if not value:
+        return None
+    from benchmark_service.client_http import checked_url
+
+    try:
+        return checked_url(value)
+    except ValueError as error:
+        raise click.BadParameter(f"{error}.") from None
+
+
+def _endpoint(_context: click.Context, _parameter: click.Parameter, value: str | None) -> str | None:
+    from urllib.parse import urlsplit
+
+    try:
+        parts = urlsplit(value or "http://none")
+    except ValueError:
+        parts = urlsplit("")
+    if parts.scheme not in ("http", "https") or not parts.netloc:
+        raise click.BadParameter("a model server's address begins with http:// or https://.")
+    return value or None
+
+
+def _tracker(_context: click.Context, _parameter: click.Parameter, value: str | None) -> str | None:
+    from benchmark_runner.reporting import ReportError, checked_tracker
+
+    try:
+        return None if value is None else checked_tracker(value)
+    except ReportError as error:
+        raise click.BadParameter(f"{error}.") from None
+
+
+def named(_context: click.Context, _parameter: click.Parameter, value: str) -> str:
+    """Refuse a name that is empty, as a script makes it of a variable nobody set."""
+    if not value.strip():
+        raise click.BadParameter("it is empty.")
+    return value
+
+
+def finite(_context: click.Context, _parameter: click.Parameter, value: float) -> float:
+    """Refuse what is a float and no number of seconds."""
+    if not math.isfinite(value):
+        raise click.BadParameter("it is a number of seconds; 0 for no limit.")
+    return value
+
+
+def run_options(default_results_dir: str) -> list[OptionDecorator]:
+    """Which run, where it is kept, who grades it, and how it is told: options of every command."""
+    return [
+        click.option(
+            "--run-id", metavar="NAME", required=True, callback=_run_id, help="Names the run and its folder."
+        ),
+        click.option(
+            "--results-dir",
+            type=click.Path(file_okay=False, path_type=Path),
+            default=Path(default_results_dir),
+            show_default=True,
+            help="Folder with all runs.",
+        ),
+        click.option(
+            "--service-url",
+            metavar="URL",
+            envvar="SERVICE_URL",
+            show_envvar=True,
+            callback=_service_url,
+            help="The benchmark service that grades.",
+        ),
+        click.option(
+            "--report-to",
+            metavar="URL",
+            callback=_tracker,
+            help="Bring the scored run to the tracker at URL, to show beside other runs. "
+            "Its key is read from VALKYRIE_API_KEY.",
+        ),
+        click.option(
+            "--json",
+            "as_json",
+            is_flag=True,
+            help="Print one JSON document; all else goes to standard error.",
+        ),
+    ]
+
+
+def dataset_file_option(default: str | None = None) -> OptionDecorator:
+    """Another file than the one that would be read."""
+    return click.option(
+        "--dataset-file",
+        type=click.Path(exists=True, dir_okay=False, path_type=Path),
+        show_default=default or False,
+        help="Read tasks from this file.",
+    )
+
+
+def eval_concurrency_option() -> OptionDecorator:
+    """How many answers are graded at once."""
+    return click.option(
+        "--eval-concurrency",
+        type=click.IntRange(min=1),
+        help="Answers graded at once; 10, unless the runner says otherwise.",
+    )
+
+
+def model_options() -> list[OptionDecorator]:
+    """How the model is asked."""
+    sampling = [click.option(name, type=kind, help=text) for name, kind, text in SAMPLING]
+    return [
+        *sampling,
+        click.option(
+            "--custom-endpoint",
+            metavar="URL",
+            envvar="CUSTOM_ENDPOINT",
+            show_envvar=True,
+            callback=_endpoint,
+            help="URL of the model's server, in place of the vendor's.",
+        ),
+        click.option(
+            "--custom-api-key", envvar="CUSTOM_API_KEY", show_envvar=True, help="Key for that server."
+        ),
+        click.option("--chat-completions", is_flag=True, help="Speak Chat Completions to the model."),
+        click.option(
+            "--disable-streaming", is_flag=True, help="Take answers whole. Needs --chat-completions."
+        ),
+    ]
+
+
+def with_options(options: Sequence[OptionDecorator]) -> Callable[[Command], Command]:
+    """All of them on a command, in this order."""
+
+    def add(command: Command) -> Command:
+        return functools.reduce(lambda made, option: option(made), reversed(options), command)
+
+    return add
+
+
+def recorded_options(options: Mapping[str, Any]) -> dict[str, Any]:
+    """A runner's own options as a run's configuration keeps them: what sounds secret is left out."""
+    return {name: _plain(value) for name, value in options.items() if not _SECRET.search(name)}
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, list | tuple | set | frozenset):
+        return [_plain(one) for one in value]
+    if value is None or isinstance(value, int | float | bool):
+        return value
+    return without_logins(str(value))
+
+
+def load_dotenv() -> None:
+    """Take the variables of `./.env`, which go before those of the environment."""
+    from benchmark_service.dotenv import parse
+
+    file = Path(".env")
+    try:
+        text = file.read_text(encoding="utf-8")
+    except (FileNotFoundError, IsADirectoryError):
+        return
+    except (OSError, UnicodeDecodeError) as error:
+        raise click.ClickException(f".env cannot be read: {error}") from None
+    found = parse(text)
+    try:
+        os.environ.update(found.values)
+    except ValueError as error:
+        raise click.ClickException(f".env cannot be used: {error}.") from None
+    for number in found.bad_lines:
+        click.echo(f"Warning: .env, line {number}: not NAME=value; it is left out.", err=True)

@@ -1,0 +1,211 @@
+"""An author's code that prints, goes elsewhere, blocks or panics, and overrides that look into tasks."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+
+from benchmark_runner import EvalResult, EvalStatus, GenerationResult, ScoreResult, Task, make_cli
+from tests.integration.benchmark_runner.quiz_runner import QuizRunner
+from tests.integration.benchmark_runner.runner_world import QUESTIONS, Desk, sum_task, trivia_task
+
+SPIDER, PLANET, GOLD = list(QUESTIONS)[:3]
+
+
+class Panic(BaseException):
+    """As extension modules raise it."""
+
+
+class Careless(QuizRunner):
+    async def _panic(self, *_: Any) -> None:
+        raise Panic("index out of bounds")
+
+    async def _go_elsewhere(self, *_: Any) -> None:
+        os.chdir("/")
+
+
+def desk_of(desk: Desk, runner: type[QuizRunner], **given: Any) -> Desk:
+    return Desk(desk.root, desk.service, make_cli(runner, default_dataset_file="tasks.json", **given))
+
+
+def test_a_panic_is_one_tasks_error(trivia: Desk) -> None:
+    desk = desk_of(trivia, Careless)
+    desk.write_tasks([trivia_task(SPIDER, does="panic"), trivia_task(GOLD)])
+    said = desk.run("--parallelism", "1", code=1)
+    assert "Done: 1/2 evaluated" in said and f"{SPIDER}: LeftError: Panic: index out of bounds" in said
+
+
+def test_results_stay_where_they_are_when_a_generator_goes_elsewhere(trivia: Desk) -> None:
+    desk = desk_of(trivia, Careless)
+    desk.write_tasks([trivia_task(SPIDER, does="go_elsewhere"), trivia_task(GOLD)])
+    said = desk.run("--parallelism", "1")
+    assert "Final score: 100" in said and "Results: results/r1" in said
+    assert desk.generation(SPIDER)["status"] == "success"
+
+
+def test_a_folder_for_logs_is_there(trivia: Desk) -> None:
+    trivia.write_tasks([trivia_task(SPIDER, does="keep_a_log"), trivia_task(GOLD)])
+    trivia.run()
+    assert (trivia.results / "r1" / SPIDER / "agent_logs" / "seen.json").is_file()
+    assert Path(trivia.generation(GOLD)["log_dir"]).is_dir()
+
+
+def test_what_is_printed_is_not_in_the_document(sums: Desk) -> None:
+    sums.write_tasks([sum_task(1, "print")])
+    process = sums.start(
+        *("run", "--model", "m1", "--run-id", "r1", "--service-url", sums.service.url, "--json")
+    )
+    output, errors = process.communicate(timeout=60)
+    assert json.loads(output)["evaluated"] == 1
+    assert "printed by the generator" in errors and "printed by its child" in errors
+
+
+def test_a_second_interrupt_ends_code_that_blocks(sums: Desk) -> None:
+    sums.write_tasks([sum_task(1, "block")])
+    process = sums.start("run", "--model", "m1", "--run-id", "r1", "--service-url", sums.service.url)
+    try:
+        deadline = time.monotonic() + 60
+        while process.poll() is None:
+            assert time.monotonic() < deadline, "it cannot be interrupted"
+            if sums.journal():
+                process.send_signal(signal.SIGINT)
+            time.sleep(0.6)
+        _, errors = process.communicate()
+    finally:
+        process.kill()
+    assert process.returncode == 130
+    assert "Stopped. Give the same command to go on." in errors and "Traceback" not in errors
+    sums.write_tasks([sum_task(1)])
+    assert "Resuming r1: 1 tasks" in sums.run()
+
+
+class Judge(QuizRunner):
+    """Looks into its tasks to grade, and is interrupted or confused when it scores."""
+
+    async def evaluate(self, task_id: str, generation: GenerationResult) -> EvalResult:
+        task: Any = self._tasks[task_id]
+        right = generation.answer == task.says
+        return EvalResult(task_id=task_id, status=EvalStatus.EVALUATED, result={"correct": right})
+
+    async def score(self, eval_results: dict[str, EvalResult]) -> ScoreResult:
+        match os.environ.get("QUIZ_SCORE"):
+            case "interrupted":
+                raise KeyboardInterrupt
+            case "infinite":
+                return ScoreResult(tasks_evaluated=[], final_score=float("inf"))
+        answer = await self._client.final_score(dict.fromkeys(eval_results), dataset=self._dataset)
+        return ScoreResult(tasks_evaluated=answer.tasks_evaluated, final_score=7)
+
+
+def test_an_evaluation_of_the_authors_own_has_the_tasks(trivia: Desk) -> None:
+    desk = desk_of(trivia, Judge)
+    desk.write_tasks([trivia_task(SPIDER)])
+    desk.run("--skip-eval")
+    assert "Final score: 7" in desk.evaluate()
+    assert desk.evaluation(SPIDER)["result"] == {"correct": True}
+
+
+@pytest.mark.parametrize(
+    ("how", "code", "said"),
+    [
+        ("interrupted", 130, "Stopped. Give the same command to go on."),
+        ("infinite", 1, "The run cannot be scored: ValueError: inf is no score"),
+    ],
+)
+def test_a_score_that_does_not_come_about(
+    trivia: Desk, monkeypatch: pytest.MonkeyPatch, how: str, code: int, said: str
+) -> None:
+    desk = desk_of(trivia, Judge)
+    desk.write_tasks([trivia_task(SPIDER)])
+    monkeypatch.setenv("QUIZ_SCORE", how)
+    assert said in desk.run(code=code)
+    assert not (desk.results / "r1" / "final_score.json").exists()
+    monkeypatch.delenv("QUIZ_SCORE")
+    assert "Final score: 7" in desk.score()
+
+
+class Demanding(QuizRunner):
+    class TASK_MODEL(Task):
+        repo: str
+
+
+def test_a_problem_that_says_too_little(trivia: Desk) -> None:
+    (trivia.root / "statement.txt").write_text("How many?")
+    said = desk_of(trivia, Demanding).run("--problem", "statement.txt", SPIDER, code=1)
+    assert "a question alone makes no TASK_MODEL (repo: Field required); override load_problem" in said
+
+
+def test_options_keep_no_logins(trivia: Desk) -> None:
+    desk = desk_of(trivia, QuizRunner, extra_run_options=[click.option("--judge")])
+    desk.write_tasks([trivia_task(SPIDER)])
+    desk.run("--judge", "https://ann:pass-1234@judge.test/v1")
+    assert desk.read("run_config.json")["settings"]["options"] == {"judge": "https://***@judge.test/v1"}
+
+
+@pytest.mark.slow
+def test_an_override_that_is_checked_by_types(tmp_path: Path) -> None:
+    """What authors write against has types that let them."""
+    (tmp_path / "author.py").write_text(AUTHOR)
+    done = subprocess.run(
+        [
+            sys.executable,
+            "-m",
+            "mypy",
+            "--strict",
+            "--no-incremental",
+            "--config-file",
+            os.devnull,
+            "author.py",
+        ],
+        cwd=tmp_path,
+        env={**os.environ, "MYPYPATH": str(Path(__file__).parents[3] / "src")},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stdout
+
+
+AUTHOR = """
+from pathlib import Path
+
+from benchmark_runner import (
+    BenchmarkRunner, EvalResult, EvalStatus, GenerationResult, GenerationStatus, LLMConfig, ScoreResult, Task
+)
+
+
+class RepoTask(Task):
+    repo: str
+
+
+class Runner(BenchmarkRunner):
+    NAME = "repos"
+    TASK_MODEL = RepoTask
+
+    def load_tasks(self, dataset_file: Path) -> list[RepoTask]:
+        return [RepoTask(id="a", question="?", repo="r")]
+
+    async def generate(
+        self, task: RepoTask, model: str, llm_config: LLMConfig | None = None, log_dir: Path | None = None
+    ) -> GenerationResult:
+        return GenerationResult(task_id=task.id, status=GenerationStatus.SUCCESS, data=task.repo)
+
+    async def evaluate(self, task_id: str, generation: GenerationResult) -> EvalResult:
+        async with self._eval_sem:
+            result = await self._client.evaluate_response(
+                task_id=task_id, response=generation.answer, dataset=self._dataset
+            )
+        return EvalResult(task_id=task_id, status=EvalStatus.EVALUATED, result=result)
+
+    async def score(self, eval_results: dict[str, EvalResult]) -> ScoreResult:
+        answer = await self._client.final_score(dict(eval_results), dataset=self._dataset)
+        return ScoreResult(tasks_evaluated=answer.tasks_evaluated, final_score=answer.final_score)
+"""
