@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -14,7 +15,15 @@ from valkyrie.client.runs import changed, params
 from valkyrie.errors import BundleError, UnknownError, UsageError
 from valkyrie.nouns import Json
 from valkyrie.suggest import did_you_mean
-from valkyrie.views import AgentView, BenchmarkView, DiskView, SecretView, TasksRequest, TasksView
+from valkyrie.views import (
+    AgentView,
+    BenchmarkView,
+    DiskView,
+    IngestedRun,
+    SecretView,
+    TasksRequest,
+    TasksView,
+)
 
 
 class BelongingVerbs:
@@ -81,6 +90,29 @@ class BelongingVerbs:
     async def upload_benchmark(self, source: Path) -> str:
         """Send a folder of tasks (or its zip); the name to give `RunRequest.benchmark`."""
         return await sending.upload_benchmark(self._connection, source)
+
+    async def ingest(
+        self,
+        folders: Sequence[Path],
+        *,
+        label: str | None = None,
+        dry_run: bool = False,
+        replace: bool = False,
+    ) -> Sequence[IngestedRun]:
+        """Send results that came about elsewhere: folders of evals' results.jsonl, or of runners' runs.
+
+        The same results are stored once. `replace` takes a run again that says something else now.
+        """
+        from valkyrie.client.result_sources import find_sources, pack_sources
+
+        sources = list(dict.fromkeys(source for folder in folders for source in find_sources(folder)))
+        names: dict[str, str] = {}
+        wish = {"label": label, "dry_run": dry_run or None, "replace": replace or None}
+        async with sending.packed(lambda target: names.update(pack_sources(sources, target))) as archive:
+            call = Call("PUT", path("ingest"), params(wish), file=archive)
+            answer = await sending.put(self._connection, call)
+        found = self._connection.view(list[IngestedRun], answer)
+        return [dataclasses.replace(one, file=names.get(one.file, one.file)) for one in found]
 
     async def secrets(self) -> Sequence[SecretView]:
         """Names of the organisation's secrets; values are never given back."""

@@ -131,10 +131,10 @@ async def supply(client: ValkyrieClient, refused: MissingSecretError, *, allowed
             missing=missing,
         )
     try:
-        found = secrets.resolve(missing, secrets.default_sources(secrets.SecretStore(secrets_path())))
+        found = _found_here(missing)
     except MissingSecretError as nowhere:
         raise _with_note(refused, {*missing.values()} - {*nowhere.missing.values()}) from None
-    names = sorted(set(missing.values()))
+    names = sorted({missing[variable] for variable in found.secrets})
     if refused.cause == PREFLIGHT:
         raise _with_note(refused, names)
     if not allowed:
@@ -154,6 +154,20 @@ async def supply(client: ValkyrieClient, refused: MissingSecretError, *, allowed
     return [*found.notices, *said]
 
 
+def _found_here(missing: Mapping[str, str]) -> secrets.Resolution:
+    """The values this machine has; of keys any of which will do, one is enough."""
+    sources = secrets.default_sources(secrets.SecretStore(secrets_path()))
+    try:
+        return secrets.resolve(missing, sources)
+    except MissingSecretError as nowhere:
+        here = {variable: name for variable, name in missing.items() if variable not in nowhere.missing}
+        groups = [set(group.names) for entry in CATALOG.values() for group in entry.keys]
+        spared = {name for names in groups if names <= {*missing} and names & {*here} for name in names}
+        if not {*nowhere.missing} <= spared:
+            raise
+        return secrets.resolve(here, sources)
+
+
 def _with_note(refused: MissingSecretError, here: Collection[str]) -> MissingSecretError:
     """The refusal, which does not know what this machine has."""
     if not here:
@@ -167,10 +181,10 @@ def as_if_supplied(plan: PlanView) -> PlanView:
     if not plan.missing:
         return plan
     try:
-        secrets.resolve(plan.missing, secrets.default_sources(secrets.SecretStore(secrets_path())))
+        found = _found_here(plan.missing)
     except MissingSecretError:
         return plan
-    names = sorted(set(plan.missing.values()))
+    names = sorted({plan.missing[variable] for variable in found.secrets})
     # Secrets of the agent, of messages and of the provider are problems of their own; all were found here.
     told = ("without a value", " needs ")
     problems = [

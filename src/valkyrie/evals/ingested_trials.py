@@ -80,8 +80,8 @@ def ended_trial(trial: TrialResult, times: Times) -> EndedTrial:
     )
 
 
-def keep_files(trial: TrialResult, folder: Path, source: Path) -> None:
-    """Put its story, its log and its files where those of our own trials are."""
+def keep_files(trial: TrialResult, folder: Path, origin: str, *, source: Path) -> None:
+    """Put its story, its log and its files where those of our own trials are; `origin`: said in the log."""
     agent, grading = folder / AGENT, folder / GRADING
     grading.mkdir(parents=True, exist_ok=True)
     if trial.transcript is not None:
@@ -93,7 +93,7 @@ def keep_files(trial: TrialResult, folder: Path, source: Path) -> None:
         shutil.copytree(artifacts, grading / "artifacts", ignore=_symlinks, dirs_exist_ok=True)
     if (patch := beside(trial.patch, source)) and patch.is_file():
         shutil.copyfile(patch, grading / "workspace.patch")
-    said = f"ingested from {source.absolute()}\n"
+    said = f"ingested from {origin}\n"
     if trial.fault:
         said += f"{trial.fault.kind} error: {trial.fault.message}\n"
     for one in trial.graders:
@@ -117,8 +117,8 @@ def _symlinks(folder: str, names: list[str]) -> list[str]:
 def _span(trial: TrialResult, times: Times, seconds: float) -> tuple[float, float]:
     """When it began and ended, as its record says, or as near as can be told."""
     about: Json = (trial.transcript or {}).get("metadata") or {}
-    started, completed = _moment(about.get("startedAt")), _moment(about.get("completedAt"))
-    finished = _moment(trial.graded_at) or completed
+    started, completed = moment(about.get("startedAt")), moment(about.get("completedAt"))
+    finished = moment(trial.graded_at) or completed
     if started is None:
         started = finished - seconds if finished is not None else times.at
     if finished is None or not 0 <= finished - started <= LONGEST_SPAN_S:
@@ -126,7 +126,8 @@ def _span(trial: TrialResult, times: Times, seconds: float) -> tuple[float, floa
     return started, finished
 
 
-def _moment(said: Any) -> float | None:
+def moment(said: Any) -> float | None:
+    """A point in time, as a number or as ISO text says it."""
     if isinstance(said, int | float) and not isinstance(said, bool) and math.isfinite(said):
         return said / 1000.0 if said > 1e11 else float(said)
     try:

@@ -8,8 +8,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from sqlalchemy import Connection, insert, select
+from sqlalchemy.exc import IntegrityError
 
 from valkyrie.nouns import Category, Json, Outcome, RunState, TrialState
+from valkyrie.store import runs
 from valkyrie.store.counters import add_score, announce
 from valkyrie.store.rows import ForEach
 from valkyrie.store.schema import ERROR_COUNTERS, STATE_COUNTERS, TOKEN_COUNTERS, attempt, run, trial
@@ -17,6 +19,19 @@ from valkyrie.store.trials import AT_ONCE
 
 EXECUTOR = "ingest"
 """Whom attempts are noted as made by: none of our executors."""
+
+
+class StoredMeanwhileError(Exception):
+    """Another one stored a run of this id at the same time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Before:
+    """What is stored of a run already."""
+
+    arguments: Json
+    label: str | None
+    version: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,20 +90,35 @@ _ATTEMPTS = ForEach.insert(
 )
 
 
-def known(connection: Connection, ids: Sequence[str], org_id: str) -> dict[str, Json]:
-    """The arguments of those of these runs that are stored, by id."""
-    rows = select(run.c.id, run.c.arguments).where(run.c.id.in_(list(ids)), run.c.org_id == org_id)
-    return {row.id: row.arguments for row in connection.execute(rows)}
+def known(connection: Connection, ids: Sequence[str], org_id: str) -> dict[str, Before]:
+    """Those of these runs that are stored, by id."""
+    columns = (run.c.id, run.c.arguments, run.c.label, run.c.version)
+    found: dict[str, Before] = {}
+    for start in range(0, len(ids), AT_ONCE):
+        some = list(ids[start : start + AT_ONCE])
+        rows = select(*columns).where(run.c.id.in_(some), run.c.org_id == org_id)
+        found |= {row.id: Before(row.arguments, row.label, row.version) for row in connection.execute(rows)}
+    return found
 
 
-def store_ended(connection: Connection, values: Json, trials: Sequence[EndedTrial]) -> None:
-    """Store a run that has ended, or nothing."""
-    connection.execute(
-        insert(run).values(
-            state=RunState.FINISHED.value, version=1, passes=1, endings=1, **values, **_counted(trials)
-        )
-    )
-    rows = [_trial_row(values["id"], position, one) for position, one in enumerate(trials)]
+def store_ended(
+    connection: Connection, values: Json, trials: Sequence[EndedTrial], *, replace: bool = False
+) -> None:
+    """Store a run that has ended, or nothing; `replace`: over the one of this id, whose label it inherits.
+
+    Its version goes on from there, so that whoever watched the one before sees this one as a change.
+    """
+    version = 1
+    if replace and (before := known(connection, [values["id"]], values["org_id"]).get(values["id"])):
+        version = before.version + 1
+        values = {**values, "label": values["label"] or before.label}
+        runs.forget(connection, values["id"])
+    columns = {"version": version, "passes": 1, "endings": 1, **values, **_counted(trials)}
+    try:
+        connection.execute(insert(run).values(state=RunState.FINISHED.value, **columns))
+    except IntegrityError as error:
+        raise StoredMeanwhileError(values["id"]) from error
+    rows = [_trial_row(values["id"], position, one, version) for position, one in enumerate(trials)]
     for start in range(0, len(rows), AT_ONCE):
         _TRIALS.execute(connection, rows[start : start + AT_ONCE])
     ids = {
@@ -138,7 +168,7 @@ def _found(one: EndedTrial) -> Json:
     }
 
 
-def _trial_row(run_id: str, position: int, one: EndedTrial) -> Json:
+def _trial_row(run_id: str, position: int, one: EndedTrial, version: int) -> Json:
     return {
         "run_id": run_id,
         "position": position,
@@ -149,7 +179,7 @@ def _trial_row(run_id: str, position: int, one: EndedTrial) -> Json:
         "attempts": 1,
         "failures": 0 if one.category is None else 1,
         "passed": one.passed,
-        "version": 1,
+        "version": version,
         **_found(one),
     }
 

@@ -16,6 +16,7 @@ from valkyrie.views import (
     BenchmarkView,
     DiskView,
     ErrorGroup,
+    IngestedRun,
     LogLine,
     LogQuery,
     PlanView,
@@ -214,6 +215,17 @@ class RemoteTracker(RemoteJobs):
 
     def queue(self) -> QueueView:
         return self._run(self._client.queue())
+
+    def ingest(
+        self,
+        folders: Sequence[Path],
+        *,
+        label: str | None = None,
+        dry_run: bool = False,
+        replace: bool = False,
+    ) -> Sequence[IngestedRun]:
+        """Results that came about elsewhere; on a store, `evals.ingesting` takes them."""
+        return self._run(self._client.ingest(folders, label=label, dry_run=dry_run, replace=replace))
 
     # Agents, secrets, benchmarks
 
