@@ -34,15 +34,17 @@ class Seen:
     events: int = 0
     received: int = 0
     ended: int = 0
+    cpu: dict[str, float] = field(default_factory=dict)
+    """Seconds of it each process took; the load is made on the same cores as the server."""
 
 
 def watched_run() -> Iterator[dict[str, Any]]:
     """The same run alone, and while it is watched."""
     with scratch_home() as home:
         alone = _work_s(home, _enqueue(home))
-    with scratch_home() as home, _server(home) as (port, key):
+    with scratch_home() as home, _server(home) as server:
         run_id = _enqueue(home)
-        seen = asyncio.run(_load(home, port, key, run_id))
+        seen = asyncio.run(_load(home, server, run_id))
         watched = _run_seconds(home, run_id)
     latencies = sorted(seen.latencies)
     p95 = latencies[int(len(latencies) * 0.95)] * 1000
@@ -54,6 +56,7 @@ def watched_run() -> Iterator[dict[str, Any]]:
         "events": seen.events,
         "received_mb": round(seen.received / 1e6, 1),
         "streams_ended": seen.ended,
+        "cpu_s": {name: round(seconds, 1) for name, seconds in seen.cpu.items()},
     }
     yield line("tracker_p95_ms", p95, None, "ms", note, **more)
     rate = f"2,000 trials in {watched:.1f} s, alone {alone:.1f} s; bar: 0.85"
@@ -86,8 +89,22 @@ def _run_seconds(home: Path, run_id: str) -> float:
     return (run.finished_at or 0.0) - (run.started_at or 0.0)
 
 
+@dataclass(frozen=True, slots=True)
+class Server:
+    """A tracker that serves."""
+
+    port: int
+    key: str
+    pid: int
+
+    def cpu_s(self) -> float:
+        """Seconds of CPU it has taken so far."""
+        fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
 @contextmanager
-def _server(home: Path) -> Iterator[tuple[int, str]]:
+def _server(home: Path) -> Iterator[Server]:
     """A real server without an executor, and a key for it."""
     environment = {**os.environ, "VALKYRIE_HOME": str(home)}
     environment.pop("TRACKER_SERVICE_URL", None)
@@ -97,26 +114,30 @@ def _server(home: Path) -> Iterator[tuple[int, str]]:
     )
     key = json.loads(made)["key"]
     command = [*valkyrie, "serve", "--port", "0", "--no-executor", "--json"]
-    with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as process:
+    with (
+        (home / "server.log").open("w") as log,
+        subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=log, text=True) as process,
+    ):
         try:
             assert process.stdout
             ready = json.loads(process.stdout.readline())
-            yield int(ready["url"].rpartition(":")[2]), key
+            yield Server(int(ready["url"].rpartition(":")[2]), key, process.pid)
         finally:
             process.terminate()
             process.wait(30)
 
 
-async def _load(home: Path, port: int, key: str, run_id: str) -> Seen:
+async def _load(home: Path, server: Server, run_id: str) -> Seen:
     """Those who watch are read here, requests are made by a process of their own: who waits for an answer
     must not wait for this one to read what others are sent."""
     seen = Seen()
     loop = asyncio.get_running_loop()
+    readers, serving = time.process_time(), server.cpu_s()
     async with asyncio.TaskGroup() as group:
-        streams = [group.create_task(_watch(port, key, run_id, seen)) for _ in range(WATCHERS)]
+        streams = [group.create_task(_watch(server, run_id, seen)) for _ in range(WATCHERS)]
         await asyncio.sleep(1.0)  # all of them watch before the first trial begins
-        with _requester(port, key, run_id) as requester:
-            await loop.run_in_executor(None, work_off, home)
+        with _requester(server, run_id) as requester:
+            _wall, executor, _memory = await loop.run_in_executor(None, work_off, home)
             requester.terminate()
             said, _ = await loop.run_in_executor(None, requester.communicate)
         asked = json.loads(said)
@@ -124,21 +145,30 @@ async def _load(home: Path, port: int, key: str, run_id: str) -> Seen:
         await asyncio.wait(streams, timeout=10)
         for task in streams:
             task.cancel()
+    seen.cpu = {
+        "server": server.cpu_s() - serving,
+        "executor": executor,
+        "readers": time.process_time() - readers,
+        "requester": asked["cpu_s"],
+    }
     return seen
 
 
-def _requester(port: int, key: str, run_id: str) -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", "benchmarks.tracker", str(port), run_id]
-    environment = {**os.environ, "BENCH_KEY": key}
+def _requester(server: Server, run_id: str) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "benchmarks.tracker", str(server.port), run_id]
+    environment = {**os.environ, "BENCH_KEY": server.key}
     return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True)
 
 
-async def _watch(port: int, key: str, run_id: str, seen: Seen) -> None:
+async def _watch(server: Server, run_id: str, seen: Seen) -> None:
     """One event stream, read but not parsed: the reader must cost little next to the server."""
-    reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=1 << 20)
+    reader, writer = await asyncio.open_connection("127.0.0.1", server.port, limit=1 << 20)
     try:
-        head = f"GET /v1/runs/{run_id}/events?trials=true HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\n"
-        writer.write(f"{head}Authorization: Bearer {key}\r\n\r\n".encode())
+        head = f"GET /v1/runs/{run_id}/events?trials=true HTTP/1.1\r\nHost: 127.0.0.1:{server.port}\r\n"
+        writer.write(f"{head}Authorization: Bearer {server.key}\r\n\r\n".encode())
+        status = await reader.readuntil(b"\r\n")
+        if b" 200 " not in status:
+            raise RuntimeError(f"one of those who watch was refused: {status.decode()}")
         while piece := await reader.read(1 << 18):
             seen.received += len(piece)
             seen.events += piece.count(b"\nevent: ") + piece.startswith(b"event: ")
@@ -184,7 +214,8 @@ def _ask(port: int, run_id: str) -> None:
     except asyncio.CancelledError:
         pass
     asking.close()
-    sys.stdout.write(json.dumps({"latencies": seen.latencies, "failures": seen.failures}))
+    told = {"latencies": seen.latencies, "failures": seen.failures, "cpu_s": time.process_time()}
+    sys.stdout.write(json.dumps(told))
 
 
 if __name__ == "__main__":

@@ -31,6 +31,7 @@ from valkyrie.api.routes import (
     agents,
     benchmarks,
     health,
+    ingest,
     jobs,
     organisation,
     queue,
@@ -45,7 +46,7 @@ from valkyrie.errors import ValkyrieError
 if TYPE_CHECKING:
     from valkyrie.tracker.office import Office
 
-NOUNS = (health, organisation, runs, trials, jobs, queue, agents, uploads, secrets, benchmarks)
+NOUNS = (health, organisation, runs, trials, jobs, queue, ingest, agents, uploads, secrets, benchmarks)
 
 
 def create_app(office: Office, settings: ApiSettings | None = None) -> FastAPI:
@@ -106,10 +107,18 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     context: Context = app.state.context
     sweep_incoming(context.office.data)
     context.hub.start()
+    _warm_up(app)
     try:
         yield
     finally:
         await end_streams(app)
+
+
+def _warm_up(app: FastAPI) -> None:
+    """FastAPI finishes a route when it first looks at it, which takes long: not while somebody waits."""
+    nowhere = {"type": "http", "method": "GET", "path": "/", "root_path": "", "headers": []}
+    for route in app.routes:
+        route.matches(nowhere)
 
 
 async def end_streams(app: FastAPI) -> None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from starlette.datastructures import Headers
 
+from valkyrie.api.together import Together
 from valkyrie.errors import AccessError, UsageError, ValkyrieError
 from valkyrie.nouns import Identity
 
@@ -75,6 +76,7 @@ class Doorkeeper:
         self._lane = lane
         self._clock = clock
         self._known: dict[bytes, tuple[Identity, float]] = {}
+        self._asking: Together[bytes, Identity] = Together()
 
     async def identify(self, headers: Headers) -> Identity:
         shown = Credential.of(headers)
@@ -85,7 +87,9 @@ class Doorkeeper:
         self._known.pop(mark, None)
         if shown == (None, None):
             raise AccessError("An API key is needed: `Authorization: Bearer KEY`, or `X-Api-Key: KEY`.")
-        identity = await self._lane.run(lambda: self._authenticator.identify(*shown))
+        identity = await self._asking.look(
+            mark, lambda: self._lane.run(lambda: self._authenticator.identify(*shown))
+        )
         if len(self._known) >= _MOST_REMEMBERED:
             self._known.pop(next(iter(self._known)))
         self._known[mark] = (identity, self._clock() + REMEMBER_S)

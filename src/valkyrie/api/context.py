@@ -17,6 +17,7 @@ from valkyrie.api.settings import ApiSettings
 from valkyrie.nouns import Identity
 
 if TYPE_CHECKING:
+    from valkyrie.api.channel import Kind
     from valkyrie.api.hub import EventHub
     from valkyrie.api.metrics import Metrics
     from valkyrie.tracker.local import LocalTracker
@@ -58,6 +59,10 @@ class Asking:
         """The answer of a verb that may take its time."""
         return await self._through(self.context.lanes.slow, ask, status)
 
+    async def find(self, kind: Kind, ref: str) -> str:
+        """The id of the run or job that `ref` names to the caller."""
+        return await self.context.hub.find(kind, self.identity, ref, self.context.lanes.quick)
+
     async def _through(self, lane: Lane, ask: Callable[[LocalTracker], Any], status: int) -> Response:
         def work() -> Response:
             found = ask(self.tracker())
@@ -82,12 +87,15 @@ _api_key = APIKeyHeader(
 )
 
 
-def _asking(
+async def _asking(
     request: Request,
     _shown: Annotated[object, Security(_bearer)],
     _key: Annotated[object, Security(_api_key)],
 ) -> Asking:
-    """The gate has looked at the credentials; they are parameters here to be in the description."""
+    """The gate has looked at the credentials; they are parameters here to be in the description.
+
+    It waits for nothing, but must be async: FastAPI gives others a thread.
+    """
     return Asking(context_of(request), identity_of(request), request)
 
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 OPEN_PATHS = frozenset({"/health", "/openapi.json", "/v1/init"})
 """`/v1/init` asks for a key itself: whoever shows one has no organisation yet."""
 METRICS = "/metrics"
-_ARCHIVES = ("/v1/agents/", "/v1/uploads/")
+_ARCHIVES = ("/v1/agents/", "/v1/uploads/", "/v1/ingest")
 _LINGER_BYTES = 4 << 20
 _LINGER_S = 2.0
 

@@ -11,12 +11,15 @@ from typing import TYPE_CHECKING
 
 from valkyrie.api.channel import Channel, Kind
 from valkyrie.api.job_channel import JobChannel
+from valkyrie.api.together import Together
 from valkyrie.errors import InfrastructureError, StoreError, UnknownError
+from valkyrie.store import jobs, runs
 
 if TYPE_CHECKING:
     from valkyrie.api.events import Watch
     from valkyrie.api.lanes import Lane
     from valkyrie.api.settings import ApiSettings
+    from valkyrie.nouns import Identity
     from valkyrie.tracker.office import Office
 
 log = logging.getLogger("valkyrie.api")
@@ -39,6 +42,7 @@ class EventHub:
         self._lane = lane
         self._channels: dict[tuple[Kind, str], Channel] = {}
         self._tasks: set[asyncio.Task[None]] = set()
+        self._finding: Together[tuple[Kind, str, str], str] = Together()
         self._watched = threading.Event()
         self._closing = threading.Event()
         self._thread: threading.Thread | None = None
@@ -69,6 +73,16 @@ class EventHub:
     @property
     def closing(self) -> bool:
         return self._closing.is_set()
+
+    async def find(self, kind: Kind, identity: Identity, ref: str, lane: Lane) -> str:
+        """The id of what `ref` names to them."""
+
+        def look() -> str:
+            resolve = jobs.resolve if kind == "job" else runs.resolve
+            with self._office.store.reading() as connection:
+                return resolve(connection, ref, identity.org_id)
+
+        return await self._finding.look((kind, identity.org_id, ref), lambda: lane.run(look))
 
     @contextlib.asynccontextmanager
     async def watching(self, watch: Watch, watcher: asyncio.Event) -> AsyncIterator[Channel]:

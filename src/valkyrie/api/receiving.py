@@ -16,6 +16,7 @@ from valkyrie.api.context import Asking
 from valkyrie.api.gate import RefusedError
 from valkyrie.api.lanes import Lane
 from valkyrie.errors import DiskFullError, InfrastructureError
+from valkyrie.evals.ingest_archive import sweep_unpacked
 from valkyrie.store.layout import DataFolder
 
 _WRITE_BYTES = 1 << 20
@@ -60,6 +61,7 @@ def sweep_incoming(data: DataFolder) -> None:
     for part in incoming(data).glob(f"{_PREFIX}*"):
         if part.stat().st_mtime < time.time() - _STALE_S:
             part.unlink(missing_ok=True)
+    sweep_unpacked(incoming(data))
 
 
 class _Writer:

@@ -93,6 +93,16 @@ def _note(row: Any, executor: str, *, embedded: bool) -> str | None:
     return "no executor is at work; it goes on as soon as one is (`valkyrie executor`, `valkyrie serve`)"
 
 
+def needs_scores(row: Any) -> bool:
+    """Whether its interval is found from every single score."""
+    return bool(row.fraction) and not _is_counted(row)
+
+
+def _is_counted(row: Any) -> bool:
+    """Every task simply passed or failed, once: counts say all there is."""
+    return bool(row.n_partial == 0) and int(row.arguments.get("trials", 1)) == 1
+
+
 def score_view(
     row: Any, counts: Mapping[str, int], scores: Mapping[str, Sequence[float]] | None
 ) -> ScoreView:
@@ -122,7 +132,7 @@ def _interval(
     row: Any, graded: int, scores: Mapping[str, Sequence[float]] | None
 ) -> tuple[tuple[float, float] | None, str | None]:
     """Wilson where every task simply passed or failed, else over the means of tasks."""
-    if row.n_partial == 0 and int(row.arguments.get("trials", 1)) == 1:
+    if _is_counted(row):
         return wilson(row.n_passed, graded), "Wilson"
     if scores is None:
         return None, None

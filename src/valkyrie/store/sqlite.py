@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from sqlalchemy import Connection, Engine, create_engine, event, select, text
-from sqlalchemy.pool import NullPool
+from sqlalchemy.pool import NullPool, Pool, QueuePool
 
 from valkyrie.errors import StoreError
 from valkyrie.store import schema
@@ -21,6 +21,8 @@ from valkyrie.store.documents import dumps
 from valkyrie.store.troubles import explain
 
 BUSY_TIMEOUT_S = 30.0
+_KEPT_READERS = 8
+"""Opening the file and reading its schema takes longer than most looks; more readers open their own."""
 
 
 class SqliteDatabase(Database):
@@ -29,8 +31,8 @@ class SqliteDatabase(Database):
     own_transactions = False
 
     def __init__(self, address: Address) -> None:
-        writer = _engine(address)
-        super().__init__(address, writer.execution_options(read_only=True), writer)
+        reader = _engine(address, poolclass=QueuePool, pool_size=_KEPT_READERS, max_overflow=-1)
+        super().__init__(address, reader.execution_options(read_only=True), _engine(address))
         self._path = address.path
 
     def revision(self) -> str | None:
@@ -91,13 +93,14 @@ class SqliteDatabase(Database):
         return [f"copied {self._path} to {copy}", f"migrated schema {found} to {schema.REVISION}"]
 
 
-def _engine(address: Address) -> Engine:
+def _engine(address: Address, poolclass: type[Pool] = NullPool, **pool: int) -> Engine:
     engine = create_engine(
         address.url,
-        poolclass=NullPool,
+        poolclass=poolclass,
         hide_parameters=True,  # what is written may be an agent's; it has no place in our error messages
         json_serializer=dumps,
         connect_args={"timeout": BUSY_TIMEOUT_S, "check_same_thread": False, "isolation_level": None},
+        **pool,
     )
 
     @event.listens_for(engine, "connect")

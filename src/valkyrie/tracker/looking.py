@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from valkyrie.errors import UserError
 from valkyrie.nouns import Json, RunState
 from valkyrie.report.links import run_links
-from valkyrie.report.present import attempt_view, group_errors, run_view, trial_view
+from valkyrie.report.present import attempt_view, group_errors, needs_scores, run_view, trial_view
 from valkyrie.store import executors, failures, hooks, runs
 from valkyrie.tracker.desk import Desk
 from valkyrie.tracker.kept import Kept
@@ -44,7 +44,7 @@ class Looking(Desk):
     def _view(self, connection: Connection, run_id: str, *, detailed: bool) -> RunView:
         row = runs.get(connection, run_id)
         scores: dict[str, list[float]] | None = None
-        if detailed and row.fraction:
+        if detailed and needs_scores(row):
             scores = {}
             for row_score in runs.scores(connection, run_id):
                 if row_score.score is not None:

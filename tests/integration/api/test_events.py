@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import socket
+import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 
 import httpx
 import pytest
+from sqlalchemy import Connection
 
 from tests.integration.api.stage import Event, Stage, client, read_events, serving
 from valkyrie.api.serving import ApiServer
@@ -134,6 +138,36 @@ async def test_many_watchers_see_the_same_end(stage: Stage, server: ApiServer) -
             assert set(states.values()) == ({"FINISHED"} if number % 2 == 0 else set())
             assert len(states) == (20 if number % 2 == 0 else 0)
             assert events[-2].data["counts"]["FINISHED"] == 20
+
+
+async def test_hundreds_who_come_at_once_are_let_in_and_looked_up_together(
+    stage: Stage, server: ApiServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_id = stage.add_run(tasks=2)
+    reading = stage.office.store.reading
+    looks = itertools.count()
+
+    def slow_reading(*patience: float) -> AbstractContextManager[Connection]:
+        next(looks)
+        time.sleep(0.02)
+        return reading(*patience)
+
+    monkeypatch.setattr(stage.office.store, "reading", slow_reading)
+    host, port = server.url.removeprefix("http://").split(":")
+    head = f"GET /v1/runs/{run_id}/events HTTP/1.1\r\nHost: 127.0.0.1\r\nX-Api-Key: {stage.ours}\r\n\r\n"
+
+    async def begin() -> bytes:
+        reader, writer = await asyncio.open_connection(host, int(port))
+        try:
+            writer.write(head.encode())
+            return await reader.readuntil(b"event: run")
+        finally:
+            writer.close()
+
+    async with asyncio.timeout(60):
+        told = await asyncio.gather(*[begin() for _ in range(300)])
+    assert {one.partition(b"\r\n")[0] for one in told} == {b"HTTP/1.1 200 OK"}
+    assert next(looks) < 150
 
 
 async def test_a_slow_watcher_gets_the_newest_state_and_no_backlog(stage: Stage) -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+
+from tests.git_world import CONTRACT, Repository
 from tests.integration.backends.worlds import World
 from tests.integration.benchmark_service.conftest import serving
 from tests.integration.faulty_service import FaultyService
@@ -39,6 +42,25 @@ def agents(world: World) -> None:
     assert world.ask("run", "fetch", run_id).code == 0
     assert [one["name"] for one in world.ask("agent", "list", "--json").json["agents"]] == ["worker"]
     assert world.valk("agent", "remove", "worker", "--yes").code == 0
+
+
+def installed_agents(world: World) -> None:
+    repository = Repository(world.root / "served" / "from-git.git")
+    run = (world.folder / "worker" / "run.sh").read_text()
+    files = {f"agents/one/{name}": text for name, text in (("contract.yaml", CONTRACT), ("run.sh", run))}
+    first = repository.commit(files)
+    url = f"{repository.url}/tree/main/agents/one"
+    assert f"@{first}" in world.valk("agent", "install", url, "-n", "fetched").out
+    assert "the commit that was installed before" in world.valk("agent", "install", url, "-n", "fetched").out
+    second = repository.commit({**files, "agents/one/more": "x"})
+    assert (
+        f"{first[:12]} before, {second[:12]} now" in world.valk("agent", "install", url, "-n", "fetched").out
+    )
+    assert world.valk("agent", "install", f"{repository.url}/tree/main/nowhere").code in (1, 2)
+    [listed] = world.ask("agent", "list", "--json").json["agents"]
+    assert second in json.dumps(listed), "pinned to what it came from"
+    world.note(listed["name"], listed["bytes"], listed["digest"])
+    assert world.valk("agent", "remove", "fetched", "--yes").code == 0
 
 
 def secrets(world: World) -> None:
@@ -118,4 +140,4 @@ def the_machine(world: World) -> None:
     assert disk["total_bytes"] > 0 and world.ask("disk").code == 0
 
 
-BELONGING_SCENES = [agents, secrets, secrets_of_runs, benchmarks, services, the_machine]
+BELONGING_SCENES = [agents, installed_agents, secrets, secrets_of_runs, benchmarks, services, the_machine]

@@ -176,6 +176,16 @@ def listing(world: World) -> None:
     assert mine.json["total"] == 3
 
 
+def repeating(world: World) -> None:
+    words = (*NULL, "--slice", ":1", "--label", "twice", "--count", "2", "--max-cost", "1.5")
+    assert world.valk("run", "start", *words).code == 0
+    found = world.ask("run", "list", "--label", "twice", "--json").json["runs"]
+    assert len({run["id"] for run in found}) == 2
+    for run in found:
+        assert world.ask("run", "wait", run["id"], "--timeout", "60").code in (0, 1)
+        world.note(world.run(run["id"])["cost"], world.run(run["id"])["state"])
+
+
 def unknown(world: World) -> None:
     for words in (
         ("fetch", NOWHERE),
@@ -212,4 +222,16 @@ def ambiguous(world: World) -> None:
         assert all(run_id in said.err for run_id in ids if run_id[0] == twice)
 
 
-RUN_SCENES = [planning, mistakes, one_run, taking, steering, forcing, retrying, listing, unknown, ambiguous]
+RUN_SCENES = [
+    planning,
+    mistakes,
+    one_run,
+    taking,
+    steering,
+    forcing,
+    retrying,
+    listing,
+    repeating,
+    unknown,
+    ambiguous,
+]

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from tests.integration.backends.belonging_scenes import BELONGING_SCENES, KEYED, VALUE
+from tests.integration.backends.ingest_scenes import INGEST_SCENES
 from tests.integration.backends.job_scenes import JOB_SCENES, SLOW_JOB_SCENES
 from tests.integration.backends.scenes import RUN_SCENES, WORKER
 from tests.integration.backends.worlds import World
@@ -36,6 +37,7 @@ def told_at_home() -> dict[Scene, Any]:
         *JOB_SCENES,
         *(pytest.param(scene, marks=pytest.mark.slow) for scene in SLOW_JOB_SCENES),
         *BELONGING_SCENES,
+        *INGEST_SCENES,
     ],
     ids=lambda scene: scene.__name__,
 )

@@ -97,8 +97,8 @@ async def events(
 ) -> Response:
     """The job's progress as server-sent events, until it ended."""
     seen = last_seen(after, last_event_id)
-    view = await ask.context.lanes.quick.run(lambda: ask.tracker().fetch_job(ref))
-    return EventStream(ask.context, Watch(ask.identity, "job", view.id, seen))
+    job_id = await ask.find("job", ref)
+    return EventStream(ask.context, Watch(ask.identity, "job", job_id, seen))
 
 
 @routes.post("/{ref}/stop", response_model=JobView, responses=errors(400, 404, 413, 422))

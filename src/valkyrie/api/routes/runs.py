@@ -96,8 +96,8 @@ async def events(
 ) -> Response:
     """The run's progress as server-sent events, until it ended."""
     seen = last_seen(after, last_event_id)
-    view = await ask.context.lanes.quick.run(lambda: ask.tracker().fetch(ref))
-    return EventStream(ask.context, Watch(ask.identity, "run", view.id, seen, trials))
+    run_id = await ask.find("run", ref)
+    return EventStream(ask.context, Watch(ask.identity, "run", run_id, seen, trials))
 
 
 @routes.post("/{ref}/stop", response_model=RunView, responses=errors(400, 404, 413, 422))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 
 Interval = tuple[float, float]
 
@@ -70,8 +71,13 @@ def resampled(means: Sequence[float], seed: int = 0) -> Interval:
     Plain percentiles are too narrow by √((n-1)/n), and by normal instead of Student's t; Hesterberg's
     correction moves them out by just that.
     """
-    count = len(means)
-    ordered = sorted(means)  # the order tasks come in must not matter
+    return _resampled(tuple(sorted(means)), seed)  # the order tasks come in must not matter
+
+
+@lru_cache(maxsize=64)
+def _resampled(ordered: tuple[float, ...], seed: int) -> Interval:
+    """It takes long, and a run is looked at more often than it changes."""
+    count = len(ordered)
     reach = math.sqrt(count / (count - 1)) * t_95(count - 1)
     skipped = int(RESAMPLES * normal_tail(reach))
     rng = random.Random(seed)  # noqa: S311 - the same data must give the same interval
