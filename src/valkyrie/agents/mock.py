@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from typing import Any
 
 from sandboxes.errors import SandboxFileNotFoundError
@@ -20,7 +18,7 @@ from valkyrie.errors import AgentError
 from valkyrie.nouns import ExitReason
 from valkyrie.trajectory.measuring import measured
 from valkyrie.trajectory.records import from_record, to_record
-from valkyrie.trajectory.transcript import TRANSCRIPT, Event, Transcript
+from valkyrie.trajectory.transcript import Event, Transcript
 
 GIVEN = "mock_fixture"
 """In a task's metadata: the fixture as parsed JSON; without it the workspace is looked into."""
@@ -51,14 +49,11 @@ class Mock(NeedsNothing):
         for path, text in fixture.files.items():
             await trial.sandbox.upload_file(f"{trial.task.cwd}/{path}", text.encode())
         told = _told(fixture, trial.turns, began, self._options.model)
-        told = replace(told, end_reason="timeout" if late else None)
-        if trial.kept is not None:
-            _write(told, trial, trial.kept)
         if late:
-            return AgentExit(TIMEOUT_EXIT_CODE, ExitReason.TIMEOUT)
+            return AgentExit(TIMEOUT_EXIT_CODE, ExitReason.TIMEOUT, told=replace(told, end_reason="timeout"))
         if fixture.error is not None and _fails(fixture, trial.attempt):
-            return AgentExit(1, trouble=Trouble("model_unreachable", fixture.error.message))
-        return AgentExit(fixture.exit_code, usage=_usage(fixture, told))
+            return AgentExit(1, trouble=Trouble("model_unreachable", fixture.error.message), told=told)
+        return AgentExit(fixture.exit_code, usage=_usage(fixture, told), told=told)
 
 
 async def _fixture(trial: AgentTrial) -> Fixture:
@@ -147,10 +142,3 @@ def _usage(fixture: Fixture, told: Transcript) -> Usage | None:
         model=told.model,
         steps=used.turn_count,
     )
-
-
-def _write(told: Transcript, trial: AgentTrial, kept: Path) -> None:
-    record = to_record(told, id=f"{trial.task.id}#{trial.k}", stimulus=trial.task.id, work_dir=trial.task.cwd)
-    kept.mkdir(parents=True, exist_ok=True)
-    text = json.dumps(record, ensure_ascii=False, separators=(",", ":"))
-    (kept / TRANSCRIPT).write_text(text, "utf-8", "replace")

@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from sandboxes.protocol import Sandbox
 from sandboxes.values import OutputSink
 from valkyrie.nouns import ExitReason, Json, TaskSpec
+
+if TYPE_CHECKING:
+    from valkyrie.trajectory.transcript import Transcript
 
 MODEL_URL = "VALKYRIE_MODEL_URL"
 """Environment variable of the agent's commands: where its model is served, if the run says so."""
@@ -99,6 +102,8 @@ class AgentExit:
     reason: ExitReason | None = None
     usage: Usage | None = None
     trouble: Trouble | None = None
+    told: Transcript | None = None
+    """What it did, of an agent that tells it here and not in a file; kept with the attempt."""
 
 
 @dataclass(frozen=True, slots=True)

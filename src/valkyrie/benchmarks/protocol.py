@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from sandboxes.protocol import Sandbox
 from sandboxes.types import OutputSink
 from valkyrie.nouns import ExitReason, FinalScore, Grade, Json, TaskSpec
+
+if TYPE_CHECKING:
+    from valkyrie.trajectory.transcript import Transcript
 
 
 async def _keep_nothing(_saved: Json) -> None:
@@ -33,6 +36,8 @@ class Grading:
     """Commits from what grading can go on without the sandbox; a retry then does not run the agent again."""
     agent: Path | None = None
     """A folder of the host with what the agent's own log said (`trajectory.json`, …); may not exist."""
+    told: Transcript | None = None
+    """What the agent did, where it told that itself."""
     start: Path | None = None
     """The folder `setup` was given; None when grading goes on from `saved`."""
     exit_code: int | None = None

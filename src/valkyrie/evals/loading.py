@@ -15,14 +15,53 @@ from valkyrie.benchmarks.eval_spec.grading import ARTIFACTS, GRADERS, PATCH
 from valkyrie.evals.planning import PlannedEval, trials_of
 from valkyrie.evals.results import EvalResult, StimulusResult, TrialFault, TrialResult
 from valkyrie.grade.protocol import GraderResult
+from valkyrie.keeping.stories import Stories
 from valkyrie.nouns import Category, Json, TrialState
 from valkyrie.store import Store, runs
+from valkyrie.store.journal import Finish
 from valkyrie.store.layout import DataFolder, RunFolder
+from valkyrie.store.leases import Leased
 from valkyrie.trajectory.transcript import TRANSCRIPT
 from valkyrie.trial.collect import AGENT, GRADING
 
 _OF_GRADERS = ("grader", "judge")
 """Causes that begin so are a grader's, not the agent's."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """A trial that has ended, as the store has it."""
+
+    task_id: str
+    k: int
+    attempts: int
+    state: TrialState
+    score: float | None
+    passed: bool | None
+    result: Json | None
+    timing: Mapping[str, float]
+    finished_at: float
+    category: str | None
+    cause: str | None
+    message: str | None
+
+
+def ended_now(leased: Leased, finish: Finish) -> Ended:
+    """What the store was just told of a trial: it need not be asked for it."""
+    return Ended(
+        leased.task_id,
+        leased.k,
+        leased.number,
+        finish.after,
+        finish.score,
+        finish.passed,
+        finish.result,
+        finish.timing,
+        finish.at,
+        finish.category,
+        finish.cause,
+        finish.message,
+    )
 
 
 @dataclass(frozen=True)
@@ -65,18 +104,24 @@ class Loader:
         with self.store.reading() as connection:
             return runs.count_by_task(connection, self.run_id)
 
-    def stimuli(self, names: Sequence[str]) -> list[StimulusResult]:
-        """These stimuli, as far as they have come."""
-        with self.store.reading() as connection:
-            rows = runs.results_of_tasks(connection, self.run_id, names)
-        found: dict[str, list[Any]] = {name: [] for name in names}
-        for row in rows:
-            found[row.task_id].append(row)
-        return [self._stimulus(name, of_name) for name, of_name in found.items()]
+    def stimuli(
+        self, names: Sequence[str], ended: Mapping[str, Sequence[Ended]] | None = None
+    ) -> list[StimulusResult]:
+        """These stimuli, as far as they have come; `ended` has all trials of those that are not read."""
+        found: dict[str, list[Any]] = {name: list((ended or {}).get(name, ())) for name in names}
+        if asked := [name for name, trials in found.items() if not trials]:
+            with self.store.reading() as connection:
+                for row in runs.results_of_tasks(connection, self.run_id, asked):
+                    found[row.task_id].append(row)
+        return [self._stimulus(name, trials) for name, trials in found.items()]
 
     @cached_property
     def _folder(self) -> RunFolder:
         return self.data.run(self.run_id)
+
+    @cached_property
+    def _stories(self) -> Stories:
+        return Stories(self._folder.stories)
 
     @cached_property
     def _prompts(self) -> Mapping[str, str]:
@@ -93,12 +138,10 @@ class Loader:
         )
 
     def _trial(self, row: Any) -> TrialResult:
-        kept = self._folder.attempt(row.task_id, row.k, row.attempts)
-        evidence = kept / GRADING
+        which = row.task_id, row.k, row.attempts
+        left = _left_in(self._folder.attempt(*which))
         fault = _fault(row)
-        result: Json = row.result or {}
-        if fault is not None:
-            result = _read(evidence / GRADERS) or {}
+        result: Json = (row.result if fault is None else left.graders) or {}
         return TrialResult(
             eval_name=self.planned.spec.name,
             stimulus=row.task_id,
@@ -111,15 +154,14 @@ class Loader:
             passed=row.passed if fault is None else None,
             graders=[GraderResult.from_json(one) for one in result.get("graders", ())],
             fault=fault,
-            # What the agent left is kept once where it says all there is to say.
-            transcript=_read(evidence / TRANSCRIPT) or _read(kept / AGENT / TRANSCRIPT),
+            transcript=left.transcript or self._stories.read(which),
             attempts=row.attempts,
             graded_at=_iso(row.finished_at),
             run_id=self.run_id,
             eval_file=str(self.planned.item.file),
-            session_log=_native_log(kept / AGENT),
-            artifacts=_there(evidence, ARTIFACTS),
-            patch=_there(evidence, PATCH),
+            session_log=left.session_log,
+            artifacts=left.artifacts,
+            patch=left.patch,
             experiment=self.planned.item.experiment,
         )
 
@@ -158,6 +200,31 @@ def _fault(row: Any) -> TrialFault | None:
         row.message or cause,
         row.category or Category.INTERNAL.value,
         cause,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Left:
+    """What an attempt left in its folder, as far as results tell of it."""
+
+    transcript: Json | None = None
+    graders: Json | None = None
+    session_log: Path | None = None
+    artifacts: Path | None = None
+    patch: Path | None = None
+
+
+def _left_in(kept: Path) -> _Left:
+    if not kept.exists():
+        return _Left()
+    agent, evidence = kept / AGENT, kept / GRADING
+    return _Left(
+        # What the agent left is kept once where it says all there is to say.
+        transcript=_read(evidence / TRANSCRIPT) or _read(agent / TRANSCRIPT),
+        graders=_read(evidence / GRADERS),
+        session_log=_native_log(agent),
+        artifacts=_there(evidence, ARTIFACTS),
+        patch=_there(evidence, PATCH),
     )
 
 

@@ -30,6 +30,7 @@ _LINE_ENDS = {ord(sign): f"\\u{ord(sign):04x}" for sign in "\x85\u2028\u2029"}
 _COMMANDS = re.compile(r"##(?=\w*\[)")
 """What a CI system takes for a command anywhere in a line of a log."""
 _DEEPEST = 200
+_compact = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode
 
 
 class RecordError(UserError):
@@ -111,13 +112,15 @@ def _evidence(trial: TrialResult) -> str:
 def dump_line(record: Json) -> str:
     """One line of text, without its end; whatever an agent put into its trajectory, it is JSON."""
     try:
-        text = json.dumps(record, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
-        text.encode()
+        text = _compact(record)
+        if not text.isascii():
+            text.encode()
+            text = text.translate(_LINE_ENDS)
     except UnicodeEncodeError:
         text = json.dumps(record, allow_nan=False, separators=(",", ":"))
     except (ValueError, RecursionError, TypeError):
         text = json.dumps(_plain(record), separators=(",", ":"))
-    return _COMMANDS.sub(r"#\\u0023", text.translate(_LINE_ENDS))
+    return _COMMANDS.sub(r"#\\u0023", text) if "##" in text else text
 
 
 def _plain(value: Any, depth: int = 0) -> Any:

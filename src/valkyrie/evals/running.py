@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Protocol
 
 from valkyrie.errors import UserError
-from valkyrie.evals.loading import Loader, expected, skipped_eval
+from valkyrie.evals.loading import Ended, Loader, ended_now, expected, skipped_eval
 from valkyrie.evals.planning import Planned, PlannedEval, plan_evals, which_agents
 from valkyrie.evals.request import EvalRequest
 from valkyrie.evals.results import EvalResult, Invocation, StimulusResult
@@ -265,6 +265,8 @@ class _Following:
     told: dict[str, dict[str, StimulusResult]] = field(default_factory=dict)
     """What was told of already, by run and stimulus."""
     _left: dict[tuple[str, str], int] = field(default_factory=dict)
+    _ended: dict[tuple[str, str], list[Ended]] = field(default_factory=dict)
+    """Trials of stimuli that were not begun before and are not told of yet."""
     _queue: deque[tuple[Loader, str]] = field(default_factory=deque)
     _done: int = 0
     _total: int = 0
@@ -277,6 +279,8 @@ class _Following:
             for name, count in expected(loader.planned, self.request.runs).items():
                 ended = before.get(name, 0)
                 self._left[loader.run_id, name] = count - ended
+                if not ended:
+                    self._ended[loader.run_id, name] = []
                 self._done += ended
                 self._total += count
                 self._queue.append((loader, name))
@@ -292,9 +296,12 @@ class _Following:
             self._retries += 1
         else:
             self._done += 1
-            self._left[leased.run_id, leased.task_id] -= 1
+            stimulus = leased.run_id, leased.task_id
+            self._left[stimulus] -= 1
+            if (trials := self._ended.get(stimulus)) is not None:
+                trials.append(ended_now(leased, finish))
         if self._telling is None:
-            # Those that end at about the same time are read together.
+            # Those that end at about the same time are told of together.
             self._telling = asyncio.get_running_loop().call_later(TELL_AFTER_S, self.tell)
         self.watcher.progress(self._done, self._total, self._retries)
 
@@ -314,7 +321,8 @@ class _Following:
                 names.append(self._queue.popleft()[1])
             if not names:
                 return
-            for stimulus in loader.stimuli(names):
+            ended = {name: self._ended.pop((loader.run_id, name), ()) for name in names}
+            for stimulus in loader.stimuli(names, ended):
                 self.told.setdefault(loader.run_id, {})[stimulus.name] = stimulus
                 self.watcher.stimulus_done(stimulus, loader.heading)
 

@@ -11,7 +11,6 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from valkyrie.evals.junit import junit_xml
 from valkyrie.evals.markdown import markdown
 from valkyrie.evals.names import Key, folder_names
 from valkyrie.evals.records import dump_line, to_line
@@ -68,6 +67,8 @@ def write_all(invocation: Invocation, *, folder: Path | None = None, junit: bool
                 file.write(dump_line(to_line(trial)).encode() + b"\n")
         _write_text(written.report, markdown(invocation))
         if written.junit is not None:
+            from valkyrie.evals.junit import junit_xml
+
             _write_text(written.junit, junit_xml(invocation))
     return written
 
@@ -80,7 +81,7 @@ def write_trials(invocation: Invocation, folder: Path) -> Iterator[TrialResult]:
             for trial in stimulus.trials:
                 own = below[_trial_key(result, stimulus.name)] / f"trial-{trial.index}"
                 threshold = stimulus.threshold if trial.threshold is None else trial.threshold
-                yield replace(_write_trial(trial, folder, own), threshold=threshold)
+                yield _write_trial(trial, folder, own, threshold)
 
 
 def trial_folders(invocation: Invocation) -> dict[Key, Path]:
@@ -112,9 +113,9 @@ def _trial_key(result: EvalResult, stimulus: str) -> Key:
     return (*_eval_key(result), result.model or "", stimulus)
 
 
-def _write_trial(trial: TrialResult, folder: Path, own: Path) -> TrialResult:
+def _write_trial(trial: TrialResult, folder: Path, own: Path, threshold: float | None) -> TrialResult:
     place = folder / own
-    place.mkdir(parents=True, exist_ok=True)
+    _make(place)
     patch = _keep_file(trial.patch, place / PATCH)
     kept, whole = _keep_tree(trial.artifacts, place / ARTIFACTS)
     log = write_session_log(trial, place, {} if whole else {"artifactsTruncated": True})
@@ -123,7 +124,17 @@ def _write_trial(trial: TrialResult, folder: Path, own: Path) -> TrialResult:
         session_log=own / log.name if log else None,
         artifacts=own / ARTIFACTS if kept else None,
         patch=own / PATCH if patch else None,
+        threshold=threshold,
     )
+
+
+def _make(place: Path) -> None:
+    """A trial's folder, mostly in a new one of its stimulus, in one that is there."""
+    try:
+        place.parent.mkdir()
+        place.mkdir()
+    except OSError:
+        place.mkdir(parents=True, exist_ok=True)
 
 
 def _write_text(path: Path, text: str) -> None:

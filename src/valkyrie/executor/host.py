@@ -132,7 +132,7 @@ class ExecutorHost:
         await self._worlds.sweep()
         await self._writer.call(self._recover)
         known = await self._writer.call(runs.known_ids)
-        bound = await self._writer.call(runs.bound_ids)
+        bound = await self._writer.call(executors.bound_runs)
         await asyncio.to_thread(self._data.sweep_runs, known, now - ORPHAN_AFTER_S, bound)
         await asyncio.to_thread(self._data.sweep_cache)
 

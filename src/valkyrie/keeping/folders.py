@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import errno
 import os
+import secrets
 import shutil
 import stat
-import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -123,7 +123,7 @@ def _make_folder(parent: int, name: str) -> None:
 @contextmanager
 def whole_file(file: Path) -> Iterator[IO[bytes]]:
     """A file to write to that takes its name when the block ends well, and is removed otherwise."""
-    part = file.with_name(f"{_PART}{uuid.uuid4().hex}")
+    part = file.with_name(f"{_PART}{secrets.token_hex(16)}")
     try:
         opened = part.open("xb")
     except FileNotFoundError:

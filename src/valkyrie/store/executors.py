@@ -9,7 +9,7 @@ from sqlalchemy import Connection, Row, func, insert, select, update
 
 from valkyrie.nouns import Json
 from valkyrie.store import clock
-from valkyrie.store.schema import executor, trial
+from valkyrie.store.schema import executor, run, trial
 
 _TIMES = ("started_at", "heartbeat_at", "expires_at")
 
@@ -63,3 +63,11 @@ def lives_at(connection: Connection, home: str) -> bool:
         executor.c.home == home, executor.c.ended_at.is_(None), executor.c.expires_at > clock.now(connection)
     )
     return connection.execute(at_home.limit(1)).scalar() is not None
+
+
+def bound_runs(connection: Connection) -> dict[str, bool]:
+    """Runs that one executor keeps to itself, and whether that one lives; ended runs too, which it may open
+    again at any moment."""
+    found = connection.execute(select(run.c.id, run.c.bound).where(run.c.bound.is_not(None))).all()
+    lives = {home: lives_at(connection, home) for home in {row.bound for row in found}}
+    return {row.id: lives[row.bound] for row in found}

@@ -6,7 +6,7 @@ import contextlib
 import hashlib
 import shutil
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote
@@ -67,19 +67,27 @@ class DataFolder:
     def run(self, run_id: str) -> RunFolder:
         return RunFolder(self.runs / run_id)
 
-    def sweep_runs(self, known: Collection[str], before: float, spared: Collection[str] = ()) -> None:
+    def sweep_runs(
+        self, known: Collection[str], before: float, bound: Mapping[str, bool] | None = None
+    ) -> None:
         """Remove what killed processes left: folders of runs that were never stored and are older than
-        `before`, and the drafts of lost attempts. Only for an executor that holds the lock; what is bound to
-        another executor is `spared`."""
+        `before`, and the drafts of lost attempts. Only for an executor that holds the lock.
+
+        `bound`: runs of another executor, and whether it lives. One that lives sees to its drafts; those of
+        one that does not are removed when they are old as well: it may be just beginning again.
+        """
+        bound = bound or {}
         for folder in self.runs.iterdir() if self.runs.exists() else ():
-            if folder.name in spared:
+            if bound.get(folder.name):
                 continue
+            drafts = RunFolder(folder).drafts
             # A run may be deleted meanwhile, and one that is not known yet may be under way elsewhere.
             with contextlib.suppress(FileNotFoundError):
-                if folder.name in known:
-                    shutil.rmtree(RunFolder(folder).drafts, ignore_errors=True)
-                elif folder.stat().st_mtime < before:
-                    shutil.rmtree(folder, ignore_errors=True)
+                if folder.name not in known:
+                    if folder.stat().st_mtime < before:
+                        shutil.rmtree(folder, ignore_errors=True)
+                elif folder.name not in bound or drafts.stat().st_mtime < before:
+                    shutil.rmtree(drafts, ignore_errors=True)
 
     def sweep_cache(self) -> None:
         """Remove what killed processes were unpacking, fetching or taking in."""
@@ -112,6 +120,11 @@ class RunFolder:
     def attempt(self, task_id: str, k: int, number: int) -> Path:
         """The finished folder of an attempt; it appears whole or not at all."""
         return self.root.joinpath("trials", encode_task_id(task_id), str(k), f"attempt-{number}")
+
+    @property
+    def stories(self) -> Path:
+        """What agents told of their attempts in few words, all in one file (`keeping.stories`)."""
+        return self.root / "transcripts.jsonl"
 
     @property
     def drafts(self) -> Path:

@@ -133,6 +133,11 @@ _TAKE = ForEach(
         )
     ),
 )
+_STARTED = (
+    update(run)
+    .where(run.c.id.in_(bindparam("b_runs", expanding=True)), run.c.started_at.is_(None))
+    .values(started_at=bindparam("b_now"))
+)
 _BEGIN = ForEach.insert(
     attempt,
     attempt.c.trial_id,
@@ -266,9 +271,7 @@ def _take(connection: Connection, leased: Sequence[Leased], tick: Tick, passes: 
             for one in leased
         ],
     )
-    connection.execute(
-        update(run).where(run.c.id.in_(list(per_run)), run.c.started_at.is_(None)).values(started_at=tick.now)
-    )
+    connection.execute(_STARTED, {"b_runs": list(per_run), "b_now": tick.now})
 
 
 def data_version(connection: Connection) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
 from typing import Any
 
 from sqlalchemy import (
@@ -10,14 +11,12 @@ from sqlalchemy import (
     ColumnElement,
     Connection,
     Table,
-    Update,
     bindparam,
     column,
     func,
     insert,
     select,
 )
-from sqlalchemy.dialects.postgresql import ARRAY
 from sqlalchemy.types import TypeEngine
 
 Given = Mapping[str, ColumnElement[Any]]
@@ -32,31 +31,39 @@ class ForEach:
     process is suspended in the middle of it, and none of the server's timeouts would end that.
     """
 
-    def __init__(self, types: Types, update: Callable[[Given], Update]) -> None:
-        self._names = list(types)
-        self._each: Any = update({name: bindparam(name, type_=type_) for name, type_ in types.items()})
-        self._all: Any = update(_unnested(types))
+    def __init__(self, types: Types, made: Callable[[Given], Any], each: Any = None) -> None:
+        self._types = types
+        self._made = made
+        if each is None:
+            each = made({name: bindparam(name, type_=type_) for name, type_ in types.items()})
+        self._each = each
 
     @classmethod
     def insert(cls, table: Table, *columns: Column[Any]) -> ForEach:
         """An insert of rows with these columns."""
-        made = cls.__new__(cls)
         types = {one.name: one.type for one in columns}
-        made._names = list(types)
-        made._each = insert(table)
-        made._all = insert(table).from_select(made._names, select(*_unnested(types).values()))
-        return made
+        return cls(
+            types,
+            lambda given: insert(table).from_select(list(types), select(*given.values())),
+            insert(table),
+        )
+
+    @cached_property
+    def _all(self) -> Any:
+        return self._made(_unnested(self._types))
 
     def execute(self, connection: Connection, rows: Sequence[Mapping[str, Any]]) -> int:
         """Do it; how many rows it found."""
         if connection.dialect.name != "postgresql":
             return connection.execute(self._each, list(rows)).rowcount
-        arrays = {name: [row[name] for row in rows] for name in self._names}
+        arrays = {name: [row[name] for row in rows] for name in self._types}
         return connection.execute(self._all, arrays).rowcount
 
 
 def _unnested(types: Types) -> Given:
     """A row's values as columns of a table that is made of arrays."""
+    from sqlalchemy.dialects.postgresql import ARRAY
+
     arrays = [bindparam(name, type_=ARRAY(type_, dimensions=1)) for name, type_ in types.items()]
     columns = [column(name, type_) for name, type_ in types.items()]
     given = func.unnest(*arrays).table_valued(*columns).render_derived(name="given")

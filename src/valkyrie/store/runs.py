@@ -298,16 +298,6 @@ def forget(connection: Connection, run_id: str) -> None:
     announce(connection)
 
 
-def bound_ids(connection: Connection) -> set[str]:
-    """Runs that one executor keeps to itself; ended ones too, which it may open again at any moment."""
-    return set(connection.execute(select(run.c.id).where(run.c.bound.is_not(None))).scalars())
-
-
-def bind(connection: Connection, run_ids: Sequence[str], word: str | None) -> None:
-    """From now on only executors that say `word` work on these runs; None: any."""
-    connection.execute(update(run).where(run.c.id.in_(list(run_ids))).values(bound=word))
-
-
 def any_ready(connection: Connection) -> bool:
     """Whether a run could go on now without a person (a run that waits says so in its note)."""
     return bool(

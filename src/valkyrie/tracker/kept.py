@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from valkyrie.errors import UnknownError
 from valkyrie.keeping.keys import attempt_prefix
 from valkyrie.keeping.protocol import ArtifactStore, LogName
+from valkyrie.keeping.stories import Stories, Which
 from valkyrie.nouns import Json
 from valkyrie.store.layout import RunFolder, encode_task_id
 from valkyrie.tracker.patience import pause
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 
 FOLLOW_EVERY_S = 0.2
 LOG = "attempt.log"
+STORY = "agent/transcript.json"
 PIECE = 1 << 16
 
 
@@ -32,6 +34,7 @@ class Kept:
         self._organisation = organisation
         self._place = place or {}
         self._run_id = folder.root.name
+        self._stories = Stories(folder.stories)
 
     @cached_property
     def _artifacts(self) -> ArtifactStore | None:
@@ -51,6 +54,7 @@ class Kept:
         folder, log = self._folder.attempt(task_id, k, number), self._folder.log(task_id, k, number)
         if folder.exists() or log.exists() or not self._artifacts:
             yield from self._here(folder, log)
+            yield from self._story((task_id, k, number), folder)
             return
         prefix = attempt_prefix(self._run_id, encode_task_id(task_id), k, number)
         for found in self._artifacts.list(prefix):
@@ -62,6 +66,12 @@ class Kept:
         for path in sorted(folder.rglob("*")) if folder.exists() else ():
             if path.is_file() and not path.is_symlink():
                 yield path.relative_to(folder).as_posix(), _read(path), path.stat().st_size
+
+    def _story(self, which: Which, folder: Path) -> Iterator[tuple[str, Iterator[bytes], int]]:
+        """What the agent told, as the file it would be if it were not kept with those of other attempts."""
+        story = self._stories.find(which)
+        if story is not None and not (folder / STORY).exists():
+            yield STORY, iter((story,)), len(story)
 
     def log(
         self, task_id: str, k: int, number: int, started_at: float, ended: Callable[[], bool]

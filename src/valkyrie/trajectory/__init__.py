@@ -6,22 +6,27 @@ result of a call that was never made is refused, and the error names the place.
 
 from __future__ import annotations
 
-from valkyrie.trajectory.builder import TrajectoryBuilder
-from valkyrie.trajectory.reading import TrajectoryError
-from valkyrie.trajectory.shape import (
-    SCHEMA_VERSION,
-    AgentInfo,
-    ContentPart,
-    FinalMetrics,
-    ImageSource,
-    Metrics,
-    Observation,
-    ObservationResult,
-    Step,
-    SubagentRef,
-    ToolCall,
-    Trajectory,
-)
+from typing import TYPE_CHECKING
+
+from sandboxes.lazy_names import lazy_names
+
+if TYPE_CHECKING:
+    from valkyrie.trajectory.builder import TrajectoryBuilder
+    from valkyrie.trajectory.reading import TrajectoryError
+    from valkyrie.trajectory.shape import (
+        SCHEMA_VERSION,
+        AgentInfo,
+        ContentPart,
+        FinalMetrics,
+        ImageSource,
+        Metrics,
+        Observation,
+        ObservationResult,
+        Step,
+        SubagentRef,
+        ToolCall,
+        Trajectory,
+    )
 
 __all__ = [
     "SCHEMA_VERSION",
@@ -39,3 +44,12 @@ __all__ = [
     "TrajectoryBuilder",
     "TrajectoryError",
 ]
+
+__getattr__, __dir__ = lazy_names(
+    __name__,
+    {
+        "valkyrie.trajectory.builder": ("TrajectoryBuilder",),
+        "valkyrie.trajectory.reading": ("TrajectoryError",),
+        "valkyrie.trajectory.shape": __all__[:-2],
+    },
+)

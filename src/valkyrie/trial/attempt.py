@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -10,13 +11,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from valkyrie.agents.protocol import AgentExit, Usage
-from valkyrie.nouns import Grade, Json, TrialState
+from valkyrie.keeping.stories import LONGEST
+from valkyrie.nouns import Grade, Json, TaskSpec, TrialState
 from valkyrie.store.layout import log_of
 from valkyrie.store.leases import Leased
-from valkyrie.trial.collect import publish
+from valkyrie.trajectory.transcript import TRANSCRIPT, Transcript
+from valkyrie.trial.collect import AGENT, publish
 from valkyrie.trial.failures import Failure, PhaseTimeoutError
 from valkyrie.trial.log import AttemptLog
 from valkyrie.trial.world import Journal, World
+
+_compact = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 
 
 @dataclass(slots=True)
@@ -60,6 +65,19 @@ class Attempt:
         """What was kept, and the log, go where others find them too."""
         await self.world.away.put(self.leased, self.kept, log_of(self.kept))
 
+    async def keep_told(self, task: TaskSpec, told: Transcript) -> None:
+        """Keep the agent's own account; a short one needs no file of its own, unless others fetch it."""
+        from valkyrie.trajectory.records import to_record
+
+        leased, masker = self.leased, self.world.masker
+        record = to_record(told, id=f"{task.id}#{leased.k}", stimulus=task.id, work_dir=task.cwd)
+        record = masker.data(record) if masker else record
+        text = _compact(record).encode("utf-8", "replace")
+        if len(text) <= LONGEST and self.world.away.artifacts is None:
+            self.world.stories.keep((leased.task_id, leased.k, leased.number), text)
+        else:
+            await asyncio.to_thread(_write, self.draft / AGENT / TRANSCRIPT, text)
+
     async def save(self, state: Json) -> None:
         """Commit from what a later attempt can go on grading; what the agent left is safe before that."""
         await self.publish()
@@ -89,6 +107,11 @@ class Attempt:
             raise
         finally:
             self.timing[name] = round(time.monotonic() - began, 4)
+
+
+def _write(path: Path, data: bytes) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(data)
 
 
 @dataclass(frozen=True, slots=True)

@@ -157,6 +157,8 @@ async def _keep_outputs(attempt: Attempt, task: TaskSpec, sandbox: Sandbox) -> N
             await collect_outputs(agent, task.id, sandbox, attempt.draft, masker, attempt.log)
             said = await note_cost(attempt.draft, attempt.log)
             attempt.cost = attempt.cost if said is None else said
+    if attempt.exit and attempt.exit.told:
+        await attempt.keep_told(task, attempt.exit.told)
     _judge_exit(attempt)
 
 
@@ -190,6 +192,7 @@ async def _grade(attempt: Attempt, task: TaskSpec, sandbox: Sandbox | None) -> G
             saved=attempt.leased.saved["state"] if attempt.leased.saved else None,
             save=attempt.save,
             agent=attempt.draft / AGENT,
+            told=attempt.exit.told if attempt.exit else None,
             start=attempt.start if sandbox else None,
             exit_code=attempt.exit.exit_code if attempt.exit else None,
             exit_reason=attempt.exit.reason if attempt.exit else None,

@@ -12,6 +12,7 @@ from sandboxes.types import HostSource, ImageSource, SandboxCreateRequest, Sandb
 from valkyrie.agents.protocol import Agent
 from valkyrie.benchmarks.protocol import Benchmark
 from valkyrie.errors import UserError
+from valkyrie.keeping.stories import Stories
 from valkyrie.nouns import Json, TaskSpec, Timeouts, TrialState
 from valkyrie.plan import Settings, older_digest, trial_digest
 from valkyrie.secrets.mask import Masker
@@ -65,7 +66,12 @@ class World:
     """What sandboxes are given besides their task."""
     kept: dict[tuple[str, int], Sandbox] = field(default_factory=dict)
     """Sandboxes that stay after their attempt, by task and k."""
+    stories: Stories = field(init=False)
+    """What agents told of their attempts in few words."""
     _tasks: OrderedDict[str, TaskSpec] = field(default_factory=OrderedDict)
+
+    def __post_init__(self) -> None:
+        self.stories = Stories(self.folder.stories)
 
     def give_secrets(self, values: Mapping[str, str], hidden: Iterable[str] = ()) -> None:
         """Take up the values a person supplied: the agent's, and others that no log or file may show."""
@@ -77,8 +83,9 @@ class World:
         """The task of a trial, as it was planned."""
         task = self._tasks.get(leased.task_id)
         if task is None:
-            found = await self.benchmark.describe(leased.task_id, self.dataset)
-            task = replace(found, timeouts=_limits(found.timeouts, self.settings))
+            task = await self.benchmark.describe(leased.task_id, self.dataset)
+            limits = _limits(task.timeouts, self.settings)
+            task = task if limits == task.timeouts else replace(task, timeouts=limits)
             self._tasks[leased.task_id] = task
             if len(self._tasks) > TASKS_REMEMBERED:
                 self._tasks.popitem(last=False)

@@ -171,3 +171,13 @@ def test_where_both_agree_python_says_the_same(pattern: str, text: str) -> None:
         return
     found = python.search(text)
     assert JsRegex(pattern).search(text) == (found.span() if found else None)
+
+
+@given(
+    st.from_regex(r"\A\^?[ab1 _\-,:!<]{0,3}\$?\Z"),
+    st.text("ab1 _-,:!<\n$^", max_size=8),
+)
+def test_plain_words_are_found_where_the_compiled_pattern_finds_them(pattern: str, text: str) -> None:
+    found = compile_js(pattern).search(text)
+    assert JsRegex(pattern).problem is None
+    assert JsRegex(pattern).search(text) == (found.span() if found else None)

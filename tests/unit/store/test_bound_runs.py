@@ -8,7 +8,7 @@ import pytest
 from tests.store_world import ROOM, add_executor, run_values
 
 from valkyrie.nouns import Outcome, RunState, TrialState
-from valkyrie.store import Store, journal, leases, runs
+from valkyrie.store import Store, executors, journal, leases, runs
 from valkyrie.store.journal import Finish
 from valkyrie.store.leases import Leased, Tick, TickResult
 
@@ -50,12 +50,20 @@ def test_only_who_says_the_word_sees_a_bound_run(store: Store) -> None:
 def test_a_bound_run_keeps_no_other_executor_awake(store: Store) -> None:
     bound = add(store, bound=WORD)
     with store.writing() as connection:
-        assert not runs.any_ready(connection) and runs.bound_ids(connection) == {bound}
+        assert not runs.any_ready(connection) and executors.bound_runs(connection) == {bound: False}
         runs.set_values(connection, bound, state="FINISHED")
-        assert runs.bound_ids(connection) == {bound}, "it may be opened again at any moment"
+        assert bound in executors.bound_runs(connection), "it may be opened again at any moment"
         runs.set_values(connection, bound, state="IN_PROGRESS")
-        runs.bind(connection, [bound], None)
-        assert runs.any_ready(connection) and runs.bound_ids(connection) == set()
+        runs.set_values(connection, bound, bound=None)
+        assert runs.any_ready(connection) and executors.bound_runs(connection) == {}
+
+
+def test_whether_the_executor_of_a_bound_run_lives(store: Store) -> None:
+    add_executor(store, "beside", home=WORD)
+    add_executor(store, "gone", home="eval-2", expires_in=-1.0)
+    living, lost = add(store, bound=WORD), add(store, bound="eval-2")
+    with store.reading() as connection:
+        assert executors.bound_runs(connection) == {living: True, lost: False}
 
 
 def test_going_on_otherwise_sets_it_free(store: Store) -> None:

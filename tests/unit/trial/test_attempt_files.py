@@ -98,6 +98,17 @@ def test_drafts_of_lost_attempts_are_swept(tmp_path: Path) -> None:
     assert data.run("known").attempt("task", 0, 1).exists()
 
 
+def test_drafts_of_an_executor_that_is_gone_are_swept_when_they_are_old(tmp_path: Path) -> None:
+    data = DataFolder(tmp_path)
+    names = ("living", "gone", "beginning")
+    for name in names:
+        data.run(name).draft(7, 1).mkdir(parents=True)
+    for name in ("living", "gone"):
+        os.utime(data.run(name).drafts, (1, 1))
+    data.sweep_runs(names, before=1000.0, bound={"living": True, "gone": False, "beginning": False})
+    assert [name for name in names if data.run(name).drafts.exists()] == ["living", "beginning"]
+
+
 def test_folders_of_runs_that_were_never_stored_are_swept(tmp_path: Path) -> None:
     data = DataFolder(tmp_path)
     for name in ("known", "orphan", "fresh"):

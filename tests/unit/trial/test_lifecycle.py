@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -16,12 +17,16 @@ from sandboxes.types import OutputSink, SandboxQuery
 from valkyrie.agents.protocol import AgentExit, AgentTrial, OutputArtifact
 from valkyrie.benchmarks.protocol import Grading
 from valkyrie.errors import AgentOutputError, LeaseLostError
+from valkyrie.keeping.disk import DiskArtifacts
+from valkyrie.keeping.stories import LONGEST, Stories
 from valkyrie.nouns import ExitReason, Grade, Json, TaskSpec, TrialState
 from valkyrie.plan import Settings, trial_digest
 from valkyrie.store.layout import RunFolder
 from valkyrie.store.leases import Leased
 from valkyrie.testing.null import NapAgent, NullBenchmark
+from valkyrie.trajectory.transcript import Transcript
 from valkyrie.trial import leaving
+from valkyrie.trial.away import Away
 from valkyrie.trial.lifecycle import Ending, run_attempt
 from valkyrie.trial.world import World
 
@@ -141,6 +146,41 @@ async def test_a_sandbox_that_cannot_be_removed_costs_no_grade(
     world.provider.on_delete = fail
     assert (await attempt(world)).grade is not None
     assert "could not be removed" in world.folder.log("task-1", 0, 1).read_text()
+
+
+class Tells(NapAgent):
+    """Tells what it did, and leaves no file."""
+
+    def __init__(self, output: str) -> None:
+        self.output = output
+
+    async def run(self, trial: AgentTrial) -> AgentExit:
+        return AgentExit(0, told=Transcript(self.output))
+
+
+async def test_a_short_story_is_kept_with_the_others_and_holds_no_secret(tmp_path: Path) -> None:
+    world = make_world(tmp_path, Tells(f"the key is {SECRET}"))
+    assert (await attempt(world)).grade == Grade(1.0, True)
+    told = Stories(world.folder.stories).read(("task-1", 0, 1))
+    assert told is not None and told["id"] == "task-1#0" and told["output"].startswith("the key is ")
+    assert SECRET not in world.folder.stories.read_text()
+    assert not (world.folder.attempt("task-1", 0, 1) / "agent").exists()
+
+
+async def test_a_long_story_has_a_file_of_its_own(tmp_path: Path) -> None:
+    world = make_world(tmp_path, Tells("word " * LONGEST))
+    assert (await attempt(world)).grade == Grade(1.0, True)
+    kept = world.folder.attempt("task-1", 0, 1) / "agent/transcript.json"
+    assert json.loads(kept.read_text())["output"] == "word " * LONGEST
+    assert not world.folder.stories.exists()
+
+
+async def test_a_story_that_other_machines_fetch_is_a_file(tmp_path: Path) -> None:
+    world = make_world(tmp_path, Tells("few words"))
+    world.away = Away(DiskArtifacts(tmp_path / "shared"))
+    assert (await attempt(world)).grade == Grade(1.0, True)
+    (shared,) = (tmp_path / "shared").glob("**/attempts/**/agent/transcript.json")
+    assert json.loads(shared.read_text())["output"] == "few words"
 
 
 async def test_outputs_that_cannot_be_kept_are_a_failure_not_a_crash(tmp_path: Path) -> None:

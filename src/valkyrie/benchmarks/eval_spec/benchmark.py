@@ -266,7 +266,7 @@ class EvalBenchmark:
         """What the mock agent answers, if a file says it."""
         if "/" in stimulus.name or self._options.executor != "mock":
             return None
-        for path in self._fixture_places(stimulus):
+        for path in dict.fromkeys(self._fixture_places(stimulus)):
             if os.path.isfile(path):  # noqa: PTH113
                 try:
                     found: Json = json.loads(Path(path).read_text("utf-8"))

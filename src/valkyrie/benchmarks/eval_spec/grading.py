@@ -106,6 +106,7 @@ class StimulusGrading:
         given = Given(
             stimulus=self._stimulus,
             transcript=transcript,
+            bench=self._bench(grading),
             asking=asking_of(self._spec, self._options),
             golden_patch=self._stimulus.golden_patch,
         )
@@ -115,7 +116,7 @@ class StimulusGrading:
         diff = await workspace.diff(grading.start, final) if final and self.wants_diff else None
         if diff is not None:
             await asyncio.to_thread(_write, grading.evidence / PATCH, diff)
-        return replace(given, workspace=final, diff=diff, bench=self._bench(grading))
+        return replace(given, workspace=final, diff=diff) if final else given
 
     def _bench(self, grading: Grading) -> Workbench | None:
         """Where graders' programs run, if there are any."""

@@ -14,8 +14,7 @@ from valkyrie.benchmarks.eval_spec.options import EvalOptions
 from valkyrie.benchmarks.protocol import Grading
 from valkyrie.nouns import ExitReason, Json
 from valkyrie.specs.model import Stimulus
-from valkyrie.trajectory import Trajectory, TrajectoryError
-from valkyrie.trajectory.converting import transcript_of
+from valkyrie.trajectory.reading import TrajectoryError
 from valkyrie.trajectory.records import from_record
 from valkyrie.trajectory.transcript import TRANSCRIPT, Event, Measures, Transcript
 
@@ -43,6 +42,9 @@ async def read_story(
     grading: Grading, stimulus: Stimulus, options: EvalOptions, skills: Sequence[str]
 ) -> Story:
     """The trial's transcript; an agent that left nothing said nothing."""
+    if grading.told is not None:
+        whole = _completed(grading.told, grading, options, skills)
+        return Story(whole, as_left=whole == grading.told)
     found: Transcript | None = None
     size = _size(grading.agent)
     # Handing few words to a thread takes longer than reading them.
@@ -69,12 +71,19 @@ def _left_behind(agent: Path, skills: Sequence[str]) -> Transcript | None:
         if (data := _read(agent / TRANSCRIPT)) is not None:
             return from_record(data)
         if (data := _read(agent / TRAJECTORY)) is not None:
-            return transcript_of(Trajectory.from_json(data), skills=skills)
+            return _from_steps(data, skills)
     except (TrajectoryError, ValueError, KeyError, TypeError, RecursionError) as error:
         # What an agent left may be anything; the graders see that it could not be read.
         message = f"what the agent left could not be read: {error}"[:500]
         return Transcript("", [Event("error", {"message": message})], Measures(error_count=1))
     return None
+
+
+def _from_steps(data: Json, skills: Sequence[str]) -> Transcript:
+    from valkyrie.trajectory import Trajectory
+    from valkyrie.trajectory.converting import transcript_of
+
+    return transcript_of(Trajectory.from_json(data), skills=skills)
 
 
 def _read(path: Path) -> Json | None:
@@ -138,11 +147,12 @@ def _completed(
     # Time is what we know better than any agent; a fixture's is its author's, and he may set it.
     if not measures.wall_time_ms or (options.executor != "mock" and measures.wall_time_ms < took):
         measures = replace(measures, wall_time_ms=took)
-    return replace(
-        found,
-        measures=measures,
-        model=found.model or options.model,
-        executor=found.executor or options.executor,
-        skills_loaded=found.skills_loaded or tuple(skills),
-        end_reason=found.end_reason or (_ENDS.get(grading.exit_reason) if grading.exit_reason else None),
-    )
+    known: Json = {
+        "measures": measures,
+        "model": found.model or options.model,
+        "executor": found.executor or options.executor,
+        "skills_loaded": found.skills_loaded or tuple(skills),
+        "end_reason": found.end_reason or (_ENDS.get(grading.exit_reason) if grading.exit_reason else None),
+    }
+    added = {name: value for name, value in known.items() if value != getattr(found, name)}
+    return replace(found, **added) if added else found

@@ -132,8 +132,7 @@ class SandboxWorkbench:
         if self._ran:
             await self._sandbox.kill_all()
         # Whoever ran before may have filled the room, or put something in the way of every program.
-        await self._sandbox.clear_folder(self._room)
-        await self._sandbox.remove("/etc/ld.so.preload")
+        await self._sandbox.clear((self._room,), removed=("/etc/ld.so.preload",))
         if self._ran and self._kept is not None:
             await self._sandbox.upload_stream(packed, _pieces(self._kept))
             return packed

@@ -126,7 +126,8 @@ async def prepare(
         await _show_work_dir(work_dir, sandbox, start, checkouts, hidden)
     elif (git := stimulus.environment.git) is not None:
         await put_tree(sandbox, await _checked_out(git, start, checkouts), WORKSPACE)
-    if await _lay_out_static(stimulus, options, start / STATIC) or WORKSPACE not in sandbox.views:
+    empty = WORKSPACE not in sandbox.views
+    if await _lay_out_static(stimulus, options, start / STATIC, empty=empty or needs_diff) or empty:
         await sandbox.upload_folder(start / STATIC, WORKSPACE)
     for command in stimulus.environment.commands:
         await _run_setup(command, stimulus, sandbox, log)
@@ -158,8 +159,10 @@ async def _checked_out(git: GitSource, start: Path, checkouts: Checkouts | None)
     return await kept.of(git)
 
 
-async def _lay_out_static(stimulus: Stimulus, options: EvalOptions, folder: Path) -> bool:
-    """Put files and skills together; whether there are any."""
+async def _lay_out_static(
+    stimulus: Stimulus, options: EvalOptions, folder: Path, *, empty: bool = True
+) -> bool:
+    """Put files and skills together; whether there are any. Without, `empty` makes an empty folder."""
     try:
         skills = skills_of(stimulus, options)
     except SpecError as error:
@@ -169,7 +172,8 @@ async def _lay_out_static(stimulus: Stimulus, options: EvalOptions, folder: Path
         places = (*placed(files), *skill_places(skills, options))
         await asyncio.to_thread(lay_out, folder, places)
         return True
-    folder.mkdir(parents=True, exist_ok=True)
+    if empty:
+        folder.mkdir(parents=True, exist_ok=True)
     return False
 
 
@@ -226,10 +230,10 @@ async def _before(
         return Before((start / AFTER_COMMANDS,), frozenset(too_large))
     static = start / STATIC
     if (work_dir := _work_dir(stimulus, options)) is not None:
-        since = static.stat().st_mtime_ns
-        return Before(
-            (work_dir, static), live_since=since, not_looked_at=_hidden(work_dir, stimulus, options)
-        )
+        laid_over = (static,) if static.exists() else ()
+        since = static.stat().st_mtime_ns if laid_over else None
+        hidden = _hidden(work_dir, stimulus, options)
+        return Before((work_dir, *laid_over), live_since=since, not_looked_at=hidden)
     if (git := stimulus.environment.git) is not None:
         return Before((await _checked_out(git, start, checkouts), static))
     return Before((static,))
