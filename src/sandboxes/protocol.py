@@ -134,6 +134,13 @@ class Sandbox(ABC):
         """Leave an empty real folder at `path`; a link or file there is replaced, never followed."""
         raise SandboxUnsupportedError(f"{type(self).__name__} cannot clear folders")
 
+    async def clear(self, folders: Sequence[str], removed: Sequence[str] = ()) -> None:
+        """`clear_folder` of each folder, then `remove` of the others."""
+        for path in folders:
+            await self.clear_folder(path)
+        for path in removed:
+            await self.remove(path)
+
     async def kill_all(self) -> None:
         """End every process in the sandbox, however it hid; the sandbox itself stays usable."""
         raise SandboxUnsupportedError(f"{type(self).__name__} cannot kill processes")

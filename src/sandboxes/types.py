@@ -184,6 +184,7 @@ class SandboxCreateRequest(BaseModel):
             memory_mb=asked.memory_mb if asked.memory_mb is not None else self.resources.memory * 1024,
             disk_mb=asked.disk_mb if asked.disk_mb is not None else self.resources.disk * 1024,
             pids=asked.pids,
+            gpus=asked.gpus or self.resources.gpu,
         )
 
 

@@ -24,6 +24,8 @@ class Limits:
     memory_mb: int | None = None
     disk_mb: int | None = None
     pids: int | None = None
+    gpus: int = 0
+    """How many it is given; none unless asked for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +107,8 @@ class Capabilities:
     """Can show folders of the host in a sandbox."""
     copy_on_write: bool = False
     """Can show them writable, each sandbox with changes of its own."""
+    gpus: bool = False
+    """Can pass GPUs on."""
     users: bool = False
     """Commands may run as users other than the sandbox's root."""
     networks: frozenset[str] = frozenset({"none"})

@@ -202,8 +202,8 @@ class RunView:
 
     @property
     def done(self) -> int:
-        """Trials that ended, however."""
-        return self.counts["FINISHED"] + self.counts["ERROR"] + self.counts["STOPPED"]
+        """Trials that came to an end; stopped ones may go on."""
+        return self.counts["FINISHED"] + self.counts["ERROR"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -470,6 +470,24 @@ class LogQuery:
     search: str | None = None
     """Only lines that contain this."""
     follow: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class IngestedRun:
+    """What became of one run that came about elsewhere."""
+
+    run_id: str
+    """Here."""
+    name: str
+    """For people."""
+    status: str
+    """`stored`, `known` (it was here already) or `replaced`; `would be …` where nothing was to be stored."""
+    trials: int
+    errors: int
+    """Trials that ended without a grade."""
+    file: str
+    """The file that says so."""
+    notices: Sequence[str] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -142,8 +142,9 @@ async def test_what_it_cannot_make_is_refused(provider: DockerProvider) -> None:
         with pytest.raises(SandboxError, match=words):
             await provider.create_sandbox(SandboxCreateRequest(source=source, network="none"))
     gpu = Resources(vcpu=1, memory=1, disk=1, gpu=1)
-    with pytest.raises(SandboxUnsupportedError, match="NVIDIA"):
-        await provider.create_sandbox(SandboxCreateRequest(resources=gpu, network="none"))
+    for asked in ({"resources": gpu}, {"limits": Limits(gpus=1)}):
+        with pytest.raises(SandboxUnsupportedError, match="NVIDIA"):
+            await provider.create_sandbox(SandboxCreateRequest(**asked, network="none"))
 
 
 async def test_host_folders_are_shown_read_only(provider: DockerProvider, tmp_path: Path) -> None:

@@ -27,6 +27,10 @@ SECRET, AGENT, LABEL, VALUE = "planted/secret", "planted-agent", "planted-label"
 JOB_NAME = "planted-job"
 ARCHIVE = zipped("mine/contract.yaml", CONTRACT)
 DIGEST = hashlib.sha256(ARCHIVE).hexdigest()
+RESULTS = zipped(
+    "mine/results.jsonl",
+    '{"type": "trial-result", "stimulus": "s", "status": "error", "error": "none", "trajectory": null}',
+)
 
 OPEN = {("GET", "/health")}
 OF_NOBODY = {
@@ -53,6 +57,7 @@ OF_ITSELF = {
     ("DELETE", "/v1/organisation/credentials"),
     ("POST", "/v1/runs"),
     ("POST", "/v1/jobs"),
+    ("PUT", "/v1/ingest"),
     ("PUT", "/v1/agents/{name}"),
     ("PUT", "/v1/secrets/{name}"),
     ("PUT", "/v1/uploads/{digest}"),
@@ -135,6 +140,8 @@ def request_for(method: str, template: str, ids: tuple[str, str]) -> dict[str, A
     )
     if query := QUERIES.get(template):
         path += f"?{query}"
+    if template == "/v1/ingest":
+        return {"method": method, "url": path, "content": RESULTS}
     if method == "PUT" and template.startswith(("/v1/agents", "/v1/uploads")):
         return {"method": method, "url": path, "content": ARCHIVE}
     if method in ("POST", "PUT", "PATCH") and template != "/v1/init":

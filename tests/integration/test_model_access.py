@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.server
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -136,6 +137,16 @@ def test_an_address_that_is_none_is_refused(tracker: LocalTracker, url: str, sai
         tracker.plan(RunRequest(agent="oracle", benchmark="quickstart", model_url=url))
 
 
+def test_a_gpu_is_refused_where_there_is_none(tracker: LocalTracker, tasks: str) -> None:
+    (toml,) = Path(tasks).rglob("task.toml")
+    toml.write_text(TASK + "gpus = 1\n")
+    for provider, refused in (("local", True), ("process", True), ("docker", False)):
+        plan = tracker.plan(RunRequest(agent="nop", benchmark=tasks, provider=provider))
+        assert (
+            any("a GPU" in problem and "--provider docker" in problem for problem in plan.problems) == refused
+        )
+
+
 def test_a_name_that_is_no_variable_is_refused(tracker: LocalTracker) -> None:
     with pytest.raises(UsageError, match="no name of an environment variable"):
         tracker.plan(RunRequest(agent="oracle", benchmark="quickstart", env_vars={"A B": "c"}))
@@ -159,3 +170,17 @@ def test_missing_keys_are_named_before_anything_starts(
     monkeypatch.setenv("CLAUDE_CODE_OAUTH_TOKEN", "t-1234567890")
     plan = tracker.plan(RunRequest(agent="claude-code", model="m", benchmark="quickstart"))
     assert list(plan.secrets) == ["CLAUDE_CODE_OAUTH_TOKEN"]
+
+
+def test_an_agent_that_may_do_without_a_key_is_told_of(
+    tracker: LocalTracker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("ANTHROPIC_API_KEY", "OPENAI_API_KEY", "GOOGLE_API_KEY"):
+        monkeypatch.delenv(name, raising=False)
+    request = RunRequest(agent="goose", model="m", benchmark="quickstart")
+    (said,) = [notice for notice in tracker.plan(request).notices if "no key for its model" in notice]
+    assert "ANTHROPIC_API_KEY, OPENAI_API_KEY or GOOGLE_API_KEY" in said
+    for enough in ({"model_url": "http://127.0.0.1:1"}, {"env_vars": {"OTHER_KEY": "x"}}):
+        assert "no key" not in str(tracker.plan(replace(request, **enough)).notices)
+    monkeypatch.setenv("OPENAI_API_KEY", "t-1234567890")
+    assert "no key" not in str(tracker.plan(request).notices)

@@ -98,6 +98,7 @@ class DaytonaSandboxProvider(SandboxProvider):
             provider="daytona",
             isolation="a machine of Daytona's, reached over the network",
             images=True,
+            gpus=True,
             writable_system=True,
             users=False,
             networks=frozenset({"none", "public", "allowlist"}),

@@ -63,7 +63,7 @@ def _resources(request: SandboxCreateRequest) -> DaytonaResources | None:
         cpu=_whole(limits.cpus),
         memory=_whole(None if limits.memory_mb is None else limits.memory_mb / 1024),
         disk=_whole(None if limits.disk_mb is None else limits.disk_mb / 1024),
-        gpu=asked.gpu if asked is not None and asked.gpu else None,
+        gpu=limits.gpus or None,
         gpu_type=_gpu_type(asked.gpu_type) if asked is not None and asked.gpu_type else None,
     )
     nothing = (made.cpu, made.memory, made.disk, made.gpu) == (None, None, None, None)

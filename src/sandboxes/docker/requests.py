@@ -110,14 +110,14 @@ def _limits(request: SandboxCreateRequest, engine: Engine) -> dict[str, Any]:
 
 
 def _devices(request: SandboxCreateRequest) -> dict[str, Any]:
-    asked = request.resources
-    if asked is None or not asked.gpu:
+    asked, count = request.resources, request.effective_limits.gpus
+    if not count:
         return {}
-    if asked.gpu_type is not None:
+    if asked is not None and asked.gpu_type is not None:
         raise SandboxUnsupportedError(
             f"provider 'docker' cannot choose a GPU by type ({asked.gpu_type}); leave gpu_type out"
         )
-    return {"DeviceRequests": [{"Count": asked.gpu, "Capabilities": [["gpu"]]}]}
+    return {"DeviceRequests": [{"Count": count, "Capabilities": [["gpu"]]}]}
 
 
 def _separate(request: SandboxCreateRequest, engine: Engine) -> list[dict[str, Any]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -199,6 +199,15 @@ class LocalSandbox(RunnableSandbox):
 
     async def remove(self, path: str) -> None:
         await self._in_files(lambda files: files.remove(path))
+
+    async def clear(self, folders: Sequence[str], removed: Sequence[str] = ()) -> None:
+        def work(files: RootedFiles) -> None:
+            for path in folders:
+                files.clear_folder(path)
+            for path in removed:
+                files.remove(path)
+
+        await self._in_files(work)
 
     async def _in_files(self, work: Callable[[RootedFiles], T]) -> T:
         with self._using_files() as files:

@@ -106,6 +106,15 @@ class FileContract(ContractBase):
         await sandbox.upload_file("/app/file/inside", b"y")
         assert await sandbox.list_files("/app/**/*") == ["/app/file/inside"]
 
+    async def test_clearing_several_things(self, sandbox: Sandbox) -> None:
+        for path in ("/app/folder/one", "/app/file", "/app/kept"):
+            await sandbox.upload_file(path, b"x")
+        await sandbox.clear(("/app/folder", "/app/new"), removed=("/app/file", "/app/none"))
+        assert await sandbox.list_files("/app/*") == ["/app/kept"]
+        assert await sandbox.list_files("/app/*/*") == []
+        if self.executes:
+            await output_of(sandbox, "test -d /app/folder -a -d /app/new")
+
     async def test_planted_links_are_not_read_through(self, sandbox: Sandbox, tmp_path: Path) -> None:
         self.needs("executes")
         secret = tmp_path / "host/secret"

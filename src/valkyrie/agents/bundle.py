@@ -1,14 +1,12 @@
 """An agent's folder as one zip: packed the same way every time, and unpacked without trusting it.
 
-What is left out when packing: `__pycache__`, `.git`, `.venv`, `venv`, `.DS_Store`, `.env`, `.env.*`,
-`*.egg-info`, `*.pyc`, `*.pyo`, `*.pyd`. Names are compared whole, part by part of the path; upstream looks
-for substrings and so also loses `.gitignore` or `my_venv_tool.py`. Native libraries (`.so`, `.dll`,
-`.dylib`) are kept, unlike upstream: an agent that ships one needs it.
+What is left out when packing is in `valkyrie.agents.ignoring`. Names are compared whole, part by part of the
+path; upstream looks for substrings and so also loses `.gitignore` or `my_venv_tool.py`. Native libraries
+(`.so`, `.dll`, `.dylib`) are kept, unlike upstream: an agent that ships one needs it.
 """
 
 from __future__ import annotations
 
-import fnmatch
 import hashlib
 import shutil
 import zipfile
@@ -17,24 +15,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
+from valkyrie.agents.ignoring import Ignored, read_ignored
 from valkyrie.archives.limits import ArchiveLimits
 from valkyrie.archives.reading import DEEPEST
 from valkyrie.archives.writing import file_entry, folder_entry, new_file
 from valkyrie.errors import BundleError
 
-EXCLUDED = (
-    "__pycache__",
-    ".git",
-    ".venv",
-    "venv",
-    ".DS_Store",
-    ".env",
-    ".env.*",
-    "*.egg-info",
-    "*.pyc",
-    "*.pyo",
-    "*.pyd",
-)
 _CHUNK = 1024 * 1024
 
 
@@ -130,18 +116,16 @@ def list_folder(folder: Path) -> Iterator[Entry]:
     if not folder.is_dir():
         raise BundleError(f"{folder} is no folder.")
     root = folder.resolve()
-    yield from _walk(root, root, "", ())
+    yield from _walk(root, root, "", (), read_ignored(root))
 
 
-def _excluded(name: str) -> bool:
-    return any(fnmatch.fnmatchcase(name, pattern) for pattern in EXCLUDED)
-
-
-def _walk(root: Path, folder: Path, prefix: str, above: tuple[Path, ...]) -> Iterator[Entry]:
+def _walk(
+    root: Path, folder: Path, prefix: str, above: tuple[Path, ...], ignored: Ignored
+) -> Iterator[Entry]:
     if prefix.count("/") + 2 > DEEPEST:
         raise BundleError(f"{prefix[:200]}… has more than {DEEPEST} folders in folders.")
     try:
-        names = sorted(item.name for item in folder.iterdir() if not _excluded(item.name))
+        names = sorted(item.name for item in folder.iterdir() if not ignored.leaves_out(prefix + item.name))
     except PermissionError:
         raise BundleError(f"{folder} cannot be read (permission denied).") from None
     if not names and prefix:
@@ -152,11 +136,11 @@ def _walk(root: Path, folder: Path, prefix: str, above: tuple[Path, ...]) -> Ite
             raise BundleError(
                 f"{prefix}{name!r}: rename it; names may not hold backslashes or control characters."
             )
-        target = _inside(root, path, prefix + name) if path.is_symlink() else path
+        target = _inside(root, path, prefix + name, ignored) if path.is_symlink() else path
         if target.is_dir():
             if target in (*above, folder):
                 raise BundleError(f"{prefix}{name} links to a folder it stands in.")
-            yield from _walk(root, target, f"{prefix}{name}/", (*above, folder))
+            yield from _walk(root, target, f"{prefix}{name}/", (*above, folder), ignored)
         elif target.is_file():
             yield Entry(prefix + name, target, bool(target.stat().st_mode & 0o111))
         else:
@@ -165,13 +149,14 @@ def _walk(root: Path, folder: Path, prefix: str, above: tuple[Path, ...]) -> Ite
             )
 
 
-def _inside(root: Path, link: Path, name: str) -> Path:
+def _inside(root: Path, link: Path, name: str, ignored: Ignored) -> Path:
     try:
         target = link.resolve(strict=True)
     except (OSError, RuntimeError):
         raise BundleError(f"{name} is a link to nothing; remove it or make its target.") from None
     if not target.is_relative_to(root):
         raise BundleError(f"{name} links to {target}, outside the agent's folder; copy the file in instead.")
-    if any(_excluded(part) for part in target.relative_to(root).parts):
+    below = target.relative_to(root)
+    if any(ignored.leaves_out(path.as_posix()) for path in (below, *below.parents[:-1])):
         raise BundleError(f"{name} links to {target.relative_to(root)}, which is never bundled.")
     return target

@@ -159,7 +159,9 @@ class Task:
             cwd=self.cwd,
             image=self.image,
             source=self.build,
-            limits=Limits(environment.cpus, environment.memory_mb, environment.storage_mb),
+            limits=Limits(
+                environment.cpus, environment.memory_mb, environment.storage_mb, gpus=environment.gpus
+            ),
             network=config.network,
             timeouts=Timeouts(
                 build=environment.build_timeout_sec,
@@ -242,8 +244,8 @@ def _unsupported(config: TaskToml) -> Iterator[str]:
         yield 'a separate verifier environment is not supported yet; use verifier.environment_mode = "shared"'
     if config.environment.os != "linux":
         yield f"environment.os = {config.environment.os!r} is not supported; only linux is"
-    if config.environment.gpus or config.environment.tpu is not None:
-        yield "asks for a GPU or TPU, which no sandbox here has"
+    if config.environment.tpu is not None:
+        yield "asks for a TPU, which no sandbox here has"
 
 
 def _left_out(config: TaskToml) -> Iterator[str]:
@@ -252,6 +254,8 @@ def _left_out(config: TaskToml) -> Iterator[str]:
         config.agent.network_mode or config.environment.network_mode or "public"
     ):
         yield f"verifier.network_mode = {verifier!r} is not applied: the agent's holds to the end"
+    if config.environment.gpu_types:
+        yield "environment.gpu_types are not looked at: any GPU will do"
     if config.environment.mcp_servers:
         yield "environment.mcp_servers are not offered to the agent"
     if config.environment.skills_dir:

@@ -64,6 +64,12 @@ def unfit(
             f"{_names(others)} a user other than root ({user!r}), whom provider {request.provider!r} cannot "
             "give it here. Run as root, or remove `user` from task.toml."
         )
+    gifted = [task for task in tasks if task.limits.gpus]
+    if gifted and not capabilities.gpus:
+        problems.append(
+            f"{_names(gifted)} a GPU, which provider {request.provider!r} does not have. --provider docker "
+            "passes this machine's on, where its engine can."
+        )
     if large:
         problems.append(
             f"{_names(large)} {large[0].limits.memory_mb} MB of memory; this machine has {memory} MB."

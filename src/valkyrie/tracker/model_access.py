@@ -46,18 +46,26 @@ def with_keys(
     missing: dict[str, str],
 ) -> PreparedAgent:
     """The agent with those API keys among its secrets that have a value; one more problem when it needs
-    some and there is none."""
+    some and there is none, a notice where it may do without."""
     _check_variables(request)
     wanted = dict(agent.secrets)
+    notices = list(agent.notices)
     for group in agent.keys:
         if any(name in wanted for name in group.names):
             continue
         found = find_some(group.names, organisation)
         wanted.update({name: name for name in found})
-        if not found and group.required and request.model_url is None:
+        if found or request.model_url is not None:
+            continue
+        if group.required:
             problems.append(Complaint(_no_key(agent, group)))
             missing.update({name: name for name in group.names})
-    return replace(agent, secrets=wanted)
+        elif not wanted and not request.env_vars:
+            notices.append(
+                f"agent {agent.name} has no key for its model, only one that asks for none will answer; "
+                f"`valk secret set {group.names[0]}` keeps one ({group.said} will do)."
+            )
+    return replace(agent, secrets=wanted, notices=notices)
 
 
 def _check_variables(request: RunRequest) -> None:

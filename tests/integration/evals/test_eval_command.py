@@ -144,6 +144,14 @@ def test_the_tree_it_leaves(valk: Valk, tmp_path: Path) -> None:
     assert found[0]["trajectory"]["output"] == "say hello" and found[0]["status"] == "success"
 
 
+def test_what_the_agent_told_is_among_the_runs_outputs(valk: Valk, tmp_path: Path) -> None:
+    assert valk("eval", "-e", spec(tmp_path, stimulus("a")), "--runs", "2").code == 0
+    first, second = records(the_folder(tmp_path))
+    assert valk("run", "outputs", first["runId"], "--output-dir", tmp_path / "taken").code == 0
+    told = sorted((tmp_path / "taken").rglob("agent/transcript.json"))
+    assert [json.loads(path.read_text()) for path in told] == [second["trajectory"], first["trajectory"]]
+
+
 def test_models_are_reported_apart(valk: Valk, tmp_path: Path) -> None:
     ended = valk("eval", "-e", spec(tmp_path, stimulus("a")), "--model", "one,two", "--no-color")
     assert ended.code == 0

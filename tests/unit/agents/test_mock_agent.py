@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,6 @@ from valkyrie.agents.mock import Mock
 from valkyrie.agents.protocol import AgentExit, AgentTrial
 from valkyrie.errors import AgentError, UsageError
 from valkyrie.nouns import ExitReason, TaskSpec, Timeouts
-from valkyrie.trajectory.records import from_record
 from valkyrie.trajectory.transcript import Transcript
 
 
@@ -36,11 +34,13 @@ class Stage:
         trial = AgentTrial(
             spec, self.sandbox, {}, lambda _s, _t: None, kept=self.folder / "kept", k=k, attempt=attempt
         )
-        return await Mock(AgentOptions("some-model")).run(trial)
+        self.ended = await Mock(AgentOptions("some-model")).run(trial)
+        return self.ended
 
     @property
     def told(self) -> Transcript:
-        return from_record(json.loads((self.folder / "kept" / "transcript.json").read_text()))
+        assert self.ended.told is not None
+        return self.ended.told
 
 
 @pytest.fixture

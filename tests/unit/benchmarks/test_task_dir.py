@@ -60,14 +60,14 @@ async def test_a_task_is_described_as_its_file_says(tmp_path: Path, write_task: 
             "task.toml": '[task]\nname = "o/t"\n[metadata]\ndifficulty = "hard"\n'
             '[agent]\ntimeout_sec = 9\nuser = "dev"\n'
             "[verifier]\ntimeout_sec = 8\n[environment]\nbuild_timeout_sec = 7\ncpus = 2\nmemory_mb = 64\n"
-            'storage_mb = 32\nworkdir = "/w"\nnetwork_mode = "no-network"\nunknwon = 1\n'
+            'gpus = 1\nstorage_mb = 32\nworkdir = "/w"\nnetwork_mode = "no-network"\nunknwon = 1\n'
             '[environment.env]\nA = "${KEY}-${B:-b}"\n',
             "solution/solve.sh": "true",
         },
     )
     spec = await benchmark(tmp_path, host_env={"KEY": "value"}).describe("t")
     assert spec.instruction == "Real text.\n"
-    assert spec.limits == Limits(cpus=2, memory_mb=64, disk_mb=32)
+    assert spec.limits == Limits(cpus=2, memory_mb=64, disk_mb=32, gpus=1)
     assert spec.timeouts == Timeouts(build=7, agent=9, grade=8)
     assert (spec.cwd, spec.network, spec.user, spec.image) == ("/w", "none", "dev", None)
     assert (spec.env, spec.has_solution) == ({"A": "value-b"}, True)
@@ -123,7 +123,7 @@ BROKEN = {
     "separate": ({"task.toml": '[verifier]\nenvironment_mode = "separate"'}, (), "separate verifier"),
     "separate-2": ({"task.toml": "[verifier.environment]\ncpus = 1"}, (), "separate verifier"),
     "windows": ({"task.toml": '[environment]\nos = "windows"'}, (), "only linux"),
-    "gpu": ({"task.toml": "[environment]\ngpus = 1"}, (), "GPU"),
+    "tpu": ({"task.toml": '[environment.tpu]\ntype = "v4"\ntopology = "2x2"'}, (), "TPU"),
     "com,ma": ({}, (), "rename it"),
 }
 
@@ -145,8 +145,8 @@ async def test_check_lists_all_problems_of_all_tasks(tmp_path: Path, write_task:
     os.mkfifo(write_task("fifo") / "tests" / "pipe")
     problems = await benchmark(tmp_path).check()
     assert sorted(problem.task_id for problem in problems) == sorted([*BROKEN, "fifo"])
-    only = await benchmark(tmp_path).check(task_ids=["fine", "gpu"])
-    assert [problem.task_id for problem in only] == ["gpu"]
+    only = await benchmark(tmp_path).check(task_ids=["fine", "tpu"])
+    assert [problem.task_id for problem in only] == ["tpu"]
 
 
 async def test_two_problems_of_one_task_come_together(tmp_path: Path, write_task: WriteTask) -> None:
@@ -183,11 +183,12 @@ async def test_changed_files_are_seen(tmp_path: Path, write_task: WriteTask) -> 
 async def test_what_was_left_out_is_warned_about(tmp_path: Path, write_task: WriteTask) -> None:
     text = (
         '[verifier]\nnetwork_mode = "no-network"\ncollect = [{ command = "x" }]\n'
-        '[environment]\nskills_dir = "s"\nmcp_servers = [{ name = "m" }]\n'
+        '[environment]\nskills_dir = "s"\ngpu_types = ["x"]\nmcp_servers = [{ name = "m" }]\n'
     )
     warnings = (await described(tmp_path, write_task, task_toml=text)).metadata["warnings"]
     assert [text.split(" ")[0] for text in warnings] == [
         "verifier.network_mode",
+        "environment.gpu_types",
         "environment.mcp_servers",
         "environment.skills_dir",
         "verifier.collect",

@@ -66,6 +66,13 @@ def test_some_can_be_asked_for(valk: Valk) -> None:
     assert files(Path("one/job-aaaa1111")) == {"nop/add-1/attempt.log", "nop/add-1/results.json"}
 
 
+def test_a_first_trial_comes_without_its_repetitions(valk: Valk) -> None:
+    for asked in ("run-two/add", "add#0"):
+        document = valk("job", "logs", "nightly", "--run", "run-two", "--scenario", asked, "--json").json
+        assert [one["scenario_run_id"] for one in document["scenarios"]] == ["run-two/add"]
+        assert files(TREE) == {"nop/add/attempt.log", "nop/add/results.json"}
+
+
 def test_a_second_time_replaces_the_first(valk: Valk) -> None:
     valk("job", "logs", "nightly")
     (TREE / "nop/add/left-over").write_text("old")

@@ -127,7 +127,17 @@ def test_watch_shows_a_stopped_run_by_what_was_graded(valk: Valk, fake: FakeJobs
     )
     fake.jobs = {"job-1": make_job("job-1", state="cancelled", runs=[stopped])}
     done = valk("job", "watch", "job-1")
-    assert "3 stopped  score 100.0 % (20.0–100.0)" in done.out.splitlines()[0]
+    assert "1/4  3 stopped  score 100.0 % (20.0–100.0)" in done.out.splitlines()[0]
+    assert "cancelled  1/4" in done.out
+    assert " 1/4 " in valk("job", "list").out
+
+
+def test_watch_says_of_what_a_score_is_where_errors_make_two(valk: Valk, fake: FakeJobs) -> None:
+    two = ScoreView(0.5, 1.0, 1, 2, 0.5, {"benchmark": 1}, False, True, 1, (0.2, 1.0), "Wilson")
+    run = make_run("run-one", agent="codex", total=2, score=two, counts={"FINISHED": 1, "ERROR": 1})
+    fake.jobs = {"job-1": make_job("job-1", runs=[run])}
+    said = valk("job", "watch", "job-1").out.splitlines()[0]
+    assert said.endswith("2/2  1 error  score 50.0 % of all, 100.0 % of graded")
 
 
 @pytest.mark.parametrize("state", ["failed", "cancelled", "timeout"])

@@ -269,6 +269,24 @@ def test_secrets_only_this_machine_has(
     assert len([one for one in tracker.asked if one.method == "PUT"]) == 1
 
 
+def test_one_of_the_keys_any_of_which_will_do_is_enough(
+    remote: RemoteTracker, tracker: ScriptedTracker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    either = {name: name for name in ("ANTHROPIC_API_KEY", "CLAUDE_CODE_OAUTH_TOKEN")}
+    monkeypatch.setenv("ANTHROPIC_API_KEY", "planted-4711")
+    monkeypatch.delenv("CLAUDE_CODE_OAUTH_TOKEN", raising=False)
+    tracker.on("POST", "/v1/jobs", refused("MissingSecretError", 422, missing=either), STARTED)
+    tracker.on("GET", "/v1/me", said({"org_id": "default", "org": "default"}))
+    tracker.on("PUT", "/v1/secrets/*", Answer(status=204))
+    started = remote.start_job(JobRequest([JobAgent("claude-code")], TEMPLATE))
+    assert "stored ANTHROPIC_API_KEY" in started.notices[0]
+    assert [one.path for one in tracker.asked if one.method == "PUT"] == ["/v1/secrets/ANTHROPIC_API_KEY"]
+    more = refused("MissingSecretError", 422, missing={**either, "OTHER_KEY": "OTHER_KEY"})
+    tracker.on("POST", "/v1/jobs", more)
+    with pytest.raises(MissingSecretError, match="this machine has ANTHROPIC_API_KEY"):
+        remote.start_job(JobRequest([JobAgent("claude-code")], TEMPLATE))
+
+
 def test_a_plan_is_told_as_it_would_be(
     remote: RemoteTracker, tracker: ScriptedTracker, monkeypatch: pytest.MonkeyPatch
 ) -> None:

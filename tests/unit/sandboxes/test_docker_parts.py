@@ -59,6 +59,14 @@ def test_limits_and_privileges() -> None:
     assert body(quota, limits=limits)["HostConfig"]["StorageOpt"] == {"size": str(10 << 20)}
 
 
+def test_gpus_are_passed_on_as_they_were_asked_for() -> None:
+    asked = [{"Count": 2, "Capabilities": [["gpu"]]}]
+    assert body(limits=Limits(gpus=2))["HostConfig"]["DeviceRequests"] == asked
+    resources = Resources(vcpu=1, memory=1, disk=1, gpu=2)
+    assert body(resources=resources)["HostConfig"]["DeviceRequests"] == asked
+    assert "DeviceRequests" not in body(limits=Limits(cpus=1))["HostConfig"]
+
+
 def test_labels_of_an_image_cannot_pass_for_the_requests() -> None:
     labels = body(labels={"Home": "mine"})["Labels"]
     assert labels["Home"] == "mine"

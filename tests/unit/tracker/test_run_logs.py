@@ -187,7 +187,7 @@ def test_a_stored_run_of_thousands_is_read_with_hardly_a_file_open(store: Store,
     for line in read_run_logs(StoredLogs(store, run_id, folder), LogQuery()):
         assert line.text == f"hello from {line.task_id}"
         most, count = max(most, len(os.listdir("/proc/self/fd"))), count + 1
-    assert count == 2_000 and most <= before + 3
+    assert count == 2_000 and most <= before + 8  # a log, and the database's own
 
 
 def test_a_stored_run_is_followed_to_its_end(store: Store, tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ import json
 import re
 import tempfile
 from abc import ABC, abstractmethod
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -73,6 +74,9 @@ class InstalledAgent(ABC):
 
     def __init__(self, options: AgentOptions) -> None:
         self._options = options
+        self._runs_in: set[str] = set()
+        """Root file systems its program was seen to run in."""
+        self._turns: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
         for key in options.kwargs:
             if key not in ("version", *self.parameters):
                 known = ("version", *self.parameters)
@@ -149,10 +153,17 @@ class InstalledAgent(ABC):
         }
 
     async def install(self, trial: AgentTrial) -> None:
-        """Bring the layer in where it is not shown, and see that its program runs here."""
-        layer = self.layer
+        """Bring the layer in where it is not shown; see, once per root file system, that its program runs."""
         if trial.layer is not None:
-            await trial.sandbox.upload_folder(trial.layer, layer.target)
+            await trial.sandbox.upload_folder(trial.layer, self.layer.target)
+        root = trial.task.source.model_dump_json() if trial.task.source else str(trial.task.image)
+        async with self._turns[root]:
+            if root not in self._runs_in:
+                await self._check(trial)
+                self._runs_in.add(root)
+
+    async def _check(self, trial: AgentTrial) -> None:
+        """AgentInstallError unless the program runs here."""
         script = f'{self._find()} || exit 66; exec "$found" {self.check} </dev/null'
         timeout = trial.task.timeouts.install
         said: list[str] = []
@@ -161,7 +172,7 @@ class InstalledAgent(ABC):
         if code == 66:
             raise AgentInstallError(
                 f"{self.name} {self.version} brings no program for this system (looked for "
-                f"{layer.target}/{self.program}); choose another with -k version=…"
+                f"{self.layer.target}/{self.program}); choose another with -k version=…"
             )
         if code != 0:
             tail = " ".join("".join(said[:20]).split())[:300]

@@ -44,12 +44,13 @@ def limits_of(found: RetrieveTaskResponse) -> Limits:
         cpus=float(asked.vcpu) if asked.vcpu else None,
         memory_mb=asked.memory * 1024 if asked.memory else None,
         disk_mb=asked.disk * 1024 if asked.disk else None,
+        gpus=max(0, asked.gpu),
     )
 
 
 def _problems(found: RetrieveTaskResponse) -> Iterator[str]:
     unheard = {
-        "a GPU": found.resources.gpu,
+        "a GPU by its type": found.resources.gpu_type,
         "volumes": found.volumes,
         "sandbox secrets": found.sandbox_secrets,
     }

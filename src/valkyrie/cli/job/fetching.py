@@ -35,6 +35,8 @@ class Fetching:
     folder: Path
     results: Mapping[str, Results]
     """By run id."""
+    trials: int = 1
+    """Of each task."""
     failed: dict[str, str] = field(default_factory=dict)
     """Scenario run id → why its files could not be fetched."""
     _lock: Lock = field(default_factory=Lock)
@@ -85,6 +87,9 @@ class Fetching:
         target.parent.mkdir(exist_ok=True)
         source = own / encode_task_id(place.trial.task_id) / (str(place.trial.k) if place.trial.k else "")
         if source.is_dir():
+            for other in range(1, 1 if place.trial.k else self.trials):
+                # Repetitions nobody asked for are none of this trial's files.
+                shutil.rmtree(source / str(other), ignore_errors=True)
             source.rename(target)
         else:
             target.mkdir()

@@ -50,7 +50,8 @@ def list_jobs(
 ) -> int:
     """List jobs, newest first.
 
-    Without --days or --all those of the last day. Progress counts trials that ended, of all agents.
+    Without --days or --all those of the last day. Progress counts trials that came to an
+    end, of all agents; stopped ones did not.
     """
     from valkyrie.job_views import JobFilter
 

@@ -54,7 +54,7 @@ def logs(output: Output, *, ref: str, output_dir: Path, run_ref: str | None, sce
         wanted = _wanted(opened, job, run, scenario)
         results = results_of(opened, list(dict.fromkeys(place.run.id for place in wanted)))
     folder = output_dir / folder_name(job.id)
-    fetching = Fetching(folder, results)
+    fetching = Fetching(folder, results, job.trials)
     if wanted:
         fetching.fetch(wanted)
     failed = fetching.failed

@@ -127,6 +127,8 @@ def run_progress(run: RunView) -> str:
     said = f"score {number(found, fraction=score.fraction)}" if found is not None else "no score yet"
     if found is not None and score.interval is not None and found == score.score_graded:
         said += f" ({interval(score)})"
+    elif found is not None and score.score_graded is not None and found != score.score_graded:
+        said += f" of all, {number(score.score_graded, fraction=score.fraction)} of graded"
     return "  ".join([f"{run.done}/{run.total}", *([", ".join(parts)] if parts else []), said])
 
 

@@ -105,5 +105,5 @@ def seconds(runs: Sequence[RunView], now: float | None = None) -> float | None:
 
 
 def trials_done(runs: Sequence[RunView]) -> tuple[int, int]:
-    """How many trials ended, and how many there are."""
+    """How many trials came to an end, and how many there are."""
     return sum(run.done for run in runs), sum(run.total for run in runs)

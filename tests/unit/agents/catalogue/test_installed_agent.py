@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 from collections.abc import AsyncIterator
@@ -189,6 +190,26 @@ async def test_a_layer_that_is_not_shown_is_brought(stage: Stage) -> None:
     await sandbox.upload_file(trial.task.problem_path, b"Do it.")
     await agent.install(trial)
     assert (await agent.run(trial)).exit_code == 0
+
+
+async def test_each_root_file_system_is_tried_once(stage: Stage) -> None:
+    count = '[ "$1" != --version ] || echo checked >>/tmp/checks'
+    layer = program(stage.folder / "layer", "true")
+    (script,) = layer.rglob("claude")
+    script.write_text(f"#!/bin/sh\n{count}\n")
+    sandbox = await stage.sandbox(layer)
+    agent = ClaudeCode(AgentOptions())
+    trials = [stage.trial(sandbox, task={"image": image}) for image in (None, None, "one", "one", None)]
+    await asyncio.gather(*(agent.install(trial) for trial in trials))
+    assert await sandbox.download_file("/tmp/checks") == b"checked\n" * 2
+
+
+async def test_a_root_that_did_not_run_it_is_tried_again(stage: Stage) -> None:
+    layer = program(stage.folder / "layer", "true")
+    agent = ClaudeCode(AgentOptions())
+    with pytest.raises(AgentInstallError):
+        await agent.install(stage.trial(await stage.sandbox(None)))
+    await agent.install(stage.trial(await stage.sandbox(layer)))
 
 
 async def test_a_missing_program_is_named(stage: Stage) -> None:
