@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from benchmarks import commands, evals, null_trials, sandboxed, services, tracker
+from benchmarks import commands, evals, null_trials, runners, sandboxed, services, tracker
 
 Rows = Iterator[dict[str, Any]]
 
@@ -53,6 +53,8 @@ def main(names: list[str]) -> int:
         "tracker": tracker.watched_run,
         "service_imports": services.imports,
         "service_evaluations": services.evaluations,
+        "runner_imports": runners.imports,
+        "runner_tasks": runners.tasks,
     }
     unknown = [name for name in names if name not in suites]
     if unknown:

@@ -33,7 +33,7 @@ def imports() -> Iterator[dict[str, Any]]:
         "app": "from benchmark_service import BenchmarkServiceApp",
     }
     # Interleaved, so that a machine that changes its speed changes it for all of them.
-    rounds = [{name: _import_s(statement) for name, statement in statements.items()} for _ in range(ROUNDS)]
+    rounds = [{name: import_s(statement) for name, statement in statements.items()} for _ in range(ROUNDS)]
     found = {name: statistics.median(one[name] for one in rounds) for name in statements}
     over = (found["package"] - found["pydantic"]) * 1000
     yield line("import_benchmark_service_ms", over, None, "ms", "over import pydantic; bar: 60")
@@ -41,7 +41,7 @@ def imports() -> Iterator[dict[str, Any]]:
     yield line("import_app_s", found["app"], found["libraries"], "s", note)
 
 
-def _import_s(statement: str) -> float:
+def import_s(statement: str) -> float:
     """Seconds of an import in a fresh interpreter, its own start not counted."""
     program = f"import time; began = time.perf_counter(); {statement}; print(time.perf_counter() - began)"
     return float(subprocess.check_output([sys.executable, "-c", program]))

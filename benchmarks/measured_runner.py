@@ -1,0 +1,31 @@
+"""A runner whose answers a model gives, as a scaffolded one has it: what `benchmarks/runners.py` runs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from benchmark_runner import BenchmarkRunner, GenerationResult, GenerationStatus, Task, make_cli
+from benchmark_runner.chat import ChatModel
+from benchmark_runner.llm import LLMConfig
+
+
+class MeasuredRunner(BenchmarkRunner):
+    """Asks for a word."""
+
+    NAME = "measured"
+
+    def load_tasks(self, dataset_file: Path) -> list[Task]:
+        count = int(dataset_file.read_text())
+        return [Task(id=f"task-{number}", question=f"Say word {number}") for number in range(count)]
+
+    async def generate(
+        self, task: Any, model: str, llm_config: LLMConfig | None = None, log_dir: Path | None = None
+    ) -> GenerationResult:
+        async with ChatModel(model, llm_config) as chat:
+            reply = await chat.ask(task.question)
+        return GenerationResult(task_id=task.id, status=GenerationStatus.SUCCESS, data=reply.text)
+
+
+if __name__ == "__main__":
+    make_cli(MeasuredRunner)()
