@@ -47,7 +47,11 @@ def imports() -> Iterator[dict[str, Any]]:
 
 
 def tasks() -> Iterator[dict[str, Any]]:
-    """Many tasks at once against a loopback model."""
+    """Many tasks at once against a loopback model.
+
+    Each task makes a file and two folders. ext4 passes over what was deleted in the last minutes whenever it
+    makes one: measure when nothing of size was deleted before, also not by this, or with BENCH_DIR elsewhere.
+    """
     with scratch_home() as home, model_server(home) as url:
         fewer = [timed(home, f"fewer-{number}", url, FEWER) for number in range(ROUNDS)]
         runs = [timed(home, f"all-{number}", url, TASKS) for number in range(ROUNDS)]
