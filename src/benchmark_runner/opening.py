@@ -64,8 +64,7 @@ async def open_run(runner: BenchmarkRunner, artifacts: RunArtifacts, wanted: Wan
     loaded = await _load(runner, source, file, name, wanted)
     named = await _named(runner, loaded, wanted.task_ids)
     if source is TaskSource.SANDBOX:
-        earlier = (task_id for task_id in (before.tasks if before else ()) if task_id not in loaded)
-        members = [*loaded.values(), *(Task(id=task_id, question="") for task_id in earlier)]
+        members = _joined(loaded, before.tasks if before else ())
     elif before is None:
         members = named or list(loaded.values())
     else:
@@ -80,17 +79,11 @@ async def open_run(runner: BenchmarkRunner, artifacts: RunArtifacts, wanted: Wan
         dataset_file=str(file) if file else None,
         dataset_name=name,
         task_source=source,
-        payload_schema=runner.payload_schema,
-        payload_type=runner.PAYLOAD_TYPE,
-        runner_version=_runner_version(runner),
-        generation_version=runner.generation_version,
-        benchmark=runner.NAME,
         settings=dict(wanted.settings),
         # Of a sandbox run only a part may be at hand.
         tasks_digest=None if source is TaskSource.SANDBOX else tasks_digest(members),
-        service_url=without_credentials(runner.service_url) if runner.service_url else None,
-        framework_version=__version__,
         started_at=datetime.now(UTC).isoformat(timespec="seconds"),
+        **_about(runner),
     )
     notices: list[str] = []
     if before is not None:
@@ -223,6 +216,25 @@ async def _members(runner: BenchmarkRunner, loaded: dict[str, Task], before: Run
             "Restore the dataset, or start anew with another --run-id."
         )
     return found
+
+
+def _joined(loaded: Mapping[str, Task], before: Sequence[str]) -> list[Task]:
+    """Of a sandbox run: the tasks at hand now, and those of earlier slices by their ids."""
+    earlier = [Task(id=task_id, question="") for task_id in before if task_id not in loaded]
+    return [*loaded.values(), *earlier]
+
+
+def _about(runner: BenchmarkRunner) -> dict[str, Any]:
+    """What a configuration says of who generates, and who grades."""
+    return {
+        "benchmark": runner.NAME,
+        "payload_schema": runner.payload_schema,
+        "payload_type": runner.PAYLOAD_TYPE,
+        "runner_version": _runner_version(runner),
+        "generation_version": runner.generation_version,
+        "framework_version": __version__,
+        "service_url": without_credentials(runner.service_url) if runner.service_url else None,
+    }
 
 
 def _go_on(

@@ -12,6 +12,7 @@ from benchmark_runner.chat.speaking import (
     Reply,
     UnreadableAnswerError,
     Usage,
+    bearer,
     object_in,
     objects_in,
     text_in,
@@ -31,7 +32,7 @@ class ChatCompletions:
     name = "chat"
 
     def headers(self, key: str | None) -> Mapping[str, str]:
-        return {"authorization": f"Bearer {key}"} if key else {}
+        return bearer(key)
 
     def body(self, endpoint: Endpoint, messages: Sequence[Message], config: LLMConfig) -> Json:
         sampling = config.sampling

@@ -101,6 +101,11 @@ def whole_number(value: object) -> int:
     return max(0, value) if isinstance(value, int) else 0
 
 
+def bearer(key: str | None) -> Mapping[str, str]:
+    """The header of a key as OpenAI's servers take it; none where there is none."""
+    return {"authorization": f"Bearer {key}"} if key else {}
+
+
 def object_in(data: Any, key: str) -> Json:
     """The object at a key; an empty one for what is none."""
     found = data.get(key) if isinstance(data, dict) else None

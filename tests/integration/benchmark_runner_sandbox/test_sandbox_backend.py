@@ -36,7 +36,7 @@ async def ran(
     command = f": {{problem_statement_path}}\n{script}"
     made = AgentContract(name="a", run_cmd=command, **{"final_output": "/out", **contract})
     logs = Logs(folder / "logs", lambda text: text.replace("hush-hush-9", "***"))
-    spec = SandboxTaskSpec(cwd="/work/there", question="?")
+    spec = SandboxTaskSpec(cwd="/srv/there", question="?")
     return await backend.generate(sandbox, Agent(made, command), "t1", spec, limit, logs)
 
 
@@ -56,7 +56,7 @@ async def test_the_answer_is_taken_and_its_claims_are_not(sandbox: Sandbox, plac
     assert (got.task_id, got.status, got.data, got.total_turns) == ("t1", "success", "42", 2)
     assert (got.model, got.question, got.log_dir, got.generation_version) == (None, None, None, None)
     log = (place / "logs" / "agent.log").read_text()
-    assert log.startswith("/work/there\n") and "PYTHONSAFEPATH=1" in log
+    assert log.startswith("/srv/there\n") and "PYTHONSAFEPATH=1" in log
     assert "KEY=***" in log and "hush" not in log
     assert json.loads((place / "logs" / "generation_raw.json").read_text())["model"] == "m"
 
@@ -100,7 +100,7 @@ async def test_no_limit(sandbox: Sandbox, place: Path) -> None:
 
 async def test_installing_fails(sandbox: Sandbox, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     got = await ran(sandbox, place, written(GOOD), install_cmd="pwd; echo $KEY; exit 7")
-    assert got.error == "install_cmd failed with exit code 7.\nIt printed last:\n/work/there\n***"
+    assert got.error == "install_cmd failed with exit code 7.\nIt printed last:\n/srv/there\n***"
     monkeypatch.setattr(backend, "INSTALL_S", 1)
     slow = await ran(sandbox, place, written(GOOD), install_cmd="sleep 30")
     assert slow.error == "install_cmd took longer than 1 seconds."
