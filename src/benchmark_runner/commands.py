@@ -212,7 +212,7 @@ async def worked(
                 await pass_over.run(due)
         except Stopped as error:
             stopped = error
-    whole = survey(artifacts, opened.config.tasks)
+    whole = survey(artifacts, opened.config.tasks, pass_over.ended)
     _say_set_aside(artifacts, telling)
     found = whole.only(task.id for task in chosen)
     if stopped is None and watch.stopping and watch.done < watch.total:

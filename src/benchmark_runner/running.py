@@ -20,6 +20,7 @@ from benchmark_runner.schemas import (
     GenerationStatus,
     Task,
 )
+from benchmark_runner.summary import Standing
 
 if TYPE_CHECKING:
     from benchmark_runner.llm import LLMConfig
@@ -93,6 +94,8 @@ class Work:
         self._how = how
         self._watch = watch
         self._redact = redact
+        self.ended: dict[str, Standing] = {}
+        """Where tasks stand that were brought to their end here."""
         self._scored = True
         self._answered: asyncio.Queue[GenerationResult | None] = asyncio.Queue(
             maxsize=how.parallelism + runner.eval_concurrency
@@ -133,6 +136,8 @@ class Work:
                 await self._answered.put(answer)
             else:
                 self._finish()
+                if self._how.fresh:
+                    self.ended[task.id] = Standing.of(answer, None)
             # What needs no waiting must not keep the others waiting.
             await asyncio.sleep(0)
 
@@ -228,6 +233,7 @@ class Work:
                 result = self._not_evaluated(answer.task_id, error)
                 self._artifacts.write_eval(result)
             self._watch.eval_errors += result.status is EvalStatus.ERROR
+            self.ended[answer.task_id] = Standing.of(answer, result)
             self._finish()
 
     async def _evaluation(self, answer: GenerationResult) -> EvalResult:

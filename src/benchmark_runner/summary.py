@@ -4,28 +4,95 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from benchmark_runner.artifacts import RunArtifacts
-from benchmark_runner.schemas import FAILED, EvalResult, EvalStatus, GenerationStatus, ScoreResult
+from benchmark_runner.schemas import EvalResult, EvalStatus, GenerationResult, GenerationStatus, ScoreResult
 
 SHOWN = 10
 """So many tasks are named for one reason."""
+NO_REASON = "no reason given"
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """How far a task came; its answer stays in its file."""
+
+    generation: GenerationStatus | None = None
+    error: str | None = None
+    """Why there is no answer."""
+    evaluation: EvalResult | None = None
+
+    @classmethod
+    def of(cls, answer: GenerationResult | None, evaluation: EvalResult | None) -> Standing:
+        """What an answer and its evaluation come to."""
+        return cls() if answer is None else cls(answer.status, answer.error, evaluation)
+
+    @property
+    def generation_error(self) -> str | None:
+        """Why it could not be answered, if it could not."""
+        if self.generation is GenerationStatus.ERROR:
+            return self.error or NO_REASON
+        if self.evaluation is not None and self.evaluation.status is EvalStatus.GENERATION_ERROR:
+            # An evaluation of an older answer, or an override's own word for a failed generation.
+            return self.evaluation.error or NO_REASON
+        return None
+
+    @property
+    def eval_error(self) -> str | None:
+        """Why it could not be graded, if it could not."""
+        if self.evaluation is not None and self.evaluation.status is EvalStatus.ERROR:
+            return self.evaluation.error or NO_REASON
+        return None
+
+
+@dataclass(frozen=True)
 class Survey:
     """Where each of some tasks stands."""
 
     task_ids: Sequence[str]
-    generations: Counter[str] = field(default_factory=Counter)
-    evaluations: dict[str, EvalResult] = field(default_factory=dict)
-    generation_errors: dict[str, str] = field(default_factory=dict)
-    eval_errors: dict[str, str] = field(default_factory=dict)
-    ungenerated: list[str] = field(default_factory=list)
-    unevaluated: list[str] = field(default_factory=list)
-    """With an answer, and without an evaluation that counts."""
+    standings: Mapping[str, Standing]
+    """Of these tasks, and maybe of others."""
+
+    @cached_property
+    def _each(self) -> Sequence[tuple[str, Standing]]:
+        return [(task_id, self.standings[task_id]) for task_id in self.task_ids]
+
+    @cached_property
+    def generations(self) -> Counter[str]:
+        """How many generations ended how."""
+        return Counter(one.generation for _, one in self._each if one.generation)
+
+    @cached_property
+    def evaluations(self) -> dict[str, EvalResult]:
+        """All there are, of whatever status."""
+        return {task_id: one.evaluation for task_id, one in self._each if one.evaluation is not None}
+
+    @cached_property
+    def generation_errors(self) -> dict[str, str]:
+        """Tasks without an answer, and why."""
+        return {task_id: error for task_id, one in self._each if (error := one.generation_error)}
+
+    @cached_property
+    def eval_errors(self) -> dict[str, str]:
+        """Tasks that could not be graded, and why."""
+        return {task_id: error for task_id, one in self._each if (error := one.eval_error)}
+
+    @cached_property
+    def ungenerated(self) -> list[str]:
+        """Tasks nobody tried to answer yet."""
+        return [task_id for task_id, one in self._each if one.generation is None]
+
+    @cached_property
+    def unevaluated(self) -> list[str]:
+        """Tasks with an answer, and without an evaluation."""
+        return [
+            task_id
+            for task_id, one in self._each
+            if one.generation not in (None, GenerationStatus.ERROR) and one.evaluation is None
+        ]
 
     @property
     def evaluated(self) -> int:
@@ -45,36 +112,19 @@ class Survey:
     def only(self, task_ids: Iterable[str]) -> Survey:
         """The same of fewer tasks."""
         chosen = set(task_ids)
-        kept = Survey([one for one in self.task_ids if one in chosen], self.generations)
-        for name in ("evaluations", "generation_errors", "eval_errors"):
-            setattr(kept, name, {k: v for k, v in getattr(self, name).items() if k in chosen})
-        kept.ungenerated = [one for one in self.ungenerated if one in chosen]
-        kept.unevaluated = [one for one in self.unevaluated if one in chosen]
-        return kept
+        return Survey([one for one in self.task_ids if one in chosen], self.standings)
 
 
-def survey(artifacts: RunArtifacts, task_ids: Sequence[str]) -> Survey:
-    """Look at the files of tasks."""
-    found = Survey(task_ids)
-    for task_id in task_ids:
-        answer = artifacts.read_generation(task_id)
-        if answer is None:
-            found.ungenerated.append(task_id)
-            continue
-        found.generations[answer.status] += 1
-        if answer.status is GenerationStatus.ERROR:
-            found.generation_errors[task_id] = answer.error or "no reason given"
-        evaluation = artifacts.read_eval(task_id)
-        if evaluation is not None:
-            found.evaluations[task_id] = evaluation
-        if evaluation is None and answer.status is not GenerationStatus.ERROR:
-            found.unevaluated.append(task_id)
-        elif evaluation is not None and evaluation.status is EvalStatus.ERROR:
-            found.eval_errors[task_id] = evaluation.error or "no reason given"
-        elif evaluation is not None and evaluation.status in FAILED:
-            # An evaluation of an older answer, or an override's own word for a failed generation.
-            found.generation_errors.setdefault(task_id, evaluation.error or "no reason given")
-    return found
+def survey(
+    artifacts: RunArtifacts, task_ids: Sequence[str], known: Mapping[str, Standing] | None = None
+) -> Survey:
+    """Where tasks stand: as is `known` because it was written just now, else as their files say."""
+    known = known or {}
+    return Survey(task_ids, {one: known.get(one) or _read(artifacts, one) for one in task_ids})
+
+
+def _read(artifacts: RunArtifacts, task_id: str) -> Standing:
+    return Standing.of(artifacts.read_generation(task_id), artifacts.read_eval(task_id))
 
 
 def grouped(title: str, errors: Mapping[str, str]) -> list[str]:
