@@ -13,6 +13,7 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -23,6 +24,7 @@ from valkyrie.executor.address import socket_path
 from valkyrie.executor.client import ExecutorClient
 from valkyrie.executor.premises import Premises
 from valkyrie.executor.worlds import RunWorlds
+from valkyrie.nouns import Json
 from valkyrie.store import Store, runs
 from valkyrie.store.layout import DataFolder
 from valkyrie.tracker.local import LocalTracker
@@ -314,16 +316,36 @@ def test_no_secret_is_in_the_executors_environment(
     assert tracker.wait(run.id, timeout=10).state == "STOPPED"
 
 
+def test_an_executor_that_dies_as_a_run_is_handed_over_is_followed_by_another(
+    tracker: LocalTracker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("API_KEY", "secret-value-123")
+    died = []
+
+    def ask(client: ExecutorClient, verb: str, **details: Any) -> Json | None:
+        if verb == "secrets" and not died:
+            died.append(verb)
+            kill_executor(tracker)
+        return unbroken(client, verb, **details)
+
+    unbroken = ExecutorClient.ask
+    monkeypatch.setattr(ExecutorClient, "ask", ask)
+    run = tracker.start(request("ok", agent=KEYED)).run
+    assert tracker.wait(run.id, timeout=10).state == "FINISHED"
+    assert died
+
+
 @pytest.mark.slow
 def test_secrets_given_to_a_leaving_executor_are_asked_for_again(
     tracker: LocalTracker, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("API_KEY", "secret-value-123")
-    first = tracker.start(request("slow=2")).run
+    first = tracker.start(request("slow=60")).run
     until(lambda: tracker.fetch(first.id).counts["IN_PROGRESS"] == 1)
     ExecutorClient(DataFolder(home)).ask("drain")
     second = tracker.start(request("ok", agent=KEYED))
     assert any("run resume" in notice for notice in second.notices)
+    tracker.stop(first.id, force=True)
     until(lambda: "API_KEY" in (tracker.fetch(second.run.id).note or ""))
     tracker.resume(second.run.id)
     assert tracker.wait(second.run.id, timeout=10).state == "FINISHED"

@@ -14,6 +14,9 @@ if TYPE_CHECKING:
     from valkyrie.store.layout import DataFolder
     from valkyrie.tracker.office import Office
 
+HANDED_OVER_TIMES = 3
+"""So many executors may leave, one after the other, while a run is handed over."""
+
 
 class Handing(Protocol):
     """The way to executors."""
@@ -60,22 +63,30 @@ class OnThisMachine:
         """Nothing of it is stored."""
 
     def after(self, run_id: str, values: Mapping[str, str]) -> Sequence[str]:
-        starting, self._starting = self._starting, None
-        self._executor.ensure(starting)
         if not values:
+            self._ensure()
             return []
-        answer = self._executor.ask("secrets", run_id=run_id, values=dict(values))
-        if answer is None:
-            raise InfrastructureError(
-                f"The executor went away before run {run_id[:8]} could be handed over; "
-                f"`valk run resume {run_id[:8]}` goes on."
-            )
-        if not answer["draining"]:
+        if not self._hand(run_id, values)["draining"]:
             return []
         return [
             "An executor that is leaving finishes its trials first, and takes what it knows with it; when "
             f"the run then waits for its secrets, `valk run resume {run_id[:8]}` supplies them."
         ]
+
+    def _hand(self, run_id: str, values: Mapping[str, str]) -> Json:
+        """What the executor says that has the run; one that leaves meanwhile is followed by another."""
+        for _ in range(HANDED_OVER_TIMES):
+            self._ensure()
+            if answer := self._executor.ask("secrets", run_id=run_id, values=dict(values)):
+                return answer
+        raise InfrastructureError(
+            f"The executor went away before run {run_id[:8]} could be handed over; "
+            f"`valk run resume {run_id[:8]}` goes on."
+        )
+
+    def _ensure(self) -> None:
+        starting, self._starting = self._starting, None
+        self._executor.ensure(starting)
 
     def wake(self, *, needed: bool = False) -> None:
         if needed:
