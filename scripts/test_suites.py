@@ -224,15 +224,17 @@ def unprivileged(log: Log) -> None:
 
 def other_python(version: str) -> Callable[[Log], None]:
     def body(log: Log) -> None:
-        """The demo on another interpreter, and every module imported; on the newest some unit tests, too."""
+        """The demo on another interpreter; on the newest every module imported and some unit tests, too."""
         python = find_python(version)
         if python is None:
             raise SuiteSkipped(f"no Python {version} on PATH or in pyenv")
+        newest = version == OTHER_PYTHONS[-1]
         venv = ROOT / ".cache" / "venvs" / version
-        log.run(ROOT / "scripts" / "make-venv", "dev", env={"VENV": str(venv), "PYTHON": str(python)})
-        pytest = (venv / "bin" / "python", "-m", "pytest", "-p", "no:cacheprovider", "-p", "no:xdist")
-        log.run(*pytest, "tests/unit", "--collect-only", "-q")
-        if version == OTHER_PYTHONS[-1]:
+        env = {"VENV": str(venv), "PYTHON": str(python), "COMPILE": ""}
+        log.run(ROOT / "scripts" / "make-venv", "dev" if newest else "base", env=env)
+        if newest:
+            pytest = (venv / "bin" / "python", "-m", "pytest", "-p", "no:cacheprovider", "-p", "no:xdist")
+            log.run(*pytest, "tests/unit", "--collect-only", "-q")
             log.run(*pytest, *NEWEST_UNIT_TESTS, "-m", "not slow")
         with tempfile.TemporaryDirectory(prefix="valkyrie-demo-") as home:
             env = {"VALKYRIE_HOME": home, "VALKYRIE_CONFIG_PATH": f"{home}/config.yaml"}

@@ -6,6 +6,7 @@ import gc
 import signal
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 pytest_plugins = ["tests.docker_engine", "tests.postgres"]
 
@@ -14,6 +15,17 @@ LONG = (
     "integration/",
 )
 """Where the tests are that take longest, those first: begun last, they would be waited for at the end."""
+
+# The same examples every time, however slow the machine; `--hypothesis-profile=search` looks for new ones.
+STEADY = settings(
+    deadline=None,
+    derandomize=True,
+    max_examples=60,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
+)
+settings.register_profile("steady", STEADY)
+settings.register_profile("search", STEADY, derandomize=False, max_examples=1000)
+settings.load_profile("steady")
 
 
 def pytest_configure() -> None:

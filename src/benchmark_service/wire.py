@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import ipaddress
 import ssl
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from typing import Any
@@ -11,6 +12,8 @@ import h11
 import httpx
 
 MOST_HEAD = 64 * 1024
+HAPPY_EYEBALLS_S = 0.25
+"""How long one address of a host is tried before the next is tried beside it."""
 _FULL = 256 * 1024
 """Bytes that wait to be read before the connection is told to pause."""
 
@@ -34,12 +37,13 @@ class Wire(asyncio.Protocol):
         """A new connection to the host of a URL."""
         secure = url.scheme == "https"
         options: dict[str, Any] = {"ssl": trust, "server_hostname": url.host} if secure else {}
+        if not _is_address(url.host):
+            # Not for a single address: when its race is cancelled, asyncio may forget the socket that won.
+            options["happy_eyeballs_delay"] = HAPPY_EYEBALLS_S
         port = url.port or (443 if secure else 80)
         try:
             async with asyncio.timeout(timeouts.get("connect")):
-                _, wire = await asyncio.get_running_loop().create_connection(
-                    cls, url.host, port, happy_eyeballs_delay=0.25, **options
-                )
+                _, wire = await asyncio.get_running_loop().create_connection(cls, url.host, port, **options)
         except TimeoutError as error:
             raise httpx.ConnectTimeout("no connection in time") from error
         except (OSError, ssl.SSLError, UnicodeError) as error:
@@ -155,6 +159,14 @@ class Wire(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._ended, self._lost = True, exc
         self._wake()
+
+
+def _is_address(host: str) -> bool:
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    return True
 
 
 class _Body(httpx.AsyncByteStream):

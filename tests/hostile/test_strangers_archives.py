@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.git_world import CONTRACT
@@ -158,7 +158,7 @@ def test_bombs(bomb: Callable[[], bytes], tmp_path: Path, monkeypatch: pytest.Mo
         AgentLibrary(tmp_path / "library").push_archive(tmp_path / "server" / "sent.zip", "agent")
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60)
 @given(flips=st.lists(st.tuples(st.integers(0, 10_000), st.integers(0, 255)), min_size=1, max_size=6))
 async def test_flipped_bytes_never_do_anything_but_fail(tmp_path: Path, flips: list[tuple[int, int]]) -> None:
     data = bytearray(zipped(*TASK, AGENT, link("top/one/tests/l", "test.sh"), ("top/one/tests/x", b"x" * 99)))

@@ -49,19 +49,19 @@ def installed() -> bool:
 def open_client(config: DaytonaProviderConfig) -> AsyncDaytona:
     """A client for that account; nothing is sent yet."""
     sdk = load()
-    with warnings.catch_warnings():
-        # States are asked for, not pushed: the event socket is one more connection that can hang, and
-        # only creation ever waits for a state. The SDK calls this deprecated.
-        warnings.filterwarnings("ignore", message=".*[Pp]olling", category=DeprecationWarning)
-        client: AsyncDaytona = sdk.AsyncDaytona(
-            sdk.DaytonaConfig(
-                api_key=config.DAYTONA_API_KEY,
-                api_url=config.DAYTONA_API_URL,
-                target=config.DAYTONA_TARGET,
-                organization_id=config.DAYTONA_ORGANIZATION_ID,
-                # Long commands each hold a connection; a limit would make the next call wait for them.
-                connection_pool_maxsize=None,
-                use_deprecated_polling=True,
-            )
+    # States are asked for, not pushed: the event socket is one more connection that can hang, and only
+    # creation ever waits for a state. The SDK calls this deprecated. (For good: what `catch_warnings` puts
+    # back, it puts back for every thread.)
+    warnings.filterwarnings("ignore", message=".*[Pp]olling", category=DeprecationWarning)
+    client: AsyncDaytona = sdk.AsyncDaytona(
+        sdk.DaytonaConfig(
+            api_key=config.DAYTONA_API_KEY,
+            api_url=config.DAYTONA_API_URL,
+            target=config.DAYTONA_TARGET,
+            organization_id=config.DAYTONA_ORGANIZATION_ID,
+            # Long commands each hold a connection; a limit would make the next call wait for them.
+            connection_pool_maxsize=None,
+            use_deprecated_polling=True,
         )
+    )
     return client

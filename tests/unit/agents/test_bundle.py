@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from valkyrie.agents.bundle import digest_folder, pack
@@ -278,7 +278,7 @@ def test_two_at_once(agent: Path, tmp_path: Path) -> None:
     assert [item.name for item in (tmp_path / "cache").iterdir()] == [digest]
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=40)
 @given(flips=st.lists(st.tuples(st.integers(0, 10_000), st.integers(0, 255)), min_size=1, max_size=6))
 def test_flipped_bytes_never_do_anything_but_fail(tmp_path: Path, flips: list[tuple[int, int]]) -> None:
     data = bytearray(zipped(GOOD, ("a/lib/x.py", b"print('x')\n" * 20), ("a/empty/", b"")))

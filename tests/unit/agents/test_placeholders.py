@@ -6,7 +6,7 @@ import re
 import subprocess
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from valkyrie.agents.placeholders import placeholder_names, substitute
@@ -162,13 +162,13 @@ def test_hostile_values_arrive_whole_in_every_context(value: str) -> None:
     check(value)
 
 
-@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=100)
 @given(values)
 def test_any_value_arrives_whole_in_every_context(value: str) -> None:
     check(value)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(values, st.sampled_from(["A", "EOF", "END_1"]))
 def test_raw_heredoc_takes_the_value_or_refuses_it(value: str, delimiter: str) -> None:
     script = f"cat <<'{delimiter}'\n{{x}}\n{delimiter}\nprintf end"
@@ -300,7 +300,7 @@ WRAPS = [
 ]
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(
     st.sampled_from(["{x}", "'{x}'", '"{x}"', "$'{x}'"]),
     st.lists(st.sampled_from(WRAPS), max_size=4),
@@ -321,7 +321,7 @@ def test_contexts_within_contexts(
     assert bash(PRELUDE + substitute(script, {"x": value})) == plain.replace("VALUE", value)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(st.text(st.sampled_from(list("{x}'\"`$()\\#<E \n;[]case")), max_size=40))
 def test_no_script_makes_the_scanner_fail(script: str) -> None:
     try:

@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from valkyrie.errors import UsageError
@@ -92,7 +92,7 @@ NAMES = st.text(alphabet="ab.*?[]{},!-é ", min_size=1, max_size=6).filter(
 )
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60)
+@settings(max_examples=60)
 @given(name=NAMES)
 def test_a_name_is_found_by_what_stands_for_it(tmp_path: Path, name: str) -> None:
     root = tmp_path / os.urandom(8).hex()
@@ -103,7 +103,7 @@ def test_a_name_is_found_by_what_stands_for_it(tmp_path: Path, name: str) -> Non
         assert found(root, name) == [name]
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60)
+@settings(max_examples=60)
 @given(pattern=st.text(alphabet="ab.*?[]{},!-/\\^()|@+", max_size=10))
 def test_no_pattern_leads_out_or_breaks(tmp_path: Path, pattern: str) -> None:
     make(tmp_path / "root", "a", "b/a")

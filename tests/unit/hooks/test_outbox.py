@@ -445,7 +445,7 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
     opened.close()
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(steps=st.lists(STEPS, max_size=25))
 def test_in_any_story_a_threshold_is_told_once(steps: list[tuple[str, int]], library: Store) -> None:
     with suppress(Over), library.writing() as connection:

@@ -41,7 +41,7 @@ def test_whole_characters(text: str) -> None:
         assert end - whole < 4
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(st.lists(st.sampled_from(["", "x", "☃", "\n", "x" * 300_000, "\n" * 11_000, "☃" * 90_000])))
 def test_batches_keep_every_byte_and_every_limit(pieces: list[str]) -> None:
     data = "".join(pieces).encode()

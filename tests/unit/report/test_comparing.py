@@ -250,7 +250,7 @@ def test_json_is_plain_and_has_the_sentences() -> None:
     assert to_json(summary, tasks=True)["agents"][0]["tasks"]["t0"]["mean"] == 0.5
 
 
-@settings(deadline=None, max_examples=25)
+@settings(max_examples=25)
 @given(
     st.lists(st.tuples(st.sampled_from([0.0, 0.5, 1.0]), st.sampled_from([0.0, 1.0])), max_size=25),
     st.randoms(use_true_random=False),

@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from valkyrie.report.statistics import MANY_TASKS, bootstrap, wilson
 
 
-@settings(deadline=None)
 @given(st.integers(1, 5000).flatmap(lambda n: st.tuples(st.integers(0, n), st.just(n))))
 def test_wilson_is_scipys(case: tuple[int, int]) -> None:
     passed, total = case
@@ -24,7 +23,7 @@ def test_wilson_by_hand() -> None:
     assert wilson(0, 0) is None
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(st.lists(st.floats(0, 1), min_size=2, max_size=40))
 def test_bootstrap_stays_within_the_data_and_repeats(scores: list[float]) -> None:
     by_task = {str(number): [score] for number, score in enumerate(scores)}

@@ -100,7 +100,6 @@ def test_more_trials_help_only_where_trials_vary() -> None:
     assert steady and steady.trials is None
 
 
-@settings(deadline=None)
 @given(st.lists(TALLY, min_size=1, max_size=6), st.integers(1, 6))
 def test_pass_at_k_and_pass_all_k_from_all_choices(tallies: list[tuple[int, int]], k: int) -> None:
     at, every = pass_at(tallies, k), pass_all(tallies, k)
@@ -128,7 +127,7 @@ def test_students_point_is_scipys(freedom: int) -> None:
     assert t_95(freedom) == pytest.approx(scipy.stats.t.ppf(0.975, freedom), rel=2e-3)
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(st.dictionaries(st.text(max_size=3), SCORES, max_size=12))
 def test_every_case_has_an_interval_or_says_why_not(by_task: dict[str, list[float]]) -> None:
     interval, why = mean_interval(by_task)

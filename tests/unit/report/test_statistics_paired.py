@@ -19,7 +19,6 @@ LOW = st.sampled_from([0.1, 0.15, 0.2, 0.35])
 PAIRS = st.lists(st.tuples(CREDIT, CREDIT), min_size=1, max_size=30)
 
 
-@settings(deadline=None)
 @given(st.integers(0, 200), st.integers(0, 200))
 def test_mcnemar_is_scipys_binomial(won: int, lost: int) -> None:
     expected = scipy.stats.binomtest(won, won + lost).pvalue if won + lost else 1.0
@@ -34,14 +33,12 @@ def test_mcnemar_by_hand() -> None:
     assert mcnemar(0, 0) == mcnemar(4, 4) == 1.0
 
 
-@settings(deadline=None)
 @given(st.integers(0, 12), st.integers(0, 12))
 def test_sign_flip_of_pass_and_fail_is_mcnemar(won: int, lost: int) -> None:
     p_value, how = sign_flip([1.0] * won + [-1.0] * lost + [0.0] * 5)
     assert (p_value, how) == (pytest.approx(mcnemar(won, lost)), "exact")
 
 
-@settings(deadline=None)
 @given(st.lists(st.sampled_from([-1.0, -0.5, -1 / 3, 0.0, 0.25, 0.5, 0.75]), min_size=1, max_size=9))
 def test_sign_flip_goes_through_every_pattern(apart: list[float]) -> None:
     seen = abs(sum(apart))
@@ -99,7 +96,6 @@ def test_tango_from_its_definition(won: int, lost: int, total: int) -> None:
     assert tango(won, lost, total) == pytest.approx((low, high), abs=1e-4)
 
 
-@settings(deadline=None)
 @given(st.integers(1, 40).flatmap(lambda n: st.tuples(st.just(n), st.integers(0, n), st.integers(0, n))))
 def test_tango_holds_what_was_seen_and_is_the_score_test(case: tuple[int, int, int]) -> None:
     total, won, lost = case
@@ -135,7 +131,7 @@ def test_paired_bootstrap_is_scipys_but_for_the_correction() -> None:
     assert found.difference == pytest.approx(apart.mean())
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(PAIRS, st.randoms(use_true_random=False))
 def test_what_must_not_change_the_answer(pairs: list[tuple[float, float]], rng: random.Random) -> None:
     a, b = [x for x, _ in pairs], [y for _, y in pairs]
@@ -152,7 +148,7 @@ def test_what_must_not_change_the_answer(pairs: list[tuple[float, float]], rng: 
     )  # fmt: skip
 
 
-@settings(deadline=None, max_examples=25)
+@settings(max_examples=25)
 @given(st.lists(st.tuples(LOW, LOW), min_size=2, max_size=20))
 def test_a_shared_constant_changes_nothing(pairs: list[tuple[float, float]]) -> None:
     found = paired([x for x, _ in pairs], [y for _, y in pairs])
@@ -161,7 +157,6 @@ def test_a_shared_constant_changes_nothing(pairs: list[tuple[float, float]]) -> 
     assert moved.interval == (found.interval and pytest.approx(found.interval))
 
 
-@settings(deadline=None)
 @given(st.lists(st.floats(0, 1), max_size=8))
 def test_holm_by_its_definition(p_values: list[float]) -> None:
     found = holm(p_values)

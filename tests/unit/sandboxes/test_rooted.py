@@ -429,7 +429,7 @@ def test_swapping_folders_and_links_while_reading(files: RootedFiles, root: Path
 NAMES = st.sampled_from(["..", ".", "", "a", "b", "out", "up", "abs", "loop", "file"])
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(
     st.lists(NAMES, min_size=1, max_size=6),
     st.booleans(),
@@ -469,7 +469,7 @@ WORDS = st.text(alphabet="ab", min_size=1, max_size=2)
 PATTERNS = st.sampled_from(["*", "a*", "?", "[ab]", "b", "*a", "**", "ab"])
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(
     st.sets(st.lists(WORDS, min_size=1, max_size=3).map("/".join), max_size=8),
     st.lists(PATTERNS, min_size=1, max_size=3),

@@ -137,7 +137,7 @@ PIECES = st.sampled_from(
 )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(st.one_of(st.text(max_size=60), st.lists(PIECES, max_size=25).map("".join)))
 def test_no_text_breaks_the_reader(text: str) -> None:
     try:
@@ -161,7 +161,7 @@ VALUES = st.recursive(
 )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(st.dictionaries(KEYS, VALUES, max_size=5))
 def test_no_shape_breaks_the_reader(document: dict[str, object]) -> None:
     import json

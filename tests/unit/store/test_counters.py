@@ -10,7 +10,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from sqlalchemy import Connection, select
 from tests.store_world import ROOM, add_run, assert_counters_true
@@ -134,7 +134,7 @@ class Player:
 
 
 @given(st.lists(st.tuples(st.integers(0, 1), st.sampled_from(MOVES), st.integers(0, 9)), max_size=30))
-@settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=8)
 def test_counters_stay_true_whatever_happens(store: Store, moves: list[tuple[int, str, int]]) -> None:
     run_ids = [add_run(store, tasks=4, concurrency=2) for _ in range(2)]
     players = [Player(store, run_ids, f"{name} {uuid.uuid4()}") for name in ("first", "second")]
