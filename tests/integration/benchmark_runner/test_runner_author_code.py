@@ -15,6 +15,7 @@ import click
 import pytest
 
 from benchmark_runner import EvalResult, EvalStatus, GenerationResult, ScoreResult, Task, make_cli
+from benchmark_runner.stopping import DEAF_S
 from tests.integration.benchmark_runner.quiz_runner import QuizRunner
 from tests.integration.benchmark_runner.runner_world import QUESTIONS, Desk, sum_task, trivia_task
 
@@ -74,12 +75,13 @@ def test_a_second_interrupt_ends_code_that_blocks(sums: Desk) -> None:
     process = sums.start("run", "--model", "m1", "--run-id", "r1", "--service-url", sums.service.url)
     try:
         deadline = time.monotonic() + 60
-        while process.poll() is None:
-            assert time.monotonic() < deadline, "it cannot be interrupted"
-            if sums.journal():
-                process.send_signal(signal.SIGINT)
-            time.sleep(0.6)
-        _, errors = process.communicate()
+        while not sums.journal():
+            assert time.monotonic() < deadline and process.poll() is None, "it does not begin"
+            time.sleep(0.05)
+        for _ in range(2):  # not more: once it has no handler any longer, it would die of one
+            process.send_signal(signal.SIGINT)
+            time.sleep(3 * DEAF_S)
+        _, errors = process.communicate(timeout=60)
     finally:
         process.kill()
     assert process.returncode == 130
