@@ -97,7 +97,7 @@ class Log:
 
     def pytest(self, *arguments: str, env: dict[str, str] | None = None) -> None:
         """Run tests; a suite in which all were skipped is itself skipped."""
-        output = self.run(PYTHON, "-m", "pytest", *arguments, env=env)
+        output = self.run(PYTHON, "-m", "pytest", "--durations=25", *arguments, env=env)
         check_not_all_skipped(output)
 
 
@@ -210,12 +210,13 @@ def unprivileged(log: Log) -> None:
     for agent, passed in (("oracle", QUICKSTART_TASKS), ("nop", 0)):
         if not re.search(rf"^{agent} .* {passed}/{QUICKSTART_TASKS} ", scores, re.MULTILINE):
             raise SuiteFailed(f"{agent} did not pass {passed} of {QUICKSTART_TASKS} tasks")
-    pytest = (PYTHON, "-m", "pytest", "-p", "no:cacheprovider", "-p", "no:xdist", "-m")
+    pytest = (PYTHON, "-m", "pytest", "--durations=25", "-p", "no:cacheprovider")
     # The crash suite alone: it checks that the machine is left as it was found. Runners have no sandboxes;
     # the tracker's long crashes depend on databases and sockets, not on who runs the sandboxes.
     same = [f"--ignore=tests/crash/test_{name}.py" for name in ("tracker_crash", "runner_crashes")]
-    crashes = ("not root", "tests/crash", *same)
-    attacks = ("not root and not slow", "tests/contract", "tests/hostile")
+    crashes = ("-p", "no:xdist", "-m", "not root", "tests/crash", *same)
+    beside = ("-n", "2", "--dist", "loadfile")
+    attacks = (*beside, "-m", "not root and not slow", "tests/contract", "tests/hostile")
     apart = [f"--ignore-glob={pattern}" for pattern in SAME_FOR_ANY_USER]
     for chosen in ((*attacks, *apart), crashes):
         output = log.run(as_user, "env", f"CRASH_ROUNDS={UNPRIVILEGED_CRASH_ROUNDS}", *pytest, *chosen)
@@ -289,10 +290,10 @@ def all_suites() -> list[Suite]:
         Suite("docs", docs),
         Suite("package", package),
         *(Suite(f"python-{version}", other_python(version)) for version in OTHER_PYTHONS),
-        Suite("scaffold", scaffold, "waits"),
         Suite("agents", agents, "waits"),
         Suite("docker", docker, "waits"),
         Suite("unprivileged", unprivileged),
+        Suite("scaffold", scaffold),
         Suite("slow", slow, "alone"),
         Suite("crash", crash, "alone"),
     ]
