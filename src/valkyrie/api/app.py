@@ -152,11 +152,12 @@ def _refusal(error: Exception) -> Refusal:
     assert isinstance(error, RequestValidationError)
     # Without what was given: it may be a secret.
     wrong = [
-        f"{'.'.join(map(str, one['loc'][1:])) or one['loc'][0]}: {one['msg']}" for one in error.errors()[:5]
+        f"{'.'.join(map(str, one['loc'][1:])) or one['loc'][0]}: {one['msg'].rstrip('.')}"
+        for one in error.errors()[:5]
     ]
     whole = any(tuple(one["loc"]) == ("body",) for one in error.errors())
-    hint = ". A JSON object is wanted, with `Content-Type: application/json`." if whole else ""
-    return refused(400, f"The request is not understood: {'; '.join(wrong)}{hint}")
+    hint = " A JSON object is wanted, with `Content-Type: application/json`." if whole else ""
+    return refused(400, f"The request is not understood: {'; '.join(wrong)}.{hint}")
 
 
 def _detail(error: HTTPException) -> str:

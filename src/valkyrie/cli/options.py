@@ -35,6 +35,13 @@ class Number(click.FloatRange):
         return number
 
 
+class Capitals(click.Choice):  # type: ignore[type-arg]  # older clicks have none
+    """One of some words in capitals; taken in any case, shown as they are."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        return super().convert(str(value).upper(), param, ctx)
+
+
 def verb(name: str, *, examples: str = "") -> Callable[[Callable[..., int | None]], click.Command]:
     """A command that gets an `Output` first and returns its exit code, with the flags every command has."""
 

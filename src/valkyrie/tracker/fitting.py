@@ -18,6 +18,18 @@ _ROOT = frozenset({None, "root", "0"})
 """Users every sandbox has."""
 
 
+def unable(capabilities: Capabilities, provider: str) -> list[str]:
+    """Why the provider can run nothing at all now."""
+    if not capabilities.problem:
+        return []
+    if PROVIDERS[provider].settings:
+        return [f"--provider {provider}: {capabilities.problem}."]
+    return [
+        f"Provider {provider!r} cannot work on this machine: {capabilities.problem}. "
+        "--provider process runs without any isolation, if you trust the agent."
+    ]
+
+
 def unfit(
     tasks: Sequence[TaskSpec], agent: PreparedAgent, capabilities: Capabilities, request: RunRequest
 ) -> list[str]:
@@ -30,14 +42,7 @@ def unfit(
     memory = host_memory_mb()
     here = not PROVIDERS[request.provider].settings
     large = [task for task in tasks if here and (task.limits.memory_mb or 0) > memory]
-    problems: list[str] = []
-    if capabilities.problem and not here:
-        problems.append(f"--provider {request.provider}: {capabilities.problem}.")
-    elif capabilities.problem:
-        problems.append(
-            f"Provider {request.provider!r} cannot work on this machine: {capabilities.problem}. "
-            "--provider process runs without any isolation, if you trust the agent."
-        )
+    problems = unable(capabilities, request.provider)
     if images and not capabilities.images:
         problems.append(
             f"{_names(images)} a container image ({images[0].image}), which provider {request.provider!r} "

@@ -231,7 +231,7 @@ class Jobs(Starting, Steering, Belongings):
                     raise
                 refused.append(Complaint(error))
         if refused:
-            raise refuse(list(dict.fromkeys(refused)), _missing(refused))
+            raise refuse(refused, _missing(refused))
         return found
 
     def _hand_over(self, new: Sequence[NewRun]) -> list[str]:
@@ -296,7 +296,7 @@ def _new_runs(
 def _refuse_problems(prepared: Sequence[PreparedRun]) -> Sequence[PreparedRun]:
     from valkyrie.tracker.problems import refuse
 
-    problems = list(dict.fromkeys(problem for one in prepared for problem in one.problems))
+    problems = [problem for one in prepared for problem in one.problems]
     if problems:
         raise refuse(problems, {name: what for one in prepared for name, what in one.missing.items()})
     return prepared

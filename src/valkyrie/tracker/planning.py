@@ -31,7 +31,7 @@ from valkyrie.nouns import DEFAULT_ORG, Json, TaskSpec
 from valkyrie.plan import Settings, TrialPlan, make_plan
 from valkyrie.store.layout import DataFolder
 from valkyrie.tracker.bounds import check_texts, check_trials, switched_on
-from valkyrie.tracker.fitting import doubtful, remarks, unfit
+from valkyrie.tracker.fitting import doubtful, remarks, unable, unfit
 from valkyrie.tracker.model_access import check_model_url, with_keys
 from valkyrie.tracker.problems import Complaint, gathered, refuse
 from valkyrie.tracker.service_checks import service_problems
@@ -129,6 +129,8 @@ def prepare(
     if agent and benchmark and tasks is not None:
         problems += unfit(tasks, agent, capabilities, request)
         problems += service_problems(benchmark.source, agent, remote=bool(settings_found))
+    else:
+        problems += unable(capabilities, request.provider)
     values, found_where = _resolve_secrets(wanted, organisation, problems, missing)
     hook_values = _hook_values(wishes, organisation, problems, missing)
     artifacts, logs = organisation.artifacts(), organisation.logs()

@@ -40,7 +40,8 @@ def gathered(problems: list[str], find: Callable[[], T]) -> T | None:
 
 
 def refuse(problems: Sequence[str], missing: Mapping[str, str] | None = None) -> ValkyrieError:
-    """The refusal that lists everything at once."""
+    """The refusal that lists everything at once, and nothing twice."""
+    problems = list(dict.fromkeys(problems))
     if len(problems) == 1 and isinstance(problems[0], Complaint):
         return problems[0].error
     indented = [text.replace("\n", "\n     ") for text in problems[:MOST_PROBLEMS]]

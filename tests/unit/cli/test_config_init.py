@@ -49,9 +49,20 @@ def at_door(door: TrackerDoor, monkeypatch: pytest.MonkeyPatch) -> TrackerDoor:
 
 def test_local_needs_nothing(valk: Valk, config_file: Path) -> None:
     said = valk("config", "init", "--yes")
-    assert said.code == 0 and "valk demo" in said.out
+    assert said.code == 0 and "valk demo" in said.out and "the mode is local" in said.err
     assert config_file.read_text() == "mode: local\n"
     assert stat.S_IMODE(config_file.stat().st_mode) == 0o600
+
+
+def test_a_tracker_in_the_environment_is_not_passed_over_for_local(
+    valk: Valk, at_door: TrackerDoor, config_file: Path
+) -> None:
+    """A script's answers are not read: without a mode nobody knows who runs that tracker."""
+    _ = at_door
+    said = valk("config", "init")
+    assert said.code == 2 and "--mode self-hosted" in said.err and not config_file.exists()
+    said = valk("config", "init", "--mode", "local")
+    assert said.code == 0 and "still names a tracker" in said.err
 
 
 def test_all_that_is_missing_is_said_at_once(valk: Valk, config_file: Path) -> None:

@@ -73,7 +73,7 @@ def test_help_lists_every_command(valk: Valk) -> None:
         (["frobnicate"], "There are: run, benchmark"),
         (["run", "start", "--agnt", "x"], "'--agent'"),
         (["run", "start", "--agent", "x", "--benchmark", "y", "--turns", "z"], "No such option '--turns'."),
-        (["run", "list", "--status", "DONE"], "'DONE' is not one of"),
+        (["run", "list", "--status", "DONE"], "'DONE' is not one of 'IN_PROGRESS'"),
         (["run", "start", "--agent", "x"], "Missing option '--benchmark'"),
         (
             ["run", "start", "--agent", "a", "--benchmark", "b", "--concurrency", "0"],

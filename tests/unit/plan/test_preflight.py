@@ -12,6 +12,7 @@ from sandboxes.local import ground, probe
 from valkyrie import config
 from valkyrie.errors import ContractValidationError, InfrastructureError, MissingSecretError
 from valkyrie.tracker.planning import PreparedRun, prepare
+from valkyrie.tracker.problems import refuse
 from valkyrie.views import RunRequest
 
 
@@ -77,17 +78,24 @@ def test_everything_wrong_at_once_is_one_list(tmp_path: Path, monkeypatch: pytes
     (tmp_path / "choosy" / "contract.yaml").write_text(CONTRACT)
     (tmp_path / "full").write_text("not a folder")
     monkeypatch.setenv("VALKYRIE_CONFIG_PATH", str(tmp_path / "valkyrie.yaml"))
+    monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/no-engine")
     config.set_value("artifacts_folder", str(tmp_path / "full" / "artifacts"))
     request = RunRequest(
-        agent=str(tmp_path / "choosy"), benchmark="http://127.0.0.1:9", model="a/bad-one", provider="null"
+        agent=str(tmp_path / "choosy"), benchmark="http://127.0.0.1:9", model="a/bad-one", provider="docker"
     )
     with pytest.raises(MissingSecretError) as caught:
         prepare(request, *embedded(tmp_path / "home"))
     said = str(caught.value)
-    assert said.startswith("5 things stand in the way:"), "artifacts and logs are two"
+    assert said.startswith("6 things stand in the way:"), "artifacts and logs are two"
     assert caught.value.missing == {"KEY": "nobody-has-this"}
-    for what in ("a/good-one", "http://127.0.0.1:9", "nobody-has-this", str(tmp_path / "full")):
+    for what in ("a/good-one", "http://127.0.0.1:9", "nobody-has-this", "no-engine", str(tmp_path / "full")):
         assert what in said, said
+
+
+def test_nothing_is_told_twice() -> None:
+    said = str(refuse(["the bucket is gone", "no such model", "the bucket is gone"]))
+    assert said.startswith("2 things stand in the way:") and said.count("bucket") == 1
+    assert str(refuse(["the bucket is gone"] * 2)) == "the bucket is gone"
 
 
 @pytest.mark.parametrize(

@@ -55,8 +55,7 @@ def init(output: Output, *, mode: str | None, aws: str | None, yes: bool) -> Non
 
     interactive = output.interactive and not yes
     before = load().get("mode")
-    standing = str(before or MODES[0])
-    mode = mode or (_asked_mode(output, standing) if interactive else standing)
+    mode = mode or (_asked_mode(output, before) if interactive else _unasked_mode(output, before))
     asker = Asker(output, interactive=interactive)
     output.line(f"Mode {mode}: {_WHERE[mode]}.")
     if mode == "local":
@@ -70,10 +69,23 @@ def init(output: Output, *, mode: str | None, aws: str | None, yes: bool) -> Non
     _report(output, asker, mode)
 
 
-def _asked_mode(output: Output, before: str) -> str:
+def _unasked_mode(output: Output, before: object) -> str:
+    """The mode where nobody can be asked: as it was, else local, unless the environment says otherwise."""
+    if before:
+        return str(before)
+    if os.environ.get("TRACKER_SERVICE_URL"):
+        raise click.UsageError(
+            "TRACKER_SERVICE_URL names a tracker, and nobody can be asked what it is: say --mode self-hosted "
+            "or --mode hosted; --mode local does without it. Nothing was written."
+        )
+    output.note("Note: nobody can be asked here, so the mode is local; --mode says another.")
+    return MODES[0]
+
+
+def _asked_mode(output: Output, before: object) -> str:
     for name, what in _WHERE.items():
         output.line(f"  {name:<12} {what}")
-    return str(click.prompt("Mode", type=click.Choice(MODES), default=before, err=True))
+    return str(click.prompt("Mode", type=click.Choice(MODES), default=str(before or MODES[0]), err=True))
 
 
 def _ask_local(output: Output, asker: Asker) -> None:
@@ -91,8 +103,8 @@ def _ask_bucket(output: Output, asker: Asker) -> None:
     while asker.ask(
         Question("S3_BUCKET", words, required=False, check=None if asker.interactive else check), again=again
     ):
-        region = "AWS_DEFAULT_REGION" if os.environ.get("AWS_DEFAULT_REGION") else "AWS_REGION"
-        asker.ask(Question("AWS_DEFAULT_REGION", "AWS region", env=region), again=again)
+        spoken = [name for name in ("AWS_DEFAULT_REGION", "AWS_REGION") if os.environ.get(name)]
+        asker.ask(Question("AWS_DEFAULT_REGION", "AWS region", env=next(iter(spoken), None)), again=again)
         _ask_own_keys(output, asker)
         if not asker.interactive:
             return

@@ -20,7 +20,7 @@ from valkyrie.cli.options import (
 from valkyrie.cli.output import Output
 from valkyrie.cli.run.amounts import max_cost_option
 from valkyrie.nouns import DEFAULT_PRIORITY, RunState
-from valkyrie.report.formats import counts_line, plural
+from valkyrie.report.formats import counts_line, plural, safe
 from valkyrie.report.run_details import cost_text
 from valkyrie.report.tables import next_commands
 
@@ -175,6 +175,8 @@ def _show_changed(run: RunView, output: Output) -> int:
 
     output.emit("run", event="update", run=to_json(run))
     said = [run.id, output.ink.state(run.state), counts_line(run.counts), f"concurrency {run.concurrency}"]
+    if run.label:
+        said.append(f"label {safe(run.label)}")
     if run.priority != DEFAULT_PRIORITY:
         said.append(f"priority {run.priority}")
     if run.cost:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from valkyrie.cli.options import WholeNumber, run_argument, tracker, verb
+from valkyrie.cli.options import Capitals, WholeNumber, run_argument, tracker, verb
 from valkyrie.cli.output import Output
 from valkyrie.report.alarms import ACTIVE, alarms
 from valkyrie.report.tables import ended, list_notes, next_commands, run_rows, run_table
@@ -76,11 +76,11 @@ def _trials_to_watch(opened: Tracker, run: RunView) -> list[TrialView]:
 @click.option("--label", "-l", metavar="LABEL", help="Only runs with this label.")
 @click.option("--started-by", metavar="A,B,…", help="Only runs these people started, comma-separated.")
 @click.option(
-    "--status", type=click.Choice(RUN_STATES, case_sensitive=False), help="Only runs in this state."
+    "--status", type=Capitals(RUN_STATES), help="Only runs in this state."
 )
 @click.option(
     "--order-by",
-    type=click.Choice(["ASC", "DESC"], case_sensitive=False),
+    type=Capitals(["ASC", "DESC"]),
     default="DESC",
     show_default=True,
     help="Oldest or newest first.",

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal, cast
 
 import click
 
-from valkyrie.cli.options import WholeNumber, run_argument, tracker, verb
+from valkyrie.cli.options import Capitals, WholeNumber, run_argument, tracker, verb
 from valkyrie.cli.output import Output
 from valkyrie.report.errors import advice, disposition_totals, error_rows, error_totals
 from valkyrie.report.formats import plural, safe, short_id
@@ -86,7 +86,7 @@ def _word(task_id: str) -> str:
     "--status",
     "states",
     multiple=True,
-    type=click.Choice(TRIAL_STATES, case_sensitive=False),
+    type=Capitals(TRIAL_STATES),
     help="Only trials in this state. Repeatable.",
 )
 @click.option("--search", metavar="TEXT", help="Only task ids that contain this.")
@@ -95,7 +95,7 @@ def _word(task_id: str) -> str:
 )
 @click.option(
     "--order-by",
-    type=click.Choice(["ASC", "DESC"], case_sensitive=False),
+    type=Capitals(["ASC", "DESC"]),
     default="ASC",
     show_default=True,
     help="Least or most first.",
