@@ -58,6 +58,7 @@ from benchmark_service.schemas import (
     VersionResponse,
 )
 from benchmark_service.versions import DatasetVersion
+from benchmark_service.wire import Resolve
 from sandboxes.configs import SandboxProviderConfig
 
 if TYPE_CHECKING:
@@ -101,9 +102,11 @@ class BenchmarkServiceClient(V1Calls):
         resume_attempts: int = 5,
         run_id: str | None = None,
         task_id: str | None = None,
+        resolve: Resolve | None = None,
         pause: Pause = asyncio.sleep,
         jitter: Callable[[], float] = random.random,
     ) -> None:
+        """`resolve` says which addresses a host's connections may go to; left out, the system's resolver."""
         self._url = checked_url(url)
         telemetry = {RUN_ID_HEADER: run_id, TASK_ID_HEADER: task_id}
         extra = {name: quote(value, safe="/:@ ") for name, value in telemetry.items() if value}
@@ -114,7 +117,7 @@ class BenchmarkServiceClient(V1Calls):
         self._http_client = httpx.AsyncClient(
             headers=self._headers,
             timeout=httpx.Timeout(timeout, connect=min(timeout, 15)),
-            transport=Lanes(keepalive_s=2, most_idle=50),
+            transport=Lanes(keepalive_s=2, most_idle=50, resolve=resolve),
         )
         backoff = Backoff(max_wait_s=max_retry_wait, pause=pause, jitter=jitter)
         self._resume_backoff = replace(backoff, attempts=resume_attempts, base_s=2.0)
@@ -134,6 +137,7 @@ class BenchmarkServiceClient(V1Calls):
             idle_timeout_s=idle_timeout(ws_idle_timeout_s),
             probe=self._is_alive,
             dataset_version=dataset_version,
+            resolve=resolve,
         )
 
     def __repr__(self) -> str:

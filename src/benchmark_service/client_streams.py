@@ -16,12 +16,11 @@ from benchmark_service.client_http import (
     decode_json,
     detail_of,
     encode_json,
-    handshake_redirect,
-    is_loopback,
     shown,
 )
 from benchmark_service.client_requests import resume_body
 from benchmark_service.client_retry import Backoff, parse_retry_after, retry_after_in
+from benchmark_service.client_sockets import open_socket
 from benchmark_service.errors import (
     BenchmarkServiceConnectionError,
     BenchmarkServiceError,
@@ -31,6 +30,7 @@ from benchmark_service.errors import (
     StreamIdleError,
 )
 from benchmark_service.schemas import RESUMABLE
+from benchmark_service.wire import Resolve
 from sandboxes.configs import SandboxProviderConfig
 
 if TYPE_CHECKING:
@@ -45,14 +45,6 @@ StateCallback = Callable[[dict[str, Any]], Awaitable[None] | None]
 RESUME_PATH = "/ws/evaluate-response"
 _IDLE_VARIABLE = "BENCHMARK_SERVICE_WS_IDLE_TIMEOUT_S"
 _DEFAULT_IDLE_S = 3600.0
-_OPEN_TIMEOUT_S = 60
-_PING_INTERVAL_S = 30
-# A service may keep its event loop busy for minutes while it grades; beyond this it counts as dead.
-_PING_TIMEOUT_S = 600
-# Whoever stops listening does not wait for a peer that goes on talking.
-_CLOSE_TIMEOUT_S = 1
-# Frames may be large: only a few wait in memory, the rest in the peer's socket.
-_MAX_QUEUED_FRAMES = 2
 _FRAMES_AT_A_TIME = 50
 _ERROR_CHARS = 4000
 _BUSY = frozenset({429, 502, 503, 504})
@@ -110,8 +102,10 @@ class ServiceStreams:
         idle_timeout_s: float,
         probe: Callable[[], Awaitable[bool]],
         dataset_version: str | None = None,
+        resolve: Resolve | None = None,
     ) -> None:
         self._url = url
+        self._resolve = resolve
         self._backoff = backoff
         self._max_chunk_bytes = max_chunk_bytes
         self._idle_timeout_s = idle_timeout_s if idle_timeout_s > 0 else None
@@ -204,26 +198,11 @@ class ServiceStreams:
         raise AssertionError("the last attempt returns or raises")
 
     async def _connect(self, spec: StreamSpec) -> ClientConnection:
-        from websockets.asyncio.client import connect
-
-        class FaithfulConnect(connect):
-            def process_redirect(self, exc: Exception) -> Exception | str:
-                return handshake_redirect(self.uri, exc) or exc
-
         headers = dict(spec.headers)
         if self._dataset_version is not None:
             headers[DATASET_VERSION_HEADER] = self._dataset_version
-        return await FaithfulConnect(
-            "ws" + self._url.removeprefix("http") + spec.path,
-            additional_headers=headers,
-            proxy=None if is_loopback(self._url) else True,
-            open_timeout=_OPEN_TIMEOUT_S,
-            ping_interval=_PING_INTERVAL_S,
-            ping_timeout=_PING_TIMEOUT_S,
-            close_timeout=_CLOSE_TIMEOUT_S,
-            max_size=self._max_chunk_bytes,
-            max_queue=_MAX_QUEUED_FRAMES,
-            compression=None,
+        return await open_socket(
+            self._url, spec.path, headers, max_bytes=self._max_chunk_bytes, resolve=self._resolve
         )
 
     async def _frame(

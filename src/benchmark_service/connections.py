@@ -15,7 +15,7 @@ from functools import cache
 import httpx
 
 from benchmark_service.client_http import is_loopback
-from benchmark_service.wire import Wire
+from benchmark_service.wire import Resolve, Wire
 
 KEEPALIVE_S = 4.0
 """Connections are let go of before servers do it (uvicorn after 5 s), so that none breaks in use."""
@@ -32,8 +32,16 @@ class Lanes(httpx.AsyncBaseTransport):
     up to the callers.
     """
 
-    def __init__(self, *, keepalive_s: float = KEEPALIVE_S, most_idle: int = MOST_IDLE) -> None:
+    def __init__(
+        self,
+        *,
+        keepalive_s: float = KEEPALIVE_S,
+        most_idle: int = MOST_IDLE,
+        resolve: Resolve | None = None,
+    ) -> None:
+        """`resolve` says where connections go to; a proxy's are its own affair."""
         self._keepalive_s, self._most_idle = keepalive_s, most_idle
+        self._resolve = resolve
         self._idle: dict[_Place, list[tuple[float, Wire]]] = {}
         self._proxied: dict[str, httpx.AsyncHTTPTransport] = {}
         self._proxies: dict[_Place, str | None] = {}
@@ -43,12 +51,12 @@ class Lanes(httpx.AsyncBaseTransport):
         url = request.url
         place = (url.scheme, url.host, url.port)
         if place not in self._proxies:
-            self._proxies[place] = _proxy_for(url)
+            self._proxies[place] = proxy_for(url)
         if proxy := self._proxies[place]:
             return await self._through(proxy).handle_async_request(request)
         timeouts = request.extensions.get("timeout", {})
         trust = trusted() if url.scheme == "https" else None
-        wire = self._waiting(place) or await Wire.to(url, trust, timeouts)
+        wire = self._waiting(place) or await Wire.to(url, trust, timeouts, self._resolve)
         try:
             response = await wire.exchange(request, timeouts)
         except BaseException:
@@ -116,7 +124,7 @@ def trusted() -> ssl.SSLContext:
     return httpx.create_ssl_context()
 
 
-def _proxy_for(url: httpx.URL) -> str | None:
+def proxy_for(url: httpx.URL) -> str | None:
     """The proxy the environment names for a place."""
     if is_loopback(str(url)) or urllib.request.proxy_bypass_environment(url.host):  # type: ignore[attr-defined]
         return None

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import ipaddress
 import ssl
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping
-from typing import Any
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from typing import Any, TypeVar
 
 import h11
 import httpx
+
+T = TypeVar("T")
 
 MOST_HEAD = 64 * 1024
 HAPPY_EYEBALLS_S = 0.25
@@ -18,6 +21,16 @@ _FULL = 256 * 1024
 """Bytes that wait to be read before the connection is told to pause."""
 
 Timeouts = Mapping[str, float | None]
+Resolve = Callable[[str, int], Awaitable[Sequence[str]]]
+"""Where to connect to for a host and port, best first; OSError when to nothing."""
+
+
+async def first_of(places: Sequence[str], connect: Callable[[str], Awaitable[T]]) -> T:
+    """A connection to the first place that takes one; why the last did not, when none does."""
+    for place in places[:-1]:
+        with contextlib.suppress(OSError):
+            return await connect(place)
+    return await connect(places[-1])
 
 
 class Wire(asyncio.Protocol):
@@ -33,17 +46,27 @@ class Wire(asyncio.Protocol):
         self._paused = False
 
     @classmethod
-    async def to(cls, url: httpx.URL, trust: ssl.SSLContext | None, timeouts: Timeouts) -> Wire:
-        """A new connection to the host of a URL."""
+    async def to(
+        cls,
+        url: httpx.URL,
+        trust: ssl.SSLContext | None,
+        timeouts: Timeouts,
+        resolve: Resolve | None = None,
+    ) -> Wire:
+        """A new connection to the host of a URL, at an address that `resolve` gives if there is one."""
         secure = url.scheme == "https"
         options: dict[str, Any] = {"ssl": trust, "server_hostname": url.host} if secure else {}
-        if not _is_address(url.host):
-            # Not for a single address: when its race is cancelled, asyncio may forget the socket that won.
-            options["happy_eyeballs_delay"] = HAPPY_EYEBALLS_S
         port = url.port or (443 if secure else 80)
+
+        async def connect(place: str) -> Wire:
+            # Not for a single address: when its race is cancelled, asyncio may forget the socket that won.
+            delay = None if _is_address(place) else HAPPY_EYEBALLS_S
+            loop = asyncio.get_running_loop()
+            return (await loop.create_connection(cls, place, port, happy_eyeballs_delay=delay, **options))[1]
+
         try:
             async with asyncio.timeout(timeouts.get("connect")):
-                _, wire = await asyncio.get_running_loop().create_connection(cls, url.host, port, **options)
+                wire = await first_of(await resolve(url.host, port) if resolve else [url.host], connect)
         except TimeoutError as error:
             raise httpx.ConnectTimeout("no connection in time") from error
         except (OSError, ssl.SSLError, UnicodeError) as error:

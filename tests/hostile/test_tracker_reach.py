@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import socket
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -16,8 +17,9 @@ import pytest
 from tests.integration.api.stage import Stage, client, open_stage, serving
 from valkyrie.errors import UserError
 from valkyrie.executor.exposure import refuse_exposed
-from valkyrie.hooks.targets import TargetError, check_target
+from valkyrie.store import runs
 from valkyrie.store.layout import DataFolder
+from valkyrie.targets import TargetError, check_target
 
 PLAN: dict[str, Any] = {"agent": "oracle", "benchmark": "quickstart", "slice": "0:1"}
 
@@ -79,6 +81,37 @@ async def test_what_listens_beside_the_tracker_is_no_service_of_other_organisati
             assert answer.status_code in (400, 422), answer.text
             assert "loopback" in answer.text and "inner words" not in answer.text
     assert visits == []
+
+
+async def test_a_name_that_leads_elsewhere_by_the_time_of_the_connection_gains_nothing(
+    stage: Stage, ours: httpx.AsyncClient, theirs: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever owns a name decides what it leads to, each time it is asked."""
+    looked: list[str] = []
+    real = socket.getaddrinfo
+
+    def lookup(host: Any, port: Any, *rest: Any, **more: Any) -> Any:
+        if host != "rebound.example":
+            return real(host, port, *rest, **more)
+        looked.append(host)
+        return real("93.184.216.34" if len(looked) == 1 else "127.0.0.1", port, *rest, **more)
+
+    monkeypatch.setattr(socket, "getaddrinfo", lookup)
+    visits: list[bytes] = []
+    async with neighbour(visits) as url:
+        named = url.replace("127.0.0.1", "rebound.example")
+        answer = await theirs.post("/v1/benchmarks/tasks", json={"benchmark": named})
+        assert answer.status_code >= 400 and "loopback" in answer.text, answer.text
+        assert len(looked) > 1 and visits == []
+        await ours.post("/v1/benchmarks/tasks", json={"benchmark": named})
+        assert visits, "those who may name this machine may do it by any name"
+    source = {"kind": "service", "name": "x", "url": "http://x.invalid", "where": "custom"}
+    ended = stage.finished_run(stage.their_org, benchmark_source=source)
+    looked.clear()
+    assert (await theirs.post(f"/v1/runs/{ended}/resume", json={"benchmark_url": named})).status_code == 200
+    with stage.office.store.reading() as connection:
+        kept = runs.get(connection, ended).benchmark_source
+    assert (kept["url"], kept["reach"]) == (named, "outside"), "executors are told how far it may lead"
 
 
 async def test_the_operators_own_people_may_use_a_service_beside_it(ours: httpx.AsyncClient) -> None:

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
 
     from sandboxes.configs import SandboxProviderConfig
     from valkyrie.benchmarks.protocol import Benchmark
+    from valkyrie.benchmarks.service.address import Reach
     from valkyrie.nouns import Json
 
 # Imports wait for the call: reading task.toml needs pydantic, which `valk --help` must not pay for.
@@ -26,6 +27,7 @@ def open_benchmark(
     url: str | None = None,
     cache: Path | None = None,
     caller_headers: Mapping[str, str] | None = None,
+    reach: Reach | None = None,
     options: Mapping[str, object] | None = None,
 ) -> Benchmark:
     """The benchmark of that name, path, URL, plugin name, `module:Class` or `upload:<digest>`.
@@ -33,7 +35,8 @@ def open_benchmark(
     Who is not `trusted` is not on this machine: paths and `module:Class` are refused before anything is
     touched. `uploads` gives the archive of a digest (or raises UnknownError), which is unpacked below
     `cache`. `url` is where the asker's own config says that the service of this name is. `caller_headers`
-    tell services of our own registry who asks. `options` are for eval specs.
+    tell services of our own registry who asks. `reach` is how far an address the asker named may lead.
+    `options` are for eval specs.
     """
     from valkyrie.benchmarks import catalogue
     from valkyrie.benchmarks.service.headers import check_headers
@@ -41,7 +44,16 @@ def open_benchmark(
 
     check_headers(headers or {})
     asking = catalogue.Asking(
-        host_image, headers, ignore_custom, trusted, uploads, url, cache, caller_headers or {}, options or {}
+        host_image,
+        headers,
+        ignore_custom,
+        trusted,
+        uploads,
+        url,
+        cache,
+        caller_headers or {},
+        reach,
+        options or {},
     )
     found = catalogue.open_benchmark(spec, asking)
     if headers and not hasattr(found, "headers"):

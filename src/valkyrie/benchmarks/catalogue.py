@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +22,7 @@ from valkyrie.suggest import did_you_mean
 
 if TYPE_CHECKING:
     from sandboxes.configs import SandboxProviderConfig
-    from valkyrie.benchmarks.service.address import ServiceAddress
+    from valkyrie.benchmarks.service.address import Reach, ServiceAddress
 
 ENTRY_POINTS = "valkyrie.benchmarks"
 SHIPPED = ("quickstart",)
@@ -82,6 +82,8 @@ class Asking:
     """Where uploads are unpacked."""
     caller_headers: Mapping[str, str] = field(default_factory=dict, repr=False)
     """Who asks, told to services of our own registry or base URL and to no others."""
+    reach: Reach | None = None
+    """Where an address the asker named may lead; None is anywhere."""
     options: Mapping[str, Any] = field(default_factory=dict)
     """What an eval spec is read with."""
 
@@ -101,7 +103,7 @@ def open_benchmark(spec: str, asking: Asking) -> Benchmark:
     if asking.uploads and (match := _UPLOAD.fullmatch(spec)):
         return _uploaded(match[1], asking, asking.uploads)
     if given := _given_service(spec, asking):
-        return _service(given, asking, ours=asking.trusted)
+        return _service(replace(given, reach=asking.reach), asking, ours=asking.trusted)
     if not asking.ignore_custom and (custom := address.custom_service(spec)):
         return _service(custom, asking)
     if spec in SHIPPED:
@@ -276,7 +278,7 @@ def open_frozen(
         from valkyrie.benchmarks.service.source import ServiceBenchmark
 
         return ServiceBenchmark(
-            ServiceAddress(source["name"], source["url"], source["where"]),
+            ServiceAddress(source["name"], source["url"], source["where"], reach=source.get("reach")),
             headers_of(host_env or {}),
             access=access,
             grading=source["grading"],

@@ -15,8 +15,8 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from valkyrie.errors import UserError
-from valkyrie.hooks.targets import TargetError, resolve_target
 from valkyrie.hooks.wishes import local_allowed
+from valkyrie.targets import TargetError, connectable
 from valkyrie.trial.gear import BRIDGE, SOCKET
 
 PIECE = 1 << 16
@@ -135,10 +135,9 @@ async def _checked(host: str, port: int) -> Sequence[str]:
     url = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
     allow_local = is_loopback(url) or local_allowed()
     try:
-        target = await asyncio.to_thread(resolve_target, url, allow_local, only_loopback=True)
+        return await asyncio.to_thread(connectable, host, port, allow_local=allow_local)
     except (TargetError, OSError):
         return ()
-    return target.addresses
 
 
 async def _connect(places: Sequence[str], port: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:

@@ -13,12 +13,12 @@ from valkyrie import handed
 from valkyrie.hooks import slack, webhook
 from valkyrie.hooks.sending import Answer, Sender, SendingError
 from valkyrie.hooks.slack import shortened
-from valkyrie.hooks.targets import TargetError
 from valkyrie.hooks.threads import in_own_thread
 from valkyrie.hooks.world import HookWorld
 from valkyrie.keeping.keys import results_key
 from valkyrie.store.hook_leases import Due
 from valkyrie.store.hooks import LAMBDA, RESULTS, SLACK, WEBHOOK
+from valkyrie.targets import TargetError
 
 if TYPE_CHECKING:
     from valkyrie.organisation import Organisation

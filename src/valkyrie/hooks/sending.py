@@ -11,8 +11,8 @@ from email.utils import parsedate_to_datetime
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from valkyrie.hooks.targets import Resolver, Target, resolve_target, system_resolver
 from valkyrie.hooks.threads import in_own_thread
+from valkyrie.targets import Resolver, Target, resolve_target, system_resolver
 
 if TYPE_CHECKING:
     import httpx

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 
-from valkyrie.hooks.targets import TargetError, parse_target
 from valkyrie.nouns import Json, RunState
 from valkyrie.report.formats import duration, errors_text, number, safe
+from valkyrie.targets import TargetError, parse_target
 
 MOST_ERROR = 200
 _HEADERS = {

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 from valkyrie import config
 from valkyrie.errors import UsageError, ValkyrieError
 from valkyrie.hooks import slack
-from valkyrie.hooks.targets import Resolver, TargetError, check_target, parse_target, system_resolver
 from valkyrie.nouns import Json
+from valkyrie.targets import Resolver, TargetError, check_target, parse_target, system_resolver
 from valkyrie.views import RunRequest
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 from valkyrie.agents import PreparedAgent
 from valkyrie.agents.catalog import KeyGroup
 from valkyrie.errors import MissingSecretError, UsageError
-from valkyrie.hooks.targets import check_target
+from valkyrie.targets import check_target
 from valkyrie.tracker.problems import Complaint
 from valkyrie.tracker.supplying import find_some
 from valkyrie.views import RunRequest

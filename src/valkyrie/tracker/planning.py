@@ -16,6 +16,7 @@ from valkyrie import agents, benchmarks, config
 from valkyrie.agents import PreparedAgent
 from valkyrie.benchmarks.protocol import Benchmark
 from valkyrie.benchmarks.selection import select
+from valkyrie.benchmarks.service.address import reach_of
 from valkyrie.errors import (
     BenchmarkError,
     MissingSecretError,
@@ -25,11 +26,11 @@ from valkyrie.errors import (
     ValkyrieError,
 )
 from valkyrie.handed import with_credentials, with_headers, with_hooks, with_settings
-from valkyrie.hooks.targets import check_target
 from valkyrie.hooks.wishes import notify_wishes, preflight, wanted_secrets
 from valkyrie.nouns import DEFAULT_ORG, Json, TaskSpec
 from valkyrie.plan import Settings, TrialPlan, make_plan
 from valkyrie.store.layout import DataFolder
+from valkyrie.targets import check_target
 from valkyrie.tracker.bounds import check_texts, check_trials, switched_on
 from valkyrie.tracker.fitting import doubtful, remarks, unable, unfit
 from valkyrie.tracker.model_access import check_model_url, with_keys
@@ -224,6 +225,7 @@ def open_requested(
         url=request.benchmark_url,
         cache=data.cache,
         caller_headers=organisation.caller_headers,
+        reach=reach_of(trusted=organisation.trusted, allow_local=allow_local),
         options=getattr(request, "benchmark_options", {}),
     )
 

@@ -231,10 +231,10 @@ class Starting(Looking):
         if not RunState(row.state).terminal and self.office.handing.alive():
             return None
         if url and not self.organisation.trusted:
-            from valkyrie.hooks.targets import check_target
+            from valkyrie.targets import check_target
 
             check_target(url, self.allow_local, what="The benchmark's address", only_loopback=True)
-        return moved(row, url, trusted=self.organisation.trusted)
+        return moved(row, url, trusted=self.organisation.trusted, allow_local=self.allow_local)
 
     def _handed_again(
         self, row: Any, headers: Mapping[str, str], source: Json

@@ -12,8 +12,8 @@ from valkyrie.benchmarks.service.address import HOSTED
 from valkyrie.benchmarks.service.headers import check_headers
 from valkyrie.errors import MissingSecretError, UserError
 from valkyrie.handed import with_credentials, with_headers, with_hooks, with_settings
-from valkyrie.hooks.targets import check_target
 from valkyrie.nouns import Json
+from valkyrie.targets import check_target
 
 if TYPE_CHECKING:
     from valkyrie.organisation import Organisation

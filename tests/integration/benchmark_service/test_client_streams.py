@@ -54,6 +54,34 @@ async def client(service: ScriptedService) -> AsyncIterator[BenchmarkServiceClie
         yield made
 
 
+class TestAddresses:
+    """Where connections go to is up to whoever made the client, if they say so."""
+
+    async def test_calls_and_streams_go_where_the_resolver_says(self, service: ScriptedService) -> None:
+        asked: list[tuple[str, int]] = []
+        port = int(service.url.rpartition(":")[2])
+
+        async def resolve(host: str, at: int) -> list[str]:
+            asked.append((host, at))
+            return ["127.0.0.2" if at != port else "127.0.0.1"]
+
+        service.stream(EVALUATE, chunks(RESULT))
+        async with client_of(f"http://quiz.test:{port}", resolve=resolve) as client:
+            assert not await client.health_check(), "answered, by a script that knows no /health"
+            assert await client.evaluate_instance("a", "box") == {"resolved": True}
+        assert asked == [("quiz.test", port)] * 2
+
+    async def test_what_it_refuses_is_not_connected_to(self, service: ScriptedService) -> None:
+        async def resolve(host: str, at: int) -> list[str]:
+            raise ConnectionRefusedError(f"{host} leads nowhere good")
+
+        async with client_of(service.url, resolve=resolve) as client:
+            for call in (client.health_check(), client.evaluate_instance("a", "box")):
+                with pytest.raises(BenchmarkServiceConnectionError, match="nowhere good"):
+                    await call
+        assert service.asked == []
+
+
 class TestRequests:
     async def test_setup_sends_one_object_and_the_provider_as_headers(
         self, service: ScriptedService, client: BenchmarkServiceClient

@@ -14,7 +14,7 @@ import pytest
 
 from tests.integration.hooks.receiver import Receiver, Reply
 from valkyrie.hooks.sending import Sender, SendingError, retry_after
-from valkyrie.hooks.targets import TargetError
+from valkyrie.targets import TargetError
 
 
 @pytest.fixture

@@ -16,6 +16,8 @@ from valkyrie.errors import UsageError
 GradingMode = Literal["text", "sandbox"]
 LOCAL_URL = "http://127.0.0.1:8001"
 """Where `make dev` of a service made with create-benchmark-service listens."""
+Reach = Literal["outside", "loopback"]
+"""Other machines only, or this one too; a link's neighbours and a cloud's metadata are in neither."""
 HOSTED = ("registry", "base URL")
 """Services of whoever runs this program, as against those a person named."""
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
@@ -30,6 +32,8 @@ class ServiceAddress:
     where: Literal["custom", "registry", "base URL", "this machine", "given"]
     grading: GradingMode | None = None
     """As configured; None leaves it to what the service says of itself."""
+    reach: Reach | None = None
+    """Where it may lead, if whoever named it is not on this machine; None is anywhere."""
 
     @property
     def on_loopback(self) -> bool:
@@ -41,6 +45,13 @@ class ServiceAddress:
             return ipaddress.ip_address(host).is_loopback
         except ValueError:
             return False
+
+
+def reach_of(*, trusted: bool, allow_local: bool) -> Reach | None:
+    """How far an address may lead us, by who named it and whether they may name this machine."""
+    if trusted:
+        return None
+    return "loopback" if allow_local else "outside"
 
 
 def given_url(spec: str) -> ServiceAddress | None:

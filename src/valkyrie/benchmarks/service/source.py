@@ -13,6 +13,7 @@ from valkyrie.benchmarks.protocol import Grading
 from valkyrie.benchmarks.service.address import GradingMode, ServiceAddress
 from valkyrie.benchmarks.service.answer import read_answer
 from valkyrie.benchmarks.service.faults import translated
+from valkyrie.benchmarks.service.guard import guard
 from valkyrie.benchmarks.service.regrading import StateKeeper, evaluate_in_sandbox
 from valkyrie.benchmarks.service.task_checks import check_ids, check_task, limits_of
 from valkyrie.benchmarks.service.verdict import check_data, grade_of, result_of
@@ -78,6 +79,7 @@ class ServiceBenchmark:
             "versions": self._versions or {},
             "headers": sorted(self.headers),
             "reaches_sandboxes": "loopback" if self.address.on_loopback else "public",
+            **({"reach": self.address.reach} if self.address.reach else {}),
         }
 
     async def datasets(self) -> list[str]:
@@ -223,7 +225,11 @@ class ServiceBenchmark:
             from benchmark_service.client import BenchmarkServiceClient
 
             self._opened[timeout] = BenchmarkServiceClient(
-                self.address.url, self.headers, timeout=timeout, resume_attempts=RESUMED_AT_ONCE
+                self.address.url,
+                self.headers,
+                timeout=timeout,
+                resume_attempts=RESUMED_AT_ONCE,
+                resolve=guard(self.address.reach) if self.address.reach else None,
             )
         return self._opened[timeout]
 

@@ -75,9 +75,7 @@ def _trials_to_watch(opened: Tracker, run: RunView) -> list[TrialView]:
 @click.option("--dataset", metavar="NAME", help="Only runs on this dataset.")
 @click.option("--label", "-l", metavar="LABEL", help="Only runs with this label.")
 @click.option("--started-by", metavar="A,B,…", help="Only runs these people started, comma-separated.")
-@click.option(
-    "--status", type=Capitals(RUN_STATES), help="Only runs in this state."
-)
+@click.option("--status", type=Capitals(RUN_STATES), help="Only runs in this state.")
 @click.option(
     "--order-by",
     type=Capitals(["ASC", "DESC"]),

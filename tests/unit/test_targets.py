@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from valkyrie.hooks.targets import TargetError, check_target, refusal, resolve_target, system_resolver
+from valkyrie.targets import TargetError, check_target, refusal, resolve_target, system_resolver
 
 PUBLIC = "203.0.113.7"
 

@@ -1,4 +1,4 @@
-"""Where messages may be sent to: not to this machine, its neighbours on the link, or a cloud's metadata.
+"""Where callers may have us connect to: not to this machine, its link, or a cloud's metadata.
 
 A name is resolved once, every address it has is checked, and the connection is made to a checked address:
 a name that answers differently the second time gains nothing.
@@ -119,6 +119,13 @@ def resolve_target(
             way = "" if hopeless else f" {_WAY_OUT}"
             raise TargetError(f"{what} leads to {host[:80]}, which is {why}; nothing is sent there.{way}")
     return Target(parsed, found)
+
+
+def connectable(host: str, port: int, *, allow_local: bool) -> Sequence[str]:
+    """The addresses of a host a caller named, checked for the connection that is made now: a name may lead
+    elsewhere than when it was first looked at. Loopback if `allow_local`, never the link or metadata."""
+    place = f"[{host}]" if ":" in host else host
+    return resolve_target(f"http://{place}:{port}", allow_local, only_loopback=True).addresses
 
 
 def _addresses(host: str, port: int, resolver: Resolver) -> Sequence[str]:
