@@ -7,10 +7,10 @@ from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import groupby
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from valkyrie.api.answers import encode
-from valkyrie.nouns import RunState
+from valkyrie.api.subjects import SUBJECTS, Kind
 from valkyrie.report.present import trial_view
 from valkyrie.store import runs
 
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from valkyrie.tracker.office import Office
     from valkyrie.views import RunView
 
-Kind = Literal["run", "job"]
 _MOST_KEPT = 64
 _MOST_KEPT_BYTES = 1 << 20
 _MOST_CATCHES = 8
@@ -73,16 +72,16 @@ class Caught(NamedTuple):
 
 
 class Channel:
-    """The newest updates of one run. Whoever fell behind further is given the newest state."""
+    """The newest updates of one run or job. Whoever fell behind further is given the newest state."""
 
-    kind: ClassVar[Kind] = "run"
-
-    def __init__(self, office: Office, identity: Identity, subject: str, lane: Lane) -> None:
+    def __init__(self, office: Office, identity: Identity, kind: Kind, subject: str, lane: Lane) -> None:
+        self.kind = kind
         self.subject = subject
         """The id of what is watched."""
         self.watchers: set[asyncio.Event] = set()
         """Each is set with every update, for the one who waits for it."""
         self.trial_watchers = 0
+        """Of a run; a job's trials are told by the streams of its runs."""
         self.ended = False
         """Ended, or deleted: nothing more will come."""
         self.nudged = asyncio.Event()
@@ -128,21 +127,20 @@ class Channel:
 
     def _look(self) -> tuple[Update, bool, bool] | None:
         before, wanted = self._latest, self.trial_watchers > 0
-        alive = self._office.handing.alive()
+        subject, alive = SUBJECTS[self.kind], self._office.handing.alive()
         if before and alive == self._alive:
             with self._office.store.reading() as connection:
-                if runs.version(connection, self.subject) == before.version:
+                if subject.version(connection, self.subject) == before.version:
                     return None
-        view = self._office.tracker(self._identity).fetch(self.subject)
+        view, ended = subject.fetch(self._office.tracker(self._identity), self.subject)
         trials = None
         if before and wanted:
             with self._office.store.reading() as connection:
                 rows = runs.trials_since(connection, self.subject, before.version)
             # What changed since the view was made comes with the next one.
             trials = trial_events((row for row in rows if row.version <= view.version), before.version)
-        ended = RunState(view.state).terminal
         number = before.number + 1 if before else 1
-        return Update(number, view.version, whole_event("run", view, ended=ended), trials), alive, ended
+        return Update(number, view.version, whole_event(self.kind, view, ended=ended), trials), alive, ended
 
     def _keep(self, update: Update) -> None:
         if update.trials is None:

@@ -17,9 +17,9 @@ from valkyrie.api.settings import ApiSettings
 from valkyrie.nouns import Identity
 
 if TYPE_CHECKING:
-    from valkyrie.api.channel import Kind
     from valkyrie.api.hub import EventHub
     from valkyrie.api.metrics import Metrics
+    from valkyrie.api.subjects import Kind
     from valkyrie.tracker.local import LocalTracker
     from valkyrie.tracker.office import Office
 

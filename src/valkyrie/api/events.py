@@ -18,8 +18,9 @@ from valkyrie.errors import UsageError
 if TYPE_CHECKING:
     from starlette.types import Receive, Scope, Send
 
-    from valkyrie.api.channel import Channel, Kind
+    from valkyrie.api.channel import Channel
     from valkyrie.api.context import Context
+    from valkyrie.api.subjects import Kind
     from valkyrie.nouns import Identity
 
 LARGEST_VERSION = 1 << 53

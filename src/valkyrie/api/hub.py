@@ -9,11 +9,10 @@ import threading
 from collections.abc import AsyncIterator, Generator
 from typing import TYPE_CHECKING
 
-from valkyrie.api.channel import Channel, Kind
-from valkyrie.api.job_channel import JobChannel
+from valkyrie.api.channel import Channel
+from valkyrie.api.subjects import SUBJECTS, Kind
 from valkyrie.api.together import Together
 from valkyrie.errors import InfrastructureError, StoreError, UnknownError
-from valkyrie.store import jobs, runs
 
 if TYPE_CHECKING:
     from valkyrie.api.events import Watch
@@ -78,9 +77,8 @@ class EventHub:
         """The id of what `ref` names to them."""
 
         def look() -> str:
-            resolve = jobs.resolve if kind == "job" else runs.resolve
             with self._office.store.reading() as connection:
-                return resolve(connection, ref, identity.org_id)
+                return SUBJECTS[kind].resolve(connection, ref, identity.org_id)
 
         return await self._finding.look((kind, identity.org_id, ref), lambda: lane.run(look))
 
@@ -91,8 +89,7 @@ class EventHub:
         key = (watch.kind, watch.subject)
         channel = self._channels.get(key)
         if channel is None or channel.ended:
-            made = JobChannel if watch.kind == "job" else Channel
-            channel = made(self._office, watch.identity, watch.subject, self._lane)
+            channel = Channel(self._office, watch.identity, watch.kind, watch.subject, self._lane)
             self._channels[key] = channel
             task = asyncio.get_running_loop().create_task(self._keep_up(channel))
             self._tasks.add(task)

@@ -8,9 +8,9 @@ from fastapi import Header, Path, Query
 from starlette.responses import Response
 
 from valkyrie.api.context import Ask
-from valkyrie.api.events import LARGEST_VERSION, EventStream, Watch, last_seen
 from valkyrie.api.job_bodies import JobBody, JobResumeBody, JobRetryBody, JobStopBody
 from valkyrie.api.routes import errors, router
+from valkyrie.api.routes.watching import Seen, described, watched
 from valkyrie.job_views import JobFilter, JobPage, JobPlan, JobView, StartedJob
 from valkyrie.nouns import JobState
 
@@ -80,25 +80,10 @@ async def fetch(ref: JobRef, ask: Ask) -> Response:
     return await ask.quick(lambda tracker: tracker.fetch_job(ref))
 
 
-@routes.get(
-    "/{ref}/events",
-    responses={200: {"content": {"text/event-stream": {}}, "description": _EVENTS}, **errors(400, 404)},
-    response_class=Response,
-)
-async def events(
-    ref: JobRef,
-    ask: Ask,
-    after: Annotated[
-        int | None, Query(description="The job's version you have seen.", ge=0, le=LARGEST_VERSION)
-    ] = None,
-    last_event_id: Annotated[
-        str | None, Header(description="The same; wins over `after`.", max_length=32)
-    ] = None,
-) -> Response:
+@routes.get("/{ref}/events", **described(_EVENTS))
+async def events(ref: JobRef, ask: Ask, seen: Seen) -> Response:
     """The job's progress as server-sent events, until it ended."""
-    seen = last_seen(after, last_event_id)
-    job_id = await ask.find("job", ref)
-    return EventStream(ask.context, Watch(ask.identity, "job", job_id, seen))
+    return await watched(ask, "job", ref, seen)
 
 
 @routes.post("/{ref}/stop", response_model=JobView, responses=errors(400, 404, 413, 422))

@@ -9,8 +9,8 @@ from starlette.responses import Response
 
 from valkyrie.api.bodies import ResumeBody, RetryBody, RunBody, StopBody, UpdateBody
 from valkyrie.api.context import Ask
-from valkyrie.api.events import LARGEST_VERSION, EventStream, Watch, last_seen
 from valkyrie.api.routes import Ref, errors, router
+from valkyrie.api.routes.watching import Seen, described, watched
 from valkyrie.nouns import RunState
 from valkyrie.views import PlanView, RunFilter, RunPage, RunView, StartedRun
 
@@ -78,26 +78,15 @@ async def fetch(ref: Ref, ask: Ask) -> Response:
     return await ask.quick(lambda tracker: tracker.fetch(ref))
 
 
-@routes.get(
-    "/{ref}/events",
-    responses={200: {"content": {"text/event-stream": {}}, "description": _EVENTS}, **errors(400, 404)},
-    response_class=Response,
-)
+@routes.get("/{ref}/events", **described(_EVENTS))
 async def events(
     ref: Ref,
     ask: Ask,
+    seen: Seen,
     trials: Annotated[bool, Query(description="Also every trial that changes.")] = False,
-    after: Annotated[
-        int | None, Query(description="The run's version you have seen.", ge=0, le=LARGEST_VERSION)
-    ] = None,
-    last_event_id: Annotated[
-        str | None, Header(description="The same; wins over `after`.", max_length=32)
-    ] = None,
 ) -> Response:
     """The run's progress as server-sent events, until it ended."""
-    seen = last_seen(after, last_event_id)
-    run_id = await ask.find("run", ref)
-    return EventStream(ask.context, Watch(ask.identity, "run", run_id, seen, trials))
+    return await watched(ask, "run", ref, seen, trials=trials)
 
 
 @routes.post("/{ref}/stop", response_model=RunView, responses=errors(400, 404, 413, 422))
