@@ -11,12 +11,15 @@ from typing import Any
 
 from fastapi import FastAPI
 
-from valkyrie import job_views, views
+from valkyrie import job_views
 from valkyrie.api import bodies, errors, job_bodies
 from valkyrie.api.routes import health, organisation, trials, uploads
+from valkyrie.views import engine, library, requests, runs
+from valkyrie.views import trials as trial_views
 
 _MODULES: tuple[ModuleType, ...] = (
-    *(views, job_views, bodies, job_bodies, errors),
+    *(engine, library, requests, runs, trial_views),
+    *(job_views, bodies, job_bodies, errors),
     *(health, organisation, trials, uploads),
 )
 

@@ -1,0 +1,123 @@
+"""What is asked for: runs to start, tasks to list, which runs, trials and logs to look at."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from valkyrie.nouns import DEFAULT_PRIORITY
+
+AgentFailureRule = Literal["grade", "error"]
+
+
+@dataclass(frozen=True, slots=True)
+class RunRequest:
+    """One agent × model × benchmark × dataset, asked for."""
+
+    agent: str
+    benchmark: str
+    model: str | None = None
+    dataset: str = "default"
+    concurrency: int = 5
+    trials: int = 1
+    """Repetitions of each task."""
+    kwargs: Mapping[str, str] = field(default_factory=dict)
+    secrets: Mapping[str, str] = field(default_factory=dict)
+    """Environment variable → secret name; over what the contract says."""
+    task_ids: Sequence[str] | None = None
+    slice: str | None = None
+    label: str | None = None
+    provider: str = "local"
+    headers: Mapping[str, str] = field(default_factory=dict)
+    """Sent to a benchmark service with every request; values are handed on, never stored."""
+    ignore_custom_services: bool = False
+    host_image: bool = False
+    on_agent_failure: AgentFailureRule = "grade"
+    keep_sandbox: bool = False
+    timeout_multiplier: float = 1.0
+    max_attempts: int | None = None
+    """Attempts per trial where the policy allows retries; None is the policy's own number."""
+    priority: int = DEFAULT_PRIORITY
+    """0 (first) to 4 (last)."""
+    max_cost: float | None = None
+    """US dollars; when reported costs reach it, what has not begun is stopped."""
+    lambda_function: str | None = None
+    """AWS Lambda function called after the run ended."""
+    webhook: str | None = None
+    """Name of the secret that holds a Slack webhook's URL."""
+    intervals: Sequence[int] = ()
+    """Progress percentages that send a message."""
+    webhook_url: str | None = None
+    """Where signed JSON messages are sent."""
+    webhook_key: str | None = None
+    """Name of the secret those messages are signed with."""
+    benchmark_url: str | None = None
+    """Where the benchmark's service is, as the caller has it configured."""
+    store_secrets: bool = True
+    """Values only the caller's own environment has may be kept, encrypted, by the tracker."""
+    provider_secret: str | None = None
+    """Name of the secret that says how to reach the provider, as the caller has it configured."""
+    env_vars: Mapping[str, str] = field(default_factory=dict)
+    """Environment of the agent's commands; not for secrets."""
+    agent_timeout: float | None = None
+    """Seconds an agent may take, whatever the task says."""
+    default_agent_timeout: float | None = None
+    """The same for tasks that say nothing."""
+    model_url: str | None = None
+    """Where the agent's model is served, if not at its vendor's."""
+    benchmark_options: Mapping[str, Any] = field(default_factory=dict)
+    """What an eval spec is read with; other benchmarks take none."""
+    in_turn: bool = False
+    """Trials of one task follow one another."""
+
+
+@dataclass(frozen=True, slots=True)
+class TasksRequest:
+    """Which tasks of a benchmark: the question behind `benchmark tasks`."""
+
+    benchmark: str
+    dataset: str = "default"
+    headers: Mapping[str, str] = field(default_factory=dict)
+    ignore_custom_services: bool = False
+    benchmark_url: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RunFilter:
+    """Which runs to list."""
+
+    agent: str | None = None
+    benchmark: str | None = None
+    model: str | None = None
+    dataset: str | None = None
+    state: str | None = None
+    label: str | None = None
+    started_by: Sequence[str] = ()
+    newest_first: bool = True
+    limit: int = 50
+    cursor: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TrialFilter:
+    """Which trials of a run to list."""
+
+    states: Sequence[str] = ()
+    search: str | None = None
+    sort: Literal["position", "task_id", "started_at", "duration", "status"] = "position"
+    descending: bool = False
+    limit: int = 50
+    offset: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class LogQuery:
+    """Which logs of a run."""
+
+    task_ids: Sequence[str] | None = None
+    k: int | None = None
+    attempt: int | None = None
+    search: str | None = None
+    """Only lines that contain this."""
+    follow: bool = False

@@ -1,0 +1,105 @@
+"""Trials and attempts as they stand, their errors and logs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+
+@dataclass(frozen=True, slots=True)
+class UsageView:
+    """What an attempt used of its model, as its agent's log says."""
+
+    input_tokens: int
+    """Cached ones included."""
+    cached_tokens: int
+    output_tokens: int
+    cost: float | None
+    """US dollars."""
+    cost_source: str | None
+    """`agent`, or `prices` with the date they are of."""
+    model: str | None
+    steps: int
+    """Times the model was asked."""
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptView:
+    """One execution of a trial."""
+
+    number: int
+    outcome: str | None
+    """graded, failed, lost, stopped; None while it runs."""
+    phase: str
+    category: str | None
+    cause: str | None
+    message: str | None
+    exit_code: int | None
+    exit_reason: str | None
+    score: float | None
+    started_at: float
+    finished_at: float | None
+    timing: Mapping[str, float]
+    """Seconds: build, setup, install, agent, collect, grade, total."""
+    log: str | None
+    """Path of its log."""
+    artifacts: str | None
+    """Folder of what was kept."""
+    usage: UsageView | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TrialView:
+    """One trial as it stands; numbers are those of its last attempt."""
+
+    task_id: str
+    k: int
+    state: str
+    attempts: int
+    score: float | None
+    passed: bool | None
+    category: str | None
+    cause: str | None
+    message: str | None
+    exit_code: int | None
+    exit_reason: str | None
+    retry_at: float | None
+    """When the next attempt may start, while backing off."""
+    started_at: float | None
+    finished_at: float | None
+    timing: Mapping[str, float]
+    digest: str
+    usage: UsageView | None = None
+    """Of its last attempt."""
+    cost: float | None = None
+    """US dollars, of all its attempts."""
+
+
+@dataclass(frozen=True, slots=True)
+class ErrorGroup:
+    """Alike errors of a run."""
+
+    category: str
+    cause: str
+    message: str
+    count: int
+    retryable: bool
+    task_ids: Sequence[str]
+    """At most five."""
+    retrying: bool = False
+    """Not open yet: these trials are tried again by themselves, after a pause."""
+    disposition: Literal["retryable", "chronic", "fix first"] = "retryable"
+    """chronic: failed alike in two passes or more; fix first: something must be changed before a retry."""
+    passes: int = 1
+    """In how many passes (start, each retry or resume) the worst of them failed alike."""
+
+
+@dataclass(frozen=True, slots=True)
+class LogLine:
+    """One piece of a run's logs."""
+
+    task_id: str
+    k: int
+    attempt: int
+    text: str
