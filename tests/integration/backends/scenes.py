@@ -97,6 +97,10 @@ def taking(world: World) -> None:
         world.note([(str(path.relative_to(world.folder)), _content(path)) for path in files])
     assert (world.folder / "outputs" / "wrong" / "1" / "agent_output" / "notes.txt").is_file()
     assert not (world.folder / "none").exists()
+    world.lose(run_id)
+    for words in (("logs", run_id), ("logs", run_id, "right"), ("outputs", run_id, "-o", "lost")):
+        said = world.valk("run", *words)
+        assert said.code == 0 and "VALKYRIE_ARTIFACTS_FOLDER" in said.out + said.err, said
 
 
 def _content(path: Path) -> str:

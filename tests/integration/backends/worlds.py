@@ -8,6 +8,7 @@ import io
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -52,6 +53,10 @@ class World:
     @property
     def folder(self) -> Path:
         return self.root / "work"
+
+    def lose(self, run_id: str) -> None:
+        """As if the run's executor had been on another machine: its logs and files are not where it was."""
+        shutil.rmtree(self.root / "home" / "runs" / run_id)
 
     def valk(self, *words: str, stdin: str = "", env: dict[str, str] | None = None) -> Said:
         """One command in the person's folder; remembered as it must be the same everywhere."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import click
@@ -12,7 +13,13 @@ from valkyrie.cli.output import Output
 from valkyrie.report.formats import safe
 
 if TYPE_CHECKING:
+    from valkyrie.tracker.protocol import Tracker
     from valkyrie.views import LogLine, LogQuery
+
+NOT_HERE = (
+    "Nothing of it is kept here. Where executors run on other machines, S3_BUCKET or "
+    "VALKYRIE_ARTIFACTS_FOLDER gives them and the tracker one place for logs and outputs."
+)
 
 
 @verb(
@@ -67,14 +74,18 @@ def logs(
 def _print_attempt(
     output: Output, ref: str, task_id: str, k: int, attempt: int | None, *, follow: bool
 ) -> int:
+    some = False
     with tracker() as opened:
         for piece in opened.logs(ref, task_id, k=k, attempt=attempt, follow=follow):
+            some = True
             if output.json:
                 output.emit("log", task_id=task_id, k=k, text=piece)
                 continue
             sys.stdout.write(safe(piece, keep_lines=True) if output.terminal else piece)
             if follow:
                 sys.stdout.flush()
+        if not some:
+            output.note(_why_none(opened, ref, [task_id], k, attempt))
     return 0
 
 
@@ -90,9 +101,23 @@ def _print_lines(output: Output, ref: str, wanted: LogQuery, *, named: bool) -> 
             sys.stdout.write(f"{_name(line, output) if named else ''}{text}\n")
             if wanted.follow:
                 sys.stdout.flush()
-    if not some:
-        output.note("No such lines." if wanted.search or wanted.attempt else "No lines yet.")
+        if not some and (wanted.search or wanted.attempt):
+            output.note("No such lines.")
+        elif not some:
+            output.note(_why_none(opened, ref, wanted.task_ids, wanted.k))
     return 0
+
+
+def _why_none(
+    opened: Tracker, ref: str, task_ids: Sequence[str] | None, k: int | None, attempt: int | None = None
+) -> str:
+    """Every attempt logs its phases: of one that ended, a log that is not here is elsewhere or gone."""
+    if task_ids is None:
+        ended = opened.fetch(ref).done > 0
+    else:
+        found = [one for task_id in task_ids for one in opened.attempts(ref, task_id, k or 0)]
+        ended = any(one.finished_at for one in found if attempt in (None, one.number))
+    return NOT_HERE if ended else "No lines yet."
 
 
 def _name(line: LogLine, output: Output) -> str:

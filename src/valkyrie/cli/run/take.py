@@ -11,6 +11,7 @@ import click
 
 from valkyrie.cli.options import chosen_tasks, header_option, run_argument, task_options, tracker, verb
 from valkyrie.cli.output import Output
+from valkyrie.cli.run.logs import NOT_HERE
 from valkyrie.report.formats import plural, safe, short_id
 
 
@@ -150,6 +151,7 @@ def take_outputs(output: Output, ref: str, output_dir: Path | None, tasks: list[
             run = opened.fetch(ref)
             output_dir = Path(f"{_file_name(run.benchmark)}_{_file_name(run.agent)}_{short_id(run.id)}")
         paths = opened.outputs(ref, output_dir, task_ids=tasks)
+        none = "" if paths else NOT_HERE if opened.fetch(ref).done else "No outputs yet."
     output.emit("outputs", folder=str(output_dir.absolute()), paths=[str(path) for path in paths])
-    output.line(f"{plural(len(paths), 'trial folder')} in {output_dir}" if paths else "No outputs were kept.")
+    output.line(none or f"{plural(len(paths), 'trial folder')} in {output_dir}")
     return 0
