@@ -15,30 +15,13 @@ Chosen = list[tuple[Path, tuple[str, ...] | None]]
 """Files, and which of their stimuli; None is all."""
 
 
-def items_of(given: Mapping[str, Any]) -> tuple[list[EvalItem], Mapping[str, tuple[str, ...]]]:
-    """One item for each spec and model, and the plugins of the project and the command line."""
-    from valkyrie.specs.project import find_project
-
+def items_of(given: Mapping[str, Any], project: Project) -> list[EvalItem]:
+    """One item for each spec and model."""
     _check(given)
-    project = find_project(Path.cwd())
-    chosen = _chosen(given, project)
     models = _models(given["model"])
-    items = [EvalItem(file, model, stimuli=names) for file, names in chosen for model in models]
-    plugins = {
-        kind: (*_plugins(project.plugins.get(kind, ()), project.folder), *_plugins(said, Path.cwd()))
-        for kind, said in (("graders", given["grader_plugins"]), ("executors", given["executor_plugins"]))
-    }
-    return items, plugins
-
-
-def _plugins(said: Sequence[str], folder: Path) -> tuple[str, ...]:
-    """Files of plugins by paths that mean the same from everywhere; others may be beside a spec."""
-    found = []
-    for one in said:
-        name, py, rest = one.partition(".py")
-        path = folder / f"{name}.py"
-        found.append(f"{path.resolve()}{rest}" if py and path.is_file() else one)
-    return tuple(found)
+    return [
+        EvalItem(file, model, stimuli=names) for file, names in _chosen(given, project) for model in models
+    ]
 
 
 def _check(given: Mapping[str, Any]) -> None:
@@ -106,6 +89,11 @@ def _with_tags(
         names = tuple(one.name for one in stimuli if all(fits(one.tags, wanted) for wanted in filters))
         if names:
             found.append((file, names))
+    if not files:
+        raise UsageError(
+            "there is no eval spec here to look for tags in. --eval-spec names one; `paths.evals` of "
+            ".vally.yaml says where they are (evals/ without it)."
+        )
     if not found:
         looked = f"{len(files)} eval spec{'s' if len(files) != 1 else ''}"
         raise UsageError(

@@ -1,10 +1,17 @@
-"""Values on the command lines of eval commands."""
+"""Options that commands about evals share, each written once: the same words mean the same everywhere."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import click
+
+from valkyrie.cli.options import Decorated, Number, WholeNumber
+from valkyrie.cli.words import assignments
+
+LAST = "last"
+"""`--resume` without a word."""
 
 
 class Duration(click.ParamType[Any]):
@@ -26,3 +33,147 @@ class Duration(click.ParamType[Any]):
     def get_metavar(self, param: click.Parameter, ctx: click.Context | None = None) -> str:
         _ = param, ctx
         return "DURATION"
+
+
+def together(*options: Callable[[Decorated], Decorated]) -> Callable[[Decorated], Decorated]:
+    """Several options as one decorator, shown in this order."""
+
+    def decorate(function: Decorated) -> Decorated:
+        for option in reversed(options):
+            function = option(function)
+        return function
+
+    return decorate
+
+
+PARAM = click.option(
+    "--param",
+    "-p",
+    "params",
+    multiple=True,
+    callback=assignments,
+    metavar="KEY=VALUE",
+    help="Fill ${KEY} in specs; over the environment. Repeatable.",
+)
+TAG = click.option(
+    "--tag",
+    "tags",
+    multiple=True,
+    metavar="KEY=VALUES",
+    help="Only stimuli with one of these values (cost=free,low); KEY=!VALUE leaves out. Repeatable.",
+)
+EXECUTOR_PLUGIN = click.option(
+    "--executor-plugin",
+    "executor_plugins",
+    multiple=True,
+    metavar="SPEC",
+    help="A plugin with agents: entry point, module:Class or a .py file. Repeatable.",
+)
+GRADER_PLUGIN = click.option(
+    "--grader-plugin",
+    "grader_plugins",
+    multiple=True,
+    metavar="SPEC",
+    help="A plugin with graders: entry point, module:Class or a .py file. Repeatable.",
+)
+AGENT = together(
+    click.option(
+        "--executor", metavar="NAME", help="The agent to run, over the specs' own; mock needs nothing."
+    ),
+    EXECUTOR_PLUGIN,
+)
+MODEL_URL = click.option(
+    "--model-url", metavar="URL", help="Where the agent's model is served, if not at its vendor's."
+)
+STARTS_FROM = together(
+    click.option(
+        "--skill-dir", metavar="PATH", help="Load the skills of this folder where a spec declares none."
+    ),
+    click.option(
+        "--work-dir", metavar="PATH", help="What stimuli without an environment start from, never written."
+    ),
+)
+TIMEOUT = click.option(
+    "--timeout", type=Duration(), help="How long an agent may take (5m, 300s). Default: the spec's, then 2m."
+)
+RUNS = click.option(
+    "--runs", type=WholeNumber(min=0), help="Trials of each stimulus; 0 only checks. Default: the spec's."
+)
+THRESHOLD = click.option(
+    "--threshold",
+    type=Number(min=0, max=1),
+    help="The score a stimulus must reach; 0 lets all verdicts pass. Default: the spec's.",
+)
+JUDGE = together(
+    click.option("--judge-model", metavar="MODEL", help="The model of judges, over the specs' own."),
+    click.option("--judge-url", metavar="URL", help="Where judges' models are served."),
+)
+OUTPUT = click.option(
+    "--output",
+    "output_format",
+    type=click.Choice(["jsonl"]),
+    help="jsonl: one JSON object per trial on stdout, what is for people on stderr.",
+)
+WORKSPACE = click.option(
+    "--workspace", metavar="PATH", help="Keep agents' final workspaces below this folder."
+)
+PARALLEL_TRIALS = click.option(
+    "--parallel-trials", is_flag=True, help="Trials of one stimulus may run at the same time."
+)
+MAX_RETRIES = click.option(
+    "--max-retries",
+    type=WholeNumber(min=0),
+    default=2,
+    show_default=True,
+    help="Further attempts after time-outs, rate limits and lost connections.",
+)
+SKIP_VALIDATE = click.option("--skip-validate", is_flag=True, help="Do not lint specs first.")
+SHUTDOWN_TIMEOUT = click.option(
+    "--shutdown-timeout",
+    type=Duration(),
+    default="5s",
+    show_default=True,
+    help="How long what is under way may take to end after Ctrl+C.",
+)
+SANDBOX = together(
+    click.option(
+        "--provider", metavar="NAME", help="Where trials run. Default: local; null where nothing has to run."
+    ),
+    click.option("--network", type=click.Choice(["none", "public"]), help="Default: public; none with mock."),
+)
+GIVEN_TO_AGENT = together(
+    click.option(
+        "--secret",
+        "-s",
+        "secrets",
+        nargs=2,
+        multiple=True,
+        metavar="ENV NAME",
+        help="A secret for the agent, by environment variable and name. Repeatable.",
+    ),
+    click.option(
+        "--kwarg",
+        "-k",
+        "kwargs",
+        multiple=True,
+        callback=assignments,
+        metavar="KEY=VALUE",
+        help="A parameter of the agent. Repeatable.",
+    ),
+)
+REQUIRE_PASS = click.option(
+    "--require-pass/--no-require-pass",
+    default=True,
+    show_default=True,
+    help="Exit 1 when a verdict fails; errors exit 1 either way.",
+)
+RESUME = click.option(
+    "--resume",
+    is_flag=False,
+    flag_value=LAST,
+    metavar="[REF]",
+    help="Go on with what was interrupted: its id, name or output folder; the last one without.",
+)
+VERBOSE = click.option(
+    "--verbose", is_flag=True, help="Show whole answers, every grader, and what is doubtful."
+)

@@ -31,6 +31,15 @@ def tracker_here() -> Iterator[LocalTracker]:
         opened.close()
 
 
+def tell_tracker(output: Output, folder: Path | None) -> None:
+    """Where a tracker is configured: that it knows nothing of this eval, and how it gets to know."""
+    from valkyrie.config import effective
+
+    url = effective("tracker_url").value
+    if url and folder is not None:
+        output.note(f"Evals run on this machine; {url} has none of it yet: `valk ingest {folder}`")
+
+
 def job_of_folder(folder: Path) -> str:
     """The job that wrote an output folder, or the newest folder in it."""
     from valkyrie.evals.running import MARKER, find_marker

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from valkyrie.cli import eval_options as shared
+from valkyrie.cli.eval_asked import refuse_with_resume, request_of, said_shutdown
 from valkyrie.cli.options import WholeNumber, verb
 from valkyrie.cli.output import Output
-from valkyrie.cli.words import assignments
 from valkyrie.errors import UsageError
 
 if TYPE_CHECKING:
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
 
 DEFAULT_OUTPUT = "vally-experiment-results"
 INTERRUPTED = 130
-LAST = "last"
 
 
 @verb(
@@ -48,38 +48,26 @@ LAST = "last"
     help="Trials at once, over all variants. Default: the file's `execution.workers`, then 5.",
 )
 @click.option("--dry-run", is_flag=True, help="Check and show the plan, run nothing.")
-@click.option("--executor", metavar="NAME", help="The agent to run, over the specs' own; mock needs nothing.")
-@click.option("--runs", type=WholeNumber(min=0), help="Trials of each stimulus. Default: the spec's.")
-@click.option(
-    "--param",
-    "-p",
-    "params",
-    multiple=True,
-    callback=assignments,
-    metavar="KEY=VALUE",
-    help="Fill ${KEY} in the experiment and its specs. Repeatable.",
-)
-@click.option(
-    "--executor-plugin", "executor_plugins", multiple=True, metavar="SPEC", help="Where agents come from."
-)
-@click.option("--grader-plugin", "plugins", multiple=True, metavar="SPEC", help="Where graders come from.")
-@click.option("--judge-model", metavar="MODEL", help="The model of judges, over the specs' own.")
-@click.option("--judge-url", metavar="URL", help="Where judges' models are served.")
+@shared.PARAM
+@shared.AGENT
+@shared.MODEL_URL
+@shared.STARTS_FROM
+@shared.TIMEOUT
+@shared.RUNS
+@shared.THRESHOLD
+@shared.JUDGE
+@shared.GRADER_PLUGIN
 @click.option("--compare", is_flag=True, help="Let a judge compare each variant with the baseline, A/B.")
-@click.option("--workspace", type=click.Path(path_type=Path), help="Keep agents' final workspaces here.")
-@click.option(
-    "--require-pass/--no-require-pass",
-    default=True,
-    help="Exit 1 when a trial failed, not only when one could not be run or graded [default: require].",
-)
-@click.option(
-    "--resume",
-    is_flag=False,
-    flag_value=LAST,
-    metavar="[REF]",
-    help="Go on with an interrupted experiment: its id, name or output folder; the last one without.",
-)
-@click.option("--verbose", is_flag=True, help="Show whole answers, and every grader.")
+@shared.WORKSPACE
+@shared.PARALLEL_TRIALS
+@shared.MAX_RETRIES
+@shared.SKIP_VALIDATE
+@shared.SHUTDOWN_TIMEOUT
+@shared.SANDBOX
+@shared.GIVEN_TO_AGENT
+@shared.REQUIRE_PASS
+@shared.RESUME
+@shared.VERBOSE
 def run(output: Output, **given: Any) -> int:
     """Run every variant of an experiment file, and compare.
 
@@ -91,35 +79,18 @@ def run(output: Output, **given: Any) -> int:
     file is wrong, 130 when it was interrupted.
     """
     if given["resume"]:
+        refuse_with_resume("experiment", "output_dir", "compare", "require_pass")
         return _resume(output, given)
     if given["file"] is None:
         raise click.UsageError("Missing argument 'FILE': name an experiment file.")
     from valkyrie.evals.experiments import plan_file
+    from valkyrie.specs.project import find_project
 
     planned = plan_file(given["file"], variants=given["variants"], params=given["params"])
     output.notices(str(finding) for finding in planned.experiment.findings)
-    request = planned.request(_request(given), given["workers"])
+    asked = request_of(given, (), find_project(Path.cwd()), given["output_dir"])
+    request = planned.request(asked, given["workers"])
     return _dry_run(output, planned, request) if given["dry_run"] else _run(output, given, request)
-
-
-def _request(given: dict[str, Any]) -> EvalRequest:
-    from valkyrie.evals.request import EvalRequest
-    from valkyrie.specs.project import find_project
-
-    plugins = find_project(Path.cwd()).plugins
-    return EvalRequest(
-        items=[],
-        executor=given["executor"],
-        runs=given["runs"],
-        params=given["params"],
-        executor_plugins=(*plugins.get("executors", ()), *given["executor_plugins"]),
-        grader_plugins=(*plugins.get("graders", ()), *given["plugins"]),
-        judge_model=given["judge_model"],
-        judge_url=given["judge_url"],
-        work_dir=Path.cwd(),
-        workspace=given["workspace"].resolve() if given["workspace"] else None,
-        output_dir=given["output_dir"].resolve(),
-    )
 
 
 def _dry_run(output: Output, planned: PlannedExperiment, request: EvalRequest) -> int:
@@ -166,7 +137,8 @@ def _resume(output: Output, given: dict[str, Any]) -> int:
 
     with tracker_here() as tracker, _printer(output, verbose=given["verbose"]) as printer:
         ref = _interrupted(given["resume"], given["output_dir"])
-        request, ran = resume_eval(tracker, ref, Watching(output, printer, verbose=given["verbose"]))
+        watcher = Watching(output, printer, verbose=given["verbose"])
+        request, ran = resume_eval(tracker, ref, watcher, shutdown_timeout=said_shutdown(given))
     return _finish(output, given, request, ran)
 
 
@@ -175,7 +147,7 @@ def _interrupted(said: str, output_dir: Path) -> str:
     from valkyrie.cli.eval_watching import job_of_folder
     from valkyrie.evals.running import MARKER
 
-    if said != LAST:
+    if said != shared.LAST:
         return job_of_folder(Path(said)) if Path(said).is_dir() else said
     folders = sorted(path.parent for path in output_dir.glob(f"*/{MARKER}"))
     if not folders:
@@ -192,6 +164,7 @@ def _printer(output: Output, *, verbose: bool) -> Printer:
 
 
 def _finish(output: Output, given: dict[str, Any], request: EvalRequest, ran: Ran) -> int:
+    from valkyrie.cli.eval_watching import tell_tracker
     from valkyrie.evals.experiments import write_experiment
     from valkyrie.evals.variants import experiment_result
 
@@ -202,8 +175,9 @@ def _finish(output: Output, given: dict[str, Any], request: EvalRequest, ran: Ra
     about = [item.experiment or {} for item in request.items]
     baseline = next((str(one["variant"]) for one in about if one.get("baseline")), None)
     result = experiment_result(ran.invocation, name=about[0].get("name"), baseline=baseline)
-    written = write_experiment(result, folder)
+    written = write_experiment(result, folder, command=request.command)
     _show(output, result, written, interrupted=ran.interrupted)
+    tell_tracker(output, folder)
     if ran.interrupted:
         resume = f"valk experiment run --resume {(ran.invocation.id or '')[:8]}"
         output.note(f"Interrupted; what has ended is kept. `{resume}` goes on.")

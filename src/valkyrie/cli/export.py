@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
+from valkyrie.cli import eval_options as shared
+from valkyrie.cli.eval_asked import plugins_of
 from valkyrie.cli.options import tracker, verb
 from valkyrie.cli.output import Output
 
@@ -41,9 +43,9 @@ if TYPE_CHECKING:
     help="harbor, junit, csv, jsonl, markdown, atif, or a plugin's.",
 )
 @click.option("--output-dir", type=click.Path(path_type=Path), help="Where to [default: ./<exporter>/].")
-@click.option("--tag", "tags", multiple=True, metavar="K=V[,V]", help="Only stimuli with this tag.")
-@click.option("--grader-plugin", "plugins", multiple=True, metavar="SPEC", help="Where graders come from.")
-@click.option("--param", "params", multiple=True, metavar="K=V", help="A value for ${K} in the specs.")
+@shared.TAG
+@shared.GRADER_PLUGIN
+@shared.PARAM
 @click.option("--verbose", is_flag=True, help="Name everything that was written.")
 def export(
     output: Output,
@@ -53,8 +55,8 @@ def export(
     exporter: str,
     output_dir: Path | None,
     tags: tuple[str, ...],
-    plugins: tuple[str, ...],
-    params: tuple[str, ...],
+    grader_plugins: tuple[str, ...],
+    params: dict[str, str],
     verbose: bool,
 ) -> int:
     """Write evals or their results in another tool's form.
@@ -66,13 +68,14 @@ def export(
     """
     from valkyrie.evals.exporting.protocol import ExportRequest
     from valkyrie.evals.exporting.registry import find_exporter
+    from valkyrie.specs.project import find_project
 
     sources, options = _split(words)
     if bool(sources) == bool(files):
         raise click.UsageError(
             "Name what to export: either --eval-spec PATH, or runs, jobs and result folders."
         )
-    if sources and (tags or params or plugins):
+    if sources and (tags or params or grader_plugins):
         raise click.UsageError("--tag, --param and --grader-plugin are about specs (--eval-spec).")
     function = find_exporter(exporter)
     folder = output_dir or Path(exporter.replace(":", "-"))
@@ -81,7 +84,7 @@ def export(
         specs=_specs(files, tags, params) if files else (),
         results=_results(sources) if sources else None,
         options=options,
-        grader_plugins=(*_of_project(), *plugins) if files else (),
+        grader_plugins=plugins_of(find_project(Path.cwd()), "graders", grader_plugins) if files else (),
     )
     done = function(request)
     _show(output, done, folder, verbose=verbose)
@@ -103,29 +106,16 @@ def _split(words: Sequence[str]) -> tuple[list[str], dict[str, str]]:
     return sources, options
 
 
-def _specs(files: Sequence[Path], tags: Sequence[str], params: Sequence[str]) -> list[EvalSpec]:
+def _specs(files: Sequence[Path], tags: Sequence[str], params: Mapping[str, str]) -> list[EvalSpec]:
     from valkyrie.specs.choosing import choose_stimuli, parse_tags
     from valkyrie.specs.project import find_project
     from valkyrie.specs.reading import read_spec
 
-    given = {}
-    for one in params:
-        key, equals, value = one.partition("=")
-        if not equals or not key:
-            raise click.UsageError(f"--param {one!r}: write KEY=VALUE.")
-        given[key] = value
-    specs = [read_spec(file, params=given, project=find_project(file.parent)).spec for file in files]
+    specs = [read_spec(file, params=params, project=find_project(file.parent)).spec for file in files]
     chosen = choose_stimuli(specs, parse_tags(tags)) if tags else specs
     if not chosen:
         raise click.UsageError(f"No stimulus has {' and '.join(tags)}.")
     return chosen
-
-
-def _of_project() -> tuple[str, ...]:
-    """Where the project's graders come from."""
-    from valkyrie.specs.project import find_project
-
-    return tuple(find_project(Path.cwd()).plugins.get("graders", ()))
 
 
 def _results(sources: Sequence[str]) -> Invocation:

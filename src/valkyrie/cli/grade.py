@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from valkyrie.cli.options import Number, verb
+from valkyrie.cli import eval_options as shared
+from valkyrie.cli.eval_asked import plugins_of
+from valkyrie.cli.options import verb
 from valkyrie.cli.output import Output
-from valkyrie.cli.words import assignments
 from valkyrie.errors import UsageError
 
 if TYPE_CHECKING:
@@ -44,40 +45,13 @@ valk grade -e eval.yaml --output jsonl --no-require-pass < outcomes.jsonl > grad
     metavar="DIR",
     help="A folder of results: patches and kept files of its trials are found there.",
 )
-@click.option(
-    "--threshold", type=Number(min=0, max=1), help="The score a trial must reach. Default: the spec's."
-)
-@click.option("--judge-model", metavar="MODEL", help="The model of judges, over the spec's own.")
-@click.option("--judge-url", metavar="URL", help="Where judges' models are served.")
-@click.option(
-    "--grader-plugin",
-    "plugins",
-    multiple=True,
-    metavar="SPEC",
-    help="A plugin with graders: entry point, module:Class or a .py file. Repeatable.",
-)
-@click.option(
-    "--param",
-    "-p",
-    "params",
-    multiple=True,
-    callback=assignments,
-    metavar="KEY=VALUE",
-    help="Fill ${KEY} in the spec; over the environment. Repeatable.",
-)
-@click.option(
-    "--output",
-    "output_format",
-    type=click.Choice(["jsonl"]),
-    help="jsonl: one trial result per line on stdout, the summary on stderr.",
-)
-@click.option(
-    "--require-pass/--no-require-pass",
-    default=True,
-    show_default=True,
-    help="Exit 1 when a verdict fails; errors exit 1 either way.",
-)
-@click.option("--verbose", is_flag=True, help="Show every grader and whole answers.")
+@shared.THRESHOLD
+@shared.JUDGE
+@shared.GRADER_PLUGIN
+@shared.PARAM
+@shared.OUTPUT
+@shared.REQUIRE_PASS
+@shared.VERBOSE
 def grade(output: Output, **given: Any) -> int:
     """Grade results from stdin with the graders of an eval spec; no agent runs.
 
@@ -118,7 +92,7 @@ def _how(given: dict[str, Any]) -> Regrading:
         spec=spec,
         stimulus=given["stimulus"],
         threshold=threshold,
-        plugins=(*project.plugins.get("graders", ()), *given["plugins"]),
+        plugins=plugins_of(project, "graders", given["grader_plugins"]),
         places=places,
         asking=Asking(
             model=given["judge_model"] or spec.defaults.judge_model,

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from valkyrie.cli import eval_options as shared
 from valkyrie.cli.options import verb
 from valkyrie.cli.output import Output, write_json
-from valkyrie.cli.words import assignments
 from valkyrie.report.formats import plural, safe
 from valkyrie.report.layout import PLAIN, Ink
 
@@ -47,29 +47,9 @@ _path = click.Path(path_type=Path)
 @click.option(
     "--allowed-external-deps", type=_path, metavar="FILE", help="What skills may depend on, one a line."
 )
-@click.option(
-    "--grader-plugin",
-    "grader_plugins",
-    multiple=True,
-    metavar="PLUGIN",
-    help="Graders of your own: an installed name, module:Class or a .py file. Repeatable.",
-)
-@click.option(
-    "--executor-plugin",
-    "executor_plugins",
-    multiple=True,
-    metavar="PLUGIN",
-    help="Agents of your own, likewise. Repeatable.",
-)
-@click.option(
-    "--param",
-    "-p",
-    "params",
-    multiple=True,
-    callback=assignments,
-    metavar="KEY=VALUE",
-    help="Fill ${KEY} in specs; over the environment. Repeatable.",
-)
+@shared.GRADER_PLUGIN
+@shared.EXECUTOR_PLUGIN
+@shared.PARAM
 @click.option("--strict", is_flag=True, help="Warnings fail too.")
 @click.option("--ignore", multiple=True, metavar="CODE", help="Leave findings of this code out. Repeatable.")
 @click.option(

@@ -64,8 +64,13 @@ class WrittenExperiment:
     variants: Mapping[str, Path]
 
 
-def write_experiment(result: ExperimentResult, folder: Path) -> WrittenExperiment:
-    """Write `report.md`, `run-summary.jsonl` and a folder of results for each variant."""
+def write_experiment(
+    result: ExperimentResult, folder: Path, *, command: Sequence[str] = ()
+) -> WrittenExperiment:
+    """Write `report.md`, `run-summary.jsonl` and a folder of results for each variant.
+
+    `command` are the words that ran it.
+    """
     from valkyrie.evals.records import dump_line
     from valkyrie.evals.writing import write_all
 
@@ -80,7 +85,8 @@ def write_experiment(result: ExperimentResult, folder: Path) -> WrittenExperimen
         for one in result.variants:
             place = written.variants[one.name]
             place.mkdir(parents=True, exist_ok=True)
-            write_all(Invocation(one.evals, name=f"{result.name}, {one.name}"), folder=place)
+            of_variant = Invocation(one.evals, name=f"{result.name}, {one.name}", command=command)
+            write_all(of_variant, folder=place)
         _write(written.summary, "".join(f"{dump_line(line)}\n" for line in summary_lines(result)))
         _write(written.report, report(result))
     return written

@@ -142,6 +142,7 @@ class Loader:
         left = _left_in(self._folder.attempt(*which))
         fault = _fault(row)
         result: Json = (row.result if fault is None else left.graders) or {}
+        story = left.transcript or self._stories.read(which)
         return TrialResult(
             eval_name=self.planned.spec.name,
             stimulus=row.task_id,
@@ -149,12 +150,12 @@ class Loader:
             model=self.planned.model,
             executor=self.planned.agent.name,
             variant=self.planned.item.variant,
-            duration_ms=round(1000 * (row.timing or {}).get("agent", 0.0), 1),
+            duration_ms=_worked_ms(row.timing or {}, story),
             score=row.score if fault is None else None,
             passed=row.passed if fault is None else None,
             graders=[GraderResult.from_json(one) for one in result.get("graders", ())],
             fault=fault,
-            transcript=left.transcript or self._stories.read(which),
+            transcript=story,
             attempts=row.attempts,
             graded_at=_iso(row.finished_at),
             run_id=self.run_id,
@@ -184,6 +185,14 @@ def expected(planned: PlannedEval, asked: int | None) -> Mapping[str, int]:
     """How many trials each stimulus has, in the spec's order."""
     counts = {one.name: trials_of(one, planned.spec, asked) for one in planned.stimuli}
     return {name: count for name, count in counts.items() if count}
+
+
+def _worked_ms(timing: Mapping[str, float], story: Json | None) -> float:
+    """How long the agent worked; an attempt that only graded again has it from the one before."""
+    if "agent" in timing or story is None:
+        return round(1000 * timing.get("agent", 0.0), 1)
+    told = (story.get("metrics") or {}).get("wallTimeMs")
+    return round(told, 1) if isinstance(told, int | float) else 0.0
 
 
 def _has_ended(row: Any) -> bool:

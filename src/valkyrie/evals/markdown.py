@@ -221,13 +221,19 @@ def _size(lines: Sequence[str]) -> int:
 
 
 def _reproduce(invocation: Invocation) -> Iterator[str]:
-    commands = [" ".join(map(shlex.quote, invocation.command or _command(invocation)))]
+    words = invocation.command or _command(invocation)
+    if not words:
+        return
+    commands = [shlex.join(words)]
     if resume := resume_command(invocation):
         commands.append(resume)
     yield from ("## Run it again", "", *fenced(safe("\n".join(commands), keep_lines=True)))
 
 
 def _command(invocation: Invocation) -> list[str]:
+    """What runs evals again of which only results are known; a variant is nothing without its experiment."""
+    if any(result.variant != "main" for result in invocation.evals):
+        return []
     files = dict.fromkeys(result.file for result in invocation.evals if result.file)
     models = dict.fromkeys(result.model for result in invocation.evals if result.model)
     runs = {stimulus.planned for result in invocation.evals for stimulus in result.stimuli}

@@ -20,6 +20,7 @@ from valkyrie.evals.request import EvalItem, EvalRequest
 from valkyrie.settings import data_folder
 from valkyrie.specs.model import EvalSpec, Finding, SpecError, Stimulus
 from valkyrie.specs.reading import BASE, Read
+from valkyrie.specs.skills import find_skills
 from valkyrie.views import RunRequest
 
 MOCK = "mock"
@@ -110,8 +111,10 @@ def check_numbers(request: EvalRequest) -> None:
     for flag, seconds in (("--timeout", request.timeout),):
         if seconds is not None and seconds <= 0:
             raise UsageError(f"{flag} must be above 0.")
-    if request.skill_dir is not None and not request.skill_dir.is_dir():
-        raise UsageError(f"--skill-dir {request.skill_dir}: there is no such folder.")
+    if request.skill_dir is not None:
+        if not request.skill_dir.is_dir():
+            raise UsageError(f"--skill-dir {request.skill_dir}: there is no such folder.")
+        find_skills(request.skill_dir)  # raises for one that cannot be loaded
     if request.work_dir is not None and not request.work_dir.is_dir():
         raise UsageError(f"--work-dir {request.work_dir}: there is no such folder.")
     if request.workspace is not None and request.workspace.exists() and not request.workspace.is_dir():

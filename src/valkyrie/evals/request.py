@@ -69,6 +69,8 @@ class EvalRequest:
     folder: Path | None = None
     """Where its files are written."""
     junit: bool = False
+    command: tuple[str, ...] = ()
+    """The words that asked for it."""
 
     def to_json(self) -> Json:
         """As it is kept."""
@@ -82,7 +84,7 @@ class EvalRequest:
         kept = {name: value for name, value in data.items() if name in known}
         for name in ("work_dir", "skill_dir", "workspace", "output_dir", "folder"):
             kept[name] = Path(kept[name]) if kept.get(name) else None
-        for name in ("executor_plugins", "grader_plugins"):
+        for name in ("executor_plugins", "grader_plugins", "command"):
             kept[name] = tuple(kept.get(name, ()))
         kept["items"] = [_item(one) for one in kept["items"]]
         return cls(**kept)

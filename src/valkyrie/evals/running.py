@@ -196,6 +196,7 @@ def _work(
             started_at=datetime.now(UTC).isoformat(timespec="seconds"),
             folder=request.folder,
             notices=job.notices,
+            command=request.command,
         ),
         interrupted,
     )

@@ -144,7 +144,7 @@ def used_text(used: Used) -> str:
     if used.input_tokens or used.output_tokens:
         tokens.append(f"{used.input_tokens:,} tokens in, {used.output_tokens:,} out")
     if used.judge_tokens:
-        tokens.append(f"{used.judge_tokens:,} for judges")
+        tokens.append(f"{used.judge_tokens:,}{'' if tokens else ' tokens'} for judges")
     cost = used.total_cost
     said = [", ".join(tokens)] if tokens else []
     if cost is not None:

@@ -255,7 +255,8 @@ class Project:
     folder: Path
     skills: tuple[str, ...] = ("skills/",)
     evals: tuple[str, ...] = ("evals/",)
-    results: str = "results/"
+    results: str | None = None
+    """Where results go; None: wherever the command puts them."""
     eval_filenames: tuple[str, ...] = ("eval.yaml", "eval.yml")
     suites: Mapping[str, Suite] = field(default_factory=dict)
     environments: Mapping[str, Json] = field(default_factory=dict)

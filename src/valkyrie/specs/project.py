@@ -52,7 +52,7 @@ def examine_project(file: Path) -> tuple[Project, Notes]:
         folder=file.absolute().parent,
         skills=paths.texts("skills") or usual.skills,
         evals=paths.texts("evals") or usual.evals,
-        results=paths.text("results") or usual.results,
+        results=paths.text("results"),
         eval_filenames=paths.texts("evalFilenames", "eval_filenames") or usual.eval_filenames,
         suites=_suites(fields.take("suites"), notes),
         environments=_environments(fields.take("environments"), notes),

@@ -224,7 +224,8 @@ def test_suites_and_tags_choose(valk: Valk, tmp_path: Path) -> None:
         file="evals/x/eval.yaml",
     )
     spec(tmp_path, stimulus("other", tags={"cost": "free"}), name="second", file="evals/y/eval.yml")
-    (tmp_path / ".vally.yaml").write_text("suites: {smoke: {filter: {cost: free}}, all: {filter: {}}}\n")
+    suites = "suites: {smoke: {filter: {cost: free}}, all: {filter: {}}}\n"
+    (tmp_path / ".vally.yaml").write_text(f"{suites}paths: {{results: out/}}\n")
 
     def ran(*flags: str) -> list[str]:
         ended = valk("eval", *flags, "--output", "jsonl")
@@ -236,6 +237,7 @@ def test_suites_and_tags_choose(valk: Valk, tmp_path: Path) -> None:
     assert ran("--tag", "cost=llm") == ["dear"]
     assert ran("--tag", "cost=!llm") == ["cheap", "other"]
     assert ran("--suite", "all", "--tag", "cost=llm,none") == ["dear"]
+    assert len([*(tmp_path / "out").iterdir()]) == 5 and not (tmp_path / "vally-results").exists()
 
 
 def test_the_work_dir_is_started_from_and_never_written(valk: Valk, tmp_path: Path) -> None:
@@ -265,13 +267,24 @@ def test_the_work_dir_is_started_from_and_never_written(valk: Valk, tmp_path: Pa
 def test_an_eval_that_was_stopped_goes_on(valk: Valk, tmp_path: Path) -> None:
     """Whatever ended it, what has a verdict keeps it and the report is the same."""
     file = spec(tmp_path, stimulus("a"), stimulus("b", SAYS_BYE))
-    assert valk("eval", "-e", file).code == 1
+    said = ("--param", "WHO=you there", "--timeout", "5m", "--junit")
+    assert valk("eval", "-e", file, *said).code == 1
     folder = the_folder(tmp_path)
     before = (folder / "results.jsonl").read_text()
     ended = valk("eval", "--resume", folder)
     assert ended.code == 1 and (folder / "results.jsonl").read_text() == before
+    again = "--param 'WHO=you there' --timeout 300s --junit"
+    assert f"\nvalk eval --eval-spec {file} {again}\n" in (folder / "eval-results.md").read_text()
     jobs = valk("job", "list", "--json").json["jobs"]
     assert len(jobs) == 1 and jobs[0]["state"] == "completed"
+
+
+def test_a_tracker_is_told_of_an_eval_by_ingesting_it(
+    valk: Valk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TRACKER_SERVICE_URL", "http://127.0.0.1:9")
+    ended = valk("eval", "-e", spec(tmp_path, stimulus("a")))
+    assert ended.code == 0 and f"`valk ingest {the_folder(tmp_path)}`" in ended.err
 
 
 def test_the_document_of_json(valk: Valk, tmp_path: Path) -> None:

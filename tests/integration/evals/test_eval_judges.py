@@ -9,7 +9,7 @@ import pytest
 from tests.integration.evals.commands import Valk
 from tests.integration.evals.commands import valk as valk
 from tests.integration.evals.serving import serving
-from tests.integration.evals.test_eval_command import records, spec, stimulus, the_folder
+from tests.integration.evals.test_eval_command import fixture, records, spec, stimulus, the_folder
 from valkyrie.testing.model_server import Call, Fault, Script
 
 JUDGE = {"type": "prompt", "config": {"prompt": "Is it friendly?"}}
@@ -54,6 +54,7 @@ def test_a_judge_that_refuses_is_an_error_and_later_the_agent_does_not_run_again
 ) -> None:
     with serving(Script.of(Fault("unknown_model", every=100), grade(5))) as server:
         file = spec(tmp_path, stimulus("a", JUDGE))
+        fixture(tmp_path, "a", metrics={"wallTimeMs": 61_000})
         first = valk("eval", "-e", file, "--judge-model", "openai/j", "--judge-url", server.url)
         (before,) = records(the_folder(tmp_path))
         again = valk("eval", "--resume")
@@ -62,3 +63,5 @@ def test_a_judge_that_refuses_is_an_error_and_later_the_agent_does_not_run_again
     assert before["gradeResult"]["status"] == "error" and after["gradeResult"]["passed"] is True
     assert (before["attempts"], after["attempts"]) == (1, 2)
     assert before["trajectory"] == after["trajectory"]
+    assert after["durationMs"] == 61_000  # the agent's, although it did not work again
+    assert " tokens for judges" in again.out

@@ -117,6 +117,29 @@ def test_one_variant_that_passes_is_success(valk: Valk, experiment: Path) -> Non
     assert valk("experiment", "run", experiment, "--variant", "muted", "--no-require-pass").code == 0
 
 
+def test_options_of_evals_are_those_of_experiments(
+    valk: Valk, experiment: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = experiment.parent
+    (folder / ".vally.yaml").write_text("plugins: {graders: [mine.py]}\n")
+    (folder / "mine.py").write_text(
+        "class Mine:\n    type = 'mine'\n    def grade(self, given): return True\n"
+    )
+    for file in folder.glob("evals/*/eval.yaml"):
+        file.write_text(file.read_text().replace("graders: [", "graders: [{type: mine}, "))
+    monkeypatch.chdir(folder / "evals")  # the project's own plugins are found from below it too
+    words = ("--variant", "spoken", "--threshold", "0.4", "--timeout", "90s", "--max-retries", "0")
+    said = valk("experiment", "run", "../mute.experiment.yaml", *words, "--json")
+    assert said.code == 0, said.err
+    place = only_folder(said) / "spoken"
+    assert {one["gradeResult"]["threshold"] for one in trials(place)} == {0.4}
+    again = (place / "eval-results.md").read_text().split("## Run it again")[1]
+    expected = "--variant spoken --timeout 90s --threshold 0.4 --max-retries 0 --json"
+    assert f"valk experiment run ../mute.experiment.yaml {expected}" in again
+    refused = valk("experiment", "run", "--resume", "--runs", "2")
+    assert refused.code == 2 and "leave out --runs" in refused.err
+
+
 def test_dry_run_shows_the_plan(valk: Valk, experiment: Path, tmp_path: Path) -> None:
     said = valk("experiment", "run", experiment, "--dry-run")
     assert said.code == 0, said.err

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.git_world import git
 from tests.integration.evals.commands import Valk, valk
 
 __all__ = ["valk"]
@@ -120,3 +121,16 @@ def test_eval_spec_leaves_the_rest_of_the_folder_alone(valk: Valk, spec: Path, t
 def test_what_a_file_says_cannot_write_to_the_terminal(valk: Valk, spec: Path) -> None:
     spec.write_text(SPEC + '"\\u001b[31mred": 1\n')
     assert "\x1b" not in valk("lint").out
+
+
+def test_a_repository_is_found_from_the_spec_whichever_way_that_is_named(
+    valk: Valk, spec: Path, tmp_path: Path
+) -> None:
+    git(tmp_path, "init", "--quiet", "--initial-branch=main", "repo")
+    git(tmp_path / "repo", "commit", "--quiet", "--allow-empty", "-m", "first")
+    source = "    environment: {git: {type: worktree, source: repo, ref: main}}\n"
+    spec.write_text(SPEC.replace("    graders:\n", f"{source}    graders:\n"))
+    for words in ([], ["-e", "eval.yaml"], ["-e", str(spec)]):
+        assert valk("lint", *words).code == 0
+    spec.write_text(spec.read_text().replace("source: repo", "source: gone"))
+    assert f"`source` is relative to {tmp_path}." in valk("lint", "-e", "eval.yaml").out

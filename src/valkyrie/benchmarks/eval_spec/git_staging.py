@@ -84,7 +84,7 @@ def commit_in(folder: Path, ref: str) -> str | None:
         return None
     environment = {
         "PATH": os.defpath,
-        "GIT_DIR": str(git_dir),
+        "GIT_DIR": str(git_dir.absolute()),  # git is started elsewhere
         "GIT_CONFIG_NOSYSTEM": "1",
         "GIT_CONFIG_GLOBAL": os.devnull,
         "GIT_OPTIONAL_LOCKS": "0",
@@ -119,7 +119,7 @@ def _address(source: GitSource) -> Address:
         return parse_source(source.source, source.ref)
     if not path.is_dir():
         raise UsageError(
-            f"there is no folder {os.path.normpath(path)}; `source` is relative to {source.base}."
+            f"there is no folder {os.path.normpath(path)}; `source` is relative to {source.base.absolute()}."
         )
     if git_dir_of(path) is None:
         raise UsageError(f"{os.path.normpath(path)} is no git repository.")

@@ -57,7 +57,7 @@ def _source_problem(entry: FileEntry) -> str | None:
     try:
         mode = entry.source.stat().st_mode
     except (OSError, ValueError):
-        return f"is not there: no {_shown(entry.source)}; paths are relative to {entry.base}"
+        return f"is not there: no {_shown(entry.source)}; paths are relative to {entry.base.absolute()}"
     if stat.S_ISDIR(mode):
         link = next(leaving_links(entry.source), None)
         return (

@@ -1,0 +1,117 @@
+"""What the command line of an eval or experiment asks for, as a request, and as words to type again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from valkyrie.cli.eval_options import Duration
+from valkyrie.errors import UsageError
+
+if TYPE_CHECKING:
+    from valkyrie.evals.request import EvalItem, EvalRequest
+    from valkyrie.specs.model import Project
+
+_WITH_RESUME = frozenset({"resume", "verbose", "output_format", "as_json", "no_color", "shutdown_timeout"})
+
+
+def request_of(
+    given: Mapping[str, Any], items: Sequence[EvalItem], project: Project, output_dir: Path
+) -> EvalRequest:
+    """Everything the options say that evals and experiments share."""
+    from valkyrie.evals.request import EvalRequest
+
+    return EvalRequest(
+        items=items,
+        executor=given["executor"],
+        executor_plugins=plugins_of(project, "executors", given["executor_plugins"]),
+        grader_plugins=plugins_of(project, "graders", given["grader_plugins"]),
+        params=given["params"],
+        work_dir=Path(given["work_dir"] or ".").resolve(),
+        skill_dir=_resolved(given["skill_dir"]),
+        timeout=given["timeout"],
+        threshold=given["threshold"],
+        judge_model=given["judge_model"],
+        judge_url=given["judge_url"],
+        runs=given["runs"],
+        max_retries=given["max_retries"],
+        skip_validate=given["skip_validate"],
+        parallel_trials=given["parallel_trials"],
+        workspace=_resolved(given["workspace"]),
+        shutdown_timeout=given["shutdown_timeout"],
+        provider=given["provider"],
+        network=given["network"],
+        model_url=given["model_url"],
+        secrets=dict(given["secrets"]),
+        kwargs=given["kwargs"],
+        output_dir=output_dir.resolve(),
+        command=tuple(_words(click.get_current_context())),
+    )
+
+
+def _resolved(said: str | None) -> Path | None:
+    return Path(said).resolve() if said else None
+
+
+def plugins_of(project: Project, kind: str, said: Sequence[str]) -> tuple[str, ...]:
+    """The project's plugins, then those of the command line; what is a file of theirs by its whole path."""
+    own = [placed(one, project.folder) for one in project.plugins.get(kind, ())]
+    return (*own, *(placed(one, Path.cwd()) for one in said))
+
+
+def placed(plugin: str, folder: Path) -> str:
+    """A plugin's file by a path that means the same from everywhere; what is not there may be elsewhere."""
+    name, py, rest = plugin.partition(".py")
+    path = folder / f"{name}.py"
+    return f"{path.resolve()}{rest}" if py and path.is_file() else plugin
+
+
+def _words(context: click.Context) -> Iterator[str]:
+    """The command as someone could type it again: what was said, not what goes without saying."""
+    yield from ("valk", *context.command_path.split()[1:])
+    for parameter in context.command.params:
+        if _was_said(context, parameter):
+            yield from _said(parameter, context.params[parameter.name or ""])
+
+
+def _said(parameter: click.Parameter, value: Any) -> Iterator[str]:
+    if isinstance(parameter, click.Argument):
+        yield str(value)
+        return
+    option = next(word for word in parameter.opts if word.startswith("--"))
+    if isinstance(value, bool):
+        yield option if value else parameter.secondary_opts[0]
+    elif isinstance(value, Mapping):
+        for key, content in value.items():
+            yield from (option, f"{key}={content}")
+    elif isinstance(value, tuple):
+        for one in value:
+            yield from (option, *(one if isinstance(one, tuple) else (one,)))
+    else:
+        yield from (option, f"{value:g}s" if isinstance(parameter.type, Duration) else str(value))
+
+
+def _was_said(context: click.Context, parameter: click.Parameter) -> bool:
+    source = context.get_parameter_source(parameter.name or "")
+    return source is click.core.ParameterSource.COMMANDLINE
+
+
+def said_shutdown(given: Mapping[str, Any]) -> float | None:
+    """`--shutdown-timeout` of the command line, not its default."""
+    context = click.get_current_context()
+    source = context.get_parameter_source("shutdown_timeout")
+    return given["shutdown_timeout"] if source is click.core.ParameterSource.COMMANDLINE else None
+
+
+def refuse_with_resume(what: str, *also: str) -> None:
+    """What an eval is was said when it began; `also` are further options that --resume goes with."""
+    context = click.get_current_context()
+    for parameter in context.command.params:
+        if parameter.name not in _WITH_RESUME.union(also) and _was_said(context, parameter):
+            raise UsageError(
+                f"--resume goes on with the {what} as it was asked for; leave out {parameter.opts[0]}, or "
+                "start a new one."
+            )
