@@ -41,6 +41,7 @@ class FixtureTurn:
     output: str | None = None
     """None: it says again what it was told."""
     events: tuple[Event, ...] = ()
+    files: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +94,7 @@ def read_fixture(data: Any, where: str, *, trial: int = 0) -> Fixture:
 
 def _turns(data: Json, where: str) -> tuple[FixtureTurn, ...]:
     if "turns" not in data:
+        # Its files are those of the whole trial, here as with turns.
         return (_turn({key: data[key] for key in ("output", "events") if key in data}, where),)
     if "output" in data or "events" in data:
         raise FixtureError(f"{where}: output and events stand in each of its turns, or turns is left out.")
@@ -104,10 +106,12 @@ def _turn(data: Any, where: str) -> FixtureTurn:
     if isinstance(data, str):
         return FixtureTurn(data)
     data = _object(data, where)
-    _known(data, where, ("output", "events"))
+    _known(data, where, ("output", "events", "files"))
     output = _text(data["output"], f"{where}.output") if data.get("output") is not None else None
     events = _list(data.get("events", []), f"{where}.events")
-    return FixtureTurn(output, tuple(_event(event, f"{where}.events[{n}]") for n, event in enumerate(events)))
+    files = _files(data.get("files", {}), f"{where}.files")
+    happened = tuple(_event(event, f"{where}.events[{n}]") for n, event in enumerate(events))
+    return FixtureTurn(output, happened, files)
 
 
 def _event(data: Any, where: str) -> Event:

@@ -46,8 +46,7 @@ class Mock(NeedsNothing):
         late = limit is not None and fixture.delay > limit
         if fixture.delay:
             await asyncio.sleep(limit if late and limit is not None else fixture.delay)
-        for path, text in fixture.files.items():
-            await trial.sandbox.upload_file(f"{trial.task.cwd}/{path}", text.encode())
+        await _write_files(fixture, trial)
         told = _told(fixture, trial.turns, began, self._options.model)
         if late:
             return AgentExit(TIMEOUT_EXIT_CODE, ExitReason.TIMEOUT, told=replace(told, end_reason="timeout"))
@@ -68,6 +67,17 @@ async def _fixture(trial: AgentTrial) -> Fixture:
         except SandboxFileNotFoundError:
             data = None
     return Fixture() if data is None else read_fixture(data, where, trial=trial.k)
+
+
+async def _write_files(fixture: Fixture, trial: AgentTrial) -> None:
+    """Those of the trial at its beginning, those of each turn in it."""
+    last = len(trial.turns) - 1
+    for number in range(last + 1):
+        own = fixture.turns[number].files if number < len(fixture.turns) else {}
+        for path, text in (own if number else {**fixture.files, **own}).items():
+            await trial.sandbox.upload_file(f"{trial.task.cwd}/{path}", text.encode())
+        if number < last:
+            await trial.turn_ended(number)
 
 
 def _fails(fixture: Fixture, attempt: int) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
@@ -66,6 +66,10 @@ class Trouble:
     retry_after: float | None = None
 
 
+async def _nobody_looks(_number: int) -> None:
+    """After a turn nothing is looked at."""
+
+
 @dataclass(frozen=True, slots=True)
 class AgentTrial:
     """Everything an agent is given for one attempt."""
@@ -87,6 +91,8 @@ class AgentTrial:
     """Which trial of the task it is, from 0."""
     attempt: int = 1
     """Which attempt at that trial, from 1."""
+    turn_ended: Callable[[int], Awaitable[None]] = _nobody_looks
+    """To be awaited when a turn (from 0) but the last has ended: what is there now may be graded."""
 
     @property
     def turns(self) -> tuple[str, ...]:

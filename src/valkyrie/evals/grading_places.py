@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Collection
+from collections.abc import AsyncIterator, Collection, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,6 +10,7 @@ from pathlib import Path
 from sandboxes.errors import SandboxError
 from valkyrie.benchmarks.eval_spec.final_state import folder_name
 from valkyrie.benchmarks.eval_spec.options import WORKSPACE
+from valkyrie.benchmarks.eval_spec.turn_patches import read_turn_patches
 from valkyrie.benchmarks.eval_spec.workbench import ROOM, SandboxWorkbench
 from valkyrie.errors import UsageError
 from valkyrie.evals.ingested_trials import beside
@@ -50,14 +51,21 @@ class Places:
 
     def diff_of(self, trial: TrialResult) -> str | None:
         """What the agent changed, where that was kept."""
-        found = self.diff_file
-        if found is None and self.artifact_dir is not None:
-            named = beside(trial.patch, self.artifact_dir / "results.jsonl")
-            found = named or self.artifact_dir / PATCH
+        found = self.diff_file or self._patch_of(trial)
         if found is None or not found.is_file():
             return None
         with found.open("rb") as file:
             return file.read(MOST_DIFF).decode("utf-8", "replace")
+
+    def turn_diffs_of(self, trial: TrialResult) -> Mapping[int, str]:
+        """What the agent had changed after turns but the last, where that was kept."""
+        found = self._patch_of(trial)
+        return {} if found is None else read_turn_patches(found.parent)
+
+    def _patch_of(self, trial: TrialResult) -> Path | None:
+        if self.artifact_dir is None:
+            return None
+        return beside(trial.patch, self.artifact_dir / "results.jsonl") or self.artifact_dir / PATCH
 
 
 def _kept_below(root: Path, trial: TrialResult, variants: Collection[str]) -> Path | None:

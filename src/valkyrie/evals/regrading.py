@@ -114,6 +114,7 @@ async def _graded(
         transcript=from_record(trial.transcript),
         workspace=workspace,
         diff=how.places.diff_of(trial),
+        turn_diffs=how.places.turn_diffs_of(trial),
         asking=how.asking,
         golden_patch=stimulus.golden_patch,
     )

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+from valkyrie.benchmarks.eval_spec.turn_patches import turn_patches
 from valkyrie.evals.markdown import markdown
 from valkyrie.evals.names import Key, folder_names
 from valkyrie.evals.records import dump_line, to_line
@@ -117,6 +118,9 @@ def _write_trial(trial: TrialResult, folder: Path, own: Path, threshold: float |
     place = folder / own
     _make(place)
     patch = _keep_file(trial.patch, place / PATCH)
+    if trial.patch is not None and patch:
+        for source in turn_patches(trial.patch.parent).values():
+            _keep_file(source, place / source.name)
     kept, whole = _keep_tree(trial.artifacts, place / ARTIFACTS)
     log = write_session_log(trial, place, {} if whole else {"artifactsTruncated": True})
     return replace(

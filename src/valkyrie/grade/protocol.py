@@ -83,6 +83,8 @@ class Given:
     workspace: Path | None = None
     """A folder of this machine with the final state; read only, contents hostile (symlinks, sizes)."""
     diff: str | None = None
+    turn_diffs: Mapping[int, str] = field(default_factory=dict)
+    """The diff as it was after a turn, from 0, of those a grader asks for; `diff` is that of the last."""
     bench: Workbench | None = None
     asking: Asking = field(default_factory=Asking)
     golden_patch: str | None = None

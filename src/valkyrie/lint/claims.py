@@ -48,7 +48,7 @@ class Claim:
 
     def excludes(self, other: Claim) -> bool:
         """Whether this claim, which forbids, can never hold together with `other`, which wants."""
-        if self.subject != other.subject or self.grader.turn != other.grader.turn:
+        if self.subject != other.subject or turn_of(self.grader) != turn_of(other.grader):
             return False
         if self.pattern is not None and other.pattern is not None:
             return self.source == other.source
@@ -57,6 +57,12 @@ class Claim:
         if self.pattern is None and self.case_sensitive and not other.case_sensitive:
             return False  # the same word in other letters satisfies both
         return self.found_in(other.text)
+
+
+def turn_of(grader: GraderSpec) -> int | None:
+    """The turn it looks at; graders of diffs may say so in their config."""
+    own = grader.config.get("turn") if grader.type.startswith(("diff-", "expected-diff")) else None
+    return own if isinstance(own, int) else grader.turn
 
 
 def claim_of(grader: GraderSpec) -> Claim | None:
@@ -71,7 +77,7 @@ def claim_of(grader: GraderSpec) -> Claim | None:
             return None
         subject = f"file {_plain_path(config['path'])}"
     wanted = (not negated) ^ bool(config.get("negate"))
-    if how == "contains":
+    if how == "contains" and not (subject == "diff" and "pattern" in config):
         names = ("value", "substring", "pattern")
         said = next((config[name] for name in names if isinstance(config.get(name), str)), None)
         if said is None:

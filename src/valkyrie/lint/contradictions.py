@@ -7,7 +7,16 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from valkyrie.grade.constraints import implicit_graders
-from valkyrie.lint.claims import DEPENDS_ON_SURROUNDINGS, claims_of, compiled, existences, found, items, texts
+from valkyrie.lint.claims import (
+    DEPENDS_ON_SURROUNDINGS,
+    claims_of,
+    compiled,
+    existences,
+    found,
+    items,
+    texts,
+    turn_of,
+)
 from valkyrie.lint.codes import finding
 from valkyrie.specs.model import Finding, GraderSpec, Place, Stimulus
 
@@ -45,7 +54,7 @@ def _texts(stimulus: Stimulus) -> Iterator[Finding]:
         if grader.type == "diff-empty" and not grader.config.get("negate")
     ]
     for claim in (claim for claim in claims if claim.subject == "diff" and claim.wanted):
-        for grader in empty:
+        for grader in (one for one in empty if turn_of(one) == turn_of(claim.grader)):
             second = f"{grader.label}{_where(grader.place)} wants no changes"
             yield _against(f"{claim.grader.label} wants a change", second, claim.grader.place)
 

@@ -13,6 +13,7 @@ import time
 from collections.abc import AsyncIterator
 from contextlib import AbstractContextManager, asynccontextmanager, nullcontext, suppress
 from dataclasses import replace
+from functools import partial
 
 from sandboxes.protocol import Sandbox
 from sandboxes.types import OutputSink
@@ -135,6 +136,8 @@ async def _perform(attempt: Attempt, task: TaskSpec, sandbox: Sandbox) -> None:
             k=attempt.leased.k,
             attempt=attempt.leased.number,
         )
+        if len(trial.turns) > 1 and (look := getattr(world.benchmark, "turn_ended", None)):
+            trial = replace(trial, turn_ended=partial(look, task, sandbox, sink, attempt.start))
         for step in ("install", "setup") if task.install_first else ("setup", "install"):
             async with attempt.phase(step, getattr(task.timeouts, step)):
                 if step == "setup":

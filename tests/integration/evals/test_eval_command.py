@@ -264,6 +264,25 @@ def test_the_work_dir_is_started_from_and_never_written(valk: Valk, tmp_path: Pa
     assert (tmp_path / "ws" / "main" / "a" / "there.txt").read_text() == "after"
 
 
+def test_what_had_changed_after_a_turn(valk: Valk, tmp_path: Path) -> None:
+    graders = [
+        {"type": "diff-empty", "turn": 0},
+        {"type": "diff-contains", "turn": 1, "config": {"value": "+two"}},
+        {"type": "diff-not-contains", "turn": 1, "config": {"value": "+three"}},
+        {"type": "diff-contains", "config": {"value": "+three", "turn": 2}},
+        {"type": "diff-not-contains", "config": {"value": "+two"}},
+    ]
+    told = {"name": "a", "turns": ["one", "two", "three"], "graders": graders}
+    turns = ["1", *({"output": "k", "files": {"x.txt": f"{word}\n"}} for word in ("two", "three"))]
+    fixture(tmp_path, "a", turns=turns)
+    file = spec(tmp_path, told)
+    ended = valk("eval", "-e", file)
+    assert ended.code == 0, ended.out
+    folder = the_folder(tmp_path)
+    again = valk("grade", "-e", file, "--artifact-dir", folder, stdin=(folder / "results.jsonl").read_text())
+    assert again.code == 0, again.out
+
+
 def test_an_eval_that_was_stopped_goes_on(valk: Valk, tmp_path: Path) -> None:
     """Whatever ended it, what has a verdict keeps it and the report is the same."""
     file = spec(tmp_path, stimulus("a"), stimulus("b", SAYS_BYE))

@@ -184,6 +184,15 @@ FINE = [
     (
         "contradictory-graders",
         stimulus(
+            "{type: diff-empty, turn: 0}\n"
+            "{type: diff-contains, config: {value: fixed}}\n"
+            "{type: diff-contains, config: {value: fixed, turn: 1}}",
+            prompt="turns: [wait, go]",
+        ),
+    ),
+    (
+        "contradictory-graders",
+        stimulus(
             "{type: tool-calls, config: {disallowed: [bash]}, turn: 0}\n"
             "{type: tool-calls, config: {required: [bash]}, turn: 1}",
             prompt="turns: [wait, go]",

@@ -212,6 +212,8 @@ class InstalledAgent(ABC):
                 await trial.sandbox.upload_file(trial.task.problem_path, trial.turns[number].encode())
             code, reading, note = await self._turn(trial, kept, self._located(headless), log, clock, readings)
             readings.append(reading)
+            if number < len(trial.turns) - 1:
+                await trial.turn_ended(number)
             if code != 0 or reading.trouble:
                 break
         return code, readings, note

@@ -137,6 +137,12 @@ class EvalBenchmark:
         if self._options.executor != "mock":  # which is told by the task alone
             await sandbox.upload_file(task.problem_path, task.instruction.encode())
 
+    async def turn_ended(
+        self, task: TaskSpec, sandbox: Sandbox, log: OutputSink, start: Path, number: int
+    ) -> None:
+        """A turn of the conversation, but the last, has ended."""
+        await self._grading(self._stimulus(task.id)).look_after_turn(number, sandbox, log, start)
+
     def solution(self, task: TaskSpec) -> Path | None:
         _ = task
         return None

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 
+from sandboxes.protocol import Sandbox
+from sandboxes.types import OutputSink
 from valkyrie.benchmarks.eval_spec import workspace
 from valkyrie.benchmarks.eval_spec.final_state import folder_name, keep_artifacts, materialise
 from valkyrie.benchmarks.eval_spec.git_staging import Checkouts
 from valkyrie.benchmarks.eval_spec.needs import all_needs, asking_of
 from valkyrie.benchmarks.eval_spec.options import EvalOptions
 from valkyrie.benchmarks.eval_spec.story import Story, read_story
+from valkyrie.benchmarks.eval_spec.turn_patches import read_turn_patches, turn_patch
 from valkyrie.benchmarks.protocol import Grading
 from valkyrie.errors import AgentError, GraderError
 from valkyrie.grade.protocol import Given, GraderResult, Need, Workbench
@@ -57,6 +60,7 @@ class StimulusGrading:
         self._checkouts = checkouts
         self.wants_diff = Need.DIFF in self._needs
         self.runs_programs = Need.PROGRAMS in self._needs
+        self._diff_turns = frozenset(_diff_turns(made, last=len(stimulus.turns) - 1))
 
     @cached_property
     def _skills(self) -> Sequence[str]:
@@ -81,6 +85,20 @@ class StimulusGrading:
         checked, judged = iter(results), iter(await grade_all(self._judges, given))
         in_order = [next(judged if one.is_judge else checked) for one in self._made]
         return await self._verdict(in_order, grading)
+
+    async def look_after_turn(self, number: int, sandbox: Sandbox, log: OutputSink, start: Path) -> None:
+        """Keep what has changed so far, if a grader wants to know that of this turn."""
+        if number not in self._diff_turns:
+            return
+        try:
+            state = await workspace.snapshot(
+                self._stimulus, self._options, sandbox, start, log, checkouts=self._checkouts
+            )
+            diff = await workspace.diff(start, state)
+        except GraderError as error:
+            log("stderr", f"what changed up to turn {number} cannot be told: {error}\n")
+            return
+        await asyncio.to_thread(_write, start / turn_patch(number), diff)
 
     def _record(self, grading: Grading, story: Story) -> Json:
         return to_record(
@@ -116,7 +134,8 @@ class StimulusGrading:
         diff = await workspace.diff(grading.start, final) if final and self.wants_diff else None
         if diff is not None:
             await asyncio.to_thread(_write, grading.evidence / PATCH, diff)
-        return replace(given, workspace=final, diff=diff) if final else given
+        kept = await asyncio.to_thread(_keep_turns, grading.start, grading.evidence)
+        return replace(given, workspace=final, diff=diff, turn_diffs=kept) if final else given
 
     def _bench(self, grading: Grading) -> Workbench | None:
         """Where graders' programs run, if there are any."""
@@ -156,6 +175,20 @@ class StimulusGrading:
         wants_files = any(Need.WORKSPACE in one.needs for one in self._judges)
         if wants_files and given.workspace is not None:
             await materialise(given.workspace, grading.agent / JUDGED)
+
+
+def _diff_turns(made: Sequence[MadeGrader], *, last: int) -> Iterator[int]:
+    for one in made:
+        turn = getattr(one.grader, "turn", None)
+        if Need.DIFF in one.needs and isinstance(turn, int) and turn < last:
+            yield turn
+
+
+def _keep_turns(start: Path, evidence: Path) -> Mapping[int, str]:
+    found = read_turn_patches(start)
+    for number, diff in found.items():
+        _write(evidence / turn_patch(number), diff)
+    return found
 
 
 def _as_set_aside(agent: Path | None, given: Given) -> Given:

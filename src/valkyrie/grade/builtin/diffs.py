@@ -19,15 +19,17 @@ class _DiffGrader(BuiltIn):
         self.turn = config.whole("turn", low=0, high=10_000, default=self.spec.turn)
 
     def diff_of(self, given: Given) -> str:
-        """The diff; it is taken once, after the last turn."""
+        """The diff after the grader's turn: all that changed since set-up."""
+        last = len(given.stimulus.turns) - 1
+        if self.turn is not None and self.turn < last:
+            if self.turn not in given.turn_diffs:
+                raise GraderError(f"there is no diff of turn {self.turn}: nobody said when it ended.")
+            return given.turn_diffs[self.turn]
         if given.diff is None:
             raise GraderError(
                 "there is no diff to look at. `valk grade` takes it from --artifact-dir, the folder of the "
                 "results, or --diff-file."
             )
-        last = len(given.stimulus.turns) - 1
-        if self.turn is not None and self.turn < last:
-            raise GraderError(f"the diff is taken after the last turn ({last}), not after turn {self.turn}.")
         return given.diff
 
 

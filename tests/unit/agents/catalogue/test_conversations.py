@@ -28,7 +28,15 @@ NOTING = 'echo "$*" >>words; cat >>prompts; echo >>prompts\n'
 
 
 async def test_each_turn_goes_on_with_the_session(stage: Stage) -> None:
-    ended = await stage.run(NOTING + printing(EVENT, RESULT), "one", task={"turns": ("one", "two", "three")})
+    seen = []
+
+    async def look(number: int) -> None:
+        prompts = await (await stage.made()).download_file("/app/prompts")
+        seen.append((number, prompts.decode().split()))
+
+    task = {"turns": ("one", "two", "three")}
+    ended = await stage.run(NOTING + printing(EVENT, RESULT), "one", task=task, turn_ended=look)
+    assert seen == [(0, ["one"]), (1, ["one", "two"])]
     sandbox = await stage.made()
     assert (await sandbox.download_file("/app/prompts")).decode() == "one\ntwo\nthree\n"
     words = (await sandbox.download_file("/app/words")).decode().splitlines()
