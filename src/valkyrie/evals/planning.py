@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from valkyrie import plugins
 from valkyrie.agents.abilities import SKILLS_AT, skills_at
@@ -22,6 +23,9 @@ from valkyrie.specs.model import EvalSpec, Finding, SpecError, Stimulus
 from valkyrie.specs.reading import BASE, Read
 from valkyrie.specs.skills import find_skills
 from valkyrie.views import RunRequest
+
+if TYPE_CHECKING:
+    from valkyrie.lint.options import LintOptions
 
 MOCK = "mock"
 _OF_EXECUTORS = ("unknown-executor",)
@@ -78,11 +82,22 @@ def plan_evals(request: EvalRequest) -> Planned:
             planned.append(found)
             doubtful += remarks
         except SpecError as error:
-            wrong += error.findings
+            wrong += _all_of(error, item, request)
     if wrong:
         raise SpecError(list(dict.fromkeys(wrong)))
     _refuse_same_workspace(planned, request.workspace)
     return Planned(planned, list(dict.fromkeys(doubtful)))
+
+
+def _all_of(error: SpecError, item: EvalItem, request: EvalRequest) -> Sequence[Finding]:
+    """What keeps a spec from being read, and what lint would say of it next: errors are mended together."""
+    if request.skip_validate or item.patch or request.eval_plugin:
+        return error.findings
+    from valkyrie.lint.specs import lint_spec_file
+
+    _, found = lint_spec_file(item.file, _lint_options(request))
+    more = [one for one in found if one.severity == "error" and one not in error.findings]
+    return [*error.findings, *more]
 
 
 def which_agents(planned: Planned) -> str | None:
@@ -155,14 +170,18 @@ def _linted(read: Read, request: EvalRequest) -> list[Finding]:
     """What lint says, as far as it matters here."""
     if request.skip_validate:
         return []
-    from valkyrie.lint.options import LintOptions
     from valkyrie.lint.specs import lint_spec
 
-    options = LintOptions(request.grader_plugins, request.executor_plugins, request.params)
-    found = lint_spec(read, options=options)
+    found = lint_spec(read, options=_lint_options(request))
     if request.executor is None:
         return found
     return [one for one in found if one.code not in _OF_EXECUTORS]
+
+
+def _lint_options(request: EvalRequest) -> LintOptions:
+    from valkyrie.lint.options import LintOptions
+
+    return LintOptions(request.grader_plugins, request.executor_plugins, request.params)
 
 
 def trials_of(stimulus: Stimulus, spec: EvalSpec, asked: int | None) -> int:

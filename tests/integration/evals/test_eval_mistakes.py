@@ -69,6 +69,15 @@ def test_a_misspelt_key_is_found_beside_the_missing_one(
     assert ended.code == 2 and said in ended.err, ended.err
 
 
+def test_all_that_is_wrong_is_said_at_once(valk: Valk, tmp_path: Path) -> None:
+    late = stimulus("a", {"type": "wall-time", "config": {"max": 5}}, timeout=600)
+    bare = stimulus("b", environment={"files": [{"src": "gone.txt", "dest": "x"}], "skills": ["nowhere"]})
+    ended = valk("eval", "-e", spec(tmp_path, late, bare))
+    assert ended.code == 2
+    for said in ("`timeout` is 600 without a unit", "`max` is 5;", "'gone.txt' is not there", "nowhere"):
+        assert ended.err.count(said) == 1, ended.err
+
+
 def test_resume_takes_the_output_folder_for_the_newest_eval_in_it(valk: Valk, tmp_path: Path) -> None:
     file = spec(tmp_path, stimulus("a"))
     assert valk("eval", "-e", file, "--name", "first").code == 0
