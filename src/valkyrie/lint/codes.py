@@ -85,6 +85,9 @@ _SPECS = {
     "runs-zero": Rule("info", "Nothing is run: `runs` is 0."),
     "environment-file-missing": Rule("error", "A file the workspace or grading needs is not there."),
     "environment-file-outside": Rule("error", "A file would be put outside the workspace."),
+    "grading-file-in-history": Rule(
+        "warning", "A file only graders should see is committed where the agent may start from."
+    ),
     "environment-git": Rule("error", "The repository a workspace starts from cannot be used."),
     "work-dir-missing": Rule("error", "The folder a workspace starts from is not there."),
     "missing-skill": Rule("error", "A skill's folder or its SKILL.md is not there."),

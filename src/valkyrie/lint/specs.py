@@ -74,6 +74,7 @@ def lint_spec(
         found += tool_findings(spec, stimulus, known_agent=known_tools)
         found += _budgets(spec, stimulus)
         found += _missing(spec, stimulus)
+        found += _in_history(stimulus)
     return _sorted(list(dict.fromkeys(found)))
 
 
@@ -97,6 +98,22 @@ def _missing(spec: EvalSpec, stimulus: Stimulus) -> list[Finding]:
     except OSError as error:
         message = f"{str(error.filename)[:200]!r} cannot be looked at: {error.strerror}"
         return [finding("environment-file-missing", message, stimulus.environment.place or stimulus.place)]
+
+
+def _in_history(stimulus: Stimulus) -> Iterator[Finding]:
+    """Files for grading that an agent in a view of `--work-dir` finds in its history."""
+    from valkyrie.benchmarks.eval_spec.git_staging import is_committed
+
+    if not stimulus.environment.empty:
+        return
+    for entry in stimulus.grading_files:
+        if is_committed(entry.source):
+            message = (
+                f"{entry.src} is for graders alone, and committed: an agent that starts from this repository "
+                "(--work-dir) can read it with git. Give the stimulus an `environment`, or keep the file "
+                "outside of the repository"
+            )
+            yield finding("grading-file-in-history", message, entry.place)
 
 
 def _runs(spec: EvalSpec) -> Iterator[Finding]:

@@ -134,3 +134,20 @@ def test_a_repository_is_found_from_the_spec_whichever_way_that_is_named(
         assert valk("lint", *words).code == 0
     spec.write_text(spec.read_text().replace("source: repo", "source: gone"))
     assert f"`source` is relative to {tmp_path}." in valk("lint", "-e", "eval.yaml").out
+
+
+def test_files_for_graders_alone_are_not_to_be_found_in_the_history(
+    valk: Valk, spec: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "hidden").mkdir()
+    (tmp_path / "hidden" / "answer.txt").write_text("42")
+    hidden = "grading_environment: {files: [{src: hidden/answer.txt, dest: answer.txt}]}\n"
+    spec.write_text(SPEC + hidden)
+    git(tmp_path, "init", "--quiet", "--initial-branch=main")
+    assert valk("lint", "-e", spec, "--strict").code == 0
+    git(tmp_path, "add", "hidden")
+    git(tmp_path, "commit", "--quiet", "-m", "first")
+    said = valk("lint", "-e", "eval.yaml", "--strict")
+    assert said.code == 1 and "[grading-file-in-history]" in said.out
+    spec.write_text(spec.read_text().replace("    prompt", "    environment: {commands: [ls]}\n    prompt"))
+    assert valk("lint", "-e", "eval.yaml", "--strict").code == 0

@@ -78,6 +78,19 @@ def commit_of(source: GitSource) -> str | None:
 
 def commit_in(folder: Path, ref: str) -> str | None:
     """The commit a word means in a repository of this machine; nothing of the repository is executed."""
+    return _object_in(folder, f"{ref}^{{commit}}")
+
+
+def is_committed(path: Path) -> bool:
+    """Whether the repository around a file or folder has it in its last commit."""
+    whole = path.resolve()
+    for folder in whole.parents:
+        if git_dir_of(folder) is not None:
+            return _object_in(folder, f"HEAD:{whole.relative_to(folder).as_posix()}") is not None
+    return False
+
+
+def _object_in(folder: Path, words: str) -> str | None:
     git_dir = git_dir_of(folder)
     program = shutil.which("git")
     if git_dir is None or program is None:
@@ -90,7 +103,7 @@ def commit_in(folder: Path, ref: str) -> str | None:
         "GIT_OPTIONAL_LOCKS": "0",
     }
     done = subprocess.run(
-        [program, "rev-parse", "--verify", "--quiet", "--end-of-options", f"{ref}^{{commit}}"],
+        [program, "rev-parse", "--verify", "--quiet", "--end-of-options", words],
         env=environment,
         stdin=subprocess.DEVNULL,
         capture_output=True,
