@@ -76,7 +76,7 @@ def _failed(one: MadeGrader, evidence: str) -> GraderResult:
 
 def _error(one: MadeGrader, message: str, cause: str = "grader_no_verdict") -> GraderResult:
     """Could not tell; the cause decides whether asking again may help."""
-    evidence = clipped(f"{one.name}: {message}")
+    evidence = clipped(message)
     kind: Kind = "llm" if one.is_judge else "code"
     return GraderResult(
         one.name,
