@@ -85,7 +85,7 @@ class JudgeClient:
 
     async def ask(self, endpoint: Endpoint, system: str, messages: list[Json], tool: Tool) -> Answer:
         """One answer. Raises JudgeError after tries in vain, UserError where the endpoint refuses."""
-        dialect = dialect_of(endpoint.provider)
+        dialect = dialect_of(endpoint)
         why, asked = "", None
         for number in range(1, self._patience.tries + 1):
             forced = endpoint.url not in self._not_forced

@@ -44,7 +44,7 @@ class Answered(Generic[Read]):
 
 async def converse(client: JudgeClient, endpoint: Endpoint, question: Question[Read]) -> Answered[Read]:
     """Ask until the tool is called rightly. GraderError (`judge_no_verdict`) when reminders are in vain."""
-    dialect, tool = dialect_of(endpoint.provider), question.tool
+    dialect, tool = dialect_of(endpoint), question.tool
     messages: list[Json] = [{"role": "user", "content": question.text}]
     tokens = Tokens()
     for asked in range(1, REMINDERS + 2):

@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 
 from valkyrie.errors import UsageError, UserError
 from valkyrie.grade.judges.config import PROVIDERS, Judge
+from valkyrie.grade.judges.speaking import RESPONSES
 from valkyrie.specs.reading import EFFORTS
 from valkyrie.suggest import did_you_mean
 
@@ -105,11 +106,11 @@ def request_url(provider: str, base: str) -> str:
     if parts.username or parts.password:
         raise UsageError(f"A key has no place in a judge's address; put it into {JUDGE_KEY}.")
     url, path = base.strip().rstrip("/"), parts.path.rstrip("/")
-    end = "/chat/completions" if provider == "openai" else "/messages"
-    if path.endswith(end):
+    ends = ("/chat/completions", RESPONSES) if provider == "openai" else ("/messages",)
+    if path.endswith(ends):
         return url
     versioned = path.endswith("/v1") if provider == "anthropic" else bool(path)
-    return f"{url}{end}" if versioned else f"{url}/v1{end}"
+    return f"{url}{ends[0]}" if versioned else f"{url}/v1{ends[0]}"
 
 
 def _usable(key: str | None) -> str | None:

@@ -1,4 +1,4 @@
-"""What the two APIs have in common for a judge: one tool offered, calls and tokens read back."""
+"""What the APIs have in common for a judge: one tool offered, calls and tokens read back."""
 
 from __future__ import annotations
 
@@ -10,6 +10,10 @@ from valkyrie.nouns import Json
 
 if TYPE_CHECKING:
     from valkyrie.grade.judges.endpoint import Endpoint
+
+
+RESPONSES = "/responses"
+"""How an address ends where OpenAI's Responses API is spoken."""
 
 
 class UnreadableAnswerError(Exception):
@@ -75,7 +79,7 @@ class Dialect(Protocol):
         ...
 
     def reminder(self, answer: Answer, text: str) -> list[Json]:
-        """The messages that answer an answer: every call gets a result, as both APIs require."""
+        """The messages that answer an answer: every call gets a result, as all of them require."""
         ...
 
 
@@ -84,9 +88,12 @@ def whole(value: object) -> int:
     return max(0, int(value)) if isinstance(value, int | float) and value == value else 0
 
 
-def dialect_of(provider: str) -> Dialect:
-    """The API a provider speaks."""
+def dialect_of(endpoint: Endpoint) -> Dialect:
+    """The API an endpoint speaks."""
     from valkyrie.grade.judges.chat_completions import ChatCompletions
     from valkyrie.grade.judges.messages import Messages
+    from valkyrie.grade.judges.responses import Responses
 
-    return Messages() if provider == "anthropic" else ChatCompletions()
+    if endpoint.provider == "anthropic":
+        return Messages()
+    return Responses() if endpoint.url.endswith(RESPONSES) else ChatCompletions()

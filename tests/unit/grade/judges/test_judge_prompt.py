@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -9,21 +10,30 @@ from judge_world import asked_at, grade, judge, prompt_spec, trial
 
 from valkyrie.errors import GraderError, JudgeError, UsageError, UserError
 from valkyrie.grade.judges import PanelGrader, PromptGrader
+from valkyrie.grade.protocol import Given
 from valkyrie.specs.model import GraderSpec, SpecError, Stimulus
-from valkyrie.testing import Call, Fault, Say, Tokens
+from valkyrie.testing import Call, Fault, ModelServer, Say, Tokens
 
-PROVIDERS = ("openai", "anthropic")
+APIS = ("chat", "responses", "messages")
 
 
-@pytest.mark.parametrize("provider", PROVIDERS)
-async def test_a_grade_is_normalised_and_meets_the_threshold(provider: str) -> None:
+def spoken(api: str, server: ModelServer) -> Given:
+    """The trial, judged at this server over one of its APIs."""
+    given = asked_at(server, trial(), provider="anthropic" if api == "messages" else "openai")
+    whole = f"{server.url}/v1/responses"
+    return replace(given, asking=replace(given.asking, url=whole)) if api == "responses" else given
+
+
+@pytest.mark.parametrize("api", APIS)
+async def test_a_grade_is_normalised_and_meets_the_threshold(api: str) -> None:
     async with judge(grade(4, 5, 3, why="Good, but long.")) as server:
-        result = await PromptGrader(prompt_spec()).grade(asked_at(server, trial(), provider=provider))
+        result = await PromptGrader(prompt_spec(reasoning_effort="low")).grade(spoken(api, server))
 
     assert (result.passed, result.score, result.kind, result.status) == (True, 0.75, "llm", "ok")
     assert result.evidence == "4/5: Good, but long."
     assert [detail["normalizedScore"] for detail in result.details] == [1.0, 0.5]
-    assert server.requests[0].api == {"openai": "chat", "anthropic": "messages"}[provider]
+    assert server.requests[0].api == api
+    assert result.usage is not None and result.usage["inputTokens"] > 0 < result.usage["outputTokens"]
 
 
 @pytest.mark.parametrize(
@@ -51,7 +61,7 @@ async def test_scales(config: dict[str, Any], given: Any, score: float, passed: 
     assert result.passed is passed
 
 
-@pytest.mark.parametrize("provider", PROVIDERS)
+@pytest.mark.parametrize("api", APIS)
 @pytest.mark.parametrize(
     "wrong",
     [
@@ -67,13 +77,14 @@ async def test_scales(config: dict[str, Any], given: Any, score: float, passed: 
     ],
 )
 async def test_an_answer_that_is_none_is_asked_for_again_in_the_same_conversation(
-    provider: str, wrong: Any
+    api: str, wrong: Any
 ) -> None:
     async with judge(wrong, grade(5)) as server:
-        result = await PromptGrader(prompt_spec()).grade(asked_at(server, trial(), provider=provider))
+        result = await PromptGrader(prompt_spec()).grade(spoken(api, server))
 
     assert result.score == 1.0
-    first, second = (request.body["messages"] for request in server.requests)
+    key = "input" if api == "responses" else "messages"
+    first, second = (request.body[key] for request in server.requests)
     assert second[: len(first)] == first and len(second) > len(first)
     assert "exactly once" in str(second[-1])
     assert result.usage is not None and result.usage["requests"] == 2
