@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import re
 import stat
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 
 from valkyrie.specs.globs import ends, expand_braces, tokens_of
@@ -40,9 +40,12 @@ class WorkspaceGlob:
         """Whether it names something outside of the workspace, where nothing is ever found."""
         return any(parts is None for _, parts in self._spellings)
 
-    def find(self, root: Path) -> Iterator[Path]:
-        """What matches below `root`, files and folders, each once. Raises TooManyFilesError."""
-        search = _Search(os.path.realpath(root))
+    def find(self, root: Path, unseen: Collection[str] = ()) -> Iterator[Path]:
+        """What matches below `root`, files and folders, each once. Raises TooManyFilesError.
+
+        `unseen` are paths relative to it that count as not there, and with them what is below.
+        """
+        search = _Search(os.path.realpath(root), unseen)
         seen: set[str] = set()
         for spelled, parts in self._spellings:
             for path in search.below(search.root, parts, 0) if parts else ():
@@ -65,8 +68,9 @@ def _is_folder(path: str) -> bool:
 
 
 class _Search:
-    def __init__(self, root: str) -> None:
+    def __init__(self, root: str, unseen: Collection[str] = ()) -> None:
         self.root = root
+        self.unseen = {f"{root}/{path}" for path in unseen}
         self.left = MOST_ENTRIES
 
     def below(self, folder: str, parts: Sequence[str], at: int) -> Iterator[str]:
@@ -88,6 +92,8 @@ class _Search:
             yield from self.below(folder, parts, at + 1)
         for name, is_folder in self.entries(folder):
             path = f"{folder}/{name}"
+            if path in self.unseen:
+                continue
             if last and self.inside(path):
                 yield path
             if is_folder and depth < _DEEPEST:
@@ -114,6 +120,8 @@ class _Search:
 
     def inside(self, path: str) -> bool:
         """Whether it is there, and what it leads to is in the workspace."""
+        if path in self.unseen:
+            return False
         try:
             if not stat.S_ISLNK(os.lstat(path).st_mode):
                 return True

@@ -32,7 +32,7 @@ class JsonSource:
     def _from_file(self, given: Given) -> Any:
         root = workspace_of(given.workspace)
         try:
-            files = [path for path in self._glob.find(root) if is_file(path)]
+            files = [path for path in self._glob.find(root, given.unseen) if is_file(path)]
             if len(files) != 1:
                 raise NoJsonError(f"{len(files) or 'no'} files match {self.file}")
             return _parsed(read_text(files[0]), self.file)

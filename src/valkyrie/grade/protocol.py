@@ -82,6 +82,8 @@ class Given:
     """Already cut down to the grader's `turn`, where it has one."""
     workspace: Path | None = None
     """A folder of this machine with the final state; read only, contents hostile (symlinks, sizes)."""
+    unseen: tuple[str, ...] = ()
+    """Paths in it that the agent was not shown, and that count as not there."""
     diff: str | None = None
     turn_diffs: Mapping[int, str] = field(default_factory=dict)
     """The diff as it was after a turn, from 0, of those a grader asks for; `diff` is that of the last."""

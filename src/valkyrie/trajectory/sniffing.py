@@ -175,7 +175,12 @@ def _claude(events: Sequence[Any], skills: Sequence[str]) -> Transcript:
     info = AgentInfo(name="claude-code", version=version or "unknown", model_name=log.model)
     failed = at(log.result, "is_error") is True
     error = word(at(log.result, "result"), 1000) or "the session failed" if failed else None
-    return _told(built.build(info, session_id=log.session, final=log.final()), skills, error)
+    trajectory = built.build(info, session_id=log.session, final=log.final())
+    said = at(log.result, "result")
+    if trajectory is None and not failed and isinstance(said, str):
+        # `--output-format json` tells how it ended and nothing before.
+        return Transcript(said, (Event("assistant_message", {"content": said}), Event("turn_end")))
+    return _told(trajectory, skills, error)
 
 
 def _told(trajectory: Trajectory | None, skills: Sequence[str], error: str | None) -> Transcript:

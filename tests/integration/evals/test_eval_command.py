@@ -337,3 +337,17 @@ def test_what_other_trials_left_is_not_in_the_view_of_the_work_dir(valk: Valk, t
     (tmp_path / "other.txt").write_text("to be seen")
     ended = valk("eval", "-e", spec(tmp_path, stimulus("a", hidden)))
     assert ended.code == 0, ended.out
+
+
+def test_nor_is_it_there_for_graders_where_nothing_runs(valk: Valk, tmp_path: Path) -> None:
+    (tmp_path / "other.txt").write_text("to be seen")
+    fixture(tmp_path, "wrote", output="done", files={"made.txt": "x"})
+    unseen = ["**/eval.json", "eval.yaml", "home", "vally-results/**", "**/.mock-executor"]
+    graders = [{"type": "file-not-exists", "config": {"path": path}} for path in unseen]
+    graders += [{"type": "file-exists", "config": {"path": "*.txt"}}]
+    graders += [{"type": "file-not-contains", "config": {"path": "**/*", "value": "file-not-exists"}}]
+    file = spec(tmp_path, stimulus("a", *graders), stimulus("wrote", *graders, prompt="write it"))
+    ended = valk("eval", "-e", file, "--workspace", tmp_path / "ws", "--skip-validate")
+    assert ended.code == 0, ended.out
+    for name, files in (("a", {"other.txt"}), ("wrote", {"other.txt", "made.txt"})):
+        assert {path.name for path in (tmp_path / "ws" / "main" / name).iterdir()} == files

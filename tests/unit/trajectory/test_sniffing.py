@@ -116,6 +116,13 @@ def test_copilots_events() -> None:
     )
 
 
+def test_claudes_answer_alone() -> None:
+    ended = {"type": "result", "subtype": "success", "session_id": "s-1", "is_error": False}
+    (found,) = read_foreign(json.dumps({**ended, "result": "It is 42."}))
+    assert found.transcript.output == "It is 42."
+    assert [event.type for event in found.transcript.events] == ["assistant_message", "turn_end"]
+
+
 def test_claudes_stream() -> None:
     usage = {"input_tokens": 7, "output_tokens": 2, "cache_read_input_tokens": 3}
     use = {"type": "tool_use", "id": "c1", "name": "Skill", "input": {"skill": "tidy"}}

@@ -7,7 +7,7 @@ import os
 import re
 import secrets
 import shutil
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from valkyrie.benchmarks.eval_spec.snapshot import LIMITS, files_in
@@ -28,28 +28,29 @@ def folder_name(name: str) -> str:
     return name if name and plain == name else f"{plain or 'stimulus'}-{content_digest(name)[-8:]}"
 
 
-async def materialise(final: Path, target: Path) -> None:
+async def materialise(final: Path, target: Path, unseen: Collection[str] = ()) -> None:
     """A copy of a final state at `target`, whole or not at all, in place of an earlier one of ours.
 
-    Links are not copied. Raises UsageError when something that we did not make is at `target`.
+    Links are not copied, nor what is at a path in `unseen`. Raises UsageError when something that we
+    did not make is at `target`.
     """
-    await asyncio.to_thread(_materialise, final, target)
+    await asyncio.to_thread(_materialise, final, target, unseen)
 
 
 async def keep_artifacts(
-    final: Path, include: Sequence[str], exclude: Sequence[str], target: Path
+    final: Path, include: Sequence[str], exclude: Sequence[str], target: Path, unseen: Collection[str] = ()
 ) -> list[str]:
     """Copy the files that match a glob of `include` and none of `exclude` to `target`; their paths."""
-    return await asyncio.to_thread(_keep_artifacts, final, include, exclude, target)
+    return await asyncio.to_thread(_keep_artifacts, final, include, exclude, target, unseen)
 
 
-def merge(folders: Iterable[Path], into: Path) -> bool:
+def merge(folders: Iterable[Path], into: Path, unseen: Collection[str] = ()) -> bool:
     """Copy the files of folders into one, later ones over earlier ones; whether that was too much."""
     into.mkdir(parents=True, exist_ok=True)
-    return any(not _copy(files_in(folder), into) for folder in folders)
+    return any(not _copy(files_in(folder, unseen=unseen), into) for folder in folders)
 
 
-def _materialise(final: Path, target: Path) -> None:
+def _materialise(final: Path, target: Path, unseen: Collection[str]) -> None:
     mark = target.parent / f".{target.name}.valkyrie"
     _refuse_foreign(target, mark)
     target.parent.mkdir(parents=True, exist_ok=True)
@@ -57,7 +58,7 @@ def _materialise(final: Path, target: Path) -> None:
     new, old = (target.parent / f".{target.name}.{word}-{token}" for word in ("new", "old"))
     try:
         new.mkdir()
-        _copy(_not_kept_before(dict(files_in(final))), new)
+        _copy(_not_kept_before(dict(files_in(final, unseen=unseen))), new)
         if target.exists():
             target.rename(old)
         new.rename(target)
@@ -99,11 +100,13 @@ def _identity(folder: Path) -> str:
     return f"{info.st_dev}:{info.st_ino}"
 
 
-def _keep_artifacts(final: Path, include: Sequence[str], exclude: Sequence[str], target: Path) -> list[str]:
+def _keep_artifacts(
+    final: Path, include: Sequence[str], exclude: Sequence[str], target: Path, unseen: Collection[str]
+) -> list[str]:
     root = Path(os.path.realpath(final))
     try:
-        refused = set(_matching(root, exclude))
-        chosen = [path for path in dict.fromkeys(_matching(root, include)) if path not in refused]
+        refused = set(_matching(root, exclude, unseen))
+        chosen = [path for path in dict.fromkeys(_matching(root, include, unseen)) if path not in refused]
     except TooManyFilesError:
         return []
     chosen = chosen[:MOST_ARTIFACTS]
@@ -113,10 +116,10 @@ def _keep_artifacts(final: Path, include: Sequence[str], exclude: Sequence[str],
     return [path for path in chosen if (target / path).is_file()]
 
 
-def _matching(root: Path, patterns: Sequence[str]) -> Iterator[str]:
+def _matching(root: Path, patterns: Sequence[str], unseen: Collection[str]) -> Iterator[str]:
     """Regular files below `root` that a glob matches, those below a folder it matches included."""
     for pattern in patterns:
-        for found in WorkspaceGlob(pattern).find(root):
+        for found in WorkspaceGlob(pattern).find(root, unseen):
             if found.is_symlink():
                 continue
             if found.is_dir():

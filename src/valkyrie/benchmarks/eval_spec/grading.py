@@ -134,8 +134,13 @@ class StimulusGrading:
         diff = await workspace.diff(grading.start, final) if final and self.wants_diff else None
         if diff is not None:
             await asyncio.to_thread(_write, grading.evidence / PATCH, diff)
-        kept = await asyncio.to_thread(_keep_turns, grading.start, grading.evidence)
-        return replace(given, workspace=final, diff=diff, turn_diffs=kept) if final else given
+        if final is None:
+            return given
+        kept: Mapping[int, str] = {}
+        if self._diff_turns:
+            kept = await asyncio.to_thread(_keep_turns, grading.start, grading.evidence)
+        unseen = workspace.unseen(self._stimulus, self._options, final)
+        return replace(given, workspace=final, unseen=unseen, diff=diff, turn_diffs=kept)
 
     def _bench(self, grading: Grading) -> Workbench | None:
         """Where graders' programs run, if there are any."""
@@ -155,14 +160,15 @@ class StimulusGrading:
         final = await workspace.snapshot(
             self._stimulus, self._options, grading.place, start, grading.log, checkouts=self._checkouts
         )
+        unseen = workspace.unseen(self._stimulus, self._options, final)
         if kept:
             target = Path(kept, self._options.variant, folder_name(self._stimulus.name))
             if (grading.task.trials or 1) > 1:
                 target /= f"trial-{grading.k}"
-            await materialise(final, target)
+            await materialise(final, target, unseen)
         if include:
             chosen = grading.evidence / ARTIFACTS
-            await keep_artifacts(final, include, self._stimulus.artifacts_exclude, chosen)
+            await keep_artifacts(final, include, self._stimulus.artifacts_exclude, chosen, unseen)
         return final
 
     async def _set_aside(self, grading: Grading, given: Given, story: Json) -> None:
@@ -174,7 +180,7 @@ class StimulusGrading:
             await asyncio.to_thread(_write, grading.agent / PATCH, given.diff)
         wants_files = any(Need.WORKSPACE in one.needs for one in self._judges)
         if wants_files and given.workspace is not None:
-            await materialise(given.workspace, grading.agent / JUDGED)
+            await materialise(given.workspace, grading.agent / JUDGED, given.unseen)
 
 
 def _diff_turns(made: Sequence[MadeGrader], *, last: int) -> Iterator[int]:

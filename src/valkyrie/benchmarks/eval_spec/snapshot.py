@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -51,14 +51,17 @@ class Before:
     """Files and folders, relative to the workspace, that the agent was not shown."""
 
 
-def files_in(folder: Path, *, but: frozenset[str] = frozenset()) -> Iterator[tuple[str, Path]]:
-    """Regular files below a folder, by their path in it; links are passed over, and so are names in `but`."""
+def files_in(
+    folder: Path, *, but: frozenset[str] = frozenset(), unseen: Collection[str] = ()
+) -> Iterator[tuple[str, Path]]:
+    """Regular files below a folder, by their path in it; links are passed over, and so are names in `but`
+    and paths in `unseen`."""
     waiting = [("", os.fspath(folder), 0)]
     while waiting:
         prefix, path, depth = waiting.pop()
         with os.scandir(path) as entries:
             for entry in entries:
-                if entry.name in but or not is_utf8(entry.name):
+                if entry.name in but or not is_utf8(entry.name) or prefix + entry.name in unseen:
                     continue
                 if entry.is_dir(follow_symlinks=False):
                     if depth < MAX_DEPTH:

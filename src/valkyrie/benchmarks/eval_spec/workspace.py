@@ -51,6 +51,7 @@ __all__ = [
     "problems",
     "skill_names",
     "snapshot",
+    "unseen",
 ]
 
 STATIC = "workspace"
@@ -215,6 +216,12 @@ async def snapshot(
     return final.folder
 
 
+def unseen(stimulus: Stimulus, options: EvalOptions, final: Path) -> tuple[str, ...]:
+    """What in a final state the agent was not shown: it may be `--work-dir` itself, and not a view of it."""
+    work_dir = _work_dir(stimulus, options)
+    return _hidden(work_dir, stimulus, options) if work_dir is not None and final == work_dir else ()
+
+
 async def diff(start: Path, final: Path) -> str:
     """What changed between the end of set-up and the `snapshot` that gave `final`, as git tells it."""
     before, after = await asyncio.to_thread(_read_record, start, final)
@@ -269,7 +276,7 @@ async def _on_null(sandbox: Sandbox, before: Before, start: Path, log: OutputSin
     final = start / FINAL
     if final.exists():
         await asyncio.to_thread(shutil.rmtree, final)
-    cut_short = await asyncio.to_thread(merge, filled, final)
+    cut_short = await asyncio.to_thread(merge, filled, final, before.not_looked_at)
     if not written:
         return Snapshot(final, cut_short=cut_short, untouched=True)
     uploaded = await download(sandbox, WORKSPACE, start / "uploaded", log)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Collection
 from pathlib import Path
 
 from valkyrie.grade.base import BuiltIn, clipped
@@ -28,12 +29,12 @@ class _FileGrader(BuiltIn):
         root = workspace_of(given.workspace).resolve()
         try:
             if self.glob.plain:
-                return self.search(root)
-            return await asyncio.to_thread(self.search, root)
+                return self.search(root, given.unseen)
+            return await asyncio.to_thread(self.search, root, given.unseen)
         except TooManyFilesError as error:
             return self.failed(f"cannot tell: {error}")
 
-    def search(self, root: Path) -> GraderResult:
+    def search(self, root: Path, unseen: Collection[str]) -> GraderResult:
         raise NotImplementedError
 
     def nothing(self) -> str:
@@ -44,8 +45,8 @@ class _FileGrader(BuiltIn):
 class FileExistsGrader(_FileGrader):
     """`file-exists`, `file-not-exists`: something in the workspace has this path."""
 
-    def search(self, root: Path) -> GraderResult:
-        path = next(self.glob.find(root), None)
+    def search(self, root: Path, unseen: Collection[str]) -> GraderResult:
+        path = next(self.glob.find(root, unseen), None)
         if path is None:
             return self.found(not self.wanted, self.nothing())
         return self.found(self.wanted, f"there is {path.relative_to(root)}")
@@ -58,10 +59,10 @@ class FileTextGrader(_FileGrader):
         super().read(config)
         self.sought = sought_by(config, self.spec.type, case_sensitive=True)
 
-    def search(self, root: Path) -> GraderResult:
+    def search(self, root: Path, unseen: Collection[str]) -> GraderResult:
         read, unreadable = list[str](), list[str]()
         left = MOST_BYTES_IN_ALL
-        for path in self.glob.find(root):
+        for path in self.glob.find(root, unseen):
             if not is_file(path):
                 continue
             name = str(path.relative_to(root))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -83,7 +83,7 @@ def _text(kind: str, given: Given) -> str:
             return given.diff or "(the workspace was not changed)"
         case "repo":
             assert given.workspace is not None
-            return "\n".join(_files(given.workspace))
+            return "\n".join(_files(given.workspace, given.unseen))
         case _:
             return given.golden_patch or given.stimulus.golden_patch or ""
 
@@ -113,12 +113,14 @@ def _short(value: Any) -> str:
     return text if len(text) <= _EVENT else f"{text[:_EVENT]}… ({len(text) - _EVENT:,} characters left out)"
 
 
-def _files(workspace: Path) -> Iterator[str]:
+def _files(workspace: Path, unseen: Collection[str]) -> Iterator[str]:
     """The files of a workspace: first their names, then what is in the texts among them."""
     found: list[Path] = []
+    left_out = {workspace / path for path in unseen}
     for folder, folders, names in os.walk(workspace):
-        folders[:] = sorted(name for name in folders if name not in _SKIPPED)
-        found += [Path(folder) / name for name in sorted(names)]
+        here = Path(folder)
+        folders[:] = sorted(n for n in folders if n not in _SKIPPED and here / n not in left_out)
+        found += [here / name for name in sorted(names) if here / name not in left_out]
         if len(found) > _FILES:
             break
     yield f"{min(len(found), _FILES)} files{' (there are more)' if len(found) > _FILES else ''}:"
