@@ -73,8 +73,8 @@ def verdicts(folder: Path) -> list[Any]:
 
 
 def report(folder: Path) -> str:
-    """The report without times, ids and how often something was tried."""
-    text = (folder / "eval-results.md").read_text()
+    """The report without times, ids, how often something was tried, and where it was written."""
+    text = (folder / "eval-results.md").read_text().replace(f"--output-dir {folder.parent.name}", "")
     return re.sub(r"\d+(\.\d+)? ?m?s\b|[0-9a-f]{8}-[0-9a-f-]{27}|\d{4}-\d\d-\d\dT[\dZ:.-]+", "~", text)
 
 
