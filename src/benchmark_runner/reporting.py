@@ -51,7 +51,8 @@ async def report_run(url: str, artifacts: RunArtifacts) -> str:
 
 def checked_tracker(url: str) -> str:
     """A tracker's address; ReportError for what is none."""
-    from benchmark_service.client_http import checked_url, shown
+    from benchmark_service.addresses import shown
+    from benchmark_service.client_http import checked_url
 
     try:
         base = checked_url(url.strip())
@@ -109,7 +110,7 @@ async def _sent(base: str, archive: Path) -> Any:
     """The tracker's answer. Sending twice stores once, so what fails on the way is sent again."""
     import httpx
 
-    from benchmark_service.client_http import is_loopback
+    from benchmark_service.addresses import is_loopback
     from benchmark_service.client_retry import Backoff, parse_retry_after
 
     backoff = Backoff(attempts=TRIES, base_s=0.5, max_wait_s=10.0)

@@ -81,7 +81,7 @@ def _standard_output_set_apart() -> Iterator[TextIO]:
 
 def redactor(config: LLMConfig | None = None) -> Callable[[str], str]:
     """Takes every secret the environment, the options and URLs hold out of what is written or said."""
-    from benchmark_service.client_http import Redactor
+    from benchmark_service.redaction import Redactor
 
     secrets = {name: value for name, value in os.environ.items() if len(value) >= SHORTEST_SECRET}
     if config is not None and config.custom_api_key is not None:

@@ -12,17 +12,16 @@ from urllib.parse import quote, urlencode
 
 import httpx
 
+from benchmark_service.addresses import shown
 from benchmark_service.client_http import (
     Call,
     Params,
-    Redactor,
     ServiceHttp,
     batches,
     checked,
     checked_headers,
     checked_url,
     given,
-    shown,
 )
 from benchmark_service.client_requests import (
     instance_body,
@@ -49,6 +48,7 @@ from benchmark_service.errors import (
     BenchmarkServiceUnauthenticatedError,
     StreamIdleError,
 )
+from benchmark_service.redaction import Redactor
 from benchmark_service.schemas import (
     FinalScoreResponse,
     RetrieveTaskResponse,
@@ -59,6 +59,7 @@ from benchmark_service.schemas import (
 )
 from benchmark_service.versions import DatasetVersion
 from benchmark_service.wire import Resolve
+from benchmark_service.wires import Wires
 from sandboxes.configs import SandboxProviderConfig
 
 if TYPE_CHECKING:
@@ -117,7 +118,7 @@ class BenchmarkServiceClient(V1Calls):
         self._http_client = httpx.AsyncClient(
             headers=self._headers,
             timeout=httpx.Timeout(timeout, connect=min(timeout, 15)),
-            transport=Lanes(keepalive_s=2, most_idle=50, resolve=resolve),
+            transport=Lanes(Wires(keepalive_s=2, most_idle=50, resolve=resolve)),
         )
         backoff = Backoff(max_wait_s=max_retry_wait, pause=pause, jitter=jitter)
         self._resume_backoff = replace(backoff, attempts=resume_attempts, base_s=2.0)

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-import ipaddress
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
-from urllib.parse import urlencode, urljoin, urlsplit
+from urllib.parse import urlencode, urljoin
 
 import httpx
 from pydantic import BaseModel, ValidationError
 
+from benchmark_service.addresses import same_place, shown
 from benchmark_service.client_retry import Backoff, parse_retry_after
 from benchmark_service.errors import (
     BenchmarkServiceConnectionError,
@@ -21,13 +21,13 @@ from benchmark_service.errors import (
     BenchmarkServiceProtocolError,
     BenchmarkServiceUnauthenticatedError,
 )
+from benchmark_service.redaction import Redactor
 from benchmark_service.shape import TOO_LARGE, is_overgrown
 
 DATASET_VERSION_HEADER = "X-Benchmark-Dataset-Version"
 DETAIL_CHARS = 2000
 _BUSY = frozenset({429, 502, 503, 504})
 _MAX_REDIRECTS = 5
-_SECRET_NAME = re.compile(r"auth|key|token|secret|cookie|password", re.IGNORECASE)
 _HEADER_NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
 _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 
@@ -51,16 +51,6 @@ def checked_url(url: str) -> str:
     return url.rstrip("/")
 
 
-def shown(url: str) -> str:
-    """A URL as messages may show it: without user, password and query."""
-    head, separator, rest = url.partition("://")
-    if not separator:
-        return url[:200]
-    place = re.split(r"[?#]", rest, maxsplit=1)[0]
-    authority, slash, path = place.partition("/")
-    return f"{head}://{authority.rpartition('@')[2]}{slash}{path}"[:300]
-
-
 def checked_headers(headers: Mapping[str, str]) -> dict[str, str]:
     """Headers that can travel. Refused here, by name only: libraries would quote the value."""
     for name, value in headers.items():
@@ -69,24 +59,6 @@ def checked_headers(headers: Mapping[str, str]) -> dict[str, str]:
         if not value.isascii() or not value.replace("\t", " ").isprintable():
             raise ValueError(f"the value of header {name} has characters a header cannot carry")
     return {name: value.strip() for name, value in headers.items()}
-
-
-def is_loopback(url: str) -> bool:
-    """Whether a URL names this very machine."""
-    host = urlsplit(url).hostname or ""
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost" or host.endswith(".localhost")
-
-
-def same_place(old: str, new: str) -> bool:
-    """Whether a redirect stays with the service: headers hold credentials no other host may see."""
-    before, after = urlsplit(old), urlsplit(new)
-    if before.hostname != after.hostname:
-        return False
-    upgraded = before.scheme in ("http", "ws") and after.scheme in ("https", "wss")
-    return upgraded or (before.scheme, before.port) == (after.scheme, after.port)
 
 
 def handshake_redirect(uri: str, refusal: Exception) -> str | None:
@@ -127,25 +99,6 @@ def encode_json(value: Any) -> bytes:
 
 def _no_constant(name: str) -> Any:
     raise ValueError(f"{name} is not JSON")
-
-
-@dataclass(frozen=True)
-class Redactor:
-    """Keeps credentials we sent out of texts a service sends back."""
-
-    secrets: tuple[str, ...]
-
-    @classmethod
-    def of(cls, settings: Mapping[str, Any]) -> Redactor:
-        """Every value of a header or setting whose name sounds secret, with and without its scheme word."""
-        values = [str(value) for name, value in settings.items() if _SECRET_NAME.search(name)]
-        pieces = {piece for value in values for piece in (value, value.rpartition(" ")[2])}
-        return cls(tuple(sorted((p for p in pieces if len(p) >= 4), key=len, reverse=True)))
-
-    def __call__(self, text: str) -> str:
-        for secret in self.secrets:
-            text = text.replace(secret, "***")
-        return text
 
 
 @dataclass(frozen=True)

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import httpx
 
-from benchmark_service.client_http import handshake_redirect, is_loopback
-from benchmark_service.connections import proxy_for
+from benchmark_service.addresses import is_loopback, proxy_for
+from benchmark_service.client_http import handshake_redirect
 from benchmark_service.wire import Resolve, first_of
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ async def open_socket(
 ) -> ClientConnection:
     """A connection to a service's stream, at an address that `resolve` gives if there is one."""
     place = httpx.URL(url)
-    if resolve is None or proxy_for(place):
+    if resolve is None or proxy_for(place.scheme, place.host):
         way: dict[str, Any] = {"proxy": None if is_loopback(url) else True}
         return await _connect(url + path, headers, max_bytes, way)
     addresses = await resolve(place.host, place.port or (443 if place.scheme == "https" else 80))

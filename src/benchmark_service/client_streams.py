@@ -10,14 +10,8 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from benchmark_service.client_http import (
-    DATASET_VERSION_HEADER,
-    Redactor,
-    decode_json,
-    detail_of,
-    encode_json,
-    shown,
-)
+from benchmark_service.addresses import shown
+from benchmark_service.client_http import DATASET_VERSION_HEADER, decode_json, detail_of, encode_json
 from benchmark_service.client_requests import resume_body
 from benchmark_service.client_retry import Backoff, parse_retry_after, retry_after_in
 from benchmark_service.client_sockets import open_socket
@@ -29,6 +23,7 @@ from benchmark_service.errors import (
     BenchmarkServiceUnauthenticatedError,
     StreamIdleError,
 )
+from benchmark_service.redaction import Redactor
 from benchmark_service.schemas import RESUMABLE
 from benchmark_service.wire import Resolve
 from sandboxes.configs import SandboxProviderConfig

@@ -1,132 +1,95 @@
-"""Connections for many requests at once.
-
-httpcore's pool looks at all its connections, for each of them, with every request: a hundred requests at once
-cost it ten times what the requests do. Here a request takes the connection that was used last, or a new one.
-"""
+"""httpx over connections of our own, and past them where the environment names a proxy."""
 
 from __future__ import annotations
 
-import ssl
-import time
-import urllib.request
-from collections.abc import AsyncIterator
-from functools import cache
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
 
 import httpx
 
-from benchmark_service.client_http import is_loopback
-from benchmark_service.wire import Resolve, Wire
+from benchmark_service import wires
+from benchmark_service.addresses import proxy_for
+from benchmark_service.http1 import NotHttpError, request
+from benchmark_service.wire import (
+    BrokeOffError,
+    NotConnectedError,
+    NotConnectedInTimeError,
+    Place,
+    SilentError,
+    WireError,
+)
 
-KEEPALIVE_S = 4.0
-"""Connections are let go of before servers do it (uvicorn after 5 s), so that none breaks in use."""
-MOST_IDLE = 256
-"""Connections kept to one place; those beyond are closed after use."""
-
-_Place = tuple[str, str, int | None]
+_AS_HTTPX: dict[type[WireError], type[httpx.TransportError]] = {
+    NotConnectedInTimeError: httpx.ConnectTimeout,
+    NotConnectedError: httpx.ConnectError,
+    SilentError: httpx.ReadTimeout,
+    BrokeOffError: httpx.RemoteProtocolError,
+}
 
 
 class Lanes(httpx.AsyncBaseTransport):
-    """A transport for httpx, or to be asked directly.
+    """A transport for httpx.
 
     Proxies of the environment are used, but not for this very machine. How many requests are under way is
     up to the callers.
     """
 
-    def __init__(
-        self,
-        *,
-        keepalive_s: float = KEEPALIVE_S,
-        most_idle: int = MOST_IDLE,
-        resolve: Resolve | None = None,
-    ) -> None:
-        """`resolve` says where connections go to; a proxy's are its own affair."""
-        self._keepalive_s, self._most_idle = keepalive_s, most_idle
-        self._resolve = resolve
-        self._idle: dict[_Place, list[tuple[float, Wire]]] = {}
+    def __init__(self, own: wires.Wires | None = None) -> None:
+        self._wires = own or wires.Wires()
         self._proxied: dict[str, httpx.AsyncHTTPTransport] = {}
-        self._proxies: dict[_Place, str | None] = {}
-        self._closed = False
+        self._proxies: dict[Place, str | None] = {}
 
-    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
-        url = request.url
-        place = (url.scheme, url.host, url.port)
+    async def handle_async_request(self, asked: httpx.Request) -> httpx.Response:
+        place = Place(asked.url.scheme, asked.url.host, asked.url.port)
         if place not in self._proxies:
-            self._proxies[place] = proxy_for(url)
+            self._proxies[place] = proxy_for(place.scheme, place.host)
         if proxy := self._proxies[place]:
-            return await self._through(proxy).handle_async_request(request)
-        timeouts = request.extensions.get("timeout", {})
-        trust = trusted() if url.scheme == "https" else None
-        wire = self._waiting(place) or await Wire.to(url, trust, timeouts, self._resolve)
+            return await self._through(proxy).handle_async_request(asked)
+        content = await asked.aread()
         try:
-            response = await wire.exchange(request, timeouts)
-        except BaseException:
-            wire.close()
-            raise
-        assert isinstance(response.stream, httpx.AsyncByteStream)
-        response.stream = _Answer(response.stream, self, wire, place)
-        return response
-
-    def give_back(self, wire: Wire, place: _Place) -> None:
-        """Keep a connection whose answer was read, or close it."""
-        idle = self._idle.setdefault(place, [])
-        if self._closed or not wire.reusable or len(idle) >= self._most_idle:
-            wire.close()
-        else:
-            idle.append((time.monotonic() + self._keepalive_s, wire))
+            spoken = request(asked.method, asked.url.raw_path, asked.headers.raw, content)
+        except NotHttpError as error:
+            raise httpx.LocalProtocolError(str(error)) from error
+        timeouts = asked.extensions.get("timeout", {})
+        with _told_as_httpx_does():
+            answer = await self._wires.ask(place, spoken, timeouts, bodiless=asked.method == "HEAD")
+        return as_httpx(answer, asked)
 
     async def aclose(self) -> None:
-        self._closed = True
-        for idle in self._idle.values():
-            for _, wire in idle:
-                wire.close()
-        self._idle.clear()
+        self._wires.close()
         while self._proxied:
             await self._proxied.popitem()[1].aclose()
 
-    def _waiting(self, place: _Place) -> Wire | None:
-        idle = self._idle.get(place)
-        while idle:
-            until, wire = idle.pop()
-            if wire.reusable and time.monotonic() < until:
-                return wire
-            wire.close()
-        return None
-
     def _through(self, proxy: str) -> httpx.AsyncHTTPTransport:
         if proxy not in self._proxied:
-            self._proxied[proxy] = httpx.AsyncHTTPTransport(verify=trusted(), proxy=proxy)
+            self._proxied[proxy] = httpx.AsyncHTTPTransport(verify=wires.trusted(), proxy=proxy)
         return self._proxied[proxy]
 
 
-class _Answer(httpx.AsyncByteStream):
-    """The body of an answer; its end frees the connection."""
+def as_httpx(answer: wires.Answer, asked: httpx.Request | None = None) -> httpx.Response:
+    """An answer with all that httpx makes of one; its body is still to be read."""
+    headers = list(answer.head.headers)
+    return httpx.Response(answer.head.status, headers=headers, stream=_Body(answer), request=asked)
 
-    def __init__(self, stream: httpx.AsyncByteStream, lanes: Lanes, wire: Wire, place: _Place) -> None:
-        self._stream, self._lanes, self._wire, self._place = stream, lanes, wire, place
-        self._ended = False
 
-    def __aiter__(self) -> AsyncIterator[bytes]:
-        return self._stream.__aiter__()
+class _Body(httpx.AsyncByteStream):
+    """An answer's body as httpx wants it."""
+
+    def __init__(self, answer: wires.Answer) -> None:
+        self._answer = answer
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        with _told_as_httpx_does():
+            async for piece in self._answer.pieces:
+                yield piece
 
     async def aclose(self) -> None:
-        if self._ended:
-            return
-        self._ended = True
-        try:
-            await self._stream.aclose()
-        finally:
-            self._lanes.give_back(self._wire, self._place)
+        await self._answer.aclose()
 
 
-@cache
-def trusted() -> ssl.SSLContext:
-    """Whom to trust; reading the certificates takes longer than many a request."""
-    return httpx.create_ssl_context()
-
-
-def proxy_for(url: httpx.URL) -> str | None:
-    """The proxy the environment names for a place."""
-    if is_loopback(str(url)) or urllib.request.proxy_bypass_environment(url.host):  # type: ignore[attr-defined]
-        return None
-    proxies = urllib.request.getproxies_environment()
-    return proxies.get(url.scheme) or proxies.get("all")
+@contextmanager
+def _told_as_httpx_does() -> Iterator[None]:
+    try:
+        yield
+    except WireError as error:
+        raise _AS_HTTPX[type(error)](str(error)) from error

@@ -4,7 +4,7 @@
         reply = await chat.ask("How many legs does a spider have?")
     reply.text, reply.usage, reply.finish_reason
 
-Names load on first use; httpx only when something is asked.
+Names load on first use; httpx only where a server is behind a proxy, or compresses.
 """
 
 from __future__ import annotations

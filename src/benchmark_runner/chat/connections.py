@@ -3,54 +3,139 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
 from weakref import WeakKeyDictionary
+
+from benchmark_service.addresses import proxy_for
+from benchmark_service.http1 import request
+from benchmark_service.wire import BrokeOffError, NotConnectedError, Place, SilentError
+from benchmark_service.wires import Wires
 
 if TYPE_CHECKING:
     import httpx
 
     from benchmark_service.connections import Lanes
 
-CONNECT_S, ANSWER_S, SEND_S = 15.0, 600.0, 60.0
-"""Between two signs of life; how long an answer may take in all is up to who asks."""
+PATIENCE = {"connect": 15.0, "read": 600.0, "write": 60.0, "pool": None}
+"""Seconds between two signs of life; how long an answer may take in all is up to who asks."""
+
+
+@dataclass(frozen=True, slots=True)
+class Incoming:
+    """An answer whose body is still to be read."""
+
+    status: int
+    headers: Mapping[str, str]
+    pieces: AsyncIterator[bytes]
+    """Raises WireError, as asking does."""
 
 
 @dataclass(slots=True)
 class Connections:
     """Where requests go out."""
 
-    lanes: Lanes
+    wires: Wires
     users: int = 0
+    _lanes: Lanes | None = None
 
     @asynccontextmanager
-    async def post(
+    async def post(self, url: str, headers: Mapping[str, str], content: bytes) -> AsyncIterator[Incoming]:
+        """The answer's head; its body is read inside. Redirects are not followed: a key goes to one place.
+
+        What is plain goes straight over the wire: httpx, which knows proxies and compression, takes as long
+        for a request as all else together.
+        """
+        to = _straight(url)
+        if to is None:
+            async with self._through_httpx(url, headers, content) as response:
+                yield _of_httpx(response)
+            return
+        sent = {"host": to.host, "content-length": str(len(content)), **headers}
+        lines = [(name.encode("ascii"), value.encode("ascii")) for name, value in sent.items()]
+        answer = await self.wires.ask(to.place, request("POST", to.target, lines, content), PATIENCE)
+        try:
+            said = {name.decode("ascii"): value.decode("latin-1") for name, value in answer.head.headers}
+            if "content-encoding" in said:
+                from benchmark_service.connections import as_httpx
+
+                yield _of_httpx(as_httpx(answer))
+            else:
+                yield Incoming(answer.head.status, said, answer.pieces)
+        finally:
+            await answer.aclose()
+
+    async def aclose(self) -> None:
+        """Let go of all."""
+        self.wires.close()
+        if self._lanes is not None:
+            await self._lanes.aclose()
+
+    @asynccontextmanager
+    async def _through_httpx(
         self, url: str, headers: Mapping[str, str], content: bytes
     ) -> AsyncIterator[httpx.Response]:
-        """The answer's head; its body is read inside. Redirects are not followed: a key goes to one place."""
         import httpx
 
-        patience = {"connect": CONNECT_S, "read": ANSWER_S, "write": SEND_S, "pool": None}
-        request = httpx.Request(
-            "POST", _parsed(url), headers=headers, content=content, extensions={"timeout": patience}
-        )
-        response = await self.lanes.handle_async_request(request)
-        response.request = request
+        from benchmark_service.connections import Lanes
+
+        self._lanes = self._lanes or Lanes(self.wires)
+        asked = httpx.Request("POST", url, headers=headers, content=content, extensions={"timeout": PATIENCE})
+        with _told_plainly():
+            response = await self._lanes.handle_async_request(asked)
         try:
             yield response
         finally:
             await response.aclose()
 
 
+@dataclass(frozen=True, slots=True)
+class _Address:
+    """A URL, taken apart."""
+
+    place: Place
+    host: str
+    """As the header names it."""
+    target: bytes
+
+
 @lru_cache(maxsize=64)
-def _parsed(url: str) -> httpx.URL:
-    """The same address is asked again and again."""
+def _straight(url: str) -> _Address | None:
+    """Where to connect to; None where it needs httpx: for a proxy, or to spell the URL as HTTP does."""
+    parts = urlsplit(url)
+    host = parts.hostname or ""
+    if proxy_for(parts.scheme, host) or not url.isascii() or not url.isprintable() or " " in url:
+        return None
+    target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
+    return _Address(Place(parts.scheme, host, parts.port), parts.netloc, target.encode("ascii"))
+
+
+def _of_httpx(response: httpx.Response) -> Incoming:
+    async def pieces() -> AsyncIterator[bytes]:
+        with _told_plainly():
+            async for piece in response.aiter_bytes():
+                yield piece
+
+    return Incoming(response.status_code, response.headers, pieces())
+
+
+@contextmanager
+def _told_plainly() -> Iterator[None]:
+    """What httpx raises, as asking over a wire does; its words may hold headers, so its kind is enough."""
     import httpx
 
-    return httpx.URL(url)
+    try:
+        yield
+    except httpx.TimeoutException as error:
+        raise SilentError(type(error).__name__) from None
+    except (httpx.RemoteProtocolError, httpx.ReadError) as error:
+        raise BrokeOffError(type(error).__name__) from None
+    except (httpx.TransportError, httpx.DecodingError) as error:
+        raise NotConnectedError(type(error).__name__) from None
 
 
 _kept: WeakKeyDictionary[asyncio.AbstractEventLoop, Connections] = WeakKeyDictionary()
@@ -63,12 +148,10 @@ async def kept_connections() -> AsyncIterator[Connections]:
     Who asks models again and again holds this around it all, so that connections last from one question to
     the next.
     """
-    from benchmark_service.connections import Lanes
-
     loop = asyncio.get_running_loop()
     connections = _kept.get(loop)
     if connections is None:
-        connections = _kept[loop] = Connections(Lanes())
+        connections = _kept[loop] = Connections(Wires())
     connections.users += 1
     try:
         yield connections
@@ -76,4 +159,4 @@ async def kept_connections() -> AsyncIterator[Connections]:
         connections.users -= 1
         if not connections.users:
             del _kept[loop]
-            await connections.lanes.aclose()
+            await connections.aclose()

@@ -13,7 +13,7 @@ from benchmark_runner.chat.completions import ChatCompletions
 from benchmark_runner.chat.connections import Connections, kept_connections
 from benchmark_runner.chat.endpoint import find_endpoint
 from benchmark_runner.chat.errors import ChatConfigError, ChatError, ChatUnavailableError
-from benchmark_runner.chat.faults import PassingError, refusal, told_in_stream
+from benchmark_runner.chat.faults import PassingError, quotable, refusal, told_in_stream
 from benchmark_runner.chat.messages import Messages
 from benchmark_runner.chat.reading import answer_in
 from benchmark_runner.chat.records import Record
@@ -28,6 +28,7 @@ from benchmark_runner.chat.speaking import (
     Usage,
 )
 from benchmark_runner.llm import LLMConfig
+from benchmark_service.wire import BrokeOffError, NotConnectedError, NotConnectedInTimeError, SilentError
 
 if TYPE_CHECKING:
     from benchmark_service.client_retry import Backoff
@@ -122,24 +123,21 @@ class ChatModel:
         )
 
     async def _once(self, content: bytes, record: Record) -> Reply:
-        import httpx
-
         if self._connections is None:
             raise RuntimeError("ask inside `async with ChatModel(…) as chat`")
         try:
-            async with self._connections.post(self.endpoint.url, self._headers, content) as response:
-                answer = await answer_in(self.endpoint, self._api, response)
+            async with self._connections.post(self.endpoint.url, self._headers, content) as incoming:
+                answer = await answer_in(self.endpoint, self._api, incoming)
             record.response = answer
             reply = self._api.read(answer)
         except BrokenStreamError as error:
             raise told_in_stream(self.endpoint, error.error) from None
-        except httpx.TimeoutException:
+        except (SilentError, NotConnectedInTimeError):
             raise PassingError("did not answer in time") from None
-        except (httpx.RemoteProtocolError, httpx.ReadError):
+        except BrokeOffError:
             raise PassingError("broke off in the middle of its answer") from None
-        except (httpx.TransportError, httpx.DecodingError) as error:
-            # What httpx says may hold headers of the request; its kind is enough.
-            raise PassingError(f"cannot be reached ({type(error).__name__})") from None
+        except NotConnectedError as error:
+            raise PassingError(f"cannot be reached ({quotable(self.endpoint, str(error))})") from None
         if reply.finish_reason == "refusal":
             raise refusal(self.endpoint, reply.text)
         return reply

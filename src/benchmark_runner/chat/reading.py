@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 
 from benchmark_runner.chat.faults import PassingError, failure_of
 from benchmark_runner.chat.speaking import Api, Json, UnreadableAnswerError
+from benchmark_service.wire import BrokeOffError
 
 if TYPE_CHECKING:
-    import httpx
-
+    from benchmark_runner.chat.connections import Incoming
     from benchmark_runner.chat.endpoint import Endpoint
 
 MOST_BYTES = 64 * 1024 * 1024
@@ -24,19 +24,19 @@ _LINGER_S = 1.0
 _END = b"[DONE]"
 
 
-async def answer_in(endpoint: Endpoint, api: Api, response: httpx.Response) -> Json:
+async def answer_in(endpoint: Endpoint, api: Api, incoming: Incoming) -> Json:
     """The answer in the API's own form, however it came."""
-    if not response.is_success:
-        words = await _bounded(response, _MOST_ERROR, cut=True)
-        raise failure_of(endpoint, response.status_code, response.headers, words.decode("utf-8", "replace"))
-    if response.headers.get("content-type", "").startswith("text/event-stream"):
-        return await _gathered(api, response)
-    return _object(await _bounded(response, MOST_BYTES))
+    if not 200 <= incoming.status < 300:
+        words = await _bounded(incoming, _MOST_ERROR, cut=True)
+        raise failure_of(endpoint, incoming.status, incoming.headers, words.decode("utf-8", "replace"))
+    if incoming.headers.get("content-type", "").startswith("text/event-stream"):
+        return await _gathered(api, incoming)
+    return _object(await _bounded(incoming, MOST_BYTES))
 
 
-async def _bounded(response: httpx.Response, most: int, *, cut: bool = False) -> bytes:
+async def _bounded(incoming: Incoming, most: int, *, cut: bool = False) -> bytes:
     found = bytearray()
-    async for piece in response.aiter_bytes():
+    async for piece in incoming.pieces:
         found += piece
         if len(found) > most:
             if cut:
@@ -45,12 +45,10 @@ async def _bounded(response: httpx.Response, most: int, *, cut: bool = False) ->
     return bytes(found[:most])
 
 
-async def _gathered(api: Api, response: httpx.Response) -> Json:
-    import httpx
-
-    gathering, events, pieces = api.gathered(), _Events(), response.aiter_bytes()
+async def _gathered(api: Api, incoming: Incoming) -> Json:
+    gathering, events, pieces = api.gathered(), _Events(), incoming.pieces
     # A connection that breaks after the answer's end takes nothing from it.
-    with suppress(httpx.RemoteProtocolError, httpx.ReadError):
+    with suppress(BrokeOffError):
         async for piece in pieces:
             for data in events.feed(piece):
                 if data != _END:

@@ -99,7 +99,7 @@ def refuse_snapshot(source: SandboxSource | None, task_id: str) -> None:
 
 def redacting(env: Mapping[str, str]) -> Callable[[str], str]:
     """Takes out what an agent was given, and every secret the environment holds besides."""
-    from benchmark_service.client_http import Redactor
+    from benchmark_service.redaction import Redactor
 
     given = {f"secret {name}": value for name, value in env.items() if name != "CUSTOM_ENDPOINT"}
     declared, others = Redactor.of(given), redactor()

@@ -209,7 +209,7 @@ def tracker_checks() -> list[Check]:
         checks = asyncio.run(_ask_tracker())
     except ValkyrieError as error:
         return [Check("tracker", "fail", str(error))]
-    from benchmark_service.client_http import is_loopback
+    from benchmark_service.addresses import is_loopback
 
     if url.startswith("http:") and not is_loopback(url):
         found = f"{url} is not encrypted: the key and all secrets can be read on their way"

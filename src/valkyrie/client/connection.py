@@ -251,7 +251,7 @@ def _proxy(url: str) -> str | None:
     proxy = getproxies().get(parts.scheme)
     if not proxy or proxy_bypass(parts.netloc):
         return None
-    from benchmark_service.client_http import is_loopback
+    from benchmark_service.addresses import is_loopback
 
     return None if is_loopback(url) else proxy
 

@@ -7,8 +7,10 @@ import sys
 
 import pytest
 
+from benchmark_service.addresses import same_place, shown
 from benchmark_service.client import BenchmarkServiceClient
-from benchmark_service.client_http import Redactor, batches, decode_json, detail_of, same_place, shown
+from benchmark_service.client_http import batches, decode_json, detail_of
+from benchmark_service.redaction import Redactor
 from sandboxes.configs import DaytonaProviderConfig
 from sandboxes.errors import MissingSandboxConfigError
 

@@ -17,7 +17,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from cryptography.x509.oid import NameOID
 from tests.unit.benchmark_runner.canned import answering, http
 
-from benchmark_service import connections
+from benchmark_service import wires
 from benchmark_service.connections import Lanes
 
 OK = http(b"fine")
@@ -118,7 +118,10 @@ async def test_silence_ends_in_a_timeout() -> None:
 
 
 async def test_idle_connections_are_let_go_in_time() -> None:
-    async with answering(OK, OK) as server, httpx.AsyncClient(transport=Lanes(keepalive_s=0)) as client:
+    async with (
+        answering(OK, OK) as server,
+        httpx.AsyncClient(transport=Lanes(wires.Wires(keepalive_s=0))) as client,
+    ):
         await body_of(client, server.url)
         await body_of(client, server.url)
     assert server.connections == 2
@@ -148,7 +151,7 @@ async def test_the_certificate_is_checked(tmp_path: Path, monkeypatch: pytest.Mo
             with pytest.raises(httpx.ConnectError, match="CERTIFICATE_VERIFY_FAILED"):
                 await body_of(client, server.url)
         trusting = ssl.create_default_context(cafile=str(certificate))
-        monkeypatch.setattr(connections, "trusted", lambda: trusting)
+        monkeypatch.setattr(wires, "trusted", lambda: trusting)
         async with httpx.AsyncClient(transport=Lanes()) as client:
             assert await body_of(client, server.url) == "200 fine"
             with pytest.raises(httpx.ConnectError, match="CERTIFICATE_VERIFY_FAILED"):
