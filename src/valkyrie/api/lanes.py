@@ -35,28 +35,40 @@ class Lane:
 
     def __init__(self, name: str, threads: int, waiting: int = _MOST_WAITING) -> None:
         self._name = name
+        self._threads = threads
         self._waiting = waiting
         self._limiter = CapacityLimiter(threads)
-        self._share = share_of(threads)
         self._shares: dict[str, CapacityLimiter] = {}
+        self._inside: Counter[str | None] = Counter()
 
     async def run(self, work: Callable[[], T]) -> T:
         """Do blocking work; InfrastructureError (`busy`) when too many wait already."""
         whose = _asking.get()
         if whose is None:
             return await self._run(work)
-        share = self._shares.setdefault(whose, CapacityLimiter(self._share))
-        self._check_queue(share)
-        async with share:
-            return await self._run(work)
+        at_once = share_of(self._threads)
+        share = self._shares.setdefault(whose, CapacityLimiter(at_once))
+        with self._place(whose, at_once):
+            async with share:
+                return await self._run(work)
 
     async def _run(self, work: Callable[[], T]) -> T:
-        self._check_queue(self._limiter)
-        return await run_sync(work, limiter=self._limiter)
+        with self._place(None, self._threads):
+            return await run_sync(work, limiter=self._limiter)
 
-    def _check_queue(self, limiter: CapacityLimiter) -> None:
-        if limiter.statistics().tasks_waiting >= self._waiting:
+    @contextmanager
+    def _place(self, whose: str | None, at_once: int) -> Iterator[None]:
+        """One of so many that work or wait.
+
+        Counted here: a limiter knows who waits a turn of the loop later, and hundreds may come in one.
+        """
+        if self._inside[whose] >= at_once + self._waiting:
             raise busy(f"too many {self._name} wait")
+        self._inside[whose] += 1
+        try:
+            yield
+        finally:
+            self._inside[whose] -= 1
 
 
 class Seats:

@@ -80,10 +80,13 @@ async def test_a_lane_takes_no_more_than_it_can_line_up() -> None:
     import threading
 
     lane, go = Lane("requests", 1, waiting=1), threading.Event()
-    working = [asyncio.create_task(lane.run(go.wait)) for _ in range(2)]
-    await asyncio.sleep(0)
-    await asyncio.sleep(0)
+    # All in one turn of the loop, before any of them can be seen to wait.
+    working = [asyncio.create_task(lane.run(go.wait)) for _ in range(50)]
+    done, _ = await asyncio.wait(working, return_when=asyncio.FIRST_COMPLETED)
     with pytest.raises(InfrastructureError, match="busy"):
         await lane.run(lambda: None)
     go.set()
-    assert await asyncio.gather(*working) == [True, True]
+    ended = await asyncio.gather(*working, return_exceptions=True)
+    assert ended[:2] == [True, True]
+    assert len(done) == 48 and all(isinstance(one, InfrastructureError) for one in ended[2:])
+    assert await lane.run(lambda: "free again") == "free again"
