@@ -9,6 +9,7 @@ from enum import StrEnum
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
+from pydantic_core import to_jsonable_python
 
 from benchmark_runner.schemas import FAILED, EvalResult, GenerationResult, GenerationStatus, Task
 
@@ -44,6 +45,8 @@ class RunConfig(BaseModel):
     """What was changed on the way with `--force-resume`: its answers do not all compare."""
     tasks_digest: str | None = None
     """Of what its tasks ask."""
+    fields_digest: str | None = None
+    """Of all else its tasks hold."""
     service_url: str | None = None
     framework_version: str | None = None
     started_at: str | None = None
@@ -67,6 +70,8 @@ def differences(before: RunConfig, now: RunConfig) -> list[str]:
         changed += _changed_settings(before.settings, now.settings)
     if before.tasks_digest and now.tasks_digest and before.tasks_digest != now.tasks_digest:
         changed.append("the dataset: its tasks ask something else than when the run began")
+    elif before.fields_digest and now.fields_digest and before.fields_digest != now.fields_digest:
+        changed.append("the dataset: its tasks hold other fields or values than when the run began")
     return changed
 
 
@@ -83,10 +88,36 @@ def _said(value: Any) -> str:
     return "not set" if value is None else value if isinstance(value, str) else json.dumps(value)
 
 
-def tasks_digest(tasks: Iterable[Task]) -> str:
-    """Names what is asked: ids and questions, in whatever order."""
-    asked = sorted((task.id, task.question) for task in tasks)
-    return hashlib.sha256(json.dumps(asked).encode()).hexdigest()
+def digests(tasks: Iterable[Task]) -> dict[str, str]:
+    """Names tasks, in whatever order: what they ask, and what else they hold, an author's fields too."""
+    found = sorted(tasks, key=lambda task: task.id)
+    asked = [(task.id, task.question) for task in found]
+    held = [{name: _known(value) for name, value in task if name not in ("id", "question")} for task in found]
+    return {"tasks_digest": _digest(asked), "fields_digest": _digest(held)}
+
+
+def _digest(value: Any) -> str:
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
+
+
+def _known(value: Any) -> Any:
+    """An author's value as every process that loads it has it; of what is no JSON, its kind alone."""
+    try:
+        return _comparable(value)
+    except (ValueError, RecursionError):
+        return type(value).__qualname__
+
+
+def _comparable(value: Any) -> Any:
+    if value is None or isinstance(value, str | int | float):
+        return value
+    if isinstance(value, Mapping | BaseModel):
+        return {str(name): _comparable(one) for name, one in dict(value).items()}
+    if isinstance(value, list | tuple):
+        return [_comparable(one) for one in value]
+    if isinstance(value, set | frozenset):
+        return sorted(_digest(_comparable(one)) for one in value)
+    return to_jsonable_python(value)
 
 
 def needs_generation(generation: GenerationResult | None) -> bool:

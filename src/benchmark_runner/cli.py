@@ -10,6 +10,8 @@ import click
 
 from benchmark_runner.base import BenchmarkRunner
 from benchmark_runner.cli_options import (
+    Commands,
+    Common,
     OptionDecorator,
     dataset_file_option,
     eval_concurrency_option,
@@ -42,7 +44,7 @@ def make_cli(
     common = run_options(str(default_results_dir))
     added = _parameters(extra_run_options or ())
 
-    @click.group(cls=_InOrder, context_settings={"help_option_names": ["-h", "--help"]})
+    @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
     def cli() -> None:
         load_dotenv()
 
@@ -96,7 +98,8 @@ def make_cli(
         error.
         """
         own = {str(option.name): given.pop(str(option.name)) for option in added if option.expose_value}
-        context.exit(commands.run(runner_cls, bundled, own, **given))
+        sources = commands.Sources(bundled, *(given.pop(name) for name in commands.SOURCES))
+        context.exit(commands.run(runner_cls, Common.out_of(given), sources, own, **given))
 
     _add(run, added)
 
@@ -109,7 +112,7 @@ def make_cli(
     @click.pass_context
     def evaluate(context: click.Context, /, **given: Any) -> None:
         """Grade the answers a run has, without generating any, and score it when that completes it."""
-        context.exit(commands.evaluate(runner_cls, **given))
+        context.exit(commands.evaluate(runner_cls, Common.out_of(given), **given))
 
     @cli.command(short_help="Have the service score a run.")
     @with_options(common)
@@ -118,17 +121,9 @@ def make_cli(
     @click.pass_context
     def score(context: click.Context, /, **given: Any) -> None:
         """Have the service score a run. A run that is not complete exits with 1, unless forced."""
-        context.exit(commands.score(runner_cls, **given))
+        context.exit(commands.score(runner_cls, Common.out_of(given), **given))
 
     return cli
-
-
-class _InOrder(click.Group):
-    """Lists its commands in the order they are used in."""
-
-    def list_commands(self, _ctx: click.Context) -> list[str]:
-        """Not sorted."""
-        return list(self.commands)
 
 
 def _parameters(options: Sequence[OptionDecorator | click.Parameter]) -> list[click.Parameter]:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import functools
+import json
 import math
 import os
 import re
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -25,7 +27,47 @@ SAMPLING: tuple[tuple[str, type, str], ...] = (
     ("--top-k", int, "Sample from the k likeliest tokens."),
     ("--reasoning-effort", str, "How much the model is to think, such as low, medium or high."),
 )
+_WANTS_JSON = "benchmark_runner.json"
 _SECRET = re.compile(r"key|token|secret|password|credential", re.IGNORECASE)
+
+
+class Commands(click.Group):
+    """Commands in the order they are used in. With `--json`, a refusal is a document too."""
+
+    def list_commands(self, _ctx: click.Context) -> list[str]:
+        """Not sorted."""
+        return list(self.commands)
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Also what is wrong with the options of a command is to be told, before those can be read."""
+        ctx.meta[_WANTS_JSON] = "--json" in args
+        return super().parse_args(ctx, args)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run a command."""
+        try:
+            return super().invoke(ctx)
+        except click.ClickException as error:
+            if ctx.meta[_WANTS_JSON]:
+                refused = {"exit_code": error.exit_code, "error": error.format_message()}
+                click.echo(json.dumps(refused, ensure_ascii=False))
+            raise
+
+
+@dataclass(frozen=True, slots=True)
+class Common:
+    """What every command is told by `run_options`."""
+
+    run_id: str
+    results_dir: Path
+    service_url: str | None
+    report_to: str | None
+    as_json: bool
+
+    @classmethod
+    def out_of(cls, given: dict[str, Any]) -> Common:
+        """Those among a command's options, which are taken out."""
+        return cls(**{name: given.pop(name) for name in cls.__slots__})
 
 
 def _run_id(_context: click.Context, _parameter: click.Parameter, value: str) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,46 +14,65 @@ import click
 from benchmark_runner.artifacts import RunArtifacts
 from benchmark_runner.base import BenchmarkRunner, error_text
 from benchmark_runner.chat import kept_connections
-from benchmark_runner.cli_options import recorded_options
+from benchmark_runner.cli_options import Common, recorded_options
 from benchmark_runner.llm import LLMConfig, build_llm_config, without_credentials
 from benchmark_runner.opening import OpenedRun, RunError, Wanted, open_run, register_run_tasks
 from benchmark_runner.progress import Progress
 from benchmark_runner.running import How, Watch, Work
 from benchmark_runner.schemas import ScoreResult, Task
-from benchmark_runner.stopping import Stopped, finishing_on_signals
+from benchmark_runner.stopping import LeftEarly, Stopped, finishing_on_signals
 from benchmark_runner.summary import Survey, as_json, grouped, said_score, survey
 from benchmark_runner.telling import Telling, in_words, redactor
 
 if TYPE_CHECKING:
     from benchmark_runner.checkpoint import RunConfig
 
+SOURCES = ("task_ids", "problem", "dataset_file", "dataset_name")
+"""Options of `run` that are `Sources`, in their order."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sources:
+    """Where the tasks of a `run` come from."""
+
+    bundled: Path | None
+    task_ids: Sequence[str] = ()
+    problem: Path | None = None
+    dataset_file: Path | None = None
+    dataset_name: str | None = None
+
+    def check(self) -> None:
+        """UsageError where one contradicts another."""
+        named = {
+            "--dataset-name": self.dataset_name,
+            "--dataset-file": self.dataset_file,
+            "--problem": self.problem,
+        }
+        given = [name for name, value in named.items() if value is not None]
+        if len(given) > 1:
+            raise click.UsageError(f"{' and '.join(given)} are mutually exclusive.")
+        if self.problem is not None and len(self.task_ids) != 1:
+            raise click.UsageError("--problem needs exactly one TASK_ID, the task whose question it is.")
+
 
 def run(
     runner_cls: type[BenchmarkRunner],
-    bundled: Path | None,
+    common: Common,
+    sources: Sources,
     own_options: Mapping[str, Any],
     *,
     model: str,
-    run_id: str,
-    task_ids: Sequence[str],
     skip_eval: bool,
-    problem: Path | None,
-    dataset_file: Path | None,
-    dataset_name: str | None,
-    results_dir: Path,
-    service_url: str | None,
     parallelism: int,
     eval_concurrency: int | None,
     timeout: float,
     force_resume: bool,
-    report_to: str | None,
-    as_json: bool,
     **llm: Any,
 ) -> int:
     """`run`."""
-    _check_sources(problem, dataset_file, dataset_name, task_ids)
+    sources.check()
     config = _llm_config(llm)
-    if service_url is None and (not skip_eval or dataset_name):
+    if common.service_url is None and (not skip_eval or sources.dataset_name):
         raise click.UsageError(
             "Who grades is not known: give --service-url (or SERVICE_URL), or only generate with --skip-eval."
             if not skip_eval
@@ -61,77 +80,67 @@ def run(
         )
     wanted = Wanted(
         model=model,
-        task_ids=task_ids,
-        dataset_file=dataset_file,
-        default_dataset_file=bundled,
-        dataset_name=dataset_name,
-        problem=problem,
+        task_ids=sources.task_ids,
+        dataset_file=sources.dataset_file,
+        default_dataset_file=sources.bundled,
+        dataset_name=sources.dataset_name,
+        problem=sources.problem,
         settings={**config.recorded(), "timeout": timeout, "options": recorded_options(own_options)},
         force_resume=force_resume,
     )
     how = How(model, config, parallelism, timeout, evaluate=not skip_eval)
-    artifacts = RunArtifacts(results_dir, run_id)
-    telling = Telling(as_json)
+    artifacts = RunArtifacts(common.results_dir, common.run_id)
+    telling = Telling(common.as_json)
 
     async def work(runner: BenchmarkRunner) -> int:
         runner.options = dict(own_options)
         opened = await open_run(runner, artifacts, wanted)
         verb = "Resuming" if opened.resumed else "Starting"
-        telling.line(f"{verb} {run_id}: {len(opened.config.tasks)} tasks")
+        telling.line(f"{verb} {common.run_id}: {len(opened.config.tasks)} tasks")
         telling.lines(opened.notices)
-        return await worked(runner, artifacts, opened, how, telling, report_to)
+        return await worked(runner, artifacts, opened, how, telling, common.report_to)
 
     with in_words(config), telling.alone():
-        return in_run(runner_cls, artifacts, service_url, dataset_name, eval_concurrency, work)
+        url, name = common.service_url, sources.dataset_name
+        return in_run(runner_cls, artifacts, url, name, eval_concurrency, work)
 
 
 def evaluate(
     runner_cls: type[BenchmarkRunner],
+    common: Common,
     *,
-    run_id: str,
     task_ids: Sequence[str],
-    results_dir: Path,
-    service_url: str | None,
     dataset_file: Path | None,
     eval_concurrency: int | None,
     force: bool,
-    report_to: str | None,
-    as_json: bool,
 ) -> int:
     """`evaluate`."""
-    artifacts, config = _existing(results_dir, run_id)
+    artifacts, config = _existing(common)
     unknown = [task_id for task_id in task_ids if task_id not in config.tasks]
     if unknown:
         raise click.ClickException(f"Unknown task IDs: {unknown}")
-    telling = Telling(as_json)
+    telling = Telling(common.as_json)
     how = How(config.model, parallelism=32, generate=False, again=force)
 
     async def work(runner: BenchmarkRunner) -> int:
         tasks = await register_run_tasks(runner, config, dataset_file)
         chosen = [task for task in tasks if not task_ids or task.id in task_ids]
-        telling.line(f"Evaluating {run_id}: {len(chosen)} tasks")
+        telling.line(f"Evaluating {config.run_id}: {len(chosen)} tasks")
         opened = OpenedRun(config, chosen, resumed=True)
-        return await worked(runner, artifacts, opened, how, telling, report_to)
+        return await worked(runner, artifacts, opened, how, telling, common.report_to)
 
-    url = _needed_url(service_url or config.service_url)
+    url = _needed_url(common.service_url or config.service_url)
     with in_words(), telling.alone():
         return in_run(runner_cls, artifacts, url, config.dataset_name, eval_concurrency, work)
 
 
 def score(
-    runner_cls: type[BenchmarkRunner],
-    *,
-    run_id: str,
-    results_dir: Path,
-    service_url: str | None,
-    dataset_file: Path | None,
-    force: bool,
-    report_to: str | None,
-    as_json: bool,
+    runner_cls: type[BenchmarkRunner], common: Common, *, dataset_file: Path | None, force: bool
 ) -> int:
     """`score`."""
-    artifacts, config = _existing(results_dir, run_id)
-    telling = Telling(as_json)
+    artifacts, config = _existing(common)
+    telling = Telling(common.as_json)
+    run_id = common.run_id
 
     async def work(runner: BenchmarkRunner) -> int:
         found = survey(artifacts, config.tasks)
@@ -150,11 +159,11 @@ def score(
             await register_run_tasks(runner, config, dataset_file)
             scored = await _scored(runner, artifacts, found)
             telling.lines(said_score(scored))
-        code = await _reported(artifacts, report_to, telling)
+        code = await _reported(artifacts, common.report_to, telling)
         telling.document(run_id=run_id, exit_code=code, **_told(artifacts, config, found, scored))
         return code
 
-    url = _needed_url(service_url or config.service_url)
+    url = _needed_url(common.service_url or config.service_url)
     with in_words(), telling.alone():
         return in_run(runner_cls, artifacts, url, config.dataset_name, None, work)
 
@@ -185,8 +194,7 @@ def in_run(
             return asyncio.run(opened())
         except KeyboardInterrupt:
             # Before or after tasks are worked on, or while one of them keeps the loop from hearing.
-            click.echo("Stopped. Give the same command to go on.", err=True)
-            return 130
+            raise LeftEarly("Stopped. Give the same command to go on.") from None
 
 
 async def worked(
@@ -315,14 +323,14 @@ def _incomplete(run_id: str, found: Survey) -> list[str]:
     ]
 
 
-def _existing(results_dir: Path, run_id: str) -> tuple[RunArtifacts, RunConfig]:
-    artifacts = RunArtifacts(results_dir, run_id)
+def _existing(common: Common) -> tuple[RunArtifacts, RunConfig]:
+    artifacts = RunArtifacts(common.results_dir, common.run_id)
     with in_words():
         config = artifacts.read_config()
     if config is None:
         raise click.ClickException(
-            f"There is no run {run_id}: {artifacts.shown / artifacts.config_path.name} does not exist. "
-            "Start it with `run`."
+            f"There is no run {common.run_id}: {artifacts.shown / artifacts.config_path.name} "
+            "does not exist. Start it with `run`."
         )
     return artifacts, config
 
@@ -331,24 +339,6 @@ def _needed_url(url: str | None) -> str:
     if url is None:
         raise click.UsageError("Who grades is not known: give --service-url (or SERVICE_URL).")
     return url
-
-
-def _check_sources(
-    problem: Path | None, dataset_file: Path | None, dataset_name: str | None, task_ids: Sequence[str]
-) -> None:
-    given = [
-        name
-        for name, value in (
-            ("--dataset-name", dataset_name),
-            ("--dataset-file", dataset_file),
-            ("--problem", problem),
-        )
-        if value is not None
-    ]
-    if len(given) > 1:
-        raise click.UsageError(f"{' and '.join(given)} are mutually exclusive.")
-    if problem is not None and len(task_ids) != 1:
-        raise click.UsageError("--problem needs exactly one TASK_ID, the task whose question it is.")
 
 
 def _llm_config(given: Mapping[str, Any]) -> LLMConfig:

@@ -14,7 +14,7 @@ from typing import Any
 from benchmark_runner import __version__
 from benchmark_runner.artifacts import RunArtifacts, folder_name
 from benchmark_runner.base import BenchmarkRunner, UnknownTaskError, error_text
-from benchmark_runner.checkpoint import RunConfig, TaskSource, differences, needs_generation, tasks_digest
+from benchmark_runner.checkpoint import RunConfig, TaskSource, differences, digests, needs_generation
 from benchmark_runner.client import DESCOPE_KEYS
 from benchmark_runner.llm import without_credentials
 from benchmark_runner.schemas import Task
@@ -80,9 +80,9 @@ async def open_run(runner: BenchmarkRunner, artifacts: RunArtifacts, wanted: Wan
         dataset_name=name,
         task_source=source,
         settings=dict(wanted.settings),
-        # Of a sandbox run only a part may be at hand.
-        tasks_digest=None if source is TaskSource.SANDBOX else tasks_digest(members),
         started_at=datetime.now(UTC).isoformat(timespec="seconds"),
+        # Of a sandbox run only a part may be at hand.
+        **({} if source is TaskSource.SANDBOX else digests(members)),
         **_about(runner),
     )
     notices: list[str] = []
@@ -269,7 +269,7 @@ def _go_on(
         "tasks": sorted(task.id for task in members),
         "started_at": before.started_at,
         "mixed": [*before.mixed, *changed],
-        "tasks_digest": tasks_digest(members) if now.tasks_digest else None,
+        **(digests(members) if now.tasks_digest else {}),
         **(before.model_extra or {}),
     }
     return now.model_copy(update=kept), members, notices

@@ -8,6 +8,7 @@ import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from types import FrameType
+from typing import IO, Any
 
 import click
 
@@ -23,6 +24,16 @@ class Stopped(Exception):
     def __init__(self, code: int) -> None:
         super().__init__(f"stopped, exit code {code}")
         self.code = code
+
+
+class LeftEarly(click.ClickException):
+    """The command was interrupted where nothing was in flight: no error, and no end either."""
+
+    exit_code = 130
+
+    def show(self, file: IO[Any] | None = None) -> None:
+        """Say so, without calling it an error."""
+        click.echo(self.format_message(), file=file, err=True)
 
 
 @asynccontextmanager

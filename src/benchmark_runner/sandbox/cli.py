@@ -11,7 +11,16 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
-from benchmark_runner.cli_options import eval_concurrency_option, load_dotenv, run_options, with_options
+from benchmark_runner.cli_options import (
+    Commands,
+    Common,
+    eval_concurrency_option,
+    finite,
+    load_dotenv,
+    named,
+    run_options,
+    with_options,
+)
 
 if TYPE_CHECKING:
     from benchmark_runner.base import BenchmarkRunner
@@ -21,7 +30,7 @@ if TYPE_CHECKING:
 PROVIDERS = ("local", "docker", "daytona", "process")
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
 def cli() -> None:
     """Run an agent on a benchmark's tasks, each in a sandbox of its own, and have the answers graded.
 
@@ -37,7 +46,7 @@ def main() -> None:
 
 
 @cli.command()
-@click.option("--model", required=True, help="The model the agent is to ask.")
+@click.option("--model", required=True, callback=named, help="The model the agent is to ask.")
 @with_options(run_options("results"))
 @click.argument("args", nargs=-1, metavar="[BENCHMARK] [TASK_IDS]...")
 @click.option(
@@ -63,6 +72,7 @@ def main() -> None:
     type=float,
     default=1800,
     show_default=True,
+    callback=finite,
     help="Seconds of an agent, where its task says nothing. 0: no limit.",
 )
 @click.option("--skip-eval", is_flag=True, help="Generate, and leave grading for `eval`.")
@@ -91,8 +101,9 @@ def evaluate(context: click.Context, /, args: Sequence[str], direct: bool, **giv
     from benchmark_runner.sandbox.runner import SandboxRunner
 
     with _in_words():
-        place = _place(context, args, direct, given)
-        context.exit(commands.evaluate(SandboxRunner, dataset_file=None, **{**given, **place}))
+        said = {**given, **_place(context, args, direct, given)}
+        common = Common.out_of(said)
+        context.exit(commands.evaluate(SandboxRunner, common, dataset_file=None, **said))
 
 
 @cli.command()
@@ -110,7 +121,9 @@ def score(context: click.Context, /, args: Sequence[str], direct: bool, **given:
         place = _place(context, args, direct, given)
         if place.pop("task_ids"):
             raise click.UsageError("A run is scored as a whole; name no tasks.")
-        context.exit(commands.score(SandboxRunner, dataset_file=None, **{**given, **place}))
+        said = {**given, **place}
+        common = Common.out_of(said)
+        context.exit(commands.score(SandboxRunner, common, dataset_file=None, **said))
 
 
 @cli.command()
@@ -224,25 +237,22 @@ def _run(
         if not (place.get("service_url") or given["service_url"]):
             raise click.UsageError("Whose tasks these are is not known: give --service-url (or SERVICE_URL).")
     checked_agent(setup, given["model"])
-    return _generated(setup, installed, dataset, **{**given, **place})
+    said = {**given, **place}
+    return _generated(setup, installed, dataset, Common.out_of(said), **said)
 
 
 def _generated(
     setup: Setup,
     installed: Manifest | None,
     dataset: str | None,
+    common: Common,
     *,
     model: str,
-    run_id: str,
     task_ids: Sequence[str],
-    results_dir: Path,
-    service_url: str,
     parallelism: int,
     eval_concurrency: int | None,
     skip_eval: bool,
     force_resume: bool,
-    report_to: str | None,
-    as_json: bool,
 ) -> int:
     from benchmark_runner import commands
     from benchmark_runner.artifacts import RunArtifacts
@@ -252,8 +262,8 @@ def _generated(
     from benchmark_runner.schemas import Task
     from benchmark_runner.telling import Telling
 
-    artifacts = RunArtifacts(results_dir, run_id)
-    telling = Telling(as_json)
+    artifacts = RunArtifacts(common.results_dir, common.run_id)
+    telling = Telling(common.as_json)
 
     async def work(runner: BenchmarkRunner) -> int:
         assert isinstance(runner, SandboxRunner)
@@ -271,14 +281,15 @@ def _generated(
             force_resume=force_resume,
         )
         verb = "Resuming" if opened.resumed else "Starting"
-        telling.line(f"{verb} {run_id}: {len(opened.config.tasks)} tasks")
+        telling.line(f"{verb} {common.run_id}: {len(opened.config.tasks)} tasks")
         telling.lines(opened.notices)
         how = How(model, parallelism=parallelism, timeout=0, evaluate=not skip_eval)
-        return await commands.worked(runner, artifacts, opened, how, telling, report_to)
+        return await commands.worked(runner, artifacts, opened, how, telling, common.report_to)
 
-    return commands.in_run(
-        runner_of(setup.benchmark), artifacts, service_url, dataset, eval_concurrency, work
-    )
+    with telling.alone():
+        return commands.in_run(
+            runner_of(setup.benchmark), artifacts, common.service_url, dataset, eval_concurrency, work
+        )
 
 
 def _place(

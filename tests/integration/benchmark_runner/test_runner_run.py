@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Sequence
 from pathlib import Path
 
 import click
@@ -72,7 +73,8 @@ def test_what_is_kept_of_a_task_and_of_the_run(trivia: Desk, monkeypatch: pytest
         "error": None,
     }
     config = trivia.read("run_config.json")
-    assert config.pop("started_at") and config.pop("tasks_digest") and config.pop("framework_version")
+    assert config.pop("started_at") and config.pop("tasks_digest") and config.pop("fields_digest")
+    assert config.pop("framework_version")
     assert config == {
         "run_id": "r1",
         "model": "m1",
@@ -412,6 +414,23 @@ def test_one_document_for_programs(trivia: Desk) -> None:
     document = json.loads(done.stdout)
     assert (document["exit_code"], document["complete"]) == (0, True)
     assert document["score"] == trivia.read("final_score.json", run_id="r2")
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        (("--run-id", "r1"), 2, "Missing option '--model'."),
+        (("--model", "m1", "--run-id", "a/b"), 2, "no run id"),
+        (("--model", "m1", "--run-id", "r1"), 2, "Who grades is not known"),
+        (("--model", "m1", "--run-id", "r1", "--skip-eval", "nobody"), 1, "Unknown task IDs: ['nobody']"),
+    ],
+)
+def test_a_refusal_is_a_document_too(trivia: Desk, words: Sequence[str], code: int, said: str) -> None:
+    trivia.write_tasks([trivia_task(SPIDER)])
+    done = trivia("run", "--json", *words, code=code)
+    document = json.loads(done.stdout)
+    assert document["exit_code"] == code and said in document["error"]
+    assert document["error"] in done.stderr
 
 
 def test_secrets_are_nowhere_after_errors_that_quote_them(

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
+from pydantic import ConfigDict
 
 from benchmark_runner import EvalResult, GenerationResult, Task
 from benchmark_runner.checkpoint import (
     RunConfig,
     TaskSource,
     differences,
+    digests,
     needs_evaluation,
     needs_generation,
-    tasks_digest,
 )
 
 
@@ -27,6 +29,7 @@ def config(**fields: Any) -> RunConfig:
         "generation_version": "1",
         "settings": {"temperature": 0.5, "timeout": 10.0},
         "tasks_digest": "d1",
+        "fields_digest": "f1",
     }
     return RunConfig.model_validate(base | fields)
 
@@ -73,6 +76,11 @@ def test_the_same_may_go_on() -> None:
         ({"settings": {"timeout": 10.0}}, "temperature: 0.5, now not set"),
         ({"settings": {"temperature": 0.5, "timeout": 10.0, "top_k": 3}}, "top k: not set, now 3"),
         ({"tasks_digest": "d2"}, "the dataset: its tasks ask something else than when the run began"),
+        (
+            {"fields_digest": "f2"},
+            "the dataset: its tasks hold other fields or values than when the run began",
+        ),
+        ({"fields_digest": None}, None),
     ],
 )
 def test_what_would_be_mixed_is_named(changed: dict[str, Any], said: str | None) -> None:
@@ -87,11 +95,56 @@ def test_what_an_older_runner_did_not_write_is_not_compared() -> None:
 
 
 def test_a_digest_tells_what_is_asked_and_not_in_which_order() -> None:
+    def asked(*tasks: Task) -> str:
+        return digests(tasks)["tasks_digest"]
+
     one, two = Task(id="a", question="x"), Task(id="b", question="y")
-    assert tasks_digest([one, two]) == tasks_digest([two, one])
-    assert tasks_digest([one]) != tasks_digest([one, two])
-    assert tasks_digest([one]) != tasks_digest([Task(id="a", question="z")])
-    assert tasks_digest([Task(id="ab", question="c")]) != tasks_digest([Task(id="a", question="bc")])
+    assert asked(one, two) == asked(two, one)
+    assert asked(one) != asked(one, two)
+    assert asked(one) != asked(Task(id="a", question="z"))
+    assert asked(Task(id="ab", question="c")) != asked(Task(id="a", question="bc"))
+
+
+class OwnTask(Task):
+    """With what an author may think of."""
+
+    model_config = ConfigDict(arbitrary_types_allowed=True)
+
+    cwd: Path = Path("/")
+    tags: frozenset[str] = frozenset()
+    inner: Task | None = None
+    check: Any = None
+
+
+def test_an_authors_own_fields_are_told_apart() -> None:
+    def held(**fields: Any) -> str:
+        return digests([OwnTask(id="a", question="x", **fields)])["fields_digest"]
+
+    nested = Task(id="b", question="y", depth={"deep": {"s"}})
+    kinds: list[dict[str, Any]] = [
+        {},
+        {"timeout": 5},
+        {"cwd": Path("/app")},
+        {"tags": {"easy", "new"}},
+        {"inner": nested},
+        {"extra": [1]},
+        {"check": print},
+    ]
+    assert len({held(**fields) for fields in kinds}) == len(kinds)
+
+
+def test_what_is_no_json_counts_by_its_kind() -> None:
+    around: list[Any] = []
+    around.append(around)
+    for made in (lambda: around, lambda: object(), lambda: held_by_itself()):
+        one, other = (OwnTask(id="a", question="x", check=made()) for _ in range(2))
+        assert digests([one]) == digests([other])
+
+
+def held_by_itself() -> Task:
+    task = OwnTask(id="b", question="y")
+    task.check = task
+    return task
 
 
 def test_keys_we_do_not_know_stay() -> None:
