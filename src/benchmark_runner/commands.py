@@ -20,7 +20,7 @@ from benchmark_runner.opening import OpenedRun, RunError, Wanted, open_run, regi
 from benchmark_runner.progress import Progress
 from benchmark_runner.running import How, Watch, Work
 from benchmark_runner.schemas import ScoreResult, Task
-from benchmark_runner.stopping import LeftEarly, Stopped, finishing_on_signals
+from benchmark_runner.stopping import LeftEarly, Stopped, Terminated, finishing_on_signals
 from benchmark_runner.summary import Survey, as_json, grouped, said_score, survey
 from benchmark_runner.telling import Telling, in_words, redactor
 
@@ -192,9 +192,9 @@ def in_run(
     with artifacts.in_use():
         try:
             return asyncio.run(opened())
-        except KeyboardInterrupt:
+        except KeyboardInterrupt as error:
             # Before or after tasks are worked on, or while one of them keeps the loop from hearing.
-            raise LeftEarly("Stopped. Give the same command to go on.") from None
+            raise LeftEarly(143 if isinstance(error, Terminated) else 130) from None
 
 
 async def worked(

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -70,7 +71,12 @@ def test_what_is_printed_is_not_in_the_document(sums: Desk) -> None:
     assert "printed by the generator" in errors and "printed by its child" in errors
 
 
-def test_a_second_interrupt_ends_code_that_blocks(sums: Desk) -> None:
+@pytest.mark.parametrize(
+    ("number", "pauses", "code"), [(signal.SIGINT, (3 * DEAF_S, 0), 130), (signal.SIGTERM, (0,), 143)]
+)
+def test_code_that_blocks_is_ended_by_a_second_interrupt_or_a_sigterm(
+    sums: Desk, number: signal.Signals, pauses: Sequence[float], code: int
+) -> None:
     sums.write_tasks([sum_task(1, "block")])
     process = sums.start("run", "--model", "m1", "--run-id", "r1", "--service-url", sums.service.url)
     try:
@@ -78,13 +84,14 @@ def test_a_second_interrupt_ends_code_that_blocks(sums: Desk) -> None:
         while not sums.journal():
             assert time.monotonic() < deadline and process.poll() is None, "it does not begin"
             time.sleep(0.05)
-        for _ in range(2):  # not more: once it has no handler any longer, it would die of one
-            process.send_signal(signal.SIGINT)
-            time.sleep(3 * DEAF_S)
+        # Not more of them: once it has no handler any longer, it would die of one.
+        for pause in pauses:
+            process.send_signal(number)
+            time.sleep(pause)
         _, errors = process.communicate(timeout=60)
     finally:
         process.kill()
-    assert process.returncode == 130
+    assert process.returncode == code
     assert "Stopped. Give the same command to go on." in errors and "Traceback" not in errors
     sums.write_tasks([sum_task(1)])
     assert "Resuming r1: 1 tasks" in sums.run()
