@@ -33,7 +33,7 @@ class LeftEarly(click.ClickException):
 
     def __init__(self, code: int) -> None:
         super().__init__("Stopped. Give the same command to go on.")
-        self.exit_code = code  # type: ignore[misc] - click's own subclasses do it
+        self.exit_code = code  # type: ignore[misc]
 
     def show(self, file: IO[Any] | None = None) -> None:
         """Say so, without calling it an error."""
