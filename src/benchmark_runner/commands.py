@@ -16,7 +16,7 @@ from benchmark_runner.base import BenchmarkRunner, error_text
 from benchmark_runner.chat import kept_connections
 from benchmark_runner.cli_options import Common, recorded_options
 from benchmark_runner.llm import LLMConfig, build_llm_config, without_credentials
-from benchmark_runner.opening import OpenedRun, RunError, Wanted, open_run, register_run_tasks
+from benchmark_runner.opening import OpenedRun, RunError, Wanted, meant, open_run, register_run_tasks
 from benchmark_runner.progress import Progress
 from benchmark_runner.running import How, Watch, Work
 from benchmark_runner.schemas import ScoreResult, Task
@@ -118,7 +118,7 @@ def evaluate(
     artifacts, config = _existing(common)
     unknown = [task_id for task_id in task_ids if task_id not in config.tasks]
     if unknown:
-        raise click.ClickException(f"Unknown task IDs: {unknown}")
+        raise click.ClickException(f"Unknown task IDs: {unknown}{meant(unknown[0], config.tasks)}")
     telling = Telling(common.as_json)
     how = How(config.model, parallelism=32, generate=False, again=force)
 
@@ -328,10 +328,10 @@ def _existing(common: Common) -> tuple[RunArtifacts, RunConfig]:
     with in_words():
         config = artifacts.read_config()
     if config is None:
-        raise click.ClickException(
-            f"There is no run {common.run_id}: {artifacts.shown / artifacts.config_path.name} "
-            "does not exist. Start it with `run`."
-        )
+        others = [path.parent.name for path in common.results_dir.glob(f"*/{artifacts.config_path.name}")]
+        hint = meant(common.run_id, others) or ". Start it with `run`."
+        missing = artifacts.shown / artifacts.config_path.name
+        raise click.ClickException(f"There is no run {common.run_id}: {missing} does not exist{hint}")
     return artifacts, config
 
 

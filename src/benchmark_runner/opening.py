@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -154,7 +154,7 @@ async def _load(
         assert name is not None
         return _by_id(await _listed(runner, name), f"dataset {name}")
     assert file is not None
-    if not file.is_file():
+    if not file.exists():
         raise RunError(f"There is no dataset file {file}; name one with --dataset-file.")
     return _loaded(lambda: runner.load_tasks(file), str(file))
 
@@ -198,7 +198,7 @@ async def _named(runner: BenchmarkRunner, loaded: dict[str, Task], task_ids: Seq
         except UnknownTaskError:
             unknown.append(task_id)
     if unknown:
-        raise RunError(f"Unknown task IDs: {unknown}{_meant(unknown[0], loaded)}")
+        raise RunError(f"Unknown task IDs: {unknown}{meant(unknown[0], loaded)}")
     return found
 
 
@@ -328,8 +328,9 @@ def _some(names: Sequence[str], most: int = 5) -> str:
     return ", ".join(names[:most]) + rest
 
 
-def _meant(task_id: str, loaded: Mapping[str, Task]) -> str:
+def meant(name: str, known: Iterable[str]) -> str:
+    """A hint at the name somebody may have meant; nothing where none is close."""
     import difflib
 
-    close = difflib.get_close_matches(task_id, loaded, n=1)
+    close = difflib.get_close_matches(name, known, n=1)
     return f". Did you mean {close[0]!r}?" if close else ""

@@ -43,6 +43,8 @@ def test_only_some_answers(generated: Desk) -> None:
     said = generated.evaluate(SPIDER)
     assert "Done: 1/1 evaluated" in said and "Run is incomplete: 11 not evaluated of 12 tasks." in said
     assert "Unknown task IDs: ['nonesuch']" in generated.evaluate("nonesuch", code=1)
+    assert f"Did you mean '{SPIDER}'?" in generated.evaluate(SPIDER[:-1], code=1)
+    assert "does not exist. Did you mean 'r1'?" in generated.score(code=1, run_id="r12")
     assert generated.service.graded() == [SPIDER]
 
 
