@@ -93,7 +93,8 @@ def timed(home: Path, name: str, url: str, count: int) -> Timed:
         raise RuntimeError(f"{len(answers)} answers, exit {process.returncode}: {output.decode()[-2000:]}")
     first = (folder / "results" / "r" / "run_config.json").stat().st_mtime
     phase = max(answer.stat().st_mtime for answer in answers) - first
-    return Timed(wall, phase, usage.ru_utime + usage.ru_stime, usage.ru_maxrss / 1000)
+    peak = int((folder / "peak_kb").read_text()) / 1000
+    return Timed(wall, phase, usage.ru_utime + usage.ru_stime, peak)
 
 
 @contextmanager
