@@ -153,6 +153,10 @@ class TaskSpec:
     """Where grading will put its files; an agent that fills the disk leaves room there."""
     turns: tuple[str, ...] = ()
     """What the agent is told one after another, `instruction` first; empty where that is all."""
+    step: str | None = None
+    """The name of the step this is, of a task that has several."""
+    steps: tuple[TaskSpec, ...] = ()
+    """Tried one after another in the same sandbox, each graded before the next is told; mostly none."""
     trials: int | None = None
     """How often it is tried, where it says so itself."""
     mcp_servers: Mapping[str, Json] = field(default_factory=dict)
@@ -171,6 +175,8 @@ class Grade:
     passed: bool | None = None
     result: Json = field(default_factory=dict)
     """The benchmark's own result object, kept whole; final scores are computed from it."""
+    goes_on: bool = False
+    """Of a step: the next one is to be tried, and its grading sees this grade."""
 
 
 @dataclass(frozen=True, slots=True)

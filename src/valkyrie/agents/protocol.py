@@ -55,6 +55,21 @@ class Usage:
     steps: int = 0
     """Times the model was asked."""
 
+    def plus(self, other: Usage | None) -> Usage:
+        """Both together; a cost that is known of one only is no cost of both."""
+        if other is None:
+            return self
+        known = self.cost is not None and other.cost is not None
+        return Usage(
+            input_tokens=self.input_tokens + other.input_tokens,
+            cached_tokens=self.cached_tokens + other.cached_tokens,
+            output_tokens=self.output_tokens + other.output_tokens,
+            cost=(self.cost or 0.0) + (other.cost or 0.0) if known else None,
+            cost_source=other.cost_source if known else None,
+            model=other.model,
+            steps=self.steps + other.steps,
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class Trouble:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from valkyrie.errors import BenchmarkError
 
-PARTS = ("task.toml", "instruction.md", "environment", "tests", "solution")
+PARTS = ("task.toml", "instruction.md", "environment", "tests", "solution", "steps")
 """What makes a task what it is; a README beside them does not."""
 LEFTOVERS = frozenset({"__pycache__", ".DS_Store"})
 """Names that tools drop into any folder; never part of a task."""

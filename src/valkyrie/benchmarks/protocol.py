@@ -46,6 +46,8 @@ class Grading:
     """How long the agent worked."""
     k: int = 0
     """Which trial of its task this is."""
+    earlier: Sequence[Grade] = ()
+    """Of a task's step: what the steps before it got. The grade of the last one tried is the task's."""
 
     @property
     def sandbox(self) -> Sandbox:
@@ -86,6 +88,8 @@ class Benchmark(Protocol):
 
     async def setup(self, task: TaskSpec, sandbox: Sandbox, log: OutputSink, start: Path) -> None:
         """Prepare the sandbox for the agent; nothing that helps it cheat may enter.
+
+        Called for each step of a task that has several: nothing of an earlier grading may be left then.
 
         `start`: a folder of the host, to be made where it is needed and gone with the attempt, for what
         grading has to know of the beginning. No agent sees it.

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
 from sandboxes.types import BuildSource, Limits
 from valkyrie.benchmarks.content import folder_digest
 from valkyrie.benchmarks.dockerfile import Recipe, RunProgram, read_dockerfile
+from valkyrie.benchmarks.steps import STEPS, left_out_of, step_problems, step_specs
 from valkyrie.benchmarks.task_setup import Preparation
-from valkyrie.benchmarks.task_toml import ParsedToml, TaskToml
+from valkyrie.benchmarks.task_toml import ParsedToml, StepTable, TaskToml
 from valkyrie.benchmarks.variables import expand, missing, referenced
 from valkyrie.benchmarks.verifier import REWARDS, TESTS, Verification
 from valkyrie.errors import BenchmarkError
@@ -20,6 +21,7 @@ from valkyrie.nouns import Json, TaskSpec, Timeouts
 
 DEFAULT_WORKDIR = "/app"
 DOCKERFILE = "Dockerfile"
+INSTRUCTION = "instruction.md"
 BUILD_SECONDS = 600.0
 
 _CANARY = re.compile(r"\s*(?:<!--.*canary.*-->|#.*canary.*)\s*", re.IGNORECASE)
@@ -57,22 +59,10 @@ class Task:
         return self.parsed.config
 
     @cached_property
-    def instruction(self) -> str:
-        """What the agent is told, without the canary lines that keep tasks out of training data."""
-        path = self.folder / "instruction.md"
-        try:
-            lines = path.read_bytes().decode("utf-8").splitlines(keepends=True)
-        except OSError as error:
-            raise BenchmarkError(f"cannot read {path}: {error.strerror}") from error
-        except UnicodeDecodeError as error:
-            raise BenchmarkError(f"{path} is not UTF-8 (byte {error.start})") from error
-        start = 0
-        for number, line in enumerate(lines):
-            if _CANARY.fullmatch(line):
-                start = number + 1
-            elif line.strip():
-                break
-        return "".join(lines[start:]).lstrip("\r\n") if start else "".join(lines)
+    def instructions(self) -> Sequence[str]:
+        """What the agent is told: one text, or one for each step."""
+        steps = [self.folder / STEPS / step.name for step in self.config.steps]
+        return [_read_instruction(folder / INSTRUCTION) for folder in steps or [self.folder]]
 
     @property
     def named_image(self) -> str | None:
@@ -109,10 +99,14 @@ class Task:
         dockerfile = self.recipe.workdir if self.recipe else None
         return self.config.environment.workdir or dockerfile or DEFAULT_WORKDIR
 
-    @property
-    def solution(self) -> Path | None:
-        folder = self.folder / "solution"
+    def solution(self, step: str | None = None) -> Path | None:
+        """Where its `solve.sh` is, or that of one step."""
+        folder = (self.folder / STEPS / step if step else self.folder) / "solution"
         return folder if (folder / "solve.sh").is_file() else None
+
+    def step(self, name: str) -> StepTable:
+        """What its `task.toml` says of one step."""
+        return next(step for step in self.config.steps if step.name == name)
 
     def problems(self) -> list[Problem]:
         """Everything that keeps this task from running."""
@@ -132,19 +126,18 @@ class Task:
             yield Problem(self.id, toml, str(error))
             return
         yield from (Problem(self.id, toml, message) for message in unsupported)
-        if self.config.steps:
+        if found := list(step_problems(self.config, self.folder)):
+            yield from (Problem(self.id, path, message) for path, message in found)
             return
-        if not (self.folder / "tests" / "test.sh").is_file():
+        if not self.config.steps and not (self.folder / "tests" / "test.sh").is_file():
             message = "has no tests/test.sh; write one that leaves a number in /logs/verifier/reward.txt"
             yield Problem(self.id, self.folder / "tests" / "test.sh", message)
         try:
-            if not self.instruction.strip():
+            if not all(text.strip() for text in self.instructions):
                 message = "instruction.md is empty; say what the agent is to do"
-                yield Problem(self.id, self.folder / "instruction.md", message)
+                yield Problem(self.id, self.folder / INSTRUCTION, message)
         except BenchmarkError as error:
-            yield Problem(
-                self.id, self.folder / "instruction.md", f"{error}; say there what the agent is to do"
-            )
+            yield Problem(self.id, self.folder / INSTRUCTION, f"{error}; say there what the agent is to do")
 
     def spec(self, digest: str, host_env: Mapping[str, str]) -> TaskSpec:
         """The task as the engine knows it. Raises BenchmarkError with all its problems."""
@@ -152,10 +145,10 @@ class Task:
             raise BenchmarkError("\n".join(map(str, problems)), cause="task_broken")
         config, environment = self.config, self.config.environment
         image_env = dict(self.recipe.env) if self.host_image and self.recipe else {}
-        return TaskSpec(
+        whole = TaskSpec(
             id=self.id,
             digest=digest,
-            instruction=self.instruction,
+            instruction=self.instructions[0],
             cwd=self.cwd,
             image=self.image,
             source=self.build,
@@ -171,11 +164,19 @@ class Task:
             env=image_env | expand(environment.env, host_env, f"task {self.id}: environment.env"),
             user=None if config.agent.user is None else str(config.agent.user),
             grading_user=None if config.verifier.user is None else str(config.verifier.user),
-            has_solution=self.solution is not None,
+            has_solution=all(self.solution(name) for name in self._step_names),
             solution_env=self._solution_env(host_env),
             grading_folders=(TESTS, REWARDS),
             metadata=self._metadata(host_env),
         )
+        if not config.steps:
+            return whole
+        return replace(whole, steps=step_specs(whole, config, self.folder, self.instructions))
+
+    @property
+    def _step_names(self) -> Sequence[str | None]:
+        """Of a task without steps it is the whole that is done."""
+        return [step.name for step in self.config.steps] or [None]
 
     def preparation(self) -> Preparation:
         """What `setup` does for it."""
@@ -187,13 +188,19 @@ class Task:
 
     def verification(self, spec: TaskSpec, host_env: Mapping[str, str]) -> Verification:
         """What `evaluate` does for it, under the limits of `spec`."""
-        verifier = self.config.verifier
+        env = dict(self.config.verifier.env)
+        tests, shared = self.folder / "tests", None
+        if spec.step is not None:
+            own = self.folder / STEPS / spec.step / "tests"
+            env |= self.step(spec.step).verifier.env
+            shared, tests = (tests if tests.is_dir() else None, own) if own.is_dir() else (None, tests)
         return Verification(
-            task_id=self.id,
-            tests=self.folder / "tests",
+            task_id=self.id if spec.step is None else f"{self.id}, step {spec.step}",
+            tests=tests,
+            shared_tests=shared,
             cwd=spec.cwd,
             timeout=spec.timeouts.grade,
-            env={**spec.env, **expand(verifier.env, host_env, f"task {self.id}: verifier.env")},
+            env={**spec.env, **expand(env, host_env, f"task {self.id}: verifier.env")},
             user=spec.grading_user,
             own_image=self.image is not None,
         )
@@ -224,6 +231,7 @@ class Task:
             "host_variables": [
                 *referenced(self.config.environment.env),
                 *referenced(self.config.verifier.env),
+                *(name for step in self.config.steps for name in referenced(step.verifier.env)),
                 *referenced(self.config.solution.env),
             ],
             "allowed_hosts": list(self.config.allowed_hosts),
@@ -231,15 +239,31 @@ class Task:
             "warnings": [
                 *self.parsed.warnings,
                 *_left_out(self.config),
+                *(text for step in self.config.steps for text in left_out_of(step)),
                 *_without_variables(self._missing_for_solution(host_env)),
             ],
         }
         return {key: value for key, value in found.items() if value not in (None, "", [])}
 
 
+def _read_instruction(path: Path) -> str:
+    """The text without the canary lines that keep tasks out of training data."""
+    try:
+        lines = path.read_bytes().decode("utf-8").splitlines(keepends=True)
+    except OSError as error:
+        raise BenchmarkError(f"cannot read {path}: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise BenchmarkError(f"{path} is not UTF-8 (byte {error.start})") from error
+    start = 0
+    for number, line in enumerate(lines):
+        if _CANARY.fullmatch(line):
+            start = number + 1
+        elif line.strip():
+            break
+    return "".join(lines[start:]).lstrip("\r\n") if start else "".join(lines)
+
+
 def _unsupported(config: TaskToml) -> Iterator[str]:
-    if config.steps:
-        yield "multi-step tasks ([[steps]]) cannot be run, only single-step ones; leave it out (--task-ids)"
     if config.verifier.environment_mode == "separate" or config.verifier.environment is not None:
         yield 'a separate verifier environment is not supported yet; use verifier.environment_mode = "shared"'
     if config.environment.os != "linux":

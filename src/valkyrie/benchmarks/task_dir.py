@@ -15,9 +15,10 @@ from valkyrie.benchmarks.content import ContentDigests
 from valkyrie.benchmarks.discovery import find_tasks
 from valkyrie.benchmarks.manifest import Manifest, read_manifest
 from valkyrie.benchmarks.protocol import Grading
+from valkyrie.benchmarks.steps import graded, step_preparation
 from valkyrie.benchmarks.task import Problem, Task
-from valkyrie.benchmarks.task_setup import prepare
-from valkyrie.benchmarks.verifier import verify
+from valkyrie.benchmarks.task_setup import prepare, prepare_step
+from valkyrie.benchmarks.verifier import sweep, verify
 from valkyrie.errors import BenchmarkError, UsageError, UserError
 from valkyrie.nouns import FinalScore, Grade, Json, TaskSpec
 from valkyrie.suggest import did_you_mean
@@ -90,15 +91,25 @@ class TaskDirBenchmark:
     async def setup(self, task: TaskSpec, sandbox: Sandbox, log: OutputSink, start: Path) -> None:
         _ = start
         current = await asyncio.to_thread(self._unchanged, task)
-        await prepare(task, current.preparation(), sandbox, log)
+        if task.step is None:
+            await prepare(task, current.preparation(), sandbox, log)
+            return
+        if task.step == current.config.steps[0].name:
+            await prepare(task, current.preparation(), sandbox, log)
+        else:
+            await sweep(sandbox)
+        await prepare_step(task, step_preparation(current.folder, current.step(task.step)), sandbox, log)
 
     def solution(self, task: TaskSpec) -> Path | None:
-        return self._task(task.id)[1].solution
+        return self._task(task.id)[1].solution(task.step)
 
     async def evaluate(self, grading: Grading) -> Grade:
         current = await asyncio.to_thread(self._unchanged, grading.task)
         verification = current.verification(grading.task, self._host_env)
-        return await verify(verification, grading.sandbox, grading.log, grading.evidence)
+        grade = await verify(verification, grading.sandbox, grading.log, grading.evidence)
+        if grading.task.step is None:
+            return grade
+        return graded(current.config, current.step(grading.task.step), grade, grading.earlier)
 
     async def final_score(
         self, grades: Mapping[str, Sequence[Grade | None]], dataset: str = "default"

@@ -22,7 +22,7 @@ _POLICIES: dict[NetworkMode, NetworkPolicy] = {
     "no-network": "none",
     "allowlist": "allowlist",
 }
-_UNION_BRANCHES = frozenset({"str", "int", "float", "Artifact"})
+_UNION_BRANCHES = frozenset({"str", "int", "float", "Artifact", "dict[str,float]"})
 """What pydantic adds to a key's path to say which branch of a union it tried."""
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT])(?:i?B)?", re.IGNORECASE)
 _MB_PER_UNIT = {"K": 1 / 1024, "M": 1, "G": 1024, "T": 1024 * 1024}
@@ -165,6 +165,18 @@ class SolutionTable(_Table):
     env: dict[str, str] = Field(default_factory=dict)
 
 
+class StepTable(_Table):
+    """`[[steps]]`: one of several things to do in the same environment; what it leaves out is the task's."""
+
+    name: str
+    agent: AgentTable = Field(default_factory=AgentTable)
+    verifier: VerifierTable = Field(default_factory=VerifierTable)
+    min_reward: float | dict[str, float] | None = None
+    """Below it no later step is tried: a number for the key `reward`, or one for each key."""
+    healthcheck: Healthcheck | None = None
+    artifacts: tuple[str | Artifact, ...] = Field(default=(), strict=False)
+
+
 class TaskToml(_Table):
     """One `task.toml`, all of it."""
 
@@ -180,7 +192,7 @@ class TaskToml(_Table):
     verifier: VerifierTable = Field(default_factory=VerifierTable)
     environment: EnvironmentTable = Field(default_factory=EnvironmentTable)
     solution: SolutionTable = Field(default_factory=SolutionTable)
-    steps: tuple[dict[str, Any], ...] = Field(default=(), strict=False)
+    steps: tuple[StepTable, ...] = Field(default=(), strict=False)
 
     @property
     def network(self) -> NetworkPolicy:

@@ -43,6 +43,8 @@ class Verification:
     task_id: str
     tests: Path
     cwd: str
+    shared_tests: Path | None = None
+    """Of a step: tests of the whole task, under its own."""
     timeout: float | None = 600.0
     env: Mapping[str, str] = field(default_factory=dict)
     user: str | None = None
@@ -52,8 +54,10 @@ class Verification:
 
 async def verify(work: Verification, sandbox: Sandbox, log: OutputSink, evidence: Path) -> Grade:
     """Run the tests and read their verdict. No usable verdict is a GraderError, never a zero."""
-    await _sweep(sandbox)
-    await put_folder(sandbox, work.tests, TESTS)
+    await sweep(sandbox)
+    for folder in (work.shared_tests, work.tests):
+        if folder is not None:
+            await put_folder(sandbox, folder, TESTS)
     evidence.mkdir(parents=True, exist_ok=True)
     with (evidence / "test-stdout.txt").open("w", encoding="utf-8") as kept:
         tail = Tail(_Tee(log, kept))
@@ -66,8 +70,11 @@ async def verify(work: Verification, sandbox: Sandbox, log: OutputSink, evidence
     return Grade(score, passed=score >= 1.0, result={"rewards": rewards, "test_exit_code": exit_code})
 
 
-async def _sweep(sandbox: Sandbox) -> None:
-    """Remove what the agent may have planted where the tests, their verdict and the loader look."""
+async def sweep(sandbox: Sandbox) -> None:
+    """Remove what the agent may have planted where the tests, their verdict and the loader look.
+
+    Before a further step it removes what grading the last one left there.
+    """
     if not await sandbox.is_folder("/logs"):
         await sandbox.clear_folder("/logs")
     await sandbox.clear_folder(REWARDS)

@@ -62,9 +62,9 @@ def unfit(
             f"Agent {agent.name} restricts its network to a list (egress_allowlist), which provider "
             f"{request.provider!r} cannot enforce yet. Remove the list from its contract to run without it."
         )
-    others = [task for task in tasks if not {task.user, task.grading_user} <= _ROOT]
+    others = [task for task in tasks if not _users(task) <= _ROOT]
     if others and not capabilities.users:
-        user = next(name for name in (others[0].user, others[0].grading_user) if name not in _ROOT)
+        user = min(str(name) for name in _users(others[0]) - _ROOT)
         problems.append(
             f"{_names(others)} a user other than root ({user!r}), whom provider {request.provider!r} cannot "
             "give it here. Run as root, or remove `user` from task.toml."
@@ -92,6 +92,11 @@ def unfit(
         if without:
             problems.append(f"{_names(without, 'has', 'have')} no solution/solve.sh for {agent.name} to run.")
     return problems
+
+
+def _users(task: TaskSpec) -> set[str | None]:
+    """Everyone its commands run as."""
+    return {user for one in (task, *task.steps) for user in (one.user, one.grading_user)}
 
 
 def _unbuilt(images: Sequence[TaskSpec], capabilities: Capabilities, request: RunRequest) -> list[str]:

@@ -40,6 +40,24 @@ class Attempt:
     timing: dict[str, float] = field(default_factory=dict)
     cost: float | None = None
     usage: Usage | None = None
+    grades: list[Grade] = field(default_factory=list)
+    """Of a task's steps so far."""
+    _cost_before: float | None = None
+    """What the steps before this one cost."""
+
+    def part(self, name: str, task: TaskSpec) -> Path:
+        """The folder of the draft for one kind of things; steps have their own below it."""
+        return self.draft / name / task.step if task.step else self.draft / name
+
+    def use(self, usage: Usage | None) -> None:
+        """Add what an agent used of its model, in its only step or a further one."""
+        self._cost_before = self.cost
+        self.usage = usage if self.usage is None else self.usage.plus(usage)
+        self.cost = _sum(self.cost, usage.cost if usage else None)
+
+    def correct_cost(self, said: float | None) -> None:
+        """What the agent left written about its cost wins over what its log said."""
+        self.cost = self.cost if said is None else _sum(self._cost_before, said)
 
     @property
     def start(self) -> Path:
@@ -106,7 +124,13 @@ class Attempt:
                 raise PhaseTimeoutError(name, limit) from None
             raise
         finally:
-            self.timing[name] = round(time.monotonic() - began, 4)
+            self.timing[name] = round(self.timing.get(name, 0.0) + time.monotonic() - began, 4)
+
+
+def _sum(one: float | None, other: float | None) -> float | None:
+    """Of what is known."""
+    known = [cost for cost in (one, other) if cost is not None]
+    return sum(known) if known else None
 
 
 def _write(path: Path, data: bytes) -> None:

@@ -77,12 +77,17 @@ async def _live(attempt: Attempt) -> Grade:
     if attempt.leased.saved is not None:
         return await _go_on_grading(attempt, task, attempt.leased.saved)
     async with _sandbox(attempt, task) as sandbox:
-        await attempt.enter(TrialState.IN_PROGRESS)
-        await _perform(attempt, task, sandbox)
-        await sandbox.kill_all()
-        await _keep_outputs(attempt, task, sandbox)
-        await attempt.enter(TrialState.EVALUATING)
-        return await _grade(attempt, task, sandbox)
+        for step in task.steps or (task,):
+            await attempt.enter(TrialState.IN_PROGRESS)
+            await _perform(attempt, step, sandbox)
+            await sandbox.kill_all()
+            await _keep_outputs(attempt, step, sandbox)
+            await attempt.enter(TrialState.EVALUATING)
+            grade = await _grade(attempt, step, sandbox)
+            if not grade.goes_on:
+                break
+            attempt.grades.append(grade)
+        return grade
 
 
 async def _go_on_grading(attempt: Attempt, task: TaskSpec, saved: Json) -> Grade:
@@ -130,7 +135,7 @@ async def _perform(attempt: Attempt, task: TaskSpec, sandbox: Sandbox) -> None:
             world.secrets,
             sink,
             solution,
-            kept=attempt.draft / AGENT,
+            kept=attempt.part(AGENT, task),
             model_url=world.gear.model_url,
             layer=world.gear.layer_to_bring,
             k=attempt.leased.k,
@@ -138,7 +143,10 @@ async def _perform(attempt: Attempt, task: TaskSpec, sandbox: Sandbox) -> None:
         )
         if len(trial.turns) > 1 and (look := getattr(world.benchmark, "turn_ended", None)):
             trial = replace(trial, turn_ended=partial(look, task, sandbox, sink, attempt.start))
-        for step in ("install", "setup") if task.install_first else ("setup", "install"):
+        if task.step:
+            attempt.log.note(f"step {task.step}")
+        order = ("install", "setup") if task.install_first else ("setup", "install")
+        for step in ("setup",) if attempt.grades else order:
             async with attempt.phase(step, getattr(task.timeouts, step)):
                 if step == "setup":
                     await world.benchmark.setup(task, sandbox, sink, attempt.start)
@@ -148,8 +156,7 @@ async def _perform(attempt: Attempt, task: TaskSpec, sandbox: Sandbox) -> None:
         async with attempt.phase("agent", None if limit is None else limit + AGENT_GRACE_S):
             await world.gear.open_door(sandbox, sink)
             attempt.exit = believed(await agent.run(trial), world.masker)
-            attempt.usage = attempt.exit.usage
-            attempt.cost = attempt.usage.cost if attempt.usage else None
+            attempt.use(attempt.exit.usage)
 
 
 async def _keep_outputs(attempt: Attempt, task: TaskSpec, sandbox: Sandbox) -> None:
@@ -159,7 +166,7 @@ async def _keep_outputs(attempt: Attempt, task: TaskSpec, sandbox: Sandbox) -> N
         async with attempt.phase("collect", COLLECT_TIMEOUT_S):
             await collect_outputs(agent, task.id, sandbox, attempt.draft, masker, attempt.log)
             said = await note_cost(attempt.draft, attempt.log)
-            attempt.cost = attempt.cost if said is None else said
+            attempt.correct_cost(said)
     if attempt.exit and attempt.exit.told:
         await attempt.keep_told(task, attempt.exit.told)
     _judge_exit(attempt)
@@ -190,17 +197,18 @@ async def _grade(attempt: Attempt, task: TaskSpec, sandbox: Sandbox | None) -> G
             task,
             sandbox,
             sink,
-            evidence=attempt.draft / GRADING,
+            evidence=attempt.part(GRADING, task),
             final_output=world.agent.final_output,
             saved=attempt.leased.saved["state"] if attempt.leased.saved else None,
             save=attempt.save,
-            agent=attempt.draft / AGENT,
+            agent=attempt.part(AGENT, task),
             told=attempt.exit.told if attempt.exit else None,
             start=attempt.start if sandbox else None,
             exit_code=attempt.exit.exit_code if attempt.exit else None,
             exit_reason=attempt.exit.reason if attempt.exit else None,
             seconds=attempt.timing.get("agent"),
             k=attempt.leased.k,
+            earlier=attempt.grades,
         )
         async with attempt.phase("grade", task.timeouts.grade and task.timeouts.grade + AGENT_GRACE_S):
             grade = await world.benchmark.evaluate(grading)

@@ -84,8 +84,7 @@ class World:
         task = self._tasks.get(leased.task_id)
         if task is None:
             task = await self.benchmark.describe(leased.task_id, self.dataset)
-            limits = _limits(task.timeouts, self.settings)
-            task = task if limits == task.timeouts else replace(task, timeouts=limits)
+            task = _limited(task, self.settings)
             self._tasks[leased.task_id] = task
             if len(self._tasks) > TASKS_REMEMBERED:
                 self._tasks.popitem(last=False)
@@ -135,6 +134,14 @@ class World:
         if self.settings.host_image or (task.image is None and task.source is None):
             return HostSource()
         return task.source or ImageSource(image=task.image or "")
+
+
+def _limited(task: TaskSpec, settings: Settings) -> TaskSpec:
+    """The task, and each of its steps, with the time it has here."""
+    limits = _limits(task.timeouts, settings)
+    if task.steps:
+        return replace(task, timeouts=limits, steps=tuple(_limited(step, settings) for step in task.steps))
+    return task if limits == task.timeouts else replace(task, timeouts=limits)
 
 
 def _limits(timeouts: Timeouts, settings: Settings) -> Timeouts:
