@@ -161,6 +161,10 @@ class TaskSpec:
     """How often it is tried, where it says so itself."""
     mcp_servers: Mapping[str, Json] = field(default_factory=dict)
     """Tool servers the agent is to use, by name, as in eval specs."""
+    tools_optional: bool = False
+    """An agent that takes no tool servers, or no skills, is tried without them."""
+    skills_dir: str | None = None
+    """A folder of the sandbox that holds skills for the agent."""
     mounts: tuple[Mount, ...] = ()
     """Folders of the host that are shown in the sandbox."""
     metadata: Json = field(default_factory=dict)

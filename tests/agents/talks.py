@@ -37,6 +37,7 @@ class Talk:
     files: Mapping[str, str] = field(default_factory=dict)
     mcp_servers: Mapping[str, Any] = field(default_factory=dict)
     skills: Sequence[str] = ()
+    skills_dir: str | None = None
     seconds: float = 120.0
 
 
@@ -48,6 +49,8 @@ class Told:
     transcript: Transcript
     kept: Path
     log: str
+    left: Sequence[str]
+    """Hidden files of the workspace, when the agent had gone."""
 
 
 @dataclass(frozen=True)
@@ -84,11 +87,12 @@ class Room:
                 await agent.install(trial)
                 await gear.open_door(sandbox, trial.log)
                 ended = await agent.run(trial)
+                left = await sandbox.list_files(f"{WORKSPACE}/.*")
             finally:
                 await provider.delete_sandbox(sandbox.id)
         trajectory = Trajectory.from_json((kept / "trajectory.json").read_bytes())
         told = transcript_of(trajectory, skills=talk.skills, usage=ended.usage)
-        return Told(ended, told, kept, "".join(said))
+        return Told(ended, told, kept, "".join(said), left)
 
     @staticmethod
     def _task(talk: Talk) -> TaskSpec:
@@ -99,6 +103,7 @@ class Room:
             cwd=WORKSPACE,
             turns=tuple(talk.turns),
             mcp_servers=talk.mcp_servers,
+            skills_dir=talk.skills_dir,
             metadata={"skills": list(talk.skills)},
             network="none",
             timeouts=Timeouts(agent=talk.seconds),

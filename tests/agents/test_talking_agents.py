@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.abilities import need_local_sandboxes
-from tests.agents.talks import Room, Talk, heard
+from tests.agents.talks import WORKSPACE, Room, Talk, heard
 from valkyrie.agents.abilities import skills_at
 from valkyrie.agents.catalog import CATALOG
 from valkyrie.plugins import load_target
@@ -104,14 +104,15 @@ async def test_it_remembers(room: Room, talker: Talker) -> None:
 
 @pytest.mark.parametrize("talker", [one for one in TALKERS if one.skill], ids=shown)
 async def test_it_takes_up_a_skill(room: Room, talker: Talker) -> None:
-    folder = skills_at(load_target(CATALOG[talker.name].target))
-    talk = Talk(["Tidy up."], files={f"{folder}/tidy/SKILL.md": SKILL}, skills=["tidy"])
+    talk = Talk(["Tidy up."], files={"given/tidy/SKILL.md": SKILL}, skills=["tidy"], skills_dir="given")
     async with ModelServer(Script.of(talker.skill, Say("Done."))) as server:
         told = await room.talk(talker.name, talker.model, server, talk)
         first, last = heard(server, 0), heard(server, -1)
     assert "Use when tidying up." in first and "Put the pelican away." not in first
     assert "Put the pelican away." in last
     assert [event.data["name"] for event in told.transcript.of_type("skill_activation")] == ["tidy"]
+    folder = skills_at(load_target(CATALOG[talker.name].target)).split("/")[0]
+    assert f"{WORKSPACE}/{folder}" not in told.left
 
 
 @pytest.mark.parametrize("talker", TALKERS, ids=shown)

@@ -25,6 +25,11 @@ def takes_mcp(agent: object) -> bool:
     return bool(getattr(agent, "takes_mcp", False))
 
 
+def takes_skills(agent: object) -> bool:
+    """Whether it is shown the skills of a task's `skills_dir`."""
+    return bool(getattr(agent, "takes_skills", False))
+
+
 def skills_at(agent: object) -> str:
     """The folder below the workspace where it looks for skills."""
     return str(getattr(agent, "skills_at", SKILLS_AT))
@@ -44,6 +49,8 @@ def refuses(agent: object, task: TaskSpec) -> str | None:
             "Use one that can (valk agent catalog), or write a single prompt."
         )
     if not task.mcp_servers:
+        return None
+    if not takes_mcp(agent) and task.tools_optional:
         return None
     if not takes_mcp(agent):
         servers = ", ".join(task.mcp_servers)

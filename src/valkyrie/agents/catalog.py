@@ -84,6 +84,7 @@ class Nop(NeedsNothing):
     name = "nop"
     converses = True
     takes_mcp = True
+    takes_skills = True
 
     async def run(self, trial: AgentTrial) -> AgentExit:
         _ = trial

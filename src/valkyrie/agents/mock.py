@@ -32,6 +32,7 @@ class Mock(NeedsNothing):
     name = "mock"
     converses = True
     takes_mcp = True
+    takes_skills = True
     """Every spec can be tried with it; it calls no server."""
 
     @property

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from valkyrie import plugins
-from valkyrie.agents.abilities import SKILLS_AT, converses, skills_at, takes_mcp
+from valkyrie.agents.abilities import SKILLS_AT, converses, skills_at, takes_mcp, takes_skills
 from valkyrie.agents.catalog import CATALOG, AgentOptions, KeyGroup
 from valkyrie.agents.protocol import Agent, OutputArtifact
 from valkyrie.archives.telling import told_as
@@ -55,6 +55,7 @@ class PreparedAgent:
     skills_at: str = SKILLS_AT
     takes_mcp: bool = False
     takes_mcp_headers: bool = True
+    takes_skills: bool = False
     """What `agents.abilities` asks; the agent says the same."""
     source: Path | None = None
     """The folder or archive a bundle comes from."""
@@ -197,6 +198,7 @@ def _prepared(agent: Agent, own: Json, options: AgentOptions, keys: Sequence[Key
         skills_at=skills_at(agent),
         takes_mcp=takes_mcp(agent),
         takes_mcp_headers=getattr(agent, "takes_mcp_headers", True),
+        takes_skills=takes_skills(agent),
     )
 
 

@@ -167,6 +167,9 @@ class Task:
             has_solution=all(self.solution(name) for name in self._step_names),
             solution_env=self._solution_env(host_env),
             grading_folders=(TESTS, REWARDS),
+            mcp_servers={server.name: server.as_json() for server in environment.mcp_servers},
+            tools_optional=True,
+            skills_dir=environment.skills_dir,
             metadata=self._metadata(host_env),
         )
         if not config.steps:
@@ -280,10 +283,6 @@ def _left_out(config: TaskToml) -> Iterator[str]:
         yield f"verifier.network_mode = {verifier!r} is not applied: the agent's holds to the end"
     if config.environment.gpu_types:
         yield "environment.gpu_types are not looked at: any GPU will do"
-    if config.environment.mcp_servers:
-        yield "environment.mcp_servers are not offered to the agent"
-    if config.environment.skills_dir:
-        yield "environment.skills_dir is not offered to the agent"
     if config.verifier.collect:
         yield "verifier.collect commands are not run"
 

@@ -75,12 +75,27 @@ class Healthcheck(_Table):
 
 
 class McpServer(_Table):
+    """A tool server of the agent's: a program of the sandbox, or an address it can reach."""
+
     name: str
     transport: Literal["sse", "streamable-http", "stdio"] = "sse"
     url: str | None = None
     command: str | None = None
     args: tuple[str, ...] = Field(default=(), strict=False)
     headers: dict[str, str] = Field(default_factory=dict)
+
+    @model_validator(mode="after")
+    def _names_what_it_needs(self) -> Self:
+        key = "command" if self.transport == "stdio" else "url"
+        if not getattr(self, key):
+            raise ValueError(f"the MCP server {self.name!r} ({self.transport}) needs a {key}")
+        return self
+
+    def as_json(self) -> dict[str, Any]:
+        """As eval specs write it."""
+        if self.transport == "stdio":
+            return {"type": "stdio", "command": self.command, "args": list(self.args)}
+        return {"type": self.transport, "url": self.url, "headers": self.headers}
 
 
 class Tpu(_Table):

@@ -131,6 +131,21 @@ def doubtful(tasks: Sequence[TaskSpec], capabilities: Capabilities) -> list[str]
     ]
 
 
+def untooled(tasks: Sequence[TaskSpec], agent: PreparedAgent) -> list[str]:
+    """What tasks offer and this agent does without; the oracle needs nothing."""
+    if agent.needs_solution:
+        return []
+    offers = {
+        "MCP servers": [task for task in tasks if task.mcp_servers and not agent.takes_mcp],
+        "skills": [task for task in tasks if task.skills_dir and not agent.takes_skills],
+    }
+    return [
+        f"{_names(found, 'offers', 'offer')} {what}, which {agent.name} does not take: it is tried without."
+        for what, found in offers.items()
+        if found
+    ]
+
+
 def remarks(tasks: Sequence[TaskSpec]) -> list[str]:
     """What the tasks' files ask for and do not get, each said once."""
     found: dict[str, list[TaskSpec]] = {}

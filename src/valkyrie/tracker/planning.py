@@ -32,7 +32,7 @@ from valkyrie.plan import Settings, TrialPlan, make_plan
 from valkyrie.store.layout import DataFolder
 from valkyrie.targets import check_target
 from valkyrie.tracker.bounds import check_texts, check_trials, switched_on
-from valkyrie.tracker.fitting import doubtful, remarks, unable, unfit
+from valkyrie.tracker.fitting import doubtful, remarks, unable, unfit, untooled
 from valkyrie.tracker.model_access import check_model_url, with_keys
 from valkyrie.tracker.problems import Complaint, gathered, refuse
 from valkyrie.tracker.service_checks import service_problems
@@ -185,7 +185,14 @@ def prepare(
         logs=logs,
         problems=problems,
         missing=missing,
-        notices=[*agent.notices, *doubtful(tasks, capabilities), *remarks(tasks), *found_where, *said],
+        notices=[
+            *agent.notices,
+            *doubtful(tasks, capabilities),
+            *untooled(tasks, agent),
+            *remarks(tasks),
+            *found_where,
+            *said,
+        ],
     )
 
 

@@ -7,6 +7,7 @@ import pytest
 from task_folders import WriteTask, write_files
 
 from sandboxes.types import Limits
+from valkyrie.agents.mcp import mcp_servers
 from valkyrie.benchmarks.task_dir import TaskDirBenchmark
 from valkyrie.errors import BenchmarkError, UsageError, UserError
 from valkyrie.nouns import Grade, TaskSpec, Timeouts
@@ -194,16 +195,27 @@ async def test_changed_files_are_seen(tmp_path: Path, write_task: WriteTask) -> 
 async def test_what_was_left_out_is_warned_about(tmp_path: Path, write_task: WriteTask) -> None:
     text = (
         '[verifier]\nnetwork_mode = "no-network"\ncollect = [{ command = "x" }]\n'
-        '[environment]\nskills_dir = "s"\ngpu_types = ["x"]\nmcp_servers = [{ name = "m" }]\n'
+        '[environment]\ngpu_types = ["x"]\n'
     )
     warnings = (await described(tmp_path, write_task, task_toml=text)).metadata["warnings"]
     assert [text.split(" ")[0] for text in warnings] == [
         "verifier.network_mode",
         "environment.gpu_types",
-        "environment.mcp_servers",
-        "environment.skills_dir",
         "verifier.collect",
     ]
+
+
+async def test_tool_servers_and_skills_are_for_the_agent(tmp_path: Path, write_task: WriteTask) -> None:
+    text = (
+        '[environment]\nskills_dir = "/skills"\n[[environment.mcp_servers]]\nname = "near"\n'
+        'transport = "stdio"\ncommand = "serve"\nargs = ["-q"]\n'
+        '[[environment.mcp_servers]]\nname = "far"\nurl = "http://far/mcp"\nheaders = { a = "b" }\n'
+    )
+    task = await described(tmp_path, write_task, task_toml=text)
+    near, far = mcp_servers(task)
+    assert (near.argv, near.kind) == (("serve", "-q"), "stdio")
+    assert (far.url, far.kind, far.headers) == ("http://far/mcp", "sse", {"a": "b"})
+    assert task.skills_dir == "/skills" and "warnings" not in task.metadata
 
 
 async def test_the_solution_has_an_environment_of_its_own(tmp_path: Path, write_task: WriteTask) -> None:

@@ -9,7 +9,7 @@ import tempfile
 from abc import ABC, abstractmethod
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from contextlib import AbstractAsyncContextManager, nullcontext, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import ClassVar
@@ -20,6 +20,7 @@ from sandboxes.types import TIMEOUT_EXIT_CODE, Command, OutputSink
 from valkyrie.agents.catalog import AgentOptions, exit_of
 from valkyrie.agents.catalogue.headless import LOG_LIMIT, Headless, LogFile, make_home
 from valkyrie.agents.catalogue.reading import Ran, Reading
+from valkyrie.agents.catalogue.skills import skills_shown
 from valkyrie.agents.catalogue.turning import Clock, append, together, used_in
 from valkyrie.agents.protocol import AgentExit, AgentTrial, LayerSpec, OutputArtifact, Usage
 from valkyrie.digest import content_digest
@@ -60,6 +61,8 @@ class InstalledAgent(ABC):
     """It can go on with a conversation; `resumed` says how."""
     skills_at: ClassVar[str] = ".agents/skills"
     """Where it looks for skills, below the folder it works in."""
+    takes_skills: ClassVar[bool] = False
+    """It takes up what it finds there."""
     takes_mcp: ClassVar[bool] = False
     """`headless` gives it the task's MCP servers."""
     takes_mcp_headers: ClassVar[bool] = True
@@ -192,7 +195,8 @@ class InstalledAgent(ABC):
         with masker.sink(trial.log) as log:
             first = self.headless(trial)
             await make_home(trial.sandbox, trial.task, first.files, log)
-            code, readings, note = await self._converse(trial, kept, first, log)
+            async with self._skills(trial, log):
+                code, readings, note = await self._converse(trial, kept, first, log)
             ended = exit_of(code)
             # Servers repeat a wrong key in their complaint.
             reading = together(readings, masker.text, ended=ended.reason is None)
@@ -200,6 +204,12 @@ class InstalledAgent(ABC):
             usage = await asyncio.to_thread(self._priced, reading.usage)
             log("stderr", f"{self.name} {self.version}: {note or said(usage, reading)}\n")
         return replace(ended, usage=usage, trouble=reading.trouble)
+
+    def _skills(self, trial: AgentTrial, log: OutputSink) -> AbstractAsyncContextManager[None]:
+        """The skills the task brings, while the agent works."""
+        if not self.takes_skills or trial.task.skills_dir is None:
+            return nullcontext()
+        return skills_shown(trial.sandbox, trial.task, self.skills_at, log)
 
     async def _converse(
         self, trial: AgentTrial, kept: Path, first: Headless, log: OutputSink

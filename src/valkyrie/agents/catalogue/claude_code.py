@@ -38,6 +38,7 @@ class ClaudeCode(InstalledAgent):
     hosts = ("api.anthropic.com",)
     converses = True
     skills_at = ".claude/skills"
+    takes_skills = True
     takes_mcp = True
     parameters: ClassVar[Mapping[str, str]] = {
         "effort": "how hard the model thinks: low, medium, high, …",

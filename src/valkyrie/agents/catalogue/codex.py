@@ -37,6 +37,7 @@ class Codex(InstalledAgent):
     vendors = ("openai",)
     hosts = ("api.openai.com",)
     converses = True
+    takes_skills = True
     takes_mcp = True
     record = SESSION
     parameters: ClassVar[Mapping[str, str]] = {

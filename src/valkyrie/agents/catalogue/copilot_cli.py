@@ -41,6 +41,7 @@ class CopilotCli(InstalledAgent):
     vendors = ("anthropic", "openai", "google", "github")
     converses = True
     skills_at = ".github/skills"
+    takes_skills = True
     takes_mcp = True
     record = _RECORD
     hosts = ("api.github.com", "*.githubcopilot.com", "github.com")

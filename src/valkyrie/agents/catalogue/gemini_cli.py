@@ -33,6 +33,7 @@ class GeminiCli(InstalledAgent):
     vendors = ("google", "gemini")
     converses = True
     skills_at = ".gemini/skills"
+    takes_skills = True
     takes_mcp = True
     hosts = ("generativelanguage.googleapis.com",)
 

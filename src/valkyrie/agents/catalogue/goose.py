@@ -38,6 +38,7 @@ class Goose(InstalledAgent):
     parameters: ClassVar[Mapping[str, str]] = {"max_turns": "how often the model may be asked"}
     needs_model = True
     converses = True
+    takes_skills = True
     takes_mcp = True
     takes_mcp_headers = False
 

@@ -44,6 +44,7 @@ class OpenCode(InstalledAgent):
     needs_model = True
     converses = True
     skills_at = ".opencode/skills"
+    takes_skills = True
     takes_mcp = True
 
     def packages(self) -> LayerSpec:
