@@ -181,6 +181,8 @@ def test_an_agent_that_may_do_without_a_key_is_told_of(
     (said,) = [notice for notice in tracker.plan(request).notices if "no key for its model" in notice]
     assert "ANTHROPIC_API_KEY, OPENAI_API_KEY or GOOGLE_API_KEY" in said
     for enough in ({"model_url": "http://127.0.0.1:1"}, {"env_vars": {"OTHER_KEY": "x"}}):
-        assert "no key" not in str(tracker.plan(replace(request, **enough)).notices)
+        notices = str(tracker.plan(replace(request, **enough)).notices)
+        assert "no key" not in notices
+        assert ("nothing answers at --model-url" in notices) == ("model_url" in enough)
     monkeypatch.setenv("OPENAI_API_KEY", "t-1234567890")
     assert "no key" not in str(tracker.plan(request).notices)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import socket
 from dataclasses import replace
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
@@ -18,6 +19,7 @@ from valkyrie.views import RunRequest
 if TYPE_CHECKING:
     from valkyrie.organisation import Organisation
 
+PROBE_S = 2.0
 VARIABLE = re.compile("[A-Za-z_][A-Za-z0-9_]*")
 
 
@@ -36,6 +38,22 @@ def check_model_url(url: str | None, *, trusted: bool, allow_local: bool) -> Non
         raise UsageError("--model-url must hold no password; give the key as a secret (-s VARIABLE NAME).")
     if not trusted:
         check_target(url, allow_local, what="The model's address (--model-url)", only_loopback=True)
+
+
+def unanswered(url: str | None) -> list[str]:
+    """A notice when nobody listens at the model's address; who starts it later is in time all the same."""
+    if url is None:
+        return []
+    parts = urlsplit(url)
+    port = parts.port or (443 if parts.scheme == "https" else 80)
+    try:
+        socket.create_connection((parts.hostname or "", port), timeout=PROBE_S).close()
+    except (OSError, UnicodeError) as error:
+        why = getattr(error, "strerror", None) or str(error) or type(error).__name__
+        return [
+            f"nothing answers at --model-url {url} ({why}); agents find no model there until it is served."
+        ]
+    return []
 
 
 def with_keys(

@@ -33,7 +33,7 @@ from valkyrie.store.layout import DataFolder
 from valkyrie.targets import check_target
 from valkyrie.tracker.bounds import check_texts, check_trials, switched_on
 from valkyrie.tracker.fitting import doubtful, remarks, unable, unfit, untooled
-from valkyrie.tracker.model_access import check_model_url, with_keys
+from valkyrie.tracker.model_access import check_model_url, unanswered, with_keys
 from valkyrie.tracker.problems import Complaint, gathered, refuse
 from valkyrie.tracker.service_checks import service_problems
 from valkyrie.tracker.steering import check_max_cost, check_priority
@@ -187,6 +187,8 @@ def prepare(
         missing=missing,
         notices=[
             *agent.notices,
+            # To others on a tracker it would tell which addresses answer.
+            *(unanswered(request.model_url) if organisation.trusted else ()),
             *doubtful(tasks, capabilities),
             *untooled(tasks, agent),
             *remarks(tasks),

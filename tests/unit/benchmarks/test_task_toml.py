@@ -139,7 +139,11 @@ def test_the_old_key_version_is_accepted() -> None:
             "environment.healthcheck.retry",
             "retries",
         ),
-        ('[[environment.mcp_servers]]\nname = "m"\nurl = "u"\nurls = "x"', "environment.mcp_servers[0].urls", "url"),
+        (
+            '[[environment.mcp_servers]]\nname = "m"\nurl = "u"\nurls = "x"',
+            "environment.mcp_servers[0].urls",
+            "url",
+        ),
         ("zzz = 1", "zzz", None),
     ],
 )
