@@ -121,6 +121,28 @@ class Timeouts:
 
 
 @dataclass(frozen=True, slots=True)
+class KeptPath:
+    """A file, pattern or folder of the sandbox a task wants kept after its agent is done."""
+
+    source: str
+    destination: str | None = None
+    """Where, relative; None is by its name."""
+    exclude: tuple[str, ...] = ()
+    """Patterns of what to leave out of a folder."""
+    expected: bool = True
+    """That it is not there is worth a word."""
+
+
+@dataclass(frozen=True, slots=True)
+class GatherCommand:
+    """A command of the task's that gathers such things first."""
+
+    command: str
+    user: str | None = None
+    timeout: float = 60.0
+
+
+@dataclass(frozen=True, slots=True)
 class TaskSpec:
     """One task, described: what the agent is told, and what the trial needs."""
 
@@ -165,6 +187,10 @@ class TaskSpec:
     """An agent that takes no tool servers, or no skills, is tried without them."""
     skills_dir: str | None = None
     """A folder of the sandbox that holds skills for the agent."""
+    gathering: tuple[GatherCommand, ...] = ()
+    """Run when the agent is done, before grading."""
+    artifacts: tuple[KeptPath, ...] = ()
+    """Kept with the attempt, also before grading."""
     mounts: tuple[Mount, ...] = ()
     """Folders of the host that are shown in the sandbox."""
     metadata: Json = field(default_factory=dict)

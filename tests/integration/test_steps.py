@@ -14,16 +14,20 @@ from valkyrie.views import RunRequest
 pytestmark = pytest.mark.skipif(shutil.which("bwrap") is None, reason="bubblewrap is not installed")
 
 TOML = """
+artifacts = ["told", "/nowhere", {source = "/app", destination = "whole", exclude = ["st*"]}]
 [environment]
 network_mode = "no-network"
 [verifier.env]
 WHO = "everyone"
+[[verifier.collect]]
+command = "wc -c < told > /logs/artifacts/size; false"
 [[steps]]
 name = "plan"
 min_reward = 0.5
 [[steps]]
 name = "build"
 verifier = {env = {WHO = "build"}}
+artifacts = ["given"]
 """
 GIVE = """
 give() { echo "$WHO"; echo "{\\"reward\\": $1, \\"seen\\": 1}" > /logs/verifier/reward.json; }
@@ -75,6 +79,11 @@ def test_each_step_is_told_tried_and_graded_before_the_next(tracker: LocalTracke
     assert steps == [("plan", 1.0), ("build", 0.5)]
     assert solved["mean"]["rewards"] == {"reward": 0.75, "seen": 1.0}
     assert solved["final"]["rewards"] == {"reward": 0.5, "seen": 1.0}
+    (kept,) = (tmp_path / "home").rglob(f"{run_id}/**/mean/**/artifacts")
+    assert sorted(str(path.relative_to(kept)) for path in kept.rglob("*") if path.is_file()) == [
+        *(f"build/{name}" for name in ("given", "size", "told", "whole/given", "whole/made", "whole/told")),
+        *(f"plan/{name}" for name in ("size", "told", "whole/told")),
+    ]
     said = (tmp_path / "home").rglob(f"{run_id}/**/test-stdout.txt")
     assert sorted((path.parent.name, path.read_text()) for path in said) == [
         *(("build", "build\n"),) * 2,

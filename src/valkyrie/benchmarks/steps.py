@@ -12,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from valkyrie.benchmarks.rewards import score_of
+from valkyrie.benchmarks.task_keeping import gathering, kept_paths
 from valkyrie.benchmarks.task_setup import Preparation
 from valkyrie.benchmarks.task_toml import StepTable, TaskToml
 from valkyrie.nouns import Grade, Json, TaskSpec, Timeouts
@@ -39,6 +40,8 @@ def _spec(whole: TaskSpec, step: StepTable, folder: Path, instruction: str) -> T
         ),
         user=whole.user if agent.user is None else str(agent.user),
         grading_user=whole.grading_user if verifier.user is None else str(verifier.user),
+        gathering=(*whole.gathering, *gathering(verifier.collect)),
+        artifacts=(*whole.artifacts, *kept_paths(step.artifacts, whole.cwd)),
         has_solution=(folder / STEPS / step.name / "solution" / "solve.sh").is_file(),
     )
 
@@ -81,8 +84,6 @@ def left_out_of(step: StepTable) -> Iterator[str]:
     for table, name in ((step.agent, "agent"), (step.verifier, "verifier")):
         if table.network_mode is not None:
             yield f"step {step.name!r}: {name}.network_mode is not applied: the task's holds for every step"
-    if step.verifier.collect:
-        yield f"step {step.name!r}: verifier.collect commands are not run"
 
 
 def reached(step: StepTable, rewards: Mapping[str, float]) -> bool:

@@ -12,6 +12,7 @@ from sandboxes.types import BuildSource, Limits
 from valkyrie.benchmarks.content import folder_digest
 from valkyrie.benchmarks.dockerfile import Recipe, RunProgram, read_dockerfile
 from valkyrie.benchmarks.steps import STEPS, left_out_of, step_problems, step_specs
+from valkyrie.benchmarks.task_keeping import ARTIFACTS_FOLDER, elsewhere, gathering, kept_paths
 from valkyrie.benchmarks.task_setup import Preparation
 from valkyrie.benchmarks.task_toml import ParsedToml, StepTable, TaskToml
 from valkyrie.benchmarks.variables import expand, missing, referenced
@@ -169,6 +170,8 @@ class Task:
             grading_folders=(TESTS, REWARDS),
             mcp_servers={server.name: server.as_json() for server in environment.mcp_servers},
             tools_optional=True,
+            gathering=gathering(config.verifier.collect),
+            artifacts=(ARTIFACTS_FOLDER, *kept_paths(config.artifacts, self.cwd)),
             skills_dir=environment.skills_dir,
             metadata=self._metadata(host_env),
         )
@@ -238,7 +241,6 @@ class Task:
                 *referenced(self.config.solution.env),
             ],
             "allowed_hosts": list(self.config.allowed_hosts),
-            "artifacts": [item if isinstance(item, str) else item.source for item in self.config.artifacts],
             "warnings": [
                 *self.parsed.warnings,
                 *_left_out(self.config),
@@ -283,8 +285,7 @@ def _left_out(config: TaskToml) -> Iterator[str]:
         yield f"verifier.network_mode = {verifier!r} is not applied: the agent's holds to the end"
     if config.environment.gpu_types:
         yield "environment.gpu_types are not looked at: any GPU will do"
-    if config.verifier.collect:
-        yield "verifier.collect commands are not run"
+    yield from elsewhere(config)
 
 
 def _without_variables(names: Sequence[str]) -> Iterator[str]:

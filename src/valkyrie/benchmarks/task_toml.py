@@ -53,10 +53,16 @@ class TaskInfo(_Table):
 class Artifact(_Table):
     """A path worth keeping after the agent ran."""
 
-    source: str
-    destination: str | None = None
+    source: str = Field(pattern="^/")
+    destination: str | None = Field(default=None, min_length=1)
     exclude: tuple[str, ...] = Field(default=(), strict=False)
     service: str | None = None
+
+    @model_validator(mode="after")
+    def _stays_below(self) -> Self:
+        if self.destination is not None and ".." in self.destination.split("/"):
+            raise ValueError(f"destination {self.destination!r} leads out of the artifacts' folder")
+        return self
 
 
 class Healthcheck(_Table):

@@ -47,7 +47,7 @@ async def collect_outputs(
                 f"{artifact.source} matches too many files; {OUTPUT_LIMITS.max_entries} a trial may be kept."
             )
         for source in found:
-            left -= await _save(
+            left -= await save_file(
                 sandbox, source, draft / "artifacts" / _place(artifact, task_id, source), left
             )
 
@@ -74,14 +74,14 @@ async def _collect_final(
                 shown = "; ".join(f"{name}: {reason}" for name, reason in report.skipped[:5])
                 log.note(f"{report.skipped_count} entries of {path} were left behind ({shown})")
         else:
-            await _save(sandbox, path, staging / Path(path).name, OUTPUT_LIMITS.max_bytes)
+            await save_file(sandbox, path, staging / Path(path).name, OUTPUT_LIMITS.max_bytes)
     except SandboxFileNotFoundError:
         log.note(f"the agent left no {path}")
         return
     await asyncio.to_thread(_archive, staging, draft / "agent_output.tar.gz", masker)
 
 
-async def _save(sandbox: Sandbox, source: str, target: Path, limit: int) -> int:
+async def save_file(sandbox: Sandbox, source: str, target: Path, limit: int) -> int:
     """Stream one file out; how many bytes it had."""
     target.parent.mkdir(parents=True, exist_ok=True)
     size = 0

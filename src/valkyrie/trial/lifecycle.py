@@ -23,6 +23,7 @@ from valkyrie.errors import AgentError, GraderError, LeaseLostError, ValkyrieErr
 from valkyrie.nouns import ExitReason, Grade, Json, TaskSpec, TrialState
 from valkyrie.store.layout import log_of
 from valkyrie.store.leases import Leased
+from valkyrie.trial.artifacts import ARTIFACTS, gather, keep_paths
 from valkyrie.trial.attempt import Attempt, Ending
 from valkyrie.trial.believing import believed
 from valkyrie.trial.collect import AGENT, GRADING, collect_outputs, inherit_outputs
@@ -162,6 +163,11 @@ async def _perform(attempt: Attempt, task: TaskSpec, sandbox: Sandbox) -> None:
 async def _keep_outputs(attempt: Attempt, task: TaskSpec, sandbox: Sandbox) -> None:
     """Bring out what the agent made, however it ended."""
     agent, masker = attempt.world.agent, attempt.world.masker
+    if task.artifacts or task.gathering:
+        async with attempt.phase("collect", COLLECT_TIMEOUT_S):
+            with _masked(attempt) as sink:
+                await gather(task, sandbox, attempt.log, sink)
+            await keep_paths(task, sandbox, attempt.part(ARTIFACTS, task), attempt.log)
     if agent.final_output or agent.output_artifacts:
         async with attempt.phase("collect", COLLECT_TIMEOUT_S):
             await collect_outputs(agent, task.id, sandbox, attempt.draft, masker, attempt.log)

@@ -194,14 +194,14 @@ async def test_changed_files_are_seen(tmp_path: Path, write_task: WriteTask) -> 
 
 async def test_what_was_left_out_is_warned_about(tmp_path: Path, write_task: WriteTask) -> None:
     text = (
-        '[verifier]\nnetwork_mode = "no-network"\ncollect = [{ command = "x" }]\n'
+        '[verifier]\nnetwork_mode = "no-network"\ncollect = [{ command = "x", service = "db" }]\n'
         '[environment]\ngpu_types = ["x"]\n'
     )
     warnings = (await described(tmp_path, write_task, task_toml=text)).metadata["warnings"]
     assert [text.split(" ")[0] for text in warnings] == [
         "verifier.network_mode",
         "environment.gpu_types",
-        "verifier.collect",
+        "nothing",
     ]
 
 

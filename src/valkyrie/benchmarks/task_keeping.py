@@ -1,0 +1,41 @@
+"""What a task.toml wants kept of the sandbox: paths, and commands that gather it first."""
+
+from __future__ import annotations
+
+import posixpath
+from collections.abc import Iterator, Sequence
+
+from valkyrie.benchmarks.task_toml import Artifact, Collect, TaskToml
+from valkyrie.nouns import GatherCommand, KeptPath
+
+ARTIFACTS_FOLDER = KeptPath("/logs/artifacts", destination=".", expected=False)
+"""Kept of every task: whatever agent and task put there."""
+MAIN = "main"
+
+
+def kept_paths(declared: Sequence[str | Artifact], cwd: str) -> tuple[KeptPath, ...]:
+    """Those of the sandbox itself; a bare path may be relative to the working folder."""
+    return tuple(
+        KeptPath(posixpath.join(cwd, one))
+        if isinstance(one, str)
+        else KeptPath(one.source, one.destination and one.destination.strip("/"), one.exclude)
+        for one in declared
+        if isinstance(one, str) or one.service in (None, MAIN)
+    )
+
+
+def gathering(declared: Sequence[Collect]) -> tuple[GatherCommand, ...]:
+    """The commands of the sandbox itself."""
+    return tuple(
+        GatherCommand(one.command, None if one.user is None else str(one.user), one.timeout_sec)
+        for one in declared
+        if one.service == MAIN
+    )
+
+
+def elsewhere(config: TaskToml) -> Iterator[str]:
+    """What is to come from other containers, and does not."""
+    asked = [one.service for one in config.artifacts if isinstance(one, Artifact) and one.service]
+    asked += [one.service for one in config.verifier.collect]
+    for service in dict.fromkeys(name for name in asked if name != MAIN):
+        yield f"nothing is collected from the service {service!r}: a task has one sandbox"
