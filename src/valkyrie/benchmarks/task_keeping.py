@@ -14,13 +14,16 @@ MAIN = "main"
 
 
 def kept_paths(declared: Sequence[str | Artifact], cwd: str) -> tuple[KeptPath, ...]:
-    """Those of the sandbox itself; a bare path may be relative to the working folder."""
+    """Those of the sandbox itself; a path that is not absolute is one below the working folder."""
+    tables = [Artifact(source=one) if isinstance(one, str) else one for one in declared]
     return tuple(
-        KeptPath(posixpath.join(cwd, one))
-        if isinstance(one, str)
-        else KeptPath(one.source, one.destination and one.destination.strip("/"), one.exclude)
-        for one in declared
-        if isinstance(one, str) or one.service in (None, MAIN)
+        KeptPath(
+            posixpath.normpath(posixpath.join(cwd, one.source)),
+            one.destination and one.destination.strip("/"),
+            one.exclude,
+        )
+        for one in tables
+        if one.service in (None, MAIN)
     )
 
 

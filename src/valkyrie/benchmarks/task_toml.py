@@ -9,7 +9,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Self
 
-from pydantic import AliasChoices, BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import (
+    AliasChoices,
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
 
 from sandboxes.types import NetworkPolicy
 from valkyrie.errors import BenchmarkError
@@ -24,6 +32,7 @@ _POLICIES: dict[NetworkMode, NetworkPolicy] = {
 }
 _UNION_BRANCHES = frozenset({"str", "int", "float", "Artifact", "dict[str,float]"})
 """What pydantic adds to a key's path to say which branch of a union it tried."""
+_PLAIN = {"tuple_type": "a list is expected", "string_pattern_mismatch": "an absolute path is expected"}
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT])(?:i?B)?", re.IGNORECASE)
 _MB_PER_UNIT = {"K": 1 / 1024, "M": 1, "G": 1024, "T": 1024 * 1024}
 
@@ -53,16 +62,17 @@ class TaskInfo(_Table):
 class Artifact(_Table):
     """A path worth keeping after the agent ran."""
 
-    source: str = Field(pattern="^/")
+    source: str = Field(min_length=1)
     destination: str | None = Field(default=None, min_length=1)
     exclude: tuple[str, ...] = Field(default=(), strict=False)
     service: str | None = None
 
-    @model_validator(mode="after")
-    def _stays_below(self) -> Self:
-        if self.destination is not None and ".." in self.destination.split("/"):
-            raise ValueError(f"destination {self.destination!r} leads out of the artifacts' folder")
-        return self
+    @field_validator("destination")
+    @classmethod
+    def _stays_below(cls, value: str | None) -> str | None:
+        if value is not None and ".." in value.split("/"):
+            raise ValueError("leads out of the folder artifacts are kept in")
+        return value
 
 
 class Healthcheck(_Table):
@@ -266,11 +276,17 @@ def _megabytes(key: str, value: object) -> int:
 
 
 def _complaints(error: ValidationError, where: str) -> Iterator[str]:
+    found: dict[tuple[str, ...], str] = {}
     for item in error.errors(include_url=False):
-        keys = [str(part) for part in item["loc"] if part not in _UNION_BRANCHES]
-        message = item["msg"].removeprefix("Value error, ")
+        keys = tuple(str(part) for part in item["loc"] if part not in _UNION_BRANCHES)
+        message = _PLAIN.get(item["type"]) or item["msg"].removeprefix("Value error, ")
         given = "" if isinstance(item["input"], dict) else f" (got {item['input']!r})"
-        yield f"{where}: {'.'.join(keys) or 'top level'}: {message}{given}"
+        # A value of several possible forms fits none of them: the first says enough.
+        found.setdefault(keys, f"{where}: {'.'.join(keys) or 'top level'}: {message}{given}")
+    for keys, text in found.items():
+        # What is wrong inside a table says more than that the table is no text.
+        if not any(other[: len(keys)] == keys and other != keys for other in found):
+            yield text
 
 
 def _unknown_keys(table: BaseModel, prefix: str) -> Iterator[str]:

@@ -192,6 +192,31 @@ def test_all_errors_are_told_at_once() -> None:
     assert len(str(caught.value).splitlines()) == 2
 
 
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("steps = 3", "steps: a list is expected (got 3)"),
+        (
+            '[[steps]]\nname = "a"\nmin_reward = "x"',
+            "steps.0.min_reward: Input should be a valid number (got 'x')",
+        ),
+        ('[environment]\nworkdir = "app"', "environment.workdir: an absolute path is expected (got 'app')"),
+        (
+            'artifacts = [{source = "/out", destination = "../x"}]',
+            "artifacts.0.destination: leads out of the folder artifacts are kept in (got '../x')",
+        ),
+        (
+            '[[environment.mcp_servers]]\nname = "m"',
+            "environment.mcp_servers.0: the MCP server 'm' (sse) needs a url",
+        ),
+    ],
+)
+def test_each_complaint_is_one_line_in_the_authors_words(text: str, said: str) -> None:
+    with pytest.raises(BenchmarkError) as caught:
+        parse(text)
+    assert str(caught.value) == f"task.toml: {said}"
+
+
 def test_bad_toml_names_line_and_column() -> None:
     with pytest.raises(BenchmarkError, match=r"task\.toml is not valid TOML.*line 2, column 5"):
         parse("a = 1\nb = ?\n")
