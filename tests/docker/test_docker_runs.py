@@ -10,6 +10,7 @@ import pytest
 
 from tests.docker_engine import IMAGE, PrivateEngine
 from tests.integration.conftest import tracker, until
+from tests.integration.test_steps import written
 from valkyrie.errors import UserError
 from valkyrie.executor.client import ExecutorClient
 from valkyrie.store.layout import DataFolder
@@ -64,6 +65,15 @@ def test_a_dockerfile_is_built_once_for_many_trials(
     assert len(logs) == 1
     assert logs[0].read_text().count("RUN cat") == 1
     engine.docker("image", "prune", "-af", "--filter", "label=valkyrie.kind=build")
+
+
+def test_steps_in_one_container(tracker: LocalTracker, engine: PrivateEngine, tmp_path: Path) -> None:
+    tasks = written(tmp_path / "tasks")
+    request = RunRequest(agent="oracle", benchmark=str(tasks), provider="docker")
+    run = tracker.wait(tracker.start(request).run.id, timeout=110)
+    rewards = {task: one["score"] for task, one in tracker.results(run.id)["evaluation_results"].items()}
+    assert rewards == {"mean": 0.75, "final": 0.5}
+    assert engine.docker("ps", "-aq") == ""
 
 
 def test_what_a_killed_executor_left_is_reaped(

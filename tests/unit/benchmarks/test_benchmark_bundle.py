@@ -47,6 +47,7 @@ async def test_quickstart(tmp_path: Path) -> None:
 
 async def test_everything_a_digest_sees(write_task: WriteTask, tmp_path: Path) -> None:
     task = write_task("deep/one", {"environment/.env": "A=1", "tests/.git/config": "x", "tests/a.pyc": "x"})
+    (task / "steps" / "first" / "workdir").mkdir(parents=True)
     (task / "environment" / "empty").mkdir()
     (task / "environment" / "left" / "__pycache__").mkdir(parents=True)
     (task / "environment" / "run").write_text("#!/bin/sh\n")
