@@ -8,7 +8,19 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from sqlalchemy import Boolean, ColumnElement, Connection, and_, bindparam, case, func, null, select, update
+from sqlalchemy import (
+    Boolean,
+    ColumnElement,
+    Connection,
+    and_,
+    bindparam,
+    case,
+    func,
+    not_,
+    null,
+    select,
+    update,
+)
 
 from valkyrie.nouns import Category, ExitReason, Json, Outcome, TrialState
 from valkyrie.store.clock import skew
@@ -97,6 +109,10 @@ _SAVE = (
 )
 
 
+def _unused(given: Mapping[str, ColumnElement[Any]]) -> ColumnElement[bool]:
+    return and_(not_(given["b_used"]), trial.c.saved.is_not(None))
+
+
 _FOUND = ("score", "category", "cause", "message", "exit_code", "exit_reason", "result", "timing", "usage")
 """What an attempt ends with; its trial keeps that of the last one."""
 _OF_TRIAL = (*_FOUND, "passed", "failures", "not_before", "finished_at")
@@ -107,6 +123,7 @@ _END_TRIAL = ForEach(
         "b_costed": Boolean(),
         "b_cost": trial.c.cost.type,
         "b_graded": Boolean(),
+        "b_used": Boolean(),
         **{f"b_{name}": trial.c[name].type for name in _OF_TRIAL},
     },
     lambda given: (
@@ -120,7 +137,9 @@ _END_TRIAL = ForEach(
                 (given["b_costed"], func.coalesce(trial.c.cost, 0.0) + given["b_cost"]), else_=trial.c.cost
             ),
             saved=case((given["b_graded"], null()), else_=trial.c.saved),
-            **{name: given[f"b_{name}"] for name in _OF_TRIAL},
+            **{name: given[f"b_{name}"] for name in _OF_TRIAL}
+            # Grading that went on from what was saved ran no agent: what the agent used stays.
+            | {"usage": case((_unused(given), trial.c.usage), else_=given["b_usage"])},
         )
     ),
 )
@@ -221,6 +240,7 @@ def _ending_row(one: Finish, versions: Mapping[str, int], ahead: float) -> dict[
         "b_result": None if retried else one.result,
         "b_timing": dict(one.timing),
         "b_usage": one.usage,
+        "b_used": one.usage is not None,
     }
 
 

@@ -299,9 +299,13 @@ async def test_what_is_saved_is_handed_to_the_next_attempt(store: Store, writer:
         await writer.record(Save(one, {"sandbox": "late"}))
     (again,) = tick(store, run_id).leased
     assert again.saved == {"sandbox": "s1"}
-    await writer.record(ended(again, score=1.0))
+    failed = Finish(again, TrialState.BUILDING, TrialState.PENDING, Outcome.FAILED, 1.0, usage={"steps": 3})
+    await writer.record(failed)
+    (last,) = tick(store, run_id).leased
+    await writer.record(ended(last, score=1.0))
     with store.reading() as connection:
-        assert runs.one_trial(connection, run_id, "t0", 0).saved is None
+        row = runs.one_trial(connection, run_id, "t0", 0)
+        assert (row.saved, row.usage) == (None, {"steps": 3})
 
 
 async def test_a_late_write_is_refused_and_said(
