@@ -105,7 +105,7 @@ class Wire(asyncio.Protocol):
     @property
     def reusable(self) -> bool:
         """Whether the next request may go out here: the last answer is read, and nothing came unasked."""
-        return self._free and not self._ended and not len(self._answers)
+        return self._free and not self._ended and self._answers.clean
 
     def close(self) -> None:
         """End it, whatever is under way."""
@@ -117,9 +117,10 @@ class Wire(asyncio.Protocol):
         """Send a request; how its answer begins. The body comes as `pieces` are asked for."""
         assert self._transport is not None
         self._free = False
+        self._answers.expect(bodiless=bodiless)
         self._transport.write(request)
         try:
-            while (head := self._answers.head(bodiless=bodiless)) is None:
+            while (head := self._answers.head()) is None:
                 await self._more(wait)
         except NotHttpError as error:
             raise BrokeOffError(str(error)) from error
@@ -167,7 +168,7 @@ class Wire(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         self._answers.feed(data)
-        if len(self._answers) > _FULL and not self._paused and self._transport is not None:
+        if self._answers.waiting > _FULL and not self._paused and self._transport is not None:
             self._paused = True
             self._transport.pause_reading()
         self._wake()

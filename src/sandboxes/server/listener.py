@@ -56,6 +56,7 @@ class Listener:
             log_config=None,
             access_log=False,
             lifespan="off",
+            http="h11",  # it bounds what comes before a body
             ws="websockets-sansio",
             server_header=False,
             timeout_graceful_shutdown=GRACE_SECONDS,
