@@ -47,7 +47,7 @@ def alive(pid: int) -> bool:
     return state not in "ZX"
 
 
-def until(condition: Callable[[], Any], timeout: float = 15) -> None:
+def until(condition: Callable[[], Any], timeout: float = 60) -> None:
     deadline = time.monotonic() + timeout
     while not condition():
         assert time.monotonic() < deadline, "waited in vain"

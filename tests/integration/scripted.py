@@ -1,4 +1,8 @@
-"""A benchmark whose tasks do what their names say, for a real executor in another process."""
+"""A benchmark whose tasks do what their names say, for a real executor in another process.
+
+`held` works until `open_gate`: what a test does meanwhile, it does while the trial is at work, however slow
+the machine is.
+"""
 
 from __future__ import annotations
 
@@ -43,6 +47,8 @@ class ScriptedBenchmark(NullBenchmark):
         kind = task.id.partition("-")[0]
         if kind == "flaky" and first_time(task.id):
             raise SandboxCapacityError("no room right now", retry_after=0.3)
+        if kind == "full":
+            raise SandboxCapacityError("no room today", retry_after=3600)
         if kind == "sandbox":
             raise SandboxError("the sandbox is broken")
         if kind == "bug":
@@ -95,17 +101,18 @@ class ScriptedAgent(NapAgent):
             trial.log("stdout", f"the key is {trial.secrets['API_KEY']}\n")
         if kind == "slow":
             await asyncio.sleep(float(value))
+        if kind in ("held", "broken"):
+            await _gate_opens()
         if kind == "clinging" and first_time(trial.task.id):
             try:
-                await asyncio.sleep(60)
+                await asyncio.Event().wait()
             finally:
-                await asyncio.sleep(float(value))  # as a sandbox that takes its time to end
+                await _gate_opens()  # as a sandbox that takes its time to end
         if kind == "chatty":
             for _ in range(10):
                 trial.log("stdout", "word " * 1000)
                 await asyncio.sleep(float(value) / 10)
-        if kind == "crash":
-            await asyncio.sleep(float(value))
+        if kind == "broken":
             raise SandboxError("the sandbox is broken")
         if kind == "exit":
             return AgentExit(int(value))
@@ -120,6 +127,21 @@ class KeyedAgent(ScriptedAgent):
     name = "keyed"
     frozen: ClassVar[Json] = {"kind": "plugin", "target": "tests.integration.scripted:KeyedAgent"}
     secrets: Mapping[str, str] = {"API_KEY": "API_KEY"}
+
+
+def open_gate(home: Path | None = None) -> None:
+    """Let all go on that are held, in the data folder of this process's environment or another."""
+    _gate(home or Path(os.environ["VALKYRIE_HOME"])).touch()
+
+
+def _gate(home: Path) -> Path:
+    return home / "gate-open"
+
+
+async def _gate_opens() -> None:
+    gate = _gate(Path(os.environ["VALKYRIE_HOME"]))
+    while not gate.exists():
+        await asyncio.sleep(0.02)
 
 
 def first_time(task_id: str) -> bool:

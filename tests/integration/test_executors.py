@@ -14,6 +14,7 @@ import pytest
 from sqlalchemy import select, update
 
 from tests.integration.conftest import ROOT, until
+from tests.integration.scripted import open_gate
 from tests.postgres import TEMPLATE, Postgres
 from tests.store_world import assert_counters_true
 from valkyrie import config
@@ -24,8 +25,8 @@ from valkyrie.store.schema import attempt, trial
 from valkyrie.tracker.local import LocalTracker
 from valkyrie.views import RunRequest
 
-NULL = "valkyrie.testing.null:NullBenchmark"
-NAP = "valkyrie.testing.null:NapAgent"
+BENCHMARK = "tests.integration.scripted:ScriptedBenchmark"
+AGENT = "tests.integration.scripted:ScriptedAgent"
 LEASE_S = 3.0
 
 
@@ -44,6 +45,7 @@ class Team:
         environment = {
             **os.environ,
             "VALKYRIE_DATABASE_URL": self._url,
+            "VALKYRIE_HOME": str(self._folder),
             "VALKYRIE_LEASE_S": str(LEASE_S),
             "PYTHONPATH": f"{ROOT / 'src'}:{ROOT}",
         }
@@ -57,7 +59,7 @@ class Team:
             ]
             process = subprocess.Popen(command, env=environment, stdout=log, stderr=log)
         self._processes.append(process)
-        until(lambda: process.pid in self.at_work(), timeout=30)
+        until(lambda: process.pid in self.at_work())
         return process
 
     def log(self, number: int) -> Path:
@@ -71,7 +73,7 @@ class Team:
     def start(self, dataset: str, concurrency: int, *, at_once: int | None = None) -> str:
         """A run; of its trials a host has room for so many `at_once`."""
         tracker = LocalTracker(self._folder / "office")
-        run_id = tracker.enqueue(RunRequest(NAP, NULL, None, dataset, concurrency, provider="null"))
+        run_id = tracker.enqueue(RunRequest(AGENT, BENCHMARK, None, dataset, concurrency, provider="null"))
         tracker.close()
         if at_once:
             room = host_cpus() * float(config.effective("cpu_overcommit").value or 1.0)
@@ -79,6 +81,10 @@ class Team:
             with self.store.writing() as connection:
                 connection.execute(needs)
         return run_id
+
+    def open_gate(self) -> None:
+        """Let all go on that are held."""
+        open_gate(self._folder)
 
     def state(self, run_id: str) -> str:
         with self.store.reading() as connection:
@@ -119,8 +125,10 @@ def assert_graded_once(store: Store, run_id: str, tasks: int) -> Counter[str]:
 
 @pytest.mark.slow
 def test_two_share_a_run(team: Team) -> None:
-    run_id = team.start("160x0.3", 20, at_once=10)
+    run_id = team.start("held*20,ok*140", 20, at_once=10)
     first, second = team.hire(), team.hire()
+    until(lambda: team.at_work() == {first.pid: 10, second.pid: 10})
+    team.open_gate()
     most = 0
 
     def done() -> bool:
@@ -144,19 +152,21 @@ def test_two_share_a_run(team: Team) -> None:
 @pytest.mark.slow
 def test_one_that_stood_still_past_its_lease_is_too_late(team: Team) -> None:
     sleeper = team.hire()
-    run_id = team.start("6x1", 6)
+    run_id = team.start("held*6", 6)
     until(lambda: team.at_work().get(sleeper.pid) == 6)
     sleeper.send_signal(signal.SIGSTOP)
     other = team.hire()
+    until(lambda: team.at_work().get(other.pid) == 6)
+    team.open_gate()
     until(lambda: team.state(run_id) == "FINISHED", timeout=60)
     shares = assert_graded_once(team.store, run_id, 6)
     assert len(shares) == 1
     sleeper.send_signal(signal.SIGCONT)
     # Whatever it still does with what was its own is refused; what comes next it does alone.
-    until(lambda: team.at_work() == {sleeper.pid: 0, other.pid: 0}, timeout=30)
+    until(lambda: team.at_work() == {sleeper.pid: 0, other.pid: 0})
     other.send_signal(signal.SIGTERM)
     assert other.wait(30) == 0
-    second = team.start("20", 5)
+    second = team.start("ok*20", 5)
     until(lambda: team.state(second) == "FINISHED", timeout=60)
     assert_graded_once(team.store, second, 20)
     assert_graded_once(team.store, run_id, 6)
@@ -168,11 +178,12 @@ def test_one_that_stood_still_past_its_lease_is_too_late(team: Team) -> None:
 
 @pytest.mark.slow
 def test_what_a_killed_one_held_is_done_by_another(team: Team) -> None:
-    run_id = team.start("60x0.3", 10, at_once=5)
+    run_id = team.start("held*10,ok*50", 10, at_once=5)
     victim, _other = team.hire(), team.hire()
     until(lambda: team.at_work().get(victim.pid, 0) > 0)
     victim.kill()
     victim.wait()
+    team.open_gate()
     until(lambda: team.state(run_id) == "FINISHED", timeout=60)
     assert_graded_once(team.store, run_id, 60)
 
@@ -187,12 +198,13 @@ def test_a_restart_of_the_database_costs_nothing(tmp_path: Path, monkeypatch: py
     try:
         team.hire()
         team.hire()
-        run_id = team.start("400x0.1", 20)
+        run_id = team.start("held,slow=0.1*399", 20)
         until(lambda: sum(team.at_work().values()) > 0)
         for how in (signal.SIGINT, signal.SIGQUIT):
             server.stop(how)
             server.start()
-            until(lambda: sum(team.at_work().values()) > 0, timeout=30)
+            until(lambda: sum(team.at_work().values()) > 0, timeout=60)
+        team.open_gate()
         until(lambda: team.state(run_id) == "FINISHED", timeout=90)
         assert_graded_once(team.store, run_id, 400)
         with team.store.reading() as connection:

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from tests.integration.conftest import until
+from tests.integration.scripted import open_gate
 from valkyrie.cli.main import main
 from valkyrie.executor.client import ExecutorClient
 from valkyrie.store.layout import DataFolder
@@ -118,12 +119,13 @@ def test_a_job_of_a_slice_grows_beyond_it(valk: Valk) -> None:
 
 
 def test_cancel_then_resume(valk: Valk, tracker: LocalTracker) -> None:
-    assert run(valk, "slow=1*4", "--agent", AGENT, "--n-concurrent-trials", "2")[0] == 0
+    assert run(valk, "held*4", "--agent", AGENT, "--n-concurrent-trials", "2")[0] == 0
     until(lambda: tracker.fetch_job("mine").runs[0].counts["IN_PROGRESS"])
     code, _, problem = valk("job", "cancel", "mine", "--force", "--yes")
     assert code == 0, problem
     assert valk("job", "watch", "mine")[0] == 1
     assert summary(valk)["state"] == "cancelled"
+    open_gate()
     assert valk("job", "resume", "mine", "--n-concurrent-trials", "4", "--follow")[0] == 0
     assert summary(valk)["benchmark_outcomes"][0]["n_completed"] == 4
     assert valk("job", "delete", "mine", "--yes")[0] == 0
@@ -142,16 +144,13 @@ def test_scenarios_by_name(valk: Valk) -> None:
 
 @pytest.mark.slow
 def test_resume_after_the_executor_was_killed(valk: Valk, tracker: LocalTracker, tmp_path: Path) -> None:
-    assert (
-        run(valk, "slow=1*6", "--agent", f"{AGENT}:a", "--agent", f"{AGENT}:b", "--n-concurrent-trials", "4")[
-            0
-        ]
-        == 0
-    )
+    agents = ("--agent", f"{AGENT}:a", "--agent", f"{AGENT}:b")
+    assert run(valk, "ok*2,held*4", *agents, "--n-concurrent-trials", "4")[0] == 0
     until(lambda: any(view.done for view in tracker.fetch_job("mine").runs))
     status = ExecutorClient(DataFolder(tmp_path / "home")).status()
     assert status is not None
     os.kill(status["pid"], signal.SIGKILL)
+    open_gate()
     before = {name for name, state in states(summary(valk)).items() if state == "COMPLETED"}
     code, _, problem = valk("job", "resume", "mine", "--follow")
     assert code == 0, problem
