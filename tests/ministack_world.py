@@ -13,7 +13,6 @@ import json
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -28,6 +27,7 @@ from urllib.request import urlopen
 
 import pytest
 
+from tests.ports import free_port
 from valkyrie.aws.session import AwsAccess, AwsKeys, AwsSession
 
 REGION = "us-east-1"
@@ -40,9 +40,7 @@ class Ministack:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            self.port = int(probe.getsockname()[1])
+        self.port = free_port()
         self.endpoint = f"http://127.0.0.1:{self.port}"
         self._process: subprocess.Popen[bytes] | None = None
         self._sessions: dict[AwsKeys, AwsSession] = {}
@@ -72,7 +70,7 @@ class Ministack:
                 stdout=log,
                 stderr=log,
             )
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 60
         while not self._answers():
             assert self._process.poll() is None and time.monotonic() < deadline, self._log()
             time.sleep(0.03)
@@ -82,10 +80,10 @@ class Ministack:
         if self._process:
             self._process.send_signal(signal.SIGTERM)
             try:
-                self._process.wait(15)
+                self._process.wait(60)
             except subprocess.TimeoutExpired:
                 self._process.kill()
-                self._process.wait(15)
+                self._process.wait(60)
             self._process = None
 
     @contextmanager
@@ -100,7 +98,7 @@ class Ministack:
 
     def _answers(self) -> bool:
         try:
-            with urlopen(f"{self.endpoint}/_ministack/health", timeout=2) as answer:
+            with urlopen(f"{self.endpoint}/_ministack/health", timeout=10) as answer:
                 return bool(answer.status == 200)
         except (URLError, OSError):
             return False

@@ -10,7 +10,6 @@ import os
 import pwd
 import shutil
 import signal
-import socket
 import subprocess
 import tempfile
 import time
@@ -23,6 +22,7 @@ import psycopg
 import pytest
 from psycopg import sql
 
+from tests.ports import free_port
 from valkyrie.store import Store
 
 TEMPLATE = "valkyrie_template"
@@ -69,7 +69,7 @@ class Postgres:
                 os.chown(folder, nobody.pw_uid, nobody.pw_gid)
         self._run("initdb", "-D", self._data, "-U", "postgres", "-E", "utf8", *QUICKLY)
         (self._data / "pg_hba.conf").write_text(ACCESS)
-        self.port = _free_port()
+        self.port = free_port()
         self._process: subprocess.Popen[bytes] | None = None
         self.start()
         Store(self.create(TEMPLATE)).close()
@@ -119,7 +119,7 @@ class Postgres:
                 cwd="/",
                 **_unprivileged(),
             )
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 60
         while not self._is_ready():
             if self._process.poll() is not None or time.monotonic() > deadline:
                 raise RuntimeError(f"PostgreSQL did not start:\n{(self._folder / 'log').read_text()}")
@@ -128,7 +128,7 @@ class Postgres:
     def stop(self, how: signal.Signals = signal.SIGINT) -> None:
         """End it: SIGINT in order, SIGQUIT as if it had crashed; clients are cut off either way."""
         if self._process is not None:
-            self._process.communicate(how.name.removeprefix("SIG").encode() + b"\n", timeout=30)
+            self._process.communicate(how.name.removeprefix("SIG").encode() + b"\n", timeout=60)
             self._process = None
 
     def close(self) -> None:
@@ -180,13 +180,6 @@ def _unprivileged() -> dict[str, Any]:
         return {}
     nobody = pwd.getpwnam("nobody")
     return {"user": nobody.pw_uid, "group": nobody.pw_gid, "extra_groups": []}
-
-
-def _free_port() -> int:
-    with socket.socket() as listening:
-        listening.bind(("127.0.0.1", 0))
-        port: int = listening.getsockname()[1]
-        return port
 
 
 @pytest.fixture(scope="session")

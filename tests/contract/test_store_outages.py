@@ -194,17 +194,17 @@ def test_whoever_listens_goes_on_after_a_restart(store: Store, own_postgres: Pos
 
     listener = threading.Thread(target=listen, daemon=True)
     listener.start()
-    assert heard.acquire(timeout=10), "nothing at the beginning"
+    assert heard.acquire(timeout=60), "nothing at the beginning"
     add_run(store)
-    assert heard.acquire(timeout=10), "a change was not heard"
+    assert heard.acquire(timeout=60), "a change was not heard"
     own_postgres.stop(signal.SIGQUIT)
     own_postgres.start()
-    assert heard.acquire(timeout=10), "what happened meanwhile is nobody's to know"
+    assert heard.acquire(timeout=60), "what happened meanwhile is nobody's to know"
     while heard.acquire(blocking=False):
         pass
     over.set()
     add_run(store)
-    listener.join(10)
+    listener.join(60)
     assert not listener.is_alive()
 
 

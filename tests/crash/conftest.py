@@ -56,7 +56,7 @@ class Home:
     def end_executor(self) -> None:
         """Ask the executor to leave, and see it gone."""
         self.executor.ask("end")
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 60
         while self.executor.status() is not None or self.processes():
             assert time.monotonic() < deadline, f"still there: {self.processes()}"
             time.sleep(0.05)

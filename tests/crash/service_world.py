@@ -14,6 +14,8 @@ import urllib.request
 from collections import defaultdict
 from pathlib import Path
 
+from tests.ports import free_port
+
 ROOT = Path(__file__).parents[2]
 
 
@@ -41,7 +43,7 @@ class Line:
     def close(self) -> None:
         hang_up(self._listener)
         self._listener.close()
-        self._thread.join(5)
+        self._thread.join(60)
         self.cut()
 
     def _accept(self) -> None:
@@ -94,8 +96,7 @@ class KillableService:
         self.start()
 
     def start(self) -> None:
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            port = free.getsockname()[1]
+        port = free_port()
         command = [sys.executable, str(ROOT / "tests/crash/crash_service.py"), str(port), str(self._tasks)]
         self._process = subprocess.Popen(
             [*command, self.mode, str(self.journal)],

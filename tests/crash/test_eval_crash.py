@@ -89,7 +89,7 @@ def test_kill_9_and_resume_give_the_same_report(home: Home, tmp_path: Path) -> N
         process = command(home, tmp_path, *words)
         time.sleep(rng.uniform(0.6, 4.0))
         process.send_signal(signal.SIGKILL)
-        process.wait(30)
+        process.wait(60)
         if (tmp_path / "fire").exists() and any((tmp_path / "fire").glob("*/eval.json")):
             words = ("--resume",)
     last = command(home, tmp_path, *words)
@@ -134,7 +134,7 @@ def test_kill_9_around_judges_grades_every_trial_once(
             process = command(home, tmp_path, *words)
             time.sleep(rng.uniform(0.8, 2.5))
             process.send_signal(signal.SIGKILL)
-            process.wait(30)
+            process.wait(60)
             if any((tmp_path / "vally-results").glob("*/eval.json")):
                 words = ("--resume",)
         last = command(home, tmp_path, *words)

@@ -7,7 +7,6 @@ import hashlib
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -21,6 +20,7 @@ import httpx
 
 from sandboxes.cgroups import Cgroup
 from sandboxes.local import LocalProvider
+from tests.ports import free_port
 from valkyrie.client.client import ValkyrieClient
 from valkyrie.executor.client import ExecutorClient
 from valkyrie.nouns import RunState
@@ -155,7 +155,7 @@ class Program:
         self.send(signal.SIGCONT)
         self.send(signal.SIGTERM)
         try:
-            self.wait(30)
+            self.wait(60)
         except subprocess.TimeoutExpired:
             self.kill()
 
@@ -178,8 +178,7 @@ class Team:
         self.root.mkdir(parents=True)
         self.agent = write_agent(self.root / "signer")
         self.benchmark = write_benchmark(self.root / "signatures")
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            self.port = int(free.getsockname()[1])
+        self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}"
         self.key = self.admin("admin", "key", "create", "--person", "ada").strip()
 
@@ -238,7 +237,7 @@ class Team:
 
     def health(self) -> int:
         """The status the server answers with when it is asked whether it works."""
-        return httpx.get(f"{self.url}/health", timeout=20, trust_env=False).status_code
+        return httpx.get(f"{self.url}/health", timeout=60, trust_env=False).status_code
 
     def client(self) -> ValkyrieClient:
         return ValkyrieClient(self.url, self.key)
@@ -277,7 +276,7 @@ class Team:
         for home in self.homes():
             # One whose server was killed last is nobody's child.
             ExecutorClient(home).ask("end")
-        until(lambda: not self.processes(), "processes are left", 30, self.processes)
+        until(lambda: not self.processes(), "processes are left", 60, self.processes)
 
     def close(self) -> None:
         """Whatever the test came to: nothing is left running."""

@@ -249,6 +249,6 @@ async def test_a_killed_process_leaves_nothing(engine: PrivateEngine, tmp_path: 
                 ended += await provider.reap({"Home": "lost"})
                 await asyncio.sleep(0.2)
     assert "c4c4" not in engine.docker("images")
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         while engine.docker("ps", "-aq").split():
             await asyncio.sleep(0.2)

@@ -252,7 +252,7 @@ def far_network(hits: Hits) -> None:
     ip("addr add 10.1.1.2/24 dev near0", "link set near0 up")
     ip("-6 addr add 2001:db8:1::2/64 dev near0 nodad")
     joined.set()
-    assert ready.wait(20)
+    assert ready.wait(60)
     ip("route add default via 10.1.1.1", "-6 route add default via 2001:db8:1::1")
 
 

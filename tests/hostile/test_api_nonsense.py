@@ -85,7 +85,7 @@ def ask_everything(served: Served, how: settings) -> None:
                 again = case.path.endswith(("/retry", "/resume"))
                 ids = served.reopened if again else served.looked_at
                 case.path_parameters["ref"] = "abcdef" if case.method == "DELETE" else ids[case.path[:8]]
-            response = case.call(headers={"Authorization": f"Bearer {served.stage.ours}"}, timeout=20)
+            response = case.call(headers={"Authorization": f"Bearer {served.stage.ours}"}, timeout=60)
             case.validate_response(response, checks=[not_a_server_error])
 
         # What takes no input has nothing that could be wrong with it.

@@ -239,7 +239,7 @@ async def test_paths_of_the_server_cannot_be_named(stage: Stage, server: ApiServ
 
 async def test_strangers_get_nowhere(stage: Stage, server: ApiServer) -> None:
     mine = prepare(stage)
-    async with httpx.AsyncClient(verify=False, base_url=server.url, timeout=20) as stranger:
+    async with httpx.AsyncClient(verify=False, base_url=server.url, timeout=60) as stranger:
         for method, template in set(operations()) - OPEN:
             answer = await stranger.request(**request_for(method, template, mine.ids))
             assert answer.status_code == 401, f"{method} {template}: {answer.status_code} {answer.text}"

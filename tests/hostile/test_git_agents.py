@@ -248,7 +248,7 @@ def test_everything_git_started_ends_with_it(
     reader.start()
     with pytest.raises(InfrastructureError, match="was stopped"):
         install(library, "git@host.example:o/r", timeout=1.0)
-    reader.join(10)
+    reader.join(60)
     assert said == ["here\n"]
 
 

@@ -43,7 +43,7 @@ class Machine:
         self.id = (await self.client.post("/api/sandbox", json={"networkBlockAll": True})).json()["id"]
 
     async def ask(self, method: str, path: str, **options: Any) -> httpx.Response:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             return await self.client.request(method, f"/toolbox/{self.id}/{path}", **options)
 
     async def sh(self, command: str) -> str:
@@ -57,7 +57,7 @@ async def machine(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterat
     async with serving(request.param, tmp_path / "state") as served:
         grant = served.grant()
         base, headers = grant.api_url.removesuffix("/api"), {"Authorization": f"Bearer {grant.api_key}"}
-        async with httpx.AsyncClient(verify=False, base_url=base, headers=headers, timeout=20) as client:
+        async with httpx.AsyncClient(verify=False, base_url=base, headers=headers, timeout=60) as client:
             made = Machine(client, served)
             await made.make()
             yield made

@@ -59,7 +59,7 @@ async def test_questions_that_hang_leave_room_for_other_organisations(stage: Sta
         question = {"benchmark": pit}
         asked = [asyncio.create_task(greedy.post("/v1/benchmarks/tasks", json=question)) for _ in range(30)]
         try:
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(60):
                 await stuck.wait()
                 answer = await other.post("/v1/runs/plan", json=plan)
             assert answer.status_code == 200, answer.text
@@ -95,7 +95,7 @@ async def test_a_followed_log_ends_when_its_key_is_revoked(
     stage.write_log(run_id, leased, "before\n")
     async with serving(stage, ApiSettings(keep_alive_s=0.05)) as server, client(server, stage.ours) as http:
         following = _follow(http, run_id, whole=whole)
-        async with asyncio.timeout(20), following as response:
+        async with asyncio.timeout(60), following as response:
             texts = response.aiter_text()
             assert "before" in await anext(texts)
             with stage.office.store.writing() as connection:

@@ -63,6 +63,6 @@ async def serving(name: str, state_dir: Path, **options: Any) -> AsyncIterator[S
 
 async def until(holds: Callable[[], Awaitable[bool]]) -> None:
     """Wait until an asynchronous condition holds."""
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while not await holds():
             await asyncio.sleep(0.02)

@@ -144,7 +144,7 @@ def test_two_share_a_run(team: Team) -> None:
     assert len(shares) == 2, "one alone has not the room"
     for process in (first, second):
         process.send_signal(signal.SIGTERM)
-        assert process.wait(30) == 0
+        assert process.wait(60) == 0
     assert team.at_work() == {}
     assert upkeep.problems(os.environ["VALKYRIE_DATABASE_URL"]) == []
 
@@ -165,7 +165,7 @@ def test_one_that_stood_still_past_its_lease_is_too_late(team: Team) -> None:
     # Whatever it still does with what was its own is refused; what comes next it does alone.
     until(lambda: team.at_work() == {sleeper.pid: 0, other.pid: 0})
     other.send_signal(signal.SIGTERM)
-    assert other.wait(30) == 0
+    assert other.wait(60) == 0
     second = team.start("ok*20", 5)
     until(lambda: team.state(second) == "FINISHED", timeout=60)
     assert_graded_once(team.store, second, 20)

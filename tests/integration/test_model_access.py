@@ -19,7 +19,7 @@ from valkyrie.views import RunRequest, TrialFilter
 ASKS = """
 import os, socket, sys, urllib.request
 url = os.environ["VALKYRIE_MODEL_URL"]
-said = urllib.request.urlopen(url + "/answer", timeout=20).read().decode()
+said = urllib.request.urlopen(url + "/answer", timeout=60).read().decode()
 try:
     socket.create_connection(("127.0.0.1", int(sys.argv[1])), 2)
     said += " and the host's own port"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -15,6 +14,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+from tests.ports import free_port
 from valkyrie.executor.client import ExecutorClient
 from valkyrie.store.layout import DataFolder
 
@@ -63,9 +63,7 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def service_url(project: Path) -> Iterator[str]:
     """The address of the generated service, served by its `make dev`."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     server = subprocess.Popen(
         ["make", "dev", f"PORT={port}"],
         cwd=project,
@@ -97,7 +95,7 @@ def stop(server: subprocess.Popen[str]) -> None:
     """End make, the reloader and the server together, as Ctrl-C in a terminal does."""
     os.killpg(server.pid, signal.SIGINT)
     try:
-        server.communicate(timeout=30)
+        server.communicate(timeout=60)
     except subprocess.TimeoutExpired:
         os.killpg(server.pid, signal.SIGKILL)
         server.communicate()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -20,6 +19,7 @@ import pytest
 from sandboxes.local import LocalProvider
 from tests.abilities import need_local_sandboxes
 from tests.integration.conftest import alive
+from tests.ports import free_port
 from valkyrie.executor.client import ExecutorClient
 from valkyrie.store.layout import DataFolder
 from valkyrie.tracker.local import LocalTracker
@@ -60,9 +60,7 @@ class Service:
     """An example service in a process of its own, on a port that stays the same."""
 
     def __init__(self, name: str, log: Path, **settings: str) -> None:
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            self.port = free.getsockname()[1]
+        self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}"
         self._folder, self._log, self._settings = SERVICES / name, log, settings
         self._process: subprocess.Popen[bytes] | None = None
@@ -94,7 +92,7 @@ class Service:
         if self._process is not None:
             self._process.send_signal(number)
             try:
-                self._process.wait(timeout=15)
+                self._process.wait(timeout=60)
             except subprocess.TimeoutExpired:
                 self._process.kill()
                 self._process.wait()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import socket
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -15,6 +14,7 @@ from starlette.responses import HTMLResponse, JSONResponse, Response
 from tests.integration.benchmark_service.conftest import serving
 from tests.integration.conftest import until
 from tests.integration.faulty_service import FaultyService
+from tests.ports import free_port
 from valkyrie import config
 from valkyrie.agents.protocol import AgentExit, AgentTrial
 from valkyrie.errors import InfrastructureError, UsageError, UserError, ValkyrieError
@@ -282,8 +282,7 @@ def test_a_service_elsewhere_is_told_the_public_address(
 
     service = FaultyService(["ok-1"])
     serve(service)
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    port = free_port()
     monkeypatch.setattr(ServiceAddress, "on_loopback", False)
     config.set_value("sandbox_public_url", f"http://127.0.0.1:{port}")
     config.set_value("sandbox_port", str(port))

@@ -92,7 +92,7 @@ async def beats(sandbox: Sandbox) -> int:
 async def wait_for_beats(sandbox: Sandbox) -> None:
     """Return once the heartbeat goes on."""
     before = await beats(sandbox)
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while await beats(sandbox) <= before:  # noqa: ASYNC110 - what is watched is another process
             await asyncio.sleep(0.01)
 
@@ -113,6 +113,6 @@ async def cancelled(task: asyncio.Task[object]) -> None:
 
 async def eventually(holds: Callable[[], bool]) -> None:
     """Return once the condition holds."""
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while not holds():  # noqa: ASYNC110 - what is watched is another process
             await asyncio.sleep(0.01)

@@ -99,7 +99,7 @@ class LifecycleContract(ContractBase):
         self.needs("executes")
         sandbox = await provider.create_sandbox(self.request())
         with pytest.raises(SandboxNotFoundError):
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(60):
                 async for piece in sandbox.command("while :; do echo tick; sleep 0.05; done"):
                     if "tick" in piece:
                         await provider.delete_sandbox(sandbox.id)

@@ -182,7 +182,7 @@ def serving_aside(stage: Stage, settings: ApiSettings | None = None) -> Iterator
 
     thread = threading.Thread(target=lambda: asyncio.run(serve()))
     thread.start()
-    url, loop, over = began.get(timeout=20)
+    url, loop, over = began.get(timeout=60)
     try:
         yield url
     finally:
@@ -193,7 +193,7 @@ def serving_aside(stage: Stage, settings: ApiSettings | None = None) -> Iterator
 @asynccontextmanager
 async def client(server: ApiServer, key: str | None) -> AsyncIterator[httpx.AsyncClient]:
     headers = {"Authorization": f"Bearer {key}"} if key else {}
-    async with httpx.AsyncClient(verify=False, base_url=server.url, headers=headers, timeout=20) as made:
+    async with httpx.AsyncClient(verify=False, base_url=server.url, headers=headers, timeout=60) as made:
         yield made
 
 

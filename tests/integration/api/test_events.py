@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import itertools
 import socket
-import time
+import threading
 from collections.abc import Callable
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, ExitStack
 
 import httpx
 import pytest
@@ -30,7 +30,7 @@ async def watch(
     headers = {"Last-Event-ID": str(given.pop("last"))} if "last" in given else {}
     found: list[Event] = []
     url = f"/v1/runs/{run_id}/events"
-    async with asyncio.timeout(20), http.stream("GET", url, params=given, headers=headers) as response:
+    async with asyncio.timeout(60), http.stream("GET", url, params=given, headers=headers) as response:
         assert response.status_code == 200
         assert response.headers["content-type"] == "text/event-stream; charset=utf-8"
         async for event in read_events(response):
@@ -47,7 +47,7 @@ def names(events: list[Event]) -> list[str]:
 async def test_an_ended_run_says_so_and_closes(stage: Stage, ours: httpx.AsyncClient) -> None:
     run_id = stage.finished_run(tasks=3)
     url = f"/v1/runs/{run_id[:8]}/events"
-    async with asyncio.timeout(10), ours.stream("GET", url) as response:
+    async with asyncio.timeout(60), ours.stream("GET", url) as response:
         plain = [event async for event in read_events(response)]
     assert names(plain) == ["run", "end"]
     whole = await watch(ours, run_id, trials=True)
@@ -116,7 +116,7 @@ async def test_many_watchers_see_the_same_end(stage: Stage, server: ApiServer) -
     limits = httpx.Limits(max_connections=None)
     headers = {"Authorization": f"Bearer {stage.ours}"}
     async with httpx.AsyncClient(
-        verify=False, base_url=server.url, headers=headers, limits=limits, timeout=20
+        verify=False, base_url=server.url, headers=headers, limits=limits, timeout=60
     ) as http:
         ready = asyncio.Semaphore(0)
 
@@ -145,36 +145,39 @@ async def test_hundreds_who_come_at_once_are_let_in_and_looked_up_together(
 ) -> None:
     run_id = stage.add_run(tasks=2)
     reading = stage.office.store.reading
-    looks = itertools.count()
+    looks, all_are_there = itertools.count(), threading.Event()
 
-    def slow_reading(*patience: float) -> AbstractContextManager[Connection]:
+    def held_reading(*patience: float) -> AbstractContextManager[Connection]:
         next(looks)
-        time.sleep(0.02)
+        assert all_are_there.wait(60)
         return reading(*patience)
 
-    monkeypatch.setattr(stage.office.store, "reading", slow_reading)
+    monkeypatch.setattr(stage.office.store, "reading", held_reading)
     host, port = server.url.removeprefix("http://").split(":")
     head = f"GET /v1/runs/{run_id}/events HTTP/1.1\r\nHost: 127.0.0.1\r\nX-Api-Key: {stage.ours}\r\n\r\n"
 
-    async def begin() -> bytes:
+    async def begin() -> asyncio.StreamReader:
         reader, writer = await asyncio.open_connection(host, int(port))
-        try:
-            writer.write(head.encode())
-            return await reader.readuntil(b"event: run")
-        finally:
-            writer.close()
+        stack.callback(writer.close)
+        writer.write(head.encode())
+        return reader
 
     async with asyncio.timeout(60):
-        told = await asyncio.gather(*[begin() for _ in range(300)])
+        with ExitStack() as stack:
+            watching = [await begin() for _ in range(300)]
+            async with httpx.AsyncClient(verify=False, base_url=server.url, timeout=60) as http:
+                await http.get("/")  # who came before this one has been heard when it is answered
+            all_are_there.set()
+            told = [await reader.readuntil(b"event: run") for reader in watching]
     assert {one.partition(b"\r\n")[0] for one in told} == {b"HTTP/1.1 200 OK"}
-    assert next(looks) < 150
+    assert next(looks) < 30
 
 
 async def test_a_slow_watcher_gets_the_newest_state_and_no_backlog(stage: Stage) -> None:
     run_id = stage.add_run(tasks=120)
     async with serving(stage, ApiSettings(update_every_s=0.01)) as server, client(server, stage.ours) as http:
         url = f"/v1/runs/{run_id}/events"
-        async with asyncio.timeout(30), http.stream("GET", url, params={"trials": True}) as response:
+        async with asyncio.timeout(60), http.stream("GET", url, params={"trials": True}) as response:
             events = read_events(response)
             async for event in events:
                 if event.name == "run":
@@ -192,7 +195,7 @@ async def test_a_quiet_stream_says_that_it_lives_and_a_deleted_run_ends_it(stage
     run_id = stage.add_run(tasks=1)
     async with serving(stage, ApiSettings(keep_alive_s=0.05)) as server, client(server, stage.ours) as http:
         url = f"/v1/runs/{run_id}/events"
-        async with asyncio.timeout(20), http.stream("GET", url) as response:
+        async with asyncio.timeout(60), http.stream("GET", url) as response:
             lines = response.aiter_lines()
             comments = 0
             while comments < 3:
@@ -206,7 +209,7 @@ async def test_a_stream_ends_when_its_key_is_revoked(stage: Stage, monkeypatch: 
     monkeypatch.setattr("valkyrie.api.auth.REMEMBER_S", 0.0)
     run_id = stage.add_run()
     async with serving(stage, ApiSettings(keep_alive_s=0.05)) as server, client(server, stage.ours) as http:
-        async with asyncio.timeout(20), http.stream("GET", f"/v1/runs/{run_id}/events") as response:
+        async with asyncio.timeout(60), http.stream("GET", f"/v1/runs/{run_id}/events") as response:
             events = read_events(response)
             assert (await anext(events)).name == "run"
             with stage.office.store.writing() as connection:
@@ -224,7 +227,7 @@ async def test_a_watcher_that_takes_nothing_is_dropped(stage: Stage) -> None:
             lines = [f"GET /v1/runs/{run_id}/events HTTP/1.1", "Host: 127.0.0.1", f"X-Api-Key: {stage.ours}"]
             deaf.sendall("\r\n".join([*lines, "", ""]).encode())
             seats = server.app.state.context.lanes.watchers
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(60):
                 while not seats.taken:
                     await asyncio.sleep(0.01)
                 number = 0
@@ -247,7 +250,7 @@ async def test_no_more_streams_than_there_are_places(stage: Stage) -> None:
 async def test_a_server_that_ends_ends_its_streams(stage: Stage) -> None:
     run_id = stage.add_run()
     async with serving(stage) as server, client(server, stage.ours) as http:
-        async with asyncio.timeout(10), http.stream("GET", f"/v1/runs/{run_id}/events") as response:
+        async with asyncio.timeout(60), http.stream("GET", f"/v1/runs/{run_id}/events") as response:
             events = read_events(response)
             assert (await anext(events)).name == "run"
             await server.close()

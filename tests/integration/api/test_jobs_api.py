@@ -157,7 +157,7 @@ async def watch(
     headers = {"Last-Event-ID": str(given.pop("last"))} if "last" in given else {}
     found: list[Event] = []
     url = f"/v1/jobs/{job_id}/events"
-    async with asyncio.timeout(20), http.stream("GET", url, params=given, headers=headers) as response:
+    async with asyncio.timeout(60), http.stream("GET", url, params=given, headers=headers) as response:
         assert response.status_code == 200, await response.aread()
         async for event in read_events(response):
             found.append(event)
@@ -190,7 +190,7 @@ async def test_a_run_and_a_job_are_watched_side_by_side(stage: Stage, ours: http
     run = job["runs"][0]["id"]
 
     async def watch_run() -> str:
-        async with asyncio.timeout(20), ours.stream("GET", f"/v1/runs/{run}/events") as response:
+        async with asyncio.timeout(60), ours.stream("GET", f"/v1/runs/{run}/events") as response:
             return [event.name async for event in read_events(response)][-1]
 
     both = asyncio.gather(watch_run(), watch(ours, job["id"]))
@@ -204,7 +204,7 @@ async def test_what_is_deleted_while_it_is_watched_ends_the_stream(
     stage: Stage, ours: httpx.AsyncClient
 ) -> None:
     job = await start(ours)
-    async with asyncio.timeout(20), ours.stream("GET", f"/v1/jobs/{job['id']}/events") as response:
+    async with asyncio.timeout(60), ours.stream("GET", f"/v1/jobs/{job['id']}/events") as response:
         events = read_events(response)
         assert (await anext(events)).name == "job"
         await ours.post(f"/v1/jobs/{job['id']}/stop", json={"force": True})

@@ -31,7 +31,7 @@ class FlakyLine:
 
     def mend(self) -> None:
         """Whole again."""
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + 60
         with self._cutting:
             self.up_left = self.down_left = None
             self.cut.clear()
@@ -49,7 +49,7 @@ class FlakyLine:
     def close(self) -> None:
         self._cut()
         for thread in self._threads:
-            thread.join(10)
+            thread.join(60)
 
     def _accept(self) -> None:
         self._start(self._take, self._listening)

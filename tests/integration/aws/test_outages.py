@@ -66,7 +66,7 @@ def during(line: FlakyLine, act: Callable[[], object], outage: Callable[[], None
     """Begin; when the line is cut, see to something; mend it; and all is well in the end."""
     with ThreadPoolExecutor(1) as pool:
         begun: Future[object] = pool.submit(act)
-        assert line.cut.wait(20)
+        assert line.cut.wait(60)
         outage()
         line.mend()
         begun.result(60)
@@ -168,7 +168,7 @@ def test_a_log_whose_answer_was_lost_is_not_written_twice(
     line.down_left = 0
     with file.open("a") as log:
         log.write("two\n")
-    assert line.cut.wait(20)
+    assert line.cut.wait(60)
     until(lambda: keeper.problem is not None)
     assert "".join(there.read(name)) == "one\ntwo\n"
     with file.open("a") as log:
@@ -235,7 +235,7 @@ def test_stopped_and_started_again(seconds: float, tmp_path: Path, file: Path) -
         assert "".join(logs.read(name)) == "before\nduring\n"
 
 
-def until(holds: Callable[[], bool], timeout: float = 20) -> None:
+def until(holds: Callable[[], bool], timeout: float = 60) -> None:
     deadline = time.monotonic() + timeout
     while not holds():
         assert time.monotonic() < deadline, "waited in vain"

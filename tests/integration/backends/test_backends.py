@@ -66,7 +66,7 @@ def test_ctrl_c_detaches(world: World) -> None:
         assert "worker on tasks" in watching.stdout.readline()
         watching.send_signal(signal.SIGINT)
         assert "goes on without this window" in watching.stdout.read()
-    assert watching.wait(30) == 130
+    assert watching.wait(60) == 130
     until(lambda: world.run(run_id)["counts"]["IN_PROGRESS"] == 1)
     assert world.ask("run", "stop", run_id, "--force", "--yes").code == 0
 

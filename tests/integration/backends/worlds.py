@@ -19,6 +19,7 @@ from typing import Any
 from unittest.mock import patch
 
 from tests.integration.conftest import end_executor
+from tests.ports import free_port
 from valkyrie.cli.main import main
 from valkyrie.config import KEYS
 
@@ -144,7 +145,7 @@ class Server:
         if database:
             self._env |= {"VALKYRIE_DATABASE_URL": database, "VALKYRIE_SECRET_KEY": SEALING_KEY}
         self._process: subprocess.Popen[str] | None = None
-        self.port = 0
+        self.port = free_port()
 
     @property
     def url(self) -> str:
@@ -173,7 +174,7 @@ class Server:
         assert self._process.stdout is not None
         line = self._process.stdout.readline()
         assert line, self._log.read_text()
-        self.port = int(json.loads(line)["url"].rpartition(":")[2])
+        assert json.loads(line)["url"] == self.url
 
     def end(self, how: signal.Signals = signal.SIGTERM) -> None:
         """End it, in order or not."""
@@ -181,7 +182,7 @@ class Server:
         if process is not None and process.stdout is not None:
             process.send_signal(how)
             process.stdout.read()
-            process.wait(30)
+            process.wait(60)
             process.stdout.close()
 
     def close(self) -> None:

@@ -16,7 +16,7 @@ from tests.integration.benchmark_runner.runner_world import Desk, sum_task
 
 
 def until(condition: Callable[[], object]) -> None:
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 60
     while not condition():
         assert time.monotonic() < deadline, "waited in vain"
         time.sleep(0.01)
@@ -67,7 +67,7 @@ def test_one_interrupt_finishes_what_is_in_flight(sums: Desk, gate: Path) -> Non
     with running(sums) as process:
         heard(process, signal.SIGINT)
         gate.touch()
-        output, errors = process.communicate(timeout=30)
+        output, errors = process.communicate(timeout=60)
     assert process.returncode == 130, errors
     assert "Stopped: 6/12 tasks done. Give the same command to go on." in output
     assert "Traceback" not in errors
@@ -79,7 +79,7 @@ def test_a_second_interrupt_leaves_what_is_in_flight(sums: Desk, gate: Path) -> 
     with running(sums) as process:
         heard(process, signal.SIGINT)
         os.kill(process.pid, signal.SIGINT)
-        output, errors = process.communicate(timeout=30)
+        output, errors = process.communicate(timeout=60)
     assert process.returncode == 130, errors
     assert "Stopped: 4/12 tasks done." in output and "Traceback" not in errors
     assert "Processing 8/12 tasks" in finish(sums, gate, generated=8)
@@ -88,7 +88,7 @@ def test_a_second_interrupt_leaves_what_is_in_flight(sums: Desk, gate: Path) -> 
 def test_being_asked_to_end(sums: Desk, gate: Path) -> None:
     with running(sums, "--json") as process:
         os.kill(process.pid, signal.SIGTERM)
-        output, errors = process.communicate(timeout=30)
+        output, errors = process.communicate(timeout=60)
     assert process.returncode == 143, errors
     assert '"exit_code": 143' in output and '"not_generated": ["sum-004", ' in output
     assert "Traceback" not in errors
@@ -102,7 +102,7 @@ def test_two_processes_do_not_work_on_one_run(sums: Desk, gate: Path) -> None:
             assert "Wait for it or stop it, or choose another --run-id." in said
         assert "Final score: 100" in sums.run("sum-001", run_id="r2")
         gate.touch()
-        output, errors = process.communicate(timeout=30)
+        output, errors = process.communicate(timeout=60)
     assert process.returncode == 0, errors
     assert "Final score: 100" in output
     assert "cached" in sums.score()

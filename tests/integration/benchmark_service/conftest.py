@@ -68,13 +68,13 @@ def serving(app: Any) -> Iterator[str]:
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
     thread.start()
     try:
-        server.settled.wait(30)
+        server.settled.wait(60)
         if not server.started:
             raise RuntimeError("the app did not start; its log says why")
         yield f"http://127.0.0.1:{listener.getsockname()[1]}"
     finally:
         server.should_exit = True
-        thread.join(30)
+        thread.join(60)
         listener.close()
         assert not thread.is_alive(), "the server did not stop"
 

@@ -298,11 +298,11 @@ def test_a_full_house_answers_429_with_retry_after() -> None:
         first = threading.Thread(target=lambda: answers.append(httpx.post(url, json=body, timeout=30)))
         first.start()
         try:
-            assert inside.wait(10)
+            assert inside.wait(60)
             busy = httpx.post(url, json=body)
         finally:
             leave.set()
-            first.join(30)
+            first.join(60)
     assert (busy.status_code, busy.headers["retry-after"]) == (429, "7")
     assert answers[0].status_code == 200
 

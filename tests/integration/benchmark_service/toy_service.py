@@ -48,7 +48,7 @@ class Ground:
 
     def wait_closed(self, count: int) -> bool:
         with self.changed:
-            return self.changed.wait_for(lambda: self.closed >= count, 10)
+            return self.changed.wait_for(lambda: self.closed >= count, 60)
 
 
 class _Provider(NullProvider):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -21,6 +20,7 @@ from sandboxes.local import LocalProvider
 from tests.abilities import need_local_sandboxes
 from tests.integration.conftest import end_executor
 from tests.integration.eras.tblike_service import TerminalBenchmark
+from tests.ports import free_port
 from valkyrie import config
 from valkyrie.agents.protocol import AgentExit, AgentTrial
 from valkyrie.errors import UserError
@@ -92,9 +92,7 @@ class Service:
     """A service in a process of its own, on a port that stays the same."""
 
     def __init__(self, app: str, cwd: Path, **settings: str) -> None:
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            self.port = free.getsockname()[1]
+        self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}"
         self._app, self._cwd, self._settings = app, cwd, settings
         self._log = cwd / "service.log"
@@ -124,7 +122,7 @@ class Service:
         if self._process is not None:
             self._process.send_signal(number)
             try:
-                self._process.wait(timeout=15)
+                self._process.wait(timeout=60)
             except subprocess.TimeoutExpired:
                 self._process.kill()
                 self._process.wait()

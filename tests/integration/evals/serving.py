@@ -28,5 +28,5 @@ def serving(script: Script) -> Iterator[ModelServer]:
             asyncio.run_coroutine_threadsafe(server.__aexit__(None, None, None), loop).result(30)
     finally:
         loop.call_soon_threadsafe(loop.stop)
-        thread.join(30)
+        thread.join(60)
         loop.close()

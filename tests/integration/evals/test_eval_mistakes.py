@@ -140,7 +140,7 @@ def test_others_leave_an_eval_alone_while_it_runs(
         ended = valk("run", verb, run)
         assert ended.code == 1 and "An eval is at work on run" in ended.err, ended
     beside.terminate()
-    assert beside.wait(30) == 130
+    assert beside.wait(60) == 130
     assert [line["stimulus"] for line in records(the_folder(tmp_path))] == ["a"]
 
 

@@ -22,7 +22,7 @@ async def test_a_cancelled_caller_waits_for_the_thread() -> None:
 
     def work() -> None:
         started.set()
-        go.wait(30)
+        go.wait(60)
         ended.set()
 
     calling = asyncio.ensure_future(run_blocking(work))

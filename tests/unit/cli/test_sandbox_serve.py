@@ -75,7 +75,7 @@ def test_a_signal_ends_the_server_and_its_sandboxes(serve: Serve, tmp_path: Path
     with client(document, "not-the-key") as stranger:
         assert stranger.get("/sandbox").status_code == 401
     child.send_signal(number)
-    out, err = child.communicate(timeout=30)
+    out, err = child.communicate(timeout=60)
     assert (child.returncode, json.loads(out)) == (
         0,
         {"schema_version": 1, "kind": "sandbox_server_ended", "sandboxes": 1},
@@ -96,7 +96,7 @@ def test_the_key_can_be_a_file_that_goes_with_the_server(serve: Serve, tmp_path:
     key = file.read_text().strip()
     assert len(key) > 30 and file.stat().st_mode & 0o777 == 0o600
     child.send_signal(signal.SIGTERM)
-    out, _ = child.communicate(timeout=30)
+    out, _ = child.communicate(timeout=60)
     assert child.returncode == 0 and key not in out and not file.exists()
 
 
@@ -109,10 +109,10 @@ def test_two_servers_leave_each_others_sandboxes_alone(serve: Serve) -> None:
         assert theirs.get("/sandbox").json()["items"] == []
         assert theirs.get(f"/sandbox/{made['id']}").status_code == 404
         second.send_signal(signal.SIGTERM)
-        assert json.loads(second.communicate(timeout=30)[0])["sandboxes"] == 0
+        assert json.loads(second.communicate(timeout=60)[0])["sandboxes"] == 0
         assert mine.get(f"/sandbox/{made['id']}").json()["state"] == "started"
     first.send_signal(signal.SIGTERM)
-    assert json.loads(first.communicate(timeout=30)[0])["sandboxes"] == 1
+    assert json.loads(first.communicate(timeout=60)[0])["sandboxes"] == 1
 
 
 def test_on_a_terminal_it_prints_what_to_export(program_env: dict[str, str]) -> None:

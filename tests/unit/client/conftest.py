@@ -30,5 +30,5 @@ def tracker() -> Iterator[ScriptedTracker]:
 
 @pytest.fixture
 async def client(tracker: ScriptedTracker) -> AsyncIterator[ValkyrieClient]:
-    async with ValkyrieClient(tracker.url, KEY, timeout=5, patience=5) as opened:
+    async with ValkyrieClient(tracker.url, KEY, timeout=60, patience=60) as opened:
         yield opened

@@ -54,7 +54,7 @@ def event(version: int, state: str = "running") -> bytes:
 
 @pytest.fixture
 def remote(tracker: ScriptedTracker) -> Iterator[RemoteTracker]:
-    opened = RemoteTracker(tracker.url, client=ValkyrieClient(tracker.url, KEY, timeout=5, patience=5))
+    opened = RemoteTracker(tracker.url, client=ValkyrieClient(tracker.url, KEY, timeout=60, patience=60))
     yield opened
     opened.close()
 

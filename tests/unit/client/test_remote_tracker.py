@@ -29,7 +29,7 @@ REQUEST = RunRequest("oracle", "quickstart")
 
 @pytest.fixture
 def remote(tracker: ScriptedTracker) -> Iterator[RemoteTracker]:
-    opened = RemoteTracker(tracker.url, client=ValkyrieClient(tracker.url, KEY, timeout=5, patience=5))
+    opened = RemoteTracker(tracker.url, client=ValkyrieClient(tracker.url, KEY, timeout=60, patience=60))
     yield opened
     opened.close()
 

@@ -34,16 +34,16 @@ async def test_a_dead_place_holds_only_its_share(carriers: Carriers, answer: thr
 
     def stuck() -> None:
         begun.append(threading.current_thread().name)
-        answer.wait(20)
+        answer.wait(60)
 
     waiting = [asyncio.create_task(carriers.to(DEAD)(stuck)) for _ in range(20)]
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         for _ in range(10):
             await carriers.to(LIVING)(lambda: None)
         await asyncio.to_thread(lambda: None)
     assert 1 <= len(begun) <= 2 and all(name.startswith("artifacts") for name in begun)
     answer.set()
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         await asyncio.gather(*waiting)
     assert len(begun) == 20
 
@@ -56,12 +56,12 @@ async def test_an_end_before_its_turn_is_not_carried_and_one_after_keeps_its_sha
 
     def stuck(number: int) -> None:
         begun.release()
-        answer.wait(20)
+        answer.wait(60)
         done.append(number)
 
     first = [asyncio.create_task(carry(lambda n=number: stuck(n))) for number in range(2)]
     for _ in first:
-        await asyncio.to_thread(begun.acquire, timeout=20)
+        await asyncio.to_thread(begun.acquire, timeout=60)
     late = asyncio.create_task(carry(lambda: done.append(99)))
     await asyncio.sleep(0)
     for task in (*first, late):
@@ -72,7 +72,7 @@ async def test_an_end_before_its_turn_is_not_carried_and_one_after_keeps_its_sha
     await carriers.to(LIVING)(lambda: None)
     assert done == [], "threads of the cancelled ones are still out"
     answer.set()
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         await third
         while len(done) < 3:  # one of the two may still be on its way out
             await asyncio.sleep(0.01)

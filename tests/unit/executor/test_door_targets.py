@@ -28,7 +28,7 @@ async def port() -> AsyncIterator[int]:
 async def heard(doors: ModelDoors, url: str) -> bytes:
     door = doors.to(url)
     assert door is not None
-    async with asyncio.timeout(20), door.opened() as folder:
+    async with asyncio.timeout(60), door.opened() as folder:
         reader, writer = await knock(folder)
         try:
             return await reader.read()

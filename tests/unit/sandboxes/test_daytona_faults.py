@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import socket
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from tests.ports import free_port
 
 from sandboxes.configs import DaytonaProviderConfig
 from sandboxes.daytona import DaytonaSandboxProvider
@@ -107,13 +107,6 @@ async def copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> No
     while data := await reader.read(1 << 16):
         writer.write(data)
         await writer.drain()
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 @pytest.fixture

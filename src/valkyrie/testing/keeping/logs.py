@@ -171,7 +171,7 @@ def threads() -> list[threading.Thread]:
     return [thread for thread in threading.enumerate() if thread.name == "logs"]
 
 
-def until(holds: Callable[[], bool], timeout: float = 20) -> None:
+def until(holds: Callable[[], bool], timeout: float = 60) -> None:
     """Return once it holds; what is waited for happens in another thread."""
     deadline = time.monotonic() + timeout
     while not holds():
