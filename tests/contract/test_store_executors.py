@@ -32,9 +32,10 @@ def store(postgres_url: str) -> Iterator[Store]:
 class Worker:
     """An executor without sandboxes: it leases, and writes how things went."""
 
-    def __init__(self, store: Store, name: str, run_ids: list[str]) -> None:
+    def __init__(self, store: Store, name: str, run_ids: list[str], begun: asyncio.Barrier) -> None:
         self.name = add_executor(store, name)
         self._runs = run_ids
+        self._begun = begun
         self._writer: Writer = store.writer()
         self.taken: list[tuple[int, int]] = []
 
@@ -48,6 +49,8 @@ class Worker:
             tick = Tick(self.name, time.time(), Room(7.0, 1e9, idle=True), {}, self._runs)
             found = await self._writer.call(lambda connection, tick=tick: leases.lease(connection, tick))  # type: ignore[misc]
             assert isinstance(found, TickResult)
+            if not self.taken:
+                await self._begun.wait()  # nobody does everything before another has looked
             self.taken += [(one.trial_id, one.number) for one in found.leased]
             if set(found.ended) == set(found.open_runs):
                 return
@@ -65,7 +68,8 @@ class Worker:
 
 async def test_no_trial_is_leased_twice(store: Store, postgres_url: str, postgres: Postgres) -> None:
     run_ids = [add_run(store, tasks=40, cpus=1.0, concurrency=5, priority=n % 3) for n in range(6)]
-    workers = [Worker(store, f"executor {n}", run_ids) for n in range(3)]
+    begun = asyncio.Barrier(3)
+    workers = [Worker(store, f"executor {n}", run_ids, begun) for n in range(3)]
     over = asyncio.Event()
 
     async def watch() -> None:

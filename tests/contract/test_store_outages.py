@@ -155,7 +155,7 @@ def test_readers_and_writers_wait_for_a_server_that_restarts(store: Store, own_p
     own_postgres.stop()
     starting = threading.Timer(0.3, own_postgres.start)
     starting.start()
-    with store.reading() as connection:
+    with store.reading(patience=60) as connection:
         assert connection.execute(text("SELECT count(*) FROM trial")).scalar() == 10
     starting.join()
     own_postgres.stop()

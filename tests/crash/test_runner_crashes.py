@@ -89,6 +89,7 @@ def crash_and_finish(desk: Desk, run_id: str, rng: random.Random, quiet: dict[st
         finished = process.poll() is not None
         process.send_signal(signal.SIGKILL)
         process.communicate()
+        desk.service.hear()
         assert_whole(desk, run_id)
         safe = {path.parent.name for path in (desk.results / run_id).glob("*/generation.json")}
         graded = {path.parent.name for path in (desk.results / run_id).glob("*/eval.json")}

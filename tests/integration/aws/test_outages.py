@@ -48,7 +48,7 @@ def direct(ministack: Ministack, bucket: str) -> S3Artifacts:
 @pytest.fixture
 def flaky(line: FlakyLine, bucket: str) -> S3Artifacts:
     """The bucket over the line that is cut."""
-    return S3Artifacts(session_over(line), bucket, patience=30)
+    return S3Artifacts(session_over(line), bucket, patience=120)
 
 
 @pytest.fixture
@@ -153,7 +153,7 @@ def test_who_waits_is_let_go_when_the_program_ends(line: FlakyLine, bucket: str)
         waiting = pool.submit(store.copy, "a", "b")
         store.close()
         with pytest.raises(InfrastructureError):
-            waiting.result(20)
+            waiting.result(60)
 
 
 def test_a_log_whose_answer_was_lost_is_not_written_twice(
@@ -175,7 +175,7 @@ def test_a_log_whose_answer_was_lost_is_not_written_twice(
         log.write("three\n")
     line.mend()
     keeper.ended(name)
-    keeper.close(30)
+    keeper.close(60)
     assert "".join(there.read(name)) == "one\ntwo\nthree\n"
 
 
@@ -191,7 +191,7 @@ def test_logs_wait_in_their_files(line: FlakyLine, ministack: Ministack, tmp_pat
         keeper.ended(name)
     until(lambda: keeper.problem is not None)
     line.mend()
-    keeper.close(30)
+    keeper.close(60)
     assert keeper.problem is None
     for name in names:
         assert "".join(there.read(name)) == f"{name.task_id}\n" * 1000

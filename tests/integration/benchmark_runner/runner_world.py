@@ -15,6 +15,7 @@ from types import ModuleType
 from typing import Any
 
 import click
+import httpx
 from click.testing import CliRunner, Result
 from starlette.responses import JSONResponse, Response
 
@@ -105,6 +106,11 @@ class Live:
     def graded(self) -> list[str]:
         """The tasks whose answers were graded, in order."""
         return [body["task_id"] for body in self.bodies("/evaluate-response/") if body]
+
+    def hear(self) -> None:
+        """Return when everything has been heard that was sent before."""
+        for _ in range(2):
+            httpx.get(f"{self.url}/health", timeout=60, trust_env=False).raise_for_status()
 
     def forget(self) -> None:
         self.asked.clear()

@@ -283,7 +283,7 @@ def test_a_full_house_answers_429_with_retry_after() -> None:
     class Slow(ToyService):
         async def evaluate_response(self, request: Any, dataset: str | None = None) -> Any:
             inside.set()
-            await asyncio.to_thread(leave.wait, 20)
+            await asyncio.to_thread(leave.wait, 60)
             return {"resolved": True}
 
     inside, leave = threading.Event(), threading.Event()

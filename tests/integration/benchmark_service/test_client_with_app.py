@@ -97,9 +97,9 @@ async def test_a_stream_that_is_left_ends_in_the_service_too(toy: Live, ground: 
         )
         await heard.wait()
         listening.cancel()
-        await asyncio.wait([listening], timeout=10)
+        await asyncio.wait([listening], timeout=60)
         assert listening.cancelled()
-    assert await asyncio.to_thread(service.closed.wait, 10)
+    assert await asyncio.to_thread(service.closed.wait, 60)
 
 
 async def test_a_silent_stream_of_a_living_service(toy: Live, ground: Ground) -> None:

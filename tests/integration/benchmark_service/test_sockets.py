@@ -198,8 +198,8 @@ async def test_the_generator_is_closed_when_the_client_leaves(
     service.closed.clear()
     async with connect(f"{toy.ws}/ws/evaluate-instance", proxy=None, close_timeout=0.1) as socket:
         await socket.send(json.dumps(instance(task_id)))
-        assert await asyncio.to_thread(service.started.wait, 10)
-    assert await asyncio.to_thread(service.closed.wait, 10)
+        assert await asyncio.to_thread(service.started.wait, 60)
+    assert await asyncio.to_thread(service.closed.wait, 60)
     assert await asyncio.to_thread(ground.wait_closed, 1)
 
 
@@ -320,6 +320,6 @@ async def test_a_server_that_stops_ends_its_streams(ground: Ground) -> None:
         assert isinstance(service, ToyService)
         socket = await connect(f"{live.ws}/ws/evaluate-instance", proxy=None)
         await socket.send(json.dumps(instance("silent")))
-        assert await asyncio.to_thread(service.started.wait, 10)
+        assert await asyncio.to_thread(service.started.wait, 60)
     assert service.closed.is_set() and ground.closed == 1
     assert (await listen(socket)).code == 1012

@@ -21,11 +21,11 @@ def serving(script: Script) -> Iterator[ModelServer]:
         return await ModelServer(script).__aenter__()
 
     try:
-        server = asyncio.run_coroutine_threadsafe(enter(), loop).result(30)
+        server = asyncio.run_coroutine_threadsafe(enter(), loop).result(60)
         try:
             yield server
         finally:
-            asyncio.run_coroutine_threadsafe(server.__aexit__(None, None, None), loop).result(30)
+            asyncio.run_coroutine_threadsafe(server.__aexit__(None, None, None), loop).result(60)
     finally:
         loop.call_soon_threadsafe(loop.stop)
         thread.join(60)

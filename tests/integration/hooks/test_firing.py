@@ -178,7 +178,7 @@ async def test_progress_that_may_have_arrived_is_not_sent_again_but_an_ending_is
     receiver.replies = [Reply(silent=True)]
     run_id = stage.add({"SLACK": receiver.url}, notify=slack(25))
     stage.stand(run_id, n_pending=6, n_finished=2)
-    runner = stage.runner(sender=Sender(True, timeout=0.2))
+    runner = stage.runner(sender=Sender(True, timeout=1.0))
     assert await runner.run_once() is None
     (progress,) = stage.told(run_id)
     assert progress.state == "failed" and "may have arrived" in str(progress.detail)

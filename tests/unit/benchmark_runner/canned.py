@@ -44,6 +44,12 @@ class Canned:
             writer.close()
 
 
+async def looks_around() -> None:
+    """Let the loop see what has arrived, also if it stood still for a while."""
+    for _ in range(20):
+        await asyncio.sleep(0.001)
+
+
 @asynccontextmanager
 async def answering(*answers: bytes, tls: SSLContext | None = None) -> AsyncIterator[Canned]:
     """The server; after the last answer it closes connections without a word."""

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.unit.benchmark_runner.canned import answering, http
+from tests.unit.benchmark_runner.canned import answering, http, looks_around
 
 from benchmark_runner.chat import ChatModel, Usage, kept_connections
 from benchmark_runner.llm import LLMConfig, ProviderConfig
@@ -150,7 +150,7 @@ async def test_a_connection_the_server_closed_is_replaced() -> None:
         async with ChatModel("llama", config(server.url)) as chat:
             await chat.ask("Hi.")
             server.drop()
-            await asyncio.sleep(0.01)
+            await looks_around()
             assert (await chat.ask("Hi.")).text == "ok"
     assert server.connections == 2
 

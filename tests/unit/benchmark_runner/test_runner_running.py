@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
@@ -34,6 +35,8 @@ class Counting(BenchmarkRunner):
         self.generating = self.evaluating = self.most_generating = self.most_evaluating = 0
         self.stop_after: tuple[int, Watch] | None = None
         self.generated: list[str] = []
+        self.meet = (0, 0)
+        """So many generate, and evaluate, at one time before any is done."""
 
     def load_tasks(self, dataset_file: Path) -> list[Task]:
         return []
@@ -46,16 +49,22 @@ class Counting(BenchmarkRunner):
         self.generated.append(task.id)
         self.generating += 1
         self.most_generating = max(self.most_generating, self.generating)
-        await asyncio.sleep(0.001)
+        await self._together(lambda: self.most_generating >= self.meet[0])
         self.generating -= 1
         if self.stop_after and len(self.generated) >= self.stop_after[0]:
             self.stop_after[1].stopping = True
         return GenerationResult(task_id="other", status=GenerationStatus.SUCCESS, data=seen)
 
+    async def _together(self, met: Callable[[], bool]) -> None:
+        """Stay until as many are here as are to meet, and a moment longer for those who must not come."""
+        while not met():
+            await asyncio.sleep(0.001)
+        await asyncio.sleep(0.001)
+
     async def evaluate(self, task_id: str, generation: GenerationResult) -> EvalResult:
         self.evaluating += 1
         self.most_evaluating = max(self.most_evaluating, self.evaluating)
-        await asyncio.sleep(0.002)
+        await self._together(lambda: self.most_evaluating >= self.meet[1])
         self.evaluating -= 1
         return EvalResult(task_id="other", status=EvalStatus.EVALUATED, result=1)
 
@@ -68,6 +77,7 @@ def work(tmp_path: Path, runner: Counting, **how: Any) -> tuple[Work, Watch, Run
 
 async def test_no_more_at_once_than_allowed(tmp_path: Path) -> None:
     runner = Counting(eval_concurrency=3)
+    runner.meet = (7, 3)
     passing, watch, artifacts, tasks = work(tmp_path, runner, parallelism=7)
     await passing.run(tasks)
     assert (runner.most_generating, runner.most_evaluating) == (7, 3)

@@ -15,7 +15,7 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from cryptography.x509.oid import NameOID
-from tests.unit.benchmark_runner.canned import answering, http
+from tests.unit.benchmark_runner.canned import answering, http, looks_around
 
 from benchmark_service import wires
 from benchmark_service.connections import Lanes
@@ -60,7 +60,7 @@ async def test_an_answer_is_read_and_its_connection_used_again(answer: bytes, sa
 async def test_a_connection_that_does_not_last_is_not_used_again(answer: bytes) -> None:
     async with answering(answer, OK) as server, httpx.AsyncClient(transport=Lanes()) as client:
         assert await body_of(client, server.url) == "200 fine"
-        await asyncio.sleep(0.01)
+        await looks_around()
         assert await body_of(client, server.url) == "200 fine"
     assert server.connections == 2
 
@@ -112,7 +112,7 @@ async def test_an_answer_left_in_the_middle_leaves_its_connection() -> None:
 
 async def test_silence_ends_in_a_timeout() -> None:
     async with answering(b"HTTP/1.1 200 OK\r\n") as server:
-        async with httpx.AsyncClient(transport=Lanes(), timeout=0.05) as client:
+        async with httpx.AsyncClient(transport=Lanes(), timeout=httpx.Timeout(60, read=0.05)) as client:
             with pytest.raises(httpx.ReadTimeout):
                 await body_of(client, server.url)
 

@@ -186,7 +186,7 @@ def test_a_wrong_credential_in_the_file_is_named_not_shown(valk: Valk, config_fi
 
 def test_a_credential_is_asked_for_unseen(program_env: dict[str, str], config_file: Path) -> None:
     words = [str(HERE / "fake_valk.py"), "ending", "config", "auth", "set", "demo"]
-    child = pexpect.spawn(sys.executable, words, env=program_env, encoding="utf-8", timeout=20)
+    child = pexpect.spawn(sys.executable, words, env=program_env, encoding="utf-8", timeout=60)
     try:
         child.expect("Credential of demo")
         child.sendline("Bearer typed-unseen")

@@ -94,11 +94,11 @@ class ScriptedTracker:
 
     def begin(self) -> None:
         """Listen, on the same port as before."""
-        asyncio.run_coroutine_threadsafe(self._begin(), self._loop).result(5)
+        asyncio.run_coroutine_threadsafe(self._begin(), self._loop).result(60)
 
     def leave(self) -> None:
         """Refuse connections and break those there are."""
-        asyncio.run_coroutine_threadsafe(self._leave(), self._loop).result(5)
+        asyncio.run_coroutine_threadsafe(self._leave(), self._loop).result(60)
 
     async def _begin(self) -> None:
         self._server = await asyncio.start_server(self._serve, "127.0.0.1", self.port)

@@ -164,7 +164,7 @@ async def test_a_request_that_never_arrived_is_repeated(tracker: ScriptedTracker
 
     tracker.on("POST", f"{FETCH}/stop", said(run(2, "STOPPING")))
     tracker.leave()
-    async with ValkyrieClient(tracker.url, KEY, patience=5) as client:
+    async with ValkyrieClient(tracker.url, KEY, patience=60) as client:
         asking = asyncio.create_task(client.stop(RUN))
         await asyncio.sleep(0.15)
         await asyncio.to_thread(tracker.begin)

@@ -72,7 +72,7 @@ async def test_following_survives_a_restart(tracker: ScriptedTracker) -> None:
     hold = threading.Event()
     tracker.on("GET", EVENTS, Answer([event("run", 1, run(1))], hold=hold))
     seen: list[int] = []
-    async with ValkyrieClient(tracker.url, patience=20) as client:
+    async with ValkyrieClient(tracker.url, patience=60) as client:
 
         async def follow() -> None:
             async for view in client.follow(RUN):

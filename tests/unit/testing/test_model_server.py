@@ -254,8 +254,9 @@ async def test_without_a_shell_the_answer_says_so() -> None:
 
 async def test_a_slow_answer_comes_late() -> None:
     async with ModelServer(Script.of(Say("x", delay=30))) as server, new_client() as client:
+        briefly = httpx.Timeout(60, read=0.1)
         with pytest.raises(httpx.ReadTimeout):
-            await client.post(f"{server.url}/v1/messages", json=asked("messages", []), timeout=0.1)
+            await client.post(f"{server.url}/v1/messages", json=asked("messages", []), timeout=briefly)
 
 
 @pytest.mark.parametrize(

@@ -33,7 +33,7 @@ class LogKeeperContract:
         file.write_text(LINES)
         keeper.ended(name)
         until(lambda: kept(keeper, name) == LINES)
-        keeper.close()
+        keeper.close(60)
         assert kept(keeper, name) == LINES
         assert kept(self.again(keeper), name) == LINES
 
@@ -49,7 +49,7 @@ class LogKeeperContract:
             until(lambda: kept(keeper, name) == "one\ntwo\nthree")
             log.write("-and-a-half\n")
         keeper.ended(name)
-        keeper.close()
+        keeper.close(60)
         assert kept(keeper, name) == "one\ntwo\nthree-and-a-half\n"
 
     def test_characters_that_come_in_two_halves(self, keeper: LogKeeper, tmp_path: Path) -> None:
@@ -61,7 +61,7 @@ class LogKeeperContract:
             until(lambda: kept(keeper, name) == "snow ")
             log.write("☃".encode()[-1:])
         keeper.ended(name)
-        keeper.close()
+        keeper.close(60)
         assert kept(keeper, name) == "snow ☃"
 
     def test_big_logs_and_long_lines(self, keeper: LogKeeper, tmp_path: Path) -> None:
@@ -93,7 +93,7 @@ class LogKeeperContract:
             file.write_text(f"log {number}\n")
             keeper.follow(name, file)
             keeper.ended(name)
-        keeper.close()
+        keeper.close(60)
         assert [kept(keeper, name) for name in names] == [f"log {number}\n" for number in range(len(names))]
 
     def test_an_attempt_that_wrote_nothing_has_none(self, keeper: LogKeeper, tmp_path: Path) -> None:
@@ -102,7 +102,7 @@ class LogKeeperContract:
             keeper.follow(name, file)
             keeper.ended(name)
         (tmp_path / "empty").touch()
-        keeper.close()
+        keeper.close(60)
         assert kept(keeper, log_name("never-made")) == kept(keeper, log_name("empty")) == ""
         assert kept(keeper, log_name("of nobody")) == ""
 
@@ -122,7 +122,7 @@ class LogKeeperContract:
             log.write("four\n")
         after.follow(name, file)
         after.ended(name)
-        after.close()
+        after.close(60)
         assert so_far in ("one\ntwo\n", "one\ntwo\nthree\n")
         assert kept(after, name) == "one\ntwo\nthree\nfour\n"
 
@@ -139,7 +139,7 @@ class LogKeeperContract:
 
         with ThreadPoolExecutor(8) as pool:
             written = list(pool.map(attempt, range(24)))
-        keeper.close(30)
+        keeper.close(60)
         for name, text in written:
             assert kept(keeper, name) == text
 
