@@ -65,7 +65,7 @@ def listening(engine: PrivateEngine) -> Iterator[str]:
 
 
 async def connects(sandbox: Sandbox, address: str, port: str, how: str = "plainly") -> bool:
-    command = Command(("python3", "-c", CONNECT, address, port, how), timeout=20)
+    command = Command(("python3", "-c", CONNECT, address, port, how), timeout=60)
     return await sandbox.run(command) == 0
 
 
@@ -164,8 +164,8 @@ async def test_host_folders_are_shown_read_only(provider: DockerProvider, tmp_pa
         assert await output_of(sandbox, "cat /opt/valkyrie/door/note") == "from the host"
         assert await sandbox.run(Command.shell("echo x > /opt/valkyrie/door/note")) != 0
         speak = "import socket; socket.socket(socket.AF_UNIX).connect('/opt/valkyrie/door/door')"
-        assert await sandbox.run(Command(("python3", "-c", speak), timeout=20)) == 0
-        await asyncio.wait_for(heard.wait(), 10)
+        assert await sandbox.run(Command(("python3", "-c", speak), timeout=60)) == 0
+        await asyncio.wait_for(heard.wait(), 60)
     finally:
         server.close()
 

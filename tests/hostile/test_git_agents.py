@@ -240,16 +240,21 @@ def test_everything_git_started_ends_with_it(
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     # The pipe is held open by ssh and its child; it ends when the last of them does.
-    (tmp_path / "ssh").write_text(f"#!/bin/sh\nexec 9>{pipe}\necho here >&9\nsleep 60 &\nsleep 60\n")
+    begun = tmp_path / "begun"
+    (tmp_path / "ssh").write_text(
+        f"#!/bin/sh\nexec 9>{pipe}\necho here >&9\nsleep 600 &\ntouch {begun}\nsleep 600\n"
+    )
     (tmp_path / "ssh").chmod(0o755)
     monkeypatch.setenv("GIT_SSH_COMMAND", str(tmp_path / "ssh"))
-    said: list[str] = []
-    reader = threading.Thread(target=lambda: said.append(pipe.read_text()), daemon=True)
-    reader.start()
-    with pytest.raises(InfrastructureError, match="was stopped"):
-        install(library, "git@host.example:o/r", timeout=1.0)
-    reader.join(60)
-    assert said == ["here\n"]
+    # Held open, so that a round in which ssh did not get to begin can be followed by another.
+    with open(os.open(pipe, os.O_RDONLY | os.O_NONBLOCK), "rb") as reader:
+        for seconds in (1.0, 10.0, 100.0):
+            with pytest.raises(InfrastructureError, match="was stopped"):
+                install(library, "git@host.example:o/r", timeout=seconds)
+            if begun.exists():
+                break
+        os.set_blocking(reader.fileno(), True)
+        assert reader.read() == b"here\n"
 
 
 @pytest.mark.parametrize(

@@ -309,8 +309,9 @@ async def test_kill_everyone_spares_the_sandbox(sandbox: LocalSandbox) -> None:
 
 async def test_orphans_leave_no_zombies(sandbox: LocalSandbox) -> None:
     await attack(sandbox, "for i in 1 2 3 4 5 6 7 8; do (sh -c 'sleep 0.1' &) ; done; sleep 0.3")
-    _, output = await attack(sandbox, "ps -eo stat= | grep -c Z")
-    assert output.strip() == "0"
+    async with asyncio.timeout(60):  # one that has just ended is seen until it is collected
+        while (await attack(sandbox, "ps -eo stat= | grep -c Z"))[1].strip() != "0":
+            pass
 
 
 FORK_BOMB = f"""
@@ -366,7 +367,7 @@ async def test_bombs_in_every_sandbox_leave_their_user_room(tmp_path: Path) -> N
 async def test_a_storm_of_stop_signals_ends_with_kill_all(sandbox: LocalSandbox) -> None:
     storm = "(setsid sh -c 'while :; do kill -STOP -1; done' &)"
     await attack(sandbox, storm, timeout=2)
-    async with asyncio.timeout(40):
+    async with asyncio.timeout(60):
         await sandbox.run(Command.shell("true", timeout=0.5))
         await sandbox.kill_all()
         assert await attack(sandbox, "echo usable") == (0, "usable\n")
@@ -381,7 +382,9 @@ async def test_daemons_die_with_kill_all(sandbox: LocalSandbox) -> None:
     await eventually(lambda: len(processes_named(mark)) == len(USERS))
     await sandbox.kill_all()
     assert processes_named(mark) == []
-    assert await attack(sandbox, "ps -eo pid= | wc -l; true") == (0, "4\n")  # first, sh, ps, wc
+    async with asyncio.timeout(60):  # those killed are seen until they are collected
+        while await attack(sandbox, "ps -eo pid= | wc -l; true") != (0, "4\n"):  # first, sh, ps, wc
+            pass
 
 
 async def test_memory_is_limited_in_every_command(provider: LocalProvider) -> None:
@@ -447,12 +450,18 @@ async def test_nothing_shows_on_the_host(provider: LocalProvider, tmp_path: Path
     mark = f"27182818{os.getpid()}"
     await attack(sandbox, f"sleep {mark} & setsid sleep {mark} &")
     await eventually(lambda: len(processes_named(f"sleep\0{mark}")) == 2)
-    mounts = Path("/proc/self/mountinfo").read_text()
-    assert not [line for line in mounts.splitlines() if "- tmpfs keeper" in line or "- tmpfs sandbox" in line]
+    assert shown(sandbox, tmp_path) == []
     groups = [path for path in Path("/sys/fs/cgroup").rglob("valkyrie-*") if sandbox.id in path.name]
     assert groups or not probe.machine().support.places
     await provider.delete_sandbox(sandbox.id)
     assert processes_named(f"sleep\0{mark}") == []
     assert [path for path in groups if path.exists()] == []
-    assert Path("/proc/self/mountinfo").read_text() == mounts
+    assert shown(sandbox, tmp_path) == []
     assert list((tmp_path / "state").iterdir()) == []
+
+
+def shown(sandbox: LocalSandbox, tmp_path: Path) -> list[str]:
+    """Mounts of a sandbox the host sees; others come and go."""
+    marks = ("- tmpfs keeper", "- tmpfs sandbox", sandbox.id, str(tmp_path))
+    lines = Path("/proc/self/mountinfo").read_text().splitlines()
+    return [line for line in lines if any(mark in line for mark in marks)]

@@ -94,7 +94,7 @@ async def test_an_endless_stream_is_left_at_once_and_leaves_nothing_behind(servi
         finally:
             tracemalloc.stop()
         listening.cancel()
-        done, _ = await asyncio.wait([listening], timeout=10)
+        done, _ = await asyncio.wait([listening], timeout=60)
         assert done
         assert listening.cancelled()
     # 50 MB went by.
@@ -130,7 +130,7 @@ async def test_a_slow_listener_holds_the_sender_back(service: ScriptedService) -
             await asyncio.sleep(0.2)
         assert sent < 40
         listening.cancel()
-        await asyncio.wait([listening], timeout=10)
+        await asyncio.wait([listening], timeout=60)
         assert listening.cancelled()
 
 
@@ -295,5 +295,5 @@ async def test_a_hundred_streams_that_hang_do_not_hold_up_another(service: Scrip
         assert (await client.setup_task("a", "i")).status == "ok"
         for task in stuck:
             task.cancel()
-        await asyncio.wait(stuck, timeout=20)
+        await asyncio.wait(stuck, timeout=60)
         assert all(task.cancelled() for task in stuck)

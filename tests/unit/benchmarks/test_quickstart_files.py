@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import tomllib
 from pathlib import Path
 
@@ -29,7 +31,7 @@ async def test_each_is_described_in_full(task: Path) -> None:
     assert (spec.network, spec.image, spec.cwd, spec.has_solution) == ("none", None, "/app", True)
     assert (spec.limits.cpus, spec.limits.memory_mb, spec.limits.disk_mb) == (1, 512, 512)
     assert spec.timeouts.agent is not None and 300 <= spec.timeouts.agent <= 600
-    assert spec.timeouts.grade == 60
+    assert spec.timeouts.grade == 300
 
 
 @pytest.mark.parametrize("name", ["tests/checks.py", "tests/test.sh"])
@@ -42,6 +44,33 @@ def test_the_answers_are_not_in_what_the_agent_gets() -> None:
         given = {path.read_bytes() for path in (task / "environment").rglob("*") if path.is_file()}
         hidden = [path for path in (task / "solution").rglob("*") if path.is_file()]
         assert not any(path.read_bytes() in given for path in hidden)
+
+
+@pytest.mark.parametrize(
+    ("began", "said"),
+    [
+        ("0", "TimeoutError: sleep 100 took longer than 0.1 s, TimeoutError: sleep 100 took longer than"),
+        ("50", "TimeoutError: sleep 100 took longer than 0.1 s, TimeoutError: no time left after sleep"),
+        ("239.9", "no program of the agent is to blame: no verdict"),
+        ("250", "no program of the agent is to blame: no verdict"),
+    ],
+)
+def test_a_machine_that_is_too_busy_costs_no_agent_its_score(began: str, said: str) -> None:
+    program = """
+import sys; sys.path.insert(0, sys.argv[1])
+import checks
+checks.BEGAN -= float(sys.argv[2])
+found = []
+for timeout in (0.1 if float(sys.argv[2]) < 200 else 5, 0.1):
+    try:
+        checks.run(["sleep", "100"], timeout=timeout)
+    except TimeoutError as error:
+        found.append(f"TimeoutError: {error}")
+print(", ".join(found))
+"""
+    words = [sys.executable, "-B", "-c", program, str(TASKS[0] / "tests"), began]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
+    assert said in done.stdout + done.stderr
 
 
 def test_the_manifest_names_it() -> None:
