@@ -64,7 +64,7 @@ def test_as_an_ordinary_user(tmp_path: Path) -> None:
             },
             capture_output=True,
             text=True,
-            timeout=110,
+            timeout=280,
         )
     finally:
         shutil.rmtree(home)

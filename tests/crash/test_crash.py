@@ -22,7 +22,7 @@ ROUNDS = int(os.environ.get("CRASH_ROUNDS", "3"))
 SEED = int(os.environ.get("CRASH_SEED", "0")) or random.randrange(1, 1 << 30)
 
 
-@pytest.mark.timeout(0 if ROUNDS > 10 else 240)
+@pytest.mark.timeout(0 if ROUNDS > 10 else 600)
 def test_executor_killed_at_random_instants(home: Home) -> None:
     rng = random.Random(SEED)
     print(f"CRASH_SEED={SEED}")
@@ -47,7 +47,7 @@ def test_executor_killed_at_random_instants(home: Home) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(0 if ROUNDS > 10 else 240)
+@pytest.mark.timeout(0 if ROUNDS > 10 else 600)
 def test_cli_killed_at_random_instants(home: Home) -> None:
     """Whatever instant the CLI dies at, a run exists whole or not at all, and goes on."""
     rng = random.Random(SEED + 1)

@@ -21,7 +21,7 @@ TRIALS = 4
 """× 12 tasks × 2 agents = 96 trials."""
 POOL = 6
 
-pytestmark = pytest.mark.timeout(0 if ROUNDS > 10 else 240)
+pytestmark = pytest.mark.timeout(0 if ROUNDS > 10 else 600)
 
 
 def start(tracker: LocalTracker) -> JobView:

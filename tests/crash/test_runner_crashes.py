@@ -24,7 +24,7 @@ EVALUATIONS = 4
 IN_FLIGHT = PARALLELISM + PARALLELISM + EVALUATIONS
 """At most so many answers are being made, waiting to be graded, or being graded."""
 
-pytestmark = pytest.mark.timeout(0 if ROUNDS > 10 else 120)
+pytestmark = pytest.mark.timeout(0 if ROUNDS > 10 else 600)
 
 
 @pytest.fixture
@@ -52,7 +52,7 @@ def start(desk: Desk, run_id: str) -> subprocess.Popen[str]:
 
 def finish(desk: Desk, run_id: str) -> dict[str, Any]:
     process = start(desk, run_id)
-    output, errors = process.communicate(timeout=100)
+    output, errors = process.communicate(timeout=280)
     assert process.returncode == 0, (output, errors)
     return desk.read("final_score.json", run_id=run_id)
 

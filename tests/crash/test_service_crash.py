@@ -46,7 +46,7 @@ def service(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Killable
     made.close()
 
 
-@pytest.mark.timeout(0 if FULL else 240)
+@pytest.mark.timeout(0 if FULL else 600)
 def test_killed_at_random_instants(
     home: Home, service: KillableService, agent: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -36,7 +36,7 @@ KILLS = 8 if ROUNDS > 10 else 4
 RNG = random.Random()
 BACK = "can be written again after"
 """What an executor says of its database after an outage."""
-pytestmark = pytest.mark.timeout(300)
+pytestmark = pytest.mark.timeout(900)
 
 
 @pytest.fixture(scope="module")

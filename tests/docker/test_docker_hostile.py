@@ -47,7 +47,7 @@ def scene(engine: PrivateEngine, tmp_path_factory: pytest.TempPathFactory) -> It
             kwargs={"canary": str(canary)},
         )
         try:
-            run = tracker.wait(tracker.start(request).run.id, timeout=110)
+            run = tracker.wait(tracker.start(request).run.id, timeout=280)
             yield Scene(root, tracker, run)
         finally:
             tracker.close()

@@ -26,7 +26,7 @@ TRIALS = 8
 @pytest.mark.parametrize(("agent", "score"), [("oracle", 1.0), ("nop", 0.0)])
 def test_the_quickstart(tracker: LocalTracker, engine: PrivateEngine, agent: str, score: float) -> None:
     request = RunRequest(agent=agent, benchmark="quickstart", provider="docker", concurrency=6)
-    run = tracker.wait(tracker.start(request).run.id, timeout=110)
+    run = tracker.wait(tracker.start(request).run.id, timeout=280)
     assert (run.state, run.score.final_score, run.score.graded) == ("FINISHED", score, 12), run.error
     assert engine.docker("ps", "-aq") == ""
 
@@ -57,7 +57,7 @@ def test_a_dockerfile_is_built_once_for_many_trials(
     request = RunRequest(
         agent="oracle", benchmark=str(tasks), provider="docker", trials=TRIALS, concurrency=TRIALS
     )
-    run = tracker.wait(tracker.start(request).run.id, timeout=110)
+    run = tracker.wait(tracker.start(request).run.id, timeout=280)
     assert (run.state, run.score.final_score, run.score.graded) == ("FINISHED", 1.0, TRIALS), run.error
     built = engine.docker("images", "-q", "--filter", "label=valkyrie.kind=build").split()
     assert len(built) == 1

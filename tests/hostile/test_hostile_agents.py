@@ -95,7 +95,7 @@ def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
         request = RunRequest(
             agent=str(agent), benchmark=str(root / "tasks"), concurrency=4, kwargs={"canary": str(canary)}
         )
-        run = tracker.wait(tracker.start(request).run.id, timeout=110)
+        run = tracker.wait(tracker.start(request).run.id, timeout=280)
         yield Scene(root, tracker, run)
         tracker.close()
         end_executor(root / "home")

@@ -58,7 +58,7 @@ def played(tool: str, who: str, scenario: str) -> dict[str, Any]:
         os.chmod(folder, 0o755)
         argv = ["unshare", "--net", "--mount", "--propagation", "private", "--"]
         argv += [python_for_everyone() or sys.executable, str(WORLD), "world", tool, who, scenario, folder]
-        done = subprocess.run(argv, capture_output=True, text=True, timeout=100, check=False)
+        done = subprocess.run(argv, capture_output=True, text=True, timeout=280, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
     found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     return found

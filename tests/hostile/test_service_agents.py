@@ -108,7 +108,7 @@ def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
         )
         status = tracker.executor_status()
         assert status is not None
-        yield tracker, tracker.wait(started.run.id, timeout=110), status["pid"]
+        yield tracker, tracker.wait(started.run.id, timeout=280), status["pid"]
         tracker.close()
         end_executor(root / "home")
 

@@ -32,8 +32,10 @@ def tracker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[LocalTr
 
 def end_executor(home: Path) -> None:
     client = ExecutorClient(DataFolder(home))
-    status = client.ask("end")
-    until(lambda: client.status() is None)
+    status = None
+    while status is None and client.lives():
+        status = client.ask("end")
+    until(lambda: not client.lives())
     if status:
         until(lambda: not alive(status["pid"]))
 

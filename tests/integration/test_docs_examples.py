@@ -106,7 +106,7 @@ def test_every_shell_block_says_whether_it_is_run(page: Path) -> None:
     assert not silent, f"{page.relative_to(ROOT)}: say <!-- test --> or <!-- not run: why --> at {silent}"
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize(
     "page",
     [

@@ -250,6 +250,18 @@ def test_following_ends_with_the_run_though_nothing_is_written_any_more(
     assert [view.state for view in views] == ["ERROR"]
 
 
+def test_an_executor_too_busy_to_answer_is_not_taken_for_dead(tracker: LocalTracker) -> None:
+    run = tracker.start(request("held")).run
+    pid = (tracker.executor_status() or {})["pid"]
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        assert tracker.fetch(run.id).executor == "alive"
+    finally:
+        os.kill(pid, signal.SIGCONT)
+    open_gate()
+    assert tracker.wait(run.id, timeout=60).state == "FINISHED"
+
+
 def test_following_notices_a_dead_executor(tracker: LocalTracker) -> None:
     run = tracker.start(request("held")).run
     until(lambda: tracker.fetch(run.id).counts["IN_PROGRESS"] == 1)

@@ -63,7 +63,7 @@ def in_a_small_world(tmp_path: Path, script: str) -> subprocess.CompletedProcess
         env=environment,
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=280,
     )
 
 

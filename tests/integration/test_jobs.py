@@ -168,7 +168,7 @@ def states(document: dict[str, Any]) -> dict[str, str]:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(900)
 def test_oracle_and_nop_on_quickstart(valk: Valk) -> None:
     code, said, problem = valk(
         *("job", "run", "--agent", "oracle", "--agent", "nop", "--benchmark", "quickstart"),

@@ -20,7 +20,8 @@ from valkyrie.nouns import Json
 from valkyrie.settings import FETCH_PREFIX
 from valkyrie.store.layout import DataFolder
 
-READY_TIMEOUT_S = 20.0
+READY_TIMEOUT_S = 60.0
+"""One that dies on its way is noticed at once; this is for machines that are busy."""
 LONGEST_LOG = 1 << 20
 _KEPT_VARIABLES = (
     "AWS_SHARED_CREDENTIALS_FILE",
@@ -71,6 +72,18 @@ class ExecutorClient:
     def status(self) -> Json | None:
         """What it says of itself."""
         return self.ask("status")
+
+    def lives(self) -> bool:
+        """Whether there is one, also if it is too busy to answer."""
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as link:
+            link.settimeout(1.0)
+            try:
+                link.connect(str(socket_path(self._data)))
+            except (TimeoutError, BlockingIOError):
+                pass  # more have come than it has listened to
+            except OSError:
+                return False
+        return True
 
     def begin(self) -> Starting | None:
         """Start one unless one lives; does not wait for it to be ready."""

@@ -95,7 +95,7 @@ class OnThisMachine:
             self._executor.ask("wake")
 
     def alive(self) -> bool:
-        return self._executor.status() is not None
+        return self._executor.lives()
 
     def status(self) -> Json | None:
         return self._executor.status()

@@ -114,7 +114,7 @@ def test_the_workflows_commands_run(valk: Valk, tmp_path: Path) -> None:
                 env=env,
                 capture_output=True,
                 text=True,
-                timeout=100,
+                timeout=280,
             )
             assert ran.returncode == 0, f"{again} {command}\n{ran.stdout}{ran.stderr}"
     assert json.loads((tmp_path / "lint.sarif").read_text())["version"] == "2.1.0"
