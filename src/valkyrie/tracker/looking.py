@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from valkyrie.store import Connection
 
 LOOK_EVERY_S = 0.2
-HANDOVER_S = 3.0
+HANDOVER_S = 10.0
 """Between two executors (one was drained, the next takes over) none answers for a moment."""
 
 
