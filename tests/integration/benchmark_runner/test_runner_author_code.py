@@ -87,6 +87,8 @@ def test_code_that_blocks_is_ended_by_a_second_interrupt_or_a_sigterm(
         # Not more of them: once it has no handler any longer, it would die of one.
         for pause in pauses:
             process.send_signal(number)
+            while is_pending(process.pid, number):
+                time.sleep(0.05)
             time.sleep(pause)
         _, errors = process.communicate(timeout=60)
     finally:
@@ -95,6 +97,15 @@ def test_code_that_blocks_is_ended_by_a_second_interrupt_or_a_sigterm(
     assert "Stopped. Give the same command to go on." in errors and "Traceback" not in errors
     sums.write_tasks([sum_task(1)])
     assert "Resuming r1: 1 tasks" in sums.run()
+
+
+def is_pending(pid: int, number: signal.Signals) -> bool:
+    """Whether a signal still waits for its process: another one of the kind would be lost."""
+    try:
+        words = Path(f"/proc/{pid}/status").read_text().split()
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    return bool(int(words[words.index("ShdPnd:") + 1], 16) >> (number - 1) & 1)
 
 
 class Judge(QuizRunner):
