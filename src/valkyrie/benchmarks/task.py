@@ -59,11 +59,11 @@ class Task:
     def config(self) -> TaskToml:
         return self.parsed.config
 
-    @cached_property
-    def instructions(self) -> Sequence[str]:
-        """What the agent is told: one text, or one for each step."""
+    @property
+    def instructions(self) -> Sequence[Path]:
+        """The file with what the agent is told, or that of each step."""
         steps = [self.folder / STEPS / step.name for step in self.config.steps]
-        return [_read_instruction(folder / INSTRUCTION) for folder in steps or [self.folder]]
+        return [folder / INSTRUCTION for folder in steps or [self.folder]]
 
     @property
     def named_image(self) -> str | None:
@@ -133,23 +133,28 @@ class Task:
         if not self.config.steps and not (self.folder / "tests" / "test.sh").is_file():
             message = "has no tests/test.sh; write one that leaves a number in /logs/verifier/reward.txt"
             yield Problem(self.id, self.folder / "tests" / "test.sh", message)
+        for file in self.instructions:
+            yield from self._instruction_problems(file)
+
+    def _instruction_problems(self, file: Path) -> Iterator[Problem]:
         try:
-            if not all(text.strip() for text in self.instructions):
-                message = "instruction.md is empty; say what the agent is to do"
-                yield Problem(self.id, self.folder / INSTRUCTION, message)
+            if not _read_instruction(file).strip():
+                message = f"{file.relative_to(self.folder)} is empty; say what the agent is to do"
+                yield Problem(self.id, file, message)
         except BenchmarkError as error:
-            yield Problem(self.id, self.folder / INSTRUCTION, f"{error}; say there what the agent is to do")
+            yield Problem(self.id, file, f"{error}; say there what the agent is to do")
 
     def spec(self, digest: str, host_env: Mapping[str, str]) -> TaskSpec:
         """The task as the engine knows it. Raises BenchmarkError with all its problems."""
         if problems := self.problems():
             raise BenchmarkError("\n".join(map(str, problems)), cause="task_broken")
         config, environment = self.config, self.config.environment
+        texts = [_read_instruction(file) for file in self.instructions]
         image_env = dict(self.recipe.env) if self.host_image and self.recipe else {}
         whole = TaskSpec(
             id=self.id,
             digest=digest,
-            instruction=self.instructions[0],
+            instruction=texts[0],
             cwd=self.cwd,
             image=self.image,
             source=self.build,
@@ -177,7 +182,7 @@ class Task:
         )
         if not config.steps:
             return whole
-        return replace(whole, steps=step_specs(whole, config, self.folder, self.instructions))
+        return replace(whole, steps=step_specs(whole, config, self.folder, texts))
 
     @property
     def _step_names(self) -> Sequence[str | None]:

@@ -38,7 +38,9 @@ def gathering(declared: Sequence[Collect]) -> tuple[GatherCommand, ...]:
 
 def elsewhere(config: TaskToml) -> Iterator[str]:
     """What is to come from other containers, and does not."""
-    asked = [one.service for one in config.artifacts if isinstance(one, Artifact) and one.service]
-    asked += [one.service for one in config.verifier.collect]
-    for service in dict.fromkeys(name for name in asked if name != MAIN):
+    asked: list[str | None] = []
+    for table in (config, *config.steps):
+        asked += [one.service for one in table.artifacts if isinstance(one, Artifact)]
+        asked += [one.service for one in table.verifier.collect]
+    for service in dict.fromkeys(name for name in asked if name not in (None, MAIN)):
         yield f"nothing is collected from the service {service!r}: a task has one sandbox"

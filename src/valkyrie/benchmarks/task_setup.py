@@ -45,8 +45,7 @@ async def prepare(task: TaskSpec, preparation: Preparation, sandbox: Sandbox, lo
         await make_folder(sandbox, task.cwd)
         await repeat_dockerfile(preparation.recipe, environment, sandbox, log)
     elif environment is not None:
-        await put_folder(sandbox, environment, task.cwd)
-        await _run_setup_script(task, environment, sandbox, log)
+        await _lay_out(task, environment, "environment", sandbox, log)
     else:
         await make_folder(sandbox, task.cwd)
     if preparation.healthcheck is not None:
@@ -57,8 +56,7 @@ async def prepare_step(task: TaskSpec, preparation: Preparation, sandbox: Sandbo
     """Tell the step's own instruction, and lay its files over what is there."""
     await sandbox.upload_file(task.problem_path, task.instruction.encode())
     if preparation.environment is not None:
-        await put_folder(sandbox, preparation.environment, task.cwd)
-        await _run_setup_script(task, preparation.environment, sandbox, log)
+        await _lay_out(task, preparation.environment, f"steps/{task.step}/workdir", sandbox, log)
     if preparation.healthcheck is not None:
         await _wait_until_healthy(task, preparation.healthcheck, sandbox, log)
 
@@ -73,12 +71,17 @@ async def _make_log_folders(sandbox: Sandbox) -> None:
         await sandbox.upload_folder(logs, "/logs")
 
 
-async def _run_setup_script(task: TaskSpec, environment: Path, sandbox: Sandbox, log: OutputSink) -> None:
-    """Run `setup.sh`, if there is one, from outside the working folder: not even a `git add -A` keeps it."""
-    if not (environment / SETUP_SCRIPT).is_file():
+async def _lay_out(task: TaskSpec, folder: Path, called: str, sandbox: Sandbox, log: OutputSink) -> None:
+    """Put a folder's files into the working folder, and run its `setup.sh`.
+
+    That runs from outside the working folder, so that not even a `git add -A` in it keeps it. `called` is
+    the folder as the task's author knows it.
+    """
+    await put_folder(sandbox, folder, task.cwd)
+    if not (folder / SETUP_SCRIPT).is_file():
         return
     await sandbox.remove(f"{task.cwd}/{SETUP_SCRIPT}")
-    await sandbox.upload_file(_STAGED_SCRIPT, (environment / SETUP_SCRIPT).read_bytes())
+    await sandbox.upload_file(_STAGED_SCRIPT, (folder / SETUP_SCRIPT).read_bytes())
     tail = Tail(log)
     try:
         code = await sandbox.run(Command(("bash", _STAGED_SCRIPT), cwd=task.cwd, env=task.env), tail)
@@ -86,14 +89,9 @@ async def _run_setup_script(task: TaskSpec, environment: Path, sandbox: Sandbox,
         await sandbox.remove(_STAGED_SCRIPT)
     if code != 0:
         raise BenchmarkError(
-            f"task {task.id}: {_called(task)}/{SETUP_SCRIPT} ended with exit code {code}{tail.quoted()}",
+            f"task {task.id}: {called}/{SETUP_SCRIPT} ended with exit code {code}{tail.quoted()}",
             cause="task_setup_failed",
         )
-
-
-def _called(task: TaskSpec) -> str:
-    """The folder whose files are laid out, as its author knows it."""
-    return f"steps/{task.step}/workdir" if task.step else "environment"
 
 
 async def _wait_until_healthy(task: TaskSpec, check: Healthcheck, sandbox: Sandbox, log: OutputSink) -> None:

@@ -33,6 +33,7 @@ class Trial:
 
     async def setup(self) -> None:
         task = await self.benchmark.describe(self.task_id)
+        task = task.steps[0] if task.steps else task
         await self.benchmark.setup(task, self.sandbox, self.sink, self.evidence / "start")
 
     async def agent(self, script: str) -> None:
@@ -73,9 +74,14 @@ async def test_setup_brings_in_the_environment_and_nothing_else(make: MakeTrial,
         assert await sandbox.is_folder(folder)
 
 
-async def test_a_failing_setup_script_is_the_authors_problem(make: MakeTrial, sandbox: Sandbox) -> None:
-    trial = make({"environment/setup.sh": "echo about to fail; exit 3"})
-    with pytest.raises(BenchmarkError, match=r"(?s)exit code 3; last output:.*about to fail") as caught:
+@pytest.mark.parametrize("folder", ["environment", "steps/one/workdir"])
+async def test_a_failing_setup_script_is_the_authors_problem(
+    make: MakeTrial, sandbox: Sandbox, folder: str
+) -> None:
+    steps = {"task.toml": '[[steps]]\nname = "one"\n', "steps/one/instruction.md": "Do it."}
+    trial = make({**steps, f"{folder}/setup.sh": "echo about to fail; exit 3"})
+    said = rf"(?s){folder}/setup.sh ended with exit code 3; last output:.*about to fail"
+    with pytest.raises(BenchmarkError, match=said) as caught:
         await trial.setup()
     assert caught.value.cause == "task_setup_failed"
     assert await sandbox.list_files("/tmp/*setup*") == []

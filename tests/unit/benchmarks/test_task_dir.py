@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 
 import pytest
@@ -18,7 +19,8 @@ def benchmark(tmp_path: Path, **options: object) -> TaskDirBenchmark:
 
 
 async def described(tmp_path: Path, write_task: WriteTask, **files: str) -> TaskSpec:
-    write_task("t", {name.replace("__", "/").replace("_toml", ".toml"): text for name, text in files.items()})
+    paths = {re.sub("_(toml|md)$", r".\1", name.replace("__", "/")): text for name, text in files.items()}
+    write_task("t", paths)
     return await benchmark(tmp_path, host_env={"KEY": "value"}).describe("t")
 
 
@@ -126,6 +128,11 @@ BROKEN = {
         ("tests/test.sh",),
         "step 'one' has no tests/test.sh",
     ),
+    "step-empty": (
+        {"task.toml": '[[steps]]\nname = "one"', "steps/one/instruction.md": " \n"},
+        (),
+        "steps/one/instruction.md is empty",
+    ),
     "steps-alike": (
         {"task.toml": '[[steps]]\nname = "One"\n[[steps]]\nname = "one"', "steps/One/instruction.md": "Do."},
         (),
@@ -196,12 +203,15 @@ async def test_what_was_left_out_is_warned_about(tmp_path: Path, write_task: Wri
     text = (
         '[verifier]\nnetwork_mode = "no-network"\ncollect = [{ command = "x", service = "db" }]\n'
         '[environment]\ngpu_types = ["x"]\n'
+        '[[steps]]\nname = "one"\nartifacts = [{ source = "/x", service = "web" }]\n'
     )
-    warnings = (await described(tmp_path, write_task, task_toml=text)).metadata["warnings"]
-    assert [text.split(" ")[0] for text in warnings] == [
-        "verifier.network_mode",
-        "environment.gpu_types",
-        "nothing",
+    told = await described(tmp_path, write_task, task_toml=text, steps__one__instruction_md="Do.")
+    warnings = told.metadata["warnings"]
+    assert [text.split(":")[0] for text in warnings] == [
+        "verifier.network_mode = 'no-network' is not applied",
+        "environment.gpu_types are not looked at",
+        "nothing is collected from the service 'db'",
+        "nothing is collected from the service 'web'",
     ]
 
 
