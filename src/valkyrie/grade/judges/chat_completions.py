@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from valkyrie.grade.judges.speaking import Answer, Tokens, Tool, ToolCall, UnreadableAnswerError, whole
+from valkyrie.grade.judges.speaking import (
+    Answer,
+    Tokens,
+    Tool,
+    ToolCall,
+    UnreadableAnswerError,
+    arguments_in,
+    whole,
+    with_key,
+)
 from valkyrie.nouns import Json
 
 if TYPE_CHECKING:
@@ -17,7 +25,7 @@ class ChatCompletions:
     """`POST …/chat/completions`."""
 
     def headers(self, endpoint: Endpoint) -> Mapping[str, str]:
-        return {"authorization": f"Bearer {endpoint.key}"} if endpoint.key else {}
+        return with_key(endpoint)
 
     def body(
         self, endpoint: Endpoint, system: str, messages: Sequence[Json], tool: Tool, *, forced: bool
@@ -55,11 +63,7 @@ class ChatCompletions:
 
 def _call(call: Any) -> ToolCall:
     function = call["function"]
-    try:
-        arguments = json.loads(function.get("arguments") or "{}")
-    except (ValueError, TypeError, RecursionError):
-        arguments = None
-    given = arguments if isinstance(arguments, dict) else None
+    given = arguments_in(function.get("arguments"))
     return ToolCall(str(call.get("id") or ""), str(function.get("name")), given)
 
 

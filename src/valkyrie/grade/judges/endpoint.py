@@ -105,12 +105,12 @@ def request_url(provider: str, base: str) -> str:
         raise UsageError(f"A judge's address begins with http:// or https://; {_bare(base)!r} does not.")
     if parts.username or parts.password:
         raise UsageError(f"A key has no place in a judge's address; put it into {JUDGE_KEY}.")
-    url, path = base.strip().rstrip("/"), parts.path.rstrip("/")
+    path = parts.path.rstrip("/")
     ends = ("/chat/completions", RESPONSES) if provider == "openai" else ("/messages",)
-    if path.endswith(ends):
-        return url
-    versioned = path.endswith("/v1") if provider == "anthropic" else bool(path)
-    return f"{url}{ends[0]}" if versioned else f"{url}/v1{ends[0]}"
+    if not path.endswith(ends):
+        versioned = path.endswith("/v1") if provider == "anthropic" else bool(path)
+        path += ends[0] if versioned else f"/v1{ends[0]}"
+    return parts._replace(path=path).geturl()
 
 
 def _usable(key: str | None) -> str | None:

@@ -6,7 +6,16 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from valkyrie.grade.judges.speaking import Answer, Tokens, Tool, ToolCall, UnreadableAnswerError, whole
+from valkyrie.grade.judges.speaking import (
+    Answer,
+    Tokens,
+    Tool,
+    ToolCall,
+    UnreadableAnswerError,
+    arguments_in,
+    whole,
+    with_key,
+)
 from valkyrie.nouns import Json
 
 if TYPE_CHECKING:
@@ -17,7 +26,7 @@ class Responses:
     """`POST …/responses`. Nothing of a conversation is left with the vendor."""
 
     def headers(self, endpoint: Endpoint) -> Mapping[str, str]:
-        return {"authorization": f"Bearer {endpoint.key}"} if endpoint.key else {}
+        return with_key(endpoint)
 
     def body(
         self, endpoint: Endpoint, system: str, messages: Sequence[Json], tool: Tool, *, forced: bool
@@ -54,11 +63,7 @@ class Responses:
 
 
 def _call(item: Json) -> ToolCall:
-    try:
-        arguments = json.loads(item.get("arguments") or "{}")
-    except (ValueError, TypeError, RecursionError):
-        arguments = None
-    given = arguments if isinstance(arguments, dict) else None
+    given = arguments_in(item.get("arguments"))
     return ToolCall(str(item.get("call_id") or ""), str(item.get("name")), given)
 
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
+from urllib.parse import urlsplit
 
 from valkyrie.nouns import Json
 
@@ -13,7 +15,7 @@ if TYPE_CHECKING:
 
 
 RESPONSES = "/responses"
-"""How an address ends where OpenAI's Responses API is spoken."""
+"""How the path of an address ends where OpenAI's Responses API is spoken."""
 
 
 class UnreadableAnswerError(Exception):
@@ -88,6 +90,20 @@ def whole(value: object) -> int:
     return max(0, int(value)) if isinstance(value, int | float) and value == value else 0
 
 
+def arguments_in(text: object) -> Json | None:
+    """What a call is given, of the text that should be JSON; None where it is no object."""
+    try:
+        found = json.loads(text or "{}")  # type: ignore[arg-type]  # servers send anything
+    except (ValueError, TypeError, RecursionError):
+        return None
+    return found if isinstance(found, dict) else None
+
+
+def with_key(endpoint: Endpoint) -> Mapping[str, str]:
+    """The header of OpenAI's APIs that has the key."""
+    return {"authorization": f"Bearer {endpoint.key}"} if endpoint.key else {}
+
+
 def dialect_of(endpoint: Endpoint) -> Dialect:
     """The API an endpoint speaks."""
     from valkyrie.grade.judges.chat_completions import ChatCompletions
@@ -96,4 +112,4 @@ def dialect_of(endpoint: Endpoint) -> Dialect:
 
     if endpoint.provider == "anthropic":
         return Messages()
-    return Responses() if endpoint.url.endswith(RESPONSES) else ChatCompletions()
+    return Responses() if urlsplit(endpoint.url).path.endswith(RESPONSES) else ChatCompletions()

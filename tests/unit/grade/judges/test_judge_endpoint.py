@@ -89,6 +89,8 @@ def test_a_graders_own_config_wins_over_the_evals() -> None:
         ("openai", "http://h/api/openai/", "http://h/api/openai/chat/completions"),
         ("openai", "http://h/v1/chat/completions", "http://h/v1/chat/completions"),
         ("openai", "http://h/v1/responses/", "http://h/v1/responses"),
+        ("openai", "http://h/v1/responses?v=2", "http://h/v1/responses?v=2"),
+        ("openai", "http://h/openai?v=2", "http://h/openai/chat/completions?v=2"),
         ("anthropic", "http://h", "http://h/v1/messages"),
         ("anthropic", "http://h/v1", "http://h/v1/messages"),
         ("anthropic", "http://h/proxy/anthropic", "http://h/proxy/anthropic/v1/messages"),

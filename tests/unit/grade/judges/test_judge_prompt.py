@@ -20,7 +20,7 @@ APIS = ("chat", "responses", "messages")
 def spoken(api: str, server: ModelServer) -> Given:
     """The trial, judged at this server over one of its APIs."""
     given = asked_at(server, trial(), provider="anthropic" if api == "messages" else "openai")
-    whole = f"{server.url}/v1/responses"
+    whole = f"{server.url}/v1/responses?api-version=1"
     return replace(given, asking=replace(given.asking, url=whole)) if api == "responses" else given
 
 
