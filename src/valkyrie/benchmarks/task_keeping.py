@@ -5,7 +5,7 @@ from __future__ import annotations
 import posixpath
 from collections.abc import Iterator, Sequence
 
-from valkyrie.benchmarks.task_toml import Artifact, Collect, TaskToml
+from valkyrie.benchmarks.task_toml import Artifact, Collect, StepTable, TaskToml
 from valkyrie.nouns import GatherCommand, KeptPath
 
 ARTIFACTS_FOLDER = KeptPath("/logs/artifacts", destination=".", expected=False)
@@ -39,7 +39,8 @@ def gathering(declared: Sequence[Collect]) -> tuple[GatherCommand, ...]:
 def elsewhere(config: TaskToml) -> Iterator[str]:
     """What is to come from other containers, and does not."""
     asked: list[str | None] = []
-    for table in (config, *config.steps):
+    tables: list[TaskToml | StepTable] = [config, *config.steps]
+    for table in tables:
         asked += [one.service for one in table.artifacts if isinstance(one, Artifact)]
         asked += [one.service for one in table.verifier.collect]
     for service in dict.fromkeys(name for name in asked if name not in (None, MAIN)):

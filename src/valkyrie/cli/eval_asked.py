@@ -58,8 +58,7 @@ def _resolved(said: str | None) -> Path | None:
 
 def plugins_of(project: Project, kind: str, said: Sequence[str]) -> tuple[str, ...]:
     """The project's plugins, then those of the command line; what is a file of theirs by its whole path."""
-    own = [placed(one, project.folder) for one in project.plugins.get(kind, ())]
-    return (*own, *(placed(one, Path.cwd()) for one in said))
+    return (*project.plugins_of(kind), *(placed(one, Path.cwd()) for one in said))
 
 
 def placed(plugin: str, folder: Path) -> str:
@@ -73,7 +72,7 @@ def _words(context: click.Context) -> Iterator[str]:
     """The command as someone could type it again: what was said, not what goes without saying."""
     yield from ("valk", *context.command_path.split()[1:])
     for parameter in context.command.params:
-        if _was_said(context, parameter):
+        if _was_said(context, parameter.name):
             yield from _said(parameter, context.params[parameter.name or ""])
 
 
@@ -94,24 +93,23 @@ def _said(parameter: click.Parameter, value: Any) -> Iterator[str]:
         yield from (option, f"{value:g}s" if isinstance(parameter.type, Duration) else str(value))
 
 
-def _was_said(context: click.Context, parameter: click.Parameter) -> bool:
-    source = context.get_parameter_source(parameter.name or "")
-    return source is click.core.ParameterSource.COMMANDLINE
+def _was_said(context: click.Context, name: str | None) -> bool:
+    return context.get_parameter_source(name or "") is click.core.ParameterSource.COMMANDLINE
 
 
 def said_shutdown(given: Mapping[str, Any]) -> float | None:
     """`--shutdown-timeout` of the command line, not its default."""
-    context = click.get_current_context()
-    source = context.get_parameter_source("shutdown_timeout")
-    return given["shutdown_timeout"] if source is click.core.ParameterSource.COMMANDLINE else None
+    said = _was_said(click.get_current_context(), "shutdown_timeout")
+    return given["shutdown_timeout"] if said else None
 
 
 def refuse_with_resume(what: str, *also: str) -> None:
     """What an eval is was said when it began; `also` are further options that --resume goes with."""
     context = click.get_current_context()
     for parameter in context.command.params:
-        if parameter.name not in _WITH_RESUME.union(also) and _was_said(context, parameter):
+        if parameter.name not in _WITH_RESUME.union(also) and _was_said(context, parameter.name):
+            is_option = isinstance(parameter, click.Option)
+            word = parameter.opts[0] if is_option else parameter.human_readable_name
             raise UsageError(
-                f"--resume goes on with the {what} as it was asked for; leave out {parameter.opts[0]}, or "
-                "start a new one."
+                f"--resume goes on with the {what} as it was asked for; leave out {word}, or start a new one."
             )

@@ -72,7 +72,7 @@ class Planned:
 
 def plan_evals(request: EvalRequest) -> Planned:
     """Read, check and resolve everything; all that is wrong comes at once."""
-    check_numbers(request)
+    check_options(request)
     wrong: list[Finding] = []
     doubtful: list[Finding] = []
     planned: list[PlannedEval] = []
@@ -112,7 +112,7 @@ def which_agents(planned: Planned) -> str | None:
     )
 
 
-def check_numbers(request: EvalRequest) -> None:
+def check_options(request: EvalRequest) -> None:
     """UsageError for what no eval can be."""
     for flag, value, least in (
         ("--runs", request.runs, 0),
@@ -123,17 +123,23 @@ def check_numbers(request: EvalRequest) -> None:
             raise UsageError(f"{flag} must be at least {least}, not {value}.")
     if request.threshold is not None and not 0 <= request.threshold <= 1:
         raise UsageError(f"--threshold must be between 0 and 1, not {request.threshold:g}.")
-    for flag, seconds in (("--timeout", request.timeout),):
-        if seconds is not None and seconds <= 0:
-            raise UsageError(f"{flag} must be above 0.")
+    if request.timeout is not None and request.timeout <= 0:
+        raise UsageError("--timeout must be above 0.")
+    if request.judge_url is not None:
+        from valkyrie.grade.judges.endpoint import request_url
+
+        request_url(
+            "openai", request.judge_url
+        )  # raises for what is no address, also where no judge is asked
     if request.skill_dir is not None:
         if not request.skill_dir.is_dir():
             raise UsageError(f"--skill-dir {request.skill_dir}: there is no such folder.")
         find_skills(request.skill_dir)  # raises for one that cannot be loaded
     if request.work_dir is not None and not request.work_dir.is_dir():
         raise UsageError(f"--work-dir {request.work_dir}: there is no such folder.")
-    if request.workspace is not None and request.workspace.exists() and not request.workspace.is_dir():
-        raise UsageError(f"--workspace {request.workspace}: this is a file; name a folder.")
+    for flag, place in (("--workspace", request.workspace), ("--output-dir", request.output_dir)):
+        if place is not None and place.exists() and not place.is_dir():
+            raise UsageError(f"{flag} {place}: this is a file; name a folder.")
 
 
 def _plan_one(item: EvalItem, request: EvalRequest) -> tuple[PlannedEval, Sequence[Finding]]:

@@ -44,15 +44,11 @@ def lint_spec_file(
 
 
 def _with_plugins(options: LintOptions, project: Project) -> LintOptions:
-    """The project's own, their paths relative to its file, before those of the command line."""
-
-    def placed(specifiers: Sequence[str]) -> tuple[str, ...]:
-        return tuple(str(project.folder / one) if ".py" in one else one for one in specifiers)
-
+    """The project's own before those of the command line."""
     return replace(
         options,
-        grader_plugins=(*placed(project.plugins.get("graders", ())), *options.grader_plugins),
-        executor_plugins=(*placed(project.plugins.get("executors", ())), *options.executor_plugins),
+        grader_plugins=(*project.plugins_of("graders"), *options.grader_plugins),
+        executor_plugins=(*project.plugins_of("executors"), *options.executor_plugins),
     )
 
 

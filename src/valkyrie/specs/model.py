@@ -263,3 +263,10 @@ class Project:
     """As written; merged and resolved by the reader of the spec that names one."""
     plugins: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """`graders`, `executors`, `evals` → specifiers."""
+
+    def plugins_of(self, kind: str) -> tuple[str, ...]:
+        """Those of one kind; a file of theirs by its whole path."""
+        return tuple(
+            str(self.folder.absolute() / one) if one.partition(":")[0].endswith(".py") else one
+            for one in self.plugins.get(kind, ())
+        )

@@ -91,6 +91,8 @@ def test_exit_codes(
         (["-e", "eval.yaml", "--model", "a,a"], "a twice"),
         (["-e", "eval.yaml", "--skill-dir", "gone"], "--skill-dir"),
         (["-e", "eval.yaml", "--work-dir", "gone"], "--work-dir"),
+        (["-e", "eval.yaml", "--output-dir", "eval.yaml"], "eval.yaml: this is a file; name a folder"),
+        (["-e", "eval.yaml", "--judge-url", "gate.test"], "begins with http:// or https://"),
         (["-e", "eval.yaml", "--executor", "mok"], "mock"),
         (["-e", "eval.yaml", "--tag", "tier=none"], "no stimulus"),
         (["-e", "eval.yaml", "--resume"], "leave out"),

@@ -138,6 +138,8 @@ def test_options_of_evals_are_those_of_experiments(
     assert f"valk experiment run ../mute.experiment.yaml {expected}" in again
     refused = valk("experiment", "run", "--resume", "--runs", "2")
     assert refused.code == 2 and "leave out --runs" in refused.err
+    refused = valk("experiment", "run", "../mute.experiment.yaml", "--resume")
+    assert refused.code == 2 and "leave out FILE" in refused.err
 
 
 def test_dry_run_shows_the_plan(valk: Valk, experiment: Path, tmp_path: Path) -> None:
