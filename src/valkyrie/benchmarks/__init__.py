@@ -9,54 +9,28 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from sandboxes.configs import SandboxProviderConfig
+    from valkyrie.benchmarks.asking import Asking
     from valkyrie.benchmarks.protocol import Benchmark
-    from valkyrie.benchmarks.service.address import Reach
     from valkyrie.nouns import Json
 
 # Imports wait for the call: reading task.toml needs pydantic, which `valk --help` must not pay for.
 
 
-def open_benchmark(
-    spec: str,
-    *,
-    host_image: bool = False,
-    headers: Mapping[str, str] | None = None,
-    ignore_custom: bool = False,
-    trusted: bool = True,
-    uploads: Callable[[str], Path] | None = None,
-    url: str | None = None,
-    cache: Path | None = None,
-    caller_headers: Mapping[str, str] | None = None,
-    reach: Reach | None = None,
-    options: Mapping[str, object] | None = None,
-) -> Benchmark:
+def open_benchmark(spec: str, asking: Asking | None = None) -> Benchmark:
     """The benchmark of that name, path, URL, plugin name, `module:Class` or `upload:<digest>`.
 
-    Who is not `trusted` is not on this machine: paths and `module:Class` are refused before anything is
-    touched. `uploads` gives the archive of a digest (or raises UnknownError), which is unpacked below
-    `cache`. `url` is where the asker's own config says that the service of this name is. `caller_headers`
-    tell services of our own registry who asks. `reach` is how far an address the asker named may lead.
-    `options` are for eval specs.
+    Who is not trusted is not on this machine: paths and `module:Class` are refused before anything is
+    touched.
     """
     from valkyrie.benchmarks import catalogue
+    from valkyrie.benchmarks.asking import Asking
     from valkyrie.benchmarks.service.headers import check_headers
     from valkyrie.errors import UsageError
 
-    check_headers(headers or {})
-    asking = catalogue.Asking(
-        host_image,
-        headers,
-        ignore_custom,
-        trusted,
-        uploads,
-        url,
-        cache,
-        caller_headers or {},
-        reach,
-        options or {},
-    )
+    asking = asking or Asking()
+    check_headers(asking.headers or {})
     found = catalogue.open_benchmark(spec, asking)
-    if headers and not hasattr(found, "headers"):
+    if asking.headers and not hasattr(found, "headers"):
         raise UsageError(f"-H goes to benchmark services; {found.name} is none.")
     return found
 

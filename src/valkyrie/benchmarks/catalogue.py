@@ -5,12 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from valkyrie import config, plugins
 from valkyrie.archives.telling import told_as
+from valkyrie.benchmarks.asking import Asking
 from valkyrie.benchmarks.discovery import find_tasks
 from valkyrie.benchmarks.protocol import Benchmark
 from valkyrie.benchmarks.task_dir import TaskDirBenchmark
@@ -22,7 +23,7 @@ from valkyrie.suggest import did_you_mean
 
 if TYPE_CHECKING:
     from sandboxes.configs import SandboxProviderConfig
-    from valkyrie.benchmarks.service.address import Reach, ServiceAddress
+    from valkyrie.benchmarks.service.address import ServiceAddress
 
 ENTRY_POINTS = "valkyrie.benchmarks"
 SHIPPED = ("quickstart",)
@@ -62,35 +63,6 @@ class UploadedBenchmark(TaskDirBenchmark):
 
     def _told(self) -> AbstractContextManager[None]:
         return told_as({self._folder: self._folder.name})
-
-
-@dataclass(frozen=True, slots=True)
-class Asking:
-    """How a benchmark is asked for, and by whom."""
-
-    host_image: bool = False
-    headers: Mapping[str, str] | None = None
-    """Sent to a service with every request, over the credential kept for it."""
-    ignore_custom: bool = False
-    trusted: bool = True
-    """Whoever asks is on this machine: its paths, modules, environment and loopback are theirs."""
-    uploads: Callable[[str], Path] | None = None
-    """The archive of `upload:<digest>`; raises UnknownError."""
-    url: str | None = None
-    """Where the asker's own config says that the service of this name is."""
-    cache: Path | None = None
-    """Where uploads are unpacked."""
-    caller_headers: Mapping[str, str] = field(default_factory=dict, repr=False)
-    """Who asks, told to services of our own registry or base URL and to no others."""
-    reach: Reach | None = None
-    """Where an address the asker named may lead; None is anywhere."""
-    options: Mapping[str, Any] = field(default_factory=dict)
-    """What an eval spec is read with."""
-
-    @property
-    def host_env(self) -> Mapping[str, str] | None:
-        """Where `${VAR}` of a task is looked up: for strangers nowhere, else in the environment."""
-        return None if self.trusted else {}
 
 
 def open_benchmark(spec: str, asking: Asking) -> Benchmark:

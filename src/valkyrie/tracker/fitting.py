@@ -79,6 +79,12 @@ def unfit(
         problems.append(
             f"{_names(large)} {large[0].limits.memory_mb} MB of memory; this machine has {memory} MB."
         )
+    return problems + _unsuited(tasks, agent, request)
+
+
+def _unsuited(tasks: Sequence[TaskSpec], agent: PreparedAgent, request: RunRequest) -> list[str]:
+    """What the agent needs of a task, wherever it runs, and does not find."""
+    problems = []
     if agent.keys and not (request.model_url or "").startswith("http:"):
         silent = [task for task in tasks if task.network == "none"]
         if silent:

@@ -19,9 +19,9 @@ from valkyrie.store import jobs, runs
 from valkyrie.tracker import job_planning
 from valkyrie.tracker.bounds import check_trials
 from valkyrie.tracker.job_planning import JobPlanned
-from valkyrie.tracker.planning import LONGEST_S, MOST_STRETCH
 from valkyrie.tracker.problems import refuse
 from valkyrie.tracker.record import new_trials
+from valkyrie.tracker.request_checks import LONGEST_S, MOST_STRETCH
 from valkyrie.tracker.scenarios import Selection
 
 if TYPE_CHECKING:

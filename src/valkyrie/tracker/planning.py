@@ -10,10 +10,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sandboxes.errors import MissingSandboxConfigError, SandboxError
-from sandboxes.registry import PROVIDERS, open_provider
+from sandboxes.registry import open_provider
 from sandboxes.types import Capabilities
 from valkyrie import agents, benchmarks, config
 from valkyrie.agents import PreparedAgent
+from valkyrie.benchmarks.asking import Asking
 from valkyrie.benchmarks.protocol import Benchmark
 from valkyrie.benchmarks.selection import select
 from valkyrie.benchmarks.service.address import reach_of
@@ -27,16 +28,16 @@ from valkyrie.errors import (
 )
 from valkyrie.handed import with_credentials, with_headers, with_hooks, with_settings
 from valkyrie.hooks.wishes import notify_wishes, preflight, wanted_secrets
-from valkyrie.nouns import DEFAULT_ORG, Json, TaskSpec
+from valkyrie.nouns import Json, TaskSpec
 from valkyrie.plan import Settings, TrialPlan, make_plan
 from valkyrie.store.layout import DataFolder
 from valkyrie.targets import check_target
-from valkyrie.tracker.bounds import check_texts, check_trials, switched_on
+from valkyrie.tracker.bounds import check_trials
 from valkyrie.tracker.fitting import doubtful, remarks, unable, unfit, untooled
-from valkyrie.tracker.model_access import check_model_url, unanswered, with_keys
+from valkyrie.tracker.model_access import unanswered, with_keys
 from valkyrie.tracker.problems import Complaint, gathered, refuse
+from valkyrie.tracker.request_checks import check_request
 from valkyrie.tracker.service_checks import service_problems
-from valkyrie.tracker.steering import check_max_cost, check_priority
 from valkyrie.tracker.supplying import (
     aws_credentials,
     find_secrets,
@@ -50,10 +51,6 @@ if TYPE_CHECKING:
     from valkyrie.organisation import Organisation
 
 DESCRIBED_AT_ONCE = 32
-MOST_STRETCH = 1000.0
-"""How far time limits may be stretched: ten minutes become a week."""
-UNISOLATED = "VALKYRIE_ALLOW_UNISOLATED"
-LONGEST_S = 366 * 86_400.0
 _ALL_NETWORKS = frozenset({"none", "public", "allowlist"})
 
 
@@ -110,10 +107,7 @@ def prepare(
     request: RunRequest, organisation: Organisation, data: DataFolder, *, allow_local: bool = True
 ) -> PreparedRun:
     """Resolve and check a request; all problems come in one list."""
-    check_texts(request)
-    _check_numbers(request)
-    _check_place(request, organisation)
-    check_model_url(request.model_url, trusted=organisation.trusted, allow_local=allow_local)
+    check_request(request, organisation, allow_local=allow_local)
     wishes, said = notify_wishes(request)
     problems: list[str] = []
     missing: dict[str, str] = {}
@@ -139,16 +133,7 @@ def prepare(
     problems += _unwritable(artifacts, logs)
     if agent is None or benchmark is None or tasks is None:
         raise refuse(problems, missing)
-    settings = Settings(
-        provider=request.provider,
-        host_image=request.host_image,
-        timeout_multiplier=request.timeout_multiplier,
-        on_agent_failure=request.on_agent_failure,
-        agent_timeout=request.agent_timeout,
-        default_agent_timeout=request.default_agent_timeout,
-        env_vars=dict(request.env_vars),
-        model_url=request.model_url,
-    )
+    settings = _settings(request)
     headers: Mapping[str, str] = getattr(benchmark, "headers", {})
     variables = supply_variables(
         {name for task in tasks for name in task.metadata.get("host_variables", [])}, organisation
@@ -187,8 +172,7 @@ def prepare(
         missing=missing,
         notices=[
             *agent.notices,
-            # To others on a tracker it would tell which addresses answer.
-            *(unanswered(request.model_url) if organisation.trusted else ()),
+            *_model_notices(request, organisation),
             *doubtful(tasks, capabilities),
             *untooled(tasks, agent),
             *remarks(tasks),
@@ -196,6 +180,24 @@ def prepare(
             *said,
         ],
     )
+
+
+def _settings(request: RunRequest) -> Settings:
+    return Settings(
+        provider=request.provider,
+        host_image=request.host_image,
+        timeout_multiplier=request.timeout_multiplier,
+        on_agent_failure=request.on_agent_failure,
+        agent_timeout=request.agent_timeout,
+        default_agent_timeout=request.default_agent_timeout,
+        env_vars=dict(request.env_vars),
+        model_url=request.model_url,
+    )
+
+
+def _model_notices(request: RunRequest, organisation: Organisation) -> list[str]:
+    # To others on a tracker it would tell which addresses answer.
+    return unanswered(request.model_url) if organisation.trusted else []
 
 
 def _wanted_anyway(refused: str, request: RunRequest) -> Mapping[str, str]:
@@ -224,8 +226,7 @@ def open_requested(
     url = request.benchmark_url or (request.benchmark if "://" in request.benchmark else None)
     if url and not organisation.trusted:
         check_target(url, allow_local=allow_local, what="The benchmark's address", only_loopback=True)
-    return benchmarks.open_benchmark(
-        request.benchmark,
+    asking = Asking(
         host_image=getattr(request, "host_image", False),
         headers=request.headers,
         ignore_custom=request.ignore_custom_services,
@@ -237,6 +238,7 @@ def open_requested(
         reach=reach_of(trusted=organisation.trusted, allow_local=allow_local),
         options=getattr(request, "benchmark_options", {}),
     )
+    return benchmarks.open_benchmark(request.benchmark, asking)
 
 
 def _uploads(organisation: Organisation) -> Callable[[str], Path]:
@@ -297,45 +299,6 @@ def _provider_settings(
 def _elsewhere(tasks: Sequence[TaskSpec]) -> list[TaskSpec]:
     """Tasks whose sandboxes take nothing of this machine's room."""
     return [replace(task, limits=replace(task.limits, cpus=None, memory_mb=None)) for task in tasks]
-
-
-def _check_numbers(request: RunRequest) -> None:
-    for flag, value, least in (
-        ("--concurrency", request.concurrency, 1),
-        ("--trials", request.trials, 1),
-        ("--max-attempts", request.max_attempts or 1, 1),
-    ):
-        if value < least:
-            raise UsageError(f"{flag} must be at least {least}, not {value}.")
-    if not 0 < request.timeout_multiplier <= MOST_STRETCH:
-        raise UsageError(
-            f"--timeout-multiplier must be above 0 and at most {MOST_STRETCH:g}, "
-            f"not {request.timeout_multiplier:g}."
-        )
-    if request.agent_timeout is not None and not 0 < request.agent_timeout <= LONGEST_S:
-        raise UsageError(
-            f"--timeout must be above 0 and at most {LONGEST_S:.0f} seconds, not {request.agent_timeout:g}."
-        )
-    check_priority(request.priority)
-    if request.max_cost is not None:
-        check_max_cost(request.max_cost)
-
-
-def _check_place(request: RunRequest, organisation: Organisation) -> None:
-    """Who asks from elsewhere runs no code on a server's bare machine, and leaves no sandboxes on it."""
-    if organisation.trusted:
-        return
-    if request.provider == "process" and not switched_on(UNISOLATED):
-        raise UsageError(
-            "--provider process isolates nothing, so this tracker does not offer it; its operator can with "
-            f"{UNISOLATED}=1. --provider local isolates."
-        )
-    of_the_machine = not (found := PROVIDERS.get(request.provider)) or not found.settings
-    if request.keep_sandbox and of_the_machine and organisation.identity.org_id != DEFAULT_ORG:
-        raise UsageError(
-            "--keep-sandbox leaves sandboxes on the tracker's machine, where only its own people could look "
-            "into them; leave it out. `valk run outputs` has what the agent left."
-        )
 
 
 def _tasks(benchmark: Benchmark, request: RunRequest, problems: list[str]) -> list[TaskSpec] | None:

@@ -266,8 +266,9 @@ class RemoteTracker(RemoteJobs):
 
         async def read() -> TasksView:
             from valkyrie.benchmarks import open_benchmark
+            from valkyrie.benchmarks.asking import Asking
 
-            benchmark = open_benchmark(str(folder.absolute()), headers=request.headers)
+            benchmark = open_benchmark(str(folder.absolute()), Asking(headers=request.headers))
             try:
                 return TasksView(await benchmark.list_tasks(request.dataset), await benchmark.datasets())
             finally:

@@ -13,6 +13,7 @@ import pytest
 from task_folders import WriteTask
 
 from valkyrie.benchmarks import open_benchmark, open_frozen, pack_upload, unpack_upload
+from valkyrie.benchmarks.asking import Asking
 from valkyrie.benchmarks.protocol import Benchmark
 from valkyrie.errors import BundleError, UnknownError, UsageError
 
@@ -199,7 +200,7 @@ async def test_an_uploaded_benchmark_by_name(write_task: WriteTask, tmp_path: Pa
         return tmp_path / "a.zip"
 
     def again(spec: str) -> Benchmark:
-        return open_benchmark(spec, trusted=False, uploads=uploads, cache=tmp_path / "cache")
+        return open_benchmark(spec, Asking(trusted=False, uploads=uploads, cache=tmp_path / "cache"))
 
     benchmark = again(f"upload:{digest}")
     assert again(f"upload:{digest}").source == benchmark.source
@@ -219,7 +220,7 @@ async def test_an_uploaded_benchmark_on_another_machine(write_task: WriteTask, t
     digest = pack_upload(tmp_path / "tasks", tmp_path / "a.zip")
     cache = tmp_path / "cache"
     first = open_benchmark(
-        f"upload:{digest}", trusted=False, uploads=lambda _: tmp_path / "a.zip", cache=cache
+        f"upload:{digest}", Asking(trusted=False, uploads=lambda _: tmp_path / "a.zip", cache=cache)
     )
     expected = await digests(first)
     source = {**first.source, "path": "/nowhere/tasks"}

@@ -12,6 +12,7 @@ import pytest
 from tests.git_world import Repository, served
 
 from valkyrie.benchmarks import open_benchmark
+from valkyrie.benchmarks.asking import Asking
 from valkyrie.benchmarks.listing import known_benchmarks
 from valkyrie.benchmarks.named import shelf
 from valkyrie.benchmarks.named.adding import AddRequest, add
@@ -51,7 +52,7 @@ def added(name: str, source: str | None = None, **more: object) -> tuple[Added, 
 
 
 async def ids(spec: str, dataset: str = "default", **options: bool) -> list[str]:
-    return await open_benchmark(spec, **options).list_tasks(dataset)  # type: ignore[arg-type]
+    return await open_benchmark(spec, Asking(**options)).list_tasks(dataset)  # type: ignore[arg-type]
 
 
 async def described(spec: str, task_id: str) -> TaskSpec:
@@ -142,7 +143,7 @@ def test_what_to_bring_is_said() -> None:
     with pytest.raises(UsageError, match=r"was not added yet: `valk benchmark add aime --from FILE`"):
         open_benchmark("AIME")
     with pytest.raises(UsageError, match="`valk benchmark add terminal-bench-2` where the tracker runs"):
-        open_benchmark("Laude Institute/Terminal-Bench-2.0", trusted=False)
+        open_benchmark("Laude Institute/Terminal-Bench-2.0", Asking(trusted=False))
 
 
 @pytest.mark.parametrize(

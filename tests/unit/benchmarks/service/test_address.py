@@ -8,6 +8,7 @@ import pytest
 
 from valkyrie import config
 from valkyrie.benchmarks import open_benchmark
+from valkyrie.benchmarks.asking import Asking
 from valkyrie.benchmarks.service import address
 from valkyrie.benchmarks.service.address import ServiceAddress
 from valkyrie.errors import UsageError
@@ -23,7 +24,7 @@ def own_config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def found(spec: str, **options: bool) -> ServiceAddress:
-    benchmark = open_benchmark(spec, **options)
+    benchmark = open_benchmark(spec, Asking(**options))
     return benchmark.address  # type: ignore[attr-defined, no-any-return]
 
 
@@ -47,7 +48,7 @@ def test_custom_wins_over_registry_over_pattern(tmp_path: Path, monkeypatch: pyt
 def test_custom_config_overrides_a_shipped_benchmark() -> None:
     config.set_entry("custom_benchmark_services", "quickstart", "http://localhost:9000")
     assert found("quickstart").where == "custom"
-    assert open_benchmark("quickstart", ignore_custom=True).source["kind"] == "task_dir"
+    assert open_benchmark("quickstart", Asking(ignore_custom=True)).source["kind"] == "task_dir"
 
 
 @pytest.mark.parametrize(
@@ -80,7 +81,7 @@ def test_the_kept_credential_is_sent_unless_a_header_says_otherwise() -> None:
     config.set_entry("custom_benchmark_services", "math", "http://localhost:9000")
     config.set_entry("benchmark_auth", "math", "Bearer kept")
     assert open_benchmark("math").headers == {"Authorization": "Bearer kept"}  # type: ignore[attr-defined]
-    given = open_benchmark("math", headers={"authorization": "Bearer given"})
+    given = open_benchmark("math", Asking(headers={"authorization": "Bearer given"}))
     assert given.headers == {"authorization": "Bearer given"}  # type: ignore[attr-defined]
 
 
