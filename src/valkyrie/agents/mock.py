@@ -32,8 +32,8 @@ class Mock(NeedsNothing):
     name = "mock"
     converses = True
     takes_mcp = True
-    takes_skills = True
     """Every spec can be tried with it; it calls no server."""
+    takes_skills = True
 
     @property
     def digest(self) -> str:

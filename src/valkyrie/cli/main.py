@@ -97,6 +97,10 @@ def _forget_stdout() -> None:
 def _explain(error: Exception) -> Ending:
     if isinstance(error, click.exceptions.NoArgsIsHelpError):
         return Ending(2, error.ctx.get_help(), reason="usage")
+    if isinstance(error, click.NoSuchOption):
+        from valkyrie.cli.same_options import suggest_own
+
+        suggest_own(error)
     if isinstance(error, click.UsageError):
         hint = f"Try '{error.ctx.command_path} --help'." if error.ctx else ""
         return Ending(2, error.format_message(), hint, "usage")

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, replace
+from functools import cache
 from pathlib import Path
 
+from valkyrie.benchmarks.eval_spec.git_staging import is_committed
 from valkyrie.benchmarks.eval_spec.options import EvalOptions
 from valkyrie.lint.codes import finding
 from valkyrie.lint.contradictions import contradictions
@@ -63,6 +65,7 @@ def lint_spec(
     found = [*executor_findings(spec, options), *grader_findings(spec, options), *weight_findings(spec)]
     found += [*_runs(spec), *_judges(spec), *_same_prompts(spec)]
     known_tools = has_known_tools(spec.defaults.executor)
+    committed = cache(is_committed)  # stimuli share such files, and each look starts git
     for stimulus in spec.stimuli:
         found += vacuous(stimulus)
         found += weak(spec, stimulus)
@@ -70,7 +73,7 @@ def lint_spec(
         found += tool_findings(spec, stimulus, known_agent=known_tools)
         found += _budgets(spec, stimulus)
         found += _missing(spec, stimulus)
-        found += _in_history(stimulus)
+        found += _in_history(stimulus, committed)
     return _sorted(list(dict.fromkeys(found)))
 
 
@@ -96,14 +99,12 @@ def _missing(spec: EvalSpec, stimulus: Stimulus) -> list[Finding]:
         return [finding("environment-file-missing", message, stimulus.environment.place or stimulus.place)]
 
 
-def _in_history(stimulus: Stimulus) -> Iterator[Finding]:
+def _in_history(stimulus: Stimulus, committed: Callable[[Path], bool]) -> Iterator[Finding]:
     """Files for grading that an agent in a view of `--work-dir` finds in its history."""
-    from valkyrie.benchmarks.eval_spec.git_staging import is_committed
-
     if not stimulus.environment.empty:
         return
     for entry in stimulus.grading_files:
-        if is_committed(entry.source):
+        if committed(entry.source):
             message = (
                 f"{entry.src} is for graders alone, and committed: an agent that starts from this repository "
                 "(--work-dir) can read it with git. Give the stimulus an `environment`, or keep the file "

@@ -73,6 +73,7 @@ def test_help_lists_every_command(valk: Valk) -> None:
         (["frobnicate"], "There are: run, benchmark"),
         (["run", "start", "--agnt", "x"], "'--agent'"),
         (["run", "start", "--agent", "x", "--benchmark", "y", "--turns", "z"], "No such option '--turns'."),
+        (["job", "run", "--trials", "2"], "Did you mean '--n-attempts'?"),
         (["run", "list", "--status", "DONE"], "'DONE' is not one of 'IN_PROGRESS'"),
         (["run", "start", "--agent", "x"], "Missing option '--benchmark'"),
         (

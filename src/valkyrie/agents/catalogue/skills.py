@@ -30,7 +30,7 @@ _TIDY = 'cd -- "$1" && rmdir -p -- "$2" 2>/dev/null; :'
 @asynccontextmanager
 async def skills_shown(sandbox: Sandbox, task: TaskSpec, at: str, log: OutputSink) -> AsyncIterator[None]:
     """The skills of `task.skills_dir` below its working folder at `at`, gone again before it is graded."""
-    names = await _bring(sandbox, task, at, log) if task.skills_dir else []
+    names = await _bring(sandbox, task, at, log)
     try:
         yield
     finally:
