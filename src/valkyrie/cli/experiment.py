@@ -33,7 +33,7 @@ INTERRUPTED = 130
     "valk experiment run skills.experiment.yaml --variant plain --variant skilled --runs 5 --compare\n"
     "valk experiment run --resume",
 )
-@click.argument("file", metavar="FILE", required=False, type=click.Path(path_type=Path))
+@click.argument("file", required=False, type=click.Path(path_type=Path))
 @click.option("--variant", "variants", multiple=True, metavar="NAME", help="Only this variant. Repeatable.")
 @click.option(
     "--output-dir",

@@ -56,7 +56,8 @@ def grade(output: Output, **given: Any) -> int:
     """Grade results from stdin with the graders of an eval spec; no agent runs.
 
     Stdin holds trial results as `valk eval` writes them (results.jsonl, --output jsonl), older outcomes with
-    a trajectory, ATIF trajectories, or the JSON output of Copilot CLI; which one is told by its looks.
+    a trajectory, ATIF trajectories, or the JSON output of Copilot CLI or Claude Code; which one is told by
+    its looks.
 
     Exit 0 when all verdicts pass, 1 when one fails or could not be made, 2 when the command or the spec is
     wrong.
