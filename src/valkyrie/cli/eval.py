@@ -11,7 +11,7 @@ import click
 
 from valkyrie.cli import eval_options as shared
 from valkyrie.cli.eval_asked import placed, refuse_with_resume, request_of, said_shutdown
-from valkyrie.cli.eval_watching import Watching, job_of_folder, tell_tracker, tracker_here
+from valkyrie.cli.eval_watching import Watching, check_kind, job_of_folder, tell_tracker, tracker_here
 from valkyrie.cli.options import WholeNumber, verb
 from valkyrie.cli.output import Output
 from valkyrie.errors import UsageError
@@ -136,8 +136,7 @@ def _resume(output: Output, given: dict[str, Any], printer: Printer) -> int:
 
     with tracker_here() as tracker:
         ref = _interrupted(tracker, given["resume"])
-        if any(item["experiment"] for item in tracker.fetch_bound(ref)["items"]):
-            raise UsageError(f"{ref} is an experiment; `valk experiment run --resume {ref}` goes on.")
+        check_kind(tracker, ref, experiment=False)
         watcher = Watching(output, printer, verbose=given["verbose"])
         request, ran = resume_eval(tracker, ref, watcher, shutdown_timeout=said_shutdown(given))
         return _finish(output, request, ran.invocation, printer, interrupted=ran.interrupted)

@@ -51,6 +51,15 @@ def job_of_folder(folder: Path) -> str:
     raise UsageError(f"--resume {folder}: neither it nor a folder in it holds the {MARKER} of an eval.")
 
 
+def check_kind(tracker: LocalTracker, ref: str, *, experiment: bool) -> None:
+    """UsageError for an experiment where an eval is gone on with, and the other way round."""
+    is_experiment = any(item["experiment"] for item in tracker.fetch_bound(ref)["items"])
+    if is_experiment and not experiment:
+        raise UsageError(f"{ref} is an experiment; `valk experiment run --resume {ref}` goes on.")
+    if experiment and not is_experiment:
+        raise UsageError(f"{ref} is an eval; `valk eval --resume {ref}` goes on.")
+
+
 class Watching:
     """Tells the printer, and the person beside it."""
 

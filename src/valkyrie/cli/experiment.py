@@ -132,11 +132,12 @@ def _run(output: Output, given: dict[str, Any], request: EvalRequest) -> int:
 
 
 def _resume(output: Output, given: dict[str, Any]) -> int:
-    from valkyrie.cli.eval_watching import Watching, tracker_here
+    from valkyrie.cli.eval_watching import Watching, check_kind, tracker_here
     from valkyrie.evals.running import resume_eval
 
     with tracker_here() as tracker, _printer(output, verbose=given["verbose"]) as printer:
         ref = _interrupted(given["resume"], given["output_dir"])
+        check_kind(tracker, ref, experiment=True)
         watcher = Watching(output, printer, verbose=given["verbose"])
         request, ran = resume_eval(tracker, ref, watcher, shutdown_timeout=said_shutdown(given))
     return _finish(output, given, request, ran)

@@ -193,6 +193,11 @@ def test_resume_of_what_has_ended_writes_the_same_report(valk: Valk, experiment:
     assert valk("run", "list", "--json").json["total"] == 4
     said = valk("experiment", "run", "--resume", "--output-dir", "elsewhere")
     assert (said.code, "holds no experiment" in said.err) == (2, True)
+    said = valk("eval", "--resume", folder)
+    assert (said.code, "is an experiment" in said.err) == (2, True)
+    valk("eval", "-e", next(experiment.parent.glob("evals/*/eval.yaml")))
+    said = valk("experiment", "run", "--resume", "vally-results")
+    assert (said.code, "is an eval; `valk eval --resume" in said.err) == (2, True)
 
 
 def test_shards_are_merged(valk: Valk, experiment: Path, tmp_path: Path) -> None:
