@@ -144,6 +144,14 @@ class EnvironmentTable(_Networked):
     healthcheck: Healthcheck | None = None
     workdir: str | None = Field(default=None, pattern="^/")
 
+    @field_validator("mcp_servers")
+    @classmethod
+    def _told_apart(cls, servers: tuple[McpServer, ...]) -> tuple[McpServer, ...]:
+        names = [server.name for server in servers]
+        if twice := next((name for name in names if names.count(name) > 1), None):
+            raise ValueError(f"two servers are called {twice!r}; rename one")
+        return servers
+
     @model_validator(mode="before")
     @classmethod
     def _accept_old_forms(cls, data: Any) -> Any:
@@ -280,7 +288,7 @@ def _complaints(error: ValidationError, where: str) -> Iterator[str]:
     for item in error.errors(include_url=False):
         keys = tuple(str(part) for part in item["loc"] if part not in _UNION_BRANCHES)
         message = _PLAIN.get(item["type"]) or item["msg"].removeprefix("Value error, ")
-        given = "" if isinstance(item["input"], dict) else f" (got {item['input']!r})"
+        given = "" if isinstance(item["input"], dict | list | tuple) else f" (got {item['input']!r})"
         # A value of several possible forms fits none of them: the first says enough.
         found.setdefault(keys, f"{where}: {'.'.join(keys) or 'top level'}: {message}{given}")
     for keys, text in found.items():

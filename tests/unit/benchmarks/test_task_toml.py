@@ -209,6 +209,10 @@ def test_all_errors_are_told_at_once() -> None:
             '[[environment.mcp_servers]]\nname = "m"',
             "environment.mcp_servers.0: the MCP server 'm' (sse) needs a url",
         ),
+        (
+            '[environment]\nmcp_servers = [{name = "m", url = "http://a"}, {name = "m", url = "http://b"}]',
+            "environment.mcp_servers: two servers are called 'm'; rename one",
+        ),
     ],
 )
 def test_each_complaint_is_one_line_in_the_authors_words(text: str, said: str) -> None:
