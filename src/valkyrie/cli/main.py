@@ -98,9 +98,9 @@ def _explain(error: Exception) -> Ending:
     if isinstance(error, click.exceptions.NoArgsIsHelpError):
         return Ending(2, error.ctx.get_help(), reason="usage")
     if isinstance(error, click.NoSuchOption):
-        from valkyrie.cli.same_options import suggest_own
+        from valkyrie.cli.same_options import called_here
 
-        suggest_own(error)
+        error = called_here(error)
     if isinstance(error, click.UsageError):
         hint = f"Try '{error.ctx.command_path} --help'." if error.ctx else ""
         return Ending(2, error.format_message(), hint, "usage")

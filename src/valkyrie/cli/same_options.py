@@ -16,10 +16,11 @@ _SAME = (
 )
 
 
-def suggest_own(error: click.NoSuchOption) -> None:
-    """Have the refusal of an option name the one that means the same here, and not one that sounds alike."""
+def called_here(error: click.NoSuchOption) -> click.UsageError:
+    """The same refusal, naming the option that means the same here in place of one that sounds alike."""
     command = error.ctx.command if error.ctx else None
     here = {word for parameter in command.params for word in parameter.opts} if command else set()
     for words in _SAME:
         if error.option_name in words and (own := sorted(here.intersection(words))):
-            error.possibilities = own
+            return click.UsageError(f"{error.message} Did you mean {own[0]!r}?", ctx=error.ctx)
+    return error
