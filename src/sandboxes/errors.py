@@ -39,6 +39,10 @@ class SandboxFullError(SandboxError):
     """The sandbox's own disk is full; the host's is not."""
 
 
+class SandboxCrowdedError(SandboxError):
+    """There are more names in the sandbox than a search looks at."""
+
+
 class SandboxFileNotFoundError(SandboxError, FileNotFoundError):
     """No regular file (or folder) at that path inside the sandbox."""
 

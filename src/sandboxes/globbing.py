@@ -9,7 +9,7 @@ import stat
 from collections.abc import Callable
 from fnmatch import translate
 
-from sandboxes.errors import SandboxError
+from sandboxes.errors import SandboxCrowdedError
 from sandboxes.openat import is_utf8
 
 MAX_ENTRIES = 100_000
@@ -77,7 +77,7 @@ class Search:
                 for entry in entries:
                     self._left -= 1
                     if self._left < 0:
-                        raise SandboxError(
+                        raise SandboxCrowdedError(
                             f"more than {MAX_ENTRIES} names to look at; use a narrower pattern"
                         )
                     self._consider(entry, where, rest, name_pattern)

@@ -20,6 +20,8 @@ from sandboxes.types import CopyLimits, CopyReport
 CHUNK_BYTES = 1 << 20
 MAX_DEPTH = 64
 """Copies leave folders below this depth behind: each level costs two descriptors."""
+MAX_PATH_BYTES = 2048
+"""Nor do they bring out folders with a longer path: the host could not name what is in them."""
 
 FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 READ = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -303,6 +305,9 @@ class _Export:
         path = level.prefix + name
         if depth >= MAX_DEPTH:
             self.report.skip(path, f"nested deeper than {MAX_DEPTH} folders")
+            return None
+        if len(path.encode()) > MAX_PATH_BYTES:
+            self.report.skip(path[:100] + "…", f"its path has more than {MAX_PATH_BYTES} bytes")
             return None
         fd = self._open(level, name, path, FOLDER)
         if fd is None:

@@ -9,7 +9,7 @@ from typing import BinaryIO
 
 from sandboxes.errors import SandboxError
 from sandboxes.openat import is_utf8, printable
-from sandboxes.trees import CHUNK_BYTES, MAX_DEPTH
+from sandboxes.trees import CHUNK_BYTES, MAX_DEPTH, MAX_PATH_BYTES
 from sandboxes.types import CopyLimits, CopyReport
 
 
@@ -112,6 +112,8 @@ class Unpacking:
             return "its name leads elsewhere"
         if member.issym() or member.islnk():
             return "a link"
+        if len(member.name.encode()) > MAX_PATH_BYTES:
+            return f"its path has more than {MAX_PATH_BYTES} bytes"
         if member.isdir():
             return f"nested deeper than {MAX_DEPTH} folders" if len(parts) > MAX_DEPTH else None
         if not member.isreg():

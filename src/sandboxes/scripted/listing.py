@@ -6,7 +6,7 @@ import posixpath
 import re
 from fnmatch import translate
 
-from sandboxes.errors import SandboxError
+from sandboxes.errors import SandboxCrowdedError
 
 MAX_BYTES = 16 << 20
 """How much a listing may say before the pattern is called too wide."""
@@ -49,7 +49,7 @@ class Pattern:
     def matches(self, output: str) -> list[str]:
         """Sorted absolute paths of those listed that do match."""
         if len(output.encode()) >= MAX_BYTES:
-            raise SandboxError(f"too many files to look at for {self._text}; use a narrower pattern")
+            raise SandboxCrowdedError(f"too many files to look at for {self._text}; use a narrower pattern")
         found = set()
         for entry in output.split("\0"):
             # What was not UTF-8 has lost its name on the way.

@@ -6,6 +6,7 @@ Neither tests nor solution ever pass through here.
 from __future__ import annotations
 
 import asyncio
+import posixpath
 import tempfile
 import time
 from dataclasses import dataclass
@@ -54,11 +55,22 @@ async def prepare(task: TaskSpec, preparation: Preparation, sandbox: Sandbox, lo
 
 async def prepare_step(task: TaskSpec, preparation: Preparation, sandbox: Sandbox, log: OutputSink) -> None:
     """Tell the step's own instruction, and lay its files over what is there."""
+    await _reclaim(task, sandbox, log)
     await sandbox.upload_file(task.problem_path, task.instruction.encode())
     if preparation.environment is not None:
         await _lay_out(task, preparation.environment, f"steps/{task.step}/workdir", sandbox, log)
     if preparation.healthcheck is not None:
         await _wait_until_healthy(task, preparation.healthcheck, sandbox, log)
+
+
+async def _reclaim(task: TaskSpec, sandbox: Sandbox, log: OutputSink) -> None:
+    """Places a step needs, where an earlier one left something else: an agent can refuse no step that way."""
+    for folder in (posixpath.dirname(task.problem_path), task.cwd):
+        # A link to a folder will do, as one may be part of the image.
+        if await sandbox.run(Command(("/bin/sh", "-c", 'cd -- "$1"', "sh", folder)), None) != 0:
+            log("stderr", f"{folder} is no folder any more; it is made anew\n")
+            await sandbox.clear_folder(folder)
+    await sandbox.remove(task.problem_path)
 
 
 async def _make_log_folders(sandbox: Sandbox) -> None:

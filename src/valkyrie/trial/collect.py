@@ -47,20 +47,32 @@ async def collect_outputs(
                 f"{artifact.source} matches too many files; {OUTPUT_LIMITS.max_entries} a trial may be kept."
             )
         for source in found:
-            left -= await save_file(
-                sandbox, source, draft / "artifacts" / _place(artifact, task_id, source), left
-            )
+            target = draft / "artifacts" / _place(artifact, task_id, source)
+            _make_way(target, draft)
+            left -= await save_file(sandbox, source, target, left)
 
 
 def _place(artifact: OutputArtifact, task_id: str, source: str) -> PurePosixPath:
     """Where a file is kept; what a pattern matched keeps its path below the pattern's fixed part."""
-    parts = PurePosixPath(artifact.source).parts
-    fixed = [*takewhile(lambda part: not glob.has_magic(part), parts)]
-    if len(fixed) == len(parts):
+    if not glob.has_magic(artifact.source):
         return PurePosixPath(artifact.path)
-    above = PurePosixPath(*fixed, "").as_posix().replace("{task_id}", task_id)
+    above = fixed_part(artifact.source).as_posix().replace("{task_id}", task_id)
     below = PurePosixPath(source).parts[len(PurePosixPath(above).parts) :]
     return PurePosixPath(artifact.path, *(below or (PurePosixPath(source).name,)))
+
+
+def fixed_part(pattern: str) -> PurePosixPath:
+    """The folder in which a pattern begins; a path that is none is all fixed."""
+    return PurePosixPath(*takewhile(lambda part: not glob.has_magic(part), PurePosixPath(pattern).parts))
+
+
+def _make_way(target: Path, top: Path) -> None:
+    """What an agent had kept under a name that is not its own to give yields to what the name is for."""
+    for above in target.parents:
+        if above.is_relative_to(top) and above.is_file():
+            above.unlink()
+    if target.is_dir():
+        shutil.rmtree(target)
 
 
 async def _collect_final(

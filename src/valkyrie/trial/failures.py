@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from sandboxes.errors import (
     SandboxCapacityError,
+    SandboxCrowdedError,
     SandboxError,
     SandboxFullError,
     SandboxNotFoundError,
@@ -109,6 +110,8 @@ def classify(error: BaseException, masker: Masker | None = None) -> Failure:
             return Failure(Category.INFRASTRUCTURE, "sandbox_failed", f"The sandbox was lost: {message}")
         case SandboxFullError():
             return Failure(Category.AGENT, "agent_filled_disk", f"The sandbox's disk is full: {message}")
+        case SandboxCrowdedError():
+            return Failure(Category.AGENT, "agent_output_missing", message)
         case SandboxError():
             return Failure(Category.INFRASTRUCTURE, "sandbox_failed", message)
         case OSError() if error.errno in (errno.ENOSPC, errno.EDQUOT):
