@@ -9,7 +9,8 @@ from typing import Any
 from sqlalchemy import Connection, bindparam, select, text, update
 from sqlalchemy.sql.dml import ReturningUpdate
 
-from valkyrie.store.schema import job, run
+from valkyrie.nouns import Json
+from valkyrie.store.schema import TOKEN_COUNTERS, job, run
 
 CHANNEL = "valkyrie_changes"
 """Where PostgreSQL tells other processes that something was committed."""
@@ -86,3 +87,9 @@ def add_score(deltas: dict[str, float], score: float | None, passed: bool | None
         deltas["score_sum"] += sign * score
         if score not in (0.0, 1.0):
             deltas["n_partial"] += sign
+
+
+def spending(cost: float | None, usage: Json | None) -> dict[str, float]:
+    """What one attempt adds to its run's costs and tokens."""
+    costs = {} if cost is None else {"n_costed": 1, "cost_sum": cost}
+    return {**costs, **{name: (usage or {}).get(name, 0) for name in TOKEN_COUNTERS}}

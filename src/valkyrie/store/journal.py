@@ -24,12 +24,12 @@ from sqlalchemy import (
 
 from valkyrie.nouns import Category, ExitReason, Json, Outcome, TrialState
 from valkyrie.store.clock import skew
-from valkyrie.store.counters import add_score, count, lock_runs
+from valkyrie.store.counters import add_score, count, lock_runs, spending
 from valkyrie.store.hooks import plan_progress_of
 from valkyrie.store.leases import Leased
 from valkyrie.store.returning import require_all
 from valkyrie.store.rows import ForEach, Given, Types
-from valkyrie.store.schema import ERROR_COUNTERS, STATE_COUNTERS, TOKEN_COUNTERS, attempt, trial
+from valkyrie.store.schema import ERROR_COUNTERS, STATE_COUNTERS, attempt, trial
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,11 +254,8 @@ def _deltas(changes: Iterable[Change]) -> dict[str, dict[str, float]]:
         deltas[STATE_COUNTERS[one.after]] += 1
         if isinstance(one, Finish):
             _check_finite(one)
-            if one.cost is not None:
-                deltas["n_costed"] += 1
-                deltas["cost_sum"] += one.cost
-            for name in TOKEN_COUNTERS:
-                deltas[name] += (one.usage or {}).get(name, 0)
+            for name, value in spending(one.cost, one.usage).items():
+                deltas[name] += value
             if one.after is TrialState.FINISHED:
                 add_score(deltas, one.score, one.passed, +1)
             elif one.after is TrialState.ERROR and one.category:

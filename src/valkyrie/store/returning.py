@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, and_, or_, select, text, update
+from sqlalchemy import ColumnElement, Connection, and_, func, or_, select, text, update
 
-from valkyrie.nouns import Outcome, TrialState
+from valkyrie.nouns import Json, Outcome, TrialState
 from valkyrie.store import clock
-from valkyrie.store.counters import count, lock_runs
+from valkyrie.store.counters import count, lock_runs, spending
 from valkyrie.store.patience import LONGEST_OUTAGE_S
 from valkyrie.store.schema import STATE_COUNTERS, attempt, executor, trial
 
@@ -98,6 +98,34 @@ def _held(connection: Connection, condition: ColumnElement[bool]) -> Sequence[An
     ).all()
 
 
+def _spent(connection: Connection, ids: Sequence[int]) -> dict[int, tuple[str, Json]]:
+    """Of trials whose agent was done: their runs, and what their attempts under way saved of its use."""
+    found: dict[int, tuple[str, Json]] = {}
+    for start in range(0, len(ids), AT_ONCE):
+        rows = connection.execute(
+            select(trial.c.id, trial.c.run_id, trial.c.saved, attempt.c.number)
+            .join(attempt, and_(attempt.c.trial_id == trial.c.id, attempt.c.outcome.is_(None)))
+            .where(trial.c.id.in_(ids[start : start + AT_ONCE]), trial.c.saved.is_not(None))
+        )
+        # One that went on grading ran no agent; what an earlier one saved was counted when that one ended.
+        found |= {
+            row.id: (row.run_id, row.saved)
+            for row in rows
+            if row.saved.get("attempt") == row.number
+            and (row.saved.get("usage") or row.saved.get("cost") is not None)
+        }
+    return found
+
+
+def _keep_spent(connection: Connection, spent: Mapping[int, tuple[str, Json]]) -> None:
+    for trial_id, (_, saved) in spent.items():
+        cost, usage = saved["cost"], saved["usage"]
+        so_far = trial.c.cost if cost is None else func.coalesce(trial.c.cost, 0.0) + cost
+        connection.execute(update(trial).where(trial.c.id == trial_id).values(cost=so_far, usage=usage))
+        ours = and_(attempt.c.trial_id == trial_id, attempt.c.outcome.is_(None))
+        connection.execute(update(attempt).where(ours).values(cost=cost, usage=usage))
+
+
 def give_back(
     connection: Connection, held: Sequence[Any], now: float, outcome: Outcome, after: TrialState
 ) -> None:
@@ -113,7 +141,12 @@ def give_back(
         deltas[row.run_id][STATE_COUNTERS[TrialState(row.state)]] -= 1
         deltas[row.run_id][STATE_COUNTERS[after]] += 1
         alike[row.run_id, row.state].append(row.id)
+    spent = _spent(connection, [row.id for row in held])
+    for run_id, saved in spent.values():
+        for name, value in spending(saved["cost"], saved["usage"]).items():
+            deltas[run_id][name] += value
     versions = count(connection, deltas)
+    _keep_spent(connection, spent)
     for (run_id, before), ids in alike.items():
         for start in range(0, len(ids), AT_ONCE):
             some = ids[start : start + AT_ONCE]

@@ -7,7 +7,7 @@ import json
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from valkyrie.agents.protocol import AgentExit, Usage
@@ -108,6 +108,9 @@ class Attempt:
                 "exit_code": ended.exit_code,
                 "exit_reason": ended.reason,
                 "state": masker.data(state) if masker else state,
+                # Should this attempt be lost, its agent has cost that all the same.
+                "cost": self.cost,
+                "usage": asdict(self.usage) if self.usage else None,
             },
         )
 

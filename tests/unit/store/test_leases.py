@@ -308,6 +308,24 @@ async def test_what_is_saved_is_handed_to_the_next_attempt(store: Store, writer:
         assert (row.saved, row.usage) == (None, {"steps": 3})
 
 
+async def test_what_an_agent_used_is_counted_once_although_its_grading_was_lost(
+    store: Store, writer: Writer
+) -> None:
+    run_id = add_run(store, tasks=1)
+    used = {"input_tokens": 30, "output_tokens": 4}
+    for usage, cost in ((used, 0.5), (None, None)):
+        (one,) = tick(store, run_id).leased
+        await writer.record(Save(one, {"attempt": one.number, "usage": usage, "cost": cost}))
+        with store.writing() as connection:
+            leases.abandon(connection, "me", time.time())
+    (last,) = tick(store, run_id).leased
+    await writer.record(ended(last, score=1.0))
+    with store.reading() as connection:
+        row, whole = runs.one_trial(connection, run_id, "t0", 0), runs.get(connection, run_id)
+        assert (row.usage, row.cost) == (used, 0.5)
+        assert (whole.input_tokens, whole.output_tokens, whole.cost_sum, whole.n_costed) == (30, 4, 0.5, 1)
+
+
 async def test_a_late_write_is_refused_and_said(
     store: Store, writer: Writer, capsys: pytest.CaptureFixture[str]
 ) -> None:
