@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from sandboxes.local import LocalProvider, probe
+from sandboxes.types import Command, SandboxCreateRequest
 from tests.hostile.test_hostile_agents import Scene
 from tests.integration.conftest import end_executor
+from valkyrie.agents.catalogue.skills import skills_shown
+from valkyrie.nouns import TaskSpec
 from valkyrie.tracker.local import LocalTracker
 from valkyrie.views import RunRequest
 
@@ -125,3 +130,27 @@ def files(folder: Path) -> dict[str, str]:
     found = [path for path in folder.rglob("*") if not path.is_dir()]
     assert all(path.is_file() and not path.is_symlink() for path in found)
     return {str(path.relative_to(folder)): path.read_text() for path in found}
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="an ordinary user's sandbox has one id only")
+@pytest.mark.parametrize("planted", [".claude", ".claude/skills"])
+async def test_skills_are_not_brought_through_links_of_an_earlier_step(tmp_path: Path, planted: str) -> None:
+    """Root copies them, and gives them and their folder to the agent: not that of others."""
+    if probe.machine().problem is not None:
+        pytest.skip("no local sandboxes here")
+    task = TaskSpec("t", "d", "Do.", cwd="/app", user="nobody", skills_dir="/opt/skills")
+    said: list[str] = []
+    async with LocalProvider(tmp_path / "state") as provider:
+        sandbox = await provider.create_sandbox(SandboxCreateRequest(network="none"))
+        await sandbox.upload_file("/opt/skills/tidy/SKILL.md", b"Tidy up.")
+        await sandbox.exec("mkdir -p /app /srv/roots; chown nobody /app")
+        plant = f"mkdir -p $(dirname /app/{planted}); ln -s /srv/roots /app/{planted}"
+        await sandbox.run(Command.shell(plant, user="nobody"))
+        async with skills_shown(sandbox, task, ".claude/skills", lambda _, text: said.append(text)):
+            found = await sandbox.exec("stat -c %U /srv/roots; ls -A /srv/roots")
+            assert found.output.split() == ["root"]
+        await sandbox.exec("rm /app/.claude /app/.claude/skills")
+        async with skills_shown(sandbox, task, ".claude/skills", lambda _, text: said.append(text)):
+            assert await sandbox.download_file("/app/.claude/skills/tidy/SKILL.md") == b"Tidy up."
+        assert not await sandbox.list_files("/app/.claude/skills/tidy/SKILL.md")
+    assert said == ["/app/.claude/skills is, or is below, a link; the agent gets no skills there\n"]

@@ -6,6 +6,7 @@ import asyncio
 import hashlib
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 
@@ -109,6 +110,8 @@ class TaskDirBenchmark:
         grade = await verify(verification, grading.sandbox, grading.log, grading.evidence)
         if grading.task.step is None:
             return grade
+        if grading.exit_reason:
+            grade = replace(grade, result={**grade.result, "agent_exit_reason": grading.exit_reason})
         return graded(current.config, current.step(grading.task.step), grade, grading.earlier)
 
     async def final_score(

@@ -102,7 +102,9 @@ def _unsuited(tasks: Sequence[TaskSpec], agent: PreparedAgent, request: RunReque
 
 def _users(task: TaskSpec) -> set[str | None]:
     """Everyone its commands run as."""
-    return {user for one in (task, *task.steps) for user in (one.user, one.grading_user)}
+    parts = (task, *task.steps)
+    gathering = (command.user for one in parts for command in one.gathering)
+    return {*gathering, *(user for one in parts for user in (one.user, one.grading_user))}
 
 
 def _unbuilt(images: Sequence[TaskSpec], capabilities: Capabilities, request: RunRequest) -> list[str]:

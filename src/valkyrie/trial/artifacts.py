@@ -21,17 +21,18 @@ from valkyrie.nouns import KeptPath, TaskSpec
 from valkyrie.trial.collect import OUTPUT_LIMITS, fixed_part, save_file
 from valkyrie.trial.log import AttemptLog
 
-ARTIFACTS = "artifacts"
-"""The folder of an attempt that holds what agent and task wanted kept."""
-
 
 async def gather(task: TaskSpec, sandbox: Sandbox, log: AttemptLog, sink: OutputSink) -> None:
     """Run the task's own commands for it. One that fails is told of and changes nothing."""
     for one in task.gathering:
         command = Command.shell(one.command, cwd=task.cwd, env=task.env, user=one.user, timeout=one.timeout)
-        code = await sandbox.run(command, sink)
-        if code != 0:
-            log.note(f"verifier.collect `{one.command[:200]}` ended with exit code {code}")
+        try:
+            code = await sandbox.run(command, sink)
+            trouble = f"ended with exit code {code}" if code else ""
+        except SandboxError as error:
+            trouble = f"could not be run: {error}"
+        if trouble:
+            log.note(f"verifier.collect `{one.command[:200]}` {trouble}")
     if task.gathering:
         # They may have started programs of the agent's, which must not be there when the tests arrive.
         await sandbox.kill_all()

@@ -7,7 +7,7 @@ import glob
 import os
 import shutil
 import tarfile
-from itertools import takewhile
+from itertools import chain, count, takewhile
 from pathlib import Path, PurePosixPath
 
 from sandboxes.errors import SandboxFileNotFoundError
@@ -21,6 +21,8 @@ from valkyrie.trial.log import AttemptLog
 OUTPUT_LIMITS = CopyLimits()
 AGENT = "agent"
 """The folder of an attempt that holds what the agent's own log said."""
+ARTIFACTS = "artifacts"
+"""The folder of an attempt that holds what agent and task wanted kept."""
 GRADING = "grading"
 """The folder of an attempt that holds what the benchmark kept as evidence."""
 
@@ -47,7 +49,7 @@ async def collect_outputs(
                 f"{artifact.source} matches too many files; {OUTPUT_LIMITS.max_entries} a trial may be kept."
             )
         for source in found:
-            target = draft / "artifacts" / _place(artifact, task_id, source)
+            target = draft / ARTIFACTS / _place(artifact, task_id, source)
             _make_way(target, draft)
             left -= await save_file(sandbox, source, target, left)
 
@@ -110,6 +112,7 @@ async def save_file(sandbox: Sandbox, source: str, target: Path, limit: int) -> 
 
 def _archive(folder: Path, target: Path, masker: Masker | None) -> None:
     scrub(folder, masker)
+    scrub_names(folder, masker)
     with tarfile.open(target, "w:gz", compresslevel=1) as tar:
         for entry in sorted(folder.iterdir()):
             tar.add(entry, arcname=entry.name)
@@ -124,12 +127,27 @@ def scrub(folder: Path, masker: Masker | None) -> None:
                 masker.file(path)
 
 
+def scrub_names(folder: Path, masker: Masker | None) -> None:
+    """Mask secret values in the names an agent gave its files."""
+    if masker is not None and folder.exists():
+        for path in sorted(folder.rglob("*"), reverse=True):
+            if (name := masker.text(path.name)) != path.name:
+                path.rename(_unlike(path.with_name(name)))
+
+
+def _unlike(path: Path) -> Path:
+    """The path, or one like it that nothing has."""
+    others = (path.with_name(f"{path.name}-{number}") for number in count(2))
+    return next(one for one in chain((path,), others) if not os.path.lexists(one))
+
+
 def publish(draft: Path, kept: Path, masker: Masker | None) -> None:
     """Let what was put together appear under its own name: whole, and without secrets.
 
     What was published before stays; a file of the same name gives way.
     """
     scrub(draft, masker)
+    scrub_names(draft / ARTIFACTS, masker)
     kept.parent.mkdir(parents=True, exist_ok=True)
     if kept.exists():
         _lay_over(draft, kept)

@@ -23,10 +23,10 @@ from valkyrie.errors import AgentError, GraderError, LeaseLostError, ValkyrieErr
 from valkyrie.nouns import ExitReason, Grade, Json, TaskSpec, TrialState
 from valkyrie.store.layout import log_of
 from valkyrie.store.leases import Leased
-from valkyrie.trial.artifacts import ARTIFACTS, gather, keep_paths
+from valkyrie.trial.artifacts import gather, keep_paths
 from valkyrie.trial.attempt import Attempt, Ending
 from valkyrie.trial.believing import believed
-from valkyrie.trial.collect import AGENT, GRADING, collect_outputs, inherit_outputs
+from valkyrie.trial.collect import AGENT, ARTIFACTS, GRADING, collect_outputs, inherit_outputs
 from valkyrie.trial.cost import note_cost
 from valkyrie.trial.failures import Failure, TroubleError, classify, is_graded
 from valkyrie.trial.leaving import keep, remove

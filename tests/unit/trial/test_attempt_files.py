@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from valkyrie.secrets import Masker
 from valkyrie.store.layout import DataFolder, RunFolder, encode_task_id
 from valkyrie.trial import log as log_module
-from valkyrie.trial.collect import scrub
+from valkyrie.trial.collect import scrub, scrub_names
 from valkyrie.trial.log import AttemptLog
 
 printable = st.text(st.characters(exclude_categories=("Cs", "Cc")), min_size=1, max_size=300)
@@ -66,6 +66,15 @@ def test_kept_files_hold_no_secret(tmp_path: Path) -> None:
     scrub(tmp_path, Masker(["abcd1234", "key"]))
     assert (tmp_path / "deep" / "f").read_bytes() == b"key=***;\0binary ***"
     assert (tmp_path / "link").is_symlink()
+
+
+def test_names_of_kept_files_hold_no_secret(tmp_path: Path) -> None:
+    for name in ("is-abcd1234/abcd1234.txt", "is-abcd1234/efgh5678.txt", "is-***/plain"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).touch()
+    scrub_names(tmp_path, Masker(["abcd1234", "efgh5678"]))
+    names = sorted(str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*") if path.is_file())
+    assert names == ["is-***-2/***.txt", "is-***-2/***.txt-2", "is-***/plain"]
 
 
 async def test_a_log_on_a_full_disk_fails_the_one_who_writes_and_nobody_else(
