@@ -44,7 +44,7 @@ linked-*)
     ;;
 taken-*)
     # Every name under which something else is to be kept.
-    mkdir -p /logs/artifacts/report /app/part/a /app/part/b; echo mine > /logs/artifacts/report/x
+    mkdir -p /logs/artifacts/{report,agent_output.tar.gz/x} /app/part/a /app/part/b; echo mine > /logs/artifacts/report/x
     for name in app notes same; do echo mine > "/logs/artifacts/$name"; done
     echo report > /app/report; mkdir -p /app/notes; echo note > /app/notes/note
     echo a > /app/part/a/same; echo b > /app/part/b/same; echo one > /app/one.log; echo two > /app/two.log

@@ -16,6 +16,7 @@ from tests.integration.conftest import end_executor
 from valkyrie.agents.catalogue.skills import skills_shown
 from valkyrie.nouns import TaskSpec
 from valkyrie.tracker.local import LocalTracker
+from valkyrie.trial.collect import ARCHIVE
 from valkyrie.views import RunRequest
 
 pytestmark = pytest.mark.slow
@@ -123,11 +124,13 @@ def test_what_is_kept_leaves_its_folder_nowhere_and_covers_nothing(scene: Scene)
         "part/b/same": "b\n",
         "report-2": "report\n",
     }
+    archives = [path for path in scene.kept("taken").rglob(ARCHIVE) if path.is_file()]
+    assert {path.parent.name for path in archives} == {"first", "attempt-1"}
     assert files(scene.kept("monsters") / "artifacts" / "first") == {"app/two.log": "small\n"}
 
 
 def files(folder: Path) -> dict[str, str]:
-    found = [path for path in folder.rglob("*") if not path.is_dir()]
+    found = [path for path in folder.rglob("*") if not path.is_dir() and path.name != ARCHIVE]
     assert all(path.is_file() and not path.is_symlink() for path in found)
     return {str(path.relative_to(folder)): path.read_text() for path in found}
 

@@ -71,14 +71,16 @@ class _Keeping:
         found = await self.sandbox.list_files(one.source)
         if not found:
             raise SandboxFileNotFoundError(one.source)
-        if found == [one.source]:
-            await self._file(one.source, _free(folder, one, below=True))
-            return
-        target = _free(folder, one)
+        alone = found == [one.source]
+        target = _free(folder, one, below=alone)
         for number, path in enumerate(found):
             if not self.entries:
-                raise AgentOutputError(f"{len(found) - number} of its files are too many")
-            await self._file(path, target / PurePosixPath(path).relative_to(fixed_part(one.source)))
+                raise AgentOutputError(
+                    f"a trial may keep {OUTPUT_LIMITS.max_entries} files, and there are "
+                    f"{len(found) - number} more"
+                )
+            below = PurePosixPath(path).relative_to(fixed_part(one.source))
+            await self._file(path, target if alone else target / below)
 
     async def _file(self, path: str, target: Path) -> None:
         self.entries -= 1

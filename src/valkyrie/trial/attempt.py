@@ -16,7 +16,7 @@ from valkyrie.nouns import Grade, Json, TaskSpec, TrialState
 from valkyrie.store.layout import log_of
 from valkyrie.store.leases import Leased
 from valkyrie.trajectory.transcript import TRANSCRIPT, Transcript
-from valkyrie.trial.collect import AGENT, publish
+from valkyrie.trial.collect import AGENT, ARCHIVE, ARTIFACTS, make_way, publish
 from valkyrie.trial.failures import Failure, PhaseTimeoutError
 from valkyrie.trial.log import AttemptLog
 from valkyrie.trial.world import Journal, World
@@ -48,6 +48,15 @@ class Attempt:
     def part(self, name: str, task: TaskSpec) -> Path:
         """The folder of the draft for one kind of things; steps have their own below it."""
         return self.draft / name / task.step if task.step else self.draft / name
+
+    def go_on(self, step: TaskSpec, grade: Grade) -> None:
+        """Another step follows, whose agent may leave the same: what this one's left is put aside."""
+        self.grades.append(grade)
+        if (archive := self.draft / ARCHIVE).exists():
+            place = self.part(ARTIFACTS, step) / ARCHIVE
+            make_way(place, self.draft)
+            place.parent.mkdir(parents=True, exist_ok=True)
+            archive.replace(place)
 
     def use(self, usage: Usage | None) -> None:
         """Add what an agent used of its model, in its only step or a further one."""
@@ -91,10 +100,10 @@ class Attempt:
         record = to_record(told, id=f"{task.id}#{leased.k}", stimulus=task.id, work_dir=task.cwd)
         record = masker.data(record) if masker else record
         text = _compact(record).encode("utf-8", "replace")
-        if len(text) <= LONGEST and self.world.away.artifacts is None:
+        if len(text) <= LONGEST and self.world.away.artifacts is None and task.step is None:
             self.world.stories.keep((leased.task_id, leased.k, leased.number), text)
         else:
-            await asyncio.to_thread(_write, self.draft / AGENT / TRANSCRIPT, text)
+            await asyncio.to_thread(_write, self.part(AGENT, task) / TRANSCRIPT, text)
 
     async def save(self, state: Json) -> None:
         """Commit from what a later attempt can go on grading; what the agent left is safe before that."""

@@ -23,6 +23,8 @@ AGENT = "agent"
 """The folder of an attempt that holds what the agent's own log said."""
 ARTIFACTS = "artifacts"
 """The folder of an attempt that holds what agent and task wanted kept."""
+ARCHIVE = "agent_output.tar.gz"
+"""The file of an attempt that holds the agent's `final_output`."""
 GRADING = "grading"
 """The folder of an attempt that holds what the benchmark kept as evidence."""
 
@@ -50,7 +52,7 @@ async def collect_outputs(
             )
         for source in found:
             target = draft / ARTIFACTS / _place(artifact, task_id, source)
-            _make_way(target, draft)
+            make_way(target, draft)
             left -= await save_file(sandbox, source, target, left)
 
 
@@ -68,7 +70,7 @@ def fixed_part(pattern: str) -> PurePosixPath:
     return PurePosixPath(*takewhile(lambda part: not glob.has_magic(part), PurePosixPath(pattern).parts))
 
 
-def _make_way(target: Path, top: Path) -> None:
+def make_way(target: Path, top: Path) -> None:
     """What an agent had kept under a name that is not its own to give yields to what the name is for."""
     for above in target.parents:
         if above.is_relative_to(top) and above.is_file():
@@ -92,7 +94,7 @@ async def _collect_final(
     except SandboxFileNotFoundError:
         log.note(f"the agent left no {path}")
         return
-    await asyncio.to_thread(_archive, staging, draft / "agent_output.tar.gz", masker)
+    await asyncio.to_thread(_archive, staging, draft / ARCHIVE, masker)
 
 
 async def save_file(sandbox: Sandbox, source: str, target: Path, limit: int) -> int:

@@ -87,7 +87,7 @@ async def _live(attempt: Attempt) -> Grade:
             grade = await _grade(attempt, step, sandbox)
             if not grade.goes_on:
                 break
-            attempt.grades.append(grade)
+            attempt.go_on(step, grade)
         return grade
 
 
