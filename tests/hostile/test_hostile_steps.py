@@ -103,6 +103,13 @@ def test_every_attack_was_graded_in_both_steps(scene: Scene) -> None:
     } == {attack: [("first", 0.0), ("second", 0.0)] for attack in ATTACKS}
 
 
+def test_how_the_agent_ended_in_an_earlier_step_is_not_forgotten(scene: Scene) -> None:
+    assert scene.trials["planted"].exit_reason == "OS_KILLED"
+    assert scene.trials["spy"].exit_reason is None
+    steps = scene.tracker.results(scene.run.id)["evaluation_results"]["planted"]["steps"]
+    assert [step.get("agent_caused_exit_reason") for step in steps] == ["OS_KILLED", None]
+
+
 def test_nothing_leaked(scene: Scene) -> None:
     lines = [line for attack in ATTACKS for line in scene.log(attack).splitlines()]
     assert [line for line in lines if line.startswith("LEAK")] == []

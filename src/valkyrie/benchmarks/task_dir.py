@@ -111,7 +111,7 @@ class TaskDirBenchmark:
         if grading.task.step is None:
             return grade
         if grading.exit_reason:
-            grade = replace(grade, result={**grade.result, "agent_exit_reason": grading.exit_reason})
+            grade = replace(grade, result={**grade.result, "agent_caused_exit_reason": grading.exit_reason})
         return graded(current.config, current.step(grading.task.step), grade, grading.earlier)
 
     async def final_score(

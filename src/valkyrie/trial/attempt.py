@@ -42,6 +42,8 @@ class Attempt:
     usage: Usage | None = None
     grades: list[Grade] = field(default_factory=list)
     """Of a task's steps so far."""
+    failed_exit: AgentExit | None = None
+    """How the agent ended in the first of them in which it did not end well."""
     _cost_before: float | None = None
     """What the steps before this one cost."""
 
@@ -52,6 +54,8 @@ class Attempt:
     def go_on(self, step: TaskSpec, grade: Grade) -> None:
         """Another step follows, whose agent may leave the same: what this one's left is put aside."""
         self.grades.append(grade)
+        if self.exit and (self.exit.reason or self.exit.exit_code) and self.failed_exit is None:
+            self.failed_exit = self.exit
         if (archive := self.draft / ARCHIVE).exists():
             place = self.part(ARTIFACTS, step) / ARCHIVE
             make_way(place, self.draft)

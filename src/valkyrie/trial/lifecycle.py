@@ -68,7 +68,8 @@ async def run_attempt(leased: Leased, world: World, journal: Journal) -> Ending:
     except ValkyrieError as error:
         grade, failure = None, classify(error, world.masker)
     attempt.timing["total"] = round(time.monotonic() - began, 4)
-    return Ending(attempt.state, attempt.timing, grade, failure, attempt.exit, attempt.cost, attempt.usage)
+    ended = attempt.failed_exit or attempt.exit
+    return Ending(attempt.state, attempt.timing, grade, failure, ended, attempt.cost, attempt.usage)
 
 
 async def _live(attempt: Attempt) -> Grade:
