@@ -7,6 +7,7 @@ import signal
 
 import pytest
 from hypothesis import HealthCheck, settings
+from hypothesis.internal.conjecture import providers
 
 pytest_plugins = ["tests.docker_engine", "tests.postgres"]
 
@@ -17,6 +18,9 @@ LONG = (
 """Where the tests are that take longest, those first: begun last, they would be waited for at the end."""
 
 # The same examples every time, however slow the machine; `--hypothesis-profile=search` looks for new ones.
+# Left to itself, hypothesis also reads the constants of every module of ours that is loaded by then: seconds
+# for the first such test of a process, and other examples with each order of the tests.
+providers.is_local_module_file = lambda _path: False
 STEADY = settings(
     deadline=None,
     derandomize=True,
