@@ -148,9 +148,9 @@ async def _perform(attempt: Attempt, task: TaskSpec, sandbox: Sandbox) -> None:
         if task.step:
             attempt.log.note(f"step {task.step}")
         order = ("install", "setup") if task.install_first else ("setup", "install")
-        for step in ("setup",) if attempt.grades else order:
-            async with attempt.phase(step, getattr(task.timeouts, step)):
-                if step == "setup":
+        for phase in ("setup",) if attempt.grades else order:  # in a later step, the agent is there
+            async with attempt.phase(phase, getattr(task.timeouts, phase)):
+                if phase == "setup":
                     await world.benchmark.setup(task, sandbox, sink, attempt.start)
                 else:
                     await agent.install(trial)
