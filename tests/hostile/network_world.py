@@ -487,7 +487,7 @@ async def reach(tool: Any, who: str, state: Path) -> dict[str, Any]:
         denied(f"other sandbox by {to}", "tcp", to=to, port=9000)
     found["denied"].update(zip(tries, jail.ask_all(list(tries.values())), strict=True))
     for to in ("127.0.0.1", "10.1.1.2", "192.0.0.201"):
-        inbound = {"how": "tcp", "to": to, "port": 9000}
+        inbound = {"how": "tcp", "to": to, "port": 9000, "wait": WAIT}
         found["denied"][f"sandbox from host by {to}"] = tell({"control": inbound})
 
     found["frames"] = [jail.ask("frame", to=to, say=f"frame to {to}") for to in [*FAR[1:-1], *HOST]]
