@@ -41,7 +41,10 @@ def pytest_configure() -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Long ones first; otherwise as they were found."""
+    """Long ones first; otherwise as they were found. Crashes have a suite of their own."""
+    for item in items:
+        if "crash/" in item.nodeid:
+            item.add_marker(pytest.mark.slow)
     ranks = {name: rank for rank, name in enumerate(LONG)}
     items.sort(key=lambda item: next((r for n, r in ranks.items() if n in item.nodeid), len(ranks)))
 

@@ -27,7 +27,7 @@ JUDGED = 25
 KEY = "the-judge-key-of-this-machine"
 KILLS = min(6, max(2, ROUNDS // 2))
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(0 if ROUNDS > 10 else 600)]
+pytestmark = pytest.mark.timeout(0 if ROUNDS > 10 else 600)
 
 
 def write_spec(folder: Path) -> Path:

@@ -59,7 +59,6 @@ def assert_right(home: Home, view: JobView, trials: int = TRIALS) -> None:
         tracker.close()
 
 
-@pytest.mark.slow
 def test_a_job_survives_kills_of_its_executor(home: Home) -> None:
     rng = random.Random(SEED + 7)
     print(f"CRASH_SEED={SEED}")
@@ -78,7 +77,6 @@ def test_a_job_survives_kills_of_its_executor(home: Home) -> None:
     assert_nothing_left(home)
 
 
-@pytest.mark.slow
 def test_a_job_grows_whole_or_not_at_all(home: Home) -> None:
     """Whatever instant the command dies at that adds an agent and trials: no run is added twice or half."""
     rng = random.Random(SEED + 8)

@@ -41,7 +41,6 @@ FILES = {
 PARTS = ("plan-tests", "build-agent", "build-collect", "build-tests")
 
 
-@pytest.mark.slow
 def test_killed_in_parts_of_both_steps(home: Home, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, text in FILES.items():
         (tmp_path / "tasks/task" / name).parent.mkdir(parents=True, exist_ok=True)

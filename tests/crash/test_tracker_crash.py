@@ -131,7 +131,6 @@ def strike_child_and_see(team: Team) -> None:
     until(lambda: team.executor_pid() not in (None, struck), "it is started again")
 
 
-@pytest.mark.slow
 def test_server_and_its_executor_killed(teams: Callable[..., Team]) -> None:
     team = teams()
     serve = team.serve()
@@ -140,7 +139,6 @@ def test_server_and_its_executor_killed(teams: Callable[..., Team]) -> None:
     under_fire(team, team.request(trials=2), blows)
 
 
-@pytest.mark.slow
 def test_server_and_its_executor_killed_at_random_instants(team: Team) -> None:
     serve = team.serve()
     serve.start(ready='"url"')
@@ -148,7 +146,6 @@ def test_server_and_its_executor_killed_at_random_instants(team: Team) -> None:
     under_fire(team, team.request(trials=5), [blows[number % 2] for number in range(KILLS)])
 
 
-@pytest.mark.slow
 def test_a_server_ends_with_the_executor_a_killed_one_left(teams: Callable[..., Team]) -> None:
     team = teams()
     serve = team.serve()
@@ -172,7 +169,6 @@ def test_a_server_ends_with_the_executor_a_killed_one_left(teams: Callable[..., 
     assert_nothing_left(team)
 
 
-@pytest.mark.slow
 def test_postgres_restarted_twice(server: Postgres, address: str, teams: Callable[..., Team]) -> None:
     team = teams(address)
     serve = team.serve()
@@ -199,7 +195,6 @@ def test_postgres_restarted_twice(server: Postgres, address: str, teams: Callabl
     assert_nothing_left(team)
 
 
-@pytest.mark.slow
 def test_the_bucket_is_away_for_20_seconds(tmp_path: Path, teams: Callable[..., Team]) -> None:
     with running_ministack(tmp_path / "aws") as aws:
         team = teams(**aws.environment, S3_BUCKET=aws.bucket())
@@ -220,7 +215,6 @@ def test_the_bucket_is_away_for_20_seconds(tmp_path: Path, teams: Callable[..., 
         assert_nothing_left(team)
 
 
-@pytest.mark.slow
 def test_an_executor_frozen_past_its_lease(tmp_path: Path, address: str, teams: Callable[..., Team]) -> None:
     team = two_machines(teams, address, tmp_path)
     team.serve("--no-executor").start(ready='"url"')
@@ -268,7 +262,6 @@ def freeze_while_it_writes(frozen: Program, address: str, run_id: str) -> None:
         frozen.send(signal.SIGSTOP)
 
 
-@pytest.mark.slow
 def test_the_score_is_written_on_another_machine(
     tmp_path: Path, address: str, teams: Callable[..., Team]
 ) -> None:
@@ -290,7 +283,6 @@ def test_the_score_is_written_on_another_machine(
     assert_nothing_left(team)
 
 
-@pytest.mark.slow
 def test_anyone_killed_at_random_instants(tmp_path: Path, address: str, teams: Callable[..., Team]) -> None:
     """Server, either executor, or a person's command line; the dead are started again, as a host would."""
     team = two_machines(teams, address, tmp_path)

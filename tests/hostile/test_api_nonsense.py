@@ -99,4 +99,4 @@ def test_no_request_breaks_the_tracker(served: Served) -> None:
 
 @pytest.mark.slow
 def test_no_request_of_many_breaks_the_tracker(served: Served) -> None:
-    ask_everything(served, settings(max_examples=int(os.environ.get("API_EXAMPLES", "60")), parent=QUIETLY))
+    ask_everything(served, settings(max_examples=int(os.environ.get("API_EXAMPLES", "30")), parent=QUIETLY))

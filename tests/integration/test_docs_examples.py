@@ -33,8 +33,6 @@ PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
 BLOCK = re.compile(
     r"(?:<!-- (?P<comment>[^>]*?) -->\n+)?^```(?P<language>\w+)\n(?P<body>.*?)^```$", re.MULTILINE | re.DOTALL
 )
-READ_FIRST = (ROOT / "README.md",)
-"""Its examples run with every test run; the others' with `make test-all`."""
 SHELLS = ("console", "bash", "sh", "shell")
 PLAIN = "set +eu +o pipefail"
 NEWEST_RUN = "import json,sys; runs=json.load(sys.stdin)['runs']; print(runs[0]['id'] if runs else '')"
@@ -106,14 +104,11 @@ def test_every_shell_block_says_whether_it_is_run(page: Path) -> None:
     assert not silent, f"{page.relative_to(ROOT)}: say <!-- test --> or <!-- not run: why --> at {silent}"
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize(
     "page",
-    [
-        pytest.param(page, marks=[] if page in READ_FIRST else pytest.mark.slow)
-        for page in PAGES
-        if runnable(page)
-    ],
+    [page for page in PAGES if runnable(page)],
     ids=lambda page: str(page.relative_to(ROOT)),
 )
 def test_examples_run_as_written(page: Path, tmp_path: Path) -> None:
