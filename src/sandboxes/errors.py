@@ -11,6 +11,18 @@ class SandboxNotFoundError(SandboxError):
     """The sandbox is gone: never made, deleted, or lost with its host."""
 
 
+class SandboxDiedError(SandboxNotFoundError):
+    """A sandbox ended that nobody asked to end, and its provider looked for the cause.
+
+    `outside`: the cause was seen outside the sandbox (its keeper was killed, the host ran out of memory
+    although the sandbox was within its limit, an operator removed it). Otherwise it came from inside.
+    """
+
+    def __init__(self, message: str, *, outside: bool = False) -> None:
+        super().__init__(message)
+        self.outside = outside
+
+
 class SandboxConnectionError(SandboxError):
     """The sandbox may live, but its provider cannot be reached right now."""
 

@@ -20,6 +20,7 @@ from sandboxes.values import (
     OutputSink,
     StreamName,
 )
+from sandboxes.work import CarryRules, Change, PackedWork, WorkLimits
 
 if TYPE_CHECKING:
     # Requests are validated models; commands that only look at a store need not pay for pydantic.
@@ -140,6 +141,39 @@ class Sandbox(ABC):
             await self.clear_folder(path)
         for path in removed:
             await self.remove(path)
+
+    async def changes(self, rules: CarryRules | None = None) -> list[Change]:
+        """What differs from what the sandbox was made from, by path, at most MOST_LISTED of them.
+
+        `rules`: only what they carry. For a sandbox whose processes are dead, or that nobody hostile
+        was in yet.
+        """
+        raise SandboxUnsupportedError(f"{type(self).__name__} cannot tell what changed in it")
+
+    async def pack_work(
+        self, rules: CarryRules, archive: Path, limits: WorkLimits | None = None
+    ) -> PackedWork:
+        """Pack all that changed and that the rules carry into a new tar file of the host.
+
+        Members have absolute paths without the leading slash, their owner's ids as inside the sandbox, no
+        set-id bits, no extended attributes. Regular files, folders and links only; nothing is ever read
+        through a link. For a sandbox whose processes are dead.
+        """
+        raise SandboxUnsupportedError(f"{type(self).__name__} cannot pack what changed in it")
+
+    async def unpack_work(self, archive: Path, rules: CarryRules, removed: Sequence[str] = ()) -> None:
+        """Put packed work into this sandbox, which was made and set up like the one it comes from.
+
+        At the paths the rules carry, this sandbox is like the other one afterwards: `removed` paths go, and
+        so does what its own set-up added there and the archive does not have. For a sandbox in which nobody
+        hostile was yet.
+        """
+        raise SandboxUnsupportedError(f"{type(self).__name__} cannot unpack work")
+
+    async def put_back(self, paths: Sequence[str], pristine: Sandbox) -> None:
+        """Make each path what it is in `pristine`, a sandbox made from the same source that nothing ran in:
+        changed and removed ones are restored, added ones removed. Processes of this sandbox are dead."""
+        raise SandboxUnsupportedError(f"{type(self).__name__} cannot restore files")
 
     async def kill_all(self) -> None:
         """End every process in the sandbox, however it hid; the sandbox itself stays usable."""

@@ -107,6 +107,8 @@ class Capabilities:
     """Can show folders of the host in a sandbox."""
     copy_on_write: bool = False
     """Can show them writable, each sandbox with changes of its own."""
+    carries_work: bool = False
+    """Sandboxes can pack what changed in them, and unpack it in another one (`Sandbox.pack_work`)."""
     gpus: bool = False
     """Can pass GPUs on."""
     users: bool = False

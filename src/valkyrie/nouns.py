@@ -109,6 +109,17 @@ class ExitReason(StrEnum):
     OS_KILLED = "OS_KILLED"
 
 
+class VerifyMode(StrEnum):
+    """Where a trial's tests run."""
+
+    FRESH = "fresh"
+    """In a sandbox in which no process of the agent ever ran; its work is carried there as data."""
+    SHARED = "shared"
+    """In the sandbox the agent left, its processes dead and the image's own tools put back."""
+    BOTH = "both"
+    """In a fresh one, and if that gives no pass, in the shared one as well."""
+
+
 @dataclass(frozen=True, slots=True)
 class Timeouts:
     """Seconds each phase may take; None is no limit."""
@@ -193,6 +204,12 @@ class TaskSpec:
     """Kept with the attempt, also before grading."""
     mounts: tuple[Mount, ...] = ()
     """Folders of the host that are shown in the sandbox."""
+    verify: VerifyMode = VerifyMode.BOTH
+    """Where the tests run; BOTH where neither the task nor a lock file says more."""
+    carry: tuple[str, ...] = ()
+    """Paths outside the working folder that are carried into a fresh sandbox, system folders included."""
+    keep_processes: bool = False
+    """The agent's processes live on while the tests run; such a pass is never confirmed."""
     metadata: Json = field(default_factory=dict)
 
 
@@ -207,6 +224,15 @@ class Grade:
     """The benchmark's own result object, kept whole; final scores are computed from it."""
     goes_on: bool = False
     """Of a step: the next one is to be tried, and its grading sees this grade."""
+    confirmed: bool | None = None
+    """The score was seen in a fresh sandbox; False: only in the one the agent left; None: not known."""
+    score_confirmed: float | None = None
+    """The score that was seen in a fresh sandbox; 0 where none was."""
+    cause: str | None = None
+    """Why the score is 0 although nothing was graded, or the control's finding; a cause of the policy table."""
+    message: str | None = None
+    evidence: Json = field(default_factory=dict)
+    """How it was verified: mode, system files the agent changed, work that was not carried, control."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,6 +39,8 @@ class Settings:
     """Environment of the agent's commands, over the task's."""
     model_url: str | None = None
     """Where the agent's model is served, if not at its vendor's."""
+    verify: str | None = None
+    """Where tests run (a VerifyMode), whatever the tasks say."""
 
 
 def trial_digest(task: TaskSpec, k: int, *, agent_digest: str, model: str | None, settings: Settings) -> str:
@@ -59,7 +61,11 @@ def _digest(
 ) -> str:
     more = {
         name: value
-        for name, value in {"env_vars": dict(settings.env_vars), "model_url": settings.model_url}.items()
+        for name, value in {
+            "env_vars": dict(settings.env_vars),
+            "model_url": settings.model_url,
+            "verify": settings.verify,
+        }.items()
         if value
     }
     return content_digest(

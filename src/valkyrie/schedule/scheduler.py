@@ -256,7 +256,15 @@ class Scheduler:
         )
         if ending.grade is not None:
             grade = ending.grade
-            finish = replace(finish, score=grade.score, passed=grade.passed, result=grade.result)
+            finish = replace(
+                finish,
+                score=grade.score,
+                passed=grade.passed,
+                result=grade.result,
+                confirmed=grade.confirmed,
+                score_confirmed=grade.score_confirmed,
+                evidence=grade.evidence or None,
+            )
             return replace(finish, **_remark(ending))
         failure = ending.failure or Failure(Category.INTERNAL, "internal", "ended without grade or failure")
         policy = policy_for(failure.category, failure.cause)
@@ -283,7 +291,9 @@ class Scheduler:
 
 
 def _remark(ending: Ending) -> Json:
-    """Why an agent gave up that was graded all the same."""
+    """Why the score is 0 without a verdict, or why an agent gave up that was graded all the same."""
+    if ending.grade is not None and ending.grade.cause is not None:
+        return {"category": Category.AGENT, "cause": ending.grade.cause, "message": ending.grade.message}
     if ending.exit is None or ending.exit.trouble is None:
         return {}
     failure = failure_of(ending.exit.trouble)

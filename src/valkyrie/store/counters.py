@@ -89,6 +89,14 @@ def add_score(deltas: dict[str, float], score: float | None, passed: bool | None
             deltas["n_partial"] += sign
 
 
+def add_confirmed(deltas: dict[str, float], score: float | None, passed: bool | None, sign: int) -> None:
+    """Count what was seen of one graded trial in a fresh sandbox in (+1) or out (-1)."""
+    if passed:
+        deltas["n_confirmed"] += sign
+    if score is not None:
+        deltas["confirmed_sum"] += sign * score
+
+
 def spending(cost: float | None, usage: Json | None) -> dict[str, float]:
     """What one attempt adds to its run's costs and tokens."""
     costs = {} if cost is None else {"n_costed": 1, "cost_sum": cost}

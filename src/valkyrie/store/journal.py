@@ -24,7 +24,7 @@ from sqlalchemy import (
 
 from valkyrie.nouns import Category, ExitReason, Json, Outcome, TrialState
 from valkyrie.store.clock import skew
-from valkyrie.store.counters import add_score, count, lock_runs, spending
+from valkyrie.store.counters import add_confirmed, add_score, count, lock_runs, spending
 from valkyrie.store.hooks import plan_progress_of
 from valkyrie.store.leases import Leased
 from valkyrie.store.returning import require_all
@@ -66,6 +66,10 @@ class Finish:
     score: float | None = None
     passed: bool | None = None
     result: Json | None = None
+    confirmed: bool | None = None
+    score_confirmed: float | None = None
+    evidence: Json | None = None
+    """How the score was verified (`nouns.Grade`)."""
     timing: Mapping[str, float] = field(default_factory=dict)
     cost: float | None = None
     """US dollars, as the agent reported them."""
@@ -113,9 +117,12 @@ def _unused(given: Mapping[str, ColumnElement[Any]]) -> ColumnElement[bool]:
     return and_(not_(given["b_used"]), trial.c.saved.is_not(None))
 
 
-_FOUND = ("score", "category", "cause", "message", "exit_code", "exit_reason", "result", "timing", "usage")
+_FOUND = (
+    *("score", "passed", "confirmed", "score_confirmed", "evidence", "category", "cause", "message"),
+    *("exit_code", "exit_reason", "result", "timing", "usage"),
+)
 """What an attempt ends with; its trial keeps that of the last one."""
-_OF_TRIAL = (*_FOUND, "passed", "failures", "not_before", "finished_at")
+_OF_TRIAL = (*_FOUND, "failures", "not_before", "finished_at")
 _OF_ATTEMPT = (*_FOUND, "cost", "phase", "outcome", "finished_at")
 _END_TRIAL = ForEach(
     {
@@ -238,6 +245,9 @@ def _ending_row(one: Finish, versions: Mapping[str, int], ahead: float) -> dict[
         "b_score": None if retried else one.score,
         "b_passed": None if retried else one.passed,
         "b_result": None if retried else one.result,
+        "b_confirmed": None if retried else one.confirmed,
+        "b_score_confirmed": None if retried else one.score_confirmed,
+        "b_evidence": one.evidence,
         "b_timing": dict(one.timing),
         "b_usage": one.usage,
         "b_used": one.usage is not None,
@@ -258,6 +268,7 @@ def _deltas(changes: Iterable[Change]) -> dict[str, dict[str, float]]:
                 deltas[name] += value
             if one.after is TrialState.FINISHED:
                 add_score(deltas, one.score, one.passed, +1)
+                add_confirmed(deltas, one.score_confirmed, one.passed and one.confirmed, +1)
             elif one.after is TrialState.ERROR and one.category:
                 deltas[ERROR_COUNTERS[one.category]] += 1
     return runs
@@ -265,6 +276,6 @@ def _deltas(changes: Iterable[Change]) -> dict[str, dict[str, float]]:
 
 def _check_finite(one: Finish) -> None:
     """One that is not would spoil its run's sums for ever."""
-    for name, value in (("score", one.score), ("cost", one.cost)):
+    for name, value in (("score", one.score), ("score", one.score_confirmed), ("cost", one.cost)):
         if value is not None and not math.isfinite(value):
             raise ValueError(f"the {name} is {value}, not a finite number")

@@ -25,7 +25,7 @@ from sqlalchemy.types import TypeEngine
 
 from valkyrie.nouns import DEFAULT_ORG, DEFAULT_PRIORITY, Category, TrialState
 
-REVISION = "0005"
+REVISION = "0006"
 """The migration this program's schema stands at."""
 
 metadata = MetaData()
@@ -146,6 +146,7 @@ run = Table(
     Column("enforcement", JSON, nullable=False),
     Column("final_score", Float),
     Column("score_graded", Float),
+    Column("score_confirmed", Float),
     Column("final_evaluation", JSON),
     # Counters change in the same transaction as the trials they count, so lists never count trials.
     *(Column(name, Integer, nullable=False, server_default="0") for name in STATE_COUNTERS.values()),
@@ -153,6 +154,10 @@ run = Table(
     Column("n_passed", Integer, nullable=False, server_default="0"),
     Column("n_partial", Integer, nullable=False, server_default="0"),
     Column("score_sum", Float, nullable=False, server_default="0"),
+    Column("n_confirmed", Integer, nullable=False, server_default="0"),  # passes seen in a fresh sandbox
+    Column("confirmed_sum", Float, nullable=False, server_default="0"),
+    # Which grading its scores are of: 0 is the one its own trials made, others are of the table `regrade`.
+    Column("grading", Integer, nullable=False, server_default="0"),
     Column("n_costed", Integer, nullable=False, server_default="0"),
     Column("cost_sum", Float, nullable=False, server_default="0"),
     *(Column(name, BigInteger, nullable=False, server_default="0") for name in TOKEN_COUNTERS),
@@ -203,6 +208,9 @@ trial = Table(
     Column("version", Integer, nullable=False, server_default="0"),
     Column("started_at", Float),
     Column("finished_at", Float),
+    Column("confirmed", Boolean),
+    Column("score_confirmed", Float),
+    Column("evidence", JSON(none_as_null=True)),  # how it was verified: see nouns.Grade
     # From what grading can go on without running the agent again; null once the trial is graded.
     Column("saved", JSON(none_as_null=True)),
     UniqueConstraint("run_id", "task_id", "k", name="trial_once"),
@@ -236,7 +244,27 @@ attempt = Table(
     Column("cost", Float),
     Column("usage", JSON(none_as_null=True)),
     Column("passage", Integer, nullable=False, server_default="1"),  # the run's pass it belongs to
+    Column("passed", Boolean),
+    Column("confirmed", Boolean),
+    Column("score_confirmed", Float),
+    Column("evidence", JSON(none_as_null=True)),
+    Column("grading", Integer, nullable=False, server_default="0"),  # the regrade it belongs to
     Column("started_at", Float, nullable=False),
+    Column("finished_at", Float),
+)
+
+regrade = Table(
+    "regrade",
+    metadata,
+    Column("run_id", RunId, ForeignKey("run.id", ondelete="CASCADE"), primary_key=True),
+    Column("number", Integer, primary_key=True),  # from 1; 0 is what the run's own trials found
+    Column("created_at", Float, nullable=False),
+    Column("started_by", Words),
+    Column("arguments", JSON, nullable=False),  # the tests or the judge that were used instead
+    Column("final_score", Float),
+    Column("score_graded", Float),
+    Column("score_confirmed", Float),
+    Column("final_evaluation", JSON),
     Column("finished_at", Float),
 )
 
