@@ -229,7 +229,7 @@ class Grade:
     score_confirmed: float | None = None
     """The score that was seen in a fresh sandbox; 0 where none was."""
     cause: str | None = None
-    """Why the score is 0 although nothing was graded, or the control's finding; a cause of the policy table."""
+    """Why the score is 0 although nothing was graded, or what the control found; from the policy table."""
     message: str | None = None
     evidence: Json = field(default_factory=dict)
     """How it was verified: mode, system files the agent changed, work that was not carried, control."""
