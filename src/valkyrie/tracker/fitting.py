@@ -75,6 +75,11 @@ def unfit(
         problems += [
             f"{task.id}: {text}" for task in tasks for text in task.metadata.get("unknown_users", [])
         ]
+    if request.verify == "fresh" and not capabilities.carries_work:
+        problems.append(
+            f"--verify fresh: provider {request.provider!r} cannot carry an agent's work into another "
+            "sandbox. Leave it out, or use --provider local or docker."
+        )
     gifted = [task for task in tasks if task.limits.gpus]
     if gifted and not capabilities.gpus:
         problems.append(

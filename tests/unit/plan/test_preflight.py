@@ -127,3 +127,11 @@ def test_a_lone_problem_is_told_as_what_it_is(
     with pytest.raises(kind) as caught:
         prepare(request, *embedded(tmp_path / "home"))
     assert type(caught.value) is kind
+
+
+def test_fresh_grading_needs_a_provider_that_carries_work(tmp_path: Path) -> None:
+    request = RunRequest(agent="nop", benchmark="quickstart", provider="process", verify="fresh")
+    plan = prepare(request, *embedded(tmp_path / "home"))
+    assert plan.settings.verify == "fresh"
+    (problem,) = [problem for problem in plan.problems if "--verify" in problem]
+    assert "'process' cannot carry" in problem
