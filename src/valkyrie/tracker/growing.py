@@ -15,7 +15,7 @@ from valkyrie.benchmarks.protocol import Benchmark
 from valkyrie.errors import UsageError, UserError
 from valkyrie.job_views import JobChange, JobView
 from valkyrie.nouns import Json, TaskSpec
-from valkyrie.plan import Settings, TrialPlan, make_plan, older_digest
+from valkyrie.plan import Settings, TrialPlan, as_planned, make_plan
 from valkyrie.store import jobs, runs
 from valkyrie.tracker import job_planning
 from valkyrie.tracker.bounds import check_trials
@@ -286,7 +286,7 @@ def _refuse_changed(
             one.task_id
             for one in planned
             if (one.task_id, one.k) in had
-            and had[one.task_id, one.k] not in (one.digest, older_digest(specs[one.task_id], one.k, **older))
+            and as_planned(specs[one.task_id], one.k, had[one.task_id, one.k], **older) is None
         }
     )
     if changed:

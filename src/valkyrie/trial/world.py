@@ -14,7 +14,7 @@ from valkyrie.benchmarks.protocol import Benchmark
 from valkyrie.errors import UserError
 from valkyrie.keeping.stories import Stories
 from valkyrie.nouns import Json, TaskSpec, Timeouts, TrialState
-from valkyrie.plan import Settings, older_digest, trial_digest
+from valkyrie.plan import Settings, as_planned
 from valkyrie.secrets.mask import Masker
 from valkyrie.store.layout import RunFolder
 from valkyrie.store.leases import Leased
@@ -97,16 +97,20 @@ class World:
             self._tasks[leased.task_id] = task
             if len(self._tasks) > TASKS_REMEMBERED:
                 self._tasks.popitem(last=False)
-        digests = (
-            digest(task, leased.k, agent_digest=self.agent.digest, model=self.model, settings=self.settings)
-            for digest in (trial_digest, older_digest)
+        planned = as_planned(
+            task,
+            leased.k,
+            leased.digest,
+            agent_digest=self.agent.digest,
+            model=self.model,
+            settings=self.settings,
         )
-        if leased.digest not in digests:
+        if planned is None:
             raise UserError(
                 f"Task {task.id!r} is not what it was when the run was planned; start a new run to use it.",
                 cause="task_changed",
             )
-        return task
+        return planned
 
     def as_the_agent_sees(self, task: TaskSpec) -> TaskSpec:
         """The task with the environment that was asked for; setting up and grading know nothing of it."""
