@@ -210,6 +210,8 @@ class TaskSpec:
     """Paths outside the working folder that are carried into a fresh sandbox, system folders included."""
     keep_processes: bool = False
     """The agent's processes live on while the tests run; such a pass is never confirmed."""
+    grading_runs: bool = True
+    """Grading runs programs in the sandbox; False: host code alone reads what the agent left."""
     metadata: Json = field(default_factory=dict)
 
 
@@ -229,7 +231,7 @@ class Grade:
     score_confirmed: float | None = None
     """The score that was seen in a fresh sandbox; 0 where none was."""
     cause: str | None = None
-    """Why the score is 0 although nothing was graded, or the control's finding; a cause of the policy table."""
+    """Why the score is 0 although nothing was graded; a cause of the policy table."""
     message: str | None = None
     evidence: Json = field(default_factory=dict)
     """How it was verified: mode, system files the agent changed, work that was not carried, control."""

@@ -48,6 +48,8 @@ class Grading:
     """Which trial of its task this is."""
     earlier: Sequence[Grade] = ()
     """Of a task's step: what the steps before it got. The grade of the last one tried is the task's."""
+    control: bool = False
+    """The sandbox is a clean start state without work of an agent; only whether there is a verdict counts."""
 
     @property
     def sandbox(self) -> Sandbox:

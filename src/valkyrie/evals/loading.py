@@ -26,6 +26,8 @@ from valkyrie.trial.collect import AGENT, GRADING
 
 _OF_GRADERS = ("grader", "judge")
 """Causes that begin so are a grader's, not the agent's."""
+_COUNTED = frozenset({"agent_timeout", "agent_failed", "grader_broken_by_work", "sandbox_killed_by_agent"})
+"""Causes of a score of 0 that no grader gave: the agent left nothing that could be graded."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,6 +143,7 @@ class Loader:
         which = row.task_id, row.k, row.attempts
         left = _left_in(self._folder.attempt(*which))
         fault = _fault(row)
+        is_graded = TrialState(row.state) is TrialState.FINISHED
         result: Json = (row.result if fault is None else left.graders) or {}
         story = left.transcript or self._stories.read(which)
         return TrialResult(
@@ -151,8 +154,8 @@ class Loader:
             executor=self.planned.agent.name,
             variant=self.planned.item.variant,
             duration_ms=_worked_ms(row.timing or {}, story),
-            score=row.score if fault is None else None,
-            passed=row.passed if fault is None else None,
+            score=row.score if is_graded else None,
+            passed=row.passed if is_graded else None,
             graders=[GraderResult.from_json(one) for one in result.get("graders", ())],
             fault=fault,
             transcript=story,
@@ -200,7 +203,7 @@ def _has_ended(row: Any) -> bool:
 
 
 def _fault(row: Any) -> TrialFault | None:
-    if TrialState(row.state) is not TrialState.ERROR:
+    if TrialState(row.state) is not TrialState.ERROR and row.cause not in _COUNTED:
         return None
     cause = row.cause or "internal"
     graders = cause.startswith(_OF_GRADERS)

@@ -14,6 +14,8 @@ from valkyrie.trajectory.transcript import Transcript
 
 Kind = Literal["code", "llm"]
 Status = Literal["ok", "error", "skipped"]
+JUDGE_NO_VERDICT = "judge_no_verdict"
+"""The cause of a judge's error that answered, and did not grade."""
 
 
 class Need(StrEnum):

@@ -192,6 +192,7 @@ def _settings(request: RunRequest) -> Settings:
         default_agent_timeout=request.default_agent_timeout,
         env_vars=dict(request.env_vars),
         model_url=request.model_url,
+        verify=request.verify,
     )
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from valkyrie.errors import GraderError
+from valkyrie.grade.protocol import JUDGE_NO_VERDICT
 from valkyrie.grade.judges.speaking import Answer, Tokens, Tool, dialect_of
 from valkyrie.nouns import Json
 
@@ -61,7 +62,7 @@ async def converse(client: JudgeClient, endpoint: Endpoint, question: Question[R
             return Answered(value, usage)
     raise GraderError(
         f"Judge {endpoint.model} gave no verdict after {REMINDERS} reminders: {wrong}",
-        cause="judge_no_verdict",
+        cause=JUDGE_NO_VERDICT,
     )
 
 
