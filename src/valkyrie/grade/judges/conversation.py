@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from valkyrie.errors import GraderError
-from valkyrie.grade.protocol import JUDGE_NO_VERDICT
 from valkyrie.grade.judges.speaking import Answer, Tokens, Tool, dialect_of
+from valkyrie.grade.protocol import JUDGE_NO_VERDICT
 from valkyrie.nouns import Json
 
 if TYPE_CHECKING:
