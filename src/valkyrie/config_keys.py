@@ -136,6 +136,22 @@ _HERE = (
         path=True,
         form="a folder's path",
     ),
+    Key(
+        "work_max_mb",
+        int,
+        "Megabytes of a trial's work that are kept for grading it again; 0 keeps none.",
+        256,
+        "VALKYRIE_WORK_MAX_MB",
+        0,
+    ),
+    Key(
+        "work_run_max_mb",
+        int,
+        "Megabytes of work that are kept of all trials of a run.",
+        10_240,
+        "VALKYRIE_WORK_RUN_MAX_MB",
+        0,
+    ),
 )
 _TRACKER = (
     Key(

@@ -23,10 +23,11 @@ from valkyrie.store.layout import DataFolder, RunFolder
 from valkyrie.store.leases import Leased
 from valkyrie.trajectory.transcript import TRANSCRIPT
 from valkyrie.trial.collect import AGENT, GRADING
+from valkyrie.trial.failures import COUNTED_AS_ZERO
 
 _OF_GRADERS = ("grader", "judge")
 """Causes that begin so are a grader's, not the agent's."""
-_COUNTED = frozenset({"agent_timeout", "agent_failed", "grader_broken_by_work", "sandbox_killed_by_agent"})
+_COUNTED = frozenset({"agent_timeout", "agent_failed", *COUNTED_AS_ZERO})
 """Causes of a score of 0 that no grader gave: the agent left nothing that could be graded."""
 
 
@@ -143,7 +144,7 @@ class Loader:
         which = row.task_id, row.k, row.attempts
         left = _left_in(self._folder.attempt(*which))
         fault = _fault(row)
-        is_graded = TrialState(row.state) is TrialState.FINISHED
+        score, passed = self._grade(row)
         result: Json = (row.result if fault is None else left.graders) or {}
         story = left.transcript or self._stories.read(which)
         return TrialResult(
@@ -154,8 +155,8 @@ class Loader:
             executor=self.planned.agent.name,
             variant=self.planned.item.variant,
             duration_ms=_worked_ms(row.timing or {}, story),
-            score=row.score if is_graded else None,
-            passed=row.passed if is_graded else None,
+            score=score,
+            passed=passed,
             graders=[GraderResult.from_json(one) for one in result.get("graders", ())],
             fault=fault,
             transcript=story,
@@ -168,6 +169,14 @@ class Loader:
             patch=left.patch,
             experiment=self.planned.item.experiment,
         )
+
+    def _grade(self, row: Any) -> tuple[float | None, bool | None]:
+        """Score and verdict. A fault of the agent counts as 0, any other fault counts nowhere."""
+        if TrialState(row.state) is TrialState.FINISHED:
+            return row.score, row.passed
+        if row.category == Category.AGENT and not self.planned.options.skip_grade:
+            return 0.0, False
+        return None, None
 
 
 def skipped_eval(planned: PlannedEval) -> EvalResult:

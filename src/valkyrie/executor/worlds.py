@@ -35,6 +35,7 @@ from valkyrie.store.secrets import forget_handed
 from valkyrie.store.writer import Writer
 from valkyrie.trial.failures import classify
 from valkyrie.trial.gear import Gear
+from valkyrie.trial.kept_work import KeepLimits
 from valkyrie.trial.world import World
 
 if TYPE_CHECKING:
@@ -164,6 +165,7 @@ class RunWorlds:
             hidden=(access.DAYTONA_API_KEY,) if access else (),
             away=away,
             gear=self._gear(agent, settings),
+            keep_limits=KeepLimits.configured(),
         )
         world.told = bool(row.notify)
         named = {name: secrets[name] for name in arguments.get("secrets", {})}

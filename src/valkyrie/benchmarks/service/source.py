@@ -18,7 +18,7 @@ from valkyrie.benchmarks.service.regrading import StateKeeper, evaluate_in_sandb
 from valkyrie.benchmarks.service.task_checks import check_ids, check_task, limits_of
 from valkyrie.benchmarks.service.verdict import check_data, grade_of, result_of
 from valkyrie.digest import content_digest
-from valkyrie.errors import AgentOutputError, BenchmarkError, GraderError
+from valkyrie.errors import BenchmarkError, GraderError
 from valkyrie.handed import unspeakable, with_headers
 from valkyrie.nouns import FinalScore, Grade, Json, TaskSpec, Timeouts, VerifyMode
 from valkyrie.secrets.mask import Masker
@@ -177,11 +177,7 @@ class ServiceBenchmark:
     async def evaluate(self, grading: Grading) -> Grade:
         with no_verdict(), translated(self.name):
             if self.grading == "text":
-                try:
-                    result = await self._grade_text(grading)
-                except AgentOutputError as error:
-                    # An agent must not get out of a wrong answer by leaving what is none.
-                    return Grade(0.0, False, cause=error.cause, message=str(error))
+                result = await self._grade_text(grading)
             elif grading.saved is not None:
                 result = await self._resume(grading, grading.saved["state"])
             else:
@@ -229,10 +225,7 @@ class ServiceBenchmark:
         return FinalScore(sum(scores) / len(scores) if scores else None, {"trials": each})
 
     async def _score(self, grades: Mapping[str, Grade | None], dataset: str) -> FinalScore:
-        # One that was graded 0 without being shown to the service has no result of the service's.
-        results = {
-            task_id: result_of(grade) if grade and grade.result else None for task_id, grade in grades.items()
-        }
+        results = {task_id: result_of(grade) if grade else None for task_id, grade in grades.items()}
         with translated(self.name):
             said = await self._client().final_score(results, dataset=dataset)
         if said.final_score != said.final_score or said.final_score in (float("inf"), float("-inf")):
