@@ -22,8 +22,8 @@ from valkyrie.benchmarks.eval_spec.options import EvalOptions
 from valkyrie.benchmarks.eval_spec.story import Story, read_story, silent_transcript
 from valkyrie.benchmarks.eval_spec.turn_patches import read_turn_patches, turn_patch
 from valkyrie.benchmarks.protocol import Grading
-from valkyrie.errors import AgentError, GraderError
-from valkyrie.grade.protocol import JUDGE_NO_VERDICT, Given, GraderResult, Need, Workbench
+from valkyrie.errors import AgentError, GraderError, UserError
+from valkyrie.grade.protocol import JUDGE_NO_VERDICT, JUDGE_REFUSED, Given, GraderResult, Need, Workbench
 from valkyrie.grade.registry import MadeGrader
 from valkyrie.grade.running import grade_all
 from valkyrie.grade.verdict import verdict
@@ -172,6 +172,8 @@ class StimulusGrading:
             await asyncio.to_thread(_write_json, grading.evidence / GRADERS, details)
             first = found.errors[0]
             cause = _cause_of(first)
+            if cause == JUDGE_REFUSED:  # whatever it is asked
+                raise UserError(f"grader {first.name}: {first.evidence}", cause=cause)
             raise GraderError(
                 f"grader {first.name}: {first.evidence}", cause=cause if cause.startswith("judge") else None
             )
