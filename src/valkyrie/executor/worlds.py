@@ -30,7 +30,7 @@ from valkyrie.nouns import Json, RunState
 from valkyrie.plan import Settings
 from valkyrie.sealing import SEALED
 from valkyrie.secrets.mask import Masker
-from valkyrie.store import hooks, runs
+from valkyrie.store import hooks, regrades, runs
 from valkyrie.store.secrets import forget_handed
 from valkyrie.store.writer import Writer
 from valkyrie.trial.failures import classify
@@ -239,6 +239,7 @@ class RunWorlds:
             if not world and (missing := self._missing(row)):
                 await self._wait_for(run_id, missing)
                 return
+            await self._writer.call(lambda connection: regrades.settle(connection, run_id))
             benchmark = world.benchmark if world else self._benchmark(row)
             final, graded = await self._score(benchmark, run_id, row.dataset)
             final = masker.data(final) if masker else final
@@ -267,6 +268,7 @@ class RunWorlds:
             before = runs.version(connection, run_id)
             ended = runs.conclude(connection, run_id, time.time(), final=final, graded=graded, error=error)
             if ended and before != runs.version(connection, run_id):
+                regrades.finish(connection, run_id, time.time())
                 # In the same transaction: whom to tell of it is not forgotten in a crash.
                 hooks.plan_ending(connection, runs.get(connection, run_id), time.time())
                 if not hooks.unfinished(connection, run_id):
