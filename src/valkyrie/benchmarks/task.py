@@ -178,6 +178,7 @@ class Task:
             gathering=gathering(config.verifier.collect),
             artifacts=(ARTIFACTS_FOLDER, *kept_paths(config.artifacts, self.cwd)),
             skills_dir=environment.skills_dir,
+            work_suffices=not config.steps,
             metadata=self._metadata(host_env),
         )
         if not config.steps:

@@ -19,6 +19,7 @@ from valkyrie.secrets.mask import Masker
 from valkyrie.store.layout import RunFolder
 from valkyrie.store.leases import Leased
 from valkyrie.trial.away import Away
+from valkyrie.trial.controls import Controls
 from valkyrie.trial.gear import Gear
 from valkyrie.trial.kept_work import KeepLimits, KeptWork
 
@@ -70,6 +71,8 @@ class World:
     keep_limits: KeepLimits = field(default_factory=KeepLimits)
     work: KeptWork = field(init=False)
     """What the run's agents made, packed, each archive once."""
+    controls: Controls = field(init=False)
+    """What tests say without an agent's work."""
     stories: Stories = field(init=False)
     """What agents told of their attempts in few words."""
     _tasks: OrderedDict[str, TaskSpec] = field(default_factory=OrderedDict)
@@ -77,6 +80,7 @@ class World:
     def __post_init__(self) -> None:
         self.stories = Stories(self.folder.stories)
         self.work = KeptWork(self.folder, self.keep_limits)
+        self.controls = Controls(self.folder.root / "controls")
 
     def give_secrets(self, values: Mapping[str, str], hidden: Iterable[str] = ()) -> None:
         """Take up the values a person supplied: the agent's, and others that no log or file may show."""

@@ -278,7 +278,7 @@ async def test_grading_goes_on_from_what_was_saved(tmp_path: Path) -> None:
         Journal(),
     )
     world.benchmark = benchmark = Saves()
-    benchmark.fail = SandboxNotFoundError("gone")
+    benchmark.fail = SandboxDiedError("gone", outside=True)
     first = await attempt(world, journal)
     assert first.failure is not None and kept(world)["artifacts/out.txt"] == "made"
     assert journal.saved["state"] == {"answer": "forty-two ***"}
