@@ -99,7 +99,7 @@ def decided(connection: Connection, run_id: str) -> Sequence[Row[Any]]:
         .group_by(attempt.c.trial_id)
         .subquery()
     )
-    columns = ("number", "outcome", "exit_code", "exit_reason", "result", "timing", "evidence")
+    columns = ("number", "outcome", "exit_code", "exit_reason", "result", "timing", "evidence", "confirmed")
     return connection.execute(
         select(
             trial.c.id,

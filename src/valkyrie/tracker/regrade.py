@@ -98,7 +98,7 @@ class GradeAgain(Starting):
         """Return the trials that can be graded again, and the others with the reason."""
         place = (row.place or {}).get("artifacts")
         artifacts = self.organisation.artifacts(place) if place else None
-        kept = _KeptTrials(row, self.data.run(row.id).root, KeptWork(self.data.run(row.id)), artifacts)
+        kept = _KeptTrials(row, KeptWork(self.data.run(row.id)), artifacts)
         judged = _judged_spec(row) if request.judge else None
         chosen: list[_Chosen] = []
         left_out: list[TrialLeftOut] = []
@@ -129,8 +129,7 @@ class GradeAgain(Starting):
 
         opened = open_requested(asked, self.organisation, self.data, allow_local=self.allow_local)
         if opened.source.get("kind") != "task_dir":
-            raise UsageError(f"--tests {request.tests}: name a folder of task directories, or a benchmark of "
-                             "them.")  # fmt: skip
+            raise UsageError(f"--tests {request.tests} is no folder of task directories, nor names one.")
         source = self._frozen_tests(row, opened, scratch, keep=not request.dry_run)
         task_ids = list(dict.fromkeys(one.task_id for one in chosen))
         notices = asyncio.run(_check_tests(row, source, task_ids, request.tests))
@@ -145,7 +144,7 @@ class GradeAgain(Starting):
             digest = benchmarks.pack_upload(Path(opened.source["path"]), archive)
         folder = benchmarks.unpack_upload(archive, self.data.cache, digest)
         if keep:
-            target = tests_archive(self.data.run(row.id).root, digest)
+            target = self.data.run(row.id).regrade_tests(digest)
             target.parent.mkdir(parents=True, exist_ok=True)
             archive.replace(target)
             place = (row.place or {}).get("artifacts")
@@ -193,17 +192,11 @@ class GradeAgain(Starting):
         )
 
 
-def tests_archive(run_folder: Path, digest: str) -> Path:
-    """Return where the frozen tests of a regrade are kept."""
-    return run_folder / "regrades" / f"{digest}.zip"
-
-
 @dataclass(frozen=True, slots=True)
 class _KeptTrials:
     """What one run kept of its trials."""
 
     row: Any
-    root: Path
     work: KeptWork
     artifacts: ArtifactStore | None
 
@@ -219,6 +212,8 @@ class _KeptTrials:
             return "no work was kept of it"
         if not record.get("kept", True):
             return f"its work was not kept: {record.get('reason') or 'it is over a limit'}"
+        if one.confirmed is False:
+            return "its score was seen only in the sandbox the agent left, which is gone"
         if not self._has(str(record["digest"])):
             return "its kept work is gone"
         return {**_told(one), "work": True, "state": None}
