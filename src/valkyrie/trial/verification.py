@@ -15,6 +15,7 @@ import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AbstractContextManager, asynccontextmanager, nullcontext
 from dataclasses import dataclass, replace
+from fnmatch import fnmatch
 from pathlib import Path
 
 from sandboxes.errors import (
@@ -26,7 +27,7 @@ from sandboxes.errors import (
 )
 from sandboxes.protocol import Sandbox
 from sandboxes.types import Command, OutputSink, SandboxCreateRequest
-from sandboxes.work import Change, PackedWork
+from sandboxes.work import Change, PackedWork, is_below
 from valkyrie.benchmarks.protocol import Grading
 from valkyrie.errors import (
     AgentError,
@@ -38,7 +39,7 @@ from valkyrie.errors import (
 from valkyrie.nouns import Grade, Json, TaskSpec, VerifyMode
 from valkyrie.trial import kept_work
 from valkyrie.trial.attempt import Attempt
-from valkyrie.trial.carry import carries_tools, rules_for, shadows, tampered
+from valkyrie.trial.carry import AGENT_FOLDERS, FORBIDDEN, carries_tools, rules_for, shadows, tampered
 from valkyrie.trial.collect import AGENT, GRADING
 from valkyrie.trial.failures import BROKEN, SETUP_BROKEN, PhaseTimeoutError, blamed_on_agent
 from valkyrie.trial.leaving import keep, remove
@@ -50,6 +51,8 @@ SYSTEM = "system.tar"
 """In the attempt's start folder: what the task's set-up changed of the system."""
 SHOWN_CHANGES = 50
 SHOWN_SKIPPED = 20
+BYTECODE = "*/__pycache__/*.pyc"
+"""Python writes these by itself: they are counted, not listed."""
 _CONTROLLED_CAUSES = frozenset({"service_failed", "service_refused", "service_protocol", "benchmark"})
 """What a benchmark says failed, and an agent's work may have made it fail."""
 _LIST_THERE = 'for path; do [ -e "$path" ] && printf "%s\\n" "$path"; done; exit 0'
@@ -203,7 +206,7 @@ async def _pack(attempt: Attempt, task: TaskSpec, sandbox: Sandbox) -> CarriedWo
     if packed.skipped_count:
         shown = "; ".join(f"{path}: {reason}" for path, reason in packed.skipped[:5])
         attempt.log.note(f"{packed.skipped_count} entries are not carried into the grading sandbox ({shown})")
-    left = [change for change in packed.left if change.path not in attempt.system_changes]
+    left = [change for change in packed.left if _is_system(attempt, change)]
     return CarriedWork(archive, packed.removed, left, _evidence_of(packed, left))
 
 
@@ -218,12 +221,21 @@ def _evidence_of(packed: PackedWork, left: Sequence[Change]) -> Json:
     return found
 
 
+def _is_system(attempt: Attempt, change: Change) -> bool:
+    """Whether it is the agent's change to the system, and not the set-up's or a place for tests."""
+    places = (*FORBIDDEN, *AGENT_FOLDERS)
+    apart = any(change.path == place or is_below(change.path, place) for place in places)
+    return not apart and change.path not in attempt.system_changes
+
+
 def _system_changes(changes: Sequence[Change]) -> Json | None:
     """What the agent changed of the system, in numbers and by name."""
-    if not changes:
-        return None
-    counts = {kind: sum(1 for one in changes if one.kind == kind) for kind in ("added", "changed", "removed")}
-    return {**counts, "paths": [[one.path, one.kind] for one in changes[:SHOWN_CHANGES]]}
+    seen = [one for one in changes if not fnmatch(one.path, BYTECODE)]
+    counts = {kind: sum(1 for one in seen if one.kind == kind) for kind in ("added", "changed", "removed")}
+    found: Json = {**counts, "paths": [[one.path, one.kind] for one in seen[:SHOWN_CHANGES]]} if seen else {}
+    if len(seen) < len(changes):
+        found["bytecode"] = len(changes) - len(seen)
+    return found or None
 
 
 async def _keep_work(attempt: Attempt, work: CarriedWork, *, commit: bool) -> None:
@@ -265,7 +277,7 @@ async def _grade_shared(
     attempt: Attempt, task: TaskSpec, sandbox: Sandbox, changes: Sequence[Change], place: str
 ) -> Grade:
     """Grade in the sandbox the agent left, with the image's own tools put back."""
-    changes = [change for change in changes if change.path not in attempt.system_changes]
+    changes = [change for change in changes if _is_system(attempt, change)]
     evidence: Json = {"mode": VerifyMode.SHARED.value, "open_to_tampering": True}
     if system := _system_changes(changes):
         evidence["system"] = system
