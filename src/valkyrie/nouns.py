@@ -109,6 +109,10 @@ class ExitReason(StrEnum):
     OS_KILLED = "OS_KILLED"
 
 
+COUNTED_AS_ZERO = ("grader_broken_by_work", "sandbox_killed_by_agent")
+"""Causes with which a trial ends FINISHED and has the score 0, although no grader said so."""
+
+
 class VerifyMode(StrEnum):
     """Where a trial's tests run."""
 
@@ -168,6 +172,8 @@ class TaskSpec:
     """Container image the task names (or `Dockerfile` for one it builds); None runs on any root."""
     limits: Limits = field(default_factory=Limits)
     network: NetworkPolicy = "public"
+    allowed_networks: tuple[str, ...] = ()
+    """Private networks the task reaches with network `public`, as CIDRs."""
     timeouts: Timeouts = field(default_factory=Timeouts)
     env: Mapping[str, str] = field(default_factory=dict)
     """Environment of every command of the trial, the agent's included."""
