@@ -1,4 +1,4 @@
-"""Agents that forge or break what grades an eval: none passes, none is left out, an honest one is not harmed."""
+"""Agents that forge or break what grades an eval: none passes, none is left out; honest ones do not mind."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def records(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Any]:
     found = {one["stimulus"]: one for one in map(json.loads, results.read_text().splitlines())}
     tracker = LocalTracker(root / "home")
     try:
-        (run,) = tracker.runs(RunFilter(limit=10))[0]
+        (run,) = tracker.list(RunFilter()).runs
         trials, _ = tracker.trials(run.id, TrialFilter(limit=1000))
     finally:
         tracker.close()
