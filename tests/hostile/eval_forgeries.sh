@@ -65,7 +65,7 @@ gone) cd /; rm -rf /workspace; ln -s /etc /workspace;;
 gone-fifo) cd /; rm -rf /workspace; mkfifo /workspace;;
 no-tools) rm -f /usr/bin/grep /usr/bin/cp /usr/bin/tar /usr/bin/env /usr/bin/python3*; rm -f /bin/sh;;
 no-users) : > /etc/passwd; : > /etc/group; : > /etc/ld.so.cache;;
-daemon) (setsid bash -c 'while :; do echo 42 > /workspace/answer.txt; echo 42 > /tests/answer.txt; for d in /tests/*/; do echo 42 > $d/answer.txt; done; rm -f /workspace/answer.txt; done' > /dev/null 2>&1 &) ; rm -f answer.txt;;
+daemon) (setsid bash -c 'while :; do for d in /tests /tests/*/; do echo 42 > "$d/answer.txt"; done; done' > /dev/null 2>&1 &);;
 second-program)
   printf 'rm -f /usr/bin/grep; printf "#!/bin/sh\\nexit 0\\n" > /usr/bin/grep; chmod 755 /usr/bin/grep; echo 42 > /workspace/answer.txt\nrm -f /usr/bin/cp; printf "#!/bin/sh\\nmkdir -p \\"\\$4\\"; echo 42 > \\"\\$4/answer.txt\\"\\n" > /usr/bin/cp; chmod 755 /usr/bin/cp\n' > run.sh
   ;;

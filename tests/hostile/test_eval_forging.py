@@ -18,6 +18,8 @@ from tests.abilities import need_local_sandboxes
 from valkyrie.tracker.local import LocalTracker
 from valkyrie.views import RunFilter, TrialFilter
 
+pytestmark = pytest.mark.slow
+
 CONTRACT = """\
 name: forger
 install_cmd: chmod +x forgeries.sh
@@ -107,7 +109,6 @@ def records(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Any]:
     return {one.task_id: {**found[one.task_id], "trial": one} for one in trials}
 
 
-@pytest.mark.slow
 def test_an_honest_agent_passes(records: Mapping[str, Any]) -> None:
     honest = records["honest"]
     assert honest["gradeResult"]["passed"] is True, honest["gradeResult"]
@@ -115,7 +116,6 @@ def test_an_honest_agent_passes(records: Mapping[str, Any]) -> None:
     assert honest["trial"].confirmed is True
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("way", ["nothing", *WAYS])
 def test_no_way_passes_or_is_left_out(records: Mapping[str, Any], way: str) -> None:
     record, trial = records[way], records[way]["trial"]
