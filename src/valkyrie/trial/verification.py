@@ -12,11 +12,12 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections.abc import AsyncIterator, Sequence
-from contextlib import AbstractContextManager, asynccontextmanager, nullcontext
-from dataclasses import dataclass, replace
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import AbstractContextManager, AsyncExitStack, asynccontextmanager, nullcontext
+from dataclasses import dataclass, field, replace
 from fnmatch import fnmatch
 from pathlib import Path
+from typing import Self
 
 from sandboxes.errors import (
     SandboxCapacityError,
@@ -262,15 +263,41 @@ async def _grade_fresh(attempt: Attempt, task: TaskSpec, work: CarriedWork) -> G
     if carries_tools(task):
         evidence["open_to_tampering"] = True
     try:
-        async with clean_sandbox(attempt, task, "grade") as sandbox:
-            async with attempt.phase("carry", CARRY_TIMEOUT_S):
-                await sandbox.unpack_work(work.archive, rules_for(task), work.removed)
-            grade = await evaluate(attempt, task, sandbox)
+        async with GradingSandboxes(attempt, task, work) as sandboxes:
+            grade = await evaluate(attempt, task, await sandboxes.renew(), renew=sandboxes.renew)
     except Exception as error:  # noqa: BLE001 - whoever is to blame is named, everything else passes
         grade = await _blame(attempt, task, error)
     return replace(
         grade, confirmed=True, score_confirmed=grade.score, evidence={**evidence, **grade.evidence}
     )
+
+
+@dataclass(slots=True)
+class GradingSandboxes:
+    """Sandboxes with one agent's work in which no process of it ever ran, one at a time."""
+
+    attempt: Attempt
+    task: TaskSpec
+    work: CarriedWork
+    _held: AsyncExitStack = field(default_factory=AsyncExitStack)
+
+    async def renew(self) -> Sandbox:
+        """Make the next one; the one before it is removed."""
+        await self._held.aclose()
+        return await self._held.enter_async_context(self._with_work())
+
+    @asynccontextmanager
+    async def _with_work(self) -> AsyncIterator[Sandbox]:
+        async with clean_sandbox(self.attempt, self.task, "grade") as sandbox:
+            async with self.attempt.phase("carry", CARRY_TIMEOUT_S):
+                await sandbox.unpack_work(self.work.archive, rules_for(self.task), self.work.removed)
+            yield sandbox
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._held.aclose()
 
 
 async def _grade_shared(
@@ -370,7 +397,13 @@ async def _set_up(
 
 
 async def evaluate(
-    attempt: Attempt, task: TaskSpec, sandbox: Sandbox | None, place: str = GRADING, *, control: bool = False
+    attempt: Attempt,
+    task: TaskSpec,
+    sandbox: Sandbox | None,
+    place: str = GRADING,
+    *,
+    control: bool = False,
+    renew: Callable[[], Awaitable[Sandbox]] | None = None,
 ) -> Grade:
     """Let the benchmark judge; what it kept as evidence appears whole or not at all."""
     world = attempt.world
@@ -394,6 +427,7 @@ async def evaluate(
             k=attempt.leased.k,
             earlier=attempt.grades,
             control=control,
+            renew=renew,
         )
         async with attempt.phase("grade", task.timeouts.grade and task.timeouts.grade + GRACE_S):
             grade = await world.benchmark.evaluate(grading)
