@@ -57,6 +57,8 @@ async def verify(work: Verification, sandbox: Sandbox, log: OutputSink, evidence
     for folder in (work.shared_tests, work.tests):
         if folder is not None:
             await put_folder(sandbox, folder, TESTS)
+    if work.user not in (None, "root", "0"):
+        await _hand_over_rewards(work, sandbox)
     evidence.mkdir(parents=True, exist_ok=True)
     with (evidence / "test-stdout.txt").open("w", encoding="utf-8") as kept:
         tail = Tail(_Tee(log, kept))
@@ -85,6 +87,19 @@ async def sweep(sandbox: Sandbox) -> None:
     await sandbox.clear_folder(TESTS)
     if await sandbox.list_files("/etc/ld.so.preload"):
         await sandbox.remove("/etc/ld.so.preload")
+
+
+async def _hand_over_rewards(work: Verification, sandbox: Sandbox) -> None:
+    """Make the reward folder the tests' own: only root could write there otherwise."""
+    assert work.user is not None
+    tail = Tail(lambda _stream, _text: None)
+    code = await sandbox.run(Command(("/bin/chown", "--", work.user, REWARDS), cwd="/"), tail)
+    if code != 0:
+        raise GraderError(
+            f"task {work.task_id}: {REWARDS} cannot be given to verifier.user {work.user!r} "
+            f"(/bin/chown ended with exit code {code}){tail.quoted()}",
+            cause="grader_start_failed",
+        )
 
 
 async def _run_tests(work: Verification, sandbox: Sandbox, sink: OutputSink) -> int:

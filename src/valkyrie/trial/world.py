@@ -14,7 +14,7 @@ from valkyrie.benchmarks.protocol import Benchmark
 from valkyrie.errors import UserError
 from valkyrie.keeping.stories import Stories
 from valkyrie.nouns import Json, TaskSpec, Timeouts, TrialState
-from valkyrie.plan import Settings, older_digest, trial_digest
+from valkyrie.plan import Settings, as_planned
 from valkyrie.secrets.mask import Masker
 from valkyrie.store.layout import RunFolder
 from valkyrie.store.leases import Leased
@@ -73,6 +73,8 @@ class World:
     """What sandboxes are given besides their task."""
     kept: dict[tuple[str, int], Sandbox] = field(default_factory=dict)
     """Sandboxes that stay after their attempt, by task and k."""
+    allowed_networks: tuple[str, ...] = ()
+    """Private networks the operator lets sandboxes reach."""
     open_grader: Callable[[int], Awaitable[Benchmark | None]] = _no_grader
     """Opens what a regrade of that number grades with; None is the run's own benchmark."""
     keep_limits: KeepLimits = field(default_factory=KeepLimits)
@@ -104,20 +106,23 @@ class World:
             self._tasks[leased.task_id] = task
             if len(self._tasks) > TASKS_REMEMBERED:
                 self._tasks.popitem(last=False)
-        digests = (
-            digest(task, leased.k, agent_digest=self.agent.digest, model=self.model, settings=self.settings)
-            for digest in (trial_digest, older_digest)
+        planned = as_planned(
+            task,
+            leased.k,
+            leased.digest,
+            agent_digest=self.agent.digest,
+            model=self.model,
+            settings=self.settings,
         )
-        planned = leased.digest in digests
         if isinstance(self.benchmark, OtherTests):
-            combined = await self.benchmark.combined(task, planned=planned)
+            combined = await self.benchmark.combined(planned or task, planned=planned is not None)
             return _limited_grading(combined, self.settings) if planned else _limited(combined, self.settings)
-        if not planned:
+        if planned is None:
             raise UserError(
                 f"Task {task.id!r} is not what it was when the run was planned; start a new run to use it.",
                 cause="task_changed",
             )
-        return task
+        return planned
 
     async def of_grading(self, number: int) -> World:
         """Return the same with the tests or the judge of a regrade, where it has others."""
@@ -154,6 +159,7 @@ class World:
             network_block_all=False,
             # What a list allows is enforced while the agent runs; setting up and grading are not the agent's.
             network="public" if task.network == "allowlist" else task.network,
+            allowed_networks=(*task.allowed_networks, *self.allowed_networks),
         )
 
     def _source(self, task: TaskSpec) -> SandboxSource:

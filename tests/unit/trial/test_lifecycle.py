@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from sandboxes.errors import SandboxNotFoundError
+from sandboxes.errors import SandboxDiedError, SandboxNotFoundError
 from sandboxes.null import NullProvider
 from sandboxes.protocol import Sandbox
 from sandboxes.types import OutputSink, SandboxQuery
