@@ -116,7 +116,8 @@ class World:
         )
         if isinstance(self.benchmark, OtherTests):
             combined = await self.benchmark.combined(planned or task, planned=planned is not None)
-            return _limited_grading(combined, self.settings) if planned else _limited(combined, self.settings)
+            limited = _limited if planned is None else _limited_grading
+            return limited(combined, self.settings)
         if planned is None:
             raise UserError(
                 f"Task {task.id!r} is not what it was when the run was planned; start a new run to use it.",
