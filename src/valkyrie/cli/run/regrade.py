@@ -59,10 +59,10 @@ def regrade(
     use: int | None,
     diff: tuple[int, int] | None,
 ) -> int:
-    """Grade the kept work of a run's trials again, without running agents.
+    """Grade kept work again, with other tests or another judge.
 
-    Each trial's work goes into a fresh sandbox and is graded there: with the task's own tests, with those of
-    --tests, or, for an eval, by the judge --judge. Earlier verdicts are kept, and --use N goes back to them;
+    No agent runs: each trial's kept work goes into a fresh sandbox and is graded there, with the task's own
+    tests or with those of --tests. With --judge the judges of an eval are asked again. Earlier verdicts are kept, and --use N goes back to them;
     0 is the original grading. Trials whose work was not kept keep their verdict and are named with the
     reason. Exit 1 when there is none that can be graded again.
     """
