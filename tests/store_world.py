@@ -90,6 +90,8 @@ def assert_counters_true(store: Store, *run_ids: str) -> None:
             }
             graded = [one for one in trials if one.state == TrialState.FINISHED]
             assert row.n_passed == sum(bool(one.passed) for one in graded)
+            assert row.n_confirmed == sum(bool(one.passed and one.confirmed) for one in graded)
+            assert row.confirmed_sum == pytest.approx(sum(one.score_confirmed or 0 for one in graded))
             assert row.score_sum == pytest.approx(sum(one.score or 0 for one in graded))
             assert row.cost_sum == pytest.approx(sum(one.cost or 0 for one in trials))
             costed = (

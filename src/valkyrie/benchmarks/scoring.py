@@ -1,33 +1,89 @@
-"""A run's scores, from its trials: over every planned task, and over what was graded."""
+"""A run's scores, from its trials: over every planned task, over what counts, over what was confirmed."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from valkyrie.benchmarks.protocol import Benchmark
-from valkyrie.nouns import Grade, Json, TrialState
+from valkyrie.nouns import Category, Grade, Json, TrialState
 
 Grades = Mapping[str, Sequence[Grade | None]]
+NOT_CONFIRMED = "not_confirmed"
+"""The cause of a grade that stands in for one that no fresh sandbox saw."""
 
 
 def grades_of(trials: Iterable[Any]) -> dict[str, list[Grade | None]]:
-    """Grades by task, one per trial, None where there is none; `trials` are trial rows in order."""
+    """Grades by task, one per trial, None where there is none; `trials` are trial rows in order.
+
+    A trial that ended by the agent's doing before it could be graded has the grade 0.
+    """
     found: dict[str, list[Grade | None]] = {}
     for row in trials:
-        graded = row.state == TrialState.FINISHED
-        grade = Grade(row.score, row.passed, row.result or {}) if graded else None
-        found.setdefault(row.task_id, []).append(grade)
+        found.setdefault(row.task_id, []).append(_grade(row))
     return found
 
 
+def _grade(row: Any) -> Grade | None:
+    if row.state == TrialState.ERROR and row.category == Category.AGENT:
+        return Grade(0.0, False, confirmed=True, score_confirmed=0.0, cause=row.cause)
+    if row.state != TrialState.FINISHED:
+        return None
+    return Grade(
+        row.score,
+        row.passed,
+        row.result or {},
+        confirmed=row.confirmed,
+        score_confirmed=row.score_confirmed,
+        cause=row.cause,
+        evidence=row.evidence or {},
+    )
+
+
 async def computed(benchmark: Benchmark, grades: Grades, dataset: str) -> tuple[Json, float | None]:
-    """The benchmark's own verdict as data, and its score over graded trials only."""
+    """The benchmark's own verdict as data, and its score over what counts only.
+
+    Where scores are fractions and trials are ungraded, the verdict has `score_low` and `score_high` too: the
+    score if those had failed, and if they had passed.
+    """
     final = await benchmark.final_score(grades, dataset)
-    evaluation = {"final_score": final.score, "properties": final.properties}
+    evaluation: Json = {"final_score": final.score, "properties": final.properties}
     if all(all(found) for found in grades.values()):
         return evaluation, final.score
+    if benchmark.fraction:
+        for name, ending in (("score_low", Grade(0.0, False)), ("score_high", Grade(1.0, True))):
+            filled = {task: [grade or ending for grade in found] for task, found in grades.items()}
+            evaluation[name] = (await benchmark.final_score(filled, dataset)).score
     only = {task: [grade for grade in found if grade] for task, found in grades.items()}
     only = {task: found for task, found in only.items() if found}
     graded = await benchmark.final_score(only, dataset) if only else None
     return evaluation, graded.score if graded else None
+
+
+async def confirmed_score(benchmark: Benchmark, grades: Grades, dataset: str) -> float | None:
+    """The benchmark's score if only what a fresh sandbox saw counts; None where that is not known."""
+    every = [grade for found in grades.values() for grade in found if grade]
+    if not every or not all(_is_known(grade, fraction=benchmark.fraction) for grade in every):
+        return None
+    seen = {task: [grade and _seen_fresh(grade) for grade in found] for task, found in grades.items()}
+    return (await benchmark.final_score(seen, dataset)).score
+
+
+def _is_known(grade: Grade, *, fraction: bool) -> bool:
+    """Whether it can be said what a fresh sandbox saw. A 0 needs no confirmation.
+
+    Where only the benchmark can score (it is given results, not scores), partial credit that replaces an
+    unconfirmed score has no result.
+    """
+    if grade.confirmed is None:
+        return grade.score == 0
+    return bool(grade.confirmed or fraction or not grade.score_confirmed)
+
+
+def _seen_fresh(grade: Grade) -> Grade:
+    if grade.confirmed is not False:
+        return grade
+    seen = grade.evidence.get("fresh") or {}
+    passed = None if grade.passed is None else bool(seen.get("passed"))
+    return replace(grade, score=grade.score_confirmed or 0.0, passed=passed, result={}, cause=NOT_CONFIRMED)

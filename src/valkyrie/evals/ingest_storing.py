@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from valkyrie.errors import UserError
 from valkyrie.evals.foreign import ForeignRun
 from valkyrie.keeping.keys import attempt_prefix, run_prefix
-from valkyrie.nouns import Grade, Json
+from valkyrie.nouns import Json
 from valkyrie.store import ingesting
 from valkyrie.store.layout import RunFolder, encode_task_id
 
@@ -173,7 +173,7 @@ def _values(opened: LocalTracker, one: _Staged, label: str | None, artifacts: Ar
 
     run, trials = one.run, [trial.ended for trial in one.run.trials]
     benchmark = IngestedBenchmark(run.benchmark)
-    final, graded = asyncio.run(_scored(benchmark, trials))
+    final, graded, confirmed = asyncio.run(_scored(benchmark, trials))
     if run.score is not None:
         final, graded = run.score.final, run.score.graded
     started = _started(run, min(trial.started_at for trial in trials))
@@ -213,6 +213,7 @@ def _values(opened: LocalTracker, one: _Staged, label: str | None, artifacts: Ar
         "final_evaluation": final,
         "final_score": final["final_score"],
         "score_graded": graded,
+        "score_confirmed": confirmed,
     }
 
 
@@ -222,13 +223,11 @@ def _started(run: ForeignRun, first: float) -> float:
     return said if said is not None and 0 <= first - said <= LONGEST_SPAN_S else first
 
 
-async def _scored(benchmark: Any, trials: Sequence[ingesting.EndedTrial]) -> tuple[Json, float | None]:
-    from valkyrie.benchmarks.scoring import computed
+async def _scored(
+    benchmark: Any, trials: Sequence[ingesting.EndedTrial]
+) -> tuple[Json, float | None, float | None]:
+    from valkyrie.benchmarks.scoring import computed, confirmed_score, grades_of
 
-    grades: dict[str, list[Grade | None]] = {}
-    for trial in trials:
-        graded = trial.category is None
-        grades.setdefault(trial.task_id, []).append(
-            Grade(trial.score, trial.passed, trial.result or {}) if graded else None
-        )
-    return await computed(benchmark, grades, "default")
+    grades = grades_of(trials)
+    final, graded = await computed(benchmark, grades, "default")
+    return final, graded, await confirmed_score(benchmark, grades, "default")

@@ -19,7 +19,8 @@ from valkyrie import agents, benchmarks, config, handed
 from valkyrie.agents.layers import Layers
 from valkyrie.agents.protocol import Agent, layer_of
 from valkyrie.benchmarks.protocol import Benchmark
-from valkyrie.benchmarks.scoring import computed, grades_of
+from valkyrie.benchmarks.scoring import computed, confirmed_score, grades_of
+from valkyrie.config_forms import networks_in
 from valkyrie.digest import content_digest
 from valkyrie.errors import StoreError, ValkyrieError
 from valkyrie.executor.bringing import Bringing
@@ -35,6 +36,7 @@ from valkyrie.store.secrets import forget_handed
 from valkyrie.store.writer import Writer
 from valkyrie.trial.failures import classify
 from valkyrie.trial.gear import Gear
+from valkyrie.trial.kept_work import KeepLimits
 from valkyrie.trial.world import World
 
 if TYPE_CHECKING:
@@ -164,6 +166,8 @@ class RunWorlds:
             hidden=(access.DAYTONA_API_KEY,) if access else (),
             away=away,
             gear=self._gear(agent, settings),
+            keep_limits=KeepLimits.configured(),
+            allowed_networks=networks_in(str(config.effective("allowed_networks").value or "")),
         )
         world.told = bool(row.notify)
         named = {name: secrets[name] for name in arguments.get("secrets", {})}
@@ -230,6 +234,7 @@ class RunWorlds:
         masker = world.masker if world else self._masker(run_id)
         final: Json | None = None
         graded: float | None = None
+        confirmed: float | None = None
         error: str | None = None
         try:
             row = await self._writer.call(lambda connection: runs.get(connection, run_id))
@@ -238,13 +243,13 @@ class RunWorlds:
                 await self._wait_for(run_id, missing)
                 return
             benchmark = world.benchmark if world else self._benchmark(row)
-            final, graded = await self._score(benchmark, run_id, row.dataset)
+            final, graded, confirmed = await self._score(benchmark, run_id, row.dataset)
             final = masker.data(final) if masker else final
         except StoreError:
             raise
         except Exception as problem:  # noqa: BLE001 - one run's benchmark must not end the other runs
             error = f"The final score could not be computed: {classify(problem, masker).message}"
-        await self._end(run_id, final, graded, error)
+        await self._end(run_id, final, graded, error, confirmed)
         if world and run_id not in self._worlds:
             await self._close(world)
 
@@ -258,12 +263,27 @@ class RunWorlds:
             del self._worlds[run_id]
         return world
 
-    async def _end(self, run_id: str, final: Json | None, graded: float | None, error: str | None) -> None:
+    async def _end(
+        self,
+        run_id: str,
+        final: Json | None,
+        graded: float | None,
+        error: str | None,
+        confirmed: float | None = None,
+    ) -> None:
         """Write score and last state; what the benchmark computed may be more than the store can take."""
 
         def write(connection: Connection) -> bool:
             before = runs.version(connection, run_id)
-            ended = runs.conclude(connection, run_id, time.time(), final=final, graded=graded, error=error)
+            ended = runs.conclude(
+                connection,
+                run_id,
+                time.time(),
+                final=final,
+                graded=graded,
+                error=error,
+                confirmed=confirmed,
+            )
             if ended and before != runs.version(connection, run_id):
                 # In the same transaction: whom to tell of it is not forgotten in a crash.
                 hooks.plan_ending(connection, runs.get(connection, run_id), time.time())
@@ -296,9 +316,12 @@ class RunWorlds:
         if run_id not in self._worlds:
             self._secrets.pop(run_id, None)
 
-    async def _score(self, benchmark: Benchmark, run_id: str, dataset: str) -> tuple[Json, float | None]:
+    async def _score(
+        self, benchmark: Benchmark, run_id: str, dataset: str
+    ) -> tuple[Json, float | None, float | None]:
         grades = await self._writer.call(lambda connection: grades_of(runs.each_grade(connection, run_id)))
-        return await computed(benchmark, grades, dataset)
+        final, graded = await computed(benchmark, grades, dataset)
+        return final, graded, await confirmed_score(benchmark, grades, dataset)
 
     @property
     def kept(self) -> int:

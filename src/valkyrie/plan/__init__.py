@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from sandboxes.limits import disk_in_memory_mb, memory_for
 from valkyrie.digest import content_digest
 from valkyrie.nouns import TaskSpec, VerifyMode
 
 DIGEST_VERSION = 1
 """Raised when what a digest covers changes."""
+_LIMITED_HERE = ("local", "docker")
+"""Providers whose sandboxes take of this machine's memory, each up to a limit."""
 
 
 _MODES = (
@@ -128,11 +131,18 @@ def _digest(
 
 
 def make_plan(
-    tasks: Sequence[TaskSpec], *, agent_digest: str, model: str | None, trials: int, settings: Settings
+    tasks: Sequence[TaskSpec],
+    *,
+    agent_digest: str,
+    model: str | None,
+    trials: int,
+    settings: Settings,
+    host_mb: int | None = None,
 ) -> list[TrialPlan]:
     """Every trial of a run: all tasks once, then all tasks again, so that early results cover all tasks.
 
-    A task that says itself how often it is tried is tried so often.
+    A task that says itself how often it is tried is tried so often. `host_mb` is the memory of the machine
+    whose sandboxes these are; None where they take nothing of it.
     """
     most = max((trials, *(task.trials or 0 for task in tasks)))
     return [
@@ -141,9 +151,25 @@ def make_plan(
             k=k,
             digest=trial_digest(task, k, agent_digest=agent_digest, model=model, settings=settings),
             cpus=task.limits.cpus,
-            memory_mb=task.limits.memory_mb,
+            memory_mb=memory_needed(task, settings, host_mb),
         )
         for k in range(most)
         for task in tasks
         if k < (trials if task.trials is None else task.trials)
     ]
+
+
+def memory_needed(task: TaskSpec, settings: Settings, host_mb: int | None) -> int | None:
+    """Megabytes a trial may take of the host: its sandbox, and a second one where both are there at a time.
+
+    The agent's processes are dead by then, but its files stay until it is graded, and on `local` files lie in
+    memory.
+    """
+    if host_mb is None or settings.provider not in _LIMITED_HERE:
+        return task.limits.memory_mb
+    in_memory = settings.provider == "local"
+    memory = memory_for(task.limits, host_mb, disk_in_memory=in_memory)
+    mode = VerifyMode(settings.verify) if settings.verify else task.verify
+    both = mode is VerifyMode.BOTH or (mode is VerifyMode.FRESH and bool(task.steps))
+    files = disk_in_memory_mb(task.limits.disk_mb, memory) if in_memory and both and task.grading_runs else 0
+    return memory + files

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from valkyrie.nouns import Category
 from valkyrie.report.formats import errors_text, ids_preview, safe, short_id
 from valkyrie.report.layout import PLAIN, Ink
 
@@ -35,13 +36,16 @@ def error_rows(group: ErrorGroup, ink: Ink = PLAIN) -> list[tuple[str, str]]:
         "retryable": "retryable: trying again may well help",
         "chronic": f"chronic: failed alike in {group.passes} passes",
         "fix first": "fix first: something must be changed before a retry",
+        "counted as 0": "counted as 0: graded, because the agent brought this about",
     }
     way = "retrying: tried again by themselves, after a pause" if group.retrying else ways[group.disposition]
+    zero = group.category == Category.AGENT and not group.retrying and group.disposition != "counted as 0"
     return [
         ("Trials", ink.paint(str(group.count), "yellow" if group.retrying else "red")),
         ("Message", safe(group.message)),
         ("Tasks", ids_preview(group.task_ids, group.count)),
         ("Disposition", way),
+        *([("Score", "counted as 0: the agent brought this about")] if zero else []),
     ]
 
 
@@ -76,4 +80,4 @@ def _retry_commands(run_id: str, opened: Sequence[ErrorGroup]) -> str:
 
 
 def _open(groups: Sequence[ErrorGroup]) -> list[ErrorGroup]:
-    return [group for group in groups if not group.retrying]
+    return [group for group in groups if not group.retrying and group.disposition != "counted as 0"]

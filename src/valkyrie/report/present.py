@@ -10,6 +10,7 @@ from valkyrie.report.alike import alike, shape
 from valkyrie.report.statistics import mean_interval, wilson
 from valkyrie.schedule.policy import policy_for
 from valkyrie.store.schema import ERROR_COUNTERS, STATE_COUNTERS
+from valkyrie.store.scores import run_scores
 from valkyrie.views import (
     AttemptView,
     CostView,
@@ -54,7 +55,7 @@ def run_view(
         started_at=row.started_at,
         finished_at=row.finished_at,
         started_by=row.started_by,
-        score=score_view(row, counts, scores),
+        score=score_view(row, scores),
         error=row.error,
         note=_note(row, executor, embedded=bool(folder)),
         executor=executor,
@@ -103,37 +104,41 @@ def _is_counted(row: Any) -> bool:
     return bool(row.n_partial == 0) and int(row.arguments.get("trials", 1)) == 1
 
 
-def score_view(
-    row: Any, counts: Mapping[str, int], scores: Mapping[str, Sequence[float]] | None
-) -> ScoreView:
-    """The three numbers. While a run goes on, `score_graded` is the mean of what is graded so far."""
-    graded, planned = counts[TrialState.FINISHED], sum(counts.values())
+def score_view(row: Any, scores: Mapping[str, Sequence[float]] | None) -> ScoreView:
+    """The four numbers. While a run goes on, they are those of what counts so far."""
+    found = run_scores(row)
     errors = {category.value: getattr(row, name) for category, name in ERROR_COUNTERS.items()}
-    ended = RunState(row.state).terminal
-    running = row.score_sum / graded if graded and row.fraction else None
-    score_graded = row.score_graded if ended and row.score_graded is not None else running
-    interval, method = _interval(row, graded, scores) if row.fraction and graded else (None, None)
+    interval, method = (
+        _interval(row, found.counted, scores) if row.fraction and found.counted else (None, None)
+    )
     return ScoreView(
-        final_score=row.final_score if ended else None,
-        score_graded=score_graded,
-        graded=graded,
-        planned=planned,
-        coverage=graded / planned if planned else 0.0,
+        final_score=found.final_score,
+        score_graded=found.score_graded,
+        graded=found.graded,
+        planned=found.planned,
+        coverage=found.coverage,
         errors={name: number for name, number in errors.items() if number},
         provisional=errors[Category.INFRASTRUCTURE] > 0,
         fraction=bool(row.fraction),
         passed=row.n_passed,
         interval=interval,
         interval_method=method if interval else None,
+        score_confirmed=found.score_confirmed,
+        confirmed=found.confirmed,
+        unconfirmed=found.unconfirmed,
+        ungraded=found.ungraded,
+        score_low=found.score_low,
+        score_high=found.score_high,
+        open_to_tampering=found.open_to_tampering,
     )
 
 
 def _interval(
-    row: Any, graded: int, scores: Mapping[str, Sequence[float]] | None
+    row: Any, counted: int, scores: Mapping[str, Sequence[float]] | None
 ) -> tuple[tuple[float, float] | None, str | None]:
     """Wilson where every task simply passed or failed, else over the means of tasks."""
     if _is_counted(row):
-        return wilson(row.n_passed, graded), "Wilson"
+        return wilson(row.n_passed, counted), "Wilson"
     if scores is None:
         return None, None
     return mean_interval(scores)
@@ -160,6 +165,9 @@ def trial_view(row: Any) -> TrialView:
         digest=row.digest,
         usage=_usage(row.usage),
         cost=row.cost,
+        confirmed=row.confirmed,
+        score_confirmed=row.score_confirmed,
+        evidence=row.evidence,
     )
 
 
@@ -181,6 +189,10 @@ def attempt_view(row: Any, *, current: str, log: str | None, artifacts: str | No
         log=log,
         artifacts=artifacts,
         usage=_usage(row.usage),
+        passed=row.passed,
+        confirmed=row.confirmed,
+        score_confirmed=row.score_confirmed,
+        evidence=row.evidence,
     )
 
 
@@ -197,10 +209,10 @@ def group_errors(
     two of them stands apart from what failed for the first time.
     """
     passes = passes or {}
-    kinds: dict[tuple[str, str, bool, bool], list[Any]] = {}
+    kinds: dict[tuple[str, str, str, bool], list[Any]] = {}
     for row in rows:
         chronic = passes.get((row.task_id, row.k), 1) > 1
-        kinds.setdefault((row.category, row.cause, row.state != TrialState.ERROR, chronic), []).append(row)
+        kinds.setdefault((row.category, row.cause, row.state, chronic), []).append(row)
     found: list[ErrorGroup] = []
     for same_kind in kinds.values():
         groups: dict[int, list[Any]] = {}
@@ -208,7 +220,12 @@ def group_errors(
         for number, row in zip(numbers, same_kind, strict=True):
             groups.setdefault(number, []).append(row)
         found += [_error_group(group, passes) for group in groups.values()]
-    return sorted(found, key=lambda group: (group.retrying, -group.count))
+    return sorted(found, key=lambda group: (_last(group), -group.count))
+
+
+def _last(group: ErrorGroup) -> int:
+    """Open errors come first, then what is tried again, then what is no error any more."""
+    return 2 if group.disposition == "counted as 0" else int(group.retrying)
 
 
 def _error_group(rows: Sequence[Any], passes: Mapping[tuple[str, int], int]) -> ErrorGroup:
@@ -222,7 +239,15 @@ def _error_group(rows: Sequence[Any], passes: Mapping[tuple[str, int], int]) -> 
         count=len(rows),
         retryable=retryable,
         task_ids=list(dict.fromkeys(row.task_id for row in rows))[:5],
-        retrying=first.state != TrialState.ERROR,
-        disposition="chronic" if most > 1 else "retryable" if retryable else "fix first",
+        retrying=first.state == TrialState.PENDING,
+        disposition=_disposition(first, retryable=retryable, chronic=most > 1),
         passes=most,
     )
+
+
+def _disposition(
+    row: Any, *, retryable: bool, chronic: bool
+) -> Literal["retryable", "chronic", "fix first", "counted as 0"]:
+    if row.state == TrialState.FINISHED:
+        return "counted as 0"
+    return "chronic" if chronic else "retryable" if retryable else "fix first"

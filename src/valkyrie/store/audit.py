@@ -29,6 +29,10 @@ _SUMS = {
     "n_passed": func.sum(case((trial.c.passed, 1), else_=0)),
     "n_partial": func.sum(cast(and_(trial.c.score.is_not(None), trial.c.score.not_in([0.0, 1.0])), Integer)),
     "score_sum": func.sum(trial.c.score),
+    "n_confirmed": func.sum(case((and_(trial.c.passed, trial.c.confirmed), 1), else_=0)),
+    "confirmed_sum": func.sum(trial.c.score_confirmed),
+    "n_verified": func.sum(case((or_(trial.c.score_confirmed.is_not(None), trial.c.score == 0), 1), else_=0)),
+    "n_open": func.sum(case((trial.c.evidence["open_to_tampering"].as_boolean(), 1), else_=0)),
 }
 
 

@@ -79,6 +79,23 @@ def announce(connection: Connection) -> None:
 _ANNOUNCE = text(f"SELECT pg_notify('{CHANNEL}', '')")
 
 
+def add_grade(deltas: dict[str, float], graded: Any, sign: int) -> None:
+    """Count one graded trial in (+1) or out (-1) of all that its run counts of grades.
+
+    `graded` has the attributes score, passed, confirmed, score_confirmed and evidence.
+    """
+    add_score(deltas, graded.score, graded.passed, sign)
+    known = known_confirmed(graded.score, graded.score_confirmed)
+    add_confirmed(deltas, known, bool(graded.passed and graded.confirmed), sign)
+    if (graded.evidence or {}).get("open_to_tampering"):
+        deltas["n_open"] += sign
+
+
+def known_confirmed(score: float | None, confirmed: float | None) -> float | None:
+    """The score that was seen in a fresh sandbox; None: not known. A 0 needs no confirmation."""
+    return 0.0 if confirmed is None and score == 0 else confirmed
+
+
 def add_score(deltas: dict[str, float], score: float | None, passed: bool | None, sign: int) -> None:
     """Count one graded trial in (+1) or out (-1) of its run's running score."""
     if passed:
@@ -95,6 +112,7 @@ def add_confirmed(deltas: dict[str, float], score: float | None, passed: bool | 
         deltas["n_confirmed"] += sign
     if score is not None:
         deltas["confirmed_sum"] += sign * score
+        deltas["n_verified"] += sign
 
 
 def spending(cost: float | None, usage: Json | None) -> dict[str, float]:

@@ -12,7 +12,7 @@ from sqlalchemy.exc import IntegrityError
 
 from valkyrie.nouns import Category, Json, Outcome, RunState, TrialState
 from valkyrie.store import runs
-from valkyrie.store.counters import add_score, announce
+from valkyrie.store.counters import add_grade, announce
 from valkyrie.store.rows import ForEach
 from valkyrie.store.schema import ERROR_COUNTERS, STATE_COUNTERS, TOKEN_COUNTERS, attempt, run, trial
 from valkyrie.store.trials import AT_ONCE
@@ -55,6 +55,10 @@ class EndedTrial:
     timing: Mapping[str, float] = field(default_factory=dict)
     cost: float | None = None
     usage: Json | None = None
+    confirmed: bool | None = None
+    """The score was seen in a fresh sandbox; None: not known, as of most that ran elsewhere."""
+    score_confirmed: float | None = None
+    evidence: Json | None = None
 
     @property
     def state(self) -> TrialState:
@@ -63,6 +67,10 @@ class EndedTrial:
 
 _FOUND = (
     "score",
+    "passed",
+    "confirmed",
+    "score_confirmed",
+    "evidence",
     "category",
     "cause",
     "message",
@@ -79,7 +87,6 @@ _TRIALS = ForEach.insert(
         trial.c[name]
         for name in ("run_id", "position", "task_id", "k", "digest", "state", "attempts", "failures")
     ),
-    trial.c.passed,
     trial.c.version,
     *(trial.c[name] for name in _FOUND),
 )
@@ -142,7 +149,7 @@ def _counted(trials: Sequence[EndedTrial]) -> dict[str, float]:
                 raise ValueError(f"the {name} of {one.task_id} is {value}, not a finite number")
         counters[STATE_COUNTERS[one.state]] += 1
         if one.category is None:
-            add_score(counters, one.score, one.passed, +1)
+            add_grade(counters, one, +1)
         else:
             counters[ERROR_COUNTERS[one.category]] += 1
         if one.cost is not None:
@@ -156,6 +163,10 @@ def _counted(trials: Sequence[EndedTrial]) -> dict[str, float]:
 def _found(one: EndedTrial) -> Json:
     return {
         "score": one.score,
+        "passed": one.passed,
+        "confirmed": one.confirmed,
+        "score_confirmed": one.score_confirmed,
+        "evidence": one.evidence,
         "category": one.category.value if one.category else None,
         "cause": one.cause,
         "message": one.message,
@@ -178,7 +189,6 @@ def _trial_row(run_id: str, position: int, one: EndedTrial, version: int) -> Jso
         "state": one.state.value,
         "attempts": 1,
         "failures": 0 if one.category is None else 1,
-        "passed": one.passed,
         "version": version,
         **_found(one),
     }

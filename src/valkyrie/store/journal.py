@@ -24,7 +24,7 @@ from sqlalchemy import (
 
 from valkyrie.nouns import Category, ExitReason, Json, Outcome, TrialState
 from valkyrie.store.clock import skew
-from valkyrie.store.counters import add_confirmed, add_score, count, lock_runs, spending
+from valkyrie.store.counters import add_grade, count, lock_runs, spending
 from valkyrie.store.hooks import plan_progress_of
 from valkyrie.store.leases import Leased
 from valkyrie.store.returning import require_all
@@ -267,8 +267,7 @@ def _deltas(changes: Iterable[Change]) -> dict[str, dict[str, float]]:
             for name, value in spending(one.cost, one.usage).items():
                 deltas[name] += value
             if one.after is TrialState.FINISHED:
-                add_score(deltas, one.score, one.passed, +1)
-                add_confirmed(deltas, one.score_confirmed, one.passed and one.confirmed, +1)
+                add_grade(deltas, one, +1)
             elif one.after is TrialState.ERROR and one.category:
                 deltas[ERROR_COUNTERS[one.category]] += 1
     return runs

@@ -209,6 +209,7 @@ def reopen(
                 category=None,
                 cause=None,
                 message=None,
+                evidence=None,
                 finished_at=None,
                 epoch=trial.c.epoch + 1,
                 version=version,
@@ -243,6 +244,7 @@ def conclude(
     final: Json | None,
     graded: float | None,
     error: str | None,
+    confirmed: float | None = None,
 ) -> bool:
     """The last trial ended: write the score and the run's last state; whether the run has ended.
 
@@ -268,6 +270,7 @@ def conclude(
         final_evaluation=final,
         final_score=_finite(final["final_score"]) if final else None,
         score_graded=_finite(graded),
+        score_confirmed=_finite(confirmed),
     )
     return True
 

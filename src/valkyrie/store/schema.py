@@ -156,6 +156,8 @@ run = Table(
     Column("score_sum", Float, nullable=False, server_default="0"),
     Column("n_confirmed", Integer, nullable=False, server_default="0"),  # passes seen in a fresh sandbox
     Column("confirmed_sum", Float, nullable=False, server_default="0"),
+    Column("n_verified", Integer, nullable=False, server_default="0"),  # of which confirmed_sum is known
+    Column("n_open", Integer, nullable=False, server_default="0"),  # graded, and open to tampering
     # Which grading its scores are of: 0 is the one its own trials made, others are of the table `regrade`.
     Column("grading", Integer, nullable=False, server_default="0"),
     Column("n_costed", Integer, nullable=False, server_default="0"),

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-import math
 from typing import Any
 
-from valkyrie.nouns import Json, RunState
+from valkyrie.nouns import Json
 from valkyrie.store.schema import ERROR_COUNTERS, STATE_COUNTERS
+from valkyrie.store.scores import run_scores
 
 NAMES = ("benchmark", "dataset", "agent", "model", "label", "started_by", "created_at")
 """Columns of a run that stay as they are."""
@@ -23,10 +23,8 @@ def progress(row: Any) -> tuple[int, int]:
 def snapshot(row: Any, now: float) -> Json:
     """A run's state, counts and score at this moment: it may have moved on when the message is sent."""
     done, total = progress(row)
-    ended = RunState(row.state).terminal
     errors = {category.value: getattr(row, name) for category, name in ERROR_COUNTERS.items()}
-    graded = row.n_finished
-    so_far = row.score_sum / graded if graded and row.fraction else None
+    score = run_scores(row)
     return {
         "at": now,
         "state": row.state,
@@ -35,11 +33,18 @@ def snapshot(row: Any, now: float) -> Json:
         "repeated": row.arguments.get("trials", 1) > 1,
         "counts": {state.value: getattr(row, name) for state, name in STATE_COUNTERS.items()},
         "score": {
-            "final_score": _finite(row.final_score) if ended else None,
-            "score_graded": _finite(row.score_graded if ended and row.score_graded is not None else so_far),
-            "graded": graded,
+            "final_score": score.final_score,
+            "score_graded": score.score_graded,
+            "score_confirmed": score.score_confirmed,
+            "score_low": score.score_low,
+            "score_high": score.score_high,
+            "graded": score.graded,
             "planned": total,
-            "coverage": graded / total if total else 0.0,
+            "ungraded": score.ungraded,
+            "coverage": score.coverage,
+            "confirmed": score.confirmed,
+            "unconfirmed": score.unconfirmed,
+            "open_to_tampering": score.open_to_tampering,
             "errors": {name: number for name, number in errors.items() if number},
             "fraction": bool(row.fraction),
         },
@@ -47,11 +52,6 @@ def snapshot(row: Any, now: float) -> Json:
         "started_at": row.started_at,
         "finished_at": row.finished_at,
     }
-
-
-def _finite(number: float | None) -> float | None:
-    """JSON has no other numbers."""
-    return number if number is not None and math.isfinite(number) else None
 
 
 def packed(told: Json, note: str | None) -> str:

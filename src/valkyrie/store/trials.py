@@ -6,13 +6,15 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Connection, Row, and_, func, or_, select
+from sqlalchemy import Connection, Row, and_, case, func, or_, select
 
 from valkyrie.errors import UnknownError
-from valkyrie.nouns import TrialState
+from valkyrie.nouns import Category, TrialState
 from valkyrie.store.schema import attempt, trial
 
 AT_ONCE = 500
+COUNTED_AS_ZERO = ("grader_broken_by_work", "sandbox_killed_by_agent")
+"""Causes with which a trial ends FINISHED and has the score 0, although no grader said so."""
 LARGEST = 2**31 - 1
 """What columns of whole numbers hold; a number beyond it is in none of them."""
 
@@ -117,22 +119,27 @@ def count_by_task(connection: Connection, run_id: str) -> dict[str, int]:
     return {task_id: int(number) for task_id, number in connection.execute(counted)}
 
 
+_GRADE = (
+    *("task_id", "state", "score", "passed", "result", "category", "cause"),
+    *("confirmed", "score_confirmed", "evidence"),
+)
+
+
 def each_grade(connection: Connection, run_id: str) -> Iterator[Any]:
     """What the final score is computed from, of every trial, in order."""
     statement = (
-        select(trial.c.task_id, trial.c.state, trial.c.score, trial.c.passed, trial.c.result)
-        .where(trial.c.run_id == run_id)
-        .order_by(trial.c.position)
+        select(*(trial.c[name] for name in _GRADE)).where(trial.c.run_id == run_id).order_by(trial.c.position)
     )
     with connection.execute(statement.execution_options(yield_per=AT_ONCE)) as found:
         yield from found
 
 
 def scores(connection: Connection, run_id: str) -> Sequence[Any]:
-    """(task id, score) of every graded trial."""
+    """(task id, score) of every trial that counts: graded, or ended by the agent's doing, which is a 0."""
+    by_agent = and_(trial.c.state == TrialState.ERROR.value, trial.c.category == Category.AGENT.value)
     return connection.execute(
-        select(trial.c.task_id, trial.c.score).where(
-            trial.c.run_id == run_id, trial.c.state == TrialState.FINISHED.value
+        select(trial.c.task_id, case((by_agent, 0.0), else_=trial.c.score).label("score")).where(
+            trial.c.run_id == run_id, or_(trial.c.state == TrialState.FINISHED.value, by_agent)
         )
     ).all()
 
@@ -145,10 +152,11 @@ def attempts(connection: Connection, trial_id: int) -> Sequence[Row[Any]]:
 
 
 def errors(connection: Connection, run_id: str) -> Sequence[Any]:
-    """Trials that stand in ERROR, and those that failed and wait to be tried again."""
+    """Trials that stand in ERROR, that failed and wait to be tried again, or whose cause made them a 0."""
     waiting = and_(trial.c.state == TrialState.PENDING.value, trial.c.category.is_not(None))
+    zeroed = and_(trial.c.state == TrialState.FINISHED.value, trial.c.cause.in_(COUNTED_AS_ZERO))
     return connection.execute(
         select(trial.c.task_id, trial.c.k, trial.c.state, trial.c.category, trial.c.cause, trial.c.message)
-        .where(trial.c.run_id == run_id, or_(trial.c.state == TrialState.ERROR.value, waiting))
+        .where(trial.c.run_id == run_id, or_(trial.c.state == TrialState.ERROR.value, waiting, zeroed))
         .order_by(trial.c.position)
     ).all()

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from sandboxes.limits import host_memory_mb
 from sandboxes.registry import PROVIDERS
 from sandboxes.types import Capabilities
 from valkyrie.agents import PreparedAgent
 from valkyrie.agents.abilities import refuses
 from valkyrie.nouns import TaskSpec
-from valkyrie.schedule.host import host_memory_mb
 from valkyrie.tracker.problems import MOST_PROBLEMS
 from valkyrie.views import RunRequest
 

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from sandboxes.limits import host_memory_mb
 from valkyrie import agents, benchmarks
 from valkyrie.agents import PreparedAgent
 from valkyrie.benchmarks.protocol import Benchmark
@@ -230,7 +231,7 @@ def _growth(room: Jobs, row: Any, template: Any, selection: Selection, *, trials
         "model": row.model,
         "settings": changed,
     }
-    planned = make_plan(tasks, trials=template.trials, **digests)
+    planned = make_plan(tasks, trials=template.trials, host_mb=host_memory_mb(), **digests)
     with room.store.reading() as connection:
         had = runs.planned(connection, row.id)
     _refuse_changed(row, planned, tasks, had, {**digests, "settings": settings})

@@ -19,7 +19,9 @@ from valkyrie.secrets.mask import Masker
 from valkyrie.store.layout import RunFolder
 from valkyrie.store.leases import Leased
 from valkyrie.trial.away import Away
+from valkyrie.trial.controls import Controls
 from valkyrie.trial.gear import Gear
+from valkyrie.trial.kept_work import KeepLimits, KeptWork
 
 TASKS_REMEMBERED = 256
 """So many described tasks are kept at hand; memory must not grow with the benchmark."""
@@ -66,12 +68,21 @@ class World:
     """What sandboxes are given besides their task."""
     kept: dict[tuple[str, int], Sandbox] = field(default_factory=dict)
     """Sandboxes that stay after their attempt, by task and k."""
+    allowed_networks: tuple[str, ...] = ()
+    """Private networks the operator lets sandboxes reach."""
+    keep_limits: KeepLimits = field(default_factory=KeepLimits)
+    work: KeptWork = field(init=False)
+    """What the run's agents made, packed, each archive once."""
+    controls: Controls = field(init=False)
+    """What tests say without an agent's work."""
     stories: Stories = field(init=False)
     """What agents told of their attempts in few words."""
     _tasks: OrderedDict[str, TaskSpec] = field(default_factory=OrderedDict)
 
     def __post_init__(self) -> None:
         self.stories = Stories(self.folder.stories)
+        self.work = KeptWork(self.folder, self.keep_limits)
+        self.controls = Controls(self.folder.root / "controls")
 
     def give_secrets(self, values: Mapping[str, str], hidden: Iterable[str] = ()) -> None:
         """Take up the values a person supplied: the agent's, and others that no log or file may show."""
@@ -131,6 +142,7 @@ class World:
             network_block_all=False,
             # What a list allows is enforced while the agent runs; setting up and grading are not the agent's.
             network="public" if task.network == "allowlist" else task.network,
+            allowed_networks=(*task.allowed_networks, *self.allowed_networks),
         )
 
     def _source(self, task: TaskSpec) -> SandboxSource:

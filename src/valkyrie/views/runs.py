@@ -11,16 +11,17 @@ from valkyrie.nouns import DEFAULT_ORG, DEFAULT_PRIORITY, Json
 
 @dataclass(frozen=True, slots=True)
 class ScoreView:
-    """The three numbers, always named (see docs/concepts/score)."""
+    """The four numbers, always named (see docs/concepts/score)."""
 
     final_score: float | None
     """The benchmark's own function over every planned task; null until the run ended."""
     score_graded: float | None
-    """The same over graded trials only; known while the run goes on."""
+    """The same over what counts: graded trials, and those that ended by the agent's doing, which count 0.
+    Known while the run goes on."""
     graded: int
     planned: int
     coverage: float
-    """graded / planned."""
+    """(graded + ended by the agent's doing) / planned."""
     errors: Mapping[str, int]
     """Open errors by category."""
     provisional: bool
@@ -32,6 +33,20 @@ class ScoreView:
     interval: tuple[float, float] | None = None
     """95 % interval of score_graded."""
     interval_method: str | None = None
+    score_confirmed: float | None = None
+    """As final_score, if only what was seen in a fresh sandbox counts; null: not known."""
+    confirmed: int = 0
+    """Passes that were seen in a fresh sandbox."""
+    unconfirmed: int | None = None
+    """Passes that were only seen in the sandbox the agent left; null: not known."""
+    ungraded: int = 0
+    """Trials that say nothing about the agent: they failed for other reasons, or have not ended."""
+    score_low: float | None = None
+    """The score if every ungraded trial had failed; null where scores are no fractions."""
+    score_high: float | None = None
+    """The score if every ungraded trial had passed."""
+    open_to_tampering: int = 0
+    """Graded trials whose tests ran in the sandbox the agent left, or beside its processes."""
 
 
 @dataclass(frozen=True, slots=True)

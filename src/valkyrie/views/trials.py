@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from valkyrie.nouns import Json
+
 
 @dataclass(frozen=True, slots=True)
 class UsageView:
@@ -47,6 +49,11 @@ class AttemptView:
     artifacts: str | None
     """Folder of what was kept."""
     usage: UsageView | None = None
+    passed: bool | None = None
+    confirmed: bool | None = None
+    score_confirmed: float | None = None
+    evidence: Json | None = None
+    """How its score was verified (docs/reference/results-file)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +81,12 @@ class TrialView:
     """Of its last attempt."""
     cost: float | None = None
     """US dollars, of all its attempts."""
+    confirmed: bool | None = None
+    """The score was seen in a fresh sandbox; False: only in the one the agent left; None: not known."""
+    score_confirmed: float | None = None
+    """The score that was seen in a fresh sandbox; 0 where none was."""
+    evidence: Json | None = None
+    """How its score was verified (docs/reference/results-file)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,8 +102,9 @@ class ErrorGroup:
     """At most five."""
     retrying: bool = False
     """Not open yet: these trials are tried again by themselves, after a pause."""
-    disposition: Literal["retryable", "chronic", "fix first"] = "retryable"
-    """chronic: failed alike in two passes or more; fix first: something must be changed before a retry."""
+    disposition: Literal["retryable", "chronic", "fix first", "counted as 0"] = "retryable"
+    """chronic: failed alike in two passes or more; fix first: something must be changed before a retry;
+    counted as 0: no open error, the agent brought it about and these trials have the score 0."""
     passes: int = 1
     """In how many passes (start, each retry or resume) the worst of them failed alike."""
 

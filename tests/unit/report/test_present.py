@@ -23,7 +23,8 @@ def a_row(**changed: Any) -> Any:
         "enforcement": {}, "version": 1, "priority": 3, "max_cost": None, "cost_sum": 0.0, "n_costed": 0,
         "job_id": None, "input_tokens": 0, "cached_tokens": 0, "output_tokens": 0,
         "fraction": True, "n_passed": 0, "n_partial": 0, "score_sum": 0.0, "score_graded": None,
-        "final_score": None,
+        "final_score": None, "score_confirmed": None, "final_evaluation": None, "n_confirmed": 0,
+        "confirmed_sum": 0.0, "n_verified": 0, "n_open": 0,
         **{f"n_{state.value.lower()}": 0 for state in TrialState},
         **{f"e_{category.value}": 0 for category in Category},
     }  # fmt: skip

@@ -211,7 +211,11 @@ class ServiceBenchmark:
         return FinalScore(sum(scores) / len(scores) if scores else None, {"trials": each})
 
     async def _score(self, grades: Mapping[str, Grade | None], dataset: str) -> FinalScore:
-        results = {task_id: result_of(grade) if grade else None for task_id, grade in grades.items()}
+        # What ended without a result of the service, and counts 0 here, is for it a task without one.
+        results = {
+            task_id: result_of(grade) if grade and (grade.result or not grade.cause) else None
+            for task_id, grade in grades.items()
+        }
         with translated(self.name):
             said = await self._client().final_score(results, dataset=dataset)
         if said.final_score != said.final_score or said.final_score in (float("inf"), float("-inf")):

@@ -23,6 +23,8 @@ def upgrade() -> None:
     for name, kind in (
         ("n_confirmed", sa.Integer()),
         ("confirmed_sum", sa.Float()),
+        ("n_verified", sa.Integer()),
+        ("n_open", sa.Integer()),
         ("grading", sa.Integer()),
     ):
         op.add_column("run", sa.Column(name, kind, nullable=False, server_default="0"))
@@ -56,5 +58,5 @@ def downgrade() -> None:
     for table in ("attempt", "trial"):
         for name in ("evidence", "score_confirmed", "confirmed"):
             op.drop_column(table, name)
-    for name in ("grading", "confirmed_sum", "n_confirmed", "score_confirmed"):
+    for name in ("grading", "n_open", "n_verified", "confirmed_sum", "n_confirmed", "score_confirmed"):
         op.drop_column("run", name)
