@@ -48,7 +48,6 @@ class Grading:
     """Which trial of its task this is."""
     earlier: Sequence[Grade] = ()
     """Of a task's step: what the steps before it got. The grade of the last one tried is the task's."""
-
     control: bool = False
     """No agent worked here: the task as it was set up. Does grading give a verdict at all?"""
 

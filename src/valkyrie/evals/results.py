@@ -13,7 +13,7 @@ from valkyrie.nouns import Json
 
 @dataclass(frozen=True, slots=True)
 class TrialFault:
-    """Why a trial has no verdict."""
+    """Why a trial has no verdict. One that the agent brought about counts 0; others count nowhere."""
 
     kind: Literal["execution", "grader"]
     """The agent could not be run to its end, or a grader could not tell. Neither is a wrong answer."""
@@ -36,7 +36,7 @@ class TrialResult:
     duration_ms: float = 0.0
     score: float | None = None
     passed: bool | None = None
-    """None: not graded (--skip-grade), or a fault."""
+    """None: not graded (--skip-grade), or a fault that is not the agent's doing."""
     graders: Sequence[GraderResult] = ()
     fault: TrialFault | None = None
     transcript: Json | None = None

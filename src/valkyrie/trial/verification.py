@@ -145,8 +145,10 @@ async def verify(attempt: Attempt, task: TaskSpec, held: HeldSandbox, *, last: b
             changes = await held.sandbox.changes(rules_for(task).inverse)
         return await _grade_shared(attempt, task, held.sandbox, changes, GRADING)
     work = await _pack(attempt, task, held.sandbox)
+    if last and task.work_suffices:
+        # What the shared mode needs besides is gone after a crash: only a fresh grading can go on.
+        await _keep_work(attempt, work, commit=mode is VerifyMode.FRESH)
     if mode is VerifyMode.FRESH and last:
-        await _save_work(attempt, task, work)
         await held.release()
     fresh = await _grade_fresh(attempt, task, work)
     if mode is VerifyMode.FRESH or fresh.passed:
@@ -224,22 +226,22 @@ def _system_changes(changes: Sequence[Change]) -> Json | None:
     return {**counts, "paths": [[one.path, one.kind] for one in changes[:SHOWN_CHANGES]]}
 
 
-async def _save_work(attempt: Attempt, task: TaskSpec, work: CarriedWork) -> None:
-    """Keep the work, and commit that a later attempt can grade it without running the agent again."""
-    if not task.work_suffices:
-        return
+async def _keep_work(attempt: Attempt, work: CarriedWork, *, commit: bool) -> None:
+    """Keep the work for grading it again; `commit` that a later attempt can go on grading from it."""
     world = attempt.world
     digest = await asyncio.to_thread(kept_work.digest_of, work.archive)
     reason = await asyncio.to_thread(world.work.keep, work.archive, digest, world.masker)
     work.evidence["work"] |= {"digest": digest, "kept": reason is None}
     if reason is not None:
+        work.evidence["work"]["reason"] = reason
         attempt.log.note(f"the agent's work is not kept for grading it again: {reason}")
         return
     left = [[one.path, one.kind] for one in work.left]
     record = {"digest": digest, "removed": list(work.removed), "left": left, "evidence": work.evidence}
     await asyncio.to_thread(kept_work.write_record, attempt.draft, record)
     await kept_work.share(world.work, world.away, world.run_id, digest)
-    await attempt.save_work()
+    if commit:
+        await attempt.save_work()
 
 
 async def _grade_fresh(attempt: Attempt, task: TaskSpec, work: CarriedWork) -> Grade:

@@ -135,7 +135,7 @@ def test_frame_fits_the_height() -> None:
     active = [make_trial(f"task-{n}", state="BUILDING", finished_at=None) for n in range(100)]
     failed = [make_trial("bad", state="ERROR", category="agent", cause="c", message="m")]
     lines = frame(Snapshot(make_run(), active, failed), now=1_700_000_010.0, height=20)
-    assert len(lines) <= 20 and "  … and 89 more" in lines and lines[-1] == "  bad  agent/c: m"
+    assert len(lines) <= 20 and "  … and 89 more" in lines and lines[-1] == "  bad  agent/c (counted as 0): m"
 
 
 def test_region_goes_back_over_lines_a_narrower_terminal_wrapped(monkeypatch: pytest.MonkeyPatch) -> None:

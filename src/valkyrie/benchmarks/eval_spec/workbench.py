@@ -1,9 +1,12 @@
-"""Where graders' programs run: in the agent's sandbox, each on a copy of the workspace of its own.
+"""Where graders' programs run: each on a copy of the workspace of its own, in the sandbox that grading has.
 
-All processes of the agent are dead by then. A program is root of the sandbox, and so is what it starts of the
-agent's code. Therefore a second program gets its copy from what was kept of the workspace on this machine
-before the first one ran, and starts when nothing of the first one is left. What stays shared is the system
-around the workspace, which the agent could have changed as well.
+That is a fresh sandbox, into which the agent's workspace was carried as data: the shell, `cp` and `tar` that
+make the copies are the image's own, and so is everything a program finds by its name. With `--verify shared`
+it is the agent's sandbox with its processes dead and the image's tools put back.
+
+A program is root of the sandbox, and so is what it starts of the agent's code. Therefore a second program
+gets its copy from what was kept of the workspace on this machine before the first one ran, and starts when
+nothing of the first one is left.
 """
 
 from __future__ import annotations
