@@ -168,6 +168,8 @@ class TaskSpec:
     """Container image the task names (or `Dockerfile` for one it builds); None runs on any root."""
     limits: Limits = field(default_factory=Limits)
     network: NetworkPolicy = "public"
+    allowed_networks: tuple[str, ...] = ()
+    """Private networks the task reaches with network `public`, as CIDRs."""
     timeouts: Timeouts = field(default_factory=Timeouts)
     env: Mapping[str, str] = field(default_factory=dict)
     """Environment of every command of the trial, the agent's included."""

@@ -57,6 +57,8 @@ class Keeper:
             self._create(message, fds[0])
         elif operation == "kill_all":
             self._kill_all(message, fds[0])
+        elif operation == "lower":
+            self._send_lower(message)
         elif operation == "end":
             for pid, spec in self._wardens.items():
                 if spec["id"] == message["id"]:
@@ -81,6 +83,20 @@ class Keeper:
                 warden.serve(self._base, spec, channel, self._state_fd, self._groups)
         self._wardens[pid] = spec
         self._watch(pid)
+
+    def _send_lower(self, message: wire.Message) -> None:
+        """Hand out the lower layers of sandboxes with that root, to compare theirs with."""
+        layer = self._base.layer(message["rootfs"])
+        paths = [layer.root, *(path for _, path in layer.trees)]
+        fds = [os.open(path, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC) for path in paths]
+        names = [name for name, _ in layer.trees]
+        try:
+            wire.send(self._engine, {"event": "lower", "n": message["n"], "trees": names}, fds)
+        except (BrokenPipeError, ConnectionResetError):
+            pass  # the engine left; the loop sees it next
+        finally:
+            for fd in fds:
+                os.close(fd)
 
     def _kill_all(self, message: wire.Message, first_pidfd: int) -> None:
         """Kill everything in a sandbox but its first process.

@@ -10,16 +10,23 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TypeVar
 
+from sandboxes import carry
+from sandboxes.difference import Difference
 from sandboxes.errors import SandboxError, SandboxNotFoundError, SandboxUnsupportedError
 from sandboxes.local import accounts, ground, shell, wire
 from sandboxes.local.channel import Channel
 from sandboxes.local.keeping import KeeperLink
+from sandboxes.local.layers import Layer, Layers, Prepared
+from sandboxes.local.private_root import PrivateRoot, Start
 from sandboxes.local.records import Record
-from sandboxes.protocol import RunnableSandbox
+from sandboxes.protocol import RunnableSandbox, Sandbox
+from sandboxes.restoration import put_back
 from sandboxes.rooted import RootedFiles
 from sandboxes.streams import pump_fds
 from sandboxes.threads import feed, pieces_from, uninterrupted
 from sandboxes.types import Command, CopyLimits, CopyReport, OutputSink
+from sandboxes.work import CarryRules, Change, PackedWork, WorkLimits
+from sandboxes.work_target import Ids
 
 T = TypeVar("T")
 
@@ -50,6 +57,9 @@ class LocalSandbox(RunnableSandbox):
         self._ended = False
         self._root_fd = -1
         self._first_pidfd = -1
+        self._layer_fds: list[int] = []
+        """The folder with its upper layers, and the lower ones of its views; empty for an ordinary user."""
+        self._prepared: tuple[dict[str, int], dict[str, str]] = ({}, {})
         self.first_pid = 0
         self._files: RootedFiles | None = None
         self._busy = 0
@@ -209,6 +219,60 @@ class LocalSandbox(RunnableSandbox):
 
         await self._in_files(work)
 
+    async def changes(self, rules: CarryRules | None = None) -> list[Change]:
+        difference = await self._difference()
+        return await self._in_files(lambda _: carry.list_changes(difference, rules))
+
+    async def pack_work(
+        self, rules: CarryRules, archive: Path, limits: WorkLimits | None = None
+    ) -> PackedWork:
+        difference = await self._difference()
+        return await self._in_files(
+            lambda _: carry.pack(difference, self._root_fd, self._ids, rules, archive, limits or WorkLimits())
+        )
+
+    async def unpack_work(self, archive: Path, rules: CarryRules, removed: Sequence[str] = ()) -> None:
+        difference = await self._difference()
+        await self._in_files(
+            lambda _: carry.unpack(difference, self._root_fd, self._ids, rules, archive, removed)
+        )
+
+    async def put_back(self, paths: Sequence[str], pristine: Sandbox) -> None:
+        if not isinstance(pristine, LocalSandbox):
+            raise SandboxUnsupportedError("files of a local sandbox can be put back from a local one only")
+        difference = await self._difference()
+
+        def work(_: RootedFiles) -> None:
+            with carry.explained("put files back"):
+                put_back(difference, self._root_fd, pristine._root_fd, self._ids, paths)
+
+        with pristine._using_files():
+            await self._in_files(work)
+
+    @property
+    def _ids(self) -> Ids:
+        return Ids(self._keeper.owner[0], alone=self._keeper.mode == ground.ROOTLESS)
+
+    async def _difference(self) -> Difference:
+        """What tells this sandbox from a new one."""
+        self._check()
+        spec = self._spec
+        if self._keeper.mode == ground.ROOTLESS:
+            return PrivateRoot(self._root_fd, await asyncio.to_thread(Start.of, spec))
+        lower = await self._keeper.lower(spec["rootfs"])
+        self._check()
+        found = [Layer("", "upper", lower.root, Prepared(*self._prepared))]
+        for number, (name, fd) in enumerate(lower.trees.items()):
+            found.append(Layer(f"/{name}", f"upper{number}", fd))
+        lower_of_views = iter(self._layer_fds[1:])
+        for number, (_, target, hidden) in enumerate(spec["views"]):
+            if target in self.views:
+                paths = frozenset(f"{target}/{path}" for path in hidden)
+                prepared = Prepared(hidden=paths)
+                found.append(Layer(target, f"upper-view{number}", next(lower_of_views), prepared))
+        mounted = {*spec["separate"], *(target for _, target in spec["mounts"])}
+        return Layers(self._layer_fds[0], found, frozenset(mounted), self._keeper.owner[0])
+
     async def _in_files(self, work: Callable[[RootedFiles], T]) -> T:
         with self._using_files() as files:
             return await uninterrupted(asyncio.to_thread(work, files))
@@ -228,7 +292,8 @@ class LocalSandbox(RunnableSandbox):
     def _receive(self, message: wire.Message, fds: list[int]) -> None:
         event = message["event"]
         if event == "ready":
-            self._root_fd = fds[0]
+            self._root_fd, *self._layer_fds = fds
+            self._prepared = message["prepared"]
             self.first_pid = message["pid"]
             self.views = message["views"]
             self._first_pidfd = os.pidfd_open(self.first_pid)
@@ -277,10 +342,11 @@ class LocalSandbox(RunnableSandbox):
     def _release(self) -> None:
         if not self._ended or self._busy:
             return
-        for fd in (self._root_fd, self._first_pidfd):
+        for fd in (self._root_fd, self._first_pidfd, *self._layer_fds):
             if fd >= 0:
                 os.close(fd)
         self._root_fd = self._first_pidfd = -1
+        self._layer_fds = []
 
 
 def _settle(future: asyncio.Future[None], value: None) -> None:

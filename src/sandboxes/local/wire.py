@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     Message = dict[str, Any]
 
 _HEADER = struct.Struct("!IB")
-_MAX_FDS = 16
+_MAX_FDS = 64
 _FD_SPACE = socket.CMSG_SPACE(_MAX_FDS * 4)
 
 

@@ -378,7 +378,8 @@ class WorkContract(ContractBase):
         self.needs_work(provider)
         sandbox, pristine = await self.pair(provider, "true")
         look = (
-            "ls -lRn /usr/local/share | grep -v '^total' | cksum; cksum < /etc/passwd;"
+            "cd /usr/local/share; find . -exec stat -c '%n %a %u %g %F' {} + | sort | cksum;"
+            " find . -type f -exec cksum {} + | sort | cksum; cksum < /etc/passwd;"
             " stat -c '%a %u %g' /etc/passwd /usr/local/bin; ls -A /usr/local /usr/local/bin | cksum"
         )
         before = await output_of(sandbox, look)

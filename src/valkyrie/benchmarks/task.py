@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
+from ipaddress import ip_network
 from pathlib import Path
 
 from sandboxes.types import BuildSource, Limits
@@ -187,6 +189,7 @@ class Task:
                 environment.cpus, environment.memory_mb, environment.storage_mb, gpus=environment.gpus
             ),
             network=config.network,
+            allowed_networks=_networks(config.allowed_hosts) if config.network == "public" else (),
             timeouts=Timeouts(
                 build=environment.build_timeout_sec,
                 agent=config.agent.timeout_sec,
@@ -337,3 +340,12 @@ def _left_out(config: TaskToml) -> Iterator[str]:
 def _without_variables(names: Sequence[str]) -> Iterator[str]:
     if names:
         yield f"solution.env is not given to the oracle: {', '.join(names)} is not set on this machine"
+
+
+def _networks(hosts: Sequence[str]) -> tuple[str, ...]:
+    """The addresses and networks among allowed hosts."""
+    found = []
+    for host in hosts:
+        with suppress(ValueError):
+            found.append(str(ip_network(host, strict=False)))
+    return tuple(found)

@@ -20,6 +20,7 @@ from valkyrie.agents.layers import Layers
 from valkyrie.agents.protocol import Agent, layer_of
 from valkyrie.benchmarks.protocol import Benchmark
 from valkyrie.benchmarks.scoring import computed, confirmed_score, grades_of
+from valkyrie.config_forms import networks_in
 from valkyrie.digest import content_digest
 from valkyrie.errors import StoreError, ValkyrieError
 from valkyrie.executor.bringing import Bringing
@@ -166,6 +167,7 @@ class RunWorlds:
             away=away,
             gear=self._gear(agent, settings),
             keep_limits=KeepLimits.configured(),
+            allowed_networks=networks_in(str(config.effective("allowed_networks").value or "")),
         )
         world.told = bool(row.notify)
         named = {name: secrets[name] for name in arguments.get("secrets", {})}

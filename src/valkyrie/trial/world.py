@@ -68,6 +68,8 @@ class World:
     """What sandboxes are given besides their task."""
     kept: dict[tuple[str, int], Sandbox] = field(default_factory=dict)
     """Sandboxes that stay after their attempt, by task and k."""
+    allowed_networks: tuple[str, ...] = ()
+    """Private networks the operator lets sandboxes reach."""
     keep_limits: KeepLimits = field(default_factory=KeepLimits)
     work: KeptWork = field(init=False)
     """What the run's agents made, packed, each archive once."""
@@ -140,6 +142,7 @@ class World:
             network_block_all=False,
             # What a list allows is enforced while the agent runs; setting up and grading are not the agent's.
             network="public" if task.network == "allowlist" else task.network,
+            allowed_networks=(*task.allowed_networks, *self.allowed_networks),
         )
 
     def _source(self, task: TaskSpec) -> SandboxSource:
