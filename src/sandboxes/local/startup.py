@@ -14,7 +14,6 @@ import stat
 from sandboxes.local import bwrap, devices, ground, layout, marks, mounts, pid1, privileges, seccomp, wire
 
 BWRAP = "/usr/bin/bwrap"
-_PF_EXITING = 0x4
 _ENTERED = (
     mounts.CLONE_NEWNS
     | mounts.CLONE_NEWPID
@@ -47,7 +46,7 @@ class Started:
             return True
         finally:
             os.close(fd)
-        return bool(int(fields[6]) & _PF_EXITING)
+        return bool(int(fields[6]) & marks.PF_EXITING)
 
 
 class StartError(Exception):

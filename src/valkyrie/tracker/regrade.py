@@ -20,13 +20,14 @@ from valkyrie.store.layout import encode_task_id
 from valkyrie.store.regrades import Regraded, Verdict
 from valkyrie.tracker.starting import Starting
 from valkyrie.trial.kept_work import KeptWork, read_record, work_key
-from valkyrie.views import RunRequest, RunView
-from valkyrie.views.gradings import (
+from valkyrie.views import (
     GradingChange,
     GradingComparison,
     GradingView,
     RegradeRequest,
     RegradeView,
+    RunRequest,
+    RunView,
     TrialLeftOut,
 )
 
@@ -71,9 +72,13 @@ class GradeAgain(Starting):
             arguments, notices = self._graders(row, chosen, request, Path(scratch))
             trials = [(one.task_id, one.k) for one in chosen]
             if request.dry_run:
-                return RegradeView(self.fetch(row.id), number, trials, left_out, notices, started=False)
+                return RegradeView(
+                    self.fetch(row.id), number, row.grading, trials, left_out, notices, started=False
+                )
             more = self._begin(row, number, chosen, {**arguments, "trials": len(chosen)})
-        return RegradeView(self.fetch(row.id), number, trials, left_out, [*notices, *more], started=True)
+        return RegradeView(
+            self.fetch(row.id), number, row.grading, trials, left_out, [*notices, *more], started=True
+        )
 
     def _begin(self, row: Any, number: int, chosen: Sequence[_Chosen], arguments: Json) -> Sequence[str]:
         values, notices = self._handed_again(row, {}, row.benchmark_source)

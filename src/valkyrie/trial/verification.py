@@ -12,10 +12,12 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections.abc import AsyncIterator, Sequence
-from contextlib import AbstractContextManager, asynccontextmanager, nullcontext
-from dataclasses import dataclass, replace
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import AbstractContextManager, AsyncExitStack, asynccontextmanager, nullcontext
+from dataclasses import dataclass, field, replace
+from fnmatch import fnmatch
 from pathlib import Path
+from typing import Self
 
 from sandboxes.errors import (
     SandboxCapacityError,
@@ -26,7 +28,7 @@ from sandboxes.errors import (
 )
 from sandboxes.protocol import Sandbox
 from sandboxes.types import Command, OutputSink, SandboxCreateRequest
-from sandboxes.work import Change, PackedWork
+from sandboxes.work import Change, PackedWork, is_below
 from valkyrie.benchmarks.protocol import Grading
 from valkyrie.errors import (
     AgentError,
@@ -38,7 +40,7 @@ from valkyrie.errors import (
 from valkyrie.nouns import Grade, Json, TaskSpec, VerifyMode
 from valkyrie.trial import kept_work
 from valkyrie.trial.attempt import Attempt
-from valkyrie.trial.carry import carries_tools, rules_for, shadows, tampered
+from valkyrie.trial.carry import AGENT_FOLDERS, FORBIDDEN, carries_tools, rules_for, shadows, tampered
 from valkyrie.trial.collect import AGENT, GRADING
 from valkyrie.trial.failures import BROKEN, SETUP_BROKEN, PhaseTimeoutError, blamed_on_agent
 from valkyrie.trial.leaving import keep, remove
@@ -50,6 +52,8 @@ SYSTEM = "system.tar"
 """In the attempt's start folder: what the task's set-up changed of the system."""
 SHOWN_CHANGES = 50
 SHOWN_SKIPPED = 20
+BYTECODE = "*/__pycache__/*.pyc"
+"""Python writes these by itself: they are counted, not listed."""
 _CONTROLLED_CAUSES = frozenset({"service_failed", "service_refused", "service_protocol", "benchmark"})
 """What a benchmark says failed, and an agent's work may have made it fail."""
 _LIST_THERE = 'for path; do [ -e "$path" ] && printf "%s\\n" "$path"; done; exit 0'
@@ -203,7 +207,7 @@ async def _pack(attempt: Attempt, task: TaskSpec, sandbox: Sandbox) -> CarriedWo
     if packed.skipped_count:
         shown = "; ".join(f"{path}: {reason}" for path, reason in packed.skipped[:5])
         attempt.log.note(f"{packed.skipped_count} entries are not carried into the grading sandbox ({shown})")
-    left = [change for change in packed.left if change.path not in attempt.system_changes]
+    left = [change for change in packed.left if _is_system(attempt, change)]
     return CarriedWork(archive, packed.removed, left, _evidence_of(packed, left))
 
 
@@ -218,12 +222,21 @@ def _evidence_of(packed: PackedWork, left: Sequence[Change]) -> Json:
     return found
 
 
+def _is_system(attempt: Attempt, change: Change) -> bool:
+    """Whether it is the agent's change to the system, and not the set-up's or a place for tests."""
+    places = (*FORBIDDEN, *AGENT_FOLDERS)
+    apart = any(change.path == place or is_below(change.path, place) for place in places)
+    return not apart and change.path not in attempt.system_changes
+
+
 def _system_changes(changes: Sequence[Change]) -> Json | None:
     """What the agent changed of the system, in numbers and by name."""
-    if not changes:
-        return None
-    counts = {kind: sum(1 for one in changes if one.kind == kind) for kind in ("added", "changed", "removed")}
-    return {**counts, "paths": [[one.path, one.kind] for one in changes[:SHOWN_CHANGES]]}
+    seen = [one for one in changes if not fnmatch(one.path, BYTECODE)]
+    counts = {kind: sum(1 for one in seen if one.kind == kind) for kind in ("added", "changed", "removed")}
+    found: Json = {**counts, "paths": [[one.path, one.kind] for one in seen[:SHOWN_CHANGES]]} if seen else {}
+    if len(seen) < len(changes):
+        found["bytecode"] = len(changes) - len(seen)
+    return found or None
 
 
 async def _keep_work(attempt: Attempt, work: CarriedWork, *, commit: bool) -> None:
@@ -250,10 +263,8 @@ async def _grade_fresh(attempt: Attempt, task: TaskSpec, work: CarriedWork) -> G
     if carries_tools(task):
         evidence["open_to_tampering"] = True
     try:
-        async with clean_sandbox(attempt, task, "grade") as sandbox:
-            async with attempt.phase("carry", CARRY_TIMEOUT_S):
-                await sandbox.unpack_work(work.archive, rules_for(task), work.removed)
-            grade = await evaluate(attempt, task, sandbox)
+        async with GradingSandboxes(attempt, task, work) as sandboxes:
+            grade = await evaluate(attempt, task, await sandboxes.renew(), renew=sandboxes.renew)
     except Exception as error:  # noqa: BLE001 - whoever is to blame is named, everything else passes
         grade = await _blame(attempt, task, error)
     return replace(
@@ -261,11 +272,39 @@ async def _grade_fresh(attempt: Attempt, task: TaskSpec, work: CarriedWork) -> G
     )
 
 
+@dataclass(slots=True)
+class GradingSandboxes:
+    """Sandboxes with one agent's work in which no process of it ever ran, one at a time."""
+
+    attempt: Attempt
+    task: TaskSpec
+    work: CarriedWork
+    _held: AsyncExitStack = field(default_factory=AsyncExitStack)
+
+    async def renew(self) -> Sandbox:
+        """Make the next one; the one before it is removed."""
+        await self._held.aclose()
+        return await self._held.enter_async_context(self._with_work())
+
+    @asynccontextmanager
+    async def _with_work(self) -> AsyncIterator[Sandbox]:
+        async with clean_sandbox(self.attempt, self.task, "grade") as sandbox:
+            async with self.attempt.phase("carry", CARRY_TIMEOUT_S):
+                await sandbox.unpack_work(self.work.archive, rules_for(self.task), self.work.removed)
+            yield sandbox
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._held.aclose()
+
+
 async def _grade_shared(
     attempt: Attempt, task: TaskSpec, sandbox: Sandbox, changes: Sequence[Change], place: str
 ) -> Grade:
     """Grade in the sandbox the agent left, with the image's own tools put back."""
-    changes = [change for change in changes if change.path not in attempt.system_changes]
+    changes = [change for change in changes if _is_system(attempt, change)]
     evidence: Json = {"mode": VerifyMode.SHARED.value, "open_to_tampering": True}
     if system := _system_changes(changes):
         evidence["system"] = system
@@ -358,7 +397,13 @@ async def _set_up(
 
 
 async def evaluate(
-    attempt: Attempt, task: TaskSpec, sandbox: Sandbox | None, place: str = GRADING, *, control: bool = False
+    attempt: Attempt,
+    task: TaskSpec,
+    sandbox: Sandbox | None,
+    place: str = GRADING,
+    *,
+    control: bool = False,
+    renew: Callable[[], Awaitable[Sandbox]] | None = None,
 ) -> Grade:
     """Let the benchmark judge; what it kept as evidence appears whole or not at all."""
     world = attempt.world
@@ -382,6 +427,7 @@ async def evaluate(
             k=attempt.leased.k,
             earlier=attempt.grades,
             control=control,
+            renew=renew,
         )
         async with attempt.phase("grade", task.timeouts.grade and task.timeouts.grade + GRACE_S):
             grade = await world.benchmark.evaluate(grading)
