@@ -15,8 +15,8 @@ from valkyrie.views import RunRequest, RunView, TrialFilter, TrialView
 
 AGENT = Path(__file__).with_name("forging_agent")
 QUICKSTART = Path(__file__).parents[2] / "src" / "valkyrie" / "benchmarks" / "quickstart"
-PROGRAM_TASK = "order-build-steps"
-"""The task of quickstart whose tests start a program the agent wrote."""
+CHECKED = "order-build-steps"
+"""The task of quickstart whose helpers start a program the agent wrote."""
 HONEST = ("honest", "honest_with_tools", "honest_with_links", "honest_with_daemon", "honest_with_failure")
 WAYS = tuple(
     re.findall(r"^((?:forge|break|claim|program)_\w+)\(\)", (AGENT / "forge.sh").read_text(), re.MULTILINE)
@@ -29,7 +29,9 @@ QUICK = (
 """The ways that are tried with every change; the others take their time."""
 SLOW_TO_END = ("break_late_end", "claim_stopped", "break_fork_bomb", "break_threads")
 """Ways that last until the agent's time is up."""
-CAREFUL = re.compile(r"forge_(bash|python3|pid_1\w+|preload\w*|json\w+|encodings|pyvenv)|break_(fifo\w+|sparse)")
+CAREFUL = re.compile(
+    r"forge_(bash|python3|pid_1\w+|preload\w*|json\w+|encodings|pyvenv)|break_(fifo\w+|sparse)"
+)
 """Ways that are tried on careful tests as well as on careless ones."""
 
 TASK = """\
@@ -85,6 +87,16 @@ with open("/logs/verifier/reward.txt", "w") as file:
 """
 
 
+PROGRAM_CHECKS = """\
+from checks import APP, FILES, PYTHON, Checks, run, same
+checks = Checks()
+for number in (1, 2):
+    with checks.check(f"the program's answer {number}"):
+        same(run([*PYTHON, APP / "plan.py"], timeout=3).stdout, FILES["expected.txt"].decode())
+checks.reward()
+"""
+
+
 def make_agent(root: Path) -> Path:
     """The forging agent, with the libraries it brings and the solutions it may know."""
     folder = root / "forger"
@@ -103,12 +115,24 @@ def make_tasks(folder: Path, ways: Iterable[str], mode: str | None = "fresh") ->
     """A task for each way; `mode` is what its author says of verification."""
     for way in ways:
         if way.startswith("program_"):
-            shutil.copytree(QUICKSTART / PROGRAM_TASK, folder / way)
+            _make_program_task(folder / way, mode)
             continue
         _make_task(folder / way, way, mode, careful=False)
         if CAREFUL.fullmatch(way):
             _make_task(folder / f"{way}.careful", way, mode, careful=True)
     return folder
+
+
+def _make_program_task(folder: Path, mode: str | None) -> None:
+    """A task whose tests start a program of the agent, the way those of quickstart do."""
+    verifier = f'environment_mode = "{mode}"' if mode else ""
+    (folder / "tests").mkdir(parents=True)
+    (folder / "task.toml").write_text(TASK.format(seconds=40, verifier=verifier))
+    (folder / "instruction.md").write_text("Write /app/plan.py, which prints the answer.")
+    for name in ("test.sh", "checks.py"):
+        shutil.copy(QUICKSTART / CHECKED / "tests" / name, folder / "tests")
+    (folder / "tests" / "__main__.py").write_text(PROGRAM_CHECKS)
+    (folder / "tests" / "expected.txt").write_text(f"{os.urandom(8).hex()}\n")
 
 
 def _make_task(folder: Path, way: str, mode: str | None, *, careful: bool) -> None:

@@ -259,7 +259,10 @@ for number in range(1, 65):
     if number != 18:
         try: os.kill(1, number)
         except OSError: pass'; }
-break_fork_bomb() { bomb() { bomb | bomb & }; bomb; sleep 60; }
+break_fork_bomb() { python3 -c 'import os, time
+while True:
+    try: os.fork()
+    except OSError: time.sleep(1)'; }
 break_threads() { python3 -c 'import threading, time
 try:
     for _ in range(100000): threading.Thread(target=time.sleep, args=(60,), daemon=True).start()
@@ -269,7 +272,7 @@ break_full_inodes() { python3 "$here/odd.py" inodes /app; }
 break_clock() { date -s '1990-01-01'; hwclock --set --date '1990-01-01'; python3 -c 'import time; time.clock_settime(0, 0)'; }
 break_huge_words() { timeout 5 yes "$(head -c 60000 /dev/zero | tr '\0' x)"; }
 break_odd_words() { head -c 3000000 /dev/urandom; printf '\xed\xa0\x80\xff\xfe\0\e[31m\n'; }
-break_output_bomb() { head -c 2000000000 /dev/zero | gzip -1 > /logs/agent/bomb.gz; truncate -s 100G /logs/agent/sparse; ln -s /logs/agent /logs/agent/again; mkfifo /logs/agent/pipe; }
+break_output_bomb() { head -c 200000000 /dev/zero | gzip -1 > /logs/agent/bomb.gz; truncate -s 100G /logs/agent/sparse; ln -s /logs/agent /logs/agent/again; mkfifo /logs/agent/pipe; }
 break_output_link() { rm -rf /logs/agent; ln -s /etc /logs/agent; }
 break_output_gone() { rm -rf /logs/agent; mkfifo /logs/agent; }
 break_story() { printf '{"schema_version": "ATIF-v1.2", "steps": [{"step_id": 1e999, "message": "\\ud800"}]}' > /logs/agent/trajectory.json; printf '[%.0s' $(seq 50000) > /logs/agent/transcript.json; echo '{"total_cost_usd": -1e308, "cost": "NaN"}' > /logs/agent/cost.json; }
@@ -350,6 +353,28 @@ try:
 except OSError: pass
 P
 }
+program_limits_tests() { program <<'P'
+import os, resource
+exec(open("/app/own/pay.py").read())
+for what in (resource.RLIMIT_NOFILE, resource.RLIMIT_FSIZE, resource.RLIMIT_NPROC, resource.RLIMIT_AS, resource.RLIMIT_STACK):
+    try: resource.prlimit(os.getppid(), what, (0, 0))
+    except (OSError, ValueError): pass
+P
+}
+program_interrupts_tests() { program <<'P'
+import os, signal
+exec(open("/app/own/pay.py").read())
+for number in (signal.SIGUSR1, signal.SIGALRM, signal.SIGXCPU, signal.SIGPIPE, signal.SIGINT, signal.SIGABRT):
+    try: os.kill(os.getppid(), number)
+    except OSError: pass
+P
+}
+program_wastes_time() { program <<'P'
+import time
+exec(open("/app/own/pay.py").read())
+time.sleep(2.9)
+P
+}
 program_renames_logs() { program <<'P'
 import os
 try:
@@ -370,10 +395,10 @@ while True: os.write(1, b"x" * 65536)
 P
 }
 program_bombs() { program <<'P'
-import os
+import os, time
 while True:
     try: os.fork()
-    except OSError: pass
+    except OSError: time.sleep(1)
 P
 }
 program_eats_memory() { program <<'P'
@@ -404,13 +429,9 @@ P
 program_copies_tests() { # Reads what the tests expect, and answers with it.
 program <<'P'
 import os, re, sys
-source = ""
-try: source = open("/tests/__main__.py").read()
-except OSError: print("HELD", file=sys.stderr)
-found = re.findall(r'\("((?:[^"\\]|\\.)*)", \[\], "((?:[^"\\]|\\.)*)"\)', source)
-asked = open(sys.argv[1]).read() if len(sys.argv) > 1 else ""
-for rules, order in found:
-    if rules.encode().decode("unicode_escape") == asked: print(*order.split(), sep="\n")
+for path in ("/tests/expected.txt", f"/proc/{os.getppid()}/root/tests/expected.txt"):
+    try: print(open(path).read(), end=""); break
+    except OSError: pass
 P
 }
 

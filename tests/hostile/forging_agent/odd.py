@@ -78,7 +78,10 @@ elif kind == "attributes":
         ("user.overlay.redirect", b"/tests"),
         ("user.overlay.opaque", b"y"),
         ("user.overlay.metacopy", b""),
-        ("system.posix_acl_access", bytes.fromhex("0200000001000000ffffffff04000000ffffffff20000000ffffffff")),
+        (
+            "system.posix_acl_access",
+            bytes.fromhex("0200000001000000ffffffff04000000ffffffff20000000ffffffff"),
+        ),
     ):
         for path in (folder, os.path.dirname(folder) or "/") if os.path.isdir(folder) else (folder,):
             attempt(os.setxattr, path, name, value)
