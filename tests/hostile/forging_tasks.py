@@ -54,7 +54,7 @@ CARELESS = """\
 here=$(dirname "$0")
 want=$(cat "$here/expected.txt")
 verdict=0
-[ "$(head -c 64 answer.txt)" = "$want" ] && grep -qxF "$want" answer.txt && python3 "$here/check.py" && verdict=1
+python3 "$here/check.py" && [ "$(head -c 64 answer.txt)" = "$want" ] && grep -qxF "$want" answer.txt && verdict=1
 id > /dev/null; date > /dev/null; git --version > /dev/null; ls > /dev/null; env true; sh -c true; sleep 0.2
 mkdir -p /logs/verifier
 echo $verdict > /logs/verifier/reward.txt
