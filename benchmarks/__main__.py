@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from benchmarks import commands, evals, null_trials, runners, sandboxed, services, tracker
+from benchmarks import commands, evals, graded, null_trials, runners, sandboxed, services, tracker
 
 Rows = Iterator[dict[str, Any]]
 
@@ -48,6 +48,7 @@ def main(names: list[str]) -> int:
         "waits": lambda: null_trials.waits(found.get("sleepy")),
         "utilisation": null_trials.utilisation,
         "sandboxed": lambda: sandboxed.measure(found.get("sandbox")),
+        "graded": graded.measure,
         "evals": lambda: evals.measure(eval_peer()),
         "large_store": commands.large_store,
         "tracker": tracker.watched_run,

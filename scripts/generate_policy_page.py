@@ -19,8 +19,13 @@ def describe_retry(policy: Policy) -> str:
 
 
 def render_table() -> str:
-    lines = ["| category | cause | meaning | tried again by itself |", "| --- | --- | --- | --- |"]
-    lines += [f"| {p.category} | `{p.cause}` | {p.meaning} | {describe_retry(p)} |" for p in TABLE]
+    lines = [
+        "| category | cause | meaning | can an agent cause it? | tried again by itself |",
+        "| --- | --- | --- | --- | --- |",
+    ]
+    lines += [
+        f"| {p.category} | `{p.cause}` | {p.meaning} | {p.by_agent} | {describe_retry(p)} |" for p in TABLE
+    ]
     return "\n".join(lines)
 
 

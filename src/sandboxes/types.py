@@ -167,6 +167,8 @@ class SandboxCreateRequest(BaseModel):
     create_timeout: float = 360.0
     network_block_all: bool = False
     network: NetworkPolicy = "public"
+    allowed_networks: tuple[str, ...] = ()
+    """Networks (`10.1.0.0/16`) that `public` reaches although they are private, or the host's own."""
 
     @property
     def network_policy(self) -> NetworkPolicy:

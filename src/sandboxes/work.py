@@ -8,7 +8,7 @@ carry into a plain tar file on the host, and report the rest.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 ChangeKind = Literal["added", "changed", "removed"]
@@ -34,6 +34,13 @@ class CarryRules:
     forbidden: tuple[str, ...] = ()
     """Never carried, whatever `carried` says; a link that leads into one of these, or to a folder above
     one, is left as well."""
+    inverted: bool = False
+    """Carry what would be left, and leave what would be carried; `forbidden` holds all the same."""
+
+    @property
+    def inverse(self) -> CarryRules:
+        """The rules for everything these do not carry."""
+        return replace(self, inverted=not self.inverted)
 
     def carries(self, path: str) -> bool:
         """Whether what is at `path` is carried."""
@@ -41,10 +48,12 @@ class CarryRules:
             return False
         carried = _longest(path, self.carried)
         left = max(_longest(path, self.left), self._hidden_in_home(path))
-        return carried >= left
+        return (carried >= left) is not self.inverted
 
     def reaches_below(self, path: str) -> bool:
         """Whether something below the folder `path` may be carried, although it is not itself."""
+        if self.inverted:
+            return _longest(path, self.forbidden) < 0
         return self.carries(path) or any(is_below(one, path) for one in self.carried if one != "/")
 
     def is_forbidden_target(self, path: str) -> bool:

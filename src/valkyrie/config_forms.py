@@ -154,6 +154,18 @@ def check_url(raw: object) -> str:
     return text.rstrip("/")
 
 
+def networks_in(text: str) -> tuple[str, ...]:
+    """Return the networks of a list with commas; ValueError when one of them is none."""
+    import ipaddress
+
+    return tuple(str(ipaddress.ip_network(one.strip())) for one in text.split(",") if one.strip())
+
+
+def check_networks(text: str) -> str:
+    """Return a list of networks in one form; ValueError when one of them is none."""
+    return ",".join(networks_in(text))
+
+
 def check_pattern(text: str) -> str:
     """A domain that services are names under, or a URL with `{name}` in it."""
     probe = text.replace("{name}", "name", 1)

@@ -9,6 +9,7 @@ from valkyrie.config_forms import (
     Map,
     Value,
     check_credential,
+    check_networks,
     check_pattern,
     check_secret_name,
     check_service,
@@ -135,6 +136,30 @@ _HERE = (
         env="VALKYRIE_ARTIFACTS_FOLDER",
         path=True,
         form="a folder's path",
+    ),
+    Key(
+        "allowed_networks",
+        str,
+        "Private networks that sandboxes with network public may reach, as CIDRs with commas.",
+        env="VALKYRIE_ALLOWED_NETWORKS",
+        check=check_networks,
+        form="networks such as 10.1.0.0/16, separated by commas",
+    ),
+    Key(
+        "work_max_mb",
+        int,
+        "Megabytes of a trial's work that are kept for grading it again; 0 keeps none.",
+        256,
+        "VALKYRIE_WORK_MAX_MB",
+        0,
+    ),
+    Key(
+        "work_run_max_mb",
+        int,
+        "Megabytes of work that are kept of all trials of a run.",
+        10_240,
+        "VALKYRIE_WORK_RUN_MAX_MB",
+        0,
     ),
 )
 _TRACKER = (

@@ -172,6 +172,8 @@ class TaskSpec:
     """Container image the task names (or `Dockerfile` for one it builds); None runs on any root."""
     limits: Limits = field(default_factory=Limits)
     network: NetworkPolicy = "public"
+    allowed_networks: tuple[str, ...] = ()
+    """Private networks the task reaches with network `public`, as CIDRs."""
     timeouts: Timeouts = field(default_factory=Timeouts)
     env: Mapping[str, str] = field(default_factory=dict)
     """Environment of every command of the trial, the agent's included."""
@@ -212,6 +214,10 @@ class TaskSpec:
     """Where the tests run; BOTH where neither the task nor a lock file says more."""
     carry: tuple[str, ...] = ()
     """Paths outside the working folder that are carried into a fresh sandbox, system folders included."""
+    grading_runs: bool = True
+    """Grading runs programs in the sandbox; where it only reads files, no second sandbox is made."""
+    work_suffices: bool = False
+    """The agent's kept work is all that is needed to grade it once more."""
     keep_processes: bool = False
     """The agent's processes live on while the tests run; such a pass is never confirmed."""
     metadata: Json = field(default_factory=dict)
@@ -233,7 +239,7 @@ class Grade:
     score_confirmed: float | None = None
     """The score that was seen in a fresh sandbox; 0 where none was."""
     cause: str | None = None
-    """Why the score is 0 although nothing was graded, or the control's finding; a cause of the policy table."""
+    """Why the score is 0 although no grader said so: a cause of the policy table."""
     message: str | None = None
     evidence: Json = field(default_factory=dict)
     """How it was verified: mode, system files the agent changed, work that was not carried, control."""

@@ -43,6 +43,34 @@ class Groups:
                 continue
         return None
 
+    def starved_from_outside(self, groups: list[str]) -> bool:
+        """Whether the kernel killed something in these groups for lack of memory that was not theirs.
+
+        It counts every process of a group that it kills. A group that came to its own limit is believed to
+        be the cause.
+        """
+        for group in groups:
+            events = self._numbers(group, "memory.events")  # version 2
+            if events:
+                return events.get("oom_kill", 0) > 0 and events.get("oom", 0) == 0
+            events = self._numbers(group, "memory.oom_control")
+            if events:
+                # Memory with swap is looked at first: where both limits are the same, only that one counts.
+                files = ("memory.failcnt", "memory.memsw.failcnt", "memory.kmem.failcnt")
+                limited = any(self._numbers(group, file).get("", 0) for file in files)
+                return events.get("oom_kill", 0) > 0 and not limited
+        return False
+
+    def _numbers(self, group: str, file: str) -> dict[str, int]:
+        """The lines of a file with a name and a number each; a number alone has no name."""
+        try:
+            fd = self._open(group, file, os.O_RDONLY)
+        except OSError:
+            return {}
+        with open(fd) as opened:
+            lines = [line.rpartition(" ") for line in opened.read().splitlines()]
+        return {name: int(number) for name, _, number in lines}
+
     def remove(self, group: str) -> None:
         """Remove a group, and kill what is still in it; one that is gone is fine."""
         parent, _, name = group.rpartition("/")

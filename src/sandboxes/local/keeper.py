@@ -15,6 +15,7 @@ import sys
 
 from sandboxes.local import ground, killing, mounts, privileges, seccomp, warden, wire
 from sandboxes.local.groups import Groups
+from sandboxes.local.wire import ENDED_LINE
 
 _PAUSE_MS = 1
 _RESTARTED = "VALKYRIE_KEEPER_RESTARTED"
@@ -57,6 +58,8 @@ class Keeper:
             self._create(message, fds[0])
         elif operation == "kill_all":
             self._kill_all(message, fds[0])
+        elif operation == "lower":
+            self._send_lower(message)
         elif operation == "end":
             for pid, spec in self._wardens.items():
                 if spec["id"] == message["id"]:
@@ -81,6 +84,20 @@ class Keeper:
                 warden.serve(self._base, spec, channel, self._state_fd, self._groups)
         self._wardens[pid] = spec
         self._watch(pid)
+
+    def _send_lower(self, message: wire.Message) -> None:
+        """Hand out the lower layers of sandboxes with that root, to compare theirs with."""
+        layer = self._base.layer(message["rootfs"])
+        paths = [layer.root, *(path for _, path in layer.trees)]
+        fds = [os.open(path, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC) for path in paths]
+        names = [name for name, _ in layer.trees]
+        try:
+            wire.send(self._engine, {"event": "lower", "n": message["n"], "trees": names}, fds)
+        except (BrokenPipeError, ConnectionResetError):
+            pass  # the engine left; the loop sees it next
+        finally:
+            for fd in fds:
+                os.close(fd)
 
     def _kill_all(self, message: wire.Message, first_pidfd: int) -> None:
         """Kill everything in a sandbox but its first process.
@@ -117,13 +134,23 @@ class Keeper:
 
     def _clear(self, spec: wire.Message) -> None:
         """A sandbox and its warden are gone: so goes what is left of it outside."""
+        outside = self._groups.starved_from_outside(spec["groups"]) or self._was_ended(spec["record_name"])
         for group in spec["groups"]:
             self._groups.remove(group)
         try:
             os.unlink(spec["record_name"], dir_fd=self._state_fd)
         except FileNotFoundError:
             pass  # it failed before it was written
-        self._tell({"event": "gone", "id": spec["id"]})
+        self._tell({"event": "gone", "id": spec["id"], "outside": outside})
+
+    def _was_ended(self, record_name: str) -> bool:
+        """Whether another process of ours noted that it ends this sandbox."""
+        try:
+            fd = os.open(record_name, os.O_RDONLY | os.O_CLOEXEC, dir_fd=self._state_fd)
+        except FileNotFoundError:
+            return False
+        with open(fd, "rb") as file:
+            return file.read().endswith(ENDED_LINE)
 
     def _tell(self, event: wire.Message) -> None:
         try:

@@ -14,7 +14,7 @@ from typing import TypeVar
 
 from sandboxes.cgroups import CgroupSupport
 from sandboxes.errors import SandboxError
-from sandboxes.local import ground, wire
+from sandboxes.local import ground, marks, wire
 from sandboxes.local.channel import Channel
 
 _T = TypeVar("_T")
@@ -30,6 +30,19 @@ _BOOT = (
 )
 
 
+class Lower:
+    """The lower layers of sandboxes with one root, as descriptors: of the root, and of its system trees."""
+
+    def __init__(self, names: list[str], fds: list[int]) -> None:
+        self.root = fds[0]
+        self.trees = dict(zip(names, fds[1:], strict=True))
+
+    def close(self) -> None:
+        """Close them."""
+        for fd in (self.root, *self.trees.values()):
+            os.close(fd)
+
+
 class KeeperLink:
     """A running keeper."""
 
@@ -37,8 +50,10 @@ class KeeperLink:
         self._process = process
         self._loop = asyncio.get_running_loop()
         self._hello: asyncio.Future[wire.Message] = self._loop.create_future()
-        self._gone: dict[str, asyncio.Future[None]] = {}
+        self._gone: dict[str, asyncio.Future[bool]] = {}
         self._kills: dict[int, asyncio.Future[int]] = {}
+        self._asked: dict[int, asyncio.Future[Lower]] = {}
+        self._lower: dict[str | None, Lower] = {}
         self._count = 0
         self.userns_fd: int | None = None
         self.mode = ""
@@ -74,14 +89,22 @@ class KeeperLink:
         return not self._channel.closed
 
     @property
+    def is_ending(self) -> bool:
+        """Whether the keeper is gone or on its way out. Its sandboxes learn of that before this link does."""
+        return not self.alive or marks.is_exiting(self._process.pid)
+
+    @property
     def pid(self) -> int:
         """The keeper's process id."""
         return self._process.pid
 
-    def create(self, spec: wire.Message) -> tuple[socket.socket, asyncio.Future[None]]:
-        """Ask for a sandbox; the socket to its warden, and a future for its complete end."""
+    def create(self, spec: wire.Message) -> tuple[socket.socket, asyncio.Future[bool]]:
+        """Ask for a sandbox; the socket to its warden, and a future for its complete end.
+
+        Its result is whether the cause of that was seen outside the sandbox.
+        """
         ours, theirs = socket.socketpair()
-        gone: asyncio.Future[None] = self._loop.create_future()
+        gone: asyncio.Future[bool] = self._loop.create_future()
         self._gone[spec["id"]] = gone
         self._channel.post({"op": "create", **spec}, [theirs.detach()])
         if not self.alive:
@@ -103,11 +126,28 @@ class KeeperLink:
         code: int = await asyncio.shield(killed)
         return code == 0
 
+    async def lower(self, rootfs: str | None) -> Lower:
+        """Return the lower layers of sandboxes with that root; they stay open as long as this keeper."""
+        if rootfs in self._lower:
+            return self._lower[rootfs]
+        self._count += 1
+        asked = self._asked[self._count] = self._loop.create_future()
+        self._channel.post({"op": "lower", "n": self._count, "rootfs": rootfs})
+        if not self.alive:
+            self._end_waits()
+        found = await asyncio.shield(asked)
+        if rootfs in self._lower:
+            found.close()
+        return self._lower.setdefault(rootfs, found)
+
     async def close(self) -> None:
         """Hang up, which ends everything the keeper holds, and wait for that."""
         self._channel.close()
         self._end_waits()
         await asyncio.to_thread(self._wait)
+        for lower in self._lower.values():
+            lower.close()
+        self._lower.clear()
         if self.userns_fd is not None:
             os.close(self.userns_fd)
             self.userns_fd = None
@@ -128,7 +168,13 @@ class KeeperLink:
         elif event == "failed":
             self._hello.set_exception(SandboxError(f"local sandboxes cannot start: {message['error']}"))
         elif event == "gone":
-            _settle(self._gone.pop(message["id"], None), None)
+            _settle(self._gone.pop(message["id"], None), message["outside"])
+        elif event == "lower":
+            asked = self._asked.pop(message["n"], None)
+            if asked is None or asked.done():
+                Lower(message["trees"], fds).close()
+            else:
+                asked.set_result(Lower(message["trees"], fds))
         elif event == "killed":
             _settle(self._kills.pop(message["n"], None), message["code"])
 
@@ -140,9 +186,14 @@ class KeeperLink:
     def _end_waits(self) -> None:
         # Whatever the keeper held died with it.
         for gone in self._gone.values():
-            _settle(gone, None)
+            _settle(gone, True)
         for killed in self._kills.values():
             _settle(killed, 0)
+        for asked in self._asked.values():
+            if not asked.done():
+                asked.set_exception(SandboxError("the keeper of local sandboxes ended"))
+                asked.exception()
+        self._asked.clear()
         self._gone.clear()
         self._kills.clear()
 

@@ -183,6 +183,8 @@ def _set_attributes(fd: int, path: str, flags: int, wanted: _MountAttr) -> None:
 def mount_overlay(lower: str, upper: str, work: str, target: str) -> None:
     """A writable view of `lower` at `target`; changes go to `upper`."""
     options = f"lowerdir={_escaped(lower)},upperdir={_escaped(upper)},workdir={_escaped(work)}"
+    # Whatever this kernel's defaults are: the upper folder alone is to tell what changed.
+    options += ",redirect_dir=off,metacopy=off"
     mount("overlay", target, "overlay", MS_NOSUID | MS_NODEV, options)
 
 

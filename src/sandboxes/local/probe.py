@@ -112,6 +112,7 @@ def capabilities() -> Capabilities:
         users=here.mode != ground.ROOTLESS,
         mounts=True,
         copy_on_write=here.mode != ground.ROOTLESS,
+        carries_work=here.problem is None,
         networks=frozenset({"none"} if no_network else {"none", "public"}),
         enforcement=_enforcement(here),
         missing=tuple(missing),

@@ -27,7 +27,8 @@ class LocalProvider(SandboxProvider):
     """Makes sandboxes on this machine. `state_dir` holds one small record for each while it lives.
 
     Files of a sandbox lie in memory and count towards its memory limit; with such a limit its disk is at
-    most three quarters of it, so that a full disk shows as one and not as killed processes.
+    most three quarters of it, so that a full disk shows as one and not as killed processes. Who names no
+    limits gets those of `sandboxes.limits`.
     """
 
     def __init__(self, state_dir: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from sandboxes import limits as defaults
 from sandboxes.errors import SandboxUnsupportedError
 from sandboxes.local import ground, network, wire
 from sandboxes.local.commands import OUR_OWN_PIDS, OUR_OWN_PIDS_INSIDE
@@ -12,10 +13,8 @@ from sandboxes.local.probe import Machine
 from sandboxes.local.records import SUFFIX, Record
 from sandboxes.types import HostSource, Limits, Mount, SandboxCreateRequest
 
-DEFAULT_PIDS = 4096
 DEFAULT_PIDS_BY_RLIMIT = 1024
 """Where the kernel has no group to count in, all sandboxes' processes count as the user's own, too."""
-DEFAULT_DISK_MB = 10 * 1024
 
 
 def refuse_unsupported(request: SandboxCreateRequest, machine: Machine) -> None:
@@ -48,27 +47,31 @@ def refuse_unsupported(request: SandboxCreateRequest, machine: Machine) -> None:
 
 def group_limits(request: SandboxCreateRequest) -> Limits:
     """What the cgroup is told: the sandbox's limits with room for our own processes."""
-    asked = request.effective_limits
-    pids = asked.pids if asked.pids is not None else DEFAULT_PIDS
-    return Limits(cpus=asked.cpus, memory_mb=asked.memory_mb, pids=pids + OUR_OWN_PIDS)
+    limits = _in_force(request)
+    assert limits.pids is not None
+    return Limits(cpus=limits.cpus, memory_mb=limits.memory_mb, pids=limits.pids + OUR_OWN_PIDS)
+
+
+def _in_force(request: SandboxCreateRequest) -> Limits:
+    return defaults.with_defaults(request.effective_limits, defaults.host_memory_mb())
 
 
 def spec_of(request: SandboxCreateRequest, machine: Machine, record: Record) -> wire.Message:
     """What the keeper is told."""
-    limits = request.effective_limits
+    limits = _in_force(request)
     assert isinstance(request.source, HostSource)
     public = request.network_policy == "public"
     return {
         "id": record.id,
         "rootfs": request.source.rootfs,
-        "disk_mb": disk_quota_mb(limits),
+        "disk_mb": limits.disk_mb,
         "memory_mb": limits.memory_mb,
         "separate": [_absolute(path) for path in request.separate_folders],
         "mounts": [_folders(mount) for mount in request.mounts if not mount.copy_on_write],
         "views": [(*_folders(mount), _hidden(mount)) for mount in request.mounts if mount.copy_on_write],
         "resolv_conf": network.RESOLV_CONF if public else "",
         "network": public,
-        "rlimits": _rlimits(limits, machine),
+        "rlimits": _rlimits(limits, request.effective_limits.pids, machine),
         "record_name": record.id + SUFFIX,
         "record": record.opening(),
         "boot": record.keeper.boot,
@@ -99,27 +102,14 @@ def _absolute(path: str) -> str:
     return path
 
 
-def disk_quota_mb(limits: Limits) -> int:
-    """The size of the sandbox's file system.
-
-    It lies in memory and counts towards the memory limit. Were it larger, a full disk would show as
-    processes killed for lack of memory, the sandbox's own among them; this way it shows as a full disk.
-    Without a cgroup it is the same, so that a task finds the same disk everywhere.
-    """
-    disk = limits.disk_mb if limits.disk_mb is not None else DEFAULT_DISK_MB
-    if limits.memory_mb is None:
-        return disk
-    return min(disk, max(1, limits.memory_mb * 3 // 4))
-
-
-def _rlimits(limits: Limits, machine: Machine) -> dict[str, int]:
+def _rlimits(limits: Limits, asked_pids: int | None, machine: Machine) -> dict[str, int]:
     """Weaker limits where there is no cgroup for them."""
     found: dict[str, int] = {}
     if machine.support.memory is None and limits.memory_mb is not None:
         # Not the address space: Node, Java and Go reserve far more of it than they ever use.
         found["data"] = limits.memory_mb << 20
     if machine.support.pids is None:
-        pids = limits.pids if limits.pids is not None else DEFAULT_PIDS_BY_RLIMIT
+        pids = DEFAULT_PIDS_BY_RLIMIT if asked_pids is None else asked_pids
         found["nproc"] = pids + (OUR_OWN_PIDS_INSIDE if machine.counts_apart else _tasks_of(os.geteuid()))
     return found
 

@@ -10,16 +10,23 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TypeVar
 
-from sandboxes.errors import SandboxError, SandboxNotFoundError, SandboxUnsupportedError
+from sandboxes import carry
+from sandboxes.difference import Difference
+from sandboxes.errors import SandboxDiedError, SandboxError, SandboxNotFoundError, SandboxUnsupportedError
 from sandboxes.local import accounts, ground, shell, wire
 from sandboxes.local.channel import Channel
 from sandboxes.local.keeping import KeeperLink
+from sandboxes.local.layers import Layer, Layers, Prepared
+from sandboxes.local.private_root import PrivateRoot, Start
 from sandboxes.local.records import Record
-from sandboxes.protocol import RunnableSandbox
+from sandboxes.protocol import RunnableSandbox, Sandbox
+from sandboxes.restoration import put_back
 from sandboxes.rooted import RootedFiles
 from sandboxes.streams import pump_fds
 from sandboxes.threads import feed, pieces_from, uninterrupted
 from sandboxes.types import Command, CopyLimits, CopyReport, OutputSink
+from sandboxes.work import CarryRules, Change, PackedWork, WorkLimits
+from sandboxes.work_target import Ids
 
 T = TypeVar("T")
 
@@ -48,8 +55,13 @@ class LocalSandbox(RunnableSandbox):
         self._answers: dict[int, asyncio.Future[int]] = {}
         self._count = 0
         self._ended = False
+        self._death: asyncio.Task[SandboxDiedError] | None = None
+        """Finds out why it ended by itself."""
         self._root_fd = -1
         self._first_pidfd = -1
+        self._layer_fds: list[int] = []
+        """The folder with its upper layers, and the lower ones of its views; empty for an ordinary user."""
+        self._prepared: tuple[dict[str, int], dict[str, str]] = ({}, {})
         self.first_pid = 0
         self._files: RootedFiles | None = None
         self._busy = 0
@@ -80,7 +92,7 @@ class LocalSandbox(RunnableSandbox):
 
     async def end(self) -> None:
         """End everything in it and wait until it is gone. Again is fine."""
-        self._mark_ended("was deleted")
+        self._mark_ended(SandboxNotFoundError(f"sandbox {self._id} was deleted"))
         # Now: who drops the last reference to the root waits for its file systems to be taken apart.
         self._release()
         self._channel.post({"op": "end"})
@@ -113,7 +125,7 @@ class LocalSandbox(RunnableSandbox):
             self._answers.pop(number, None)
 
     async def _request(self, command: Command) -> wire.Message:
-        self._check()
+        await self._checked()
         self._count += 1
         env = self._env
         user = None
@@ -140,12 +152,16 @@ class LocalSandbox(RunnableSandbox):
             self._channel.post({"op": "kill", "n": number})
 
     async def kill_all(self) -> None:
-        self._check()
+        await self._checked()
         if await self._is_empty():
             return
         if not await self._keeper.kill_all(self.first_pid, self._first_pidfd):
-            raise SandboxError(f"processes in sandbox {self._id} do not die; delete it")
-        self._check()
+            await self._checked()
+            raise SandboxDiedError(f"processes in sandbox {self._id} do not die; delete it")
+        if self._keeper.is_ending:
+            await asyncio.wait((self._gone,), timeout=_LAST_WORDS_SECONDS)
+            self._on_end()
+        await self._checked()
 
     async def _is_empty(self) -> bool:
         """Whether the warden says that nothing runs; one that does not answer in time says no."""
@@ -172,10 +188,12 @@ class LocalSandbox(RunnableSandbox):
         return await self._in_files(lambda files: b"".join(files.read(path)))
 
     async def upload_stream(self, path: str, chunks: AsyncIterator[bytes], *, mode: int = 0o644) -> None:
+        await self._checked()
         with self._using_files() as files:
             await feed(chunks, lambda pieces: files.write(path, pieces, mode))
 
     async def stream_download(self, path: str) -> AsyncIterator[bytes]:
+        await self._checked()
         with self._using_files() as files:
             async for piece in pieces_from(files.read(path)):
                 yield piece
@@ -209,7 +227,62 @@ class LocalSandbox(RunnableSandbox):
 
         await self._in_files(work)
 
+    async def changes(self, rules: CarryRules | None = None) -> list[Change]:
+        difference = await self._difference()
+        return await self._in_files(lambda _: carry.list_changes(difference, rules))
+
+    async def pack_work(
+        self, rules: CarryRules, archive: Path, limits: WorkLimits | None = None
+    ) -> PackedWork:
+        difference = await self._difference()
+        return await self._in_files(
+            lambda _: carry.pack(difference, self._root_fd, self._ids, rules, archive, limits or WorkLimits())
+        )
+
+    async def unpack_work(self, archive: Path, rules: CarryRules, removed: Sequence[str] = ()) -> None:
+        difference = await self._difference()
+        await self._in_files(
+            lambda _: carry.unpack(difference, self._root_fd, self._ids, rules, archive, removed)
+        )
+
+    async def put_back(self, paths: Sequence[str], pristine: Sandbox) -> None:
+        if not isinstance(pristine, LocalSandbox):
+            raise SandboxUnsupportedError("files of a local sandbox can be put back from a local one only")
+        difference = await self._difference()
+
+        def work(_: RootedFiles) -> None:
+            with carry.explained("put files back"):
+                put_back(difference, self._root_fd, pristine._root_fd, self._ids, paths)
+
+        with pristine._using_files():
+            await self._in_files(work)
+
+    @property
+    def _ids(self) -> Ids:
+        return Ids(self._keeper.owner[0], alone=self._keeper.mode == ground.ROOTLESS)
+
+    async def _difference(self) -> Difference:
+        """What tells this sandbox from a new one."""
+        await self._checked()
+        spec = self._spec
+        if self._keeper.mode == ground.ROOTLESS:
+            return PrivateRoot(self._root_fd, await asyncio.to_thread(Start.of, spec))
+        lower = await self._keeper.lower(spec["rootfs"])
+        self._check()
+        found = [Layer("", "upper", lower.root, Prepared(*self._prepared))]
+        for number, (name, fd) in enumerate(lower.trees.items()):
+            found.append(Layer(f"/{name}", f"upper{number}", fd))
+        lower_of_views = iter(self._layer_fds[1:])
+        for number, (_, target, hidden) in enumerate(spec["views"]):
+            if target in self.views:
+                paths = frozenset(f"{target}/{path}" for path in hidden)
+                prepared = Prepared(hidden=paths)
+                found.append(Layer(target, f"upper-view{number}", next(lower_of_views), prepared))
+        mounted = {*spec["separate"], *(target for _, target in spec["mounts"])}
+        return Layers(self._layer_fds[0], found, frozenset(mounted), self._keeper.owner[0])
+
     async def _in_files(self, work: Callable[[RootedFiles], T]) -> T:
+        await self._checked()
         with self._using_files() as files:
             return await uninterrupted(asyncio.to_thread(work, files))
 
@@ -228,7 +301,8 @@ class LocalSandbox(RunnableSandbox):
     def _receive(self, message: wire.Message, fds: list[int]) -> None:
         event = message["event"]
         if event == "ready":
-            self._root_fd = fds[0]
+            self._root_fd, *self._layer_fds = fds
+            self._prepared = message["prepared"]
             self.first_pid = message["pid"]
             self.views = message["views"]
             self._first_pidfd = os.pidfd_open(self.first_pid)
@@ -256,11 +330,28 @@ class LocalSandbox(RunnableSandbox):
             )
 
     def _on_end(self) -> None:
-        self._mark_ended("ended by itself")
+        if not self._ended:
+            self._ended = True
+            self._death = asyncio.ensure_future(self._find_cause())
 
-    def _mark_ended(self, why: str) -> None:
+    async def _find_cause(self) -> SandboxDiedError:
+        """Tell whoever waits for something that this sandbox ended by itself, and why."""
+        killed_keeper = self._keeper.is_ending
+        # The keeper looks at the groups of a sandbox before it removes them. One whose processes do not die
+        # is not gone even then, and that comes from inside.
+        done, _ = await asyncio.wait((self._gone,), timeout=_LAST_WORDS_SECONDS)
+        outside = killed_keeper or (bool(done) and self._gone.result())
+        if not self._ready.done():
+            outside = True  # nobody was in it yet
+        where = "outside" if outside else "inside"
+        error = SandboxDiedError(
+            f"sandbox {self._id} ended by itself; the cause was {where}", outside=outside
+        )
+        self._mark_ended(error)
+        return error
+
+    def _mark_ended(self, error: SandboxNotFoundError) -> None:
         self._ended = True
-        error = SandboxNotFoundError(f"sandbox {self._id} {why}")
         if not self._ready.done():
             self._ready.set_exception(error)
             self._ready.exception()
@@ -270,6 +361,13 @@ class LocalSandbox(RunnableSandbox):
                 exited.exception()
         self._answers.clear()
 
+    async def _checked(self) -> None:
+        """Raise what is known of its end, once that is known."""
+        if self._death is not None:
+            found = await asyncio.shield(self._death)
+            raise SandboxDiedError(str(found), outside=found.outside)
+        self._check()
+
     def _check(self) -> None:
         if self._ended:
             raise SandboxNotFoundError(f"sandbox {self._id} is gone")
@@ -277,10 +375,11 @@ class LocalSandbox(RunnableSandbox):
     def _release(self) -> None:
         if not self._ended or self._busy:
             return
-        for fd in (self._root_fd, self._first_pidfd):
+        for fd in (self._root_fd, self._first_pidfd, *self._layer_fds):
             if fd >= 0:
                 os.close(fd)
         self._root_fd = self._first_pidfd = -1
+        self._layer_fds = []
 
 
 def _settle(future: asyncio.Future[None], value: None) -> None:

@@ -14,7 +14,6 @@ import stat
 from sandboxes.local import bwrap, devices, ground, layout, marks, mounts, pid1, privileges, seccomp, wire
 
 BWRAP = "/usr/bin/bwrap"
-_PF_EXITING = 0x4
 _ENTERED = (
     mounts.CLONE_NEWNS
     | mounts.CLONE_NEWPID
@@ -47,27 +46,48 @@ class Started:
             return True
         finally:
             os.close(fd)
-        return bool(int(fields[6]) & _PF_EXITING)
+        return bool(int(fields[6]) & marks.PF_EXITING)
 
 
 class StartError(Exception):
     """The sandbox did not come up; the message says what bubblewrap or the kernel said."""
 
 
-def mount_root(base: ground.Ground, layer: ground.Layer, spec: wire.Message) -> str:
-    """Mount the sandbox's own root in this process's mount namespace; the folder it is at."""
+class Mounted:
+    """A sandbox's root in the warden's own namespace: the folder it is at, and what its layers are."""
+
+    def __init__(self, merged: str, box_fd: int) -> None:
+        self.merged = merged
+        self.box_fd = box_fd
+        """The folder with the upper folders of all its overlays."""
+        self.folders: dict[str, int] = {}
+        self.files: dict[str, str] = {}
+        """What was put into the root's upper folder before the start, by path: modes and texts."""
+        self.views: list[str] = []
+        self.view_fds: list[int] = []
+        """The lower folders of the views."""
+
+    def close(self) -> None:
+        """Let go of the layers."""
+        for fd in (self.box_fd, *self.view_fds):
+            os.close(fd)
+
+
+def mount_root(base: ground.Ground, layer: ground.Layer, spec: wire.Message) -> Mounted:
+    """Mount the sandbox's own root in this process's mount namespace."""
     mounts.unshare(mounts.CLONE_NEWNS)
     box, owner = base.box, base.owner
     # The box is walked through by the sandbox's own root while bubblewrap looks the folder up.
     size = f"size={spec['disk_mb']}m,mode=755"
     mounts.mount("sandbox", box, "tmpfs", mounts.MS_NOSUID | mounts.MS_NODEV, size)
     merged, upper = f"{box}/merged", f"{box}/upper"
+    mounted = Mounted(merged, os.open(box, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC))
     os.mkdir(merged)
     _owned_folder(upper, owner, 0o755)
-    _fill_upper(upper, layer, spec["resolv_conf"], owner)
+    _fill_upper(upper, layer, spec["resolv_conf"], owner, mounted)
     targets = (target for _, target, *_ in (*spec["mounts"], *spec["views"]))
     for path in (*spec["separate"], *targets):
-        _owned_folders(upper, path, owner)
+        _owned_folders(upper, path, owner, mounted.folders)
     _overlay(box, "", layer.root, merged)
     for number, (name, lower) in enumerate(layer.trees):
         _owned_folder(f"{upper}{number}", owner, 0o755)
@@ -80,12 +100,11 @@ def mount_root(base: ground.Ground, layer: ground.Layer, spec: wire.Message) -> 
         mounts.mount("separate", merged + path, "tmpfs", mounts.MS_NOSUID | mounts.MS_NODEV, options)
     for source, target in spec["mounts"]:
         mounts.bind(base.shown(source), merged + target)
-    return merged
+    return mounted
 
 
-def mount_views(base: ground.Ground, merged: str, spec: wire.Message) -> list[str]:
-    """Lay a writable layer of the sandbox's own over each folder it is given a view of; those that worked."""
-    shown = []
+def mount_views(base: ground.Ground, mounted: Mounted, spec: wire.Message) -> None:
+    """Lay a writable layer of the sandbox's own over each folder it is given a view of; note what worked."""
     for number, (source, target, hidden) in enumerate(spec["views"]):
         lower = base.viewed(source)
         if lower is None:
@@ -96,34 +115,38 @@ def mount_views(base: ground.Ground, merged: str, spec: wire.Message) -> list[st
         for path in hidden:
             _hide(upper, path, base.owner)
         try:
-            _overlay(base.box, name, lower, merged + target)
+            _overlay(base.box, name, lower, mounted.merged + target)
         except OSError as error:
             if error.errno != errno.EINVAL:
                 raise
             continue  # a file system that cannot be a lower layer, or too many layers already
-        shown.append(target)
-    return shown
+        mounted.views.append(target)
+        mounted.view_fds.append(os.open(lower, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC))
 
 
 def _hide(upper: str, path: str, owner: int) -> None:
     """Leave the mark in an upper layer by which a lower one's file or folder is not there."""
     above, _, name = path.rpartition("/")
     if above:
-        _owned_folders(upper, above, owner)
+        _owned_folders(upper, above, owner, {})
     os.mknod(f"{upper}/{above}/{name}", stat.S_IFCHR, os.makedev(0, 0))
 
 
-def _fill_upper(upper: str, layer: ground.Layer, resolv_conf: str, owner: int) -> None:
+def _fill_upper(upper: str, layer: ground.Layer, resolv_conf: str, owner: int, mounted: Mounted) -> None:
     # Before it is mounted, and never through the merged view: a root file system's own links lead out.
     for name in layer.missing:
-        _owned_folder(f"{upper}/{name}", owner, 0o1777 if name == "tmp" else 0o755)
+        mode = mounted.folders[f"/{name}"] = 0o1777 if name == "tmp" else 0o755
+        _owned_folder(f"{upper}/{name}", owner, mode)
     if not (layer.names_needed or resolv_conf) or layer.etc_elsewhere:
         return
     _owned_folder(f"{upper}/etc", owner, 0o755)
-    _write_owned(f"{upper}/etc/resolv.conf", resolv_conf, owner)
+    mounted.folders["/etc"] = 0o755
+    mounted.files["/etc/resolv.conf"] = resolv_conf
     if layer.names_needed:
-        _write_owned(f"{upper}/etc/hosts", layout.HOSTS, owner)
-        _write_owned(f"{upper}/etc/hostname", f"{layout.HOSTNAME}\n", owner)
+        mounted.files["/etc/hosts"] = layout.HOSTS
+        mounted.files["/etc/hostname"] = f"{layout.HOSTNAME}\n"
+    for path, text in mounted.files.items():
+        _write_owned(upper + path, text, owner)
 
 
 def _overlay(box: str, name: str, lower: str, target: str) -> None:
@@ -138,11 +161,13 @@ def _owned_folder(path: str, owner: int, mode: int) -> None:
     os.chown(path, owner, owner)
 
 
-def _owned_folders(top: str, path: str, owner: int) -> None:
+def _owned_folders(top: str, path: str, owner: int, made: dict[str, int]) -> None:
+    below = ""
     for name in path.strip("/").split("/"):
-        top = f"{top}/{name}"
-        if not os.path.isdir(top):  # noqa: PTH112 - without pathlib, as everywhere in a warden
-            _owned_folder(top, owner, 0o755)
+        below = f"{below}/{name}"
+        if not os.path.isdir(top + below):  # noqa: PTH112 - without pathlib, as everywhere in a warden
+            _owned_folder(top + below, owner, 0o755)
+            made[below] = 0o755
 
 
 def _write_owned(path: str, text: str, owner: int) -> None:

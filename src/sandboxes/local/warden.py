@@ -36,13 +36,12 @@ def serve(
         for group in spec["groups"]:
             groups.join(group)
         count_fd = groups.open_count(spec["groups"])
-        started, views = _start(base, spec, record_fd)
+        started, mounted = _start(base, spec, record_fd)
         privileges.die_with(keeper)
         startup.enter_sandbox(base, started, spec)
         privileges.hide_memory()
         root_fd = os.open("/", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-        wire.send(channel, {"event": "ready", "pid": started.first_pid, "views": views}, (root_fd,))
-        os.close(root_fd)
+        _say_ready(channel, started, root_fd, mounted)
         _obey(channel, started, Commands(own_proc, oom_fd, count_fd))
     except (OSError, startup.StartError) as error:
         _report_failure(channel, error)
@@ -58,17 +57,33 @@ def _create_record(state_fd: int, spec: wire.Message) -> int:
     return fd
 
 
-def _start(base: ground.Ground, spec: wire.Message, record_fd: int) -> tuple[startup.Started, list[str]]:
-    views: list[str] = []
+def _say_ready(
+    channel: socket.socket, started: startup.Started, root_fd: int, mounted: startup.Mounted | None
+) -> None:
+    ready: wire.Message = {"event": "ready", "pid": started.first_pid, "views": [], "prepared": ({}, {})}
+    if mounted is None:
+        wire.send(channel, ready, (root_fd,))
+    else:
+        ready["views"] = mounted.views
+        ready["prepared"] = (mounted.folders, mounted.files)
+        wire.send(channel, ready, (root_fd, mounted.box_fd, *mounted.view_fds))
+        mounted.close()
+    os.close(root_fd)
+
+
+def _start(
+    base: ground.Ground, spec: wire.Message, record_fd: int
+) -> tuple[startup.Started, startup.Mounted | None]:
+    mounted = None
     if base.mode == ground.ROOTLESS:
         startup.leave_processes_to_the_user()
         argv = bwrap.rootless(base.shown_etc, base.hidden_etc, base.program_fd, spec)
     else:
         layer = base.layer(spec["rootfs"])
-        merged = startup.mount_root(base, layer, spec)
-        views = startup.mount_views(base, merged, spec)
+        mounted = startup.mount_root(base, layer, spec)
+        startup.mount_views(base, mounted, spec)
         argv = bwrap.over_root(
-            merged,
+            mounted.merged,
             base.program_fd,
             user_namespace=base.userns_fd is not None,
             has_devices=base.devices is not None,
@@ -77,7 +92,7 @@ def _start(base: ground.Ground, spec: wire.Message, record_fd: int) -> tuple[sta
         if base.userns_fd is not None:
             startup.enter_user_namespace(base.userns_fd)
     try:
-        return startup.start_bwrap(argv, base.program_fd, record_fd, spec["boot"]), views
+        return startup.start_bwrap(argv, base.program_fd, record_fd, spec["boot"]), mounted
     finally:
         os.close(record_fd)
 

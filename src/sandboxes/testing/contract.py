@@ -7,7 +7,10 @@ from sandboxes.testing.files import FileContract
 from sandboxes.testing.lifecycle import LifecycleContract
 from sandboxes.testing.limits import LimitContract
 from sandboxes.testing.mounts import MountContract
+from sandboxes.testing.work import WorkContract
 
 
-class ProviderContract(LifecycleContract, FileContract, CommandContract, LimitContract, MountContract):
+class ProviderContract(
+    LifecycleContract, FileContract, CommandContract, LimitContract, MountContract, WorkContract
+):
     """Subclass it, give a `provider` fixture, and declare what does not hold (see `ContractBase`)."""

@@ -19,21 +19,24 @@ from valkyrie.archives.telling import told_as
 from valkyrie.archives.writing import disk_error, file_entry, folder_entry, link_entry, new_file
 from valkyrie.benchmarks.content import LEFTOVERS, PARTS
 from valkyrie.benchmarks.discovery import find_tasks, is_task
+from valkyrie.benchmarks.lock import FILE_NAME as LOCK
+from valkyrie.benchmarks.lock import lock_file
 from valkyrie.benchmarks.manifest import FILE_NAME
 from valkyrie.errors import BundleError, UnknownError
 
 _CHUNK = 1024 * 1024
 _DIGEST = re.compile("[0-9a-f]{64}")
 _UNPACKED = "benchmarks"
-_READ_WHOLE = frozenset({FILE_NAME, "task.toml", "instruction.md", "Dockerfile", "setup.sh"})
+_READ_WHOLE = frozenset({FILE_NAME, LOCK, "task.toml", "instruction.md", "Dockerfile", "setup.sh"})
 _MOST_READ = 16 * 1024 * 1024
 
 
 def pack_benchmark(folder: Path, target: Path) -> str:
     """Write a benchmark's folder as a zip under one top folder of its name; returns the file's sha256.
 
-    In it are `benchmark.toml` and every task's own parts, whatever they are called; what else lies in the
-    folder stays behind. The same content gives the same bytes. `target` appears whole or not at all.
+    In it are `benchmark.toml`, `benchmark.lock` and every task's own parts, whatever they are called; what
+    else lies in the folder stays behind. The same content gives the same bytes. `target` appears whole or
+    not at all.
     """
     folder = folder.absolute()
     top = folder.name or folder.resolve().name
@@ -62,6 +65,9 @@ class _Packer:
     def pack(self) -> None:
         if (self._folder / FILE_NAME).is_file():
             self._add_file(self._folder / FILE_NAME, FILE_NAME)
+        if (lock := lock_file(self._folder)) is not None:
+            # Also where the data folder keeps it, since the folder itself cannot be written.
+            self._add_file(lock, LOCK)
         for task_id, task in find_tasks(self._folder).items():
             # A folder that is itself a task has no id below itself.
             prefix = "" if task == self._folder and is_task(self._folder) else f"{task_id}/"

@@ -15,9 +15,13 @@ from valkyrie.benchmarks.rewards import score_of
 from valkyrie.benchmarks.task_keeping import gathering, kept_paths
 from valkyrie.benchmarks.task_setup import Preparation
 from valkyrie.benchmarks.task_toml import StepTable, TaskToml
-from valkyrie.nouns import Grade, Json, TaskSpec, Timeouts
+from valkyrie.nouns import Grade, Json, TaskSpec, Timeouts, VerifyMode
 
 STEPS = "steps"
+KEEPS_PROCESSES = (
+    "verifier.keep_processes is for tests that run beside the agent's processes; say so with "
+    'verifier.environment_mode = "shared"'
+)
 _BAD_IN_NAME = frozenset('/\\:*?"<>|')
 
 
@@ -43,6 +47,9 @@ def _spec(whole: TaskSpec, step: StepTable, folder: Path, instruction: str) -> T
         gathering=(*whole.gathering, *gathering(verifier.collect)),
         artifacts=(*whole.artifacts, *kept_paths(step.artifacts, whole.cwd)),
         has_solution=(folder / STEPS / step.name / "solution" / "solve.sh").is_file(),
+        verify=verifier.verify or whole.verify,
+        carry=tuple(dict.fromkeys((*whole.carry, *verifier.carry))),
+        keep_processes=whole.keep_processes if verifier.keep_processes is None else verifier.keep_processes,
     )
 
 
@@ -64,10 +71,10 @@ def step_problems(config: TaskToml, folder: Path) -> Iterator[tuple[Path, str]]:
             yield folder / "task.toml", f"two steps are called {seen[folded]!r} and {step.name!r}; rename one"
             continue
         seen[folded] = step.name
-        yield from _own_problems(step, folder)
+        yield from _own_problems(step, config, folder)
 
 
-def _own_problems(step: StepTable, folder: Path) -> Iterator[tuple[Path, str]]:
+def _own_problems(step: StepTable, config: TaskToml, folder: Path) -> Iterator[tuple[Path, str]]:
     own = folder / STEPS / step.name
     if not (own / "instruction.md").is_file():
         yield own / "instruction.md", f"step {step.name!r} has no instruction.md; say what the agent is to do"
@@ -77,6 +84,11 @@ def _own_problems(step: StepTable, folder: Path) -> Iterator[tuple[Path, str]]:
     if step.verifier.environment_mode == "separate" or step.verifier.environment is not None:
         message = f'step {step.name!r} wants a verifier environment of its own; only "shared" can be run'
         yield folder / "task.toml", message
+    if (
+        step.verifier.keep_processes
+        and (step.verifier.verify or config.verifier.verify) is not VerifyMode.SHARED
+    ):
+        yield folder / "task.toml", f"step {step.name!r}: {KEEPS_PROCESSES}"
 
 
 def left_out_of(step: StepTable) -> Iterator[str]:

@@ -4,21 +4,25 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
+from ipaddress import ip_network
 from pathlib import Path
 
 from sandboxes.types import BuildSource, Limits
 from valkyrie.benchmarks.content import folder_digest
 from valkyrie.benchmarks.dockerfile import Recipe, RunProgram, read_dockerfile
-from valkyrie.benchmarks.steps import STEPS, left_out_of, step_problems, step_specs
+from valkyrie.benchmarks.lock import LockedTask
+from valkyrie.benchmarks.steps import KEEPS_PROCESSES, STEPS, left_out_of, step_problems, step_specs
+from valkyrie.benchmarks.task_checks import env_problems, link_problems, unknown_users, user_problems
 from valkyrie.benchmarks.task_keeping import ARTIFACTS_FOLDER, elsewhere, gathering, kept_paths
-from valkyrie.benchmarks.task_setup import Preparation
+from valkyrie.benchmarks.task_setup import SETUP_SCRIPT, Preparation
 from valkyrie.benchmarks.task_toml import ParsedToml, StepTable, TaskToml
 from valkyrie.benchmarks.variables import expand, missing, referenced
 from valkyrie.benchmarks.verifier import REWARDS, TESTS, Verification
 from valkyrie.errors import BenchmarkError
-from valkyrie.nouns import Json, TaskSpec, Timeouts
+from valkyrie.nouns import Json, TaskSpec, Timeouts, VerifyMode
 
 DEFAULT_WORKDIR = "/app"
 DOCKERFILE = "Dockerfile"
@@ -126,7 +130,9 @@ class Task:
         except BenchmarkError as error:
             yield Problem(self.id, toml, str(error))
             return
+        unsupported += [*env_problems(self.config), *user_problems(self.config)]
         yield from (Problem(self.id, toml, message) for message in unsupported)
+        yield from self._link_problems()
         if found := list(step_problems(self.config, self.folder)):
             yield from (Problem(self.id, path, message) for path, message in found)
             return
@@ -136,6 +142,24 @@ class Task:
         for file in self.instructions:
             yield from self._instruction_problems(file)
 
+    @property
+    def _users_are_known(self) -> bool:
+        """The sandbox has the users of the host, and neither a Dockerfile nor a script may add one."""
+        if self.image is not None or self._repeated_runs():
+            return False
+        steps = (self.folder / STEPS / step.name / "workdir" for step in self.config.steps)
+        return not any((place / SETUP_SCRIPT).exists() for place in (self.folder / "environment", *steps))
+
+    def _link_problems(self) -> Iterator[Problem]:
+        uploaded = ["tests", "solution"] if self.named_image else ["tests", "solution", "environment"]
+        folders = [self.folder / name for name in uploaded]
+        for step in self.config.steps:
+            folders += [self.folder / STEPS / step.name / name for name in ("tests", "solution", "workdir")]
+        for folder in folders:
+            for path, message in link_problems(folder):
+                shown = path.relative_to(self.folder)
+                yield Problem(self.id, path, f"{shown} {message}")
+
     def _instruction_problems(self, file: Path) -> Iterator[Problem]:
         try:
             if not _read_instruction(file).strip():
@@ -144,8 +168,11 @@ class Task:
         except BenchmarkError as error:
             yield Problem(self.id, file, f"{error}; say there what the agent is to do")
 
-    def spec(self, digest: str, host_env: Mapping[str, str]) -> TaskSpec:
-        """The task as the engine knows it. Raises BenchmarkError with all its problems."""
+    def spec(self, digest: str, host_env: Mapping[str, str], locked: LockedTask | None = None) -> TaskSpec:
+        """The task as the engine knows it. Raises BenchmarkError with all its problems.
+
+        `locked` says how it is verified, where the task itself does not.
+        """
         if problems := self.problems():
             raise BenchmarkError("\n".join(map(str, problems)), cause="task_broken")
         config, environment = self.config, self.config.environment
@@ -162,6 +189,7 @@ class Task:
                 environment.cpus, environment.memory_mb, environment.storage_mb, gpus=environment.gpus
             ),
             network=config.network,
+            allowed_networks=_networks(config.allowed_hosts) if config.network == "public" else (),
             timeouts=Timeouts(
                 build=environment.build_timeout_sec,
                 agent=config.agent.timeout_sec,
@@ -178,8 +206,11 @@ class Task:
             gathering=gathering(config.verifier.collect),
             artifacts=(ARTIFACTS_FOLDER, *kept_paths(config.artifacts, self.cwd)),
             skills_dir=environment.skills_dir,
+            work_suffices=not config.steps,
+            carry=config.verifier.carry,
             metadata=self._metadata(host_env),
         )
+        whole = _verified(whole, config, locked)
         if not config.steps:
             return whole
         return replace(whole, steps=step_specs(whole, config, self.folder, texts))
@@ -239,6 +270,7 @@ class Task:
             "keywords": list(info.keywords),
             "named_image": self.named_image if self.host_image else None,
             "repeated_runs": self._repeated_runs(),
+            "unknown_users": unknown_users(self.config) if self._users_are_known else [],
             "host_variables": [
                 *referenced(self.config.environment.env),
                 *referenced(self.config.verifier.env),
@@ -254,6 +286,16 @@ class Task:
             ],
         }
         return {key: value for key, value in found.items() if value not in (None, "", [])}
+
+
+def _verified(task: TaskSpec, config: TaskToml, locked: LockedTask | None) -> TaskSpec:
+    """The task with where its tests run: as it says itself, else as was found, else in both places."""
+    if config.verifier.verify is not None:
+        keep = bool(config.verifier.keep_processes)
+        return replace(task, verify=config.verifier.verify, keep_processes=keep)
+    if locked is None:
+        return task
+    return replace(task, verify=locked.mode, keep_processes=locked.keep_processes)
 
 
 def _read_instruction(path: Path) -> str:
@@ -276,6 +318,8 @@ def _read_instruction(path: Path) -> str:
 def _unsupported(config: TaskToml) -> Iterator[str]:
     if config.verifier.environment_mode == "separate" or config.verifier.environment is not None:
         yield 'a separate verifier environment is not supported yet; use verifier.environment_mode = "shared"'
+    if config.verifier.keep_processes and config.verifier.verify is not VerifyMode.SHARED:
+        yield KEEPS_PROCESSES
     if config.environment.os != "linux":
         yield f"environment.os = {config.environment.os!r} is not supported; only linux is"
     if config.environment.tpu is not None:
@@ -296,3 +340,12 @@ def _left_out(config: TaskToml) -> Iterator[str]:
 def _without_variables(names: Sequence[str]) -> Iterator[str]:
     if names:
         yield f"solution.env is not given to the oracle: {', '.join(names)} is not set on this machine"
+
+
+def _networks(hosts: Sequence[str]) -> tuple[str, ...]:
+    """The addresses and networks among allowed hosts."""
+    found = []
+    for host in hosts:
+        with suppress(ValueError):
+            found.append(str(ip_network(host, strict=False)))
+    return tuple(found)

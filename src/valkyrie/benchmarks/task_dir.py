@@ -14,6 +14,7 @@ from sandboxes.protocol import Sandbox
 from sandboxes.types import OutputSink
 from valkyrie.benchmarks.content import ContentDigests
 from valkyrie.benchmarks.discovery import find_tasks
+from valkyrie.benchmarks.lock import Lock, read_lock
 from valkyrie.benchmarks.manifest import Manifest, read_manifest
 from valkyrie.benchmarks.protocol import Grading
 from valkyrie.benchmarks.steps import graded, step_preparation
@@ -45,6 +46,7 @@ class TaskDirBenchmark:
         self._host_env = os.environ if host_env is None else host_env
         self._manifest: Manifest | None = None
         self._folders: dict[str, Path] | None = None
+        self._lock: Lock | None = None
         self._read_task = lru_cache(maxsize=TASKS_KEPT)(self._open_task)
         self._digests = ContentDigests()
 
@@ -144,6 +146,11 @@ class TaskDirBenchmark:
             self._manifest = read_manifest(self._folder)
         return self._manifest
 
+    def _read_lock(self) -> Lock:
+        if self._lock is None:
+            self._lock = read_lock(self._folder)
+        return self._lock
+
     def _find(self) -> dict[str, Path]:
         if self._folders is None:
             self._folders = find_tasks(self._folder)
@@ -165,7 +172,8 @@ class TaskDirBenchmark:
 
     def _describe(self, task_id: str) -> TaskSpec:
         digest, task = self._task(task_id)
-        return task.spec(_digest_where_it_runs(digest, task), self._host_env)
+        digest = _digest_where_it_runs(digest, task)
+        return task.spec(digest, self._host_env, self._read_lock().entry(task_id, digest))
 
     def _check(self, task_id: str) -> list[Problem]:
         try:

@@ -7,6 +7,7 @@ import tomllib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from posixpath import normpath
 from typing import Any, Literal, Self
 
 from pydantic import (
@@ -21,6 +22,7 @@ from pydantic import (
 
 from sandboxes.types import NetworkPolicy
 from valkyrie.errors import BenchmarkError
+from valkyrie.nouns import VerifyMode
 from valkyrie.suggest import did_you_mean
 
 NetworkMode = Literal["public", "no-network", "allowlist"]
@@ -33,6 +35,7 @@ _POLICIES: dict[NetworkMode, NetworkPolicy] = {
 _UNION_BRANCHES = frozenset({"str", "int", "float", "Artifact", "dict[str,float]"})
 """What pydantic adds to a key's path to say which branch of a union it tried."""
 _PLAIN = {"tuple_type": "a list is expected", "string_pattern_mismatch": "an absolute path is expected"}
+NEVER_CARRIED = ("/proc", "/sys", "/dev", "/tests", "/logs/verifier")
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT])(?:i?B)?", re.IGNORECASE)
 _MB_PER_UNIT = {"K": 1 / 1024, "M": 1, "G": 1024, "T": 1024 * 1024}
 
@@ -194,10 +197,28 @@ class VerifierTable(_Networked):
     timeout_sec: float = Field(default=600.0, gt=0)
     env: dict[str, str] = Field(default_factory=dict)
     user: str | int | None = None
-    environment_mode: Literal["shared", "separate"] | None = None
+    environment_mode: Literal["fresh", "shared", "separate"] | None = None
+    """Where the tests run: in a sandbox no process of the agent ever ran in, or in the agent's own."""
+    carry: tuple[str, ...] = Field(default=(), strict=False)
+    """Paths whose changes are carried into a fresh sandbox, although they are in a system folder."""
+    keep_processes: bool | None = None
+    """The agent's processes live on while the tests run; only in a shared environment."""
     environment: EnvironmentTable | None = None
     """Its own environment; implies `separate`."""
     collect: tuple[Collect, ...] = Field(default=(), strict=False)
+
+    @field_validator("carry")
+    @classmethod
+    def _can_be_carried(cls, paths: tuple[str, ...]) -> tuple[str, ...]:
+        for path in paths:
+            if problem := _carry_problem(path):
+                raise ValueError(f"{path!r} cannot be carried: {problem}")
+        return paths
+
+    @property
+    def verify(self) -> VerifyMode | None:
+        """Where the tests run, if the table says so."""
+        return VerifyMode(self.environment_mode) if self.environment_mode in ("fresh", "shared") else None
 
 
 class SolutionTable(_Table):
@@ -274,6 +295,17 @@ class ParsedToml:
         except ValidationError as error:
             raise BenchmarkError("\n".join(_complaints(error, where))) from error
         return cls(config, list(_unknown_keys(config, "")))
+
+
+def _carry_problem(path: str) -> str | None:
+    if not path.startswith("/") or "\0" in path or normpath(path) != path or path.startswith("//"):
+        return "write an absolute path without `..`, doubled slashes or a slash at its end"
+    if path == "/":
+        return "name the folders that the task is about"
+    for never in NEVER_CARRIED:
+        if path == never or path.startswith(f"{never}/"):
+            return f"nothing of the agent's is ever brought to {never}"
+    return None
 
 
 def _megabytes(key: str, value: object) -> int:

@@ -1,10 +1,9 @@
-"""Grade one trial with the task's own `tests/test.sh`, in the world the agent left behind.
+"""Run a task's own `tests/test.sh` in a sandbox with the agent's work in it, and read the reward it leaves.
 
-Tests arrive only now, into folders swept of whatever the agent put there, and run under a plain bash with
-nothing of the agent's environment. What a shared world cannot rule out: an agent with a writable root may
-have replaced the very programs the tests call (bash, python3, pytest, a library), and code of the agent
-that the tests start runs beside them. Such tasks should call the tools of their image by absolute path,
-run the agent's code as a subprocess, and write the reward last.
+Tests arrive only now, into empty folders, and run under a plain bash with nothing of the agent's environment.
+Which sandbox that is, the engine decides (`valkyrie.trial.verification`). Code of the agent that the tests
+start runs beside them: such tests run it as another user, or end all its processes, before they write the
+reward.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from typing import TextIO
 
 from sandboxes.errors import SandboxFileNotFoundError
 from sandboxes.protocol import Sandbox
-from sandboxes.types import TIMEOUT_EXIT_CODE, Command, CopyLimits, OutputSink, StreamName
+from sandboxes.types import KILLED_EXIT_CODE, TIMEOUT_EXIT_CODE, Command, CopyLimits, OutputSink, StreamName
 from valkyrie.benchmarks.rewards import MAX_REWARD_BYTES, parse_reward_json, parse_reward_txt, score_of
 from valkyrie.benchmarks.tail import Tail
 from valkyrie.benchmarks.transfer import put_folder
@@ -58,6 +57,8 @@ async def verify(work: Verification, sandbox: Sandbox, log: OutputSink, evidence
     for folder in (work.shared_tests, work.tests):
         if folder is not None:
             await put_folder(sandbox, folder, TESTS)
+    if work.user not in (None, "root", "0"):
+        await _hand_over_rewards(work, sandbox)
     evidence.mkdir(parents=True, exist_ok=True)
     with (evidence / "test-stdout.txt").open("w", encoding="utf-8") as kept:
         tail = Tail(_Tee(log, kept))
@@ -65,6 +66,11 @@ async def verify(work: Verification, sandbox: Sandbox, log: OutputSink, evidence
     # What the tests started from the agent's code may still be running.
     await sandbox.kill_all()
     await _keep_logs(sandbox, evidence / "verifier", log)
+    if exit_code == KILLED_EXIT_CODE:
+        # Whoever killed them may have written a reward first.
+        raise GraderError(
+            f"tests/test.sh was killed; its reward, if there is one, does not count{tail.quoted()}"
+        )
     rewards = await _read_rewards(sandbox, exit_code, tail)
     score = score_of(rewards)
     return Grade(score, passed=score >= 1.0, result={"rewards": rewards, "test_exit_code": exit_code})
@@ -81,6 +87,19 @@ async def sweep(sandbox: Sandbox) -> None:
     await sandbox.clear_folder(TESTS)
     if await sandbox.list_files("/etc/ld.so.preload"):
         await sandbox.remove("/etc/ld.so.preload")
+
+
+async def _hand_over_rewards(work: Verification, sandbox: Sandbox) -> None:
+    """Make the reward folder the tests' own: only root could write there otherwise."""
+    assert work.user is not None
+    tail = Tail(lambda _stream, _text: None)
+    code = await sandbox.run(Command(("/bin/chown", "--", work.user, REWARDS), cwd="/"), tail)
+    if code != 0:
+        raise GraderError(
+            f"task {work.task_id}: {REWARDS} cannot be given to verifier.user {work.user!r} "
+            f"(/bin/chown ended with exit code {code}){tail.quoted()}",
+            cause="grader_start_failed",
+        )
 
 
 async def _run_tests(work: Verification, sandbox: Sandbox, sink: OutputSink) -> int:

@@ -45,6 +45,7 @@ RUN = Noun(
         "stop": _verb("run.change:stop", "Stop a run; trials under way finish unless forced."),
         "resume": _verb("run.change:resume", "Go on with what was stopped or interrupted."),
         "retry": _verb("run.change:retry", "Run errored (and stopped) trials again."),
+        "regrade": _verb("run.regrade:regrade", "Grade kept work again, with other tests or another judge."),
         "update": _verb("run.change:update", "Change a run's concurrency, label, priority or cost limit."),
         "results": _verb("run.take:results", "Write a run's results file."),
         "outputs": _verb("run.take:outputs", "Copy what agents left behind to a folder."),

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class TrialFault:
-    """Why a trial has no verdict."""
+    """Why a trial has no verdict. One that the agent brought about counts 0; others count nowhere."""
 
     kind: Literal["execution", "grader"]
     """The agent could not be run to its end, or a grader could not tell. Neither is a wrong answer."""
@@ -70,7 +70,7 @@ class TrialResult:
     duration_ms: float = 0.0
     score: float | None = None
     passed: bool | None = None
-    """None: not graded (--skip-grade), or a fault."""
+    """None: not graded (--skip-grade), or a fault that is not the agent's doing."""
     graders: Sequence[GraderResult] = ()
     fault: TrialFault | None = None
     transcript: Json | None = None

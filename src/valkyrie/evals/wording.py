@@ -133,13 +133,13 @@ def verdict_text(result: EvalResult) -> str:
 def _graded_text(result: EvalResult) -> str:
     if not result.graded:
         return "not graded"
-    graded = [trial for trial in result.trials if trial.passed is not None]
+    graded = [trial for trial in result.trials if trial.passed is not None and trial.fault is None]
     if not graded:
         return "" if result.trials or result.missing else "nothing to run"
-    if result.passed and not any(failed_graders(trial) for trial in graded):
+    if all(trial.passed for trial in graded) and not any(failed_graders(trial) for trial in graded):
         return "all graders passed"
     if result.threshold is None:
-        return "all trials passed" if result.passed else "grader(s) failed"
+        return "all trials passed" if all(trial.passed for trial in graded) else "grader(s) failed"
     return f"{'reached' if result.passed else 'below'} threshold {result.threshold:g}"
 
 

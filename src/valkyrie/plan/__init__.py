@@ -3,13 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
+from sandboxes.limits import disk_in_memory_mb, memory_for
 from valkyrie.digest import content_digest
-from valkyrie.nouns import TaskSpec
+from valkyrie.nouns import TaskSpec, VerifyMode
 
 DIGEST_VERSION = 1
 """Raised when what a digest covers changes."""
+_LIMITED_HERE = ("local", "docker")
+"""Providers whose sandboxes take of this machine's memory, each up to a limit."""
+
+
+_MODES = (
+    *((mode, False) for mode in VerifyMode),
+    (VerifyMode.SHARED, True),
+)
+"""(where tests run, whether processes live on), as a lock file may say."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +66,41 @@ def older_digest(task: TaskSpec, k: int, *, agent_digest: str, model: str | None
     return _digest(task, k, agent_digest, model, settings, settings.timeout_multiplier)
 
 
+def as_planned(
+    task: TaskSpec, k: int, digest: str, *, agent_digest: str, model: str | None, settings: Settings
+) -> TaskSpec | None:
+    """The task as the trial with this digest was planned; None if the trial is of another task.
+
+    A trial's digest covers where its tests run. So a lock file that changes under a run changes nothing of
+    it: the task is given back with the mode that fits the digest, whatever the file says now.
+    """
+    for mode in ((task.verify, task.keep_processes), *_MODES):
+        one = in_mode(task, *mode)
+        for digest_of in (trial_digest, older_digest):
+            if digest_of(one, k, agent_digest=agent_digest, model=model, settings=settings) == digest:
+                return one
+    return None
+
+
+def in_mode(task: TaskSpec, verify: VerifyMode, keep_processes: bool) -> TaskSpec:
+    """The task with its tests run elsewhere; steps that differ from the whole stay as they are."""
+    if (task.verify, task.keep_processes) == (verify, keep_processes):
+        return task
+    same = (task.verify, task.keep_processes)
+    steps = tuple(
+        in_mode(step, verify, keep_processes) if (step.verify, step.keep_processes) == same else step
+        for step in task.steps
+    )
+    return replace(task, verify=verify, keep_processes=keep_processes, steps=steps)
+
+
+def _mode_word(task: TaskSpec) -> str | None:
+    """None for the default, so that digests of older runs stay what they are."""
+    if task.keep_processes:
+        return f"{task.verify} with processes"
+    return None if task.verify is VerifyMode.BOTH else str(task.verify)
+
+
 def _digest(
     task: TaskSpec, k: int, agent_digest: str, model: str | None, settings: Settings, stretch: float
 ) -> str:
@@ -65,6 +110,7 @@ def _digest(
             "env_vars": dict(settings.env_vars),
             "model_url": settings.model_url,
             "verify": settings.verify,
+            "task_verify": None if settings.verify else _mode_word(task),
         }.items()
         if value
     }
@@ -85,11 +131,18 @@ def _digest(
 
 
 def make_plan(
-    tasks: Sequence[TaskSpec], *, agent_digest: str, model: str | None, trials: int, settings: Settings
+    tasks: Sequence[TaskSpec],
+    *,
+    agent_digest: str,
+    model: str | None,
+    trials: int,
+    settings: Settings,
+    host_mb: int | None = None,
 ) -> list[TrialPlan]:
     """Every trial of a run: all tasks once, then all tasks again, so that early results cover all tasks.
 
-    A task that says itself how often it is tried is tried so often.
+    A task that says itself how often it is tried is tried so often. `host_mb` is the memory of the machine
+    whose sandboxes these are; None where they take nothing of it.
     """
     most = max((trials, *(task.trials or 0 for task in tasks)))
     return [
@@ -98,9 +151,25 @@ def make_plan(
             k=k,
             digest=trial_digest(task, k, agent_digest=agent_digest, model=model, settings=settings),
             cpus=task.limits.cpus,
-            memory_mb=task.limits.memory_mb,
+            memory_mb=memory_needed(task, settings, host_mb),
         )
         for k in range(most)
         for task in tasks
         if k < (trials if task.trials is None else task.trials)
     ]
+
+
+def memory_needed(task: TaskSpec, settings: Settings, host_mb: int | None) -> int | None:
+    """Megabytes a trial may take of the host: its sandbox, and a second one where both are there at a time.
+
+    The agent's processes are dead by then, but its files stay until it is graded, and on `local` files lie in
+    memory.
+    """
+    if host_mb is None or settings.provider not in _LIMITED_HERE:
+        return task.limits.memory_mb
+    in_memory = settings.provider == "local"
+    memory = memory_for(task.limits, host_mb, disk_in_memory=in_memory)
+    mode = VerifyMode(settings.verify) if settings.verify else task.verify
+    both = mode is VerifyMode.BOTH or (mode is VerifyMode.FRESH and bool(task.steps))
+    files = disk_in_memory_mb(task.limits.disk_mb, memory) if in_memory and both and task.grading_runs else 0
+    return memory + files

@@ -4,24 +4,11 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
-from pathlib import Path
 
+from sandboxes.limits import host_memory_mb
 from valkyrie.store.leases import Leased, Room
 
 MEMORY_SHARE = 0.9
-
-
-def host_memory_mb() -> int:
-    """Memory of this machine, or of the container we are in."""
-    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") >> 20
-    for path in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
-        try:
-            limit = Path(path).read_text().strip()
-        except OSError:
-            continue
-        if limit.isdigit():
-            total = min(total, int(limit) >> 20)
-    return total
 
 
 def host_cpus() -> int:

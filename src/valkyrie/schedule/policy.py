@@ -21,6 +21,8 @@ class Policy:
     category: Category
     cause: str
     meaning: str
+    by_agent: str = "no"
+    """Can an agent bring it about? `yes` counts as 0 and is never tried again; `no` may say why not."""
     attempts: int = 1
     """Attempts in all before the trial stands in ERROR; 1 is no retry."""
     base_s: float = 2.0
@@ -32,6 +34,11 @@ class Policy:
         """Trying again by hand may well help."""
         return self.attempts > 1
 
+    @property
+    def agent_can(self) -> bool:
+        """Whether an agent can bring it about."""
+        return self.by_agent.startswith("yes")
+
 
 _A, _B, _I, _U, _X = (
     Category.AGENT,
@@ -41,32 +48,61 @@ _A, _B, _I, _U, _X = (
     Category.INTERNAL,
 )
 
+_YES = "yes: counts as 0"
+_CONTROLLED = "no: a control without its work fails, too"
+_BEFORE = "no: it is over before the agent starts, or works without it"
+_UNWORKED = "no: believed only of an agent that did nothing yet; later it is graded"
+
 TABLE: tuple[Policy, ...] = (
+    Policy(
+        _A,
+        "grader_broken_by_work",
+        "Grading gave no verdict on the agent's work, and gave one without it. Score 0.",
+        _YES,
+    ),
+    Policy(
+        _A,
+        "sandbox_killed_by_agent",
+        "The sandbox ended or became useless after the agent started, and nothing outside it was the cause. "
+        "Score 0.",
+        _YES,
+    ),
+    Policy(
+        _A,
+        "setup_broken_by_agent",
+        "Setting up a later step failed after the agent was there, and works without it. Score 0.",
+        _YES,
+    ),
     Policy(
         _A,
         "agent_failed",
         "The agent's command ended with a non-zero code and --on-agent-failure error was given.",
+        _YES,
     ),
-    Policy(_A, "agent_timeout", "The agent of an eval took longer than it may.", attempts=2, base_s=1.0),
-    Policy(_A, "agent_install_failed", "install_cmd failed.", attempts=2),
-    Policy(_A, "agent_install_timeout", "install_cmd took longer than it may.", attempts=2),
-    Policy(_A, "agent_filled_disk", "The agent left its sandbox without room for what comes after it."),
-    Policy(_A, "agent_output_missing", "A required output artifact is missing or too large."),
-    Policy(_A, "model_refused", "The model refused to go on. Graded all the same."),
-    Policy(_A, "context_overflow", "The agent outgrew its model's context. Graded all the same."),
-    Policy(_A, "agent_gave_up", "The agent said that it failed. Graded all the same."),
-    Policy(_B, "benchmark", "The benchmark could not do its part."),
+    Policy(_A, "agent_timeout", "The agent of an eval took longer than it may.", _YES),
+    Policy(_A, "agent_install_failed", "install_cmd failed.", _YES),
+    Policy(_A, "agent_install_timeout", "install_cmd took longer than it may.", _YES),
+    Policy(_A, "agent_filled_disk", "The agent left its sandbox without room for what comes after it.", _YES),
+    Policy(_A, "agent_output_missing", "A required output artifact is missing or too large.", _YES),
+    Policy(_A, "model_refused", "The model refused to go on. Graded all the same.", _YES),
+    Policy(_A, "context_overflow", "The agent outgrew its model's context. Graded all the same.", _YES),
+    Policy(_A, "agent_gave_up", "The agent said that it failed. Graded all the same.", _YES),
+    Policy(_B, "benchmark", "The benchmark could not do its part.", _CONTROLLED),
     Policy(_B, "task_broken", "The task's own files are wrong."),
-    Policy(_B, "task_setup_failed", "Setting the task up failed."),
-    Policy(_B, "task_unhealthy", "The task's health check did not pass.", attempts=2),
-    Policy(_B, "setup_timeout", "Setting the task up took longer than it may.", attempts=2),
-    Policy(_B, "grader_no_verdict", "Grading ran and left no usable reward. Never a zero."),
-    Policy(_B, "judge_no_verdict", "A judge answered without a verdict.", attempts=2),
-    Policy(_B, "grader_start_failed", "The grader could not be started."),
-    Policy(_B, "grader_timeout", "Grading took longer than it may.", attempts=2),
-    Policy(_B, "service_failed", "The benchmark service said that it failed."),
-    Policy(_B, "service_refused", "The benchmark service refused a request about this task."),
-    Policy(_B, "service_protocol", "The benchmark service sent something that is not its protocol."),
+    Policy(_B, "task_setup_failed", "Setting the task up failed.", _BEFORE),
+    Policy(_B, "task_unhealthy", "The task's health check did not pass.", _BEFORE, attempts=2),
+    Policy(_B, "setup_timeout", "Setting the task up took longer than it may.", _BEFORE, attempts=2),
+    Policy(_B, "grader_no_verdict", "Grading ran and left no usable reward. Never a zero.", _CONTROLLED),
+    Policy(_B, "judge_no_verdict", "A judge answered without a verdict.", _CONTROLLED, attempts=2),
+    Policy(_B, "judge_refused_question", "A judge's server refused what it was asked.", _CONTROLLED),
+    Policy(_B, "judge_too_long", "What a judge is to read is too long for its model.", _CONTROLLED),
+    Policy(_B, "grader_start_failed", "The grader could not be started.", _CONTROLLED),
+    Policy(_B, "grader_timeout", "Grading took longer than it may.", _CONTROLLED, attempts=2),
+    Policy(_B, "service_failed", "The benchmark service said that it failed.", _CONTROLLED),
+    Policy(_B, "service_refused", "The benchmark service refused a request about this task.", _CONTROLLED),
+    Policy(
+        _B, "service_protocol", "The benchmark service sent something that is not its protocol.", _CONTROLLED
+    ),
     Policy(
         _I,
         "service_unreachable",
@@ -81,6 +117,7 @@ TABLE: tuple[Policy, ...] = (
         _I,
         "model_rate_limited",
         "The model's server asked the agent to slow down until it gave up.",
+        _UNWORKED,
         attempts=6,
         base_s=15.0,
         most_s=300.0,
@@ -89,6 +126,7 @@ TABLE: tuple[Policy, ...] = (
         _I,
         "model_unreachable",
         "The model's server failed, was overloaded, or the connection broke.",
+        _UNWORKED,
         attempts=4,
         base_s=5.0,
         most_s=120.0,
@@ -102,10 +140,24 @@ TABLE: tuple[Policy, ...] = (
         most_s=60.0,
     ),
     Policy(_I, "agent_fetch_failed", "The agent's packages could not be fetched.", attempts=3, base_s=5.0),
-    Policy(_I, "sandbox_failed", "The sandbox could not be made, or was lost.", attempts=3),
+    Policy(
+        _I,
+        "sandbox_failed",
+        "The sandbox could not be made, or ended for a cause that was seen outside it.",
+        "no: what it causes is sandbox_killed_by_agent",
+        attempts=3,
+    ),
     Policy(_I, "sandbox_capacity", "The provider had no room.", attempts=8, base_s=5.0, most_s=120.0),
     Policy(_I, "sandbox_timeout", "Making the sandbox took longer than it may.", attempts=3),
-    Policy(_I, "disk_full", "The host's disk is full.", attempts=4, base_s=15.0, most_s=120.0),
+    Policy(
+        _I,
+        "disk_full",
+        "The host's disk is full.",
+        "no: what it may leave on the host is limited",
+        attempts=4,
+        base_s=15.0,
+        most_s=120.0,
+    ),
     Policy(
         _I,
         "artifacts",
@@ -122,12 +174,17 @@ TABLE: tuple[Policy, ...] = (
     Policy(_U, "bundle", "The frozen agent is missing or damaged."),
     Policy(_U, "artifacts_config", "The place for artifacts is not there, or may not be written."),
     Policy(_U, "missing_secret", "A secret has no value."),
-    Policy(_U, "model_unauthorized", "The model's server does not take the key, or has no credit for it."),
-    Policy(_U, "model_unknown", "The model's server does not know the model."),
+    Policy(
+        _U,
+        "model_unauthorized",
+        "The model's server does not take the key, or has no credit for it.",
+        _UNWORKED,
+    ),
+    Policy(_U, "model_unknown", "The model's server does not know the model.", _UNWORKED),
     Policy(_U, "judge_refused", "A judge's server does not take the key, or does not know the model."),
     Policy(_U, "service_unauthorized", "The benchmark service does not take our credential."),
     Policy(_U, "service_forbidden", "The benchmark service does not let us use this dataset."),
-    Policy(_X, "internal", "A defect in Valkyrie. Please report it.", attempts=2),
+    Policy(_X, "internal", "A defect in Valkyrie. Please report it.", "not known: never tried again"),
 )
 
 _BY_CAUSE = {policy.cause: policy for policy in TABLE}

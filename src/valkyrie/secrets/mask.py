@@ -76,6 +76,11 @@ class Masker:
                 Path(part).unlink(missing_ok=True)
                 raise
 
+    def finds_in(self, path: Path) -> bool:
+        """Return whether a file holds a secret value in one of its forms."""
+        with path.open("rb") as source:
+            return self._is_in(source)
+
     def _is_in(self, source: IO[bytes]) -> bool:
         longest = max(map(len, self._byte_forms), default=1)
         before = ""

@@ -62,7 +62,12 @@ class NullBenchmark:
     async def describe(self, task_id: str, dataset: str = "default") -> TaskSpec:
         wait = self._times(dataset)[int(task_id.removeprefix("task-"))]
         return TaskSpec(
-            id=task_id, digest=f"null:{wait}", instruction="", network="none", metadata={"wait_s": wait}
+            id=task_id,
+            digest=f"null:{wait}",
+            instruction="",
+            network="none",
+            grading_runs=False,
+            metadata={"wait_s": wait},
         )
 
     async def setup(self, task: TaskSpec, sandbox: Sandbox, log: OutputSink, start: Path) -> None:

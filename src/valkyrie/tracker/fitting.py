@@ -4,18 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from sandboxes.limits import host_memory_mb
 from sandboxes.registry import PROVIDERS
 from sandboxes.types import Capabilities
 from valkyrie.agents import PreparedAgent
 from valkyrie.agents.abilities import refuses
 from valkyrie.nouns import TaskSpec
-from valkyrie.schedule.host import host_memory_mb
 from valkyrie.tracker.problems import MOST_PROBLEMS
 from valkyrie.views import RunRequest
 
 NOT_BUILT = ": no provider can yet. Ask for 'public' or 'no-network' in its task.toml."
 _ROOT = frozenset({None, "root", "0"})
 """Users every sandbox has."""
+_OF_THE_HOST = frozenset({"local", "process"})
+"""Providers whose sandboxes have this host's users."""
 
 
 def unable(capabilities: Capabilities, provider: str) -> list[str]:
@@ -68,6 +70,15 @@ def unfit(
         problems.append(
             f"{_names(others)} a user other than root ({user!r}), whom provider {request.provider!r} cannot "
             "give it here. Run as root, or remove `user` from task.toml."
+        )
+    elif request.provider in _OF_THE_HOST:
+        problems += [
+            f"{task.id}: {text}" for task in tasks for text in task.metadata.get("unknown_users", [])
+        ]
+    if request.verify == "fresh" and not capabilities.carries_work:
+        problems.append(
+            f"--verify fresh: provider {request.provider!r} cannot carry an agent's work into another "
+            "sandbox. Leave it out, or use --provider local or docker."
         )
     gifted = [task for task in tasks if task.limits.gpus]
     if gifted and not capabilities.gpus:

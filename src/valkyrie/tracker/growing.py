@@ -8,13 +8,14 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from sandboxes.limits import host_memory_mb
 from valkyrie import agents, benchmarks
 from valkyrie.agents import PreparedAgent
 from valkyrie.benchmarks.protocol import Benchmark
 from valkyrie.errors import UsageError, UserError
 from valkyrie.job_views import JobChange, JobView
 from valkyrie.nouns import Json, TaskSpec
-from valkyrie.plan import Settings, TrialPlan, make_plan, older_digest
+from valkyrie.plan import Settings, TrialPlan, as_planned, make_plan
 from valkyrie.store import jobs, runs
 from valkyrie.tracker import job_planning
 from valkyrie.tracker.bounds import check_trials
@@ -230,7 +231,7 @@ def _growth(room: Jobs, row: Any, template: Any, selection: Selection, *, trials
         "model": row.model,
         "settings": changed,
     }
-    planned = make_plan(tasks, trials=template.trials, **digests)
+    planned = make_plan(tasks, trials=template.trials, host_mb=host_memory_mb(), **digests)
     with room.store.reading() as connection:
         had = runs.planned(connection, row.id)
     _refuse_changed(row, planned, tasks, had, {**digests, "settings": settings})
@@ -285,7 +286,7 @@ def _refuse_changed(
             one.task_id
             for one in planned
             if (one.task_id, one.k) in had
-            and had[one.task_id, one.k] not in (one.digest, older_digest(specs[one.task_id], one.k, **older))
+            and as_planned(specs[one.task_id], one.k, had[one.task_id, one.k], **older) is None
         }
     )
     if changed:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sandboxes.errors import MissingSandboxConfigError, SandboxError
+from sandboxes.limits import host_memory_mb
 from sandboxes.registry import open_provider
 from sandboxes.types import Capabilities
 from valkyrie import agents, benchmarks, config
@@ -151,6 +152,7 @@ def prepare(
             model=agent.model,
             trials=request.trials,
             settings=settings,
+            host_mb=None if settings_found else host_memory_mb(),
         ),
         secrets={
             **values,
@@ -192,6 +194,7 @@ def _settings(request: RunRequest) -> Settings:
         default_agent_timeout=request.default_agent_timeout,
         env_vars=dict(request.env_vars),
         model_url=request.model_url,
+        verify=request.verify,
     )
 
 

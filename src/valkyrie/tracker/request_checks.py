@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from sandboxes.registry import PROVIDERS
 from valkyrie.errors import UsageError
-from valkyrie.nouns import DEFAULT_ORG
+from valkyrie.nouns import DEFAULT_ORG, VerifyMode
 from valkyrie.tracker.bounds import check_texts, switched_on
 from valkyrie.tracker.model_access import check_model_url
 from valkyrie.tracker.steering import check_max_cost, check_priority
@@ -27,6 +27,8 @@ def check_request(request: RunRequest, organisation: Organisation, *, allow_loca
     check_texts(request)
     _check_numbers(request)
     _check_place(request, organisation)
+    if request.verify is not None and request.verify not in list(VerifyMode):
+        raise UsageError(f"--verify is {' or '.join(VerifyMode)}, not {request.verify!r}.")
     check_model_url(request.model_url, trusted=organisation.trusted, allow_local=allow_local)
 
 

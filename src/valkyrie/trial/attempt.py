@@ -44,6 +44,10 @@ class Attempt:
     """Of a task's steps so far."""
     failed_exit: AgentExit | None = None
     """How the agent ended in the first of them in which it did not end well."""
+    system_changes: frozenset[str] = frozenset()
+    """Paths of the system that setting the task up changed."""
+    agent_was_here: bool = False
+    """Something of the agent ran in the sandbox."""
     _cost_before: float | None = None
     """What the steps before this one cost."""
 
@@ -77,6 +81,11 @@ class Attempt:
         """For what grading has to know of the beginning; not kept."""
         return self.draft.with_name(f"{self.draft.name}-start")
 
+    @property
+    def scratch(self) -> Path:
+        """For what grading puts together on this machine; not kept."""
+        return self.draft.with_name(f"{self.draft.name}-scratch")
+
     async def enter(self, state: TrialState) -> None:
         """Commit the next phase, then be in it."""
         await self.journal.enter(self.leased, self.state, state)
@@ -109,18 +118,33 @@ class Attempt:
         else:
             await asyncio.to_thread(_write, self.part(AGENT, task) / TRANSCRIPT, text)
 
+    def inherit_story(self, earlier: int) -> None:
+        """Keep the agent's account of an earlier attempt as this one's too, if it has no file of its own."""
+        leased, stories = self.leased, self.world.stories
+        story = stories.find((leased.task_id, leased.k, earlier))
+        if story is not None:
+            stories.keep((leased.task_id, leased.k, leased.number), story)
+
     async def save(self, state: Json) -> None:
         """Commit from what a later attempt can go on grading; what the agent left is safe before that."""
+        masker = self.world.masker
+        await self._commit({"state": masker.data(state) if masker else state})
+
+    async def save_work(self) -> None:
+        """Commit that a later attempt can grade the kept work, without running the agent again."""
+        await self._commit({"state": None, "work": True})
+
+    async def _commit(self, saved: Json) -> None:
         await self.publish()
         await self.put_away()
-        masker, ended = self.world.masker, self.exit or AgentExit(0)
+        ended = self.exit or AgentExit(0)
         await self.journal.save(
             self.leased,
             {
                 "attempt": self.leased.number,
                 "exit_code": ended.exit_code,
                 "exit_reason": ended.reason,
-                "state": masker.data(state) if masker else state,
+                **saved,
                 # Should this attempt be lost, its agent has cost that all the same.
                 "cost": self.cost,
                 "usage": asdict(self.usage) if self.usage else None,

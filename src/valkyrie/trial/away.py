@@ -67,6 +67,27 @@ class Away:
         if self.artifacts is not None and not kept.exists():
             await self.carry(partial(self._fetch, self.artifacts, leased, number, kept))
 
+    async def put_once(self, key: str, file: Path) -> None:
+        """Put one file away under a key, unless there is one already."""
+        if (artifacts := self.artifacts) is not None:
+
+            def put() -> None:
+                if artifacts.find(key) is None:
+                    artifacts.put(key, file)
+
+            await self.carry(put)
+
+    async def get(self, key: str, file: Path) -> None:
+        """Fetch one file, if it is not here and there is one of that key."""
+        if (artifacts := self.artifacts) is not None and not file.exists():
+
+            def get() -> None:
+                file.parent.mkdir(parents=True, exist_ok=True)
+                with contextlib.suppress(UnknownError):
+                    artifacts.get(key, file)
+
+            await self.carry(get)
+
     def _fetch(self, artifacts: ArtifactStore, leased: Leased, number: int, kept: Path) -> None:
         prefix = attempt_prefix(leased.run_id, encode_task_id(leased.task_id), leased.k, number)
         for found in list(artifacts.list(prefix)):

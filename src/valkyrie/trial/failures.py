@@ -4,22 +4,31 @@ from __future__ import annotations
 
 import errno
 import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from sandboxes.errors import (
     SandboxCapacityError,
+    SandboxConnectionError,
     SandboxCrowdedError,
+    SandboxDiedError,
     SandboxError,
     SandboxFullError,
     SandboxNotFoundError,
     SandboxUnsupportedError,
 )
 from valkyrie.agents.protocol import Trouble
-from valkyrie.errors import ValkyrieError
+from valkyrie.errors import AgentError, SandboxFailedError, ValkyrieError
 from valkyrie.nouns import Category
 from valkyrie.secrets.mask import Masker
 
 MESSAGE_LIMIT = 2000
+BROKEN = "grader_broken_by_work"
+KILLED = "sandbox_killed_by_agent"
+SETUP_BROKEN = "setup_broken_by_agent"
+COUNTED_AS_ZERO = frozenset({BROKEN, KILLED, SETUP_BROKEN})
+"""Causes of an agent that kept itself from being graded: it is graded, with a score of 0."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +85,31 @@ class PhaseTimeoutError(Exception):
         self.phase = phase
 
 
+@contextmanager
+def blamed_on_agent() -> Iterator[None]:
+    """Turn failures of a sandbox an agent works or worked in into errors of the agent.
+
+    What the host saw outside the sandbox stays what it is: a provider that cannot be reached or has no room,
+    a sandbox whose end was caused outside it.
+    """
+    try:
+        yield
+    except (SandboxUnsupportedError, SandboxConnectionError, SandboxCapacityError):
+        raise
+    except (SandboxFullError, SandboxCrowdedError):
+        raise  # `classify` has causes of their own for these
+    except SandboxDiedError as error:
+        if error.outside:
+            raise
+        raise AgentError(f"The sandbox ended while the agent had it: {error}", cause=KILLED) from error
+    except (SandboxError, SandboxFailedError) as error:
+        raise AgentError(f"The agent's sandbox cannot be used any more: {error}", cause=KILLED) from error
+    except PhaseTimeoutError as error:
+        if error.phase not in ("agent", "carry"):
+            raise
+        raise AgentError(f"The agent's processes do not end: {error}", cause=KILLED) from error
+
+
 _PHASE_TIMEOUTS = {
     "equip": (Category.INFRASTRUCTURE, "agent_fetch_failed"),
     "build": (Category.INFRASTRUCTURE, "sandbox_timeout"),
@@ -83,6 +117,7 @@ _PHASE_TIMEOUTS = {
     "install": (Category.AGENT, "agent_install_timeout"),
     "agent": (Category.INFRASTRUCTURE, "sandbox_failed"),
     "collect": (Category.AGENT, "agent_output_missing"),
+    "carry": (Category.INFRASTRUCTURE, "sandbox_failed"),
     "grade": (Category.BENCHMARK, "grader_timeout"),
 }
 

@@ -1,4 +1,4 @@
-"""One attempt: sandbox → setup → install → agent → collect → grade.
+"""One attempt: sandbox → setup → install → agent → collect → verify.
 
 Each phase change is committed before the phase's side effects. Whatever goes wrong becomes a failure with
 a category; what to do about it is the scheduler's business.
@@ -7,33 +7,48 @@ a category; what to do about it is the scheduler's business.
 from __future__ import annotations
 
 import asyncio
-import math
 import shutil
 import time
 from collections.abc import AsyncIterator
-from contextlib import AbstractContextManager, asynccontextmanager, nullcontext, suppress
+from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from functools import partial
 
 from sandboxes.protocol import Sandbox
 from sandboxes.types import OutputSink
 from valkyrie.agents.protocol import AgentExit, AgentTrial
-from valkyrie.benchmarks.protocol import Grading
-from valkyrie.errors import AgentError, GraderError, LeaseLostError, ValkyrieError
+from valkyrie.errors import AgentError, LeaseLostError, ValkyrieError
 from valkyrie.nouns import ExitReason, Grade, Json, TaskSpec, TrialState
 from valkyrie.store.layout import log_of
 from valkyrie.store.leases import Leased
 from valkyrie.trial.artifacts import gather, keep_paths
 from valkyrie.trial.attempt import Attempt, Ending
 from valkyrie.trial.believing import believed
-from valkyrie.trial.collect import AGENT, ARTIFACTS, GRADING, collect_outputs, inherit_outputs
+from valkyrie.trial.collect import AGENT, ARTIFACTS, collect_outputs, inherit_outputs
 from valkyrie.trial.cost import note_cost
-from valkyrie.trial.failures import Failure, TroubleError, classify, is_graded
-from valkyrie.trial.leaving import keep, remove
+from valkyrie.trial.failures import (
+    COUNTED_AS_ZERO,
+    Failure,
+    TroubleError,
+    blamed_on_agent,
+    classify,
+    is_graded,
+)
 from valkyrie.trial.log import AttemptLog
+from valkyrie.trial.verification import (
+    GRACE_S,
+    HeldSandbox,
+    counted_as_zero,
+    grade_kept,
+    grade_saved,
+    keeps_processes,
+    masked,
+    note_start,
+    set_up_after_agent,
+    verify,
+)
 from valkyrie.trial.world import Journal, World
 
-AGENT_GRACE_S = 60.0  # the sandbox ends an agent that is late; this is how late the sandbox may be
 COLLECT_TIMEOUT_S = 900.0
 EQUIP_TIMEOUT_S = 1800.0  # once per agent and root file system its packages are fetched
 
@@ -53,14 +68,13 @@ async def run_attempt(leased: Leased, world: World, journal: Journal) -> Ending:
     except LeaseLostError:
         raise
     except Exception as error:  # noqa: BLE001 - the attempt boundary: everything gets a category here
-        grade, failure = None, classify(error, world.masker)
-        log.note(f"{failure.category} error ({failure.cause}): {failure.message}")
+        grade, failure = _count(attempt, classify(error, world.masker))
         with suppress(OSError):
             await attempt.publish()
     finally:
         log.close()
         world.away.ended(leased)
-        for folder in (draft, attempt.start):
+        for folder in (draft, attempt.start, attempt.scratch):
             if folder.exists():
                 await asyncio.shield(asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True))
     try:
@@ -74,40 +88,56 @@ async def run_attempt(leased: Leased, world: World, journal: Journal) -> Ending:
 
 async def _live(attempt: Attempt) -> Grade:
     """The sentence of the product: put an agent in a sandbox with a task, grade what it did."""
-    world = attempt.world
-    task = await world.task(attempt.leased)
+    attempt.world = await attempt.world.of_grading(attempt.leased.grading)
+    task = await attempt.world.task(attempt.leased)
     if attempt.leased.saved is not None:
         return await _go_on_grading(attempt, task, attempt.leased.saved)
-    async with _sandbox(attempt, task) as sandbox:
-        for step in task.steps or (task,):
+    async with _sandbox(attempt, task) as held:
+        steps = task.steps or (task,)
+        for step in steps:
             await attempt.enter(TrialState.IN_PROGRESS)
-            await _perform(attempt, step, sandbox)
-            await sandbox.kill_all()
-            await _keep_outputs(attempt, step, sandbox)
+            await _perform(attempt, step, held.sandbox)
+            with blamed_on_agent():
+                if not keeps_processes(attempt, step):
+                    await held.sandbox.kill_all()
+                await _keep_outputs(attempt, step, held.sandbox)
             await attempt.enter(TrialState.EVALUATING)
-            grade = await _grade(attempt, step, sandbox)
+            grade = await verify(attempt, step, held, last=step is steps[-1])
             if not grade.goes_on:
                 break
             attempt.go_on(step, grade)
         return grade
 
 
+def _count(attempt: Attempt, failure: Failure) -> tuple[Grade | None, Failure | None]:
+    """An agent that kept itself from being graded gets 0; every other failure stays one."""
+    attempt.log.note(f"{failure.category} error ({failure.cause}): {failure.message}")
+    if failure.cause in COUNTED_AS_ZERO and attempt.world.benchmark.fraction:
+        return counted_as_zero(attempt, failure.cause, failure.message), None
+    return None, failure
+
+
 async def _go_on_grading(attempt: Attempt, task: TaskSpec, saved: Json) -> Grade:
-    """Grade what an earlier attempt's agent left: no sandbox, no agent."""
+    """Grade what an earlier attempt's agent left, without running the agent."""
     reason = saved["exit_reason"]
     attempt.exit = AgentExit(saved["exit_code"], ExitReason(reason) if reason else None)
     attempt.log.note(
-        f"grading goes on from what attempt {saved['attempt']} saved; the agent is not run again"
+        f"{_go_on_as(attempt.leased)} from what attempt {saved['attempt']} saved; the agent is not run again"
     )
     earlier = attempt.world.folder.attempt(attempt.leased.task_id, attempt.leased.k, saved["attempt"])
     await attempt.world.away.fetch(attempt.leased, saved["attempt"], earlier)
     await asyncio.to_thread(inherit_outputs, earlier, attempt.draft)
+    attempt.inherit_story(saved["attempt"])
     await attempt.enter(TrialState.EVALUATING)
-    return await _grade(attempt, task, None)
+    return await (grade_kept if saved.get("work") else grade_saved)(attempt, task)
+
+
+def _go_on_as(leased: Leased) -> str:
+    return f"grading {leased.grading} begins" if leased.grading else "grading goes on"
 
 
 @asynccontextmanager
-async def _sandbox(attempt: Attempt, task: TaskSpec) -> AsyncIterator[Sandbox]:
+async def _sandbox(attempt: Attempt, task: TaskSpec) -> AsyncIterator[HeldSandbox]:
     """A sandbox of the attempt's own, gone at its end unless it is to be kept."""
     world = attempt.world
     request = world.sandbox_request(attempt.leased, task)
@@ -116,20 +146,17 @@ async def _sandbox(attempt: Attempt, task: TaskSpec) -> AsyncIterator[Sandbox]:
             async with attempt.phase("equip", EQUIP_TIMEOUT_S):
                 request = await world.gear.equip(request, world.provider, doorway, attempt.log.note)
         async with attempt.phase("build", task.timeouts.build):
-            sandbox = await world.provider.create_sandbox(request)
+            held = HeldSandbox(attempt, await world.provider.create_sandbox(request))
         try:
-            yield sandbox
+            yield held
         finally:
-            if world.keep_sandbox:
-                await keep(world, attempt.leased, sandbox, attempt.log)
-            else:
-                await asyncio.shield(remove(world, sandbox.id, attempt.log))
+            await held.release()
 
 
 async def _perform(attempt: Attempt, task: TaskSpec, sandbox: Sandbox) -> None:
     """Set the task up, install the agent, let it work."""
     world, agent = attempt.world, attempt.world.agent
-    with _masked(attempt) as sink:
+    with masked(attempt) as sink:
         solution = world.benchmark.solution(task) if agent.needs_solution else None
         trial = AgentTrial(
             world.as_the_agent_sees(task),
@@ -151,14 +178,26 @@ async def _perform(attempt: Attempt, task: TaskSpec, sandbox: Sandbox) -> None:
         for phase in ("setup",) if attempt.grades else order:  # in a later step, the agent is there
             async with attempt.phase(phase, getattr(task.timeouts, phase)):
                 if phase == "setup":
-                    await world.benchmark.setup(task, sandbox, sink, attempt.start)
-                else:
+                    await _set_up(attempt, task, sandbox, sink)
+                    continue
+                attempt.agent_was_here = True
+                with blamed_on_agent():
                     await agent.install(trial)
         limit = task.timeouts.agent
-        async with attempt.phase("agent", None if limit is None else limit + AGENT_GRACE_S):
-            await world.gear.open_door(sandbox, sink)
-            attempt.exit = believed(await agent.run(trial), world.masker)
-            attempt.use(attempt.exit.usage)
+        with blamed_on_agent():
+            async with attempt.phase("agent", None if limit is None else limit + GRACE_S):
+                await world.gear.open_door(sandbox, sink)
+                attempt.exit = believed(await agent.run(trial), world.masker)
+                attempt.use(attempt.exit.usage)
+
+
+async def _set_up(attempt: Attempt, task: TaskSpec, sandbox: Sandbox, sink: OutputSink) -> None:
+    """Prepare the sandbox for the agent, and note what that changed of the system."""
+    if attempt.agent_was_here:
+        await set_up_after_agent(attempt, task, sandbox, sink)
+    else:
+        await attempt.world.benchmark.setup(task, sandbox, sink, attempt.start)
+        await note_start(attempt, task, sandbox)
 
 
 async def _keep_outputs(attempt: Attempt, task: TaskSpec, sandbox: Sandbox) -> None:
@@ -166,7 +205,7 @@ async def _keep_outputs(attempt: Attempt, task: TaskSpec, sandbox: Sandbox) -> N
     agent, masker = attempt.world.agent, attempt.world.masker
     if task.artifacts or task.gathering:
         async with attempt.phase("collect", COLLECT_TIMEOUT_S):
-            with _masked(attempt) as sink:
+            with masked(attempt) as sink:
                 await gather(task, sandbox, attempt.log, sink)
             await keep_paths(task, sandbox, attempt.part(ARTIFACTS, task), attempt.log)
     if agent.final_output or agent.output_artifacts:
@@ -182,51 +221,18 @@ async def _keep_outputs(attempt: Attempt, task: TaskSpec, sandbox: Sandbox) -> N
 def _judge_exit(attempt: Attempt) -> None:
     """A failed agent is graded all the same, unless the run was asked to call it an error.
 
-    One whose model could not be reached was not tested at all.
+    One whose model could not be reached at all was not tested.
     """
     ended = attempt.exit
     if ended is None:
         return
     if ended.trouble and not is_graded(ended.trouble.cause):
-        raise TroubleError(ended.trouble)
+        if not ended.usage or not ended.usage.steps:
+            raise TroubleError(ended.trouble)
+        # An agent that has tools can print whatever it likes: once it has worked, its word buys no retry.
+        attempt.log.note(f"the agent says: {ended.trouble.message}; graded all the same, for it had worked")
     if ended.exit_code == 0 or ended.reason is not None:
         return
     if attempt.world.settings.on_agent_failure == "error":
         raise AgentError(f"The agent's command ended with exit code {ended.exit_code}.")
     attempt.log.note(f"the agent's command ended with exit code {ended.exit_code}; graded all the same")
-
-
-async def _grade(attempt: Attempt, task: TaskSpec, sandbox: Sandbox | None) -> Grade:
-    """Let the benchmark judge; what it kept as evidence appears whole or not at all."""
-    world = attempt.world
-    with _masked(attempt) as sink:
-        grading = Grading(
-            task,
-            sandbox,
-            sink,
-            evidence=attempt.part(GRADING, task),
-            final_output=world.agent.final_output,
-            saved=attempt.leased.saved["state"] if attempt.leased.saved else None,
-            save=attempt.save,
-            agent=attempt.part(AGENT, task),
-            told=attempt.exit.told if attempt.exit else None,
-            start=attempt.start if sandbox else None,
-            exit_code=attempt.exit.exit_code if attempt.exit else None,
-            exit_reason=attempt.exit.reason if attempt.exit else None,
-            seconds=attempt.timing.get("agent"),
-            k=attempt.leased.k,
-            earlier=attempt.grades,
-        )
-        async with attempt.phase("grade", task.timeouts.grade and task.timeouts.grade + AGENT_GRACE_S):
-            grade = await world.benchmark.evaluate(grading)
-    if world.masker:
-        grade = replace(grade, result=world.masker.data(grade.result))
-    if grade.score is not None and not math.isfinite(grade.score):
-        raise GraderError(f"The benchmark's score is {grade.score}, which is no number.")
-    return grade
-
-
-def _masked(attempt: Attempt) -> AbstractContextManager[OutputSink]:
-    """The attempt's log as a sink that no secret passes."""
-    masker = attempt.world.masker
-    return masker.sink(attempt.log.write) if masker else nullcontext(attempt.log.write)

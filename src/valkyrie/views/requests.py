@@ -9,6 +9,7 @@ from typing import Any, Literal
 from valkyrie.nouns import DEFAULT_PRIORITY
 
 AgentFailureRule = Literal["grade", "error"]
+VerifyChoice = Literal["fresh", "shared", "both"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +71,8 @@ class RunRequest:
     """What an eval spec is read with; other benchmarks take none."""
     in_turn: bool = False
     """Trials of one task follow one another."""
+    verify: VerifyChoice | None = None
+    """Where tests run, whatever the tasks and the benchmark's lock file say."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -55,7 +55,7 @@ async def test_everything_a_digest_sees(write_task: WriteTask, tmp_path: Path) -
     (task / "environment" / "run").chmod(0o755)
     (task / "environment" / "link").symlink_to("./run")
     (task / "environment" / "gone").symlink_to("nowhere/at/all")
-    (task / "tests" / "up").symlink_to("../environment/run")
+    (task / "steps" / "up").symlink_to("../environment/run")
     (task / "tests" / "ö ü").write_text("x")
     write_task("two")
     await assert_same(tmp_path / "tasks", tmp_path)

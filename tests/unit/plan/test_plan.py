@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
 
 from sandboxes.types import Limits
 from valkyrie.digest import content_digest
-from valkyrie.nouns import TaskSpec
-from valkyrie.plan import Settings, make_plan, older_digest
+from valkyrie.nouns import TaskSpec, VerifyMode
+from valkyrie.plan import Settings, as_planned, make_plan, older_digest, trial_digest
 
 TASK = TaskSpec(id="a/b", digest="sha256:1", instruction="do it", limits=Limits(cpus=2, memory_mb=512))
 SETTINGS = Settings(provider="local")
@@ -60,3 +61,21 @@ def test_early_trials_cover_all_tasks() -> None:
     planned = make_plan(tasks, agent_digest="x", model=None, trials=2, settings=SETTINGS)
     assert [f"{one.task_id}{one.k}" for one in planned] == ["a0", "b0", "c0", "a1", "b1", "c1"]
     assert {(one.cpus, one.memory_mb) for one in planned} == {(2, 512)}
+
+
+def test_a_trial_keeps_the_mode_it_was_planned_with() -> None:
+    locked = replace(TASK, verify=VerifyMode.SHARED, keep_processes=True)
+    what: dict[str, Any] = {"agent_digest": "x", "model": None, "settings": SETTINGS}
+    planned = trial_digest(locked, 0, **what)
+    assert planned != trial_digest(TASK, 0, **what)
+    for now in (TASK, replace(TASK, verify=VerifyMode.FRESH)):
+        found = as_planned(now, 0, planned, **what)
+        assert found is not None and (found.verify, found.keep_processes) == (VerifyMode.SHARED, True)
+    assert as_planned(replace(TASK, digest="other"), 0, planned, **what) is None
+    first = as_planned(locked, 0, trial_digest(TASK, 0, **what), **what)
+    assert first is not None and first.verify is VerifyMode.BOTH
+
+
+def test_a_mode_that_was_asked_for_is_all_that_counts() -> None:
+    what: dict[str, Any] = {"agent_digest": "x", "model": None, "settings": replace(SETTINGS, verify="fresh")}
+    assert trial_digest(TASK, 0, **what) == trial_digest(replace(TASK, verify=VerifyMode.SHARED), 0, **what)

@@ -36,7 +36,7 @@ def planned(root: Path, toml: str, dockerfile: str = "") -> PreparedRun:
 
 
 @pytest.mark.parametrize("table", ["agent", "verifier"])
-@pytest.mark.parametrize("user", ['"agent"', "1000"])
+@pytest.mark.parametrize("user", ['"nobody"', "1000"])
 def test_another_user_needs_root(tmp_path: Path, mode: str, table: str, user: str) -> None:
     problems = planned(tmp_path, f"[{table}]\nuser = {user}\n").problems
     if mode == ground.SHIFTED:
@@ -44,6 +44,15 @@ def test_another_user_needs_root(tmp_path: Path, mode: str, table: str, user: st
     else:
         (problem,) = problems
         assert "'one'" in problem and user.strip('"') in problem and "Run as root" in problem
+
+
+@pytest.mark.parametrize("mode", [ground.SHIFTED], indirect=True)
+def test_a_user_nobody_makes_is_told(tmp_path: Path, mode: str) -> None:
+    assert mode == ground.SHIFTED
+    (problem,) = planned(tmp_path / "a", '[verifier]\nuser = "marvin"\n').problems
+    assert "one: verifier.user = 'marvin': there is no such user" in problem and "setup.sh" in problem
+    dockerfile = "FROM debian:12\nRUN useradd marvin\n"
+    assert planned(tmp_path / "b", '[verifier]\nuser = "marvin"\n', dockerfile).problems == []
 
 
 @pytest.mark.parametrize("user", ['"root"', "0"])
@@ -118,3 +127,11 @@ def test_a_lone_problem_is_told_as_what_it_is(
     with pytest.raises(kind) as caught:
         prepare(request, *embedded(tmp_path / "home"))
     assert type(caught.value) is kind
+
+
+def test_fresh_grading_needs_a_provider_that_carries_work(tmp_path: Path) -> None:
+    request = RunRequest(agent="nop", benchmark="quickstart", provider="process", verify="fresh")
+    plan = prepare(request, *embedded(tmp_path / "home"))
+    assert plan.settings.verify == "fresh"
+    (problem,) = [problem for problem in plan.problems if "--verify" in problem]
+    assert "'process' cannot carry" in problem

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from valkyrie import errors
 from valkyrie.nouns import Category
 from valkyrie.schedule.policy import TABLE, backoff, policy_for
-from valkyrie.trial.failures import _PHASE_TIMEOUTS
+from valkyrie.trial.failures import _PHASE_TIMEOUTS, COUNTED_AS_ZERO
 
 
 def test_every_cause_has_one_row() -> None:
@@ -33,6 +33,18 @@ def test_every_error_an_attempt_may_raise_has_a_row() -> None:
 def test_an_unknown_cause_follows_its_category() -> None:
     assert policy_for(Category.INFRASTRUCTURE, "never heard of").cause == "infrastructure"
     assert policy_for(Category.AGENT, "disk_full").category is Category.AGENT
+
+
+def test_what_an_agent_can_cause_counts_against_it_and_is_never_tried_again() -> None:
+    for policy in TABLE:
+        assert policy.by_agent.partition(":")[0] in ("yes", "no", "not known"), policy.cause
+        assert policy.agent_can == (policy.category is Category.AGENT), policy.cause
+        if policy.by_agent.partition(":")[0] != "no":
+            assert policy.attempts == 1, policy.cause
+
+
+def test_causes_that_count_as_zero_are_the_agents() -> None:
+    assert {policy_for(Category.AGENT, cause).cause for cause in COUNTED_AS_ZERO} == COUNTED_AS_ZERO
 
 
 @pytest.mark.parametrize("category", [Category.AGENT, Category.BENCHMARK, Category.USER])

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from sandboxes.errors import SandboxNotFoundError
+from sandboxes.errors import SandboxDiedError, SandboxNotFoundError
 from sandboxes.null import NullProvider
 from sandboxes.protocol import Sandbox
 from sandboxes.types import OutputSink, SandboxQuery
@@ -160,7 +160,7 @@ class Tells(NapAgent):
 
 async def test_a_short_story_is_kept_with_the_others_and_holds_no_secret(tmp_path: Path) -> None:
     world = make_world(tmp_path, Tells(f"the key is {SECRET}"))
-    assert (await attempt(world)).grade == Grade(1.0, True)
+    assert (await attempt(world)).grade == Grade(1.0, True, confirmed=True, score_confirmed=1.0)
     told = Stories(world.folder.stories).read(("task-1", 0, 1))
     assert told is not None and told["id"] == "task-1#0" and told["output"].startswith("the key is ")
     assert SECRET not in world.folder.stories.read_text()
@@ -169,7 +169,7 @@ async def test_a_short_story_is_kept_with_the_others_and_holds_no_secret(tmp_pat
 
 async def test_a_long_story_has_a_file_of_its_own(tmp_path: Path) -> None:
     world = make_world(tmp_path, Tells("word " * LONGEST))
-    assert (await attempt(world)).grade == Grade(1.0, True)
+    assert (await attempt(world)).grade == Grade(1.0, True, confirmed=True, score_confirmed=1.0)
     kept = world.folder.attempt("task-1", 0, 1) / "agent/transcript.json"
     assert json.loads(kept.read_text())["output"] == "word " * LONGEST
     assert not world.folder.stories.exists()
@@ -178,7 +178,7 @@ async def test_a_long_story_has_a_file_of_its_own(tmp_path: Path) -> None:
 async def test_a_story_that_other_machines_fetch_is_a_file(tmp_path: Path) -> None:
     world = make_world(tmp_path, Tells("few words"))
     world.away = Away(DiskArtifacts(tmp_path / "shared"))
-    assert (await attempt(world)).grade == Grade(1.0, True)
+    assert (await attempt(world)).grade == Grade(1.0, True, confirmed=True, score_confirmed=1.0)
     (shared,) = (tmp_path / "shared").glob("**/attempts/**/agent/transcript.json")
     assert json.loads(shared.read_text())["output"] == "few words"
 
@@ -278,7 +278,7 @@ async def test_grading_goes_on_from_what_was_saved(tmp_path: Path) -> None:
         Journal(),
     )
     world.benchmark = benchmark = Saves()
-    benchmark.fail = SandboxNotFoundError("gone")
+    benchmark.fail = SandboxDiedError("gone", outside=True)
     first = await attempt(world, journal)
     assert first.failure is not None and kept(world)["artifacts/out.txt"] == "made"
     assert journal.saved["state"] == {"answer": "forty-two ***"}

@@ -121,6 +121,12 @@ def _complete_provider(_ctx: click.Context, _param: click.Parameter, incomplete:
     show_default=True,
     help="When the agent exits non-zero: grade what it left, or end the trial as an error.",
 )
+@click.option(
+    "--verify",
+    type=click.Choice(["fresh", "shared", "both"]),
+    help="Where tests run: in a fresh sandbox the agent's work is carried to, in the one the agent left, or "
+    "in both [default: as each task or the benchmark's lock file says, else both].",
+)
 @click.option("--keep-sandbox", is_flag=True, help="Keep each sandbox after its trial, for `run debug`.")
 @click.option(
     "--trials",

@@ -17,8 +17,9 @@ from sandboxes.local import accounts, bwrap, ground, layout, pid1, records, requ
 from sandboxes.local.marks import ProcessMark
 from sandboxes.local.probe import Machine
 from sandboxes.local.spawning import ExecError, find_program
+from sandboxes.machine_code import PROCESSORS
 from sandboxes.rooted import RootedFiles
-from sandboxes.types import ImageSource, Limits, SandboxCreateRequest
+from sandboxes.types import ImageSource, SandboxCreateRequest
 
 LIMITED = Machine(ground.SHIFTED, CgroupSupport(memory="cgroup v2", pids="cgroup v2"))
 
@@ -52,7 +53,7 @@ def test_the_first_process_is_ready_reaps_and_cannot_be_traced() -> None:
 
 
 def test_the_program_for_arm_is_what_an_assembler_makes_of_it() -> None:
-    arm = pid1._PROCESSORS["aarch64"]
+    arm = PROCESSORS["aarch64"]
     assert arm.call(167, 4, 0x410000).hex() == (
         "800080d2"
         "0000a0f2"  # movz x0, 4; movk x0, 0, lsl 16
@@ -181,12 +182,6 @@ def test_what_cannot_be_had_is_refused_with_the_way_out() -> None:
     broken = Machine(ground.ROOTLESS, CgroupSupport(), "bubblewrap is not installed: apt install bubblewrap")
     with pytest.raises(SandboxUnsupportedError, match="apt install bubblewrap"):
         requests.refuse_unsupported(SandboxCreateRequest(network="none"), broken)
-
-
-def test_the_disk_fits_into_the_memory_it_lies_in() -> None:
-    assert requests.disk_quota_mb(Limits()) == requests.DEFAULT_DISK_MB
-    assert requests.disk_quota_mb(Limits(memory_mb=512, disk_mb=2048)) == 384
-    assert requests.disk_quota_mb(Limits(memory_mb=4096, disk_mb=1024)) == 1024
 
 
 SPEC = {"disk_mb": 10, "memory_mb": None, "separate": ["/own"], "mounts": [("/layer", "/opt/layer")]}

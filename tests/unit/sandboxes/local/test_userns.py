@@ -78,12 +78,12 @@ def test_an_old_bubblewrap_is_told_from_a_closed_kernel(bwrap: Path, tmp_path: P
 
 def test_limits_without_cgroups() -> None:
     limits = Limits(memory_mb=512, pids=64)
-    apart = _rlimits(limits, Machine(ground.ROOTLESS, CgroupSupport(), counts_apart=True))
+    apart = _rlimits(limits, 64, Machine(ground.ROOTLESS, CgroupSupport(), counts_apart=True))
     assert apart == {"data": 512 << 20, "nproc": 66}  # and two of ours
-    together = _rlimits(limits, Machine(ground.ROOTLESS, CgroupSupport()))
+    together = _rlimits(limits, 64, Machine(ground.ROOTLESS, CgroupSupport()))
     assert together["nproc"] > 64  # and whatever else the user runs
     both = CgroupSupport(memory="cgroup v2", pids="cgroup v2")
-    assert _rlimits(limits, Machine(ground.ROOTLESS, both)) == {}
+    assert _rlimits(limits, 64, Machine(ground.ROOTLESS, both)) == {}
 
 
 def test_what_only_a_group_may_read_is_hidden(tmp_path: Path) -> None:

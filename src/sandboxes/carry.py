@@ -1,0 +1,237 @@
+"""Carrying work: what differs in one sandbox is packed, unpacked in another, or put back.
+
+All of it works on open folders and single names in them, so that nothing an agent planted leads elsewhere.
+Everything here blocks.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+from sandboxes import archive as tar
+from sandboxes.archive import ArchiveWriter, Member
+from sandboxes.difference import Attributes, Difference, Entry, open_file
+from sandboxes.errors import SandboxError, SandboxFullError
+from sandboxes.links import Links
+from sandboxes.openat import printable
+from sandboxes.work import MOST_LISTED, CarryRules, Change, PackedWork, WorkLimits, outermost
+from sandboxes.work_target import Ids, WorkTarget
+
+_LEFT_LOOKED_AT = 200_000
+_KEPT_MODE = 0o1777
+
+
+class _Choice:
+    """The rules, asked only where their answer may change from a folder to what is in it."""
+
+    def __init__(self, rules: CarryRules) -> None:
+        self._rules = rules
+        self._borders = {"", "/"}
+        for path in (*rules.carried, *rules.left, *rules.forbidden, *rules.homes):
+            parts = path.strip("/").split("/")
+            depth = len(parts) + (1 if path in rules.homes else 0)
+            self._borders.update("/" + "/".join(parts[:at]) for at in range(1, depth))
+        self._any_home = tuple(home.removesuffix("/*") for home in rules.homes if home.endswith("/*"))
+        self._folders: dict[str, bool] = {}
+
+    def carries(self, path: str) -> bool:
+        """Whether what is at `path` is carried."""
+        above = path.rpartition("/")[0]
+        if above in self._borders or above.rpartition("/")[0] in self._any_home:
+            return self._rules.carries(path)
+        found = self._folders.get(above)
+        if found is None:
+            found = self._folders[above] = self._rules.carries(path)
+        return found
+
+
+def list_changes(difference: Difference, rules: CarryRules | None) -> list[Change]:
+    """Return what differs, and if rules are given what they carry of it."""
+    choice = _Choice(rules) if rules is not None else None
+    found: list[Change] = []
+    for entry in difference.entries():
+        if entry.kind is None or (choice is not None and not choice.carries(entry.path)):
+            continue
+        found.append(Change(entry.path, entry.kind))
+        if len(found) >= MOST_LISTED:
+            break
+    return found
+
+
+def pack(
+    difference: Difference, root: int, ids: Ids, rules: CarryRules, archive: Path, limits: WorkLimits
+) -> PackedWork:
+    """Write what differs and is carried to a new archive."""
+    fd = os.open(archive, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    try:
+        packer = _Packer(ArchiveWriter(fd), Links(root), ids, rules, limits)
+        packed = packer.pack(difference)
+    except BaseException:
+        archive.unlink()
+        raise
+    finally:
+        os.close(fd)
+    return packed
+
+
+class _Packer:
+    def __init__(
+        self, writer: ArchiveWriter, links: Links, ids: Ids, rules: CarryRules, limits: WorkLimits
+    ) -> None:
+        self._writer = writer
+        self._links = links
+        self._ids = ids
+        self._rules = rules
+        self._limits = limits
+        self._entries = 0
+        self.packed = PackedWork()
+
+    def pack(self, difference: Difference) -> PackedWork:
+        packed, choice = self.packed, _Choice(self._rules)
+        removed: list[str] = []
+        for entry in difference.entries():
+            if entry.kind is None:
+                continue
+            if not choice.carries(entry.path):
+                packed.leave(entry.path, entry.kind)
+                if packed.left_count >= _LEFT_LOOKED_AT:
+                    packed.cut_short = True
+                    break
+            elif entry.info is None:
+                removed.append(entry.path)
+            elif self._entries >= self._limits.max_entries:
+                packed.cut_short = True
+                packed.skip(entry.path, f"more than {self._limits.max_entries} entries")
+                break
+            else:
+                self._add(entry, entry.info)
+        for path in difference.too_deep:
+            packed.skip(path, "nested too deep")
+        packed.removed = list(outermost(removed))
+        self._writer.close()
+        return packed
+
+    def _add(self, entry: Entry, info: os.stat_result) -> None:
+        member = Member(
+            name=entry.path[1:],
+            kind=tar.FILE,
+            mode=info.st_mode & _KEPT_MODE,
+            uid=self._ids.inside(info.st_uid),
+            gid=self._ids.inside(info.st_gid),
+            mtime_ns=info.st_mtime_ns,
+        )
+        if stat.S_ISDIR(info.st_mode):
+            self._write(replace(member, kind=tar.FOLDER))
+        elif stat.S_ISLNK(info.st_mode):
+            text = os.readlink(entry.name, dir_fd=entry.folder)
+            if self._links.is_forbidden(entry.path, text, self._rules):
+                self.packed.skip(entry.path, f"a link to {printable(text)}")
+            else:
+                self._write(replace(member, kind=tar.LINK, mode=0o777, link=text))
+        elif stat.S_ISREG(info.st_mode):
+            self._add_file(entry, member)
+        else:
+            self.packed.skip(entry.path, "neither a regular file nor a folder nor a link")
+
+    def _add_file(self, entry: Entry, member: Member) -> None:
+        fd = open_file(entry.name, entry.folder)
+        try:
+            info = os.fstat(fd)
+            if not stat.S_ISREG(info.st_mode):
+                self.packed.skip(entry.path, "not a regular file")
+            elif info.st_size > self._limits.max_file_bytes:
+                limit = self._limits.max_file_bytes
+                self.packed.skip(entry.path, f"{info.st_size} bytes, over the limit of {limit} for a file")
+            elif self.packed.bytes + info.st_size > self._limits.max_bytes:
+                self.packed.cut_short = True
+                limit = self._limits.max_bytes
+                self.packed.skip(entry.path, f"{info.st_size} bytes, over what is left of {limit}")
+            else:
+                self._write(replace(member, size=info.st_size), fd)
+                self.packed.files += 1
+                self.packed.bytes += info.st_size
+        finally:
+            os.close(fd)
+
+    def _write(self, member: Member, content: int = -1) -> None:
+        self._entries += 1
+        self._writer.add(member, content)
+
+
+def unpack(
+    difference: Difference, root: int, ids: Ids, rules: CarryRules, archive: Path, removed: Sequence[str]
+) -> None:
+    """Make a sandbox at the carried paths what the packed one was. `difference` is its own."""
+    with explained("unpack work"), archive.open("rb") as file:
+        members = {f"/{member.name}": member for member in tar.read_members(file)}
+        for path in (*members, *removed):
+            if not _is_normal(path) or not rules.carries(path):
+                raise SandboxError(f"work cannot be unpacked: {printable(path)} is not a path to carry")
+        target = WorkTarget(root, ids)
+        try:
+            _forget_own(target, difference, rules, members, removed)
+            for path, member in members.items():
+                target.write(path, member, file.fileno())
+            target.finish()
+            links = Links(root)
+            for path, member in members.items():
+                # In the packed sandbox, an agent may have bent the folders its links lead through.
+                if member.kind == tar.LINK and links.is_forbidden(path, member.link, rules):
+                    target.remove(path)
+        finally:
+            target.close()
+
+
+@contextmanager
+def explained(action: str) -> Iterator[None]:
+    """Say what was tried when the file system of a sandbox refuses it."""
+    try:
+        yield
+    except SandboxError:
+        raise
+    except OSError as error:
+        kind = SandboxFullError if error.errno in (errno.ENOSPC, errno.EDQUOT) else SandboxError
+        raise kind(f"cannot {action} in the sandbox: {error}") from error
+
+
+def _is_normal(path: str) -> bool:
+    return path.startswith("/") and not {"", ".", ".."} & set(path[1:].split("/")) and "\0" not in path
+
+
+def _forget_own(
+    target: WorkTarget,
+    difference: Difference,
+    rules: CarryRules,
+    members: dict[str, Member],
+    removed: Sequence[str],
+) -> None:
+    """Remove what the other sandbox no longer has, and what this one's set-up made and that one lost."""
+    choice, links = _Choice(rules), Links(target.root)
+    lost: list[str] = []
+    restored: list[tuple[str, Attributes]] = []
+    for entry in difference.entries():
+        if entry.path in members or entry.info is None or not choice.carries(entry.path):
+            continue
+        if entry.kind == "added" and _could_be_packed(entry, links, rules):
+            lost.append(entry.path)
+        elif entry.kind == "changed" and entry.before is not None:
+            restored.append((entry.path, entry.before))
+    for path in outermost((*lost, *removed)):
+        target.remove(path)
+    for path, before in restored:
+        target.set_attributes(path, before)
+
+
+def _could_be_packed(entry: Entry, links: Links, rules: CarryRules) -> bool:
+    """Whether an entry that is not in an archive was gone: fifos and forbidden links never are in one."""
+    assert entry.info is not None
+    mode = entry.info.st_mode
+    if stat.S_ISLNK(mode):
+        return not links.is_forbidden(entry.path, os.readlink(entry.name, dir_fd=entry.folder), rules)
+    return stat.S_ISREG(mode) or stat.S_ISDIR(mode)

@@ -1,0 +1,105 @@
+"""Which of an agent's changes are its work, and which are changes to the system the tests stand on.
+
+One list for every provider and every benchmark; docs/concepts/verification.md shows it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from fnmatch import fnmatch
+
+from sandboxes.work import CarryRules, Change, is_below
+from valkyrie.nouns import TaskSpec
+
+SYSTEM_FOLDERS = (
+    *(
+        "/bin",
+        "/sbin",
+        "/lib",
+        "/lib32",
+        "/lib64",
+        "/libx32",
+        "/usr",
+        "/etc",
+        "/opt",
+        "/boot",
+        "/nix",
+        "/snap",
+    ),
+    *("/var/lib", "/var/cache", "/var/spool", "/var/run", "/var/lock"),
+)
+"""Not carried: programs, libraries, configuration and packages come from the clean side."""
+
+TOOL_FOLDERS = (
+    *("/usr/bin", "/usr/sbin", "/usr/lib", "/usr/lib32", "/usr/lib64", "/usr/libexec"),
+    *("/usr/local/bin", "/usr/local/sbin", "/usr/local/lib"),
+    *("/etc/ld.so.preload", "/etc/ld.so.cache", "/etc/ld.so.conf", "/etc/ld.so.conf.d", "/etc/profile"),
+    *("/etc/profile.d", "/etc/bash.bashrc", "/etc/environment", "/etc/passwd", "/etc/group", "/etc/shadow"),
+    *("/etc/pam.d", "/etc/sudoers", "/etc/sudoers.d", "/etc/nsswitch.conf"),
+)
+"""Not carried either where a task's working folder is a system folder above one of these."""
+
+HOMES = ("/root", "/home/*")
+"""Their hidden entries are read by shells, interpreters and git when they start."""
+
+FORBIDDEN = ("/tests", "/logs/verifier", "/solution", "/proc", "/sys", "/dev", "/run")
+"""Where tests, rewards and solutions are, and what is not a file system of the sandbox's own."""
+
+AGENT_FOLDERS = ("/bundle",)
+"""Where an agent itself is installed."""
+
+_PATH = ("/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin")
+_PROGRAM_FOLDERS = ("/bin", "/sbin", "/usr/bin", "/usr/sbin")
+_PUT_BACK = (
+    *("/lib*.so*", "/usr/lib*.so*", "/usr/lib/python3*", "/usr/local/lib/python3*", "/usr/share/perl*"),
+    *("/usr/lib/*/perl*", "/etc/ld.so.*", "/etc/profile", "/etc/profile.d/*", "/etc/bash.bashrc"),
+    *(
+        f"/usr/local/bin/{name}"
+        for name in ("python*", "pip*", "node", "npm", "npx", "perl*", "ruby", "bash")
+    ),
+    *(f"/usr/local/bin/{name}" for name in ("sh", "uv", "uvx", "pytest", "git", "env")),
+)
+"""Files of the image that a shell, an interpreter, the loader or a test tool is made of."""
+_START_UP = ("/etc/ld.so.preload", "*/sitecustomize.py", "*/usercustomize.py")
+"""Files that run by themselves in every program or interpreter, whoever added them."""
+
+
+def rules_for(task: TaskSpec) -> CarryRules:
+    """What of a task's sandbox is carried: all but the system, the working folder always."""
+    return CarryRules(
+        carried=("/", *((task.cwd,) if task.cwd != "/" else ()), *task.carry),
+        left=(*SYSTEM_FOLDERS, *TOOL_FOLDERS, *AGENT_FOLDERS),
+        homes=HOMES,
+        forbidden=FORBIDDEN,
+    )
+
+
+def carries_tools(task: TaskSpec) -> bool:
+    """Whether a task carries something its tests may be run by."""
+    return any(
+        path == tool or is_below(path, tool) or is_below(tool, path)
+        for path in task.carry
+        for tool in (*TOOL_FOLDERS, *_PROGRAM_FOLDERS, "/lib", "/lib64")
+    )
+
+
+def tampered(changes: Iterable[Change]) -> list[str]:
+    """The image's own tools among the changes, and what runs by itself in every program: to be put back."""
+    found = []
+    for change in changes:
+        changed = change.kind != "added"
+        own_program = any(is_below(change.path, folder) for folder in _PROGRAM_FOLDERS)
+        own_tool = own_program or any(fnmatch(change.path, pattern) for pattern in _PUT_BACK)
+        if (changed and own_tool) or any(fnmatch(change.path, pattern) for pattern in _START_UP):
+            found.append(change.path)
+    return found
+
+
+def shadows(changes: Iterable[Change]) -> dict[str, Sequence[str]]:
+    """Programs that were added where PATH looks, each with the places where it may hide one of the image."""
+    found: dict[str, Sequence[str]] = {}
+    for change in changes:
+        folder, _, name = change.path.rpartition("/")
+        if change.kind == "added" and folder in _PATH:
+            found[change.path] = [f"{other}/{name}" for other in _PATH if other != folder]
+    return found
