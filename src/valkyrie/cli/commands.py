@@ -51,6 +51,7 @@ RUN = Noun(
         "outputs": _verb("run.take:outputs", "Copy what agents left behind to a folder."),
         "errors": _verb("run.trials:errors", "Show a run's open errors, grouped."),
         "tasks": _verb("run.trials:tasks", "List a run's trials."),
+        "show": _verb("run.show:show", "Show a trial's verdict and the evidence behind it."),
         "logs": _verb("run.logs:logs", "Print logs: of one trial's attempt, or of a whole run."),
         "debug": _verb("run.trials:debug", "Open a shell in a kept sandbox."),
         "delete": _verb("run.change:delete", "Forget an ended run and all that was kept of it."),
