@@ -47,7 +47,20 @@ def audit_lines(audit: BenchmarkAudit, ink: Ink) -> Iterator[str]:
             yield f"    {safe(finding.fix)}"
         for note in task.notes:
             yield f"  note  {safe(note)}"
+    yield from _blocked(audit)
     yield headline(audit)
+
+
+def _blocked(audit: BenchmarkAudit) -> Iterator[str]:
+    """What the platform stopped by itself: each way once, with the number of tasks."""
+    ways: dict[str, int] = {}
+    for task in audit.tasks:
+        for text in task.blocked:
+            way = text.partition(":")[0]
+            ways[way] = ways.get(way, 0) + 1
+    if ways:
+        told = ", ".join(f"{way} ({plural(count, 'task')})" for way, count in ways.items())
+        yield f"Blocked by the platform itself: {told}."
 
 
 def headline(audit: BenchmarkAudit) -> str:

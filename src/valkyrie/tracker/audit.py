@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import fcntl
+import json
 import shutil
 import signal
 import tempfile
@@ -18,6 +19,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from sandboxes.work import is_below, outermost
 from valkyrie import __version__, benchmarks
 from valkyrie.benchmarks.asking import Asking
 from valkyrie.benchmarks.audit.inspection import inspect
@@ -287,11 +289,11 @@ class _Auditor:
             done += 0 if finish.after is TrialState.PENDING else 1
             self._progress(what, done, total)
 
-        self._progress(what, 0, total)
         with alone(self._tracker.data, word_of(job.id)), _signals() as told:
             executor = self._tracker.executor_beside(job)
             working = asyncio.create_task(executor.work(job.values, ended))
             asking = asyncio.create_task(told.wait())
+            self._progress(what, 0, total)
             try:
                 await asyncio.wait((working, asking), return_when=asyncio.FIRST_COMPLETED)
                 if not told.is_set():
@@ -333,7 +335,10 @@ class _Auditor:
             cheats={name: trial.score for name, trial in cheats.items()},
             blocked=list(_blocked(cheats)),
         )
-        findings = [*read.findings, *_scored(cheats, nop), *_shared(audit)]
+        findings = [*read.findings, *_scored(cheats, nop), *_shared(audit, oracle)]
+        if spec.keep_processes and audit.declared:
+            # Its author says that the agent's processes live on: what they can do is accepted with it.
+            findings = [one for one in findings if one.weakness is not Weakness.ISOLATION]
         return replace(
             audit,
             findings=findings,
@@ -363,17 +368,24 @@ def _scored(cheats: Mapping[str, TrialView], nop: TrialView | None) -> Iterator[
         )
 
 
-def _shared(audit: TaskAudit) -> Iterator[Finding]:
+def _shared(audit: TaskAudit, oracle: Sequence[TrialView]) -> Iterator[Finding]:
     """A task that must be graded in the agent's sandbox is open there, unless its author says it is meant."""
     if audit.mode is not VerifyMode.SHARED or audit.declared:
         return
-    needs = "with the agent's processes alive" if audit.keep_processes else "in the sandbox the agent left"
-    say = '`environment_mode = "shared"`' + (" and `keep_processes = true`" if audit.keep_processes else "")
+    if audit.keep_processes:
+        yield Finding(
+            Weakness.ISOLATION,
+            "its own solution passes only with the agent's processes alive",
+            'Say environment_mode = "shared" and keep_processes = true in [verifier] to accept that.',
+        )
+        return
+    changed = outermost(path for trial in oracle for path in _system_changes(trial.evidence or {}))
+    paths = [path for path in changed if path != "/solution" and not is_below(path, "/solution")]
+    carry = f"carry = {json.dumps(paths[:3])}" if 0 < len(paths) <= 3 else "carry = [the paths its work is]"
     yield Finding(
         Weakness.ISOLATION,
-        f"its own solution passes only {needs}",
-        f"Name the paths its work is with verifier.carry if that is enough; else say {say} in task.toml to "
-        "accept it.",
+        "its own solution passes only in the sandbox the agent left",
+        f'Say {carry} in [verifier], or environment_mode = "shared" to accept that.',
     )
 
 
