@@ -62,13 +62,12 @@ def regrade(
     """Grade kept work again, with other tests or another judge.
 
     No agent runs: each trial's kept work goes into a fresh sandbox and is graded there, with the task's own
-    tests or with those of --tests. With --judge the judges of an eval are asked again. Earlier verdicts are kept, and --use N goes back to them;
-    0 is the original grading. Trials whose work was not kept keep their verdict and are named with the
-    reason. Exit 1 when there is none that can be graded again.
+    tests or with those of --tests. With --judge the judges of an eval are asked again. Earlier verdicts are
+    kept, and --use N goes back to them; 0 is the original grading. Trials whose work was not kept keep their
+    verdict and are named with the reason. Exit 1 when there is none that can be graded again.
     """
-    asked = [flag for flag, given in (("--list", listed), ("--use", use), ("--diff", diff)) if given not in (
-        None, False,
-    )]  # fmt: skip
+    chosen = (("--list", listed), ("--use", use is not None), ("--diff", diff is not None))
+    asked = [flag for flag, given in chosen if given]
     started = [
         flag for flag, given in (("--tests", tests), ("--judge", judge), ("--task", task_ids)) if given
     ]
