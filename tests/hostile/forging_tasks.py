@@ -141,7 +141,7 @@ def _make_program_task(folder: Path, mode: str | None) -> None:
 
 def _make_task(folder: Path, way: str, mode: str | None, *, careful: bool) -> None:
     verifier = [f'environment_mode = "{mode}"'] if mode else []
-    if way == "break_user":
+    if way == "break_user" and os.geteuid() == 0:
         verifier.append('user = "nobody"')
     seconds = 4 if way in SLOW_TO_END else 40
     asked = os.urandom(16).hex() + "\n"
@@ -174,11 +174,11 @@ class Scene:
 
 
 def forge(
-    tracker: LocalTracker, agent: Path, benchmark: Path | str, provider: str = "local", **options: object
+    tracker: LocalTracker, agent: Path, benchmark: Path, provider: str = "local", trials: int = 1
 ) -> Scene:
     """Run the agent to its end."""
     request = RunRequest(
-        agent=str(agent), benchmark=str(benchmark), provider=provider, concurrency=4, **options
+        agent=str(agent), benchmark=str(benchmark), provider=provider, concurrency=4, trials=trials
     )
     return Scene(tracker, tracker.wait(tracker.start(request).run.id, timeout=1500))
 
