@@ -50,7 +50,7 @@ from valkyrie.trial.carry import (
     tampered,
 )
 from valkyrie.trial.collect import AGENT, GRADING
-from valkyrie.trial.failures import BROKEN, SETUP_BROKEN, PhaseTimeoutError, blamed_on_agent
+from valkyrie.trial.failures import BROKEN, OF_FILES, SETUP_BROKEN, PhaseTimeoutError, blamed_on_agent
 from valkyrie.trial.leaving import keep, remove
 
 GRACE_S = 60.0
@@ -544,7 +544,7 @@ def _may_be_the_work(error: Exception) -> bool:
             return True
         case BenchmarkError():
             return error.cause in _CONTROLLED_CAUSES
-        case SandboxUnsupportedError() | SandboxConnectionError():
+        case SandboxConnectionError():
             return False
         case SandboxDiedError():
             return not error.outside
@@ -552,6 +552,10 @@ def _may_be_the_work(error: Exception) -> bool:
             return True
         case PhaseTimeoutError():
             return error.phase in ("carry", "grade")
+        case UnicodeError() | RecursionError():
+            return True
+        case OSError():
+            return error.errno in OF_FILES
         case _:
             return False
 
