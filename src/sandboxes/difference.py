@@ -67,7 +67,11 @@ class Difference(Protocol):
 def open_folder(name: str, folder: int) -> int:
     """Open a folder for listing, never through a link; one that is closed to its owner is opened first."""
     flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-    return _open(name, folder, flags, 0o500)
+    found = _open(name, folder, flags, 0o500)
+    mode = stat.S_IMODE(os.fstat(found).st_mode)
+    if mode & 0o500 != 0o500 and os.geteuid() != 0:
+        os.fchmod(found, mode | 0o500)  # it can be listed, but what is in it cannot be looked at
+    return found
 
 
 def open_file(name: str, folder: int) -> int:
@@ -90,6 +94,7 @@ def _open(name: str, folder: int, flags: int, needed: int) -> int:
         try:
             return os.open(place, flags & ~os.O_NOFOLLOW)
         finally:
-            os.chmod(place, mode)  # noqa: PTH101
+            if not flags & os.O_DIRECTORY:  # what is in a folder can only be looked at while it is open to us
+                os.chmod(place, mode)  # noqa: PTH101
     finally:
         os.close(handle)

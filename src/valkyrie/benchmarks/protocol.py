@@ -51,6 +51,10 @@ class Grading:
     control: bool = False
     """No agent worked here: the task as it was set up. Does grading give a verdict at all?"""
 
+    renew: Callable[[], Awaitable[Sandbox]] | None = None
+    """Replaces the sandbox by one as this was at first: what a program of grading did there is gone. None
+    where there is only this one."""
+
     @property
     def sandbox(self) -> Sandbox:
         """The sandbox, every process of the agent dead by now."""

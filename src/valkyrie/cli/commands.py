@@ -51,6 +51,7 @@ RUN = Noun(
         "outputs": _verb("run.take:outputs", "Copy what agents left behind to a folder."),
         "errors": _verb("run.trials:errors", "Show a run's open errors, grouped."),
         "tasks": _verb("run.trials:tasks", "List a run's trials."),
+        "show": _verb("run.show:show", "Show a trial's verdict and the evidence behind it."),
         "logs": _verb("run.logs:logs", "Print logs: of one trial's attempt, or of a whole run."),
         "debug": _verb("run.trials:debug", "Open a shell in a kept sandbox."),
         "delete": _verb("run.change:delete", "Forget an ended run and all that was kept of it."),
@@ -76,6 +77,7 @@ BENCHMARK = Noun(
     {
         "list": _verb("benchmark:list_benchmarks", "List the benchmarks that can be named."),
         "tasks": _verb("benchmark:tasks", "List the task ids of a benchmark."),
+        "check": _verb("benchmark_check:check", "Check what a benchmark's tasks are open to."),
         "init": _verb("benchmark:init", "Write a new benchmark with one valid task."),
         "add": _verb("benchmark:add", "Add a public benchmark by its name."),
         "remove": _verb("benchmark:remove", "Forget a benchmark that was added."),

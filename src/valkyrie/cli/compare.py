@@ -11,7 +11,7 @@ from valkyrie.cli.options import Number, tracker, verb
 from valkyrie.cli.output import Output
 
 if TYPE_CHECKING:
-    from valkyrie.report.comparing import Metric, Summary
+    from valkyrie.report.comparing import Comparison, Metric, Summary
     from valkyrie.tracker.protocol import Tracker
     from valkyrie.views import RunView, TrialView
 
@@ -216,11 +216,22 @@ def worse(summary: Summary, baseline: Sequence[str], most: float) -> list[str]:
     for one in summary.comparisons:
         if one.a_run not in baseline:
             continue
-        if one.verdict == "nothing" or (one.verdict == "better" and one.drop >= most - 1e-9):
+        if one.verdict == "nothing" or (one.seen == "better" and one.drop >= most - 1e-9):
             reasons.append(sentence(one))
+        elif _could_be_worse(one, most):
+            reasons.append(
+                f"{one.b} could be worse than {one.a}, depending on trials that one of them lacks; "
+                "`valk run retry` runs them again."
+            )
         elif not one.ended:
             reasons.append(f"{one.a} and {one.b} have not both ended; wait for them (valk run wait).")
     return reasons
+
+
+def _could_be_worse(one: Comparison, most: float) -> bool:
+    """Whether B would be significantly worse had the trials that one side lacks ended that way."""
+    end = one.highest
+    return end is not None and end.verdict == "better" and 100 * end.difference >= most - 1e-9
 
 
 def _show(summary: Summary, output: Output, *, by_task: bool) -> None:

@@ -272,10 +272,44 @@ def ambiguous(world: World) -> None:
         assert all(run_id in said.err for run_id in ids if run_id[0] == twice)
 
 
+def verdicts(world: World) -> None:
+    """What the agent brought about counts 0; what is missing for other reasons makes a range."""
+    contract = world.folder / "quitter" / "contract.yaml"
+    contract.parent.mkdir(exist_ok=True)
+    contract.write_text("name: quitter\ninstall_cmd: 'true'\nrun_cmd: cat {problem_statement_path}; exit 3\n")
+    quitter = world.finish(
+        "--agent", "./quitter", "--benchmark", "./tasks", "--on-agent-failure", "error", "--max-attempts", "1"
+    )
+    score = world.run(quitter)["score"]
+    assert (score["errors"], score["ungraded"], score["coverage"]) == ({"agent": 3}, 0, 1.0)
+    assert (score["final_score"], score["score_graded"], score["score_confirmed"]) == (0.0, 0.0, 0.0)
+    assert "counted as 0" in world.valk("run", "errors", quitter).out
+    worker = world.finish(*WORKER)
+    score = world.run(worker)["score"]
+    third = round(1 / 3, 6)
+    assert (round(score["score_low"], 6), round(score["score_high"], 6)) == (third, 1 - third)
+    assert score["ungraded"] == 1
+    assert "33.3 % to 66.7 %, depending on 1 ungraded trial" in world.valk("run", "fetch", worker).out
+    assert "33.3 to 66.7 %" in world.ask("run", "list").out
+    both = world.valk("compare", worker, quitter).out
+    assert "33.3 to 66.7 %" in both and "No difference seen" not in both
+    shown = world.ask("run", "show", worker, "right", "--json").json
+    assert (shown["trial"]["passed"], len(shown["attempts"])) == (True, 1)
+    assert world.ask("run", "show", worker, "right").code == 0
+    assert world.valk("run", "show", worker, "rihgt").code == 2
+    assert world.valk("export", quitter, "--exporter", "csv", "--output-dir", "zeros").code == 0
+    world.note((world.folder / "zeros" / "results.csv").read_text())
+    document = world.ask("run", "results", worker, "--path", "-").json
+    assert round(document["final_evaluation"]["score_high"], 6) == 1 - third
+    part = world.ask("run", "results", worker, "--path", "-", "--task-ids", "right,wrong").json
+    assert (part["score"]["score_low"], part["score"]["score_high"]) == (0.5, 0.5)
+
+
 RUN_SCENES = [
     planning,
     mistakes,
     one_run,
+    verdicts,
     taking,
     steering,
     forcing,

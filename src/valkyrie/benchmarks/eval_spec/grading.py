@@ -207,7 +207,7 @@ class StimulusGrading:
             return None
         from valkyrie.benchmarks.eval_spec.workbench import SandboxWorkbench
 
-        return SandboxWorkbench(grading.place, self._stimulus, grading.start)
+        return SandboxWorkbench(grading.place, self._stimulus, grading.start, renew=grading.renew)
 
     async def _final_state(self, grading: Grading, start: Path) -> Path | None:
         """The workspace on this machine, if someone has to look at it."""
