@@ -23,7 +23,7 @@ from sandboxes.openat import printable
 from sandboxes.work import MOST_LISTED, CarryRules, Change, PackedWork, WorkLimits, outermost
 from sandboxes.work_target import Ids, WorkTarget
 
-_LEFT_LOOKED_AT = 200_000
+_LEFT_LOOKED_AT = MOST_LISTED
 _KEPT_MODE = 0o1777
 _UNREADABLE = frozenset(
     {errno.EACCES, errno.EPERM, errno.ELOOP, errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG}

@@ -16,7 +16,7 @@ _FENCED = (
 
 def capabilities(engine: Engine, image: str) -> Capabilities:
     """The provider's word on itself."""
-    kind = "Podman" if "podman" in str(engine.info).lower() else "Docker"
+    kind = "Podman" if engine.is_podman else "Docker"
     version = engine.info.get("ServerVersion", "")
     place = "this machine's" if engine.is_local else f"{engine.url}'s"
     problem = MISSING if find_spec("aiodocker") is None else engine.problem
@@ -40,6 +40,7 @@ def capabilities(engine: Engine, image: str) -> Capabilities:
         gpus=True,
         mounts=engine.is_local,
         writable_system=True,
+        carries_work=True,
         users=True,
         networks=frozenset({"none", "public"}),
         enforcement={

@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+from sandboxes.limits import host_memory_mb
+
 ASK_SECONDS = 5.0
 NO_ENGINE = (
     "start Docker or Podman, or point DOCKER_HOST at an engine (on Debian: scripts/setup-system --docker)"
@@ -35,6 +37,16 @@ class Engine:
     def cpus(self) -> int:
         """How many it has; 0 when it does not say."""
         return int(self.info.get("NCPU") or 0)
+
+    @property
+    def memory_mb(self) -> int:
+        """The memory of its machine; of this one when it does not say."""
+        return int(self.info.get("MemTotal") or 0) >> 20 or host_memory_mb()
+
+    @property
+    def is_podman(self) -> bool:
+        """Whether it is Podman, which takes some requests otherwise."""
+        return "podman" in str(self.info).lower()
 
     @property
     def quota(self) -> str | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from secrets import token_hex
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
@@ -83,19 +83,20 @@ class Ending:
 
 
 class Execution:
-    """Runs one command to its end; `kill` ends everything that carries its mark."""
+    """Runs one command to its end; `kill` ends everything that carries its mark, `check` raises when the
+    sandbox itself has ended."""
 
     def __init__(
         self,
         client: EngineClient,
         container: str,
         kill: Callable[[str, str | None], Awaitable[None]],
-        revive: Callable[[], Awaitable[None]],
+        check: Callable[[], Awaitable[None]],
     ) -> None:
         self._client = client
         self._container = container
         self._kill = kill
-        self._revive = revive
+        self._check_container = check
         self._token = token_hex(8)
         self.mark = f"{container}.{token_hex(8)}"
 
@@ -148,7 +149,7 @@ class Execution:
         except SandboxError as error:
             if error.__cause__ is None or not errors.is_not_running(error.__cause__):
                 raise
-            await self._revive()
+            await self._check_container()
             made = await self._client.call("POST", path, what=what, body=body)
         return str(made["Id"])
 
@@ -180,28 +181,42 @@ class Execution:
         await self._check_container()
         return errors.translated(error, f"run a command in {self._container}")
 
-    async def _check_container(self) -> None:
-        """Raise when the command ended because its sandbox did."""
-        what = f"follow a command in {self._container}"
-        found = await self._client.call("GET", f"containers/{self._container}/json", what=what)
-        if found["State"]["Status"] in ("removing", "dead"):
-            raise SandboxNotFoundError(f"sandbox {self._container} was deleted")
-
     async def _exit_code(self, exec_id: str) -> int:
-        for delay in _CODE_DELAYS:
-            await asyncio.sleep(delay)
-            try:
-                found = await self._client.call("GET", f"exec/{exec_id}/json", what="read an exit code")
-            except SandboxError as error:
-                if getattr(error.__cause__, "status", None) not in (404, 500):
-                    raise
-                # Forgotten with the container, or because the container was started anew.
-                await self._check_container()
-                return KILLED_EXIT_CODE
-            if not found.get("Running") and found.get("ExitCode") is not None:
-                await self._check_container()
-                return int(found["ExitCode"]) % 256
-        raise SandboxConnectionError(f"a command in {self._container} is lost: its output ended, it did not")
+        code = await exit_code(self._client, exec_id)
+        # Forgotten with the container, because the container was started anew, or told before its end.
+        await self._check_container()
+        return KILLED_EXIT_CODE if code is None else code
+
+
+async def run_program(client: EngineClient, container: str, argv: Sequence[str]) -> int | None:
+    """Run a program as root in `/`, with no shell around it: its exit code, or None when it is unknown."""
+    body = {"Cmd": list(argv), "User": "0", "WorkingDir": "/", "AttachStdout": True, "AttachStderr": True}
+    what = f"run {argv[0]} in {container}"
+    made = await client.call("POST", f"containers/{container}/exec", what=what, body=body)
+    stream = client.attach(str(made["Id"]))
+    try:
+        while await stream.read_out() is not None:
+            pass
+    except client.failures() as error:
+        raise errors.translated(error, what) from error
+    finally:
+        await _close(stream)
+    return await exit_code(client, str(made["Id"]))
+
+
+async def exit_code(client: EngineClient, exec_id: str) -> int | None:
+    """Return how a command ended whose output has; None when the engine has forgotten it."""
+    for delay in _CODE_DELAYS:
+        await asyncio.sleep(delay)
+        try:
+            found = await client.call("GET", f"exec/{exec_id}/json", what="read an exit code")
+        except SandboxError as error:
+            if getattr(error.__cause__, "status", None) not in (404, 500):
+                raise
+            return None
+        if not found.get("Running") and found.get("ExitCode") is not None:
+            return int(found["ExitCode"]) % 256
+    raise SandboxConnectionError(f"command {exec_id[:12]} is lost: its output ended, it did not")
 
 
 class _Decoding:

@@ -1,6 +1,9 @@
 """Refuses addresses in the network namespace it runs in. A program of its own: it imports nothing of ours.
 
-    python3 - DENIED,DENIED,… DNS,DNS,…   (networks, and name servers that stay reachable on port 53)
+    python3 - DENIED,DENIED,… DNS,DNS,… ALLOWED,ALLOWED,…
+
+DENIED are networks, DNS are name servers that stay reachable on port 53, ALLOWED are networks that stay
+reachable although they are in a denied one. Of IPv6 only the loopback is left.
 
 A packet filter, because routes alone hold nobody back: a socket that is bound to an interface passes by them.
 Routes are laid down as well, so that a connection fails at once instead of waiting for an answer.
@@ -16,6 +19,7 @@ import struct
 import sys
 from collections.abc import Iterable, Iterator
 
+Networks = list[ipaddress.IPv4Network]
 TABLE = "valkyrie"
 NETFILTER, ROUTE = 12, 0
 NFTABLES = 10
@@ -96,28 +100,58 @@ class Netlink:
                 answer = answer[(length + 3) & ~3 :]
 
 
-def filter_message(kind: int, flags: int, *attributes: bytes) -> tuple[int, int, bytes, bool]:
-    family = struct.pack(">BBH", socket.AF_INET, 0, 0)
-    return NFTABLES << 8 | kind, flags, family + b"".join(attributes), True
+def filter_message(
+    kind: int, flags: int, *attributes: bytes, family: int = socket.AF_INET
+) -> tuple[int, int, bytes, bool]:
+    head = struct.pack(">BBH", family, 0, 0)
+    return NFTABLES << 8 | kind, flags, head + b"".join(attributes), True
 
 
-def refuse(denied: list[ipaddress.IPv4Network], servers: list[ipaddress.IPv4Network]) -> None:
+def refuse(denied: Networks, servers: Networks, allowed: Networks) -> None:
     """The filter, made whole or not at all; a second time replaces the first."""
+    rules = [
+        [*to(server), load(TRANSPORT_HEADER, 2, 2), equals(struct.pack(">H", 53)), verdict(ACCEPT)]
+        for server in servers
+    ]
+    rules += [[*to(network), verdict(ACCEPT)] for network in allowed]
+    rules += [[*to(network), verdict(DROP)] for network in denied]
+    send_table(socket.AF_INET, rules)
+    loopback = ipaddress.IPv6Address("::1").packed
+    try:
+        send_table(
+            socket.AF_INET6,
+            [[load(NETWORK_HEADER, 24, 16), equals(loopback), verdict(ACCEPT)], [verdict(DROP)]],
+        )
+    except OSError:
+        if has_ipv6():
+            raise
+
+
+def send_table(family: int, rules: list[list[bytes]]) -> None:
     batch = struct.pack(">BBH", 0, 0, NFTABLES)
     named = attribute(1, TABLE)
     hook = attribute(4, [attribute(1, OUT_HOOK), attribute(2, 0)])
     chain = (named, attribute(3, "out"), hook, attribute(7, "filter"), attribute(5, ACCEPT))
-    rules = [
-        [*to(server), load(TRANSPORT_HEADER, 2, 2), equals(struct.pack(">H", 53)), verdict(ACCEPT)]
-        for server in servers
-    ] + [[*to(network), verdict(DROP)] for network in denied]
     messages = [(0x10, 0, batch, False)]
-    messages += [filter_message(0, CREATE, named), filter_message(2, 0, named)]
-    messages += [filter_message(0, CREATE, named), filter_message(3, CREATE, *chain)]
+    messages += [filter_message(0, CREATE, named, family=family), filter_message(2, 0, named, family=family)]
+    messages += [
+        filter_message(0, CREATE, named, family=family),
+        filter_message(3, CREATE, *chain, family=family),
+    ]
     for rule in rules:
-        messages.append(filter_message(6, CREATE | APPEND, named, attribute(2, "out"), attribute(4, rule)))
+        body = (named, attribute(2, "out"), attribute(4, rule))
+        messages.append(filter_message(6, CREATE | APPEND, *body, family=family))
     messages.append((0x11, 0, batch, False))
     Netlink(NETFILTER).send(messages)
+
+
+def has_ipv6() -> bool:
+    """Whether an interface other than the loopback has an IPv6 address."""
+    try:
+        with open("/proc/net/if_inet6") as table:
+            return any(line.split()[-1] != "lo" for line in table)
+    except OSError:
+        return False
 
 
 def route_nowhere(networks: Iterable[ipaddress.IPv4Network]) -> None:
@@ -143,12 +177,14 @@ def gateways() -> Iterator[ipaddress.IPv4Network]:
 
 def main() -> None:
     """Fence in the namespace this runs in."""
-    denied, servers = (
-        [ipaddress.IPv4Network(text) for text in word.split(",") if text] for word in sys.argv[1:3]
+    denied, servers, allowed = (
+        [ipaddress.IPv4Network(text, strict=False) for text in word.split(",") if text]
+        for word in sys.argv[1:4]
     )
     denied += [network for network in gateways() if network not in denied]
-    refuse(denied, servers)
-    route_nowhere(net for net in denied if not any(server.subnet_of(net) for server in servers))
+    refuse(denied, servers, allowed)
+    reachable = [*servers, *allowed]
+    route_nowhere(net for net in denied if not any(one.overlaps(net) for one in reachable))
 
 
 if __name__ == "__main__":

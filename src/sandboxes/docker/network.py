@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from ipaddress import AddressValueError, IPv4Address, IPv4Network
 from pathlib import Path
 from secrets import token_hex
@@ -9,12 +10,24 @@ from typing import Final
 
 from sandboxes.docker.client import EngineClient
 from sandboxes.docker.engine import Engine
-from sandboxes.docker.requests import GUARD, KIND, LABELS, PUBLIC_NETWORK
+from sandboxes.docker.requests import ALLOWED, GUARD, KIND, LABELS, PUBLIC_NETWORK
 from sandboxes.errors import SandboxError, SandboxUnsupportedError
 from sandboxes.local.network.routing import ALWAYS_DENIED, host_networks
 
 _LOOPBACK: Final = IPv4Network("127.0.0.0/8")
 _NOWHERE: Final = IPv4Network("0.0.0.0/8")
+PRIVATE: Final = tuple(
+    IPv4Network(text)
+    for text in (
+        "10.0.0.0/8",
+        "100.64.0.0/10",  # shared by providers and their customers
+        "172.16.0.0/12",
+        "192.0.0.0/24",
+        "192.168.0.0/16",
+        "198.18.0.0/15",
+    )
+)
+"""Networks that are not the public internet: a sandbox reaches those its request names."""
 _RESOLVERS: Final = ("/etc/resolv.conf", "/run/systemd/resolve/resolv.conf")
 
 
@@ -48,8 +61,10 @@ async def remove_if_unused(client: EngineClient) -> None:
             raise
 
 
-async def fence(client: EngineClient, engine: Engine, container: str, labels: str, image: str) -> None:
-    """Refuse the host's own addresses and those of metadata services to a container.
+async def fence(
+    client: EngineClient, engine: Engine, container: str, labels: Mapping[str, str], image: str
+) -> None:
+    """Refuse private networks, the host's own addresses and those of metadata services to a container.
 
     A container that lives for a moment lays the fence: it shares the network of the other one, not its
     files, which may be an agent's; `labels` are the other one's. What is in the sandbox lacks the privilege
@@ -61,8 +76,12 @@ async def fence(client: EngineClient, engine: Engine, container: str, labels: st
         "Image": image,
         "User": "0",
         "Entrypoint": ["python3", "-c", program],
-        "Cmd": [",".join(map(str, denied(engine))), ",".join(map(str, resolvers(engine)))],
-        "Labels": {KIND: GUARD, LABELS: labels},
+        "Cmd": [
+            ",".join(map(str, denied(engine))),
+            ",".join(map(str, resolvers(engine))),
+            labels.get(ALLOWED, ""),
+        ],
+        "Labels": {KIND: GUARD, LABELS: labels[LABELS]},
         "HostConfig": {
             "NetworkMode": f"container:{container}",
             "CapDrop": ["ALL"],
@@ -96,14 +115,17 @@ async def fence(client: EngineClient, engine: Engine, container: str, labels: st
 def denied(engine: Engine) -> list[IPv4Network]:
     """What no sandbox may reach, besides the gateway, which the fence finds by itself."""
     own = host_networks() if engine.is_local else set()
-    refused = {*ALWAYS_DENIED, *own} - {_NOWHERE}
+    refused = {*ALWAYS_DENIED, *PRIVATE, *own} - {_NOWHERE}
     return sorted(network for network in refused if not network.subnet_of(_LOOPBACK))
 
 
 def resolvers(engine: Engine) -> list[IPv4Network]:
-    """Name servers of this machine, which the engine asks from inside a container's network."""
+    """Name servers of the engine's machine, which it asks from inside a container's network. Those of
+    another machine are not known here: any private address may be one."""
+    if not engine.is_local:
+        return sorted(PRIVATE)
     found = set()
-    for path in _RESOLVERS if engine.is_local else ():
+    for path in _RESOLVERS:
         try:
             lines = Path(path).read_text().splitlines()
         except OSError:

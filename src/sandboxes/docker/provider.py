@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+from collections import defaultdict
 from collections.abc import AsyncIterator, Mapping
 from functools import cached_property
 from importlib.util import find_spec
@@ -12,10 +13,11 @@ from pathlib import Path
 from secrets import token_hex
 from typing import Any
 
-from sandboxes.docker import network
+from sandboxes.docker import network, seccomp
 from sandboxes.docker.client import MISSING, EngineClient
 from sandboxes.docker.engine import Engine, find_engine
 from sandboxes.docker.images import Images
+from sandboxes.docker.programs import Programs, uses_them
 from sandboxes.docker.requests import (
     KIND,
     LABELS,
@@ -28,10 +30,10 @@ from sandboxes.docker.requests import (
     container_name,
 )
 from sandboxes.docker.sandbox import DockerSandbox
-from sandboxes.errors import SandboxError, SandboxNotFoundError, SandboxUnsupportedError
+from sandboxes.errors import SandboxDiedError, SandboxError, SandboxNotFoundError, SandboxUnsupportedError
 from sandboxes.protocol import Sandbox, SandboxProvider
 from sandboxes.threads import uninterrupted
-from sandboxes.types import Capabilities, SandboxCreateRequest, SandboxQuery
+from sandboxes.types import KILLED_EXIT_CODE, Capabilities, SandboxCreateRequest, SandboxQuery
 
 DEFAULT_IMAGE = "python:3.12"
 """For tasks that name none; it also lays the fence around networks, which takes a python3."""
@@ -48,6 +50,7 @@ class DockerProvider(SandboxProvider):
         self._image = docker_image or os.environ.get(IMAGE_VARIABLE) or DEFAULT_IMAGE
         self._making = asyncio.Semaphore(AT_ONCE)
         self._deleted: set[str] = set()
+        self._restarting: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
         self._used_network = False
 
     @cached_property
@@ -62,6 +65,14 @@ class DockerProvider(SandboxProvider):
         if self.engine.problem or self.engine.url is None:
             raise SandboxUnsupportedError(str(self.engine.problem))
         return EngineClient(self.engine.url)
+
+    @cached_property
+    def _programs(self) -> Programs:
+        return Programs(self._client, self.engine, self._state_dir)
+
+    @cached_property
+    def _seccomp(self) -> str | None:
+        return seccomp.for_engine(self.engine, self._state_dir)
 
     @cached_property
     def _images(self) -> Images:
@@ -79,20 +90,23 @@ class DockerProvider(SandboxProvider):
         if request.network_policy == "public":
             await self._images.pulled(self._image, request.create_timeout)
         name = container_name(request, token_hex(6))
-        plan = Plan(image, await self._images.workdir(image) or WORKDIR, self.engine)
-        body = container(request, plan)
+        workdir = await self._images.workdir(image) or WORKDIR
         async with self._making:
-            making = asyncio.ensure_future(self._make(name, body))
+            making = asyncio.ensure_future(self._make(name, request, image, workdir))
             try:
                 return await asyncio.shield(making)
             except BaseException:
                 await uninterrupted(self._undo(name, making))
                 raise
 
-    async def _make(self, name: str, body: dict[str, Any]) -> DockerSandbox:
-        what = f"make a sandbox from {body['Image']}"
-        public = body["Labels"][NETWORK] == "public"
-        for last in (False, True):
+    async def _make(
+        self, name: str, request: SandboxCreateRequest, image: str, workdir: str
+    ) -> DockerSandbox:
+        what = f"make a sandbox from {image}"
+        public = request.network_policy == "public"
+        for attempt in range(3):
+            plan = Plan(image, workdir, self.engine, await self._programs.mount(image), self._seccomp)
+            body = container(request, plan)
             if public:
                 self._used_network = True
                 await network.ensure(self._client)
@@ -104,12 +118,12 @@ class DockerProvider(SandboxProvider):
                 break
             except SandboxError as error:
                 # Another process may have taken the network away in between, finding nobody on it.
-                if last or not public or PUBLIC_NETWORK not in str(error):
+                lost_network = public and PUBLIC_NETWORK in str(error)
+                if attempt == 2 or not (lost_network or self._programs.cannot_bind(error)):
                     raise
                 await self._client.remove_container(name)
         if public:
-            labels = str(body["Labels"][LABELS])
-            await network.fence(self._client, self.engine, name, labels, self._image)
+            await network.fence(self._client, self.engine, name, body["Labels"], self._image)
         return self._wrap(await self._inspect(name))
 
     async def _undo(self, name: str, making: asyncio.Future[DockerSandbox]) -> None:
@@ -168,7 +182,8 @@ class DockerProvider(SandboxProvider):
 
     async def close(self) -> None:
         client = self.__dict__.pop("_client", None)
-        self.__dict__.pop("_images", None)
+        for name in ("_images", "_programs"):
+            self.__dict__.pop(name, None)
         if client is None:
             return
         try:
@@ -182,14 +197,31 @@ class DockerProvider(SandboxProvider):
     async def restart(self, sandbox: DockerSandbox) -> None:
         """End every process of a container and start it anew on the files it has."""
         what = f"start sandbox {sandbox.id} anew"
-        cpus = (await self._inspect(sandbox.id))["HostConfig"].get("NanoCpus") or 0
-        # A crowd that may use little of the processors also takes long to die.
-        await self._limit_cpus(sandbox.id, self.engine.cpus * 10**9 if cpus else 0)
-        await self._client.call("POST", f"containers/{sandbox.id}/restart", what=what, query={"t": 0})
-        await self._limit_cpus(sandbox.id, cpus)
-        if sandbox.own_labels.get(NETWORK) == "public":
-            labels = sandbox.own_labels[LABELS]
-            await network.fence(self._client, self.engine, sandbox.id, labels, self._image)
+        async with self._restarting[sandbox.id]:
+            cpus = (await self._inspect(sandbox.id))["HostConfig"].get("NanoCpus") or 0
+            # A crowd that may use little of the processors also takes long to die.
+            await self._limit_cpus(sandbox.id, self.engine.cpus * 10**9 if cpus else 0)
+            await self._client.call("POST", f"containers/{sandbox.id}/restart", what=what, query={"t": 0})
+            await self._limit_cpus(sandbox.id, cpus)
+            if sandbox.own_labels.get(NETWORK) == "public":
+                await network.fence(self._client, self.engine, sandbox.id, sandbox.own_labels, self._image)
+
+    async def check_alive(self, name: str) -> None:
+        """Raise SandboxDiedError when a container has ended that nobody asked to end."""
+        async with self._restarting[name]:
+            try:
+                found = await self._inspect(name)
+            except SandboxNotFoundError as error:
+                if name in self._deleted:
+                    raise SandboxNotFoundError(f"sandbox {name} was deleted") from error
+                raise SandboxDiedError(f"sandbox {name} was removed from the engine", outside=True) from error
+        if name in self._deleted:
+            raise SandboxNotFoundError(f"sandbox {name} was deleted")
+        state = found["State"]
+        if state["Status"] in ("removing", "dead"):
+            raise SandboxDiedError(f"sandbox {name} is being removed from the engine", outside=True)
+        if not state.get("Running"):
+            raise died(name, found)
 
     async def _limit_cpus(self, name: str, nano_cpus: int) -> None:
         if nano_cpus:
@@ -202,7 +234,7 @@ class DockerProvider(SandboxProvider):
             self.__dict__["engine"] = await asyncio.to_thread(find_engine)
 
     def _wrap(self, found: Mapping[str, Any]) -> DockerSandbox:
-        return DockerSandbox(self._client, found, self._deleted, self.restart)
+        return DockerSandbox(self._client, found, self._deleted, self)
 
     async def _inspect(self, name: str) -> dict[str, Any]:
         found: dict[str, Any] = await self._client.call(
@@ -222,6 +254,26 @@ class DockerProvider(SandboxProvider):
             query={"all": 1, "filters": json.dumps(wanted)},
         )
         return [each for each in found if labels.items() <= _asked(each["Labels"]).items()]
+
+
+def died(name: str, found: Mapping[str, Any]) -> SandboxDiedError:
+    """Return what ended a container, and whether that came from outside.
+
+    Our first process cannot be killed, traced or made to exit from inside; only the kernel, for lack of the
+    container's own memory, ends it on behalf of what runs there. 255 is what an engine writes down for
+    containers it finds dead when it starts.
+    """
+    state = found["State"]
+    code, for_memory = int(state.get("ExitCode") or 0), bool(state.get("OOMKilled"))
+    outside = uses_them(found) and not for_memory and code in (KILLED_EXIT_CODE, 143, 255)
+    reason = (
+        "the kernel ended it for lack of memory" if for_memory else f"its first process ended with {code}"
+    )
+    if outside:
+        reason = "it was killed from outside, or its engine was restarted"
+    if said := str(state.get("Error") or ""):
+        reason += f" ({said[:200]})"
+    return SandboxDiedError(f"sandbox {name} has ended: {reason}", outside=outside)
 
 
 def _asked(labels: Mapping[str, str]) -> dict[str, str]:

@@ -5,33 +5,49 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from sandboxes.docker.engine import Engine
 from sandboxes.errors import SandboxUnsupportedError
+from sandboxes.limits import DEFAULT_DISK_MB, DEFAULT_PIDS, with_defaults
 from sandboxes.scripted.wrapping import check_names
-from sandboxes.types import SandboxCreateRequest
+from sandboxes.types import Limits, SandboxCreateRequest
 
-KIND, LABELS, NAME, NETWORK = (f"valkyrie.{word}" for word in ("kind", "labels", "name", "network"))
-"""Labels of ours: what a thing is, the request's labels (which those of an image cannot forge), its name and
-its network policy."""
+KIND, LABELS, NAME, NETWORK, ALLOWED = (
+    f"valkyrie.{word}" for word in ("kind", "labels", "name", "network", "allowed-networks")
+)
+"""Labels of ours: what a thing is, the request's labels (which those of an image cannot forge), its name, its
+network policy and the private networks it reaches."""
 SANDBOX, GUARD, BUILD = "sandbox", "guard", "build"
 
 PUBLIC_NETWORK = "valkyrie-public"
-DEFAULT_PIDS = 4096
+PROGRAMS = "/.valkyrie"
+"""Where our own static programs are in a container."""
 PIDS_PER_MB = 2
 """No more processes than there is memory for: the kernel spends minutes on killing thousands one by one for
 want of memory while a fork bomb makes new ones."""
 MIB = 1 << 20
 WORKDIR = "/app"
 
-INIT = """
+SHELL_INIT = """
 if env --ignore-signal=CHLD true 2>/dev/null; then exec env --ignore-signal=CHLD sleep infinity; fi
 while :; do sleep 86400 & wait $!; done
 """
-"""The first process. One that ignores its children's deaths has the kernel bury every orphan, starts nothing
-that could fail or be killed, and is itself out of reach of signals from inside."""
+"""The first process on a processor our own is not written for. It ignores its children's deaths, so that the
+kernel reaps every orphan, and signals from inside do not reach it; but an agent that is root can trace it."""
+
+READ_ONLY_PATHS = ["/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger"]
+MASKED_PATHS = [
+    *("/proc/acpi", "/proc/asound", "/proc/interrupts", "/proc/kcore", "/proc/keys", "/proc/latency_stats"),
+    *("/proc/sched_debug", "/proc/scsi", "/proc/timer_list", "/proc/timer_stats"),
+    *("/sys/devices/virtual/powercap", "/sys/firmware"),
+]
+"""What engines protect by themselves; a request that names one path of its own has to name all."""
+OUT_OF_MEMORY_SETTINGS = [
+    f"/proc/1{task}/oom_{name}" for task in ("", "/task/1") for name in ("adj", "score_adj")
+]
+"""Settings of the first process that root may write without tracing it: the kernel would kill it first."""
 
 CAPABILITIES = [
     *("AUDIT_WRITE", "CHOWN", "DAC_OVERRIDE", "FOWNER", "FSETID", "KILL", "NET_BIND_SERVICE"),
@@ -50,6 +66,10 @@ class Plan:
     workdir: str
     """Where commands start that do not say."""
     engine: Engine
+    programs: Mapping[str, Any] | None = None
+    """The mount of our own programs; without it a shell of the image is the first process."""
+    seccomp: str | None = None
+    """The filter of system calls, as the engine takes it; None leaves the engine's own."""
 
 
 def container_name(request: SandboxCreateRequest, token: str) -> str:
@@ -66,7 +86,7 @@ def container(request: SandboxCreateRequest, plan: Plan) -> dict[str, Any]:
         "Hostname": "sandbox",
         "User": "0",
         "WorkingDir": plan.workdir,
-        "Entrypoint": ["/bin/sh", "-c", INIT],
+        "Entrypoint": ["/bin/sh", "-c", SHELL_INIT] if plan.programs is None else [f"{PROGRAMS}/init"],
         "Cmd": [],
         "Env": [f"{name}={value}" for name, value in request.env_vars.items()],
         "Labels": {
@@ -75,37 +95,64 @@ def container(request: SandboxCreateRequest, plan: Plan) -> dict[str, Any]:
             LABELS: json.dumps(request.labels),
             NAME: request.name or "",
             NETWORK: request.network_policy,
+            ALLOWED: ",".join(request.allowed_networks),
         },
         "Healthcheck": {"Test": ["NONE"]},
         "HostConfig": {
             **_limits(request, plan.engine),
             **_devices(request),
             "NetworkMode": PUBLIC_NETWORK if request.network_policy == "public" else "none",
-            "Mounts": [*_separate(request, plan.engine), *_shown(request, plan.engine)],
+            "Mounts": [
+                *_separate(request, plan.engine),
+                *_shown(request, plan.engine),
+                *([plan.programs] if plan.programs else []),
+            ],
             "CapDrop": ["ALL"],
             "CapAdd": CAPABILITIES,
-            "SecurityOpt": ["no-new-privileges"],
+            "SecurityOpt": [
+                "no-new-privileges",
+                *([f"seccomp={plan.seccomp}"] if plan.seccomp is not None else []),
+            ],
+            "ReadonlyPaths": [*READ_ONLY_PATHS, *_protected(plan.engine)],
+            "MaskedPaths": MASKED_PATHS,
             "LogConfig": {"Type": "none", "Config": {}},
             "RestartPolicy": {"Name": "no"},
         },
     }
 
 
+def _protected(engine: Engine) -> list[str]:
+    """Return what of the first process is read-only, besides what it protects by not being traceable."""
+    # Where the engine labels processes, its runtime writes the label of the first one below /proc/1 as the
+    # last thing it does, and could not.
+    labels = any("selinux" in str(option) for option in engine.info.get("SecurityOptions") or ())
+    return OUT_OF_MEMORY_SETTINGS if labels else ["/proc/1"]
+
+
+def limits_of(request: SandboxCreateRequest, engine: Engine) -> Limits:
+    """Return the limits in force: what was asked for, else what fits the engine's machine."""
+    limits = with_defaults(request.effective_limits, engine.memory_mb, disk_in_memory=False)
+    if request.effective_limits.pids is None:
+        room = max(256, (limits.memory_mb or 0) * PIDS_PER_MB)
+        limits = replace(limits, pids=min(DEFAULT_PIDS, room))
+    return replace(limits, disk_mb=limits.disk_mb or DEFAULT_DISK_MB)
+
+
 def _limits(request: SandboxCreateRequest, engine: Engine) -> dict[str, Any]:
-    limits = request.effective_limits
-    room = DEFAULT_PIDS if limits.memory_mb is None else max(256, limits.memory_mb * PIDS_PER_MB)
-    found: dict[str, Any] = {"PidsLimit": limits.pids or min(DEFAULT_PIDS, room)}
+    limits = limits_of(request, engine)
+    memory, disk = (limits.memory_mb or 0) * MIB, (limits.disk_mb or 0) * MIB
+    found: dict[str, Any] = {
+        "PidsLimit": limits.pids,
+        "Memory": memory,
+        "MemorySwap": memory,
+        "Ulimits": [{"Name": "fsize", "Soft": disk, "Hard": disk}],
+    }
     if limits.cpus is not None:
         # More than the engine has is refused by it, and would limit nothing.
         cpus = min(limits.cpus, engine.cpus) if engine.cpus else limits.cpus
         found["NanoCpus"] = max(int(cpus * 1e9), 10_000_000)
-    if limits.memory_mb is not None:
-        found["Memory"] = found["MemorySwap"] = limits.memory_mb * MIB
-    if limits.disk_mb is not None:
-        room = limits.disk_mb * MIB
-        found["Ulimits"] = [{"Name": "fsize", "Soft": room, "Hard": room}]
-        if engine.quota:
-            found["StorageOpt"] = {"size": str(room)}
+    if engine.quota:
+        found["StorageOpt"] = {"size": str(disk)}
     return found
 
 
@@ -122,7 +169,7 @@ def _devices(request: SandboxCreateRequest) -> dict[str, Any]:
 
 def _separate(request: SandboxCreateRequest, engine: Engine) -> list[dict[str, Any]]:
     """A volume without a name for each folder: it goes with the container."""
-    room = request.effective_limits.disk_mb
+    room = limits_of(request, engine).disk_mb
     options: Mapping[str, Any] = {"Labels": {KIND: SANDBOX}}
     if room is not None and engine.quota == "xfs project quota":
         options = {**options, "DriverConfig": {"Name": "local", "Options": {"size": str(room * MIB)}}}

@@ -5,14 +5,15 @@ from __future__ import annotations
 import asyncio
 import json
 import shutil
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from sandboxes.docker import files, packing
 from sandboxes.docker.client import EngineClient
-from sandboxes.docker.execution import BytesSink, Execution
+from sandboxes.docker.execution import BytesSink, Execution, run_program
+from sandboxes.docker.programs import KILL, uses_them
 from sandboxes.docker.requests import LABELS, NAME
 from sandboxes.errors import SandboxError, SandboxNotFoundError, SandboxUnsupportedError
 from sandboxes.scripted import ScriptedSandbox
@@ -29,18 +30,27 @@ _HELPER_CHARS = 32 << 20
 
 _MAKE_FOLDER = 'if [ -L "$1" ] || [ ! -d "$1" ]; then rm -rf -- "$1"; fi; mkdir -p -- "$1"'
 
-Restart = Callable[["DockerSandbox"], Awaitable[None]]
+
+class Owner(Protocol):
+    """What a sandbox asks of the provider that made it."""
+
+    async def restart(self, sandbox: DockerSandbox) -> None:
+        """End every process of a container and start it anew on the files it has."""
+
+    async def check_alive(self, name: str) -> None:
+        """Raise SandboxDiedError when a container has ended that nobody asked to end."""
 
 
 class DockerSandbox(ScriptedSandbox):
     """A container of ours. Its id is the container's name."""
 
     def __init__(
-        self, client: EngineClient, found: Mapping[str, Any], deleted: set[str], restart: Restart
+        self, client: EngineClient, found: Mapping[str, Any], deleted: set[str], owner: Owner
     ) -> None:
         self._client = client
         self._deleted = deleted
-        self._restart = restart
+        self._owner = owner
+        self._has_programs = uses_them(found)
         self._id = str(found["Name"]).lstrip("/")
         own: Mapping[str, str] = found["Config"]["Labels"]
         self.own_labels = own
@@ -97,17 +107,19 @@ class DockerSandbox(ScriptedSandbox):
         return await packing.download(run, path, destination, limits or CopyLimits())
 
     async def kill_all(self) -> None:
-        # Sent to all at once by the kernel: not even what is forking gets away. What is left all the same,
-        # or so many that no further process can start, ends with the container; its files stay.
-        try:
-            await self._script("kill -9 -1", user=None, timeout=KILL_SECONDS)
-            killed = await self._is_quiet()
-        except SandboxNotFoundError:
-            raise
-        except (SandboxError, TimeoutError):
-            killed = False
+        # Sent to all at once by the kernel: not even what is forking gets away. The program is our own and
+        # the engine looks from outside whether it worked. What is left all the same, or so many that no
+        # further process can start, ends with the container; its files stay.
+        self._check()
+        killed = False
+        if self._has_programs:
+            try:
+                async with asyncio.timeout(KILL_SECONDS):
+                    killed = await run_program(self._client, self._id, [KILL]) == 0 and await self._is_quiet()
+            except (SandboxError, TimeoutError):
+                await self._owner.check_alive(self._id)
         if not killed:
-            await self._restart(self)
+            await self._owner.restart(self)
 
     async def kill_marked(self, mark: str, user: str | None) -> None:
         """End the processes of one command."""
@@ -159,10 +171,10 @@ class DockerSandbox(ScriptedSandbox):
 
     def _execution(self, *, kill: bool = True) -> Execution:
         self._check()
-        return Execution(self._client, self._id, self.kill_marked if kill else _leave_alone, self._revive)
+        return Execution(self._client, self._id, self.kill_marked if kill else _leave_alone, self._alive)
 
-    async def _revive(self) -> None:
-        await self._restart(self)
+    async def _alive(self) -> None:
+        await self._owner.check_alive(self._id)
 
     async def _is_quiet(self) -> bool:
         """Whether only the first process is left, as the engine sees it from outside."""

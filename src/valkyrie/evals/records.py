@@ -66,6 +66,7 @@ def to_line(trial: TrialResult) -> Json:
         }
     record["gradeResult"] = _grade_result(trial)
     record["experiment"] = trial.experiment
+    record["verification"] = trial.verification.to_json() if trial.verification else None
     for key, path in (
         ("sessionLog", trial.session_log),
         ("artifactDir", trial.artifacts),

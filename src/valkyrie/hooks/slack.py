@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from valkyrie.nouns import Json, RunState
+from valkyrie.nouns import Category, Json, RunState
 from valkyrie.report.formats import duration, errors_text, number, plural, range_text, safe, tampering_text
 from valkyrie.targets import TargetError, parse_target
 
@@ -44,7 +44,10 @@ def _progress_lines(told: Json) -> list[str]:
 
 def _ending_lines(told: Json) -> list[str]:
     score = told["score"]
-    coverage = f"{score['graded']}/{score['planned']} {_things(told)} graded, {100 * score['coverage']:.0f}%"
+    zeroed = score["errors"].get(Category.AGENT)
+    counted = f"graded, {zeroed} counted as 0" if zeroed else "graded"
+    share = f"{100 * score['coverage']:.0f}%"
+    coverage = f"{score['graded']}/{score['planned']} {_things(told)} {counted}, {share}"
     lines = [f"*Final Score:* {_final(score)} — {errors_text(score['errors'])}; coverage {coverage}"]
     if score.get("unconfirmed"):
         confirmed = number(score["score_confirmed"], fraction=score["fraction"])

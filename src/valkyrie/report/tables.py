@@ -302,6 +302,12 @@ def system_changes(evidence: Json | None) -> int:
     return sum(system.get(kind) or 0 for kind in ("added", "changed", "removed"))
 
 
+def needs_a_look(trial: TrialView) -> bool:
+    """Whether a reader should not take its score as it is."""
+    doubtful = trial.state == "FINISHED" and trial.confirmed is False
+    return doubtful or is_open(trial) or counts_as_zero(trial) or system_changes(trial.evidence) > 0
+
+
 def trial_notes(trials: Sequence[TrialView]) -> list[str]:
     """What must be said below a table of trials: which scores a reader should not take as they are."""
     tasks = all(trial.k == 0 for trial in trials)

@@ -10,13 +10,14 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any
 
 from sqlalchemy import Connection, Row, func, insert, select, update
 
 from valkyrie.errors import UnknownError, UserError
 from valkyrie.nouns import Category, Json, Outcome, RunState, TrialState
-from valkyrie.store.counters import add_confirmed, add_score, count
+from valkyrie.store.counters import add_grade, count
 from valkyrie.store.runs import locked
 from valkyrie.store.schema import ERROR_COUNTERS, STATE_COUNTERS, attempt, regrade, run, trial
 
@@ -422,11 +423,9 @@ def _rows(connection: Connection, run_id: str) -> Iterator[Any]:
 
 def _count(deltas: dict[str, float], state: TrialState, found: Any, sign: int) -> None:
     """Count one trial in (+1) or out (-1) of its run's counters."""
-    values = found.values if isinstance(found, Verdict) else found._mapping
+    values = dict(found.values if isinstance(found, Verdict) else found._mapping)
     deltas[STATE_COUNTERS[state]] += sign
     if state is TrialState.FINISHED:
-        add_score(deltas, values["score"], values["passed"], sign)
-        confirmed = values["passed"] and values["confirmed"]
-        add_confirmed(deltas, values["score_confirmed"], confirmed, sign)
+        add_grade(deltas, SimpleNamespace(**values), sign)
     elif state is TrialState.ERROR and values["category"]:
         deltas[ERROR_COUNTERS[Category(values["category"])]] += sign

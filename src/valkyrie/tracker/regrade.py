@@ -20,13 +20,14 @@ from valkyrie.store.layout import encode_task_id
 from valkyrie.store.regrades import Regraded, Verdict
 from valkyrie.tracker.starting import Starting
 from valkyrie.trial.kept_work import KeptWork, read_record, work_key
-from valkyrie.views import RunRequest, RunView
-from valkyrie.views.gradings import (
+from valkyrie.views import (
     GradingChange,
     GradingComparison,
     GradingView,
     RegradeRequest,
     RegradeView,
+    RunRequest,
+    RunView,
     TrialLeftOut,
 )
 
@@ -71,9 +72,13 @@ class GradeAgain(Starting):
             arguments, notices = self._graders(row, chosen, request, Path(scratch))
             trials = [(one.task_id, one.k) for one in chosen]
             if request.dry_run:
-                return RegradeView(self.fetch(row.id), number, trials, left_out, notices, started=False)
+                return RegradeView(
+                    self.fetch(row.id), number, row.grading, trials, left_out, notices, started=False
+                )
             more = self._begin(row, number, chosen, {**arguments, "trials": len(chosen)})
-        return RegradeView(self.fetch(row.id), number, trials, left_out, [*notices, *more], started=True)
+        return RegradeView(
+            self.fetch(row.id), number, row.grading, trials, left_out, [*notices, *more], started=True
+        )
 
     def _begin(self, row: Any, number: int, chosen: Sequence[_Chosen], arguments: Json) -> Sequence[str]:
         values, notices = self._handed_again(row, {}, row.benchmark_source)
@@ -132,8 +137,8 @@ class GradeAgain(Starting):
             raise UsageError(f"--tests {request.tests} is no folder of task directories, nor names one.")
         source = self._frozen_tests(row, opened, scratch, keep=not request.dry_run)
         task_ids = list(dict.fromkeys(one.task_id for one in chosen))
-        notices = asyncio.run(_check_tests(row, source, task_ids, request.tests))
-        return {"tests": request.tests, "source": source}, notices
+        notices = asyncio.run(_check_tests(row, source, task_ids, opened.name))
+        return {"tests": opened.name, "source": source}, notices
 
     def _frozen_tests(self, row: Any, opened: Benchmark, scratch: Path, *, keep: bool) -> Json:
         """Pack the tests by digest, so that a resume uses the same; return how they are opened again."""
@@ -301,7 +306,7 @@ async def _check_tests(row: Any, source: Json, task_ids: Sequence[str], named: s
     known = set(await other.list_tasks())
     if missing := [task_id for task_id in task_ids if task_id not in known]:
         shown = ", ".join(map(repr, missing[:5])) + (f" and {len(missing) - 5} more" * (len(missing) > 5))
-        raise UserError(f"--tests {named} has no task {shown}; name the others with --task.")
+        raise UserError(f"--tests: {named} has no task {shown}; name the others with --task.")
     notices: list[str] = []
     for task_id in task_ids:
         theirs = await other.describe(task_id)
@@ -310,7 +315,7 @@ async def _check_tests(row: Any, source: Json, task_ids: Sequence[str], named: s
         except ValkyrieError:
             continue  # it is gone or broken; its place is taken by theirs
         if theirs.steps or ours.steps:
-            raise UserError(f"--tests {named}: task {task_id!r} has steps, which are not graded again.")
+            raise UserError(f"--tests: task {task_id!r} of {named} has steps, which are not graded again.")
         if differs := [name for name in _OTHERWISE if getattr(theirs, name) != getattr(ours, name)]:
             notices.append(
                 f"task {task_id} of {named} differs in {', '.join(differs)} too; its tests and [verifier] "

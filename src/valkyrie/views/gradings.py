@@ -38,6 +38,8 @@ class RegradeView:
     run: RunView
     number: int
     """Of the grading; 0 is the one the run's own trials made."""
+    base: int
+    """The grading in use before, whose verdicts the other trials keep."""
     trials: Sequence[tuple[str, int]]
     """(task id, k) of those that are graded again."""
     left_out: Sequence[TrialLeftOut]

@@ -17,6 +17,7 @@ from sandboxes.local import accounts, bwrap, ground, layout, pid1, records, requ
 from sandboxes.local.marks import ProcessMark
 from sandboxes.local.probe import Machine
 from sandboxes.local.spawning import ExecError, find_program
+from sandboxes.machine_code import PROCESSORS
 from sandboxes.rooted import RootedFiles
 from sandboxes.types import ImageSource, SandboxCreateRequest
 
@@ -52,7 +53,7 @@ def test_the_first_process_is_ready_reaps_and_cannot_be_traced() -> None:
 
 
 def test_the_program_for_arm_is_what_an_assembler_makes_of_it() -> None:
-    arm = pid1._PROCESSORS["aarch64"]
+    arm = PROCESSORS["aarch64"]
     assert arm.call(167, 4, 0x410000).hex() == (
         "800080d2"
         "0000a0f2"  # movz x0, 4; movk x0, 0, lsl 16
