@@ -216,14 +216,13 @@ async def _pack(attempt: Attempt, task: TaskSpec, sandbox: Sandbox) -> CarriedWo
     if packed.skipped_count:
         shown = "; ".join(f"{path}: {reason}" for path, reason in _skipped(packed)[:5])
         attempt.log.note(f"{packed.skipped_count} entries are not carried into the grading sandbox ({shown})")
-    left = [change for change in packed.left if _is_system(attempt, change)]
     listed = packed.left_count < MOST_LISTED
-    return CarriedWork(archive, packed.removed, left, _evidence_of(packed, left), listed)
+    return CarriedWork(archive, packed.removed, packed.left, _evidence_of(attempt, packed), listed)
 
 
-def _evidence_of(packed: PackedWork, left: Sequence[Change]) -> Json:
+def _evidence_of(attempt: Attempt, packed: PackedWork) -> Json:
     found: Json = {"work": {"bytes": packed.bytes, "files": packed.files}}
-    if system := _system_changes(left):
+    if system := _system_changes(attempt, packed.left):
         found["system"] = system
     if packed.skipped_count:
         found["not_carried"] = {"count": packed.skipped_count, "paths": _skipped(packed)}
@@ -249,8 +248,9 @@ def _is_system(attempt: Attempt, change: Change) -> bool:
     return not apart and change.path not in attempt.system_changes
 
 
-def _system_changes(changes: Sequence[Change]) -> Json | None:
+def _system_changes(attempt: Attempt, found_changes: Sequence[Change]) -> Json | None:
     """What the agent changed of the system, in numbers and by name; what programs run on first."""
+    changes = [one for one in found_changes if _is_system(attempt, one)]
     seen = [one for one in changes if not fnmatch(one.path, BYTECODE)]
     counts = {kind: sum(1 for one in seen if one.kind == kind) for kind in ("added", "changed", "removed")}
     tools = set(tampered(seen))
@@ -334,9 +334,8 @@ async def _grade_shared(
     attempt: Attempt, task: TaskSpec, sandbox: Sandbox, changes: Sequence[Change], place: str
 ) -> Grade:
     """Grade in the sandbox the agent left, with the image's own tools put back."""
-    changes = [change for change in changes if _is_system(attempt, change)]
     evidence: Json = {"mode": VerifyMode.SHARED.value, "open_to_tampering": True}
-    if system := _system_changes(changes):
+    if system := _system_changes(attempt, changes):
         evidence["system"] = system
     if keeps_processes(attempt, task):
         evidence["keep_processes"] = True
@@ -542,7 +541,7 @@ def _may_be_the_work(error: Exception) -> bool:
 async def _control(attempt: Attempt, task: TaskSpec) -> Json:
     """What the same tests say of the state the agent began with; asked once for each task and run."""
     world = attempt.world
-    key = f"{task.digest}-{task.step}" if task.step else task.digest
+    key = "-".join(map(str, filter(None, (task.digest, task.step, attempt.leased.grading))))
     async with world.controls.lock(key):
         known = await asyncio.to_thread(world.controls.read, key)
         if known is None:
