@@ -71,7 +71,7 @@ _START_UP = (
 """Files that run by themselves in a program or interpreter of the image, whoever added them."""
 _PACKAGE_START_UP = ("*-packages/*.pth",)
 """The same of installed packages: they stay where a task says that its work is the system."""
-_BLOCKED = ".blocked"
+BLOCKED = ".blocked"
 """The name of no file: to put it back, whatever stands in the place of its folder has to go."""
 
 
@@ -121,7 +121,7 @@ def tampered(changes: Iterable[Change], *, strict: bool = True) -> list[str]:
     for change in changes:
         changed = change.kind != "added"
         if changed and change.path in _ABOVE_TOOLS:
-            found.append(f"{change.path}/{_BLOCKED}")
+            found.append(f"{change.path}/{BLOCKED}")
             continue
         own_program = any(is_below(change.path, folder) for folder in _PROGRAM_FOLDERS)
         own_tool = own_program or any(fnmatch(change.path, pattern) for pattern in _PUT_BACK)

@@ -42,7 +42,9 @@ from valkyrie.trial import kept_work
 from valkyrie.trial.attempt import Attempt
 from valkyrie.trial.carry import (
     AGENT_FOLDERS,
+    BLOCKED,
     FORBIDDEN,
+    HOMES,
     LINK_RULES,
     carries_tools,
     rules_for,
@@ -389,7 +391,10 @@ async def _links_to_tests(attempt: Attempt, sandbox: Sandbox) -> list[str]:
     listing.unlink(missing_ok=True)
     if packed.skipped_count > len(packed.skipped):
         raise AgentError("The agent left more in its sandbox than can be looked at.", cause=BROKEN)
-    return [path for path, reason in packed.skipped if reason.startswith("a link to ")]
+    found = [path for path, reason in packed.skipped if reason.startswith("a link to ")]
+    # A home that is a link has the start-up files of another folder.
+    homes = [home.removesuffix("/*") for home in HOMES]
+    return found + [f"{home}/{BLOCKED}" for home in homes if not await sandbox.is_folder(home)]
 
 
 async def _there(pristine: Sandbox, paths: Sequence[str]) -> list[str]:
