@@ -264,19 +264,27 @@ def _system_changes(changes: Sequence[Change]) -> Json | None:
 async def _keep_work(attempt: Attempt, work: CarriedWork, *, commit: bool) -> None:
     """Keep the work for grading it again; `commit` that a later attempt can go on grading from it."""
     world = attempt.world
-    digest = await asyncio.to_thread(kept_work.digest_of, work.archive)
-    reason = await asyncio.to_thread(world.work.keep, work.archive, digest, world.masker)
+    digest = await asyncio.to_thread(_keep, attempt, work)
+    if digest is None:
+        return
+    await kept_work.share(world.work, world.away, world.run_id, digest)
+    if commit:
+        await attempt.save_work()
+
+
+def _keep(attempt: Attempt, work: CarriedWork) -> str | None:
+    """Keep the work's archive and a record of it; return its digest, or None if it is not kept."""
+    digest = kept_work.digest_of(work.archive)
+    reason = attempt.world.work.keep(work.archive, digest, attempt.world.masker)
     work.evidence["work"] |= {"digest": digest, "kept": reason is None}
     if reason is not None:
         work.evidence["work"]["reason"] = reason
         attempt.log.note(f"the agent's work is not kept for grading it again: {reason}")
-        return
+        return None
     left = [[one.path, one.kind] for one in work.left[:SHOWN_CHANGES]]
     record = {"digest": digest, "removed": list(work.removed), "left": left, "evidence": work.evidence}
-    await asyncio.to_thread(kept_work.write_record, attempt.draft, record)
-    await kept_work.share(world.work, world.away, world.run_id, digest)
-    if commit:
-        await attempt.save_work()
+    kept_work.write_record(attempt.draft, record)
+    return digest
 
 
 async def _grade_fresh(attempt: Attempt, task: TaskSpec, work: CarriedWork) -> Grade:
