@@ -20,7 +20,7 @@ FILES = {
     "instruction.md": "Write done to out.txt.",
     "environment/data.txt": "some data\n",
     "solution/solve.sh": "echo done > out.txt\n",
-    "tests/test.sh": 'read -r word < out.txt; [ "$word" = done ]; echo $((1 - $?)) > /logs/verifier/reward.txt\n',
+    "tests/test.sh": "read -r word < out.txt\n[ $word = done ]; echo $((1 - $?)) > $VERIFIER_DIR/reward.txt",
 }
 Mode = Literal["fresh", "shared"]
 

@@ -145,6 +145,9 @@ class RetrieveTaskResponse(BaseModel):
     sandbox_recovery: SandboxRecoveryPolicy | None = None
     agent_install_order: Literal["before_setup", "after_setup"] = "before_setup"
     egress: EgressPlan = Field(default_factory=EgressPlan)
+    grading_sandbox: Literal["agent", "fresh"] | None = None
+    """Where `evaluate_instance` grades: in the sandbox the agent left (the default), or in a second one that
+    no process of the agent was in, into which its work outside the system folders is carried."""
 
     @model_validator(mode="before")
     @classmethod

@@ -109,6 +109,10 @@ class ExitReason(StrEnum):
     OS_KILLED = "OS_KILLED"
 
 
+COUNTED_AS_ZERO = ("grader_broken_by_work", "sandbox_killed_by_agent")
+"""Causes with which a trial ends FINISHED and has the score 0, although no grader said so."""
+
+
 class VerifyMode(StrEnum):
     """Where a trial's tests run."""
 

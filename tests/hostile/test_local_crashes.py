@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from sandboxes.errors import SandboxConnectionError, SandboxNotFoundError
+from sandboxes.errors import SandboxConnectionError, SandboxDiedError, SandboxError, SandboxNotFoundError
 from sandboxes.local import LocalProvider, records
 from sandboxes.local.marks import ProcessMark
 from sandboxes.local.sandbox import LocalSandbox
@@ -180,12 +180,15 @@ async def test_the_loss_of_one_sandbox_is_noticed_and_whole(tmp_path: Path, vict
         for _ in range(["first process", "bubblewrap", "warden"].index(victim)):
             pid = parent_of(pid)
         os.kill(pid, signal.SIGKILL)
-        with pytest.raises(SandboxNotFoundError):
+        with pytest.raises(SandboxDiedError) as died:
             async with asyncio.timeout(60):
                 await waiting
+        assert not died.value.outside
         assert sandbox.state == "deleted"
-        with pytest.raises(SandboxNotFoundError):
-            await sandbox.exec("true")
+        for use in (sandbox.exec("true"), sandbox.download_file("/etc/hosts"), sandbox.kill_all()):
+            with pytest.raises(SandboxDiedError) as died:
+                await use
+            assert not died.value.outside
         await eventually(lambda: not sleepers(mark))
         assert (await other.exec("echo fine")).output == "fine\n"
         await provider.delete_sandbox(sandbox.id)
@@ -193,16 +196,52 @@ async def test_the_loss_of_one_sandbox_is_noticed_and_whole(tmp_path: Path, vict
     assert groups_of(tmp_path / "state") == []
 
 
+async def test_an_operator_who_ends_a_sandbox_is_outside(tmp_path: Path) -> None:
+    mark = f"6{os.getpid()}6"
+    async with LocalProvider(tmp_path / "state") as provider, LocalProvider(tmp_path / "state") as other:
+        sandbox = await make_with_sleeper(provider, mark)
+        waiting = asyncio.create_task(sandbox.run(Command.shell("sleep 60")))
+        await other.delete_sandbox(sandbox.id)
+        with pytest.raises(SandboxDiedError) as died:
+            async with asyncio.timeout(60):
+                await waiting
+        assert died.value.outside
+    assert list((tmp_path / "state").iterdir()) == []
+
+
+async def test_an_agent_that_uses_up_its_memory_is_inside(tmp_path: Path) -> None:
+    async with LocalProvider(tmp_path / "state") as provider:
+        if not provider.capabilities().enforcement["memory"].startswith("cgroup"):
+            pytest.skip("memory is not limited by group here")
+        folders = tuple(f"/room{number}" for number in range(4))
+        request = SandboxCreateRequest(
+            network="none", limits=Limits(memory_mb=48), separate_folders=folders, labels=LABELS
+        )
+        sandbox = await provider.create_sandbox(request)
+        fill = "for room in /room0 /room1 /room2 /room3; do head -c 36m /dev/zero > $room/x; done"
+        try:
+            # Files outlive those who wrote them: what is killed for them does not help.
+            for _ in range(20):
+                await sandbox.run(Command.shell(fill, timeout=30))
+        except SandboxDiedError as died:
+            assert not died.outside
+        except SandboxError:
+            pass  # no room for another process: the sandbox lives, and nothing runs in it
+
+
 async def test_the_loss_of_the_keeper_is_noticed_and_mended(tmp_path: Path) -> None:
     mark = f"6{os.getpid()}5"
     async with LocalProvider(tmp_path / "state") as provider:
         sandbox = await make_with_sleeper(provider, mark)
         assert provider._keeper is not None
+        waiting = asyncio.create_task(sandbox.exec("sleep 60"))
         os.kill(provider._keeper.pid, signal.SIGKILL)
         await eventually(lambda: not sleepers(mark))
-        with pytest.raises(SandboxNotFoundError):
-            async with asyncio.timeout(60):
-                await sandbox.exec("sleep 60")
+        for use in (waiting, sandbox.exec("sleep 60"), sandbox.kill_all(), sandbox.changes()):
+            with pytest.raises(SandboxDiedError) as died:
+                async with asyncio.timeout(60):
+                    await use
+            assert died.value.outside
         await provider.delete_sandbox(sandbox.id)
         again = await make_with_sleeper(provider, mark)
         assert (await again.exec("echo fine")).output == "fine\n"

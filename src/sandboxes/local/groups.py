@@ -11,6 +11,7 @@ import signal
 
 _PATIENCE_SECONDS = 10.0
 _PAUSE_MS = 2
+_NEAR_PART = 16
 
 
 class Groups:
@@ -42,6 +43,37 @@ class Groups:
             except FileNotFoundError:
                 continue
         return None
+
+    def starved_from_outside(self, groups: list[str]) -> bool:
+        """Whether the kernel killed something in these groups for lack of memory that was not theirs.
+
+        It counts every process of a group that it kills. A group that came to its own limit is believed to
+        be the cause.
+        """
+        for group in groups:
+            events = self._numbers(group, "memory.events")  # version 2
+            if events:
+                return events.get("oom_kill", 0) > 0 and events.get("oom", 0) == 0
+            events = self._numbers(group, "memory.oom_control")
+            if events:
+                return events.get("oom_kill", 0) > 0 and not self._was_full(group)
+        return False
+
+    def _was_full(self, group: str) -> bool:
+        """Whether a group of version 1 came near its limit. Not every kernel counts how often it hit it."""
+        limit = self._numbers(group, "memory.limit_in_bytes").get("", 0)
+        most = self._numbers(group, "memory.max_usage_in_bytes").get("", limit)
+        return most >= limit - limit // _NEAR_PART
+
+    def _numbers(self, group: str, file: str) -> dict[str, int]:
+        """The lines of a file with a name and a number each; a number alone has no name."""
+        try:
+            fd = self._open(group, file, os.O_RDONLY)
+        except OSError:
+            return {}
+        with open(fd) as opened:
+            lines = [line.rpartition(" ") for line in opened.read().splitlines()]
+        return {name: int(number) for name, _, number in lines}
 
     def remove(self, group: str) -> None:
         """Remove a group, and kill what is still in it; one that is gone is fine."""

@@ -15,6 +15,7 @@ import sys
 
 from sandboxes.local import ground, killing, mounts, privileges, seccomp, warden, wire
 from sandboxes.local.groups import Groups
+from sandboxes.local.wire import ENDED_LINE
 
 _PAUSE_MS = 1
 _RESTARTED = "VALKYRIE_KEEPER_RESTARTED"
@@ -133,13 +134,23 @@ class Keeper:
 
     def _clear(self, spec: wire.Message) -> None:
         """A sandbox and its warden are gone: so goes what is left of it outside."""
+        outside = self._groups.starved_from_outside(spec["groups"]) or self._was_ended(spec["record_name"])
         for group in spec["groups"]:
             self._groups.remove(group)
         try:
             os.unlink(spec["record_name"], dir_fd=self._state_fd)
         except FileNotFoundError:
             pass  # it failed before it was written
-        self._tell({"event": "gone", "id": spec["id"]})
+        self._tell({"event": "gone", "id": spec["id"], "outside": outside})
+
+    def _was_ended(self, record_name: str) -> bool:
+        """Whether another process of ours noted that it ends this sandbox."""
+        try:
+            fd = os.open(record_name, os.O_RDONLY | os.O_CLOEXEC, dir_fd=self._state_fd)
+        except FileNotFoundError:
+            return False
+        with open(fd, "rb") as file:
+            return file.read().endswith(ENDED_LINE)
 
     def _tell(self, event: wire.Message) -> None:
         try:

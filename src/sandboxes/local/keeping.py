@@ -14,7 +14,7 @@ from typing import TypeVar
 
 from sandboxes.cgroups import CgroupSupport
 from sandboxes.errors import SandboxError
-from sandboxes.local import ground, wire
+from sandboxes.local import ground, marks, wire
 from sandboxes.local.channel import Channel
 
 _T = TypeVar("_T")
@@ -50,7 +50,7 @@ class KeeperLink:
         self._process = process
         self._loop = asyncio.get_running_loop()
         self._hello: asyncio.Future[wire.Message] = self._loop.create_future()
-        self._gone: dict[str, asyncio.Future[None]] = {}
+        self._gone: dict[str, asyncio.Future[bool]] = {}
         self._kills: dict[int, asyncio.Future[int]] = {}
         self._asked: dict[int, asyncio.Future[Lower]] = {}
         self._lower: dict[str | None, Lower] = {}
@@ -89,14 +89,22 @@ class KeeperLink:
         return not self._channel.closed
 
     @property
+    def is_ending(self) -> bool:
+        """Whether the keeper is gone or on its way out. Its sandboxes learn of that before this link does."""
+        return not self.alive or marks.is_exiting(self._process.pid)
+
+    @property
     def pid(self) -> int:
         """The keeper's process id."""
         return self._process.pid
 
-    def create(self, spec: wire.Message) -> tuple[socket.socket, asyncio.Future[None]]:
-        """Ask for a sandbox; the socket to its warden, and a future for its complete end."""
+    def create(self, spec: wire.Message) -> tuple[socket.socket, asyncio.Future[bool]]:
+        """Ask for a sandbox; the socket to its warden, and a future for its complete end.
+
+        Its result is whether the cause of that was seen outside the sandbox.
+        """
         ours, theirs = socket.socketpair()
-        gone: asyncio.Future[None] = self._loop.create_future()
+        gone: asyncio.Future[bool] = self._loop.create_future()
         self._gone[spec["id"]] = gone
         self._channel.post({"op": "create", **spec}, [theirs.detach()])
         if not self.alive:
@@ -160,7 +168,7 @@ class KeeperLink:
         elif event == "failed":
             self._hello.set_exception(SandboxError(f"local sandboxes cannot start: {message['error']}"))
         elif event == "gone":
-            _settle(self._gone.pop(message["id"], None), None)
+            _settle(self._gone.pop(message["id"], None), message["outside"])
         elif event == "lower":
             asked = self._asked.pop(message["n"], None)
             if asked is None or asked.done():
@@ -178,7 +186,7 @@ class KeeperLink:
     def _end_waits(self) -> None:
         # Whatever the keeper held died with it.
         for gone in self._gone.values():
-            _settle(gone, None)
+            _settle(gone, True)
         for killed in self._kills.values():
             _settle(killed, 0)
         for asked in self._asked.values():

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 
+PF_EXITING = 0x4
+
 
 class ProcessMark:
     """One process of one boot of one machine."""
@@ -57,6 +59,16 @@ def start_time(pid: int) -> int | None:
     finally:
         os.close(fd)
     return None if fields[0] in (b"Z", b"X") else int(fields[19])
+
+
+def is_exiting(pid: int) -> bool:
+    """Whether the process is gone, a zombie, or on its way to become one."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            fields = file.read().rpartition(b")")[2].split()
+    except (FileNotFoundError, ProcessLookupError):
+        return True
+    return fields[0] in (b"Z", b"X") or bool(int(fields[6]) & PF_EXITING)
 
 
 def boot_id() -> str:

@@ -27,6 +27,8 @@ class Record:
     cgroup: str
     keeper: ProcessMark
     first: ProcessMark | None = None
+    ended: bool = False
+    """Another process of ours ends it."""
 
     def opening(self) -> str:
         """The line written before the start."""

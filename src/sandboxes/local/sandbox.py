@@ -12,7 +12,7 @@ from typing import TypeVar
 
 from sandboxes import carry
 from sandboxes.difference import Difference
-from sandboxes.errors import SandboxError, SandboxNotFoundError, SandboxUnsupportedError
+from sandboxes.errors import SandboxDiedError, SandboxError, SandboxNotFoundError, SandboxUnsupportedError
 from sandboxes.local import accounts, ground, shell, wire
 from sandboxes.local.channel import Channel
 from sandboxes.local.keeping import KeeperLink
@@ -32,6 +32,7 @@ T = TypeVar("T")
 
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _ENVIRONMENT = {"PATH": _PATH, "HOME": "/root", "LANG": "C.UTF-8", "TERM": "dumb"}
+_ROOT = ("root", "0")
 _END_SECONDS = 2.0
 _LAST_WORDS_SECONDS = 10.0
 _ANSWER_SECONDS = 0.5
@@ -55,6 +56,8 @@ class LocalSandbox(RunnableSandbox):
         self._answers: dict[int, asyncio.Future[int]] = {}
         self._count = 0
         self._ended = False
+        self._death: asyncio.Task[SandboxDiedError] | None = None
+        """Finds out why it ended by itself."""
         self._root_fd = -1
         self._first_pidfd = -1
         self._layer_fds: list[int] = []
@@ -90,7 +93,7 @@ class LocalSandbox(RunnableSandbox):
 
     async def end(self) -> None:
         """End everything in it and wait until it is gone. Again is fine."""
-        self._mark_ended("was deleted")
+        self._mark_ended(SandboxNotFoundError(f"sandbox {self._id} was deleted"))
         # Now: who drops the last reference to the root waits for its file systems to be taken apart.
         self._release()
         self._channel.post({"op": "end"})
@@ -123,17 +126,12 @@ class LocalSandbox(RunnableSandbox):
             self._answers.pop(number, None)
 
     async def _request(self, command: Command) -> wire.Message:
-        self._check()
+        await self._checked()
         self._count += 1
         env = self._env
         user = None
-        if command.user not in (None, "root", "0"):
-            if self._keeper.mode == ground.ROOTLESS:
-                raise SandboxUnsupportedError(
-                    f"no user {command.user!r}: an ordinary user's sandbox has one id only; run as root,"
-                    " or use --provider docker"
-                )
-            account = await self._in_files(lambda files: accounts.look_up(files, str(command.user)))
+        if command.user is not None and command.user not in _ROOT:
+            account = await self._account(command.user)
             env = {**env, "HOME": account.home, "USER": account.name, "LOGNAME": account.name}
             user = (account.uid, account.gid, account.groups)
         return {
@@ -145,17 +143,35 @@ class LocalSandbox(RunnableSandbox):
             "user": user,
         }
 
+    async def _account(self, user: str) -> accounts.Account:
+        if self._keeper.mode == ground.ROOTLESS:
+            raise SandboxUnsupportedError(
+                f"no user {user!r}: an ordinary user's sandbox has one id only; run as root,"
+                " or use --provider docker"
+            )
+        return await self._in_files(lambda files: accounts.look_up(files, user))
+
+    async def give_folder(self, path: str, user: str) -> None:
+        ids = self._ids
+        account = None if user in _ROOT else await self._account(user)
+        uid, gid = (0, 0) if account is None else (account.uid, account.gid)
+        await self._in_files(lambda files: files.give_folder(path, ids.outside(uid), ids.outside(gid)))
+
     async def _kill(self, number: int) -> None:
         if number in self._answers and not self._answers[number].done():
             self._channel.post({"op": "kill", "n": number})
 
     async def kill_all(self) -> None:
-        self._check()
+        await self._checked()
         if await self._is_empty():
             return
         if not await self._keeper.kill_all(self.first_pid, self._first_pidfd):
-            raise SandboxError(f"processes in sandbox {self._id} do not die; delete it")
-        self._check()
+            await self._checked()
+            raise SandboxDiedError(f"processes in sandbox {self._id} do not die; delete it")
+        if self._keeper.is_ending:
+            await asyncio.wait((self._gone,), timeout=_LAST_WORDS_SECONDS)
+            self._on_end()
+        await self._checked()
 
     async def _is_empty(self) -> bool:
         """Whether the warden says that nothing runs; one that does not answer in time says no."""
@@ -182,10 +198,12 @@ class LocalSandbox(RunnableSandbox):
         return await self._in_files(lambda files: b"".join(files.read(path)))
 
     async def upload_stream(self, path: str, chunks: AsyncIterator[bytes], *, mode: int = 0o644) -> None:
+        await self._checked()
         with self._using_files() as files:
             await feed(chunks, lambda pieces: files.write(path, pieces, mode))
 
     async def stream_download(self, path: str) -> AsyncIterator[bytes]:
+        await self._checked()
         with self._using_files() as files:
             async for piece in pieces_from(files.read(path)):
                 yield piece
@@ -255,7 +273,7 @@ class LocalSandbox(RunnableSandbox):
 
     async def _difference(self) -> Difference:
         """What tells this sandbox from a new one."""
-        self._check()
+        await self._checked()
         spec = self._spec
         if self._keeper.mode == ground.ROOTLESS:
             return PrivateRoot(self._root_fd, await asyncio.to_thread(Start.of, spec))
@@ -274,6 +292,7 @@ class LocalSandbox(RunnableSandbox):
         return Layers(self._layer_fds[0], found, frozenset(mounted), self._keeper.owner[0])
 
     async def _in_files(self, work: Callable[[RootedFiles], T]) -> T:
+        await self._checked()
         with self._using_files() as files:
             return await uninterrupted(asyncio.to_thread(work, files))
 
@@ -321,11 +340,28 @@ class LocalSandbox(RunnableSandbox):
             )
 
     def _on_end(self) -> None:
-        self._mark_ended("ended by itself")
+        if not self._ended:
+            self._ended = True
+            self._death = asyncio.ensure_future(self._find_cause())
 
-    def _mark_ended(self, why: str) -> None:
+    async def _find_cause(self) -> SandboxDiedError:
+        """Tell whoever waits for something that this sandbox ended by itself, and why."""
+        killed_keeper = self._keeper.is_ending
+        # The keeper looks at the groups of a sandbox before it removes them. One whose processes do not die
+        # is not gone even then, and that comes from inside.
+        done, _ = await asyncio.wait((self._gone,), timeout=_LAST_WORDS_SECONDS)
+        outside = killed_keeper or (bool(done) and self._gone.result())
+        if not self._ready.done():
+            outside = True  # nobody was in it yet
+        where = "outside" if outside else "inside"
+        error = SandboxDiedError(
+            f"sandbox {self._id} ended by itself; the cause was {where}", outside=outside
+        )
+        self._mark_ended(error)
+        return error
+
+    def _mark_ended(self, error: SandboxNotFoundError) -> None:
         self._ended = True
-        error = SandboxNotFoundError(f"sandbox {self._id} {why}")
         if not self._ready.done():
             self._ready.set_exception(error)
             self._ready.exception()
@@ -334,6 +370,13 @@ class LocalSandbox(RunnableSandbox):
                 exited.set_exception(error)
                 exited.exception()
         self._answers.clear()
+
+    async def _checked(self) -> None:
+        """Raise what is known of its end, once that is known."""
+        if self._death is not None:
+            found = await asyncio.shield(self._death)
+            raise SandboxDiedError(str(found), outside=found.outside)
+        self._check()
 
     def _check(self) -> None:
         if self._ended:

@@ -10,10 +10,11 @@ import re
 import select
 import signal
 import time
+from contextlib import suppress
 from pathlib import Path
 
 from sandboxes.cgroups import Cgroup
-from sandboxes.local import records
+from sandboxes.local import records, wire
 from sandboxes.local.marks import ProcessMark, boot_id
 
 _PATIENCE_SECONDS = 10.0
@@ -48,8 +49,12 @@ def foreign(state_dir: Path, own_keeper: int | None) -> list[records.Record]:
 
 def end_foreign(state_dir: Path, record: records.Record) -> None:
     """End a sandbox another process holds, and wait until that one has tidied up."""
-    _end(record)
     path = state_dir / f"{record.id}{records.SUFFIX}"
+    with suppress(FileNotFoundError):
+        fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
+        os.write(fd, wire.ENDED_LINE)
+        os.close(fd)
+    _end(record)
     deadline = time.monotonic() + _PATIENCE_SECONDS
     while path.exists() and record.keeper.alive() and time.monotonic() < deadline:
         time.sleep(0.005)

@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 
     Message = dict[str, Any]
 
+ENDED_LINE = b'{"ended": true}\n'
+"""What a process that ends another one's sandbox adds to its record."""
+
 _HEADER = struct.Struct("!IB")
 _MAX_FDS = 64
 _FD_SPACE = socket.CMSG_SPACE(_MAX_FDS * 4)

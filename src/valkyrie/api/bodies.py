@@ -14,7 +14,7 @@ from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
 from valkyrie.nouns import Category
 from valkyrie.suggest import did_you_mean
-from valkyrie.views import LogQuery, RunRequest, TasksRequest
+from valkyrie.views import LogQuery, RegradeRequest, RunRequest, TasksRequest
 
 _LARGEST = 1 << 53
 """Beyond it a number is not the same in every language, and no database takes it."""
@@ -189,6 +189,7 @@ UpdateBody = Annotated[UpdateRequest, Strictly()]
 StopBody = Annotated[StopRequest, Strictly(), Body(default_factory=StopRequest)]
 ResumeBody = Annotated[ResumeRequest, Strictly(), Body(default_factory=ResumeRequest)]
 RetryBody = Annotated[RetryRequest, Strictly(), Body(default_factory=RetryRequest)]
+RegradeBody = Annotated[RegradeRequest, Strictly(), Body(default_factory=RegradeRequest)]
 TasksChosenBody = Annotated[TasksChosen, Strictly(), Body(default_factory=TasksChosen)]
 ResultsBody = Annotated[ResultsWanted, Strictly(), Body(default_factory=ResultsWanted)]
 LogBody = Annotated[LogQuery, Strictly(), Body(default_factory=LogQuery)]

@@ -48,9 +48,12 @@ class Grading:
     """Which trial of its task this is."""
     earlier: Sequence[Grade] = ()
     """Of a task's step: what the steps before it got. The grade of the last one tried is the task's."""
-
     control: bool = False
     """No agent worked here: the task as it was set up. Does grading give a verdict at all?"""
+
+    renew: Callable[[], Awaitable[Sandbox]] | None = None
+    """Replaces the sandbox by one as this was at first: what a program of grading did there is gone. None
+    where there is only this one."""
 
     @property
     def sandbox(self) -> Sandbox:

@@ -11,7 +11,7 @@ from valkyrie.cli.options import Number, tracker, verb
 from valkyrie.cli.output import Output
 
 if TYPE_CHECKING:
-    from valkyrie.report.comparing import Metric, Summary
+    from valkyrie.report.comparing import Comparison, Metric, Summary
     from valkyrie.tracker.protocol import Tracker
     from valkyrie.views import RunView, TrialView
 
@@ -35,6 +35,7 @@ FORMATS = ("text", "json", "yaml")
     "valk compare nightly-job --tasks\n"
     "valk compare last-week this-week --metric pass -o json\n"
     "valk compare 3f2a 9c1e --fail-if-worse 2\n"
+    "valk compare 3f2a@0 3f2a@1\n"
     "valk compare results/before results/after --judge-model claude-sonnet-4-5",
 )
 @click.argument("refs", metavar="A [B…]", nargs=-1)
@@ -111,10 +112,16 @@ def compare(
 
     A and B may also be two result folders of `valk eval`, or their results.jsonl: trials are matched by
     stimulus and number, and with --judge-model or --eval-spec a model judges both answers, in both orders.
+
+    RUN@0 RUN@1 compares two gradings of one run (see `run regrade`): which verdicts changed.
     """
     from valkyrie.cli.compare_folders import FolderWish, Shown, compare_results, folders_among
 
     words = _words(refs, baseline, treatment)
+    if found := gradings_among(words):
+        from valkyrie.cli.run.regrade import compare_gradings
+
+        return compare_gradings(_destination(output, destination)[0], *found)
     output, file = _destination(output, destination)
     wish = FolderWish(file=file, **folder_flags)
     if folders_among(words):
@@ -138,6 +145,17 @@ def _words(refs: tuple[str, ...], baseline: str | None, treatment: str | None) -
     if refs:
         raise click.UsageError(f"{refs[0]!r} is one too many beside --baseline and --treatment.")
     return baseline, treatment
+
+
+def gradings_among(words: Sequence[str]) -> tuple[str, int, int] | None:
+    """Return the run and the two gradings of it that are named as RUN@N; None where none is."""
+    parts = [word.strip().rpartition("@") for word in words]
+    numbered = [bool(ref) and number.isdigit() for ref, _, number in parts]
+    if not any(numbered) or any("/" in word for word in words):
+        return None
+    if len(words) != 2 or not all(numbered) or parts[0][0] != parts[1][0]:
+        raise click.UsageError("RUN@N compares two gradings of one run: valk compare RUN@0 RUN@1")
+    return parts[0][0], int(parts[0][2]), int(parts[1][2])
 
 
 def _destination(output: Output, destination: str | None) -> tuple[Output, str | None]:
@@ -198,11 +216,22 @@ def worse(summary: Summary, baseline: Sequence[str], most: float) -> list[str]:
     for one in summary.comparisons:
         if one.a_run not in baseline:
             continue
-        if one.verdict == "nothing" or (one.verdict == "better" and one.drop >= most - 1e-9):
+        if one.verdict == "nothing" or (one.seen == "better" and one.drop >= most - 1e-9):
             reasons.append(sentence(one))
+        elif _could_be_worse(one, most):
+            reasons.append(
+                f"{one.b} could be worse than {one.a}, depending on trials that one of them lacks; "
+                "`valk run retry` runs them again."
+            )
         elif not one.ended:
             reasons.append(f"{one.a} and {one.b} have not both ended; wait for them (valk run wait).")
     return reasons
+
+
+def _could_be_worse(one: Comparison, most: float) -> bool:
+    """Whether B would be significantly worse had the trials that one side lacks ended that way."""
+    end = one.highest
+    return end is not None and end.verdict == "better" and 100 * end.difference >= most - 1e-9
 
 
 def _show(summary: Summary, output: Output, *, by_task: bool) -> None:

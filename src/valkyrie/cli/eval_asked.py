@@ -45,6 +45,7 @@ def request_of(
         provider=given["provider"],
         network=given["network"],
         model_url=given["model_url"],
+        verify=given["verify"],
         secrets=dict(given["secrets"]),
         kwargs=given["kwargs"],
         output_dir=output_dir.resolve(),

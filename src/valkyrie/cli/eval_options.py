@@ -125,7 +125,7 @@ MAX_RETRIES = click.option(
     type=WholeNumber(min=0),
     default=2,
     show_default=True,
-    help="Further attempts after time-outs, rate limits and lost connections.",
+    help="Further attempts after rate limits and lost connections.",
 )
 SKIP_VALIDATE = click.option("--skip-validate", is_flag=True, help="Do not lint specs first.")
 SHUTDOWN_TIMEOUT = click.option(
@@ -140,6 +140,12 @@ SANDBOX = together(
         "--provider", metavar="NAME", help="Where trials run. Default: local; null where nothing has to run."
     ),
     click.option("--network", type=click.Choice(["none", "public"]), help="Default: public; none with mock."),
+    click.option(
+        "--verify",
+        type=click.Choice(["fresh", "shared", "both"]),
+        help="Where graders' programs run: in a fresh sandbox that the workspace is carried to (default), in "
+        "the agent's own, or in both.",
+    ),
 )
 GIVEN_TO_AGENT = together(
     click.option(

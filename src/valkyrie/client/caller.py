@@ -13,7 +13,7 @@ from valkyrie.benchmarks.catalogue import SHIPPED
 from valkyrie.benchmarks.service import address
 from valkyrie.errors import PREFLIGHT, MissingSecretError, UsageError
 from valkyrie.settings import secrets_path
-from valkyrie.views import PlanView, RunRequest, RunView, TasksRequest
+from valkyrie.views import PlanView, RegradeRequest, RunRequest, RunView, TasksRequest
 
 if TYPE_CHECKING:
     from valkyrie.client.client import ValkyrieClient
@@ -45,6 +45,12 @@ async def complete_benchmark(client: ValkyrieClient, request: RunRequest) -> Run
         benchmark=await client.upload_benchmark(folder) if folder else request.benchmark,
         provider_secret=request.provider_secret or (str(secret) if secret else None),
     )
+
+
+async def with_tests(client: ValkyrieClient, request: RegradeRequest) -> RegradeRequest:
+    """A request whose tests mean the same to the tracker; a folder of this machine is sent."""
+    folder = local_benchmark(request.tests, ignore_custom=True) if request.tests else None
+    return replace(request, tests=await client.upload_benchmark(folder)) if folder else request
 
 
 def with_service(request: Request) -> Request:

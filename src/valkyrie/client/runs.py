@@ -18,10 +18,14 @@ from valkyrie.nouns import Json, RunState
 from valkyrie.views import (
     AttemptView,
     ErrorGroup,
+    GradingComparison,
+    GradingView,
     LogLine,
     LogQuery,
     PlanView,
     QueueView,
+    RegradeRequest,
+    RegradeView,
     ResultsLink,
     RunFilter,
     RunPage,
@@ -196,6 +200,32 @@ class RunVerbs:
         )
         call = Call("POST", path("runs", named(ref), "retry"), body=body)
         return await self._connection.get(StartedRun, call)
+
+    async def regrade(self, ref: str, request: RegradeRequest | None = None) -> RegradeView:
+        """Grade the kept work of an ended run's trials again, without running agents.
+
+        `tests` is the name of a benchmark, or `upload:<digest>` of a folder that was uploaded.
+        """
+        body = changed(request or RegradeRequest())
+        call = Call("POST", path("runs", named(ref), "regrade"), body=body)
+        return await self._connection.get(RegradeView, call)
+
+    async def gradings(self, ref: str) -> Sequence[GradingView]:
+        """The run's gradings by number; 0 is the one its own trials made."""
+        return await self._connection.get(
+            list[GradingView], Call("GET", path("runs", named(ref), "gradings"))
+        )
+
+    async def use_grading(self, ref: str, number: int) -> RunView:
+        """Make one grading the run's own: verdicts, counters and final score."""
+        where = path("runs", named(ref), "gradings", str(number), "use")
+        return await self._connection.get(RunView, Call("POST", where, repeatable=True))
+
+    async def compare_gradings(self, ref: str, a: int, b: int) -> GradingComparison:
+        """Which trials two gradings of the run judge differently."""
+        where = path("runs", named(ref), "gradings", "compare")
+        call = Call("GET", where, params({"a": a, "b": b}))
+        return await self._connection.get(GradingComparison, call)
 
     async def update(
         self,

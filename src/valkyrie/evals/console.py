@@ -143,8 +143,8 @@ class _Text:
         parts = repeats_parts(stimulus) or ["no trial was graded"]
         if flaky := flaky_text(stimulus):
             parts.append(self._ink.paint(f"{self._signs.warning}{flaky}", "yellow"))
-        if stimulus.faults:
-            parts.append(f"{plural(len(stimulus.faults), 'error')} not counted")
+        if uncounted := [trial for trial in stimulus.faults if trial.passed is None]:
+            parts.append(f"{plural(len(uncounted), 'error')} not counted")
         if stimulus.planned > len(stimulus.trials):
             parts.append(f"{stimulus.planned - len(stimulus.trials)} not run")
         return "  ".join(parts)

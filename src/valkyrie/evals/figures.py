@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import cached_property
 from typing import Any
@@ -40,7 +40,8 @@ def stimulus_outcome(stimulus: StimulusResult) -> Outcome:
     """Of all its trials: a wrong answer first, then what keeps it from a verdict."""
     if not stimulus.planned and not stimulus.trials:
         return Outcome.SKIPPED
-    if stimulus.graded and not stimulus.passed:
+    answered = replace(stimulus, trials=[trial for trial in stimulus.trials if trial.fault is None])
+    if answered.graded and not answered.passed:
         return Outcome.FAILED
     if stimulus.faults:
         found = {trial_outcome(trial) for trial in stimulus.faults}

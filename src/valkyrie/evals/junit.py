@@ -27,6 +27,7 @@ from valkyrie.evals.wording import (
     seconds,
     trial_name,
     used_text,
+    verification_words,
 )
 
 LONGEST_OUTPUT = 200_000
@@ -87,6 +88,7 @@ def _properties(result: EvalResult) -> Iterator[tuple[str, str]]:
         "score": None if found.score is None else f"{found.score:.4f}",
         "passRate": None if found.pass_rate is None else f"{found.pass_rate:.4f}",
         "used": used_text(found.used),
+        **_score_properties(result),
     }
     for name, value in given.items():
         if value:
@@ -96,6 +98,24 @@ def _properties(result: EvalResult) -> Iterator[tuple[str, str]]:
             for part in repeats_parts(stimulus):
                 name, _, value = part.partition(": ")
                 yield f"{_token(stimulus.name)} {name}", value
+
+
+def _score_properties(result: EvalResult) -> dict[str, str]:
+    """The named numbers of a run of the store, as far as they say more than its score."""
+    score = result.score
+    if score is None:
+        return {}
+    named = {
+        "scoreConfirmed": score.score_confirmed,
+        "scoreLow": score.score_low,
+        "scoreHigh": score.score_high,
+    }
+    counts = {"unconfirmedPasses": score.unconfirmed, "ungraded": score.ungraded}
+    counts["openToTampering"] = score.open_to_tampering
+    return {
+        **{name: f"{value:.4f}" for name, value in named.items() if value is not None},
+        **{name: str(value) for name, value in counts.items() if value},
+    }
 
 
 def _case(result: EvalResult, stimulus: StimulusResult) -> Iterator[str]:
@@ -129,12 +149,18 @@ def _message(stimulus: StimulusResult, outcome: Outcome) -> str:
         return f"{stimulus.planned - len(stimulus.trials)} of {stimulus.planned} trials did not run"
     if outcome is Outcome.FAILED:
         names = dict.fromkeys(one.name for trial in stimulus.trials for one in failed_graders(trial))
-        said = f"grader(s) failed: {', '.join(names)}" if names else "failed"
+        said = f"grader(s) failed: {', '.join(names)}" if names else _zero(stimulus) or "failed"
         if stimulus.threshold is not None:
             said = f"score {stimulus.score or 0.0:.2f} is below threshold {stimulus.threshold:g}; {said}"
         return said[:1000]
     first = next(trial for trial in stimulus.faults if trial_outcome(trial) is outcome)
     return fault_text(first)[:1000]
+
+
+def _zero(stimulus: StimulusResult) -> str:
+    """Why trials count 0 without a verdict, if any do."""
+    found = (trial.verification for trial in stimulus.trials)
+    return "; ".join(dict.fromkeys(f"counted as 0: {one.cause}" for one in found if one and one.cause))
 
 
 def _why(stimulus: StimulusResult) -> Iterator[str]:
@@ -146,6 +172,8 @@ def _why(stimulus: StimulusResult) -> Iterator[str]:
         for grader in failed_graders(trial):
             evidence = clipped(grader.evidence, characters=2000, lines=40)
             yield f"{before}{grader_label(grader)} scored {grader.score:.2f}: {evidence}"
+        for words in verification_words(trial):
+            yield before + words
 
 
 def _output(result: EvalResult) -> Iterator[str]:
@@ -159,8 +187,10 @@ def _output(result: EvalResult) -> Iterator[str]:
 def _trial_line(trial: TrialResult) -> str:
     score = "" if trial.score is None else f", score {percent(trial.score)}"
     again = f", attempt {trial.attempts}" if trial.attempts > 1 else ""
+    verified = "".join(f"; {words}" for words in verification_words(trial))
     return (
-        f"trial {trial.index + 1} {trial_outcome(trial).value} in {seconds(trial.duration_ms)}{score}{again}"
+        f"trial {trial.index + 1} {trial_outcome(trial).value} in {seconds(trial.duration_ms)}"
+        f"{score}{again}{verified}"
     )
 
 

@@ -23,9 +23,12 @@ from valkyrie.store.layout import DataFolder, RunFolder
 from valkyrie.store.leases import Leased
 from valkyrie.trajectory.transcript import TRANSCRIPT
 from valkyrie.trial.collect import AGENT, GRADING
+from valkyrie.trial.failures import COUNTED_AS_ZERO
 
 _OF_GRADERS = ("grader", "judge")
 """Causes that begin so are a grader's, not the agent's."""
+_COUNTED = frozenset({"agent_timeout", "agent_failed", *COUNTED_AS_ZERO})
+"""Causes of a score of 0 that no grader gave: the agent left nothing that could be graded."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,6 +144,7 @@ class Loader:
         which = row.task_id, row.k, row.attempts
         left = _left_in(self._folder.attempt(*which))
         fault = _fault(row)
+        score, passed = self._grade(row)
         result: Json = (row.result if fault is None else left.graders) or {}
         story = left.transcript or self._stories.read(which)
         return TrialResult(
@@ -151,8 +155,8 @@ class Loader:
             executor=self.planned.agent.name,
             variant=self.planned.item.variant,
             duration_ms=_worked_ms(row.timing or {}, story),
-            score=row.score if fault is None else None,
-            passed=row.passed if fault is None else None,
+            score=score,
+            passed=passed,
             graders=[GraderResult.from_json(one) for one in result.get("graders", ())],
             fault=fault,
             transcript=story,
@@ -165,6 +169,14 @@ class Loader:
             patch=left.patch,
             experiment=self.planned.item.experiment,
         )
+
+    def _grade(self, row: Any) -> tuple[float | None, bool | None]:
+        """Score and verdict. A fault of the agent counts as 0, any other fault counts nowhere."""
+        if TrialState(row.state) is TrialState.FINISHED:
+            return row.score, row.passed
+        if row.category == Category.AGENT and not self.planned.options.skip_grade:
+            return 0.0, False
+        return None, None
 
 
 def skipped_eval(planned: PlannedEval) -> EvalResult:
@@ -200,7 +212,7 @@ def _has_ended(row: Any) -> bool:
 
 
 def _fault(row: Any) -> TrialFault | None:
-    if TrialState(row.state) is not TrialState.ERROR:
+    if TrialState(row.state) is not TrialState.ERROR and row.cause not in _COUNTED:
         return None
     cause = row.cause or "internal"
     graders = cause.startswith(_OF_GRADERS)

@@ -21,12 +21,14 @@ from valkyrie.evals.wording import (
     interval_text,
     percent,
     resume_command,
+    score_words,
     seconds,
     trial_name,
     used_text,
     verdict_text,
+    verification_words,
 )
-from valkyrie.report.formats import plural, safe
+from valkyrie.report.formats import has_range, plural, safe
 
 MOST_BYTES = 900_000
 """A job summary on GitHub takes 1 MiB."""
@@ -94,13 +96,21 @@ def _summary_row(result: EvalResult, found: Figures) -> str:
         escaped(result.model or "—"),
         f"{_eval_mark(result)} {escaped(verdict_text(result))}",
         f"{found.stimuli[Outcome.PASSED]}/{len(result.stimuli)}",
-        percent(found.score),
+        _score_cell(result, found),
         "—" if interval is None else f"{percent(interval[0])}–{percent(interval[1])}",
         percent(found.pass_rate),
         str(found.trials[Outcome.GRADER_ERROR] + found.trials[Outcome.EXECUTION_ERROR]),
         str(found.trials[Outcome.NOT_RUN]),
     ]
     return f"| {' | '.join(cells)} |"
+
+
+def _score_cell(result: EvalResult, found: Figures) -> str:
+    """The score, or the range it is in where trials of the store are ungraded."""
+    score = result.score
+    if score is None or not has_range(score):
+        return percent(found.score)
+    return f"{percent(score.score_low)} to {percent(score.score_high)}"
 
 
 def _eval_mark(result: EvalResult) -> str:
@@ -123,6 +133,8 @@ def _eval_section(result: EvalResult, found: Figures) -> Iterator[str]:
         return
     several = any(stimulus.planned > 1 for stimulus in result.stimuli)
     yield from _stimuli_table(result.stimuli, several=several)
+    for words in score_words(result):
+        yield from (f"> {escaped(words)}", "")
     yield from _statistics(result, found, several=several)
 
 
@@ -185,6 +197,10 @@ def _failures(invocation: Invocation) -> Iterator[list[str]]:
     if wrong:
         yield ["## Failed graders", ""]
         yield from ([heading, "", *_wrong(trial)] for heading, trial in wrong)
+    noted = [(heading, words) for heading, trial in every if (words := verification_words(trial))]
+    if noted:
+        yield ["## Verification", "", "How these scores came about is for their reader to know.", ""]
+        yield from ([heading, "", *(f"- {escaped(one)}" for one in words), ""] for heading, words in noted)
     broken = [(heading, trial) for heading, trial in every if trial.fault is not None]
     if broken:
         yield ["## Errors", "", "These trials have no verdict. None of them counts as a wrong answer.", ""]

@@ -262,6 +262,7 @@ def _run_request(
         kwargs={**_own_kwargs(spec, request, agent), **request.kwargs},
         secrets=dict(request.secrets),
         model_url=request.model_url,
+        verify=request.verify,
     )
 
 

@@ -66,6 +66,7 @@ def to_line(trial: TrialResult) -> Json:
         }
     record["gradeResult"] = _grade_result(trial)
     record["experiment"] = trial.experiment
+    record["verification"] = trial.verification.to_json() if trial.verification else None
     for key, path in (
         ("sessionLog", trial.session_log),
         ("artifactDir", trial.artifacts),
@@ -212,7 +213,9 @@ def from_line(record: Json, *, index: int = 0, trajectory: bool = True) -> Trial
     grade = record.get("gradeResult")
     grade = grade if isinstance(grade, dict) else None
     fault = _fault(record, grade)
-    graded = grade is not None and fault is None
+    # A score of 0 that its agent brought about stands beside the fault that says why.
+    counted = fault is None or (fault.category == "agent" and (grade or {}).get("status") != "error")
+    graded = grade is not None and counted
     experiment = record.get("experiment")
     experiment = experiment if isinstance(experiment, dict) else None
     return TrialResult(

@@ -107,7 +107,9 @@ async def _graded(
     stimulus, graders = made
     plain = replace(trial, graders=(), passed=None, score=None, fault=None)
     if trial.transcript is None or (trial.fault is not None and trial.fault.kind == "execution"):
-        return replace(plain, fault=trial.fault or TrialFault("execution", "the record has no trajectory"))
+        if trial.fault is not None:
+            return replace(trial, graders=())
+        return replace(plain, fault=TrialFault("execution", "the record has no trajectory"))
     workspace = how.places.workspace_of(trial, variants)
     given = Given(
         stimulus=stimulus,

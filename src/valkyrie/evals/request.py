@@ -9,6 +9,7 @@ from typing import Any
 
 from sandboxes.values import NetworkPolicy
 from valkyrie.nouns import Json
+from valkyrie.views.requests import VerifyChoice
 
 DEFAULT_WORKERS = 5
 DEFAULT_RETRIES = 2
@@ -62,6 +63,8 @@ class EvalRequest:
     network: NetworkPolicy | None = None
     """None: `none` for agents that need no model, else `public`."""
     model_url: str | None = None
+    verify: VerifyChoice | None = None
+    """Where graders' programs run; None: in a fresh sandbox."""
     secrets: Mapping[str, str] = field(default_factory=dict)
     kwargs: Mapping[str, str] = field(default_factory=dict)
     output_dir: Path | None = None

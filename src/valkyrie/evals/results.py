@@ -5,21 +5,55 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from valkyrie.grade.protocol import GraderResult
 from valkyrie.nouns import Json
 
+if TYPE_CHECKING:
+    from valkyrie.views import ScoreView
+
 
 @dataclass(frozen=True, slots=True)
 class TrialFault:
-    """Why a trial has no verdict."""
+    """Why a trial has no verdict. One that the agent brought about counts 0; others count nowhere."""
 
     kind: Literal["execution", "grader"]
     """The agent could not be run to its end, or a grader could not tell. Neither is a wrong answer."""
     message: str
     category: str = "infrastructure"
     cause: str = "internal"
+
+
+@dataclass(frozen=True, slots=True)
+class Verification:
+    """How the score of a trial of the store was verified."""
+
+    confirmed: bool | None = None
+    """The score was seen in a fresh sandbox; None: not known."""
+    score_confirmed: float | None = None
+    evidence: Json | None = None
+    category: str | None = None
+    cause: str | None = None
+    """Why it counts 0 without a verdict."""
+    message: str | None = None
+
+    def to_json(self) -> Json:
+        """As records have it; what is not known is left out."""
+        said: Json = {
+            "confirmed": self.confirmed,
+            "scoreConfirmed": self.score_confirmed,
+            "countedAsZero": True if self.cause else None,
+            "category": self.category,
+            "cause": self.cause,
+            "message": self.message,
+            "evidence": self.evidence,
+        }
+        return {name: value for name, value in said.items() if value is not None}
+
+    @property
+    def open_to_tampering(self) -> bool:
+        return bool((self.evidence or {}).get("open_to_tampering"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +70,7 @@ class TrialResult:
     duration_ms: float = 0.0
     score: float | None = None
     passed: bool | None = None
-    """None: not graded (--skip-grade), or a fault."""
+    """None: not graded (--skip-grade), or a fault that is not the agent's doing."""
     graders: Sequence[GraderResult] = ()
     fault: TrialFault | None = None
     transcript: Json | None = None
@@ -55,6 +89,8 @@ class TrialResult:
     threshold: float | None = None
     """What its score was held against, if anything."""
     experiment: Json | None = None
+    verification: Verification | None = None
+    """Of a trial of the store; None: nothing is known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +148,8 @@ class EvalResult:
     run_id: str | None = None
     graded: bool = True
     """False with --skip-grade."""
+    score: ScoreView | None = None
+    """The named numbers of a run of the store."""
 
     @property
     def trials(self) -> Sequence[TrialResult]:

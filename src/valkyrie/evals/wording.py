@@ -7,7 +7,17 @@ from collections.abc import Iterator, Sequence
 from valkyrie.evals.figures import Figures, Outcome, Used, repeats_of
 from valkyrie.evals.results import EvalResult, Invocation, StimulusResult, TrialResult
 from valkyrie.grade.protocol import GraderResult
-from valkyrie.report.formats import dollars, plural, safe
+from valkyrie.report.formats import (
+    OPEN,
+    confirmed_text,
+    dollars,
+    has_range,
+    plural,
+    range_text,
+    safe,
+    tampering_text,
+)
+from valkyrie.report.tables import system_changes
 
 SKIPPED = "Skipped"
 
@@ -45,6 +55,34 @@ def clipped(text: str, *, characters: int, lines: int) -> str:
 def trial_name(stimulus: StimulusResult, trial: TrialResult) -> str:
     """`trial 3`, as people count; nothing where there is only one."""
     return f"trial {trial.index + 1}" if stimulus.planned > 1 or trial.index else ""
+
+
+def score_words(result: EvalResult) -> list[str]:
+    """What a reader of a run's score must know: its range, what is confirmed, what is open to tampering."""
+    score = result.score
+    if score is None:
+        return []
+    words = [range_text(score.score_low, score.score_high, score.ungraded)] if has_range(score) else []
+    if score.unconfirmed:
+        words.append(f"score_confirmed {confirmed_text(score)}")
+    if score.open_to_tampering:
+        words.append(tampering_text(score.open_to_tampering, score.graded, tasks=False))
+    return words
+
+
+def verification_words(trial: TrialResult) -> list[str]:
+    """What a reader of one trial's score must know; nothing where nothing is odd."""
+    found = trial.verification
+    if found is None:
+        return []
+    words = [f"counted as 0: {found.category or 'agent'}/{found.cause}"] if found.cause else []
+    if found.confirmed is False:
+        words.append("unconfirmed: only seen in the sandbox the agent left")
+    if found.open_to_tampering:
+        words.append(OPEN)
+    if changed := system_changes(found.evidence):
+        words.append(f"{plural(changed, 'system file')} changed by the agent")
+    return words
 
 
 def failed_graders(trial: TrialResult) -> list[GraderResult]:
@@ -95,13 +133,13 @@ def verdict_text(result: EvalResult) -> str:
 def _graded_text(result: EvalResult) -> str:
     if not result.graded:
         return "not graded"
-    graded = [trial for trial in result.trials if trial.passed is not None]
+    graded = [trial for trial in result.trials if trial.passed is not None and trial.fault is None]
     if not graded:
         return "" if result.trials or result.missing else "nothing to run"
-    if result.passed and not any(failed_graders(trial) for trial in graded):
+    if all(trial.passed for trial in graded) and not any(failed_graders(trial) for trial in graded):
         return "all graders passed"
     if result.threshold is None:
-        return "all trials passed" if result.passed else "grader(s) failed"
+        return "all trials passed" if all(trial.passed for trial in graded) else "grader(s) failed"
     return f"{'reached' if result.passed else 'below'} threshold {result.threshold:g}"
 
 

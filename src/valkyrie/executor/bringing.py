@@ -57,7 +57,17 @@ class Bringing:
     def source(self, row: Any, away: Away) -> Json:
         """The benchmark's source, once the run's agent and an uploaded benchmark are on this machine."""
         self._fetch_agent(row, away)
-        source: Json = row.benchmark_source
+        return self._here(row.benchmark_source, away)
+
+    def tests(self, run_id: str, source: Json, away: Away) -> Json:
+        """Return the source of a regrade's tests, once they are on this machine as they were frozen."""
+        digest = source.get("upload")
+        archive = self._data.run(run_id).regrade_tests(str(digest))
+        if digest and not Path(source["path"]).is_dir() and archive.exists():
+            return {**source, "path": str(benchmarks.unpack_upload(archive, self._data.cache, digest))}
+        return self._here(source, away)
+
+    def _here(self, source: Json, away: Away) -> Json:
         digest = source.get("upload")
         if not digest or Path(source["path"]).is_dir():
             return source

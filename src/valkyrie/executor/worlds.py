@@ -9,6 +9,7 @@ import sys
 import time
 from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -31,9 +32,10 @@ from valkyrie.nouns import Json, RunState
 from valkyrie.plan import Settings
 from valkyrie.sealing import SEALED
 from valkyrie.secrets.mask import Masker
-from valkyrie.store import hooks, runs
+from valkyrie.store import hooks, regrades, runs
 from valkyrie.store.secrets import forget_handed
 from valkyrie.store.writer import Writer
+from valkyrie.trial.away import Away
 from valkyrie.trial.failures import classify
 from valkyrie.trial.gear import Gear
 from valkyrie.trial.kept_work import KeepLimits
@@ -62,6 +64,8 @@ class RunWorlds:
         self.on_ended: Callable[[], None] = lambda: None
         """Called when a run has ended: someone may have to be told."""
         self._doors = SandboxDoors(home)
+        self._graders: defaultdict[str, dict[int, Benchmark]] = defaultdict(dict)
+        """What regrades grade with, by run and number."""
         self._opening: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
         self._bringing = Bringing(premises)
         self._layers = Layers(premises.data.cache / "layers", labels={"Home": home})
@@ -170,9 +174,24 @@ class RunWorlds:
             allowed_networks=networks_in(str(config.effective("allowed_networks").value or "")),
         )
         world.told = bool(row.notify)
+        world.open_grader = partial(self._grader, row.id, away)
         named = {name: secrets[name] for name in arguments.get("secrets", {})}
         world.give_secrets(named, hidden=handed.unspeakable(secrets))
         return world
+
+    async def _grader(self, run_id: str, away: Away, number: int) -> Benchmark | None:
+        """Return what a regrade grades with, opened once; None where that is the run's own benchmark."""
+        async with self._opening[f"{run_id} {number}"]:
+            if number in self._graders[run_id]:
+                return self._graders[run_id][number]
+            row = await self._writer.call(lambda connection: regrades.of_number(connection, run_id, number))
+            source = row.arguments.get("source") if row else None
+            if source is None:
+                return None
+            found: Json = await asyncio.to_thread(self._bringing.tests, run_id, source, away)
+            opened = benchmarks.open_frozen(found, self._secrets.get(run_id, {}))
+            self._graders[run_id][number] = opened
+            return opened
 
     def _gear(self, agent: Agent, settings: Settings) -> Gear:
         """What the run's sandboxes are given: the agent's layer, a door to the model it is to use."""
@@ -242,6 +261,7 @@ class RunWorlds:
             if not world and (missing := self._missing(row)):
                 await self._wait_for(run_id, missing)
                 return
+            await self._writer.call(lambda connection: regrades.settle(connection, run_id))
             benchmark = world.benchmark if world else self._benchmark(row)
             final, graded, confirmed = await self._score(benchmark, run_id, row.dataset)
             final = masker.data(final) if masker else final
@@ -285,6 +305,7 @@ class RunWorlds:
                 confirmed=confirmed,
             )
             if ended and before != runs.version(connection, run_id):
+                regrades.finish(connection, run_id, time.time())
                 # In the same transaction: whom to tell of it is not forgotten in a crash.
                 hooks.plan_ending(connection, runs.get(connection, run_id), time.time())
                 if not hooks.unfinished(connection, run_id):
@@ -380,13 +401,12 @@ class RunWorlds:
         if self._doors.shut(world.run_id):
             with contextlib.suppress(SandboxError, OSError):  # reaped when an executor starts
                 await world.provider.reap({"Home": self._home, "Id": world.run_id})
-        await _close_benchmark(world)
+        for benchmark in (world.benchmark, *self._graders.pop(world.run_id, {}).values()):
+            await _close_benchmark(benchmark, world)
 
 
-async def _close_benchmark(world: World) -> None:
+async def _close_benchmark(benchmark: Benchmark, world: World) -> None:
     try:
-        await world.benchmark.close()
+        await benchmark.close()
     except Exception as error:  # noqa: BLE001 - other people's code; the run has ended, and its score stands
-        sys.stderr.write(
-            f"closing benchmark {world.benchmark.name}: {classify(error, world.masker).message}\n"
-        )
+        sys.stderr.write(f"closing benchmark {benchmark.name}: {classify(error, world.masker).message}\n")

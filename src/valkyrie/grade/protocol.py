@@ -14,6 +14,12 @@ from valkyrie.trajectory.transcript import Transcript
 
 Kind = Literal["code", "llm"]
 Status = Literal["ok", "error", "skipped"]
+JUDGE_NO_VERDICT = "judge_no_verdict"
+"""The cause of a judge's error that answered, and did not grade."""
+JUDGE_REFUSED = "judge_refused"
+"""The cause of a judge's error whose server takes no question: wrong key, no such model."""
+JUDGE_REFUSED_QUESTION = "judge_refused_question"
+"""The cause where another question may be taken: servers filter contents, and an agent's words are in it."""
 
 
 class Need(StrEnum):

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 
-from valkyrie.nouns import Json, RunState
-from valkyrie.report.formats import duration, errors_text, number, safe
+from valkyrie.nouns import Category, Json, RunState
+from valkyrie.report.formats import duration, errors_text, number, plural, range_text, safe, tampering_text
 from valkyrie.targets import TargetError, parse_target
 
 MOST_ERROR = 200
@@ -44,14 +44,32 @@ def _progress_lines(told: Json) -> list[str]:
 
 def _ending_lines(told: Json) -> list[str]:
     score = told["score"]
-    final = (
-        "N/A" if score["final_score"] is None else number(score["final_score"], fraction=score["fraction"])
-    )
-    coverage = f"{score['graded']}/{score['planned']} {_things(told)} graded, {100 * score['coverage']:.0f}%"
-    lines = [f"*Final Score:* {final} — {errors_text(score['errors'])}; coverage {coverage}"]
+    zeroed = score["errors"].get(Category.AGENT)
+    counted = f"graded, {zeroed} counted as 0" if zeroed else "graded"
+    share = f"{100 * score['coverage']:.0f}%"
+    coverage = f"{score['graded']}/{score['planned']} {_things(told)} {counted}, {share}"
+    lines = [f"*Final Score:* {_final(score)} — {errors_text(score['errors'])}; coverage {coverage}"]
+    if score.get("unconfirmed"):
+        confirmed = number(score["score_confirmed"], fraction=score["fraction"])
+        passes = plural(score["unconfirmed"], "pass", "passes")
+        lines.append(f"*Confirmed:* {confirmed} — {passes} only seen in the sandbox the agent left")
+    if score.get("open_to_tampering"):
+        tasks = not told["repeated"]
+        lines.append(
+            f"*Verified:* {tampering_text(score['open_to_tampering'], score['graded'], tasks=tasks)}"
+        )
     if told["error"]:
         lines.append(f"*Error:* {escaped(shortened(told['error'], MOST_ERROR))}")
     return [*lines, f"*Duration:* {_seconds(told, told['finished_at'] or told['at'])}"]
+
+
+def _final(score: Json) -> str:
+    """The final score, or the range it is in where trials are ungraded."""
+    if score["final_score"] is None:
+        return "N/A"
+    if score.get("ungraded") and score.get("score_low") is not None:
+        return range_text(score["score_low"], score["score_high"], score["ungraded"])
+    return number(score["final_score"], fraction=score["fraction"])
 
 
 def _things(told: Json) -> str:

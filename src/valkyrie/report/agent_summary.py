@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -12,6 +12,7 @@ from valkyrie.nouns import Category, Json, RunState, TrialState
 from valkyrie.report.comparison_views import AgentSummary, Estimate, Metric, Repeats, Scores, TaskResult
 from valkyrie.report.pairing import Side
 from valkyrie.report.statistics import mean_interval, pass_all, pass_at
+from valkyrie.report.tables import is_open
 
 if TYPE_CHECKING:
     from valkyrie.views import RunView, TrialView
@@ -25,18 +26,25 @@ class _Task:
 
     graded: list[float]
     counted: list[float]
-    """Graded, and 0 for each error of the agent's own."""
+    """Graded, and the worst for each error of the agent's own."""
     planned: list[float]
     """One for every trial, 0 where there is no grade."""
+    passing: list[float]
+    """The same, 1 where there is no grade and the agent did not bring that about."""
+    confirmed: list[float | None]
+    """What a fresh sandbox saw of every trial; None: not known."""
+    values: Mapping[int, float | None]
+    """What each repetition counts; None: ungraded."""
     result: TaskResult
 
 
-def side(run: RunView, trials: Sequence[TrialView], metric: Metric, name: str) -> Side:
-    """A run, ready to be compared."""
+def side(run: RunView, trials: Sequence[TrialView], metric: Metric, name: str, worst: float = 0.0) -> Side:
+    """A run, ready to be compared; `worst` is what counts for each end the agent itself brought about."""
     by_task: dict[str, list[TrialView]] = {}
     for trial in trials:
         by_task.setdefault(trial.task_id, []).append(trial)
-    tasks = {task: _task(own, metric, run.score.fraction) for task, own in by_task.items()}
+    fraction = metric == "pass" or run.score.fraction
+    tasks = {task: _task(own, metric, run.score.fraction, worst) for task, own in by_task.items()}
     results = {task: found.result for task, found in tasks.items()}
     counted = {task: found.counted for task, found in tasks.items()}
     errors = Counter(str(trial.category) for trial in trials if trial.state == TrialState.ERROR)
@@ -52,7 +60,7 @@ def side(run: RunView, trials: Sequence[TrialView], metric: Metric, name: str) -
         dataset=run.dataset,
         state=run.state,
         ended=RunState(run.state).terminal,
-        fraction=metric == "pass" or run.score.fraction,
+        fraction=fraction,
         scores=_scores(tasks),
         planned=len(trials),
         graded=graded,
@@ -61,23 +69,80 @@ def side(run: RunView, trials: Sequence[TrialView], metric: Metric, name: str) -
         not_run=len(trials) - graded - errors.total(),
         repeats=_repeats(results if says_passed else {}),
         tasks=results,
+        ungraded=sum(map(_is_ungraded, trials)),
+        score_low=_mean_of_means(found.planned for found in tasks.values()) if fraction else None,
+        score_high=_mean_of_means(found.passing for found in tasks.values()) if fraction else None,
+        score_confirmed=_confirmed(tasks.values()) if fraction else None,
+        confirmed=sum(
+            one is True and trial.confirmed is True for one, trial in zip(passed, trials, strict=True)
+        ),
+        unconfirmed=_unconfirmed(trials, passed),
+        open_to_tampering=sum(map(is_open, trials)),
     )
-    return Side(summary, counted, _recipe(run), {(trial.task_id, trial.k): trial.digest for trial in trials})
+    return Side(
+        summary,
+        counted,
+        _recipe(run),
+        {(trial.task_id, trial.k): trial.digest for trial in trials},
+        {task: found.values for task, found in tasks.items()},
+    )
 
 
-def _task(trials: Sequence[TrialView], metric: Metric, fraction: bool) -> _Task:
+def _task(trials: Sequence[TrialView], metric: Metric, fraction: bool, worst: float) -> _Task:
     values = [_value(trial, metric, fraction) for trial in trials]
     graded = [value for value in values if value is not None]
-    # On a scale of its own, 0 need not be the worst.
-    own_errors = sum(map(_agent_error, trials)) if fraction or metric == "pass" else 0
-    counted = graded + [0.0] * own_errors
+    counted = graded + [worst] * sum(map(_agent_error, trials))
     passed = sum(
         _passed(trial, fraction) is True
         for trial, value in zip(trials, values, strict=True)
         if value is not None
     )
     result = TaskResult(_mean(counted), len(counted), passed, None if counted else _why(trials))
-    return _Task(graded, counted, [0.0 if value is None else value for value in values], result)
+    counts = {
+        trial.k: worst if _agent_error(trial) else value
+        for trial, value in zip(trials, values, strict=True)
+        if value is not None or trial.state != TrialState.FINISHED
+    }
+    both = list(zip(trials, values, strict=True))
+    return _Task(
+        graded,
+        counted,
+        planned=[0.0 if value is None else value for value in values],
+        passing=[float(_is_ungraded(trial)) if value is None else value for trial, value in both],
+        confirmed=[_seen_fresh(trial, value, metric) for trial, value in both],
+        values=counts,
+        result=result,
+    )
+
+
+def _seen_fresh(trial: TrialView, value: float | None, metric: Metric) -> float | None:
+    """What a fresh sandbox saw of a trial; None: not known. A 0 needs no confirmation."""
+    if not value:
+        return 0.0
+    if trial.confirmed is None:
+        return None
+    if metric == "pass":
+        return value if trial.confirmed else 0.0
+    return value if trial.confirmed else trial.score_confirmed or 0.0
+
+
+def _confirmed(tasks: Iterable[_Task]) -> float | None:
+    """The mean over tasks of what fresh sandboxes saw; None where that is not known of a trial."""
+    lists = [found.confirmed for found in tasks]
+    if any(value is None for values in lists for value in values):
+        return None
+    return _mean_of_means([value or 0.0 for value in values] for values in lists)
+
+
+def _unconfirmed(trials: Sequence[TrialView], passed: Sequence[bool | None]) -> int | None:
+    """Passes only the sandbox the agent left saw; None where it is not known of one."""
+    found = [trial.confirmed for trial, one in zip(trials, passed, strict=True) if one]
+    return None if any(one is None for one in found) else found.count(False)
+
+
+def _is_ungraded(trial: TrialView) -> bool:
+    """Whether it says nothing about the agent."""
+    return trial.state != TrialState.FINISHED and not _agent_error(trial)
 
 
 def _value(trial: TrialView, metric: Metric, fraction: bool) -> float | None:
@@ -112,6 +177,10 @@ def _why(trials: Sequence[TrialView]) -> str:
 
 def _mean(values: Sequence[float]) -> float | None:
     return math.fsum(values) / len(values) if values else None
+
+
+def _mean_of_means(lists: Iterable[Sequence[float]]) -> float | None:
+    return _mean([math.fsum(values) / len(values) for values in lists if values])
 
 
 def _scores(tasks: Mapping[str, _Task]) -> Scores:

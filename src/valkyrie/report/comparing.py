@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import combinations
 from typing import TYPE_CHECKING
 
@@ -45,11 +47,41 @@ def summarise(
     `agent:model` unless said.
     """
     called = _distinct([run for run, _ in runs], names)
-    sides = [side(run, trials, metric, name) for (run, trials), name in zip(runs, called, strict=True)]
+    sides = [
+        side(run, trials, metric, name, _worst(run, runs, metric))
+        for (run, trials), name in zip(runs, called, strict=True)
+    ]
     wanted = list(combinations(range(len(runs)), 2)) if pairs is None else pairs
     wanted = [(a, b) for a, b in wanted if _alike(runs[a][0], runs[b][0])]
     found = [compared(sides[a], sides[b], together=len(wanted)) for a, b in wanted]
-    return Summary(metric, [one.summary for one in sides], corrected(found))
+    return Summary(metric, _ranked([one.summary for one in sides]), corrected(found))
+
+
+def _worst(run: RunView, runs: Runs, metric: Metric) -> float:
+    """What an end counts that the agent itself brought about: 0, or less on a scale of its own that goes
+    below it."""
+    if metric == "pass" or run.score.fraction:
+        return 0.0
+    scores = [trial.score for other, trials in runs if _alike(run, other) for trial in trials]
+    return min((score for score in scores if score is not None and score < 0), default=0.0)
+
+
+def _ranked(agents: Sequence[AgentSummary]) -> list[AgentSummary]:
+    """Each with its rank among those on the same benchmark, by the lower end of the score."""
+    return [
+        replace(one, rank=1 + sum(_level(other) > _level(one) for other in agents if _same_place(one, other)))
+        for one in agents
+    ]
+
+
+def _same_place(one: AgentSummary, other: AgentSummary) -> bool:
+    return (one.benchmark, one.dataset) == (other.benchmark, other.dataset)
+
+
+def _level(agent: AgentSummary) -> float:
+    """The lower end of a score; below all others where there is none."""
+    known = agent.scores.infrastructure_excluded.mean if agent.score_low is None else agent.score_low
+    return -math.inf if known is None else round(known, 12)
 
 
 def to_json(summary: Summary, *, tasks: bool = False) -> Json:

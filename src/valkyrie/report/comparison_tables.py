@@ -5,7 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from valkyrie.report.comparison_views import AgentSummary, Estimate, Summary
-from valkyrie.report.formats import NONE, errors_text, ids_preview, number, plural, safe
+from valkyrie.report.formats import (
+    DAGGER,
+    NONE,
+    errors_text,
+    ids_preview,
+    number,
+    plural,
+    range_cell,
+    range_text,
+    safe,
+    tampering_text,
+)
 from valkyrie.report.layout import PLAIN, Column, Ink, Table
 
 _NAMED = 5
@@ -22,23 +33,26 @@ def tables(summary: Summary, ink: Ink = PLAIN, *, denominators: bool = True) -> 
 
 
 def score_table(summary: Summary, ink: Ink = PLAIN) -> Table:
-    """One line per agent."""
+    """One line per agent, the highest lower end first; what is confirmed only where something is not."""
+    unconfirmed = any(agent.unconfirmed for agent in summary.agents)
     table = Table(
         [
             Column("Agent", shrink=True),
             Column("Pass rate" if summary.metric == "pass" else "Score", "right"),
+            *([Column("Confirmed", "right")] if unconfirmed else []),
             Column("95 % interval", "right"),
             Column("Passed", "right"),
             Column("Graded", "right"),
             Column("Errors", "right"),
         ]
     )
-    for agent in summary.agents:
+    for agent in by_rank(summary.agents):
         leading, errors = agent.scores.infrastructure_excluded, sum(agent.errors.values())
         table.rows.append(
             [
                 ink.paint(agent.name, "bold"),
-                number(leading.mean, fraction=agent.fraction),
+                agent_score_cell(agent),
+                *([number(agent.score_confirmed, fraction=agent.fraction)] if unconfirmed else []),
                 _range(leading, fraction=agent.fraction),
                 NONE if agent.passed is None else f"{agent.passed}/{agent.graded}",
                 f"{agent.graded}/{agent.planned}",
@@ -46,6 +60,35 @@ def score_table(summary: Summary, ink: Ink = PLAIN) -> Table:
             ]
         )
     return table
+
+
+def by_rank(agents: Sequence[AgentSummary]) -> list[AgentSummary]:
+    """The best first, those on one benchmark together."""
+    places = list(dict.fromkeys((agent.benchmark, agent.dataset) for agent in agents))
+    return sorted(agents, key=lambda agent: (places.index((agent.benchmark, agent.dataset)), agent.rank))
+
+
+def agent_score_cell(agent: AgentSummary) -> str:
+    """The mean over tasks, or the range it is in; a dagger when some of it is open to tampering."""
+    mark = DAGGER if agent.open_to_tampering else ""
+    if agent.has_range:
+        return range_cell(agent.score_low, agent.score_high) + mark
+    return number(agent.scores.infrastructure_excluded.mean, fraction=agent.fraction) + mark
+
+
+def score_notes(agents: Sequence[AgentSummary]) -> Iterator[str]:
+    """What must be said of scores: what they depend on, what is unconfirmed, what is open to tampering."""
+    for agent in agents:
+        if agent.has_range:
+            said = range_text(agent.score_low, agent.score_high, agent.ungraded)
+            yield f"{agent.name}: {said}; it is ranked by the lower end."
+        if agent.unconfirmed:
+            passes = plural(agent.unconfirmed, "pass", "passes")
+            yield f"{agent.name}: {passes} only seen in the sandbox the agent left (unconfirmed)."
+        if agent.open_to_tampering:
+            tasks = agent.planned == len(agent.tasks)
+            said = tampering_text(agent.open_to_tampering, agent.planned, tasks=tasks)
+            yield f"{DAGGER} {agent.name}: {said}."
 
 
 def _range(found: Estimate, *, fraction: bool) -> str:
@@ -115,6 +158,7 @@ def notes(summary: Summary) -> Iterator[str]:
         yield f"Intervals: {next(iter(methods.values()))}."
     else:
         yield "Intervals: " + "; ".join(f"{name}: {method}" for name, method in methods.items()) + "."
+    yield from score_notes(summary.agents)
     for agent in summary.agents:
         yield from _agent_notes(agent)
     tests = dict.fromkeys(one.test for one in summary.comparisons if one.test)

@@ -99,6 +99,40 @@ class AgentSummary:
     """Trials that were stopped, or have not ended."""
     repeats: Repeats
     tasks: Mapping[str, TaskResult]
+    ungraded: int = 0
+    """Trials that say nothing about the agent: they failed for other reasons, or have not ended."""
+    score_low: float | None = None
+    """The score if every ungraded trial had failed; None where numbers are no fractions."""
+    score_high: float | None = None
+    """The score if every ungraded trial had passed."""
+    score_confirmed: float | None = None
+    """Over every planned trial, if only what was seen in a fresh sandbox counts; None: not known."""
+    confirmed: int = 0
+    """Passes that were seen in a fresh sandbox."""
+    unconfirmed: int | None = None
+    """Passes that were only seen in the sandbox the agent left; None: not known."""
+    open_to_tampering: int = 0
+    """Graded trials whose tests ran in the sandbox the agent left, or beside its processes."""
+    rank: int = 1
+    """Among those on the same benchmark, by the lower end of the score."""
+
+    @property
+    def has_range(self) -> bool:
+        """Whether its score depends on trials that were not graded, and nothing more will change that."""
+        return self.ended and self.ungraded > 0 and self.score_low is not None
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """What a comparison would say had the trials that one side lacks all ended in one way."""
+
+    difference: float
+    interval: tuple[float, float] | None
+    p_value: float
+    alike: bool
+    """The same result on every task."""
+    tasks: int
+    verdict: Verdict = "unclear"
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,6 +165,18 @@ class Comparison:
     """Tasks A did better on."""
     lost: Sequence[str] = ()
     needed: Needed | None = None
+    a_lacks: int = 0
+    """Trials B has and A has not, for reasons that are not A's doing."""
+    b_lacks: int = 0
+    seen: Verdict = "nothing"
+    """What the tasks in common alone would say."""
+    undecided: bool = False
+    """They would say something that does not hold for every way the lacking trials could have ended."""
+    lowest: Bound | None = None
+    """Had all that A lacks failed and all that B lacks passed; None where nothing is lacking, or scores are
+    no fractions."""
+    highest: Bound | None = None
+    """Had all that A lacks passed and all that B lacks failed."""
 
     @property
     def drop(self) -> float:

@@ -16,6 +16,8 @@ def sentence(one: Comparison) -> str:
     left_out = _left_out(one)
     if one.verdict == "nothing":
         return f"{so_far}{one.a} and {one.b} cannot be compared: no task has a result of both{left_out}."
+    if one.undecided:
+        return f"{so_far}{_undecided(one)}{left_out}."
     said = {"better": _beats, "worse": _beats, "same": _same, "unclear": _unclear}[one.verdict](one)
     return f"{so_far}{said}{left_out}{_wanting(one)}."
 
@@ -26,12 +28,30 @@ def _beats(one: Comparison) -> str:
 
 
 def _unclear(one: Comparison) -> str:
+    return f"Can't tell {one.a} and {one.b} apart: {_ahead(one)}, {_evidence(one)}"
+
+
+def _undecided(one: Comparison) -> str:
+    """What the tasks in common say does not hold for every way the others could have ended."""
+    lacks = {one.a: one.a_lacks, one.b: one.b_lacks}
+    said = " and ".join(
+        f"{plural(count, 'trial')} that {name} lacks" for name, count in lacks.items() if count
+    )
+    spread = ""
+    if one.lowest and one.highest:
+        low, high = (points(end.difference, fraction=True) for end in (one.lowest, one.highest))
+        spread = f", which make the difference anything from {low} to {high} points"
+    return (
+        f"Can't tell {one.a} and {one.b} apart because of {said}{spread}; "
+        f"on what both have, {_ahead(one)}, {_evidence(one)}"
+    )
+
+
+def _ahead(one: Comparison) -> str:
     difference = one.difference or 0.0
     if abs(difference) < 1e-9:
-        seen = "they are level"
-    else:
-        seen = f"{one.a if difference > 0 else one.b} is ahead by {_amount(one)}"
-    return f"Can't tell {one.a} and {one.b} apart: {seen}, {_evidence(one)}"
+        return "they are level"
+    return f"{one.a if difference > 0 else one.b} is ahead by {_amount(one)}"
 
 
 def _same(one: Comparison) -> str:

@@ -1,4 +1,4 @@
-"""Values as people read them: text made safe, numbers, times, and the three numbers of a score."""
+"""Values as people read them: text made safe, numbers, times, and the named numbers of a score."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ if TYPE_CHECKING:
 
 BAR_CELLS = 30
 NONE = "—"
+DAGGER = "†"
+OPEN = "open to tampering"
 
 _ESCAPES = re.compile(
     r"\x1b(?:\][^\x07\x1b]*(?:\x07|\x1b\\)?|[PX^_][^\x1b]*(?:\x1b\\)?|\[[0-?]*[ -/]*[@-~]|[ -~])?"
@@ -126,9 +128,9 @@ def interval(score: ScoreView) -> str:
     return f"{low * 100:.1f}–{high * 100:.1f}" if score.fraction else f"{low:g}–{high:g}"
 
 
-def plural(count: int, word: str) -> str:
+def plural(count: int, word: str, many: str | None = None) -> str:
     """`1 error`, `3 errors`."""
-    return f"{count} {word}" if count == 1 else f"{count} {word}s"
+    return f"{count} {word}" if count == 1 else f"{count} {many or f'{word}s'}"
 
 
 def bar(done: int, total: int, cells: int = BAR_CELLS) -> str:
@@ -152,28 +154,64 @@ def errors_text(errors: Mapping[str, int]) -> str:
     return f"{plural(total, 'error')}: {parts}"
 
 
+def has_range(score: ScoreView) -> bool:
+    """Whether an ended run's score depends on trials that were not graded."""
+    return score.final_score is not None and score.ungraded > 0 and score.score_low is not None
+
+
+def range_text(low: float | None, high: float | None, ungraded: int) -> str:
+    """`25.0 % to 100.0 %, depending on 9 ungraded trials`: the score if they had failed, and had passed."""
+    ends = f"{number(low, fraction=True)} to {number(high, fraction=True)}"
+    return f"{ends}, depending on {plural(ungraded, 'ungraded trial')}"
+
+
+def range_cell(low: float | None, high: float | None) -> str:
+    """The same for a table: `25.0 to 100.0 %`."""
+    return f"{100 * (low or 0.0):.1f} to {number(high, fraction=True)}"
+
+
 def leads_with_graded(score: ScoreView) -> bool:
     """Whether `score_graded` is the number to look at.
 
-    It is while the run goes on, while an infrastructure error is open, and when trials were stopped: a
-    task nobody tried is not a task failed.
+    It is while the run goes on, and where no range can be given: while an infrastructure error is open, and
+    when trials were stopped. A task nobody tried is not a task failed.
     """
+    if has_range(score):
+        return False
     stopped = score.planned - score.graded - sum(score.errors.values())
     return score.provisional or score.final_score is None or stopped > 0
 
 
 def score_cell(score: ScoreView) -> str:
-    """The leading number for a table; a star when it is `score_graded`."""
+    """The leading number for a table; a star when it is `score_graded`, a dagger when open to tampering."""
+    mark = DAGGER if score.open_to_tampering else ""
+    if has_range(score):
+        return range_cell(score.score_low, score.score_high) + mark
     if leads_with_graded(score):
         text = number(score.score_graded, fraction=score.fraction)
-        return text if text == NONE else text + "*"
-    return number(score.final_score, fraction=score.fraction)
+        return text if text == NONE else f"{text}*{mark}"
+    return number(score.final_score, fraction=score.fraction) + mark
 
 
 def coverage_text(score: ScoreView) -> str:
-    """`10/12 graded (83.3 %), 2 errors: infrastructure 2`."""
+    """`10/12 graded, 1 counted as 0 (91.7 %), 2 errors: infrastructure 1, agent 1`."""
     share = f"{score.coverage * 100:.1f} %"
-    return f"{score.graded}/{score.planned} graded ({share}), {errors_text(score.errors)}"
+    zeroed = score.errors.get("agent", 0)
+    counted = f", {zeroed} counted as 0" if zeroed else ""
+    return f"{score.graded}/{score.planned} graded{counted} ({share}), {errors_text(score.errors)}"
+
+
+def confirmed_text(score: ScoreView, remark: str = "") -> str:
+    """`75.0 %: 9 of 12 passes were seen in a fresh sandbox`."""
+    seen = f"{score.confirmed} of {plural(score.confirmed + (score.unconfirmed or 0), 'pass', 'passes')}"
+    said = number(score.score_confirmed, fraction=score.fraction) + remark
+    return f"{said}: {seen} {'was' if score.confirmed == 1 else 'were'} seen in a fresh sandbox"
+
+
+def tampering_text(count: int, total: int, *, tasks: bool = True) -> str:
+    """`2 of 12 tasks are graded in the sandbox the agent left: open to tampering`."""
+    what = plural(total, "task" if tasks else "trial")
+    return f"{count} of {what} {'is' if count == 1 else 'are'} graded in the sandbox the agent left: {OPEN}"
 
 
 def _graded_value(score: ScoreView, remark: str = "") -> str:
@@ -182,29 +220,45 @@ def _graded_value(score: ScoreView, remark: str = "") -> str:
 
 
 def score_rows(score: ScoreView, *, ended: bool) -> list[tuple[str, str]]:
-    """The three numbers, each by its name, the leading one first."""
+    """The named numbers, the leading one first; what is confirmed only where something is not."""
     remark = " so far" if not ended else " provisional" if score.provisional else ""
     graded = ("score_graded", _graded_value(score, remark))
     final = ("final_score", number(score.final_score, fraction=score.fraction))
-    rest = [("coverage", coverage_text(score))]
+    rest = [("score_confirmed", confirmed_text(score, remark))] if score.unconfirmed else []
+    rest.append(("coverage", coverage_text(score)))
+    if score.open_to_tampering:
+        rest.append(("verified", tampering_text(score.open_to_tampering, score.graded, tasks=False)))
     if not ended:
         return [graded, *rest] if score.graded and score.fraction else rest
     if not score.fraction and score.graded:
         rest.append(("interval", "none: only the benchmark itself can compute this number"))
+    if has_range(score):
+        return [
+            ("score", range_text(score.score_low, score.score_high, score.ungraded)),
+            graded,
+            final,
+            *rest,
+        ]
     if leads_with_graded(score):
         return [graded, final, *rest]
-    if score.graded == score.planned and score.final_score == score.score_graded:
+    if _is_whole(score) and score.final_score == score.score_graded:
         return [("final_score", graded[1]), *rest]
     return [final, graded, *rest]
 
 
+def _is_whole(score: ScoreView) -> bool:
+    return score.graded + score.errors.get("agent", 0) == score.planned
+
+
 def score_sentence(score: ScoreView, *, ended: bool) -> str:
-    """The three numbers on one line."""
-    numbers = [row for row in score_rows(score, ended=ended) if row[0] in ("score_graded", "final_score")]
+    """The named numbers on one line."""
+    names = ("score", "score_graded", "final_score", "score_confirmed")
+    numbers = [row for row in score_rows(score, ended=ended) if row[0] in names]
     said = " · ".join(f"{name} {value}" for name, value in numbers)
-    if not score.graded or not said:
+    if not (score.graded or score.errors.get("agent")) or not said:
         said = "no score" if ended else "no score yet"
-    return f"{said} · {score.graded}/{score.planned} graded · {errors_text(score.errors)}"
+    mark = f" · {score.open_to_tampering} {OPEN}" if score.open_to_tampering else ""
+    return f"{said} · {score.graded}/{score.planned} graded · {errors_text(score.errors)}{mark}"
 
 
 def progress(run: RunView) -> str:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from valkyrie.nouns import Json
-from valkyrie.report.comparison_views import AgentSummary, Comparison, Verdict
+from valkyrie.report.comparison_views import AgentSummary, Bound, Comparison, Verdict
 from valkyrie.report.statistics import holm, mean, needed, paired
 
 SURE = 0.05
@@ -25,11 +25,15 @@ class Side:
     recipe: Json | None
     digests: Mapping[tuple[str, int], str]
     """Of every trial, by task and repetition."""
+    values: Mapping[str, Mapping[int, float | None]] = field(default_factory=dict)
+    """What every trial is worth, by task and repetition; None: ungraded."""
 
 
 def compared(a: Side, b: Side, *, together: int = 1) -> Comparison:
     """A against B, one of several comparisons made together; its verdict is that before a correction."""
     excluded, common = _matched(a, b)
+    fraction = a.summary.fraction and b.summary.fraction
+    a_lacks, b_lacks = _lacking(a, b), _lacking(b, a)
     left, right = ([side.counted[task] for task in common] for side in (a, b))
     mine, theirs = ([mean(trials) for trials in lists] for lists in (left, right))
     nothing = Comparison(
@@ -38,8 +42,12 @@ def compared(a: Side, b: Side, *, together: int = 1) -> Comparison:
         a_run=a.summary.run_id,
         b_run=b.summary.run_id,
         excluded=excluded,
-        fraction=a.summary.fraction and b.summary.fraction,
+        fraction=fraction,
         ended=a.summary.ended and b.summary.ended,
+        a_lacks=a_lacks,
+        b_lacks=b_lacks,
+        lowest=_bound(a, b, (0.0, 1.0)) if fraction and (a_lacks or b_lacks) else None,
+        highest=_bound(a, b, (1.0, 0.0)) if fraction and (a_lacks or b_lacks) else None,
     )
     if not common:
         return nothing
@@ -57,7 +65,7 @@ def compared(a: Side, b: Side, *, together: int = 1) -> Comparison:
         lost=[task for task, apart in zip(common, found.apart, strict=True) if apart < 0],
         needed=needed(left, right, pass_fail=found.pass_fail, comparisons=together),
     )
-    return replace(comparison, verdict=_verdict(comparison))
+    return _judged(comparison)
 
 
 def corrected(found: Sequence[Comparison]) -> list[Comparison]:
@@ -68,7 +76,7 @@ def corrected(found: Sequence[Comparison]) -> list[Comparison]:
     for one in found:
         p_value = None if one.p_value is None else next(adjusted)
         changed = replace(one, p_adjusted=p_value, comparisons=len(made))
-        together.append(replace(changed, verdict=_verdict(changed)))
+        together.append(_judged(changed))
     return together
 
 
@@ -95,15 +103,76 @@ def _changed(a: Side, b: Side, task: str) -> bool:
     return first in a.digests and first in b.digests and a.digests[first] != b.digests[first]
 
 
-def _verdict(one: Comparison) -> Verdict:
-    """Only what interval and p-value both say is said."""
+def _shared(a: Side, b: Side) -> list[str]:
+    """Tasks both runs have, the same on both sides."""
+    return [task for task in a.values if task in b.values and not _changed(a, b, task)]
+
+
+def _lacking(one: Side, other: Side) -> int:
+    """Trials that have a value on the other side, and none on this one for reasons that are not its doing."""
+    return sum(
+        value is None and other.values[task].get(k) is not None
+        for task in _shared(one, other)
+        for k, value in one.values[task].items()
+    )
+
+
+def _bound(a: Side, b: Side, filled: tuple[float, float]) -> Bound | None:
+    """The comparison had all trials only A lacks, and all only B lacks, ended with these values."""
+    mine, theirs = [], []
+    for task in _shared(a, b):
+        left = _filled(a.values[task], b.values[task], filled[0])
+        right = _filled(b.values[task], a.values[task], filled[1])
+        if left and right:
+            mine.append(mean(left))
+            theirs.append(mean(right))
+    if not mine:
+        return None
+    found = paired(mine, theirs)
+    return Bound(found.difference, found.interval, found.p_value, not any(found.apart), len(mine))
+
+
+def _filled(
+    values: Mapping[int, float | None], others: Mapping[int, float | None], value: float
+) -> list[float]:
+    """A task's values; what only this side lacks has `value`, what neither has is left out."""
+    known = {k: found for k, found in values.items() if found is not None}
+    return [known.get(k, value) for k in values if k in known or others.get(k) is not None]
+
+
+def _judged(one: Comparison) -> Comparison:
+    """The verdict: what the tasks in common say, if it holds however lacking trials could have ended."""
+    seen = _seen(one)
+    bounds = [
+        replace(bound, verdict=_bound_verdict(bound, one)) if bound else None
+        for bound in (one.lowest, one.highest)
+    ]
+    sure = not (one.a_lacks or one.b_lacks) or all(bound and bound.verdict == seen for bound in bounds)
+    undecided = seen in ("better", "worse", "same") and not sure
+    verdict: Verdict = "unclear" if undecided else seen
+    return replace(one, verdict=verdict, seen=seen, undecided=undecided, lowest=bounds[0], highest=bounds[1])
+
+
+def _bound_verdict(bound: Bound, one: Comparison) -> Verdict:
+    """Corrected for comparisons made together in the strictest way: Holm's needs all of them."""
+    p_value = min(1.0, bound.p_value * one.comparisons)
+    return _verdict(bound.difference, bound.interval, p_value, bound.alike and bound.tasks > 1, one.fraction)
+
+
+def _seen(one: Comparison) -> Verdict:
     if one.difference is None or one.p_adjusted is None:
         return "nothing"
-    apart = one.interval is None or one.interval[0] > 0 or one.interval[1] < 0
-    if one.p_adjusted < SURE and apart:
-        return "better" if one.difference > 0 else "worse"
-    if not one.won and not one.lost and one.tasks > 1:
-        return "same"
-    if one.fraction and one.interval and one.interval[0] >= -SMALL and one.interval[1] <= SMALL:
+    alike = not one.won and not one.lost and one.tasks > 1
+    return _verdict(one.difference, one.interval, one.p_adjusted, alike, one.fraction)
+
+
+def _verdict(
+    difference: float, interval: tuple[float, float] | None, p_value: float, alike: bool, fraction: bool
+) -> Verdict:
+    """Only what interval and p-value both say is said."""
+    apart = interval is None or interval[0] > 0 or interval[1] < 0
+    if p_value < SURE and apart:
+        return "better" if difference > 0 else "worse"
+    if alike or (fraction and interval and interval[0] >= -SMALL and interval[1] <= SMALL):
         return "same"
     return "unclear"

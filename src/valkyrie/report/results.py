@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from datetime import UTC, datetime
 from typing import Any
 
-from valkyrie.nouns import Json, TrialState
+from valkyrie.nouns import COUNTED_AS_ZERO, Category, Json, TrialState
 from valkyrie.views import HookView, RunView, to_json
 
 SCHEMA_VERSION = 1
@@ -27,6 +27,7 @@ def results_document(
     """
     found: dict[str, Json | list[Json]] = {}
     errors: dict[str, str] = {}
+    zeroed: dict[str, str] = {}
     stopped: list[str] = []
     timings: dict[str, list[float]] = defaultdict(list)
     tasks: dict[str, None] = {}
@@ -35,9 +36,13 @@ def results_document(
         key = row.task_id if row.k == 0 else f"{row.task_id}#{row.k}"
         if row.state == TrialState.FINISHED:
             found[key] = _graded(row)
+            if row.cause in COUNTED_AS_ZERO:
+                zeroed[key] = row.cause
             _add_timing(timings, row.timing or {})
         elif row.state == TrialState.ERROR:
             errors[key] = f"{row.category} ({row.cause}): {row.message}"
+            if row.category == Category.AGENT:
+                zeroed[key] = row.cause
         elif row.state == TrialState.STOPPED:
             stopped.append(key)
     document: Json = {
@@ -68,6 +73,7 @@ def results_document(
         "average_task_breakdown": {name: sum(values) / len(values) for name, values in timings.items()},
         "evaluation_results": found,
         "task_errors": errors,
+        "counted_as_zero": zeroed or None,
     }
     return {name: value for name, value in document.items() if value is not None}
 
@@ -77,6 +83,10 @@ def _graded(row: Any) -> Json:
     result["score"] = row.score
     if row.passed is not None:
         result["passed"] = row.passed
+    if row.confirmed is not None:
+        result |= {"confirmed": row.confirmed, "score_confirmed": row.score_confirmed}
+    if row.evidence:
+        result["evidence"] = row.evidence
     if row.exit_reason:
         result["agent_caused_exit_reason"] = row.exit_reason
     result["agent_exit_code"] = row.exit_code

@@ -6,11 +6,15 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from valkyrie.nouns import COUNTED_AS_ZERO, Json
 from valkyrie.report.formats import (
+    DAGGER,
     NONE,
+    OPEN,
     counts_line,
     duration,
     elapsed,
+    has_range,
     interval,
     moment,
     moment_brief,
@@ -22,6 +26,7 @@ from valkyrie.report.formats import (
     score_cell,
     score_rows,
     short_id,
+    tampering_text,
     trial_name,
 )
 from valkyrie.report.layout import PLAIN, Column, Ink, Table
@@ -33,6 +38,8 @@ if TYPE_CHECKING:
 STAR_NOTE = (
     "* score_graded: over graded trials only, because the run goes on or an infrastructure error is open"
 )
+RANGE_NOTE = "a to b: the score if all ungraded trials had failed, and if all had passed"
+OPEN_NOTE = f"{DAGGER} some tasks are graded in the sandbox the agent left: {OPEN}"
 _ENDED = ("FINISHED", "STOPPED", "ERROR")
 
 
@@ -149,8 +156,9 @@ def next_commands(run: RunView, *, everything: bool = False) -> Rows:
 
 
 def run_table(runs: Sequence[RunView], ink: Ink = PLAIN, *, whole_ids: bool = True) -> Table:
-    """Many runs, one line each."""
+    """Many runs, one line each; what is confirmed has a column only where something is not."""
     now = time.time()
+    unconfirmed = any(run.score.unconfirmed for run in runs)
     table = Table(
         [
             Column("ID"),
@@ -159,6 +167,7 @@ def run_table(runs: Sequence[RunView], ink: Ink = PLAIN, *, whole_ids: bool = Tr
             Column("Model", shrink=True, optional=True),
             Column("Status"),
             Column("Score", "right"),
+            *([Column("Confirmed", "right")] if unconfirmed else []),
             Column("Graded", "right"),
             Column("Errors", "right"),
             Column("Progress", "right", optional=True),
@@ -180,6 +189,7 @@ def run_table(runs: Sequence[RunView], ink: Ink = PLAIN, *, whole_ids: bool = Tr
                 _or_none(run.model),
                 ink.state(run.state) + (" (no executor)" if _orphan(run) else ""),
                 score_cell(run.score),
+                *([_confirmed(run)] if unconfirmed else []),
                 f"{run.score.graded}/{run.score.planned}",
                 ink.paint(str(errors), "red" if errors else None),
                 f"{int(100 * run.done / run.total) if run.total else 0} %",
@@ -195,10 +205,12 @@ def run_table(runs: Sequence[RunView], ink: Ink = PLAIN, *, whole_ids: bool = Tr
 
 def score_table(runs: Sequence[RunView], ink: Ink = PLAIN) -> Table:
     """Runs beside each other, by what they scored."""
+    unconfirmed = any(run.score.unconfirmed for run in runs)
     table = Table(
         [
             Column("Agent", shrink=True),
             Column("Score", "right"),
+            *([Column("Confirmed", "right")] if unconfirmed else []),
             Column("95 % interval", "right"),
             Column("Passed", "right"),
             Column("Errors", "right"),
@@ -214,6 +226,7 @@ def score_table(runs: Sequence[RunView], ink: Ink = PLAIN) -> Table:
             [
                 ink.paint(name, "bold"),
                 score_cell(run.score),
+                *([_confirmed(run)] if unconfirmed else []),
                 interval(run.score),
                 f"{run.score.passed}/{run.score.planned}",
                 ink.paint(str(errors), "red" if errors else None),
@@ -224,9 +237,17 @@ def score_table(runs: Sequence[RunView], ink: Ink = PLAIN) -> Table:
     return table
 
 
+def _confirmed(run: RunView) -> str:
+    return number(run.score.score_confirmed, fraction=run.score.fraction)
+
+
 def list_notes(runs: Sequence[RunView]) -> list[str]:
-    """What must be said below a list of runs: the star, and how runs nobody works on go on."""
-    notes = [STAR_NOTE] if any(score_cell(run.score).endswith("*") for run in runs) else []
+    """What must be said below a list of runs: signs at scores, and how runs nobody works on go on."""
+    notes = [STAR_NOTE] if any("*" in score_cell(run.score) for run in runs) else []
+    if any(has_range(run.score) for run in runs):
+        notes.append(RANGE_NOTE)
+    if any(run.score.open_to_tampering for run in runs):
+        notes.append(OPEN_NOTE)
     orphans = [run for run in runs if _orphan(run)]
     if orphans:
         command = f"valk run resume {short_id(orphans[0].id)}"
@@ -239,12 +260,14 @@ def _orphan(run: RunView) -> bool:
 
 
 def trial_table(trials: Sequence[TrialView], ink: Ink = PLAIN, *, fraction: bool = True) -> Table:
-    """Trials of a run, one line each."""
+    """Trials of a run, one line each; what is confirmed has a column only where something is not."""
+    unconfirmed = any(trial.confirmed is False for trial in trials)
     table = Table(
         [
             Column("Task", shrink=True),
             Column("Status"),
             Column("Score", "right"),
+            *([Column("Confirmed", "right")] if unconfirmed else []),
             Column("Attempts", "right"),
             Column("Took", "right"),
             Column("Exit", optional=True),
@@ -257,7 +280,8 @@ def trial_table(trials: Sequence[TrialView], ink: Ink = PLAIN, *, fraction: bool
             [
                 trial_name(trial),
                 ink.state(trial.state),
-                number(trial.score, fraction=fraction),
+                number(trial.score, fraction=fraction) + (DAGGER if is_open(trial) else ""),
+                *([number(trial.score_confirmed, fraction=fraction)] if unconfirmed else []),
                 str(trial.attempts),
                 duration(trial_seconds(trial, now)),
                 trial_exit(trial),
@@ -265,6 +289,39 @@ def trial_table(trials: Sequence[TrialView], ink: Ink = PLAIN, *, fraction: bool
             ]
         )
     return table
+
+
+def is_open(trial: TrialView) -> bool:
+    """Whether the agent could have changed what its tests ran with."""
+    return trial.state == "FINISHED" and bool((trial.evidence or {}).get("open_to_tampering"))
+
+
+def system_changes(evidence: Json | None) -> int:
+    """How many system files the agent added, changed or removed."""
+    system = (evidence or {}).get("system") or {}
+    return sum(system.get(kind) or 0 for kind in ("added", "changed", "removed"))
+
+
+def needs_a_look(trial: TrialView) -> bool:
+    """Whether a reader should not take its score as it is."""
+    doubtful = trial.state == "FINISHED" and trial.confirmed is False
+    return doubtful or is_open(trial) or counts_as_zero(trial) or system_changes(trial.evidence) > 0
+
+
+def trial_notes(trials: Sequence[TrialView]) -> list[str]:
+    """What must be said below a table of trials: which scores a reader should not take as they are."""
+    tasks = all(trial.k == 0 for trial in trials)
+    notes = []
+    if count := sum(map(is_open, trials)):
+        notes.append(f"{DAGGER} {tampering_text(count, len(trials), tasks=tasks)}")
+    if count := sum(bool(trial.passed) and trial.confirmed is False for trial in trials):
+        was = "was" if count == 1 else "were"
+        notes.append(
+            f"{plural(count, 'pass', 'passes')} {was} only seen in the sandbox the agent left: unconfirmed"
+        )
+    if count := sum(bool(system_changes(trial.evidence)) for trial in trials):
+        notes.append(f"agents changed system files in {plural(count, 'trial')}; valk run show lists them")
+    return notes
 
 
 def trial_seconds(trial: TrialView, now: float) -> float | None:
@@ -277,12 +334,21 @@ def trial_exit(trial: TrialView) -> str:
     return _or_none(trial.exit_reason or (trial.exit_code if trial.exit_code else None))
 
 
+def counts_as_zero(trial: TrialView) -> bool:
+    """Whether the agent brought about an end without a verdict, which has the score 0."""
+    if trial.state == "ERROR":
+        return trial.category == "agent"
+    return trial.state == "FINISHED" and trial.cause in COUNTED_AS_ZERO
+
+
 def trial_error(trial: TrialView, now: float) -> str:
-    """`infrastructure/sandbox_failed: …`, and when it is tried again, or that it was graded all the same."""
+    """`infrastructure/sandbox_failed: …`, and when it is tried again, or how it counts all the same."""
     if trial.cause is None:
         return NONE
     then = ""
-    if trial.state == "FINISHED":
+    if counts_as_zero(trial):
+        then = " (counted as 0)"
+    elif trial.state == "FINISHED":
         then = " (graded)"
     elif trial.retry_at and trial.retry_at > now:
         then = f" (again in {duration(trial.retry_at - now)})"

@@ -32,6 +32,10 @@ LOOK_EVERY_S = 1.0
 """How often another process's changes are looked for when nobody wakes us."""
 
 
+REGRADED = ("regrade", "timing", "earlier")
+"""What an attempt that grades kept work again was told, and the next one must be told as well."""
+
+
 class Worlds(Protocol):
     """Gives each run its world."""
 
@@ -229,6 +233,8 @@ class Scheduler:
 
     async def save(self, leased: Leased, saved: Json) -> None:
         """Commit from what grading can go on (the attempts' journal)."""
+        if leased.saved and leased.grading:
+            saved = {**{name: leased.saved[name] for name in REGRADED if name in leased.saved}, **saved}
         await self._writer.record(Save(leased, saved))
 
     def _end(self, leased: Leased) -> None:
@@ -250,7 +256,7 @@ class Scheduler:
             now,
             exit_code=ending.exit.exit_code if ending.exit else None,
             exit_reason=ending.exit.reason if ending.exit else None,
-            timing=ending.timing,
+            timing={**_agent_timing(leased), **ending.timing},
             cost=ending.cost,
             usage=asdict(ending.usage) if ending.usage else None,
         )
@@ -288,6 +294,12 @@ class Scheduler:
                 await self._wake.wait()
         except TimeoutError:
             return
+
+
+def _agent_timing(leased: Leased) -> Json:
+    """Of work that is graded again: what its agent took."""
+    found: Json = (leased.saved or {}).get("timing") or {}
+    return {name: seconds for name, seconds in found.items() if name != "total"}
 
 
 def _remark(ending: Ending) -> Json:

@@ -30,6 +30,11 @@ class Leased:
     """From what grading goes on, when an earlier attempt got that far."""
     started_at: float = 0.0
 
+    @property
+    def grading(self) -> int:
+        """The regrade this attempt belongs to; 0 is the run's own grading."""
+        return int((self.saved or {}).get("regrade", 0))
+
 
 @dataclass(frozen=True, slots=True)
 class Room:

@@ -126,6 +126,10 @@ class RunFolder:
         """What agents told of their attempts in few words, all in one file (`keeping.stories`)."""
         return self.root / "transcripts.jsonl"
 
+    def regrade_tests(self, digest: str) -> Path:
+        """Tests that kept work was graded again with, frozen."""
+        return self.root / "regrades" / f"{digest}.zip"
+
     @property
     def drafts(self) -> Path:
         """What attempts under way put together; nothing of it outlives its executor."""

@@ -24,7 +24,7 @@ from valkyrie.store.returning import recover as recover
 from valkyrie.store.returning import require_all
 from valkyrie.store.returning import still_ours as still_ours
 from valkyrie.store.rows import ForEach
-from valkyrie.store.schema import attempt, executor, job, run, trial
+from valkyrie.store.schema import attempt, executor, job, regrade, run, trial
 
 OPEN_RUNS = [RunState.IN_PROGRESS.value, RunState.STOPPING.value]
 
@@ -44,6 +44,9 @@ _OPEN_COLUMNS = (
     job.c.concurrency.label("pool"),
     job.c.ends_at,
     run.c.in_turn,
+    exists()
+    .where(regrade.c.run_id == run.c.id, regrade.c.number > 0, regrade.c.finished_at.is_(None))
+    .label("regrading"),
 )
 _OPEN = (
     select(*_OPEN_COLUMNS)
@@ -147,6 +150,7 @@ _BEGIN = ForEach.insert(
     attempt.c.phase,
     attempt.c.started_at,
     attempt.c.passage,
+    attempt.c.grading,
 )
 
 
@@ -210,10 +214,14 @@ def _with_siblings(rows: Sequence[Any], tick: Tick, now: float) -> list[Any]:
 
 
 def _is_over(row: Any, now: float) -> bool:
-    """Nothing more of it may begin: it was stopped, has cost what it may, or its job's time is over."""
+    """Nothing more of it may begin: it was stopped, has cost what it may, or its job's time is over.
+
+    Grading kept work again runs no agent: neither cost nor time end it.
+    """
     spent = row.max_cost is not None and row.cost_sum >= row.max_cost
     late = row.ends_at is not None and row.ends_at <= now
-    return bool(row.n_pending) and (row.state == RunState.STOPPING or spent or late)
+    limited = (spent or late) and not row.regrading
+    return bool(row.n_pending) and (row.state == RunState.STOPPING or limited)
 
 
 def _slots(row: Any, tick: Tick) -> int:
@@ -267,6 +275,7 @@ def _take(connection: Connection, leased: Sequence[Leased], tick: Tick, passes: 
                 "phase": TrialState.BUILDING.value,
                 "started_at": tick.now,
                 "passage": passes[one.run_id],
+                "grading": one.grading,
             }
             for one in leased
         ],

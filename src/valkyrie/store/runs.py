@@ -21,7 +21,7 @@ from valkyrie.store.listing import queue as queue
 from valkyrie.store.listing import resolve as resolve
 from valkyrie.store.returning import ACTIVE_STATES, AT_ONCE, give_back
 from valkyrie.store.rows import ForEach
-from valkyrie.store.schema import ERROR_COUNTERS, STATE_COUNTERS, run, trial
+from valkyrie.store.schema import ERROR_COUNTERS, STATE_COUNTERS, regrade, run, trial
 from valkyrie.store.trials import TrialQuery as TrialQuery
 from valkyrie.store.trials import attempts as attempts
 from valkyrie.store.trials import count_by_task as count_by_task
@@ -181,16 +181,22 @@ def reopen(
     """STOPPED trials (and ERROR ones) become PENDING; how many. The run is open again, for executors that
     say `bound`.
 
-    What their grading saved is kept, unless they are to begin `from_scratch`.
+    What their grading saved is kept, unless they are to begin `from_scratch`. While kept work is graded
+    again that goes on, and nothing else is reopened.
     """
-    lock_runs(connection, [run_id])
+    grading = locked(connection, run_id).grading
     fresh = {"saved": None} if from_scratch else {}
     states = [TrialState.STOPPED.value, *([TrialState.ERROR.value] if errors_too else [])]
     rows = [
         row
-        for row in _of_tasks(connection, run_id, states, task_ids)
+        for row in _of_tasks(connection, run_id, states, [] if regrading(connection, run_id) else task_ids)
         if category is None or row.category == category
     ]
+    if rows and grading:
+        raise UserError(
+            f"Run {run_id[:8]} shows grading {grading}; agents run again on grading 0 only: "
+            f"`valk run regrade {run_id[:8]} --use 0` first."
+        )
     deltas: dict[str, float] = defaultdict(float)
     for row in rows:
         deltas[STATE_COUNTERS[TrialState(row.state)]] -= 1
@@ -228,6 +234,14 @@ def reopen(
         values["concurrency"] = concurrency
     connection.execute(update(run).where(run.c.id == run_id).values(**values))
     return len(rows)
+
+
+def regrading(connection: Connection, run_id: str) -> bool:
+    """Return whether kept work of the run is being graded again."""
+    found = select(regrade.c.number).where(
+        regrade.c.run_id == run_id, regrade.c.number > 0, regrade.c.finished_at.is_(None)
+    )
+    return connection.execute(found.limit(1)).scalar() is not None
 
 
 def set_values(connection: Connection, run_id: str, **values: Any) -> None:

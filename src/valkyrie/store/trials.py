@@ -9,12 +9,10 @@ from typing import Any
 from sqlalchemy import Connection, Row, and_, case, func, or_, select
 
 from valkyrie.errors import UnknownError
-from valkyrie.nouns import Category, TrialState
+from valkyrie.nouns import COUNTED_AS_ZERO, Category, TrialState
 from valkyrie.store.schema import attempt, trial
 
 AT_ONCE = 500
-COUNTED_AS_ZERO = ("grader_broken_by_work", "sandbox_killed_by_agent")
-"""Causes with which a trial ends FINISHED and has the score 0, although no grader said so."""
 LARGEST = 2**31 - 1
 """What columns of whole numbers hold; a number beyond it is in none of them."""
 

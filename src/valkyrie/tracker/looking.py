@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from valkyrie.errors import UserError
 from valkyrie.nouns import Json, RunState
 from valkyrie.report.links import run_links
 from valkyrie.report.present import attempt_view, group_errors, needs_scores, run_view, trial_view
-from valkyrie.store import executors, failures, hooks, runs
+from valkyrie.store import executors, failures, hooks, regrades, runs
 from valkyrie.tracker.desk import Desk
 from valkyrie.tracker.kept import Kept
 from valkyrie.views import (
@@ -49,7 +50,7 @@ class Looking(Desk):
             for row_score in runs.scores(connection, run_id):
                 if row_score.score is not None:
                     scores.setdefault(row_score.task_id, []).append(row_score.score)
-        return run_view(
+        view = run_view(
             row,
             executor=self._alive(),
             folder=self._folder(run_id),
@@ -58,6 +59,7 @@ class Looking(Desk):
             hooks=hooks.of_run(connection, run_id),
             links=run_links(row.place, run_id),
         )
+        return _with_regrade(view, row, regrades.under_way(connection, [run_id]).get(run_id))
 
     def _folder(self, run_id: str) -> str:
         return "" if self.office.server else str(self.data.run(run_id).root)
@@ -102,8 +104,14 @@ class Looking(Desk):
         executor = self._alive()
         with self.store.reading() as connection:
             rows, total, cursor = runs.page(connection, wanted)
+            open_runs = [row.id for row in rows if not RunState(row.state).terminal]
+            regraded = regrades.under_way(connection, open_runs) if open_runs else {}
         views = [
-            run_view(row, executor=executor, folder=self._folder(row.id), org=self.identity.org)
+            _with_regrade(
+                run_view(row, executor=executor, folder=self._folder(row.id), org=self.identity.org),
+                row,
+                regraded.get(row.id),
+            )
             for row in rows
         ]
         return RunPage(views, total, cursor)
@@ -192,3 +200,18 @@ class Looking(Desk):
         if status is None or self.sees_machine:
             return status
         return {name: status[name] for name in ("version", "started_at", "draining") if name in status}
+
+
+def _with_regrade(view: RunView, row: Any, regrade: Any) -> RunView:
+    """Say in a run's note how far grading its kept work again has come, and the score it had before."""
+    if regrade is None:
+        return view
+    total = int(regrade.arguments.get("trials", 0))
+    left = row.n_pending + row.n_building + row.n_in_progress + row.n_evaluating
+    before = f"grading {row.grading}"
+    if row.final_score is not None:
+        before += f" had {row.final_score:.1%}" if row.fraction else f" had {row.final_score:g}"
+    note = (
+        f"regrading: {total - left} of {total} trials are graded again (grading {regrade.number}); {before}"
+    )
+    return replace(view, note=f"{note}; {view.note}" if view.note else note)

@@ -22,10 +22,14 @@ from valkyrie.views import (
     BenchmarkView,
     DiskView,
     ErrorGroup,
+    GradingComparison,
+    GradingView,
     LogLine,
     LogQuery,
     PlanView,
     QueueView,
+    RegradeRequest,
+    RegradeView,
     ResultsLink,
     RunFilter,
     RunPage,
@@ -108,6 +112,22 @@ class Tracker(Protocol):
 
         Grading that saved its state goes on from it, unless the trials begin `from_scratch`.
         """
+        ...
+
+    def regrade(self, ref: str, request: RegradeRequest) -> RegradeView:
+        """Grade the kept work of an ended run's trials again, without running agents."""
+        ...
+
+    def gradings(self, ref: str) -> Sequence[GradingView]:
+        """The run's gradings by number; 0 is the one its own trials made."""
+        ...
+
+    def use_grading(self, ref: str, number: int) -> RunView:
+        """Make one grading the run's own: verdicts, counters and final score."""
+        ...
+
+    def compare_gradings(self, ref: str, a: int, b: int) -> GradingComparison:
+        """Which trials two gradings of a run judge differently."""
         ...
 
     def update(

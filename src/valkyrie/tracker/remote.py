@@ -16,11 +16,15 @@ from valkyrie.views import (
     BenchmarkView,
     DiskView,
     ErrorGroup,
+    GradingComparison,
+    GradingView,
     IngestedRun,
     LogLine,
     LogQuery,
     PlanView,
     QueueView,
+    RegradeRequest,
+    RegradeView,
     ResultsLink,
     RunFilter,
     RunPage,
@@ -128,6 +132,26 @@ class RemoteTracker(RemoteJobs):
             return await self._supplied(lambda: again(run), allowed=bool(allowed))
 
         return self._run(ask())
+
+    def regrade(self, ref: str, request: RegradeRequest) -> RegradeView:
+        """A folder of tests is sent along; secrets only this machine has are supplied as for a retry."""
+
+        async def ask() -> RegradeView:
+            asked = await caller.with_tests(self._client, request)
+            run = await self._client.fetch(ref)
+            allowed = bool(run.arguments.get("store_secrets", True))
+            return await self._supplied(lambda: self._client.regrade(run.id, asked), allowed=allowed)
+
+        return self._run(ask())
+
+    def gradings(self, ref: str) -> Sequence[GradingView]:
+        return self._run(self._client.gradings(ref))
+
+    def use_grading(self, ref: str, number: int) -> RunView:
+        return self._run(self._client.use_grading(ref, number))
+
+    def compare_gradings(self, ref: str, a: int, b: int) -> GradingComparison:
+        return self._run(self._client.compare_gradings(ref, a, b))
 
     def update(
         self,

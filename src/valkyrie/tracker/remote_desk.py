@@ -11,10 +11,10 @@ from valkyrie.client import caller
 from valkyrie.client.client import ValkyrieClient
 from valkyrie.errors import MissingSecretError
 from valkyrie.job_views import StartedJob
-from valkyrie.views import StartedRun
+from valkyrie.views import RegradeView, StartedRun
 
 Result = TypeVar("Result")
-Started = TypeVar("Started", StartedRun, StartedJob)
+Started = TypeVar("Started", StartedRun, StartedJob, RegradeView)
 
 
 class RemoteDesk:

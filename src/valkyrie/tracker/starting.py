@@ -174,13 +174,14 @@ class Starting(Looking):
         """Reopen what may run again, with secrets resolved anew: nothing is changed when one is missing."""
         with self.store.reading() as connection:
             row = runs.get(connection, self.resolve(connection, ref))
+            regrading = runs.regrading(connection, row.id)
         run_id = row.id
         if row.benchmark_source.get("kind") == "ingested":
             from valkyrie.benchmarks.ingested import not_runnable
 
             raise not_runnable(run_id)
         left = row.n_pending + row.n_stopped + (row.n_error if again.errors_too else 0)
-        if left and (reached := limit_reached(run_id, row.cost_sum, row.max_cost)):
+        if left and not regrading and (reached := limit_reached(run_id, row.cost_sum, row.max_cost)):
             raise UserError(reached, cause="max_cost")
         change = self._moved(row, again.benchmark_url)
         source = change[0]["benchmark_source"] if change else row.benchmark_source

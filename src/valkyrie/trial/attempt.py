@@ -118,6 +118,13 @@ class Attempt:
         else:
             await asyncio.to_thread(_write, self.part(AGENT, task) / TRANSCRIPT, text)
 
+    def inherit_story(self, earlier: int) -> None:
+        """Keep the agent's account of an earlier attempt as this one's too, if it has no file of its own."""
+        leased, stories = self.leased, self.world.stories
+        story = stories.find((leased.task_id, leased.k, earlier))
+        if story is not None:
+            stories.keep((leased.task_id, leased.k, leased.number), story)
+
     async def save(self, state: Json) -> None:
         """Commit from what a later attempt can go on grading; what the agent left is safe before that."""
         masker = self.world.masker

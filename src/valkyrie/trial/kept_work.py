@@ -87,13 +87,13 @@ class KeptWork:
 
 async def share(kept: KeptWork, away: Away, run_id: str, digest: str) -> None:
     """Put a kept archive into the run's artifact store, if there is one and it has none of that digest."""
-    await away.put_once(_key(run_id, digest), kept.path(digest))
+    await away.put_once(work_key(run_id, digest), kept.path(digest))
 
 
 async def fetch(kept: KeptWork, away: Away, run_id: str, digest: str) -> Path | None:
     """Return the archive of that digest, brought from the artifact store if need be; None if it is gone."""
     path = kept.path(digest)
-    await away.get(_key(run_id, digest), path)
+    await away.get(work_key(run_id, digest), path)
     return path if path.exists() else None
 
 
@@ -109,7 +109,7 @@ def digest_of(archive: Path) -> str:
 def write_record(folder: Path, record: Json) -> None:
     """Write what was packed into an attempt's folder."""
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / RECORD).write_text(json.dumps(record, ensure_ascii=False), encoding="utf-8")
+    (folder / RECORD).write_text(json.dumps(record), encoding="utf-8")
 
 
 def read_record(folder: Path) -> Json | None:
@@ -121,7 +121,8 @@ def read_record(folder: Path) -> Json | None:
     return record if isinstance(record, dict) else None
 
 
-def _key(run_id: str, digest: str) -> str:
+def work_key(run_id: str, digest: str) -> str:
+    """Return the key an archive has in the run's artifact store."""
     # No task's folder begins with a dot (`layout.encode_task_id`).
     return f"{run_prefix(run_id)}.work/{digest}.tar"
 

@@ -88,6 +88,7 @@ async def run_attempt(leased: Leased, world: World, journal: Journal) -> Ending:
 
 async def _live(attempt: Attempt) -> Grade:
     """The sentence of the product: put an agent in a sandbox with a task, grade what it did."""
+    attempt.world = await attempt.world.of_grading(attempt.leased.grading)
     task = await attempt.world.task(attempt.leased)
     if attempt.leased.saved is not None:
         return await _go_on_grading(attempt, task, attempt.leased.saved)
@@ -121,13 +122,18 @@ async def _go_on_grading(attempt: Attempt, task: TaskSpec, saved: Json) -> Grade
     reason = saved["exit_reason"]
     attempt.exit = AgentExit(saved["exit_code"], ExitReason(reason) if reason else None)
     attempt.log.note(
-        f"grading goes on from what attempt {saved['attempt']} saved; the agent is not run again"
+        f"{_go_on_as(attempt.leased)} from what attempt {saved['attempt']} saved; the agent is not run again"
     )
     earlier = attempt.world.folder.attempt(attempt.leased.task_id, attempt.leased.k, saved["attempt"])
     await attempt.world.away.fetch(attempt.leased, saved["attempt"], earlier)
     await asyncio.to_thread(inherit_outputs, earlier, attempt.draft)
+    attempt.inherit_story(saved["attempt"])
     await attempt.enter(TrialState.EVALUATING)
     return await (grade_kept if saved.get("work") else grade_saved)(attempt, task)
+
+
+def _go_on_as(leased: Leased) -> str:
+    return f"grading {leased.grading} begins" if leased.grading else "grading goes on"
 
 
 @asynccontextmanager

@@ -12,10 +12,12 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections.abc import AsyncIterator, Sequence
-from contextlib import AbstractContextManager, asynccontextmanager, nullcontext
-from dataclasses import dataclass, replace
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import AbstractContextManager, AsyncExitStack, asynccontextmanager, nullcontext
+from dataclasses import dataclass, field, replace
+from fnmatch import fnmatch
 from pathlib import Path
+from typing import Self
 
 from sandboxes.errors import (
     SandboxCapacityError,
@@ -26,7 +28,7 @@ from sandboxes.errors import (
 )
 from sandboxes.protocol import Sandbox
 from sandboxes.types import Command, OutputSink, SandboxCreateRequest
-from sandboxes.work import Change, PackedWork
+from sandboxes.work import MOST_LISTED, Change, PackedWork, is_below
 from valkyrie.benchmarks.protocol import Grading
 from valkyrie.errors import (
     AgentError,
@@ -38,7 +40,7 @@ from valkyrie.errors import (
 from valkyrie.nouns import Grade, Json, TaskSpec, VerifyMode
 from valkyrie.trial import kept_work
 from valkyrie.trial.attempt import Attempt
-from valkyrie.trial.carry import carries_tools, rules_for, shadows, tampered
+from valkyrie.trial.carry import AGENT_FOLDERS, FORBIDDEN, carries_tools, rules_for, shadows, tampered
 from valkyrie.trial.collect import AGENT, GRADING
 from valkyrie.trial.failures import BROKEN, SETUP_BROKEN, PhaseTimeoutError, blamed_on_agent
 from valkyrie.trial.leaving import keep, remove
@@ -50,6 +52,10 @@ SYSTEM = "system.tar"
 """In the attempt's start folder: what the task's set-up changed of the system."""
 SHOWN_CHANGES = 50
 SHOWN_SKIPPED = 20
+PATHS_AT_ONCE = 1000
+"""In the words of one command."""
+BYTECODE = "*/__pycache__/*.pyc"
+"""Python writes these by itself: they are counted, not listed."""
 _CONTROLLED_CAUSES = frozenset({"service_failed", "service_refused", "service_protocol", "benchmark"})
 """What a benchmark says failed, and an agent's work may have made it fail."""
 _LIST_THERE = 'for path; do [ -e "$path" ] && printf "%s\\n" "$path"; done; exit 0'
@@ -83,6 +89,8 @@ class CarriedWork:
     removed: Sequence[str]
     left: Sequence[Change]
     evidence: Json
+    all_listed: bool = True
+    """`left` has every change of the system, so that all of them can be put back."""
 
 
 def mode_of(attempt: Attempt, task: TaskSpec) -> VerifyMode:
@@ -143,13 +151,20 @@ async def verify(attempt: Attempt, task: TaskSpec, held: HeldSandbox, *, last: b
     if mode is VerifyMode.SHARED:
         with blamed_on_agent():
             changes = await held.sandbox.changes(rules_for(task).inverse)
+        if len(changes) >= MOST_LISTED:
+            raise AgentError("The agent changed more of the system than can be put back.", cause=BROKEN)
         return await _grade_shared(attempt, task, held.sandbox, changes, GRADING)
     work = await _pack(attempt, task, held.sandbox)
+    if last and task.work_suffices:
+        # What the shared mode needs besides is gone after a crash: only a fresh grading can go on.
+        await _keep_work(attempt, work, commit=mode is VerifyMode.FRESH)
     if mode is VerifyMode.FRESH and last:
-        await _save_work(attempt, task, work)
         await held.release()
     fresh = await _grade_fresh(attempt, task, work)
     if mode is VerifyMode.FRESH or fresh.passed:
+        return fresh
+    if not work.all_listed:
+        attempt.log.note("the sandbox the agent left has more changes of the system than can be put back")
         return fresh
     try:
         shared = await _grade_shared(attempt, task, held.sandbox, work.left, f"{GRADING}/shared")
@@ -192,54 +207,84 @@ async def grade_saved(attempt: Attempt, task: TaskSpec) -> Grade:
 
 async def _pack(attempt: Attempt, task: TaskSpec, sandbox: Sandbox) -> CarriedWork:
     """Pack the agent's work into a file of this machine."""
-    async with attempt.phase("carry", CARRY_TIMEOUT_S):
-        attempt.scratch.mkdir(parents=True, exist_ok=True)
-        archive = attempt.scratch / kept_work.WORK
-        archive.unlink(missing_ok=True)
-        with blamed_on_agent():
+    attempt.scratch.mkdir(parents=True, exist_ok=True)
+    archive = attempt.scratch / kept_work.WORK
+    archive.unlink(missing_ok=True)
+    with blamed_on_agent():
+        async with attempt.phase("carry", CARRY_TIMEOUT_S):
             packed = await sandbox.pack_work(rules_for(task), archive)
     if packed.skipped_count:
-        shown = "; ".join(f"{path}: {reason}" for path, reason in packed.skipped[:5])
+        shown = "; ".join(f"{path}: {reason}" for path, reason in _skipped(packed)[:5])
         attempt.log.note(f"{packed.skipped_count} entries are not carried into the grading sandbox ({shown})")
-    left = [change for change in packed.left if change.path not in attempt.system_changes]
-    return CarriedWork(archive, packed.removed, left, _evidence_of(packed, left))
+    listed = packed.left_count < MOST_LISTED
+    return CarriedWork(archive, packed.removed, packed.left, _evidence_of(attempt, packed), listed)
 
 
-def _evidence_of(packed: PackedWork, left: Sequence[Change]) -> Json:
+def _evidence_of(attempt: Attempt, packed: PackedWork) -> Json:
     found: Json = {"work": {"bytes": packed.bytes, "files": packed.files}}
-    if system := _system_changes(left):
+    if system := _system_changes(attempt, packed.left):
         found["system"] = system
     if packed.skipped_count:
-        found["not_carried"] = {"count": packed.skipped_count, "paths": packed.skipped[:SHOWN_SKIPPED]}
+        found["not_carried"] = {"count": packed.skipped_count, "paths": _skipped(packed)}
     if packed.cut_short:
         found["work"]["cut_short"] = True
     return found
 
 
-def _system_changes(changes: Sequence[Change]) -> Json | None:
-    """What the agent changed of the system, in numbers and by name."""
-    if not changes:
-        return None
-    counts = {kind: sum(1 for one in changes if one.kind == kind) for kind in ("added", "changed", "removed")}
-    return {**counts, "paths": [[one.path, one.kind] for one in changes[:SHOWN_CHANGES]]}
+def _skipped(packed: PackedWork) -> list[tuple[str, str]]:
+    return [(printable(path), printable(reason)) for path, reason in packed.skipped[:SHOWN_SKIPPED]]
 
 
-async def _save_work(attempt: Attempt, task: TaskSpec, work: CarriedWork) -> None:
-    """Keep the work, and commit that a later attempt can grade it without running the agent again."""
-    if not task.work_suffices:
-        return
+def printable(text: str) -> str:
+    """Names that agents chose, as text that any terminal and any database takes."""
+    whole = text.encode("utf-8", "backslashreplace").decode()
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in whole)
+
+
+def _is_system(attempt: Attempt, change: Change) -> bool:
+    """Whether it is the agent's change to the system, and not the set-up's or a place for tests."""
+    places = (*FORBIDDEN, *AGENT_FOLDERS)
+    apart = any(change.path == place or is_below(change.path, place) for place in places)
+    return not apart and change.path not in attempt.system_changes
+
+
+def _system_changes(attempt: Attempt, found_changes: Sequence[Change]) -> Json | None:
+    """What the agent changed of the system, in numbers and by name; what programs run on first."""
+    changes = [one for one in found_changes if _is_system(attempt, one)]
+    seen = [one for one in changes if not fnmatch(one.path, BYTECODE)]
+    counts = {kind: sum(1 for one in seen if one.kind == kind) for kind in ("added", "changed", "removed")}
+    tools = set(tampered(seen))
+    shown = sorted(seen, key=lambda one: (one.path not in tools, one.kind == "added"))[:SHOWN_CHANGES]
+    found: Json = {**counts, "paths": [[printable(one.path), one.kind] for one in shown]} if seen else {}
+    if len(seen) < len(changes):
+        found["bytecode"] = len(changes) - len(seen)
+    return found or None
+
+
+async def _keep_work(attempt: Attempt, work: CarriedWork, *, commit: bool) -> None:
+    """Keep the work for grading it again; `commit` that a later attempt can go on grading from it."""
     world = attempt.world
-    digest = await asyncio.to_thread(kept_work.digest_of, work.archive)
-    reason = await asyncio.to_thread(world.work.keep, work.archive, digest, world.masker)
+    digest = await asyncio.to_thread(_keep, attempt, work)
+    if digest is None:
+        return
+    await kept_work.share(world.work, world.away, world.run_id, digest)
+    if commit:
+        await attempt.save_work()
+
+
+def _keep(attempt: Attempt, work: CarriedWork) -> str | None:
+    """Keep the work's archive and a record of it; return its digest, or None if it is not kept."""
+    digest = kept_work.digest_of(work.archive)
+    reason = attempt.world.work.keep(work.archive, digest, attempt.world.masker)
     work.evidence["work"] |= {"digest": digest, "kept": reason is None}
     if reason is not None:
+        work.evidence["work"]["reason"] = reason
         attempt.log.note(f"the agent's work is not kept for grading it again: {reason}")
-        return
-    left = [[one.path, one.kind] for one in work.left]
+        return None
+    left = [[one.path, one.kind] for one in work.left[:SHOWN_CHANGES]]
     record = {"digest": digest, "removed": list(work.removed), "left": left, "evidence": work.evidence}
-    await asyncio.to_thread(kept_work.write_record, attempt.draft, record)
-    await kept_work.share(world.work, world.away, world.run_id, digest)
-    await attempt.save_work()
+    kept_work.write_record(attempt.draft, record)
+    return digest
 
 
 async def _grade_fresh(attempt: Attempt, task: TaskSpec, work: CarriedWork) -> Grade:
@@ -248,10 +293,8 @@ async def _grade_fresh(attempt: Attempt, task: TaskSpec, work: CarriedWork) -> G
     if carries_tools(task):
         evidence["open_to_tampering"] = True
     try:
-        async with clean_sandbox(attempt, task, "grade") as sandbox:
-            async with attempt.phase("carry", CARRY_TIMEOUT_S):
-                await sandbox.unpack_work(work.archive, rules_for(task), work.removed)
-            grade = await evaluate(attempt, task, sandbox)
+        async with GradingSandboxes(attempt, task, work) as sandboxes:
+            grade = await evaluate(attempt, task, await sandboxes.renew(), renew=sandboxes.renew)
     except Exception as error:  # noqa: BLE001 - whoever is to blame is named, everything else passes
         grade = await _blame(attempt, task, error)
     return replace(
@@ -259,13 +302,40 @@ async def _grade_fresh(attempt: Attempt, task: TaskSpec, work: CarriedWork) -> G
     )
 
 
+@dataclass(slots=True)
+class GradingSandboxes:
+    """Sandboxes with one agent's work in which no process of it ever ran, one at a time."""
+
+    attempt: Attempt
+    task: TaskSpec
+    work: CarriedWork
+    _held: AsyncExitStack = field(default_factory=AsyncExitStack)
+
+    async def renew(self) -> Sandbox:
+        """Make the next one; the one before it is removed."""
+        await self._held.aclose()
+        return await self._held.enter_async_context(self._with_work())
+
+    @asynccontextmanager
+    async def _with_work(self) -> AsyncIterator[Sandbox]:
+        async with clean_sandbox(self.attempt, self.task, "grade") as sandbox:
+            async with self.attempt.phase("carry", CARRY_TIMEOUT_S):
+                await sandbox.unpack_work(self.work.archive, rules_for(self.task), self.work.removed)
+            yield sandbox
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._held.aclose()
+
+
 async def _grade_shared(
     attempt: Attempt, task: TaskSpec, sandbox: Sandbox, changes: Sequence[Change], place: str
 ) -> Grade:
     """Grade in the sandbox the agent left, with the image's own tools put back."""
-    changes = [change for change in changes if change.path not in attempt.system_changes]
     evidence: Json = {"mode": VerifyMode.SHARED.value, "open_to_tampering": True}
-    if system := _system_changes(changes):
+    if system := _system_changes(attempt, changes):
         evidence["system"] = system
     if keeps_processes(attempt, task):
         evidence["keep_processes"] = True
@@ -291,14 +361,19 @@ async def _put_tools_back(
         there = set(await _there(pristine, places)) if places else set()
         paths += [path for path, hidden in hiding.items() if there.intersection(hidden)]
         if paths:
-            attempt.log.note(f"put back before grading: {', '.join(paths[:10])}{' …' * (len(paths) > 10)}")
+            attempt.log.note(
+                f"put back before grading: {', '.join(map(printable, paths[:10]))}{' …' * (len(paths) > 10)}"
+            )
             await sandbox.put_back(paths, pristine)
 
 
 async def _there(pristine: Sandbox, paths: Sequence[str]) -> list[str]:
+    """Those of the paths that exist; no program of an image has a name that is no text."""
     found: list[str] = []
-    command = Command(("/bin/sh", "-c", _LIST_THERE, "sh", *paths))
-    await pristine.run(command, lambda _stream, text: found.append(text))
+    asked = [path for path in paths if path.isprintable()]
+    for at in range(0, len(asked), PATHS_AT_ONCE):
+        command = Command(("/bin/sh", "-c", _LIST_THERE, "sh", *asked[at : at + PATHS_AT_ONCE]))
+        await pristine.run(command, lambda _stream, text: found.append(text))
     return "".join(found).splitlines()
 
 
@@ -356,7 +431,13 @@ async def _set_up(
 
 
 async def evaluate(
-    attempt: Attempt, task: TaskSpec, sandbox: Sandbox | None, place: str = GRADING, *, control: bool = False
+    attempt: Attempt,
+    task: TaskSpec,
+    sandbox: Sandbox | None,
+    place: str = GRADING,
+    *,
+    control: bool = False,
+    renew: Callable[[], Awaitable[Sandbox]] | None = None,
 ) -> Grade:
     """Let the benchmark judge; what it kept as evidence appears whole or not at all."""
     world = attempt.world
@@ -380,6 +461,7 @@ async def evaluate(
             k=attempt.leased.k,
             earlier=attempt.grades,
             control=control,
+            renew=renew,
         )
         async with attempt.phase("grade", task.timeouts.grade and task.timeouts.grade + GRACE_S):
             grade = await world.benchmark.evaluate(grading)
@@ -403,7 +485,9 @@ async def _blame(attempt: Attempt, task: TaskSpec, error: Exception) -> Grade:
     if control["verdict"] is None:
         attempt.log.note(f"the control gives no verdict either: {control['error']}")
         raise error
-    slow = isinstance(error, GraderTimeoutError | PhaseTimeoutError)
+    slow = isinstance(error, GraderTimeoutError) or (
+        isinstance(error, PhaseTimeoutError) and error.phase == "grade"
+    )
     limit = task.timeouts.grade
     if slow and limit is not None and control["seconds"] > limit / 2:
         attempt.log.note(
@@ -449,7 +533,7 @@ def _may_be_the_work(error: Exception) -> bool:
         case SandboxError():
             return True
         case PhaseTimeoutError():
-            return error.phase == "grade"
+            return error.phase in ("carry", "grade")
         case _:
             return False
 
@@ -457,7 +541,7 @@ def _may_be_the_work(error: Exception) -> bool:
 async def _control(attempt: Attempt, task: TaskSpec) -> Json:
     """What the same tests say of the state the agent began with; asked once for each task and run."""
     world = attempt.world
-    key = f"{task.digest}-{task.step}" if task.step else task.digest
+    key = "-".join(map(str, filter(None, (task.digest, task.step, attempt.leased.grading))))
     async with world.controls.lock(key):
         known = await asyncio.to_thread(world.controls.read, key)
         if known is None:

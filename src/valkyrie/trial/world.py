@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
@@ -22,6 +22,7 @@ from valkyrie.trial.away import Away
 from valkyrie.trial.controls import Controls
 from valkyrie.trial.gear import Gear
 from valkyrie.trial.kept_work import KeepLimits, KeptWork
+from valkyrie.trial.other_tests import OtherTests
 
 TASKS_REMEMBERED = 256
 """So many described tasks are kept at hand; memory must not grow with the benchmark."""
@@ -37,6 +38,10 @@ class Journal(Protocol):
     async def save(self, leased: Leased, saved: Json) -> None:
         """Commit from what grading can go on without running the agent again."""
         ...
+
+
+async def _no_grader(_number: int) -> Benchmark | None:
+    return None
 
 
 @dataclass(slots=True)
@@ -70,6 +75,8 @@ class World:
     """Sandboxes that stay after their attempt, by task and k."""
     allowed_networks: tuple[str, ...] = ()
     """Private networks the operator lets sandboxes reach."""
+    open_grader: Callable[[int], Awaitable[Benchmark | None]] = _no_grader
+    """Opens what a regrade of that number grades with; None is the run's own benchmark."""
     keep_limits: KeepLimits = field(default_factory=KeepLimits)
     work: KeptWork = field(init=False)
     """What the run's agents made, packed, each archive once."""
@@ -107,12 +114,23 @@ class World:
             model=self.model,
             settings=self.settings,
         )
+        if isinstance(self.benchmark, OtherTests):
+            combined = await self.benchmark.combined(planned or task, planned=planned is not None)
+            limited = _limited if planned is None else _limited_grading
+            return limited(combined, self.settings)
         if planned is None:
             raise UserError(
                 f"Task {task.id!r} is not what it was when the run was planned; start a new run to use it.",
                 cause="task_changed",
             )
         return planned
+
+    async def of_grading(self, number: int) -> World:
+        """Return the same with the tests or the judge of a regrade, where it has others."""
+        grader = await self.open_grader(number) if number else None
+        if grader is None:
+            return self
+        return replace(self, benchmark=OtherTests(self.benchmark, grader), _tasks=OrderedDict())
 
     def as_the_agent_sees(self, task: TaskSpec) -> TaskSpec:
         """The task with the environment that was asked for; setting up and grading know nothing of it."""
@@ -158,6 +176,12 @@ def _limited(task: TaskSpec, settings: Settings) -> TaskSpec:
     if task.steps:
         return replace(task, timeouts=limits, steps=tuple(_limited(step, settings) for step in task.steps))
     return task if limits == task.timeouts else replace(task, timeouts=limits)
+
+
+def _limited_grading(task: TaskSpec, settings: Settings) -> TaskSpec:
+    """The task with the time its grading has here; the rest of it is limited already."""
+    grade = _scaled(task.timeouts, settings.timeout_multiplier).grade
+    return replace(task, timeouts=replace(task.timeouts, grade=grade))
 
 
 def _limits(timeouts: Timeouts, settings: Settings) -> Timeouts:

@@ -7,6 +7,14 @@ from typing import Any
 
 from valkyrie.nouns import Json
 from valkyrie.views.engine import DiskView, ExecutorView, QueueEntry, QueueView
+from valkyrie.views.gradings import (
+    GradingChange,
+    GradingComparison,
+    GradingView,
+    RegradeRequest,
+    RegradeView,
+    TrialLeftOut,
+)
 from valkyrie.views.library import AgentView, BenchmarkView, SecretView, TasksView
 from valkyrie.views.requests import (
     AgentFailureRule,
@@ -45,6 +53,9 @@ __all__ = [
     "DiskView",
     "ErrorGroup",
     "ExecutorView",
+    "GradingChange",
+    "GradingComparison",
+    "GradingView",
     "HookView",
     "IngestedRun",
     "LogLine",
@@ -52,6 +63,8 @@ __all__ = [
     "PlanView",
     "QueueEntry",
     "QueueView",
+    "RegradeRequest",
+    "RegradeView",
     "ResultsLink",
     "RunFilter",
     "RunPage",
@@ -64,6 +77,7 @@ __all__ = [
     "TasksView",
     "TokensView",
     "TrialFilter",
+    "TrialLeftOut",
     "TrialView",
     "UsageView",
     "to_json",

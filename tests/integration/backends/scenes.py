@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import shutil
 from pathlib import Path
 
 from tests.integration.backends.worlds import World
@@ -194,6 +196,46 @@ def repeating(world: World) -> None:
         world.note(world.run(run["id"])["cost"], world.run(run["id"])["state"])
 
 
+def grading_again(world: World) -> None:
+    run_id = world.finish(*WORKER)
+    assert world.run(run_id)["score"]["passed"] == 1
+    fixed = world.folder / "fixed"
+    shutil.rmtree(fixed, ignore_errors=True)
+    shutil.copytree(world.folder / "tasks", fixed)
+    for task, number in (("right", 41), ("wrong", 42), ("broken", 42)):
+        test = (fixed / "wrong" / "tests" / "test.sh").read_text()
+        (fixed / task / "tests" / "test.sh").write_text(re.sub(r"= 4\d", f"= {number}", test))
+    plan = world.valk("run", "regrade", run_id, "--tests", "./fixed", "--dry-run")
+    assert plan.code == 0 and "3 trials would be graded again" in plan.out
+    assert world.valk("run", "regrade", run_id, "--tests", "./fixed").code == 0
+    assert world.ask("run", "wait", run_id, "--timeout", "60").code == 0
+    assert world.run(run_id)["score"]["passed"] == 2
+    assert "1 (in use)" in world.valk("run", "regrade", run_id, "--list").out
+    changed = world.valk("run", "regrade", run_id, "--diff", "0", "1").out
+    for row in (
+        "right now fails 100.0 % 0.0 %",
+        "wrong now passes 0.0 % 100.0 %",
+        "broken now graded — 100.0 %",
+    ):
+        assert row in re.sub(r"\s+", " ", changed)
+    assert world.valk("compare", f"{run_id}@0", f"{run_id}@1").out == changed
+    assert world.valk("run", "regrade", run_id, "--use", "0").code == 0
+    assert "33.3 %" in world.valk("run", "fetch", run_id).out
+    for words in (
+        ("--use", "7"),
+        ("--diff", "0", "7"),
+        ("--tests", "./worker"),
+        ("--tests", "quickstart"),
+        ("--judge", "m"),
+        ("--task", "rihgt"),
+        ("--list", "--use", "0"),
+    ):
+        said = world.valk("run", "regrade", run_id, *words)
+        assert said.code in (1, 2) and said.err.startswith("Error: "), said
+    nothing = world.valk("run", "regrade", world.finish(*NULL))
+    assert nothing.code == 1 and "no work was kept of it" in nothing.err
+
+
 def unknown(world: World) -> None:
     for words in (
         ("fetch", NOWHERE),
@@ -230,16 +272,51 @@ def ambiguous(world: World) -> None:
         assert all(run_id in said.err for run_id in ids if run_id[0] == twice)
 
 
+def verdicts(world: World) -> None:
+    """What the agent brought about counts 0; what is missing for other reasons makes a range."""
+    contract = world.folder / "quitter" / "contract.yaml"
+    contract.parent.mkdir(exist_ok=True)
+    contract.write_text("name: quitter\ninstall_cmd: 'true'\nrun_cmd: cat {problem_statement_path}; exit 3\n")
+    quitter = world.finish(
+        "--agent", "./quitter", "--benchmark", "./tasks", "--on-agent-failure", "error", "--max-attempts", "1"
+    )
+    score = world.run(quitter)["score"]
+    assert (score["errors"], score["ungraded"], score["coverage"]) == ({"agent": 3}, 0, 1.0)
+    assert (score["final_score"], score["score_graded"], score["score_confirmed"]) == (0.0, 0.0, 0.0)
+    assert "counted as 0" in world.valk("run", "errors", quitter).out
+    worker = world.finish(*WORKER)
+    score = world.run(worker)["score"]
+    third = round(1 / 3, 6)
+    assert (round(score["score_low"], 6), round(score["score_high"], 6)) == (third, 1 - third)
+    assert score["ungraded"] == 1
+    assert "33.3 % to 66.7 %, depending on 1 ungraded trial" in world.valk("run", "fetch", worker).out
+    assert "33.3 to 66.7 %" in world.ask("run", "list").out
+    both = world.valk("compare", worker, quitter).out
+    assert "33.3 to 66.7 %" in both and "No difference seen" not in both
+    shown = world.ask("run", "show", worker, "right", "--json").json
+    assert (shown["trial"]["passed"], len(shown["attempts"])) == (True, 1)
+    assert world.ask("run", "show", worker, "right").code == 0
+    assert world.valk("run", "show", worker, "rihgt").code == 2
+    assert world.valk("export", quitter, "--exporter", "csv", "--output-dir", "zeros").code == 0
+    world.note((world.folder / "zeros" / "results.csv").read_text())
+    document = world.ask("run", "results", worker, "--path", "-").json
+    assert round(document["final_evaluation"]["score_high"], 6) == 1 - third
+    part = world.ask("run", "results", worker, "--path", "-", "--task-ids", "right,wrong").json
+    assert (part["score"]["score_low"], part["score"]["score_high"]) == (0.5, 0.5)
+
+
 RUN_SCENES = [
     planning,
     mistakes,
     one_run,
+    verdicts,
     taking,
     steering,
     forcing,
     retrying,
     listing,
     repeating,
+    grading_again,
     unknown,
     ambiguous,
 ]

@@ -149,16 +149,16 @@ def test_dry_run_shows_the_plan(valk: Valk, experiment: Path, tmp_path: Path) ->
     assert not (tmp_path / "vally-experiment-results").exists()
 
 
-def test_errors_are_left_out_of_every_comparison(valk: Valk, experiment: Path) -> None:
+def test_an_agent_that_fails_counts_as_0_in_every_comparison(valk: Valk, experiment: Path) -> None:
     fixture = experiment.parent / "evals" / "a" / ".mock-executor" / "s0.json"
     fixture.parent.mkdir()
     fixture.write_text(json.dumps({"error": "the model is gone"}))
     said = valk("experiment", "run", experiment, "--no-require-pass", "--json")
     assert said.code == 1
     [comparison] = said.json["comparisons"]
-    assert comparison["tasks"] == 7
-    assert [len(tasks) for tasks in comparison["excluded"].values()] == [1]
-    assert "—, 1 error" in (only_folder(said) / "report.md").read_text()
+    assert comparison["tasks"] == 8
+    assert not comparison["excluded"]
+    assert "0.0% (0/1), 1 error" in (only_folder(said) / "report.md").read_text()
 
 
 @pytest.mark.parametrize(

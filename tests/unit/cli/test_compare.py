@@ -230,3 +230,32 @@ def test_names_cannot_write_on_the_terminal(valk: Valk, fake: World) -> None:
     fake.by_run["bb22"].append(make_trial("t\x1b[31m99", score=1.0))
     said = valk("compare", "aa", "bb", "--tasks")
     assert "codex:gpt beats nop" in said.out and "\x1b" not in said.out and "\u202e" not in said.out
+
+
+def lacking(passed: int, lost: int) -> list[TrialView]:
+    error = {"state": "ERROR", "score": None, "passed": None, "category": "infrastructure"}
+    return [*trials([1.0] * passed), *(make_trial(f"t{passed + n}", **error) for n in range(lost))]
+
+
+def test_what_one_side_lacks_is_a_range_and_no_verdict(valk: Valk, fake: World) -> None:
+    fake.by_run["bb22"] = lacking(3, 9)
+    said = valk("compare", "aa", "bb")
+    assert "No difference seen" not in said.out
+    assert "because of 9 trials that nop lacks" in " ".join(said.out.split())
+    assert "25.0 to 100.0 %" in said.out
+    assert "nop: 25.0 % to 100.0 %, depending on 9 ungraded trials" in " ".join(said.out.split())
+    found = valk("compare", "aa", "bb", "--json").json
+    assert [agent["rank"] for agent in found["agents"]] == [1, 2]
+    nop = found["agents"][1]
+    assert (nop["score_low"], nop["score_high"], nop["ungraded"]) == (0.25, 1.0, 9)
+    (one,) = found["comparisons"]
+    assert (one["verdict"], one["seen"], one["undecided"], one["b_lacks"]) == ("unclear", "same", True, 9)
+    assert (one["lowest"]["difference"], one["highest"]["difference"]) == (0.0, 0.75)
+
+
+def test_the_gate_is_shut_when_what_is_missing_could_make_it_worse(valk: Valk, fake: World) -> None:
+    fake.by_run["bb22"] = lacking(3, 9)
+    shut = valk("compare", "aa", "bb", "--fail-if-worse")
+    assert shut.code == 1 and "nop could be worse than codex:gpt, depending on trials" in shut.out
+    fake.by_run["bb22"] = lacking(11, 1)
+    assert valk("compare", "aa", "bb", "--fail-if-worse").code == 0, "one lost trial is no evidence"

@@ -36,7 +36,7 @@ def test_summary_counts_partial_credit_apart(valk: Valk, fake: FakeJobs) -> None
     assert [cell.strip() for cell in cells(row)[1:7]] == [
         "3 (75.0 %)", "1 (25.0 %)", "0 (0.0 %)", "0 (0.0 %)", "4", "87.5 %",
     ]  # fmt: skip
-    assert "Score leaves out 1 trial" in done.out
+    assert "depending on 1 ungraded trial; it is ranked by the lower end." in done.out
     assert "codex / gpt-5 is ahead by 87.5 points" in done.out
     assert "pass@2" in done.out and "Open" not in done.out
     assert "fix/it #1" not in done.out

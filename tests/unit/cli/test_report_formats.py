@@ -9,10 +9,20 @@ from dataclasses import replace
 import pytest
 from fake_tracker import FULL, HALFWAY, PROVISIONAL, make_run, make_trial
 
-from valkyrie.report.formats import bar, counts_line, duration, moment, safe, score_sentence, size
+from valkyrie.report.formats import (
+    bar,
+    counts_line,
+    duration,
+    moment,
+    safe,
+    score_cell,
+    score_rows,
+    score_sentence,
+    size,
+)
 from valkyrie.report.layout import Column, Ink, Table, cells, fit, pad, panel
 from valkyrie.report.live import Region, Snapshot, frame
-from valkyrie.report.tables import score_table
+from valkyrie.report.tables import list_notes, run_table, score_table, trial_notes, trial_table
 
 
 @pytest.mark.parametrize(
@@ -135,7 +145,7 @@ def test_frame_fits_the_height() -> None:
     active = [make_trial(f"task-{n}", state="BUILDING", finished_at=None) for n in range(100)]
     failed = [make_trial("bad", state="ERROR", category="agent", cause="c", message="m")]
     lines = frame(Snapshot(make_run(), active, failed), now=1_700_000_010.0, height=20)
-    assert len(lines) <= 20 and "  … and 89 more" in lines and lines[-1] == "  bad  agent/c: m"
+    assert len(lines) <= 20 and "  … and 89 more" in lines and lines[-1] == "  bad  agent/c (counted as 0): m"
 
 
 def test_region_goes_back_over_lines_a_narrower_terminal_wrapped(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -149,3 +159,71 @@ def test_region_goes_back_over_lines_a_narrower_terminal_wrapped(monkeypatch: py
     region.draw(["z" * 60])
     assert stream.getvalue().lstrip("\0").startswith("\x1b[3A\r\x1b[J")
     assert "z" * 38 + "…" in stream.getvalue()
+
+
+UNGRADED = replace(
+    FULL, final_score=0.25, score_graded=1.0, graded=3, passed=3, coverage=0.25, errors={"infrastructure": 9},
+    provisional=True, ungraded=9, score_low=0.25, score_high=1.0, interval=None,
+)  # fmt: skip
+DOUBTFUL = replace(FULL, score_confirmed=0.75, confirmed=9, unconfirmed=3, open_to_tampering=2)
+
+
+def test_a_score_that_depends_on_what_is_missing_is_a_range() -> None:
+    assert score_rows(UNGRADED, ended=True)[:3] == [
+        ("score", "25.0 % to 100.0 %, depending on 9 ungraded trials"),
+        ("score_graded", "100.0 % provisional"),
+        ("final_score", "25.0 %"),
+    ]
+    assert score_cell(UNGRADED) == "25.0 to 100.0 %"
+    assert score_sentence(UNGRADED, ended=True).startswith("score 25.0 % to 100.0 %, depending on 9")
+    notes = list_notes([make_run(score=UNGRADED)])
+    assert notes == ["a to b: the score if all ungraded trials had failed, and if all had passed"]
+
+
+def test_what_the_agent_brought_about_is_covered_and_counted() -> None:
+    picky = replace(
+        FULL, final_score=0.25, score_graded=0.25, graded=3, passed=3, coverage=1.0, errors={"agent": 9}
+    )
+    assert score_rows(picky, ended=True) == [
+        ("final_score", "25.0 % (95 % interval 75.7–100.0)"),
+        ("coverage", "3/12 graded, 9 counted as 0 (100.0 %), 9 errors: agent 9"),
+    ]
+    assert score_cell(picky) == "25.0 %"
+
+
+def test_confirmed_is_shown_only_where_something_is_not() -> None:
+    assert "score_confirmed" not in dict(score_rows(FULL, ended=True))
+    rows = dict(score_rows(DOUBTFUL, ended=True))
+    assert rows["score_confirmed"] == "75.0 %: 9 of 12 passes were seen in a fresh sandbox"
+    assert rows["verified"] == ("2 of 12 trials are graded in the sandbox the agent left: open to tampering")
+    assert score_sentence(DOUBTFUL, ended=True).endswith("no errors · 2 open to tampering")
+    assert [column.title for column in run_table([make_run()]).columns].count("Confirmed") == 0
+    shown = run_table([make_run(score=DOUBTFUL), make_run()])
+    assert [row[5:7] for row in shown.rows] == [["100.0 %†", "75.0 %"], ["100.0 %", "—"]]
+    assert list_notes([make_run(score=DOUBTFUL)]) == [
+        "† some tasks are graded in the sandbox the agent left: open to tampering"
+    ]
+
+
+def test_trials_that_need_a_second_look_are_marked() -> None:
+    evidence = {
+        "mode": "shared",
+        "open_to_tampering": True,
+        "system": {"added": 1, "changed": 0, "removed": 0},
+    }
+    trials = [
+        make_trial("a", confirmed=True, score_confirmed=1.0),
+        make_trial("b", confirmed=False, score_confirmed=0.0, evidence=evidence),
+        make_trial(
+            "c", score=0.0, passed=False, category="agent", cause="sandbox_killed_by_agent", message="m"
+        ),
+    ]
+    rows = trial_table(trials).rows
+    assert [row[2:4] for row in rows] == [["100.0 %", "100.0 %"], ["100.0 %†", "0.0 %"], ["0.0 %", "—"]]
+    assert rows[2][-1] == "agent/sandbox_killed_by_agent (counted as 0): m"
+    assert trial_notes(trials) == [
+        "† 1 of 3 tasks is graded in the sandbox the agent left: open to tampering",
+        "1 pass was only seen in the sandbox the agent left: unconfirmed",
+        "agents changed system files in 1 trial; valk run show lists them",
+    ]
+    assert trial_notes(trials[:1]) == [] and len(trial_table(trials[:1]).columns) == 7

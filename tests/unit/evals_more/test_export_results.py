@@ -5,18 +5,20 @@ from __future__ import annotations
 import csv
 import json
 from pathlib import Path
+from typing import Any
 from xml.etree import ElementTree
 
 import pytest
 
-from valkyrie.errors import UsageError
+from valkyrie.errors import UnknownError, UsageError
 from valkyrie.evals.exporting.protocol import Exported, ExportRequest
 from valkyrie.evals.exporting.registry import find_exporter
-from valkyrie.evals.exporting.sources import from_folders
+from valkyrie.evals.exporting.sources import from_folders, from_tracker
 from valkyrie.evals.records import dump_line, to_line
 from valkyrie.evals.results import TrialFault, TrialResult
 from valkyrie.grade.protocol import GraderResult
 from valkyrie.specs.reading import read_text
+from valkyrie.views import RunView, ScoreView, TrialView
 
 TRIALS = [
     TrialResult("e", "good", 0, model="m", score=1.0, passed=True, duration_ms=1500.0),
@@ -124,3 +126,96 @@ def test_atif_has_a_trajectory_per_trial_that_can_be_graded_again(tmp_path: Path
     assert path.parent == tmp_path / "out" and len(done.warnings) == 1
     [foreign] = read_foreign(path.read_text())
     assert foreign.transcript.output == "Hello."
+
+
+class OneRun:
+    """A tracker that knows one run: a good trial, a doubtful one, one its agent ended, one lost."""
+
+    def fetch_job(self, ref: str) -> None:
+        raise UnknownError(f"No job {ref}.")
+
+    def fetch(self, _ref: str) -> RunView:
+        return RunView(
+            id="r", benchmark="b", dataset="default", agent="a", model="m", label=None, provider="local",
+            state="FINISHED", counts={}, total=4, concurrency=1, created_at=0.0, started_at=0.0,
+            finished_at=1.0, started_by=None, error=None, note=None, executor="none", folder="",
+            arguments={}, enforcement={}, version=1,
+            score=ScoreView(
+                0.5, 2 / 3, 2, 4, 0.75, {"agent": 1, "infrastructure": 1}, True, True, 2, None, None,
+                0.25, 1, 1, 1, 0.5, 0.75, 1,
+            ),
+        )  # fmt: skip
+
+    def results(self, _ref: str) -> dict[str, object]:
+        return {}
+
+    def trials(self, _ref: str, _query: object) -> tuple[list[TrialView], int]:
+        shared = {"mode": "shared", "open_to_tampering": True, "system": {"added": 1, "changed": 1}}
+        found = [
+            a_trial("good", 1.0, confirmed=True, score_confirmed=1.0, evidence={"mode": "fresh"}),
+            a_trial("odd", 1.0, confirmed=False, score_confirmed=0.0, evidence=shared),
+            a_trial("quit", None, state="ERROR", category="agent", cause="agent_failed", message="exit 3"),
+            a_trial("lost", None, state="ERROR", category="infrastructure", cause="sandbox_failed"),
+        ]
+        return found, len(found)
+
+
+def a_trial(task: str, score: float | None, **more: Any) -> TrialView:
+    names = (
+        "category cause message exit_code exit_reason retry_at started_at finished_at confirmed "
+        "score_confirmed evidence"
+    )
+    passed = None if score is None else score >= 1
+    made: dict[str, Any] = {"state": "FINISHED", **dict.fromkeys(names.split()), **more}
+    return TrialView(task, 0, attempts=1, score=score, passed=passed, timing={}, digest="d", **made)
+
+
+def of_the_store(name: str, out: Path) -> str:
+    results = from_tracker(OneRun(), ["r"])  # type: ignore[arg-type]
+    [path] = find_exporter(name)(ExportRequest(out, results=results)).written
+    return path.read_text()
+
+
+def test_a_runs_csv_has_zeros_and_evidence(tmp_path: Path) -> None:
+    rows = list(csv.DictReader(of_the_store("csv", tmp_path).splitlines()))
+    assert [(row["outcome"], row["score"], row["confirmed"]) for row in rows] == [
+        ("passed", "1.0", "true"),
+        ("passed", "1.0", "false"),
+        ("failed", "0.0", ""),
+        ("execution error", "", ""),
+    ]
+    odd, quit_ = rows[1], rows[2]
+    assert (odd["verified_in"], odd["open_to_tampering"], odd["system_files_changed"]) == (
+        "shared",
+        "true",
+        "2",
+    )
+    assert json.loads(odd["evidence"])["system"] == {"added": 1, "changed": 1}
+    assert (quit_["counted_as_zero"], quit_["error_category"], quit_["error"]) == (
+        "agent_failed",
+        "agent",
+        "exit 3",
+    )
+
+
+def test_a_runs_jsonl_has_how_it_was_verified(tmp_path: Path) -> None:
+    good, odd, quit_, lost = map(json.loads, of_the_store("jsonl", tmp_path).splitlines())
+    assert good["verification"] == {"confirmed": True, "scoreConfirmed": 1.0, "evidence": {"mode": "fresh"}}
+    assert odd["verification"]["evidence"]["open_to_tampering"]
+    assert quit_["gradeResult"]["score"] == 0.0 and quit_["verification"]["countedAsZero"]
+    assert "verification" not in lost and lost["status"] == "error"
+
+
+def test_a_runs_markdown_and_junit_say_range_and_doubts(tmp_path: Path) -> None:
+    text = of_the_store("markdown", tmp_path)
+    assert "| 50.0% to 75.0% |" in text
+    assert "> 50.0 % to 75.0 %, depending on 1 ungraded trial" in text
+    assert "score\\_confirmed 25.0 %: 1 of 2 passes was seen in a fresh sandbox" in text
+    assert "> 1 of 2 trials is graded in the sandbox the agent left: open to tampering" in text
+    assert "- counted as 0: agent/agent\\_failed" in text and "- open to tampering" in text
+    suite = ElementTree.fromstring(of_the_store("junit", tmp_path)).find("testsuite")
+    assert suite is not None
+    properties = {one.get("name"): one.get("value") for one in suite.iter("property")}
+    assert (properties["scoreLow"], properties["scoreHigh"]) == ("0.5000", "0.7500")
+    assert (properties["scoreConfirmed"], properties["unconfirmedPasses"]) == ("0.2500", "1")
+    assert [one.get("message") for one in suite.iter("failure")] == ["counted as 0: agent_failed"]

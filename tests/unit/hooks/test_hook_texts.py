@@ -51,7 +51,7 @@ def told(**more: Any) -> dict[str, Any]:
 
 
 def ended(state: str, final: float | None = 0.625, **more: Any) -> dict[str, Any]:
-    score = {**told()["score"], "final_score": final, "graded": 18, "coverage": 0.9, "errors": {"agent": 2}}
+    score = {**told()["score"], "final_score": final, "graded": 18, "coverage": 1.0, "errors": {"agent": 2}}
     return told(state=state, done=20, finished_at=NOW - 120, score=score, **more)
 
 
@@ -70,8 +70,23 @@ def test_complete_tells_score_errors_and_coverage() -> None:
         "*Benchmark Complete* — swebench",
         f"*Agent:* sweagent  *Run:* {RUN}",
         "*Model:* N/A",
-        "*Final Score:* 62.5 % — 2 errors: agent 2; coverage 18/20 tasks graded, 90%",
+        "*Final Score:* 62.5 % — 2 errors: agent 2; coverage 18/20 tasks graded, 2 counted as 0, 100%",
         "*Duration:* 1 h 00 min",
+    ]
+
+
+def test_what_is_ungraded_unconfirmed_and_open_to_tampering_is_told() -> None:
+    message = ended("FINISHED")
+    message["score"] |= {
+        "errors": {"infrastructure": 2}, "coverage": 0.9, "ungraded": 2, "score_low": 0.625,
+        "score_high": 0.725, "score_confirmed": 0.5, "confirmed": 10, "unconfirmed": 1,
+        "open_to_tampering": 3,
+    }  # fmt: skip
+    assert slack.text(message).splitlines()[3:6] == [
+        "*Final Score:* 62.5 % to 72.5 %, depending on 2 ungraded trials — 2 errors: infrastructure 2; "
+        "coverage 18/20 tasks graded, 90%",
+        "*Confirmed:* 50.0 % — 1 pass only seen in the sandbox the agent left",
+        "*Verified:* 3 of 18 tasks are graded in the sandbox the agent left: open to tampering",
     ]
 
 

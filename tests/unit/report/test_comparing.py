@@ -15,10 +15,12 @@ from hypothesis import strategies as st
 
 from valkyrie.errors import UsageError
 from valkyrie.report.comparing import check_alike, sentence, summarise, to_json
+from valkyrie.report.comparison_tables import notes, score_table
 from valkyrie.report.comparison_words import points, probability
 from valkyrie.views import RunView, ScoreView, TrialView
 
 STATES = ("PENDING", "BUILDING", "IN_PROGRESS", "EVALUATING", "FINISHED", "ERROR", "STOPPED")
+OPEN = {"mode": "shared", "open_to_tampering": True}
 NO_SCORE = ScoreView(None, None, 0, 0, 0.0, {}, False, True, 0)
 
 
@@ -180,7 +182,7 @@ def test_metric_pass_looks_at_passing_only() -> None:
     assert two(a, b, metric="pass").agents[0].scores.graded_only.method == "Wilson"
 
 
-def test_a_scale_of_its_own_has_no_points_and_no_zero_for_errors() -> None:
+def test_a_scale_of_its_own_has_no_points_and_its_own_worst() -> None:
     own = replace(NO_SCORE, fraction=False)
     runs = [
         (a_run("A", score=own), scored(*[30.0, 50.0, 20.0] * 4)),
@@ -189,7 +191,8 @@ def test_a_scale_of_its_own_has_no_points_and_no_zero_for_errors() -> None:
     runs[1][1].append(an_error("t99", "agent"))
     summary = summarise(runs)
     assert sentence(summary.comparisons[0]).startswith("A beats B by 23.3333, 95 % interval ")
-    assert summary.agents[1].scores.infrastructure_excluded.trials == 12
+    # An end of its own doing is the worst there is.
+    assert summary.agents[1].scores.infrastructure_excluded.trials == 13
     silent = [(run, [replace(trial, passed=None) for trial in trials]) for run, trials in runs]
     mute = summarise(silent).agents[0]
     assert mute.passed is None and mute.repeats.pass_at == [], "nobody said what passing is"
@@ -294,3 +297,101 @@ def test_p_values_as_people_read_them(p: float, said: str) -> None:
 def test_points_never_read_zero_when_they_are_not() -> None:
     assert (points(0.0613, fraction=True), points(-0.0004, fraction=True)) == ("6.1", "−0.04")
     assert (points(-0.0, fraction=True), points(-2.5, fraction=False)) == ("0.0", "−2.5")
+
+
+def some(passed: int, failed: int, lost: int, category: str = "infrastructure") -> list[TrialView]:
+    """Tasks t0, t1, …: the first passed, the next failed, the last ended with an error."""
+    errors = [an_error(f"t{passed + failed + n}", category) for n in range(lost)]
+    return [*scored(*[1.0] * passed, *[0.0] * failed), *errors]
+
+
+def test_what_the_agent_broke_counts_and_what_others_broke_is_a_range() -> None:
+    picky, broken = two(some(3, 0, 9, "agent"), some(3, 0, 9)).agents
+    assert (picky.scores.infrastructure_excluded.mean, picky.ungraded) == (0.25, 0)
+    assert (picky.score_low, picky.score_high, picky.has_range) == (0.25, 0.25, False)
+    assert broken.scores.infrastructure_excluded.mean == 1.0
+    assert (broken.score_low, broken.score_high, broken.ungraded) == (0.25, 1.0, 9)
+    assert broken.has_range
+
+
+def test_ranks_go_by_the_lower_end() -> None:
+    summary = two(some(3, 0, 9), some(6, 6, 0))
+    assert [agent.rank for agent in summary.agents] == [2, 1]
+    assert [row[0] for row in score_table(summary).rows] == ["B", "A"]
+    assert score_table(summary).rows[1][1] == "25.0 to 100.0 %"
+    assert "A: 25.0 % to 100.0 %, depending on 9 ungraded trials; it is ranked by the lower end." in list(
+        notes(summary)
+    )
+
+
+def test_no_difference_is_not_said_over_trials_that_one_side_lacks() -> None:
+    (found,) = two(some(12, 0, 0), some(3, 0, 9)).comparisons
+    assert (found.seen, found.verdict, found.undecided) == ("same", "unclear", True)
+    assert (found.a_lacks, found.b_lacks) == (0, 9)
+    assert sentence(found).startswith(
+        "Can't tell A and B apart because of 9 trials that B lacks, which make the difference anything from "
+        "0.0 to 75.0 points; on what both have, they are level, "
+    )
+    assert sentence(found).endswith("3 tasks in common; 9 excluded as infrastructure errors.")
+
+
+def test_a_lead_is_said_only_if_it_holds_however_missing_trials_had_ended() -> None:
+    (sure,) = two(some(12, 0, 0), some(0, 11, 1)).comparisons
+    assert (sure.verdict, sure.undecided) == ("better", False)
+    assert sure.lowest and sure.lowest.verdict == "better" and sure.lowest.tasks == 12
+    (unsure,) = two(some(6, 6, 0), some(0, 6, 6)).comparisons
+    assert (unsure.seen, unsure.verdict) == ("better", "unclear")
+    (turned,) = two(some(0, 6, 6), some(6, 6, 0)).comparisons
+    assert (turned.seen, turned.verdict, turned.a_lacks) == ("worse", "unclear", 6)
+
+
+def test_what_both_lack_or_was_never_planned_keeps_nothing_open() -> None:
+    both = two(some(3, 0, 9), some(3, 0, 9)).comparisons[0]
+    assert (both.verdict, both.a_lacks, both.b_lacks) == ("same", 0, 0)
+    planned = two(some(12, 0, 0), some(3, 0, 0)).comparisons[0]
+    assert (planned.verdict, planned.b_lacks) == ("same", 0)
+
+
+def test_one_lost_trial_of_many_keeps_a_task_and_its_doubt() -> None:
+    a = scored(*[[1.0] * 4] * 12)
+    b = [replace(one, state="STOPPED", score=None, passed=None) if one.k == 3 else one for one in a]
+    (found,) = two(a, b).comparisons
+    assert (found.seen, found.b_lacks, found.verdict) == ("same", 12, "unclear")
+    assert found.highest and found.highest.difference == pytest.approx(0.25)
+
+
+def test_a_scale_of_its_own_cannot_be_bounded() -> None:
+    own = replace(NO_SCORE, fraction=False)
+    trials = scored(*[10.0] * 12)
+    (found,) = summarise(
+        [(a_run("A", score=own), scored(*[30.0, 50.0, 20.0] * 4)),
+         (a_run("B", score=own), [*trials[:-1], an_error("t11")])]
+    ).comparisons  # fmt: skip
+    assert (found.seen, found.verdict, found.lowest) == ("better", "unclear", None)
+    assert sentence(found).startswith("Can't tell A and B apart because of 1 trial that B lacks; on what")
+
+
+def test_below_zero_the_worst_seen_counts_for_what_the_agent_broke() -> None:
+    own = replace(NO_SCORE, fraction=False)
+    a = (a_run("A", score=own), scored(-5.0, -1.0))
+    b = (a_run("B", score=own), [a_trial("t0", -2.0), an_error("t1", "agent")])
+    assert summarise([a, b]).agents[1].tasks["t1"].mean == -5.0
+
+
+def test_confirmed_and_unconfirmed_passes_are_told_apart() -> None:
+    sure = [replace(one, confirmed=True, score_confirmed=one.score) for one in scored(1.0, 1.0, 0.0, 0.5)]
+    doubtful = [replace(sure[0], confirmed=False, score_confirmed=0.0, evidence=OPEN), *sure[1:]]
+    unknown = [*sure[:3], a_trial("t3", 0.5)]
+    runs = [(a_run(name), own) for name, own in (("A", sure), ("B", doubtful), ("C", unknown))]
+    a, b, c = summarise(runs, pairs=[]).agents
+    assert (a.score_confirmed, a.confirmed, a.unconfirmed) == (0.625, 2, 0)
+    assert (b.score_confirmed, b.confirmed, b.unconfirmed, b.open_to_tampering) == (0.375, 1, 1, 1)
+    assert (c.score_confirmed, c.confirmed, c.unconfirmed) == (None, 2, 0)
+    assert summarise(runs, metric="pass", pairs=[]).agents[1].score_confirmed == 0.25
+    shown = two(sure, doubtful)
+    assert [row[2] for row in score_table(shown).rows] == ["62.5 %", "37.5 %"]
+    assert score_table(shown).rows[1][1] == "62.5 %†"
+    said = list(notes(shown))
+    assert "B: 1 pass only seen in the sandbox the agent left (unconfirmed)." in said
+    assert "† B: 1 of 4 tasks is graded in the sandbox the agent left: open to tampering." in said
+    assert len(score_table(two(sure, sure)).columns) == 6

@@ -28,6 +28,7 @@ def a_row(task_id: str, **changed: Any) -> Any:
         "task_id": task_id, "k": 0, "state": "FINISHED", "result": {"note": "fine"}, "score": 1.0,
         "passed": True, "exit_reason": None, "exit_code": 0, "attempts": 2, "timing": {"agent": 3.0},
         "cost": None, "usage": None, "category": None, "cause": None, "message": None,
+        "confirmed": None, "score_confirmed": None, "evidence": None,
     }  # fmt: skip
     return SimpleNamespace(**{**row, **changed})
 
@@ -54,3 +55,25 @@ def test_what_has_no_value_is_left_out() -> None:
     document = results_document(a_run(), None, [])
     assert not {"cost", "hooks", "passes", "started_by", "label", "final_evaluation"} & document.keys()
     assert document["organisation"] == "default"
+
+
+def test_evidence_and_what_counts_as_zero_are_told() -> None:
+    evidence = {"mode": "shared", "open_to_tampering": True}
+    error = {"state": "ERROR", "score": None, "passed": None, "message": "m"}
+    document = results_document(
+        a_run(),
+        None,
+        [
+            a_row("x", confirmed=False, score_confirmed=0.25, evidence=evidence),
+            a_row("y", score=0.0, passed=False, category="agent", cause="grader_broken_by_work"),
+            a_row("z", category="agent", cause="agent_install_failed", **error),
+            a_row("i", category="infrastructure", cause="sandbox_failed", **error),
+        ],
+    )
+    found = document["evaluation_results"]["x"]
+    assert (found["confirmed"], found["score_confirmed"], found["evidence"]) == (False, 0.25, evidence)
+    assert not {"confirmed", "evidence"} & document["evaluation_results"]["y"].keys()
+    assert document["counted_as_zero"] == {"y": "grader_broken_by_work", "z": "agent_install_failed"}
+    assert {"score_confirmed", "unconfirmed", "score_low", "score_high", "ungraded"} <= document[
+        "score"
+    ].keys()

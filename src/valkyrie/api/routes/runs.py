@@ -4,17 +4,29 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from fastapi import Header, Query
+from fastapi import Header, Path, Query
 from starlette.responses import Response
 
-from valkyrie.api.bodies import ResumeBody, RetryBody, RunBody, StopBody, UpdateBody
+from valkyrie.api.bodies import RegradeBody, ResumeBody, RetryBody, RunBody, StopBody, UpdateBody
 from valkyrie.api.context import Ask
 from valkyrie.api.routes import Ref, errors, router
 from valkyrie.api.routes.watching import Seen, described, watched
 from valkyrie.nouns import RunState
-from valkyrie.views import PlanView, RunFilter, RunPage, RunView, StartedRun
+from valkyrie.views import (
+    GradingComparison,
+    GradingView,
+    PlanView,
+    RegradeView,
+    RunFilter,
+    RunPage,
+    RunView,
+    StartedRun,
+)
 
 routes = router("runs", "/v1/runs")
+
+MOST = 1_000_000
+Grading = Annotated[int, Query(ge=0, le=MOST, description="The number of a grading.")]
 
 _KEY = "Makes the start safe to repeat: the same key gives the run that was started with it."
 _EVENTS = (
@@ -123,6 +135,30 @@ async def retry(ref: Ref, request: RetryBody, ask: Ask) -> Response:
             benchmark_url=request.benchmark_url,
         )
     )
+
+
+@routes.post("/{ref}/regrade", response_model=RegradeView, responses=errors(400, 404, 413, 422, 502))
+async def regrade(ref: Ref, request: RegradeBody, ask: Ask) -> Response:
+    """Grade the kept work of an ended run's trials again, without running agents."""
+    return await ask.slow(lambda tracker: tracker.regrade(ref, request))
+
+
+@routes.get("/{ref}/gradings", response_model=list[GradingView], responses=errors(400, 404))
+async def gradings(ref: Ref, ask: Ask) -> Response:
+    """The run's gradings by number; 0 is the one its own trials made."""
+    return await ask.quick(lambda tracker: tracker.gradings(ref))
+
+
+@routes.get("/{ref}/gradings/compare", response_model=GradingComparison, responses=errors(400, 404, 422))
+async def compare_gradings(ref: Ref, ask: Ask, a: Grading, b: Grading) -> Response:
+    """Which trials two gradings of the run judge differently."""
+    return await ask.quick(lambda tracker: tracker.compare_gradings(ref, a, b))
+
+
+@routes.post("/{ref}/gradings/{number}/use", response_model=RunView, responses=errors(400, 404, 422))
+async def use_grading(ref: Ref, number: Annotated[int, Path(ge=0, le=MOST)], ask: Ask) -> Response:
+    """Make one grading the run's own: verdicts, counters and final score."""
+    return await ask.quick(lambda tracker: tracker.use_grading(ref, number))
 
 
 @routes.patch("/{ref}", response_model=RunView, responses=errors(400, 404, 413, 422))

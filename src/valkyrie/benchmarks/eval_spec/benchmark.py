@@ -26,7 +26,7 @@ from valkyrie.benchmarks.eval_spec.workbench import ROOM
 from valkyrie.benchmarks.protocol import Grading
 from valkyrie.digest import content_digest
 from valkyrie.errors import BenchmarkError, UsageError
-from valkyrie.nouns import FinalScore, Grade, Json, TaskSpec, Timeouts
+from valkyrie.nouns import FinalScore, Grade, Json, TaskSpec, Timeouts, VerifyMode
 from valkyrie.specs.model import DEFAULT_TIMEOUT_S, EvalSpec, SpecError, Stimulus
 from valkyrie.suggest import did_you_mean
 
@@ -108,6 +108,7 @@ class EvalBenchmark:
         options = self._options
         if problems := self._problems(stimulus):
             raise BenchmarkError("\n".join(problems), cause="task_broken")
+        runs_programs = self._grading(stimulus).runs_programs
         return TaskSpec(
             id=stimulus.name,
             digest=await self._known_digest(stimulus, fixture),
@@ -119,7 +120,10 @@ class EvalBenchmark:
             trials=self._trials(stimulus),
             mcp_servers=servers_inside(stimulus, self._options, self._file.parent),
             mounts=workspace.mounts(stimulus, options),
-            grading_folders=(ROOM,) if self._grading(stimulus).runs_programs else (),
+            grading_folders=(ROOM,) if runs_programs else (),
+            # What a program needs comes with the workspace; what an agent did to the system does not count.
+            verify=VerifyMode.FRESH,
+            grading_runs=runs_programs,
             metadata=self._metadata(stimulus, fixture),
         )
 

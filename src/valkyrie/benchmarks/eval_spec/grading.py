@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 
+from sandboxes.errors import SandboxCrowdedError, SandboxError, SandboxFullError
 from sandboxes.protocol import Sandbox
 from sandboxes.types import OutputSink
 from valkyrie.benchmarks.eval_spec import workspace
@@ -16,11 +19,11 @@ from valkyrie.benchmarks.eval_spec.final_state import folder_name, keep_artifact
 from valkyrie.benchmarks.eval_spec.git_staging import Checkouts
 from valkyrie.benchmarks.eval_spec.needs import all_needs, asking_of
 from valkyrie.benchmarks.eval_spec.options import EvalOptions
-from valkyrie.benchmarks.eval_spec.story import Story, read_story
+from valkyrie.benchmarks.eval_spec.story import Story, read_story, silent_transcript
 from valkyrie.benchmarks.eval_spec.turn_patches import read_turn_patches, turn_patch
 from valkyrie.benchmarks.protocol import Grading
-from valkyrie.errors import AgentError, GraderError
-from valkyrie.grade.protocol import Given, GraderResult, Need, Workbench
+from valkyrie.errors import AgentError, GraderError, UserError
+from valkyrie.grade.protocol import JUDGE_NO_VERDICT, JUDGE_REFUSED, Given, GraderResult, Need, Workbench
 from valkyrie.grade.registry import MadeGrader
 from valkyrie.grade.running import grade_all
 from valkyrie.grade.verdict import verdict
@@ -35,6 +38,8 @@ JUDGED = "judged"
 ARTIFACTS = "artifacts"
 GRADERS = "graders.json"
 """What each grader said, where one of them could not tell."""
+_LOOKED_AT = frozenset({Need.WORKSPACE, Need.DIFF})
+_HOST_FAULTS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS, errno.EMFILE, errno.ENFILE})
 
 
 class StimulusGrading:
@@ -67,14 +72,25 @@ class StimulusGrading:
         return workspace.skill_names(self._stimulus, self._options)
 
     async def grade(self, grading: Grading) -> Grade:
-        """The verdict of all graders, or GraderError when one of them cannot tell."""
+        """The verdict of all graders, or GraderError when one of them cannot tell.
+
+        An agent that was cut off, or ended in failure without a word, gave no answer: that is graded 0.
+        """
+        if grading.control:
+            return await self._grade_start(grading)
         story = await read_story(grading, self._stimulus, self._options, self._skills)
-        given = await self._given(grading, story.transcript)
+        with _reading_work():
+            given = await self._given(grading, story.transcript)
         if not story.as_left:
             await asyncio.to_thread(_write_json, grading.evidence / TRANSCRIPT, self._record(grading, story))
-        _refuse_unfinished(grading, given.transcript)
+        unfinished = _unfinished(grading, given.transcript)
         if self._options.skip_grade:
+            if unfinished is not None:
+                raise unfinished
             return Grade(None, None, {"graded": False})
+        if unfinished is not None:
+            result: Json = {"graders": [], "threshold": self._threshold}
+            return Grade(0.0, False, result, cause=unfinished.cause, message=str(unfinished))
         if grading.saved is None:
             results = await grade_all(self._checks, given)
             if self._judges:
@@ -82,9 +98,50 @@ class StimulusGrading:
                 await grading.save({"results": [one.to_json() for one in results]})
         else:
             results = [GraderResult.from_json(one) for one in grading.saved["results"]]
-        checked, judged = iter(results), iter(await grade_all(self._judges, given))
+        checked, judged = iter(results), iter(await self._ask_judges(given))
         in_order = [next(judged if one.is_judge else checked) for one in self._made]
         return await self._verdict(in_order, grading)
+
+    async def _ask_judges(self, given: Given) -> list[GraderResult]:
+        """What judges say. One that ended without a verdict is asked once more, from the beginning.
+
+        By chance a model does not call its tool; what the agent wrote is not to be blamed for that.
+        """
+        results = await grade_all(self._judges, given)
+        silent = [at for at, one in enumerate(results) if _cause_of(one) == JUDGE_NO_VERDICT]
+        if silent:
+            again = await grade_all([self._judges[at] for at in silent], given)
+            for at, result in zip(silent, again, strict=True):
+                results[at] = result
+        return results
+
+    async def _grade_start(self, grading: Grading) -> Grade:
+        """The verdict on a workspace nobody touched, with nothing said and nothing changed.
+
+        It tells whether the graders can tell at all; nothing of it is kept, and nothing is saved.
+        """
+        turns = len(self._stimulus.turns)
+        given = Given(
+            stimulus=self._stimulus,
+            transcript=silent_transcript(self._stimulus, self._options, self._skills),
+            bench=self._bench(grading),
+            asking=asking_of(self._spec, self._options),
+            golden_patch=self._stimulus.golden_patch,
+            diff="" if self.wants_diff else None,
+            turn_diffs=dict.fromkeys(range(turns), "") if self._diff_turns else {},
+        )
+        if grading.place is not None and grading.start is not None and self._needs & _LOOKED_AT:
+            final = await workspace.snapshot(
+                self._stimulus,
+                self._options,
+                grading.place,
+                grading.start,
+                grading.log,
+                checkouts=self._checkouts,
+            )
+            unseen = workspace.unseen(self._stimulus, self._options, final)
+            given = replace(given, workspace=final, unseen=unseen)
+        return await self._verdict(await grade_all(self._made, given), grading)
 
     async def look_after_turn(self, number: int, sandbox: Sandbox, log: OutputSink, start: Path) -> None:
         """Keep what has changed so far, if a grader wants to know that of this turn."""
@@ -114,10 +171,12 @@ class StimulusGrading:
         if found.errors:
             await asyncio.to_thread(_write_json, grading.evidence / GRADERS, details)
             first = found.errors[0]
-            causes = [str(one.get("cause", "")) for one in first.details]
-            # A judge that answered badly may answer well; what is wrong with a config stays wrong.
-            cause = next((one for one in causes if one.startswith("judge")), None)
-            raise GraderError(f"grader {first.name}: {first.evidence}", cause=cause)
+            cause = _cause_of(first)
+            if cause == JUDGE_REFUSED:  # whatever it is asked
+                raise UserError(f"grader {first.name}: {first.evidence}", cause=cause)
+            raise GraderError(
+                f"grader {first.name}: {first.evidence}", cause=cause if cause.startswith("judge") else None
+            )
         return Grade(found.score, found.passed, details)
 
     async def _given(self, grading: Grading, transcript: Transcript) -> Given:
@@ -148,14 +207,14 @@ class StimulusGrading:
             return None
         from valkyrie.benchmarks.eval_spec.workbench import SandboxWorkbench
 
-        return SandboxWorkbench(grading.place, self._stimulus, grading.start)
+        return SandboxWorkbench(grading.place, self._stimulus, grading.start, renew=grading.renew)
 
     async def _final_state(self, grading: Grading, start: Path) -> Path | None:
         """The workspace on this machine, if someone has to look at it."""
         assert grading.place is not None
         kept = self._options.workspace
         include = self._stimulus.artifacts_include
-        if not (self._needs & {Need.WORKSPACE, Need.DIFF} or kept or include):
+        if not (self._needs & _LOOKED_AT or kept or include):
             return None
         final = await workspace.snapshot(
             self._stimulus, self._options, grading.place, start, grading.log, checkouts=self._checkouts
@@ -208,16 +267,41 @@ def _as_set_aside(agent: Path | None, given: Given) -> Given:
     )
 
 
-def _refuse_unfinished(grading: Grading, transcript: Transcript) -> None:
-    """An agent that was cut off, or broke before it said anything, gave no answer, not a wrong one."""
+def _cause_of(result: GraderResult) -> str:
+    """Why a grader could not tell; empty for one that could."""
+    if result.status != "error":
+        return ""
+    return next((str(one["cause"]) for one in result.details if one.get("cause")), "")
+
+
+@contextmanager
+def _reading_work() -> Iterator[None]:
+    """Turn what an agent's odd files make host code raise into a GraderError: the control decides then."""
+    try:
+        yield
+    except OSError as error:
+        if isinstance(error, SandboxError) or error.errno in _HOST_FAULTS:
+            raise
+        raise GraderError(f"what the agent left cannot be looked at: {error}") from error
+    except (ValueError, RecursionError) as error:
+        raise GraderError(
+            f"what the agent left cannot be looked at: {type(error).__name__}: {error}"
+        ) from error
+    except (SandboxCrowdedError, SandboxFullError) as error:
+        raise GraderError(f"what the agent left cannot be looked at: {error}") from error
+
+
+def _unfinished(grading: Grading, transcript: Transcript) -> AgentError | None:
+    """Why there is no answer: the agent was cut off, or broke before it said anything."""
     if grading.exit_code and not transcript.output.strip() and grading.exit_reason is None:
-        raise AgentError(
+        return AgentError(
             f"The agent said nothing and ended with exit code {grading.exit_code}; `valk run logs` shows why."
         )
     if grading.exit_reason is ExitReason.TIMEOUT:
-        raise AgentError(
+        return AgentError(
             f"The agent took longer than {grading.task.timeouts.agent:g} s.", cause="agent_timeout"
         )
+    return None
 
 
 def _write(path: Path, text: str) -> None:

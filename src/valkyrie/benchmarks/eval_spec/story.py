@@ -124,6 +124,26 @@ async def _plain(grading: Grading, stimulus: Stimulus) -> Transcript:
     return Transcript(text, events, Measures(turn_count=1, error_count=errors))
 
 
+def silent_transcript(stimulus: Stimulus, options: EvalOptions, skills: Sequence[str]) -> Transcript:
+    """The transcript of an agent that was told its turns and did nothing."""
+    events: list[Event] = []
+    for number, text in enumerate(stimulus.turns):
+        turn = {"turnId": str(number)}
+        events += [
+            Event("turn_start", turn),
+            Event("user_message", {"content": text, **turn}),
+            Event("turn_end", turn),
+        ]
+    return Transcript(
+        "",
+        events,
+        Measures(turn_count=len(stimulus.turns)),
+        model=options.model,
+        executor=options.executor,
+        skills_loaded=tuple(skills),
+    )
+
+
 async def _answer(grading: Grading) -> str:
     if grading.place is not None and grading.final_output:
         try:

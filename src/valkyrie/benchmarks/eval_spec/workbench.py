@@ -1,16 +1,20 @@
-"""Where graders' programs run: in the agent's sandbox, each on a copy of the workspace of its own.
+"""Where graders' programs run: each on a copy of the workspace of its own, in the sandbox that grading has.
 
-All processes of the agent are dead by then. A program is root of the sandbox, and so is what it starts of the
-agent's code. Therefore a second program gets its copy from what was kept of the workspace on this machine
-before the first one ran, and starts when nothing of the first one is left. What stays shared is the system
-around the workspace, which the agent could have changed as well.
+That is a fresh sandbox, into which the agent's workspace was carried as data: the shell, `cp` and `tar` that
+make the copies are the image's own, and so is everything a program finds by its name. With `--verify shared`
+it is the agent's sandbox with its processes dead and the image's tools put back.
+
+A program is root of the sandbox, and so is what it starts of the agent's code. Therefore each further program
+gets a fresh sandbox of its own. Where there is only one, it gets its copy from what was kept of the workspace
+on this machine before the first one ran, and starts when nothing of the first one is left; what that did to
+the system stays.
 """
 
 from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path, PurePosixPath
 
 from sandboxes.errors import SandboxUnsupportedError
@@ -78,10 +82,12 @@ class SandboxWorkbench:
         stimulus: Stimulus,
         start: Path,
         *,
+        renew: Callable[[], Awaitable[Sandbox]] | None = None,
         workspace: str = WORKSPACE,
         room: str = ROOM,
     ) -> None:
         self._sandbox = sandbox
+        self._renew = renew
         self._stimulus = stimulus
         self._start = start
         self._workspace = workspace
@@ -129,14 +135,16 @@ class SandboxWorkbench:
     async def _origin(self, token: str) -> str:
         """What the next copy is made from: the workspace itself, or what was kept of it."""
         packed = f"{self._room}/{token}.tar"
-        if self._ran:
+        if self._ran and self._renew is not None:
+            self._sandbox = await self._renew()
+        elif self._ran:
             await self._sandbox.kill_all()
         # Whoever ran before may have filled the room, or put something in the way of every program.
         await self._sandbox.clear((self._room,), removed=("/etc/ld.so.preload",))
         if self._ran and self._kept is not None:
             await self._sandbox.upload_stream(packed, _pieces(self._kept))
             return packed
-        if self._several and not self._ran:
+        if self._several and not self._ran and self._renew is None:
             self._kept = await self._keep_workspace(packed)
         self._ran = True
         return self._workspace

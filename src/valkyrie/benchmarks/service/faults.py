@@ -14,8 +14,16 @@ from benchmark_service.errors import (
     StreamIdleError,
 )
 from benchmark_service.schemas import RESUMABLE
-from valkyrie.errors import BenchmarkError, InfrastructureError, UsageError, UserError, ValkyrieError
+from valkyrie.errors import (
+    BenchmarkError,
+    GraderError,
+    InfrastructureError,
+    UsageError,
+    UserError,
+    ValkyrieError,
+)
 
+SILENT = "service_silent"
 _AWAY = frozenset({502, 503, 504})
 _MISTAKEN = frozenset({400, 404, 409, 413, 422})
 
@@ -32,6 +40,25 @@ def translated(name: str, *, planning: bool = False) -> Iterator[None]:
         raise _meaning(name, error, planning) from error
 
 
+@contextmanager
+def no_verdict() -> Iterator[None]:
+    """Let what goes wrong while a service grades be a GraderError: a control then tells who broke it.
+
+    A service that is out of reach or has no room says nothing about what it grades; one that took the request
+    and then said nothing may have been made to hang by the agent's work.
+    """
+    try:
+        yield
+    except GraderError:
+        raise
+    except BenchmarkError as error:
+        raise GraderError(str(error), cause=error.cause) from error
+    except InfrastructureError as error:
+        if error.cause != SILENT:
+            raise
+        raise GraderError(str(error), cause=SILENT) from error
+
+
 def _meaning(name: str, error: BenchmarkServiceError, planning: bool) -> ValkyrieError:
     said = f"Benchmark service {name}: {error}"
     status = error.status_code
@@ -43,7 +70,7 @@ def _meaning(name: str, error: BenchmarkServiceError, planning: bool) -> Valkyri
             )
             return UserError(f"{said.rstrip('.')}. {way}", cause="service_unauthorized")
         case StreamIdleError():
-            return InfrastructureError(said, cause="service_silent")
+            return InfrastructureError(said, cause=SILENT)
         case BenchmarkServiceStreamClosedError(close_code=1000):
             return BenchmarkError(said, cause="service_failed")
         case BenchmarkServiceConnectionError():

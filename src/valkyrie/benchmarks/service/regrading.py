@@ -2,7 +2,8 @@
 
 The client goes on from saved state by itself where a service gives one. Where it gives none, the sandbox is
 still here: once the service is back, whatever it left running is killed and it grades the same sandbox
-again, which costs less than running the agent again.
+again, which costs less than running the agent again. A service that goes away over this sandbox each time,
+and is back each time, gave no verdict on it: running the agent again is not the answer to that.
 """
 
 from __future__ import annotations
@@ -78,8 +79,13 @@ async def evaluate_in_sandbox(
             raise
         except BenchmarkServiceConnectionError as error:
             ended = getattr(error, "close_code", None) == ENDED_BY_ITSELF
-            if ended or states.kept or not left or not await _is_back(client):
+            if ended or states.kept or not await _is_back(client):
                 raise
+            if not left:
+                raise GraderError(
+                    f"{error}; it went away {TRIES} times while it graded this sandbox, and is back.",
+                    cause="service_failed",
+                ) from error
             tell(f"{error}; it is back, and grades the sandbox again")
             await grading.sandbox.kill_all()
     raise AssertionError("the last try returns or raises")

@@ -12,7 +12,7 @@ from sandboxes.values import NetworkPolicy
 from valkyrie.benchmarks.protocol import Grading
 from valkyrie.benchmarks.service.address import GradingMode, ServiceAddress
 from valkyrie.benchmarks.service.answer import read_answer
-from valkyrie.benchmarks.service.faults import translated
+from valkyrie.benchmarks.service.faults import no_verdict, translated
 from valkyrie.benchmarks.service.guard import guard
 from valkyrie.benchmarks.service.regrading import StateKeeper, evaluate_in_sandbox
 from valkyrie.benchmarks.service.task_checks import check_ids, check_task, limits_of
@@ -20,7 +20,7 @@ from valkyrie.benchmarks.service.verdict import check_data, grade_of, result_of
 from valkyrie.digest import content_digest
 from valkyrie.errors import BenchmarkError, GraderError
 from valkyrie.handed import unspeakable, with_headers
-from valkyrie.nouns import FinalScore, Grade, Json, TaskSpec, Timeouts
+from valkyrie.nouns import FinalScore, Grade, Json, TaskSpec, Timeouts, VerifyMode
 from valkyrie.secrets.mask import Masker
 
 if TYPE_CHECKING:
@@ -123,13 +123,25 @@ class ServiceBenchmark:
             timeouts=Timeouts(setup=SETUP_TIMEOUT_S, agent=found.agent_timeout, grade=GRADE_TIMEOUT_S),
             install_first=found.agent_install_order == "before_setup"
             and "agent_install_order" in found.model_fields_set,
+            verify=self._verify(found),
+            grading_runs=self.grading != "text",
             metadata={"dataset": dataset, "allowed_hosts": allowed},
         )
 
+    def _verify(self, found: RetrieveTaskResponse) -> VerifyMode:
+        """A service grades in the sandbox the agent left, unless it says that a fresh one will do.
+
+        A text answer is read by host code, whatever ran in the sandbox.
+        """
+        fresh = self.grading == "text" or found.grading_sandbox == "fresh"
+        return VerifyMode.FRESH if fresh else VerifyMode.SHARED
+
     def _digest(self, task_id: str, dataset: str, found: RetrieveTaskResponse) -> str:
         """What makes the task what it is; its time and memory may be adjusted under a run."""
+        fresh = {"grading_sandbox": "fresh"} if found.grading_sandbox == "fresh" else {}
         return content_digest(
             {
+                **fresh,
                 "service": self.name,
                 "dataset": [dataset, (self._versions or {}).get("dataset_version")],
                 "task": task_id,
@@ -163,18 +175,20 @@ class ServiceBenchmark:
         return None
 
     async def evaluate(self, grading: Grading) -> Grade:
-        with translated(self.name):
+        with no_verdict(), translated(self.name):
             if self.grading == "text":
                 result = await self._grade_text(grading)
             elif grading.saved is not None:
                 result = await self._resume(grading, grading.saved["state"])
             else:
                 result = await evaluate_in_sandbox(self._client(), self._access, grading)
-        return grade_of(result)
+            return grade_of(result)
 
     async def _grade_text(self, grading: Grading) -> Any:
         """Have the agent's answer graded; it is safe before it is sent, so no retry needs the agent."""
-        if grading.saved is not None:
+        if grading.control:
+            answer = ""
+        elif grading.saved is not None:
             answer = grading.saved["answer"]
         else:
             answer = await read_answer(grading.sandbox, grading.final_output, grading.log)

@@ -15,7 +15,7 @@ from valkyrie.report.jobs.documents import failure_reason, job_document
 from valkyrie.report.jobs.panels import about, job_state, next_commands
 from valkyrie.report.jobs.sides import run_names, seconds
 from valkyrie.report.layout import wrapped
-from valkyrie.report.tables import ended, trial_table
+from valkyrie.report.tables import ended, trial_notes, trial_table
 
 if TYPE_CHECKING:
     from valkyrie.job_views import JobView
@@ -122,3 +122,4 @@ def _show_scenarios(job: JobView, trials: Trials, output: Output) -> None:
         output.line(f"{output.ink.paint(names[run.id], 'bold')}  {score}")
         ordered = sorted(trials[run.id], key=lambda trial: (trial.task_id, trial.k))
         output.table(trial_table(ordered, output.ink, fraction=run.score.fraction))
+        output.lines(output.ink.paint(note, "dim") for note in trial_notes(ordered))

@@ -125,6 +125,8 @@ async def judge_pairs(
 async def _outcome(pair: Pair, plan: JudgePlan, folders: tuple[Path, Path], usages: list[Json]) -> Outcome:
     if fault := fault_of(pair):
         return fault
+    if pair.baseline.fault or pair.treatment.fault:
+        return by_verdict(pair)  # there is no answer to show a judge
     stimulus = plan.stimulus(pair.treatment)
     graders = plan.comparisons(stimulus)
     if not graders:

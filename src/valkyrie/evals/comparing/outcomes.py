@@ -61,11 +61,11 @@ class Outcome:
 
 
 def fault_of(pair: Pair) -> Outcome | None:
-    """A pair of which one side was not run to its end, or could not be graded."""
+    """A pair of which one side could not be graded, for a reason that is not its agent's doing."""
     told = [
         (side, trial.fault)
         for side, trial in (("baseline", pair.baseline), ("treatment", pair.treatment))
-        if trial.fault is not None
+        if trial.fault is not None and trial.passed is None
     ]
     if not told:
         return None

@@ -11,8 +11,9 @@ from typing import Any
 from valkyrie.evals.exporting.protocol import Exported, ExportRequest
 from valkyrie.evals.exporting.registry import check_options
 from valkyrie.evals.exporting.reports import write_text
-from valkyrie.evals.results import Invocation, TrialResult
+from valkyrie.evals.results import Invocation, TrialResult, Verification
 from valkyrie.nouns import Json
+from valkyrie.report.tables import system_changes
 from valkyrie.specs.model import EvalSpec, Stimulus
 
 TRIAL_COLUMNS = (
@@ -34,6 +35,13 @@ TRIAL_COLUMNS = (
     "error_category",
     "error",
     "run_id",
+    "confirmed",
+    "score_confirmed",
+    "verified_in",
+    "open_to_tampering",
+    "system_files_changed",
+    "counted_as_zero",
+    "evidence",
 )
 STIMULUS_COLUMNS = ("eval", "stimulus", "turns", "prompt", "graders", "tags", "runs", "timeout_s", "file")
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")
@@ -94,7 +102,27 @@ def trial_row(trial: TrialResult) -> Json:
         "error_category": trial.fault.category if trial.fault else None,
         "error": trial.fault.message if trial.fault else None,
         "run_id": trial.run_id,
+        **_verified(trial.verification),
     }
+
+
+def _verified(found: Verification | None) -> Json:
+    """How the score was verified; cells are empty where nothing is known."""
+    if found is None:
+        return {}
+    evidence = found.evidence or {}
+    row: Json = {
+        "confirmed": None if found.confirmed is None else str(found.confirmed).lower(),
+        "score_confirmed": found.score_confirmed,
+        "verified_in": evidence.get("mode"),
+        "open_to_tampering": str(found.open_to_tampering).lower() if evidence else None,
+        "system_files_changed": system_changes(evidence) if evidence else None,
+        "counted_as_zero": found.cause,
+        "evidence": json.dumps(evidence, ensure_ascii=False) if evidence else None,
+    }
+    if found.cause:
+        row |= {"error_category": found.category, "error": found.message}
+    return row
 
 
 def _stimuli(specs: Sequence[EvalSpec]) -> Iterator[Json]:

@@ -9,9 +9,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from valkyrie.errors import UnknownError, UserError
-from valkyrie.evals.results import EvalResult, Invocation, StimulusResult, TrialFault, TrialResult
+from valkyrie.evals.results import (
+    EvalResult,
+    Invocation,
+    StimulusResult,
+    TrialFault,
+    TrialResult,
+    Verification,
+)
 from valkyrie.grade.protocol import GraderResult
 from valkyrie.nouns import Json, TrialState
+from valkyrie.report.tables import counts_as_zero
 from valkyrie.views import TrialFilter
 
 if TYPE_CHECKING:
@@ -85,6 +93,7 @@ def _eval(opened: Tracker, run: RunView) -> EvalResult:
         stimuli=[StimulusResult(name, "", trials, planned[name]) for name, trials in by_task.items()],
         variant=_variant(run),
         run_id=run.id,
+        score=run.score,
     )
 
 
@@ -99,7 +108,8 @@ def _trials(opened: Tracker, run: RunView) -> Iterator[TrialView]:
 
 
 def _trial(run: RunView, view: TrialView, result: Json) -> TrialResult:
-    failed = view.state == TrialState.ERROR
+    zero = counts_as_zero(view)
+    failed = view.state == TrialState.ERROR and not zero
     threshold = result.get("threshold")
     passed = view.passed if view.passed is not None else None if view.score is None else view.score >= 1.0
     return TrialResult(
@@ -110,14 +120,22 @@ def _trial(run: RunView, view: TrialView, result: Json) -> TrialResult:
         executor=run.agent,
         variant=_variant(run),
         duration_ms=round(1000 * float(view.timing.get("agent") or 0.0), 1),
-        score=None if failed else view.score,
-        passed=None if failed else passed,
+        score=None if failed else 0.0 if zero else view.score,
+        passed=None if failed else False if zero else passed,
         graders=[GraderResult.from_json(one) for one in _graders(result)],
         fault=_fault(view) if failed else None,
         attempts=view.attempts,
         run_id=run.id,
         threshold=threshold if isinstance(threshold, int | float) else None,
+        verification=_verification(view, zero=zero),
     )
+
+
+def _verification(view: TrialView, *, zero: bool) -> Verification | None:
+    found = Verification(view.confirmed, view.score_confirmed, view.evidence)
+    if zero:
+        found = replace(found, category=view.category, cause=view.cause or "agent", message=view.message)
+    return found if found != Verification() else None
 
 
 def _graders(result: Json) -> list[Json]:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 
 from valkyrie.errors import GraderError
 from valkyrie.grade.judges.speaking import Answer, Tokens, Tool, dialect_of
+from valkyrie.grade.protocol import JUDGE_NO_VERDICT
 from valkyrie.nouns import Json
 
 if TYPE_CHECKING:
@@ -61,7 +62,7 @@ async def converse(client: JudgeClient, endpoint: Endpoint, question: Question[R
             return Answered(value, usage)
     raise GraderError(
         f"Judge {endpoint.model} gave no verdict after {REMINDERS} reminders: {wrong}",
-        cause="judge_no_verdict",
+        cause=JUDGE_NO_VERDICT,
     )
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from valkyrie.errors import GraderError, UserError
 from valkyrie.grade.judges.speaking import UnreadableAnswerError
+from valkyrie.grade.protocol import JUDGE_REFUSED, JUDGE_REFUSED_QUESTION
 from valkyrie.nouns import Json
 
 if TYPE_CHECKING:
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
 
     from valkyrie.grade.judges.endpoint import Endpoint
 
+_WHATEVER_IS_ASKED = frozenset({401, 402, 403, 404, 405})
 _LATER = frozenset({408, 409, 425, 429})
 _TOO_LONG = re.compile(
     r"context_length_exceeded|context (?:length|window|size)|(?:prompt|input|request) is too (?:long|large)",
@@ -52,7 +54,7 @@ def failure_of(endpoint: Endpoint, response: httpx.Response) -> Exception:
         return TooLongError(f"The question is too long for judge {endpoint.model}: {text}")
     return UserError(
         f"Judge {endpoint.model} at {endpoint.place} refused ({status}): {text} {_way_out(status)}",
-        cause="judge_refused",
+        cause=JUDGE_REFUSED if status in _WHATEVER_IS_ASKED else JUDGE_REFUSED_QUESTION,
     )
 
 

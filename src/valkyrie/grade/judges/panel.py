@@ -16,7 +16,7 @@ from valkyrie.grade.judges.config import Judge, read_panel
 from valkyrie.grade.judges.conversation import Answered, summed
 from valkyrie.grade.judges.prompt import nothing_to_judge_by
 from valkyrie.grade.judges.verdicts import Grade
-from valkyrie.grade.protocol import Given, GraderResult, Need
+from valkyrie.grade.protocol import JUDGE_NO_VERDICT, Given, GraderResult, Need
 from valkyrie.nouns import Json
 from valkyrie.specs.model import Finding, GraderSpec, SpecError, Stimulus
 
@@ -140,10 +140,15 @@ def _spread(normals: Sequence[float]) -> Json:
 
 
 def _all_failed(spec: GraderSpec, failures: Sequence[Failure]) -> Failure:
-    """A refusal stays one: asking again would not help. All else may pass."""
+    """Say whose failure it is: a refusal of all stays one, and judges that all answered gave no verdict.
+
+    Only where one could not be reached may asking again help.
+    """
     told = "; ".join(dict.fromkeys(map(str, failures)))
     message = f"All {len(failures)} judges of {spec.label} failed: {told}"
     if all(isinstance(failure, UserError) for failure in failures):
         return UserError(message, cause=failures[0].cause)
+    if not any(isinstance(failure, JudgeError) for failure in failures):
+        return GraderError(message, cause=JUDGE_NO_VERDICT)
     waits = [failure.retry_after for failure in failures if failure.retry_after is not None]
     return JudgeError(message, retry_after=max(waits, default=None))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from valkyrie.nouns import Json
 from valkyrie.report.formats import elapsed, leads_with_graded
 from valkyrie.report.jobs.sides import Trials
-from valkyrie.report.tables import ended, trial_seconds
+from valkyrie.report.tables import counts_as_zero, ended, trial_seconds
 from valkyrie.views import to_json
 
 if TYPE_CHECKING:
@@ -171,6 +171,13 @@ def scenario_outcome(run: RunView, trial: TrialView, now: float | None = None) -
         "duration_ms": _ms(trial_seconds(trial, now)),
         "attempts": trial.attempts,
     }
+    if counts_as_zero(trial):
+        outcome["score"] = 0.0
+        outcome["counted_as_zero"] = True
+    if trial.confirmed is not None:
+        outcome |= {"confirmed": trial.confirmed, "score_confirmed": trial.score_confirmed}
+    if trial.evidence:
+        outcome["evidence"] = dict(trial.evidence)
     if trial.usage is not None:
         outcome["usage"] = to_json(trial.usage)
     if reason := trial_failure(trial):

@@ -10,9 +10,11 @@ from valkyrie.report.formats import (
     bar,
     clock,
     duration,
+    has_range,
     interval,
     number,
     plural,
+    range_text,
     safe,
     short_id,
     state_word,
@@ -124,6 +126,9 @@ def run_progress(run: RunView) -> str:
         parts.append(plural(errors, "error"))
     score = run.score
     found = leading_score(score)
+    if has_range(score):
+        ends = range_text(score.score_low, score.score_high, score.ungraded)
+        return "  ".join([f"{run.done}/{run.total}", *([", ".join(parts)] if parts else []), f"score {ends}"])
     said = f"score {number(found, fraction=score.fraction)}" if found is not None else "no score yet"
     if found is not None and score.interval is not None and found == score.score_graded:
         said += f" ({interval(score)})"

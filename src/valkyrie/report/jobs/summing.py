@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from valkyrie.report.comparison_tables import agent_score_cell, by_rank, score_notes
 from valkyrie.report.formats import NONE, dollars, duration, elapsed, number, plural, score_cell
 from valkyrie.report.jobs.sides import Tally, Trials, run_names, tally
 from valkyrie.report.layout import PLAIN, Column, Ink, Table
@@ -28,12 +29,14 @@ def summarised(job: JobView, trials: Trials) -> Summary:
 def summary_table(
     job: JobView, trials: Trials, summary: Summary, ink: Ink = PLAIN, now: float = 0.0
 ) -> Table:
-    """A line for each agent; what is still open has a column only where something is.
+    """A line for each agent, the highest lower end first; what is still open, and what is confirmed, have a
+    column only where something is, and something is not.
 
     On a narrow terminal the score and its interval are the last to go.
     """
     tallies = {run.id: tally(trials[run.id], fraction=run.score.fraction) for run in job.runs}
     some_open = any(found.verdicts["open"] for found in tallies.values())
+    unconfirmed = any(agent.unconfirmed for agent in summary.agents)
     table = Table(
         [
             Column("Agent / Model", shrink=True),
@@ -44,14 +47,16 @@ def summary_table(
             *([Column("Open", "right")] if some_open else []),
             Column("Total", "right", optional=True),
             Column("Score", "right"),
+            *([Column("Confirmed", "right")] if unconfirmed else []),
             Column("95 % interval", "right"),
             Column("Cost", "right", optional=True),
             Column("Tokens in/out", "right", optional=True),
             Column("Duration", "right", optional=True),
         ]
     )
-    for run, agent in zip(job.runs, summary.agents, strict=True):
-        found = tallies[run.id]
+    runs = {run.id: run for run in job.runs}
+    for agent in by_rank(summary.agents):
+        run, found = runs[agent.run_id], tallies[agent.run_id]
         table.rows.append(
             [
                 ink.paint(agent.name, "bold"),
@@ -59,6 +64,7 @@ def summary_table(
                 *([str(found.verdicts["open"])] if some_open else []),
                 str(found.total),
                 _score(run, agent),
+                *([_confirmed(run, agent)] if unconfirmed else []),
                 _interval(agent.scores.infrastructure_excluded, agent),
                 dollars(run.cost.total) if run.cost and run.cost.reports else NONE,
                 _tokens(run.tokens),
@@ -79,7 +85,13 @@ def _score(run: RunView, agent: AgentSummary) -> str:
     """The mean over tasks; where only the benchmark itself can compute a score, that one."""
     if not run.score.fraction:
         return score_cell(run.score)
-    return number(agent.scores.infrastructure_excluded.mean, fraction=True)
+    return agent_score_cell(agent)
+
+
+def _confirmed(run: RunView, agent: AgentSummary) -> str:
+    """Where only the benchmark itself can compute a score, that one."""
+    known = agent.score_confirmed if run.score.fraction else run.score.score_confirmed
+    return number(known, fraction=run.score.fraction)
 
 
 def _interval(estimate: Estimate, agent: AgentSummary) -> str:
@@ -143,8 +155,15 @@ def summary_notes(job: JobView, summary: Summary) -> list[str]:
     if not job.ended:
         notes.append(f"The job is {job.state}; these numbers are what is known so far.")
     left_out = sum(
-        count for agent in summary.agents for category, count in agent.errors.items() if category != "agent"
+        count
+        for agent in summary.agents
+        for category, count in agent.errors.items()
+        if category != "agent" and not agent.has_range
     )
     if left_out:
         notes.append(f"Score leaves out {plural(left_out, 'trial')} with errors that are not the agent's.")
-    return notes
+    if zeroed := sum(agent.errors.get("agent", 0) for agent in summary.agents):
+        notes.append(
+            f"{plural(zeroed, 'error')} of agents' own doing {'counts' if zeroed == 1 else 'count'} 0."
+        )
+    return [*notes, *score_notes(summary.agents)]

@@ -89,7 +89,7 @@ def results_file(
         "scenario_id": trial.task_id,
         "scenario_name": trial.task_id,
         "state": outcome["state"].lower(),
-        "score": trial.score,
+        "score": outcome["score"],
         "duration_ms": outcome["duration_ms"],
         "benchmark_run_id": run.id,
         "agent_name": run.agent,
@@ -101,8 +101,9 @@ def results_file(
         document["failure_reason"] = reason
     if functions := _scoring_functions(result, test_output):
         document["scoring_functions"] = functions
-    if "usage" in outcome:
-        document["usage"] = outcome["usage"]
+    for name in ("counted_as_zero", "confirmed", "score_confirmed", "evidence", "usage"):
+        if name in outcome:
+            document[name] = outcome[name]
     if result is not None:
         document["result"] = dict(result)
     return document

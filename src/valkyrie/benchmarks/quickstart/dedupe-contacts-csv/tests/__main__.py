@@ -4,16 +4,16 @@ import csv
 import io
 import json
 
-from checks import APP, TESTS, Checks, same
+from checks import APP, FILES, Checks, read_text, same
 
-EXPECTED = json.loads((TESTS / "expected.json").read_text())
+EXPECTED = json.loads(FILES["expected.json"])
 
 checks = Checks()
 with checks.check("plain UTF-8 that begins with the header"):
-    text = (APP / "clean.csv").read_bytes().decode("utf-8")
+    text = read_text(APP / "clean.csv")
     assert not text.startswith("\ufeff"), "there is a byte order mark"
 with checks.check("the records are right"):
-    content = (APP / "clean.csv").read_bytes().decode("utf-8")
+    content = read_text(APP / "clean.csv")
     rows = list(csv.reader(io.StringIO(content, newline=""), strict=True))
     same(rows[0], EXPECTED[0], "header")
     for number, (row, right) in enumerate(zip(rows, EXPECTED, strict=False)):

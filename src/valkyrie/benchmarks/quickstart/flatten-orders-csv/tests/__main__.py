@@ -1,10 +1,6 @@
 """Grades /app/flatten.py on inputs of its own."""
 
-import sys
-import tempfile
-from pathlib import Path
-
-from checks import APP, Checks, run, same
+from checks import APP, PYTHON, Checks, read_plain, run, same, scratch
 
 HEADER = "order_id,placed_at,customer,email,sku,quantity,price,total,tags\n"
 
@@ -58,26 +54,27 @@ BAD = {"not JSON": "[{", "an object": '{"id": 1}', "empty": "", "a string": '"or
 
 
 def flatten(source, target):
-    return run([sys.executable, "-ISB", APP / "flatten.py", source, target])
+    return run([*PYTHON, APP / "flatten.py", source, target])
 
 
 checks = Checks()
 for title, (text, rows) in CASES.items():
-    with checks.check(title), tempfile.TemporaryDirectory() as folder:
-        source, target = Path(folder) / "in.json", Path(folder) / "out.csv"
+    with checks.check(title), scratch() as folder:
+        source, target = folder / "in.json", folder / "out.csv"
         source.write_text(text, encoding="utf-8")
         ran = flatten(source, target)
         same(ran.code, 0, f"exit code ({ran.stderr[-300:]})")
-        same(target.read_bytes().decode(), HEADER + rows, "output")
+        same(read_plain(target).decode(), HEADER + rows, "output")
 for title, text in BAD.items():
-    with checks.check(f"bad input: {title}"), tempfile.TemporaryDirectory() as folder:
-        source, target, kept = (Path(folder) / name for name in ("in.json", "out.csv", "kept.csv"))
+    with checks.check(f"bad input: {title}"), scratch() as folder:
+        source, target, kept = (folder / name for name in ("in.json", "out.csv", "kept.csv"))
         source.write_text(text)
         kept.write_text("as it was\n")
+        kept.chmod(0o666)
         for output in (target, kept):
             ran = flatten(source, output)
             same(ran.code, 1, "exit code")
             assert ran.stderr.strip(), "no message"
         assert not target.exists(), "an output file was made"
-        same(kept.read_text(), "as it was\n", "the file that was there")
+        same(read_plain(kept).decode(), "as it was\n", "the file that was there")
 checks.reward()

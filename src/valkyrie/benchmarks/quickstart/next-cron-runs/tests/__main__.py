@@ -1,8 +1,7 @@
 """Grades /app/nextrun.py: one quarter for each group of cases that is wholly right."""
 
-import sys
 
-from checks import APP, Checks, run, same
+from checks import APP, PYTHON, Checks, run, same
 
 GROUPS = {
     "lists and ranges": [
@@ -71,7 +70,7 @@ BAD = [
 
 
 def nextrun(arguments):
-    return run([sys.executable, "-ISB", APP / "nextrun.py", *arguments], timeout=30)
+    return run([*PYTHON, APP / "nextrun.py", *arguments], timeout=30)
 
 
 checks = Checks()

@@ -2,12 +2,9 @@
 
 import random
 import re
-import sys
-import tempfile
 from itertools import pairwise
-from pathlib import Path
 
-from checks import APP, Checks, run, same
+from checks import APP, PYTHON, Checks, run, same, scratch
 
 RIGHT = {
     "the example": ("app: lib/core  ui     # it\nui: lib/core\nlib/core:\n", [], "lib/core ui app"),
@@ -43,10 +40,10 @@ BAD_LINES = {
 
 
 def plan(text, *targets):
-    with tempfile.TemporaryDirectory() as folder:
-        rules = Path(folder) / "rules"
+    with scratch() as folder:
+        rules = folder / "rules"
         rules.write_text(text)
-        return run([sys.executable, "-ISB", APP / "plan.py", rules, *targets], timeout=30)
+        return run([*PYTHON, APP / "plan.py", rules, *targets], timeout=30)
 
 
 def check_cycle(ran, text):
@@ -114,7 +111,7 @@ for title, text in BAD_LINES.items():
         same((ran.code, ran.stdout), (2, ""), "exit code and output")
         assert "2" in ran.stderr and "Traceback" not in ran.stderr, f"message is {ran.stderr!r}"
 with checks.check("no such file"):
-    ran = run([sys.executable, "-ISB", APP / "plan.py", APP / "missing.rules"])
+    ran = run([*PYTHON, APP / "plan.py", APP / "missing.rules"])
     same((ran.code, ran.stdout), (2, ""), "exit code and output")
     assert (APP / "plan.py").is_file() and "Traceback" not in ran.stderr
 checks.reward()

@@ -3,15 +3,12 @@
 import os
 import random
 import re
-import shutil
-import tempfile
 from collections import Counter
-from pathlib import Path
 
-from checks import APP, TESTS, Checks, run, same
+from checks import APP, FILES, Checks, read_text, remove, run, same, scratch, write_new
 
 SCRIPT = APP / "topwords.sh"
-STOPWORDS = (TESTS / "stopwords.txt").read_text().split()
+STOPWORDS = FILES["stopwords.txt"].decode().split()
 
 
 def expected(limit, texts):
@@ -57,21 +54,25 @@ BAD = {
     "a missing file": (["3", "a", "not here.txt"], 1, "not here.txt"),
 }
 
+EXECUTABLE = os.access(SCRIPT, os.X_OK)  # before everybody is let in
+
 checks = Checks()
 with checks.check("an executable shell script"):
-    text = SCRIPT.read_text()
-    assert os.access(SCRIPT, os.X_OK), "topwords.sh is not executable"
+    text = read_text(SCRIPT)
+    assert EXECUTABLE, "topwords.sh is not executable"
     assert re.match(r"#! ?(/usr)?/bin/(ba)?sh\b", text), "the first line is not #!/bin/sh or #!/bin/bash"
     assert not re.search(r"\b(python|perl)", text), "calls Python or Perl"
-if SCRIPT.exists():
-    shutil.copyfile(TESTS / "stopwords.txt", APP / "stopwords.txt")
+with checks.check("the stop words are there"):
+    read_text(SCRIPT)
+    remove(APP / "stopwords.txt")
+    write_new(APP / "stopwords.txt", FILES["stopwords.txt"])
 for title, (limit, files) in CASES.items():
-    with checks.check(title), tempfile.TemporaryDirectory() as folder:
-        grade(Path(folder), limit, files)
+    with checks.check(title), scratch() as folder:
+        grade(folder, limit, files)
 for title, (arguments, code, named) in BAD.items():
-    with checks.check(title), tempfile.TemporaryDirectory() as folder:
-        (Path(folder) / "a").write_text("word\n")
-        ran = run([SCRIPT, *arguments], cwd=Path(folder))
+    with checks.check(title), scratch() as folder:
+        (folder / "a").write_text("word\n")
+        ran = run([SCRIPT, *arguments], cwd=folder)
         same((ran.code, ran.stdout), (code, ""), "exit code and output")
         assert ran.stderr.strip() and named in ran.stderr, f"message is {ran.stderr!r}"
 checks.reward()

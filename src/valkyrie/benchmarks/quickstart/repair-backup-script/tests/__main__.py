@@ -1,12 +1,11 @@
 """Grades /app/backup.sh on folders of its own."""
 
+import io
 import stat
 import tarfile
-import tempfile
 from contextlib import contextmanager
-from pathlib import Path
 
-from checks import APP, Checks, run, same
+from checks import APP, MAX_FILE, Checks, read_plain, run, same, scratch
 
 SCRIPT = APP / "backup.sh"
 
@@ -26,8 +25,8 @@ ODD_NAMES = {
 
 @contextmanager
 def folder_of(files, name="data"):
-    with tempfile.TemporaryDirectory() as scratch:
-        source = Path(scratch) / name
+    with scratch() as folder:
+        source = folder / name
         source.mkdir()
         for relative, content in files.items():
             (source / relative).parent.mkdir(parents=True, exist_ok=True)
@@ -36,9 +35,10 @@ def folder_of(files, name="data"):
 
 
 def packed(archive):
-    with tarfile.open(archive, "r:gz") as tar:
+    with tarfile.open(fileobj=io.BytesIO(read_plain(archive)), mode="r:gz") as tar:
         files = {}
-        for member in tar.getmembers():
+        for member in tar:
+            assert len(files) <= 100 and member.size <= MAX_FILE, "more is packed than there was"
             if member.isfile():
                 name = member.name.removeprefix("./")
                 assert name not in files, f"{name!r} is packed twice"
@@ -82,7 +82,7 @@ with checks.check("only the owner may read it"), folder_of({"a": b"1"}) as sourc
     for _ in range(2):
         back_up(source, target, source.parent)
     for path in target.iterdir():
-        same(oct(stat.S_IMODE(path.stat().st_mode)), "0o600", f"mode of {path.name}")
+        same(oct(stat.S_IMODE(path.lstat().st_mode)), "0o600", f"mode of {path.name}")
 with checks.check("no such folder"), folder_of({"a": b"1"}) as source:
     target = source.parent / "kept"
     for bad in (source.parent / "missing", source / "a"):

@@ -3,21 +3,17 @@
 import hashlib
 import json
 
-from checks import APP, TESTS, Checks, same
+from checks import APP, FILES, Checks, files_below, read_text, same
 
-INTACT = json.loads((TESTS / "intact.json").read_text())
+INTACT = json.loads(FILES["intact.json"])
 LOST = ["letters/2025 in review.txt", "photos/index.csv", "zz/last.bin"]
 
 checks = Checks()
 with checks.check("everything intact is recovered, and nothing else"):
-    recovered = APP / "recovered"
-    found = {
-        str(path.relative_to(recovered)): hashlib.sha256(path.read_bytes()).hexdigest()
-        for path in recovered.rglob("*")
-        if path.is_file() or path.is_symlink()
-    }
+    recovered = files_below(APP / "recovered")
+    found = {name: hashlib.sha256(content).hexdigest() for name, content in recovered.items()}
     same(sorted(found), sorted(INTACT), "names")
     same(found, INTACT, "checksums")
 with checks.check("what is lost is listed"):
-    same((APP / "lost.txt").read_text().splitlines(), LOST, "lost.txt")
+    same(read_text(APP / "lost.txt").splitlines(), LOST, "lost.txt")
 checks.reward()

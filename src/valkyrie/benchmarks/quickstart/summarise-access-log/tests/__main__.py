@@ -2,14 +2,14 @@
 
 import json
 
-from checks import APP, TESTS, Checks, same
+from checks import APP, FILES, Checks, read_text, same
 
-EXPECTED = json.loads((TESTS / "expected.json").read_text())
+EXPECTED = json.loads(FILES["expected.json"])
 
 checks = Checks()
 for key, value in EXPECTED.items():
     with checks.check(key):
-        summary = json.loads((APP / "summary.json").read_text())
+        summary = json.loads(read_text(APP / "summary.json"))
         same(set(summary), set(EXPECTED), "keys")
         same(summary[key], value, key)
         same(type(summary[key]), type(value), f"type of {key}")

@@ -1,9 +1,8 @@
 """Grades /app/duration.py from the outside."""
 
 import json
-import sys
 
-from checks import APP, Checks, run, same
+from checks import APP, PYTHON, Checks, run, same
 
 UNITS = {"w": 604800, "d": 86400, "h": 3600, "m": 60, "s": 1}
 
@@ -33,7 +32,7 @@ BAD_WORDS = [[], ["parse", "1h", "2h"], ["format", "1", "2"], ["sum"], ["convert
 
 
 def duration(*arguments):
-    return run([sys.executable, "-ISB", APP / "duration.py", *arguments])
+    return run([*PYTHON, APP / "duration.py", *arguments])
 
 
 def prints(arguments, line):
