@@ -23,8 +23,11 @@ from sandboxes.openat import printable
 from sandboxes.work import MOST_LISTED, CarryRules, Change, PackedWork, WorkLimits, outermost
 from sandboxes.work_target import Ids, WorkTarget
 
-_LEFT_LOOKED_AT = 200_000
+_LEFT_LOOKED_AT = MOST_LISTED
 _KEPT_MODE = 0o1777
+_UNREADABLE = frozenset(
+    {errno.EACCES, errno.EPERM, errno.ELOOP, errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG}
+)
 
 
 class _Choice:
@@ -55,12 +58,13 @@ def list_changes(difference: Difference, rules: CarryRules | None) -> list[Chang
     """Return what differs, and if rules are given what they carry of it."""
     choice = _Choice(rules) if rules is not None else None
     found: list[Change] = []
-    for entry in difference.entries():
-        if entry.kind is None or (choice is not None and not choice.carries(entry.path)):
-            continue
-        found.append(Change(entry.path, entry.kind))
-        if len(found) >= MOST_LISTED:
-            break
+    with _unreadable_explained():
+        for entry in difference.entries():
+            if entry.kind is None or (choice is not None and not choice.carries(entry.path)):
+                continue
+            found.append(Change(entry.path, entry.kind))
+            if len(found) >= MOST_LISTED:
+                break
     return found
 
 
@@ -71,7 +75,8 @@ def pack(
     fd = os.open(archive, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     try:
         packer = _Packer(ArchiveWriter(fd), Links(root), ids, rules, limits)
-        packed = packer.pack(difference)
+        with _unreadable_explained():
+            packed = packer.pack(difference)
     except BaseException:
         archive.unlink()
         raise
@@ -110,7 +115,9 @@ class _Packer:
                 packed.skip(entry.path, f"more than {self._limits.max_entries} entries")
                 break
             else:
+                self._entries += 1
                 self._add(entry, entry.info)
+        packed.cut_short = packed.cut_short or difference.cut_short
         for path in difference.too_deep:
             packed.skip(path, "nested too deep")
         packed.removed = list(outermost(removed))
@@ -160,7 +167,6 @@ class _Packer:
             os.close(fd)
 
     def _write(self, member: Member, content: int = -1) -> None:
-        self._entries += 1
         self._writer.add(member, content)
 
 
@@ -198,6 +204,19 @@ def explained(action: str) -> Iterator[None]:
     except OSError as error:
         kind = SandboxFullError if error.errno in (errno.ENOSPC, errno.EDQUOT) else SandboxError
         raise kind(f"cannot {action} in the sandbox: {error}") from error
+
+
+@contextmanager
+def _unreadable_explained() -> Iterator[None]:
+    """Say that what is in a sandbox cannot be looked at; that the host's disk is full stays what it is."""
+    try:
+        yield
+    except SandboxError:
+        raise
+    except OSError as error:
+        if error.errno not in _UNREADABLE:
+            raise
+        raise SandboxError(f"cannot look at what changed in the sandbox: {error}") from error
 
 
 def _is_normal(path: str) -> bool:

@@ -6,6 +6,7 @@ import os
 import stat
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import islice
 from typing import Protocol
 
 from sandboxes.work import ChangeKind
@@ -14,6 +15,9 @@ MAX_DEPTH = 128
 """Folders nested deeper are left out: each level costs descriptors."""
 MAX_PATH_BYTES = 3500
 """So are those with a longer path: the kernel takes 4096 bytes."""
+
+MAX_NAMES = 500_000
+"""No walk looks at more: an agent may have made millions."""
 
 KERNEL_FOLDERS = frozenset({"/proc", "/sys", "/dev", "/run"})
 
@@ -58,16 +62,41 @@ class Difference(Protocol):
 
     too_deep: list[str]
     """Folders that were left out by the last walk."""
+    cut_short: bool
+    """The last walk came to more than MAX_NAMES."""
 
     def entries(self) -> Iterator[Entry]:
         """Yield what differs in a fixed order, folders before what is in them."""
         ...
 
 
+class Listing:
+    """Lists folders, up to a number of names in all."""
+
+    def __init__(self) -> None:
+        self._left = MAX_NAMES
+
+    @property
+    def is_over(self) -> bool:
+        """Whether there were more names."""
+        return self._left < 0
+
+    def entries(self, fd: int) -> list[os.DirEntry[str]]:
+        """Return the entries of an open folder, the first name last."""
+        with os.scandir(fd) as entries:
+            found = list(islice(entries, max(0, self._left) + 1))
+        self._left -= len(found)
+        return sorted(found, key=lambda entry: entry.name, reverse=True)
+
+
 def open_folder(name: str, folder: int) -> int:
     """Open a folder for listing, never through a link; one that is closed to its owner is opened first."""
     flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-    return _open(name, folder, flags, 0o500)
+    found = _open(name, folder, flags, 0o500)
+    mode = stat.S_IMODE(os.fstat(found).st_mode)
+    if mode & 0o500 != 0o500 and os.geteuid() != 0:
+        os.fchmod(found, mode | 0o500)  # it can be listed, but what is in it cannot be looked at
+    return found
 
 
 def open_file(name: str, folder: int) -> int:
@@ -90,6 +119,7 @@ def _open(name: str, folder: int, flags: int, needed: int) -> int:
         try:
             return os.open(place, flags & ~os.O_NOFOLLOW)
         finally:
-            os.chmod(place, mode)  # noqa: PTH101
+            if not flags & os.O_DIRECTORY:  # what is in a folder can only be looked at while it is open to us
+                os.chmod(place, mode)  # noqa: PTH101
     finally:
         os.close(handle)

@@ -95,7 +95,7 @@ class PackedWork:
     left_count: int = 0
     skipped: list[tuple[str, str]] = field(default_factory=list)
     """(path, reason) of carried paths that stayed behind: fifos, devices, sockets, links that lead to
-    forbidden places, files over a limit; at most MOST_LISTED are listed."""
+    forbidden places, files over a limit; at most MOST_SKIPPED are listed."""
     skipped_count: int = 0
     cut_short: bool = False
     """A limit on bytes or entries was reached: not all of the work was packed."""
@@ -109,11 +109,13 @@ class PackedWork:
     def skip(self, path: str, reason: str) -> None:
         """Record one entry that stayed behind."""
         self.skipped_count += 1
-        if len(self.skipped) < MOST_LISTED:
+        if len(self.skipped) < MOST_SKIPPED:
             self.skipped.append((path, reason))
 
 
-MOST_LISTED = 1000
+MOST_LISTED = 500_000
+"""Of changes. What is not listed cannot be put back: a sandbox with more of them gives no verdict."""
+MOST_SKIPPED = 1000
 
 
 @dataclass(frozen=True, slots=True)

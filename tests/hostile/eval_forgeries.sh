@@ -59,7 +59,7 @@ long-names) n=$(printf 'n%.0s' $(seq 200)); for _ in $(seq 60); do mkdir "$n"; c
 odd-names) touch $'bad\xff' $'new\nline' -- '-rf' '--checkpoint-action=exec=sh' '--checkpoint=1' 'a b' $'\x1b[31m'; mkdir $'\xfe';;
 sparse) truncate -s 900G huge; truncate -s 3G large; : > answer.txt;;
 many) mkdir m; cd m || exit; seq 30000 | xargs touch;;
-unreadable) mkdir shut; echo 1 > shut/f; chmod 000 shut; echo 1 > answer.txt; chmod 000 answer.txt;;
+unreadable) mkdir -m 400 listed; mkdir -m 100 passed; chmod 700 listed; echo 1 > listed/f; chmod 400 listed; mkdir shut; echo 1 > shut/f; chmod 000 shut; echo 1 > answer.txt; chmod 000 answer.txt;;
 immutable) echo 1 > answer.txt; chattr +i answer.txt 2>/dev/null; setfattr -n user.x -v y answer.txt 2>/dev/null; chmod 6777 answer.txt;;
 gone) cd /; rm -rf /workspace; ln -s /etc /workspace;;
 gone-fifo) cd /; rm -rf /workspace; mkfifo /workspace;;

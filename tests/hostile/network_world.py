@@ -26,9 +26,10 @@ from pathlib import Path
 from typing import Any
 
 PUBLIC = "198.51.100.7"
-FAR = [PUBLIC, "169.254.169.254", "169.254.42.42", "100.100.100.200", "168.63.129.16", "10.9.9.9"]
+FAR = [PUBLIC, "169.254.169.254", "169.254.42.42", "100.100.100.200", "168.63.129.16"]
+FAR += ["10.9.9.9", "10.200.0.9", "172.16.5.5", "192.168.99.9", "100.64.9.9"]
 HOST = ["10.1.1.2", "192.168.77.1", "203.0.113.5"]
-GAINED = "192.168.88.1"
+GAINED = "198.51.102.1"
 PUBLIC6, METADATA6 = "2001:db8::7", "fd00:ec2::254"
 PORT = 8000
 ABSTRACT = "\0valkyrie-network-test"
@@ -426,12 +427,17 @@ async def reach(tool: Any, who: str, state: Path) -> dict[str, Any]:
 
     resolv_conf = state / "resolv.conf"
     resolv_conf.write_text(RESOLV_CONF)
-    jail, other, alone, strict = (Jail(who, resolv_conf) for _ in range(4))
+    jail, other, alone, wide = (Jail(who, resolv_conf) for _ in range(4))
     plain = NetworkSettings(tool=tool)
     attachment, second, third = await asyncio.gather(
         attach(jail.init_pid, None, state, plain),
         attach(other.init_pid, None, state, plain),
-        attach(strict.init_pid, None, state, NetworkSettings(deny=["10.0.0.0/8"], tool=tool)),
+        attach(
+            wide.init_pid,
+            None,
+            state,
+            NetworkSettings(deny=["10.200.0.0/16"], allow=["10.0.0.0/8", "100.64.0.0/10"], tool=tool),
+        ),
     )
     assert attachment.resolv_conf == RESOLV_CONF
     found: dict[str, Any] = {"allowed": {}, "denied": {}, "alone": {}, "control": {}}
@@ -446,19 +452,23 @@ async def reach(tool: Any, who: str, state: Path) -> dict[str, Any]:
 
     allowed = found["allowed"]
     for protocol in ("tcp", "udp"):
-        for to in (PUBLIC, "10.9.9.9", "10.1.1.1"):
-            if (protocol, to) != ("udp", "10.1.1.1"):
-                allowed[f"{protocol} {to}"] = jail.reach(protocol, to=to)
+        allowed[f"{protocol} {PUBLIC}"] = jail.reach(protocol, to=PUBLIC)
+        for to in ("10.9.9.9", "100.64.9.9"):
+            allowed[f"wide {protocol} {to}"] = wide.reach(protocol, to=to)
         found["alone"][f"{protocol} {PUBLIC}"] = alone.ask(protocol, to=PUBLIC)
     allowed["tcp mapped"] = jail.reach("tcp", to=f"::ffff:{PUBLIC}")
     allowed["resolve"] = jail.reach("resolve", to="public.test")
     allowed["second tcp"] = other.reach("tcp", to=PUBLIC)
-    allowed["strict tcp"] = strict.reach("tcp", to=PUBLIC)
+    allowed["wide tcp"] = wide.reach("tcp", to=PUBLIC)
+    allowed["wide tcp 10.1.1.1"] = wide.reach("tcp", to="10.1.1.1")
     found["alone"]["resolve"] = alone.ask("resolve", to="public.test")
     found["alone"]["abstract"] = alone.ask("abstract")
-    found["denied"]["strict tcp 10.9.9.9"] = strict.ask("tcp", to="10.9.9.9")
+    closed = ("10.200.0.9", "172.16.5.5", "192.168.99.9", "169.254.169.254", "100.100.100.200", *HOST)
+    asks = [{"how": "tcp", "to": to, "device": device} for to in closed for device in (False, True)]
+    answers = zip(asks, wide.ask_all(asks), strict=True)
+    found["denied"].update({f"wide {ask}": answer for ask, answer in answers})
 
-    for to in [*FAR[1:-1], *HOST]:
+    for to in [*FAR[1:], *HOST]:
         for protocol in ("tcp", "udp"):
             control(f"{protocol} {to}", {"how": protocol, "to": to})
             denied(f"{protocol} {to}", protocol, to=to)
@@ -490,7 +500,7 @@ async def reach(tool: Any, who: str, state: Path) -> dict[str, Any]:
         inbound = {"how": "tcp", "to": to, "port": 9000, "wait": WAIT}
         found["denied"][f"sandbox from host by {to}"] = tell({"control": inbound})
 
-    found["frames"] = [jail.ask("frame", to=to, say=f"frame to {to}") for to in [*FAR[1:-1], *HOST]]
+    found["frames"] = [jail.ask("frame", to=to, say=f"frame to {to}") for to in [*FAR[1:], *HOST]]
     for to in ("127.0.0.1", "192.0.0.130", "192.0.0.131", "255.255.255.255"):
         found["frames"].append(jail.ask("frame", to=to, say=f"frame to {to}"))
     for source in ("192.0.0.200", "10.1.1.2", "127.0.0.1"):
@@ -510,7 +520,7 @@ async def reach(tool: Any, who: str, state: Path) -> dict[str, Any]:
     for plugged in (attachment, second, third):
         await plugged.close()
     found["after close"] = jail.ask("tcp", to=PUBLIC)
-    for made in (jail, other, alone, strict):
+    for made in (jail, other, alone, wide):
         made.kill()
     return found
 

@@ -120,8 +120,8 @@ def test_an_honest_agent_passes(records: Mapping[str, Any]) -> None:
 def test_no_way_passes_or_is_left_out(records: Mapping[str, Any], way: str) -> None:
     record, trial = records[way], records[way]["trial"]
     assert (trial.state, trial.passed, trial.attempts) == ("FINISHED", False, 1), (
-        trial,
-        record["gradeResult"],
+        trial.message,
+        record.get("gradeResult"),
     )
     passed = [one["passed"] for one in record["gradeResult"]["details"]]
     assert not any(passed[1:] if way in OWN_PASSES else passed), record["gradeResult"]

@@ -236,6 +236,130 @@ async def test_nobody_can_hide_in_the_first_process(sandbox: LocalSandbox) -> No
     assert os.listdir(f"/proc/{sandbox.first_pid}/fd") == []
 
 
+WRITING = """
+import os, sys
+opened = []
+for top, folders, files in os.walk("/proc/1"):
+    for name in files:
+        for flags in (os.O_WRONLY, os.O_RDWR, os.O_WRONLY | os.O_TRUNC):
+            try:
+                os.close(os.open(os.path.join(top, name), flags | os.O_NONBLOCK))
+                opened.append(os.path.join(top, name))
+            except OSError:
+                pass
+    for name in folders:
+        for change in (os.mkdir, os.chmod):
+            try:
+                at = os.path.join(top, name)
+                change(os.path.join(at, "new") if change is os.mkdir else at, 0o777)
+                opened.append(at)
+            except OSError:
+                pass
+for path in ("/proc/1/oom_score_adj", "/proc/1/task/1/oom_score_adj", "/proc/self/root/proc/1/oom_score_adj",
+             "/proc/self/cwd/proc/1/comm", "/proc/1/timerslack_ns", "/proc/1/coredump_filter", "/proc/1/mem"):
+    try:
+        os.close(os.open(path, os.O_WRONLY))
+        opened.append(path)
+    except OSError:
+        pass
+print("opened", sorted(set(opened)))
+"""
+
+TRACING = """
+import ctypes, errno, os
+libc = ctypes.CDLL(None, use_errno=True)
+ATTACH, SEIZE = 16, 0x4206
+requests = (("attach", ATTACH), ("seize", SEIZE))
+done = [name for name, request in requests if libc.ptrace(request, 1, 0, 0) == 0]
+data = ctypes.create_string_buffer(8)
+class Vector(ctypes.Structure):
+    _fields_ = (("base", ctypes.c_void_p), ("length", ctypes.c_size_t))
+ours, theirs = Vector(ctypes.addressof(data), 8), Vector(0x400000, 8)
+for name, number in (("read", 310), ("write", 311)):
+    if libc.syscall(number, 1, ctypes.byref(ours), 1, ctypes.byref(theirs), 1, 0) >= 0:
+        done.append(name)
+try:
+    pidfd = os.pidfd_open(1)
+    if libc.syscall(438, pidfd, 0, 0) >= 0:
+        done.append("pidfd_getfd")
+except OSError:
+    pass
+print("did", done)
+"""
+
+
+@pytest.mark.parametrize("user", USERS)
+async def test_the_first_process_is_neither_written_to_nor_traced(
+    sandbox: LocalSandbox, user: str | None
+) -> None:
+    for program, expected in ((WRITING, "opened []\n"), (TRACING, "did []\n")):
+        pieces: list[str] = []
+        command = Command(argv=("/usr/bin/python3", "-c", program), user=user, timeout=60)
+        await sandbox.run(command, lambda _, text, pieces=pieces: pieces.append(text))
+        assert "".join(pieces) == expected
+    score = Path(f"/proc/{sandbox.first_pid}/oom_score_adj").read_text()
+    assert (await attack(sandbox, "echo 1000 > /proc/1/oom_score_adj"))[0] != 0
+    assert Path(f"/proc/{sandbox.first_pid}/oom_score_adj").read_text() == score
+    assert (await attack(sandbox, "umount /proc/1 || umount -l /proc/1 || mount -o remount,rw /proc/1"))[
+        0
+    ] != 0
+
+
+FAMILIES = """
+import errno, socket, sys
+open_ones = {socket.AF_UNIX, socket.AF_INET, socket.AF_INET6, socket.AF_NETLINK}
+wrong = []
+for family in (*range(0, 64), 0x1_0000_0028):
+    for kind in (socket.SOCK_STREAM, socket.SOCK_DGRAM, socket.SOCK_RAW, socket.SOCK_SEQPACKET):
+        for make in ("socket", "socketpair"):
+            try:
+                made = getattr(socket, make)(family, kind)
+            except OSError as error:
+                if family in open_ones or error.errno == errno.EAFNOSUPPORT:
+                    continue
+                wrong.append((make, family, error.errno))
+            except OverflowError:
+                pass
+            else:
+                if family not in open_ones:
+                    wrong.append((make, family))
+for family in (socket.AF_UNIX, socket.AF_INET, socket.AF_INET6):
+    socket.socket(family, socket.SOCK_STREAM).close()
+socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 0).close()
+socket.socketpair()
+print("wrong", wrong)
+"""
+
+
+async def test_only_usual_sockets_are_to_be_had(sandbox: LocalSandbox) -> None:
+    assert await python(sandbox, FAMILIES) == (0, "wrong []\n")
+
+
+OLD_CALLS = r"""
+import ctypes, mmap, struct
+# int 0x80 takes 32-bit numbers and addresses whatever the program is.
+code = mmap.mmap(-1, 4096, prot=7, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | 0x40)
+def call(number, one, two):
+    code.seek(0)
+    # push rbx; mov eax, number; mov ebx, one; mov ecx, two; xor edx, edx; int 0x80; pop rbx; ret
+    code.write(b"\x53\xb8" + struct.pack("<I", number) + b"\xbb" + struct.pack("<I", one) + b"\xb9"
+               + struct.pack("<I", two) + b"\x31\xd2\xcd\x80\x5b\xc3")
+    return ctypes.CFUNCTYPE(ctypes.c_int)(ctypes.addressof(ctypes.c_char.from_buffer(code)))()
+words = mmap.mmap(-1, 4096, prot=3, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | 0x40)
+words.write(struct.pack("<III", 40, 1, 0))
+address = ctypes.addressof(ctypes.c_char.from_buffer(words))
+print(call(359, 40, 1), call(359, 2, 1) >= 0 or "off", call(102, 1, address))
+"""
+
+
+@pytest.mark.skipif(os.uname().machine != "x86_64", reason="calls of i386 on x86_64")
+async def test_the_calls_of_32_bit_programs_are_no_way_round(sandbox: LocalSandbox) -> None:
+    code, output = await python(sandbox, OLD_CALLS)
+    if code != 0 or "-38" in output or "off" in output:
+        pytest.skip("this kernel has no calls for 32-bit programs")
+    assert output == "-97 True -97\n"
+
+
 async def test_roots_of_processes_lead_nowhere(sandbox: LocalSandbox, tmp_path: Path) -> None:
     (tmp_path / "host-mark").write_text("x")
     script = f"""

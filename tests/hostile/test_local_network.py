@@ -77,18 +77,20 @@ def reached(outcomes: dict[str, str]) -> dict[str, str]:
     return {name: outcome for name, outcome in outcomes.items() if outcome.startswith("reached")}
 
 
-def test_public_and_lan_addresses_and_names_are_reached(reach: dict[str, Any]) -> None:
+def test_public_addresses_names_and_allowed_networks_are_reached(reach: dict[str, Any]) -> None:
     assert unreached(reach["allowed"]) == {}
-    assert len(reach["allowed"]) == 10
+    assert len(reach["allowed"]) == 12
 
 
 def test_every_forbidden_server_is_there_for_the_host_itself(reach: dict[str, Any]) -> None:
     assert unreached(reach["control"]) == {}
 
 
-def test_nothing_of_host_metadata_and_other_sandboxes_is_reached(reach: dict[str, Any]) -> None:
+def test_nothing_of_host_metadata_private_networks_and_other_sandboxes_is_reached(
+    reach: dict[str, Any],
+) -> None:
     assert reached(reach["denied"]) == {}
-    assert len(reach["denied"]) > 90
+    assert len(reach["denied"]) > 130
 
 
 def test_frames_past_the_sandboxes_own_routes_reach_only_the_public(reach: dict[str, Any], who: str) -> None:

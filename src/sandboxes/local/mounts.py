@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import errno
+import fcntl
 import os
 
 CLONE_NEWNS = 0x00020000
@@ -28,6 +29,7 @@ MOUNT_ATTR_RDONLY = 0x1
 MOUNT_ATTR_NODEV = 0x4
 MOUNT_ATTR_IDMAP = 0x00100000
 
+_NS_GET_USERNS = 0xB701
 _AT_FDCWD = -100
 _AT_EMPTY_PATH = 0x1000
 _OPEN_TREE_CLONE = 0x1
@@ -66,6 +68,22 @@ def unshare(flags: int) -> None:
 def setns(fd: int, flags: int) -> None:
     """Enter the namespace `fd` is, or those of `flags` the process has whose pidfd it is."""
     _checked(_libc.setns(ctypes.c_int(fd), ctypes.c_int(flags)), f"setns {flags:#x}")
+
+
+def enter_owner_of_mounts(pid: int) -> None:
+    """Enter the user namespace that owns the mount namespace of a process.
+
+    Bubblewrap makes two for an ordinary user: one that owns what it makes, and one below it to run in.
+    """
+    fd = os.open(f"/proc/{pid}/ns/mnt", os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        owner = fcntl.ioctl(fd, _NS_GET_USERNS)
+    finally:
+        os.close(fd)
+    try:
+        setns(owner, CLONE_NEWUSER)
+    finally:
+        os.close(owner)
 
 
 def mount(source: str, target: str, kind: str, flags: int = 0, options: str = "") -> None:

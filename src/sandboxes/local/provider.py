@@ -7,7 +7,7 @@ import hashlib
 import os
 import shutil
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from pathlib import Path
 from secrets import token_hex
 
@@ -80,7 +80,7 @@ class LocalProvider(SandboxProvider):
             async with asyncio.timeout(request.create_timeout):
                 await sandbox.started()
                 if request.network_policy == "public":
-                    await self._plug_in(sandbox, keeper)
+                    await self._plug_in(sandbox, keeper, request.allowed_networks)
         except BaseException as error:
             await to_the_end(self._end(sandbox))
             if isinstance(error, TimeoutError):
@@ -88,10 +88,12 @@ class LocalProvider(SandboxProvider):
             raise
         return sandbox
 
-    async def _plug_in(self, sandbox: LocalSandbox, keeper: KeeperLink) -> None:
+    async def _plug_in(self, sandbox: LocalSandbox, keeper: KeeperLink, allowed: Sequence[str]) -> None:
         folder = self._network_folder(sandbox.id)
         folder.mkdir(mode=0o700)
-        self._networks[sandbox.id] = await network.attach(sandbox.first_pid, keeper.userns_fd, folder)
+        settings = network.NetworkSettings(allow=allowed)
+        attachment = await network.attach(sandbox.first_pid, keeper.userns_fd, folder, settings)
+        self._networks[sandbox.id] = attachment
 
     def _network_folder(self, sandbox_id: str) -> Path:
         assert self._keeper_mark is not None

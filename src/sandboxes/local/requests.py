@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from ipaddress import ip_network
 from pathlib import Path
 
 from sandboxes import limits as defaults
@@ -35,6 +36,11 @@ def refuse_unsupported(request: SandboxCreateRequest, machine: Machine) -> None:
     for mount in request.mounts:
         if not Path(mount.source).is_dir():
             raise SandboxUnsupportedError(f"{mount.source} is no folder that could be shown in a sandbox")
+    for text in request.allowed_networks:
+        try:
+            ip_network(text)
+        except ValueError as error:
+            raise SandboxUnsupportedError(f"{text!r} cannot be an allowed network: {error}") from error
     policy = request.network_policy
     if policy == "allowlist":
         raise SandboxUnsupportedError(

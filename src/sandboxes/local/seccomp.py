@@ -17,6 +17,7 @@ _SECCOMP_MODE_FILTER = 2
 _ALLOW = 0x7FFF0000
 _REFUSE = 0x00050000 | errno.EPERM
 _UNKNOWN = 0x00050000 | errno.ENOSYS
+_NO_FAMILY = 0x00050000 | errno.EAFNOSUPPORT
 
 _CLONE_NEWUSER = 0x10000000
 _TIOCSTI = 0x5412
@@ -31,6 +32,11 @@ _IO_URING = (425, 426, 427)
 _NEW_MOUNTING = (428, 429, 430, 431, 432, 433, 442)
 _CLONE3 = 435
 
+_FAMILIES = (1, 2, 10, 16)
+"""Of sockets: AF_UNIX, AF_INET, AF_INET6, AF_NETLINK. The others (AF_VSOCK, AF_PACKET, AF_ALG, AF_BLUETOOTH,
+AF_TIPC and some thirty more) lead past the sandbox's network, or deep into the kernel."""
+_SOCKETCALL_SOCKET, _SOCKETCALL_SOCKETPAIR = 1, 8
+
 
 class _Numbers:
     """Where one processor's system calls differ from another's."""
@@ -43,6 +49,8 @@ class _Numbers:
         clone: int,
         unshare: int,
         ioctl: int,
+        sockets: tuple[int, ...],
+        socketcall: int | None = None,
     ) -> None:
         self.architecture = architecture
         self.refused = (*refused, *_IO_URING)
@@ -50,6 +58,10 @@ class _Numbers:
         self.clone = clone
         self.unshare = unshare
         self.ioctl = ioctl
+        self.sockets = sockets
+        """socket, socketpair"""
+        self.socketcall = socketcall
+        """The one call for all of sockets that came first; its arguments lie in memory."""
 
 
 # Refused, in this order: add_key, request_key, keyctl, bpf, perf_event_open, userfaultfd, kexec_load,
@@ -61,6 +73,7 @@ _X86_64 = _Numbers(
     clone=56,
     unshare=272,
     ioctl=16,
+    sockets=(41, 53),
 )
 _I386 = _Numbers(
     0x40000003,
@@ -69,6 +82,8 @@ _I386 = _Numbers(
     clone=120,
     unshare=310,
     ioctl=54,
+    sockets=(359, 360),
+    socketcall=102,
 )
 _AARCH64 = _Numbers(
     0xC00000B7,
@@ -77,6 +92,7 @@ _AARCH64 = _Numbers(
     clone=220,
     unshare=97,
     ioctl=29,
+    sockets=(198, 199),
 )
 _MACHINES = {"x86_64": (_X86_64, _I386), "aarch64": (_AARCH64,)}
 
@@ -96,6 +112,21 @@ def _if_bits(argument: int, bits: int, answer: int) -> list[_Rule]:
     ]
 
 
+def _if_equal(argument: int, values: tuple[int, ...], answer: int) -> list[_Rule]:
+    return [*_matches(argument, values), _rule(_RETURN, _ALLOW), _rule(_RETURN, answer)]
+
+
+def _unless_equal(argument: int, values: tuple[int, ...], answer: int) -> list[_Rule]:
+    return [*_matches(argument, values), _rule(_RETURN, answer), _rule(_RETURN, _ALLOW)]
+
+
+def _matches(argument: int, values: tuple[int, ...]) -> list[_Rule]:
+    """Go on with the next rule if no value is it, and with the one after that if one is."""
+    last = len(values)
+    checks = [_rule(_JUMP_EQUAL, value, last - at, 0) for at, value in enumerate(values)]
+    return [_rule(_LOAD, argument), *checks]
+
+
 def _rules_for(numbers: _Numbers, *, mounting: bool) -> list[_Rule]:
     """The rules once the architecture is known. Each check falls through to the next when it misses."""
     rules = [_rule(_LOAD, _AT_NUMBER)]
@@ -108,6 +139,13 @@ def _rules_for(numbers: _Numbers, *, mounting: bool) -> list[_Rule]:
     for number in (numbers.clone, numbers.unshare):
         checks = _if_bits(_AT_ARGUMENT_0, _CLONE_NEWUSER, _REFUSE)
         rules += [_rule(_JUMP_EQUAL, number, 0, len(checks)), *checks]
+    for number in numbers.sockets:
+        checks = _unless_equal(_AT_ARGUMENT_0, _FAMILIES, _NO_FAMILY)
+        rules += [_rule(_JUMP_EQUAL, number, 0, len(checks)), *checks]
+    if numbers.socketcall is not None:
+        # Which family is asked for cannot be seen here; libraries use the calls above where there are any.
+        checks = _if_equal(_AT_ARGUMENT_0, (_SOCKETCALL_SOCKET, _SOCKETCALL_SOCKETPAIR), _NO_FAMILY)
+        rules += [_rule(_JUMP_EQUAL, numbers.socketcall, 0, len(checks)), *checks]
     rules += [
         _rule(_JUMP_EQUAL, numbers.ioctl, 0, 4),
         _rule(_LOAD, _AT_ARGUMENT_1),

@@ -14,6 +14,7 @@ import stat
 from sandboxes.local import bwrap, devices, ground, layout, marks, mounts, pid1, privileges, seccomp, wire
 
 BWRAP = "/usr/bin/bwrap"
+_FIRST_PROC = "/proc/1"
 _ENTERED = (
     mounts.CLONE_NEWNS
     | mounts.CLONE_NEWPID
@@ -226,7 +227,14 @@ def start_bwrap(argv: list[str], program_fd: int | None, record_fd: int, boot: s
 
 def enter_sandbox(base: ground.Ground, started: Started, spec: wire.Message) -> None:
     """Join every namespace of the sandbox and give up what its commands must never have."""
-    enter_namespaces(started.first_pidfd, mounts.CLONE_NEWUSER if base.mode == ground.ROOTLESS else 0)
+    if base.mode == ground.ROOTLESS:
+        mounts.enter_owner_of_mounts(started.first_pid)
+        mounts.setns(started.first_pidfd, mounts.CLONE_NEWNS)
+        _close_first_process()
+        enter_namespaces(started.first_pidfd, mounts.CLONE_NEWUSER)
+    else:
+        enter_namespaces(started.first_pidfd)
+        _close_first_process()
     restrict(base.mode, base.last_capability)
     if base.mode == ground.ROOTLESS:
         for name, text in base.own_etc.items():
@@ -234,6 +242,16 @@ def enter_sandbox(base: ground.Ground, started: Started, spec: wire.Message) -> 
         seccomp.install(mounting=False)  # a keeper that is root has done it once for all
     if spec["rlimits"]:
         _set_rlimits(spec["rlimits"])
+
+
+def _close_first_process() -> None:
+    """Make what /proc tells of the first process read-only: its score for lack of memory, for instance.
+
+    It has the same owner as the sandbox's root. What is mounted goes before any command comes.
+    """
+    mounts.bind(_FIRST_PROC, _FIRST_PROC)
+    flags = mounts.MS_NOSUID | mounts.MS_NODEV | mounts.MS_NOEXEC | mounts.MS_RDONLY
+    mounts.mount("none", _FIRST_PROC, "", mounts.MS_REMOUNT | mounts.MS_BIND | flags)
 
 
 def enter_namespaces(first_pidfd: int, user: int = 0) -> None:

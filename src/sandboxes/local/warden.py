@@ -39,6 +39,7 @@ def serve(
         started, mounted = _start(base, spec, record_fd)
         privileges.die_with(keeper)
         startup.enter_sandbox(base, started, spec)
+        privileges.die_with(keeper)
         privileges.hide_memory()
         root_fd = os.open("/", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
         _say_ready(channel, started, root_fd, mounted)

@@ -8,6 +8,7 @@ reward.
 
 from __future__ import annotations
 
+import signal
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -33,6 +34,8 @@ _SCRIPT = 'cd -- "$1" 2>/dev/null || cd /; exec /bin/bash --noprofile --norc "$2
 """The agent may have deleted the working folder; that is for the tests to judge."""
 _NEVER_INHERITED = {"BASH_ENV": "", "ENV": "", "LD_PRELOAD": ""}
 _COULD_NOT_START = (126, 127)
+_ENDING_SIGNALS = frozenset(range(1, 65)) - {signal.SIGCHLD, signal.SIGCONT, signal.SIGURG, signal.SIGWINCH}
+"""By default these end a program; a shell says 128 more for one that ended so."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,10 +69,11 @@ async def verify(work: Verification, sandbox: Sandbox, log: OutputSink, evidence
     # What the tests started from the agent's code may still be running.
     await sandbox.kill_all()
     await _keep_logs(sandbox, evidence / "verifier", log)
-    if exit_code == KILLED_EXIT_CODE:
+    if exit_code == KILLED_EXIT_CODE or exit_code - 128 in _ENDING_SIGNALS:
         # Whoever killed them may have written a reward first.
         raise GraderError(
-            f"tests/test.sh was killed; its reward, if there is one, does not count{tail.quoted()}"
+            f"tests/test.sh was ended by a signal (exit code {exit_code}); its reward, if there is one, "
+            f"does not count{tail.quoted()}"
         )
     rewards = await _read_rewards(sandbox, exit_code, tail)
     score = score_of(rewards)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from valkyrie.benchmarks.named.shelf import Added
 
 
-def _complete_name(_ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[str]:
+def complete_name(_ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[str]:
     from valkyrie.benchmarks.catalogue import SHIPPED
     from valkyrie.benchmarks.named.shelf import added
     from valkyrie.cli.config.service import known_services
@@ -95,7 +95,7 @@ def _list_available(output: Output) -> None:
     "valk benchmark tasks ./my-tasks -o ids.txt\n"
     "valk benchmark tasks my-service --dataset lite",
 )
-@click.argument("name", metavar="NAME|FOLDER|URL", shell_complete=_complete_name)
+@click.argument("name", metavar="NAME|FOLDER|URL", shell_complete=complete_name)
 @click.option("--dataset", default="default", show_default=True, help="Dataset of the benchmark.")
 @click.option("-o", "--output-file", metavar="FILE", help="Write the ids to a file instead; - is stdout.")
 @header_option
@@ -248,7 +248,7 @@ class _Progress:
 
 
 @verb("remove", examples="valk benchmark remove aime")
-@click.argument("name", shell_complete=_complete_name)
+@click.argument("name", shell_complete=complete_name)
 def remove(output: Output, *, name: str) -> None:
     """Forget a benchmark that was added.
 

@@ -77,6 +77,7 @@ BENCHMARK = Noun(
     {
         "list": _verb("benchmark:list_benchmarks", "List the benchmarks that can be named."),
         "tasks": _verb("benchmark:tasks", "List the task ids of a benchmark."),
+        "check": _verb("benchmark_check:check", "Check what a benchmark's tasks are open to."),
         "init": _verb("benchmark:init", "Write a new benchmark with one valid task."),
         "add": _verb("benchmark:add", "Add a public benchmark by its name."),
         "remove": _verb("benchmark:remove", "Forget a benchmark that was added."),

@@ -137,8 +137,8 @@ class GradeAgain(Starting):
             raise UsageError(f"--tests {request.tests} is no folder of task directories, nor names one.")
         source = self._frozen_tests(row, opened, scratch, keep=not request.dry_run)
         task_ids = list(dict.fromkeys(one.task_id for one in chosen))
-        notices = asyncio.run(_check_tests(row, source, task_ids, request.tests))
-        return {"tests": request.tests, "source": source}, notices
+        notices = asyncio.run(_check_tests(row, source, task_ids, opened.name))
+        return {"tests": opened.name, "source": source}, notices
 
     def _frozen_tests(self, row: Any, opened: Benchmark, scratch: Path, *, keep: bool) -> Json:
         """Pack the tests by digest, so that a resume uses the same; return how they are opened again."""
@@ -229,10 +229,12 @@ class _KeptTrials:
             return reason
         if one.outcome != Outcome.GRADED:
             return "it has no verdict of its other graders"
+        results: list[Json] | str = spec.checked(one.task_id, (one.result or {}).get("graders", []))
+        if isinstance(results, str):
+            return results
         if not self._has_transcript(one):
             return "its transcript was not kept"
-        results: list[Json] | str = spec.checked(one.task_id, (one.result or {}).get("graders", []))
-        return results if isinstance(results, str) else {**_told(one), "state": {"results": results}}
+        return {**_told(one), "state": {"results": results}}
 
     def _attempt(self, one: Any) -> Path:
         return self.work.folder.attempt(one.task_id, one.k, one.number)
@@ -306,7 +308,7 @@ async def _check_tests(row: Any, source: Json, task_ids: Sequence[str], named: s
     known = set(await other.list_tasks())
     if missing := [task_id for task_id in task_ids if task_id not in known]:
         shown = ", ".join(map(repr, missing[:5])) + (f" and {len(missing) - 5} more" * (len(missing) > 5))
-        raise UserError(f"--tests {named} has no task {shown}; name the others with --task.")
+        raise UserError(f"--tests: {named} has no task {shown}; name the others with --task.")
     notices: list[str] = []
     for task_id in task_ids:
         theirs = await other.describe(task_id)
@@ -315,7 +317,7 @@ async def _check_tests(row: Any, source: Json, task_ids: Sequence[str], named: s
         except ValkyrieError:
             continue  # it is gone or broken; its place is taken by theirs
         if theirs.steps or ours.steps:
-            raise UserError(f"--tests {named}: task {task_id!r} has steps, which are not graded again.")
+            raise UserError(f"--tests: task {task_id!r} of {named} has steps, which are not graded again.")
         if differs := [name for name in _OTHERWISE if getattr(theirs, name) != getattr(ours, name)]:
             notices.append(
                 f"task {task_id} of {named} differs in {', '.join(differs)} too; its tests and [verifier] "

@@ -109,7 +109,7 @@ def digest_of(archive: Path) -> str:
 def write_record(folder: Path, record: Json) -> None:
     """Write what was packed into an attempt's folder."""
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / RECORD).write_text(json.dumps(record, ensure_ascii=False), encoding="utf-8")
+    (folder / RECORD).write_text(json.dumps(record), encoding="utf-8")
 
 
 def read_record(folder: Path) -> Json | None:

@@ -28,7 +28,7 @@ from sandboxes.errors import (
 )
 from sandboxes.protocol import Sandbox
 from sandboxes.types import Command, OutputSink, SandboxCreateRequest
-from sandboxes.work import Change, PackedWork, is_below
+from sandboxes.work import MOST_LISTED, Change, PackedWork, is_below
 from valkyrie.benchmarks.protocol import Grading
 from valkyrie.errors import (
     AgentError,
@@ -52,6 +52,8 @@ SYSTEM = "system.tar"
 """In the attempt's start folder: what the task's set-up changed of the system."""
 SHOWN_CHANGES = 50
 SHOWN_SKIPPED = 20
+PATHS_AT_ONCE = 1000
+"""In the words of one command."""
 BYTECODE = "*/__pycache__/*.pyc"
 """Python writes these by itself: they are counted, not listed."""
 _CONTROLLED_CAUSES = frozenset({"service_failed", "service_refused", "service_protocol", "benchmark"})
@@ -87,6 +89,8 @@ class CarriedWork:
     removed: Sequence[str]
     left: Sequence[Change]
     evidence: Json
+    all_listed: bool = True
+    """`left` has every change of the system, so that all of them can be put back."""
 
 
 def mode_of(attempt: Attempt, task: TaskSpec) -> VerifyMode:
@@ -147,6 +151,8 @@ async def verify(attempt: Attempt, task: TaskSpec, held: HeldSandbox, *, last: b
     if mode is VerifyMode.SHARED:
         with blamed_on_agent():
             changes = await held.sandbox.changes(rules_for(task).inverse)
+        if len(changes) >= MOST_LISTED:
+            raise AgentError("The agent changed more of the system than can be put back.", cause=BROKEN)
         return await _grade_shared(attempt, task, held.sandbox, changes, GRADING)
     work = await _pack(attempt, task, held.sandbox)
     if last and task.work_suffices:
@@ -156,6 +162,9 @@ async def verify(attempt: Attempt, task: TaskSpec, held: HeldSandbox, *, last: b
         await held.release()
     fresh = await _grade_fresh(attempt, task, work)
     if mode is VerifyMode.FRESH or fresh.passed:
+        return fresh
+    if not work.all_listed:
+        attempt.log.note("the sandbox the agent left has more changes of the system than can be put back")
         return fresh
     try:
         shared = await _grade_shared(attempt, task, held.sandbox, work.left, f"{GRADING}/shared")
@@ -198,28 +207,38 @@ async def grade_saved(attempt: Attempt, task: TaskSpec) -> Grade:
 
 async def _pack(attempt: Attempt, task: TaskSpec, sandbox: Sandbox) -> CarriedWork:
     """Pack the agent's work into a file of this machine."""
-    async with attempt.phase("carry", CARRY_TIMEOUT_S):
-        attempt.scratch.mkdir(parents=True, exist_ok=True)
-        archive = attempt.scratch / kept_work.WORK
-        archive.unlink(missing_ok=True)
-        with blamed_on_agent():
+    attempt.scratch.mkdir(parents=True, exist_ok=True)
+    archive = attempt.scratch / kept_work.WORK
+    archive.unlink(missing_ok=True)
+    with blamed_on_agent():
+        async with attempt.phase("carry", CARRY_TIMEOUT_S):
             packed = await sandbox.pack_work(rules_for(task), archive)
     if packed.skipped_count:
-        shown = "; ".join(f"{path}: {reason}" for path, reason in packed.skipped[:5])
+        shown = "; ".join(f"{path}: {reason}" for path, reason in _skipped(packed)[:5])
         attempt.log.note(f"{packed.skipped_count} entries are not carried into the grading sandbox ({shown})")
-    left = [change for change in packed.left if _is_system(attempt, change)]
-    return CarriedWork(archive, packed.removed, left, _evidence_of(packed, left))
+    listed = packed.left_count < MOST_LISTED
+    return CarriedWork(archive, packed.removed, packed.left, _evidence_of(attempt, packed), listed)
 
 
-def _evidence_of(packed: PackedWork, left: Sequence[Change]) -> Json:
+def _evidence_of(attempt: Attempt, packed: PackedWork) -> Json:
     found: Json = {"work": {"bytes": packed.bytes, "files": packed.files}}
-    if system := _system_changes(left):
+    if system := _system_changes(attempt, packed.left):
         found["system"] = system
     if packed.skipped_count:
-        found["not_carried"] = {"count": packed.skipped_count, "paths": packed.skipped[:SHOWN_SKIPPED]}
+        found["not_carried"] = {"count": packed.skipped_count, "paths": _skipped(packed)}
     if packed.cut_short:
         found["work"]["cut_short"] = True
     return found
+
+
+def _skipped(packed: PackedWork) -> list[tuple[str, str]]:
+    return [(printable(path), printable(reason)) for path, reason in packed.skipped[:SHOWN_SKIPPED]]
+
+
+def printable(text: str) -> str:
+    """Names that agents chose, as text that any terminal and any database takes."""
+    whole = text.encode("utf-8", "backslashreplace").decode()
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in whole)
 
 
 def _is_system(attempt: Attempt, change: Change) -> bool:
@@ -229,11 +248,14 @@ def _is_system(attempt: Attempt, change: Change) -> bool:
     return not apart and change.path not in attempt.system_changes
 
 
-def _system_changes(changes: Sequence[Change]) -> Json | None:
-    """What the agent changed of the system, in numbers and by name."""
+def _system_changes(attempt: Attempt, found_changes: Sequence[Change]) -> Json | None:
+    """What the agent changed of the system, in numbers and by name; what programs run on first."""
+    changes = [one for one in found_changes if _is_system(attempt, one)]
     seen = [one for one in changes if not fnmatch(one.path, BYTECODE)]
     counts = {kind: sum(1 for one in seen if one.kind == kind) for kind in ("added", "changed", "removed")}
-    found: Json = {**counts, "paths": [[one.path, one.kind] for one in seen[:SHOWN_CHANGES]]} if seen else {}
+    tools = set(tampered(seen))
+    shown = sorted(seen, key=lambda one: (one.path not in tools, one.kind == "added"))[:SHOWN_CHANGES]
+    found: Json = {**counts, "paths": [[printable(one.path), one.kind] for one in shown]} if seen else {}
     if len(seen) < len(changes):
         found["bytecode"] = len(changes) - len(seen)
     return found or None
@@ -242,19 +264,27 @@ def _system_changes(changes: Sequence[Change]) -> Json | None:
 async def _keep_work(attempt: Attempt, work: CarriedWork, *, commit: bool) -> None:
     """Keep the work for grading it again; `commit` that a later attempt can go on grading from it."""
     world = attempt.world
-    digest = await asyncio.to_thread(kept_work.digest_of, work.archive)
-    reason = await asyncio.to_thread(world.work.keep, work.archive, digest, world.masker)
+    digest = await asyncio.to_thread(_keep, attempt, work)
+    if digest is None:
+        return
+    await kept_work.share(world.work, world.away, world.run_id, digest)
+    if commit:
+        await attempt.save_work()
+
+
+def _keep(attempt: Attempt, work: CarriedWork) -> str | None:
+    """Keep the work's archive and a record of it; return its digest, or None if it is not kept."""
+    digest = kept_work.digest_of(work.archive)
+    reason = attempt.world.work.keep(work.archive, digest, attempt.world.masker)
     work.evidence["work"] |= {"digest": digest, "kept": reason is None}
     if reason is not None:
         work.evidence["work"]["reason"] = reason
         attempt.log.note(f"the agent's work is not kept for grading it again: {reason}")
-        return
-    left = [[one.path, one.kind] for one in work.left]
+        return None
+    left = [[one.path, one.kind] for one in work.left[:SHOWN_CHANGES]]
     record = {"digest": digest, "removed": list(work.removed), "left": left, "evidence": work.evidence}
-    await asyncio.to_thread(kept_work.write_record, attempt.draft, record)
-    await kept_work.share(world.work, world.away, world.run_id, digest)
-    if commit:
-        await attempt.save_work()
+    kept_work.write_record(attempt.draft, record)
+    return digest
 
 
 async def _grade_fresh(attempt: Attempt, task: TaskSpec, work: CarriedWork) -> Grade:
@@ -304,9 +334,8 @@ async def _grade_shared(
     attempt: Attempt, task: TaskSpec, sandbox: Sandbox, changes: Sequence[Change], place: str
 ) -> Grade:
     """Grade in the sandbox the agent left, with the image's own tools put back."""
-    changes = [change for change in changes if _is_system(attempt, change)]
     evidence: Json = {"mode": VerifyMode.SHARED.value, "open_to_tampering": True}
-    if system := _system_changes(changes):
+    if system := _system_changes(attempt, changes):
         evidence["system"] = system
     if keeps_processes(attempt, task):
         evidence["keep_processes"] = True
@@ -332,14 +361,19 @@ async def _put_tools_back(
         there = set(await _there(pristine, places)) if places else set()
         paths += [path for path, hidden in hiding.items() if there.intersection(hidden)]
         if paths:
-            attempt.log.note(f"put back before grading: {', '.join(paths[:10])}{' …' * (len(paths) > 10)}")
+            attempt.log.note(
+                f"put back before grading: {', '.join(map(printable, paths[:10]))}{' …' * (len(paths) > 10)}"
+            )
             await sandbox.put_back(paths, pristine)
 
 
 async def _there(pristine: Sandbox, paths: Sequence[str]) -> list[str]:
+    """Those of the paths that exist; no program of an image has a name that is no text."""
     found: list[str] = []
-    command = Command(("/bin/sh", "-c", _LIST_THERE, "sh", *paths))
-    await pristine.run(command, lambda _stream, text: found.append(text))
+    asked = [path for path in paths if path.isprintable()]
+    for at in range(0, len(asked), PATHS_AT_ONCE):
+        command = Command(("/bin/sh", "-c", _LIST_THERE, "sh", *asked[at : at + PATHS_AT_ONCE]))
+        await pristine.run(command, lambda _stream, text: found.append(text))
     return "".join(found).splitlines()
 
 
@@ -451,7 +485,9 @@ async def _blame(attempt: Attempt, task: TaskSpec, error: Exception) -> Grade:
     if control["verdict"] is None:
         attempt.log.note(f"the control gives no verdict either: {control['error']}")
         raise error
-    slow = isinstance(error, GraderTimeoutError | PhaseTimeoutError)
+    slow = isinstance(error, GraderTimeoutError) or (
+        isinstance(error, PhaseTimeoutError) and error.phase == "grade"
+    )
     limit = task.timeouts.grade
     if slow and limit is not None and control["seconds"] > limit / 2:
         attempt.log.note(
@@ -497,7 +533,7 @@ def _may_be_the_work(error: Exception) -> bool:
         case SandboxError():
             return True
         case PhaseTimeoutError():
-            return error.phase == "grade"
+            return error.phase in ("carry", "grade")
         case _:
             return False
 
@@ -505,7 +541,7 @@ def _may_be_the_work(error: Exception) -> bool:
 async def _control(attempt: Attempt, task: TaskSpec) -> Json:
     """What the same tests say of the state the agent began with; asked once for each task and run."""
     world = attempt.world
-    key = f"{task.digest}-{task.step}" if task.step else task.digest
+    key = "-".join(map(str, filter(None, (task.digest, task.step, attempt.leased.grading))))
     async with world.controls.lock(key):
         known = await asyncio.to_thread(world.controls.read, key)
         if known is None:

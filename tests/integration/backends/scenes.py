@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import csv
 import json
+import re
+import shutil
 from pathlib import Path
 
 from tests.integration.backends.worlds import World
@@ -195,6 +197,46 @@ def repeating(world: World) -> None:
         world.note(world.run(run["id"])["cost"], world.run(run["id"])["state"])
 
 
+def grading_again(world: World) -> None:
+    run_id = world.finish(*WORKER)
+    assert world.run(run_id)["score"]["passed"] == 1
+    fixed = world.folder / "fixed"
+    shutil.rmtree(fixed, ignore_errors=True)
+    shutil.copytree(world.folder / "tasks", fixed)
+    for task, number in (("right", 41), ("wrong", 42), ("broken", 42)):
+        test = (fixed / "wrong" / "tests" / "test.sh").read_text()
+        (fixed / task / "tests" / "test.sh").write_text(re.sub(r"= 4\d", f"= {number}", test))
+    plan = world.valk("run", "regrade", run_id, "--tests", "./fixed", "--dry-run")
+    assert plan.code == 0 and "3 trials would be graded again" in plan.out
+    assert world.valk("run", "regrade", run_id, "--tests", "./fixed").code == 0
+    assert world.ask("run", "wait", run_id, "--timeout", "60").code == 0
+    assert world.run(run_id)["score"]["passed"] == 2
+    assert "1 (in use)" in world.valk("run", "regrade", run_id, "--list").out
+    changed = world.valk("run", "regrade", run_id, "--diff", "0", "1").out
+    for row in (
+        "right now fails 100.0 % 0.0 %",
+        "wrong now passes 0.0 % 100.0 %",
+        "broken now graded — 100.0 %",
+    ):
+        assert row in re.sub(r"\s+", " ", changed)
+    assert world.valk("compare", f"{run_id}@0", f"{run_id}@1").out == changed
+    assert world.valk("run", "regrade", run_id, "--use", "0").code == 0
+    assert "33.3 %" in world.valk("run", "fetch", run_id).out
+    for words in (
+        ("--use", "7"),
+        ("--diff", "0", "7"),
+        ("--tests", "./worker"),
+        ("--tests", "quickstart"),
+        ("--judge", "m"),
+        ("--task", "rihgt"),
+        ("--list", "--use", "0"),
+    ):
+        said = world.valk("run", "regrade", run_id, *words)
+        assert said.code in (1, 2) and said.err.startswith("Error: "), said
+    nothing = world.valk("run", "regrade", world.finish(*NULL))
+    assert nothing.code == 1 and "no work was kept of it" in nothing.err
+
+
 def unknown(world: World) -> None:
     for words in (
         ("fetch", NOWHERE),
@@ -278,6 +320,7 @@ RUN_SCENES = [
     retrying,
     listing,
     repeating,
+    grading_again,
     unknown,
     ambiguous,
 ]

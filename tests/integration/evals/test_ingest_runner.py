@@ -92,7 +92,7 @@ def test_every_way_a_task_can_end(valk: Valk, tmp_path: Path) -> None:
     }
     assert tasks["slow"]["message"] == late and "max_turns" in tasks["loop"]["message"]
     score = json.loads(valk("run", "results", run["run_id"], "--path", "-").out)["score"]
-    assert score["final_score"] == pytest.approx(2 / 7) and score["score_graded"] == pytest.approx(2 / 3)
+    assert score["final_score"] == pytest.approx(2 / 7) and score["score_graded"] == pytest.approx(2 / 6)
 
 
 def test_a_whole_score_with_errors_among_the_tasks(valk: Valk, tmp_path: Path) -> None:

@@ -29,7 +29,10 @@ class NetworkSettings:
     """What a sandbox with network `public` may not reach, and by which tool it reaches the rest."""
 
     deny: Sequence[str] = ()
-    """IPv4 networks refused besides link-local, metadata and the host's own addresses, e.g. `10.0.0.0/8`."""
+    """IPv4 networks refused besides those that are not public and the host's own addresses."""
+    allow: Sequence[str] = ()
+    """IPv4 networks that are reached although they are not public, e.g. `10.1.0.0/16`. The host's addresses
+    in them are not, unless one is named by itself (`10.1.0.7/32`)."""
     tool: Tool | None = None
     """None takes the best one installed."""
 
@@ -71,12 +74,14 @@ class Attachment:
         self._settled.set()
         await asyncio.shield(self._life)
 
-    async def _plug_in(self, netns: int, deny: Sequence[IPv4Network]) -> None:
+    async def _plug_in(self, netns: int, deny: Sequence[IPv4Network], allow: Sequence[IPv4Network]) -> None:
         """Wire sandbox, router and tool together."""
         self._router, sandbox = await self._process.namespaces()
         router = self._router
         try:
-            self._refused = await in_thread(partial(routing.connect_sandbox, router, sandbox, netns, deny))
+            self._refused = await in_thread(
+                partial(routing.connect_sandbox, router, sandbox, netns, deny, allow)
+            )
         finally:
             sandbox.close()
         await self._process.ready()
@@ -135,8 +140,7 @@ async def attach(
     unavailable = why_unavailable()
     if tool is None or unavailable is not None:
         raise SandboxUnsupportedError(f"network 'public' is not possible: {unavailable}")
-    networks = [ip_network(text) for text in settings.deny]
-    deny = [network for network in networks if isinstance(network, IPv4Network)]  # IPv6 is refused anyway
+    deny, allow = _networks(settings.deny), _networks(settings.allow)
     with ExitStack() as fds:
         try:
             netns = _keep(fds, os.open(f"/proc/{init_pid}/ns/net", os.O_RDONLY | os.O_CLOEXEC))
@@ -158,13 +162,19 @@ async def attach(
             until_owned.pop_all()
         try:
             async with asyncio.timeout(START_TIMEOUT):
-                await attachment._plug_in(netns, deny)
+                await attachment._plug_in(netns, deny, allow)
         except BaseException as error:
             await attachment.close()
             if isinstance(error, SandboxError | OSError):  # TimeoutError is an OSError
                 raise SandboxError(_explain(tool, error, process.last_words())) from error
             raise
     return attachment
+
+
+def _networks(texts: Sequence[str]) -> list[IPv4Network]:
+    """The IPv4 networks of these; IPv6 is refused anyway."""
+    found = [ip_network(text) for text in texts]
+    return [network for network in found if isinstance(network, IPv4Network)]
 
 
 def _keep(stack: ExitStack, fd: int) -> int:

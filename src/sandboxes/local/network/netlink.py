@@ -35,6 +35,7 @@ RTN_LOCAL: Final = 2
 RTN_BROADCAST: Final = 3
 RTN_ANYCAST: Final = 4
 RTN_UNREACHABLE: Final = 7
+RTN_THROW: Final = 9
 RTPROT_STATIC: Final = 4
 RT_SCOPE_UNIVERSE: Final = 0
 RTNH_F_ONLINK: Final = 4
@@ -159,7 +160,14 @@ class Netlink:
 
     def add_unreachable(self, network: IPv4Network, table: int = RT_TABLE_MAIN) -> None:
         """Refuse a network; already refused is fine."""
-        body = self._route(network.prefixlen, table, RTN_UNREACHABLE, 0)
+        self._add_answer(network, table, RTN_UNREACHABLE)
+
+    def add_exception(self, network: IPv4Network, table: int) -> None:
+        """Leave a network to the rules after the one that led to this table; already so is fine."""
+        self._add_answer(network, table, RTN_THROW)
+
+    def _add_answer(self, network: IPv4Network, table: int, kind: int) -> None:
+        body = self._route(network.prefixlen, table, kind, 0)
         body += attribute(1, network.network_address)
         try:
             self.request(RTM_NEWROUTE, body, NLM_F_ACK | NLM_F_CREATE | NLM_F_EXCL)

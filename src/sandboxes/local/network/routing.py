@@ -23,6 +23,17 @@ SANDBOX_INTERFACE: Final = "eth0"
 DENY_TABLE: Final = 100
 OUT_TABLE: Final = 101
 
+PRIVATE: Final = tuple(
+    IPv4Network(text)
+    for text in (
+        "10.0.0.0/8",
+        "100.64.0.0/10",  # of providers' own networks, and of many a VPN
+        "172.16.0.0/12",
+        "192.168.0.0/16",
+    )
+)
+"""Refused unless they are allowed by name."""
+
 ALWAYS_DENIED: Final = tuple(
     IPv4Network(text)
     for text in (
@@ -38,9 +49,17 @@ ALWAYS_DENIED: Final = tuple(
 
 
 def connect_sandbox(
-    router: Netlink, sandbox: Netlink, sandbox_netns: int, deny: Sequence[IPv4Network]
+    router: Netlink,
+    sandbox: Netlink,
+    sandbox_netns: int,
+    deny: Sequence[IPv4Network],
+    allow: Sequence[IPv4Network],
 ) -> set[IPv4Network]:
-    """Join the two namespaces and lay down what is refused, which is returned; nothing leads out yet."""
+    """Join the two namespaces and lay down what is refused; nothing leads out yet. Returns what is decided.
+
+    Of what is denied and what is allowed the narrower one holds: a private network that is allowed does not
+    open the host's own addresses in it. Those that are the same are allowed.
+    """
     try:
         router.add_veth(VETH, SANDBOX_INTERFACE, sandbox_netns, MTU)
     except FileExistsError:
@@ -50,7 +69,9 @@ def connect_sandbox(
     near = router.link_index(VETH)
     router.set_up(near)
     router.add_address(near, ROUTER, 31)
-    denied = {*ALWAYS_DENIED, *deny, *host_networks()}
+    for network in allow:
+        router.add_exception(network, DENY_TABLE)
+    denied = {*ALWAYS_DENIED, *PRIVATE, *deny, *host_networks()} - set(allow)
     for network in (LINK, *denied):  # LINK, because slirp would pass on any port of its resolver's address
         router.add_unreachable(network, DENY_TABLE)
     for priority, protocol in enumerate((socket.IPPROTO_UDP, socket.IPPROTO_TCP), start=10):
@@ -70,10 +91,12 @@ def connect_sandbox(
     sandbox.add_address(far, SANDBOX, 31)
     sandbox.add_default_route(far, ROUTER)
     for network in denied:
+        if any(network.overlaps(one) for one in allow):
+            continue
         # A courtesy that holds nobody back: software that looks for a metadata service learns at once that
         # there is none, where the router's answers are few and a datagram's sender never sees them.
         sandbox.add_unreachable(network)
-    return denied
+    return denied | set(allow)
 
 
 def open_way_out(router: Netlink) -> None:
@@ -87,7 +110,7 @@ def open_way_out(router: Netlink) -> None:
 
 
 def refuse_host(router: Netlink, refused: set[IPv4Network]) -> None:
-    """Refuse what the host calls its own by now; `refused` are those known already, and grows."""
+    """Refuse what the host calls its own by now; `refused` are those decided on already, and grows."""
     for network in host_networks() - refused:
         router.add_unreachable(network, DENY_TABLE)
         refused.add(network)

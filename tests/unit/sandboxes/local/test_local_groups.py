@@ -9,6 +9,12 @@ import pytest
 
 from sandboxes.local.groups import Groups
 
+OLD = {
+    "memory.oom_control": "oom_kill_disable 0\nunder_oom 0\noom_kill 3\n",
+    "memory.limit_in_bytes": "1600000\n",
+    "memory.max_usage_in_bytes": "800000\n",
+}
+
 
 @pytest.mark.parametrize(
     ("files", "outside"),
@@ -16,18 +22,11 @@ from sandboxes.local.groups import Groups
         ({"memory.events": "low 0\nhigh 0\nmax 0\noom 0\noom_kill 0\n"}, False),
         ({"memory.events": "low 0\nhigh 0\nmax 9\noom 2\noom_kill 1\n"}, False),
         ({"memory.events": "low 0\nhigh 0\nmax 9\noom 0\noom_kill 1\n"}, True),
-        (
-            {"memory.oom_control": "oom_kill_disable 0\nunder_oom 0\noom_kill 0\n", "memory.failcnt": "0"},
-            False,
-        ),
-        (
-            {"memory.oom_control": "oom_kill_disable 0\nunder_oom 0\noom_kill 3\n", "memory.failcnt": "7"},
-            False,
-        ),
-        (
-            {"memory.oom_control": "oom_kill_disable 0\nunder_oom 0\noom_kill 3\n", "memory.failcnt": "0"},
-            True,
-        ),
+        ({**OLD, "memory.oom_control": "oom_kill_disable 0\nunder_oom 0\noom_kill 0\n"}, False),
+        ({**OLD, "memory.max_usage_in_bytes": "1599999"}, False),
+        ({**OLD, "memory.max_usage_in_bytes": "1550000"}, False),
+        (OLD, True),
+        ({name: text for name, text in OLD.items() if "max" not in name}, False),
         ({}, False),
     ],
 )

@@ -1,0 +1,2 @@
+mkdir -p /srv/desk
+echo Bern > /srv/desk/city.dat

@@ -1,0 +1,2 @@
+#!/bin/bash
+echo Bern > /app/capital.txt

@@ -1,0 +1,2 @@
+#!/bin/bash
+/usr/bin/python3 -I /tests/judge.py

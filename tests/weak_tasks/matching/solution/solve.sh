@@ -1,0 +1,2 @@
+#!/bin/bash
+echo 366 > /app/days.txt

@@ -1,0 +1,2 @@
+#!/bin/bash
+echo 6 > /app/corners.txt

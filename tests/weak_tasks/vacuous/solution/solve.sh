@@ -1,0 +1,2 @@
+#!/bin/bash
+echo bonjour > /app/french.txt
