@@ -216,14 +216,13 @@ async def _pack(attempt: Attempt, task: TaskSpec, sandbox: Sandbox) -> CarriedWo
     if packed.skipped_count:
         shown = "; ".join(f"{path}: {reason}" for path, reason in _skipped(packed)[:5])
         attempt.log.note(f"{packed.skipped_count} entries are not carried into the grading sandbox ({shown})")
-    left = [change for change in packed.left if _is_system(attempt, change)]
     listed = packed.left_count < MOST_LISTED
-    return CarriedWork(archive, packed.removed, left, _evidence_of(packed, left), listed)
+    return CarriedWork(archive, packed.removed, packed.left, _evidence_of(attempt, packed), listed)
 
 
-def _evidence_of(packed: PackedWork, left: Sequence[Change]) -> Json:
+def _evidence_of(attempt: Attempt, packed: PackedWork) -> Json:
     found: Json = {"work": {"bytes": packed.bytes, "files": packed.files}}
-    if system := _system_changes(left):
+    if system := _system_changes(attempt, packed.left):
         found["system"] = system
     if packed.skipped_count:
         found["not_carried"] = {"count": packed.skipped_count, "paths": _skipped(packed)}
@@ -249,8 +248,9 @@ def _is_system(attempt: Attempt, change: Change) -> bool:
     return not apart and change.path not in attempt.system_changes
 
 
-def _system_changes(changes: Sequence[Change]) -> Json | None:
+def _system_changes(attempt: Attempt, found_changes: Sequence[Change]) -> Json | None:
     """What the agent changed of the system, in numbers and by name; what programs run on first."""
+    changes = [one for one in found_changes if _is_system(attempt, one)]
     seen = [one for one in changes if not fnmatch(one.path, BYTECODE)]
     counts = {kind: sum(1 for one in seen if one.kind == kind) for kind in ("added", "changed", "removed")}
     tools = set(tampered(seen))
@@ -264,19 +264,27 @@ def _system_changes(changes: Sequence[Change]) -> Json | None:
 async def _keep_work(attempt: Attempt, work: CarriedWork, *, commit: bool) -> None:
     """Keep the work for grading it again; `commit` that a later attempt can go on grading from it."""
     world = attempt.world
-    digest = await asyncio.to_thread(kept_work.digest_of, work.archive)
-    reason = await asyncio.to_thread(world.work.keep, work.archive, digest, world.masker)
+    digest = await asyncio.to_thread(_keep, attempt, work)
+    if digest is None:
+        return
+    await kept_work.share(world.work, world.away, world.run_id, digest)
+    if commit:
+        await attempt.save_work()
+
+
+def _keep(attempt: Attempt, work: CarriedWork) -> str | None:
+    """Keep the work's archive and a record of it; return its digest, or None if it is not kept."""
+    digest = kept_work.digest_of(work.archive)
+    reason = attempt.world.work.keep(work.archive, digest, attempt.world.masker)
     work.evidence["work"] |= {"digest": digest, "kept": reason is None}
     if reason is not None:
         work.evidence["work"]["reason"] = reason
         attempt.log.note(f"the agent's work is not kept for grading it again: {reason}")
-        return
+        return None
     left = [[one.path, one.kind] for one in work.left[:SHOWN_CHANGES]]
     record = {"digest": digest, "removed": list(work.removed), "left": left, "evidence": work.evidence}
-    await asyncio.to_thread(kept_work.write_record, attempt.draft, record)
-    await kept_work.share(world.work, world.away, world.run_id, digest)
-    if commit:
-        await attempt.save_work()
+    kept_work.write_record(attempt.draft, record)
+    return digest
 
 
 async def _grade_fresh(attempt: Attempt, task: TaskSpec, work: CarriedWork) -> Grade:
@@ -326,9 +334,8 @@ async def _grade_shared(
     attempt: Attempt, task: TaskSpec, sandbox: Sandbox, changes: Sequence[Change], place: str
 ) -> Grade:
     """Grade in the sandbox the agent left, with the image's own tools put back."""
-    changes = [change for change in changes if _is_system(attempt, change)]
     evidence: Json = {"mode": VerifyMode.SHARED.value, "open_to_tampering": True}
-    if system := _system_changes(changes):
+    if system := _system_changes(attempt, changes):
         evidence["system"] = system
     if keeps_processes(attempt, task):
         evidence["keep_processes"] = True
@@ -534,7 +541,7 @@ def _may_be_the_work(error: Exception) -> bool:
 async def _control(attempt: Attempt, task: TaskSpec) -> Json:
     """What the same tests say of the state the agent began with; asked once for each task and run."""
     world = attempt.world
-    key = f"{task.digest}-{task.step}" if task.step else task.digest
+    key = "-".join(map(str, filter(None, (task.digest, task.step, attempt.leased.grading))))
     async with world.controls.lock(key):
         known = await asyncio.to_thread(world.controls.read, key)
         if known is None:
