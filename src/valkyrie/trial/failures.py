@@ -20,6 +20,7 @@ from sandboxes.errors import (
 )
 from valkyrie.agents.protocol import Trouble
 from valkyrie.errors import AgentError, SandboxFailedError, ValkyrieError
+from valkyrie.nouns import COUNTED_AS_ZERO as COUNTED_AS_ZERO
 from valkyrie.nouns import Category
 from valkyrie.secrets.mask import Masker
 
@@ -27,8 +28,6 @@ MESSAGE_LIMIT = 2000
 BROKEN = "grader_broken_by_work"
 KILLED = "sandbox_killed_by_agent"
 SETUP_BROKEN = "setup_broken_by_agent"
-COUNTED_AS_ZERO = frozenset({BROKEN, KILLED, SETUP_BROKEN})
-"""Causes of an agent that kept itself from being graded: it is graded, with a score of 0."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -294,6 +294,8 @@ async def _keep_work(attempt: Attempt, work: CarriedWork, *, commit: bool) -> No
     world = attempt.world
     digest = await asyncio.to_thread(_keep, attempt, work)
     if digest is None:
+        reason = work.evidence["work"]["reason"]
+        attempt.log.note(f"the agent's work is not kept for grading it again: {reason}")
         return
     await kept_work.share(world.work, world.away, world.run_id, digest)
     if commit:
@@ -307,7 +309,6 @@ def _keep(attempt: Attempt, work: CarriedWork) -> str | None:
     work.evidence["work"] |= {"digest": digest, "kept": reason is None}
     if reason is not None:
         work.evidence["work"]["reason"] = reason
-        attempt.log.note(f"the agent's work is not kept for grading it again: {reason}")
         return None
     left = [[one.path, one.kind] for one in work.left[:SHOWN_CHANGES]]
     record = {"digest": digest, "removed": list(work.removed), "left": left, "evidence": work.evidence}
