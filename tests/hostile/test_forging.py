@@ -130,12 +130,13 @@ def test_an_agent_that_breaks_what_it_cannot_solve_is_shown_as_it_is(home: Path)
     assert {one["mean"] for one in compared["scores"].values()} == {0.25}
     assert (compared["graded"], compared["ungraded"], compared["errors"]) == (12, 0, {})
     run = compared["run_id"]
-    shown = valk("run", "fetch", run, "--json")
-    assert (shown["score"]["score_low"], shown["score"]["score_high"]) == (0.25, 0.25)
+    shown = valk("run", "fetch", run, "--json")["run"]["score"]
+    assert (shown["score_low"], shown["score_high"]) == (0.25, 0.25)
     assert [row["attempts"] for row in valk("run", "tasks", run, "--json")["trials"]] == [1] * 12
     results = home / "results.json"
     valk("run", "results", run, "--path", results)
-    assert 0.25 in _numbers(json.loads(results.read_text()))
+    written = json.loads(results.read_text())
+    assert written["final_evaluation"]["final_score"] == written["score"]["score_graded"] == 0.25
 
 
 def valk(*words: object) -> Any:
@@ -150,11 +151,6 @@ def _by_agent(rows: list[Any], number: str) -> dict[str, float]:
     return {row["agent_name"]: row[number] if number in row else row["score"][number] for row in rows}
 
 
-def _numbers(document: Any) -> list[float]:
-    """The numbers at the top of a document."""
-    return [value for value in document.values() if isinstance(value, float)]
-
-
 @pytest.mark.slow
 def test_an_agent_that_kills_its_sandbox_has_one_try(home: Path, tracker: LocalTracker) -> None:
     """It solves with p = 1/3: the score is the share of what it solved."""
@@ -166,5 +162,5 @@ def test_an_agent_that_kills_its_sandbox_has_one_try(home: Path, tracker: LocalT
         row.k for row in scene.trials if "LOST" in "".join(tracker.logs(scene.run.id, "gambler", k=row.k))
     ]
     assert [row.k for row in scene.trials if not row.passed] == lost
-    assert scene.run.score.final_score == 1 - len(lost) / 60
+    assert scene.run.score.final_score == pytest.approx(1 - len(lost) / 60)
     assert 5 <= len(lost) < 60
