@@ -125,7 +125,7 @@ MAX_RETRIES = click.option(
     type=WholeNumber(min=0),
     default=2,
     show_default=True,
-    help="Further attempts after time-outs, rate limits and lost connections.",
+    help="Further attempts after rate limits and lost connections.",
 )
 SKIP_VALIDATE = click.option("--skip-validate", is_flag=True, help="Do not lint specs first.")
 SHUTDOWN_TIMEOUT = click.option(

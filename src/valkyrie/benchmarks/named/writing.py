@@ -15,7 +15,8 @@ _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}")
 _BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
 _DEFAULTS: Mapping[str, Mapping[str, Any]] = {
     "agent": {"timeout_sec": 1800.0},
-    "verifier": {"timeout_sec": 120.0},
+    # Graders bring all they need; what an agent did to the system is no part of any of these answers.
+    "verifier": {"timeout_sec": 120.0, "environment_mode": "fresh"},
     "environment": {"cpus": 1, "memory_mb": 2048, "storage_mb": 4096, "network_mode": "no-network"},
 }
 
