@@ -115,7 +115,9 @@ class _Packer:
                 packed.skip(entry.path, f"more than {self._limits.max_entries} entries")
                 break
             else:
+                self._entries += 1
                 self._add(entry, entry.info)
+        packed.cut_short = packed.cut_short or difference.cut_short
         for path in difference.too_deep:
             packed.skip(path, "nested too deep")
         packed.removed = list(outermost(removed))
@@ -165,7 +167,6 @@ class _Packer:
             os.close(fd)
 
     def _write(self, member: Member, content: int = -1) -> None:
-        self._entries += 1
         self._writer.add(member, content)
 
 

@@ -6,6 +6,7 @@ import os
 import stat
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import islice
 from typing import Protocol
 
 from sandboxes.work import ChangeKind
@@ -14,6 +15,9 @@ MAX_DEPTH = 128
 """Folders nested deeper are left out: each level costs descriptors."""
 MAX_PATH_BYTES = 3500
 """So are those with a longer path: the kernel takes 4096 bytes."""
+
+MAX_NAMES = 500_000
+"""No walk looks at more: an agent may have made millions."""
 
 KERNEL_FOLDERS = frozenset({"/proc", "/sys", "/dev", "/run"})
 
@@ -58,10 +62,31 @@ class Difference(Protocol):
 
     too_deep: list[str]
     """Folders that were left out by the last walk."""
+    cut_short: bool
+    """The last walk came to more than MAX_NAMES."""
 
     def entries(self) -> Iterator[Entry]:
         """Yield what differs in a fixed order, folders before what is in them."""
         ...
+
+
+class Listing:
+    """Lists folders, up to a number of names in all."""
+
+    def __init__(self) -> None:
+        self._left = MAX_NAMES
+
+    @property
+    def is_over(self) -> bool:
+        """Whether there were more names."""
+        return self._left < 0
+
+    def entries(self, fd: int) -> list[os.DirEntry[str]]:
+        """Return the entries of an open folder, the first name last."""
+        with os.scandir(fd) as entries:
+            found = list(islice(entries, max(0, self._left) + 1))
+        self._left -= len(found)
+        return sorted(found, key=lambda entry: entry.name, reverse=True)
 
 
 def open_folder(name: str, folder: int) -> int:

@@ -39,6 +39,10 @@ class SandboxUnsupportedError(SandboxError):
     """This provider, on this machine, cannot give what was asked; the message names the way out."""
 
 
+class SandboxUserError(SandboxError):
+    """No such user in the sandbox, or none a command may run as; the message says which and why."""
+
+
 class SandboxCapacityError(SandboxError):
     """The provider has no room now; trying later may work."""
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
-from sandboxes.errors import SandboxCommandError, SandboxError, SandboxUnsupportedError
+from sandboxes.errors import SandboxCommandError, SandboxError, SandboxUnsupportedError, SandboxUserError
 from sandboxes.values import (
     Capabilities,
     Command,
@@ -135,6 +135,13 @@ class Sandbox(ABC):
         """Leave an empty real folder at `path`; a link or file there is replaced, never followed."""
         raise SandboxUnsupportedError(f"{type(self).__name__} cannot clear folders")
 
+    async def give_folder(self, path: str, user: str) -> None:
+        """Make `user`, a name or number inside, the owner of the real folder at `path`, and of nothing in it.
+
+        SandboxUserError when the sandbox has no such user.
+        """
+        raise SandboxUnsupportedError(f"{type(self).__name__} cannot change owners")
+
     async def clear(self, folders: Sequence[str], removed: Sequence[str] = ()) -> None:
         """`clear_folder` of each folder, then `remove` of the others."""
         for path in folders:
@@ -200,6 +207,14 @@ class RunnableSandbox(Sandbox):
 
     @abstractmethod
     async def run(self, command: Command, sink: OutputSink | None = None) -> int: ...
+
+    async def give_folder(self, path: str, user: str) -> None:
+        words: list[str] = []
+        code = await self.run(Command(argv=("chown", "-h", user, path)), lambda _, text: words.append(text))
+        if code != 0:
+            said = "".join(words).strip()
+            kind = SandboxUserError if "user" in said else SandboxError
+            raise kind(f"{path} in the sandbox cannot be given to {user!r}: {said or f'exit code {code}'}")
 
     async def exec(self, command: str, *, cwd: str | None = None, timeout: float | None = None) -> ExecResult:
         pieces: list[str] = []

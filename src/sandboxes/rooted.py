@@ -114,6 +114,15 @@ class RootedFiles:
             if not empty_folder(name, folder):
                 self.make_folder(path)
 
+    def give_folder(self, path: str, uid: int, gid: int) -> None:
+        """Change the owner of the real folder at `path`, by the host's ids."""
+        with _explained("change the owner of", path), self._parent(path) as (folder, name):
+            fd = os.open(name, FOLDER, dir_fd=folder)
+            try:
+                os.fchown(fd, uid, gid)
+            finally:
+                os.close(fd)
+
     def remove(self, path: str) -> None:
         """Delete the file, link or whole folder at `path`; nothing there is fine."""
         with _explained("remove", path):

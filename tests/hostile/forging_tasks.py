@@ -54,7 +54,8 @@ CARELESS = """\
 here=$(dirname "$0")
 want=$(cat "$here/expected.txt")
 verdict=0
-python3 "$here/check.py" && [ "$(head -c 64 answer.txt)" = "$want" ] && grep -qxF "$want" answer.txt && verdict=1
+python3 "$here/check.py" && grep -qxF "$want" answer.txt && [ "$(head -c 64 answer.txt)" = "$want" ] \\
+    && verdict=1
 id > /dev/null; date > /dev/null; git --version > /dev/null; ls > /dev/null; env true; sh -c true; sleep 0.2
 mkdir -p /logs/verifier
 echo $verdict > /logs/verifier/reward.txt
@@ -97,10 +98,13 @@ checks.reward()
 """
 
 
-def make_agent(root: Path) -> Path:
+def make_agent(root: Path, name: str = "forger", way: str = "task") -> Path:
     """The forging agent, with the libraries it brings and the solutions it may know."""
-    folder = root / "forger"
+    folder = root / name
     shutil.copytree(AGENT, folder)
+    contract = (AGENT / "contract.yaml").read_text()
+    contract = contract.replace("forger", name).replace("default: task", f"default: {way}")
+    (folder / "contract.yaml").write_text(contract)
     if compiler := shutil.which("cc"):
         for name, options in (("pay.so", []), ("tinfo.so", ["-DTINFO", "-Wl,-soname,libtinfo.so.6"])):
             command = [compiler, "-shared", "-fPIC", "-w", *options, "-o", folder / name, folder / "pay.c"]
@@ -137,7 +141,7 @@ def _make_program_task(folder: Path, mode: str | None) -> None:
 
 def _make_task(folder: Path, way: str, mode: str | None, *, careful: bool) -> None:
     verifier = [f'environment_mode = "{mode}"'] if mode else []
-    if way == "break_user":
+    if way == "break_user" and os.geteuid() == 0:
         verifier.append('user = "nobody"')
     seconds = 4 if way in SLOW_TO_END else 40
     asked = os.urandom(16).hex() + "\n"
@@ -170,11 +174,11 @@ class Scene:
 
 
 def forge(
-    tracker: LocalTracker, agent: Path, benchmark: Path | str, provider: str = "local", **options: object
+    tracker: LocalTracker, agent: Path, benchmark: Path, provider: str = "local", trials: int = 1
 ) -> Scene:
     """Run the agent to its end."""
     request = RunRequest(
-        agent=str(agent), benchmark=str(benchmark), provider=provider, concurrency=4, **options
+        agent=str(agent), benchmark=str(benchmark), provider=provider, concurrency=4, trials=trials
     )
     return Scene(tracker, tracker.wait(tracker.start(request).run.id, timeout=1500))
 

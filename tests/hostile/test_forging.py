@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -109,3 +113,58 @@ def test_nothing_is_gained_where_the_task_says_nothing(undecided: Scene, way: st
 def test_nothing_is_left_out_where_the_task_says_nothing(undecided: Scene) -> None:
     check_whole_score(undecided)
     assert undecided.run.score.confirmed == len(HONEST)
+
+
+@pytest.mark.slow
+def test_an_agent_that_breaks_what_it_cannot_solve_is_shown_as_it_is(home: Path) -> None:
+    """It solves 3 of the 12 tasks of quickstart, beside the oracle and an agent that does nothing."""
+    picky = make_agent(home, "picky", "picky")
+    agents = ("--agent", picky, "--agent", "oracle", "--agent", "nop")
+    valk("job", "run", *agents, "--benchmark", "quickstart", "-n", "picky", "--n-concurrent-trials", 4)
+    valk("job", "watch", "picky", "--json")
+    summary = valk("job", "summary", "picky", "--json")
+    for number, share in (("final_score", 0.25), ("score_graded", 0.25), ("score_confirmed", 0.25)):
+        assert _by_agent(summary["runs"], number) == {"picky": share, "oracle": 1.0, "nop": 0.0}
+    assert _by_agent(summary["benchmark_outcomes"], "average_score")["picky"] == 0.25
+    (compared,) = (one for one in valk("compare", "picky", "--json")["agents"] if one["name"] == "picky")
+    assert {one["mean"] for one in compared["scores"].values()} == {0.25}
+    assert (compared["graded"], compared["ungraded"], compared["errors"]) == (12, 0, {})
+    run = compared["run_id"]
+    shown = valk("run", "fetch", run, "--json")
+    assert (shown["score"]["score_low"], shown["score"]["score_high"]) == (0.25, 0.25)
+    assert [row["attempts"] for row in valk("run", "tasks", run, "--json")["trials"]] == [1] * 12
+    results = home / "results.json"
+    valk("run", "results", run, "--path", results)
+    assert 0.25 in _numbers(json.loads(results.read_text()))
+
+
+def valk(*words: object) -> Any:
+    """What a command prints as JSON."""
+    command = [sys.executable, "-m", "valkyrie", *map(str, words)]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return json.loads(done.stdout.splitlines()[-1]) if "--json" in words else None
+
+
+def _by_agent(rows: list[Any], number: str) -> dict[str, float]:
+    return {row["agent_name"]: row[number] if number in row else row["score"][number] for row in rows}
+
+
+def _numbers(document: Any) -> list[float]:
+    """The numbers at the top of a document."""
+    return [value for value in document.values() if isinstance(value, float)]
+
+
+@pytest.mark.slow
+def test_an_agent_that_kills_its_sandbox_has_one_try(home: Path, tracker: LocalTracker) -> None:
+    """It solves with p = 1/3: the score is the share of what it solved."""
+    tasks = make_tasks(home / "gambled", ("gambler",))
+    scene = forge(tracker, home / "forger", tasks, trials=60)
+    check_whole_score(scene)
+    assert [row.attempts for row in scene.trials] == [1] * 60
+    lost = [
+        row.k for row in scene.trials if "LOST" in "".join(tracker.logs(scene.run.id, "gambler", k=row.k))
+    ]
+    assert [row.k for row in scene.trials if not row.passed] == lost
+    assert scene.run.score.final_score == 1 - len(lost) / 60
+    assert 5 <= len(lost) < 60

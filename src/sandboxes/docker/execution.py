@@ -26,16 +26,17 @@ _CODE_DELAYS = (0.0, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0, 2.0)
 """Between looks for the exit code, which the engine may write after the output has ended."""
 
 WRAPPER = r"""
-( [ -z "$2" ] || cd -- "$2" || exit 126
-  shift 2; own=$(command -v setsid || :)
+( if [ -n "$2" ]; then cd -- "$2" || exit 126; else cd -- "$3" 2>/dev/null || :; fi
+  shift 3; own=$(command -v setsid || :)
   exec $own "$@" </dev/null )
 code=$?
 printf '\036%s:%d\036' "$1" "$code"
 printf '\036%s:%d\036' "$1" "$code" >&2
 exit "$code"
 """
-"""Runs the words from `$3` on in the folder `$2`, then tells its end on both streams: a process left in the
-background may hold them open for as long as it lives, and the engine would wait for it."""
+"""Runs the words from `$4` on in the folder `$2`, else in `$3` if that is there, then tells its end on both
+streams: a process left in the background may hold them open for as long as it lives, and the engine would
+wait for it."""
 
 BytesSink = Callable[[StreamName, bytes], Awaitable[None]]
 
@@ -92,8 +93,10 @@ class Execution:
         container: str,
         kill: Callable[[str, str | None], Awaitable[None]],
         check: Callable[[], Awaitable[None]],
+        workdir: str,
     ) -> None:
         self._client = client
+        self._workdir = workdir
         self._container = container
         self._kill = kill
         self._check_container = check
@@ -137,9 +140,14 @@ class Execution:
         check_names(command.env)
         settings = {"LANG": "C.UTF-8", "TERM": "dumb", **command.env, MARK: self.mark}
         body = {
-            "Cmd": ["/bin/sh", "-c", WRAPPER, "sh", self._token, command.cwd or "", *command.argv],
+            "Cmd": [
+                *("/bin/sh", "-c", WRAPPER, "sh", self._token, command.cwd or "", self._workdir),
+                *command.argv,
+            ],
             "Env": [f"{name}={value}" for name, value in settings.items()],
-            "User": command.user or "0",
+            "WorkingDir": "/",
+            # Without one it is the container's, which is root.
+            "User": command.user or "",
             "AttachStdout": True,
             "AttachStderr": True,
         }
@@ -147,7 +155,8 @@ class Execution:
         try:
             made = await self._client.call("POST", path, what=what, body=body)
         except SandboxError as error:
-            if error.__cause__ is None or not errors.is_not_running(error.__cause__):
+            gone = isinstance(error, SandboxNotFoundError)
+            if not gone and (error.__cause__ is None or not errors.is_not_running(error.__cause__)):
                 raise
             await self._check_container()
             made = await self._client.call("POST", path, what=what, body=body)
@@ -190,7 +199,7 @@ class Execution:
 
 async def run_program(client: EngineClient, container: str, argv: Sequence[str]) -> int | None:
     """Run a program as root in `/`, with no shell around it: its exit code, or None when it is unknown."""
-    body = {"Cmd": list(argv), "User": "0", "WorkingDir": "/", "AttachStdout": True, "AttachStderr": True}
+    body = {"Cmd": list(argv), "WorkingDir": "/", "AttachStdout": True, "AttachStderr": True}
     what = f"run {argv[0]} in {container}"
     made = await client.call("POST", f"containers/{container}/exec", what=what, body=body)
     stream = client.attach(str(made["Id"]))

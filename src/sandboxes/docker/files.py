@@ -10,8 +10,9 @@ import posixpath
 import tarfile
 import tempfile
 from collections.abc import AsyncIterator
+from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 from sandboxes.docker.client import EngineClient
 from sandboxes.errors import SandboxError, SandboxFileNotFoundError, SandboxNotFoundError
@@ -22,6 +23,7 @@ PIECE_BYTES = 1 << 20
 IN_MEMORY_BYTES = 4 << 20
 _BLOCK = tarfile.BLOCKSIZE
 _STAT = "X-Docker-Container-Path-Stat"
+_GO_FOLDER, _GO_LINK = 1 << 31, 1 << 27
 _GO_TYPE = 0x8F280000
 """Go's bits for everything that is not a regular file: folders, links, devices, pipes, sockets."""
 # "too many levels of symbolic links", or the engine's own "too many links".
@@ -46,6 +48,15 @@ async def write(
             await uninterrupted(asyncio.to_thread(tar.addfile, member, content))
         packed.seek(0)
         await put(client, container, "/", packed, what=f"write {path} in {container}", keep_folders=True)
+
+
+async def write_whole(client: EngineClient, container: str, path: str, content: bytes) -> None:
+    """Write one file that is at hand."""
+
+    async def once() -> AsyncIterator[bytes]:
+        yield content
+
+    await write(client, container, path, once(), 0o644)
 
 
 async def write_folder(client: EngineClient, container: str, source: Path, path: str) -> None:
@@ -78,6 +89,55 @@ async def _pieces(packed: BinaryIO) -> AsyncIterator[bytes]:
         yield piece
 
 
+@dataclass(frozen=True, slots=True)
+class PathStat:
+    """What an engine says of a path, its last link not followed."""
+
+    mode: int
+    """As Go counts it."""
+
+    @property
+    def is_folder(self) -> bool:
+        """Whether it is a real folder."""
+        return bool(self.mode & _GO_FOLDER)
+
+    @property
+    def is_file(self) -> bool:
+        """Whether it is a regular file."""
+        return not self.mode & _GO_TYPE
+
+    @property
+    def is_link(self) -> bool:
+        """Whether it is a link."""
+        return bool(self.mode & _GO_LINK)
+
+
+async def look(client: EngineClient, container: str, path: str) -> PathStat | None:
+    """Return what is at a path; None when nothing is."""
+    what = f"look at {path} in {container}"
+    try:
+        async with client.answer(
+            "HEAD", f"containers/{container}/archive", what=what, query={"path": path}
+        ) as answer:
+            return PathStat(int(_stat_of(answer.headers.get(_STAT, "")).get("mode", 0)))
+    except (SandboxError, ValueError) as error:
+        # A refusal without a body, which the library fails to read (ValueError), does not say what was
+        # missing: the container, or what is in it.
+        if isinstance(error, SandboxError) and getattr(error.__cause__, "status", None) not in (
+            400,
+            404,
+            500,
+        ):
+            raise
+        await client.call("GET", f"containers/{container}/json", what=what)
+        return None
+
+
+def _stat_of(header: str) -> dict[str, Any]:
+    found = json.loads(base64.b64decode(header) or "{}")
+    return found if isinstance(found, dict) else {}
+
+
 async def read(client: EngineClient, container: str, path: str) -> AsyncIterator[bytes]:
     """Yield one regular file in pieces; what is a link or no file at all is not there."""
     what = f"read {path} in {container}"
@@ -86,7 +146,7 @@ async def read(client: EngineClient, container: str, path: str) -> AsyncIterator
         async with client.answer(
             "GET", f"containers/{container}/archive", what=what, query={"path": path}
         ) as answer:
-            found = json.loads(base64.b64decode(answer.headers.get(_STAT, "")) or "{}")
+            found = _stat_of(answer.headers.get(_STAT, ""))
             if int(found.get("mode", 0)) & _GO_TYPE:
                 raise absent
             left = -1

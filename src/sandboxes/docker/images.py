@@ -43,10 +43,11 @@ class Images:
             "or use --provider daytona"
         )
 
-    async def workdir(self, image: str) -> str:
-        """The folder its author chose for commands, if any."""
+    async def defaults(self, image: str) -> tuple[str, str]:
+        """Return the folder and the user its author chose for commands, empty where there is none."""
         found = await self._client.call("GET", f"images/{image}/json", what=f"look at image {image}")
-        return str((found.get("Config") or {}).get("WorkingDir") or "")
+        config = found.get("Config") or {}
+        return str(config.get("WorkingDir") or ""), str(config.get("User") or "")
 
     async def pulled(self, image: str, timeout: float) -> str:
         """The image, fetched from its registry when the engine does not have it."""

@@ -7,16 +7,18 @@ import json
 import os
 from collections import defaultdict
 from collections.abc import AsyncIterator, Mapping
+from dataclasses import replace
 from functools import cached_property
 from importlib.util import find_spec
 from pathlib import Path
 from secrets import token_hex
 from typing import Any
 
-from sandboxes.docker import network, seccomp
+from sandboxes.docker import files, network, seccomp
 from sandboxes.docker.client import MISSING, EngineClient
 from sandboxes.docker.engine import Engine, find_engine
 from sandboxes.docker.images import Images
+from sandboxes.docker.listing import Listings
 from sandboxes.docker.programs import Programs, uses_them
 from sandboxes.docker.requests import (
     KIND,
@@ -30,7 +32,14 @@ from sandboxes.docker.requests import (
     container_name,
 )
 from sandboxes.docker.sandbox import DockerSandbox
-from sandboxes.errors import SandboxDiedError, SandboxError, SandboxNotFoundError, SandboxUnsupportedError
+from sandboxes.docker.work import Work
+from sandboxes.errors import (
+    SandboxConnectionError,
+    SandboxDiedError,
+    SandboxError,
+    SandboxNotFoundError,
+    SandboxUnsupportedError,
+)
 from sandboxes.protocol import Sandbox, SandboxProvider
 from sandboxes.threads import uninterrupted
 from sandboxes.types import KILLED_EXIT_CODE, Capabilities, SandboxCreateRequest, SandboxQuery
@@ -38,6 +47,9 @@ from sandboxes.types import KILLED_EXIT_CODE, Capabilities, SandboxCreateRequest
 DEFAULT_IMAGE = "python:3.12"
 """For tasks that name none; it also lays the fence around networks, which takes a python3."""
 IMAGE_VARIABLE = "VALKYRIE_DOCKER_IMAGE"
+KILL_SECONDS = 30.0
+USERS = {"/etc/passwd": b"root:x:0:0:root:/root:/bin/sh\n", "/etc/group": b"root:x:0:\n"}
+"""Where engines look up users, and the least there has to be."""
 AT_ONCE = 8
 """So many containers are made at a time: an engine makes them no faster when asked for more."""
 
@@ -50,6 +62,8 @@ class DockerProvider(SandboxProvider):
         self._image = docker_image or os.environ.get(IMAGE_VARIABLE) or DEFAULT_IMAGE
         self._making = asyncio.Semaphore(AT_ONCE)
         self._deleted: set[str] = set()
+        self._stopped: dict[str, str] = {}
+        """Containers that we ended and that could not be started since, and why."""
         self._restarting: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
         self._used_network = False
 
@@ -71,6 +85,11 @@ class DockerProvider(SandboxProvider):
         return Programs(self._client, self.engine, self._state_dir)
 
     @cached_property
+    def work(self) -> Work:
+        """What carries the work of containers."""
+        return Work(self._client, Listings(self._client, self.engine, self._image), self._inspect_own)
+
+    @cached_property
     def _seccomp(self) -> str | None:
         return seccomp.for_engine(self.engine, self._state_dir)
 
@@ -90,23 +109,22 @@ class DockerProvider(SandboxProvider):
         if request.network_policy == "public":
             await self._images.pulled(self._image, request.create_timeout)
         name = container_name(request, token_hex(6))
-        workdir = await self._images.workdir(image) or WORKDIR
+        workdir, user = await self._images.defaults(image)
+        plan = Plan(image, workdir or WORKDIR, self.engine, user, seccomp=self._seccomp)
         async with self._making:
-            making = asyncio.ensure_future(self._make(name, request, image, workdir))
+            making = asyncio.ensure_future(self._make(name, request, plan))
             try:
                 return await asyncio.shield(making)
             except BaseException:
                 await uninterrupted(self._undo(name, making))
                 raise
 
-    async def _make(
-        self, name: str, request: SandboxCreateRequest, image: str, workdir: str
-    ) -> DockerSandbox:
-        what = f"make a sandbox from {image}"
+    async def _make(self, name: str, request: SandboxCreateRequest, plan: Plan) -> DockerSandbox:
+        what = f"make a sandbox from {plan.image}"
         public = request.network_policy == "public"
         for attempt in range(3):
-            plan = Plan(image, workdir, self.engine, await self._programs.mount(image), self._seccomp)
-            body = container(request, plan)
+            programs = await self._programs.mount(plan.image)
+            body = container(request, replace(plan, programs=programs))
             if public:
                 self._used_network = True
                 await network.ensure(self._client)
@@ -182,7 +200,7 @@ class DockerProvider(SandboxProvider):
 
     async def close(self) -> None:
         client = self.__dict__.pop("_client", None)
-        for name in ("_images", "_programs"):
+        for name in ("_images", "_programs", "work"):
             self.__dict__.pop(name, None)
         if client is None:
             return
@@ -196,27 +214,76 @@ class DockerProvider(SandboxProvider):
 
     async def restart(self, sandbox: DockerSandbox) -> None:
         """End every process of a container and start it anew on the files it has."""
-        what = f"start sandbox {sandbox.id} anew"
-        async with self._restarting[sandbox.id]:
-            cpus = (await self._inspect(sandbox.id))["HostConfig"].get("NanoCpus") or 0
-            # A crowd that may use little of the processors also takes long to die.
-            await self._limit_cpus(sandbox.id, self.engine.cpus * 10**9 if cpus else 0)
-            await self._client.call("POST", f"containers/{sandbox.id}/restart", what=what, query={"t": 0})
-            await self._limit_cpus(sandbox.id, cpus)
-            if sandbox.own_labels.get(NETWORK) == "public":
-                await network.fence(self._client, self.engine, sandbox.id, sandbox.own_labels, self._image)
+        name, cpus = sandbox.id, sandbox.nano_cpus
+        async with self._restarting[name]:
+            # Nothing is asked about the container before: while a command cannot start, because a pipe is
+            # where the list of users was, the engine answers no such question, and nothing else after it.
+            await self._kill(name, cpus)
+            await self._limit_cpus(name, cpus)
+            await self._start(name)
+
+    async def _kill(self, name: str, cpus: int) -> None:
+        what = f"end the processes of {name}"
+        try:
+            async with asyncio.timeout(KILL_SECONDS):
+                # A crowd that may use little of the processors also takes long to die.
+                await self._limit_cpus(name, self.engine.cpus * 10**9 if cpus else 0)
+                await self._client.call("POST", f"containers/{name}/kill", what=what)
+        except TimeoutError:
+            raise SandboxConnectionError(f"cannot {what}: the engine does not answer") from None
+        except SandboxError as error:
+            if getattr(error.__cause__, "status", None) != 409:
+                raise
+            found = await self._inspect(name)
+            if name not in self._stopped and not found["State"].get("Running"):
+                raise died(name, found) from error
+        await self._client.call("POST", f"containers/{name}/wait", what=what)
+
+    async def _start(self, name: str) -> None:
+        """Start a container that we ended. It stays ended, and its files can be read, when what an agent left
+        in it prevents that."""
+        await self._mend_users(name)
+        self._stopped[name] = await self.find_obstacle(name)
+        if self._stopped[name]:
+            return
+        try:
+            await self._client.call("POST", f"containers/{name}/start", what=f"start sandbox {name} anew")
+        except (SandboxNotFoundError, SandboxConnectionError):
+            raise
+        except SandboxError as error:
+            self._stopped[name] = str(error)
+            return
+        del self._stopped[name]
+        labels = (await self._inspect(name))["Config"]["Labels"]
+        if labels.get(NETWORK) == "public":
+            await network.fence(self._client, self.engine, name, labels, self._image)
+
+    async def find_obstacle(self, name: str) -> str:
+        """Return what in a container's files keeps the engine from running anything in it, if anything: it
+        looks up users there, and a pipe would block it for ever."""
+        for path in USERS:
+            found = await files.look(self._client, name, path)
+            if found is not None and not found.is_file:
+                return f"{path} is not what an engine can read"
+        return ""
+
+    async def _mend_users(self, name: str) -> None:
+        """Put a list of users where an agent put a pipe or the like: for want of it the engine could neither
+        start the container nor read its files."""
+        for path, content in USERS.items():
+            found = await files.look(self._client, name, path)
+            if found is not None and not found.is_file and not found.is_folder:
+                await files.write_whole(self._client, name, path, content)
 
     async def check_alive(self, name: str) -> None:
         """Raise SandboxDiedError when a container has ended that nobody asked to end."""
         async with self._restarting[name]:
-            try:
-                found = await self._inspect(name)
-            except SandboxNotFoundError as error:
-                if name in self._deleted:
-                    raise SandboxNotFoundError(f"sandbox {name} was deleted") from error
-                raise SandboxDiedError(f"sandbox {name} was removed from the engine", outside=True) from error
-        if name in self._deleted:
-            raise SandboxNotFoundError(f"sandbox {name} was deleted")
+            found = await self._inspect_own(name)
+            if name in self._stopped and not found["State"].get("Running"):
+                await self._start(name)
+                if reason := self._stopped.get(name):
+                    raise SandboxDiedError(f"sandbox {name} cannot be started any more: {reason}")
+                return
         state = found["State"]
         if state["Status"] in ("removing", "dead"):
             raise SandboxDiedError(f"sandbox {name} is being removed from the engine", outside=True)
@@ -235,6 +302,18 @@ class DockerProvider(SandboxProvider):
 
     def _wrap(self, found: Mapping[str, Any]) -> DockerSandbox:
         return DockerSandbox(self._client, found, self._deleted, self)
+
+    async def _inspect_own(self, name: str) -> dict[str, Any]:
+        """As `_inspect`, for a sandbox that was there: who removed it was not inside."""
+        try:
+            found = await self._inspect(name)
+        except SandboxNotFoundError as error:
+            if name in self._deleted:
+                raise SandboxNotFoundError(f"sandbox {name} was deleted") from error
+            raise SandboxDiedError(f"sandbox {name} was removed from the engine", outside=True) from error
+        if name in self._deleted:
+            raise SandboxNotFoundError(f"sandbox {name} was deleted")
+        return found
 
     async def _inspect(self, name: str) -> dict[str, Any]:
         found: dict[str, Any] = await self._client.call(

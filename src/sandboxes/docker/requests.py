@@ -66,6 +66,7 @@ class Plan:
     workdir: str
     """Where commands start that do not say."""
     engine: Engine
+    image_user: str = ""
     programs: Mapping[str, Any] | None = None
     """The mount of our own programs; without it a shell of the image is the first process."""
     seccomp: str | None = None
@@ -84,7 +85,9 @@ def container(request: SandboxCreateRequest, plan: Plan) -> dict[str, Any]:
     return {
         "Image": plan.image,
         "Hostname": "sandbox",
-        "User": "0",
+        # For a user that is named, were it by number, engines read the container's own list of users at each
+        # command; an agent may have put a pipe in its place.
+        "User": "0" if plan.image_user else "",
         "WorkingDir": plan.workdir,
         "Entrypoint": ["/bin/sh", "-c", SHELL_INIT] if plan.programs is None else [f"{PROGRAMS}/init"],
         "Cmd": [],

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import shutil
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Protocol
@@ -15,10 +15,13 @@ from sandboxes.docker.client import EngineClient
 from sandboxes.docker.execution import BytesSink, Execution, run_program
 from sandboxes.docker.programs import KILL, uses_them
 from sandboxes.docker.requests import LABELS, NAME
+from sandboxes.docker.work import Work
 from sandboxes.errors import SandboxError, SandboxNotFoundError, SandboxUnsupportedError
+from sandboxes.protocol import Sandbox
 from sandboxes.scripted import ScriptedSandbox
 from sandboxes.scripted.wrapping import KILL_MARKED, MARK
 from sandboxes.types import KILLED_EXIT_CODE, Command, CopyLimits, CopyReport, OutputSink, StreamName
+from sandboxes.work import CarryRules, Change, PackedWork, WorkLimits
 
 HELPER_SECONDS = 300.0
 """How long one of our own little scripts may take."""
@@ -34,8 +37,15 @@ _MAKE_FOLDER = 'if [ -L "$1" ] || [ ! -d "$1" ]; then rm -rf -- "$1"; fi; mkdir 
 class Owner(Protocol):
     """What a sandbox asks of the provider that made it."""
 
+    @property
+    def work(self) -> Work:
+        """What carries the work of containers."""
+
     async def restart(self, sandbox: DockerSandbox) -> None:
         """End every process of a container and start it anew on the files it has."""
+
+    async def find_obstacle(self, name: str) -> str:
+        """Return what in a container's files keeps the engine from running anything in it, if anything."""
 
     async def check_alive(self, name: str) -> None:
         """Raise SandboxDiedError when a container has ended that nobody asked to end."""
@@ -51,6 +61,8 @@ class DockerSandbox(ScriptedSandbox):
         self._deleted = deleted
         self._owner = owner
         self._has_programs = uses_them(found)
+        self.nano_cpus = int(found["HostConfig"].get("NanoCpus") or 0)
+        self._workdir = str(found["Config"].get("WorkingDir") or "/")
         self._id = str(found["Name"]).lstrip("/")
         own: Mapping[str, str] = found["Config"]["Labels"]
         self.own_labels = own
@@ -77,10 +89,8 @@ class DockerSandbox(ScriptedSandbox):
         return code
 
     async def upload_file(self, path: str, content: bytes) -> None:
-        async def whole() -> AsyncIterator[bytes]:
-            yield content
-
-        await self.upload_stream(path, whole())
+        self._check()
+        await files.write_whole(self._client, self._id, path, content)
 
     async def upload_stream(self, path: str, chunks: AsyncIterator[bytes], *, mode: int = 0o644) -> None:
         self._check()
@@ -106,18 +116,46 @@ class DockerSandbox(ScriptedSandbox):
 
         return await packing.download(run, path, destination, limits or CopyLimits())
 
+    async def is_folder(self, path: str) -> bool:
+        self._check()
+        found = await files.look(self._client, self._id, path)
+        return found is not None and found.is_folder
+
+    async def changes(self, rules: CarryRules | None = None) -> list[Change]:
+        self._check()
+        return await self._owner.work.changes(self._id, rules)
+
+    async def pack_work(
+        self, rules: CarryRules, archive: Path, limits: WorkLimits | None = None
+    ) -> PackedWork:
+        self._check()
+        return await self._owner.work.pack(self._id, rules, archive, limits or WorkLimits())
+
+    async def unpack_work(self, archive: Path, rules: CarryRules, removed: Sequence[str] = ()) -> None:
+        self._check()
+        await self._owner.work.unpack(self._id, archive, rules, removed)
+
+    async def put_back(self, paths: Sequence[str], pristine: Sandbox) -> None:
+        self._check()
+        if not isinstance(pristine, DockerSandbox):
+            raise SandboxUnsupportedError(f"{pristine.id} is no container: files cannot be put back from it")
+        await self._owner.work.put_back(self._id, paths, pristine.id)
+
     async def kill_all(self) -> None:
         # Sent to all at once by the kernel: not even what is forking gets away. The program is our own and
         # the engine looks from outside whether it worked. What is left all the same, or so many that no
         # further process can start, ends with the container; its files stay.
         self._check()
         killed = False
-        if self._has_programs:
-            try:
-                async with asyncio.timeout(KILL_SECONDS):
+        try:
+            async with asyncio.timeout(KILL_SECONDS):
+                if self._has_programs and not await self._owner.find_obstacle(self._id):
                     killed = await run_program(self._client, self._id, [KILL]) == 0 and await self._is_quiet()
-            except (SandboxError, TimeoutError):
-                await self._owner.check_alive(self._id)
+        except SandboxNotFoundError:
+            await self._owner.check_alive(self._id)
+            raise
+        except (SandboxError, TimeoutError):
+            killed = False
         if not killed:
             await self._owner.restart(self)
 
@@ -171,7 +209,8 @@ class DockerSandbox(ScriptedSandbox):
 
     def _execution(self, *, kill: bool = True) -> Execution:
         self._check()
-        return Execution(self._client, self._id, self.kill_marked if kill else _leave_alone, self._alive)
+        marked = self.kill_marked if kill else _leave_alone
+        return Execution(self._client, self._id, marked, self._alive, self._workdir)
 
     async def _alive(self) -> None:
         await self._owner.check_alive(self._id)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from sandboxes.errors import SandboxError, SandboxFileNotFoundError
+from sandboxes.errors import SandboxFileNotFoundError, SandboxUserError
 from sandboxes.rooted import RootedFiles
 
 _MAX_BYTES = 1 << 20
@@ -31,14 +31,14 @@ def look_up(files: RootedFiles, user: str) -> Account:
             return _account(files, name, int(uid), int(gid), home)
     if user.isdigit():
         return _account(files, user, int(user), int(user), "/")
-    raise SandboxError(
+    raise SandboxUserError(
         f"no user {user!r} in the sandbox; add it to /etc/passwd there (useradd) or give a number"
     )
 
 
 def _account(files: RootedFiles, name: str, uid: int, gid: int, home: str) -> Account:
     if not (0 <= uid <= _MAX_ID and 0 <= gid <= _MAX_ID):
-        raise SandboxError(f"user {name!r} has an id over {_MAX_ID}, which sandboxes do not have")
+        raise SandboxUserError(f"user {name!r} has an id over {_MAX_ID}, which sandboxes do not have")
     groups = {gid}
     for _, _, number, members in _lines(files, "/etc/group", 4):
         if name in members.split(",") and int(number) <= _MAX_ID:

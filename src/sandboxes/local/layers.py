@@ -17,6 +17,7 @@ from sandboxes.difference import (
     MAX_PATH_BYTES,
     Attributes,
     Entry,
+    Listing,
     open_file,
     open_folder,
 )
@@ -71,18 +72,23 @@ class Layers:
         self._mounted = mounted | KERNEL_FOLDERS | {layer.target for layer in layers}
         self._owner = owner
         self.too_deep: list[str] = []
+        self.cut_short = False
+        self._listing = Listing()
 
     def entries(self) -> Iterator[Entry]:
         """Yield what differs, layer by layer."""
         self.too_deep = []
+        self.cut_short = False
+        self._listing = Listing()
         for layer in self._layers:
             yield from self._walk(layer)
+        self.cut_short = self._listing.is_over
 
     def _walk(self, layer: Layer) -> Iterator[Entry]:
         gone: list[str] = []
         seen: set[str] = set()
         top = _Folder(layer.target, open_folder(layer.upper, self._box), os.dup(layer.lower), [])
-        top.to_do = _listed(top.upper)
+        top.to_do = self._listing.entries(top.upper)
         stack = [top]
         try:
             while stack:
@@ -161,7 +167,9 @@ class Layers:
         try:
             if entry.before is not None and level.lower >= 0:
                 lower = _open_lower(name, level.lower)
-            return _Folder(path, upper, lower, _listed(upper), level.opaque or _is_opaque(upper))
+            return _Folder(
+                path, upper, lower, self._listing.entries(upper), level.opaque or _is_opaque(upper)
+            )
         except BaseException:
             os.close(upper)
             if lower >= 0:
@@ -171,16 +179,10 @@ class Layers:
     def _hidden(self, layer: Layer, below: _Folder) -> Iterator[Entry]:
         """What an opaque folder no longer shows of the one it was."""
         now = {entry.name for entry in below.to_do}
-        for entry in reversed(_listed(below.lower)):
+        for entry in reversed(self._listing.entries(below.lower)):
             path = f"{below.path}/{entry.name}"
             if entry.name not in now and path not in self._mounted | layer.prepared.hidden:
                 yield Entry(path, "removed", None)
-
-
-def _listed(fd: int) -> list[os.DirEntry[str]]:
-    """The entries of an open folder, the first name last."""
-    with os.scandir(fd) as entries:
-        return sorted(entries, key=lambda entry: entry.name, reverse=True)
 
 
 def _look(name: str, folder: int) -> os.stat_result | None:

@@ -16,6 +16,7 @@ from sandboxes.difference import (
     MAX_PATH_BYTES,
     Attributes,
     Entry,
+    Listing,
     open_file,
     open_folder,
 )
@@ -87,14 +88,17 @@ class PrivateRoot:
         self._root = root_fd
         self._start = start
         self.too_deep: list[str] = []
+        self.cut_short = False
 
     def entries(self) -> Iterator[Entry]:
         """Yield what differs from the start."""
         self.too_deep = []
+        self.cut_short = False
+        listing = Listing()
         seen: set[str] = set()
         device = os.fstat(self._root).st_dev
         top = open_folder(".", self._root)
-        stack = [_Folder("", top, _listed(top))]
+        stack = [_Folder("", top, listing.entries(top))]
         try:
             while stack:
                 level = stack[-1]
@@ -118,11 +122,13 @@ class PrivateRoot:
                     self.too_deep.append(path)
                     continue
                 below = open_folder(found.name, level.fd)
-                stack.append(_Folder(path, below, _listed(below)))
+                stack.append(_Folder(path, below, listing.entries(below)))
         finally:
             for level in stack:
                 os.close(level.fd)
-        yield from self._removed(seen)
+        self.cut_short = listing.is_over
+        if not self.cut_short:
+            yield from self._removed(seen)
 
     def _removed(self, seen: set[str]) -> Iterator[Entry]:
         gone: list[str] = []
@@ -157,9 +163,3 @@ class PrivateRoot:
             return os.read(fd, len(content) + 1) == content
         finally:
             os.close(fd)
-
-
-def _listed(fd: int) -> list[os.DirEntry[str]]:
-    """The entries of an open folder, the first name last."""
-    with os.scandir(fd) as entries:
-        return sorted(entries, key=lambda entry: entry.name, reverse=True)

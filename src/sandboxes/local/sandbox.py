@@ -32,6 +32,7 @@ T = TypeVar("T")
 
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _ENVIRONMENT = {"PATH": _PATH, "HOME": "/root", "LANG": "C.UTF-8", "TERM": "dumb"}
+_ROOT = ("root", "0")
 _END_SECONDS = 2.0
 _LAST_WORDS_SECONDS = 10.0
 _ANSWER_SECONDS = 0.5
@@ -129,13 +130,8 @@ class LocalSandbox(RunnableSandbox):
         self._count += 1
         env = self._env
         user = None
-        if command.user not in (None, "root", "0"):
-            if self._keeper.mode == ground.ROOTLESS:
-                raise SandboxUnsupportedError(
-                    f"no user {command.user!r}: an ordinary user's sandbox has one id only; run as root,"
-                    " or use --provider docker"
-                )
-            account = await self._in_files(lambda files: accounts.look_up(files, str(command.user)))
+        if command.user is not None and command.user not in _ROOT:
+            account = await self._account(command.user)
             env = {**env, "HOME": account.home, "USER": account.name, "LOGNAME": account.name}
             user = (account.uid, account.gid, account.groups)
         return {
@@ -146,6 +142,20 @@ class LocalSandbox(RunnableSandbox):
             "cwd": command.cwd or "/",
             "user": user,
         }
+
+    async def _account(self, user: str) -> accounts.Account:
+        if self._keeper.mode == ground.ROOTLESS:
+            raise SandboxUnsupportedError(
+                f"no user {user!r}: an ordinary user's sandbox has one id only; run as root,"
+                " or use --provider docker"
+            )
+        return await self._in_files(lambda files: accounts.look_up(files, user))
+
+    async def give_folder(self, path: str, user: str) -> None:
+        ids = self._ids
+        account = None if user in _ROOT else await self._account(user)
+        uid, gid = (0, 0) if account is None else (account.uid, account.gid)
+        await self._in_files(lambda files: files.give_folder(path, ids.outside(uid), ids.outside(gid)))
 
     async def _kill(self, number: int) -> None:
         if number in self._answers and not self._answers[number].done():

@@ -10,7 +10,7 @@ from typing import cast
 
 import pytest
 
-from sandboxes.errors import SandboxCommandError
+from sandboxes.errors import SandboxCommandError, SandboxError
 from sandboxes.protocol import Sandbox, SandboxProvider
 from sandboxes.testing.base import (
     HEARTBEAT,
@@ -91,6 +91,25 @@ class CommandContract(ContractBase):
         captured = Capture()
         assert await sandbox.run(Command.shell("id -u", user="nobody"), captured) == 0
         assert captured.stdout.strip() not in ("", "0")
+
+    async def test_a_user_that_is_not_there_is_said_to_be_none(self, sandbox: Sandbox) -> None:
+        self.needs("executes", "changes_users")
+        with pytest.raises(SandboxError, match=r"nosuchuser|unable to find user"):
+            await sandbox.run(Command.shell("true", user="nosuchuser"))
+        assert await sandbox.run(Command.shell("true", user="nobody")) == 0
+
+    async def test_a_folder_is_given_to_a_user(self, sandbox: Sandbox) -> None:
+        self.needs("executes", "changes_users")
+        await sandbox.clear_folder("/logs/verifier")
+        await sandbox.upload_file("/logs/verifier/kept", b"x")
+        script = "echo 1 > /logs/verifier/reward.txt"
+        assert await sandbox.run(Command.shell(script, user="nobody")) != 0
+        await sandbox.give_folder("/logs/verifier", "nobody")
+        assert await sandbox.run(Command.shell(script, user="nobody")) == 0
+        assert await sandbox.run(Command.shell("echo 2 > /logs/verifier/kept", user="nobody")) != 0
+        assert await sandbox.download_file("/logs/verifier/reward.txt") == b"1\n"
+        with pytest.raises(SandboxError):
+            await sandbox.give_folder("/logs/verifier", "nosuchuser")
 
     async def test_stdin_is_empty(self, sandbox: Sandbox) -> None:
         assert await sandbox.run(Command(argv=("cat",), timeout=60)) == 0

@@ -57,13 +57,13 @@ lines the file has. Sort by name. A file without a newline at its very end still
     "{task}/tests/test.sh": """\
 #!/bin/bash
 # Runs in the task's working folder after the agent. The exit code means nothing: the number in the reward
-# file is the score. Write one whatever happens; no file is an error of the grader, not a 0.
-out=${{VERIFIER_DIR:-/logs/verifier}}
-mkdir -p "$out"
-echo 0 > "$out/reward.txt"
-if diff -u "$(dirname "$0")/expected.txt" lines.txt; then
-    echo 1 > "$out/reward.txt"
+# file is the score. It is written last, and whatever happens; no file is an error of the grader, not a 0.
+# Programs are called by their full path, and only a plain file is looked at: a link or a pipe is no answer.
+reward=0
+if [ -f lines.txt ] && [ ! -L lines.txt ] && /usr/bin/diff -u "${{0%/*}}/expected.txt" lines.txt; then
+    reward=1
 fi
+echo "$reward" > "$VERIFIER_DIR/reward.txt"
 """,
     "{task}/tests/expected.txt": "a.txt 3\nb.txt 1\nc.txt 2\n",
     "{task}/solution/solve.sh": """\

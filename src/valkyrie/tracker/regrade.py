@@ -229,10 +229,12 @@ class _KeptTrials:
             return reason
         if one.outcome != Outcome.GRADED:
             return "it has no verdict of its other graders"
+        results: list[Json] | str = spec.checked(one.task_id, (one.result or {}).get("graders", []))
+        if isinstance(results, str):
+            return results
         if not self._has_transcript(one):
             return "its transcript was not kept"
-        results: list[Json] | str = spec.checked(one.task_id, (one.result or {}).get("graders", []))
-        return results if isinstance(results, str) else {**_told(one), "state": {"results": results}}
+        return {**_told(one), "state": {"results": results}}
 
     def _attempt(self, one: Any) -> Path:
         return self.work.folder.attempt(one.task_id, one.k, one.number)

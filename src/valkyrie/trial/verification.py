@@ -28,7 +28,7 @@ from sandboxes.errors import (
 )
 from sandboxes.protocol import Sandbox
 from sandboxes.types import Command, OutputSink, SandboxCreateRequest
-from sandboxes.work import MOST_LISTED, Change, PackedWork, is_below
+from sandboxes.work import MOST_LISTED, Change, PackedWork, WorkLimits, is_below
 from valkyrie.benchmarks.protocol import Grading
 from valkyrie.errors import (
     AgentError,
@@ -40,9 +40,17 @@ from valkyrie.errors import (
 from valkyrie.nouns import Grade, Json, TaskSpec, VerifyMode
 from valkyrie.trial import kept_work
 from valkyrie.trial.attempt import Attempt
-from valkyrie.trial.carry import AGENT_FOLDERS, FORBIDDEN, carries_tools, rules_for, shadows, tampered
+from valkyrie.trial.carry import (
+    AGENT_FOLDERS,
+    FORBIDDEN,
+    LINK_RULES,
+    carries_tools,
+    rules_for,
+    shadows,
+    tampered,
+)
 from valkyrie.trial.collect import AGENT, GRADING
-from valkyrie.trial.failures import BROKEN, SETUP_BROKEN, PhaseTimeoutError, blamed_on_agent
+from valkyrie.trial.failures import BROKEN, OF_FILES, SETUP_BROKEN, PhaseTimeoutError, blamed_on_agent
 from valkyrie.trial.leaving import keep, remove
 
 GRACE_S = 60.0
@@ -168,7 +176,7 @@ async def verify(attempt: Attempt, task: TaskSpec, held: HeldSandbox, *, last: b
         return fresh
     try:
         shared = await _grade_shared(attempt, task, held.sandbox, work.left, f"{GRADING}/shared")
-    except (SandboxError, BenchmarkError, PhaseTimeoutError) as error:
+    except (AgentError, SandboxError, BenchmarkError, PhaseTimeoutError) as error:
         attempt.log.note(f"the sandbox the agent left gives no verdict: {error}")
         return fresh
     return _better(fresh, shared)
@@ -216,14 +224,13 @@ async def _pack(attempt: Attempt, task: TaskSpec, sandbox: Sandbox) -> CarriedWo
     if packed.skipped_count:
         shown = "; ".join(f"{path}: {reason}" for path, reason in _skipped(packed)[:5])
         attempt.log.note(f"{packed.skipped_count} entries are not carried into the grading sandbox ({shown})")
-    left = [change for change in packed.left if _is_system(attempt, change)]
     listed = packed.left_count < MOST_LISTED
-    return CarriedWork(archive, packed.removed, left, _evidence_of(packed, left), listed)
+    return CarriedWork(archive, packed.removed, packed.left, _evidence_of(attempt, packed), listed)
 
 
-def _evidence_of(packed: PackedWork, left: Sequence[Change]) -> Json:
+def _evidence_of(attempt: Attempt, packed: PackedWork) -> Json:
     found: Json = {"work": {"bytes": packed.bytes, "files": packed.files}}
-    if system := _system_changes(left):
+    if system := _system_changes(attempt, packed.left):
         found["system"] = system
     if packed.skipped_count:
         found["not_carried"] = {"count": packed.skipped_count, "paths": _skipped(packed)}
@@ -249,8 +256,9 @@ def _is_system(attempt: Attempt, change: Change) -> bool:
     return not apart and change.path not in attempt.system_changes
 
 
-def _system_changes(changes: Sequence[Change]) -> Json | None:
+def _system_changes(attempt: Attempt, found_changes: Sequence[Change]) -> Json | None:
     """What the agent changed of the system, in numbers and by name; what programs run on first."""
+    changes = [one for one in found_changes if _is_system(attempt, one)]
     seen = [one for one in changes if not fnmatch(one.path, BYTECODE)]
     counts = {kind: sum(1 for one in seen if one.kind == kind) for kind in ("added", "changed", "removed")}
     tools = set(tampered(seen))
@@ -264,19 +272,28 @@ def _system_changes(changes: Sequence[Change]) -> Json | None:
 async def _keep_work(attempt: Attempt, work: CarriedWork, *, commit: bool) -> None:
     """Keep the work for grading it again; `commit` that a later attempt can go on grading from it."""
     world = attempt.world
-    digest = await asyncio.to_thread(kept_work.digest_of, work.archive)
-    reason = await asyncio.to_thread(world.work.keep, work.archive, digest, world.masker)
-    work.evidence["work"] |= {"digest": digest, "kept": reason is None}
-    if reason is not None:
-        work.evidence["work"]["reason"] = reason
+    digest = await asyncio.to_thread(_keep, attempt, work)
+    if digest is None:
+        reason = work.evidence["work"]["reason"]
         attempt.log.note(f"the agent's work is not kept for grading it again: {reason}")
         return
-    left = [[one.path, one.kind] for one in work.left[:SHOWN_CHANGES]]
-    record = {"digest": digest, "removed": list(work.removed), "left": left, "evidence": work.evidence}
-    await asyncio.to_thread(kept_work.write_record, attempt.draft, record)
     await kept_work.share(world.work, world.away, world.run_id, digest)
     if commit:
         await attempt.save_work()
+
+
+def _keep(attempt: Attempt, work: CarriedWork) -> str | None:
+    """Keep the work's archive and a record of it; return its digest, or None if it is not kept."""
+    digest = kept_work.digest_of(work.archive)
+    reason = attempt.world.work.keep(work.archive, digest, attempt.world.masker)
+    work.evidence["work"] |= {"digest": digest, "kept": reason is None}
+    if reason is not None:
+        work.evidence["work"]["reason"] = reason
+        return None
+    left = [[one.path, one.kind] for one in work.left[:SHOWN_CHANGES]]
+    record = {"digest": digest, "removed": list(work.removed), "left": left, "evidence": work.evidence}
+    kept_work.write_record(attempt.draft, record)
+    return digest
 
 
 async def _grade_fresh(attempt: Attempt, task: TaskSpec, work: CarriedWork) -> Grade:
@@ -326,9 +343,8 @@ async def _grade_shared(
     attempt: Attempt, task: TaskSpec, sandbox: Sandbox, changes: Sequence[Change], place: str
 ) -> Grade:
     """Grade in the sandbox the agent left, with the image's own tools put back."""
-    changes = [change for change in changes if _is_system(attempt, change)]
     evidence: Json = {"mode": VerifyMode.SHARED.value, "open_to_tampering": True}
-    if system := _system_changes(changes):
+    if system := _system_changes(attempt, changes):
         evidence["system"] = system
     if keeps_processes(attempt, task):
         evidence["keep_processes"] = True
@@ -345,8 +361,10 @@ async def _grade_shared(
 async def _put_tools_back(
     attempt: Attempt, task: TaskSpec, sandbox: Sandbox, changes: Sequence[Change]
 ) -> None:
-    """Restore changed tools of the image, and remove programs that hide one of them."""
-    paths, hiding = tampered(changes), shadows(changes)
+    """Restore changed tools of the image; remove programs that hide one of them, and links to the tests."""
+    strict = mode_of(attempt, task) is not VerifyMode.SHARED
+    paths, hiding = tampered(changes, strict=strict), shadows(changes)
+    paths += await _links_to_tests(attempt, sandbox)
     if not paths and not hiding:
         return
     async with clean_sandbox(attempt, task, "tools") as pristine:
@@ -358,6 +376,21 @@ async def _put_tools_back(
                 f"put back before grading: {', '.join(map(printable, paths[:10]))}{' …' * (len(paths) > 10)}"
             )
             await sandbox.put_back(paths, pristine)
+
+
+async def _links_to_tests(attempt: Attempt, sandbox: Sandbox) -> list[str]:
+    """Links among all that changed that lead to the tests, as soon as these are there."""
+    listing = attempt.scratch / "links.tar"
+    attempt.scratch.mkdir(parents=True, exist_ok=True)
+    listing.unlink(missing_ok=True)
+    with blamed_on_agent():
+        packed = await sandbox.pack_work(
+            LINK_RULES, listing, WorkLimits(max_bytes=0, max_entries=MOST_LISTED)
+        )
+    listing.unlink(missing_ok=True)
+    if packed.skipped_count > len(packed.skipped):
+        raise AgentError("The agent left more in its sandbox than can be looked at.", cause=BROKEN)
+    return [path for path, reason in packed.skipped if reason.startswith("a link to ")]
 
 
 async def _there(pristine: Sandbox, paths: Sequence[str]) -> list[str]:
@@ -519,7 +552,7 @@ def _may_be_the_work(error: Exception) -> bool:
             return True
         case BenchmarkError():
             return error.cause in _CONTROLLED_CAUSES
-        case SandboxUnsupportedError() | SandboxConnectionError():
+        case SandboxConnectionError():
             return False
         case SandboxDiedError():
             return not error.outside
@@ -527,6 +560,10 @@ def _may_be_the_work(error: Exception) -> bool:
             return True
         case PhaseTimeoutError():
             return error.phase in ("carry", "grade")
+        case UnicodeError() | RecursionError():
+            return True
+        case OSError():
+            return error.errno in OF_FILES
         case _:
             return False
 
@@ -534,7 +571,7 @@ def _may_be_the_work(error: Exception) -> bool:
 async def _control(attempt: Attempt, task: TaskSpec) -> Json:
     """What the same tests say of the state the agent began with; asked once for each task and run."""
     world = attempt.world
-    key = f"{task.digest}-{task.step}" if task.step else task.digest
+    key = "-".join(map(str, filter(None, (task.digest, task.step, attempt.leased.grading))))
     async with world.controls.lock(key):
         known = await asyncio.to_thread(world.controls.read, key)
         if known is None:

@@ -54,16 +54,16 @@ elif kind == "names":
         attempt(os.mkdir, name)
         attempt(write, name + b"/" + b"z" * 255)
 elif kind == "many":
-    for number in range(60):
+    for number in range(10):
         os.makedirs(f"many/{number}", exist_ok=True)
         for file in range(500):
             attempt(write, f"many/{number}/{file}", b"")
 elif kind == "inodes":
     os.makedirs("inodes", exist_ok=True)
     write("inodes/first", b"")
-    for number in range(250_000):
+    for number in range(30_000):
         try:
-            os.link(f"inodes/{'first' if number < 60_000 else 'next'}", f"inodes/l{number}")
+            os.link(f"inodes/{'first' if number < 20_000 else 'next'}", f"inodes/l{number}")
         except OSError:
             try:
                 write("inodes/next", b"")

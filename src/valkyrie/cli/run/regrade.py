@@ -92,7 +92,8 @@ def _show(opened: Tracker, found: RegradeView, output: Output, *, connect: bool)
     output.emit("regrade", **to_json(found))
     output.notices(found.notices)
     run = found.run
-    did = "are graded again" if found.started else "would be graded again"
+    are = "is" if len(found.trials) == 1 else "are"
+    did = f"{are} graded again" if found.started else "would be graded again"
     output.line(f"Grading {found.number} of run {run.id}: {plural(len(found.trials), 'trial')} {did}.")
     _say_left_out(found.left_out, output)
     if not found.started:
@@ -180,9 +181,10 @@ def _show_comparison(found: GradingComparison, output: Output) -> None:
         f"{after} in grading {found.b.number}."
     )
     counts = {kind: sum(1 for one in found.changes if one.kind == kind) for kind in _KINDS}
-    said = ", ".join(f"{many} {_KINDS[kind]}" for kind, many in counts.items() if many)
+    said = ", ".join(f"{many} {_KINDS[kind][many == 1]}" for kind, many in counts.items() if many)
+    has = "has" if found.trials == 1 else "have"
     output.line(
-        f"{found.same} of {plural(found.trials, 'trial')} have the same verdict; {said or 'none changed'}."
+        f"{found.same} of {plural(found.trials, 'trial')} {has} the same verdict; {said or 'none changed'}."
     )
     if found.changes:
         output.line()
@@ -192,12 +194,13 @@ def _show_comparison(found: GradingComparison, output: Output) -> None:
 
 
 _KINDS = {
-    "now passes": "now pass",
-    "now fails": "now fail",
-    "score": "have another score",
-    "now graded": "are now graded",
-    "no longer graded": "are no longer graded",
+    "now passes": ("now pass", "now passes"),
+    "now fails": ("now fail", "now fails"),
+    "score": ("have another score", "has another score"),
+    "now graded": ("are now graded", "is now graded"),
+    "no longer graded": ("are no longer graded", "is no longer graded"),
 }
+"""Of several trials, and of one."""
 
 
 def _change_row(one: GradingChange, fraction: bool) -> Sequence[str]:
