@@ -115,7 +115,7 @@ class PackedWork:
 
 MOST_LISTED = 500_000
 """Of changes. What is not listed cannot be put back: a sandbox with more of them gives no verdict."""
-MOST_SKIPPED = 1000
+MOST_SKIPPED = 200_000
 
 
 @dataclass(frozen=True, slots=True)

@@ -109,8 +109,8 @@ class ExitReason(StrEnum):
     OS_KILLED = "OS_KILLED"
 
 
-COUNTED_AS_ZERO = ("grader_broken_by_work", "sandbox_killed_by_agent")
-"""Causes with which a trial ends FINISHED and has the score 0, although no grader said so."""
+COUNTED_AS_ZERO = frozenset({"grader_broken_by_work", "sandbox_killed_by_agent", "setup_broken_by_agent"})
+"""Causes of an agent that kept itself from being graded: it is graded, with a score of 0."""
 
 
 class VerifyMode(StrEnum):

@@ -34,6 +34,8 @@ from tests.docker_engine import IMAGE, OUTSIDE, PrivateEngine
 
 pytestmark = pytest.mark.slow
 
+PRIVATE, SHARED = "10.77.0.1", "100.64.0.9"
+"""Addresses of the engine's host that are not of the public internet."""
 SERVE = "import socket; s = socket.create_server(('0.0.0.0', 0)); print(s.getsockname()[1], flush=True)\n"
 SERVE += "while True: s.accept()[0].close()"
 CONNECT = """
@@ -87,6 +89,51 @@ async def test_public_reaches_out_but_not_the_host(engine: PrivateEngine, provid
         await check()
     capable = "grep CapBnd /proc/self/status"
     assert int((await output_of(sandbox, capable)).split()[1], 16) & 1 << 12 == 0  # CAP_NET_ADMIN
+
+
+async def test_private_networks_are_reached_by_those_who_name_them(
+    engine: PrivateEngine, provider: DockerProvider
+) -> None:
+    for address in (PRIVATE, SHARED):
+        subprocess.run(engine.inside("ip", "address", "replace", f"{address}/32", "dev", "out"), check=True)
+    request = SandboxCreateRequest(network="public")
+    sandbox = await provider.create_sandbox(request)
+    named = await provider.create_sandbox(request.model_copy(update={"allowed_networks": ("10.77.0.0/16",)}))
+    with listening(engine) as port:
+
+        async def check() -> None:
+            assert await connects(named, PRIVATE, port)
+            assert not await connects(named, SHARED, port)
+
+        for address in (PRIVATE, SHARED):
+            for how in ("plainly", "bound"):
+                assert not await connects(sandbox, address, port, how)
+        await check()
+        await provider.restart(cast("DockerSandbox", named))
+        await check()
+
+
+async def test_only_the_loopback_of_ipv6_is_left(engine: PrivateEngine, provider: DockerProvider) -> None:
+    sandbox = await provider.create_sandbox(SandboxCreateRequest(network="public"))
+    pid = engine.docker("inspect", "-f", "{{.State.Pid}}", sandbox.id).strip()
+    give = "echo 0 > /proc/sys/net/ipv6/conf/eth0/disable_ipv6; ip -6 address replace fd00:7::2/64 dev eth0"
+    subprocess.run(["nsenter", "-t", pid, "-n", "sh", "-c", f"{give}; ip -6 route show"], check=True)
+    script = """
+import errno, socket
+for address in ("fd00:7::1", "2001:db8::1", "fe80::1"):
+    s = socket.socket(socket.AF_INET6, socket.SOCK_DGRAM)
+    try:
+        s.sendto(b"x", (address, 9, 0, 2))
+        print("sent to", address)
+    except OSError as error:
+        if error.errno not in (errno.EPERM, errno.ENETUNREACH, errno.EADDRNOTAVAIL):
+            raise
+"""
+    captured: list[str] = []
+    code = await sandbox.run(
+        Command(("python3", "-c", script), timeout=60), lambda _, text: captured.append(text)
+    )
+    assert (code, captured) == (0, [])
 
 
 async def test_sandboxes_on_the_same_network_do_not_meet(provider: DockerProvider) -> None:

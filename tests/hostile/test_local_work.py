@@ -91,7 +91,7 @@ async def test_a_bomb_of_names_is_cut(provider: LocalProvider, tmp_path: Path) -
     assert packed.cut_short
     with tarfile.open(tmp_path / "work.tar") as archive:
         assert len(archive.getmembers()) == 100
-    assert len(await sandbox.changes()) == min(5002, MOST_LISTED)
+    assert 5001 <= len(await sandbox.changes(RULES)) <= MOST_LISTED
 
 
 async def test_a_bomb_of_fifos_and_links_is_cut(provider: LocalProvider, tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import ClassVar
 
-from sandboxes.errors import SandboxCapacityError, SandboxError
+from sandboxes.errors import SandboxCapacityError, SandboxDiedError, SandboxError
 from sandboxes.protocol import Sandbox
 from sandboxes.types import OutputSink
 from valkyrie.agents.protocol import AgentExit, AgentTrial
@@ -113,7 +113,7 @@ class ScriptedAgent(NapAgent):
                 trial.log("stdout", "word " * 1000)
                 await asyncio.sleep(float(value) / 10)
         if kind == "broken":
-            raise SandboxError("the sandbox is broken")
+            raise SandboxDiedError("the sandbox is broken", outside=True)
         if kind == "exit":
             return AgentExit(int(value))
         if kind == "timeout":

@@ -64,7 +64,8 @@ def test_every_failure_has_a_category_and_never_scores(tracker: LocalTracker) ->
     run = finished(tracker, "ok,ungraded,install,bug", max_attempts=1)
     assert run.state == "FINISHED"
     assert run.score.errors == {"agent": 1, "benchmark": 1, "internal": 1}
-    assert (run.score.graded, run.score.score_graded, run.score.final_score) == (1, 1.0, 0.25)
+    # What ended by the agent's doing counts 0, the others are not graded.
+    assert (run.score.graded, run.score.score_graded, run.score.final_score) == (1, 0.5, 0.25)
     groups = {group.cause: group for group in tracker.errors(run.id)}
     assert set(groups) == {"grader_no_verdict", "agent_install_failed", "internal"}
     assert groups["internal"].message == "ZeroDivisionError: a defect"

@@ -71,6 +71,9 @@ def test_tests_that_were_changed_in_place(tracker: LocalTracker, tmp_path: Path)
     attempts = tracker.attempts(run.id, "one")
     assert [one.outcome for one in attempts] == ["graded", "graded", "failed"]
     assert attempts[-1].cause == "task_changed"
+    # What people take is of the attempt the verdict is of, not of the failed one.
+    files = tracker.outputs(run.id, tmp_path / "outputs")
+    assert (tmp_path / "outputs" / "one" / "grading" / "verifier" / "reward.txt").is_file(), files
     # What was kept is shared by all gradings.
     assert len(list(Path(run.folder, "work").iterdir())) == 2
 

@@ -9,8 +9,8 @@ from sandboxes.docker.engine import Engine
 from sandboxes.types import Capabilities
 
 _FENCED = (
-    "a bridge of its own; packet filter against the gateway, link-local and metadata addresses{more}; "
-    "sandboxes cannot reach each other"
+    "a bridge of its own; packet filter against private networks, the gateway, link-local and metadata "
+    "addresses{more}; sandboxes cannot reach each other"
 )
 
 

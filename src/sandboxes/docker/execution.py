@@ -155,7 +155,8 @@ class Execution:
         try:
             made = await self._client.call("POST", path, what=what, body=body)
         except SandboxError as error:
-            if error.__cause__ is None or not errors.is_not_running(error.__cause__):
+            gone = isinstance(error, SandboxNotFoundError)
+            if not gone and (error.__cause__ is None or not errors.is_not_running(error.__cause__)):
                 raise
             await self._check_container()
             made = await self._client.call("POST", path, what=what, body=body)

@@ -35,7 +35,10 @@ def walk(upper: str, lowers: Sequence[str]) -> Iterator[tuple[str, str, str]]:
         folders = []
         for entry in entries:
             name = f"{path}/{entry.name}"
-            info = entry.stat(follow_symlinks=False)
+            try:
+                info = entry.stat(follow_symlinks=False)
+            except OSError:
+                continue  # the same
             before, folders_below = _look(below, entry.name)
             if _is_whiteout(info):
                 if before is not None:

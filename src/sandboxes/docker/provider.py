@@ -87,7 +87,7 @@ class DockerProvider(SandboxProvider):
     @cached_property
     def work(self) -> Work:
         """What carries the work of containers."""
-        return Work(self._client, Listings(self._client, self.engine, self._image), self._inspect)
+        return Work(self._client, Listings(self._client, self.engine, self._image), self._inspect_own)
 
     @cached_property
     def _seccomp(self) -> str | None:
@@ -278,19 +278,12 @@ class DockerProvider(SandboxProvider):
     async def check_alive(self, name: str) -> None:
         """Raise SandboxDiedError when a container has ended that nobody asked to end."""
         async with self._restarting[name]:
-            try:
-                found = await self._inspect(name)
-            except SandboxNotFoundError as error:
-                if name in self._deleted:
-                    raise SandboxNotFoundError(f"sandbox {name} was deleted") from error
-                raise SandboxDiedError(f"sandbox {name} was removed from the engine", outside=True) from error
+            found = await self._inspect_own(name)
             if name in self._stopped and not found["State"].get("Running"):
                 await self._start(name)
                 if reason := self._stopped.get(name):
                     raise SandboxDiedError(f"sandbox {name} cannot be started any more: {reason}")
                 return
-        if name in self._deleted:
-            raise SandboxNotFoundError(f"sandbox {name} was deleted")
         state = found["State"]
         if state["Status"] in ("removing", "dead"):
             raise SandboxDiedError(f"sandbox {name} is being removed from the engine", outside=True)
@@ -309,6 +302,18 @@ class DockerProvider(SandboxProvider):
 
     def _wrap(self, found: Mapping[str, Any]) -> DockerSandbox:
         return DockerSandbox(self._client, found, self._deleted, self)
+
+    async def _inspect_own(self, name: str) -> dict[str, Any]:
+        """As `_inspect`, for a sandbox that was there: who removed it was not inside."""
+        try:
+            found = await self._inspect(name)
+        except SandboxNotFoundError as error:
+            if name in self._deleted:
+                raise SandboxNotFoundError(f"sandbox {name} was deleted") from error
+            raise SandboxDiedError(f"sandbox {name} was removed from the engine", outside=True) from error
+        if name in self._deleted:
+            raise SandboxNotFoundError(f"sandbox {name} was deleted")
+        return found
 
     async def _inspect(self, name: str) -> dict[str, Any]:
         found: dict[str, Any] = await self._client.call(

@@ -76,7 +76,7 @@ def verification_words(trial: TrialResult) -> list[str]:
     if found is None:
         return []
     words = [f"counted as 0: {found.category or 'agent'}/{found.cause}"] if found.cause else []
-    if found.confirmed is False:
+    if found.confirmed is False and (trial.score or 0.0) > (found.score_confirmed or 0.0):
         words.append("unconfirmed: only seen in the sandbox the agent left")
     if found.open_to_tampering:
         words.append(OPEN)

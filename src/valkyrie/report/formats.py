@@ -14,6 +14,7 @@ BAR_CELLS = 30
 NONE = "—"
 DAGGER = "†"
 OPEN = "open to tampering"
+UNKNOWN = "not known: no fresh sandbox was asked"
 
 _ESCAPES = re.compile(
     r"\x1b(?:\][^\x07\x1b]*(?:\x07|\x1b\\)?|[PX^_][^\x1b]*(?:\x1b\\)?|\[[0-?]*[ -/]*[@-~]|[ -~])?"
@@ -224,7 +225,11 @@ def score_rows(score: ScoreView, *, ended: bool) -> list[tuple[str, str]]:
     remark = " so far" if not ended else " provisional" if score.provisional else ""
     graded = ("score_graded", _graded_value(score, remark))
     final = ("final_score", number(score.final_score, fraction=score.fraction))
-    rest = [("score_confirmed", confirmed_text(score, remark))] if score.unconfirmed else []
+    rest = []
+    if score.unconfirmed:
+        rest.append(("score_confirmed", confirmed_text(score, remark)))
+    elif score.unconfirmed is None and score.passed and ended:
+        rest.append(("score_confirmed", UNKNOWN))
     rest.append(("coverage", coverage_text(score)))
     if score.open_to_tampering:
         rest.append(("verified", tampering_text(score.open_to_tampering, score.graded, tasks=False)))
@@ -254,7 +259,7 @@ def score_sentence(score: ScoreView, *, ended: bool) -> str:
     """The named numbers on one line."""
     names = ("score", "score_graded", "final_score", "score_confirmed")
     numbers = [row for row in score_rows(score, ended=ended) if row[0] in names]
-    said = " · ".join(f"{name} {value}" for name, value in numbers)
+    said = " · ".join(f"{name} {value}" for name, value in numbers if value != UNKNOWN)
     if not (score.graded or score.errors.get("agent")) or not said:
         said = "no score" if ended else "no score yet"
     mark = f" · {score.open_to_tampering} {OPEN}" if score.open_to_tampering else ""

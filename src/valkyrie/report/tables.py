@@ -261,7 +261,7 @@ def _orphan(run: RunView) -> bool:
 
 def trial_table(trials: Sequence[TrialView], ink: Ink = PLAIN, *, fraction: bool = True) -> Table:
     """Trials of a run, one line each; what is confirmed has a column only where something is not."""
-    unconfirmed = any(trial.confirmed is False for trial in trials)
+    unconfirmed = any(map(is_unconfirmed, trials))
     table = Table(
         [
             Column("Task", shrink=True),
@@ -296,6 +296,13 @@ def is_open(trial: TrialView) -> bool:
     return trial.state == "FINISHED" and bool((trial.evidence or {}).get("open_to_tampering"))
 
 
+def is_unconfirmed(trial: TrialView) -> bool:
+    """Whether the sandbox the agent left gave a better score than a fresh one."""
+    if trial.state != "FINISHED" or trial.confirmed is not False:
+        return False
+    return bool(trial.passed) or (trial.score or 0.0) > (trial.score_confirmed or 0.0)
+
+
 def system_changes(evidence: Json | None) -> int:
     """How many system files the agent added, changed or removed."""
     system = (evidence or {}).get("system") or {}
@@ -304,8 +311,8 @@ def system_changes(evidence: Json | None) -> int:
 
 def needs_a_look(trial: TrialView) -> bool:
     """Whether a reader should not take its score as it is."""
-    doubtful = trial.state == "FINISHED" and trial.confirmed is False
-    return doubtful or is_open(trial) or counts_as_zero(trial) or system_changes(trial.evidence) > 0
+    odd = is_unconfirmed(trial) or is_open(trial) or counts_as_zero(trial)
+    return odd or system_changes(trial.evidence) > 0
 
 
 def trial_notes(trials: Sequence[TrialView]) -> list[str]:

@@ -25,6 +25,7 @@ from valkyrie.report.run_details import Rows
 from valkyrie.report.tables import (
     counts_as_zero,
     is_open,
+    is_unconfirmed,
     system_changes,
     trial_error,
     trial_exit,
@@ -73,8 +74,10 @@ def _verified(trial: TrialView, *, fraction: bool) -> str:
         return "in a fresh sandbox, in which no process of the agent ever ran: confirmed"
     if trial.confirmed is None:
         return "not known"
-    fresh = number(trial.score_confirmed, fraction=fraction)
-    return f"only in the sandbox the agent left: unconfirmed (a fresh one gave {fresh})"
+    seen = (trial.evidence or {}).get("fresh")
+    fresh = f" (a fresh one gave {number(seen.get('score'), fraction=fraction)})" if seen else ""
+    doubt = ": unconfirmed" if is_unconfirmed(trial) else ""
+    return f"only in the sandbox the agent left{doubt}{fresh}"
 
 
 def _caution(evidence: Json) -> str:
@@ -103,9 +106,10 @@ def evidence_rows(evidence: Json | None) -> Rows:
 
 def _control(control: Json) -> str:
     verdict = control.get("verdict")
-    if verdict in (None, False, "none"):
+    if not verdict:
         return "the same tests give no verdict without the agent's work either"
-    return f"the same tests give a verdict without the agent's work: {safe(verdict)}"
+    score = verdict.get("score") if isinstance(verdict, dict) else verdict
+    return f"the same tests give a verdict without the agent's work: score {safe(score)}"
 
 
 def evidence_tables(evidence: Json | None) -> list[tuple[str, Table]]:

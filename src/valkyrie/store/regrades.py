@@ -284,6 +284,20 @@ def verdicts(connection: Connection, run_id: str, number: int) -> list[Verdict]:
     return [_verdict(rows, chain) for rows in of_trial.values()]
 
 
+def attempts_shown(connection: Connection, run_id: str) -> dict[tuple[str, int], int]:
+    """Return the attempt behind each trial's verdict in the grading in use, by task id and k.
+
+    Empty where a run was never graded again: there it is the last one.
+    """
+    grading = connection.execute(
+        select(run.c.grading).join(regrade, regrade.c.run_id == run.c.id).where(run.c.id == run_id)
+    ).scalar()
+    if grading is None:
+        return {}
+    found = verdicts(connection, run_id, grading)
+    return {(one.task_id, one.k): one.attempt for one in found if one.attempt is not None}
+
+
 def _chain(arguments: Mapping[int, Json], number: int) -> list[int]:
     """Return the grading, the one it was started from, and so on down to 0."""
     chain = [number]

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from valkyrie.errors import UsageError, UserError
 from valkyrie.keeping.keys import results_key
 from valkyrie.nouns import Json
-from valkyrie.store import runs
+from valkyrie.store import regrades, runs
 from valkyrie.store.layout import encode_task_id
 from valkyrie.tracker.kept import Kept
 from valkyrie.tracker.looking import Looking
@@ -101,8 +101,9 @@ class Taking(Looking):
         with self.store.reading() as connection:
             run_id = self._checked(connection, ref, task_ids)
             wanted = None if task_ids is None else set(task_ids)
+            shown = regrades.attempts_shown(connection, run_id)
             rows = [
-                (row.task_id, row.k, row.attempts)
+                (row.task_id, row.k, shown.get((row.task_id, row.k), row.attempts))
                 for row in runs.each_result(connection, run_id)
                 if wanted is None or row.task_id in wanted
             ]

@@ -45,6 +45,9 @@ HOMES = ("/root", "/home/*")
 FORBIDDEN = ("/tests", "/logs/verifier", "/solution", "/proc", "/sys", "/dev", "/run")
 """Where tests, rewards and solutions are, and what is not a file system of the sandbox's own."""
 
+TEST_FOLDERS = ("/tests", "/logs/verifier", "/solution")
+"""Those of them a link may lead to so that an answer is what the tests expect."""
+
 AGENT_FOLDERS = ("/bundle",)
 """Where an agent itself is installed."""
 
@@ -53,6 +56,7 @@ _PROGRAM_FOLDERS = ("/bin", "/sbin", "/usr/bin", "/usr/sbin")
 _PUT_BACK = (
     *("/lib*.so*", "/usr/lib*.so*", "/usr/lib/python3*", "/usr/local/lib/python3*", "/usr/share/perl*"),
     *("/usr/lib/*/perl*", "/etc/ld.so.*", "/etc/profile", "/etc/profile.d/*", "/etc/bash.bashrc"),
+    *("/etc/nsswitch.conf", "/etc/pam.d/*"),
     *(
         f"/usr/local/bin/{name}"
         for name in ("python*", "pip*", "node", "npm", "npx", "perl*", "ruby", "bash")
@@ -60,8 +64,32 @@ _PUT_BACK = (
     *(f"/usr/local/bin/{name}" for name in ("sh", "uv", "uvx", "pytest", "git", "env")),
 )
 """Files of the image that a shell, an interpreter, the loader or a test tool is made of."""
-_START_UP = ("/etc/ld.so.preload", "*/sitecustomize.py", "*/usercustomize.py")
-"""Files that run by themselves in every program or interpreter, whoever added them."""
+_START_UP = (
+    *("/etc/ld.so.preload", "*/sitecustomize.py", "*/usercustomize.py"),
+    *("/usr/*/python3*/__pycache__/*.pyc", "/etc/gitconfig", "*/.gitconfig", "*/.config/git/*"),
+)
+"""Files that run by themselves in a program or interpreter of the image, whoever added them."""
+_PACKAGE_START_UP = ("*-packages/*.pth",)
+"""The same of installed packages: they stay where a task says that its work is the system."""
+_BLOCKED = ".blocked"
+"""The name of no file: to put it back, whatever stands in the place of its folder has to go."""
+
+
+def _with_folders_above(paths: Iterable[str]) -> frozenset[str]:
+    found = set()
+    for path in paths:
+        parts = path.strip("/").split("/")
+        found |= {"/" + "/".join(parts[:depth]) for depth in range(1, len(parts) + 1)}
+    return frozenset(found)
+
+
+_ABOVE_TOOLS = _with_folders_above(
+    (*_PATH, "/lib", "/lib64", "/usr/lib", "/usr/lib64", "/usr/local/lib", "/etc")
+)
+"""Folders of tools, and those above them: a link in place of one leads to other tools."""
+
+LINK_RULES = CarryRules(forbidden=TEST_FOLDERS)
+"""All that changed, and which of its links lead to the tests."""
 
 
 def rules_for(task: TaskSpec) -> CarryRules:
@@ -83,14 +111,21 @@ def carries_tools(task: TaskSpec) -> bool:
     )
 
 
-def tampered(changes: Iterable[Change]) -> list[str]:
-    """The image's own tools among the changes, and what runs by itself in every program: to be put back."""
+def tampered(changes: Iterable[Change], *, strict: bool = True) -> list[str]:
+    """The image's own tools among the changes, and what runs by itself in every program: to be put back.
+
+    `strict`: start-up files of installed packages as well.
+    """
     found = []
+    start_up = (*_START_UP, *_PACKAGE_START_UP) if strict else _START_UP
     for change in changes:
         changed = change.kind != "added"
+        if changed and change.path in _ABOVE_TOOLS:
+            found.append(f"{change.path}/{_BLOCKED}")
+            continue
         own_program = any(is_below(change.path, folder) for folder in _PROGRAM_FOLDERS)
         own_tool = own_program or any(fnmatch(change.path, pattern) for pattern in _PUT_BACK)
-        if (changed and own_tool) or any(fnmatch(change.path, pattern) for pattern in _START_UP):
+        if (changed and own_tool) or any(fnmatch(change.path, pattern) for pattern in start_up):
             found.append(change.path)
     return found
 

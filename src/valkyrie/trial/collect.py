@@ -7,10 +7,12 @@ import glob
 import os
 import shutil
 import tarfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from itertools import chain, count, takewhile
 from pathlib import Path, PurePosixPath
 
-from sandboxes.errors import SandboxFileNotFoundError
+from sandboxes.errors import SandboxFileNotFoundError, SandboxUnsupportedError
 from sandboxes.protocol import Sandbox
 from sandboxes.types import CopyLimits
 from valkyrie.agents.protocol import Agent, OutputArtifact
@@ -27,6 +29,17 @@ ARCHIVE = "agent_output.tar.gz"
 """The file of an attempt that holds the agent's `final_output`."""
 GRADING = "grading"
 """The folder of an attempt that holds what the benchmark kept as evidence."""
+
+
+@contextmanager
+def tools_may_be_gone(agent: Agent, log: AttemptLog) -> Iterator[None]:
+    """Go on without outputs where the image has no program to copy them, or has none any more."""
+    try:
+        yield
+    except SandboxUnsupportedError as error:
+        if any(artifact.required for artifact in agent.output_artifacts):
+            raise AgentOutputError(f"The agent's outputs cannot be copied out: {error}") from error
+        log.note(f"what the agent left is not kept: {error}")
 
 
 async def collect_outputs(

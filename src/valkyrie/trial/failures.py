@@ -20,6 +20,7 @@ from sandboxes.errors import (
 )
 from valkyrie.agents.protocol import Trouble
 from valkyrie.errors import AgentError, SandboxFailedError, ValkyrieError
+from valkyrie.nouns import COUNTED_AS_ZERO as COUNTED_AS_ZERO
 from valkyrie.nouns import Category
 from valkyrie.secrets.mask import Masker
 
@@ -27,8 +28,6 @@ MESSAGE_LIMIT = 2000
 BROKEN = "grader_broken_by_work"
 KILLED = "sandbox_killed_by_agent"
 SETUP_BROKEN = "setup_broken_by_agent"
-COUNTED_AS_ZERO = frozenset({BROKEN, KILLED, SETUP_BROKEN})
-"""Causes of an agent that kept itself from being graded: it is graded, with a score of 0."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,12 +84,22 @@ class PhaseTimeoutError(Exception):
         self.phase = phase
 
 
+OF_FILES = frozenset(
+    {
+        *(errno.ENAMETOOLONG, errno.ELOOP, errno.ENOTDIR, errno.EISDIR, errno.ENOTEMPTY, errno.EILSEQ),
+        *(errno.EOVERFLOW, errno.ENXIO, errno.EACCES, errno.EPERM, errno.ENODATA),
+    }
+)
+"""What the shape of files brings about, and not the machine they are on."""
+
+
 @contextmanager
 def blamed_on_agent() -> Iterator[None]:
     """Turn failures of a sandbox an agent works or worked in into errors of the agent.
 
     What the host saw outside the sandbox stays what it is: a provider that cannot be reached or has no room,
-    a sandbox whose end was caused outside it.
+    a sandbox whose end was caused outside it. Names and folders that make our own reading of them fail are
+    the agent's.
     """
     try:
         yield
@@ -108,6 +117,11 @@ def blamed_on_agent() -> Iterator[None]:
         if error.phase not in ("agent", "carry"):
             raise
         raise AgentError(f"The agent's processes do not end: {error}", cause=KILLED) from error
+    except (OSError, UnicodeError, RecursionError) as error:
+        if isinstance(error, OSError) and error.errno not in OF_FILES:
+            raise
+        message = f"What the agent left cannot be read: {type(error).__name__}: {error}"
+        raise AgentError(message[:MESSAGE_LIMIT], cause=KILLED) from error
 
 
 _PHASE_TIMEOUTS = {

@@ -24,7 +24,7 @@ from valkyrie.store.leases import Leased
 from valkyrie.trial.artifacts import gather, keep_paths
 from valkyrie.trial.attempt import Attempt, Ending
 from valkyrie.trial.believing import believed
-from valkyrie.trial.collect import AGENT, ARTIFACTS, collect_outputs, inherit_outputs
+from valkyrie.trial.collect import AGENT, ARTIFACTS, collect_outputs, inherit_outputs, tools_may_be_gone
 from valkyrie.trial.cost import note_cost
 from valkyrie.trial.failures import (
     COUNTED_AS_ZERO,
@@ -205,12 +205,13 @@ async def _keep_outputs(attempt: Attempt, task: TaskSpec, sandbox: Sandbox) -> N
     agent, masker = attempt.world.agent, attempt.world.masker
     if task.artifacts or task.gathering:
         async with attempt.phase("collect", COLLECT_TIMEOUT_S):
-            with masked(attempt) as sink:
+            with masked(attempt) as sink, tools_may_be_gone(agent, attempt.log):
                 await gather(task, sandbox, attempt.log, sink)
-            await keep_paths(task, sandbox, attempt.part(ARTIFACTS, task), attempt.log)
+                await keep_paths(task, sandbox, attempt.part(ARTIFACTS, task), attempt.log)
     if agent.final_output or agent.output_artifacts:
         async with attempt.phase("collect", COLLECT_TIMEOUT_S):
-            await collect_outputs(agent, task.id, sandbox, attempt.draft, masker, attempt.log)
+            with tools_may_be_gone(agent, attempt.log):
+                await collect_outputs(agent, task.id, sandbox, attempt.draft, masker, attempt.log)
             said = await note_cost(attempt.draft, attempt.log)
             attempt.correct_cost(said)
     if attempt.exit and attempt.exit.told:

@@ -28,7 +28,7 @@ from sandboxes.errors import (
 )
 from sandboxes.protocol import Sandbox
 from sandboxes.types import Command, OutputSink, SandboxCreateRequest
-from sandboxes.work import MOST_LISTED, Change, PackedWork, is_below
+from sandboxes.work import MOST_LISTED, Change, PackedWork, WorkLimits, is_below
 from valkyrie.benchmarks.protocol import Grading
 from valkyrie.errors import (
     AgentError,
@@ -40,9 +40,17 @@ from valkyrie.errors import (
 from valkyrie.nouns import Grade, Json, TaskSpec, VerifyMode
 from valkyrie.trial import kept_work
 from valkyrie.trial.attempt import Attempt
-from valkyrie.trial.carry import AGENT_FOLDERS, FORBIDDEN, carries_tools, rules_for, shadows, tampered
+from valkyrie.trial.carry import (
+    AGENT_FOLDERS,
+    FORBIDDEN,
+    LINK_RULES,
+    carries_tools,
+    rules_for,
+    shadows,
+    tampered,
+)
 from valkyrie.trial.collect import AGENT, GRADING
-from valkyrie.trial.failures import BROKEN, SETUP_BROKEN, PhaseTimeoutError, blamed_on_agent
+from valkyrie.trial.failures import BROKEN, OF_FILES, SETUP_BROKEN, PhaseTimeoutError, blamed_on_agent
 from valkyrie.trial.leaving import keep, remove
 
 GRACE_S = 60.0
@@ -168,7 +176,7 @@ async def verify(attempt: Attempt, task: TaskSpec, held: HeldSandbox, *, last: b
         return fresh
     try:
         shared = await _grade_shared(attempt, task, held.sandbox, work.left, f"{GRADING}/shared")
-    except (SandboxError, BenchmarkError, PhaseTimeoutError) as error:
+    except (AgentError, SandboxError, BenchmarkError, PhaseTimeoutError) as error:
         attempt.log.note(f"the sandbox the agent left gives no verdict: {error}")
         return fresh
     return _better(fresh, shared)
@@ -266,6 +274,8 @@ async def _keep_work(attempt: Attempt, work: CarriedWork, *, commit: bool) -> No
     world = attempt.world
     digest = await asyncio.to_thread(_keep, attempt, work)
     if digest is None:
+        reason = work.evidence["work"]["reason"]
+        attempt.log.note(f"the agent's work is not kept for grading it again: {reason}")
         return
     await kept_work.share(world.work, world.away, world.run_id, digest)
     if commit:
@@ -279,7 +289,6 @@ def _keep(attempt: Attempt, work: CarriedWork) -> str | None:
     work.evidence["work"] |= {"digest": digest, "kept": reason is None}
     if reason is not None:
         work.evidence["work"]["reason"] = reason
-        attempt.log.note(f"the agent's work is not kept for grading it again: {reason}")
         return None
     left = [[one.path, one.kind] for one in work.left[:SHOWN_CHANGES]]
     record = {"digest": digest, "removed": list(work.removed), "left": left, "evidence": work.evidence}
@@ -352,8 +361,10 @@ async def _grade_shared(
 async def _put_tools_back(
     attempt: Attempt, task: TaskSpec, sandbox: Sandbox, changes: Sequence[Change]
 ) -> None:
-    """Restore changed tools of the image, and remove programs that hide one of them."""
-    paths, hiding = tampered(changes), shadows(changes)
+    """Restore changed tools of the image; remove programs that hide one of them, and links to the tests."""
+    strict = mode_of(attempt, task) is not VerifyMode.SHARED
+    paths, hiding = tampered(changes, strict=strict), shadows(changes)
+    paths += await _links_to_tests(attempt, sandbox)
     if not paths and not hiding:
         return
     async with clean_sandbox(attempt, task, "tools") as pristine:
@@ -365,6 +376,21 @@ async def _put_tools_back(
                 f"put back before grading: {', '.join(map(printable, paths[:10]))}{' …' * (len(paths) > 10)}"
             )
             await sandbox.put_back(paths, pristine)
+
+
+async def _links_to_tests(attempt: Attempt, sandbox: Sandbox) -> list[str]:
+    """Links among all that changed that lead to the tests, as soon as these are there."""
+    listing = attempt.scratch / "links.tar"
+    attempt.scratch.mkdir(parents=True, exist_ok=True)
+    listing.unlink(missing_ok=True)
+    with blamed_on_agent():
+        packed = await sandbox.pack_work(
+            LINK_RULES, listing, WorkLimits(max_bytes=0, max_entries=MOST_LISTED)
+        )
+    listing.unlink(missing_ok=True)
+    if packed.skipped_count > len(packed.skipped):
+        raise AgentError("The agent left more in its sandbox than can be looked at.", cause=BROKEN)
+    return [path for path, reason in packed.skipped if reason.startswith("a link to ")]
 
 
 async def _there(pristine: Sandbox, paths: Sequence[str]) -> list[str]:
@@ -526,7 +552,7 @@ def _may_be_the_work(error: Exception) -> bool:
             return True
         case BenchmarkError():
             return error.cause in _CONTROLLED_CAUSES
-        case SandboxUnsupportedError() | SandboxConnectionError():
+        case SandboxConnectionError():
             return False
         case SandboxDiedError():
             return not error.outside
@@ -534,6 +560,10 @@ def _may_be_the_work(error: Exception) -> bool:
             return True
         case PhaseTimeoutError():
             return error.phase in ("carry", "grade")
+        case UnicodeError() | RecursionError():
+            return True
+        case OSError():
+            return error.errno in OF_FILES
         case _:
             return False
 

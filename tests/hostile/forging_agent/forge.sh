@@ -267,7 +267,7 @@ break_threads() { python3 -c 'import threading, time
 try:
     for _ in range(100000): threading.Thread(target=time.sleep, args=(60,), daemon=True).start()
 except RuntimeError: time.sleep(1)'; }
-break_full_disk() { for place in /app /tmp /logs /var/tmp /dev/shm /root /etc /run; do dd if=/dev/zero of=$place/fill bs=1M count=4096; done 2> /dev/null; }
+break_full_disk() { for place in /app /tmp /logs /var/tmp /dev/shm /root /etc /run; do dd if=/dev/zero of=$place/fill bs=1M count=300; done 2> /dev/null; }
 break_full_inodes() { python3 "$here/odd.py" inodes /app; }
 break_clock() { date -s '1990-01-01'; hwclock --set --date '1990-01-01'; python3 -c 'import time; time.clock_settime(0, 0)'; }
 break_huge_words() { timeout 5 yes "$(head -c 60000 /dev/zero | tr '\0' x)"; }
@@ -416,7 +416,7 @@ import os
 for place in ("/tmp", "/app", "/logs", "/var/tmp", "/dev/shm"):
     try:
         with open(f"{place}/fill", "wb") as f:
-            while True: f.write(b"x" * (1 << 20))
+            for _ in range(300): f.write(b"x" * (1 << 20))
     except OSError: pass
 P
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import re
 import shutil
@@ -298,7 +299,10 @@ def verdicts(world: World) -> None:
     assert world.ask("run", "show", worker, "right").code == 0
     assert world.valk("run", "show", worker, "rihgt").code == 2
     assert world.valk("export", quitter, "--exporter", "csv", "--output-dir", "zeros").code == 0
-    world.note((world.folder / "zeros" / "results.csv").read_text())
+    with (world.folder / "zeros" / "results.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    world.note([(row["outcome"], row["score"], row["counted_as_zero"]) for row in rows])
+    assert [row["score"] for row in rows] == ["0.0"] * 3
     document = world.ask("run", "results", worker, "--path", "-").json
     assert round(document["final_evaluation"]["score_high"], 6) == 1 - third
     part = world.ask("run", "results", worker, "--path", "-", "--task-ids", "right,wrong").json

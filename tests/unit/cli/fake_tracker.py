@@ -32,9 +32,9 @@ from valkyrie.views import (
 )
 
 STATES = ("PENDING", "BUILDING", "IN_PROGRESS", "EVALUATING", "FINISHED", "ERROR", "STOPPED")
-FULL = ScoreView(1.0, 1.0, 12, 12, 1.0, {}, False, True, 12, (0.757, 1.0), "wilson")
+FULL = ScoreView(1.0, 1.0, 12, 12, 1.0, {}, False, True, 12, (0.757, 1.0), "wilson", 1.0, 12, 0)
 PROVISIONAL = ScoreView(
-    0.75, 0.9, 10, 12, 10 / 12, {"infrastructure": 2}, True, True, 9, (0.596, 0.982), "wilson"
+    0.75, 0.9, 10, 12, 10 / 12, {"infrastructure": 2}, True, True, 9, (0.596, 0.982), "wilson", 0.75, 9, 0
 )
 HALFWAY = ScoreView(None, 0.8, 5, 12, 5 / 12, {}, False, True, 4, (0.376, 0.964), "wilson")
 

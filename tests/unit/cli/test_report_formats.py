@@ -193,13 +193,15 @@ def test_what_the_agent_brought_about_is_covered_and_counted() -> None:
 
 def test_confirmed_is_shown_only_where_something_is_not() -> None:
     assert "score_confirmed" not in dict(score_rows(FULL, ended=True))
+    unknown = dict(score_rows(replace(FULL, unconfirmed=None, score_confirmed=None), ended=True))
+    assert unknown["score_confirmed"] == "not known: no fresh sandbox was asked"
     rows = dict(score_rows(DOUBTFUL, ended=True))
     assert rows["score_confirmed"] == "75.0 %: 9 of 12 passes were seen in a fresh sandbox"
     assert rows["verified"] == ("2 of 12 trials are graded in the sandbox the agent left: open to tampering")
     assert score_sentence(DOUBTFUL, ended=True).endswith("no errors · 2 open to tampering")
     assert [column.title for column in run_table([make_run()]).columns].count("Confirmed") == 0
     shown = run_table([make_run(score=DOUBTFUL), make_run()])
-    assert [row[5:7] for row in shown.rows] == [["100.0 %†", "75.0 %"], ["100.0 %", "—"]]
+    assert [row[5:7] for row in shown.rows] == [["100.0 %†", "75.0 %"], ["100.0 %", "100.0 %"]]
     assert list_notes([make_run(score=DOUBTFUL)]) == [
         "† some tasks are graded in the sandbox the agent left: open to tampering"
     ]

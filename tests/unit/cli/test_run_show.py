@@ -17,7 +17,8 @@ EVIDENCE = {
     "system": {"added": 1, "changed": 1, "removed": 0, "paths": [["/usr/bin/bash", "changed"]]},
     "not_carried": {"count": 1, "paths": [["/work/pipe", "a fifo\x1b[31m"]]},
     "work": {"digest": "d", "bytes": 2048, "files": 3, "kept": True},
-    "control": {"verdict": "score 0"},
+    "control": {"verdict": {"score": 0.0, "passed": False}, "seconds": 1.0},
+    "fresh": {"score": 0.0, "passed": False},
 }
 
 
@@ -38,7 +39,7 @@ def test_a_verdict_is_shown_with_its_evidence(valk: Valk, fake: FakeTracker) -> 
         "its tests ran in the sandbox the agent left, beside the agent's processes: open to tampering",
         "1 added, 1 changed, 0 removed by the agent",
         "1 path of the agent's work",
-        "the same tests give a verdict without the agent's work: score 0",
+        "the same tests give a verdict without the agent's work: score 0.0",
         "3 files, 2.0 KiB, kept",
         "changed  /usr/bin/bash",
         "a fifo  /work/pipe",

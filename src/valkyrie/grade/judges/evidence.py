@@ -5,15 +5,17 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from valkyrie.errors import GraderError
+from valkyrie.trajectory.transcript import Event, Transcript
 
 if TYPE_CHECKING:
     from valkyrie.grade.protocol import Given
-    from valkyrie.trajectory.transcript import Event
 
 OUTPUT = 30_000
 _MOST = {"trajectory": 80_000, "diff": 60_000, "repo": 80_000, "golden_patch": 40_000}
@@ -52,6 +54,20 @@ def gather(given: Given, wanted: Sequence[str] | None) -> list[Shown]:
                     f"The judge is to see `{kind}`, but {_absence(kind)}", cause="judge_evidence_missing"
                 )
     return pieces + [Shown(kind, _text(kind, given), _MOST[kind]) for kind in kinds]
+
+
+@contextmanager
+def nothing_done(given: Given) -> Iterator[Given]:
+    """The same trial with an agent that was told its task, said nothing and changed nothing."""
+    events = [Event("user_message", {"content": text}) for text in given.stimulus.turns]
+    with TemporaryDirectory(prefix="valkyrie-judge-") as empty:
+        yield replace(
+            given,
+            transcript=Transcript("", events),
+            workspace=Path(empty) if given.workspace is not None else None,
+            unseen=(),
+            diff=None if given.diff is None else "",
+        )
 
 
 def _is_there(kind: str, given: Given) -> bool:

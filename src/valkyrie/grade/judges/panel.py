@@ -14,13 +14,16 @@ from valkyrie.grade.config import Config
 from valkyrie.grade.judges.asking import ask_for_grade, cited
 from valkyrie.grade.judges.config import Judge, read_panel
 from valkyrie.grade.judges.conversation import Answered, summed
+from valkyrie.grade.judges.evidence import nothing_done
 from valkyrie.grade.judges.prompt import nothing_to_judge_by
 from valkyrie.grade.judges.verdicts import Grade
-from valkyrie.grade.protocol import JUDGE_NO_VERDICT, Given, GraderResult, Need
+from valkyrie.grade.protocol import JUDGE_NO_VERDICT, JUDGE_REFUSED_QUESTION, Given, GraderResult, Need
 from valkyrie.nouns import Json
 from valkyrie.specs.model import Finding, GraderSpec, SpecError, Stimulus
 
 Failure = JudgeError | GraderError | UserError
+_BY_EVIDENCE = frozenset({JUDGE_NO_VERDICT, JUDGE_REFUSED_QUESTION, "judge_too_long"})
+"""Causes that what an agent wrote can bring about."""
 _AGGREGATES: Mapping[str, Callable[[Sequence[float]], float]] = {
     "mean": statistics.fmean,
     "median": statistics.median,
@@ -84,7 +87,23 @@ class PanelGrader(BuiltIn):
         try:
             return _Heard(judge, await ask_for_grade(self.spec, self.judging, judge, given))
         except (JudgeError, GraderError, UserError) as failure:
+            if failure.cause not in _BY_EVIDENCE:
+                return _Heard(judge, None, failure)
+            return await self._heard_of_nothing(judge, given, failure)
+
+    async def _heard_of_nothing(self, judge: Judge, given: Given, failure: Failure) -> _Heard:
+        """Ask a judge that gave no verdict about a trial in which nothing was done.
+
+        If it grades that, what the agent wrote kept it from grading, and it counts with the lowest score:
+        else an agent could choose who judges it.
+        """
+        try:
+            with nothing_done(given) as nothing:
+                answered = await ask_for_grade(self.spec, self.judging, judge, nothing)
+        except (JudgeError, GraderError, UserError):
             return _Heard(judge, None, failure)
+        why = f"lowest score: {failure} It graded a trial in which nothing was done."
+        return _Heard(judge, Answered(Grade(self.judging.scale.low, why, ()), answered.usage))
 
     def _together(self, normals: Sequence[float]) -> tuple[float, bool]:
         """Score and verdict of the panel; a tied vote has not passed."""
