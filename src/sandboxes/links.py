@@ -39,7 +39,10 @@ class Links:
         return None if folder is None else f"{folder.rstrip('/')}/{name}"
 
     def is_forbidden(self, path: str, text: str, rules: CarryRules) -> bool:
-        """Whether the link `text` at `path` leads to a place the rules forbid, or into /proc."""
+        """Whether the link `text` at `path` leads to a place the rules forbid, or into /proc; or whether it
+        stands where no link may be."""
+        if rules.refuses_link_at(path):
+            return True
         end = self.end_of(path, text)
         if end is None:
             return False

@@ -60,6 +60,17 @@ class CarryRules:
         """Whether a link to `path` leads into a forbidden folder, or to a folder above one."""
         return any(path == one or is_below(path, one) or is_below(one, path) for one in self.forbidden)
 
+    def refuses_link_at(self, path: str) -> bool:
+        """Whether a link at `path` would bring something to a place that is left or forbidden: below it, or
+        in a home that it stands for."""
+        if self.inverted:
+            return False
+        apart = (*self.left, *self.forbidden, *(home.removesuffix("/*") for home in self.homes))
+        if any(path == one or is_below(one, path) for one in apart):
+            return True
+        above = path.rpartition("/")[0]
+        return any(home == f"{above}/*" for home in self.homes)
+
     def _hidden_in_home(self, path: str) -> float:
         """Between the depths of a home and of its hidden entry that `path` is or is below; else -1."""
         for home in self.homes:

@@ -9,8 +9,8 @@ import pytest
 
 from tests.docker_engine import PrivateEngine
 from tests.hostile.forging_tasks import (
+    CONTAINED,
     HONEST,
-    WAYS,
     Scene,
     check_nothing_gained,
     check_whole_score,
@@ -28,7 +28,7 @@ pytestmark = pytest.mark.slow
 def scene(engine: PrivateEngine, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
     root = tmp_path_factory.mktemp("forging")
     agent = make_agent(root)
-    tasks = make_tasks(root / "tasks", (*WAYS, *HONEST))
+    tasks = make_tasks(root / "tasks", (*CONTAINED, *HONEST))
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("VALKYRIE_HOME", str(root / "home"))
         patch.setenv("VALKYRIE_CONFIG_PATH", str(root / "config.yaml"))
@@ -42,7 +42,7 @@ def scene(engine: PrivateEngine, tmp_path_factory: pytest.TempPathFactory) -> It
     assert engine.left() == []
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("way", CONTAINED)
 def test_nothing_is_gained(scene: Scene, way: str) -> None:
     for row in scene.of(way):
         check_nothing_gained(row)

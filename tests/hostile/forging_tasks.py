@@ -27,6 +27,20 @@ QUICK = (
     *("break_fifo_outputs", "break_oom", "break_user", "break_kill_pid_1", "program_writes_reward"),
 )
 """The ways that are tried with every change; the others take their time."""
+CONTAINED = (
+    *("forge_bash", "forge_python3", "forge_local_dirname", "forge_local_bin_link"),
+    *("forge_preload_link", "forge_loader_cache", "forge_name_service", "forge_crowded_changes"),
+    *("forge_link_expected", "forge_link_up_from_link", "forge_link_up_from_run"),
+    *("forge_workdir_link_away", "forge_logs_link", "forge_planted", "forge_mounts", "forge_watcher"),
+    *("forge_double_fork", "forge_pid_1_traced", "forge_pid_1_memory", "forge_home_link"),
+    *("break_rm_bash", "break_rm_usr", "break_libc", "break_sh_fifo", "break_fifo_outputs"),
+    *("break_sparse", "break_deep_folder", "break_odd_names", "break_attributes", "break_modes"),
+    *("break_user", "break_dev", "break_oom", "break_kill_pid_1", "break_kill_all", "break_fork_bomb"),
+    *("break_output_link",),
+    *("claim_rate_limited",),
+    *("program_writes_reward", "program_ends_tests", "program_limits_tests"),
+)
+"""The ways that are tried in containers, which take seconds to make: one or two of each kind."""
 SLOW_TO_END = ("break_late_end", "claim_stopped", "break_fork_bomb", "break_threads")
 """Ways that last until the agent's time is up."""
 CAREFUL = re.compile(

@@ -46,6 +46,8 @@ class Attempt:
     """How the agent ended in the first of them in which it did not end well."""
     system_changes: frozenset[str] = frozenset()
     """Paths of the system that setting the task up changed."""
+    tool_folders: tuple[str, ...] = ()
+    """Folders of the image's own tools that are in no system folder."""
     agent_was_here: bool = False
     """Something of the agent ran in the sandbox."""
     _cost_before: float | None = None

@@ -5,6 +5,7 @@ One list for every provider and every benchmark; docs/concepts/verification.md s
 
 from __future__ import annotations
 
+import posixpath
 from collections.abc import Iterable, Sequence
 from fnmatch import fnmatch
 
@@ -71,7 +72,7 @@ _START_UP = (
 """Files that run by themselves in a program or interpreter of the image, whoever added them."""
 _PACKAGE_START_UP = ("*-packages/*.pth",)
 """The same of installed packages: they stay where a task says that its work is the system."""
-_BLOCKED = ".blocked"
+BLOCKED = ".blocked"
 """The name of no file: to put it back, whatever stands in the place of its folder has to go."""
 
 
@@ -88,15 +89,38 @@ _ABOVE_TOOLS = _with_folders_above(
 )
 """Folders of tools, and those above them: a link in place of one leads to other tools."""
 
+_ABOVE_HOMES = frozenset({"/", "/root", "/home", "/tmp"})
+
 LINK_RULES = CarryRules(forbidden=TEST_FOLDERS)
 """All that changed, and which of its links lead to the tests."""
 
 
-def rules_for(task: TaskSpec) -> CarryRules:
-    """What of a task's sandbox is carried: all but the system, the working folder always."""
+def tool_folders(path: str, cwd: str) -> tuple[str, ...]:
+    """Folders of an image's own tools that are in no system folder, from its PATH.
+
+    With `bin` goes what is beside it: an interpreter has its libraries there.
+    """
+    found = set()
+    for folder in filter(lambda one: one.startswith("/"), path.split(":")):
+        place = posixpath.normpath(folder)
+        above = posixpath.dirname(place)
+        if posixpath.basename(place) in ("bin", "sbin") and above not in _ABOVE_HOMES:
+            place = above
+        if (
+            place not in _ABOVE_HOMES
+            and place != cwd
+            and not is_below(place, cwd)
+            and not is_below(cwd, place)
+        ):
+            found.add(place)
+    return tuple(sorted(found - _ABOVE_TOOLS))
+
+
+def rules_for(task: TaskSpec, tools: Sequence[str] = ()) -> CarryRules:
+    """What of a task's sandbox is carried: all but the system and its tools, the working folder always."""
     return CarryRules(
         carried=("/", *((task.cwd,) if task.cwd != "/" else ()), *task.carry),
-        left=(*SYSTEM_FOLDERS, *TOOL_FOLDERS, *AGENT_FOLDERS),
+        left=(*SYSTEM_FOLDERS, *TOOL_FOLDERS, *AGENT_FOLDERS, *tools),
         homes=HOMES,
         forbidden=FORBIDDEN,
     )
@@ -111,19 +135,19 @@ def carries_tools(task: TaskSpec) -> bool:
     )
 
 
-def tampered(changes: Iterable[Change], *, strict: bool = True) -> list[str]:
+def tampered(changes: Iterable[Change], tools: Sequence[str] = (), *, strict: bool = True) -> list[str]:
     """The image's own tools among the changes, and what runs by itself in every program: to be put back.
 
-    `strict`: start-up files of installed packages as well.
+    `tools`: folders of tools outside the system. `strict`: start-up files of installed packages as well.
     """
     found = []
     start_up = (*_START_UP, *_PACKAGE_START_UP) if strict else _START_UP
     for change in changes:
         changed = change.kind != "added"
         if changed and change.path in _ABOVE_TOOLS:
-            found.append(f"{change.path}/{_BLOCKED}")
+            found.append(f"{change.path}/{BLOCKED}")
             continue
-        own_program = any(is_below(change.path, folder) for folder in _PROGRAM_FOLDERS)
+        own_program = any(is_below(change.path, folder) for folder in (*_PROGRAM_FOLDERS, *tools))
         own_tool = own_program or any(fnmatch(change.path, pattern) for pattern in _PUT_BACK)
         if (changed and own_tool) or any(fnmatch(change.path, pattern) for pattern in start_up):
             found.append(change.path)

@@ -13,7 +13,7 @@ import asyncio
 import math
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import AbstractContextManager, AsyncExitStack, asynccontextmanager, nullcontext
+from contextlib import AbstractContextManager, AsyncExitStack, asynccontextmanager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatch
 from pathlib import Path
@@ -42,12 +42,15 @@ from valkyrie.trial import kept_work
 from valkyrie.trial.attempt import Attempt
 from valkyrie.trial.carry import (
     AGENT_FOLDERS,
+    BLOCKED,
     FORBIDDEN,
+    HOMES,
     LINK_RULES,
     carries_tools,
     rules_for,
     shadows,
     tampered,
+    tool_folders,
 )
 from valkyrie.trial.collect import AGENT, GRADING
 from valkyrie.trial.failures import BROKEN, OF_FILES, SETUP_BROKEN, PhaseTimeoutError, blamed_on_agent
@@ -121,12 +124,23 @@ async def note_start(attempt: Attempt, task: TaskSpec, sandbox: Sandbox) -> None
     """
     if task.install_first or not attempt.world.provider.capabilities().carries_work or not task.grading_runs:
         return
+    if task.image is not None or task.source is not None:
+        attempt.tool_folders = tool_folders(await _path_of(sandbox), task.cwd)
     attempt.start.mkdir(parents=True, exist_ok=True)
-    packed = await sandbox.pack_work(rules_for(task).inverse, attempt.start / SYSTEM)
+    packed = await sandbox.pack_work(rules_for(task, attempt.tool_folders).inverse, attempt.start / SYSTEM)
     if packed.cut_short:
         (attempt.start / SYSTEM).unlink()
     else:
         attempt.system_changes = frozenset(_paths_in(attempt.start / SYSTEM))
+
+
+async def _path_of(sandbox: Sandbox) -> str:
+    """Where programs are looked for in a sandbox nobody hostile was in."""
+    found: list[str] = []
+    command = Command(("/bin/sh", "-c", 'printf %s "$PATH"'))
+    with suppress(SandboxError):  # an image without a shell
+        await sandbox.run(command, lambda _stream, text: found.append(text))
+    return "".join(found)
 
 
 async def set_up_after_agent(attempt: Attempt, task: TaskSpec, sandbox: Sandbox, sink: OutputSink) -> None:
@@ -158,7 +172,7 @@ async def verify(attempt: Attempt, task: TaskSpec, held: HeldSandbox, *, last: b
         return await _grade_in_place(attempt, task, held.sandbox)
     if mode is VerifyMode.SHARED:
         with blamed_on_agent():
-            changes = await held.sandbox.changes(rules_for(task).inverse)
+            changes = await held.sandbox.changes(rules_for(task, attempt.tool_folders).inverse)
         if len(changes) >= MOST_LISTED:
             raise AgentError("The agent changed more of the system than can be put back.", cause=BROKEN)
         return await _grade_shared(attempt, task, held.sandbox, changes, GRADING)
@@ -220,12 +234,18 @@ async def _pack(attempt: Attempt, task: TaskSpec, sandbox: Sandbox) -> CarriedWo
     archive.unlink(missing_ok=True)
     with blamed_on_agent():
         async with attempt.phase("carry", CARRY_TIMEOUT_S):
-            packed = await sandbox.pack_work(rules_for(task), archive)
+            packed = await sandbox.pack_work(rules_for(task, attempt.tool_folders), archive, _limits_of(task))
     if packed.skipped_count:
         shown = "; ".join(f"{path}: {reason}" for path, reason in _skipped(packed)[:5])
         attempt.log.note(f"{packed.skipped_count} entries are not carried into the grading sandbox ({shown})")
     listed = packed.left_count < MOST_LISTED
     return CarriedWork(archive, packed.removed, packed.left, _evidence_of(attempt, packed), listed)
+
+
+def _limits_of(task: TaskSpec) -> WorkLimits:
+    """What is packed fits on the disk it came from, and on its copy: a sparse file is as large as it says."""
+    usual, disk = WorkLimits(), task.limits.disk_mb
+    return usual if disk is None else replace(usual, max_bytes=min(usual.max_bytes, disk << 21))
 
 
 def _evidence_of(attempt: Attempt, packed: PackedWork) -> Json:
@@ -329,7 +349,9 @@ class GradingSandboxes:
     async def _with_work(self) -> AsyncIterator[Sandbox]:
         async with clean_sandbox(self.attempt, self.task, "grade") as sandbox:
             async with self.attempt.phase("carry", CARRY_TIMEOUT_S):
-                await sandbox.unpack_work(self.work.archive, rules_for(self.task), self.work.removed)
+                await sandbox.unpack_work(
+                    self.work.archive, rules_for(self.task, self.attempt.tool_folders), self.work.removed
+                )
             yield sandbox
 
     async def __aenter__(self) -> Self:
@@ -363,7 +385,7 @@ async def _put_tools_back(
 ) -> None:
     """Restore changed tools of the image; remove programs that hide one of them, and links to the tests."""
     strict = mode_of(attempt, task) is not VerifyMode.SHARED
-    paths, hiding = tampered(changes, strict=strict), shadows(changes)
+    paths, hiding = tampered(changes, attempt.tool_folders, strict=strict), shadows(changes)
     paths += await _links_to_tests(attempt, sandbox)
     if not paths and not hiding:
         return
@@ -390,7 +412,10 @@ async def _links_to_tests(attempt: Attempt, sandbox: Sandbox) -> list[str]:
     listing.unlink(missing_ok=True)
     if packed.skipped_count > len(packed.skipped):
         raise AgentError("The agent left more in its sandbox than can be looked at.", cause=BROKEN)
-    return [path for path, reason in packed.skipped if reason.startswith("a link to ")]
+    found = [path for path, reason in packed.skipped if reason.startswith("a link to ")]
+    # A home that is a link has the start-up files of another folder.
+    homes = [home.removesuffix("/*") for home in HOMES]
+    return found + [f"{home}/{BLOCKED}" for home in homes if not await sandbox.is_folder(home)]
 
 
 async def _there(pristine: Sandbox, paths: Sequence[str]) -> list[str]:
@@ -424,7 +449,7 @@ async def clean_sandbox(attempt: Attempt, task: TaskSpec, purpose: str) -> Async
         if not system.exists():
             await _set_up(attempt, task, sandbox, attempt.scratch / purpose)
         elif not _is_empty(system):
-            await sandbox.unpack_work(system, rules_for(task).inverse)
+            await sandbox.unpack_work(system, rules_for(task, attempt.tool_folders).inverse)
         yield sandbox
     finally:
         await asyncio.shield(remove(world, sandbox.id, attempt.log))

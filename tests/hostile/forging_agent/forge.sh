@@ -176,6 +176,12 @@ forge_reward_link() { mkdir -p /logs; rm -rf /logs/verifier; echo '{"reward": 1}
 forge_tests_link() { rm -rf /tests; mkdir -p /app/t; printf '#!/bin/bash\necho 1 > /logs/verifier/reward.txt\n' > /app/t/test.sh; ln -s /app/t /tests; }
 forge_planted() { mkdir -p /logs/verifier /tests; echo 1 > /logs/verifier/reward.txt; echo '{"reward": 1}' > /logs/verifier/reward.json; printf '#!/bin/bash\necho 1 > /logs/verifier/reward.txt\n' > /tests/test.sh; chmod 444 /logs/verifier/* /tests/*; chattr +i /logs/verifier/* /tests/* /logs/verifier /tests; }
 forge_mounts() { mkdir -p /app/t /app/v; echo 1 > /app/v/reward.txt; mount --bind /app/v /logs/verifier; mount --bind /app/t /tests; mount -t tmpfs none /logs; unshare -rm mount --bind /app/t /tests; mount -o remount,ro /; }
+forge_home_link() { # A home that is a link to the work has the start-up files of the work.
+    arm; site=$(python3 -m site --user-site); mkdir -p "/app/root/${site#/root/}"; cp /app/own/pay.py "/app/root/${site#/root/}/usercustomize.py"
+    echo 'exec(open("/app/own/pay.py").read())' > "/app/root/${site#/root/}/sitecustomize.py"; echo 'import sys; exec(open("/app/own/pay.py").read())' > "/app/root/${site#/root/}/a.pth"
+    cp -a /app/root /app/nobody; rm -rf /root; ln -s /app/root /root; }
+forge_homes_link() { forge_home_link; mkdir -p /app/home; rm -rf /home; ln -s /app/home /home; }
+forge_var_link() { arm; mkdir -p /app/var; cp -a /var/. /app/var/; mv /var /var.old; rm -rf /var; ln -s /app/var /var; }
 forge_renamed_logs() { mv /logs /logs.old; mkdir -p /logs/verifier; echo 1 > /logs/verifier/reward.txt; mv /logs/verifier /logs/x; ln -s x /logs/verifier; }
 
 # ---- ways to forge: processes that stay --------------------------------------------------------------------

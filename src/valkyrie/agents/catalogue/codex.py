@@ -224,7 +224,8 @@ class _Log:
             cached_tokens=min(cached, prompt),
             output_tokens=output,
             model=self._agent.model,
-            steps=self._asked or (1 if prompt or output else 0),
+            # Its tools can remove the session's file, but not what it printed.
+            steps=self._asked or int(bool(prompt or output or self._items or self._open)),
         )
 
     def _trouble(self, ran: Ran, *, ended: bool) -> Trouble | None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -18,10 +20,12 @@ from valkyrie.agents.catalogue.headless import HOME, Headless, bring_out
 from valkyrie.agents.catalogue.reading import Ran, Reading, at, dollars, items, parsed, tokens, word
 from valkyrie.agents.catalogue.troubles import trouble
 from valkyrie.agents.catalogue.vendors import vendor_and_model
-from valkyrie.agents.protocol import AgentTrial, LayerSpec, Trouble
+from valkyrie.agents.protocol import AgentTrial, LayerSpec, Trouble, Usage
 from valkyrie.trajectory import Metrics, TrajectoryBuilder
 
 _TRAJECTORY = "mini.traj.json"
+_STEP = re.compile(rb"^mini-swe-agent \(step \d+,", re.MULTILINE)
+"""In what it prints: the heading of each answer of its model."""
 _BESIDE = ("litellm==1.106.2", "mcp==2.3.0")
 """What speaks to the models, and what that needs and does not ask for."""
 _KEYS: Mapping[str, str] = {
@@ -69,8 +73,13 @@ class MiniSweAgent(InstalledAgent):
     def read(self, ran: Ran) -> Reading:
         file = ran.kept / _TRAJECTORY if ran.kept else None
         if file is None or not file.is_file():
-            return Reading(trouble=trouble(ran.stderr[-500:]) if ran.exit_code else None)
-        return _read(self, parsed(file.read_bytes()))
+            found = Reading(trouble=trouble(ran.stderr[-500:]) if ran.exit_code else None)
+        else:
+            found = _read(self, parsed(file.read_bytes()))
+        # Its tools can remove or replace the file, but not what it printed.
+        printed = len(_STEP.findall(ran.log.read_bytes())) if ran.log.is_file() else 0
+        steps = max(printed, found.usage.steps if found.usage else 0)
+        return replace(found, usage=replace(found.usage or Usage(), steps=steps)) if printed else found
 
 
 def _environment(trial: AgentTrial, vendor: str) -> dict[str, str]:

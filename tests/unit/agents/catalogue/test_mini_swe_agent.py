@@ -116,3 +116,14 @@ def test_a_google_key_is_a_gemini_key() -> None:
     headless = command(made(MiniSweAgent, "gemini-2.5-pro"), secrets={"GOOGLE_API_KEY": "k"})
     assert headless.env["GEMINI_API_KEY"] == "k"
     assert headless.argv[headless.argv.index("--model") + 1] == "gemini/gemini-2.5-pro"
+
+
+def test_a_step_that_was_printed_counts_whatever_became_of_the_file(tmp_path: Path) -> None:
+    printed = "User:\nDo it.\n\nmini-swe-agent (step 1, $0.00):\nI rewrite my file.\n"
+    agent = made(MiniSweAgent, MODEL)
+    gone = reading(agent, tmp_path, printed, exit_code=143, stderr="429: rate limit exceeded")
+    assert gone.trouble is not None
+    assert gone.trouble.cause == "model_rate_limited"
+    (tmp_path / "mini.traj.json").write_text(json.dumps({"messages": [ended("RateLimitError", "429")]}))
+    replaced = reading(agent, tmp_path, printed, exit_code=1)
+    assert [found.usage and found.usage.steps for found in (gone, replaced)] == [1, 1]
