@@ -21,7 +21,7 @@ from tests.hostile.forging_tasks import (
 from tests.integration.conftest import end_executor
 from valkyrie.tracker.local import LocalTracker
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 
 @pytest.fixture(scope="module")
