@@ -165,7 +165,7 @@ async def set_up_after_agent(attempt: Attempt, task: TaskSpec, sandbox: Sandbox,
 
 
 def _may_break_setup(error: Exception) -> bool:
-    """Whether an agent that was in the sandbox before can bring this about; a service may go silent over it."""
+    """Whether an agent that was in the sandbox before can bring it about: a service may go silent over it."""
     match error:
         case SandboxConnectionError():
             return False
