@@ -36,7 +36,7 @@ A failing command prints `Error: …` in one or two lines on stderr, or with `--
 | code | means |
 | --- | --- |
 | 0 | done (for `run fetch` and `--connect`: shown; only `run wait` says how a run ended) |
-| 1 | failed; for `run wait`: not passed; for `run start --dry-run`: it would not start |
+| 1 | failed; `run wait`: not passed; `--dry-run`: would not start; `benchmark check`: open or broken |
 | 2 | the words of the command are wrong: unknown command, flag, id or value |
 | 124 | `run wait --timeout` passed before the run ended |
 | 130 | interrupted with Ctrl+C; after `--connect` that detaches and the run goes on |

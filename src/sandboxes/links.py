@@ -9,6 +9,9 @@ from sandboxes.openat import open_below
 from sandboxes.work import CarryRules, is_below
 
 MOST_HOPS = 40
+MOST_STEPS = 1000
+MOST_STEPS_IN_ALL = 2_000_000
+"""Names looked at for one link, and for all: an agent can make links whose resolution takes for ever."""
 _NO_LINK = frozenset({errno.ENOENT, errno.EINVAL, errno.ENOTDIR, errno.ENAMETOOLONG, errno.EACCES})
 
 
@@ -17,12 +20,14 @@ class Links:
 
     def __init__(self, root_fd: int) -> None:
         self._root = root_fd
+        self._known: dict[str, str | None] = {}
+        self._steps_left = MOST_STEPS_IN_ALL
 
     def end_of(self, path: str, text: str) -> str | None:
         """Return the absolute path to which the link `text` at `path` leads; None when it goes in circles.
 
         What is not there is taken to be a folder, for it may come to be. `/proc` is not entered: what is
-        below it depends on who looks.
+        below it depends on who looks. A way that is too long is taken to lead to `/`.
         """
         parts = path.strip("/").split("/")[:-1]
         return self._walk(parts, text)
@@ -46,9 +51,13 @@ class Links:
     def _walk(self, parts: list[str], text: str) -> str | None:
         parts = [] if text.startswith("/") else list(parts)
         to_do = text.split("/")[::-1]
-        hops = 0
+        hops = steps = 0
         while to_do:
             name = to_do.pop()
+            steps += 1
+            self._steps_left -= 1
+            if steps > MOST_STEPS or self._steps_left < 0:
+                return "/"
             if name in ("", "."):
                 continue
             if name == "..":
@@ -70,7 +79,13 @@ class Links:
         return "/" + "/".join(parts)
 
     def _read(self, parts: list[str], name: str) -> str | None:
-        """The text of the link, or None where none is."""
+        """The text of the link, or None where none is. Nothing changes while links are looked at."""
+        path = "/".join((*parts, name))
+        if path not in self._known:
+            self._known[path] = self._read_now(parts, name)
+        return self._known[path]
+
+    def _read_now(self, parts: list[str], name: str) -> str | None:
         try:
             fd = open_below(self._root, [*parts, name], os.O_PATH | os.O_NOFOLLOW)
         except OSError as error:

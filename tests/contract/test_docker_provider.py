@@ -9,7 +9,10 @@ import pytest
 from tests.docker_engine import PrivateEngine
 
 from sandboxes.docker import DockerProvider
+from sandboxes.errors import SandboxDiedError
+from sandboxes.protocol import SandboxProvider
 from sandboxes.testing.contract import ProviderContract
+from sandboxes.types import Command
 
 
 @pytest.mark.slow
@@ -21,3 +24,15 @@ class TestDockerProvider(ProviderContract):
             yield provider
             await provider.reap({})
         assert engine.left() == []
+
+    async def test_a_system_file_replaced_by_a_folder(
+        self, provider: SandboxProvider, tmp_path: Path
+    ) -> None:
+        # No engine runs a command where the list of users is a folder; it still reads files there.
+        done = await self.carry(
+            provider, tmp_path, "rm /etc/passwd; mkdir /etc/passwd; echo x > /etc/passwd/in"
+        )
+        assert await done.target.download_file("/etc/passwd/in") == b"x\n"
+        with pytest.raises(SandboxDiedError) as caught:
+            await done.target.run(Command.shell("true"))
+        assert not caught.value.outside

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from valkyrie.benchmarks.audit.results import BenchmarkAudit, TaskAudit
+from valkyrie.benchmarks.audit.weaknesses import CHEAT
 from valkyrie.benchmarks.lock import read_lock
 from valkyrie.nouns import VerifyMode
 from valkyrie.tracker.audit import AuditRequest, audit_benchmark, write_found
@@ -141,6 +142,16 @@ def test_what_is_open_or_broken_ends_with_1_and_what_makes_no_sense_with_2(tmp_p
     assert valk(tmp_path / "nowhere").returncode == 2
     assert valk(folder, "--oracle-runs", "0").returncode == 2
     assert valk("quickstart", "--task-ids", "nonesuch").returncode == 2
+    refused = valk("quickstart", "--provider", "process")
+    assert refused.returncode == 2 and "only where they are isolated" in refused.stderr
+
+
+def test_the_cheating_agent_does_nothing_outside_a_sandbox(tmp_path: Path) -> None:
+    words = ["/bin/sh", str(CHEAT / "cheat.sh"), "junk", str(tmp_path / "instruction.md")]
+    (tmp_path / "instruction.md").write_text("Write `/app/x.txt` and y.txt.")
+    done = subprocess.run(words, capture_output=True, text=True, cwd=tmp_path, check=False)
+    assert done.returncode == 2 and "only in a sandbox" in done.stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["instruction.md"]
 
 
 def test_an_interrupted_check_leaves_nothing(tmp_path: Path, home: Path) -> None:

@@ -8,6 +8,7 @@ from sandboxes.errors import (
     SandboxFullError,
     SandboxNotFoundError,
     SandboxUnsupportedError,
+    SandboxUserError,
 )
 
 _MESSAGE_LIMIT = 500
@@ -28,6 +29,8 @@ def translated(error: BaseException, what: str) -> SandboxError:
         return SandboxConnectionError(f"{text}; does the container engine still run?")
     if status == 404 and "container" in lower:
         return SandboxNotFoundError(text)
+    if "unable to find user" in lower or "unable to find group" in lower:
+        return SandboxUserError(text)
     if "no space left" in lower or "disk quota exceeded" in lower:
         return SandboxFullError(text)
     if "could not select device driver" in lower:

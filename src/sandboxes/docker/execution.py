@@ -11,7 +11,12 @@ from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from sandboxes.docker import errors
 from sandboxes.docker.client import EngineClient
-from sandboxes.errors import SandboxConnectionError, SandboxError, SandboxNotFoundError
+from sandboxes.errors import (
+    SandboxConnectionError,
+    SandboxError,
+    SandboxNotFoundError,
+    SandboxUserError,
+)
 from sandboxes.scripted.wrapping import MARK, check_names
 from sandboxes.streams import utf8_decoder
 from sandboxes.threads import uninterrupted
@@ -22,6 +27,8 @@ if TYPE_CHECKING:
 
 DRAIN_SECONDS = 5.0
 """How long output may still come after a kill."""
+_NO_USER = b"unable to find user"
+_SAID_BYTES = 500
 _CODE_DELAYS = (0.0, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0, 2.0)
 """Between looks for the exit code, which the engine may write after the output has ended."""
 
@@ -85,7 +92,7 @@ class Ending:
 
 class Execution:
     """Runs one command to its end; `kill` ends everything that carries its mark, `check` raises when the
-    sandbox itself has ended."""
+    sandbox itself has ended, `check_users` when its list of users is none."""
 
     def __init__(
         self,
@@ -93,6 +100,7 @@ class Execution:
         container: str,
         kill: Callable[[str, str | None], Awaitable[None]],
         check: Callable[[], Awaitable[None]],
+        check_users: Callable[[], Awaitable[None]],
         workdir: str,
     ) -> None:
         self._client = client
@@ -100,6 +108,7 @@ class Execution:
         self._container = container
         self._kill = kill
         self._check_container = check
+        self._check_users = check_users
         self._token = token_hex(8)
         self.mark = f"{container}.{token_hex(8)}"
 
@@ -164,6 +173,7 @@ class Execution:
 
     async def _follow(self, exec_id: str, sink: BytesSink | None) -> int:
         ends: dict[StreamName, Ending] = {name: Ending(self._token) for name in ("stdout", "stderr")}
+        said = b""
         stream = self._client.attach(exec_id)
         try:
             while any(end.code is None for end in ends.values()):
@@ -172,6 +182,7 @@ class Execution:
                     break
                 name: StreamName = "stderr" if message.stream == 2 else "stdout"
                 own = ends[name].feed(message.data)
+                said = (said + own)[-_SAID_BYTES:]
                 if own and sink is not None:
                     await sink(name, own)
         except self._client.failures() as error:
@@ -184,16 +195,20 @@ class Execution:
                 await sink(name, rest)
                 await sink(name, b"")
         told = [end.code for end in ends.values() if end.code is not None]
-        return told[0] if told else await self._exit_code(exec_id)
+        return told[0] if told else await self._exit_code(exec_id, said)
 
     async def _judged(self, error: BaseException) -> SandboxError:
         await self._check_container()
         return errors.translated(error, f"run a command in {self._container}")
 
-    async def _exit_code(self, exec_id: str) -> int:
-        code = await exit_code(self._client, exec_id)
+    async def _exit_code(self, exec_id: str, said: bytes) -> int:
+        code, started = await exit_code(self._client, exec_id)
         # Forgotten with the container, because the container was started anew, or told before its end.
         await self._check_container()
+        if not started and _NO_USER in said:
+            await self._check_users()
+            words = " ".join(said.decode("utf-8", "replace").split())
+            raise SandboxUserError(f"cannot run a command in {self._container}: {words}")
         return KILLED_EXIT_CODE if code is None else code
 
 
@@ -210,11 +225,12 @@ async def run_program(client: EngineClient, container: str, argv: Sequence[str])
         raise errors.translated(error, what) from error
     finally:
         await _close(stream)
-    return await exit_code(client, str(made["Id"]))
+    return (await exit_code(client, str(made["Id"])))[0]
 
 
-async def exit_code(client: EngineClient, exec_id: str) -> int | None:
-    """Return how a command ended whose output has; None when the engine has forgotten it."""
+async def exit_code(client: EngineClient, exec_id: str) -> tuple[int | None, bool]:
+    """Return how a command ended whose output has, None when the engine has forgotten it; and whether it was
+    ever started."""
     for delay in _CODE_DELAYS:
         await asyncio.sleep(delay)
         try:
@@ -222,9 +238,9 @@ async def exit_code(client: EngineClient, exec_id: str) -> int | None:
         except SandboxError as error:
             if getattr(error.__cause__, "status", None) not in (404, 500):
                 raise
-            return None
+            return None, True
         if not found.get("Running") and found.get("ExitCode") is not None:
-            return int(found["ExitCode"]) % 256
+            return int(found["ExitCode"]) % 256, bool(found.get("Pid"))
     raise SandboxConnectionError(f"command {exec_id[:12]} is lost: its output ended, it did not")
 
 

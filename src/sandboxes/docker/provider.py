@@ -258,12 +258,12 @@ class DockerProvider(SandboxProvider):
         if labels.get(NETWORK) == "public":
             await network.fence(self._client, self.engine, name, labels, self._image)
 
-    async def find_obstacle(self, name: str) -> str:
-        """Return what in a container's files keeps the engine from running anything in it, if anything: it
-        looks up users there, and a pipe would block it for ever."""
-        for path in USERS:
-            found = await files.look(self._client, name, path)
-            if found is not None and not found.is_file:
+    async def find_obstacle(self, name: str, *, reading: bool = False) -> str:
+        """Return what in a container's files keeps the engine from running anything in it, if anything, or
+        from `reading` its files: it looks up users there, and a pipe would block it for ever."""
+        looks = await asyncio.gather(*(files.look(self._client, name, path) for path in USERS))
+        for path, found in zip(USERS, looks, strict=True):
+            if found is not None and not found.is_file and not (reading and found.is_folder):
                 return f"{path} is not what an engine can read"
         return ""
 

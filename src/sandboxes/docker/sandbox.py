@@ -16,7 +16,13 @@ from sandboxes.docker.execution import BytesSink, Execution, run_program
 from sandboxes.docker.programs import KILL, uses_them
 from sandboxes.docker.requests import LABELS, NAME
 from sandboxes.docker.work import Work
-from sandboxes.errors import SandboxError, SandboxNotFoundError, SandboxUnsupportedError
+from sandboxes.errors import (
+    SandboxDiedError,
+    SandboxError,
+    SandboxFileNotFoundError,
+    SandboxNotFoundError,
+    SandboxUnsupportedError,
+)
 from sandboxes.protocol import Sandbox
 from sandboxes.scripted import ScriptedSandbox
 from sandboxes.scripted.wrapping import KILL_MARKED, MARK
@@ -44,8 +50,9 @@ class Owner(Protocol):
     async def restart(self, sandbox: DockerSandbox) -> None:
         """End every process of a container and start it anew on the files it has."""
 
-    async def find_obstacle(self, name: str) -> str:
-        """Return what in a container's files keeps the engine from running anything in it, if anything."""
+    async def find_obstacle(self, name: str, *, reading: bool = False) -> str:
+        """Return what in a container's files keeps the engine from running anything in it, if anything, or
+        from `reading` its files."""
 
     async def check_alive(self, name: str) -> None:
         """Raise SandboxDiedError when a container has ended that nobody asked to end."""
@@ -101,6 +108,9 @@ class DockerSandbox(ScriptedSandbox):
 
     async def stream_download(self, path: str) -> AsyncIterator[bytes]:
         self._check()
+        if reason := await self._owner.find_obstacle(self._id, reading=True):
+            # The engine looks up users for each archive it makes, and would answer nothing more.
+            raise SandboxFileNotFoundError(f"cannot read {path} in {self._id}: {reason}")
         async for piece in files.read(self._client, self._id, path):
             yield piece
 
@@ -210,10 +220,14 @@ class DockerSandbox(ScriptedSandbox):
     def _execution(self, *, kill: bool = True) -> Execution:
         self._check()
         marked = self.kill_marked if kill else _leave_alone
-        return Execution(self._client, self._id, marked, self._alive, self._workdir)
+        return Execution(self._client, self._id, marked, self._alive, self._has_users, self._workdir)
 
     async def _alive(self) -> None:
         await self._owner.check_alive(self._id)
+
+    async def _has_users(self) -> None:
+        if reason := await self._owner.find_obstacle(self._id):
+            raise SandboxDiedError(f"nothing can be run in sandbox {self._id} any more: {reason}")
 
     async def _is_quiet(self) -> bool:
         """Whether only the first process is left, as the engine sees it from outside."""

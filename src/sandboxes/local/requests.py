@@ -16,6 +16,8 @@ from sandboxes.types import HostSource, Limits, Mount, SandboxCreateRequest
 
 DEFAULT_PIDS_BY_RLIMIT = 1024
 """Where the kernel has no group to count in, all sandboxes' processes count as the user's own, too."""
+_MOST_VIEWS = 60
+"""The layers of each go to the engine as descriptors, in one message."""
 
 
 def refuse_unsupported(request: SandboxCreateRequest, machine: Machine) -> None:
@@ -33,6 +35,8 @@ def refuse_unsupported(request: SandboxCreateRequest, machine: Machine) -> None:
             "a root file system in a folder needs root, or subordinate ids for this user:"
             " run as root, or use --provider docker"
         )
+    if sum(mount.copy_on_write for mount in request.mounts) > _MOST_VIEWS:
+        raise SandboxUnsupportedError(f"a sandbox has at most {_MOST_VIEWS} copy-on-write mounts")
     for mount in request.mounts:
         if not Path(mount.source).is_dir():
             raise SandboxUnsupportedError(f"{mount.source} is no folder that could be shown in a sandbox")

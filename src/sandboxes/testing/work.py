@@ -152,6 +152,22 @@ class WorkContract(ContractBase):
         look = "cat /app/file /app/c; ls /app/sub; stat -c %a /app/sub"
         assert await output_of(done.target, look) == "solved\nb\n700\n"
 
+    async def test_folders_without_rights_are_no_obstacle(
+        self, provider: SandboxProvider, tmp_path: Path
+    ) -> None:
+        done = await self.carry(
+            provider,
+            tmp_path,
+            "cd /app; rm -f closed/sub/file shut/lost; echo new > shut/new; rm -r gone; echo x > open",
+            setup="mkdir -p /app/closed/sub /app/shut /app/gone/sub; cd /app; echo x > closed/sub/file;"
+            " echo x > shut/lost; echo x > shut/kept; echo x > gone/sub/file;"
+            " chmod 000 closed/sub closed gone/sub; chmod 555 shut gone",
+        )
+        look = "cd /app; ls -A . shut closed/sub; stat -c %a shut closed closed/sub; cat shut/new"
+        expected = ". closed open shut closed/sub: shut: kept new 555 0 0 new"
+        found = (await output_of(done.target, look)).replace(".:", ".").split()
+        assert sorted(found) == sorted(expected.split())
+
     async def test_folders_and_files_change_places(self, provider: SandboxProvider, tmp_path: Path) -> None:
         done = await self.carry(
             provider,

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TextIO
 
-from sandboxes.errors import SandboxFileNotFoundError
+from sandboxes.errors import SandboxFileNotFoundError, SandboxUserError
 from sandboxes.protocol import Sandbox
 from sandboxes.types import KILLED_EXIT_CODE, TIMEOUT_EXIT_CODE, Command, CopyLimits, OutputSink, StreamName
 from valkyrie.benchmarks.rewards import MAX_REWARD_BYTES, parse_reward_json, parse_reward_txt, score_of
@@ -96,14 +96,11 @@ async def sweep(sandbox: Sandbox) -> None:
 async def _hand_over_rewards(work: Verification, sandbox: Sandbox) -> None:
     """Make the reward folder the tests' own: only root could write there otherwise."""
     assert work.user is not None
-    tail = Tail(lambda _stream, _text: None)
-    code = await sandbox.run(Command(("/bin/chown", "--", work.user, REWARDS), cwd="/"), tail)
-    if code != 0:
-        raise GraderError(
-            f"task {work.task_id}: {REWARDS} cannot be given to verifier.user {work.user!r} "
-            f"(/bin/chown ended with exit code {code}){tail.quoted()}",
-            cause="grader_start_failed",
-        )
+    try:
+        await sandbox.give_folder(REWARDS, work.user)
+    except SandboxUserError as error:
+        message = f"task {work.task_id}: {REWARDS} cannot be given to verifier.user {work.user!r}: {error}"
+        raise GraderError(message, cause="grader_start_failed") from error
 
 
 async def _run_tests(work: Verification, sandbox: Sandbox, sink: OutputSink) -> int:

@@ -97,7 +97,7 @@ TABLE: tuple[Policy, ...] = (
     Policy(_B, "judge_refused_question", "A judge's server refused what it was asked.", _CONTROLLED),
     Policy(_B, "judge_too_long", "What a judge is to read is too long for its model.", _CONTROLLED),
     Policy(_B, "grader_start_failed", "The grader could not be started.", _CONTROLLED),
-    Policy(_B, "grader_timeout", "Grading took longer than it may.", _CONTROLLED, attempts=2),
+    Policy(_B, "grader_timeout", "Grading took longer than it may.", _CONTROLLED),
     Policy(_B, "service_failed", "The benchmark service said that it failed.", _CONTROLLED),
     Policy(_B, "service_refused", "The benchmark service refused a request about this task.", _CONTROLLED),
     Policy(

@@ -83,10 +83,12 @@ def _range(row: Any, planned: int, ungraded: int, score: float | None) -> tuple[
         return None, None
     if not ungraded and score is not None:
         return score, score
-    said = row.final_evaluation if RunState(row.state).terminal else None
-    if said and said.get("score_low") is not None and said.get("score_high") is not None:
+    if not RunState(row.state).terminal or score is None:
+        return row.score_sum / planned, (row.score_sum + ungraded) / planned
+    said = row.final_evaluation or {}
+    if said.get("score_low") is not None and said.get("score_high") is not None:
         return said["score_low"], said["score_high"]
-    return row.score_sum / planned, (row.score_sum + ungraded) / planned
+    return score, min(1.0, score + ungraded / planned)
 
 
 def _finite(number: float | None) -> float | None:

@@ -44,6 +44,8 @@ from valkyrie.tracker.office import Office
 from valkyrie.views import RunRequest, TrialFilter, TrialView
 
 SHUTDOWN_S = 10.0
+UNISOLATED = frozenset({"process", "null"})
+"""Providers that stand between an agent and this machine in no way, or run nothing."""
 _FOLDER = "checks"
 _PAGE = 500
 
@@ -72,6 +74,11 @@ class InterruptedAuditError(Exception):
 
 def audit_benchmark(request: AuditRequest, progress: Progress) -> BenchmarkAudit:
     """Check the benchmark. Ctrl+C ends it with what was found so far."""
+    if request.provider in UNISOLATED:
+        raise UsageError(
+            f"--provider {request.provider}: the cheating agents replace system files and overwrite what "
+            "they can; they run only where they are isolated, on local, docker or daytona."
+        )
     began = time.monotonic()
     opened = benchmarks.open_benchmark(request.benchmark, Asking(host_image=request.host_image))
     if not isinstance(opened, TaskDirBenchmark):

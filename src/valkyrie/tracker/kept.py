@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 FOLLOW_EVERY_S = 0.2
 LOG = "attempt.log"
 STORY = "agent/transcript.json"
+RECORD = "work.json"
+"""What was packed of the agent's work: of use to who grades it again (`trial.kept_work`), not to people."""
 PIECE = 1 << 16
 
 
@@ -58,13 +60,15 @@ class Kept:
             return
         prefix = attempt_prefix(self._run_id, encode_task_id(task_id), k, number)
         for found in self._artifacts.list(prefix):
+            if found.key == prefix + RECORD:
+                continue
             yield found.key.removeprefix(prefix), self._artifacts.read(found.key), found.size
 
     def _here(self, folder: Path, log: Path) -> Iterator[tuple[str, Iterator[bytes], int]]:
         if log.exists():
             yield LOG, _read(log), log.stat().st_size
         for path in sorted(folder.rglob("*")) if folder.exists() else ():
-            if path.is_file() and not path.is_symlink():
+            if path.is_file() and not path.is_symlink() and path != folder / RECORD:
                 yield path.relative_to(folder).as_posix(), _read(path), path.stat().st_size
 
     def _story(self, which: Which, folder: Path) -> Iterator[tuple[str, Iterator[bytes], int]]:

@@ -35,6 +35,7 @@ from valkyrie.errors import (
     BenchmarkError,
     GraderError,
     GraderTimeoutError,
+    InfrastructureError,
     SandboxFailedError,
 )
 from valkyrie.nouns import Grade, Json, TaskSpec, VerifyMode
@@ -151,10 +152,8 @@ async def set_up_after_agent(attempt: Attempt, task: TaskSpec, sandbox: Sandbox,
     world = attempt.world
     try:
         await world.benchmark.setup(task, sandbox, sink, attempt.start)
-    except (BenchmarkError, SandboxError) as error:
-        if isinstance(error, SandboxConnectionError) or (
-            isinstance(error, SandboxDiedError) and error.outside
-        ):
+    except (BenchmarkError, InfrastructureError, SandboxError) as error:
+        if not _may_break_setup(error):
             raise
         clean = await _create(attempt, world.sandbox_request(attempt.leased, task), "setup")
         try:
@@ -163,6 +162,19 @@ async def set_up_after_agent(attempt: Attempt, task: TaskSpec, sandbox: Sandbox,
             await asyncio.shield(remove(world, clean.id, attempt.log))
         message = f"Setting up fails after the agent was there, and works without it: {error}"
         raise AgentError(message, cause=SETUP_BROKEN) from error
+
+
+def _may_break_setup(error: Exception) -> bool:
+    """Whether an agent that was in the sandbox before can bring it about: a service may go silent over it."""
+    match error:
+        case SandboxConnectionError():
+            return False
+        case SandboxDiedError():
+            return not error.outside
+        case InfrastructureError():
+            return error.cause == "service_silent"
+        case _:
+            return True
 
 
 async def verify(attempt: Attempt, task: TaskSpec, held: HeldSandbox, *, last: bool) -> Grade:

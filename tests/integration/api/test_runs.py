@@ -204,3 +204,22 @@ def test_a_request_in_the_description_has_the_fields_of_the_verb() -> None:
     described = bare_app().openapi()["components"]["schemas"]["RunRequest"]
     assert list(described["properties"]) == [field.name for field in fields(RunRequest)]
     assert described["additionalProperties"] is False
+
+
+async def test_gradings_are_listed_compared_and_switched(
+    stage: Stage, ours: httpx.AsyncClient, theirs: httpx.AsyncClient
+) -> None:
+    run_id = stage.finished_run()
+    url = f"/v1/runs/{run_id}"
+    (own,) = (await ours.get(f"{url}/gradings")).raise_for_status().json()
+    assert (own["number"], own["in_use"], own["state"]) == (0, True, "ended")
+    compared = (await ours.get(f"{url}/gradings/compare", params={"a": 0, "b": 0})).raise_for_status().json()
+    assert (compared["trials"], compared["same"], compared["changes"]) == (2, 2, [])
+    assert (await ours.post(f"{url}/gradings/0/use")).json()["state"] == "FINISHED"
+    assert (await ours.post(f"{url}/gradings/3/use")).status_code == 404
+    refused = await ours.post(f"{url}/regrade", json={"task_ids": ["t0"], "dry_run": True})
+    assert (refused.status_code, refused.json()["error"]["exit_code"]) == (422, 1)
+    assert "t0: no work was kept of it" in refused.json()["error"]["message"]
+    assert (await ours.post(f"{url}/regrade", json={"tets": "x"})).status_code == 400
+    for path in ("regrade", "gradings/0/use"):
+        assert (await theirs.post(f"{url}/{path}")).status_code == 404

@@ -89,6 +89,7 @@ def taking(world: World) -> None:
     for document in (whole, part):
         for result in document["evaluation_results"].values():
             del result["task_breakdown"]
+            result.pop("evidence", None)  # how large an archive is, and when its files were written
         world.note(sorted(document), document["final_evaluation"], document["evaluation_results"])
     assert world.valk("run", "results", run_id, "--path", "other.json", "--task-ids", "nope").code == 2
     assert world.valk("run", "results", run_id, "--s3").code == 1
@@ -107,7 +108,8 @@ def taking(world: World) -> None:
 
 
 def _content(path: Path) -> str:
-    return path.read_text()
+    """What a file holds; the record of carried work has digests of when its files were written."""
+    return "" if path.name == "work.json" else path.read_text()
 
 
 def steering(world: World) -> None:

@@ -40,6 +40,7 @@ def test_every_option_reaches_the_tracker(valk: Valk, fake: FakeJobs) -> None:
         *("--metadata", "team=blue", "--metadata", "why=test it", "--time-limit", "3600"),
         *("--provider", "null", "-k", "size", "big", "--priority", "0", "--max-cost", "$5", "-l", "x"),
         *("--model-url", "http://127.0.0.1:1/v1", "--host-image", "--max-attempts", "2", "-i", "50"),
+        *("--verify", "shared"),
     )
     assert done.code == 0, done.err
     request = asked(fake)
@@ -55,6 +56,7 @@ def test_every_option_reaches_the_tracker(valk: Valk, fake: FakeJobs) -> None:
     assert (common.provider, common.kwargs, common.priority) == ("null", {"size": "big"}, 0)
     assert (common.max_cost, common.label, common.model_url) == (5, "x", "http://127.0.0.1:1/v1")
     assert (common.host_image, common.max_attempts, common.intervals) == (True, 2, (50,))
+    assert common.verify == "shared"
 
 
 def test_defaults_are_those_of_the_reference(valk: Valk, fake: FakeJobs) -> None:

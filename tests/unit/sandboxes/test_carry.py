@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from sandboxes import links
 from sandboxes.carry import _Choice
 from sandboxes.links import Links
 from sandboxes.work import CarryRules
@@ -84,6 +85,17 @@ def root(tmp_path: Path) -> Iterator[int]:
 )
 def test_links_are_followed_below_the_root(root: int, at: str, text: str, end: str | None) -> None:
     assert Links(root).end_of(at, text) == end
+
+
+def test_a_way_that_is_too_long_is_forbidden(root: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    rules = CarryRules(forbidden=("/tests",))
+    assert Links(root).is_forbidden("/app/new", "sub/../" * 600 + "file", rules)
+    assert not Links(root).is_forbidden("/app/new", "sub/../" * 100 + "file", rules)
+    monkeypatch.setattr(links, "MOST_STEPS_IN_ALL", 10)
+    some = Links(root)
+    assert not some.is_forbidden("/app/new", "file", rules)
+    assert some.is_forbidden("/app/new", "sub/../sub/../sub/../sub/../file", rules)
+    assert some.is_forbidden("/app/new", "file", rules)
 
 
 def test_the_folders_of_a_path_are_resolved_and_not_its_end(root: int) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
+import pytest
+
 from valkyrie import config
 from valkyrie.keeping.disk import DiskArtifacts
 from valkyrie.secrets.mask import Masker
@@ -84,6 +86,7 @@ def test_the_record_of_an_attempt(tmp_path: Path) -> None:
     assert read_record(tmp_path / "attempt-1") is None
 
 
-def test_limits_are_configured_in_megabytes() -> None:
+def test_limits_are_configured_in_megabytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("VALKYRIE_CONFIG_PATH", str(tmp_path / "valkyrie.yaml"))
     config.set_value("work_max_mb", "3")
     assert KeepLimits.configured() == KeepLimits(trial=3 << 20, run=10 << 30)

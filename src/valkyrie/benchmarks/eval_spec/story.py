@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import tarfile
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -20,6 +21,8 @@ from valkyrie.trajectory.transcript import TRANSCRIPT, Event, Measures, Transcri
 
 TRAJECTORY = "trajectory.json"
 OUTPUT = "output.txt"
+OUTPUT_ARCHIVE = "agent_output.tar.gz"
+"""The file of an attempt that holds what was at the agent's `final_output`."""
 LARGEST = 64 << 20
 """A longer story than this is not read."""
 LONGEST_ANSWER = 4 << 20
@@ -151,11 +154,30 @@ async def _answer(grading: Grading) -> str:
                 data = await grading.place.download_file(grading.final_output)
                 return data[:LONGEST_ANSWER].decode("utf-8", "replace").strip()
         except SandboxError:
-            pass  # it left none; what it printed is its answer
+            # It left none, or left it where nothing is carried from; then it was taken out before.
+            if (
+                kept := await asyncio.to_thread(_kept_answer, grading.agent, grading.final_output)
+            ) is not None:
+                return kept
     printed = grading.agent / OUTPUT if grading.agent else None
     if printed and printed.is_file():
         return printed.read_text("utf-8", "replace")[:LONGEST_ANSWER].strip()
     return ""
+
+
+def _kept_answer(agent: Path | None, final_output: str) -> str | None:
+    """The file at `final_output` as it was taken out of the agent's sandbox, if it was one file."""
+    if agent is None or not (archive := agent.parent / OUTPUT_ARCHIVE).is_file():
+        return None
+    try:
+        with tarfile.open(archive, "r:gz") as tar:
+            members = [member for member in tar if member.isfile()]
+            if [Path(member.name).name for member in members] != [Path(final_output).name]:
+                return None
+            file = tar.extractfile(members[0])
+            return file.read(LONGEST_ANSWER).decode("utf-8", "replace").strip() if file else None
+    except (tarfile.TarError, OSError, EOFError):
+        return None
 
 
 def _completed(

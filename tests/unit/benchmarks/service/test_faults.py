@@ -13,8 +13,8 @@ from benchmark_service.errors import (
     StreamIdleError,
 )
 from benchmark_service.schemas import RESUMABLE
-from valkyrie.benchmarks.service.faults import translated
-from valkyrie.errors import UsageError, ValkyrieError
+from valkyrie.benchmarks.service.faults import no_verdict, translated
+from valkyrie.errors import GraderError, InfrastructureError, UsageError, UserError, ValkyrieError
 from valkyrie.nouns import Category
 from valkyrie.schedule.policy import TABLE, policy_for
 
@@ -74,3 +74,23 @@ def test_when_to_come_back_is_kept() -> None:
 def test_a_refused_credential_names_the_way_out() -> None:
     said = str(meaning(BenchmarkServiceUnauthenticatedError("who?", 401)))
     assert "config auth set math" in said and "`Bearer` included" in said
+
+
+@pytest.mark.parametrize(
+    ("error", "kind", "cause"),
+    [
+        (BenchmarkServiceError("boom", 500), GraderError, "service_failed"),
+        (BenchmarkServiceError("too large", 413), GraderError, "service_refused"),
+        (BenchmarkServiceProtocolError("HTML"), GraderError, "service_protocol"),
+        (StreamIdleError("silent"), GraderError, "service_silent"),
+        (BenchmarkServiceConnectionError("refused"), InfrastructureError, "service_unreachable"),
+        (BenchmarkServiceError("busy", 429), InfrastructureError, "service_busy"),
+        (BenchmarkServiceError("not yours", 403), UserError, "service_forbidden"),
+    ],
+)
+def test_what_is_no_verdict(error: BenchmarkServiceError, kind: type[ValkyrieError], cause: str) -> None:
+    with pytest.raises(kind) as caught, no_verdict(), translated("math"):
+        raise error
+    assert caught.value.cause == cause
+    if kind is GraderError:
+        assert policy_for(caught.value.category, cause).attempts == 1
