@@ -228,7 +228,7 @@ async def test_an_engine_that_only_compares_sizes_still_carries_work(
 
 
 async def test_much_else_in_a_folder_is_not_fetched_for_a_few_files(
-    provider: DockerProvider, tmp_path: Path
+    provider: DockerProvider, engine: PrivateEngine, tmp_path: Path
 ) -> None:
     (tmp_path / "Dockerfile").write_text(
         f"FROM {IMAGE}\nRUN mkdir -p /app/data && head -c 100000000 /dev/zero > /app/data/big"
@@ -245,6 +245,8 @@ async def test_much_else_in_a_folder_is_not_fetched_for_a_few_files(
     assert (packed.files, [path for path, _ in packed.skipped]) == (6, ["/app/data/9"])
     await target.unpack_work(tmp_path / "work.tar", RULES, packed.removed)
     assert await output_of(target, "cat /app/data/[1-6] | uniq; ls /app/data | wc -l") == "new\n7\n"
+    await provider.reap({})
+    engine.docker("image", "prune", "-af", "--filter", "label=valkyrie.kind=build")
 
 
 async def test_who_ended_a_container(

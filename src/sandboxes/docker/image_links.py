@@ -17,6 +17,8 @@ from sandboxes.links import Links
 from sandboxes.work import CarryRules
 
 _CACHED: Final = 20_000
+_MOST_ASKED: Final = 2000
+"""Names looked up in an image for one archive."""
 
 
 class ImageLinks:
@@ -95,11 +97,13 @@ class _Look(Links):
         is_work: Callable[[str], bool],
         loop: asyncio.AbstractEventLoop,
     ) -> None:
+        super().__init__(root_fd=-1)
         self._images = images
         self._image = image
         self._links = links
         self._is_work = is_work
         self._loop = loop
+        self._asked = 0
         self.container: str | None = None
 
     def forbidden(self, rules: CarryRules) -> set[str]:
@@ -114,6 +118,10 @@ class _Look(Links):
         try:
             path.encode()
         except UnicodeEncodeError:
+            return None
+        self._asked += 1
+        if self._asked > _MOST_ASKED:
+            self._steps_left = 0  # every further way is taken to lead to `/`
             return None
         asked = asyncio.run_coroutine_threadsafe(self._images.read(self._image, path, self), self._loop)
         return asked.result()
