@@ -230,6 +230,9 @@ class DockerProvider(SandboxProvider):
                 await self._limit_cpus(name, self.engine.cpus * 10**9 if cpus else 0)
                 await self._client.call("POST", f"containers/{name}/kill", what=what)
         except TimeoutError:
+            if await self._answers():
+                # Only what an agent left in a container keeps a healthy engine from ending it.
+                raise SandboxDiedError(f"cannot {what}: its engine answers, but not about it") from None
             raise SandboxConnectionError(f"cannot {what}: the engine does not answer") from None
         except SandboxError as error:
             if getattr(error.__cause__, "status", None) != 409:
@@ -238,6 +241,15 @@ class DockerProvider(SandboxProvider):
             if name not in self._stopped and not found["State"].get("Running"):
                 raise died(name, found) from error
         await self._client.call("POST", f"containers/{name}/wait", what=what)
+
+    async def _answers(self) -> bool:
+        """Whether the engine itself answers."""
+        try:
+            async with asyncio.timeout(KILL_SECONDS):
+                await self._client.call("GET", "version", what="ask the engine for its version")
+        except (SandboxError, TimeoutError):
+            return False
+        return True
 
     async def _start(self, name: str) -> None:
         """Start a container that we ended. It stays ended, and its files can be read, when what an agent left
