@@ -137,6 +137,7 @@ def request_for(method: str, template: str, ids: tuple[str, str]) -> dict[str, A
         template.replace("{ref}", ids[template.startswith("/v1/jobs")])
         .replace("{name}", name)
         .replace("{digest}", DIGEST)
+        .replace("{number}", "0")
     )
     if query := QUERIES.get(template):
         path += f"?{query}"

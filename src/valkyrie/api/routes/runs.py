@@ -150,8 +150,8 @@ async def gradings(ref: Ref, ask: Ask) -> Response:
 
 
 @routes.get("/{ref}/gradings/compare", response_model=GradingComparison, responses=errors(400, 404, 422))
-async def compare_gradings(ref: Ref, ask: Ask, a: Grading, b: Grading) -> Response:
-    """Which trials two gradings of the run judge differently."""
+async def compare_gradings(ref: Ref, ask: Ask, a: Grading = 0, b: Grading = 1) -> Response:
+    """Which trials two gradings of the run judge differently; the original and the first one if unsaid."""
     return await ask.quick(lambda tracker: tracker.compare_gradings(ref, a, b))
 
 
