@@ -227,12 +227,17 @@ async def test_a_terminal_outlives_its_client_until_it_is_killed(sandbox: Any) -
     await again.send_input("echo is-$X\n")
     await until(lambda: _has(seen, b"is-kept"))
     await again.send_input("sleep 5432\n")
+
+    async def sleeps() -> bool:
+        result = await sandbox.process.exec("ps ax | grep '[s]leep 5432' | grep -v defunct")
+        return bool(result.exit_code == 0)
+
+    async def gone() -> bool:
+        return not await sleeps()
+
+    # Before it has the terminal, it would not be told that this hung up.
+    await until(sleeps)
     await again.kill()
     assert (await again.wait()).exit_code == 137
     assert [t.id for t in await sandbox.process.list_pty_sessions()] == []
-
-    async def gone() -> bool:
-        result = await sandbox.process.exec("ps ax | grep '[s]leep 5432' | grep -v defunct")
-        return bool(result.exit_code == 1)
-
     await until(gone)
