@@ -174,8 +174,10 @@ async def test_the_loss_of_one_sandbox_is_noticed_and_whole(tmp_path: Path, vict
             await make_with_sleeper(provider, mark),
             await make_with_sleeper(provider, mark + "9"),
         )
-        waiting = asyncio.create_task(sandbox.run(Command.shell("sleep 60")))
-        await asyncio.sleep(0.1)
+        begun = asyncio.Event()
+        command = Command.shell("echo begun; sleep 60")
+        waiting = asyncio.create_task(sandbox.run(command, lambda _stream, _text: begun.set()))
+        await begun.wait()
         pid = sandbox.first_pid
         for _ in range(["first process", "bubblewrap", "warden"].index(victim)):
             pid = parent_of(pid)
@@ -200,7 +202,10 @@ async def test_an_operator_who_ends_a_sandbox_is_outside(tmp_path: Path) -> None
     mark = f"6{os.getpid()}6"
     async with LocalProvider(tmp_path / "state") as provider, LocalProvider(tmp_path / "state") as other:
         sandbox = await make_with_sleeper(provider, mark)
-        waiting = asyncio.create_task(sandbox.run(Command.shell("sleep 60")))
+        begun = asyncio.Event()
+        command = Command.shell("echo begun; sleep 60")
+        waiting = asyncio.create_task(sandbox.run(command, lambda _stream, _text: begun.set()))
+        await begun.wait()
         await other.delete_sandbox(sandbox.id)
         with pytest.raises(SandboxDiedError) as died:
             async with asyncio.timeout(60):

@@ -121,6 +121,8 @@ def _obey(channel: socket.socket, started: startup.Started, commands: Commands) 
                     signal.pidfd_send_signal(started.first_pidfd, signal.SIGKILL)
                     return
                 answer = commands.obey(message, fds)
+                if answer is not None and "error" in answer and started.is_ending():
+                    return  # nothing starts any more because the sandbox ends
                 if answer is not None:
                     wire.send(channel, answer)
                 elif message["op"] == "exec":
