@@ -5,7 +5,7 @@
     python scripts/test_suites.py --list        their names
 
 Suites run in two lanes beside each other: those that compute, and those that wait for registries, engines
-and processes. The last two use the whole machine, one after the other. Output is kept under .cache/suites/.
+and processes. The last three use the whole machine, one after the other. Output is kept under .cache/suites/.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ BIN = Path(PYTHON).parent
 OTHER_PYTHONS = ("3.12", "3.13")
 QUICKSTART_TASKS = 12
 SCAFFOLD_TESTS = tuple(f"tests/integration/test_scaffolded_{made}.py" for made in ("service", "runner"))
+FORGING_TESTS = ("tests/hostile/test_forging.py",)
 DOCKER_TESTS = ("tests/contract/test_docker_provider.py", "tests/docker")
 NEWEST_UNIT_TESTS = tuple(
     f"tests/unit/{name}" for name in ("trial", "schedule", "store", "plan", "specs", "grade")
@@ -272,9 +273,14 @@ def docker(log: Log) -> None:
     log.pytest(*DOCKER_TESTS, "-p", "no:xdist", "--timeout", "180")
 
 
+def forging(log: Log) -> None:
+    """Agents that try to forge a score, or to gain by breaking things. Alone: some of them are bombs."""
+    log.pytest(*FORGING_TESTS, "-m", "slow", "-p", "no:xdist", "--timeout", "1800")
+
+
 def slow(log: Log) -> None:
-    """Tests marked slow; the agents, crash, docker and scaffold suites are listed by themselves."""
-    listed = ("tests/agents", "tests/crash", *SCAFFOLD_TESTS, *DOCKER_TESTS)
+    """Tests marked slow; the agents, crash, docker, forging and scaffold suites are listed by themselves."""
+    listed = ("tests/agents", "tests/crash", *SCAFFOLD_TESTS, *DOCKER_TESTS, *FORGING_TESTS)
     apart = [f"--ignore={path}" for path in listed]
     beside = ("-n", SLOW_AT_ONCE, "--dist", "loadfile", "--no-loadscope-reorder")
     log.pytest("tests", "-m", "slow", *apart, *beside, "--timeout", "1800")
@@ -294,6 +300,7 @@ def all_suites() -> list[Suite]:
         Suite("unprivileged", unprivileged),
         Suite("scaffold", scaffold),
         Suite("slow", slow, "alone"),
+        Suite("forging", forging, "alone"),
         Suite("crash", crash, "alone"),
     ]
 
