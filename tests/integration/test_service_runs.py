@@ -135,7 +135,8 @@ def test_every_fault_has_its_category_and_hurts_nobody_else(tracker: LocalTracke
         assert words in (trial.message or "") and "\n" not in (trial.message or ""), trial.message
     assert [found[task].state for task in good] == ["FINISHED"] * len(good)
     assert run.state == "FINISHED" and run.score.graded == len(good)
-    assert service.asked["evaluate", "grade-error-1"] == 1
+    # Once about the agent's sandbox, once about the control's.
+    assert service.asked["evaluate", "grade-error-1"] == 2
     assert tracker.executor_status() is not None
 
 
@@ -183,12 +184,13 @@ def test_text_answers_are_graded_and_never_asked_for_twice(tracker: LocalTracker
     found = trials(tracker, run)
     assert found["ok-1"].state == "FINISHED"
     failed = found["fails-once-1"]
-    assert (failed.category, failed.cause) == ("benchmark", "service_failed")
+    # It crashed over the answer, and graded an empty one.
+    assert (failed.category, failed.cause) == ("agent", "grader_broken_by_work")
     assert "the judge crashed" in (failed.message or "")
     assert (found["html-1"].category, found["html-1"].cause) == ("benchmark", "service_protocol")
     again = tracker.wait(tracker.retry(run.id, task_ids=["fails-once-1"]).run.id, timeout=60)
     assert again.counts["FINISHED"] == 2
-    assert service.responses["fails-once-1"] == ["answer to fails-once-1"] * 2
+    assert service.responses["fails-once-1"] == ["answer to fails-once-1", "", "answer to fails-once-1"]
     assert "agent" not in tracker.attempts(run.id, "fails-once-1")[1].timing
     assert run.arguments["settings"] and tracker.results(run.id)["evaluation_results"]["ok-1"]["correct"]
 

@@ -86,7 +86,8 @@ def test_each_step_is_told_tried_and_graded_before_the_next(tracker: LocalTracke
     ]
     said = (tmp_path / "home").rglob(f"{run_id}/**/test-stdout.txt")
     assert sorted((path.parent.name, path.read_text()) for path in said) == [
-        *(("build", "build\n"),) * 2,
+        # No pass, and the task does not say where its tests run: in a fresh sandbox, then in the agent's.
+        *(("build", "build\n"),) * 4,
         *(("plan", "everyone\n"),) * 2,
     ]
     _, idle = results(tracker, tasks, "nop")
