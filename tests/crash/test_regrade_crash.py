@@ -47,7 +47,7 @@ def write_tasks(folder: Path, **wanted: str) -> str:
     return str(folder)
 
 
-@pytest.mark.skip(reason="does not see its tests hold since controls and modes changed; to be mended")
+@pytest.mark.skip(reason="fails: its tests are not seen to hold within 60 s; cause not yet known")
 def test_killed_while_kept_work_is_graded_again(
     home: Home, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
