@@ -14,6 +14,7 @@ from sqlalchemy import select
 
 from sandboxes.cgroups import Cgroup
 from sandboxes.local import LocalProvider
+from tests.live_folders import files_below
 from valkyrie.executor.client import ExecutorClient
 from valkyrie.store.layout import DataFolder
 from valkyrie.store.schema import attempt, trial
@@ -114,6 +115,5 @@ def assert_nothing_left(home: Home) -> None:
     assert home.processes() == []
     assert str(home.root) not in Path("/proc/self/mountinfo").read_text()
     records = home.data.sandboxes("local")
-    left = [path for path in records.rglob("*") if path.is_file()] if records.exists() else []
-    assert left == []
+    assert list(files_below(records)) == []
     assert Cgroup.find(LocalProvider(records)._cgroup_prefix) == []

@@ -20,6 +20,7 @@ import httpx
 
 from sandboxes.cgroups import Cgroup
 from sandboxes.local import LocalProvider
+from tests.live_folders import files_below
 from tests.ports import free_port
 from valkyrie.client.client import ValkyrieClient
 from valkyrie.executor.client import ExecutorClient
@@ -333,8 +334,8 @@ def until(
 def left_behind(home: DataFolder) -> list[str]:
     """What no trial may leave on a machine: sandboxes, cgroups, mounts, drafts."""
     records = home.sandboxes("local")
-    files = [path for path in records.rglob("*") if path.is_file()] if records.exists() else []
-    drafts = [path for path in home.runs.glob("*/drafts/**/*") if path.is_file()]
+    files = list(files_below(records))
+    drafts = [path for run in home.runs.glob("*/drafts") for path in files_below(run)]
     groups = Cgroup.find(LocalProvider(records)._cgroup_prefix) if records.exists() else []
     mounts = [
         line for line in Path("/proc/self/mountinfo").read_text().splitlines() if str(home.root) in line

@@ -411,13 +411,13 @@ def left_over(before: set[int], patience: float = 30) -> int:
 def children() -> set[int]:
     """Every living child of this process, adopted ones among them."""
     found = set()
-    for status in Path("/proc").glob("[0-9]*/stat"):
+    for pid in filter(str.isdigit, os.listdir("/proc")):
         try:
-            state, parent = status.read_text().rpartition(")")[2].split()[:2]
+            state, parent = Path("/proc", pid, "stat").read_text().rpartition(")")[2].split()[:2]
         except (FileNotFoundError, ProcessLookupError):
             continue
         if int(parent) == os.getpid() and state != "Z":
-            found.add(int(status.parent.name))
+            found.add(int(pid))
     return found
 
 

@@ -18,6 +18,7 @@ from sandboxes.local import LocalProvider, records
 from sandboxes.local.marks import ProcessMark
 from sandboxes.local.sandbox import LocalSandbox
 from sandboxes.types import Command, Limits, SandboxCreateRequest, SandboxQuery
+from tests.live_folders import control_groups
 
 ROOT = Path(__file__).parents[2]
 LABELS = {"run": "crash"}
@@ -72,7 +73,7 @@ def start_engine(state: Path, mark: str) -> tuple[subprocess.Popen[str], str, in
 
 def groups_of(state: Path) -> list[str]:
     prefix = LocalProvider(state)._cgroup_prefix
-    return [str(path) for path in Path("/sys/fs/cgroup").rglob(f"{prefix}*")]
+    return [str(path) for path in control_groups() if path.name.startswith(prefix)]
 
 
 async def test_killing_the_engine_ends_its_sandboxes(tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ from sandboxes.local import LocalProvider, ground, probe, requests
 from sandboxes.local.sandbox import LocalSandbox
 from sandboxes.testing.base import eventually
 from sandboxes.types import Command, Limits, SandboxCreateRequest
+from tests.live_folders import control_groups
 
 USERS = (None, "nobody") if os.geteuid() == 0 else (None,)
 MODES = [ground.SHIFTED, ground.PLAIN] if os.geteuid() == 0 else [ground.ROOTLESS]
@@ -575,7 +576,7 @@ async def test_nothing_shows_on_the_host(provider: LocalProvider, tmp_path: Path
     await attack(sandbox, f"sleep {mark} & setsid sleep {mark} &")
     await eventually(lambda: len(processes_named(f"sleep\0{mark}")) == 2)
     assert shown(sandbox, tmp_path) == []
-    groups = [path for path in Path("/sys/fs/cgroup").rglob("valkyrie-*") if sandbox.id in path.name]
+    groups = [path for path in control_groups() if sandbox.id in path.name]
     assert groups or not probe.machine().support.places
     await provider.delete_sandbox(sandbox.id)
     assert processes_named(f"sleep\0{mark}") == []

@@ -12,6 +12,7 @@ import pytest
 
 from tests.integration.conftest import alive, until
 from tests.integration.scripted import open_gate
+from tests.live_folders import contents_below
 from valkyrie import config
 from valkyrie.errors import MissingSecretError, UsageError, UserError
 from valkyrie.executor.client import ExecutorClient
@@ -217,9 +218,8 @@ def test_secrets_travel_by_hand_and_leave_no_trace(
     assert status is not None
     environment = Path(f"/proc/{status['pid']}/environ").read_bytes()
     assert b"secret-value-123" not in environment
-    for path in Path(os.environ["VALKYRIE_HOME"]).rglob("*"):
-        if path.is_file():
-            assert b"secret-value-123" not in path.read_bytes(), path
+    for path, content in contents_below(Path(os.environ["VALKYRIE_HOME"])):
+        assert b"secret-value-123" not in content, path
 
 
 def test_an_executor_without_the_secret_waits_and_says_so(

@@ -20,6 +20,7 @@ import pytest
 from tests.integration.conftest import alive, end_executor, until
 from tests.integration.scripted import open_gate
 from tests.integration.test_engine import AGENT, BENCHMARK, KEYED, finished, request
+from tests.live_folders import contents_below
 from valkyrie.errors import InfrastructureError
 from valkyrie.executor.address import socket_path
 from valkyrie.executor.client import ExecutorClient
@@ -150,8 +151,8 @@ def test_secrets_are_in_no_kept_file_of_a_failed_attempt(
     kept = tracker.attempts(run.id, "leaky-0")[0].artifacts
     assert kept is not None
     assert Path(kept, "grading", "output.txt").read_text() == "the key is ***"
-    for path in home.rglob("*"):
-        assert not path.is_file() or b"secret-value-123" not in path.read_bytes(), path
+    for path, content in contents_below(home):
+        assert b"secret-value-123" not in content, path
 
 
 def test_what_a_killed_executor_was_putting_together_is_swept(tracker: LocalTracker) -> None:

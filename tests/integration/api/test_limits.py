@@ -13,6 +13,7 @@ import httpx
 import pytest
 
 from tests.integration.api.stage import Stage, client, serving
+from tests.live_folders import contents_below
 from valkyrie.api.serving import ApiServer
 from valkyrie.api.settings import ApiSettings
 from valkyrie.client import ValkyrieClient
@@ -102,7 +103,7 @@ async def test_secrets_are_kept_by_names_with_slashes_and_never_told(
     bad = await ours.put("/v1/secrets/team/openai", json={"value": [value]})
     assert (wrong.status_code, bad.status_code) == (400, 400)
     assert value not in listed.text + wrong.text + bad.text
-    assert value.encode() not in b"".join(f.read_bytes() for f in stage.office.data.root.glob("valkyrie.db*"))
+    assert not any(value.encode() in content for _, content in contents_below(stage.office.data.root))
     assert (await ours.delete("/v1/secrets/team/openai")).status_code == 204
 
 

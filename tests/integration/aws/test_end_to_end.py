@@ -18,6 +18,7 @@ import pytest
 from tests.abilities import need_local_sandboxes
 from tests.integration.backends.worlds import World, embedded, server
 from tests.integration.conftest import until
+from tests.live_folders import contents_below
 from tests.ministack_world import Ministack
 
 pytest_plugins = ["tests.ministack_world"]
@@ -202,9 +203,9 @@ def scan(world: World, root: Path, more: dict[str, bytes]) -> None:
         assert "thirdSecret" in secrets.out  # kept for the organisation, encrypted
     inputs = {world.folder / "teller", world.folder / "tasks"}
     files = {
-        str(path): path.read_bytes()
-        for path in root.rglob("*")
-        if path.is_file() and not any(path.is_relative_to(folder) for folder in inputs)
+        str(path): content
+        for path, content in contents_below(root)
+        if not any(path.is_relative_to(folder) for folder in inputs)
     }
     assert any("valkyrie.db" in name for name in files)
     for value in (PLAIN, KEYED, STORED, world.settings.get("VALKYRIE_API_KEY", PLAIN)):
