@@ -163,4 +163,4 @@ def test_an_agent_that_kills_its_sandbox_has_one_try(home: Path, tracker: LocalT
     ]
     assert [row.k for row in scene.trials if not row.passed] == lost
     assert scene.run.score.final_score == pytest.approx(1 - len(lost) / 60)
-    assert 5 <= len(lost) < 60
+    assert 22 <= len(lost) <= 58, "five standard deviations around 40"
