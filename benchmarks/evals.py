@@ -87,7 +87,7 @@ def measure_programs(home: Path) -> Iterator[dict[str, Any]]:
         runs.append(timed_eval(home / f"programs-{number}", one_program, *flags))
     wall, floor = min(one.wall_s for one in runs), statistics.median(bare)
     yield line("eval_run_command_s", wall, None, "s", PROGRAMS, cpu_s=least_cpu(runs))
-    note = "whole command, process start included; bar: 0.30 of bare bwrap"
+    note = "whole command, process start included; two sandboxes a trial"
     yield line("eval_run_command_of_bare", CASES / wall, floor, "1/s", note)
     alone = CASES / min(one.phase_s for one in runs)
     yield line("eval_run_command_trials_of_bare", alone, floor, "1/s", PHASE)

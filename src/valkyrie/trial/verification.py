@@ -229,9 +229,9 @@ async def _grade_in_place(attempt: Attempt, task: TaskSpec, sandbox: Sandbox | N
         try:
             grade = await evaluate(attempt, task, sandbox)
         except BenchmarkError as error:
-            if task.grading_runs or isinstance(error, GraderTimeoutError) or not _may_be_the_work(error):
+            if task.grading_runs or error.cause != "service_failed":
                 raise
-            # A judge that fails now and then must not cost the agent its answer, which stays what it is.
+            # A service that fails now and then must not cost the agent its answer, which stays what it is.
             attempt.log.note(f"no verdict: {error}; the same answer is judged once more")
             grade = await evaluate(attempt, task, sandbox)
     except Exception as error:  # noqa: BLE001 - whoever is to blame is named, everything else passes
