@@ -21,6 +21,8 @@ from valkyrie.evals.wording import (
     interval_text,
     percent,
     resume_command,
+    score_parts,
+    score_text,
     score_words,
     seconds,
     trial_name,
@@ -106,11 +108,13 @@ def _summary_row(result: EvalResult, found: Figures) -> str:
 
 
 def _score_cell(result: EvalResult, found: Figures) -> str:
-    """The score, or the range it is in where trials of the store are ungraded."""
+    """The score, or the range it is in where trials are ungraded."""
     score = result.score
-    if score is None or not has_range(score):
-        return percent(found.score)
-    return f"{percent(score.score_low)} to {percent(score.score_high)}"
+    if score is not None and has_range(score):
+        return f"{percent(score.score_low)} to {percent(score.score_high)}"
+    if found.score_range is not None:
+        return f"{percent(found.score_range[0])} to {percent(found.score_range[1])}"
+    return score_text(found.score, found)
 
 
 def _eval_mark(result: EvalResult) -> str:
@@ -168,11 +172,14 @@ def _repeats_cells(stimulus: StimulusResult) -> list[str]:
 
 
 def _statistics(result: EvalResult, found: Figures, *, several: bool) -> Iterator[str]:
-    if not found.graded:
+    if not found.counted:
         return
-    score = f"Score {percent(found.score)} ({interval_text(*found.score_interval)})"
+    score = "; ".join(score_parts(found)).removeprefix("score ")
     rate = f"pass rate {percent(found.pass_rate)} ({interval_text(*found.pass_interval)})"
-    yield f"{score}; {rate}. Trials of one stimulus are averaged first; errors are no wrong answers."
+    yield (
+        f"Score {score}; {rate}. Trials of one stimulus are averaged first. An end by the agent's own doing "
+        "counts as the worst score; other errors count nowhere."
+    )
     yield ""
     points = curve(result.stimuli)
     if not several or len(points) < 2:
@@ -202,9 +209,14 @@ def _failures(invocation: Invocation) -> Iterator[list[str]]:
         yield ["## Verification", "", "How these scores came about is for their reader to know.", ""]
         yield from ([heading, "", *(f"- {escaped(one)}" for one in words), ""] for heading, words in noted)
     broken = [(heading, trial) for heading, trial in every if trial.fault is not None]
-    if broken:
+    by_agent = [(heading, trial) for heading, trial in broken if trial.fault and trial.fault.by_agent]
+    others = [(heading, trial) for heading, trial in broken if trial.fault and not trial.fault.by_agent]
+    if by_agent:
+        yield ["## Ended by the agent", "", "No verdict, by the agent's own doing: the worst score.", ""]
+        yield from ([heading, "", *fenced(fault_text(trial)), ""] for heading, trial in by_agent)
+    if others:
         yield ["## Errors", "", "These trials have no verdict. None of them counts as a wrong answer.", ""]
-        yield from ([heading, "", *fenced(fault_text(trial)), ""] for heading, trial in broken)
+        yield from ([heading, "", *fenced(fault_text(trial)), ""] for heading, trial in others)
 
 
 def _heading(result: EvalResult, stimulus: StimulusResult, trial: TrialResult) -> str:

@@ -10,7 +10,7 @@ from itertools import combinations
 from typing import TYPE_CHECKING
 
 from valkyrie.errors import UsageError
-from valkyrie.nouns import Json
+from valkyrie.nouns import Json, worst_score
 from valkyrie.report.agent_summary import side
 from valkyrie.report.comparison_views import AgentSummary, Comparison, Metric, Summary, summary_json
 from valkyrie.report.comparison_words import sentence
@@ -58,12 +58,10 @@ def summarise(
 
 
 def _worst(run: RunView, runs: Runs, metric: Metric) -> float:
-    """What an end counts that the agent itself brought about: 0, or less on a scale of its own that goes
-    below it."""
+    """What an end counts that the agent itself brought about; never more than a grade beside it."""
     if metric == "pass" or run.score.fraction:
         return 0.0
-    scores = [trial.score for other, trials in runs if _alike(run, other) for trial in trials]
-    return min((score for score in scores if score is not None and score < 0), default=0.0)
+    return worst_score(trial.score for other, trials in runs if _alike(run, other) for trial in trials)
 
 
 def _ranked(agents: Sequence[AgentSummary]) -> list[AgentSummary]:

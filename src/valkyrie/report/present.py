@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal
 
@@ -10,7 +11,7 @@ from valkyrie.report.alike import alike, shape
 from valkyrie.report.statistics import mean_interval, wilson
 from valkyrie.schedule.policy import policy_for
 from valkyrie.store.schema import ERROR_COUNTERS, STATE_COUNTERS
-from valkyrie.store.scores import run_scores
+from valkyrie.store.scores import RunScores, run_scores
 from valkyrie.views import (
     AttemptView,
     CostView,
@@ -23,13 +24,18 @@ from valkyrie.views import (
     UsageView,
 )
 
+ByTask = Mapping[str, Sequence[float | None]]
+"""What every trial counts, by task; None: nothing."""
+FoundInterval = tuple[tuple[float, float] | None, str | None]
+"""An interval, and how it was found."""
+
 
 def run_view(
     row: Any,
     *,
     executor: Literal["alive", "none"],
     folder: str,
-    scores: Mapping[str, Sequence[float]] | None = None,
+    scores: ByTask | None = None,
     org: str = DEFAULT_ORG,
     hooks: Sequence[HookView] = (),
     links: Mapping[str, str] | None = None,
@@ -95,22 +101,22 @@ def _note(row: Any, executor: str, *, embedded: bool) -> str | None:
 
 
 def needs_scores(row: Any) -> bool:
-    """Whether its interval is found from every single score."""
-    return bool(row.fraction) and not _is_counted(row)
+    """Whether its intervals are found from every single score."""
+    return not _is_counted(row)
 
 
 def _is_counted(row: Any) -> bool:
     """Every task simply passed or failed, once: counts say all there is."""
-    return bool(row.n_partial == 0) and int(row.arguments.get("trials", 1)) == 1
+    single = int(row.arguments.get("trials", 1)) == 1
+    return bool(row.fraction) and single and bool(row.n_partial == 0)
 
 
-def score_view(row: Any, scores: Mapping[str, Sequence[float]] | None) -> ScoreView:
+def score_view(row: Any, scores: ByTask | None) -> ScoreView:
     """The four numbers. While a run goes on, they are those of what counts so far."""
     found = run_scores(row)
     errors = {category.value: getattr(row, name) for category, name in ERROR_COUNTERS.items()}
-    interval, method = (
-        _interval(row, found.counted, scores) if row.fraction and found.counted else (None, None)
-    )
+    interval, method = _graded_interval(row, found, scores)
+    final_interval, final_method = _final_interval(row, found, scores)
     return ScoreView(
         final_score=found.final_score,
         score_graded=found.score_graded,
@@ -130,18 +136,44 @@ def score_view(row: Any, scores: Mapping[str, Sequence[float]] | None) -> ScoreV
         score_low=found.score_low,
         score_high=found.score_high,
         open_to_tampering=found.open_to_tampering,
+        final_interval=final_interval,
+        final_interval_method=final_method if final_interval else None,
     )
 
 
-def _interval(
-    row: Any, counted: int, scores: Mapping[str, Sequence[float]] | None
-) -> tuple[tuple[float, float] | None, str | None]:
-    """Wilson where every task simply passed or failed, else over the means of tasks."""
+def _graded_interval(row: Any, found: RunScores, scores: ByTask | None) -> FoundInterval:
+    """Of `score_graded`: over graded trials, and those that ended by the agent's doing."""
+    if not found.counted:
+        return None, None
     if _is_counted(row):
-        return wilson(row.n_passed, counted), "Wilson"
+        return wilson(round(row.score_sum), found.counted), "Wilson"
     if scores is None:
         return None, None
-    return mean_interval(scores)
+    counted = {task: [score for score in values if score is not None] for task, values in scores.items()}
+    return _mean_interval(counted, found.score_graded, fraction=row.fraction)
+
+
+def _final_interval(row: Any, found: RunScores, scores: ByTask | None) -> FoundInterval:
+    """Of `final_score`: over every planned trial, where one without a grade counts 0."""
+    if found.final_score is None or not found.counted:
+        return None, None
+    if _is_counted(row):
+        return wilson(round(row.score_sum), found.planned), "Wilson"
+    if scores is None:
+        return None, None
+    every = {task: [score or 0.0 for score in values] for task, values in scores.items()}
+    return _mean_interval(every, found.final_score, fraction=row.fraction)
+
+
+def _mean_interval(
+    by_task: Mapping[str, Sequence[float]], score: float | None, *, fraction: bool
+) -> FoundInterval:
+    """Where the score is the mean over tasks; what else a benchmark computes has no interval."""
+    means = [math.fsum(values) / len(values) for values in by_task.values() if values]
+    mean = math.fsum(means) / len(means) if means else None
+    if mean is None or score is None or not (fraction or math.isclose(score, mean, abs_tol=1e-9)):
+        return None, None
+    return mean_interval(by_task)
 
 
 def trial_view(row: Any) -> TrialView:
