@@ -289,12 +289,18 @@ def _fault(record: Json, grade: Json | None) -> TrialFault | None:
         kind, message = "grader", str(grade.get("evidence") or "")
     else:
         return None
+    category, cause = told.get("category"), told.get("cause")
+    if category is None and _ran_out_of_time(record):
+        category, cause = "agent", "agent_timeout"
     return TrialFault(
-        kind,
-        message or "no reason given",
-        told.get("category", "infrastructure"),
-        told.get("cause", "internal"),
+        kind, message or "no reason given", str(category or "infrastructure"), str(cause or "internal")
     )
+
+
+def _ran_out_of_time(record: Json) -> bool:
+    """Return whether a record of another tool says that its agent was ended by the time limit."""
+    story = record.get("trajectory")
+    return isinstance(story, dict) and story.get("endReason") in ("agent_timeout", "timeout")
 
 
 def _graders(grade: Json) -> tuple[GraderResult, ...]:

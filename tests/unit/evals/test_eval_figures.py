@@ -72,7 +72,7 @@ def test_an_eval_counts_and_averages_over_stimuli() -> None:
         Outcome.GRADER_ERROR: 1,
         Outcome.NOT_RUN: 2,
     }
-    assert (found.graded, found.flaky) == (6, 1)
+    assert (found.counted, found.ungraded, found.by_agent, found.flaky) == (6, 4, 0, 1)
     assert found.score == found.pass_rate == pytest.approx((0.5 + 1 + 0) / 3)
     interval, method = found.score_interval
     assert interval and interval[0] <= 0.5 <= interval[1] and "Student" in method
