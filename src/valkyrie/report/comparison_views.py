@@ -133,6 +133,8 @@ class Bound:
     """The same result on every task."""
     tasks: int
     verdict: Verdict = "unclear"
+    limits: tuple[float, float] | None = None
+    """One-sided 95 % limits of the difference; each holds alone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,6 +179,8 @@ class Comparison:
     no fractions."""
     highest: Bound | None = None
     """Had all that A lacks passed and all that B lacks failed."""
+    limits: tuple[float, float] | None = None
+    """One-sided 95 % limits of the difference; each holds alone."""
 
     @property
     def drop(self) -> float:

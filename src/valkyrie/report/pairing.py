@@ -64,6 +64,7 @@ def compared(a: Side, b: Side, *, together: int = 1) -> Comparison:
         won=[task for task, apart in zip(common, found.apart, strict=True) if apart > 0],
         lost=[task for task, apart in zip(common, found.apart, strict=True) if apart < 0],
         needed=needed(left, right, pass_fail=found.pass_fail, comparisons=together),
+        limits=(found.lowest, found.highest),
     )
     return _judged(comparison)
 
@@ -129,7 +130,8 @@ def _bound(a: Side, b: Side, filled: tuple[float, float]) -> Bound | None:
     if not mine:
         return None
     found = paired(mine, theirs)
-    return Bound(found.difference, found.interval, found.p_value, not any(found.apart), len(mine))
+    alike, limits = not any(found.apart), (found.lowest, found.highest)
+    return Bound(found.difference, found.interval, found.p_value, alike, len(mine), limits=limits)
 
 
 def _filled(
