@@ -11,8 +11,8 @@ from valkyrie.evals.comparing.outcomes import Outcome, counted
 from valkyrie.evals.results import TrialResult
 from valkyrie.nouns import Json
 from valkyrie.report.pairing import SURE
-from valkyrie.report.statistics import holm, mcnemar, mean, sign_flip, student
-from valkyrie.report.statistics.intervals import Interval, ends_added, variance
+from valkyrie.report.statistics import holm, mcnemar, mean, sign_flip
+from valkyrie.report.statistics.intervals import Interval, means_interval, variance
 from valkyrie.trajectory.reading import TrajectoryError
 from valkyrie.trajectory.records import from_record
 from valkyrie.trajectory.transcript import Measures
@@ -54,23 +54,19 @@ class Average:
         return self.mean < 0 and self.p_value / 2 < SURE
 
 
-def average(by_task: Mapping[str, Sequence[float]], scale: Interval | None = None) -> Average | None:
+def average(by_task: Mapping[str, Sequence[float]], scale: Interval) -> Average | None:
     """The mean over stimuli of the means of their trials; None where there is nothing.
 
-    `scale` is the range of possible values, where there is one.
+    `scale` is the range of possible values.
     """
     lists = [values for values in by_task.values() if values]
     if not lists:
         return None
     units = list(lists[0]) if len(lists) == 1 else [mean(values) for values in lists]
-    low, high = ends_added(units, scale) if scale else _unbounded(units)
+    interval, _ = means_interval(units, scale)
+    low, high = interval or (None, None)
     deviation = math.sqrt(variance(units)) if len(units) > 1 else 0.0
     return Average(mean(units), low, high, deviation, sign_flip(units)[0])
-
-
-def _unbounded(units: Sequence[float]) -> tuple[float | None, float | None]:
-    """Student's t interval; none where all are alike, which says nothing about how they vary."""
-    return student(units) if len(set(units)) > 1 else (None, None)
 
 
 @dataclass(frozen=True)
@@ -138,7 +134,7 @@ class Numbers:
             if not any(value(before) or value(after) for _, before, after in measured):
                 continue
             apart = [(pair.task, value(after) - value(before)) for pair, before, after in measured]
-            if (one := average(_by_task(apart))) is not None:
+            if (one := average(_by_task(apart), (-math.inf, math.inf))) is not None:
                 found[name] = one
         corrected = holm([one.p_value for one in found.values()])
         return {

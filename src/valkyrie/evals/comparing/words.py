@@ -62,7 +62,8 @@ def judge_sentence(compared: FolderComparison) -> str | None:
         said = f"The judge can't tell {treatment} and {baseline} apart: they are level"
     else:
         said = f"The judge can't tell {treatment} and {baseline} apart: {ahead} is ahead {by}"
-    ends = f"95 % interval {_range(score)}, {probability(score.p_value)}"
+    sure = "no interval" if score.low is None else f"95 % interval {_range(score)}"
+    ends = f"{sure}, {probability(score.p_value)}"
     orders = f"; the two orders disagreed on {numbers.disagreements}" if numbers.disagreements else ""
     return (
         f"{said}, {ends}: {plural(numbers.wins, 'win')}, {plural(numbers.ties, 'tie')}, "
