@@ -9,7 +9,7 @@ from valkyrie.evals.figures import Figures, Outcome, figures
 from valkyrie.evals.markdown import escaped
 from valkyrie.evals.results import TrialResult
 from valkyrie.evals.variants import ExperimentResult, Key, VariantResult, by_stimulus
-from valkyrie.evals.wording import percent, score_text, seconds
+from valkyrie.evals.wording import ends_text, percent, score_text, seconds
 from valkyrie.report.comparison_views import Comparison
 from valkyrie.report.comparison_words import sentence
 from valkyrie.report.formats import dollars, plural, safe
@@ -92,7 +92,7 @@ def _numbers(variant: VariantResult) -> list[str]:
     return [
         f"{found.stimuli[Outcome.PASSED]}/{sum(found.stimuli.values())}",
         _score(found),
-        "—" if interval is None else f"{percent(interval[0])}–{percent(interval[1])}",
+        "—" if interval is None else ends_text(interval, found),
         percent(found.pass_rate),
         str(found.trials[Outcome.FAILED]),
         str(found.trials[Outcome.GRADER_ERROR] + found.trials[Outcome.EXECUTION_ERROR]),

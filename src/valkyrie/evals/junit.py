@@ -194,13 +194,17 @@ def _output(result: EvalResult) -> Iterator[str]:
 
 
 def _trial_line(trial: TrialResult) -> str:
-    score = "" if trial.score is None else f", score {percent(trial.score)}"
+    score = "" if trial.score is None else f", score {_score(trial.score, fraction=trial.fraction)}"
     again = f", attempt {trial.attempts}" if trial.attempts > 1 else ""
     verified = "".join(f"; {words}" for words in verification_words(trial))
     return (
         f"trial {trial.index + 1} {trial_outcome(trial).value} in {seconds(trial.duration_ms)}"
         f"{score}{again}{verified}"
     )
+
+
+def _score(score: float, *, fraction: bool) -> str:
+    return percent(score) if fraction else f"{score:g}"
 
 
 def _bounded(lines: Iterator[str], most: int) -> str:

@@ -14,6 +14,7 @@ from valkyrie.evals.results import EvalResult, Invocation, StimulusResult, Trial
 from valkyrie.evals.wording import (
     clipped,
     counts_text,
+    ends_text,
     failed_graders,
     fault_text,
     full_name,
@@ -99,7 +100,7 @@ def _summary_row(result: EvalResult, found: Figures) -> str:
         f"{_eval_mark(result)} {escaped(verdict_text(result))}",
         f"{found.stimuli[Outcome.PASSED]}/{len(result.stimuli)}",
         _score_cell(result, found),
-        "—" if interval is None else f"{percent(interval[0])}–{percent(interval[1])}",
+        "—" if interval is None else ends_text(interval, found),
         percent(found.pass_rate),
         str(found.trials[Outcome.GRADER_ERROR] + found.trials[Outcome.EXECUTION_ERROR]),
         str(found.trials[Outcome.NOT_RUN]),
@@ -136,13 +137,13 @@ def _eval_section(result: EvalResult, found: Figures) -> Iterator[str]:
         yield from (f"{escaped(verdict_text(result))}.", "")
         return
     several = any(stimulus.planned > 1 for stimulus in result.stimuli)
-    yield from _stimuli_table(result.stimuli, several=several)
+    yield from _stimuli_table(result.stimuli, found, several=several)
     for words in score_words(result):
         yield from (f"> {escaped(words)}", "")
     yield from _statistics(result, found, several=several)
 
 
-def _stimuli_table(stimuli: Sequence[StimulusResult], *, several: bool) -> Iterator[str]:
+def _stimuli_table(stimuli: Sequence[StimulusResult], found: Figures, *, several: bool) -> Iterator[str]:
     more = " pass@k | pass^k | flaky |" if several else ""
     yield f"| stimulus | outcome | score | passed | time |{more}"
     yield "| --- | --- | --: | --: | --: |" + (" --: | --: | --: |" if several else "")
@@ -150,7 +151,7 @@ def _stimuli_table(stimuli: Sequence[StimulusResult], *, several: bool) -> Itera
         cells = [
             escaped(stimulus.name),
             _MARKS[stimulus_outcome(stimulus)],
-            percent(stimulus.score),
+            score_text(stimulus.score, found),
             f"{stimulus.passes}/{len(stimulus.graded)}",
             seconds(sum(trial.duration_ms for trial in stimulus.trials)),
         ]

@@ -180,8 +180,8 @@ def by_agent_text(found: Figures) -> str:
 def interval_text(interval: tuple[float, float] | None, method: str) -> str:
     """`95% interval 55.2%–95.3%, Wilson`, or why there is none."""
     if interval is None:
-        return f"no interval: {_of_stimuli(method)}"
-    return f"95% interval {percent(interval[0])}–{percent(interval[1])}, {_of_stimuli(method)}"
+        return f"no interval: {of_stimuli(method)}"
+    return f"95% interval {percent(interval[0])}–{percent(interval[1])}, {of_stimuli(method)}"
 
 
 def score_text(value: float | None, found: Figures) -> str:
@@ -192,7 +192,9 @@ def score_text(value: float | None, found: Figures) -> str:
 def score_parts(found: Figures) -> list[str]:
     """`score 50.0% (95% interval …)`; with ungraded trials the range first, then the score of the others."""
     interval, method = found.score_interval
-    sure = interval_text(interval, method) if found.fraction else own_interval_text(interval, method)
+    sure = f"no interval: {of_stimuli(method)}"
+    if interval is not None:
+        sure = f"95% interval {ends_text(interval, found)}, {of_stimuli(method)}"
     counted = f"{score_text(found.score, found)} ({sure})"
     if found.score_range is None:
         return [f"score {counted}"]
@@ -204,14 +206,13 @@ def score_parts(found: Figures) -> list[str]:
     ]
 
 
-def own_interval_text(interval: tuple[float, float] | None, method: str) -> str:
-    """The same of scores on a scale of the benchmark's own."""
-    if interval is None:
-        return interval_text(None, method)
-    return f"95% interval {interval[0]:g} to {interval[1]:g}, {_of_stimuli(method)}"
+def ends_text(ends: tuple[float, float], found: Figures) -> str:
+    """`55.2%–95.3%`, or `-1.5 to 4` on a scale of the benchmark's own."""
+    low, high = ends
+    return f"{percent(low)}–{percent(high)}" if found.fraction else f"{low:g} to {high:g}"
 
 
-def _of_stimuli(method: str) -> str:
+def of_stimuli(method: str) -> str:
     """How an interval was found, in the words of evals."""
     return method.replace("tasks", "stimuli").replace("task", "stimulus")
 
