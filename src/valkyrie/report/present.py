@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from valkyrie.nouns import DEFAULT_ORG, Category, Json, RunState, TrialState
 from valkyrie.report.alike import alike, shape
-from valkyrie.report.statistics import mean_interval, wilson
+from valkyrie.report.statistics import counted_interval, mean_interval
 from valkyrie.schedule.policy import policy_for
 from valkyrie.store.schema import ERROR_COUNTERS, STATE_COUNTERS
 from valkyrie.store.scores import run_scores
@@ -136,9 +136,9 @@ def score_view(row: Any, scores: Mapping[str, Sequence[float]] | None) -> ScoreV
 def _interval(
     row: Any, counted: int, scores: Mapping[str, Sequence[float]] | None
 ) -> tuple[tuple[float, float] | None, str | None]:
-    """Wilson where every task simply passed or failed, else over the means of tasks."""
+    """Return the interval over tasks; where every task simply passed or failed, from the counts alone."""
     if _is_counted(row):
-        return wilson(row.n_passed, counted), "Wilson"
+        return counted_interval(row.n_passed, counted)
     if scores is None:
         return None, None
     return mean_interval(scores)
