@@ -13,8 +13,7 @@ from valkyrie.nouns import Json
 from valkyrie.report.comparison_views import Bound, Comparison
 from valkyrie.report.comparison_words import points, probability, sentence
 from valkyrie.report.formats import plural
-from valkyrie.report.pairing import SURE
-from valkyrie.report.statistics import NoWorse
+from valkyrie.report.statistics import SURE, NoWorse, within_margin
 
 _NEAR = 1e-9
 _LARGEST_SHARE = 0.2
@@ -133,12 +132,13 @@ def hold_against(one: Comparison, margin: float) -> Judgement:
         words = f"Can't tell whether {asked}: {_unknown(one)}"
         return Judgement(one.a, one.b, NoWorse.CANT_TELL, None, None, words)
     low, high = limits
+    outcome = within_margin(-high, -low, margin + _NEAR)
     tasks = f"one-sided 95 % limit, {plural(one.tasks, 'task')} in common"
-    if high <= margin + _NEAR:
+    if outcome is NoWorse.NO_WORSE:
         said = f"{_up_to(one.b, high, one)} ({tasks})"
         words = f"{one.b} is no worse than {one.a} by more than {_amount(margin, one)}: {said}."
         return Judgement(one.a, one.b, NoWorse.NO_WORSE, low, high, words)
-    if low > margin + _NEAR:
+    if outcome is NoWorse.WORSE:
         return Judgement(
             one.a, one.b, NoWorse.WORSE, low, high, f"{asked}: by at least {_amount(low, one)} ({tasks})."
         )

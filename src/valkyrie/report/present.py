@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from valkyrie.nouns import DEFAULT_ORG, Category, Json, RunState, TrialState
 from valkyrie.report.alike import alike, shape
-from valkyrie.report.statistics import mean_interval, wilson
+from valkyrie.report.statistics import counted_interval, mean_interval
 from valkyrie.schedule.policy import policy_for
 from valkyrie.store.schema import ERROR_COUNTERS, STATE_COUNTERS
 from valkyrie.store.scores import RunScores, run_scores
@@ -146,7 +146,7 @@ def _graded_interval(row: Any, found: RunScores, scores: ByTask | None) -> Found
     if not found.counted:
         return None, None
     if _is_counted(row):
-        return wilson(round(row.score_sum), found.counted), "Wilson"
+        return counted_interval(round(row.score_sum), found.counted)
     if scores is None:
         return None, None
     counted = {task: [score for score in values if score is not None] for task, values in scores.items()}
@@ -158,7 +158,7 @@ def _final_interval(row: Any, found: RunScores, scores: ByTask | None) -> FoundI
     if found.final_score is None or not found.counted:
         return None, None
     if _is_counted(row):
-        return wilson(round(row.score_sum), found.planned), "Wilson"
+        return counted_interval(round(row.score_sum), found.planned)
     if scores is None:
         return None, None
     every = {task: [score or 0.0 for score in values] for task, values in scores.items()}

@@ -92,7 +92,7 @@ def test_the_same_trials_say_the_same_everywhere(
 
 
 def test_a_gate_sees_what_an_agent_did_not_finish(valk: Valk, tmp_path: Path) -> None:
-    fast, slow = ran(valk, tmp_path, "fast", 0), ran(valk, tmp_path, "slow", 5)
+    fast, slow = ran(valk, tmp_path, "fast", 0), ran(valk, tmp_path, "slow", 4)
     for words in ((fast["folder"], slow["folder"]), tuple(run_ids(valk)), ("fast", "slow")):
         said = valk("compare", *words, "--fail-if-worse", "--json")
         assert said.code == 1 and "is worse than" in said.json["gate"]["failures"][0], words

@@ -10,9 +10,8 @@ from functools import cached_property
 from valkyrie.evals.comparing.outcomes import Outcome, counted
 from valkyrie.evals.results import TrialResult
 from valkyrie.nouns import Json
-from valkyrie.report.pairing import SURE
-from valkyrie.report.statistics import holm, mcnemar, mean, sign_flip
-from valkyrie.report.statistics.intervals import Interval, means_interval, variance
+from valkyrie.report.statistics import SURE, differences, holm, mcnemar, mean, sign_flip
+from valkyrie.report.statistics.intervals import means_interval, variance
 from valkyrie.trajectory.reading import TrajectoryError
 from valkyrie.trajectory.records import from_record
 from valkyrie.trajectory.transcript import Measures
@@ -54,19 +53,22 @@ class Average:
         return self.mean < 0 and self.p_value / 2 < SURE
 
 
-def average(by_task: Mapping[str, Sequence[float]], scale: Interval) -> Average | None:
+def average(by_task: Mapping[str, Sequence[float]], most: float = math.inf) -> Average | None:
     """The mean over stimuli of the means of their trials; None where there is nothing.
 
-    `scale` is the range of possible values.
+    `most` is how far from 0 a value can be.
     """
     lists = [values for values in by_task.values() if values]
     if not lists:
         return None
     units = list(lists[0]) if len(lists) == 1 else [mean(values) for values in lists]
-    interval, _ = means_interval(units, scale)
-    low, high = interval or (None, None)
     deviation = math.sqrt(variance(units)) if len(units) > 1 else 0.0
-    return Average(mean(units), low, high, deviation, sign_flip(units)[0])
+    if math.isinf(most):
+        interval, _ = means_interval(units, (-most, most))
+        low, high = interval or (None, None)
+        return Average(mean(units), low, high, deviation, sign_flip(units)[0])
+    found = differences(units, width=most)
+    return Average(found.difference, *found.interval, deviation, found.p_value)
 
 
 @dataclass(frozen=True)
@@ -82,7 +84,7 @@ class Numbers:
     @cached_property
     def score(self) -> Average | None:
         """Of the scores −1..1."""
-        return average(_by_task([(one.pair.task, one.score) for one in self.counted]), (-1.0, 1.0))
+        return average(_by_task([(one.pair.task, one.score) for one in self.counted]), 1.0)
 
     @property
     def wins(self) -> int:
@@ -107,7 +109,7 @@ class Numbers:
         return sum(one.judged for one in self.counted)
 
     def mcnemar(self) -> Json:
-        """Over pairs with a verdict on both sides."""
+        """Over pairs with a verdict on both sides; the mid-p value, which is not that of the exact test."""
         pairs = [one.pair for one in self.counted]
         verdicts = [(one.baseline.passed, one.treatment.passed) for one in pairs]
         lost = verdicts.count((True, False))
@@ -118,7 +120,7 @@ class Numbers:
             "treatmentOnly": won,
             "concordant": same,
             "pValue": mcnemar(won, lost),
-            "exact": True,
+            "exact": False,
         }
 
     @cached_property
@@ -134,7 +136,7 @@ class Numbers:
             if not any(value(before) or value(after) for _, before, after in measured):
                 continue
             apart = [(pair.task, value(after) - value(before)) for pair, before, after in measured]
-            if (one := average(_by_task(apart), (-math.inf, math.inf))) is not None:
+            if (one := average(_by_task(apart))) is not None:
                 found[name] = one
         corrected = holm([one.p_value for one in found.values()])
         return {
