@@ -59,6 +59,10 @@ class GateAsked:
     def flag(self) -> str:
         return "--no-worse-than" if self.margin is not None else "--fail-if-worse"
 
+    def on_scale(self, *, fraction: bool) -> float | None:
+        """Return the margin in units of the score; None where none was asked for."""
+        return None if self.margin is None else self.margin.on_scale(fraction=fraction)
+
     def gate(self, summary: Summary, baseline: Sequence[str]) -> Gate | None:
         """Return what it says of the comparisons with these runs; None where no gate was asked for."""
         from valkyrie.report.gates import no_worse_gate, worse_gate
@@ -241,7 +245,8 @@ def compare_runs(output: Output, refs: Sequence[str], *, metric: str, by_task: b
         pairs = pairs_of(groups)
         runs = [(run, all_trials(opened, run)) for group in groups for run in group.runs]
     names = [group.name_of(run, several=len(groups) > 1) for group in groups for run in group.runs]
-    summary = summarise(runs, metric=cast("Metric", metric), names=names, pairs=pairs)
+    margin = asked.on_scale(fraction=metric == "pass" or all(run.score.fraction for run, _ in runs))
+    summary = summarise(runs, metric=cast("Metric", metric), names=names, pairs=pairs, margin=margin)
     first = groups[0].runs if len(groups) > 1 else groups[0].runs[:1]
     gate = asked.gate(summary, [run.id for run in first])
     output.emit("comparison", **to_json(summary, tasks=by_task), **({"gate": gate.to_json()} if gate else {}))

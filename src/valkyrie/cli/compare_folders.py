@@ -80,10 +80,13 @@ def compare_results(output: Output, baseline: str, treatment: str, wish: FolderW
     from valkyrie.evals.comparing.comparing import compare_folders
     from valkyrie.evals.comparing.sides import read_sides
     from valkyrie.evals.comparing.words import judge_failures
+    from valkyrie.evals.run_views import is_fraction
 
     sides = read_sides(baseline, treatment)
     compared = asyncio.run(compare_folders(*sides, _plan(wish)))
-    summary = summary_of(compared, cast("Metric", shown.metric))
+    metric = cast("Metric", shown.metric)
+    fraction = metric == "pass" or is_fraction([*sides[0].trials, *sides[1].trials])
+    summary = summary_of(compared, metric, shown.asked.on_scale(fraction=fraction))
     gate = shown.asked.gate(summary, [BASELINE])
     if gate is not None:
         judged = judge_failures(compared, shown.asked.most or 0.0)

@@ -40,11 +40,12 @@ def summarise(
     metric: Metric = "score",
     names: Sequence[str] | None = None,
     pairs: Sequence[tuple[int, int]] | None = None,
+    margin: float | None = None,
 ) -> Summary:
     """Every run's numbers, and the paired comparisons of those on the same benchmark and dataset.
 
     `pairs` are positions of the runs to compare; all of them unless said. `names` is what runs are called,
-    `agent:model` unless said.
+    `agent:model` unless said. `margin` is the difference that counts as none, 2 points unless said.
     """
     called = _distinct([run for run, _ in runs], names)
     sides = [
@@ -53,7 +54,7 @@ def summarise(
     ]
     wanted = list(combinations(range(len(runs)), 2)) if pairs is None else pairs
     wanted = [(a, b) for a, b in wanted if _alike(runs[a][0], runs[b][0])]
-    found = [compared(sides[a], sides[b], together=len(wanted)) for a, b in wanted]
+    found = [compared(sides[a], sides[b], together=len(wanted), margin=margin) for a, b in wanted]
     return Summary(metric, _ranked([one.summary for one in sides]), corrected(found))
 
 

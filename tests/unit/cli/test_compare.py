@@ -325,3 +325,10 @@ def test_the_gate_is_shut_when_what_is_missing_could_make_it_worse(valk: Valk, f
     assert shut.code == 1 and "nop could be worse than codex:gpt, depending on trials" in shut.out
     fake.by_run["bb22"] = lacking(11, 1)
     assert valk("compare", "aa", "bb", "--fail-if-worse").code == 0, "one lost trial is no evidence"
+
+
+def test_a_stated_margin_is_what_alike_is_held_against(valk: Valk, fake: World) -> None:
+    fake.by_run["aa11"], fake.by_run["bb22"] = trials([1.0] * 60), trials([1.0] * 60)
+    assert "Can't tell" in valk("compare", "aa", "bb").out
+    said = valk("compare", "aa", "bb", "--no-worse-than", "10%")
+    assert said.code == 0 and "what there may be is within 10 points" in " ".join(said.out.split())

@@ -14,15 +14,19 @@ from valkyrie.views import RunView, TrialView
 BASELINE, TREATMENT = "baseline", "treatment"
 
 
-def summary_of(compared: FolderComparison, metric: Metric) -> Summary:
-    """Return each side's numbers over all its trials, and the paired comparison, as of runs of the store."""
+def summary_of(compared: FolderComparison, metric: Metric, margin: float | None = None) -> Summary:
+    """Return each side's numbers over all its trials, and the paired comparison, as of runs of the store.
+
+    `margin` is the difference that counts as none, 2 points unless said.
+    """
     matched = compared.matched
     fraction = is_fraction([*compared.baseline.trials, *compared.treatment.trials])
     runs = [
         _run(BASELINE, compared.baseline, matched.baseline, fraction=fraction),
         _run(TREATMENT, compared.treatment, matched.treatment, fraction=fraction),
     ]
-    return summarise(runs, metric=metric, names=[compared.baseline.name, compared.treatment.name])
+    names = [compared.baseline.name, compared.treatment.name]
+    return summarise(runs, metric=metric, names=names, margin=margin)
 
 
 def _run(
