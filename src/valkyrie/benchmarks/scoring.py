@@ -17,10 +17,13 @@ NOT_CONFIRMED = "not_confirmed"
 def grades_of(trials: Iterable[Any]) -> dict[str, list[Grade | None]]:
     """Grades by task, one per trial, None where there is none; `trials` are trial rows in order.
 
-    A trial that ended by the agent's doing before it could be graded has the grade 0.
+    A trial that ended by the agent's doing before it could be graded has the grade 0. One that was not
+    needed is no part of it.
     """
     found: dict[str, list[Grade | None]] = {}
     for row in trials:
+        if row.state == TrialState.SKIPPED:
+            continue
         found.setdefault(row.task_id, []).append(_grade(row))
     return found
 

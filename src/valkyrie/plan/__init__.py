@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -31,6 +32,8 @@ class TrialPlan:
     digest: str
     cpus: float | None
     memory_mb: int | None
+    family: str | None = None
+    """Tasks of one family resemble each other; None: the task resembles no other."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,6 +160,30 @@ def make_plan(
         for task in tasks
         if k < (trials if task.trials is None else task.trials)
     ]
+
+
+def shuffled(trials: Sequence[TrialPlan], seed: str) -> list[TrialPlan]:
+    """Return the trials in an order that nobody chose and everybody can check: the same for the same seed.
+
+    All trials of a task come one after another, and all tasks of a family: a comparison that is looked at
+    while it goes on takes tasks in this order, each once it is whole.
+    """
+
+    def place(one: TrialPlan) -> tuple[str, str, int]:
+        return shuffled_place(seed, one.family or one.task_id), shuffled_place(seed, one.task_id), one.k
+
+    return sorted(trials, key=place)
+
+
+def shuffled_place(seed: str, name: str) -> str:
+    """Return where a name comes in the order of this seed."""
+    return hashlib.sha256(f"{seed} {name}".encode()).hexdigest()
+
+
+def plan_digest(runs: Sequence[Sequence[TrialPlan]], rule: Mapping[str, object] | None) -> str:
+    """Return what a job's plan is: its runs' trials, and when it stops. The order of trials is no part."""
+    trials = [sorted(one.digest for one in trials) for trials in runs]
+    return content_digest({"version": DIGEST_VERSION, "trials": trials, **({"stop": rule} if rule else {})})
 
 
 def memory_needed(task: TaskSpec, settings: Settings, host_mb: int | None) -> int | None:

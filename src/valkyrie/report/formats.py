@@ -29,10 +29,20 @@ _STATE_WORDS = {
     "EVALUATING": "Evaluating",
     "ERROR": "Error",
     "STOPPED": "Stopped",
+    "SKIPPED": "Skipped",
     "FINISHED": "Finished",
     "STOPPING": "Stopping",
 }
-COUNTED_STATES = ("PENDING", "BUILDING", "IN_PROGRESS", "EVALUATING", "ERROR", "STOPPED", "FINISHED")
+COUNTED_STATES = (
+    "PENDING",
+    "BUILDING",
+    "IN_PROGRESS",
+    "EVALUATING",
+    "ERROR",
+    "STOPPED",
+    "SKIPPED",
+    "FINISHED",
+)
 
 
 def safe(text: object, *, keep_lines: bool = False) -> str:

@@ -9,8 +9,8 @@ from valkyrie.nouns import DEFAULT_ORG, Category, Json, RunState, TrialState
 from valkyrie.report.alike import alike, shape
 from valkyrie.report.statistics import mean_interval, wilson
 from valkyrie.schedule.policy import policy_for
-from valkyrie.store.schema import ERROR_COUNTERS, STATE_COUNTERS
-from valkyrie.store.scores import run_scores
+from valkyrie.store.schema import ERROR_COUNTERS
+from valkyrie.store.scores import run_scores, state_counts
 from valkyrie.views import (
     AttemptView,
     CostView,
@@ -38,7 +38,7 @@ def run_view(
 
     `folder` is empty where a tracker keeps it.
     """
-    counts = {state.value: getattr(row, name) for state, name in STATE_COUNTERS.items()}
+    counts = state_counts(row)
     return RunView(
         id=row.id,
         benchmark=row.benchmark,
@@ -168,6 +168,7 @@ def trial_view(row: Any) -> TrialView:
         confirmed=row.confirmed,
         score_confirmed=row.score_confirmed,
         evidence=row.evidence,
+        family=row.family,
     )
 
 

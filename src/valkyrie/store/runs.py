@@ -46,13 +46,17 @@ class NewTrial:
     digest: str
     cpus: float | None
     memory_mb: int | None
+    family: str | None = None
 
 
 _PLAN = ForEach.insert(
     trial,
     *(
         trial.c[name]
-        for name in ("run_id", "position", "task_id", "k", "digest", "state", "cpus", "memory_mb", "version")
+        for name in (
+            *("run_id", "position", "task_id", "k", "digest", "family"),
+            *("state", "cpus", "memory_mb", "version"),
+        )
     ),
 )
 
@@ -74,6 +78,7 @@ def _insert(connection: Connection, run_id: str, new: Sequence[NewTrial], first:
             "task_id": one.task_id,
             "k": one.k,
             "digest": one.digest,
+            "family": one.family,
             "state": TrialState.PENDING.value,
             "cpus": one.cpus,
             "memory_mb": one.memory_mb,

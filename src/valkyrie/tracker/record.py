@@ -35,7 +35,7 @@ def keep_frozen(prepared: PreparedRun, run_id: str, folder: RunFolder, uploads: 
 
 def new_trials(planned: Sequence[TrialPlan]) -> list[NewTrial]:
     """What is stored of planned trials."""
-    return [NewTrial(one.task_id, one.k, one.digest, one.cpus, one.memory_mb) for one in planned]
+    return [NewTrial(one.task_id, one.k, one.digest, one.cpus, one.memory_mb, one.family) for one in planned]
 
 
 def run_values(prepared: PreparedRun, run_id: str, frozen: Json, identity: Identity) -> Json:

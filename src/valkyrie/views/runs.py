@@ -99,7 +99,7 @@ class RunView:
     provider: str
     state: str
     counts: Mapping[str, int]
-    """Trials by state, all seven states present."""
+    """Trials by state, all seven states present; SKIPPED where some are."""
     total: int
     concurrency: int
     created_at: float
@@ -137,8 +137,8 @@ class RunView:
 
     @property
     def done(self) -> int:
-        """Trials that came to an end; stopped ones may go on."""
-        return self.counts["FINISHED"] + self.counts["ERROR"]
+        """Trials that came to an end, or were not needed; stopped ones may go on."""
+        return self.counts["FINISHED"] + self.counts["ERROR"] + self.counts.get("SKIPPED", 0)
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 _RUN_STATES = {"IN_PROGRESS": "running", "STOPPING": "running", "STOPPED": "canceled"}
 _RUN_STATES |= {"FINISHED": "completed", "ERROR": "failed"}
 _TRIAL_STATES = {"PENDING": "PENDING", "EVALUATING": "SCORING", "FINISHED": "COMPLETED"}
-_TRIAL_STATES |= {"ERROR": "FAILED", "STOPPED": "CANCELED"}
+_TRIAL_STATES |= {"ERROR": "FAILED", "STOPPED": "CANCELED", "SKIPPED": "SKIPPED"}
 
 
 def job_document(job: JobView, trials: Trials | None = None, now: float | None = None) -> Json:

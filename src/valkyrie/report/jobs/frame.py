@@ -39,6 +39,7 @@ _WORDS = {
     "EVALUATING": "scoring",
     "PENDING": "pending",
     "STOPPED": "stopped",
+    "SKIPPED": "skipped",
 }
 
 

@@ -1,0 +1,198 @@
+"""Evidence that holds whenever one looks: e-values and confidence sequences by betting.
+
+The tasks are units in an order that was fixed before the run. Someone who believes that A is not ahead sells
+a bet on each unit's difference at a fair price; the capital of whoever buys it grows above 20 with a chance
+of at most 1 in 20, over all looks together (Ville's inequality). The stake of each bet is mixed over all that
+cannot ruin the buyer, which for wins and losses is 2^m·B(w+1, l+1) (Waudby-Smith and Ramdas, 2024).
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import lru_cache
+
+from valkyrie.report.statistics.intervals import Interval, mean
+
+DECIDED = 20.0
+"""A two-sided e-value of this size is reached with a chance of at most 5 % if there is no difference."""
+ERROR_RATE = 0.05
+_STAKES = 32
+"""Stakes the mixture is made of; any number gives a valid bet, few give a slower one."""
+_STEPS = 40
+_MOST = 700.0
+"""Logarithms above this are no floating-point numbers any more."""
+
+
+def e_value(won: int, lost: int) -> float:
+    """Return the evidence against a fair coin: 2^m·B(won+1, lost+1)/B(1, 1), two-sided, at any look."""
+    if won < 0 or lost < 0:
+        raise ValueError(f"{won} wins and {lost} losses: neither can be below 0")
+    total = won + lost
+    size = total * math.log(2) + math.lgamma(won + 1) + math.lgamma(lost + 1) - math.lgamma(total + 2)
+    return math.exp(size) if size < _MOST else math.inf
+
+
+class DecidedOutcome(StrEnum):
+    """What was decided of A and B."""
+
+    A_AHEAD = "a ahead"
+    B_AHEAD = "b ahead"
+    ALIKE = "no further apart"
+    """Than the margin."""
+
+
+@dataclass(frozen=True, slots=True)
+class AnytimeStanding:
+    """What some units say, whenever one looks."""
+
+    units: int
+    outcome: DecidedOutcome | None
+    """None: not decided."""
+    difference: float | None
+    """Mean of A minus B over the units; None where there are none."""
+    interval: Interval | None
+    """Of the difference; holds at every look together with all other looks."""
+    e_value: float
+    """Evidence that the one who is ahead is: half its capital, for two were bet on."""
+
+
+def decide(
+    units: Sequence[Interval], *, error: float = ERROR_RATE, margin: float | None = None, comparisons: int = 1
+) -> AnytimeStanding | None:
+    """Return what the first units decide that decide anything; None while nothing is decided.
+
+    A unit is what A minus B was at least and at most, from -1 to 1: both are the same unless a trial is
+    lacking. A is ahead, B is ahead or, with a margin, they are no further apart than that. A false statement
+    is made with a chance of at most `error`, over all looks and, with `comparisons` made together, over all
+    of them: each of the two directions, and each end of the margin, has half the error.
+    """
+    bar = 2 * comparisons / error
+    bets = [_Capital(), _Capital()]
+    ends = [] if margin is None else [_Capital(-margin), _Capital(-margin)]
+    held = [False] * len(ends)
+    for count, (low, high) in enumerate(units, 1):
+        found: DecidedOutcome | None = None
+        sides = (low, -high)
+        if bets[0].bet(sides[0]) >= bar:
+            found = DecidedOutcome.A_AHEAD
+        elif bets[1].bet(sides[1]) >= bar:
+            found = DecidedOutcome.B_AHEAD
+        for number, end in enumerate(ends):
+            held[number] |= end.bet(sides[number]) >= bar
+        if found is None and held and all(held):
+            found = DecidedOutcome.ALIKE
+        if found is not None:
+            return _standing(units[:count], found, error / comparisons)
+    return None
+
+
+def look(
+    units: Sequence[Interval], *, error: float = ERROR_RATE, margin: float | None = None, comparisons: int = 1
+) -> AnytimeStanding:
+    """Return what the units say so far, decided or not."""
+    found = decide(units, error=error, margin=margin, comparisons=comparisons)
+    return found or _standing(units, None, error / comparisons)
+
+
+def confidence_sequence(units: Sequence[Interval], error: float = ERROR_RATE) -> Interval:
+    """Return the interval of the mean difference that covers it at every look with a chance of 1 - error."""
+    lows = Counter(low for low, _ in units)
+    highs = Counter(-high for _, high in units)
+    return _lowest(lows, 2 / error), -_lowest(highs, 2 / error) + 0.0
+
+
+def family_units(units: Sequence[Interval], families: Sequence[str], largest: int) -> list[Interval]:
+    """Return one unit for each family, in the order they begin: its sum, over the largest family's size.
+
+    Tasks of a family resemble each other; only families are independent of what came before.
+    """
+    sums: dict[str, tuple[float, float]] = {}
+    for (low, high), family in zip(units, families, strict=True):
+        before = sums.get(family, (0.0, 0.0))
+        sums[family] = before[0] + low, before[1] + high
+    return [(max(-1.0, low / largest), min(1.0, high / largest)) for low, high in sums.values()]
+
+
+def _standing(units: Sequence[Interval], outcome: DecidedOutcome | None, error: float) -> AnytimeStanding:
+    if not units:
+        return AnytimeStanding(0, outcome, None, None, 1.0)
+    difference = mean([(low + high) / 2 for low, high in units])
+    ups = _capital(Counter(low for low, _ in units), 0.0)
+    downs = _capital(Counter(-high for _, high in units), 0.0)
+    evidence = max(ups, downs) / 2
+    return AnytimeStanding(len(units), outcome, difference, confidence_sequence(units, error), evidence)
+
+
+class _Capital:
+    """What bets on a mean above `at` have made of 1, stakes mixed; values are from -1 to 1."""
+
+    def __init__(self, at: float = 0.0) -> None:
+        stakes, self._capital = _mixture()
+        self._at = at
+        self._stakes = [stake / (1 + at) for stake in stakes]
+
+    def bet(self, value: float) -> float:
+        """Take one more value in; return the capital."""
+        off = value - self._at
+        self._capital = [
+            capital * (1 + stake * off) for stake, capital in zip(self._stakes, self._capital, strict=True)
+        ]
+        return math.fsum(self._capital)
+
+
+def _capital(values: Counter[float], at: float) -> float:
+    """The same of all values at once."""
+    stakes, weights = _mixture()
+    sizes = [
+        math.log(weight)
+        + math.fsum(count * math.log1p(stake * (value - at) / (1 + at)) for value, count in values.items())
+        for stake, weight in zip(stakes, weights, strict=True)
+    ]
+    top = max(sizes)
+    if top > _MOST:
+        return math.inf
+    return math.exp(top) * math.fsum(math.exp(size - top) for size in sizes)
+
+
+def _lowest(values: Counter[float], bar: float) -> float:
+    """Return the largest mean that bets on a larger one have refuted; -1 where none is."""
+    low, high = -1.0, 1.0
+    for _ in range(_STEPS):
+        middle = (low + high) / 2
+        if _capital(values, middle) >= bar:
+            low = middle
+        else:
+            high = middle
+    return low
+
+
+@lru_cache(maxsize=1)
+def _mixture() -> tuple[list[float], list[float]]:
+    """Return stakes between 0 and 1 and their weights, which sum to 1: Gauss and Legendre's.
+
+    A mixture of bets is a bet, whatever its weights; these make it what the integral over all stakes is.
+    """
+    stakes, weights = [], []
+    for number in range(_STAKES):
+        place = math.cos(math.pi * (number + 0.75) / (_STAKES + 0.5))
+        for _ in range(100):
+            value, slope = _legendre(place)
+            place -= value / slope
+            if abs(value / slope) < 1e-15:
+                break
+        stakes.append((place + 1) / 2)
+        weights.append(1 / ((1 - place * place) * _legendre(place)[1] ** 2))
+    total = math.fsum(weights)
+    return stakes, [weight / total for weight in weights]
+
+
+def _legendre(place: float) -> tuple[float, float]:
+    """Return Legendre's polynomial and its slope."""
+    before, value = 1.0, place
+    for degree in range(2, _STAKES + 1):
+        before, value = value, ((2 * degree - 1) * place * value - (degree - 1) * before) / degree
+    return value, _STAKES * (place * value - before) / (place * place - 1)
