@@ -11,8 +11,17 @@ from valkyrie.report.statistics.intervals import (
     student,
     wilson,
 )
-from valkyrie.report.statistics.paired import Paired, holm, mcnemar, paired, sign_flip, tango
-from valkyrie.report.statistics.power import POWER, Needed, needed
+from valkyrie.report.statistics.paired import (
+    NoWorse,
+    Paired,
+    holm,
+    mcnemar,
+    no_worse_than,
+    paired,
+    sign_flip,
+    tango,
+)
+from valkyrie.report.statistics.power import POWER, Needed, Spread, detectable, needed, spread
 from valkyrie.report.statistics.repeats import pass_all, pass_at
 
 __all__ = [
@@ -22,17 +31,22 @@ __all__ = [
     "RESAMPLES",
     "Z_95",
     "Needed",
+    "NoWorse",
     "Paired",
+    "Spread",
     "bootstrap",
+    "detectable",
     "holm",
     "mcnemar",
     "mean",
     "mean_interval",
     "needed",
+    "no_worse_than",
     "paired",
     "pass_all",
     "pass_at",
     "sign_flip",
+    "spread",
     "student",
     "tango",
     "wilson",

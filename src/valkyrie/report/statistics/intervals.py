@@ -10,6 +10,7 @@ from functools import lru_cache
 Interval = tuple[float, float]
 
 Z_95 = 1.959963984540054
+Z_90 = 1.6448536269514722
 RESAMPLES = 2000
 MANY_TASKS = 400
 """From here on the resampled mean is normal to within its own noise, and the formula gives it at once."""
@@ -29,11 +30,26 @@ def wilson(passed: int, total: int) -> Interval | None:
     return max(0.0, centre - half), min(1.0, centre + half)
 
 
-def mean_interval(by_task: Mapping[str, Sequence[float]]) -> tuple[Interval | None, str]:
-    """95 % interval of the mean over tasks, and how it was found, or why there is none.
+def mean_interval(
+    by_task: Mapping[str, Sequence[float]],
+    *,
+    scale: Interval = (0.0, 1.0),
+    families: Mapping[str, str] | None = None,
+) -> tuple[Interval | None, str]:
+    """Return the 95 % interval of the mean over tasks, and how it was found, or why there is none.
 
-    Trials of a task are averaged first: they are no independent evidence about tasks of this kind.
+    Trials of a task are averaged first: they are no independent evidence about tasks of this kind. `scale` is
+    the range of possible scores. With `families` (task to family) the interval goes over families.
     """
+    if families:
+        members: dict[str, list[float]] = {}
+        for task, scores in by_task.items():
+            if scores:
+                members.setdefault(families.get(task, task), []).append(mean(scores))
+        if not members:
+            return None, "nothing was graded"
+        found = [mean(values) for values in members.values()]
+        return ends_added(found, scale), f"Student's t over {len(found)} families"
     lists = [scores for scores in by_task.values() if scores]
     means = [mean(scores) for scores in lists]
     if not means:
@@ -83,6 +99,13 @@ def _resampled(ordered: tuple[float, ...], seed: int) -> Interval:
     rng = random.Random(seed)  # noqa: S311 - the same data must give the same interval
     found = sorted(math.fsum(rng.choices(ordered, k=count)) / count for _ in range(RESAMPLES))
     return found[skipped], found[RESAMPLES - 1 - skipped]
+
+
+def ends_added(values: Sequence[float], scale: Interval, reach: float | None = None) -> Interval:
+    """Return Student's t interval with one value added at each end of the scale, clipped to it."""
+    added = [*values, *scale]
+    low, high = _around(added, t_95(len(added) - 1) if reach is None else reach)
+    return max(scale[0], low), min(scale[1], high)
 
 
 def student(values: Sequence[float]) -> Interval:

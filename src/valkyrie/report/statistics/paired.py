@@ -5,12 +5,15 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from enum import StrEnum
 
 from valkyrie.report.statistics.intervals import (
     MANY_TASKS,
+    Z_90,
     Z_95,
     Interval,
+    ends_added,
     mean,
     means_interval,
     normal_tail,
@@ -38,10 +41,48 @@ class Paired:
     """Every task simply passed or failed on both sides."""
     apart: Sequence[float]
     """Each task's difference."""
+    lowest: float = -1.0
+    """One-sided 95 % limit of A minus B; it holds alone, not together with `highest`."""
+    highest: float = 1.0
+    families: int | None = None
+    """How many families the tasks are of; None where no families were given."""
 
 
-def paired(a: Sequence[float], b: Sequence[float]) -> Paired:
-    """One number per task and side, the same task at the same place; at least one."""
+class NoWorse(StrEnum):
+    """What the data say about a limit to how much worse A may be than B."""
+
+    NO_WORSE = "no worse"
+    WORSE = "worse"
+    CANT_TELL = "can't tell"
+
+
+def no_worse_than(found: Paired, margin: float) -> NoWorse:
+    """Tell whether A is no worse than B by more than `margin`, each way with 95 % confidence."""
+    if found.lowest >= -margin:
+        return NoWorse.NO_WORSE
+    return NoWorse.WORSE if found.highest < -margin else NoWorse.CANT_TELL
+
+
+def paired(
+    a: Sequence[float],
+    b: Sequence[float],
+    *,
+    families: Sequence[str] | None = None,
+    scale: Interval = (0.0, 1.0),
+) -> Paired:
+    """Compare one number per task and side, the same task at the same place; at least one.
+
+    `families` names each task's family; `scale` is the range of possible scores.
+    """
+    found = _paired(a, b)
+    width = scale[1] - scale[0]
+    low, high = ends_added(found.apart, (-width, width), Z_90)
+    return replace(
+        found, lowest=low, highest=high, families=len(set(families)) if families is not None else None
+    )
+
+
+def _paired(a: Sequence[float], b: Sequence[float]) -> Paired:
     apart = [_tidy(left - right) for left, right in zip(a, b, strict=True)]
     if all(value in (0.0, 1.0) for value in (*a, *b)):
         won, lost = apart.count(1.0), apart.count(-1.0)

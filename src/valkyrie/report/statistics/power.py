@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from valkyrie.report.statistics.intervals import mean, variance
@@ -90,3 +90,64 @@ def _trials(
     fewest = min(len(scores) for scores in lists)
     trials = max(fewest + 1, math.ceil(within / allowed - 1e-9))
     return trials if trials <= _MOST else None
+
+
+_NOISE = (0.05, 0.10)
+"""Without past data: the variance between trials of a task, at least and at most."""
+_UNLIKE = (0.0, 0.05)
+"""Without past data: how much the true difference of two agents varies between tasks."""
+_AGREEMENT = 0.75
+"""How far two agents agree on which tasks are hard, where only one of them is known."""
+
+
+def detectable(
+    tasks: int, trials: int, *, within: float | None = None, between: float | None = None
+) -> tuple[float, float]:
+    """Return the range of true gaps between two agents that such a run shows 4 times in 5.
+
+    `within` is the variance between trials of a task, `between` that between tasks, both of past runs;
+    without them the range is that of usual benchmarks. Gaps are shares of the scale.
+    """
+    noise = _NOISE if within is None else (within, within)
+    unlike = _UNLIKE if between is None else (0.0, 2 * between * (1 - _AGREEMENT))
+    reach = _Bar(ALPHA).z + _Z_POWER
+    low, high = (
+        min(1.0, reach * math.sqrt((extra + 2 * one / max(1, trials)) / max(1, tasks)))
+        for one, extra in zip(noise, unlike, strict=True)
+    )
+    return low, high
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """Where the uncertainty of a mean over tasks comes from."""
+
+    between: float
+    """The variance of tasks' true scores."""
+    within: float | None
+    """The variance between trials of a task; None where no task has two."""
+    tasks: int
+    trials: float
+    """Of each task, on average."""
+
+    @property
+    def between_share(self) -> float | None:
+        """The share of the score's uncertainty that only more tasks make smaller; None where not known."""
+        if self.within is None:
+            return None
+        total = self.between + self.within / self.trials
+        return self.between / total if total > 0 else None
+
+
+def spread(by_task: Mapping[str, Sequence[float]]) -> Spread:
+    """Part the variance of scores into that between tasks and that between trials of a task."""
+    lists = [scores for scores in by_task.values() if scores]
+    repeated = [scores for scores in lists if len(scores) > 1]
+    trials = len(lists) / math.fsum(1 / len(scores) for scores in lists) if lists else 0.0
+    means = [mean(scores) for scores in lists]
+    seen = variance(means) if len(means) > 1 else 0.0
+    if not repeated:
+        return Spread(seen, None, len(lists), trials)
+    freedom = sum(len(scores) - 1 for scores in repeated)
+    within = math.fsum(variance(scores) * (len(scores) - 1) for scores in repeated) / freedom
+    return Spread(max(0.0, seen - within / trials), within, len(lists), trials)
