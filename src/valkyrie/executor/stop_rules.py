@@ -79,7 +79,11 @@ def _look(
         mine, theirs = (_read(connection, read, one.id) for one in (a, b))
         evidence = gather_evidence(mine, theirs, planned_order=True)
         found = decide(
-            evidence.units, error=rule["error"], margin=rule["margin"], comparisons=rule["comparisons"]
+            evidence.units,
+            error=rule["error"],
+            margin=rule["margin"],
+            comparisons=rule["comparisons"],
+            scale=evidence.scale,
         )
         if found is None or found.outcome is None or found.interval is None:
             continue

@@ -8,6 +8,7 @@ from typing import Literal
 
 from valkyrie.nouns import Json
 from valkyrie.report.statistics import Needed
+from valkyrie.report.statistics.anytime import AnytimeStanding
 
 Metric = Literal["score", "pass"]
 Verdict = Literal["better", "worse", "unclear", "same", "nothing"]
@@ -177,6 +178,10 @@ class Comparison:
     no fractions."""
     highest: Bound | None = None
     """Had all that A lacks passed and all that B lacks failed."""
+    anytime: AnytimeStanding | None = None
+    """What holds whenever one looks; None where both runs ended by themselves, or scores are no fractions."""
+    margin: float | None = None
+    """With `anytime`: being no further apart than this is an answer as well."""
 
     @property
     def drop(self) -> float:

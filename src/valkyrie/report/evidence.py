@@ -33,6 +33,8 @@ class Evidence:
     """All of them ended on both sides."""
     families: int | None
     """Units are families; how many there are."""
+    scale: float
+    """What a unit is of a task's difference: 1, or the mean family's size over the largest one's."""
 
     def tasks_of(self, units: int) -> list[str]:
         """Return the tasks of the first units."""
@@ -45,11 +47,13 @@ def gather_evidence(a: Sequence[Any], b: Sequence[Any], *, planned_order: bool) 
     `planned_order`: the plan's order is a shuffled one. Else tasks are put in one that their names give.
     """
     mine, theirs = _by_task(a), _by_task(b)
-    family: dict[str, str] = {row.task_id: row.family for row in (*a, *b) if row.family is not None}
+    family: dict[str, str] = {row.task_id: row.family or row.task_id for row in a}
+    grouped = any(row.family is not None for row in a)
     common = [task for task in mine if task in theirs]
     if not planned_order:
-        common.sort(key=lambda task: (shuffled_place("", family.get(task, task)), shuffled_place("", task)))
-    sizes = Counter(family.get(task, task) for task in common)
+        common.sort(key=lambda task: (shuffled_place("", family[task]), shuffled_place("", task)))
+    sizes = Counter(family[task] for task in common)
+    largest = max(sizes.values(), default=1)
     units: list[Interval] = []
     tasks: list[list[str]] = []
     found: list[tuple[str, Interval]] = []
@@ -61,15 +65,13 @@ def gather_evidence(a: Sequence[Any], b: Sequence[Any], *, planned_order: bool) 
         passed.append(task)
         unit = _difference(mine[task], theirs[task])
         if unit is not None:
-            found.append((family.get(task, task), unit))
-        own = family.get(task, task)
-        following = common[number + 1] if number + 1 < len(common) else None
-        if following is not None and family.get(following, following) == own:
+            found.append((family[task], unit))
+        if number + 1 < len(common) and family[common[number + 1]] == family[task]:
             continue
         done = number + 1
         if found:
             names, values = [name for name, _ in found], [value for _, value in found]
-            units += family_units(values, names, max(sizes.values()))
+            units += family_units(values, names, largest)
             tasks.append(passed)
             found, passed = [], []
     return Evidence(
@@ -77,7 +79,8 @@ def gather_evidence(a: Sequence[Any], b: Sequence[Any], *, planned_order: bool) 
         tasks,
         planned=len(common),
         whole=done == len(common),
-        families=len(sizes) if family else None,
+        families=len(sizes) if grouped else None,
+        scale=len(common) / len(sizes) / largest if sizes else 1.0,
     )
 
 

@@ -66,7 +66,7 @@ class Jobs(Starting, Steering, Belongings):
         digest = plan_digest([one.trials for one in prepared], rule)
         if rule is not None:
             # By the job's id, which nobody knew before: no agent can be made for the tasks that come first.
-            prepared = [replace(one, trials=shuffled(one.trials, job_id)) for one in prepared]
+            prepared = [replace(one, trials=shuffled(one.trials, job_id), stop_rule=rule) for one in prepared]
         new = _new_runs(job_id, prepared)
         now = time.time()
         values = {

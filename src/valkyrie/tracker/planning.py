@@ -84,6 +84,8 @@ class PreparedRun:
     missing: Mapping[str, str]
     """Secrets without a value: environment variable → name."""
     notices: Sequence[str]
+    stop_rule: Json | None = None
+    """When the job it is part of is decided."""
 
     def view(self) -> PlanView:
         """What would run."""

@@ -82,6 +82,7 @@ def run_values(prepared: PreparedRun, run_id: str, frozen: Json, identity: Ident
             "store_secrets": request.store_secrets,
             "agent_digest": prepared.agent.digest,
             "settings": asdict(prepared.settings),
+            **({"stop_rule": prepared.stop_rule} if prepared.stop_rule else {}),
             **_service(prepared.benchmark.source),
             **_variant(prepared.benchmark.source),
         },

@@ -58,21 +58,36 @@ class AnytimeStanding:
     """Of the difference; holds at every look together with all other looks."""
     e_value: float
     """Evidence that the one who is ahead is: half its capital, for two were bet on."""
+    error: float = ERROR_RATE
+    """How often the interval misses, over all looks."""
+    families: int | None = None
+    """How many families there are, where they are the units."""
+
+    @property
+    def bar(self) -> float:
+        """The e-value from which on it is decided."""
+        return 1 / self.error
 
 
 def decide(
-    units: Sequence[Interval], *, error: float = ERROR_RATE, margin: float | None = None, comparisons: int = 1
+    units: Sequence[Interval],
+    *,
+    error: float = ERROR_RATE,
+    margin: float | None = None,
+    comparisons: int = 1,
+    scale: float = 1.0,
 ) -> AnytimeStanding | None:
     """Return what the first units decide that decide anything; None while nothing is decided.
 
     A unit is what A minus B was at least and at most, from -1 to 1: both are the same unless a trial is
     lacking. A is ahead, B is ahead or, with a margin, they are no further apart than that. A false statement
     is made with a chance of at most `error`, over all looks and, with `comparisons` made together, over all
-    of them: each of the two directions, and each end of the margin, has half the error.
+    of them: each of the two directions, and each end of the margin, has half the error. `scale` is what a
+    unit is of a task's difference, where units are families.
     """
     bar = 2 * comparisons / error
     bets = [_Capital(), _Capital()]
-    ends = [] if margin is None else [_Capital(-margin), _Capital(-margin)]
+    ends = [] if margin is None else [_Capital(-margin * scale), _Capital(-margin * scale)]
     held = [False] * len(ends)
     for count, (low, high) in enumerate(units, 1):
         found: DecidedOutcome | None = None
@@ -86,16 +101,21 @@ def decide(
         if found is None and held and all(held):
             found = DecidedOutcome.ALIKE
         if found is not None:
-            return _standing(units[:count], found, error / comparisons)
+            return _standing(units[:count], found, error / comparisons, scale)
     return None
 
 
 def look(
-    units: Sequence[Interval], *, error: float = ERROR_RATE, margin: float | None = None, comparisons: int = 1
+    units: Sequence[Interval],
+    *,
+    error: float = ERROR_RATE,
+    margin: float | None = None,
+    comparisons: int = 1,
+    scale: float = 1.0,
 ) -> AnytimeStanding:
     """Return what the units say so far, decided or not."""
-    found = decide(units, error=error, margin=margin, comparisons=comparisons)
-    return found or _standing(units, None, error / comparisons)
+    found = decide(units, error=error, margin=margin, comparisons=comparisons, scale=scale)
+    return found or _standing(units, None, error / comparisons, scale)
 
 
 def confidence_sequence(units: Sequence[Interval], error: float = ERROR_RATE) -> Interval:
@@ -117,14 +137,18 @@ def family_units(units: Sequence[Interval], families: Sequence[str], largest: in
     return [(max(-1.0, low / largest), min(1.0, high / largest)) for low, high in sums.values()]
 
 
-def _standing(units: Sequence[Interval], outcome: DecidedOutcome | None, error: float) -> AnytimeStanding:
+def _standing(
+    units: Sequence[Interval], outcome: DecidedOutcome | None, error: float, scale: float
+) -> AnytimeStanding:
     if not units:
-        return AnytimeStanding(0, outcome, None, None, 1.0)
-    difference = mean([(low + high) / 2 for low, high in units])
+        return AnytimeStanding(0, outcome, None, None, 1.0, error)
+    difference = mean([(low + high) / 2 for low, high in units]) / scale
     ups = _capital(Counter(low for low, _ in units), 0.0)
     downs = _capital(Counter(-high for _, high in units), 0.0)
     evidence = max(ups, downs) / 2
-    return AnytimeStanding(len(units), outcome, difference, confidence_sequence(units, error), evidence)
+    low, high = confidence_sequence(units, error)
+    interval = max(-1.0, low / scale), min(1.0, high / scale)
+    return AnytimeStanding(len(units), outcome, difference, interval, evidence, error)
 
 
 class _Capital:
