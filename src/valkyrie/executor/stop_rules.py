@@ -84,6 +84,7 @@ def _look(
             margin=rule["margin"],
             comparisons=rule["comparisons"],
             scale=evidence.scale,
+            whole=evidence.whole,
         )
         if found is None or found.outcome is None or found.interval is None:
             continue
@@ -99,6 +100,7 @@ def _look(
                 "difference": found.difference,
                 "interval": list(found.interval),
                 "e_value": found.e_value,
+                "last_look": found.last,
                 "ends": {
                     a.id: positions_after(mine, tasks),
                     b.id: positions_after(theirs, tasks),

@@ -18,13 +18,14 @@ def anytime_sentence(one: Comparison) -> str:
         return _undecided(one, found)
     ahead, behind = (one.b, one.a) if found.outcome is DecidedOutcome.B_AHEAD else (one.a, one.b)
     still = "" if one.ended else "; trials are still open"
+    when = "Decided at the last look" if found.last else "Decided, whenever you look"
     if found.outcome is DecidedOutcome.ALIKE:
         limit = _points(one.margin or 0.0)
         said = f"{one.a} and {one.b} are no further apart than {limit} points"
-        return f"Decided, whenever you look: {said}, {_evidence(found, one, signed=True)}{still}."
+        return f"{when}: {said}, {_evidence(found, one, signed=True)}{still}."
     amount = _points(abs(found.difference or 0.0))
     said = f"{ahead} is ahead of {behind} by {amount} points"
-    return f"Decided, whenever you look: {said}, {_evidence(found, one)}{still}."
+    return f"{when}: {said}, {_evidence(found, one)}{still}."
 
 
 def _undecided(one: Comparison, found: AnytimeStanding | None) -> str:
@@ -47,13 +48,15 @@ def _lead(one: Comparison) -> str:
 
 def _evidence(found: AnytimeStanding, one: Comparison, *, signed: bool = False) -> str:
     low, high = found.interval or (-1.0, 1.0)
+    units = "families" if found.families is not None else "tasks"
+    level = f"{round(100 * (1 - found.error), 2):g} %"
     if not signed and (found.difference or 0.0) < 0:
         low, high = -high, -low
     bar = round(found.bar, 1)
     share = "" if one.comparisons == 1 else f" for {one.comparisons} comparisons"
-    level = f"{100 * (1 - found.error):g} %"
+    if found.last:
+        return f"on all {found.units} {units}, {level} interval {_points(low)} to {_points(high)}"
     evidence = "" if signed else f", e-value {_size(found.e_value)} (decided from {bar:g} on{share})"
-    units = "families" if found.families is not None else "tasks"
     return (
         f"on the first {found.units} {units} of an order fixed before the run, "
         f"{level} interval at every look {_points(low)} to {_points(high)}{evidence}"

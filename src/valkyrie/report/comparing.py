@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from valkyrie.errors import UsageError
 from valkyrie.nouns import Json, TrialState
 from valkyrie.report.agent_summary import side
-from valkyrie.report.anytime_comparison import as_it_goes
+from valkyrie.report.anytime_comparison import as_it_goes, with_anytime_interval
 from valkyrie.report.comparison_views import AgentSummary, Comparison, Metric, Summary, summary_json
 from valkyrie.report.comparison_words import sentence
 from valkyrie.report.formats import safe, short_id
@@ -53,6 +53,7 @@ def summarise(
         side(run, trials, metric, name, _worst(run, runs, metric))
         for (run, trials), name in zip(runs, called, strict=True)
     ]
+    sides = [with_anytime_interval(one, run) for one, (run, _) in zip(sides, runs, strict=True)]
     wanted = list(combinations(range(len(runs)), 2)) if pairs is None else pairs
     wanted = [(a, b) for a, b in wanted if _alike(runs[a][0], runs[b][0])]
     found = [compared(sides[a], sides[b], together=len(wanted)) for a, b in wanted]

@@ -233,7 +233,9 @@ def _graded_value(score: ScoreView, remark: str = "") -> str:
 def score_rows(score: ScoreView, *, ended: bool) -> list[tuple[str, str]]:
     """The named numbers, the leading one first; what is confirmed only where something is not."""
     remark = " so far" if not ended else " provisional" if score.provisional else ""
-    graded = ("score_graded", _graded_value(score, remark))
+    # Quick tasks end first: an interval of what has ended would be one of quick tasks.
+    known = number(score.score_graded, fraction=score.fraction) + remark
+    graded = ("score_graded", _graded_value(score, remark) if ended else known)
     final = ("final_score", number(score.final_score, fraction=score.fraction))
     rest = []
     if score.unconfirmed:

@@ -136,7 +136,12 @@ def score_view(row: Any, scores: Mapping[str, Sequence[float]] | None) -> ScoreV
 def _interval(
     row: Any, counted: int, scores: Mapping[str, Sequence[float]] | None
 ) -> tuple[tuple[float, float] | None, str | None]:
-    """Wilson where every task simply passed or failed, else over the means of tasks."""
+    """Wilson where every task simply passed or failed, else over the means of tasks.
+
+    None of a run that stopped when its job was decided: `job summary` has one that holds all the same.
+    """
+    if row.arguments.get("stop_rule"):
+        return None, None
     if _is_counted(row):
         return wilson(row.n_passed, counted), "Wilson"
     if scores is None:

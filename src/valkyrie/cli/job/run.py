@@ -35,6 +35,7 @@ from valkyrie.job_views import (
     JobRequest,
 )
 from valkyrie.report.formats import safe
+from valkyrie.report.jobs.decided import rule_text
 from valkyrie.report.jobs.documents import job_document
 from valkyrie.report.jobs.panels import next_commands, plan_table, started_rows
 
@@ -225,6 +226,8 @@ def _show_plan(opened: Tracker, request: JobRequest, output: Output) -> int:
         return 1 if plan.problems else 0
     if plan.plans:
         output.table(plan_table(plan.plans, output.ink))
+    if plan.stop_rule is not None:
+        output.line(f"It stops {rule_text(plan.stop_rule)}.")
     output.notices(dict.fromkeys(notice for one in plan.plans for notice in one.notices))
     for problem in plan.problems:
         output.line(f"{output.ink.paint('✗', 'red')} {safe(problem, keep_lines=True)}")

@@ -18,6 +18,7 @@ from valkyrie.report.formats import (
     safe,
     short_id,
 )
+from valkyrie.report.jobs.decided import rule_text
 from valkyrie.report.jobs.sides import seconds, side_name, sides, trials_done
 from valkyrie.report.layout import PLAIN, Column, Ink, Table
 
@@ -88,6 +89,8 @@ def started_rows(job: JobView, ink: Ink = PLAIN) -> Rows:
     ]
     if job.ends_at is not None:
         rows.append(("Ends by", moment(job.ends_at)))
+    if job.stop_rule is not None:
+        rows.append(("Stops", rule_text(job.stop_rule)))
     if job.started_by:
         rows.append(("Started by", safe(job.started_by)))
     if job.org != DEFAULT_ORG:

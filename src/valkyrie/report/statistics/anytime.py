@@ -11,15 +11,20 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import lru_cache
+from statistics import NormalDist
 
-from valkyrie.report.statistics.intervals import Interval, mean
+from valkyrie.report.statistics.intervals import Interval, mean, variance
 
 DECIDED = 20.0
 """A two-sided e-value of this size is reached with a chance of at most 5 % if there is no difference."""
 ERROR_RATE = 0.05
+SHARE_OF_LOOKS = 0.8
+"""Of the error, where the last task is known before: the rest is kept for one look at all of them."""
+_FEWEST = 10
+"""Below this many units the last look says nothing."""
 _STAKES = 32
 """Stakes the mixture is made of; any number gives a valid bet, few give a slower one."""
 _STEPS = 40
@@ -62,6 +67,8 @@ class AnytimeStanding:
     """How often the interval misses, over all looks."""
     families: int | None = None
     """How many families there are, where they are the units."""
+    last: bool = False
+    """Decided at the last look, by Student's t over all units."""
 
     @property
     def bar(self) -> float:
@@ -76,6 +83,7 @@ def decide(
     margin: float | None = None,
     comparisons: int = 1,
     scale: float = 1.0,
+    whole: bool | None = None,
 ) -> AnytimeStanding | None:
     """Return what the first units decide that decide anything; None while nothing is decided.
 
@@ -83,9 +91,13 @@ def decide(
     lacking. A is ahead, B is ahead or, with a margin, they are no further apart than that. A false statement
     is made with a chance of at most `error`, over all looks and, with `comparisons` made together, over all
     of them: each of the two directions, and each end of the margin, has half the error. `scale` is what a
-    unit is of a task's difference, where units are families.
+    unit is of a task's difference, where units are families. `whole` says of a plan that was known before
+    whether all its units are in: a fifth of the error is kept for that look, which decides what looks on the
+    way were too careful for. None: nobody knows when it ends.
     """
-    bar = 2 * comparisons / error
+    shared = error / comparisons
+    on_the_way = shared if whole is None else shared * SHARE_OF_LOOKS
+    bar = 2 / on_the_way
     bets = [_Capital(), _Capital()]
     ends = [] if margin is None else [_Capital(-margin * scale), _Capital(-margin * scale)]
     held = [False] * len(ends)
@@ -101,8 +113,8 @@ def decide(
         if found is None and held and all(held):
             found = DecidedOutcome.ALIKE
         if found is not None:
-            return _standing(units[:count], found, error / comparisons, scale)
-    return None
+            return _standing(units[:count], found, on_the_way, scale)
+    return _last_look(units, margin, shared - on_the_way, scale) if whole else None
 
 
 def look(
@@ -112,10 +124,12 @@ def look(
     margin: float | None = None,
     comparisons: int = 1,
     scale: float = 1.0,
+    whole: bool | None = None,
 ) -> AnytimeStanding:
     """Return what the units say so far, decided or not."""
-    found = decide(units, error=error, margin=margin, comparisons=comparisons, scale=scale)
-    return found or _standing(units, None, error / comparisons, scale)
+    found = decide(units, error=error, margin=margin, comparisons=comparisons, scale=scale, whole=whole)
+    share = 1.0 if whole is None else SHARE_OF_LOOKS
+    return found or _standing(units, None, error * share / comparisons, scale)
 
 
 def confidence_sequence(units: Sequence[Interval], error: float = ERROR_RATE) -> Interval:
@@ -149,6 +163,41 @@ def _standing(
     low, high = confidence_sequence(units, error)
     interval = max(-1.0, low / scale), min(1.0, high / scale)
     return AnytimeStanding(len(units), outcome, difference, interval, evidence, error)
+
+
+def _last_look(
+    units: Sequence[Interval], margin: float | None, error: float, scale: float
+) -> AnytimeStanding | None:
+    """Return what all units decide by Student's t, with one more at each end of the scale; or None."""
+    if len(units) < _FEWEST:
+        return None
+    low = _student([low for low, _ in units], -1.0, error) / scale
+    high = _student([high for _, high in units], 1.0, error) / scale
+    found: DecidedOutcome | None = None
+    if low > 0:
+        found = DecidedOutcome.A_AHEAD
+    elif high < 0:
+        found = DecidedOutcome.B_AHEAD
+    elif margin is not None and low > -margin and high < margin:
+        found = DecidedOutcome.ALIKE
+    if found is None:
+        return None
+    interval = max(-1.0, low), min(1.0, high)
+    return replace(_standing(units, found, error, scale), interval=interval, last=True)
+
+
+def _student(values: Sequence[float], side: float, error: float) -> float:
+    """Return one end of Student's interval, the other end as far away; its point by the usual series."""
+    z, n = NormalDist().inv_cdf(1 - error / 2), len(values) + 1
+    reach = (
+        z
+        + (z**3 + z) / (4 * n)
+        + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * n**2)
+        + (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / (384 * n**3)
+        + (79 * z**9 + 776 * z**7 + 1482 * z**5 - 1920 * z**3 - 945 * z) / (92160 * n**4)
+    )
+    added = [*values, -1.0, 1.0]
+    return mean(added) + side * reach * math.sqrt(variance(added) / len(added))
 
 
 class _Capital:
