@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from valkyrie.report.statistics.anytime import DecidedOutcome, decide
+from valkyrie.report.statistics.anytime import SHARE_OF_LOOKS, DecidedOutcome, decide, first_decision
 
 SEED = 20260115
 Draw = Callable[[random.Random], float]
@@ -98,11 +98,14 @@ def simulate(
     good = bad = 0
     for _ in range(jobs):
         units = [(value, value) for value in (draw(rng) for _ in range(tasks))]
-        found = decide(units, margin=margin, error=error, whole=True)
-        ends.append(1.0 if found is None else found.units / tasks)
-        if found is not None:
-            good += found.outcome in right
-            bad += found.outcome not in right
+        early = first_decision(units, error=error * SHARE_OF_LOOKS, margin=margin, planned=True)
+        if early is None:
+            last = decide(units, margin=margin, error=error, whole=True)
+            early = None if last is None or last.outcome is None else (tasks, last.outcome)
+        ends.append(1.0 if early is None else early[0] / tasks)
+        if early is not None:
+            good += early[1] in right
+            bad += early[1] not in right
     return Decided((good + bad) / jobs, good / jobs, bad / jobs, statistics.median(ends))
 
 

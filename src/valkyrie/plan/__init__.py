@@ -12,6 +12,9 @@ from valkyrie.nouns import TaskSpec, VerifyMode
 
 DIGEST_VERSION = 1
 """Raised when what a digest covers changes."""
+FAMILY = "family"
+"""The key of a task's metadata that names its family, unless another one is named."""
+LONGEST_FAMILY = 200
 _LIMITED_HERE = ("local", "docker")
 """Providers whose sandboxes take of this machine's memory, each up to a limit."""
 
@@ -141,11 +144,13 @@ def make_plan(
     trials: int,
     settings: Settings,
     host_mb: int | None = None,
+    family: str | None = None,
 ) -> list[TrialPlan]:
     """Every trial of a run: all tasks once, then all tasks again, so that early results cover all tasks.
 
     A task that says itself how often it is tried is tried so often. `host_mb` is the memory of the machine
-    whose sandboxes these are; None where they take nothing of it.
+    whose sandboxes these are; None where they take nothing of it. `family` is the key of the tasks' metadata
+    that names their family.
     """
     most = max((trials, *(task.trials or 0 for task in tasks)))
     return [
@@ -155,11 +160,26 @@ def make_plan(
             digest=trial_digest(task, k, agent_digest=agent_digest, model=model, settings=settings),
             cpus=task.limits.cpus,
             memory_mb=memory_needed(task, settings, host_mb),
+            family=family_of(task, family),
         )
         for k in range(most)
         for task in tasks
         if k < (trials if task.trials is None else task.trials)
     ]
+
+
+def family_of(task: TaskSpec, key: str | None = None) -> str | None:
+    """Return the family a task says it belongs to, under this key of its metadata or tags; None: none."""
+    name = key or FAMILY
+    tags = task.metadata.get("tags")
+    found = task.metadata.get(name)
+    if found is None and isinstance(tags, Mapping):
+        found = tags.get(name)
+    if isinstance(found, list | tuple):
+        found = ", ".join(map(str, found))
+    if found is None or isinstance(found, Mapping):
+        return None
+    return str(found).strip()[:LONGEST_FAMILY] or None
 
 
 def shuffled(trials: Sequence[TrialPlan], seed: str) -> list[TrialPlan]:

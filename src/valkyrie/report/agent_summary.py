@@ -43,6 +43,7 @@ def side(run: RunView, trials: Sequence[TrialView], metric: Metric, name: str, w
     by_task: dict[str, list[TrialView]] = {}
     for trial in trials:
         by_task.setdefault(trial.task_id, []).append(trial)
+    families = {trial.task_id: trial.family for trial in trials if trial.family is not None}
     fraction = metric == "pass" or run.score.fraction
     tasks = {task: _task(own, metric, run.score.fraction, worst) for task, own in by_task.items()}
     results = {task: found.result for task, found in tasks.items()}
@@ -61,7 +62,7 @@ def side(run: RunView, trials: Sequence[TrialView], metric: Metric, name: str, w
         state=run.state,
         ended=RunState(run.state).terminal,
         fraction=fraction,
-        scores=_scores(tasks),
+        scores=_scores(tasks, families),
         planned=len(trials),
         graded=graded,
         passed=passed.count(True) if says_passed else None,
@@ -85,6 +86,7 @@ def side(run: RunView, trials: Sequence[TrialView], metric: Metric, name: str, w
         _recipe(run),
         {(trial.task_id, trial.k): trial.digest for trial in trials},
         {task: found.values for task, found in tasks.items()},
+        families,
     )
 
 
@@ -183,21 +185,21 @@ def _mean_of_means(lists: Iterable[Sequence[float]]) -> float | None:
     return _mean([math.fsum(values) / len(values) for values in lists if values])
 
 
-def _scores(tasks: Mapping[str, _Task]) -> Scores:
+def _scores(tasks: Mapping[str, _Task], families: Mapping[str, str]) -> Scores:
     planned = {task: found.planned for task, found in tasks.items()}
     graded = {task: found.graded for task, found in tasks.items()}
     counted = {task: found.counted for task, found in tasks.items()}
-    leading = _estimate(counted)
+    leading = _estimate(counted, families)
     return Scores(
-        all_trials=leading if planned == counted else _estimate(planned),
-        graded_only=leading if graded == counted else _estimate(graded),
+        all_trials=leading if planned == counted else _estimate(planned, families),
+        graded_only=leading if graded == counted else _estimate(graded, families),
         infrastructure_excluded=leading,
     )
 
 
-def _estimate(by_task: ByTask) -> Estimate:
+def _estimate(by_task: ByTask, families: Mapping[str, str]) -> Estimate:
     means = [math.fsum(values) / len(values) for values in by_task.values() if values]
-    interval, method = mean_interval(by_task)
+    interval, method = mean_interval(by_task, families=families or None)
     return Estimate(_mean(means), interval, method, len(means), sum(map(len, by_task.values())))
 
 

@@ -27,6 +27,8 @@ class Side:
     """Of every trial, by task and repetition."""
     values: Mapping[str, Mapping[int, float | None]] = field(default_factory=dict)
     """What every trial is worth, by task and repetition; None: ungraded."""
+    families: Mapping[str, str] = field(default_factory=dict)
+    """The family of each task that has one."""
 
 
 def compared(a: Side, b: Side, *, together: int = 1) -> Comparison:
@@ -51,7 +53,7 @@ def compared(a: Side, b: Side, *, together: int = 1) -> Comparison:
     )
     if not common:
         return nothing
-    found = paired(mine, theirs)
+    found = paired(mine, theirs, families=_families(a, common))
     comparison = replace(
         nothing,
         tasks=len(common),
@@ -78,6 +80,11 @@ def corrected(found: Sequence[Comparison]) -> list[Comparison]:
         changed = replace(one, p_adjusted=p_value, comparisons=len(made))
         together.append(_judged(changed))
     return together
+
+
+def _families(side: Side, tasks: Sequence[str]) -> list[str] | None:
+    """The family of each task; one that has none is its own. None where no task has one."""
+    return [side.families.get(task, task) for task in tasks] if side.families else None
 
 
 def _matched(a: Side, b: Side) -> tuple[dict[str, list[str]], list[str]]:
@@ -119,16 +126,17 @@ def _lacking(one: Side, other: Side) -> int:
 
 def _bound(a: Side, b: Side, filled: tuple[float, float]) -> Bound | None:
     """The comparison had all trials only A lacks, and all only B lacks, ended with these values."""
-    mine, theirs = [], []
+    mine, theirs, tasks = [], [], []
     for task in _shared(a, b):
         left = _filled(a.values[task], b.values[task], filled[0])
         right = _filled(b.values[task], a.values[task], filled[1])
         if left and right:
             mine.append(mean(left))
             theirs.append(mean(right))
+            tasks.append(task)
     if not mine:
         return None
-    found = paired(mine, theirs)
+    found = paired(mine, theirs, families=_families(a, tasks))
     return Bound(found.difference, found.interval, found.p_value, not any(found.apart), len(mine))
 
 

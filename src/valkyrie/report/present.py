@@ -30,11 +30,12 @@ def run_view(
     executor: Literal["alive", "none"],
     folder: str,
     scores: Mapping[str, Sequence[float]] | None = None,
+    families: Mapping[str, str] | None = None,
     org: str = DEFAULT_ORG,
     hooks: Sequence[HookView] = (),
     links: Mapping[str, str] | None = None,
 ) -> RunView:
-    """One run; `scores` by task, where given, allow an interval for partial credit.
+    """One run; `scores` by task, where given, allow an interval for partial credit, `families` one over them.
 
     `folder` is empty where a tracker keeps it.
     """
@@ -55,7 +56,7 @@ def run_view(
         started_at=row.started_at,
         finished_at=row.finished_at,
         started_by=row.started_by,
-        score=score_view(row, scores),
+        score=score_view(row, scores, families),
         error=row.error,
         note=_note(row, executor, embedded=bool(folder)),
         executor=executor,
@@ -101,15 +102,20 @@ def needs_scores(row: Any) -> bool:
 
 def _is_counted(row: Any) -> bool:
     """Every task simply passed or failed, once: counts say all there is."""
-    return bool(row.n_partial == 0) and int(row.arguments.get("trials", 1)) == 1
+    simple = row.n_partial == 0 and int(row.arguments.get("trials", 1)) == 1
+    return bool(simple) and not row.arguments.get("family")
 
 
-def score_view(row: Any, scores: Mapping[str, Sequence[float]] | None) -> ScoreView:
+def score_view(
+    row: Any,
+    scores: Mapping[str, Sequence[float]] | None,
+    families: Mapping[str, str] | None = None,
+) -> ScoreView:
     """The four numbers. While a run goes on, they are those of what counts so far."""
     found = run_scores(row)
     errors = {category.value: getattr(row, name) for category, name in ERROR_COUNTERS.items()}
     interval, method = (
-        _interval(row, found.counted, scores) if row.fraction and found.counted else (None, None)
+        _interval(row, found.counted, scores, families) if row.fraction and found.counted else (None, None)
     )
     return ScoreView(
         final_score=found.final_score,
@@ -134,7 +140,10 @@ def score_view(row: Any, scores: Mapping[str, Sequence[float]] | None) -> ScoreV
 
 
 def _interval(
-    row: Any, counted: int, scores: Mapping[str, Sequence[float]] | None
+    row: Any,
+    counted: int,
+    scores: Mapping[str, Sequence[float]] | None,
+    families: Mapping[str, str] | None,
 ) -> tuple[tuple[float, float] | None, str | None]:
     """Wilson where every task simply passed or failed, else over the means of tasks.
 
@@ -146,7 +155,7 @@ def _interval(
         return wilson(row.n_passed, counted), "Wilson"
     if scores is None:
         return None, None
-    return mean_interval(scores)
+    return mean_interval(scores, families=families or None)
 
 
 def trial_view(row: Any) -> TrialView:

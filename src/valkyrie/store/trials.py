@@ -133,12 +133,12 @@ def each_grade(connection: Connection, run_id: str) -> Iterator[Any]:
 
 
 def scores(connection: Connection, run_id: str) -> Sequence[Any]:
-    """(task id, score) of every trial that counts: graded, or ended by the agent's doing, which is a 0."""
+    """(task id, score, family) of every trial that counts: graded, or ended by the agent, which is a 0."""
     by_agent = and_(trial.c.state == TrialState.ERROR.value, trial.c.category == Category.AGENT.value)
     return connection.execute(
-        select(trial.c.task_id, case((by_agent, 0.0), else_=trial.c.score).label("score")).where(
-            trial.c.run_id == run_id, or_(trial.c.state == TrialState.FINISHED.value, by_agent)
-        )
+        select(
+            trial.c.task_id, case((by_agent, 0.0), else_=trial.c.score).label("score"), trial.c.family
+        ).where(trial.c.run_id == run_id, or_(trial.c.state == TrialState.FINISHED.value, by_agent))
     ).all()
 
 

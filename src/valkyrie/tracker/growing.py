@@ -237,7 +237,9 @@ def _growth(room: Jobs, row: Any, template: Any, selection: Selection, *, trials
         "model": row.model,
         "settings": changed,
     }
-    planned = make_plan(tasks, trials=template.trials, host_mb=host_memory_mb(), **digests)
+    planned = make_plan(
+        tasks, trials=template.trials, host_mb=host_memory_mb(), family=template.family, **digests
+    )
     with room.store.reading() as connection:
         had = runs.planned(connection, row.id)
     _refuse_changed(row, planned, tasks, had, {**digests, "settings": settings})

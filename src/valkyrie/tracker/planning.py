@@ -34,6 +34,7 @@ from valkyrie.plan import Settings, TrialPlan, make_plan
 from valkyrie.store.layout import DataFolder
 from valkyrie.targets import check_target
 from valkyrie.tracker.bounds import check_trials
+from valkyrie.tracker.families import family_remarks, without_family
 from valkyrie.tracker.fitting import doubtful, remarks, unable, unfit, untooled
 from valkyrie.tracker.model_access import unanswered, with_keys
 from valkyrie.tracker.problems import Complaint, gathered, refuse
@@ -126,6 +127,7 @@ def prepare(
     tasks = _tasks(benchmark, request, problems) if benchmark else None
     if agent and benchmark and tasks is not None:
         problems += unfit(tasks, agent, capabilities, request)
+        problems += without_family(tasks, request.family)
         problems += service_problems(benchmark.source, agent, remote=bool(settings_found))
     else:
         problems += unable(capabilities, request.provider)
@@ -155,6 +157,7 @@ def prepare(
             trials=request.trials,
             settings=settings,
             host_mb=None if settings_found else host_memory_mb(),
+            family=request.family,
         ),
         secrets={
             **values,
@@ -180,6 +183,7 @@ def prepare(
             *doubtful(tasks, capabilities),
             *untooled(tasks, agent),
             *remarks(tasks),
+            *family_remarks(tasks, request.family),
             *found_where,
             *said,
         ],

@@ -127,6 +127,12 @@ def _complete_provider(_ctx: click.Context, _param: click.Parameter, incomplete:
     help="Where tests run: in a fresh sandbox the agent's work is carried to, in the one the agent left, or "
     "in both [default: as each task or the benchmark's lock file says, else both].",
 )
+@click.option(
+    "--family",
+    metavar="KEY",
+    help="Key of the tasks' metadata that says which tasks resemble each other (a repository, a template): "
+    "intervals and tests then go over families [default: family].",
+)
 @click.option("--keep-sandbox", is_flag=True, help="Keep each sandbox after its trial, for `run debug`.")
 @click.option(
     "--trials",
