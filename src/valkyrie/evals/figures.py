@@ -10,7 +10,15 @@ from functools import cached_property
 from typing import Any
 
 from valkyrie.evals.results import EvalResult, StimulusResult, TrialResult
-from valkyrie.report.statistics import mean, mean_interval, pass_all, pass_at
+from valkyrie.report.statistics import (
+    disagreement,
+    mean,
+    mean_interval,
+    pass_all,
+    pass_all_interval,
+    pass_at,
+    pass_at_interval,
+)
 
 Interval = tuple[float, float]
 
@@ -64,8 +72,8 @@ class Repeats:
 
     @property
     def flakiness(self) -> float:
-        """The share of the rarer outcome."""
-        return min(self.passes, self.trials - self.passes) / self.trials
+        """The chance that two trials disagree; it does not grow with their number."""
+        return disagreement([(self.passes, self.trials)]) or 0.0
 
     @property
     def flaky(self) -> bool:
@@ -75,10 +83,6 @@ class Repeats:
     def pass_at(self, k: int) -> float | None:
         """The chance that at least one of k trials passes, unbiased (Chen 2021)."""
         return pass_at([(self.passes, self.trials)], k)
-
-    def pass_hat(self, k: int) -> float:
-        """pass^k as Vally has it: the pass rate to the power of k."""
-        return self.rate**k
 
     def pass_all(self, k: int) -> float | None:
         """pass^k, unbiased: the share of all choices of k trials in which every one passed."""
@@ -96,21 +100,23 @@ class Point:
 
     k: int
     pass_at: float
-    pass_hat: float
+    pass_at_interval: Interval | None
+    """95 %, over stimuli."""
     pass_all: float
+    pass_all_interval: Interval | None
 
 
 def curve(stimuli: Sequence[StimulusResult]) -> list[Point]:
     """k from 1 to the number of graded trials every graded stimulus has."""
-    found = [repeats for stimulus in stimuli if (repeats := repeats_of(stimulus))]
-    tallies = [(one.passes, one.trials) for one in found]
+    tallies = [(one.passes, one.trials) for stimulus in stimuli if (one := repeats_of(stimulus))]
     most = min((trials for _, trials in tallies), default=0)
     return [
         Point(
             k,
             pass_at(tallies, k) or 0.0,
-            mean([one.pass_hat(k) for one in found]),
+            pass_at_interval(tallies, k),
             pass_all(tallies, k) or 0.0,
+            pass_all_interval(tallies, k),
         )
         for k in range(1, most + 1)
     ]

@@ -27,6 +27,7 @@ from valkyrie.evals.wording import (
     used_text,
     verdict_text,
     verification_words,
+    with_interval,
 )
 from valkyrie.report.formats import has_range, plural, safe
 
@@ -164,7 +165,7 @@ def _repeats_cells(stimulus: StimulusResult) -> list[str]:
         return ["—", "—", "—"]
     k = found.trials
     flaky = f"⚠ {percent(found.flakiness)}" if found.flaky else ""
-    return [f"{percent(found.pass_at(k))} (k={k})", f"{percent(found.pass_hat(k))} (k={k})", flaky]
+    return [f"{percent(found.pass_at(k))} (k={k})", f"{percent(found.pass_all(k))} (k={k})", flaky]
 
 
 def _statistics(result: EvalResult, found: Figures, *, several: bool) -> Iterator[str]:
@@ -177,11 +178,11 @@ def _statistics(result: EvalResult, found: Figures, *, several: bool) -> Iterato
     points = curve(result.stimuli)
     if not several or len(points) < 2:
         return
-    yield "| k | pass@k | pass^k (rate^k) | pass^k (unbiased) |"
-    yield "| --: | --: | --: | --: |"
+    yield "| k | pass@k (95% interval) | pass^k (95% interval) |"
+    yield "| --: | --: | --: |"
     for point in points[:MOST_ROWS]:
-        shares = map(percent, (point.pass_at, point.pass_hat, point.pass_all))
-        yield f"| {point.k} | {' | '.join(shares)} |"
+        at = with_interval(point.pass_at, point.pass_at_interval)
+        yield f"| {point.k} | {at} | {with_interval(point.pass_all, point.pass_all_interval)} |"
     yield ""
 
 

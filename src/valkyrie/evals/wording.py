@@ -104,22 +104,22 @@ def fault_text(trial: TrialResult) -> str:
 
 
 def repeats_parts(stimulus: StimulusResult) -> list[str]:
-    """`pass@5: 100.0%`, `pass^5: 32.8%`, `pass rate: 4/5 (80.0%)`; nothing where nothing was graded."""
+    """`pass@5: 100.0%`, `pass^5: 0.0%`, `pass rate: 4/5 (80.0%)`; nothing where nothing was graded."""
     found = repeats_of(stimulus)
     if found is None:
         return []
     k = found.trials
     return [
         f"pass@{k}: {percent(found.pass_at(k))}",
-        f"pass^{k}: {percent(found.pass_hat(k))}",
+        f"pass^{k}: {percent(found.pass_all(k))}",
         f"pass rate: {found.passes}/{k} ({percent(found.rate)})",
     ]
 
 
 def flaky_text(stimulus: StimulusResult) -> str:
-    """`flaky (20.0% minority outcomes)`, or nothing."""
+    """`flaky (two trials disagree: 40.0%)`, or nothing."""
     found = repeats_of(stimulus)
-    return f"flaky ({percent(found.flakiness)} minority outcomes)" if found and found.flaky else ""
+    return f"flaky (two trials disagree: {percent(found.flakiness)})" if found and found.flaky else ""
 
 
 def verdict_text(result: EvalResult) -> str:
@@ -169,11 +169,17 @@ def counts_text(figures: Figures) -> str:
 
 
 def interval_text(interval: tuple[float, float] | None, method: str) -> str:
-    """`95% interval 55.2%–95.3%, Wilson`, or why there is none."""
+    """`95% interval 55.2%–95.3%, Gaffke over stimuli`, or why there is none."""
     how = method.replace("tasks", "stimuli").replace("task", "stimulus")
     if interval is None:
         return f"no interval: {how}"
     return f"95% interval {percent(interval[0])}–{percent(interval[1])}, {how}"
+
+
+def with_interval(value: float, interval: tuple[float, float] | None) -> str:
+    """`80.0% (55.2%–95.3%)`."""
+    said = "" if interval is None else f" ({percent(interval[0])}–{percent(interval[1])})"
+    return f"{percent(value)}{said}"
 
 
 def used_text(used: Used) -> str:

@@ -45,7 +45,7 @@ def as_it_goes(one: Comparison, a: Run, b: Run, metric: Metric) -> Comparison:
         return one
     rule = rule if ruled else None
     comparisons = one.comparisons if rule is None else int(rule["comparisons"])
-    margin = None if rule is None else rule["margin"]
+    margin = one.margin if rule is None else rule["margin"]
     found: AnytimeStanding | None = None
     if one.fraction:
         mine, theirs = ([_counted(trial, metric) for trial in trials] for _, trials in (a, b))

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from valkyrie.nouns import DEFAULT_ORG, Category, Json, RunState, TrialState
 from valkyrie.report.alike import alike, shape
-from valkyrie.report.statistics import mean_interval, wilson
+from valkyrie.report.statistics import counted_interval, mean_interval
 from valkyrie.schedule.policy import policy_for
 from valkyrie.store.schema import ERROR_COUNTERS
 from valkyrie.store.scores import run_scores, state_counts
@@ -145,14 +145,14 @@ def _interval(
     scores: Mapping[str, Sequence[float]] | None,
     families: Mapping[str, str] | None,
 ) -> tuple[tuple[float, float] | None, str | None]:
-    """Wilson where every task simply passed or failed, else over the means of tasks.
+    """Return the interval over tasks; where every task simply passed or failed, from the counts alone.
 
     None of a run that stopped when its job was decided: `job summary` has one that holds all the same.
     """
     if row.arguments.get("stop_rule"):
         return None, None
     if _is_counted(row):
-        return wilson(row.n_passed, counted), "Wilson"
+        return counted_interval(row.n_passed, counted)
     if scores is None:
         return None, None
     return mean_interval(scores, families=families or None)

@@ -95,7 +95,7 @@ class Numbers:
         return sum(one.judged for one in self.counted)
 
     def mcnemar(self) -> Json:
-        """Over pairs with a verdict on both sides."""
+        """Over pairs with a verdict on both sides; the mid-p value, which is not that of the exact test."""
         pairs = [one.pair for one in self.counted]
         verdicts = [(one.baseline.passed, one.treatment.passed) for one in pairs]
         lost = verdicts.count((True, False))
@@ -106,7 +106,7 @@ class Numbers:
             "treatmentOnly": won,
             "concordant": same,
             "pValue": mcnemar(won, lost),
-            "exact": True,
+            "exact": False,
         }
 
     @cached_property

@@ -82,7 +82,7 @@ def remarks(compared: FolderComparison) -> Iterator[str]:
         yield (
             f"Verdicts, pair by pair: {found['treatmentOnly']} only {safe(compared.treatment.name)} passed, "
             f"{found['baselineOnly']} only {safe(compared.baseline.name)}, {found['concordant']} alike; "
-            f"exact McNemar p = {found['pValue']:.3g}.{doubt}"
+            f"mid-p McNemar p = {found['pValue']:.3g}.{doubt}"
         )
     if errored := len(numbers.outcomes) - len(numbers.counted):
         yield f"{plural(errored, 'pair')} with an error: in no number above."

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from valkyrie.report.comparison_tables import agent_score_cell, by_rank, score_notes
+from valkyrie.report.comparison_tables import agent_score_cell, by_rank, repeats_cell, score_notes
 from valkyrie.report.formats import NONE, dollars, duration, elapsed, number, plural, score_cell
 from valkyrie.report.jobs.sides import Tally, Trials, run_names, tally
 from valkyrie.report.layout import PLAIN, Column, Ink, Table
@@ -128,6 +127,7 @@ def repeats_table(summary: Summary) -> Table | None:
             *(Column(f"pass@{k}", "right") for k in counts),
             *(Column(f"pass^{k}", "right") for k in counts if k > 1),
             Column("Flaky tasks", "right"),
+            Column("Two trials disagree", "right", optional=True),
         ]
     )
     for agent in summary.agents:
@@ -135,9 +135,10 @@ def repeats_table(summary: Summary) -> Table | None:
         table.rows.append(
             [
                 agent.name,
-                *(_rate(repeats.pass_at, k) for k in counts),
-                *(_rate(repeats.pass_all, k) for k in counts if k > 1),
+                *(repeats_cell(repeats.pass_at, repeats.pass_at_intervals, k) for k in counts),
+                *(repeats_cell(repeats.pass_all, repeats.pass_all_intervals, k) for k in counts if k > 1),
                 f"{len(repeats.flaky)} of {repeats.flaky_of}" if repeats.flaky_of else NONE,
+                number(repeats.flakiness, fraction=True),
             ]
         )
     return table
@@ -146,10 +147,6 @@ def repeats_table(summary: Summary) -> Table | None:
 def _powers(most: int) -> list[int]:
     """1, 2, 4, … and the last one."""
     return sorted({most, *(2**power for power in range(most.bit_length()) if 2**power <= most)})
-
-
-def _rate(rates: Sequence[float], k: int) -> str:
-    return number(rates[k - 1], fraction=True) if k <= len(rates) else NONE
 
 
 def summary_notes(job: JobView, summary: Summary) -> list[str]:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from valkyrie.report.statistics.intervals import mean, variance
+from valkyrie.report.statistics.intervals import Interval, mean, variance
 
 POWER = 0.8
 ALPHA = 0.05
@@ -17,11 +17,21 @@ _MOST = 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class Needed:
-    """What would show a difference of the size seen, four times in five (80 % power, two-sided 5 %)."""
+    """What would show a gap of a stated size, four times in five (80 % power, two-sided 5 %).
+
+    Numbers are rounded: they stand and fall with the gap, which is not known.
+    """
 
     more_tasks: int
     trials: int | None
     """Of each task, in all, on the tasks there are; None where the data cannot say, or no number would do."""
+    tasks: int
+    """In all."""
+    gap: float
+    """The true gap this is for: the one seen."""
+    least: float
+    """What the gap may be, by its interval."""
+    most: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,14 +48,19 @@ class _Bar:
 
     @property
     def fewest(self) -> int:
-        """Tasks that must differ before the smallest possible two-sided p-value is below it."""
-        return math.floor(math.log2(2 / self.alpha)) + 1
+        """Tasks that must differ before the smallest possible two-sided mid-p value is below it."""
+        return math.floor(math.log2(1 / self.alpha)) + 1
 
 
 def needed(
-    a: Sequence[Sequence[float]], b: Sequence[Sequence[float]], *, pass_fail: bool, comparisons: int = 1
+    a: Sequence[Sequence[float]],
+    b: Sequence[Sequence[float]],
+    *,
+    pass_fail: bool,
+    comparisons: int = 1,
+    interval: Interval | None = None,
 ) -> Needed | None:
-    """From the trials of each task on both sides; None where no difference was seen.
+    """Tell from the trials of each task on both sides; None where no difference was seen.
 
     Where several comparisons are made together, the strictest of their bars is to be cleared.
     """
@@ -56,16 +71,32 @@ def needed(
     tasks = _pass_fail_tasks(apart, seen, bar) if pass_fail else _score_tasks(apart, seen, bar)
     if tasks > _MOST:
         return None
-    return Needed(max(1, tasks - len(apart)), _trials(a, b, apart, bar))
+    tasks = max(len(apart) + 1, rounded_up(tasks))
+    low, high = interval or (seen, seen)
+    if interval and mean(apart) < 0:
+        low, high = -high, -low
+    trials = _trials(a, b, apart, bar)
+    return Needed(
+        more_tasks=tasks - len(apart),
+        trials=trials and rounded_up(trials),
+        tasks=tasks,
+        gap=seen,
+        least=max(0.0, low),
+        most=max(seen, high),
+    )
+
+
+def rounded_up(count: int) -> int:
+    """Return a number with at most two digits that are not 0."""
+    unit = int(10 ** max(0, len(str(count)) - 2))
+    return -(-count // unit) * unit
 
 
 def _pass_fail_tasks(apart: Sequence[float], seen: float, bar: _Bar) -> int:
-    """For McNemar's test (Connor 1987), with a correction for its being exact."""
+    """For McNemar's mid-p test (Connor 1987)."""
     differing = mean([abs(value) for value in apart])
     root = bar.z * math.sqrt(differing) + _Z_POWER * math.sqrt(max(0.0, differing - seen * seen))
-    plain = (root / seen) ** 2
-    exact = plain / 4 * (1 + math.sqrt(1 + 4 / (plain * seen))) ** 2
-    return math.ceil(max(exact, bar.fewest / differing) - 1e-9)
+    return math.ceil(max((root / seen) ** 2, bar.fewest / differing) - 1e-9)
 
 
 def _score_tasks(apart: Sequence[float], seen: float, bar: _Bar) -> int:
