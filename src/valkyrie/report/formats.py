@@ -243,6 +243,10 @@ def score_rows(score: ScoreView, *, ended: bool) -> list[tuple[str, str]]:
     elif score.unconfirmed is None and score.passed and ended:
         rest.append(("score_confirmed", UNKNOWN))
     rest.append(("coverage", coverage_text(score)))
+    if score.spread is not None:
+        from valkyrie.report.plan_power import spread_text
+
+        rest.append(("spread", spread_text(score.spread)))
     if score.open_to_tampering:
         rest.append(("verified", tampering_text(score.open_to_tampering, score.graded, tasks=False)))
     if not ended:

@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 from valkyrie.nouns import DEFAULT_ORG, Category, Json, RunState, TrialState
 from valkyrie.report.alike import alike, shape
+from valkyrie.report.plan_power import spread_json
 from valkyrie.report.statistics import counted_interval, mean_interval
 from valkyrie.schedule.policy import policy_for
 from valkyrie.store.schema import ERROR_COUNTERS
@@ -136,6 +137,7 @@ def score_view(
         score_low=found.score_low,
         score_high=found.score_high,
         open_to_tampering=found.open_to_tampering,
+        spread=spread_json(scores) if scores and RunState(row.state).terminal else None,
     )
 
 

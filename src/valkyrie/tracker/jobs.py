@@ -51,7 +51,8 @@ class Jobs(Starting, Steering, Belongings):
         problems = [str(problem) for one in prepared for problem in one.problems]
         rule = stop_rule(request, prepared)
         digest = plan_digest([one.trials for one in prepared], rule)
-        return JobPlan([one.view() for one in prepared], list(dict.fromkeys(problems)), digest, rule)
+        plans = [replace(one.view(), shows=self.shown_gaps(one)) for one in prepared]
+        return JobPlan(plans, list(dict.fromkeys(problems)), digest, rule)
 
     def start_job(self, request: JobRequest, *, key: str | None = None) -> StartedJob:
         from valkyrie.plan import plan_digest, shuffled

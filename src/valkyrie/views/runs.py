@@ -47,6 +47,8 @@ class ScoreView:
     """The score if every ungraded trial had passed."""
     open_to_tampering: int = 0
     """Graded trials whose tests ran in the sandbox the agent left, or beside its processes."""
+    spread: Json | None = None
+    """How much scores vary between tasks and between trials of a task; null where no task has two."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,6 +173,8 @@ class PlanView:
     notices: Sequence[str]
     missing: Mapping[str, str] = field(default_factory=dict)
     """Secrets without a value, among the problems: environment variable → name."""
+    shows: Json | None = None
+    """Which true gaps between agents it shows 4 times in 5: `low` to `high`, of 1, and with `more` tasks."""
 
 
 @dataclass(frozen=True, slots=True)

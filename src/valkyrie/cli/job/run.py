@@ -211,6 +211,7 @@ def show_started(started: StartedJob, title: str, output: Output, *, follow: boo
 
 
 def _show_plan(opened: Tracker, request: JobRequest, output: Output) -> int:
+    from valkyrie.report.plan_power import gaps_text
     from valkyrie.views import to_json
 
     plan = opened.plan_job(request)
@@ -226,6 +227,8 @@ def _show_plan(opened: Tracker, request: JobRequest, output: Output) -> int:
         return 1 if plan.problems else 0
     if plan.plans:
         output.table(plan_table(plan.plans, output.ink))
+    shown = dict.fromkeys(gaps_text(one.shows) for one in plan.plans if one.shows)
+    output.lines(f"It can show: {text}." for text in shown)
     if plan.stop_rule is not None:
         output.line(f"It stops {rule_text(plan.stop_rule)}.")
     output.notices(dict.fromkeys(notice for one in plan.plans for notice in one.notices))

@@ -23,7 +23,7 @@ from valkyrie.cli.run.repeated import MOST_RUNS, start_repeatedly
 from valkyrie.cli.run.telling import telling_options, with_configured
 from valkyrie.nouns import DEFAULT_PRIORITY
 from valkyrie.report.formats import NONE, plural, safe
-from valkyrie.report.tables import next_commands, started_rows
+from valkyrie.report.tables import next_commands, shows_rows, started_rows
 
 if TYPE_CHECKING:
     from valkyrie.tracker.protocol import Tracker
@@ -298,6 +298,7 @@ def _plan_rows(plan: PlanView) -> list[tuple[str, str]]:
         ("Model", safe(plan.model) if plan.model else NONE),
         ("Benchmark", f"{safe(plan.benchmark)} ({safe(plan.dataset)})"),
         ("Trials", f"{len(plan.trials)} ({plural(tasks, 'task')})"),
+        *shows_rows(plan.shows),
         ("Sandbox", safe(plan.provider)),
         ("Isolation", safe(plan.isolation)),
         ("Limits", " · ".join(f"{safe(k)}: {safe(v)}" for k, v in plan.enforcement.items()) or NONE),

@@ -21,6 +21,7 @@ from valkyrie.report.formats import (
 from valkyrie.report.jobs.decided import rule_text
 from valkyrie.report.jobs.sides import seconds, side_name, sides, trials_done
 from valkyrie.report.layout import PLAIN, Column, Ink, Table
+from valkyrie.report.tables import shows_rows
 
 if TYPE_CHECKING:
     from valkyrie.job_views import JobView
@@ -83,6 +84,7 @@ def started_rows(job: JobView, ink: Ink = PLAIN) -> Rows:
         ("Agents", ", ".join(side.name for side in sides(job))),
         ("Scenarios" if job.source.get("type") == "scenarios" else "Benchmark", about(job)),
         ("Trials", trials_text(job)),
+        *shows_rows(next((run.arguments.get("shows") for run in job.runs), None)),
         ("Agent timeout", timeout_text(job)),
         ("Concurrency", f"{plural(job.concurrency, 'trial')} at once"),
         ("State", job_state(job.state, ink)),

@@ -8,6 +8,7 @@ from valkyrie.report.comparison_tables import agent_score_cell, by_rank, repeats
 from valkyrie.report.formats import NONE, dollars, duration, elapsed, number, plural, score_cell
 from valkyrie.report.jobs.sides import Tally, Trials, run_names, tally
 from valkyrie.report.layout import PLAIN, Column, Ink, Table
+from valkyrie.report.plan_power import spread_text
 
 if TYPE_CHECKING:
     from valkyrie.job_views import JobView
@@ -166,4 +167,10 @@ def summary_notes(job: JobView, summary: Summary) -> list[str]:
         notes.append(
             f"{plural(zeroed, 'error')} of agents' own doing {'counts' if zeroed == 1 else 'count'} 0."
         )
+    names = run_names(job)
+    notes += [
+        f"{names[run.id]}, spread of scores: {spread_text(run.score.spread)}."
+        for run in job.runs
+        if run.score.spread is not None
+    ]
     return [*notes, *score_notes(summary.agents)]
