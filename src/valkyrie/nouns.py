@@ -58,11 +58,13 @@ class TrialState(StrEnum):
     FINISHED = "FINISHED"
     ERROR = "ERROR"
     STOPPED = "STOPPED"
+    SKIPPED = "SKIPPED"
+    """Not needed: what its job asks was decided without it. No part of any score."""
 
     @property
     def terminal(self) -> bool:
-        """It ended: with a grade, an error, or a stop."""
-        return self in (TrialState.FINISHED, TrialState.ERROR, TrialState.STOPPED)
+        """It ended: with a grade, an error, a stop, or because it was not needed."""
+        return self in (TrialState.FINISHED, TrialState.ERROR, TrialState.STOPPED, TrialState.SKIPPED)
 
     @property
     def active(self) -> bool:

@@ -18,11 +18,13 @@ def grades_of(trials: Iterable[Any]) -> dict[str, list[Grade | None]]:
     """Grades by task, one per trial, None where there is none; `trials` are trial rows in order.
 
     A trial that ended by the agent's doing before it could be graded has the worst grade: 0, or the lowest
-    of the others where that is below 0.
+    of the others where that is below 0. One that was not needed is no part of it.
     """
     found: dict[str, list[Grade | None]] = {}
     by_agent: list[tuple[str, int, str]] = []
     for row in trials:
+        if row.state == TrialState.SKIPPED:
+            continue
         grades = found.setdefault(row.task_id, [])
         if ended_by_agent(row.state, row.category):
             by_agent.append((row.task_id, len(grades), row.cause))

@@ -200,6 +200,7 @@ def _values(opened: LocalTracker, one: _Staged, label: str | None, artifacts: Ar
             "dataset": run.dataset,
             "trials": max(trial.k for trial in trials) + 1,
             "variant": run.variant,
+            **({"family": "family"} if any(trial.family for trial in trials) else {}),
             "ingested": {
                 "digest": run.digest,
                 "run_id": run.run_id,

@@ -121,6 +121,11 @@ class Loader:
         return self.data.run(self.run_id)
 
     @cached_property
+    def _families(self) -> Mapping[str, str]:
+        with self.store.reading() as connection:
+            return runs.families(connection, self.run_id)
+
+    @cached_property
     def _stories(self) -> Stories:
         return Stories(self._folder.stories)
 
@@ -167,6 +172,7 @@ class Loader:
             patch=left.patch,
             experiment=self.planned.item.experiment,
             planned=planned,
+            family=self._families.get(row.task_id),
         )
 
     def _grade(self, row: Any) -> tuple[float | None, bool | None]:

@@ -48,6 +48,7 @@ class RunTelling:
                 executor="alive",
                 folder="",
                 scores=runs.scores(connection, run_id),
+                families=runs.families(connection, run_id),
                 org=_org_name(connection, row.org_id),
                 hooks=hooks.of_run(connection, run_id),
                 links=run_links(row.place, run_id),

@@ -63,6 +63,7 @@ def side(
     by_task: dict[str, list[TrialView]] = {}
     for trial in trials:
         by_task.setdefault(trial.task_id, []).append(trial)
+    families = families or {one.task_id: one.family for one in trials if one.family is not None}
     fraction = metric == "pass" or run.score.fraction
     tasks = {task: _task(own, metric, run.score.fraction, worst) for task, own in by_task.items()}
     results = {task: found.result for task, found in tasks.items()}

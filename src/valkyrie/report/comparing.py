@@ -10,8 +10,9 @@ from itertools import combinations
 from typing import TYPE_CHECKING
 
 from valkyrie.errors import UsageError
-from valkyrie.nouns import Json, worst_score
+from valkyrie.nouns import Json, TrialState, worst_score
 from valkyrie.report.agent_summary import side
+from valkyrie.report.anytime_comparison import as_it_goes, with_anytime_interval
 from valkyrie.report.comparison_views import AgentSummary, Comparison, Metric, Summary, summary_json
 from valkyrie.report.comparison_words import sentence
 from valkyrie.report.formats import safe, short_id
@@ -47,15 +48,21 @@ def summarise(
     `pairs` are positions of the runs to compare; all of them unless said. `names` is what runs are called,
     `agent:model` unless said. `margin` is the difference that counts as none, 2 points unless said.
     """
+    runs = [(run, [one for one in trials if one.state != TrialState.SKIPPED]) for run, trials in runs]
     called = _distinct([run for run, _ in runs], names)
     sides = [
         side(run, trials, metric, name, _worst(run, runs, metric))
         for (run, trials), name in zip(runs, called, strict=True)
     ]
+    sides = [with_anytime_interval(one, run) for one, (run, _) in zip(sides, runs, strict=True)]
     wanted = list(combinations(range(len(runs)), 2)) if pairs is None else pairs
     wanted = [(a, b) for a, b in wanted if _alike(runs[a][0], runs[b][0])]
     found = [compared(sides[a], sides[b], together=len(wanted), margin=margin) for a, b in wanted]
-    return Summary(metric, _ranked([one.summary for one in sides]), corrected(found))
+    made = [
+        as_it_goes(one, runs[a], runs[b], metric)
+        for one, (a, b) in zip(corrected(found), wanted, strict=True)
+    ]
+    return Summary(metric, _ranked([one.summary for one in sides]), made)
 
 
 def _worst(run: RunView, runs: Runs, metric: Metric) -> float:

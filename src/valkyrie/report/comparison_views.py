@@ -8,6 +8,7 @@ from typing import Literal
 
 from valkyrie.nouns import Json
 from valkyrie.report.statistics import Needed
+from valkyrie.report.statistics.anytime import AnytimeStanding
 
 Metric = Literal["score", "pass"]
 Verdict = Literal["better", "worse", "unclear", "same", "nothing"]
@@ -192,6 +193,8 @@ class Comparison:
     """A difference that counts as none, where one was stated; else 2 points do."""
     families: int | None = None
     """How many families the tasks in common are of; None where no families are known."""
+    anytime: AnytimeStanding | None = None
+    """What holds whenever one looks; None where both runs ended by themselves, or scores are no fractions."""
 
     @property
     def drop(self) -> float:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from valkyrie.report.anytime_words import anytime_sentence
 from valkyrie.report.comparison_views import Comparison
 from valkyrie.report.formats import plural
 from valkyrie.report.pairing import same_within
@@ -14,6 +15,8 @@ _ERRORS = ("infrastructure", "benchmark", "user", "internal", "agent")
 
 def sentence(one: Comparison) -> str:
     """Who beats whom, by how much and how sure, or that it cannot be told and what would be needed."""
+    if one.anytime is not None or not one.ended:
+        return anytime_sentence(one)
     so_far = "" if one.ended else "So far: "
     left_out = _left_out(one)
     if one.verdict == "nothing":

@@ -29,10 +29,20 @@ _STATE_WORDS = {
     "EVALUATING": "Evaluating",
     "ERROR": "Error",
     "STOPPED": "Stopped",
+    "SKIPPED": "Skipped",
     "FINISHED": "Finished",
     "STOPPING": "Stopping",
 }
-COUNTED_STATES = ("PENDING", "BUILDING", "IN_PROGRESS", "EVALUATING", "ERROR", "STOPPED", "FINISHED")
+COUNTED_STATES = (
+    "PENDING",
+    "BUILDING",
+    "IN_PROGRESS",
+    "EVALUATING",
+    "ERROR",
+    "STOPPED",
+    "SKIPPED",
+    "FINISHED",
+)
 
 
 def safe(text: object, *, keep_lines: bool = False) -> str:
@@ -233,7 +243,9 @@ def _final_value(score: ScoreView) -> str:
 def score_rows(score: ScoreView, *, ended: bool) -> list[tuple[str, str]]:
     """The named numbers, the leading one first; what is confirmed only where something is not."""
     remark = " so far" if not ended else " provisional" if score.provisional else ""
-    graded = ("score_graded", _graded_value(score, remark))
+    # Quick tasks end first: an interval of what has ended would be one of quick tasks.
+    known = number(score.score_graded, fraction=score.fraction) + remark
+    graded = ("score_graded", _graded_value(score, remark) if ended else known)
     final = ("final_score", _final_value(score))
     rest = []
     if score.unconfirmed:
@@ -241,6 +253,10 @@ def score_rows(score: ScoreView, *, ended: bool) -> list[tuple[str, str]]:
     elif score.unconfirmed is None and score.passed and ended:
         rest.append(("score_confirmed", UNKNOWN))
     rest.append(("coverage", coverage_text(score)))
+    if score.spread is not None:
+        from valkyrie.report.plan_power import spread_text
+
+        rest.append(("spread", spread_text(score.spread)))
     if score.open_to_tampering:
         rest.append(("verified", tampering_text(score.open_to_tampering, score.graded, tasks=False)))
     if not ended:

@@ -8,10 +8,11 @@ from typing import Any, Literal
 
 from valkyrie.nouns import DEFAULT_ORG, Category, Json, RunState, TrialState
 from valkyrie.report.alike import alike, shape
+from valkyrie.report.plan_power import spread_json
 from valkyrie.report.statistics import counted_interval, mean_interval
 from valkyrie.schedule.policy import policy_for
-from valkyrie.store.schema import ERROR_COUNTERS, STATE_COUNTERS
-from valkyrie.store.scores import RunScores, run_scores
+from valkyrie.store.schema import ERROR_COUNTERS
+from valkyrie.store.scores import RunScores, run_scores, state_counts
 from valkyrie.views import (
     AttemptView,
     CostView,
@@ -36,15 +37,16 @@ def run_view(
     executor: Literal["alive", "none"],
     folder: str,
     scores: ByTask | None = None,
+    families: Mapping[str, str] | None = None,
     org: str = DEFAULT_ORG,
     hooks: Sequence[HookView] = (),
     links: Mapping[str, str] | None = None,
 ) -> RunView:
-    """One run; `scores` by task, where given, allow an interval for partial credit.
+    """One run; `scores` by task, where given, allow an interval for partial credit, `families` one over them.
 
     `folder` is empty where a tracker keeps it.
     """
-    counts = {state.value: getattr(row, name) for state, name in STATE_COUNTERS.items()}
+    counts = state_counts(row)
     return RunView(
         id=row.id,
         benchmark=row.benchmark,
@@ -61,7 +63,7 @@ def run_view(
         started_at=row.started_at,
         finished_at=row.finished_at,
         started_by=row.started_by,
-        score=score_view(row, scores),
+        score=score_view(row, scores, families),
         error=row.error,
         note=_note(row, executor, embedded=bool(folder)),
         executor=executor,
@@ -107,16 +109,17 @@ def needs_scores(row: Any) -> bool:
 
 def _is_counted(row: Any) -> bool:
     """Every task simply passed or failed, once: counts say all there is."""
-    single = int(row.arguments.get("trials", 1)) == 1
+    single = int(row.arguments.get("trials", 1)) == 1 and not row.arguments.get("family")
     return bool(row.fraction) and single and bool(row.n_partial == 0)
 
 
-def score_view(row: Any, scores: ByTask | None) -> ScoreView:
+def score_view(row: Any, scores: ByTask | None, families: Mapping[str, str] | None = None) -> ScoreView:
     """The four numbers. While a run goes on, they are those of what counts so far."""
     found = run_scores(row)
     errors = {category.value: getattr(row, name) for category, name in ERROR_COUNTERS.items()}
-    interval, method = _graded_interval(row, found, scores)
-    final_interval, final_method = _final_interval(row, found, scores)
+    counted = _counted(scores)
+    interval, method = _graded_interval(row, found, counted, families)
+    final_interval, final_method = _final_interval(row, found, scores, families)
     return ScoreView(
         final_score=found.final_score,
         score_graded=found.score_graded,
@@ -138,42 +141,63 @@ def score_view(row: Any, scores: ByTask | None) -> ScoreView:
         open_to_tampering=found.open_to_tampering,
         final_interval=final_interval,
         final_interval_method=final_method if final_interval else None,
+        spread=spread_json(counted) if counted and RunState(row.state).terminal else None,
     )
 
 
-def _graded_interval(row: Any, found: RunScores, scores: ByTask | None) -> FoundInterval:
-    """Of `score_graded`: over graded trials, and those that ended by the agent's doing."""
-    if not found.counted:
+def _counted(scores: ByTask | None) -> Mapping[str, Sequence[float]] | None:
+    """What counts: graded trials, and those that ended by the agent's doing."""
+    if scores is None:
+        return None
+    return {task: [score for score in values if score is not None] for task, values in scores.items()}
+
+
+def _graded_interval(
+    row: Any,
+    found: RunScores,
+    scores: Mapping[str, Sequence[float]] | None,
+    families: Mapping[str, str] | None,
+) -> FoundInterval:
+    """Of `score_graded`: over what counts.
+
+    None of a run that stopped when its job was decided: `job summary` has one that holds all the same.
+    """
+    if not found.counted or row.arguments.get("stop_rule"):
         return None, None
     if _is_counted(row):
         return counted_interval(round(row.score_sum), found.counted)
     if scores is None:
         return None, None
-    counted = {task: [score for score in values if score is not None] for task, values in scores.items()}
-    return _mean_interval(counted, found.score_graded, fraction=row.fraction)
+    return _mean_interval(scores, found.score_graded, families, fraction=row.fraction)
 
 
-def _final_interval(row: Any, found: RunScores, scores: ByTask | None) -> FoundInterval:
+def _final_interval(
+    row: Any, found: RunScores, scores: ByTask | None, families: Mapping[str, str] | None
+) -> FoundInterval:
     """Of `final_score`: over every planned trial, where one without a grade counts 0."""
-    if found.final_score is None or not found.counted:
+    if found.final_score is None or not found.counted or row.arguments.get("stop_rule"):
         return None, None
     if _is_counted(row):
         return counted_interval(round(row.score_sum), found.planned)
     if scores is None:
         return None, None
     every = {task: [score or 0.0 for score in values] for task, values in scores.items()}
-    return _mean_interval(every, found.final_score, fraction=row.fraction)
+    return _mean_interval(every, found.final_score, families, fraction=row.fraction)
 
 
 def _mean_interval(
-    by_task: Mapping[str, Sequence[float]], score: float | None, *, fraction: bool
+    by_task: Mapping[str, Sequence[float]],
+    score: float | None,
+    families: Mapping[str, str] | None,
+    *,
+    fraction: bool,
 ) -> FoundInterval:
     """Where the score is the mean over tasks; what else a benchmark computes has no interval."""
     means = [math.fsum(values) / len(values) for values in by_task.values() if values]
     mean = math.fsum(means) / len(means) if means else None
     if mean is None or score is None or not (fraction or math.isclose(score, mean, abs_tol=1e-9)):
         return None, None
-    return mean_interval(by_task)
+    return mean_interval(by_task, families=families or None)
 
 
 def trial_view(row: Any) -> TrialView:
@@ -200,6 +224,7 @@ def trial_view(row: Any) -> TrialView:
         confirmed=row.confirmed,
         score_confirmed=row.score_confirmed,
         evidence=row.evidence,
+        family=row.family,
     )
 
 

@@ -29,6 +29,7 @@ def results_document(
     errors: dict[str, str] = {}
     zeroed: dict[str, str] = {}
     stopped: list[str] = []
+    skipped: list[str] = []
     timings: dict[str, list[float]] = defaultdict(list)
     tasks: dict[str, None] = {}
     for row in trials:
@@ -45,6 +46,8 @@ def results_document(
                 zeroed[key] = row.cause
         elif row.state == TrialState.STOPPED:
             stopped.append(key)
+        elif row.state == TrialState.SKIPPED:
+            skipped.append(key)
     document: Json = {
         "schema_version": SCHEMA_VERSION,
         "benchmark_id": run.id,
@@ -63,6 +66,7 @@ def results_document(
         "benchmark_arguments": run.arguments,
         "enforcement": dict(run.enforcement),
         "tasks_stopped": stopped or None,
+        **({"tasks_skipped": skipped} if skipped else {}),
         "subset": list(tasks) if subset else None,
         "final_evaluation": final_evaluation,
         "score": to_json(run.score),

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from valkyrie.nouns import COUNTED_AS_ZERO, Json, ended_by_agent
 from valkyrie.report.formats import (
@@ -88,6 +88,7 @@ def started_rows(run: RunView, ink: Ink = PLAIN) -> Rows:
         ("Started", moment(run.started_at or run.created_at)),
         ("Concurrency", str(run.concurrency)),
         ("Trials", str(run.total)),
+        *shows_rows(run.arguments.get("shows")),
         *cost_rows(run),
         *owner_rows(run),
         *_sandbox_rows(run),
@@ -97,6 +98,15 @@ def started_rows(run: RunView, ink: Ink = PLAIN) -> Rows:
     if run.note:
         rows.append(("Note", ink.paint(safe(run.note), "yellow")))
     return rows
+
+
+def shows_rows(found: Mapping[str, Any] | None) -> Rows:
+    """What a run can show, for a panel."""
+    if not found:
+        return []
+    from valkyrie.report.plan_power import gaps_text
+
+    return [("Can show", gaps_text(found))]
 
 
 def _folder_rows(run: RunView) -> Rows:

@@ -59,6 +59,8 @@ class EndedTrial:
     """The score was seen in a fresh sandbox; None: not known, as of most that ran elsewhere."""
     score_confirmed: float | None = None
     evidence: Json | None = None
+    family: str | None = None
+    """Tasks of one family resemble each other."""
 
     @property
     def state(self) -> TrialState:
@@ -85,7 +87,17 @@ _TRIALS = ForEach.insert(
     trial,
     *(
         trial.c[name]
-        for name in ("run_id", "position", "task_id", "k", "digest", "state", "attempts", "failures")
+        for name in (
+            "run_id",
+            "position",
+            "task_id",
+            "k",
+            "digest",
+            "family",
+            "state",
+            "attempts",
+            "failures",
+        )
     ),
     trial.c.version,
     *(trial.c[name] for name in _FOUND),
@@ -186,6 +198,7 @@ def _trial_row(run_id: str, position: int, one: EndedTrial, version: int) -> Jso
         "task_id": one.task_id,
         "k": one.k,
         "digest": one.digest,
+        "family": one.family,
         "state": one.state.value,
         "attempts": 1,
         "failures": 0 if one.category is None else 1,

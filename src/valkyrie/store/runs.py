@@ -29,6 +29,7 @@ from valkyrie.store.trials import each_grade as each_grade
 from valkyrie.store.trials import each_result as each_result
 from valkyrie.store.trials import ended_by_task as ended_by_task
 from valkyrie.store.trials import errors as errors
+from valkyrie.store.trials import families as families
 from valkyrie.store.trials import one_trial as one_trial
 from valkyrie.store.trials import results_of_tasks as results_of_tasks
 from valkyrie.store.trials import scores as scores
@@ -46,13 +47,17 @@ class NewTrial:
     digest: str
     cpus: float | None
     memory_mb: int | None
+    family: str | None = None
 
 
 _PLAN = ForEach.insert(
     trial,
     *(
         trial.c[name]
-        for name in ("run_id", "position", "task_id", "k", "digest", "state", "cpus", "memory_mb", "version")
+        for name in (
+            *("run_id", "position", "task_id", "k", "digest", "family"),
+            *("state", "cpus", "memory_mb", "version"),
+        )
     ),
 )
 
@@ -74,6 +79,7 @@ def _insert(connection: Connection, run_id: str, new: Sequence[NewTrial], first:
             "task_id": one.task_id,
             "k": one.k,
             "digest": one.digest,
+            "family": one.family,
             "state": TrialState.PENDING.value,
             "cpus": one.cpus,
             "memory_mb": one.memory_mb,

@@ -135,11 +135,11 @@ def each_grade(connection: Connection, run_id: str) -> Iterator[Any]:
 def scores(connection: Connection, run_id: str) -> dict[str, list[float | None]]:
     """What every trial counts, by task; None: it has no grade, and its agent was not the cause.
 
-    Those that ended by the agent's doing have the worst score.
+    Those that ended by the agent's doing have the worst score. Those that were not needed are left out.
     """
     rows = connection.execute(
         select(trial.c.task_id, trial.c.state, trial.c.category, trial.c.score)
-        .where(trial.c.run_id == run_id)
+        .where(trial.c.run_id == run_id, trial.c.state != TrialState.SKIPPED.value)
         .order_by(trial.c.position)
     ).all()
     worst = worst_score(row.score for row in rows if row.state == TrialState.FINISHED)
@@ -149,6 +149,14 @@ def scores(connection: Connection, run_id: str) -> dict[str, list[float | None]]
         score = worst if ended_by_agent(row.state, row.category) else graded
         found.setdefault(row.task_id, []).append(score)
     return found
+
+
+def families(connection: Connection, run_id: str) -> dict[str, str]:
+    """The family of each task that has one."""
+    rows = select(trial.c.task_id, trial.c.family).where(
+        trial.c.run_id == run_id, trial.c.family.is_not(None)
+    )
+    return {row.task_id: row.family for row in connection.execute(rows.distinct())}
 
 
 def attempts(connection: Connection, trial_id: int) -> Sequence[Row[Any]]:

@@ -45,11 +45,13 @@ class Looking(Desk):
     def _view(self, connection: Connection, run_id: str, *, detailed: bool) -> RunView:
         row = runs.get(connection, run_id)
         scores = runs.scores(connection, run_id) if detailed and needs_scores(row) else None
+        families = runs.families(connection, run_id) if scores else {}
         view = run_view(
             row,
             executor=self._alive(),
             folder=self._folder(run_id),
             scores=scores,
+            families=families,
             org=self.identity.org,
             hooks=hooks.of_run(connection, run_id),
             links=run_links(row.place, run_id),

@@ -6,7 +6,7 @@ import contextlib
 import shutil
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from valkyrie import handed
@@ -14,6 +14,7 @@ from valkyrie.errors import StoreError, UserError, ValkyrieError
 from valkyrie.nouns import Json, RunState, TrialState
 from valkyrie.report.formats import plural
 from valkyrie.store import executors, runs
+from valkyrie.store.past import past_scores
 from valkyrie.tracker.looking import Looking
 from valkyrie.tracker.moving import moved
 from valkyrie.tracker.spending import limit_reached
@@ -78,7 +79,20 @@ class Starting(Looking):
     def plan(self, request: RunRequest) -> PlanView:
         from valkyrie.tracker.planning import prepare
 
-        return prepare(request, self.organisation, self.data, allow_local=self.allow_local).view()
+        prepared = prepare(request, self.organisation, self.data, allow_local=self.allow_local)
+        return replace(prepared.view(), shows=self.shown_gaps(prepared))
+
+    def shown_gaps(self, prepared: PreparedRun) -> Json | None:
+        """Return which gaps between agents a planned run can show, from past runs where there are any."""
+        from valkyrie.report.plan_power import planned_gaps
+
+        tasks = {one.task_id for one in prepared.trials}
+        if not tasks or not prepared.benchmark.fraction:
+            return None
+        place = prepared.benchmark.name, prepared.request.dataset
+        with self.store.reading() as connection:
+            past = past_scores(connection, self.identity.org_id, *place)
+        return planned_gaps(len(tasks), max(1, round(len(prepared.trials) / len(tasks))), past)
 
     def start(self, request: RunRequest, *, key: str | None = None) -> StartedRun:
         run_id = str(uuid.uuid5(_SPACE, f"{self.identity.org_id} {key}") if key else uuid.uuid4())
@@ -133,7 +147,10 @@ class Starting(Looking):
         folder = self.data.run(new.run_id)
         frozen = agents.freeze(new.prepared.agent, folder.agent)
         keep_frozen(new.prepared, new.run_id, folder, self.organisation.uploads())
-        return {**run_values(new.prepared, new.run_id, frozen, self.identity), **new.values}
+        values = run_values(new.prepared, new.run_id, frozen, self.identity)
+        if shows := self.shown_gaps(new.prepared):
+            values["arguments"]["shows"] = shows
+        return {**values, **new.values}
 
     def _clear_away(self, new: NewRun) -> None:
         """What was put in place for a run that was not stored after all."""

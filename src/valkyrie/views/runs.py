@@ -50,6 +50,8 @@ class ScoreView:
     final_interval: tuple[float, float] | None = None
     """95 % interval of final_score; null where it is no mean over tasks."""
     final_interval_method: str | None = None
+    spread: Json | None = None
+    """How much scores vary between tasks and between trials of a task; null where no task has two."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +104,7 @@ class RunView:
     provider: str
     state: str
     counts: Mapping[str, int]
-    """Trials by state, all seven states present."""
+    """Trials by state, all seven states present; SKIPPED where some are."""
     total: int
     concurrency: int
     created_at: float
@@ -140,8 +142,8 @@ class RunView:
 
     @property
     def done(self) -> int:
-        """Trials that came to an end; stopped ones may go on."""
-        return self.counts["FINISHED"] + self.counts["ERROR"]
+        """Trials that came to an end, or were not needed; stopped ones may go on."""
+        return self.counts["FINISHED"] + self.counts["ERROR"] + self.counts.get("SKIPPED", 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,6 +176,8 @@ class PlanView:
     notices: Sequence[str]
     missing: Mapping[str, str] = field(default_factory=dict)
     """Secrets without a value, among the problems: environment variable → name."""
+    shows: Json | None = None
+    """Which true gaps between agents it shows 4 times in 5: `low` to `high`, of 1, and with `more` tasks."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ from valkyrie.report.comparison_tables import agent_score_cell, by_rank, repeats
 from valkyrie.report.formats import NONE, dollars, duration, elapsed, ends_text, number, plural, score_cell
 from valkyrie.report.jobs.sides import Tally, Trials, run_names, tally
 from valkyrie.report.layout import PLAIN, Column, Ink, Table
+from valkyrie.report.plan_power import spread_text
 
 if TYPE_CHECKING:
     from valkyrie.job_views import JobView
@@ -28,13 +29,14 @@ def summarised(job: JobView, trials: Trials) -> Summary:
 def summary_table(
     job: JobView, trials: Trials, summary: Summary, ink: Ink = PLAIN, now: float = 0.0
 ) -> Table:
-    """A line for each agent, the highest lower end first; what is still open, and what is confirmed, have a
-    column only where something is, and something is not.
+    """A line for each agent, the highest lower end first; what is still open, what was skipped and what is
+    confirmed have a column only where something is, and for the last where something is not.
 
     On a narrow terminal the score and its interval are the last to go.
     """
     tallies = {run.id: tally(trials[run.id], fraction=run.score.fraction) for run in job.runs}
     some_open = any(found.verdicts["open"] for found in tallies.values())
+    some_skipped = any(found.verdicts["skipped"] for found in tallies.values())
     unconfirmed = any(agent.unconfirmed for agent in summary.agents)
     table = Table(
         [
@@ -44,6 +46,7 @@ def summary_table(
             Column("Failed", "right"),
             Column("Errors", "right"),
             *([Column("Open", "right")] if some_open else []),
+            *([Column("Skipped", "right", optional=True)] if some_skipped else []),
             Column("Total", "right", optional=True),
             Column("Score", "right"),
             *([Column("Confirmed", "right")] if unconfirmed else []),
@@ -61,6 +64,7 @@ def summary_table(
                 ink.paint(agent.name, "bold"),
                 *(_share(found, verdict, ink) for verdict in _VERDICTS),
                 *([str(found.verdicts["open"])] if some_open else []),
+                *([str(found.verdicts["skipped"])] if some_skipped else []),
                 str(found.total),
                 _score(run, agent),
                 *([_confirmed(run, agent)] if unconfirmed else []),
@@ -163,4 +167,10 @@ def summary_notes(job: JobView, summary: Summary) -> list[str]:
         notes.append(
             f"{plural(zeroed, 'error')} of agents' own doing {'counts' if zeroed == 1 else 'count'} 0."
         )
+    names = run_names(job)
+    notes += [
+        f"{names[run.id]}, spread of scores: {spread_text(run.score.spread)}."
+        for run in job.runs
+        if run.score.spread is not None
+    ]
     return [*notes, *score_notes(summary.agents)]
