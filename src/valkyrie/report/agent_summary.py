@@ -88,7 +88,7 @@ def side(
         passed=passed.count(True) if says_passed else None,
         errors=dict(sorted(errors.items())),
         not_run=len(trials) - graded - errors.total(),
-        repeats=_repeats(results if says_passed else {}),
+        repeats=_repeats(results if says_passed else {}, families),
         tasks=results,
         ungraded=sum(map(_is_ungraded, trials)),
         score_low=_mean_of_means(found.planned for found in tasks.values()) if fraction else None,
@@ -225,13 +225,14 @@ def _estimate(by_task: ByTask, families: Mapping[str, str] | None, scale: Interv
     return Estimate(_mean(means), interval, method, len(means), sum(map(len, by_task.values())))
 
 
-def _repeats(results: Mapping[str, TaskResult]) -> Repeats:
+def _repeats(results: Mapping[str, TaskResult], families: Mapping[str, str] | None) -> Repeats:
     counting = {task: result for task, result in results.items() if result.trials}
     tallies = [(result.passed, result.trials) for result in counting.values()]
     least = min((trials for _, trials in tallies), default=0)
     most = max((trials for _, trials in tallies), default=0)
     repeated = [task for task, result in counting.items() if result.trials > 1]
     counts = range(1, least + 1)
+    of = [families.get(task, task) for task in counting] if families else None
     told = {least, *(1 << power for power in range(least.bit_length()))}
     return Repeats(
         pass_at=[pass_at(tallies, k) or 0.0 for k in counts],
@@ -240,8 +241,8 @@ def _repeats(results: Mapping[str, TaskResult]) -> Repeats:
         excluded=[task for task, result in results.items() if not result.trials],
         flaky=[task for task in repeated if 0 < counting[task].passed < counting[task].trials],
         flaky_of=len(repeated),
-        pass_at_intervals=[pass_at_interval(tallies, k) if k in told else None for k in counts],
-        pass_all_intervals=[pass_all_interval(tallies, k) if k in told else None for k in counts],
+        pass_at_intervals=[pass_at_interval(tallies, k, of) if k in told else None for k in counts],
+        pass_all_intervals=[pass_all_interval(tallies, k, of) if k in told else None for k in counts],
         flakiness=disagreement(tallies),
     )
 

@@ -7,15 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from valkyrie.nouns import Json
 from valkyrie.report.comparison_views import AgentSummary, Bound, Comparison, Verdict
-from valkyrie.report.statistics import (
-    SURE,
-    Paired,
-    holm,
-    mean,
-    needed,
-    paired,
-    unseen_share,
-)
+from valkyrie.report.statistics import SURE, Paired, holm, mean, needed, paired, surely_alike
 
 SMALL = 0.02
 """Two points: an interval that stays within this on both sides of 0 says that there is no difference."""
@@ -210,10 +202,8 @@ def _verdict(
     margin = same_within(one)
     if margin is None or interval is None:
         return "unclear"
-    within = -margin <= interval[0] and interval[1] <= margin
-    if within and (not one.fraction or unseen_share(one.families or tasks) <= margin):
-        return "same"
-    return "unclear"
+    width = 1.0 if one.fraction else 0.0  # a scale of its own has no known ends
+    return "same" if surely_alike(interval, one.families or tasks, margin, width) else "unclear"
 
 
 def same_within(one: Comparison) -> float | None:

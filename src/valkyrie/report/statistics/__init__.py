@@ -19,6 +19,7 @@ from valkyrie.report.statistics.paired import (
     no_worse_than,
     paired,
     sign_flip,
+    surely_alike,
     within_margin,
 )
 from valkyrie.report.statistics.power import POWER, Needed, Spread, detectable, needed, spread
@@ -57,6 +58,7 @@ __all__ = [
     "sign_flip",
     "spread",
     "student",
+    "surely_alike",
     "unseen_share",
     "within_margin",
 ]

@@ -108,6 +108,8 @@ def lower_limit(groups: Groups, scale: Interval, tail: float = TAIL, *, mid: boo
     most = max(value for value, _, _ in known)
     if most <= 0:
         return least
+    if len(known) == 1 and not mid:
+        return least + width * most * math.exp(math.log(tail) / known[0][2])
     mixed = [_with(known, 0.0), _with(known, 1.0)] if mid else [_with(known, 0.0)]
     return least + width * _quantile(mixed, 0.0, most, tail)
 

@@ -7,7 +7,6 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from statistics import NormalDist
 
 from valkyrie.report.statistics.intervals import (
     METHOD,
@@ -21,6 +20,7 @@ from valkyrie.report.statistics.intervals import (
     lower_limit,
     mean,
     normal_tail,
+    unseen_share,
     upper_limit,
 )
 
@@ -74,6 +74,14 @@ def within_margin(lowest: float, highest: float, margin: float) -> NoWorse:
     if lowest >= -margin:
         return NoWorse.NO_WORSE
     return NoWorse.WORSE if highest < -margin else NoWorse.CANT_TELL
+
+
+def surely_alike(interval: Interval, units: int, margin: float, width: float = 1.0) -> bool:
+    """Tell whether a difference is surely within `margin`, from its interval over so many tasks or families.
+
+    So many tasks may all have missed a kind of task on which one agent wholly fails: that too must fit.
+    """
+    return -margin <= interval[0] and interval[1] <= margin and unseen_share(units) * width <= margin
 
 
 def paired(
@@ -138,6 +146,8 @@ def _joined(groups: Groups, scale: Interval, seen: float, p_value: float, tail: 
     low, high = lower_limit(groups, scale, tail, mid=mid), upper_limit(groups, scale, tail, mid=mid)
     if p_value / 2 >= tail or not seen:
         return min(low, 0.0), max(high, 0.0)
+    from statistics import NormalDist
+
     reach = Z_95 if tail == TAIL else Z_90
     nearest = seen * max(1e-9, 1 - reach / -NormalDist().inv_cdf(max(p_value, 1e-300) / 2))
     return (max(low, nearest), high) if seen > 0 else (low, min(high, nearest))

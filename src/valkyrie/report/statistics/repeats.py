@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 
-from valkyrie.report.statistics.intervals import Interval, mean, means_interval
+from valkyrie.report.statistics.intervals import Interval, mean, mean_interval
 
 Tally = tuple[int, int]
 """(passed, trials) of one task."""
@@ -24,14 +24,21 @@ def pass_all(tallies: Sequence[Tally], k: int) -> float | None:
     return _mean(_chances(tallies, k, _all_of))
 
 
-def pass_at_interval(tallies: Sequence[Tally], k: int) -> Interval | None:
-    """Return the 95 % interval of pass@k over tasks; None unless every task has k trials."""
-    return _interval(_chances(tallies, k, _any_of))
+def pass_at_interval(
+    tallies: Sequence[Tally], k: int, families: Sequence[str] | None = None
+) -> Interval | None:
+    """Return the 95 % interval of pass@k over tasks, or over families that are given for each.
+
+    None unless every task has k trials.
+    """
+    return _interval(_chances(tallies, k, _any_of), families)
 
 
-def pass_all_interval(tallies: Sequence[Tally], k: int) -> Interval | None:
-    """Return the 95 % interval of pass^k over tasks; None unless every task has k trials."""
-    return _interval(_chances(tallies, k, _all_of))
+def pass_all_interval(
+    tallies: Sequence[Tally], k: int, families: Sequence[str] | None = None
+) -> Interval | None:
+    """Return the same of pass^k."""
+    return _interval(_chances(tallies, k, _all_of), families)
 
 
 def disagreement(tallies: Sequence[Tally]) -> float | None:
@@ -62,5 +69,7 @@ def _mean(values: Sequence[float]) -> float | None:
     return mean(values) if values else None
 
 
-def _interval(values: Sequence[float]) -> Interval | None:
-    return means_interval(values)[0] if values else None
+def _interval(values: Sequence[float], families: Sequence[str] | None) -> Interval | None:
+    tasks = {str(number): [value] for number, value in enumerate(values)}
+    known = {str(number): family for number, family in enumerate(families or ())}
+    return mean_interval(tasks, families=known)[0]
