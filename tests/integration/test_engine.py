@@ -196,6 +196,26 @@ def test_retry_runs_errors_again_and_keeps_history(tracker: LocalTracker) -> Non
     assert len(tracker.attempts(run.id, "ok-0")) == 1
 
 
+def test_an_end_by_the_agents_doing_counts_and_is_tried_again_only_on_demand(tracker: LocalTracker) -> None:
+    run = finished(tracker, "ok*2,exit=3*2", on_agent_failure="error", max_attempts=5)
+    assert (run.score.errors, run.score.final_score) == ({"agent": 2}, 0.5)
+
+    def tries() -> list[int]:
+        return [len(tracker.attempts(run.id, task)) for task in ("ok-0", "exit=3-0", "exit=3-1")]
+
+    assert tries() == [1, 1, 1], "not even where more attempts are allowed"
+    (said, *_) = tracker.retry(run.id).notices
+    assert said == "2 trials that ended by the agent's own doing count as they are; " + (
+        "--category agent runs them again"
+    )
+    ended = tracker.wait(run.id, timeout=60)
+    assert (tries(), ended.score.errors) == ([1, 1, 1], {"agent": 2})
+    (said, *_) = tracker.retry(run.id, category="agent").notices
+    assert said.startswith("2 trials that had counted, by the agent's own doing, get a second try")
+    tracker.wait(run.id, timeout=60)
+    assert tries() == [1, 2, 2]
+
+
 def test_a_score_that_cannot_be_computed_is_a_run_error(tracker: LocalTracker) -> None:
     run = finished(tracker, "unscorable")
     assert run.state == "ERROR"

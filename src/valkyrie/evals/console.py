@@ -19,10 +19,10 @@ from valkyrie.evals.wording import (
     fault_text,
     flaky_text,
     full_name,
-    interval_text,
     percent,
     repeats_parts,
     resume_command,
+    score_parts,
     seconds,
     used_text,
     verdict_text,
@@ -204,9 +204,9 @@ class _Text:
         mark = self._mark(_eval_outcome(result))
         yield f"{mark} {safe(full_name(result))} {verdict_text(result)}"
         found = figures([result])
-        if not found.graded:
+        if not found.counted:
             return
-        yield f"  score {percent(found.score)} ({interval_text(*found.score_interval)})"
+        yield from (f"  {part}" for part in score_parts(found))
         points = curve(result.stimuli)
         if self._verbose and len(points) > 1:
             for point in points:

@@ -172,7 +172,7 @@ def _values(opened: LocalTracker, one: _Staged, label: str | None, artifacts: Ar
     from valkyrie.tracker.record import kept_at
 
     run, trials = one.run, [trial.ended for trial in one.run.trials]
-    benchmark = IngestedBenchmark(run.benchmark)
+    benchmark = IngestedBenchmark(run.benchmark, fraction=run.fraction)
     final, graded, confirmed = asyncio.run(_scored(benchmark, trials))
     if run.score is not None:
         final, graded = run.score.final, run.score.graded

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from valkyrie.nouns import Category, Json, RunState, TrialState
+from valkyrie.nouns import Json, RunState, TrialState, ended_by_agent
 from valkyrie.report.comparison_views import AgentSummary, Estimate, Metric, Repeats, Scores, TaskResult
 from valkyrie.report.pairing import Side
 from valkyrie.report.statistics import (
@@ -131,7 +131,7 @@ def _task(trials: Sequence[TrialView], metric: Metric, fraction: bool, worst: fl
     return _Task(
         graded,
         counted,
-        planned=[0.0 if value is None else value for value in values],
+        planned=[counts.get(trial.k) or 0.0 if value is None else value for trial, value in both],
         passing=[float(_is_ungraded(trial)) if value is None else value for trial, value in both],
         confirmed=[_seen_fresh(trial, value, metric) for trial, value in both],
         values=counts,
@@ -188,7 +188,7 @@ def _passed(trial: TrialView, fraction: bool) -> bool | None:
 
 
 def _agent_error(trial: TrialView) -> bool:
-    return trial.state == TrialState.ERROR and trial.category == Category.AGENT
+    return ended_by_agent(trial.state, trial.category)
 
 
 def _why(trials: Sequence[TrialView]) -> str:

@@ -133,10 +133,13 @@ def number(value: float | None, *, fraction: bool) -> str:
 
 def interval(score: ScoreView) -> str:
     """`55.2–95.3`, in the unit of the score, or a dash."""
-    if score.interval is None:
-        return NONE
-    low, high = score.interval
-    return f"{low * 100:.1f}–{high * 100:.1f}" if score.fraction else f"{low:g}–{high:g}"
+    return NONE if score.interval is None else ends_text(score.interval, fraction=score.fraction)
+
+
+def ends_text(ends: tuple[float, float], *, fraction: bool) -> str:
+    """The ends of an interval: `55.2–95.3`."""
+    low, high = ends
+    return f"{low * 100:.1f}–{high * 100:.1f}" if fraction else f"{low:g}–{high:g}"
 
 
 def plural(count: int, word: str, many: str | None = None) -> str:
@@ -230,13 +233,20 @@ def _graded_value(score: ScoreView, remark: str = "") -> str:
     return text if score.interval is None else f"{text} (95 % interval {interval(score)})"
 
 
+def _final_value(score: ScoreView) -> str:
+    text = number(score.final_score, fraction=score.fraction)
+    if score.final_interval is None:
+        return text
+    return f"{text} (95 % interval {ends_text(score.final_interval, fraction=score.fraction)})"
+
+
 def score_rows(score: ScoreView, *, ended: bool) -> list[tuple[str, str]]:
     """The named numbers, the leading one first; what is confirmed only where something is not."""
     remark = " so far" if not ended else " provisional" if score.provisional else ""
     # Quick tasks end first: an interval of what has ended would be one of quick tasks.
     known = number(score.score_graded, fraction=score.fraction) + remark
     graded = ("score_graded", _graded_value(score, remark) if ended else known)
-    final = ("final_score", number(score.final_score, fraction=score.fraction))
+    final = ("final_score", _final_value(score))
     rest = []
     if score.unconfirmed:
         rest.append(("score_confirmed", confirmed_text(score, remark)))
@@ -251,7 +261,7 @@ def score_rows(score: ScoreView, *, ended: bool) -> list[tuple[str, str]]:
         rest.append(("verified", tampering_text(score.open_to_tampering, score.graded, tasks=False)))
     if not ended:
         return [graded, *rest] if score.graded and score.fraction else rest
-    if not score.fraction and score.graded:
+    if score.final_interval is None and score.interval is None and not score.fraction and score.graded:
         rest.append(("interval", "none: only the benchmark itself can compute this number"))
     if has_range(score):
         return [

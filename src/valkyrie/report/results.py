@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from datetime import UTC, datetime
 from typing import Any
 
-from valkyrie.nouns import COUNTED_AS_ZERO, Category, Json, TrialState
+from valkyrie.nouns import COUNTED_AS_ZERO, Json, TrialState, ended_by_agent
 from valkyrie.views import HookView, RunView, to_json
 
 SCHEMA_VERSION = 1
@@ -42,7 +42,7 @@ def results_document(
             _add_timing(timings, row.timing or {})
         elif row.state == TrialState.ERROR:
             errors[key] = f"{row.category} ({row.cause}): {row.message}"
-            if row.category == Category.AGENT:
+            if ended_by_agent(row.state, row.category):
                 zeroed[key] = row.cause
         elif row.state == TrialState.STOPPED:
             stopped.append(key)

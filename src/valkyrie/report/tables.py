@@ -6,7 +6,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from valkyrie.nouns import COUNTED_AS_ZERO, Json
+from valkyrie.nouns import COUNTED_AS_ZERO, Json, ended_by_agent
 from valkyrie.report.formats import (
     DAGGER,
     NONE,
@@ -353,9 +353,8 @@ def trial_exit(trial: TrialView) -> str:
 
 def counts_as_zero(trial: TrialView) -> bool:
     """Whether the agent brought about an end without a verdict, which has the score 0."""
-    if trial.state == "ERROR":
-        return trial.category == "agent"
-    return trial.state == "FINISHED" and trial.cause in COUNTED_AS_ZERO
+    zeroed = trial.state == "FINISHED" and trial.cause in COUNTED_AS_ZERO
+    return zeroed or ended_by_agent(trial.state, trial.category)
 
 
 def trial_error(trial: TrialView, now: float) -> str:

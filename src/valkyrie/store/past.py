@@ -34,7 +34,6 @@ def past_scores(
     found: dict[tuple[str, str | None], dict[str, list[float]]] = {}
     for row in rows.all():
         own = found.setdefault((row.agent, row.model), {})
-        for one in scores(connection, row.id):
-            if one.score is not None:
-                own.setdefault(one.task_id, []).append(one.score)
+        for task_id, found_scores in scores(connection, row.id).items():
+            own.setdefault(task_id, []).extend(one for one in found_scores if one is not None)
     return list(found.values())

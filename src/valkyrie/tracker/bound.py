@@ -134,7 +134,7 @@ class Bound(Jobs):
                     f"Run {run_id[:8]} was taken up by `valk run resume`; `valk run fetch {run_id[:8]} "
                     "--connect` watches it."
                 )
-            left = row.n_pending + row.n_stopped + (row.n_error if errors_too else 0)
+            left = row.n_pending + row.n_stopped + (row.n_error - row.e_agent if errors_too else 0)
             if left or not RunState(row.state).terminal:
                 runs.reopen(connection, run_id, errors_too=errors_too, bound=job.word)
 

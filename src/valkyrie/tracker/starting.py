@@ -5,13 +5,14 @@ from __future__ import annotations
 import contextlib
 import shutil
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from valkyrie import handed
 from valkyrie.errors import StoreError, UserError, ValkyrieError
 from valkyrie.nouns import Json, RunState, TrialState
+from valkyrie.report.formats import plural
 from valkyrie.store import executors, runs
 from valkyrie.store.past import past_scores
 from valkyrie.tracker.looking import Looking
@@ -40,6 +41,26 @@ class Again:
     from_scratch: bool = False
     conclude: bool = False
     """Where nothing is left to run, an ended run is concluded once more: scored, uploaded, told."""
+
+    @property
+    def names_agents(self) -> bool:
+        """Who names the category or the tasks means ends by the agent's doing, too, which count already."""
+        return self.errors_too and (self.category is not None or self.task_ids is not None)
+
+    def remarks(self, before: int, after: int) -> Iterator[str]:
+        """What is to be said of ends by the agent's doing, of which there were and are so many."""
+        if before > after:
+            get = "gets" if before - after == 1 else "get"
+            yield (
+                f"{plural(before - after, 'trial')} that had counted, by the agent's own doing, {get} a "
+                "second try: the score is no longer that of one try each"
+            )
+        elif self.errors_too and after and not self.names_agents:
+            yield (
+                f"{plural(after, 'trial')} that ended by the agent's own doing "
+                f"{'counts as it is' if after == 1 else 'count as they are'}; --category agent runs "
+                f"{'it' if after == 1 else 'them'} again"
+            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,7 +218,8 @@ class Starting(Looking):
             from valkyrie.benchmarks.ingested import not_runnable
 
             raise not_runnable(run_id)
-        left = row.n_pending + row.n_stopped + (row.n_error if again.errors_too else 0)
+        errors = row.n_error - (0 if again.names_agents else row.e_agent)
+        left = row.n_pending + row.n_stopped + (errors if again.errors_too else 0)
         if left and not regrading and (reached := limit_reached(run_id, row.cost_sum, row.max_cost)):
             raise UserError(reached, cause="max_cost")
         change = self._moved(row, again.benchmark_url)
@@ -224,6 +246,7 @@ class Starting(Looking):
                 concurrency=again.concurrency,
                 from_scratch=again.from_scratch,
             )
+            notices = [*notices, *again.remarks(before.e_agent, runs.get(connection, run_id).e_agent)]
             left = reopened or before.n_pending
             finished = not left and before.state == RunState.FINISHED and not again.conclude
             if finished:

@@ -47,6 +47,9 @@ class ScoreView:
     """The score if every ungraded trial had passed."""
     open_to_tampering: int = 0
     """Graded trials whose tests ran in the sandbox the agent left, or beside its processes."""
+    final_interval: tuple[float, float] | None = None
+    """95 % interval of final_score; null where it is no mean over tasks."""
+    final_interval_method: str | None = None
     spread: Json | None = None
     """How much scores vary between tasks and between trials of a task; null where no task has two."""
 

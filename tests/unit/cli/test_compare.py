@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import yaml
@@ -179,7 +180,10 @@ def test_the_gate_stays_open_for_what_may_be_chance_and_shut_where_nothing_is_kn
     valk: Valk, fake: World
 ) -> None:
     fake.by_run["bb22"] = trials([0.0] * 3 + [1.0] * 9)
-    assert valk("compare", "aa", "bb", "--fail-if-worse").code == 0, "3 of 12 lost: p = 0.125"
+    assert valk("compare", "aa", "bb", "--fail-if-worse").code == 0, "3 of 12 lost may be chance"
+    fake.by_run["bb22"] = trials([0.0] * 4 + [1.0] * 8)
+    shut = valk("compare", "aa", "bb", "--fail-if-worse")
+    assert shut.code == 1 and "Can't tell" in shut.out and "one-sided p = 0.0" in shut.out
     fake.by_run["bb22"] = [
         make_trial("t0", state="ERROR", score=None, passed=None, category="infrastructure")
     ]
@@ -189,6 +193,70 @@ def test_the_gate_stays_open_for_what_may_be_chance_and_shut_where_nothing_is_kn
     fake.runs["bb22"] = replace(fake.runs["bb22"], state="IN_PROGRESS")
     going = valk("compare", "aa", "bb", "--fail-if-worse")
     assert going.code == 1 and "have not both ended" in going.out and "nop goes on" in going.out
+
+
+def no_worse(valk: Valk, *words: str) -> tuple[int, Any]:
+    said = valk("compare", *words, "--json")
+    return said.code, said.json["gate"]
+
+
+@pytest.mark.parametrize("margin", ["2", "2%", "2 points", "0.02", "2.0pp", ".02"])
+def test_a_margin_is_written_as_people_write_it(valk: Valk, margin: str) -> None:
+    code, gate = no_worse(valk, "bb", "aa", "--no-worse-than", margin)
+    assert (code, gate["kind"], gate["points"]) == (0, "no-worse-than", 2.0)
+    assert (gate["outcome"], gate["failures"]) == ("no worse", [])
+
+
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        (("--no-worse-than", "much"), "is no margin; write 2 or 2%"),
+        (("--no-worse-than", "-2"), "is no margin"),
+        (("--no-worse-than", "101%"), "more than all there is"),
+        (("--no-worse-than", "0.5"), "could be 0.5 points or 50: write 0.5% or 50%"),
+        (("--no-worse-than", "2", "--fail-if-worse"), "two gates"),
+    ],
+)
+def test_margins_nobody_can_read_are_refused(valk: Valk, words: tuple[str, ...], reason: str) -> None:
+    said = valk("compare", "aa", "bb", *words)
+    assert said.code == 2 and reason in " ".join(said.err.split())
+
+
+def test_no_worse_has_three_outcomes(valk: Valk, fake: World) -> None:
+    code, gate = no_worse(valk, "aa", "bb", "--no-worse-than", "2%")
+    assert (code, gate["outcome"]) == (1, "worse")
+    assert gate["comparisons"][0]["worse_at_least"] > 0.02
+    assert "nop is worse than codex:gpt by more than 2.0 points: by at least" in gate["failures"][0]
+    fake.by_run["bb22"] = trials([0.0] + [1.0] * 11)
+    code, gate = no_worse(valk, "aa", "bb", "--no-worse-than", "2%")
+    assert (code, gate["outcome"]) == (1, "can't tell")
+    assert "Can't tell whether nop is worse than codex:gpt by more than 2.0 points" in gate["failures"][0]
+    code, gate = no_worse(valk, "aa", "bb", "--no-worse-than", "60")
+    assert (code, gate["outcome"], gate["failures"]) == (0, "no worse", [])
+    said = valk("compare", "aa", "bb", "--no-worse-than", "60")
+    assert (
+        "Gate: nop is no worse than codex:gpt by more than 60.0 points: nop is worse by at most" in said.out
+    )
+
+
+def test_two_equal_tasks_show_nothing(valk: Valk, fake: World) -> None:
+    fake.by_run["aa11"], fake.by_run["bb22"] = trials([1.0, 1.0]), trials([1.0, 1.0])
+    assert no_worse(valk, "aa", "bb", "--no-worse-than", "5%")[1]["outcome"] == "can't tell"
+
+
+def test_no_worse_holds_for_every_way_lacking_trials_could_have_ended(valk: Valk, fake: World) -> None:
+    lost = [
+        make_trial(f"x{number}", state="ERROR", score=None, passed=None, category="infrastructure")
+        for number in range(12)
+    ]
+    fake.by_run["aa11"] = trials([1.0] * 12) + [make_trial(f"x{number}", score=1.0) for number in range(12)]
+    fake.by_run["bb22"] = trials([1.0] * 12) + lost
+    code, gate = no_worse(valk, "aa", "bb", "--no-worse-than", "40")
+    assert (code, gate["outcome"]) == (1, "can't tell")
+    fake.runs["bb22"] = replace(fake.runs["bb22"], state="IN_PROGRESS")
+    fake.by_run["aa11"] = fake.by_run["bb22"] = trials(ALL)
+    code, gate = no_worse(valk, "aa", "bb", "--no-worse-than", "60")
+    assert (code, gate["outcome"]) == (1, "can't tell") and "have not both ended" in gate["failures"][0]
 
 
 def test_who_did_better_where(valk: Valk, fake: World) -> None:
@@ -257,3 +325,10 @@ def test_the_gate_is_shut_when_what_is_missing_could_make_it_worse(valk: Valk, f
     assert shut.code == 1 and "nop could be worse than codex:gpt, depending on trials" in shut.out
     fake.by_run["bb22"] = lacking(11, 1)
     assert valk("compare", "aa", "bb", "--fail-if-worse").code == 0, "one lost trial is no evidence"
+
+
+def test_a_stated_margin_is_what_alike_is_held_against(valk: Valk, fake: World) -> None:
+    fake.by_run["aa11"], fake.by_run["bb22"] = trials([1.0] * 60), trials([1.0] * 60)
+    assert "Can't tell" in valk("compare", "aa", "bb").out
+    said = valk("compare", "aa", "bb", "--no-worse-than", "10%")
+    assert said.code == 0 and "what there may be is within 10 points" in " ".join(said.out.split())

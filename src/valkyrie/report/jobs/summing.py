@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from valkyrie.report.comparison_tables import agent_score_cell, by_rank, repeats_cell, score_notes
-from valkyrie.report.formats import NONE, dollars, duration, elapsed, number, plural, score_cell
+from valkyrie.report.formats import NONE, dollars, duration, elapsed, ends_text, number, plural, score_cell
 from valkyrie.report.jobs.sides import Tally, Trials, run_names, tally
 from valkyrie.report.layout import PLAIN, Column, Ink, Table
 from valkyrie.report.plan_power import spread_text
 
 if TYPE_CHECKING:
     from valkyrie.job_views import JobView
-    from valkyrie.report.comparison_views import AgentSummary, Estimate, Summary
+    from valkyrie.report.comparison_views import AgentSummary, Summary
     from valkyrie.views import RunView, TokensView
 
 _VERDICTS = ("passed", "partial", "failed", "error")
@@ -68,7 +68,7 @@ def summary_table(
                 str(found.total),
                 _score(run, agent),
                 *([_confirmed(run, agent)] if unconfirmed else []),
-                _interval(agent.scores.infrastructure_excluded, agent),
+                _interval(run, agent),
                 dollars(run.cost.total) if run.cost and run.cost.reports else NONE,
                 _tokens(run.tokens),
                 duration(elapsed(run, now)),
@@ -97,11 +97,11 @@ def _confirmed(run: RunView, agent: AgentSummary) -> str:
     return number(known, fraction=run.score.fraction)
 
 
-def _interval(estimate: Estimate, agent: AgentSummary) -> str:
-    if estimate.interval is None or not agent.fraction:
-        return NONE
-    low, high = estimate.interval
-    return f"{low * 100:.1f}–{high * 100:.1f}"
+def _interval(run: RunView, agent: AgentSummary) -> str:
+    """Of the score beside it: where only the benchmark itself can compute that, of that one."""
+    own = agent.scores.infrastructure_excluded.interval
+    found = own if agent.fraction else run.score.final_interval
+    return NONE if found is None else ends_text(found, fraction=agent.fraction)
 
 
 def _tokens(used: TokensView | None) -> str:
