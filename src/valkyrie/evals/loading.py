@@ -17,6 +17,7 @@ from valkyrie.evals.results import EvalResult, StimulusResult, TrialFault, Trial
 from valkyrie.grade.protocol import GraderResult
 from valkyrie.keeping.stories import Stories
 from valkyrie.nouns import Category, Json, TrialState, ended_by_agent
+from valkyrie.plan import named_family
 from valkyrie.store import Store, runs
 from valkyrie.store.journal import Finish
 from valkyrie.store.layout import DataFolder, RunFolder
@@ -128,6 +129,11 @@ class Loader:
     def _prompts(self) -> Mapping[str, str]:
         return {one.name: one.prompt for one in self.planned.stimuli}
 
+    @cached_property
+    def _families(self) -> Mapping[str, str | None]:
+        key = self.planned.request.family if self.planned.request else None
+        return {one.name: named_family({"tags": one.tags}, key) for one in self.planned.stimuli}
+
     def _stimulus(self, name: str, rows: Sequence[Any]) -> StimulusResult:
         ended = sorted((row for row in rows if _has_ended(row)), key=lambda row: row.k)
         return StimulusResult(
@@ -167,6 +173,7 @@ class Loader:
             patch=left.patch,
             experiment=self.planned.item.experiment,
             planned=planned,
+            family=self._families.get(row.task_id),
         )
 
     def _grade(self, row: Any) -> tuple[float | None, bool | None]:

@@ -57,6 +57,7 @@ def to_line(trial: TrialResult) -> Json:
         "executor": trial.executor,
         "attempts": trial.attempts,
         "fraction": None if trial.fraction else False,
+        "family": trial.family,
     }
     if trial.fault is not None:
         record["error"] = None if executed else trial.fault.message
@@ -244,6 +245,7 @@ def from_line(record: Json, *, index: int = 0, trajectory: bool = True) -> Trial
         verification=verification,
         planned=_count(record.get("totalTrials")),
         fraction=record.get("fraction") is not False,
+        family=_text(record.get("family")),
     )
 
 

@@ -115,6 +115,8 @@ class TrialResult:
     """How many trials its stimulus was to have; None: not known."""
     fraction: bool = True
     """Scores are 0..1; else they are on a scale of the benchmark's own."""
+    family: str | None = None
+    """The family its stimulus belongs to."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -117,4 +117,5 @@ def _view(
         confirmed=verified.confirmed if verified else None,
         score_confirmed=verified.score_confirmed if verified else None,
         evidence=verified.evidence if verified else None,
+        family=trial.family if trial else None,
     )

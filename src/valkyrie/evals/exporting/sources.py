@@ -131,6 +131,7 @@ def _trial(run: RunView, view: TrialView, result: Json, worst: float) -> TrialRe
         threshold=threshold if isinstance(threshold, int | float) else None,
         verification=_verification(view, zero=zero),
         fraction=run.score.fraction,
+        family=view.family,
     )
 
 
