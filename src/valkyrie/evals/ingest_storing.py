@@ -169,6 +169,7 @@ def _put_away(artifacts: ArtifactStore, one: _Staged) -> None:
 def _values(opened: LocalTracker, one: _Staged, label: str | None, artifacts: ArtifactStore | None) -> Json:
     """The columns of its row."""
     from valkyrie.benchmarks.ingested import IngestedBenchmark
+    from valkyrie.plan import FAMILY
     from valkyrie.tracker.record import kept_at
 
     run, trials = one.run, [trial.ended for trial in one.run.trials]
@@ -200,7 +201,7 @@ def _values(opened: LocalTracker, one: _Staged, label: str | None, artifacts: Ar
             "dataset": run.dataset,
             "trials": max(trial.k for trial in trials) + 1,
             "variant": run.variant,
-            **({"family": "family"} if any(trial.family for trial in trials) else {}),
+            **({"family": FAMILY} if any(trial.family for trial in trials) else {}),
             "ingested": {
                 "digest": run.digest,
                 "run_id": run.run_id,

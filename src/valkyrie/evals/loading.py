@@ -17,6 +17,7 @@ from valkyrie.evals.results import EvalResult, StimulusResult, TrialFault, Trial
 from valkyrie.grade.protocol import GraderResult
 from valkyrie.keeping.stories import Stories
 from valkyrie.nouns import Category, Json, TrialState, ended_by_agent
+from valkyrie.plan import named_family
 from valkyrie.store import Store, runs
 from valkyrie.store.journal import Finish
 from valkyrie.store.layout import DataFolder, RunFolder
@@ -121,17 +122,17 @@ class Loader:
         return self.data.run(self.run_id)
 
     @cached_property
-    def _families(self) -> Mapping[str, str]:
-        with self.store.reading() as connection:
-            return runs.families(connection, self.run_id)
-
-    @cached_property
     def _stories(self) -> Stories:
         return Stories(self._folder.stories)
 
     @cached_property
     def _prompts(self) -> Mapping[str, str]:
         return {one.name: one.prompt for one in self.planned.stimuli}
+
+    @cached_property
+    def _families(self) -> Mapping[str, str | None]:
+        key = self.planned.request.family if self.planned.request else None
+        return {one.name: named_family({"tags": one.tags}, key) for one in self.planned.stimuli}
 
     def _stimulus(self, name: str, rows: Sequence[Any]) -> StimulusResult:
         ended = sorted((row for row in rows if _has_ended(row)), key=lambda row: row.k)

@@ -170,9 +170,14 @@ def make_plan(
 
 def family_of(task: TaskSpec, key: str | None = None) -> str | None:
     """Return the family a task says it belongs to, under this key of its metadata or tags; None: none."""
+    return named_family(task.metadata, key)
+
+
+def named_family(metadata: Mapping[str, object], key: str | None = None) -> str | None:
+    """Return the family that metadata names under this key, or their tags do; None: none."""
     name = key or FAMILY
-    tags = task.metadata.get("tags")
-    found = task.metadata.get(name)
+    tags = metadata.get("tags")
+    found = metadata.get(name)
     if found is None and isinstance(tags, Mapping):
         found = tags.get(name)
     if isinstance(found, list | tuple):

@@ -72,6 +72,7 @@ def as_it_goes(one: Comparison, a: Run, b: Run, metric: Metric) -> Comparison:
         needed=None,
         lowest=None,
         highest=None,
+        limits=found.interval if one.ended and found else None,
     )
     if not one.ended or found is None:
         return replace(said, interval=None, interval_method=_OPEN, p_value=None, p_adjusted=None, test=None)
@@ -82,8 +83,8 @@ def as_it_goes(one: Comparison, a: Run, b: Run, metric: Metric) -> Comparison:
             difference=found.difference,
             interval=found.interval,
             interval_method=method,
-            p_value=None,
-            p_adjusted=None,
+            p_value=found.error,  # at most: it was held against this
+            p_adjusted=min(1.0, found.error * comparisons),
             test=method,
         )
     chance = min(1.0, 1 / found.e_value)

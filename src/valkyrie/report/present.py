@@ -28,6 +28,7 @@ from valkyrie.views import (
 ByTask = Mapping[str, Sequence[float | None]]
 """What every trial counts, by task; None: nothing."""
 FoundInterval = tuple[tuple[float, float] | None, str | None]
+Families = Mapping[str, str] | None
 """An interval, and how it was found."""
 
 
@@ -37,7 +38,7 @@ def run_view(
     executor: Literal["alive", "none"],
     folder: str,
     scores: ByTask | None = None,
-    families: Mapping[str, str] | None = None,
+    families: Families = None,
     org: str = DEFAULT_ORG,
     hooks: Sequence[HookView] = (),
     links: Mapping[str, str] | None = None,
@@ -109,16 +110,15 @@ def needs_scores(row: Any) -> bool:
 
 def _is_counted(row: Any) -> bool:
     """Every task simply passed or failed, once: counts say all there is."""
-    single = int(row.arguments.get("trials", 1)) == 1 and not row.arguments.get("family")
-    return bool(row.fraction) and single and bool(row.n_partial == 0)
+    simple = row.n_partial == 0 and int(row.arguments.get("trials", 1)) == 1
+    return bool(row.fraction) and bool(simple) and not row.arguments.get("family")
 
 
-def score_view(row: Any, scores: ByTask | None, families: Mapping[str, str] | None = None) -> ScoreView:
+def score_view(row: Any, scores: ByTask | None, families: Families = None) -> ScoreView:
     """The four numbers. While a run goes on, they are those of what counts so far."""
     found = run_scores(row)
     errors = {category.value: getattr(row, name) for category, name in ERROR_COUNTERS.items()}
-    counted = _counted(scores)
-    interval, method = _graded_interval(row, found, counted, families)
+    interval, method = _graded_interval(row, found, scores, families)
     final_interval, final_method = _final_interval(row, found, scores, families)
     return ScoreView(
         final_score=found.final_score,
@@ -141,24 +141,18 @@ def score_view(row: Any, scores: ByTask | None, families: Mapping[str, str] | No
         open_to_tampering=found.open_to_tampering,
         final_interval=final_interval,
         final_interval_method=final_method if final_interval else None,
-        spread=spread_json(counted) if counted and RunState(row.state).terminal else None,
+        spread=_spread(row, scores),
     )
 
 
-def _counted(scores: ByTask | None) -> Mapping[str, Sequence[float]] | None:
-    """What counts: graded trials, and those that ended by the agent's doing."""
-    if scores is None:
+def _spread(row: Any, scores: ByTask | None) -> Json | None:
+    if not scores or not RunState(row.state).terminal:
         return None
-    return {task: [score for score in values if score is not None] for task, values in scores.items()}
+    return spread_json({task: [one for one in own if one is not None] for task, own in scores.items()})
 
 
-def _graded_interval(
-    row: Any,
-    found: RunScores,
-    scores: Mapping[str, Sequence[float]] | None,
-    families: Mapping[str, str] | None,
-) -> FoundInterval:
-    """Of `score_graded`: over what counts.
+def _graded_interval(row: Any, found: RunScores, scores: ByTask | None, families: Families) -> FoundInterval:
+    """Of `score_graded`: over graded trials, and those that ended by the agent's doing.
 
     None of a run that stopped when its job was decided: `job summary` has one that holds all the same.
     """
@@ -168,12 +162,11 @@ def _graded_interval(
         return counted_interval(round(row.score_sum), found.counted)
     if scores is None:
         return None, None
-    return _mean_interval(scores, found.score_graded, families, fraction=row.fraction)
+    counted = {task: [score for score in values if score is not None] for task, values in scores.items()}
+    return _mean_interval(counted, found.score_graded, families, fraction=row.fraction)
 
 
-def _final_interval(
-    row: Any, found: RunScores, scores: ByTask | None, families: Mapping[str, str] | None
-) -> FoundInterval:
+def _final_interval(row: Any, found: RunScores, scores: ByTask | None, families: Families) -> FoundInterval:
     """Of `final_score`: over every planned trial, where one without a grade counts 0."""
     if found.final_score is None or not found.counted or row.arguments.get("stop_rule"):
         return None, None
@@ -186,11 +179,7 @@ def _final_interval(
 
 
 def _mean_interval(
-    by_task: Mapping[str, Sequence[float]],
-    score: float | None,
-    families: Mapping[str, str] | None,
-    *,
-    fraction: bool,
+    by_task: Mapping[str, Sequence[float]], score: float | None, families: Families, *, fraction: bool
 ) -> FoundInterval:
     """Where the score is the mean over tasks; what else a benchmark computes has no interval."""
     means = [math.fsum(values) / len(values) for values in by_task.values() if values]

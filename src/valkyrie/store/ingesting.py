@@ -60,7 +60,7 @@ class EndedTrial:
     score_confirmed: float | None = None
     evidence: Json | None = None
     family: str | None = None
-    """Tasks of one family resemble each other."""
+    """The family its task belongs to."""
 
     @property
     def state(self) -> TrialState:
@@ -87,18 +87,9 @@ _TRIALS = ForEach.insert(
     trial,
     *(
         trial.c[name]
-        for name in (
-            "run_id",
-            "position",
-            "task_id",
-            "k",
-            "digest",
-            "family",
-            "state",
-            "attempts",
-            "failures",
-        )
+        for name in ("run_id", "position", "task_id", "k", "digest", "state", "attempts", "failures")
     ),
+    trial.c.family,
     trial.c.version,
     *(trial.c[name] for name in _FOUND),
 )

@@ -34,7 +34,6 @@ def past_scores(
     found: dict[tuple[str, str | None], dict[str, list[float]]] = {}
     for row in rows.all():
         own = found.setdefault((row.agent, row.model), {})
-        for task_id, values in scores(connection, row.id).items():
-            if counted := [value for value in values if value is not None]:
-                own.setdefault(task_id, []).extend(counted)
+        for task_id, found_scores in scores(connection, row.id).items():
+            own.setdefault(task_id, []).extend(one for one in found_scores if one is not None)
     return list(found.values())

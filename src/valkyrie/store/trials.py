@@ -152,11 +152,11 @@ def scores(connection: Connection, run_id: str) -> dict[str, list[float | None]]
 
 
 def families(connection: Connection, run_id: str) -> dict[str, str]:
-    """The family of each task that has one."""
+    """Return the family of each task of a run that has one."""
     rows = select(trial.c.task_id, trial.c.family).where(
         trial.c.run_id == run_id, trial.c.family.is_not(None)
     )
-    return {row.task_id: row.family for row in connection.execute(rows.distinct())}
+    return {row.task_id: row.family for row in connection.execute(rows)}
 
 
 def attempts(connection: Connection, trial_id: int) -> Sequence[Row[Any]]:

@@ -258,10 +258,9 @@ class Jobs(Starting, Steering, Belongings):
         """Every run of the job goes on that has something left, if only its score to be computed."""
         said, goes_on = list(notices), False
         for run in self.fetch_job(view.id).runs:
-            errors = run.counts["ERROR"] - (
-                0 if again.names_agents else run.score.errors.get(Category.AGENT, 0)
-            )
-            left = run.total - run.done + (errors if again.errors_too else 0)
+            settled = 0 if again.names_agents else run.score.errors.get(Category.AGENT, 0)
+            settled = settled if again.errors_too else run.counts["ERROR"]
+            left = run.total - run.counts["FINISHED"] - run.counts.get("SKIPPED", 0) - settled
             cost = run.cost
             if left and cost and (reached := limit_reached(run.id, cost.total, cost.limit)):
                 said.append(reached)

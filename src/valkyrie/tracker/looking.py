@@ -45,7 +45,7 @@ class Looking(Desk):
     def _view(self, connection: Connection, run_id: str, *, detailed: bool) -> RunView:
         row = runs.get(connection, run_id)
         scores = runs.scores(connection, run_id) if detailed and needs_scores(row) else None
-        families = runs.families(connection, run_id) if scores else {}
+        families = runs.families(connection, run_id) if scores is not None else None
         view = run_view(
             row,
             executor=self._alive(),
