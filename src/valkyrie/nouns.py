@@ -115,6 +115,10 @@ COUNTED_AS_ZERO = frozenset({"grader_broken_by_work", "sandbox_killed_by_agent",
 """Causes of an agent that kept itself from being graded: it is graded, with a score of 0."""
 
 
+SECOND_TRIES = "second_tries"
+"""Among a run's arguments: how many ends by the agent's doing somebody had tried again. They did count."""
+
+
 def ended_by_agent(state: str, category: str | None) -> bool:
     """Return whether a trial ended without a grade by its agent's doing, a time-out of the agent included.
 

@@ -15,6 +15,7 @@ from tests.integration.scripted import open_gate
 from valkyrie import config
 from valkyrie.errors import MissingSecretError, UsageError, UserError
 from valkyrie.executor.client import ExecutorClient
+from valkyrie.report.formats import score_rows
 from valkyrie.store.layout import DataFolder
 from valkyrie.tracker.local import LocalTracker
 from valkyrie.views import RunFilter, RunRequest, RunView, TrialFilter
@@ -212,8 +213,11 @@ def test_an_end_by_the_agents_doing_counts_and_is_tried_again_only_on_demand(tra
     assert (tries(), ended.score.errors) == ([1, 1, 1], {"agent": 2})
     (said, *_) = tracker.retry(run.id, category="agent").notices
     assert said.startswith("2 trials that had counted, by the agent's own doing, get a second try")
-    tracker.wait(run.id, timeout=60)
-    assert tries() == [1, 2, 2]
+    ended = tracker.wait(run.id, timeout=60)
+    assert (tries(), ended.score.second_tries) == ([1, 2, 2], 2)
+    assert ("tries", "2 second tries after ends by the agent's own doing: not one try each") in score_rows(
+        ended.score, ended=True
+    )
 
 
 def test_a_score_that_cannot_be_computed_is_a_run_error(tracker: LocalTracker) -> None:

@@ -15,6 +15,7 @@ from valkyrie.report.formats import (
     range_cell,
     range_text,
     safe,
+    second_tries_text,
     tampering_text,
 )
 from valkyrie.report.layout import PLAIN, Column, Ink, Table
@@ -85,6 +86,8 @@ def score_notes(agents: Sequence[AgentSummary]) -> Iterator[str]:
         if agent.unconfirmed:
             passes = plural(agent.unconfirmed, "pass", "passes")
             yield f"{agent.name}: {passes} only seen in the sandbox the agent left (unconfirmed)."
+        if agent.second_tries:
+            yield f"{agent.name}: {second_tries_text(agent.second_tries)}."
         if agent.open_to_tampering:
             tasks = agent.planned == len(agent.tasks)
             said = tampering_text(agent.open_to_tampering, agent.planned, tasks=tasks)

@@ -121,6 +121,8 @@ class AgentSummary:
     """Graded trials whose tests ran in the sandbox the agent left, or beside its processes."""
     families: int | None = None
     """How many families its tasks are of; None where no families are known."""
+    second_tries: int = 0
+    """Trials that had counted as ended by the agent's doing, and were tried again on demand."""
     rank: int = 1
     """Among those on the same benchmark, by the lower end of the score."""
 

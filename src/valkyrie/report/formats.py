@@ -222,6 +222,13 @@ def confirmed_text(score: ScoreView, remark: str = "") -> str:
     return f"{said}: {seen} {'was' if score.confirmed == 1 else 'were'} seen in a fresh sandbox"
 
 
+def second_tries_text(count: int) -> str:
+    """`4 second tries after ends by the agent's own doing: not the score of one try each`."""
+    return (
+        f"{plural(count, 'second try', 'second tries')} after ends by the agent's own doing: not one try each"
+    )
+
+
 def tampering_text(count: int, total: int, *, tasks: bool = True) -> str:
     """`2 of 12 tasks are graded in the sandbox the agent left: open to tampering`."""
     what = plural(total, "task" if tasks else "trial")
@@ -257,6 +264,8 @@ def score_rows(score: ScoreView, *, ended: bool) -> list[tuple[str, str]]:
         from valkyrie.report.plan_power import spread_text
 
         rest.append(("spread", spread_text(score.spread)))
+    if score.second_tries:
+        rest.append(("tries", second_tries_text(score.second_tries)))
     if score.open_to_tampering:
         rest.append(("verified", tampering_text(score.open_to_tampering, score.graded, tasks=False)))
     if not ended:

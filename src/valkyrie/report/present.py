@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal
 
-from valkyrie.nouns import DEFAULT_ORG, Category, Json, RunState, TrialState
+from valkyrie.nouns import DEFAULT_ORG, SECOND_TRIES, Category, Json, RunState, TrialState
 from valkyrie.report.alike import alike, shape
 from valkyrie.report.plan_power import spread_json
 from valkyrie.report.statistics import counted_interval, mean_interval
@@ -141,6 +141,7 @@ def score_view(row: Any, scores: ByTask | None, families: Families = None) -> Sc
         open_to_tampering=found.open_to_tampering,
         final_interval=final_interval,
         final_interval_method=final_method if final_interval else None,
+        second_tries=int(row.arguments.get(SECOND_TRIES, 0)),
         spread=_spread(row, scores),
     )
 

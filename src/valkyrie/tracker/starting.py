@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from valkyrie import handed
 from valkyrie.errors import StoreError, UserError, ValkyrieError
-from valkyrie.nouns import Json, RunState, TrialState
+from valkyrie.nouns import SECOND_TRIES, Json, RunState, TrialState
 from valkyrie.report.formats import plural
 from valkyrie.store import executors, runs
 from valkyrie.store.past import past_scores
@@ -246,7 +246,11 @@ class Starting(Looking):
                 concurrency=again.concurrency,
                 from_scratch=again.from_scratch,
             )
-            notices = [*notices, *again.remarks(before.e_agent, runs.get(connection, run_id).e_agent)]
+            after = runs.get(connection, run_id)
+            notices = [*notices, *again.remarks(before.e_agent, after.e_agent)]
+            if before.e_agent > after.e_agent:
+                tries = after.arguments.get(SECOND_TRIES, 0) + before.e_agent - after.e_agent
+                runs.set_values(connection, run_id, arguments={**after.arguments, SECOND_TRIES: tries})
             left = reopened or before.n_pending
             finished = not left and before.state == RunState.FINISHED and not again.conclude
             if finished:

@@ -50,6 +50,8 @@ class ScoreView:
     final_interval: tuple[float, float] | None = None
     """95 % interval of final_score; null where it is no mean over tasks."""
     final_interval_method: str | None = None
+    second_tries: int = 0
+    """Trials that had counted as ended by the agent's doing, and were tried again on demand."""
     spread: Json | None = None
     """How much scores vary between tasks and between trials of a task; null where no task has two."""
 
