@@ -223,7 +223,7 @@ def confirmed_text(score: ScoreView, remark: str = "") -> str:
 
 
 def second_tries_text(count: int) -> str:
-    """`4 second tries after ends by the agent's own doing: not the score of one try each`."""
+    """`4 second tries after ends by the agent's own doing: not one try each`."""
     return (
         f"{plural(count, 'second try', 'second tries')} after ends by the agent's own doing: not one try each"
     )
