@@ -46,8 +46,6 @@ TRIALS = (1, 3, 10)
 RARE = 1 / 33
 """The share of tasks on which an agent wholly fails, where it otherwise does not."""
 MARGIN = 0.02
-MORE_ALIKE = 4
-"""So many times more samples of agents that are alike, of which only the test is asked."""
 LOWEST, HIGHEST, FALSE = 0.93, 0.995, 0.05
 Z_95 = 1.959963984540054
 
@@ -191,6 +189,11 @@ def _is_plain(trials: int, setting: str) -> bool:
     return trials == 1 and setting != PARTIAL
 
 
+def _more_alike(trials: int, setting: str) -> int:
+    """Return how many times more samples there are of agents that are alike, where only the test is asked."""
+    return 2 if _is_plain(trials, setting) else 10 if setting == PARTIAL else 4
+
+
 def paired_cell(cell: Cell, rng: Generator, repetitions: int) -> Row:
     """Two agents that are alike, and two of which one is better by a quarter of its score.
 
@@ -198,7 +201,7 @@ def paired_cell(cell: Cell, rng: Generator, repetitions: int) -> Row:
     limit is below it, exactly when the test says so.
     """
     found: Counter[str] = Counter()
-    alike = repetitions * (2 if _is_plain(cell.trials, cell.setting) else MORE_ALIKE)
+    alike = repetitions * _more_alike(cell.trials, cell.setting)
     for _ in range(alike):
         a, b, _ = paired_scores(cell, rng, 0.0)
         p_value = _p_value(_key(a - b))
@@ -346,7 +349,7 @@ def problems(rows: Iterable[Mapping[str, Any]], *, noise: float = 3.0) -> list[s
 def _samples(row: Mapping[str, Any], key: str) -> int:
     more = 1
     if row["what"] == "pair" and key in ('false "beats"', 'false "worse"'):
-        more = 2 if _is_plain(row["trials"], row["setting"]) else MORE_ALIKE
+        more = _more_alike(row["trials"], row["setting"])
     return int(row["repetitions"]) * more
 
 
