@@ -46,8 +46,6 @@ TRIALS = (1, 3, 10)
 RARE = 1 / 33
 """The share of tasks on which an agent wholly fails, where it otherwise does not."""
 MARGIN = 0.02
-MORE_ALIKE = 8
-"""So many times more samples of agents that are alike, of which only the test is asked."""
 LOWEST, HIGHEST, FALSE = 0.93, 0.995, 0.05
 Z_95 = 1.959963984540054
 
@@ -186,6 +184,16 @@ def paired_scores(cell: Cell, rng: Generator, gap: float) -> tuple[np.ndarray, n
     return rng.binomial(trials, hard) / trials, rng.binomial(trials, other) / trials, mix.mean * gap
 
 
+def _is_plain(trials: int, setting: str) -> bool:
+    """Tell whether each task simply passes or fails."""
+    return trials == 1 and setting != PARTIAL
+
+
+def _more_alike(trials: int, setting: str) -> int:
+    """Return how many times more samples there are of agents that are alike, where only the test is asked."""
+    return 2 if _is_plain(trials, setting) else 10 if setting == PARTIAL else 4
+
+
 def paired_cell(cell: Cell, rng: Generator, repetitions: int) -> Row:
     """Two agents that are alike, and two of which one is better by a quarter of its score.
 
@@ -193,7 +201,7 @@ def paired_cell(cell: Cell, rng: Generator, repetitions: int) -> Row:
     limit is below it, exactly when the test says so.
     """
     found: Counter[str] = Counter()
-    alike = repetitions * (MORE_ALIKE if cell.trials == 1 else MORE_ALIKE // 2)
+    alike = repetitions * _more_alike(cell.trials, cell.setting)
     for _ in range(alike):
         a, b, _ = paired_scores(cell, rng, 0.0)
         p_value = _p_value(_key(a - b))
@@ -205,12 +213,12 @@ def paired_cell(cell: Cell, rng: Generator, repetitions: int) -> Row:
         found["coverage"] += one.interval[0] - 1e-9 <= truth <= one.interval[1] + 1e-9
         found["power"] += one.p_value < 0.05 and one.difference > 0
         found["no worse"] += no_worse_than(_turned(one), truth - 1e-6) is NoWorse.NO_WORSE
-        found["before"] += cell.trials == 1 and cell.setting != PARTIAL and old_verdict(a, b)
+        found["before"] += _is_plain(cell.trials, cell.setting) and old_verdict(a, b)
     before = {"power before": found["before"] / repetitions}
     return {
         "coverage": found["coverage"] / repetitions,
         "power": found["power"] / repetitions,
-        **(before if cell.trials == 1 and cell.setting != PARTIAL else {}),
+        **(before if _is_plain(cell.trials, cell.setting) else {}),
         'false "no worse"': found["no worse"] / repetitions,
         'false "beats"': found["beats"] / alike,
         'false "worse"': found["worse"] / alike,
@@ -315,7 +323,9 @@ def repetitions_of(cell: Cell, most: int) -> int:
     if cell.what == "failing" and cell.trials == 1:
         return 4 * most
     if cell.what in ("pair", "failing"):
-        return max(10, most // (5 if cell.setting == PARTIAL else 2 if cell.trials == 1 else 3))
+        if cell.setting == PARTIAL:
+            return max(10, most // 5)
+        return 2 * most if cell.trials == 1 else max(10, most // 3)
     return 2 * most if cell.what == "families" else most
 
 
@@ -339,7 +349,7 @@ def problems(rows: Iterable[Mapping[str, Any]], *, noise: float = 3.0) -> list[s
 def _samples(row: Mapping[str, Any], key: str) -> int:
     more = 1
     if row["what"] == "pair" and key in ('false "beats"', 'false "worse"'):
-        more = MORE_ALIKE if row["trials"] == 1 else MORE_ALIKE // 2
+        more = _more_alike(row["trials"], row["setting"])
     return int(row["repetitions"]) * more
 
 
