@@ -40,47 +40,43 @@ def sizes(rows: Iterable[Row]) -> list[int]:
     return sorted({row["tasks"] for row in rows})
 
 
+def by_setting(rows: Sequence[Row], key: str, *, mark: bool = True) -> list[list[str]]:
+    """One line for each setting and number of trials, with one number of theirs for each number of tasks."""
+    kinds = dict.fromkeys((row["setting"], row["trials"]) for row in rows)
+    order = list(dict.fromkeys(setting for setting, _ in kinds))
+    lines = []
+    for setting, trials in sorted(kinds, key=lambda kind: (order.index(kind[0]), kind[1])):
+        own = {row["tasks"]: row[key] for row in chosen(rows, setting=setting, trials=trials)}
+        cells = (percent(own[tasks], mark=mark) for tasks in sizes(rows))
+        lines.append([f"{setting} × {trials}", *cells])
+    return lines
+
+
+def titles(rows: Sequence[Row]) -> list[str]:
+    return ["setting × trials", *(f"{tasks} tasks" for tasks in sizes(rows))]
+
+
 def one_agent(rows: Sequence[Row]) -> str:
-    """Coverage of a score's interval, by setting and number of trials, for each number of tasks."""
-    found = chosen(rows, what="score")
-    kinds = dict.fromkeys((row["setting"], row["trials"]) for row in found)
-    lines = []
-    for setting, trials in sorted(kinds, key=lambda kind: (list(kinds).index((kind[0], 1)), kind[1])):
-        own = {row["tasks"]: row["coverage"] for row in chosen(found, setting=setting, trials=trials)}
-        lines.append([f"{setting} × {trials}", *(percent(own[tasks]) for tasks in sizes(found))])
-    for trials in sorted({row["trials"] for row in chosen(rows, what="repeats")}):
-        for name in ("pass@3", "pass^3"):
-            own = {
-                row["tasks"]: row[f"{name} coverage"] for row in chosen(rows, what="repeats", trials=trials)
-            }
-            lines.append([f"{name}, beta(½, ½) × {trials}", *(percent(own[tasks]) for tasks in sizes(found))])
-    return table(["setting × trials", *(f"{tasks} tasks" for tasks in sizes(found))], lines)
+    """Coverage of the intervals of scores, pass@3 and pass^3."""
+    scores, repeats = chosen(rows, what="score"), chosen(rows, what="repeats")
+    lines = by_setting(scores, "coverage")
+    for name in ("pass@3", "pass^3"):
+        lines += [[f"{name}, {line[0]}", *line[1:]] for line in by_setting(repeats, f"{name} coverage")]
+    return table(titles(scores), lines)
 
 
-def two_agents(rows: Sequence[Row]) -> str:
-    """Coverage of the difference over all settings, false statements, power now and before."""
+def two_agents(rows: Sequence[Row], key: str, *, mark: bool = True) -> str:
     found = chosen(rows, what="pair")
+    return table(titles(found), by_setting(found, key, mark=mark))
+
+
+def power(rows: Sequence[Row]) -> str:
+    """How often the better one is named, now and by the tests of before."""
+    found = [row for row in chosen(rows, what="pair") if "power before" in row]
     lines = []
-    for tasks in sizes(found):
-        for trials in sorted({row["trials"] for row in found}):
-            own = chosen(found, tasks=tasks, trials=trials)
-            coverage = [row[key] for row in own for key in ("alike coverage", "gap coverage")]
-            middle = chosen(own, setting="middle")[0]
-            before = middle.get("power before")
-            lines.append(
-                [
-                    f"{tasks} × {trials}",
-                    f"{percent(min(coverage))} to {percent(max(coverage))}",
-                    *(
-                        percent(max(row[key] for row in own), mark=False)
-                        for key in ('false "beats"', 'false "worse"', 'false "no worse"')
-                    ),
-                    percent(middle["power"], mark=False),
-                    "–" if before is None else percent(before, mark=False),
-                ]
-            )
-    titles = ["tasks × trials", "coverage", 'false "beats"', 'false "worse"', 'false "no worse"', "power"]
-    return table([*titles, "power of exact McNemar and Tango"], lines)
+    for name, key in (("mid-p", "power"), ("exact McNemar and Tango", "power before")):
+        lines += [[f"{name}, {line[0]}", *line[1:]] for line in by_setting(found, key, mark=False)]
+    return table(titles(found), lines)
 
 
 def failing(rows: Sequence[Row]) -> str:
@@ -114,10 +110,15 @@ def render_tables(rows: Sequence[Row]) -> str:
     parts = [
         "How often the 95 % interval of a score holds the true one, in per cent:",
         one_agent(rows),
-        "Two agents, of which one is better by a quarter of its score, or neither. Over middle, floor, "
-        "ceiling, beta(½, ½) and near full or zero: coverage of the difference from the least to the most, "
-        "and the highest rate of each false statement; power is that of the middle:",
-        two_agents(rows),
+        "Two agents, of which one is better by a quarter of its score: how often the 95 % interval of the "
+        "difference holds the true one:",
+        two_agents(rows, "coverage"),
+        "How often one of two agents that are alike is said to beat the other:",
+        two_agents(rows, 'false "beats"', mark=False),
+        'How often a gate says "no worse" of an agent that is worse by just more than the margin:',
+        two_agents(rows, 'false "no worse"', mark=False),
+        "How often the better one is named, with one trial of each task:",
+        power(rows),
         "One agent wholly fails 3 to 20 % of tasks, and is otherwise like the other one (alike: within 2 "
         "points, when it fails one task in 33):",
         failing(rows),

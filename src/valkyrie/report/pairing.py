@@ -58,6 +58,9 @@ def compared(a: Side, b: Side, *, together: int = 1, margin: float | None = None
     if not common:
         return nothing
     found = _found(a, b, common, mine, theirs)
+    advice = None
+    if found.families is None:  # how many more families there could be is not known
+        advice = needed(left, right, pass_fail=found.pass_fail, comparisons=together, interval=found.interval)
     comparison = replace(
         nothing,
         tasks=len(common),
@@ -69,7 +72,7 @@ def compared(a: Side, b: Side, *, together: int = 1, margin: float | None = None
         test=found.test,
         won=[task for task, apart in zip(common, found.apart, strict=True) if apart > 0],
         lost=[task for task, apart in zip(common, found.apart, strict=True) if apart < 0],
-        needed=needed(left, right, pass_fail=found.pass_fail, comparisons=together, interval=found.interval),
+        needed=advice,
         limits=(found.lowest, found.highest),
         families=found.families,
     )

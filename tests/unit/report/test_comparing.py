@@ -14,9 +14,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from valkyrie.errors import UsageError
+from valkyrie.report.agent_summary import side
 from valkyrie.report.comparing import check_alike, sentence, summarise, to_json
 from valkyrie.report.comparison_tables import notes, score_table
 from valkyrie.report.comparison_words import points, probability
+from valkyrie.report.pairing import compared
 from valkyrie.views import RunView, ScoreView, TrialView
 
 STATES = ("PENDING", "BUILDING", "IN_PROGRESS", "EVALUATING", "FINISHED", "ERROR", "STOPPED")
@@ -134,6 +136,23 @@ def test_no_difference_is_said_only_of_what_is_alike_or_surely_small() -> None:
     assert near.verdict == "same" and "within 2 points" in sentence(near)
     (level,) = two(scored(1.0, 0.0), scored(0.0, 1.0)).comparisons
     assert level.verdict == "unclear" and "they are level" in sentence(level)
+
+
+def test_families_are_what_is_counted() -> None:
+    """20 tasks of 4 families: what looks like 20 wins is 4 families, which say little."""
+    families = {f"t{n}": f"f{n % 4}" for n in range(20)}
+    a, b = (
+        side(a_run(name), scored(*[score] * 20), "score", name, families=families)
+        for name, score in (("A", 1.0), ("B", 0.0))
+    )
+    found = compared(a, b)
+    assert (found.verdict, found.tasks, found.families, found.needed) == ("unclear", 20, 4, None)
+    assert sentence(found).endswith(
+        "20 tasks of 4 families in common; fewer than 5 families say little about others."
+    )
+    method = "Gaffke over 4 families; fewer than 5 families say little about others"
+    assert (a.summary.families, a.summary.scores.graded_only.method) == (4, method)
+    assert two(scored(*[1.0] * 20), scored(*[0.0] * 20)).comparisons[0].verdict == "better"
 
 
 def test_one_task_and_none() -> None:

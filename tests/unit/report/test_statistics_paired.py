@@ -112,6 +112,7 @@ def test_nor_do_they_with_partial_credit_or_families(
     assert -1 <= found.interval[0] <= found.difference + NEAR
     assert found.difference - NEAR <= found.interval[1] <= 1
     assert found.families == (len(set(families)) if grouped else None)
+    assert found.interval[0] - NEAR <= found.lowest and found.highest <= found.interval[1] + NEAR
     if found.p_value < 0.05:
         better = no_worse_than(found, 0.0) if found.difference > 0 else NoWorse.NO_WORSE
         assert better is NoWorse.NO_WORSE, "who beats somebody is no worse"
