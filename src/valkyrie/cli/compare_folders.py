@@ -126,7 +126,7 @@ def _print(
     gate: Gate | None,
 ) -> None:
     from valkyrie.cli.compare import show_gate
-    from valkyrie.evals.comparing.words import judge_sentence
+    from valkyrie.evals.comparing.words import judge_json, judge_sentence
     from valkyrie.evals.records import dump_line
     from valkyrie.report.comparing import sentence, to_json
 
@@ -147,6 +147,7 @@ def _print(
         sentences=sentences,
         paired=to_json(summary, tasks=shown.by_task),
         judgeUsage=compared.usage,
+        judge=judge_json(compared),
         **said_by_gate,
     )
     if not output.json:

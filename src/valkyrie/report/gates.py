@@ -148,7 +148,13 @@ def hold_against(one: Comparison, margin: float) -> Judgement:
 
 
 def _limits(one: Comparison) -> tuple[float, float] | None:
-    """How much worse B is at least and at most; over all ways the lacking trials could have ended."""
+    """How much worse B is at least and at most; over all ways the lacking trials could have ended.
+
+    Limits for a fixed number of tasks do not hold for a job that stopped when it was decided: its own
+    interval does.
+    """
+    if one.anytime is not None:
+        return one.interval
     if not (one.a_lacks or one.b_lacks):
         return one.limits
     ends = [end.limits for end in (one.lowest, one.highest) if end and end.limits]
@@ -186,10 +192,10 @@ def worse_gate(comparisons: Sequence[Comparison], baseline: Sequence[str], least
 def _why_shut(one: Comparison, least: float) -> str | None:
     if one.verdict == "nothing":
         return sentence(one)
-    if is_worse(one) and one.drop >= least - _NEAR:
-        chance = probability((one.p_adjusted or 0.0) / 2)
+    if one.ended and is_worse(one) and one.drop >= least - _NEAR:
+        sure = "decided" if one.anytime else f"one-sided {probability((one.p_adjusted or 0.0) / 2)}"
         return (
-            f"{one.b} is worse than {one.a} by {_amount(one.difference or 0.0, one)} (one-sided {chance}, "
+            f"{one.b} is worse than {one.a} by {_amount(one.difference or 0.0, one)} ({sure}, "
             f"{plural(one.tasks, 'task')} in common)."
         )
     if one.highest and _bound_is_worse(one.highest, one) and 100 * one.highest.difference >= least - _NEAR:
@@ -205,8 +211,11 @@ def _why_shut(one: Comparison, least: float) -> str | None:
 def is_worse(one: Comparison) -> bool:
     """Return whether B is worse than A by a one-sided test at 5 %, corrected for several comparisons.
 
-    The tests are symmetric: the one-sided p-value is half of the two-sided one.
+    The tests are symmetric: the one-sided p-value is half of the two-sided one. Of a job that stopped when it
+    was decided, the decision tells.
     """
+    if one.anytime is not None:
+        return one.verdict == "better"
     if one.difference is None or one.p_adjusted is None:
         return False
     return one.difference > _NEAR and one.p_adjusted / 2 < SURE

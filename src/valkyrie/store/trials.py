@@ -135,7 +135,7 @@ def each_grade(connection: Connection, run_id: str) -> Iterator[Any]:
 def scores(connection: Connection, run_id: str) -> dict[str, list[float | None]]:
     """What every trial counts, by task; None: it has no grade, and its agent was not the cause.
 
-    Those that ended by the agent's doing have the worst score.
+    Those that ended by the agent's doing have the worst score. Those that were not needed are left out.
     """
     rows = connection.execute(
         select(trial.c.task_id, trial.c.state, trial.c.category, trial.c.score)

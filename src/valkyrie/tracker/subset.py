@@ -75,7 +75,8 @@ def _numbers(
             score = trial.score
         elif trial.state == TrialState.ERROR and trial.category:
             counters[ERROR_COUNTERS[Category(trial.category)]] += 1
-        scores.setdefault(trial.task_id, []).append(score)
+        if trial.state != TrialState.SKIPPED:
+            scores.setdefault(trial.task_id, []).append(score)
     names = (*STATE_COUNTERS.values(), *ERROR_COUNTERS.values(), *_COUNTERS)
     smaller = SimpleNamespace(
         state=RunState.FINISHED,
@@ -87,7 +88,8 @@ def _numbers(
         score_confirmed=confirmed,
         **{name: counters[name] for name in names},
     )
-    return score_view(smaller, scores)
+    families = {trial.task_id: trial.family for trial in trials if trial.family is not None}
+    return score_view(smaller, scores, families)
 
 
 _COUNTERS = (

@@ -208,6 +208,8 @@ def test_twenty_losses_and_no_win_is_a_clear_loss(valk: Valk, tmp_path: Path) ->
     assert "0 wins, 0 ties, 20 losses of before in 20 pairs." in " ".join(said.out.split())
     assert "Gate: the judge prefers after to before by 100.0 points of 100" in said.out
     assert kept.code == 1 and "the judge prefers" in record(kept)["gate"]["failures"][-1]
+    judge = record(kept)["judge"]
+    assert (judge["prefers"], judge["meanScore"]) == ("baseline", -1.0) and judge["pValue"] < 0.001
 
 
 def test_partial_credit_is_slight(valk: Valk, tmp_path: Path) -> None:

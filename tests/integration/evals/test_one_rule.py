@@ -17,11 +17,13 @@ NAMES = [f"s{number}" for number in range(8)]
 Json = dict[str, Any]
 
 
-def ran(valk: Valk, tmp_path: Path, name: str, late: int, lost: int = 0) -> Json:
+def ran(valk: Valk, tmp_path: Path, name: str, late: int, lost: int = 0, *, families: bool = False) -> Json:
     """Run the eval `answers` for an agent that times out on so many stimuli and fails to be run on others."""
     place = tmp_path / f"spec-{name}"
     place.mkdir()
-    file = spec(place, *(stimulus(one, SAYS_HELLO) for one in NAMES), name="answers")
+    tags = [{"family": f"f{number // 2}"} if families else {} for number in range(len(NAMES))]
+    stimuli = [stimulus(one, SAYS_HELLO, tags=own) for one, own in zip(NAMES, tags, strict=True)]
+    file = spec(place, *stimuli, name="answers")
     for one in NAMES[:late]:
         fixture(place, one, output="hello", delay=60)
     for one in NAMES[len(NAMES) - lost :]:
@@ -50,15 +52,17 @@ def numbers(document: Json) -> Json:
     return {"agents": agents, "sentence": sentence, **{name: one[name] for name in names}}
 
 
-@pytest.mark.parametrize("lost", [0, 2])
+@pytest.mark.parametrize(("lost", "families"), [(0, False), (2, False), (2, True)])
 def test_the_same_trials_say_the_same_everywhere(
-    valk: Valk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lost: int
+    valk: Valk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lost: int, families: bool
 ) -> None:
-    fast, slow = ran(valk, tmp_path, "fast", 0), ran(valk, tmp_path, "slow", 4, lost)
+    fast = ran(valk, tmp_path, "fast", 0, families=families)
+    slow = ran(valk, tmp_path, "slow", 4, lost, families=families)
     ids = list(run_ids(valk))
     own = [valk("run", "fetch", one, "--json").json["run"]["score"] for one in ids]
     of_runs = valk("compare", *ids, "--json")
     expected = numbers(of_runs.json)
+    assert ("families" in expected["agents"][0][0]["method"]) is families
     assert [agent[0]["mean"] for agent in expected["agents"]] == [1.0, 4 / 8 if not lost else 2 / 6]
     assert [score["score_graded"] for score in own] == [agent[0]["mean"] for agent in expected["agents"]]
     assert [score["interval"] for score in own] == [agent[0]["interval"] for agent in expected["agents"]]

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from valkyrie.evals.comparing.numbers import Average
 from valkyrie.evals.comparing.record import FolderComparison
+from valkyrie.nouns import Json
 from valkyrie.report.comparison_words import points, probability
 from valkyrie.report.formats import NONE, ids_preview, no_command, plural, safe
 from valkyrie.report.layout import PLAIN, Column, Ink, Table
@@ -70,6 +71,21 @@ def judge_sentence(compared: FolderComparison) -> str | None:
         f"{numbers.losses} {'loss' if numbers.losses == 1 else 'losses'} of {treatment} "
         f"in {plural(len(numbers.counted), 'pair')}{orders}."
     )
+
+
+def judge_json(compared: FolderComparison) -> Json | None:
+    """Return the same as data; None where nobody judged."""
+    numbers = compared.numbers
+    if not numbers.judged or numbers.score is None:
+        return None
+    score = numbers.score
+    return {
+        "prefers": ("treatment" if score.mean > 0 else "baseline") if score.sure else None,
+        "meanScore": score.mean,
+        "ciLow": score.low,
+        "ciHigh": score.high,
+        "pValue": score.p_value,
+    }
 
 
 def remarks(compared: FolderComparison) -> Iterator[str]:

@@ -77,7 +77,7 @@ def _runs(opened: Tracker, ref: str) -> list[RunView]:
 
 def _eval(opened: Tracker, run: RunView) -> EvalResult:
     found: Json = opened.results(run.id).get("evaluation_results", {})
-    views = list(_trials(opened, run))
+    views = [view for view in _trials(opened, run) if view.state != TrialState.SKIPPED]
     planned = Counter(view.task_id for view in views)
     worst = worst_score(view.score for view in views if view.state == TrialState.FINISHED)
     by_task: dict[str, list[TrialResult]] = {}
