@@ -10,6 +10,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Collection, Coroutine
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 from valkyrie.errors import LeaseLostError, StoreError
@@ -158,8 +159,13 @@ class Scheduler:
 
     async def _decide(self, job_ids: Collection[str]) -> None:
         """Commit what is decided and the trials that skips; those in hand end with the look that follows."""
-        if await self._writer.call(lambda connection: self.decide(connection, job_ids, time.time())):
-            self._data_version = -1
+        for job_id in job_ids:
+            # Each by itself: a transaction that has locked one job's runs may not lock another's.
+            if await self._writer.call(partial(self._decide_one, job_id)):
+                self._data_version = -1
+
+    def _decide_one(self, job_id: str, connection: Connection) -> bool:
+        return self.decide(connection, [job_id], time.time())
 
     def _tick(self, connection: Connection) -> tuple[TickResult, set[int] | None, int]:
         """On the writer's thread: lease what fits; after a foreign change, see what is still ours."""

@@ -35,6 +35,7 @@ _OPEN_COLUMNS = (
     run.c.state,
     run.c.concurrency,
     run.c.n_pending,
+    run.c.n_skipped,
     run.c.priority,
     run.c.created_at,
     run.c.passes,
@@ -193,7 +194,8 @@ def lease(connection: Connection, tick: Tick) -> TickResult:
         _take(connection, leased, tick, {row.id: row.passes for row in wanted})
     waits = [connection.execute(_NEXT_RETRY, {"run": run_id, "now": due}).scalar() for run_id in retries]
     wake_at = min((at - skewed for at in waits if at is not None), default=None)
-    ended = [row.id for row in runs if _is_done(row, tick, stopped)]
+    done = {row.id for row in runs if _is_done(row, tick, stopped)}
+    ended = [row.id for row in runs if row.id in done and _may_conclude(row, runs, done)]
     ruled = sorted({row.job_id for row in runs if row.ruled})
     return TickResult(leased, ended, [row.id for row in sorted(runs, key=serving_order)], wake_at, ruled)
 
@@ -263,6 +265,17 @@ def _slots(row: Any, tick: Tick) -> int:
 
 def _is_done(row: Any, tick: Tick, stopped: Collection[str]) -> bool:
     return (row.n_pending == 0 or row.id in stopped) and in_hand(row, tick) == 0
+
+
+def _may_conclude(row: Any, rows: Sequence[Any], done: Collection[str]) -> bool:
+    """Whether nothing can change its score any more.
+
+    Where a job stops when it is decided, a run whose trials have all ended waits for that: the decision may
+    set its last ones aside.
+    """
+    if not row.ruled or row.n_skipped or row.regrading or row.state != RunState.IN_PROGRESS:
+        return True
+    return all(other.id in done for other in rows if other.job_id == row.job_id)
 
 
 def _stop_pending(connection: Connection, run_id: str, now: float) -> None:

@@ -101,3 +101,16 @@ def test_other_jobs_do_not_keep_step(store: Store) -> None:
         record(connection, [ended(one, score=1.0) for one in found.leased])
     assert len(tick(store, quick).leased) == 3
     assert tick(store, quick).ruled == []
+
+
+def test_a_run_that_has_ended_waits_for_the_decision(store: Store) -> None:
+    add_executor(store, "me")
+    job_id = add_job(store, concurrency=4)
+    quick, slow = (add_run(store, 2, job_id=job_id, job_position=place, concurrency=4) for place in range(2))
+    found = tick(store, quick, slow).leased
+    with store.writing() as connection:
+        record(connection, [ended(one, score=1.0) for one in found if one.run_id == quick])
+    assert tick(store, quick, slow).ended == []
+    with store.writing() as connection:
+        record(connection, [ended(one, score=1.0) for one in found if one.run_id == slow])
+    assert sorted(tick(store, quick, slow).ended) == sorted([quick, slow])
