@@ -41,7 +41,7 @@ def test_a_run_from_start_to_score(tracker: LocalTracker) -> None:
     assert (run.state, run.counts["FINISHED"], run.total) == ("FINISHED", 5, 5)
     score = run.score
     assert (score.final_score, score.score_graded, score.coverage, score.passed) == (0.7, 0.7, 1.0, 3)
-    assert score.interval_method == "Student's t over tasks"
+    assert score.interval_method == "Gaffke over tasks"
     assert score.interval is not None and score.interval[0] < 0.7 < score.interval[1]
     assert not score.provisional
     document = tracker.results(run.id)
