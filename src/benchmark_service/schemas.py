@@ -148,6 +148,8 @@ class RetrieveTaskResponse(BaseModel):
     grading_sandbox: Literal["agent", "fresh"] | None = None
     """Where `evaluate_instance` grades: in the sandbox the agent left (the default), or in a second one that
     no process of the agent was in, into which its work outside the system folders is carried."""
+    family: str | None = Field(default=None, max_length=200)
+    """Which tasks it resembles (a repository, a template): intervals and tests go over families then."""
 
     @model_validator(mode="before")
     @classmethod

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from valkyrie.nouns import DEFAULT_ORG
+from valkyrie.nouns import DEFAULT_ORG, Json
 from valkyrie.views import PlanView, RunRequest, RunView
 
 DEFAULT_TIMEOUT_S = 7200.0
 DEFAULT_CONCURRENCY = 10
+DEFAULT_ERROR_RATE = 0.05
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +41,12 @@ class JobRequest:
     metadata: Mapping[str, str] = field(default_factory=dict)
     time_limit: float | None = None
     """Seconds after which nothing more of the job begins; None is no limit."""
+    stop_when_decided: bool = False
+    """Run no trials that cannot change who is ahead: see docs/how-to/run-a-benchmark-job."""
+    margin: float | None = None
+    """With stop_when_decided: that agents are no further apart than this, of 1, is an answer as well."""
+    error_rate: float = DEFAULT_ERROR_RATE
+    """With stop_when_decided: how often an answer may be wrong, over all looks and pairs together."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +93,12 @@ class JobView:
     version: int
     """Grows with every change of any of its runs."""
     org: str = DEFAULT_ORG
+    digest: str | None = None
+    """Of its plan: every trial, and when it stops; None where it grew, or an older version planned it."""
+    stop_rule: Mapping[str, object] | None = None
+    """When it is decided: `error` (rate), `margin`, `comparisons` that share it; None: it runs whole."""
+    decision: Json | None = None
+    """What was decided by that rule: `pairs`, and what each run was spared in `skipped`; None: nothing."""
 
     @property
     def ended(self) -> bool:
@@ -111,6 +124,10 @@ class JobPlan:
     plans: Sequence[PlanView]
     problems: Sequence[str]
     """Of all its runs, each once."""
+    digest: str | None = None
+    """Of every trial, and of when it stops."""
+    stop_rule: Mapping[str, object] | None = None
+    """When it is decided: `error` (rate), `margin`, `comparisons`; None: it runs whole."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
@@ -58,11 +58,13 @@ class TrialState(StrEnum):
     FINISHED = "FINISHED"
     ERROR = "ERROR"
     STOPPED = "STOPPED"
+    SKIPPED = "SKIPPED"
+    """Not needed: what its job asks was decided without it. No part of any score."""
 
     @property
     def terminal(self) -> bool:
-        """It ended: with a grade, an error, or a stop."""
-        return self in (TrialState.FINISHED, TrialState.ERROR, TrialState.STOPPED)
+        """It ended: with a grade, an error, a stop, or because it was not needed."""
+        return self in (TrialState.FINISHED, TrialState.ERROR, TrialState.STOPPED, TrialState.SKIPPED)
 
     @property
     def active(self) -> bool:
@@ -111,6 +113,24 @@ class ExitReason(StrEnum):
 
 COUNTED_AS_ZERO = frozenset({"grader_broken_by_work", "sandbox_killed_by_agent", "setup_broken_by_agent"})
 """Causes of an agent that kept itself from being graded: it is graded, with a score of 0."""
+
+
+SECOND_TRIES = "second_tries"
+"""Among a run's arguments: how many ends by the agent's doing somebody had tried again. They did count."""
+
+
+def ended_by_agent(state: str, category: str | None) -> bool:
+    """Return whether a trial ended without a grade by its agent's doing, a time-out of the agent included.
+
+    Such a trial counts as the worst score, wherever it is counted. Every other trial without a grade counts
+    nowhere: neither agent was the cause.
+    """
+    return state == TrialState.ERROR and category == Category.AGENT
+
+
+def worst_score(graded: Iterable[float | None]) -> float:
+    """Return what an ending by the agent's doing counts beside these grades: 0, or less if one is below 0."""
+    return min((score for score in graded if score is not None and score < 0), default=0.0)
 
 
 class VerifyMode(StrEnum):

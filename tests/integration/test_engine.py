@@ -16,6 +16,7 @@ from tests.live_folders import contents_below
 from valkyrie import config
 from valkyrie.errors import MissingSecretError, UsageError, UserError
 from valkyrie.executor.client import ExecutorClient
+from valkyrie.report.formats import score_rows
 from valkyrie.store.layout import DataFolder
 from valkyrie.tracker.local import LocalTracker
 from valkyrie.views import RunFilter, RunRequest, RunView, TrialFilter
@@ -41,7 +42,7 @@ def test_a_run_from_start_to_score(tracker: LocalTracker) -> None:
     assert (run.state, run.counts["FINISHED"], run.total) == ("FINISHED", 5, 5)
     score = run.score
     assert (score.final_score, score.score_graded, score.coverage, score.passed) == (0.7, 0.7, 1.0, 3)
-    assert score.interval_method == "Student's t over tasks"
+    assert score.interval_method == "Gaffke over tasks"
     assert score.interval is not None and score.interval[0] < 0.7 < score.interval[1]
     assert not score.provisional
     document = tracker.results(run.id)
@@ -195,6 +196,29 @@ def test_retry_runs_errors_again_and_keeps_history(tracker: LocalTracker) -> Non
     assert (ended.counts["FINISHED"], ended.score.errors) == (3, {})
     assert [one.outcome for one in tracker.attempts(run.id, "flaky-1")] == ["failed", "graded"]
     assert len(tracker.attempts(run.id, "ok-0")) == 1
+
+
+def test_an_end_by_the_agents_doing_counts_and_is_tried_again_only_on_demand(tracker: LocalTracker) -> None:
+    run = finished(tracker, "ok*2,exit=3*2", on_agent_failure="error", max_attempts=5)
+    assert (run.score.errors, run.score.final_score) == ({"agent": 2}, 0.5)
+
+    def tries() -> list[int]:
+        return [len(tracker.attempts(run.id, task)) for task in ("ok-0", "exit=3-0", "exit=3-1")]
+
+    assert tries() == [1, 1, 1], "not even where more attempts are allowed"
+    (said, *_) = tracker.retry(run.id).notices
+    assert said == "2 trials that ended by the agent's own doing count as they are; " + (
+        "--category agent runs them again"
+    )
+    ended = tracker.wait(run.id, timeout=60)
+    assert (tries(), ended.score.errors) == ([1, 1, 1], {"agent": 2})
+    (said, *_) = tracker.retry(run.id, category="agent").notices
+    assert said.startswith("2 trials that had counted, by the agent's own doing, get a second try")
+    ended = tracker.wait(run.id, timeout=60)
+    assert (tries(), ended.score.second_tries) == ([1, 2, 2], 2)
+    assert ("tries", "2 second tries after ends by the agent's own doing: not one try each") in score_rows(
+        ended.score, ended=True
+    )
 
 
 def test_a_score_that_cannot_be_computed_is_a_run_error(tracker: LocalTracker) -> None:

@@ -115,7 +115,7 @@ def test_a_job_of_a_slice_grows_beyond_it(valk: Valk) -> None:
         assert sorted((one["scenario_name"], one["trial"]) for one in outcomes) == sorted(
             (task, trial) for task in tasks for trial in (0, 1)
         )
-        assert document["runs"][0]["score"]["interval_method"] == "Wilson over tasks"
+        assert document["runs"][0]["score"]["interval_method"] == "Gaffke over tasks"
 
 
 def test_cancel_then_resume(valk: Valk, tracker: LocalTracker) -> None:

@@ -11,7 +11,7 @@ from pydantic import AfterValidator, Field
 from pydantic_core import PydanticCustomError
 
 from valkyrie.api.bodies import AtLeastOne, Strictly
-from valkyrie.job_views import DEFAULT_CONCURRENCY, JobAgent, JobChange, JobRequest
+from valkyrie.job_views import DEFAULT_CONCURRENCY, DEFAULT_ERROR_RATE, JobAgent, JobChange, JobRequest
 from valkyrie.nouns import Category
 from valkyrie.tracker.bounds import LONGEST_TEXT
 from valkyrie.views import RunRequest
@@ -62,6 +62,12 @@ class JobStart(JobRequest):
     """Words of the caller's, kept with the job."""
     time_limit: float | None = None
     """Seconds after which nothing more of the job begins; null is no limit."""
+    stop_when_decided: bool = False
+    """Run no trials that cannot change who is ahead."""
+    margin: float | None = None
+    """With stop_when_decided: that agents are no further apart than this, of 1, is an answer as well."""
+    error_rate: float = DEFAULT_ERROR_RATE
+    """With stop_when_decided: how often an answer may be wrong, over all looks and pairs together."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,8 +26,9 @@ def not_runnable(run_id: str) -> UserError:
 class IngestedBenchmark:
     """Tasks that ran elsewhere."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, *, fraction: bool = True) -> None:
         self.name = name
+        self._fraction = fraction
 
     @property
     def source(self) -> Json:
@@ -35,7 +36,7 @@ class IngestedBenchmark:
 
     @property
     def fraction(self) -> bool:
-        return True
+        return self._fraction
 
     async def datasets(self) -> list[str]:
         return ["default"]

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from valkyrie.benchmarks.protocol import Benchmark
-from valkyrie.nouns import Category, Grade, Json, TrialState
+from valkyrie.nouns import Grade, Json, TrialState, ended_by_agent, worst_score
 
 Grades = Mapping[str, Sequence[Grade | None]]
 NOT_CONFIRMED = "not_confirmed"
@@ -17,17 +17,25 @@ NOT_CONFIRMED = "not_confirmed"
 def grades_of(trials: Iterable[Any]) -> dict[str, list[Grade | None]]:
     """Grades by task, one per trial, None where there is none; `trials` are trial rows in order.
 
-    A trial that ended by the agent's doing before it could be graded has the grade 0.
+    A trial that ended by the agent's doing before it could be graded has the worst grade: 0, or the lowest
+    of the others where that is below 0. One that was not needed is no part of it.
     """
     found: dict[str, list[Grade | None]] = {}
+    by_agent: list[tuple[str, int, str]] = []
     for row in trials:
-        found.setdefault(row.task_id, []).append(_grade(row))
+        if row.state == TrialState.SKIPPED:
+            continue
+        grades = found.setdefault(row.task_id, [])
+        if ended_by_agent(row.state, row.category):
+            by_agent.append((row.task_id, len(grades), row.cause))
+        grades.append(_grade(row))
+    worst = worst_score(grade.score for grades in found.values() for grade in grades if grade)
+    for task_id, place, cause in by_agent:
+        found[task_id][place] = Grade(worst, False, confirmed=True, score_confirmed=worst, cause=cause)
     return found
 
 
 def _grade(row: Any) -> Grade | None:
-    if row.state == TrialState.ERROR and row.category == Category.AGENT:
-        return Grade(0.0, False, confirmed=True, score_confirmed=0.0, cause=row.cause)
     if row.state != TrialState.FINISHED:
         return None
     return Grade(

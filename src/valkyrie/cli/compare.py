@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
 import click
@@ -11,7 +12,8 @@ from valkyrie.cli.options import Number, tracker, verb
 from valkyrie.cli.output import Output
 
 if TYPE_CHECKING:
-    from valkyrie.report.comparing import Comparison, Metric, Summary
+    from valkyrie.report.comparing import Metric, Summary
+    from valkyrie.report.gates import Gate, Margin
     from valkyrie.tracker.protocol import Tracker
     from valkyrie.views import RunView, TrialView
 
@@ -26,6 +28,50 @@ class Points(Number):
             self.fail(f"{error.message} Put it last, or write --fail-if-worse=POINTS.", param, ctx)
 
 
+class MarginType(click.ParamType[Any]):
+    """How much worse does not matter: `2`, `2%`, `2 points` or `0.02`."""
+
+    name = "margin"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        from valkyrie.report.gates import Margin, read_margin
+
+        if isinstance(value, Margin):
+            return value
+        try:
+            return read_margin(str(value))
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
+
+
+@dataclass(frozen=True, slots=True)
+class GateAsked:
+    """Which gate was asked for, if any."""
+
+    most: float | None = None
+    margin: Margin | None = None
+
+    @property
+    def given(self) -> bool:
+        return self.most is not None or self.margin is not None
+
+    @property
+    def flag(self) -> str:
+        return "--no-worse-than" if self.margin is not None else "--fail-if-worse"
+
+    def on_scale(self, *, fraction: bool) -> float | None:
+        """Return the margin in units of the score; None where none was asked for."""
+        return None if self.margin is None else self.margin.on_scale(fraction=fraction)
+
+    def gate(self, summary: Summary, baseline: Sequence[str]) -> Gate | None:
+        """Return what it says of the comparisons with these runs; None where no gate was asked for."""
+        from valkyrie.report.gates import no_worse_gate, worse_gate
+
+        if self.margin is not None:
+            return no_worse_gate(summary.comparisons, baseline, self.margin)
+        return None if self.most is None else worse_gate(summary.comparisons, baseline, self.most)
+
+
 FORMATS = ("text", "json", "yaml")
 
 
@@ -34,6 +80,7 @@ FORMATS = ("text", "json", "yaml")
     examples="valk compare 3f2a 9c1e\n"
     "valk compare nightly-job --tasks\n"
     "valk compare last-week this-week --metric pass -o json\n"
+    "valk compare 3f2a 9c1e --no-worse-than 2%\n"
     "valk compare 3f2a 9c1e --fail-if-worse 2\n"
     "valk compare 3f2a@0 3f2a@1\n"
     "valk compare results/before results/after --judge-model claude-sonnet-4-5",
@@ -57,8 +104,17 @@ FORMATS = ("text", "json", "yaml")
     flag_value=0.0,
     default=None,
     metavar="[POINTS]",
-    help="Exit 1 when a later one is significantly worse than the first, by at least this many points "
-    "[without a number: by any]. Put it last, or write --fail-if-worse=2.",
+    help="Exit 1 when a later one is worse than the first by a one-sided test, and by at least this many "
+    "points [without a number: by any]. Put it last, or write --fail-if-worse=2.",
+)
+@click.option(
+    "--no-worse-than",
+    "margin",
+    type=MarginType(),
+    default=None,
+    metavar="D",
+    help="Exit 0 only when later ones are surely no worse than the first by more than D (2, 2% or 0.02: two "
+    "points); 1 when one is worse, or it can't be told.",
 )
 @click.option(
     "-e",
@@ -101,6 +157,7 @@ def compare(
     metric: str,
     by_task: bool,
     most: float | None,
+    margin: Margin | None,
     destination: str | None,
     **folder_flags: Any,
 ) -> int:
@@ -118,21 +175,26 @@ def compare(
     from valkyrie.cli.compare_folders import FolderWish, Shown, compare_results, folders_among
 
     words = _words(refs, baseline, treatment)
+    if most is not None and margin is not None:
+        raise click.UsageError("--no-worse-than and --fail-if-worse are two gates; give one of them.")
+    asked = GateAsked(most, margin)
     if found := gradings_among(words):
+        if asked.given:
+            raise click.UsageError(f"{asked.flag} compares agents; {words[0]!r} is a grading of a run.")
         from valkyrie.cli.run.regrade import compare_gradings
 
         return compare_gradings(_destination(output, destination)[0], *found)
     output, file = _destination(output, destination)
     wish = FolderWish(file=file, **folder_flags)
     if folders_among(words):
-        return compare_results(output, words[0], words[1], wish, Shown(metric, by_task, most))
+        return compare_results(output, words[0], words[1], wish, Shown(metric, by_task, asked))
     if file is not None:
         raise click.BadParameter(
             f"{file!r} is not one of {', '.join(map(repr, FORMATS))}.", param_hint="'-o' / '--output'"
         )
     if wish.given():
         raise click.UsageError(f"{wish.given()[0]} is for result folders; {words[0]!r} is none.")
-    return compare_runs(output, words, metric=metric, by_task=by_task, most=most)
+    return compare_runs(output, words, metric=metric, by_task=by_task, asked=asked)
 
 
 def _words(refs: tuple[str, ...], baseline: str | None, treatment: str | None) -> tuple[str, ...]:
@@ -173,9 +235,7 @@ def _destination(output: Output, destination: str | None) -> tuple[Output, str |
     return (YamlOutput() if destination == "yaml" else Output(json=True)), None
 
 
-def compare_runs(
-    output: Output, refs: Sequence[str], *, metric: str, by_task: bool, most: float | None
-) -> int:
+def compare_runs(output: Output, refs: Sequence[str], *, metric: str, by_task: bool, asked: GateAsked) -> int:
     """Compare runs and jobs of the store."""
     from valkyrie.cli.compare_refs import groups_of, pairs_of
     from valkyrie.report.comparing import summarise, to_json
@@ -185,15 +245,15 @@ def compare_runs(
         pairs = pairs_of(groups)
         runs = [(run, all_trials(opened, run)) for group in groups for run in group.runs]
     names = [group.name_of(run, several=len(groups) > 1) for group in groups for run in group.runs]
-    summary = summarise(runs, metric=cast("Metric", metric), names=names, pairs=pairs)
+    margin = asked.on_scale(fraction=metric == "pass" or all(run.score.fraction for run, _ in runs))
+    summary = summarise(runs, metric=cast("Metric", metric), names=names, pairs=pairs, margin=margin)
     first = groups[0].runs if len(groups) > 1 else groups[0].runs[:1]
-    failures = [] if most is None else worse(summary, [run.id for run in first], most)
-    gate: dict[str, Any] = {} if most is None else {"gate": {"points": most, "failures": failures}}
-    output.emit("comparison", **to_json(summary, tasks=by_task), **gate)
+    gate = asked.gate(summary, [run.id for run in first])
+    output.emit("comparison", **to_json(summary, tasks=by_task), **({"gate": gate.to_json()} if gate else {}))
     if not output.json:
         _show(summary, output, by_task=by_task)
-        output.lines(output.ink.paint(f"Gate: {reason}", "red") for reason in failures)
-    return 1 if failures else 0
+        show_gate(gate, output)
+    return 1 if gate and gate.failures else 0
 
 
 def all_trials(opened: Tracker, run: RunView) -> list[TrialView]:
@@ -208,30 +268,16 @@ def all_trials(opened: Tracker, run: RunView) -> list[TrialView]:
             return trials
 
 
-def worse(summary: Summary, baseline: Sequence[str], most: float) -> list[str]:
-    """Why the gate is shut: what is significantly worse than the baseline, or could not be compared."""
-    from valkyrie.report.comparing import sentence
+def show_gate(gate: Gate | None, output: Output) -> None:
+    """Print what the gate says: why it is shut, or by what it is open."""
+    from valkyrie.report.layout import wrapped
 
-    reasons = []
-    for one in summary.comparisons:
-        if one.a_run not in baseline:
-            continue
-        if one.verdict == "nothing" or (one.seen == "better" and one.drop >= most - 1e-9):
-            reasons.append(sentence(one))
-        elif _could_be_worse(one, most):
-            reasons.append(
-                f"{one.b} could be worse than {one.a}, depending on trials that one of them lacks; "
-                "`valk run retry` runs them again."
-            )
-        elif not one.ended:
-            reasons.append(f"{one.a} and {one.b} have not both ended; wait for them (valk run wait).")
-    return reasons
-
-
-def _could_be_worse(one: Comparison, most: float) -> bool:
-    """Whether B would be significantly worse had the trials that one side lacks ended that way."""
-    end = one.highest
-    return end is not None and end.verdict == "better" and 100 * end.difference >= most - 1e-9
+    if gate is None:
+        return
+    for reason in gate.failures:
+        output.lines(output.ink.paint(line, "red") for line in wrapped(f"Gate: {reason}", output.width))
+    for one in gate.judgements if not gate.failures else ():
+        output.lines(output.ink.paint(line, "green") for line in wrapped(f"Gate: {one.words}", output.width))
 
 
 def _show(summary: Summary, output: Output, *, by_task: bool) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -12,9 +12,11 @@ from valkyrie.cli.output import Output
 from valkyrie.errors import UsageError
 
 if TYPE_CHECKING:
+    from valkyrie.cli.compare import GateAsked
     from valkyrie.evals.comparing.judging import JudgePlan
     from valkyrie.evals.comparing.record import FolderComparison
     from valkyrie.report.comparing import Metric, Summary
+    from valkyrie.report.gates import Gate
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +51,7 @@ class Shown:
 
     metric: str
     by_task: bool
-    most: float | None
+    asked: GateAsked
 
 
 def folders_among(refs: Sequence[str]) -> bool:
@@ -77,20 +79,22 @@ def compare_results(output: Output, baseline: str, treatment: str, wish: FolderW
     from valkyrie.evals.comparing.as_runs import BASELINE, summary_of
     from valkyrie.evals.comparing.comparing import compare_folders
     from valkyrie.evals.comparing.sides import read_sides
-    from valkyrie.evals.comparing.words import gate
+    from valkyrie.evals.comparing.words import judge_failures
+    from valkyrie.evals.run_views import is_fraction
 
     sides = read_sides(baseline, treatment)
     compared = asyncio.run(compare_folders(*sides, _plan(wish)))
-    summary = summary_of(compared, cast("Metric", shown.metric))
-    failures: list[str] = []
-    if shown.most is not None:
-        from valkyrie.cli.compare import worse
-
-        failures = worse(summary, [BASELINE], shown.most) + gate(compared, shown.most)
-    _print(output, compared, summary, wish, shown, failures)
+    metric = cast("Metric", shown.metric)
+    fraction = metric == "pass" or is_fraction([*sides[0].trials, *sides[1].trials])
+    summary = summary_of(compared, metric, shown.asked.on_scale(fraction=fraction))
+    gate = shown.asked.gate(summary, [BASELINE])
+    if gate is not None:
+        judged = judge_failures(compared, shown.asked.most or 0.0)
+        gate = replace(gate, failures=[*gate.failures, *judged])
+    _print(output, compared, summary, wish, shown, gate)
     if compared.failed:
         output.note(_why_nothing(compared))
-    return 1 if failures or compared.failed else 0
+    return 1 if (gate and gate.failures) or compared.failed else 0
 
 
 def _plan(wish: FolderWish) -> JudgePlan | None:
@@ -119,9 +123,10 @@ def _print(
     summary: Summary,
     wish: FolderWish,
     shown: Shown,
-    failures: Sequence[str],
+    gate: Gate | None,
 ) -> None:
-    from valkyrie.evals.comparing.words import judge_sentence
+    from valkyrie.cli.compare import show_gate
+    from valkyrie.evals.comparing.words import judge_json, judge_sentence
     from valkyrie.evals.records import dump_line
     from valkyrie.report.comparing import sentence, to_json
 
@@ -130,25 +135,24 @@ def _print(
     sentences += [said for said in [judge_sentence(compared)] if said]
     if wish.file == "-":
         sys.stdout.write(dump_line(record) + "\n")
-        for said in sentences:
+        for said in [*sentences, *(f"Gate: {reason}" for reason in (gate.failures if gate else ()))]:
             output.note(said)
         return
     if wish.file is not None:
         _write(Path(wish.file), dump_line(record))
-    gate: dict[str, Any] = (
-        {} if shown.most is None else {"gate": {"points": shown.most, "failures": list(failures)}}
-    )
+    said_by_gate: dict[str, Any] = {"gate": gate.to_json()} if gate else {}
     output.emit(
         "comparison",
         **record,
         sentences=sentences,
         paired=to_json(summary, tasks=shown.by_task),
         judgeUsage=compared.usage,
-        **gate,
+        judge=judge_json(compared),
+        **said_by_gate,
     )
     if not output.json:
         _show(output, compared, summary, sentences, wish, shown)
-        output.lines(output.ink.paint(f"Gate: {reason}", "red") for reason in failures)
+        show_gate(gate, output)
         if wish.file is not None:
             output.note(f"Written to {wish.file}")
 

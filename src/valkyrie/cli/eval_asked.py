@@ -46,6 +46,7 @@ def request_of(
         network=given["network"],
         model_url=given["model_url"],
         verify=given["verify"],
+        family=given["family"],
         secrets=dict(given["secrets"]),
         kwargs=given["kwargs"],
         output_dir=output_dir.resolve(),

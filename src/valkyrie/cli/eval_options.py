@@ -146,6 +146,12 @@ SANDBOX = together(
         help="Where graders' programs run: in a fresh sandbox that the workspace is carried to (default), in "
         "the agent's own, or in both.",
     ),
+    click.option(
+        "--family",
+        metavar="KEY",
+        help="Tag that says which stimuli resemble each other: intervals and tests then go over families "
+        "[default: family].",
+    ),
 )
 GIVEN_TO_AGENT = together(
     click.option(

@@ -24,6 +24,11 @@ def document(invocation: Invocation, written: Written | None, *, interrupted: bo
 
 
 def _eval(one: EvalResult) -> Json:
+    from valkyrie.evals.figures import figures
+
+    found = figures([one])
+    interval, method = found.score_interval
+    low, high = found.score_range or ((found.score, found.score) if found.fraction else (None, None))
     return {
         "name": one.name,
         "file": one.file,
@@ -36,6 +41,14 @@ def _eval(one: EvalResult) -> Json:
         "passed": one.passed,
         "missing": one.missing,
         "errors": len(one.faults),
+        "score": found.score,
+        "interval": interval,
+        "interval_method": method if interval else None,
+        "pass_rate": found.pass_rate,
+        "ungraded": found.ungraded,
+        "score_low": low,
+        "score_high": high,
+        "counted_as_zero": found.by_agent,
         "stimuli": [_stimulus(stimulus) for stimulus in one.stimuli],
     }
 

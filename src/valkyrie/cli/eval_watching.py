@@ -77,6 +77,10 @@ class Watching:
             said = f"{count} warning{'s' if count > 1 else ''} in the specs"
             self._output.note(f"{said}; --verbose or `valk lint` shows them.")
         self._output.notices(job.notices if job else ())
+        if job and job.shows and self._verbose:
+            from valkyrie.report.plan_power import gaps_text
+
+            self._output.notices(dict.fromkeys(f"it can show: {gaps_text(one)}" for one in job.shows))
 
     def progress(self, done: int, total: int, retries: int) -> None:
         self._printer.progress(done, total, retries)

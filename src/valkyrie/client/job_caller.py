@@ -43,4 +43,4 @@ def as_if_supplied(plan: JobPlan) -> JobPlan:
     plans = [caller.as_if_supplied(one) for one in plan.plans]
     solved = {problem for one in plan.plans for problem in one.problems}
     solved -= {problem for one in plans for problem in one.problems}
-    return JobPlan(plans, [problem for problem in plan.problems if problem not in solved])
+    return replace(plan, plans=plans, problems=[one for one in plan.problems if one not in solved])

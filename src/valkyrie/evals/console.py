@@ -19,13 +19,14 @@ from valkyrie.evals.wording import (
     fault_text,
     flaky_text,
     full_name,
-    interval_text,
     percent,
     repeats_parts,
     resume_command,
+    score_parts,
     seconds,
     used_text,
     verdict_text,
+    with_interval,
 )
 from valkyrie.evals.writing import Written
 from valkyrie.grade.protocol import GraderResult
@@ -156,7 +157,7 @@ class _Text:
         ks = range(1, found.trials + 1)
         rows = {
             "pass@k": [found.pass_at(k) for k in ks],
-            "pass^k unbiased": [found.pass_all(k) for k in ks],
+            "pass^k": [found.pass_all(k) for k in ks],
         }
         for name, values in rows.items():
             said = "  ".join(f"k={k} {percent(value)}" for k, value in zip(ks, values, strict=True))
@@ -203,15 +204,15 @@ class _Text:
         mark = self._mark(_eval_outcome(result))
         yield f"{mark} {safe(full_name(result))} {verdict_text(result)}"
         found = figures([result])
-        if not found.graded:
+        if not found.counted:
             return
-        yield f"  score {percent(found.score)} ({interval_text(*found.score_interval)})"
+        yield from (f"  {part}" for part in score_parts(found))
         points = curve(result.stimuli)
         if self._verbose and len(points) > 1:
             for point in points:
                 yield (
-                    f"  k={point.k}  pass@k {percent(point.pass_at)}  pass^k {percent(point.pass_hat)}"
-                    f"  unbiased {percent(point.pass_all)}"
+                    f"  k={point.k}  pass@k {with_interval(point.pass_at, point.pass_at_interval)}"
+                    f"  pass^k {with_interval(point.pass_all, point.pass_all_interval)}"
                 )
 
     def _mark(self, outcome: Outcome) -> str:

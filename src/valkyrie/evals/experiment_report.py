@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from valkyrie.evals.figures import Outcome, figures
+from valkyrie.evals.figures import Figures, Outcome, figures
 from valkyrie.evals.markdown import escaped
 from valkyrie.evals.results import TrialResult
 from valkyrie.evals.variants import ExperimentResult, Key, VariantResult, by_stimulus
-from valkyrie.evals.wording import percent, seconds
+from valkyrie.evals.wording import ends_text, percent, score_text, seconds
 from valkyrie.report.comparison_views import Comparison
 from valkyrie.report.comparison_words import sentence
 from valkyrie.report.formats import dollars, plural, safe
@@ -60,7 +60,8 @@ def _overview(result: ExperimentResult) -> Iterator[str]:
     trials = sum(len(variant.trials) for variant in result.variants)
     yield (
         f"{plural(len(result.variants), 'variant')}, {plural(len(evals), 'eval')}, {plural(trials, 'trial')}."
-        " Scores and rates are over trials with a verdict; errors are counted apart."
+        " An end by the agent's own doing counts as the worst score; other errors count nowhere, and make the"
+        " score a range."
     )
     yield ""
     yield f"| variant | {' | '.join(_TITLES)} |"
@@ -90,8 +91,8 @@ def _numbers(variant: VariantResult) -> list[str]:
     used = found.used
     return [
         f"{found.stimuli[Outcome.PASSED]}/{sum(found.stimuli.values())}",
-        percent(found.score),
-        "—" if interval is None else f"{percent(interval[0])}–{percent(interval[1])}",
+        _score(found),
+        "—" if interval is None else ends_text(interval, found),
         percent(found.pass_rate),
         str(found.trials[Outcome.FAILED]),
         str(found.trials[Outcome.GRADER_ERROR] + found.trials[Outcome.EXECUTION_ERROR]),
@@ -100,6 +101,13 @@ def _numbers(variant: VariantResult) -> list[str]:
         "—" if used.total_cost is None else dollars(used.total_cost),
         seconds(sum(trial.duration_ms for trial in variant.trials)),
     ]
+
+
+def _score(found: Figures) -> str:
+    """The score, or the range it is in where trials are ungraded."""
+    if found.score_range is None:
+        return score_text(found.score, found)
+    return f"{percent(found.score_range[0])} to {percent(found.score_range[1])}"
 
 
 def _compared(result: ExperimentResult) -> Iterator[str]:

@@ -10,7 +10,17 @@ from functools import cached_property
 from typing import Any
 
 from valkyrie.evals.results import EvalResult, StimulusResult, TrialResult
-from valkyrie.report.statistics import mean, mean_interval, pass_all, pass_at
+from valkyrie.evals.run_views import eval_views, is_fraction, run_of
+from valkyrie.report.comparing import AgentSummary, Metric, summarise
+from valkyrie.report.statistics import (
+    disagreement,
+    pass_all,
+    pass_all_interval,
+    pass_at,
+    pass_at_interval,
+)
+from valkyrie.report.tables import counts_as_zero
+from valkyrie.views import TrialView
 
 Interval = tuple[float, float]
 
@@ -64,8 +74,8 @@ class Repeats:
 
     @property
     def flakiness(self) -> float:
-        """The share of the rarer outcome."""
-        return min(self.passes, self.trials - self.passes) / self.trials
+        """The chance that two trials disagree; it does not grow with their number."""
+        return disagreement([(self.passes, self.trials)]) or 0.0
 
     @property
     def flaky(self) -> bool:
@@ -75,10 +85,6 @@ class Repeats:
     def pass_at(self, k: int) -> float | None:
         """The chance that at least one of k trials passes, unbiased (Chen 2021)."""
         return pass_at([(self.passes, self.trials)], k)
-
-    def pass_hat(self, k: int) -> float:
-        """pass^k as Vally has it: the pass rate to the power of k."""
-        return self.rate**k
 
     def pass_all(self, k: int) -> float | None:
         """pass^k, unbiased: the share of all choices of k trials in which every one passed."""
@@ -96,21 +102,23 @@ class Point:
 
     k: int
     pass_at: float
-    pass_hat: float
+    pass_at_interval: Interval | None
+    """95 %, over stimuli."""
     pass_all: float
+    pass_all_interval: Interval | None
 
 
 def curve(stimuli: Sequence[StimulusResult]) -> list[Point]:
     """k from 1 to the number of graded trials every graded stimulus has."""
-    found = [repeats for stimulus in stimuli if (repeats := repeats_of(stimulus))]
-    tallies = [(one.passes, one.trials) for one in found]
+    tallies = [(one.passes, one.trials) for stimulus in stimuli if (one := repeats_of(stimulus))]
     most = min((trials for _, trials in tallies), default=0)
     return [
         Point(
             k,
             pass_at(tallies, k) or 0.0,
-            mean([one.pass_hat(k) for one in found]),
+            pass_at_interval(tallies, k),
             pass_all(tallies, k) or 0.0,
+            pass_all_interval(tallies, k),
         )
         for k in range(1, most + 1)
     ]
@@ -138,38 +146,69 @@ class Figures:
 
     trials: Counter[Outcome]
     stimuli: Counter[Outcome]
-    scores: Mapping[str, Sequence[float]]
-    """Of each stimulus, one number per graded trial."""
-    passes: Mapping[str, Sequence[float]]
-    """Likewise, 1 or 0."""
+    views: Sequence[TrialView]
+    """All trials, planned ones that did not run included, as of a run; stimuli are its tasks."""
+    fraction: bool
+    """Scores are 0..1."""
     flaky: int
     """Stimuli that both passed and failed."""
     used: Used
 
     @property
-    def graded(self) -> int:
-        """Trials with a verdict."""
-        return self.trials[Outcome.PASSED] + self.trials[Outcome.FAILED]
+    def counted(self) -> int:
+        """Trials that count: graded, or ended by the agent's doing."""
+        return self._scores.scores.infrastructure_excluded.trials
+
+    @property
+    def by_agent(self) -> int:
+        """Trials without a verdict of their graders that ended by the agent's doing."""
+        return sum(map(counts_as_zero, self.views))
 
     @property
     def score(self) -> float | None:
         """The mean over stimuli of the mean of their trials."""
-        return _mean_of_means(self.scores)
+        return self._scores.scores.infrastructure_excluded.mean
 
     @property
     def pass_rate(self) -> float | None:
         """The mean over stimuli of their share of passed trials."""
-        return _mean_of_means(self.passes)
+        return self._passes.scores.infrastructure_excluded.mean
 
-    @cached_property
+    @property
     def score_interval(self) -> tuple[Interval | None, str]:
         """95 %, and how it was found, or why there is none."""
-        return mean_interval(self.scores)
+        found = self._scores.scores.infrastructure_excluded
+        return found.interval, found.method
 
-    @cached_property
+    @property
     def pass_interval(self) -> tuple[Interval | None, str]:
         """The same of the pass rate."""
-        return mean_interval(self.passes)
+        found = self._passes.scores.infrastructure_excluded
+        return found.interval, found.method
+
+    @property
+    def ungraded(self) -> int:
+        """Trials that say nothing about the agent: they failed for other reasons, or did not run."""
+        return self._scores.ungraded
+
+    @property
+    def score_range(self) -> Interval | None:
+        """The score if all ungraded trials had failed, and if all had passed; None where there are none."""
+        low, high = self._scores.score_low, self._scores.score_high
+        return (low, high) if self.ungraded and low is not None and high is not None else None
+
+    @cached_property
+    def _scores(self) -> AgentSummary:
+        return self._summary("score")
+
+    @cached_property
+    def _passes(self) -> AgentSummary:
+        return self._summary("pass")
+
+    def _summary(self, metric: Metric) -> AgentSummary:
+        """By the rules of runs: an end by the agent's doing counts as the worst score, others nowhere."""
+        run = run_of("", agent="", model=None, trials=self.views, fraction=self.fraction)
+        return summarise([(run, self.views)], metric=metric).agents[0]
 
 
 def figures(evals: Sequence[EvalResult]) -> Figures:
@@ -180,22 +219,11 @@ def figures(evals: Sequence[EvalResult]) -> Figures:
     return Figures(
         trials=trials,
         stimuli=Counter(map(stimulus_outcome, stimuli)),
-        scores={
-            str(number): [trial.score for trial in one.graded if trial.score is not None]
-            for number, one in enumerate(stimuli)
-        },
-        passes={
-            str(number): [float(bool(trial.passed)) for trial in one.graded]
-            for number, one in enumerate(stimuli)
-        },
+        views=eval_views(evals),
+        fraction=is_fraction(trial for one in stimuli for trial in one.trials),
         flaky=sum(1 for one in stimuli if (found := repeats_of(one)) and found.flaky),
         used=used_by(trial for one in stimuli for trial in one.trials),
     )
-
-
-def _mean_of_means(by_stimulus: Mapping[str, Sequence[float]]) -> float | None:
-    means = [mean(values) for values in by_stimulus.values() if values]
-    return mean(means) if means else None
 
 
 def used_by(trials: Iterable[TrialResult]) -> Used:

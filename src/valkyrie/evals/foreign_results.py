@@ -12,6 +12,7 @@ from valkyrie.digest import content_digest
 from valkyrie.errors import UserError
 from valkyrie.evals.foreign import ForeignRun, ForeignTrial
 from valkyrie.evals.ingested_trials import Times, ended_trial, keep_files, plain
+from valkyrie.evals.run_views import is_fraction
 from valkyrie.report.formats import plural
 
 if TYPE_CHECKING:
@@ -67,6 +68,7 @@ def _run(file: Path, group: _Group, members: Sequence[TrialResult], times: Times
         model=model,
         variant=variant,
         run_id=run_id,
+        fraction=is_fraction(trials),
         about={"experiment": next((trial.experiment for trial in trials if trial.experiment), None)},
         trials=[
             ForeignTrial(ended_trial(trial, times), partial(keep_files, trial, source=file))

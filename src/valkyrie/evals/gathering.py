@@ -13,7 +13,7 @@ def invocation_of(
 ) -> Invocation:
     """Records put together again: by eval, model, variant and run, in the order they came.
 
-    Of two results for one trial the later counts. How many trials were planned is not in the records; the
+    Of two results for one trial the later counts. Where records do not say how many trials were planned, the
     highest index tells of gaps.
     """
     groups: dict[tuple[Any, ...], dict[str, dict[int, TrialResult]]] = {}
@@ -36,8 +36,15 @@ def _eval_of(stimuli: dict[str, dict[int, TrialResult]], threshold: float | None
         threshold=found[0].threshold,
         variant=first.variant,
         run_id=first.run_id,
-        graded=any(trial.passed is not None or trial.graders or trial.fault for trial in every),
+        graded=_is_graded(every),
     )
+
+
+def _is_graded(trials: Sequence[TrialResult]) -> bool:
+    """Return whether graders were asked: one gave a verdict, or no trial could be run to its end."""
+    if any(trial.graders or (trial.passed is not None and trial.fault is None) for trial in trials):
+        return True
+    return all(trial.fault is not None for trial in trials)
 
 
 def _stimulus_of(trials: Sequence[TrialResult], threshold: float | None) -> StimulusResult:
@@ -47,7 +54,7 @@ def _stimulus_of(trials: Sequence[TrialResult], threshold: float | None) -> Stim
         name=ordered[0].stimulus,
         prompt=next((prompt for trial in ordered if (prompt := _prompt(trial))), ""),
         trials=ordered,
-        planned=max(len(ordered), ordered[-1].index + 1),
+        planned=max(len(ordered), ordered[-1].index + 1, *(trial.planned or 0 for trial in ordered)),
         threshold=held if threshold is None else threshold,
     )
 

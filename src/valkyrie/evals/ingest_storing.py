@@ -169,10 +169,11 @@ def _put_away(artifacts: ArtifactStore, one: _Staged) -> None:
 def _values(opened: LocalTracker, one: _Staged, label: str | None, artifacts: ArtifactStore | None) -> Json:
     """The columns of its row."""
     from valkyrie.benchmarks.ingested import IngestedBenchmark
+    from valkyrie.plan import FAMILY
     from valkyrie.tracker.record import kept_at
 
     run, trials = one.run, [trial.ended for trial in one.run.trials]
-    benchmark = IngestedBenchmark(run.benchmark)
+    benchmark = IngestedBenchmark(run.benchmark, fraction=run.fraction)
     final, graded, confirmed = asyncio.run(_scored(benchmark, trials))
     if run.score is not None:
         final, graded = run.score.final, run.score.graded
@@ -200,6 +201,7 @@ def _values(opened: LocalTracker, one: _Staged, label: str | None, artifacts: Ar
             "dataset": run.dataset,
             "trials": max(trial.k for trial in trials) + 1,
             "variant": run.variant,
+            **({"family": FAMILY} if any(trial.family for trial in trials) else {}),
             "ingested": {
                 "digest": run.digest,
                 "run_id": run.run_id,

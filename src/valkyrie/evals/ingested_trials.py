@@ -77,6 +77,7 @@ def ended_trial(trial: TrialResult, times: Times) -> EndedTrial:
         timing={"agent": seconds, "total": max(seconds, finished - started)},
         cost=_cost(trial),
         usage=_usage(trial),
+        family=trial.family,
     )
 
 

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 from html import escape  # xml's own brings a web client with it
 
-from valkyrie.evals.figures import Outcome, figures, stimulus_outcome, trial_outcome
+from valkyrie.evals.figures import Figures, Outcome, figures, stimulus_outcome, trial_outcome
 from valkyrie.evals.results import EvalResult, Invocation, StimulusResult, TrialResult
 from valkyrie.evals.wording import (
     SKIPPED,
@@ -88,6 +88,7 @@ def _properties(result: EvalResult) -> Iterator[tuple[str, str]]:
         "score": None if found.score is None else f"{found.score:.4f}",
         "passRate": None if found.pass_rate is None else f"{found.pass_rate:.4f}",
         "used": used_text(found.used),
+        **_range_properties(found),
         **_score_properties(result),
     }
     for name, value in given.items():
@@ -98,6 +99,14 @@ def _properties(result: EvalResult) -> Iterator[tuple[str, str]]:
             for part in repeats_parts(stimulus):
                 name, _, value = part.partition(": ")
                 yield f"{_token(stimulus.name)} {name}", value
+
+
+def _range_properties(found: Figures) -> dict[str, str]:
+    """The interval, and what the score would be had ungraded trials all failed, or all passed."""
+    interval, _ = found.score_interval
+    named = {"scoreInterval": interval, "scoreRange": found.score_range}
+    said = {name: f"{ends[0]:.4f} to {ends[1]:.4f}" for name, ends in named.items() if ends}
+    return {**said, **({"countedAsZero": str(found.by_agent)} if found.by_agent else {})}
 
 
 def _score_properties(result: EvalResult) -> dict[str, str]:
@@ -185,13 +194,17 @@ def _output(result: EvalResult) -> Iterator[str]:
 
 
 def _trial_line(trial: TrialResult) -> str:
-    score = "" if trial.score is None else f", score {percent(trial.score)}"
+    score = "" if trial.score is None else f", score {_score(trial.score, fraction=trial.fraction)}"
     again = f", attempt {trial.attempts}" if trial.attempts > 1 else ""
     verified = "".join(f"; {words}" for words in verification_words(trial))
     return (
         f"trial {trial.index + 1} {trial_outcome(trial).value} in {seconds(trial.duration_ms)}"
         f"{score}{again}{verified}"
     )
+
+
+def _score(score: float, *, fraction: bool) -> str:
+    return percent(score) if fraction else f"{score:g}"
 
 
 def _bounded(lines: Iterator[str], most: int) -> str:

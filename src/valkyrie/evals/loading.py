@@ -13,10 +13,11 @@ from typing import Any
 
 from valkyrie.benchmarks.eval_spec.grading import ARTIFACTS, GRADERS, PATCH
 from valkyrie.evals.planning import PlannedEval, trials_of
-from valkyrie.evals.results import EvalResult, StimulusResult, TrialFault, TrialResult
+from valkyrie.evals.results import EvalResult, StimulusResult, TrialFault, TrialResult, fault_kind
 from valkyrie.grade.protocol import GraderResult
 from valkyrie.keeping.stories import Stories
-from valkyrie.nouns import Category, Json, TrialState
+from valkyrie.nouns import Category, Json, TrialState, ended_by_agent
+from valkyrie.plan import named_family
 from valkyrie.store import Store, runs
 from valkyrie.store.journal import Finish
 from valkyrie.store.layout import DataFolder, RunFolder
@@ -25,8 +26,6 @@ from valkyrie.trajectory.transcript import TRANSCRIPT
 from valkyrie.trial.collect import AGENT, GRADING
 from valkyrie.trial.failures import COUNTED_AS_ZERO
 
-_OF_GRADERS = ("grader", "judge")
-"""Causes that begin so are a grader's, not the agent's."""
 _COUNTED = frozenset({"agent_timeout", "agent_failed", *COUNTED_AS_ZERO})
 """Causes of a score of 0 that no grader gave: the agent left nothing that could be graded."""
 
@@ -130,17 +129,22 @@ class Loader:
     def _prompts(self) -> Mapping[str, str]:
         return {one.name: one.prompt for one in self.planned.stimuli}
 
+    @cached_property
+    def _families(self) -> Mapping[str, str | None]:
+        key = self.planned.request.family if self.planned.request else None
+        return {one.name: named_family({"tags": one.tags}, key) for one in self.planned.stimuli}
+
     def _stimulus(self, name: str, rows: Sequence[Any]) -> StimulusResult:
         ended = sorted((row for row in rows if _has_ended(row)), key=lambda row: row.k)
         return StimulusResult(
             name=name,
             prompt=self._prompts.get(name, ""),
-            trials=[self._trial(row) for row in ended],
+            trials=[self._trial(row, len(rows)) for row in ended],
             planned=len(rows),
             threshold=self.planned.threshold,
         )
 
-    def _trial(self, row: Any) -> TrialResult:
+    def _trial(self, row: Any, planned: int) -> TrialResult:
         which = row.task_id, row.k, row.attempts
         left = _left_in(self._folder.attempt(*which))
         fault = _fault(row)
@@ -168,13 +172,15 @@ class Loader:
             artifacts=left.artifacts,
             patch=left.patch,
             experiment=self.planned.item.experiment,
+            planned=planned,
+            family=self._families.get(row.task_id),
         )
 
     def _grade(self, row: Any) -> tuple[float | None, bool | None]:
         """Score and verdict. A fault of the agent counts as 0, any other fault counts nowhere."""
         if TrialState(row.state) is TrialState.FINISHED:
             return row.score, row.passed
-        if row.category == Category.AGENT and not self.planned.options.skip_grade:
+        if ended_by_agent(row.state, row.category) and not self.planned.options.skip_grade:
             return 0.0, False
         return None, None
 
@@ -215,9 +221,8 @@ def _fault(row: Any) -> TrialFault | None:
     if TrialState(row.state) is not TrialState.ERROR and row.cause not in _COUNTED:
         return None
     cause = row.cause or "internal"
-    graders = cause.startswith(_OF_GRADERS)
     return TrialFault(
-        "grader" if graders else "execution",
+        fault_kind(cause),
         row.message or cause,
         row.category or Category.INTERNAL.value,
         cause,

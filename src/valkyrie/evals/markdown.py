@@ -14,6 +14,7 @@ from valkyrie.evals.results import EvalResult, Invocation, StimulusResult, Trial
 from valkyrie.evals.wording import (
     clipped,
     counts_text,
+    ends_text,
     failed_graders,
     fault_text,
     full_name,
@@ -21,12 +22,15 @@ from valkyrie.evals.wording import (
     interval_text,
     percent,
     resume_command,
+    score_parts,
+    score_text,
     score_words,
     seconds,
     trial_name,
     used_text,
     verdict_text,
     verification_words,
+    with_interval,
 )
 from valkyrie.report.formats import has_range, plural, safe
 
@@ -97,7 +101,7 @@ def _summary_row(result: EvalResult, found: Figures) -> str:
         f"{_eval_mark(result)} {escaped(verdict_text(result))}",
         f"{found.stimuli[Outcome.PASSED]}/{len(result.stimuli)}",
         _score_cell(result, found),
-        "—" if interval is None else f"{percent(interval[0])}–{percent(interval[1])}",
+        "—" if interval is None else ends_text(interval, found),
         percent(found.pass_rate),
         str(found.trials[Outcome.GRADER_ERROR] + found.trials[Outcome.EXECUTION_ERROR]),
         str(found.trials[Outcome.NOT_RUN]),
@@ -106,11 +110,13 @@ def _summary_row(result: EvalResult, found: Figures) -> str:
 
 
 def _score_cell(result: EvalResult, found: Figures) -> str:
-    """The score, or the range it is in where trials of the store are ungraded."""
+    """The score, or the range it is in where trials are ungraded."""
     score = result.score
-    if score is None or not has_range(score):
-        return percent(found.score)
-    return f"{percent(score.score_low)} to {percent(score.score_high)}"
+    if score is not None and has_range(score):
+        return f"{percent(score.score_low)} to {percent(score.score_high)}"
+    if found.score_range is not None:
+        return f"{percent(found.score_range[0])} to {percent(found.score_range[1])}"
+    return score_text(found.score, found)
 
 
 def _eval_mark(result: EvalResult) -> str:
@@ -132,13 +138,13 @@ def _eval_section(result: EvalResult, found: Figures) -> Iterator[str]:
         yield from (f"{escaped(verdict_text(result))}.", "")
         return
     several = any(stimulus.planned > 1 for stimulus in result.stimuli)
-    yield from _stimuli_table(result.stimuli, several=several)
+    yield from _stimuli_table(result.stimuli, found, several=several)
     for words in score_words(result):
         yield from (f"> {escaped(words)}", "")
     yield from _statistics(result, found, several=several)
 
 
-def _stimuli_table(stimuli: Sequence[StimulusResult], *, several: bool) -> Iterator[str]:
+def _stimuli_table(stimuli: Sequence[StimulusResult], found: Figures, *, several: bool) -> Iterator[str]:
     more = " pass@k | pass^k | flaky |" if several else ""
     yield f"| stimulus | outcome | score | passed | time |{more}"
     yield "| --- | --- | --: | --: | --: |" + (" --: | --: | --: |" if several else "")
@@ -146,7 +152,7 @@ def _stimuli_table(stimuli: Sequence[StimulusResult], *, several: bool) -> Itera
         cells = [
             escaped(stimulus.name),
             _MARKS[stimulus_outcome(stimulus)],
-            percent(stimulus.score),
+            score_text(stimulus.score, found),
             f"{stimulus.passes}/{len(stimulus.graded)}",
             seconds(sum(trial.duration_ms for trial in stimulus.trials)),
         ]
@@ -164,24 +170,27 @@ def _repeats_cells(stimulus: StimulusResult) -> list[str]:
         return ["—", "—", "—"]
     k = found.trials
     flaky = f"⚠ {percent(found.flakiness)}" if found.flaky else ""
-    return [f"{percent(found.pass_at(k))} (k={k})", f"{percent(found.pass_hat(k))} (k={k})", flaky]
+    return [f"{percent(found.pass_at(k))} (k={k})", f"{percent(found.pass_all(k))} (k={k})", flaky]
 
 
 def _statistics(result: EvalResult, found: Figures, *, several: bool) -> Iterator[str]:
-    if not found.graded:
+    if not found.counted:
         return
-    score = f"Score {percent(found.score)} ({interval_text(*found.score_interval)})"
+    score = "; ".join(score_parts(found)).removeprefix("score ")
     rate = f"pass rate {percent(found.pass_rate)} ({interval_text(*found.pass_interval)})"
-    yield f"{score}; {rate}. Trials of one stimulus are averaged first; errors are no wrong answers."
+    yield (
+        f"Score {score}; {rate}. Trials of one stimulus are averaged first. An end by the agent's own doing "
+        "counts as the worst score; other errors count nowhere."
+    )
     yield ""
     points = curve(result.stimuli)
     if not several or len(points) < 2:
         return
-    yield "| k | pass@k | pass^k (rate^k) | pass^k (unbiased) |"
-    yield "| --: | --: | --: | --: |"
+    yield "| k | pass@k (95% interval) | pass^k (95% interval) |"
+    yield "| --: | --: | --: |"
     for point in points[:MOST_ROWS]:
-        shares = map(percent, (point.pass_at, point.pass_hat, point.pass_all))
-        yield f"| {point.k} | {' | '.join(shares)} |"
+        at = with_interval(point.pass_at, point.pass_at_interval)
+        yield f"| {point.k} | {at} | {with_interval(point.pass_all, point.pass_all_interval)} |"
     yield ""
 
 
@@ -202,9 +211,14 @@ def _failures(invocation: Invocation) -> Iterator[list[str]]:
         yield ["## Verification", "", "How these scores came about is for their reader to know.", ""]
         yield from ([heading, "", *(f"- {escaped(one)}" for one in words), ""] for heading, words in noted)
     broken = [(heading, trial) for heading, trial in every if trial.fault is not None]
-    if broken:
+    by_agent = [(heading, trial) for heading, trial in broken if trial.fault and trial.fault.by_agent]
+    others = [(heading, trial) for heading, trial in broken if trial.fault and not trial.fault.by_agent]
+    if by_agent:
+        yield ["## Ended by the agent", "", "No verdict, by the agent's own doing: the worst score.", ""]
+        yield from ([heading, "", *fenced(fault_text(trial)), ""] for heading, trial in by_agent)
+    if others:
         yield ["## Errors", "", "These trials have no verdict. None of them counts as a wrong answer.", ""]
-        yield from ([heading, "", *fenced(fault_text(trial)), ""] for heading, trial in broken)
+        yield from ([heading, "", *fenced(fault_text(trial)), ""] for heading, trial in others)
 
 
 def _heading(result: EvalResult, stimulus: StimulusResult, trial: TrialResult) -> str:

@@ -263,6 +263,7 @@ def _run_request(
         secrets=dict(request.secrets),
         model_url=request.model_url,
         verify=request.verify,
+        family=request.family,
     )
 
 

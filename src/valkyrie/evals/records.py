@@ -13,7 +13,7 @@ from typing import IO, Any
 
 from valkyrie.errors import UserError
 from valkyrie.evals.gathering import invocation_of
-from valkyrie.evals.results import TrialFault, TrialResult
+from valkyrie.evals.results import TrialFault, TrialResult, Verification
 from valkyrie.grade.protocol import GraderResult
 from valkyrie.nouns import Json
 
@@ -49,12 +49,15 @@ def to_line(trial: TrialResult) -> Json:
         "status": "success" if executed else "error",
         "durationMs": trial.duration_ms,
         "trialIndex": trial.index,
+        "totalTrials": trial.planned,
         "runId": trial.run_id,
         "eval": trial.eval_name,
         "evalFile": trial.eval_file,
         "model": trial.model,
         "executor": trial.executor,
         "attempts": trial.attempts,
+        "fraction": None if trial.fraction else False,
+        "family": trial.family,
     }
     if trial.fault is not None:
         record["error"] = None if executed else trial.fault.message
@@ -212,10 +215,9 @@ def from_line(record: Json, *, index: int = 0, trajectory: bool = True) -> Trial
     about = about if isinstance(about, dict) else {}
     grade = record.get("gradeResult")
     grade = grade if isinstance(grade, dict) else None
-    fault = _fault(record, grade)
-    # A score of 0 that its agent brought about stands beside the fault that says why.
-    counted = fault is None or (fault.category == "agent" and (grade or {}).get("status") != "error")
-    graded = grade is not None and counted
+    verification = _verification(record)
+    fault = _fault(record, grade) or (verification.fault if verification else None)
+    score, passed = _verdict(grade, fault)
     experiment = record.get("experiment")
     experiment = experiment if isinstance(experiment, dict) else None
     return TrialResult(
@@ -226,8 +228,8 @@ def from_line(record: Json, *, index: int = 0, trajectory: bool = True) -> Trial
         executor=_text(record.get("executor")) or _text(about.get("executor")),
         variant=_text(record.get("variant")) or "main",
         duration_ms=float(record.get("durationMs") or 0.0),
-        score=_number(grade.get("score")) if grade and graded else None,
-        passed=bool(grade.get("passed")) if grade and graded else None,
+        score=score,
+        passed=passed,
         graders=_graders(grade) if grade else (),
         fault=fault,
         transcript=story if trajectory else None,
@@ -240,6 +242,37 @@ def from_line(record: Json, *, index: int = 0, trajectory: bool = True) -> Trial
         patch=_path(record.get("patch")),
         threshold=_number(grade.get("threshold")) if grade else None,
         experiment=experiment,
+        verification=verification,
+        planned=_count(record.get("totalTrials")),
+        fraction=record.get("fraction") is not False,
+        family=_text(record.get("family")),
+    )
+
+
+def _verdict(grade: Json | None, fault: TrialFault | None) -> tuple[float | None, bool | None]:
+    """Return score and verdict. An end that the agent brought about counts as 0, whoever wrote it down and
+    whether or not they graded it; any other fault counts nowhere."""
+    if fault is not None and not fault.by_agent:
+        return None, None
+    if grade is None or grade.get("status") == "error":
+        return (None, None) if fault is None else (0.0, False)
+    passed, score = bool(grade.get("passed")), _number(grade.get("score"))
+    return float(passed) if score is None else score, passed
+
+
+def _verification(record: Json) -> Verification | None:
+    told = record.get("verification")
+    if not isinstance(told, dict):
+        return None
+    confirmed, evidence = told.get("confirmed"), told.get("evidence")
+    counted = told.get("countedAsZero") is True
+    return Verification(
+        confirmed=confirmed if isinstance(confirmed, bool) else None,
+        score_confirmed=_number(told.get("scoreConfirmed")),
+        evidence=evidence if isinstance(evidence, dict) else None,
+        category=_text(told.get("category")) if counted else None,
+        cause=(_text(told.get("cause")) or "agent") if counted else None,
+        message=_text(told.get("message")) if counted else None,
     )
 
 
@@ -258,12 +291,18 @@ def _fault(record: Json, grade: Json | None) -> TrialFault | None:
         kind, message = "grader", str(grade.get("evidence") or "")
     else:
         return None
+    category, cause = told.get("category"), told.get("cause")
+    if category is None and _ran_out_of_time(record):
+        category, cause = "agent", "agent_timeout"
     return TrialFault(
-        kind,
-        message or "no reason given",
-        told.get("category", "infrastructure"),
-        told.get("cause", "internal"),
+        kind, message or "no reason given", str(category or "infrastructure"), str(cause or "internal")
     )
+
+
+def _ran_out_of_time(record: Json) -> bool:
+    """Return whether a record of another tool says that its agent was ended by the time limit."""
+    story = record.get("trajectory")
+    return isinstance(story, dict) and story.get("endReason") in ("agent_timeout", "timeout")
 
 
 def _graders(grade: Json) -> tuple[GraderResult, ...]:
@@ -292,6 +331,10 @@ def _text(value: Any) -> str | None:
 
 def _number(value: Any) -> float | None:
     return None if value is None else float(value)
+
+
+def _count(value: Any) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else None
 
 
 def _path(value: Any) -> Path | None:

@@ -65,6 +65,8 @@ class EvalRequest:
     model_url: str | None = None
     verify: VerifyChoice | None = None
     """Where graders' programs run; None: in a fresh sandbox."""
+    family: str | None = None
+    """The tag that names the family of a stimulus; None is `family`."""
     secrets: Mapping[str, str] = field(default_factory=dict)
     kwargs: Mapping[str, str] = field(default_factory=dict)
     output_dir: Path | None = None

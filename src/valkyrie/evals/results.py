@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from valkyrie.grade.protocol import GraderResult
-from valkyrie.nouns import Json
+from valkyrie.nouns import Json, TrialState, ended_by_agent
 
 if TYPE_CHECKING:
     from valkyrie.views import ScoreView
@@ -16,13 +16,24 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class TrialFault:
-    """Why a trial has no verdict. One that the agent brought about counts 0; others count nowhere."""
+    """Why a trial has no verdict. One that the agent brought about counts as the worst score; others count
+    nowhere."""
 
     kind: Literal["execution", "grader"]
     """The agent could not be run to its end, or a grader could not tell. Neither is a wrong answer."""
     message: str
     category: str = "infrastructure"
     cause: str = "internal"
+
+    @property
+    def by_agent(self) -> bool:
+        """The agent brought it about; so it counts."""
+        return ended_by_agent(TrialState.ERROR, self.category)
+
+
+def fault_kind(cause: str) -> Literal["execution", "grader"]:
+    """Return which kind of fault a cause is: those that begin so are a grader's."""
+    return "grader" if cause.startswith(("grader", "judge")) else "execution"
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +61,15 @@ class Verification:
             "evidence": self.evidence,
         }
         return {name: value for name, value in said.items() if value is not None}
+
+    @property
+    def fault(self) -> TrialFault | None:
+        """What is behind a score that no grader gave."""
+        if self.cause is None:
+            return None
+        return TrialFault(
+            fault_kind(self.cause), self.message or self.cause, self.category or "agent", self.cause
+        )
 
     @property
     def open_to_tampering(self) -> bool:
@@ -91,6 +111,12 @@ class TrialResult:
     experiment: Json | None = None
     verification: Verification | None = None
     """Of a trial of the store; None: nothing is known."""
+    planned: int | None = None
+    """How many trials its stimulus was to have; None: not known."""
+    fraction: bool = True
+    """Scores are 0..1; else they are on a scale of the benchmark's own."""
+    family: str | None = None
+    """The family its stimulus belongs to."""
 
 
 @dataclass(frozen=True, slots=True)

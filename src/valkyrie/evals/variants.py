@@ -2,25 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from valkyrie.errors import UsageError
-from valkyrie.evals.results import EvalResult, Invocation, TrialResult
+from valkyrie.evals.results import EvalResult, Invocation, StimulusResult, TrialResult
+from valkyrie.evals.run_views import is_fraction, run_of, views_of
 from valkyrie.nouns import Json
-from valkyrie.report.comparison_views import (
-    AgentSummary,
-    Comparison,
-    Estimate,
-    Metric,
-    Repeats,
-    Scores,
-    TaskResult,
-)
-from valkyrie.report.pairing import Side, compared, corrected
-from valkyrie.report.statistics import mean
+from valkyrie.report.comparing import Comparison, Metric, summarise
 from valkyrie.suggest import did_you_mean
+from valkyrie.views import RunView, TrialView
 
 Key = tuple[str, str]
 """Eval and stimulus, as reports call them."""
@@ -92,15 +85,20 @@ def experiment_result(
 
 def by_stimulus(variant: VariantResult) -> dict[Key, list[TrialResult]]:
     """Its trials by eval and stimulus; evals of the same name are told apart by their folders."""
+    found: dict[Key, list[TrialResult]] = {}
+    for key, stimulus in _stimuli(variant):
+        found.setdefault(key, []).extend(stimulus.trials)
+    return found
+
+
+def _stimuli(variant: VariantResult) -> Iterator[tuple[Key, StimulusResult]]:
     files: dict[str, set[str]] = {}
     for one in variant.evals:
         files.setdefault(one.name, set()).add(one.file)
-    found: dict[Key, list[TrialResult]] = {}
     for one in variant.evals:
         name = one.name if len(files[one.name]) == 1 else f"{one.name} ({Path(one.file).parent.name})"
         for stimulus in one.stimuli:
-            found.setdefault((name, stimulus.name), []).extend(stimulus.trials)
-    return found
+            yield (name, stimulus.name), stimulus
 
 
 def _compared(variants: Sequence[VariantResult]) -> dict[Metric, Sequence[Comparison]]:
@@ -110,64 +108,27 @@ def _compared(variants: Sequence[VariantResult]) -> dict[Metric, Sequence[Compar
         return {}
     partial = any(trial.score not in (None, 0.0, 1.0) for one in variants for trial in one.trials)
     metrics: list[Metric] = ["score", "pass"] if partial else ["score"]
-    found: dict[Metric, Sequence[Comparison]] = {}
-    for metric in metrics:
-        right = _side(baseline, metric)
-        found[metric] = corrected(
-            [compared(_side(one, metric), right, together=len(others)) for one in others]
-        )
-    return found
+    fraction = is_fraction(trial for one in variants for trial in one.trials)
+    runs = [_run(one, fraction=fraction) for one in (*others, baseline)]
+    names = [one.name for one in (*others, baseline)]
+    pairs = [(place, len(others)) for place in range(len(others))]
+    return {
+        metric: summarise(runs, metric=metric, names=names, pairs=pairs).comparisons for metric in metrics
+    }
 
 
-def _side(variant: VariantResult, metric: Metric) -> Side:
-    """A variant, ready to be compared. Trials without a verdict are in no statistic."""
-    counted: dict[str, list[float]] = {}
-    tasks: dict[str, TaskResult] = {}
-    for key, trials in by_stimulus(variant).items():
+def _run(variant: VariantResult, *, fraction: bool) -> tuple[RunView, Sequence[TrialView]]:
+    """A variant as a run, by whose rules it is compared."""
+    trials: dict[str, list[TrialResult]] = {}
+    planned: Counter[str] = Counter()
+    for key, stimulus in _stimuli(variant):  # of several models, the trials of one follow the other's
         task = " / ".join(key)
-        values = [_worth(trial, metric) for trial in trials if trial.passed is not None]
-        counted[task] = values
-        passes = sum(1 for trial in trials if trial.passed)
-        tasks[task] = TaskResult(
-            mean(values) if values else None, len(values), passes, None if values else _why(trials)
-        )
-    return Side(_summary(variant, tasks), counted, None, {})
-
-
-def _worth(trial: TrialResult, metric: Metric) -> float:
-    if metric == "pass" or trial.score is None:
-        return float(bool(trial.passed))
-    return trial.score
-
-
-def _why(trials: Sequence[TrialResult]) -> str:
-    faults = [trial.fault.category for trial in trials if trial.fault]
-    return faults[0] if faults else "not run"
-
-
-def _summary(variant: VariantResult, tasks: Mapping[str, TaskResult]) -> AgentSummary:
-    nothing = Estimate(None, None, "not asked for", 0, 0)
-    trials = variant.trials
-    graded = [trial for trial in trials if trial.passed is not None]
-    return AgentSummary(
-        run_id=variant.name,
-        name=variant.name,
-        agent=variant.name,
-        model=None,
-        benchmark="experiment",
-        dataset="default",
-        state="FINISHED",
-        ended=not any(one.missing for one in variant.evals),
-        fraction=True,
-        scores=Scores(nothing, nothing, nothing),
-        planned=len(trials),
-        graded=len(graded),
-        passed=sum(1 for trial in graded if trial.passed),
-        errors={},
-        not_run=sum(one.missing for one in variant.evals),
-        repeats=Repeats([], [], [], [], [], 0),
-        tasks=tasks,
-    )
+        before = planned[task]
+        own = [replace(trial, index=before + trial.index) for trial in stimulus.trials]
+        trials.setdefault(task, []).extend(own)
+        planned[task] += stimulus.planned
+    views = views_of(trials, planned)
+    return run_of(variant.name, agent=variant.name, model=None, trials=views, fraction=fraction), views
 
 
 def summary_lines(result: ExperimentResult) -> list[Json]:
@@ -179,6 +140,8 @@ def _summary_line(result: ExperimentResult, variant: VariantResult, one: EvalRes
     from valkyrie.evals.figures import Outcome, figures
 
     found = figures([one])
+    interval, _ = found.score_interval
+    low, high = found.score_range or ((found.score, found.score) if found.fraction else (None, None))
     record = next((trial.experiment for trial in one.trials if trial.experiment), None) or {}
     return {
         "type": "run-summary",
@@ -199,6 +162,11 @@ def _summary_line(result: ExperimentResult, variant: VariantResult, one: EvalRes
         "notRun": one.missing,
         "passRate": found.pass_rate,
         "meanScore": found.score,
+        "ciLow": interval[0] if interval else None,
+        "ciHigh": interval[1] if interval else None,
+        "ungraded": found.ungraded,
+        "scoreLow": low,
+        "scoreHigh": high,
         "durationMs": sum(trial.duration_ms for trial in one.trials),
         "inputTokens": found.used.input_tokens,
         "outputTokens": found.used.output_tokens,

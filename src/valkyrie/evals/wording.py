@@ -104,22 +104,22 @@ def fault_text(trial: TrialResult) -> str:
 
 
 def repeats_parts(stimulus: StimulusResult) -> list[str]:
-    """`pass@5: 100.0%`, `pass^5: 32.8%`, `pass rate: 4/5 (80.0%)`; nothing where nothing was graded."""
+    """`pass@5: 100.0%`, `pass^5: 0.0%`, `pass rate: 4/5 (80.0%)`; nothing where nothing was graded."""
     found = repeats_of(stimulus)
     if found is None:
         return []
     k = found.trials
     return [
         f"pass@{k}: {percent(found.pass_at(k))}",
-        f"pass^{k}: {percent(found.pass_hat(k))}",
+        f"pass^{k}: {percent(found.pass_all(k))}",
         f"pass rate: {found.passes}/{k} ({percent(found.rate)})",
     ]
 
 
 def flaky_text(stimulus: StimulusResult) -> str:
-    """`flaky (20.0% minority outcomes)`, or nothing."""
+    """`flaky (two trials disagree: 40.0%)`, or nothing."""
     found = repeats_of(stimulus)
-    return f"flaky ({percent(found.flakiness)} minority outcomes)" if found and found.flaky else ""
+    return f"flaky (two trials disagree: {percent(found.flakiness)})" if found and found.flaky else ""
 
 
 def verdict_text(result: EvalResult) -> str:
@@ -165,15 +165,62 @@ def counts_text(figures: Figures) -> str:
         count = figures.trials[outcome]
         if count or outcome in (Outcome.PASSED, Outcome.FAILED):
             said.append(plural(count, word) if word.endswith("error") else f"{count} {word}")
-    return ", ".join(said)
+    return ", ".join(said) + by_agent_text(figures)
+
+
+def by_agent_text(found: Figures) -> str:
+    """`; 4 errors by the agent's own doing count 0`, or nothing."""
+    if not found.by_agent:
+        return ""
+    count = "counts" if found.by_agent == 1 else "count"
+    worst = "0" if found.fraction else "as the worst score"
+    return f"; {plural(found.by_agent, 'error')} by the agent's own doing {count} {worst}"
 
 
 def interval_text(interval: tuple[float, float] | None, method: str) -> str:
-    """`95% interval 55.2%–95.3%, Wilson`, or why there is none."""
-    how = method.replace("tasks", "stimuli").replace("task", "stimulus")
+    """`95% interval 55.2%–95.3%, Gaffke over stimuli`, or why there is none."""
     if interval is None:
-        return f"no interval: {how}"
-    return f"95% interval {percent(interval[0])}–{percent(interval[1])}, {how}"
+        return f"no interval: {of_stimuli(method)}"
+    return f"95% interval {percent(interval[0])}–{percent(interval[1])}, {of_stimuli(method)}"
+
+
+def score_text(value: float | None, found: Figures) -> str:
+    """`80.0%`; on a scale of the benchmark's own the number itself."""
+    return percent(value) if found.fraction or value is None else f"{value:g}"
+
+
+def score_parts(found: Figures) -> list[str]:
+    """`score 50.0% (95% interval …)`; with ungraded trials the range first, then the score of the others."""
+    interval, method = found.score_interval
+    sure = f"no interval: {of_stimuli(method)}"
+    if interval is not None:
+        sure = f"95% interval {ends_text(interval, found)}, {of_stimuli(method)}"
+    counted = f"{score_text(found.score, found)} ({sure})"
+    if found.score_range is None:
+        return [f"score {counted}"]
+    low, high = found.score_range
+    ungraded = plural(found.ungraded, "ungraded trial")
+    return [
+        f"score {percent(low)} to {percent(high)}, depending on {ungraded}",
+        f"without {'it' if found.ungraded == 1 else 'them'}: {counted}",
+    ]
+
+
+def ends_text(ends: tuple[float, float], found: Figures) -> str:
+    """`55.2%–95.3%`, or `-1.5 to 4` on a scale of the benchmark's own."""
+    low, high = ends
+    return f"{percent(low)}–{percent(high)}" if found.fraction else f"{low:g} to {high:g}"
+
+
+def of_stimuli(method: str) -> str:
+    """How an interval was found, in the words of evals."""
+    return method.replace("tasks", "stimuli").replace("task", "stimulus")
+
+
+def with_interval(value: float, interval: tuple[float, float] | None) -> str:
+    """`80.0% (55.2%–95.3%)`."""
+    said = "" if interval is None else f" ({percent(interval[0])}–{percent(interval[1])})"
+    return f"{percent(value)}{said}"
 
 
 def used_text(used: Used) -> str:
@@ -192,7 +239,15 @@ def used_text(used: Used) -> str:
 
 
 def resume_command(invocation: Invocation) -> str | None:
-    """What goes on with an eval that was interrupted; None where nothing is missing."""
-    if invocation.id is None or not any(result.missing > 0 or result.faults for result in invocation.evals):
+    """What goes on with an eval that was interrupted; None where nothing is missing.
+
+    An end by the agent's doing is not: it counts, and is not tried again.
+    """
+    if invocation.id is None or not any(map(_lacks, invocation.evals)):
         return None
     return f"valk eval --resume {invocation.id[:8]}"
+
+
+def _lacks(result: EvalResult) -> bool:
+    """Whether trials did not run, or ended for reasons that are not their agent's doing."""
+    return result.missing > 0 or any(trial.fault and not trial.fault.by_agent for trial in result.faults)

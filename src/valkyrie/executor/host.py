@@ -22,6 +22,7 @@ from valkyrie.executor.control import ControlServer, Verb
 from valkyrie.executor.exposure import refuse_exposed
 from valkyrie.executor.lock import PARENT_PIPE
 from valkyrie.executor.premises import Premises
+from valkyrie.executor.stop_rules import StopRules
 from valkyrie.executor.telling import RunTelling
 from valkyrie.executor.worlds import RunWorlds
 from valkyrie.hooks.firing import HookRunner
@@ -94,6 +95,7 @@ class ExecutorHost:
         self._hooks = HookRunner(self.id, self._writer, telling, sender, self._home)
         self._worlds.on_ended = self._hooks.wake
         self._scheduler = Scheduler(self.id, self._writer, self._worlds, self._room)
+        self._scheduler.decide = StopRules().apply
         control = ControlServer(socket_path(self._data), self._verbs())
         try:
             await self._begin()

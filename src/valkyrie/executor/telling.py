@@ -43,15 +43,12 @@ class RunTelling:
     def _results(self, run_id: str) -> Json:
         with self._store.reading() as connection:
             row = runs.get(connection, run_id)
-            scores: dict[str, list[float]] = {}
-            for found in runs.scores(connection, run_id):
-                if found.score is not None:
-                    scores.setdefault(found.task_id, []).append(found.score)
             view = run_view(
                 row,
                 executor="alive",
                 folder="",
-                scores=scores if row.fraction else None,
+                scores=runs.scores(connection, run_id),
+                families=runs.families(connection, run_id),
                 org=_org_name(connection, row.org_id),
                 hooks=hooks.of_run(connection, run_id),
                 links=run_links(row.place, run_id),

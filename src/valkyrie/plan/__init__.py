@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -11,6 +12,9 @@ from valkyrie.nouns import TaskSpec, VerifyMode
 
 DIGEST_VERSION = 1
 """Raised when what a digest covers changes."""
+FAMILY = "family"
+"""The key of a task's metadata that names its family, unless another one is named."""
+LONGEST_FAMILY = 200
 _LIMITED_HERE = ("local", "docker")
 """Providers whose sandboxes take of this machine's memory, each up to a limit."""
 
@@ -31,6 +35,8 @@ class TrialPlan:
     digest: str
     cpus: float | None
     memory_mb: int | None
+    family: str | None = None
+    """Tasks of one family resemble each other; None: the task resembles no other."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,11 +144,13 @@ def make_plan(
     trials: int,
     settings: Settings,
     host_mb: int | None = None,
+    family: str | None = None,
 ) -> list[TrialPlan]:
     """Every trial of a run: all tasks once, then all tasks again, so that early results cover all tasks.
 
     A task that says itself how often it is tried is tried so often. `host_mb` is the memory of the machine
-    whose sandboxes these are; None where they take nothing of it.
+    whose sandboxes these are; None where they take nothing of it. `family` is the key of the tasks' metadata
+    that names their family.
     """
     most = max((trials, *(task.trials or 0 for task in tasks)))
     return [
@@ -152,11 +160,55 @@ def make_plan(
             digest=trial_digest(task, k, agent_digest=agent_digest, model=model, settings=settings),
             cpus=task.limits.cpus,
             memory_mb=memory_needed(task, settings, host_mb),
+            family=family_of(task, family),
         )
         for k in range(most)
         for task in tasks
         if k < (trials if task.trials is None else task.trials)
     ]
+
+
+def family_of(task: TaskSpec, key: str | None = None) -> str | None:
+    """Return the family a task says it belongs to, under this key of its metadata or tags; None: none."""
+    return named_family(task.metadata, key)
+
+
+def named_family(metadata: Mapping[str, object], key: str | None = None) -> str | None:
+    """Return the family that metadata names under this key, or their tags do; None: none."""
+    name = key or FAMILY
+    tags = metadata.get("tags")
+    found = metadata.get(name)
+    if found is None and isinstance(tags, Mapping):
+        found = tags.get(name)
+    if isinstance(found, list | tuple):
+        found = ", ".join(map(str, found))
+    if found is None or isinstance(found, Mapping):
+        return None
+    return str(found).strip()[:LONGEST_FAMILY] or None
+
+
+def shuffled(trials: Sequence[TrialPlan], seed: str) -> list[TrialPlan]:
+    """Return the trials in an order that nobody chose and everybody can check: the same for the same seed.
+
+    All trials of a task come one after another, and all tasks of a family: a comparison that is looked at
+    while it goes on takes tasks in this order, each once it is whole.
+    """
+
+    def place(one: TrialPlan) -> tuple[str, str, int]:
+        return shuffled_place(seed, one.family or one.task_id), shuffled_place(seed, one.task_id), one.k
+
+    return sorted(trials, key=place)
+
+
+def shuffled_place(seed: str, name: str) -> str:
+    """Return where a name comes in the order of this seed."""
+    return hashlib.sha256(f"{seed} {name}".encode()).hexdigest()
+
+
+def plan_digest(runs: Sequence[Sequence[TrialPlan]], rule: Mapping[str, object] | None) -> str:
+    """Return what a job's plan is: its runs' trials, and when it stops. The order of trials is no part."""
+    trials = [sorted(one.digest for one in trials) for trials in runs]
+    return content_digest({"version": DIGEST_VERSION, "trials": trials, **({"stop": rule} if rule else {})})
 
 
 def memory_needed(task: TaskSpec, settings: Settings, host_mb: int | None) -> int | None:

@@ -8,10 +8,18 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from valkyrie.nouns import Category, Json, RunState, TrialState
+from valkyrie.nouns import Json, RunState, TrialState, ended_by_agent
 from valkyrie.report.comparison_views import AgentSummary, Estimate, Metric, Repeats, Scores, TaskResult
 from valkyrie.report.pairing import Side
-from valkyrie.report.statistics import mean_interval, pass_all, pass_at
+from valkyrie.report.statistics import (
+    Interval,
+    disagreement,
+    mean_interval,
+    pass_all,
+    pass_all_interval,
+    pass_at,
+    pass_at_interval,
+)
 from valkyrie.report.tables import is_open
 
 if TYPE_CHECKING:
@@ -38,11 +46,24 @@ class _Task:
     result: TaskResult
 
 
-def side(run: RunView, trials: Sequence[TrialView], metric: Metric, name: str, worst: float = 0.0) -> Side:
-    """A run, ready to be compared; `worst` is what counts for each end the agent itself brought about."""
+def side(
+    run: RunView,
+    trials: Sequence[TrialView],
+    metric: Metric,
+    name: str,
+    worst: float = 0.0,
+    *,
+    families: Mapping[str, str] | None = None,
+    scale: Interval = (0.0, 1.0),
+) -> Side:
+    """Make a run ready to be compared; `worst` is what counts for each end the agent itself brought about.
+
+    `families` names the family of each task that has one, `scale` is the range of possible scores.
+    """
     by_task: dict[str, list[TrialView]] = {}
     for trial in trials:
         by_task.setdefault(trial.task_id, []).append(trial)
+    families = families or {one.task_id: one.family for one in trials if one.family is not None}
     fraction = metric == "pass" or run.score.fraction
     tasks = {task: _task(own, metric, run.score.fraction, worst) for task, own in by_task.items()}
     results = {task: found.result for task, found in tasks.items()}
@@ -61,13 +82,13 @@ def side(run: RunView, trials: Sequence[TrialView], metric: Metric, name: str, w
         state=run.state,
         ended=RunState(run.state).terminal,
         fraction=fraction,
-        scores=_scores(tasks),
+        scores=_scores(tasks, families, scale),
         planned=len(trials),
         graded=graded,
         passed=passed.count(True) if says_passed else None,
         errors=dict(sorted(errors.items())),
         not_run=len(trials) - graded - errors.total(),
-        repeats=_repeats(results if says_passed else {}),
+        repeats=_repeats(results if says_passed else {}, families),
         tasks=results,
         ungraded=sum(map(_is_ungraded, trials)),
         score_low=_mean_of_means(found.planned for found in tasks.values()) if fraction else None,
@@ -78,6 +99,8 @@ def side(run: RunView, trials: Sequence[TrialView], metric: Metric, name: str, w
         ),
         unconfirmed=_unconfirmed(trials, passed),
         open_to_tampering=sum(map(is_open, trials)),
+        second_tries=run.score.second_tries,
+        families=len({families.get(task, task) for task in tasks}) if families else None,
     )
     return Side(
         summary,
@@ -85,6 +108,8 @@ def side(run: RunView, trials: Sequence[TrialView], metric: Metric, name: str, w
         _recipe(run),
         {(trial.task_id, trial.k): trial.digest for trial in trials},
         {task: found.values for task, found in tasks.items()},
+        families or {},
+        scale,
     )
 
 
@@ -107,7 +132,7 @@ def _task(trials: Sequence[TrialView], metric: Metric, fraction: bool, worst: fl
     return _Task(
         graded,
         counted,
-        planned=[0.0 if value is None else value for value in values],
+        planned=[counts.get(trial.k) or 0.0 if value is None else value for trial, value in both],
         passing=[float(_is_ungraded(trial)) if value is None else value for trial, value in both],
         confirmed=[_seen_fresh(trial, value, metric) for trial, value in both],
         values=counts,
@@ -164,7 +189,7 @@ def _passed(trial: TrialView, fraction: bool) -> bool | None:
 
 
 def _agent_error(trial: TrialView) -> bool:
-    return trial.state == TrialState.ERROR and trial.category == Category.AGENT
+    return ended_by_agent(trial.state, trial.category)
 
 
 def _why(trials: Sequence[TrialView]) -> str:
@@ -183,37 +208,43 @@ def _mean_of_means(lists: Iterable[Sequence[float]]) -> float | None:
     return _mean([math.fsum(values) / len(values) for values in lists if values])
 
 
-def _scores(tasks: Mapping[str, _Task]) -> Scores:
+def _scores(tasks: Mapping[str, _Task], families: Mapping[str, str] | None, scale: Interval) -> Scores:
     planned = {task: found.planned for task, found in tasks.items()}
     graded = {task: found.graded for task, found in tasks.items()}
     counted = {task: found.counted for task, found in tasks.items()}
-    leading = _estimate(counted)
+    leading = _estimate(counted, families, scale)
     return Scores(
-        all_trials=leading if planned == counted else _estimate(planned),
-        graded_only=leading if graded == counted else _estimate(graded),
+        all_trials=leading if planned == counted else _estimate(planned, families, scale),
+        graded_only=leading if graded == counted else _estimate(graded, families, scale),
         infrastructure_excluded=leading,
     )
 
 
-def _estimate(by_task: ByTask) -> Estimate:
+def _estimate(by_task: ByTask, families: Mapping[str, str] | None, scale: Interval) -> Estimate:
     means = [math.fsum(values) / len(values) for values in by_task.values() if values]
-    interval, method = mean_interval(by_task)
+    interval, method = mean_interval(by_task, scale=scale, families=families)
     return Estimate(_mean(means), interval, method, len(means), sum(map(len, by_task.values())))
 
 
-def _repeats(results: Mapping[str, TaskResult]) -> Repeats:
+def _repeats(results: Mapping[str, TaskResult], families: Mapping[str, str] | None) -> Repeats:
     counting = {task: result for task, result in results.items() if result.trials}
     tallies = [(result.passed, result.trials) for result in counting.values()]
     least = min((trials for _, trials in tallies), default=0)
     most = max((trials for _, trials in tallies), default=0)
     repeated = [task for task, result in counting.items() if result.trials > 1]
+    counts = range(1, least + 1)
+    of = [families.get(task, task) for task in counting] if families else None
+    told = {least, *(1 << power for power in range(least.bit_length()))}
     return Repeats(
-        pass_at=[pass_at(tallies, k) or 0.0 for k in range(1, least + 1)],
-        pass_all=[pass_all(tallies, k) or 0.0 for k in range(1, least + 1)],
+        pass_at=[pass_at(tallies, k) or 0.0 for k in counts],
+        pass_all=[pass_all(tallies, k) or 0.0 for k in counts],
         fewest=[task for task, found in counting.items() if found.trials == least] if least < most else [],
         excluded=[task for task, result in results.items() if not result.trials],
         flaky=[task for task in repeated if 0 < counting[task].passed < counting[task].trials],
         flaky_of=len(repeated),
+        pass_at_intervals=[pass_at_interval(tallies, k, of) if k in told else None for k in counts],
+        pass_all_intervals=[pass_all_interval(tallies, k, of) if k in told else None for k in counts],
+        flakiness=disagreement(tallies),
     )
 
 

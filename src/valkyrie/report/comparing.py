@@ -10,8 +10,9 @@ from itertools import combinations
 from typing import TYPE_CHECKING
 
 from valkyrie.errors import UsageError
-from valkyrie.nouns import Json
+from valkyrie.nouns import Json, TrialState, worst_score
 from valkyrie.report.agent_summary import side
+from valkyrie.report.anytime_comparison import as_it_goes, with_anytime_interval
 from valkyrie.report.comparison_views import AgentSummary, Comparison, Metric, Summary, summary_json
 from valkyrie.report.comparison_words import sentence
 from valkyrie.report.formats import safe, short_id
@@ -40,30 +41,35 @@ def summarise(
     metric: Metric = "score",
     names: Sequence[str] | None = None,
     pairs: Sequence[tuple[int, int]] | None = None,
+    margin: float | None = None,
 ) -> Summary:
     """Every run's numbers, and the paired comparisons of those on the same benchmark and dataset.
 
     `pairs` are positions of the runs to compare; all of them unless said. `names` is what runs are called,
-    `agent:model` unless said.
+    `agent:model` unless said. `margin` is the difference that counts as none, 2 points unless said.
     """
+    runs = [(run, [one for one in trials if one.state != TrialState.SKIPPED]) for run, trials in runs]
     called = _distinct([run for run, _ in runs], names)
     sides = [
         side(run, trials, metric, name, _worst(run, runs, metric))
         for (run, trials), name in zip(runs, called, strict=True)
     ]
+    sides = [with_anytime_interval(one, run) for one, (run, _) in zip(sides, runs, strict=True)]
     wanted = list(combinations(range(len(runs)), 2)) if pairs is None else pairs
     wanted = [(a, b) for a, b in wanted if _alike(runs[a][0], runs[b][0])]
-    found = [compared(sides[a], sides[b], together=len(wanted)) for a, b in wanted]
-    return Summary(metric, _ranked([one.summary for one in sides]), corrected(found))
+    found = [compared(sides[a], sides[b], together=len(wanted), margin=margin) for a, b in wanted]
+    made = [
+        as_it_goes(one, runs[a], runs[b], metric)
+        for one, (a, b) in zip(corrected(found), wanted, strict=True)
+    ]
+    return Summary(metric, _ranked([one.summary for one in sides]), made)
 
 
 def _worst(run: RunView, runs: Runs, metric: Metric) -> float:
-    """What an end counts that the agent itself brought about: 0, or less on a scale of its own that goes
-    below it."""
+    """What an end counts that the agent itself brought about; never more than a grade beside it."""
     if metric == "pass" or run.score.fraction:
         return 0.0
-    scores = [trial.score for other, trials in runs if _alike(run, other) for trial in trials]
-    return min((score for score in scores if score is not None and score < 0), default=0.0)
+    return worst_score(trial.score for other, trials in runs if _alike(run, other) for trial in trials)
 
 
 def _ranked(agents: Sequence[AgentSummary]) -> list[AgentSummary]:

@@ -15,6 +15,7 @@ from valkyrie.report.formats import (
     range_cell,
     range_text,
     safe,
+    second_tries_text,
     tampering_text,
 )
 from valkyrie.report.layout import PLAIN, Column, Ink, Table
@@ -85,6 +86,8 @@ def score_notes(agents: Sequence[AgentSummary]) -> Iterator[str]:
         if agent.unconfirmed:
             passes = plural(agent.unconfirmed, "pass", "passes")
             yield f"{agent.name}: {passes} only seen in the sandbox the agent left (unconfirmed)."
+        if agent.second_tries:
+            yield f"{agent.name}: {second_tries_text(agent.second_tries)}."
         if agent.open_to_tampering:
             tasks = agent.planned == len(agent.tasks)
             said = tampering_text(agent.open_to_tampering, agent.planned, tasks=tasks)
@@ -126,6 +129,7 @@ def _repeats_table(agents: Sequence[AgentSummary], ink: Ink) -> Table:
             *(Column(f"pass@{k}", "right") for k in shown),
             *(Column(f"pass^{k}", "right") for k in shown if k > 1),
             Column("Flaky tasks", "right"),
+            Column("Two trials disagree", "right", optional=True),
         ]
     )
     for agent in agents:
@@ -133,9 +137,10 @@ def _repeats_table(agents: Sequence[AgentSummary], ink: Ink) -> Table:
         table.rows.append(
             [
                 ink.paint(agent.name, "bold"),
-                *(_kth(found.pass_at, k) for k in shown),
-                *(_kth(found.pass_all, k) for k in shown if k > 1),
+                *(repeats_cell(found.pass_at, found.pass_at_intervals, k) for k in shown),
+                *(repeats_cell(found.pass_all, found.pass_all_intervals, k) for k in shown if k > 1),
                 f"{len(found.flaky)}/{found.flaky_of}" if found.flaky_of else NONE,
+                number(found.flakiness, fraction=True),
             ]
         )
     return table
@@ -147,8 +152,13 @@ def _told(most: int) -> list[int]:
     return [*doubled, most] if most else []
 
 
-def _kth(values: Sequence[float], k: int) -> str:
-    return number(values[k - 1], fraction=True) if k <= len(values) else NONE
+def repeats_cell(values: Sequence[float], intervals: Sequence[tuple[float, float] | None], k: int) -> str:
+    """`83.3 % (62.1–95.0)`: pass@k or pass^k with its 95 % interval."""
+    if k > len(values):
+        return NONE
+    said = number(values[k - 1], fraction=True)
+    interval = intervals[k - 1] if k <= len(intervals) else None
+    return said if interval is None else f"{said} ({interval[0] * 100:.1f}–{interval[1] * 100:.1f})"
 
 
 def notes(summary: Summary) -> Iterator[str]:

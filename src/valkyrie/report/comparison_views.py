@@ -8,6 +8,7 @@ from typing import Literal
 
 from valkyrie.nouns import Json
 from valkyrie.report.statistics import Needed
+from valkyrie.report.statistics.anytime import AnytimeStanding
 
 Metric = Literal["score", "pass"]
 Verdict = Literal["better", "worse", "unclear", "same", "nothing"]
@@ -53,6 +54,11 @@ class Repeats:
     """Tasks that passed and failed."""
     flaky_of: int
     """Tasks with two trials or more."""
+    pass_at_intervals: Sequence[tuple[float, float] | None] = ()
+    """95 %, over tasks, of the numbers of `pass_at` for k = 1, 2, 4, … and the last; None for the others."""
+    pass_all_intervals: Sequence[tuple[float, float] | None] = ()
+    flakiness: float | None = None
+    """The chance that two trials of a task disagree; None where no task has two."""
 
     @property
     def flaky_share(self) -> float | None:
@@ -113,6 +119,10 @@ class AgentSummary:
     """Passes that were only seen in the sandbox the agent left; None: not known."""
     open_to_tampering: int = 0
     """Graded trials whose tests ran in the sandbox the agent left, or beside its processes."""
+    families: int | None = None
+    """How many families its tasks are of; None where no families are known."""
+    second_tries: int = 0
+    """Trials that had counted as ended by the agent's doing, and were tried again on demand."""
     rank: int = 1
     """Among those on the same benchmark, by the lower end of the score."""
 
@@ -133,6 +143,8 @@ class Bound:
     """The same result on every task."""
     tasks: int
     verdict: Verdict = "unclear"
+    limits: tuple[float, float] | None = None
+    """One-sided 95 % limits of the difference; each holds alone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,6 +189,14 @@ class Comparison:
     no fractions."""
     highest: Bound | None = None
     """Had all that A lacks passed and all that B lacks failed."""
+    limits: tuple[float, float] | None = None
+    """One-sided 95 % limits of the difference; each holds alone."""
+    margin: float | None = None
+    """A difference that counts as none, where one was stated; else 2 points do."""
+    families: int | None = None
+    """How many families the tasks in common are of; None where no families are known."""
+    anytime: AnytimeStanding | None = None
+    """What holds whenever one looks; None where both runs ended by themselves, or scores are no fractions."""
 
     @property
     def drop(self) -> float:

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from valkyrie.report.anytime_words import anytime_sentence
 from valkyrie.report.comparison_views import Comparison
 from valkyrie.report.formats import plural
+from valkyrie.report.pairing import same_within
+from valkyrie.report.statistics import FEW_FAMILIES, unseen_share
 
 _ERRORS = ("infrastructure", "benchmark", "user", "internal", "agent")
 
 
 def sentence(one: Comparison) -> str:
     """Who beats whom, by how much and how sure, or that it cannot be told and what would be needed."""
+    if one.anytime is not None or not one.ended:
+        return anytime_sentence(one)
     so_far = "" if one.ended else "So far: "
     left_out = _left_out(one)
     if one.verdict == "nothing":
@@ -49,21 +54,29 @@ def _undecided(one: Comparison) -> str:
 
 def _ahead(one: Comparison) -> str:
     difference = one.difference or 0.0
+    if not one.won and not one.lost and one.tasks > 1:
+        share = unseen_share(one.families or one.tasks)
+        seen = f"{one.families} families" if one.families else f"{one.tasks} tasks"
+        return (
+            f"the same result on every task, but {seen} cannot exclude a difference on up to "
+            f"{points(share, fraction=True)} % of tasks"
+        )
     if abs(difference) < 1e-9:
         return "they are level"
     return f"{one.a if difference > 0 else one.b} is ahead by {_amount(one)}"
 
 
 def _same(one: Comparison) -> str:
-    if not one.won and not one.lost:
-        why = "the same result on every task"
-    else:
-        why = "what there may be is within 2 points"
+    alike = "the same result on every task, and " if not one.won and not one.lost else ""
+    why = f"{alike}what there may be is within {_margin(one)}"
     return f"No difference seen between {one.a} and {one.b}: {why}, {_evidence(one)}"
 
 
 def _evidence(one: Comparison) -> str:
-    return f"{_interval(one)}, {_chance(one)}, {plural(one.tasks, 'task')} in common"
+    of = ""
+    if one.families is not None:
+        of = f" of {plural(one.families, 'family', 'families')}"
+    return f"{_interval(one)}, {_chance(one)}, {plural(one.tasks, 'task')}{of} in common"
 
 
 def _amount(one: Comparison) -> str:
@@ -76,7 +89,11 @@ def _interval(one: Comparison) -> str:
     low, high = one.interval
     if (one.difference or 0.0) < 0:
         low, high = -high, -low
-    return f"95 % interval {points(low, fraction=one.fraction)} to {points(high, fraction=one.fraction)}"
+    excludes = low > 0 or high < 0
+    alone = " of this pair alone" if excludes and one.verdict == "unclear" and not one.undecided else ""
+    return (
+        f"95 % interval{alone} {points(low, fraction=one.fraction)} to {points(high, fraction=one.fraction)}"
+    )
 
 
 def _chance(one: Comparison) -> str:
@@ -133,13 +150,27 @@ def _others(excluded: Mapping[str, Sequence[str]]) -> list[str]:
 
 
 def _wanting(one: Comparison) -> str:
-    """What it would take to see a difference of this size."""
+    """Say what would show a gap of a stated size."""
+    if one.families is not None and one.families < FEW_FAMILIES:
+        return f"; fewer than {FEW_FAMILIES} families say little about others"
     if one.verdict != "unclear":
         return ""
     if one.tasks == 1:
         return "; one task says nothing about others"
     if one.needed is None:
         return ""
-    tasks = f"about {one.needed.more_tasks:,} more {'task' if one.needed.more_tasks == 1 else 'tasks'}"
-    trials = f" (or {one.needed.trials:,} trials per task)" if one.needed.trials else ""
-    return f"; {tasks}{trials} would be needed to see a difference of this size with 80 % power"
+    needed = one.needed
+    unit = " points" if one.fraction else ""
+    gap, least, most = (
+        points(size, fraction=one.fraction) for size in (needed.gap, needed.least, needed.most)
+    )
+    trials = f" (or {needed.trials:,} trials of each of these)" if needed.trials else ""
+    return (
+        f"; if the true gap is {gap}{unit}, about {needed.tasks:,} tasks in all{trials} show it 4 times "
+        f"in 5; it may be {least} to {most}"
+    )
+
+
+def _margin(one: Comparison) -> str:
+    margin = same_within(one) or 0.0
+    return f"{margin * 100:g} points" if one.fraction else f"{margin:g}"

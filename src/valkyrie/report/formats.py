@@ -29,10 +29,20 @@ _STATE_WORDS = {
     "EVALUATING": "Evaluating",
     "ERROR": "Error",
     "STOPPED": "Stopped",
+    "SKIPPED": "Skipped",
     "FINISHED": "Finished",
     "STOPPING": "Stopping",
 }
-COUNTED_STATES = ("PENDING", "BUILDING", "IN_PROGRESS", "EVALUATING", "ERROR", "STOPPED", "FINISHED")
+COUNTED_STATES = (
+    "PENDING",
+    "BUILDING",
+    "IN_PROGRESS",
+    "EVALUATING",
+    "ERROR",
+    "STOPPED",
+    "SKIPPED",
+    "FINISHED",
+)
 
 
 def safe(text: object, *, keep_lines: bool = False) -> str:
@@ -123,10 +133,13 @@ def number(value: float | None, *, fraction: bool) -> str:
 
 def interval(score: ScoreView) -> str:
     """`55.2–95.3`, in the unit of the score, or a dash."""
-    if score.interval is None:
-        return NONE
-    low, high = score.interval
-    return f"{low * 100:.1f}–{high * 100:.1f}" if score.fraction else f"{low:g}–{high:g}"
+    return NONE if score.interval is None else ends_text(score.interval, fraction=score.fraction)
+
+
+def ends_text(ends: tuple[float, float], *, fraction: bool) -> str:
+    """The ends of an interval: `55.2–95.3`."""
+    low, high = ends
+    return f"{low * 100:.1f}–{high * 100:.1f}" if fraction else f"{low:g}–{high:g}"
 
 
 def plural(count: int, word: str, many: str | None = None) -> str:
@@ -209,6 +222,13 @@ def confirmed_text(score: ScoreView, remark: str = "") -> str:
     return f"{said}: {seen} {'was' if score.confirmed == 1 else 'were'} seen in a fresh sandbox"
 
 
+def second_tries_text(count: int) -> str:
+    """`4 second tries after ends by the agent's own doing: not one try each`."""
+    return (
+        f"{plural(count, 'second try', 'second tries')} after ends by the agent's own doing: not one try each"
+    )
+
+
 def tampering_text(count: int, total: int, *, tasks: bool = True) -> str:
     """`2 of 12 tasks are graded in the sandbox the agent left: open to tampering`."""
     what = plural(total, "task" if tasks else "trial")
@@ -220,22 +240,37 @@ def _graded_value(score: ScoreView, remark: str = "") -> str:
     return text if score.interval is None else f"{text} (95 % interval {interval(score)})"
 
 
+def _final_value(score: ScoreView) -> str:
+    text = number(score.final_score, fraction=score.fraction)
+    if score.final_interval is None:
+        return text
+    return f"{text} (95 % interval {ends_text(score.final_interval, fraction=score.fraction)})"
+
+
 def score_rows(score: ScoreView, *, ended: bool) -> list[tuple[str, str]]:
     """The named numbers, the leading one first; what is confirmed only where something is not."""
     remark = " so far" if not ended else " provisional" if score.provisional else ""
-    graded = ("score_graded", _graded_value(score, remark))
-    final = ("final_score", number(score.final_score, fraction=score.fraction))
+    # Quick tasks end first: an interval of what has ended would be one of quick tasks.
+    known = number(score.score_graded, fraction=score.fraction) + remark
+    graded = ("score_graded", _graded_value(score, remark) if ended else known)
+    final = ("final_score", _final_value(score))
     rest = []
     if score.unconfirmed:
         rest.append(("score_confirmed", confirmed_text(score, remark)))
     elif score.unconfirmed is None and score.passed and ended:
         rest.append(("score_confirmed", UNKNOWN))
     rest.append(("coverage", coverage_text(score)))
+    if score.spread is not None:
+        from valkyrie.report.plan_power import spread_text
+
+        rest.append(("spread", spread_text(score.spread)))
+    if score.second_tries:
+        rest.append(("tries", second_tries_text(score.second_tries)))
     if score.open_to_tampering:
         rest.append(("verified", tampering_text(score.open_to_tampering, score.graded, tasks=False)))
     if not ended:
         return [graded, *rest] if score.graded and score.fraction else rest
-    if not score.fraction and score.graded:
+    if score.final_interval is None and score.interval is None and not score.fraction and score.graded:
         rest.append(("interval", "none: only the benchmark itself can compute this number"))
     if has_range(score):
         return [

@@ -30,6 +30,9 @@ def job_view(row: Any, runs: Sequence[RunView], *, org: str) -> JobView:
         runs=runs,
         version=row.version + sum(run.version for run in runs),
         org=org,
+        digest=asked.get("digest"),
+        stop_rule=row.stop_rule,
+        decision=row.decision,
     )
 
 

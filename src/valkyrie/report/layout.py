@@ -20,6 +20,7 @@ STATE_STYLES = {
     "FINISHED": "green",
     "ERROR": "red",
     "STOPPED": "dim",
+    "SKIPPED": "dim",
     "STOPPING": "magenta",
 }
 _CODES = {

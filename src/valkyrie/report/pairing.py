@@ -7,10 +7,8 @@ from dataclasses import dataclass, field, replace
 
 from valkyrie.nouns import Json
 from valkyrie.report.comparison_views import AgentSummary, Bound, Comparison, Verdict
-from valkyrie.report.statistics import holm, mean, needed, paired
+from valkyrie.report.statistics import SURE, Paired, holm, mean, needed, paired, surely_alike
 
-SURE = 0.05
-"""p-values below this are more than chance."""
 SMALL = 0.02
 """Two points: an interval that stays within this on both sides of 0 says that there is no difference."""
 
@@ -27,10 +25,17 @@ class Side:
     """Of every trial, by task and repetition."""
     values: Mapping[str, Mapping[int, float | None]] = field(default_factory=dict)
     """What every trial is worth, by task and repetition; None: ungraded."""
+    families: Mapping[str, str] = field(default_factory=dict)
+    """The family of each task that has one."""
+    scale: tuple[float, float] = (0.0, 1.0)
+    """The range of possible scores."""
 
 
-def compared(a: Side, b: Side, *, together: int = 1) -> Comparison:
-    """A against B, one of several comparisons made together; its verdict is that before a correction."""
+def compared(a: Side, b: Side, *, together: int = 1, margin: float | None = None) -> Comparison:
+    """A against B, one of several comparisons made together; its verdict is that before a correction.
+
+    `margin` is the difference that counts as none, 2 points unless said.
+    """
     excluded, common = _matched(a, b)
     fraction = a.summary.fraction and b.summary.fraction
     a_lacks, b_lacks = _lacking(a, b), _lacking(b, a)
@@ -48,10 +53,14 @@ def compared(a: Side, b: Side, *, together: int = 1) -> Comparison:
         b_lacks=b_lacks,
         lowest=_bound(a, b, (0.0, 1.0)) if fraction and (a_lacks or b_lacks) else None,
         highest=_bound(a, b, (1.0, 0.0)) if fraction and (a_lacks or b_lacks) else None,
+        margin=margin,
     )
     if not common:
         return nothing
-    found = paired(mine, theirs)
+    found = _found(a, b, common, mine, theirs)
+    advice = None
+    if found.families is None:  # how many more families there could be is not known
+        advice = needed(left, right, pass_fail=found.pass_fail, comparisons=together, interval=found.interval)
     comparison = replace(
         nothing,
         tasks=len(common),
@@ -63,9 +72,19 @@ def compared(a: Side, b: Side, *, together: int = 1) -> Comparison:
         test=found.test,
         won=[task for task, apart in zip(common, found.apart, strict=True) if apart > 0],
         lost=[task for task, apart in zip(common, found.apart, strict=True) if apart < 0],
-        needed=needed(left, right, pass_fail=found.pass_fail, comparisons=together),
+        needed=advice,
+        limits=(found.lowest, found.highest),
+        families=found.families,
     )
     return _judged(comparison)
+
+
+def _found(a: Side, b: Side, tasks: Sequence[str], mine: Sequence[float], theirs: Sequence[float]) -> Paired:
+    """Pair the means of tasks; over families where either side knows of some."""
+    known = {**b.families, **a.families}
+    families = [known.get(task, task) for task in tasks] if any(task in known for task in tasks) else None
+    scale = min(a.scale[0], b.scale[0]), max(a.scale[1], b.scale[1])
+    return paired(mine, theirs, families=families, scale=scale)
 
 
 def corrected(found: Sequence[Comparison]) -> list[Comparison]:
@@ -119,17 +138,25 @@ def _lacking(one: Side, other: Side) -> int:
 
 def _bound(a: Side, b: Side, filled: tuple[float, float]) -> Bound | None:
     """The comparison had all trials only A lacks, and all only B lacks, ended with these values."""
-    mine, theirs = [], []
+    mine, theirs, tasks = [], [], []
     for task in _shared(a, b):
         left = _filled(a.values[task], b.values[task], filled[0])
         right = _filled(b.values[task], a.values[task], filled[1])
         if left and right:
             mine.append(mean(left))
             theirs.append(mean(right))
+            tasks.append(task)
     if not mine:
         return None
-    found = paired(mine, theirs)
-    return Bound(found.difference, found.interval, found.p_value, not any(found.apart), len(mine))
+    found = _found(a, b, tasks, mine, theirs)
+    return Bound(
+        found.difference,
+        found.interval,
+        found.p_value,
+        not any(found.apart),
+        len(mine),
+        limits=(found.lowest, found.highest),
+    )
 
 
 def _filled(
@@ -148,7 +175,8 @@ def _judged(one: Comparison) -> Comparison:
         for bound in (one.lowest, one.highest)
     ]
     sure = not (one.a_lacks or one.b_lacks) or all(bound and bound.verdict == seen for bound in bounds)
-    undecided = seen in ("better", "worse", "same") and not sure
+    alike = one.tasks > 0 and not one.won and not one.lost
+    undecided = not sure and (seen in ("better", "worse", "same") or alike)
     verdict: Verdict = "unclear" if undecided else seen
     return replace(one, verdict=verdict, seen=seen, undecided=undecided, lowest=bounds[0], highest=bounds[1])
 
@@ -156,23 +184,31 @@ def _judged(one: Comparison) -> Comparison:
 def _bound_verdict(bound: Bound, one: Comparison) -> Verdict:
     """Corrected for comparisons made together in the strictest way: Holm's needs all of them."""
     p_value = min(1.0, bound.p_value * one.comparisons)
-    return _verdict(bound.difference, bound.interval, p_value, bound.alike and bound.tasks > 1, one.fraction)
+    return _verdict(bound.difference, bound.interval, p_value, one, bound.tasks)
 
 
 def _seen(one: Comparison) -> Verdict:
     if one.difference is None or one.p_adjusted is None:
         return "nothing"
-    alike = not one.won and not one.lost and one.tasks > 1
-    return _verdict(one.difference, one.interval, one.p_adjusted, alike, one.fraction)
+    return _verdict(one.difference, one.interval, one.p_adjusted, one, one.tasks)
 
 
 def _verdict(
-    difference: float, interval: tuple[float, float] | None, p_value: float, alike: bool, fraction: bool
+    difference: float, interval: tuple[float, float] | None, p_value: float, one: Comparison, tasks: int
 ) -> Verdict:
-    """Only what interval and p-value both say is said."""
-    apart = interval is None or interval[0] > 0 or interval[1] < 0
-    if p_value < SURE and apart:
+    """Say only what the data carry: "same" needs enough tasks to have met what differs on few of them.
+
+    The interval excludes 0 exactly when the p-value, before a correction, is below 0.05.
+    """
+    if p_value < SURE:
         return "better" if difference > 0 else "worse"
-    if alike or (fraction and interval and interval[0] >= -SMALL and interval[1] <= SMALL):
-        return "same"
-    return "unclear"
+    margin = same_within(one)
+    if margin is None or interval is None:
+        return "unclear"
+    width = 1.0 if one.fraction else 0.0  # a scale of its own has no known ends
+    return "same" if surely_alike(interval, one.families or tasks, margin, width) else "unclear"
+
+
+def same_within(one: Comparison) -> float | None:
+    """Return the difference that counts as none; None where scores are no fractions and none was stated."""
+    return SMALL if one.margin is None and one.fraction else one.margin

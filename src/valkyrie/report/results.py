@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from datetime import UTC, datetime
 from typing import Any
 
-from valkyrie.nouns import COUNTED_AS_ZERO, Category, Json, TrialState
+from valkyrie.nouns import COUNTED_AS_ZERO, Json, TrialState, ended_by_agent
 from valkyrie.views import HookView, RunView, to_json
 
 SCHEMA_VERSION = 1
@@ -29,6 +29,7 @@ def results_document(
     errors: dict[str, str] = {}
     zeroed: dict[str, str] = {}
     stopped: list[str] = []
+    skipped: list[str] = []
     timings: dict[str, list[float]] = defaultdict(list)
     tasks: dict[str, None] = {}
     for row in trials:
@@ -41,10 +42,12 @@ def results_document(
             _add_timing(timings, row.timing or {})
         elif row.state == TrialState.ERROR:
             errors[key] = f"{row.category} ({row.cause}): {row.message}"
-            if row.category == Category.AGENT:
+            if ended_by_agent(row.state, row.category):
                 zeroed[key] = row.cause
         elif row.state == TrialState.STOPPED:
             stopped.append(key)
+        elif row.state == TrialState.SKIPPED:
+            skipped.append(key)
     document: Json = {
         "schema_version": SCHEMA_VERSION,
         "benchmark_id": run.id,
@@ -63,6 +66,7 @@ def results_document(
         "benchmark_arguments": run.arguments,
         "enforcement": dict(run.enforcement),
         "tasks_stopped": stopped or None,
+        **({"tasks_skipped": skipped} if skipped else {}),
         "subset": list(tasks) if subset else None,
         "final_evaluation": final_evaluation,
         "score": to_json(run.score),

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
-from valkyrie.nouns import COUNTED_AS_ZERO, Json
+from valkyrie.nouns import COUNTED_AS_ZERO, Json, ended_by_agent
 from valkyrie.report.formats import (
     DAGGER,
     NONE,
@@ -88,6 +88,7 @@ def started_rows(run: RunView, ink: Ink = PLAIN) -> Rows:
         ("Started", moment(run.started_at or run.created_at)),
         ("Concurrency", str(run.concurrency)),
         ("Trials", str(run.total)),
+        *shows_rows(run.arguments.get("shows")),
         *cost_rows(run),
         *owner_rows(run),
         *_sandbox_rows(run),
@@ -97,6 +98,15 @@ def started_rows(run: RunView, ink: Ink = PLAIN) -> Rows:
     if run.note:
         rows.append(("Note", ink.paint(safe(run.note), "yellow")))
     return rows
+
+
+def shows_rows(found: Mapping[str, Any] | None) -> Rows:
+    """What a run can show, for a panel."""
+    if not found:
+        return []
+    from valkyrie.report.plan_power import gaps_text
+
+    return [("Can show", gaps_text(found))]
 
 
 def _folder_rows(run: RunView) -> Rows:
@@ -343,9 +353,8 @@ def trial_exit(trial: TrialView) -> str:
 
 def counts_as_zero(trial: TrialView) -> bool:
     """Whether the agent brought about an end without a verdict, which has the score 0."""
-    if trial.state == "ERROR":
-        return trial.category == "agent"
-    return trial.state == "FINISHED" and trial.cause in COUNTED_AS_ZERO
+    zeroed = trial.state == "FINISHED" and trial.cause in COUNTED_AS_ZERO
+    return zeroed or ended_by_agent(trial.state, trial.category)
 
 
 def trial_error(trial: TrialView, now: float) -> str:

@@ -10,6 +10,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Collection, Coroutine
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 from valkyrie.errors import LeaseLostError, StoreError
@@ -89,6 +90,10 @@ class Scheduler:
         """How long to stay without work; None is for ever."""
         self.on_ended: Callable[[Leased, Finish], None] = lambda _leased, _finish: None
         """Called when an attempt's end is committed."""
+        self.decide: Callable[[Connection, Collection[str], float], bool] = lambda *_: False
+        """Called with the jobs that stop when they are decided, before a look for work; whether trials were
+        skipped."""
+        self._ruled: Collection[str] = ()
         self.say: Callable[[str], None] = _say
         """Where remarks go that belong to no trial's log."""
 
@@ -135,7 +140,10 @@ class Scheduler:
         return time.monotonic() - self._busy_at
 
     async def _look(self, group: asyncio.TaskGroup) -> TickResult:
+        if self._ruled and not self._leaving:
+            await self._decide(self._ruled)
         found, ours, self._data_version = await self._writer.call(self._tick)
+        self._ruled = found.ruled
         if ours is not None:
             self._drop(ours)
         for leased in found.leased:
@@ -148,6 +156,16 @@ class Scheduler:
         for run_id in set(found.open_runs) - {*self._worlds.ready(), *self._worlds.waiting(), *found.ended}:
             self._chore(group, run_id, self._worlds.open(run_id))
         return found
+
+    async def _decide(self, job_ids: Collection[str]) -> None:
+        """Commit what is decided and the trials that skips; those in hand end with the look that follows."""
+        for job_id in job_ids:
+            # Each by itself: a transaction that has locked one job's runs may not lock another's.
+            if await self._writer.call(partial(self._decide_one, job_id)):
+                self._data_version = -1
+
+    def _decide_one(self, job_id: str, connection: Connection) -> bool:
+        return self.decide(connection, [job_id], time.time())
 
     def _tick(self, connection: Connection) -> tuple[TickResult, set[int] | None, int]:
         """On the writer's thread: lease what fits; after a foreign change, see what is still ours."""

@@ -71,6 +71,8 @@ class TickResult:
     open_runs: Sequence[str]
     wake_at: float | None
     """When the next trial's back-off is over."""
+    ruled: Sequence[str] = ()
+    """Jobs with an open run that stop when they are decided."""
 
 
 @dataclass(slots=True)

@@ -59,6 +59,8 @@ class EndedTrial:
     """The score was seen in a fresh sandbox; None: not known, as of most that ran elsewhere."""
     score_confirmed: float | None = None
     evidence: Json | None = None
+    family: str | None = None
+    """The family its task belongs to."""
 
     @property
     def state(self) -> TrialState:
@@ -87,6 +89,7 @@ _TRIALS = ForEach.insert(
         trial.c[name]
         for name in ("run_id", "position", "task_id", "k", "digest", "state", "attempts", "failures")
     ),
+    trial.c.family,
     trial.c.version,
     *(trial.c[name] for name in _FOUND),
 )
@@ -186,6 +189,7 @@ def _trial_row(run_id: str, position: int, one: EndedTrial, version: int) -> Jso
         "task_id": one.task_id,
         "k": one.k,
         "digest": one.digest,
+        "family": one.family,
         "state": one.state.value,
         "attempts": 1,
         "failures": 0 if one.category is None else 1,

@@ -25,6 +25,7 @@ from valkyrie.store.returning import require_all
 from valkyrie.store.returning import still_ours as still_ours
 from valkyrie.store.rows import ForEach
 from valkyrie.store.schema import attempt, executor, job, regrade, run, trial
+from valkyrie.store.trials import LARGEST
 
 OPEN_RUNS = [RunState.IN_PROGRESS.value, RunState.STOPPING.value]
 
@@ -34,6 +35,7 @@ _OPEN_COLUMNS = (
     run.c.state,
     run.c.concurrency,
     run.c.n_pending,
+    run.c.n_skipped,
     run.c.priority,
     run.c.created_at,
     run.c.passes,
@@ -43,6 +45,9 @@ _OPEN_COLUMNS = (
     run.c.job_id,
     job.c.concurrency.label("pool"),
     job.c.ends_at,
+    job.c.stop_rule.is_not(None).label("ruled"),
+    run.c.benchmark,
+    run.c.dataset,
     run.c.in_turn,
     exists()
     .where(regrade.c.run_id == run.c.id, regrade.c.number > 0, regrade.c.finished_at.is_(None))
@@ -89,6 +94,7 @@ _READY = (
         trial.c.run_id == bindparam("run"),
         trial.c.state == TrialState.PENDING.value,
         or_(trial.c.not_before.is_(None), trial.c.not_before <= bindparam("now")),
+        trial.c.position < bindparam("before"),
     )
     .order_by(trial.c.position)
     .limit(bindparam("most"))
@@ -103,6 +109,12 @@ _IN_TURN = _READY.where(
     )
 )
 """The same where a task's trials follow one another: only those before which nothing is left to do."""
+
+
+_FIRST_OPEN = select(func.min(trial.c.position)).where(
+    trial.c.run_id == bindparam("run"),
+    trial.c.state.in_([state.value for state in TrialState if not state.terminal]),
+)
 
 
 _NEXT_RETRY = select(func.min(trial.c.not_before)).where(
@@ -164,13 +176,15 @@ def lease(connection: Connection, tick: Tick) -> TickResult:
     stopped: set[str] = set()
     wanted = _locked(connection, _with_siblings(runs, tick, due), tick)
     pools = pools_of(wanted, tick)
+    before = _in_step(connection, wanted)
     for row in sorted(wanted, key=serving_order):
         if _is_over(row, due):
             _stop_pending(connection, row.id, tick.now)
             stopped.add(row.id)
         elif (slots := min(_slots(row, tick), pools[row.id].left)) > 0:
             query = _IN_TURN if row.in_turn else _READY
-            found = connection.execute(query, {"run": row.id, "now": due, "most": slots}).all()
+            asked = {"run": row.id, "now": due, "most": slots, "before": before.get(row.id, LARGEST)}
+            found = connection.execute(query, asked).all()
             if found:
                 ready.setdefault(row.priority, {})[row.id] = list(found)
             if len(found) < min(slots, row.n_pending):
@@ -180,8 +194,26 @@ def lease(connection: Connection, tick: Tick) -> TickResult:
         _take(connection, leased, tick, {row.id: row.passes for row in wanted})
     waits = [connection.execute(_NEXT_RETRY, {"run": run_id, "now": due}).scalar() for run_id in retries]
     wake_at = min((at - skewed for at in waits if at is not None), default=None)
-    ended = [row.id for row in runs if _is_done(row, tick, stopped)]
-    return TickResult(leased, ended, [row.id for row in sorted(runs, key=serving_order)], wake_at)
+    done = {row.id for row in runs if _is_done(row, tick, stopped)}
+    ended = [row.id for row in runs if row.id in done and _may_conclude(row, runs, done)]
+    ruled = sorted({row.job_id for row in runs if row.ruled})
+    return TickResult(leased, ended, [row.id for row in sorted(runs, key=serving_order)], wake_at, ruled)
+
+
+def _in_step(connection: Connection, rows: Sequence[Any]) -> dict[str, int]:
+    """Return the position up to which runs may begin trials whose job stops when it is decided.
+
+    Only tasks that ended on both sides decide anything. A run that is ahead of the slowest one of its job on
+    the same tasks by all that runs at once waits for it: its trials may turn out not to be needed.
+    """
+    first: dict[tuple[str, str, str], int] = {}
+    of_run = {row.id: (row.job_id, row.benchmark, row.dataset) for row in rows if row.ruled and row.pool}
+    for row in rows:
+        if row.id in of_run and row.state == RunState.IN_PROGRESS and not row.regrading:
+            position = connection.execute(_FIRST_OPEN, {"run": row.id}).scalar()
+            if position is not None:
+                first[of_run[row.id]] = min(position, first.get(of_run[row.id], LARGEST))
+    return {row.id: first[of_run[row.id]] + row.pool for row in rows if of_run.get(row.id) in first}
 
 
 def serving_order(row: Any) -> tuple[int, float, str]:
@@ -233,6 +265,17 @@ def _slots(row: Any, tick: Tick) -> int:
 
 def _is_done(row: Any, tick: Tick, stopped: Collection[str]) -> bool:
     return (row.n_pending == 0 or row.id in stopped) and in_hand(row, tick) == 0
+
+
+def _may_conclude(row: Any, rows: Sequence[Any], done: Collection[str]) -> bool:
+    """Whether nothing can change its score any more.
+
+    Where a job stops when it is decided, a run whose trials have all ended waits for that: the decision may
+    set its last ones aside.
+    """
+    if not row.ruled or row.n_skipped or row.regrading or row.state != RunState.IN_PROGRESS:
+        return True
+    return all(other.id in done for other in rows if other.job_id == row.job_id)
 
 
 def _stop_pending(connection: Connection, run_id: str, now: float) -> None:

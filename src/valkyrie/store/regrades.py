@@ -111,7 +111,7 @@ def decided(connection: Connection, run_id: str) -> Sequence[Row[Any]]:
         )
         .outerjoin(last, last.c.trial_id == trial.c.id)
         .outerjoin(attempt, (attempt.c.trial_id == trial.c.id) & (attempt.c.number == last.c.number))
-        .where(trial.c.run_id == run_id)
+        .where(trial.c.run_id == run_id, trial.c.state != TrialState.SKIPPED.value)
         .order_by(trial.c.position)
     ).all()
 
@@ -275,7 +275,7 @@ def verdicts(connection: Connection, run_id: str, number: int) -> list[Verdict]:
             *(attempt.c[name] for name in _VERDICT),
         )
         .outerjoin(attempt, (attempt.c.trial_id == trial.c.id) & attempt.c.outcome.is_not(None))
-        .where(trial.c.run_id == run_id)
+        .where(trial.c.run_id == run_id, trial.c.state != TrialState.SKIPPED.value)
         .order_by(trial.c.position, attempt.c.number)
     )
     of_trial: dict[int, list[Any]] = defaultdict(list)

@@ -11,7 +11,7 @@ from typing import Any
 from sqlalchemy import Connection, Row, delete, func, insert, select, update
 
 from valkyrie.errors import UnknownError, UserError
-from valkyrie.nouns import Category, Json, Outcome, RunState, TrialState
+from valkyrie.nouns import Category, Json, Outcome, RunState, TrialState, ended_by_agent
 from valkyrie.store import executors
 from valkyrie.store.counters import announce, count, lock_runs
 from valkyrie.store.leases import OPEN_RUNS
@@ -29,6 +29,7 @@ from valkyrie.store.trials import each_grade as each_grade
 from valkyrie.store.trials import each_result as each_result
 from valkyrie.store.trials import ended_by_task as ended_by_task
 from valkyrie.store.trials import errors as errors
+from valkyrie.store.trials import families as families
 from valkyrie.store.trials import one_trial as one_trial
 from valkyrie.store.trials import results_of_tasks as results_of_tasks
 from valkyrie.store.trials import scores as scores
@@ -46,13 +47,17 @@ class NewTrial:
     digest: str
     cpus: float | None
     memory_mb: int | None
+    family: str | None = None
 
 
 _PLAN = ForEach.insert(
     trial,
     *(
         trial.c[name]
-        for name in ("run_id", "position", "task_id", "k", "digest", "state", "cpus", "memory_mb", "version")
+        for name in (
+            *("run_id", "position", "task_id", "k", "digest", "family"),
+            *("state", "cpus", "memory_mb", "version"),
+        )
     ),
 )
 
@@ -74,6 +79,7 @@ def _insert(connection: Connection, run_id: str, new: Sequence[NewTrial], first:
             "task_id": one.task_id,
             "k": one.k,
             "digest": one.digest,
+            "family": one.family,
             "state": TrialState.PENDING.value,
             "cpus": one.cpus,
             "memory_mb": one.memory_mb,
@@ -181,6 +187,9 @@ def reopen(
     """STOPPED trials (and ERROR ones) become PENDING; how many. The run is open again, for executors that
     say `bound`.
 
+    An end by the agent's doing counts, and is tried again only for who names its category or its task: a
+    second try would be another measurement than the one planned.
+
     What their grading saved is kept, unless they are to begin `from_scratch`. While kept work is graded
     again that goes on, and nothing else is reopened.
     """
@@ -190,7 +199,8 @@ def reopen(
     rows = [
         row
         for row in _of_tasks(connection, run_id, states, [] if regrading(connection, run_id) else task_ids)
-        if category is None or row.category == category
+        if row.category == category
+        or (category is None and (task_ids is not None or not ended_by_agent(row.state, row.category)))
     ]
     if rows and grading:
         raise UserError(

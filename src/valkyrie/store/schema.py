@@ -25,7 +25,7 @@ from sqlalchemy.types import TypeEngine
 
 from valkyrie.nouns import DEFAULT_ORG, DEFAULT_PRIORITY, Category, TrialState
 
-REVISION = "0006"
+REVISION = "0007"
 """The migration this program's schema stands at."""
 
 metadata = MetaData()
@@ -105,6 +105,8 @@ job = Table(
     Column("ends_at", Float),  # nothing of it begins after this
     Column("about", JSON, nullable=False),  # what people noted
     Column("arguments", JSON, nullable=False),  # what it was asked with, so that it can grow
+    Column("stop_rule", JSON(none_as_null=True)),  # when what it asks is decided: error rate, margin, seed
+    Column("decision", JSON(none_as_null=True)),  # what was decided by that rule, pair by pair
     Column("version", Integer, nullable=False, server_default="0"),
     Index("job_by_org", "org_id", "created_at", "id"),
     Index("job_by_org_name", "org_id", "name", "created_at", "id"),
@@ -187,6 +189,7 @@ trial = Table(
     Column("task_id", Words, nullable=False),
     Column("k", Integer, nullable=False),
     Column("digest", Text, nullable=False),
+    Column("family", Words),  # tasks of one family resemble each other
     Column("state", Text, nullable=False),
     Column("attempts", Integer, nullable=False, server_default="0"),
     Column("failures", Integer, nullable=False, server_default="0"),

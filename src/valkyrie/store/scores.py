@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-from valkyrie.nouns import Category, RunState
+from valkyrie.nouns import Category, RunState, TrialState
 from valkyrie.store.schema import ERROR_COUNTERS, STATE_COUNTERS
 
 
@@ -47,11 +47,19 @@ class RunScores:
         return self.counted / self.planned if self.planned else 0.0
 
 
+def state_counts(row: Any) -> dict[str, int]:
+    """Return a run's trials by state; SKIPPED is there only where some are."""
+    counts = {state: int(getattr(row, name)) for state, name in STATE_COUNTERS.items()}
+    return {state.value: n for state, n in counts.items() if n or state is not TrialState.SKIPPED}
+
+
 def run_scores(row: Any) -> RunScores:
     """The numbers of a run's row; while it goes on, those of what was graded so far."""
     graded = row.n_finished
     zeroed = getattr(row, ERROR_COUNTERS[Category.AGENT])
-    planned = sum(getattr(row, name) for name in STATE_COUNTERS.values())
+    planned = sum(
+        getattr(row, name) for state, name in STATE_COUNTERS.items() if state is not TrialState.SKIPPED
+    )
     counted, ended = graded + zeroed, RunState(row.state).terminal
     known = row.n_verified == graded
     so_far = row.score_sum / counted if counted and row.fraction else None

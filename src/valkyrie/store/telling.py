@@ -6,8 +6,8 @@ import json
 from typing import Any
 
 from valkyrie.nouns import Json
-from valkyrie.store.schema import ERROR_COUNTERS, STATE_COUNTERS
-from valkyrie.store.scores import run_scores
+from valkyrie.store.schema import ERROR_COUNTERS
+from valkyrie.store.scores import run_scores, state_counts
 
 NAMES = ("benchmark", "dataset", "agent", "model", "label", "started_by", "created_at")
 """Columns of a run that stay as they are."""
@@ -16,7 +16,7 @@ MOST_ERROR = 2000
 
 def progress(row: Any) -> tuple[int, int]:
     """(trials that ended, however; all trials)."""
-    done = row.n_finished + row.n_error + row.n_stopped
+    done = row.n_finished + row.n_error + row.n_stopped + row.n_skipped
     return done, done + row.n_pending + row.n_building + row.n_in_progress + row.n_evaluating
 
 
@@ -31,7 +31,7 @@ def snapshot(row: Any, now: float) -> Json:
         "done": done,
         "total": total,
         "repeated": row.arguments.get("trials", 1) > 1,
-        "counts": {state.value: getattr(row, name) for state, name in STATE_COUNTERS.items()},
+        "counts": state_counts(row),
         "score": {
             "final_score": score.final_score,
             "score_graded": score.score_graded,

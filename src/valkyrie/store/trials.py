@@ -6,10 +6,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Connection, Row, and_, case, func, or_, select
+from sqlalchemy import Connection, Row, and_, func, or_, select
 
 from valkyrie.errors import UnknownError
-from valkyrie.nouns import COUNTED_AS_ZERO, Category, TrialState
+from valkyrie.nouns import COUNTED_AS_ZERO, TrialState, ended_by_agent, worst_score
 from valkyrie.store.schema import attempt, trial
 
 AT_ONCE = 500
@@ -132,14 +132,31 @@ def each_grade(connection: Connection, run_id: str) -> Iterator[Any]:
         yield from found
 
 
-def scores(connection: Connection, run_id: str) -> Sequence[Any]:
-    """(task id, score) of every trial that counts: graded, or ended by the agent's doing, which is a 0."""
-    by_agent = and_(trial.c.state == TrialState.ERROR.value, trial.c.category == Category.AGENT.value)
-    return connection.execute(
-        select(trial.c.task_id, case((by_agent, 0.0), else_=trial.c.score).label("score")).where(
-            trial.c.run_id == run_id, or_(trial.c.state == TrialState.FINISHED.value, by_agent)
-        )
+def scores(connection: Connection, run_id: str) -> dict[str, list[float | None]]:
+    """What every trial counts, by task; None: it has no grade, and its agent was not the cause.
+
+    Those that ended by the agent's doing have the worst score. Those that were not needed are left out.
+    """
+    rows = connection.execute(
+        select(trial.c.task_id, trial.c.state, trial.c.category, trial.c.score)
+        .where(trial.c.run_id == run_id, trial.c.state != TrialState.SKIPPED.value)
+        .order_by(trial.c.position)
     ).all()
+    worst = worst_score(row.score for row in rows if row.state == TrialState.FINISHED)
+    found: dict[str, list[float | None]] = {}
+    for row in rows:
+        graded = row.score if row.state == TrialState.FINISHED else None
+        score = worst if ended_by_agent(row.state, row.category) else graded
+        found.setdefault(row.task_id, []).append(score)
+    return found
+
+
+def families(connection: Connection, run_id: str) -> dict[str, str]:
+    """Return the family of each task of a run that has one."""
+    rows = select(trial.c.task_id, trial.c.family).where(
+        trial.c.run_id == run_id, trial.c.family.is_not(None)
+    )
+    return {row.task_id: row.family for row in connection.execute(rows)}
 
 
 def attempts(connection: Connection, trial_id: int) -> Sequence[Row[Any]]:

@@ -47,6 +47,8 @@ class BoundJob:
     """What each run is handed."""
     kept: Json
     notices: Sequence[str] = ()
+    shows: Sequence[Json] = ()
+    """Which gaps between agents each run can show."""
 
     @property
     def word(self) -> str:
@@ -74,6 +76,7 @@ class Bound(Jobs):
             {one.run_id: one.prepared.secrets for one in prepared},
             asked.kept,
             list(dict.fromkeys(notice for one in prepared for notice in one.prepared.notices)),
+            [shows for one in prepared if (shows := self.shown_gaps(one.prepared))],
         )
         bound = [NewRun(one.run_id, one.prepared, {**one.values, "bound": job.word}) for one in prepared]
         self._write_all(bound, lambda connection: jobs.create(connection, self._job_values(job, asked)))
@@ -134,7 +137,7 @@ class Bound(Jobs):
                     f"Run {run_id[:8]} was taken up by `valk run resume`; `valk run fetch {run_id[:8]} "
                     "--connect` watches it."
                 )
-            left = row.n_pending + row.n_stopped + (row.n_error if errors_too else 0)
+            left = row.n_pending + row.n_stopped + (row.n_error - row.e_agent if errors_too else 0)
             if left or not RunState(row.state).terminal:
                 runs.reopen(connection, run_id, errors_too=errors_too, bound=job.word)
 

@@ -63,6 +63,11 @@ def _grow(room: Jobs, view: JobView, change: JobChange) -> list[str]:
         row = jobs.get(connection, view.id)
         rows = jobs.runs_of(connection, [view.id])[view.id]
     _check(change, row.arguments["template"]["trials"])
+    if row.stop_rule is not None and (change.agents or change.scenarios or change.trials is not None):
+        raise UsageError(
+            f"Job {view.name!r} stops when it is decided: what it compares was fixed before it began. "
+            "Start a new job for other agents, tasks or trials."
+        )
     template = _changed(job_planning.stored_template(row.arguments), change)
     selections = job_planning.stored_selections(row.arguments)
     trials_grow = change.trials is not None or bool(change.scenarios)
@@ -81,10 +86,11 @@ def _grow(room: Jobs, view: JobView, change: JobChange) -> list[str]:
         *JobPlanned(had, added).requests(template),
         *JobPlanned(new, selections).requests(template),
     ]
+    grows = bool(further) or any(one.more for one in growths)
     last = max((one.job_position for one in rows), default=-1)
     new_runs = room.prepare_runs(view.id, further, first=last + 1)
     arguments = {
-        **row.arguments,
+        **{name: value for name, value in row.arguments.items() if name != "digest" or not grows},
         "agents": [asdict(agent) for agent in [*had, *new]],
         "selections": [asdict(one) for one in selections],
         "template": row.arguments["template"]
@@ -231,7 +237,9 @@ def _growth(room: Jobs, row: Any, template: Any, selection: Selection, *, trials
         "model": row.model,
         "settings": changed,
     }
-    planned = make_plan(tasks, trials=template.trials, host_mb=host_memory_mb(), **digests)
+    planned = make_plan(
+        tasks, trials=template.trials, host_mb=host_memory_mb(), family=template.family, **digests
+    )
     with room.store.reading() as connection:
         had = runs.planned(connection, row.id)
     _refuse_changed(row, planned, tasks, had, {**digests, "settings": settings})

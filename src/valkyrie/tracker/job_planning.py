@@ -5,17 +5,21 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from valkyrie.errors import UsageError
-from valkyrie.job_views import JobAgent, JobRequest
+from valkyrie.job_views import DEFAULT_ERROR_RATE, JobAgent, JobRequest
 from valkyrie.nouns import Json
 from valkyrie.tracker.bounds import check_text
 from valkyrie.tracker.scenarios import Selection
 from valkyrie.views import RunRequest
 
+if TYPE_CHECKING:
+    from valkyrie.tracker.planning import PreparedRun
+
 MOST_AGENTS = 50
 MOST_METADATA = 64
+MOST_ERROR_RATE = 0.2
 MOST_SECONDS = 10 * 365 * 86_400.0
 _NOT_STORED = ("agent", "model", "headers")
 
@@ -59,6 +63,7 @@ def check(request: JobRequest) -> None:
     if request.concurrency < 1:
         raise UsageError(f"--n-concurrent-trials must be at least 1, not {request.concurrency}.")
     check_seconds("--time-limit", request.time_limit)
+    check_stop(request)
     check_text("job's name", request.name)
     if len(request.metadata) > MOST_METADATA:
         raise UsageError(
@@ -67,6 +72,34 @@ def check(request: JobRequest) -> None:
     for key, value in request.metadata.items():
         check_text("metadata's key", key)
         check_text(f"metadata {key!r}", value)
+
+
+def check_stop(request: JobRequest) -> None:
+    """UsageError for a rule nobody can stop by."""
+    if not request.stop_when_decided:
+        if request.margin is not None or request.error_rate != DEFAULT_ERROR_RATE:
+            raise UsageError("--margin and --error-rate go with --stop-when-decided.")
+        return
+    if len(request.agents) < 2:
+        raise UsageError("--stop-when-decided compares agents: name at least two.")
+    if request.margin is not None and not 0 < request.margin < 1:
+        raise UsageError(f"--margin must be above 0 and below 100 points, not {request.margin * 100:g}.")
+    if not 0 < request.error_rate <= MOST_ERROR_RATE:
+        raise UsageError(f"--error-rate must be above 0 and at most {MOST_ERROR_RATE:g}.")
+
+
+def stop_rule(request: JobRequest, prepared: Sequence[PreparedRun]) -> Json | None:
+    """Return when a job is decided, as it is stored and digested; None where it runs whole."""
+    if not request.stop_when_decided:
+        return None
+    unknown = next((one.benchmark.name for one in prepared if not one.benchmark.fraction), None)
+    if unknown is not None:
+        raise UsageError(
+            f"--stop-when-decided needs scores between 0 and 1; {unknown!r} has a scale of its own."
+        )
+    agents = len(request.agents)
+    comparisons = len(prepared) // agents * (agents * (agents - 1) // 2)
+    return {"error": request.error_rate, "margin": request.margin, "comparisons": comparisons}
 
 
 def check_seconds(flag: str, seconds: float | None, most: float = MOST_SECONDS) -> None:

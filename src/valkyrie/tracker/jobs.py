@@ -18,7 +18,7 @@ from valkyrie.job_views import (
     JobView,
     StartedJob,
 )
-from valkyrie.nouns import RunState
+from valkyrie.nouns import Category, RunState
 from valkyrie.report.job_view import job_view
 from valkyrie.report.present import run_view
 from valkyrie.store import jobs, runs
@@ -43,19 +43,31 @@ class Jobs(Starting, Steering, Belongings):
     """A job is planned whole: either all of its runs are stored, or none."""
 
     def plan_job(self, request: JobRequest) -> JobPlan:
+        from valkyrie.plan import plan_digest
+        from valkyrie.tracker.job_planning import stop_rule
+
         planned = self._planned(request)
         prepared = self._prepared(planned.requests(_template(request)))
         problems = [str(problem) for one in prepared for problem in one.problems]
-        return JobPlan([one.view() for one in prepared], list(dict.fromkeys(problems)))
+        rule = stop_rule(request, prepared)
+        digest = plan_digest([one.trials for one in prepared], rule)
+        plans = [replace(one.view(), shows=self.shown_gaps(one)) for one in prepared]
+        return JobPlan(plans, list(dict.fromkeys(problems)), digest, rule)
 
     def start_job(self, request: JobRequest, *, key: str | None = None) -> StartedJob:
-        from valkyrie.tracker.job_planning import job_name, stored
+        from valkyrie.plan import plan_digest, shuffled
+        from valkyrie.tracker.job_planning import job_name, stop_rule, stored
 
         job_id = str(uuid.uuid5(_SPACE, f"{self.identity.org_id} {key}") if key else uuid.uuid4())
         if key and self._job_is_stored(job_id):
             return StartedJob(self.fetch_job(job_id), ["this start was asked for before; here is its job"])
         planned = self._planned(request)
         prepared = _refuse_problems(self._prepared(planned.requests(_template(request))))
+        rule = stop_rule(request, prepared)
+        digest = plan_digest([one.trials for one in prepared], rule)
+        if rule is not None:
+            # By the job's id, which nobody knew before: no agent can be made for the tasks that come first.
+            prepared = [replace(one, trials=shuffled(one.trials, job_id), stop_rule=rule) for one in prepared]
         new = _new_runs(job_id, prepared)
         now = time.time()
         values = {
@@ -67,9 +79,11 @@ class Jobs(Starting, Steering, Belongings):
             "concurrency": request.concurrency,
             "ends_at": None if request.time_limit is None else now + request.time_limit,
             "about": dict(request.metadata),
-            "arguments": stored(
-                request, planned, {one.request.benchmark: one.benchmark.name for one in prepared}
-            ),
+            "arguments": {
+                **stored(request, planned, {one.request.benchmark: one.benchmark.name for one in prepared}),
+                "digest": digest,
+            },
+            "stop_rule": rule,
         }
         notices = self.store_runs(new, lambda connection: jobs.create(connection, values))
         return StartedJob(self.fetch_job(job_id), notices)
@@ -244,7 +258,9 @@ class Jobs(Starting, Steering, Belongings):
         """Every run of the job goes on that has something left, if only its score to be computed."""
         said, goes_on = list(notices), False
         for run in self.fetch_job(view.id).runs:
-            left = run.total - run.counts["FINISHED"] - (0 if again.errors_too else run.counts["ERROR"])
+            settled = 0 if again.names_agents else run.score.errors.get(Category.AGENT, 0)
+            settled = settled if again.errors_too else run.counts["ERROR"]
+            left = run.total - run.counts["FINISHED"] - run.counts.get("SKIPPED", 0) - settled
             cost = run.cost
             if left and cost and (reached := limit_reached(run.id, cost.total, cost.limit)):
                 said.append(reached)

@@ -44,17 +44,14 @@ class Looking(Desk):
 
     def _view(self, connection: Connection, run_id: str, *, detailed: bool) -> RunView:
         row = runs.get(connection, run_id)
-        scores: dict[str, list[float]] | None = None
-        if detailed and needs_scores(row):
-            scores = {}
-            for row_score in runs.scores(connection, run_id):
-                if row_score.score is not None:
-                    scores.setdefault(row_score.task_id, []).append(row_score.score)
+        scores = runs.scores(connection, run_id) if detailed and needs_scores(row) else None
+        families = runs.families(connection, run_id) if scores is not None else None
         view = run_view(
             row,
             executor=self._alive(),
             folder=self._folder(run_id),
             scores=scores,
+            families=families,
             org=self.identity.org,
             hooks=hooks.of_run(connection, run_id),
             links=run_links(row.place, run_id),

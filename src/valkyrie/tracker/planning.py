@@ -34,6 +34,7 @@ from valkyrie.plan import Settings, TrialPlan, make_plan
 from valkyrie.store.layout import DataFolder
 from valkyrie.targets import check_target
 from valkyrie.tracker.bounds import check_trials
+from valkyrie.tracker.families import family_remarks, without_family
 from valkyrie.tracker.fitting import doubtful, remarks, unable, unfit, untooled
 from valkyrie.tracker.model_access import unanswered, with_keys
 from valkyrie.tracker.problems import Complaint, gathered, refuse
@@ -84,6 +85,8 @@ class PreparedRun:
     missing: Mapping[str, str]
     """Secrets without a value: environment variable → name."""
     notices: Sequence[str]
+    stop_rule: Json | None = None
+    """When the job it is part of is decided."""
 
     def view(self) -> PlanView:
         """What would run."""
@@ -124,6 +127,7 @@ def prepare(
     tasks = _tasks(benchmark, request, problems) if benchmark else None
     if agent and benchmark and tasks is not None:
         problems += unfit(tasks, agent, capabilities, request)
+        problems += without_family(tasks, request.family)
         problems += service_problems(benchmark.source, agent, remote=bool(settings_found))
     else:
         problems += unable(capabilities, request.provider)
@@ -153,6 +157,7 @@ def prepare(
             trials=request.trials,
             settings=settings,
             host_mb=None if settings_found else host_memory_mb(),
+            family=request.family,
         ),
         secrets={
             **values,
@@ -178,6 +183,7 @@ def prepare(
             *doubtful(tasks, capabilities),
             *untooled(tasks, agent),
             *remarks(tasks),
+            *family_remarks(tasks, request.family),
             *found_where,
             *said,
         ],

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from valkyrie.agents.opening import ARCHIVE_NAME
 from valkyrie.keeping.keys import frozen_agent_key, run_prefix, upload_key
 from valkyrie.nouns import Identity, Json
-from valkyrie.plan import TrialPlan
+from valkyrie.plan import FAMILY, TrialPlan
 from valkyrie.store.layout import RunFolder
 from valkyrie.store.runs import NewTrial
 from valkyrie.tracker.planning import PreparedRun
@@ -35,7 +35,7 @@ def keep_frozen(prepared: PreparedRun, run_id: str, folder: RunFolder, uploads: 
 
 def new_trials(planned: Sequence[TrialPlan]) -> list[NewTrial]:
     """What is stored of planned trials."""
-    return [NewTrial(one.task_id, one.k, one.digest, one.cpus, one.memory_mb) for one in planned]
+    return [NewTrial(one.task_id, one.k, one.digest, one.cpus, one.memory_mb, one.family) for one in planned]
 
 
 def run_values(prepared: PreparedRun, run_id: str, frozen: Json, identity: Identity) -> Json:
@@ -80,8 +80,10 @@ def run_values(prepared: PreparedRun, run_id: str, frozen: Json, identity: Ident
             "keep_sandbox": request.keep_sandbox,
             "max_attempts": request.max_attempts,
             "store_secrets": request.store_secrets,
+            **_families(prepared),
             "agent_digest": prepared.agent.digest,
             "settings": asdict(prepared.settings),
+            **({"stop_rule": prepared.stop_rule} if prepared.stop_rule else {}),
             **_service(prepared.benchmark.source),
             **_variant(prepared.benchmark.source),
         },
@@ -89,6 +91,13 @@ def run_values(prepared: PreparedRun, run_id: str, frozen: Json, identity: Ident
         "benchmark_source": prepared.benchmark.source,
         "enforcement": {"isolation": prepared.capabilities.isolation, **prepared.capabilities.enforcement},
     }
+
+
+def _families(prepared: PreparedRun) -> Json:
+    """The key families were looked for under, and that there are some."""
+    if not any(one.family for one in prepared.trials):
+        return {}
+    return {"family": prepared.request.family or FAMILY}
 
 
 def _service(source: Json) -> Json:

@@ -29,6 +29,8 @@ def check_request(request: RunRequest, organisation: Organisation, *, allow_loca
     _check_place(request, organisation)
     if request.verify is not None and request.verify not in list(VerifyMode):
         raise UsageError(f"--verify is {' or '.join(VerifyMode)}, not {request.verify!r}.")
+    if request.family is not None and not request.family.strip():
+        raise UsageError("--family is empty; name a key of the tasks' metadata.")
     check_model_url(request.model_url, trusted=organisation.trusted, allow_local=allow_local)
 
 

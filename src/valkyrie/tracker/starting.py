@@ -5,14 +5,16 @@ from __future__ import annotations
 import contextlib
 import shutil
 import uuid
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from valkyrie import handed
 from valkyrie.errors import StoreError, UserError, ValkyrieError
-from valkyrie.nouns import Json, RunState, TrialState
+from valkyrie.nouns import SECOND_TRIES, Json, RunState, TrialState
+from valkyrie.report.formats import plural
 from valkyrie.store import executors, runs
+from valkyrie.store.past import past_scores
 from valkyrie.tracker.looking import Looking
 from valkyrie.tracker.moving import moved
 from valkyrie.tracker.spending import limit_reached
@@ -40,6 +42,26 @@ class Again:
     conclude: bool = False
     """Where nothing is left to run, an ended run is concluded once more: scored, uploaded, told."""
 
+    @property
+    def names_agents(self) -> bool:
+        """Who names the category or the tasks means ends by the agent's doing, too, which count already."""
+        return self.errors_too and (self.category is not None or self.task_ids is not None)
+
+    def remarks(self, before: int, after: int) -> Iterator[str]:
+        """What is to be said of ends by the agent's doing, of which there were and are so many."""
+        if before > after:
+            get = "gets" if before - after == 1 else "get"
+            yield (
+                f"{plural(before - after, 'trial')} that had counted, by the agent's own doing, {get} a "
+                "second try: the score is no longer that of one try each"
+            )
+        elif self.errors_too and after and not self.names_agents:
+            yield (
+                f"{plural(after, 'trial')} that ended by the agent's own doing "
+                f"{'counts as it is' if after == 1 else 'count as they are'}; --category agent runs "
+                f"{'it' if after == 1 else 'them'} again"
+            )
+
 
 @dataclass(frozen=True, slots=True)
 class NewRun:
@@ -57,7 +79,20 @@ class Starting(Looking):
     def plan(self, request: RunRequest) -> PlanView:
         from valkyrie.tracker.planning import prepare
 
-        return prepare(request, self.organisation, self.data, allow_local=self.allow_local).view()
+        prepared = prepare(request, self.organisation, self.data, allow_local=self.allow_local)
+        return replace(prepared.view(), shows=self.shown_gaps(prepared))
+
+    def shown_gaps(self, prepared: PreparedRun) -> Json | None:
+        """Return which gaps between agents a planned run can show, from past runs where there are any."""
+        from valkyrie.report.plan_power import planned_gaps
+
+        tasks = {one.task_id for one in prepared.trials}
+        if not tasks or not prepared.benchmark.fraction:
+            return None
+        place = prepared.benchmark.name, prepared.request.dataset
+        with self.store.reading() as connection:
+            past = past_scores(connection, self.identity.org_id, *place)
+        return planned_gaps(len(tasks), max(1, round(len(prepared.trials) / len(tasks))), past)
 
     def start(self, request: RunRequest, *, key: str | None = None) -> StartedRun:
         run_id = str(uuid.uuid5(_SPACE, f"{self.identity.org_id} {key}") if key else uuid.uuid4())
@@ -112,7 +147,10 @@ class Starting(Looking):
         folder = self.data.run(new.run_id)
         frozen = agents.freeze(new.prepared.agent, folder.agent)
         keep_frozen(new.prepared, new.run_id, folder, self.organisation.uploads())
-        return {**run_values(new.prepared, new.run_id, frozen, self.identity), **new.values}
+        values = run_values(new.prepared, new.run_id, frozen, self.identity)
+        if shows := self.shown_gaps(new.prepared):
+            values["arguments"]["shows"] = shows
+        return {**values, **new.values}
 
     def _clear_away(self, new: NewRun) -> None:
         """What was put in place for a run that was not stored after all."""
@@ -180,7 +218,8 @@ class Starting(Looking):
             from valkyrie.benchmarks.ingested import not_runnable
 
             raise not_runnable(run_id)
-        left = row.n_pending + row.n_stopped + (row.n_error if again.errors_too else 0)
+        errors = row.n_error - (0 if again.names_agents else row.e_agent)
+        left = row.n_pending + row.n_stopped + (errors if again.errors_too else 0)
         if left and not regrading and (reached := limit_reached(run_id, row.cost_sum, row.max_cost)):
             raise UserError(reached, cause="max_cost")
         change = self._moved(row, again.benchmark_url)
@@ -207,6 +246,11 @@ class Starting(Looking):
                 concurrency=again.concurrency,
                 from_scratch=again.from_scratch,
             )
+            after = runs.get(connection, run_id)
+            notices = [*notices, *again.remarks(before.e_agent, after.e_agent)]
+            if before.e_agent > after.e_agent:
+                tries = after.arguments.get(SECOND_TRIES, 0) + before.e_agent - after.e_agent
+                runs.set_values(connection, run_id, arguments={**after.arguments, SECOND_TRIES: tries})
             left = reopened or before.n_pending
             finished = not left and before.state == RunState.FINISHED and not again.conclude
             if finished:

@@ -12,7 +12,7 @@ from valkyrie import benchmarks
 from valkyrie.benchmarks.scoring import computed, confirmed_score, grades_of
 from valkyrie.errors import ValkyrieError
 from valkyrie.handed import unspeakable, with_headers
-from valkyrie.nouns import Category, Json, RunState, TrialState
+from valkyrie.nouns import Category, Json, RunState, TrialState, ended_by_agent, worst_score
 from valkyrie.report.present import score_view
 from valkyrie.secrets.mask import Masker
 from valkyrie.store.counters import add_grade
@@ -64,18 +64,19 @@ def _numbers(
     row: Any, trials: Sequence[Any], final: Json, graded: float | None, confirmed: float | None
 ) -> ScoreView:
     """The numbers of a run that has these trials only."""
-    scores: dict[str, list[float]] = {}
+    scores: dict[str, list[float | None]] = {}
     counters: dict[str, float] = defaultdict(int)
+    worst = worst_score(trial.score for trial in trials if trial.state == TrialState.FINISHED)
     for trial in trials:
         counters[STATE_COUNTERS[TrialState(trial.state)]] += 1
+        score = worst if ended_by_agent(trial.state, trial.category) else None
         if trial.state == TrialState.FINISHED:
             add_grade(counters, trial, +1)
-            if trial.score is not None:
-                scores.setdefault(trial.task_id, []).append(trial.score)
+            score = trial.score
         elif trial.state == TrialState.ERROR and trial.category:
             counters[ERROR_COUNTERS[Category(trial.category)]] += 1
-            if trial.category == Category.AGENT:
-                scores.setdefault(trial.task_id, []).append(0.0)
+        if trial.state != TrialState.SKIPPED:
+            scores.setdefault(trial.task_id, []).append(score)
     names = (*STATE_COUNTERS.values(), *ERROR_COUNTERS.values(), *_COUNTERS)
     smaller = SimpleNamespace(
         state=RunState.FINISHED,
@@ -87,7 +88,8 @@ def _numbers(
         score_confirmed=confirmed,
         **{name: counters[name] for name in names},
     )
-    return score_view(smaller, scores)
+    families = {trial.task_id: trial.family for trial in trials if trial.family is not None}
+    return score_view(smaller, scores, families)
 
 
 _COUNTERS = (

@@ -73,6 +73,8 @@ class RunRequest:
     """Trials of one task follow one another."""
     verify: VerifyChoice | None = None
     """Where tests run, whatever the tasks and the benchmark's lock file say."""
+    family: str | None = None
+    """Key of the tasks' metadata (or tags) that names the family each belongs to; None is `family`."""
 
 
 @dataclass(frozen=True, slots=True)

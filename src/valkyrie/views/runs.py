@@ -47,6 +47,13 @@ class ScoreView:
     """The score if every ungraded trial had passed."""
     open_to_tampering: int = 0
     """Graded trials whose tests ran in the sandbox the agent left, or beside its processes."""
+    final_interval: tuple[float, float] | None = None
+    """95 % interval of final_score; null where it is no mean over tasks."""
+    final_interval_method: str | None = None
+    second_tries: int = 0
+    """Trials that had counted as ended by the agent's doing, and were tried again on demand."""
+    spread: Json | None = None
+    """How much scores vary between tasks and between trials of a task; null where no task has two."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +106,7 @@ class RunView:
     provider: str
     state: str
     counts: Mapping[str, int]
-    """Trials by state, all seven states present."""
+    """Trials by state, all seven states present; SKIPPED where some are."""
     total: int
     concurrency: int
     created_at: float
@@ -137,8 +144,8 @@ class RunView:
 
     @property
     def done(self) -> int:
-        """Trials that came to an end; stopped ones may go on."""
-        return self.counts["FINISHED"] + self.counts["ERROR"]
+        """Trials that came to an end, or were not needed; stopped ones may go on."""
+        return self.counts["FINISHED"] + self.counts["ERROR"] + self.counts.get("SKIPPED", 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,6 +178,8 @@ class PlanView:
     notices: Sequence[str]
     missing: Mapping[str, str] = field(default_factory=dict)
     """Secrets without a value, among the problems: environment variable → name."""
+    shows: Json | None = None
+    """Which true gaps between agents it shows 4 times in 5: `low` to `high`, of 1, and with `more` tasks."""
 
 
 @dataclass(frozen=True, slots=True)

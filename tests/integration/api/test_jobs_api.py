@@ -47,6 +47,18 @@ async def test_a_job_is_planned_started_and_looked_at(ours: httpx.AsyncClient) -
     assert (await ours.get("/v1/runs")).json()["total"] == 2
 
 
+async def test_a_job_that_stops_when_it_is_decided(ours: httpx.AsyncClient) -> None:
+    rule = {"stop_when_decided": True, "margin": 0.05}
+    plan = (await ours.post("/v1/jobs/plan", json={**REQUEST, **rule})).raise_for_status().json()
+    assert plan["stop_rule"] == {"error": 0.05, "margin": 0.05, "comparisons": 1}
+    assert plan["plans"][0]["shows"]["tasks"] == 2
+    job = await start(ours, **rule)
+    assert (job["digest"], job["stop_rule"], job["decision"]) == (plan["digest"], plan["stop_rule"], None)
+    for wrong in ({"margin": 2.0}, {"error_rate": 0.9}, {"agents": TWO[:1]}, {"stop_when_decided": False}):
+        refused = await ours.post("/v1/jobs", json={**REQUEST, **rule, **wrong})
+        assert refused.status_code in (400, 422), refused.text
+
+
 async def test_a_repeated_start_with_one_key_is_one_job(ours: httpx.AsyncClient) -> None:
     headers = {"Idempotency-Key": "the same start"}
     ids = {(await ours.post("/v1/jobs", json=REQUEST, headers=headers)).json()["job"]["id"] for _ in range(2)}

@@ -77,8 +77,8 @@ def test_verdicts_are_compared_with_interval_and_test(valk: Valk, tmp_path: Path
     said = valk("compare", before, after)
     assert said.code == 0
     assert "after beats before by 75.0 points" in said.out
-    assert "p = 0.004, 12 tasks in common" in said.out
-    assert "9 only after passed, 0 only before, 3 alike; exact McNemar p = 0.00391" in said.out
+    assert "p = 0.002, 12 tasks in common" in said.out
+    assert "9 only after passed, 0 only before, 3 alike; mid-p McNemar p = 0.00195" in said.out
     assert "Tokens" in said.out and "+50.0" in said.out
 
 
@@ -125,8 +125,8 @@ def test_the_record_has_the_shape_everyone_reads(valk: Valk, tmp_path: Path) -> 
         "baselineOnly": 0,
         "treatmentOnly": 1,
         "concordant": 3,
-        "pValue": 1.0,
-        "exact": True,
+        "pValue": 0.5,
+        "exact": False,
     }
     tokens = next(delta for delta in summary["metricDeltas"] if delta["metric"] == "totalTokens")
     assert set(tokens) == {"metric", "mean", "ciLow", "ciHigh", "stdDev", "highVariance"}
@@ -151,8 +151,8 @@ def test_the_record_has_the_shape_everyone_reads(valk: Valk, tmp_path: Path) -> 
     assert found["unmatchedTreatment"] == ["only-after#1"]
 
 
-def test_an_error_counts_in_no_number(valk: Valk, tmp_path: Path) -> None:
-    """Half a pair would be unfair: the sound trial of a broken pair is left out as well."""
+def test_an_error_that_is_no_agents_doing_counts_in_no_number(valk: Valk, tmp_path: Path) -> None:
+    """Half a pair would be unfair: the sound trial of a broken pair is not compared."""
     sound = two(tmp_path / "sound", many(3, 8), many(5, 8, tokens=120))
     noisy = two(
         tmp_path / "noisy",
@@ -163,10 +163,53 @@ def test_an_error_counts_in_no_number(valk: Valk, tmp_path: Path) -> None:
     assert second["summary"] == {**first["summary"], "erroredCount": 3}
     difference = [found["paired"]["comparisons"][0]["difference"] for found in (first, second)]
     assert difference[0] == difference[1] == -0.25
-    assert second["paired"]["comparisons"][0]["excluded"] == {
-        "execution": ["s50", "s51"],
-        "grader": ["s52"],
-    }
+    compared = second["paired"]["comparisons"][0]
+    assert compared["excluded"] == {"infrastructure": ["s50", "s51", "s52"]}
+    assert (compared["a_lacks"], compared["b_lacks"]) == (2, 1)
+    assert compared["lowest"]["difference"] < -0.25 < compared["highest"]["difference"]
+
+
+def test_an_end_by_the_agents_doing_is_the_worst_score_of_its_side(valk: Valk, tmp_path: Path) -> None:
+    late = [
+        trial(f"s{number:02d}", passed=False, fault=TrialFault("execution", "late", "agent", "agent_timeout"))
+        for number in range(6)
+    ]
+    before, after = two(tmp_path, many(12, 12), [*late, *many(12, 12)[6:]])
+    said = valk("compare", before, after, "--fail-if-worse", "--json")
+    found = record(said)
+    assert said.code == 1 and "after is worse than before by 50.0 points" in found["gate"]["failures"][0]
+    assert (found["summary"]["trialCount"], found["summary"]["losses"]) == (12, 6)
+    assert found["paired"]["comparisons"][0]["tasks"] == 12
+    scores = [one["scores"]["infrastructure_excluded"]["mean"] for one in found["paired"]["agents"]]
+    assert scores == [1.0, 0.5]
+    assert [one["errors"] for one in found["paired"]["agents"]] == [{}, {"agent": 6}]
+
+
+def test_no_answer_is_worse_than_any_answer_to_a_judge(valk: Valk, tmp_path: Path) -> None:
+    fault = TrialFault("execution", "late", "agent", "agent_timeout")
+    before = [trial(f"s{number}", passed=None, output="bad") for number in range(20)]
+    after = [trial(f"s{number}", passed=None, fault=fault) for number in range(20)]
+    folders = two(tmp_path, before, after)
+    with served(by_order("A", "B")) as server:
+        said = valk("compare", *folders, "--judge-model", "judge", "--judge-url", server.url, "--json")
+        asked = len(server.requests)
+    assert asked == 0
+    assert record(said)["summary"]["losses"] == 20
+
+
+def test_twenty_losses_and_no_win_is_a_clear_loss(valk: Valk, tmp_path: Path) -> None:
+    before, after = good_and_bad(tmp_path, pairs=20)
+    with served(by_order("A", "B")) as server:
+        judge = ("--judge-model", "judge", "--judge-url", server.url)
+        said = valk("compare", after, before, *judge, "--fail-if-worse")
+        kept = valk("compare", after, before, *judge, "--no-worse-than", "5%", "--json")
+    assert said.code == 1
+    assert "The judge prefers after to before by 1.00 (of 1), 95 % interval" in " ".join(said.out.split())
+    assert "0 wins, 0 ties, 20 losses of before in 20 pairs." in " ".join(said.out.split())
+    assert "Gate: the judge prefers after to before by 100.0 points of 100" in said.out
+    assert kept.code == 1 and "the judge prefers" in record(kept)["gate"]["failures"][-1]
+    judge = record(kept)["judge"]
+    assert (judge["prefers"], judge["meanScore"]) == ("baseline", -1.0) and judge["pValue"] < 0.001
 
 
 def test_partial_credit_is_slight(valk: Valk, tmp_path: Path) -> None:
@@ -345,7 +388,7 @@ def test_what_the_judge_prefers_is_said(valk: Valk, tmp_path: Path) -> None:
     assert "7 wins, 1 tie, 0 losses of after in 8 pairs; the two orders disagreed on 1." in said.out
     assert "s1 #0: treatment slightly-better (+0.40)" in said.out
     assert "Judge: " in said.out and "16 requests" in said.out
-    assert gate.code == 1 and "Gate: the judge prefers the baseline" in gate.out
+    assert gate.code == 1 and "Gate: the judge prefers after to before" in gate.out
 
 
 SPEC = """

@@ -222,4 +222,4 @@ def test_a_judge_compares_each_variant_with_the_baseline(valk: Valk, experiment:
         said = valk("experiment", "run", experiment, *words)
         asked = len(server.requests)
     assert asked == 16, said.err  # eight pairs, in both orders
-    assert "The judge sees spoken and muted level" in said.out
+    assert "The judge can't tell spoken and muted apart: they are level" in said.out

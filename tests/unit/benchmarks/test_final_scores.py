@@ -51,6 +51,13 @@ async def test_what_the_agent_brought_about_counts_zero_and_is_graded() -> None:
     assert final["properties"]["ungraded"] == 0
 
 
+async def test_no_end_by_the_agents_doing_counts_more_than_a_grade() -> None:
+    final, graded, _ = await scored(
+        row("n", score=-4.0, passed=False), row("p", score=1.0, passed=True), AGENT
+    )
+    assert (final["final_score"], graded) == (pytest.approx(-7 / 3), pytest.approx(-7 / 3))
+
+
 async def test_what_is_missing_for_other_reasons_makes_a_range() -> None:
     final, graded, confirmed = await scored(passed("p"), UNCONFIRMED, AGENT, BROKEN)
     assert graded == pytest.approx(2 / 3)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import yaml
@@ -63,12 +64,12 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> World:
 def test_two_runs(valk: Valk) -> None:
     said = valk("compare", "aa", "bb22")
     assert said.code == 0
-    assert "codex:gpt  100.0 %     75.8–100.0   12/12   12/12       0" in said.out
+    assert "codex:gpt  100.0 %     73.5–100.0   12/12   12/12       0" in said.out
     assert (
-        "codex:gpt beats nop by 75.0 points, 95 % interval 32.6 to 91.1, p = 0.004, 12 tasks in common."
+        "codex:gpt beats nop by 75.0 points, 95 % interval 31.0 to 93.0, p = 0.002, 12 tasks in common."
         in said.out
     )
-    assert "p-values by exact McNemar, intervals by Tango's score" in said.out
+    assert "p-values by mid-p McNemar, intervals by Gaffke over tasks" in said.out
 
 
 def test_json_and_yaml_say_the_same(valk: Valk) -> None:
@@ -95,7 +96,7 @@ def test_a_job_compares_all_its_agents(valk: Valk, fake: World) -> None:
     said = valk("compare", "three")
     assert said.out.count("after Holm's correction for 3 comparisons") == 3
     assert "pass@1" in said.out and "pass^2" in said.out, "one of them has two trials per task"
-    assert "No difference seen between codex:gpt and oracle" in said.out
+    assert "Can't tell codex:gpt and oracle apart: the same result on every task" in said.out
 
 
 def test_two_jobs_compare_agents_of_the_same_name(valk: Valk, fake: World) -> None:
@@ -178,8 +179,11 @@ def test_the_gate_shuts_when_the_later_is_surely_worse(valk: Valk, words: tuple[
 def test_the_gate_stays_open_for_what_may_be_chance_and_shut_where_nothing_is_known(
     valk: Valk, fake: World
 ) -> None:
-    fake.by_run["bb22"] = trials([0.0] * 5 + [1.0] * 7)
-    assert valk("compare", "aa", "bb", "--fail-if-worse").code == 0, "5 of 12 lost: p = 0.062"
+    fake.by_run["bb22"] = trials([0.0] * 3 + [1.0] * 9)
+    assert valk("compare", "aa", "bb", "--fail-if-worse").code == 0, "3 of 12 lost may be chance"
+    fake.by_run["bb22"] = trials([0.0] * 4 + [1.0] * 8)
+    shut = valk("compare", "aa", "bb", "--fail-if-worse")
+    assert shut.code == 1 and "Can't tell" in shut.out and "one-sided p = 0.0" in shut.out
     fake.by_run["bb22"] = [
         make_trial("t0", state="ERROR", score=None, passed=None, category="infrastructure")
     ]
@@ -189,6 +193,70 @@ def test_the_gate_stays_open_for_what_may_be_chance_and_shut_where_nothing_is_kn
     fake.runs["bb22"] = replace(fake.runs["bb22"], state="IN_PROGRESS")
     going = valk("compare", "aa", "bb", "--fail-if-worse")
     assert going.code == 1 and "have not both ended" in going.out and "nop goes on" in going.out
+
+
+def no_worse(valk: Valk, *words: str) -> tuple[int, Any]:
+    said = valk("compare", *words, "--json")
+    return said.code, said.json["gate"]
+
+
+@pytest.mark.parametrize("margin", ["2", "2%", "2 points", "0.02", "2.0pp", ".02"])
+def test_a_margin_is_written_as_people_write_it(valk: Valk, margin: str) -> None:
+    code, gate = no_worse(valk, "bb", "aa", "--no-worse-than", margin)
+    assert (code, gate["kind"], gate["points"]) == (0, "no-worse-than", 2.0)
+    assert (gate["outcome"], gate["failures"]) == ("no worse", [])
+
+
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        (("--no-worse-than", "much"), "is no margin; write 2 or 2%"),
+        (("--no-worse-than", "-2"), "is no margin"),
+        (("--no-worse-than", "101%"), "more than all there is"),
+        (("--no-worse-than", "0.5"), "could be 0.5 points or 50: write 0.5% or 50%"),
+        (("--no-worse-than", "2", "--fail-if-worse"), "two gates"),
+    ],
+)
+def test_margins_nobody_can_read_are_refused(valk: Valk, words: tuple[str, ...], reason: str) -> None:
+    said = valk("compare", "aa", "bb", *words)
+    assert said.code == 2 and reason in " ".join(said.err.split())
+
+
+def test_no_worse_has_three_outcomes(valk: Valk, fake: World) -> None:
+    code, gate = no_worse(valk, "aa", "bb", "--no-worse-than", "2%")
+    assert (code, gate["outcome"]) == (1, "worse")
+    assert gate["comparisons"][0]["worse_at_least"] > 0.02
+    assert "nop is worse than codex:gpt by more than 2.0 points: by at least" in gate["failures"][0]
+    fake.by_run["bb22"] = trials([0.0] + [1.0] * 11)
+    code, gate = no_worse(valk, "aa", "bb", "--no-worse-than", "2%")
+    assert (code, gate["outcome"]) == (1, "can't tell")
+    assert "Can't tell whether nop is worse than codex:gpt by more than 2.0 points" in gate["failures"][0]
+    code, gate = no_worse(valk, "aa", "bb", "--no-worse-than", "60")
+    assert (code, gate["outcome"], gate["failures"]) == (0, "no worse", [])
+    said = valk("compare", "aa", "bb", "--no-worse-than", "60")
+    assert (
+        "Gate: nop is no worse than codex:gpt by more than 60.0 points: nop is worse by at most" in said.out
+    )
+
+
+def test_two_equal_tasks_show_nothing(valk: Valk, fake: World) -> None:
+    fake.by_run["aa11"], fake.by_run["bb22"] = trials([1.0, 1.0]), trials([1.0, 1.0])
+    assert no_worse(valk, "aa", "bb", "--no-worse-than", "5%")[1]["outcome"] == "can't tell"
+
+
+def test_no_worse_holds_for_every_way_lacking_trials_could_have_ended(valk: Valk, fake: World) -> None:
+    lost = [
+        make_trial(f"x{number}", state="ERROR", score=None, passed=None, category="infrastructure")
+        for number in range(12)
+    ]
+    fake.by_run["aa11"] = trials([1.0] * 12) + [make_trial(f"x{number}", score=1.0) for number in range(12)]
+    fake.by_run["bb22"] = trials([1.0] * 12) + lost
+    code, gate = no_worse(valk, "aa", "bb", "--no-worse-than", "40")
+    assert (code, gate["outcome"]) == (1, "can't tell")
+    fake.runs["bb22"] = replace(fake.runs["bb22"], state="IN_PROGRESS")
+    fake.by_run["aa11"] = fake.by_run["bb22"] = trials(ALL)
+    code, gate = no_worse(valk, "aa", "bb", "--no-worse-than", "60")
+    assert (code, gate["outcome"]) == (1, "can't tell") and "have not both ended" in gate["failures"][0]
 
 
 def test_who_did_better_where(valk: Valk, fake: World) -> None:
@@ -218,11 +286,9 @@ def test_denominators_are_shown_where_they_differ(valk: Valk, fake: World) -> No
 
 def test_metric_pass_forgets_partial_credit(valk: Valk, fake: World) -> None:
     fake.by_run["aa11"], fake.by_run["bb22"] = trials([0.9] * 12), trials([0.1] * 12)
-    assert (
-        "codex:gpt beats nop by 80.0 points, no interval (all tasks alike)" in valk("compare", "aa", "bb").out
-    )
+    assert "codex:gpt beats nop by 80.0 points, 95 % interval 40.2 to 84.4" in valk("compare", "aa", "bb").out
     said = valk("compare", "aa", "bb", "--metric", "pass")
-    assert "Pass rate" in said.out and "No difference seen" in said.out
+    assert "Pass rate" in said.out and "the same result on every task" in said.out
 
 
 def test_names_cannot_write_on_the_terminal(valk: Valk, fake: World) -> None:
@@ -249,7 +315,7 @@ def test_what_one_side_lacks_is_a_range_and_no_verdict(valk: Valk, fake: World) 
     nop = found["agents"][1]
     assert (nop["score_low"], nop["score_high"], nop["ungraded"]) == (0.25, 1.0, 9)
     (one,) = found["comparisons"]
-    assert (one["verdict"], one["seen"], one["undecided"], one["b_lacks"]) == ("unclear", "same", True, 9)
+    assert (one["verdict"], one["seen"], one["undecided"], one["b_lacks"]) == ("unclear", "unclear", True, 9)
     assert (one["lowest"]["difference"], one["highest"]["difference"]) == (0.0, 0.75)
 
 
@@ -259,3 +325,10 @@ def test_the_gate_is_shut_when_what_is_missing_could_make_it_worse(valk: Valk, f
     assert shut.code == 1 and "nop could be worse than codex:gpt, depending on trials" in shut.out
     fake.by_run["bb22"] = lacking(11, 1)
     assert valk("compare", "aa", "bb", "--fail-if-worse").code == 0, "one lost trial is no evidence"
+
+
+def test_a_stated_margin_is_what_alike_is_held_against(valk: Valk, fake: World) -> None:
+    fake.by_run["aa11"], fake.by_run["bb22"] = trials([1.0] * 60), trials([1.0] * 60)
+    assert "Can't tell" in valk("compare", "aa", "bb").out
+    said = valk("compare", "aa", "bb", "--no-worse-than", "10%")
+    assert said.code == 0 and "what there may be is within 10 points" in " ".join(said.out.split())

@@ -40,10 +40,13 @@ def test_every_option_reaches_the_tracker(valk: Valk, fake: FakeJobs) -> None:
         *("--metadata", "team=blue", "--metadata", "why=test it", "--time-limit", "3600"),
         *("--provider", "null", "-k", "size", "big", "--priority", "0", "--max-cost", "$5", "-l", "x"),
         *("--model-url", "http://127.0.0.1:1/v1", "--host-image", "--max-attempts", "2", "-i", "50"),
-        *("--verify", "shared"),
+        *("--verify", "shared", "--family", "repo"),
+        *("--stop-when-decided", "--margin", "5", "--error-rate", "0.01"),
     )
     assert done.code == 0, done.err
     request = asked(fake)
+    assert (request.stop_when_decided, request.margin, request.error_rate) == (True, 0.05, 0.01)
+    assert request.template.family == "repo"
     assert request.agents == [JobAgent("codex", "gpt-5"), JobAgent("nop")]
     assert request.scenarios == ("a", "lib@x/b")
     assert (request.name, request.concurrency, request.time_limit) == ("mine", 7, 3600)
@@ -153,3 +156,20 @@ def test_aliases_work_show_once_and_complete(valk: Valk) -> None:
     assert [item.value for item in complete.get_completions(["job"], "wa")] == ["watch"]
     assert [item.value for item in complete.get_completions(["bmj", "watch"], "nigh")] == ["nightly"]
     assert isinstance(root.get_command(click.Context(root), "job"), click.Group)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("--margin", "5"),
+        ("--error-rate", "0.01"),
+        ("--stop-when-decided", "--margin", "0"),
+        ("--stop-when-decided", "--margin", "100"),
+        ("--stop-when-decided", "--error-rate", "0.5"),
+        ("--stop-when-decided", "--margin", "nan"),
+    ],
+)
+def test_a_rule_that_cannot_be_meant_is_refused(valk: Valk, fake: FakeJobs, words: tuple[str, ...]) -> None:
+    done = valk("job", "run", "--agent", "a", "--agent", "b", "--benchmark", "quickstart", *words)
+    assert done.code == 2 and "--" in done.err
+    assert not any(one[0] == "start_job" for one in fake.asked)

@@ -102,6 +102,8 @@ def test_a_frame_fits_its_rows(rows: int) -> None:
     assert len(lines) <= rows and lines[-1] == HINT
     if rows >= 24:
         said = "\n".join(lines)
-        assert "✓ nop" in said and "codex / gpt-5  6/12  40 running, 6 pending, 1 error  score 80.0 %" in said
+        assert "✓ nop" in said
+        assert "codex / gpt-5  6/12  40 running, 6 pending, 1 error  score so far 80.0 %" in said
+        assert "ahead so far" in said and "not decided" in said
         assert "infrastructure/sandbox_failed: no room" in said and "task-00" in said
         assert ("task-39" in said) is (rows == 60) and ("more" in said) is (rows == 24)

@@ -78,9 +78,7 @@ def test_score_sentences_name_their_numbers() -> None:
     assert score_sentence(FULL, ended=True) == (
         "final_score 100.0 % (95 % interval 75.7–100.0) · 12/12 graded · no errors"
     )
-    assert score_sentence(HALFWAY, ended=False) == (
-        "score_graded 80.0 % so far (95 % interval 37.6–96.4) · 5/12 graded · no errors"
-    )
+    assert score_sentence(HALFWAY, ended=False) == ("score_graded 80.0 % so far · 5/12 graded · no errors")
     assert score_sentence(PROVISIONAL, ended=True) == (
         "score_graded 90.0 % provisional (95 % interval 59.6–98.2) · final_score 75.0 % · 10/12 graded"
         " · 2 errors: infrastructure 2"

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from fake_tracker import HALFWAY, PROVISIONAL, FakeTracker, make_run, make_trial
+from fake_tracker import FULL, HALFWAY, PROVISIONAL, FakeTracker, make_run, make_trial
 from said import Said
 
 from valkyrie.views import ErrorGroup, RunFilter, RunRequest, TrialFilter
@@ -216,10 +216,36 @@ def test_wait_is_an_exit_code(
 
 
 @pytest.mark.parametrize(
+    ("interval", "wanted", "outcome", "says"),
+    [
+        ((0.757, 1.0), "0.75", "reached", ""),
+        ((0.757, 1.0), "0.8", "can't tell", "reaches 80.0 %: its 95 % interval is 75.7–100.0"),
+        ((0.1, 0.4), "0.5", "below", "final_score is surely below 50.0 %: its 95 % interval is 10.0–40.0"),
+        (None, "0.5", "can't tell", "it has no interval"),
+    ],
+)
+def test_wait_can_ask_the_whole_interval(
+    valk: Valk,
+    fake: FakeTracker,
+    interval: tuple[float, float] | None,
+    wanted: str,
+    outcome: str,
+    says: str,
+) -> None:
+    use(fake, make_run(score=replace(FULL, final_interval=interval)))
+    words = ("run", "wait", "run", "--min-score", wanted, "--sure")
+    said = valk(*words)
+    assert said.code == (0 if outcome == "reached" else 1) and says in said.err
+    document = valk(*words, "--json").json
+    assert (document["sure"], document["passed"]) == (outcome, outcome == "reached")
+
+
+@pytest.mark.parametrize(
     ("words", "says"),
     [
         (["wait", "run", "--min-score", "nan"], "'nan' is not a number"),
         (["wait", "run", "--timeout", "nan"], "'nan' is not a number"),
+        (["wait", "run", "--sure"], "--sure is about --min-score"),
         (["update", "run", "--concurrency", "many"], "'many' is not a valid whole number"),
     ],
 )

@@ -102,6 +102,13 @@ async def test_only_what_was_said_is_sent(client: ValkyrieClient, tracker: Scrip
     assert second.headers["idempotency-key"] == "my own key" != first.headers["idempotency-key"]
 
 
+async def test_a_rule_to_stop_by_is_sent(client: ValkyrieClient, tracker: ScriptedTracker) -> None:
+    tracker.on("POST", "/v1/jobs", STARTED)
+    rule: dict[str, Any] = {"stop_when_decided": True, "margin": 0.05, "error_rate": 0.01}
+    await client.start_job(JobRequest([JobAgent("a"), JobAgent("b")], TEMPLATE, **rule))
+    assert {name: sent(tracker)[name] for name in rule} == rule
+
+
 async def test_a_lost_start_is_asked_again_under_its_key(
     client: ValkyrieClient, tracker: ScriptedTracker
 ) -> None:

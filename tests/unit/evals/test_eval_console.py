@@ -49,7 +49,7 @@ def test_several_trials_look_as_published() -> None:
         "  Trial 4 ✔ 6.8s\n"
         "  Trial 5 ✔ 8.0s\n"
         "\n"
-        "  pass@5: 100.0%  pass^5: 32.8%  pass rate: 4/5 (80.0%)  ⚠ flaky (20.0% minority outcomes)\n"
+        "  pass@5: 100.0%  pass^5: 0.0%  pass rate: 4/5 (80.0%)  ⚠ flaky (two trials disagree: 40.0%)\n"
     )
 
 
@@ -120,7 +120,7 @@ def test_the_summary_has_score_interval_use_and_files(tmp_path: Any) -> None:
     stream = io.StringIO()
     Printer(Paper.of(stream)).finish(invocation, write_all(invocation, junit=True))
     lines = stream.getvalue().split("\n")
-    assert "  score 50.0% (95% interval 9.5%–90.5%, Wilson)" in lines
+    assert "  score 50.0% (95% interval 1.3%–98.7%, Gaffke over stimuli)" in lines
     assert "Used: 1,200 tokens in, 34 out; $0.5000" in lines and "Note: odd" in lines
     assert f"Results: {tmp_path / 'results.jsonl'}" in lines
     assert f"JUnit: {tmp_path / 'eval-results.junit.xml'}" in lines
@@ -145,8 +145,8 @@ def test_verbose_shows_every_grader_the_output_and_the_curves() -> None:
         "        second\n"
     )
     assert below in text
-    assert "  pass@k: k=1 50.0%  k=2 100.0%\n  pass^k unbiased: k=1 50.0%  k=2 0.0%\n" in text
-    assert "  k=2  pass@k 100.0%  pass^k 25.0%  unbiased 0.0%\n" in text
+    assert "  pass@k: k=1 50.0%  k=2 100.0%\n  pass^k: k=1 50.0%  k=2 0.0%\n" in text
+    assert "  k=2  pass@k 100.0% (2.5%–100.0%)  pass^k 0.0% (0.0%–97.5%)\n" in text
 
 
 def test_hostile_text_cannot_move_the_cursor_or_make_lines_of_its_own() -> None:

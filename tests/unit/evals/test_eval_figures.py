@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import combinations
 from typing import Any
 
@@ -11,14 +12,15 @@ from hypothesis import strategies as st
 from tests.unit.evals.made import BROKEN, UNSURE, an_eval, grader, stimulus, trial
 
 from valkyrie.evals.figures import Outcome, Repeats, curve, figures, repeats_of, stimulus_outcome, used_by
+from valkyrie.evals.results import StimulusResult, TrialFault
+from valkyrie.evals.wording import counts_text, score_parts
 
 
 def test_four_of_five() -> None:
     found = repeats_of(stimulus([True, True, False, True, True]))
     assert found is not None and found.flaky
-    assert (found.rate, found.flakiness) == (0.8, 0.2)
+    assert (found.rate, found.flakiness) == (0.8, 0.4)
     assert found.pass_at(5) == 1.0
-    assert found.pass_hat(5) == pytest.approx(0.32768)
     assert found.pass_all(5) == 0.0
     assert found.pass_all(4) == pytest.approx(0.2)
 
@@ -72,16 +74,51 @@ def test_an_eval_counts_and_averages_over_stimuli() -> None:
         Outcome.GRADER_ERROR: 1,
         Outcome.NOT_RUN: 2,
     }
-    assert (found.graded, found.flaky) == (6, 1)
+    assert (found.counted, found.ungraded, found.by_agent, found.flaky) == (6, 4, 0, 1)
     assert found.score == found.pass_rate == pytest.approx((0.5 + 1 + 0) / 3)
     interval, method = found.score_interval
-    assert interval and interval[0] <= 0.5 <= interval[1] and "Student" in method
+    assert interval and interval[0] <= 0.5 <= interval[1] and method == "Gaffke over tasks"
 
 
-def test_intervals_are_wilson_where_stimuli_pass_or_fail() -> None:
+TIMED_OUT = TrialFault("execution", "took too long", "agent", "agent_timeout")
+
+
+def counted(one: StimulusResult, score: float = 0.0) -> StimulusResult:
+    """The stimulus with its agent's faults counted, as results are made."""
+    trials = [
+        replace(trial, passed=False, score=score) if trial.fault and trial.fault.by_agent else trial
+        for trial in one.trials
+    ]
+    return replace(one, trials=trials)
+
+
+def test_an_end_by_the_agents_doing_counts_and_other_errors_make_a_range() -> None:
+    stimuli = [stimulus([number < 4 or TIMED_OUT], str(number)) for number in range(8)]
+    found = figures([an_eval(*map(counted, stimuli))])
+    assert (found.score, found.counted, found.by_agent, found.score_range) == (0.5, 8, 4, None)
+    assert score_parts(found)[0].startswith("score 50.0% (95% interval ")
+    assert counts_text(found).endswith("; 4 errors by the agent's own doing count 0")
+    found = figures(
+        [an_eval(*map(counted, stimuli), stimulus([BROKEN], "lost"), stimulus([], "x", planned=1))]
+    )
+    assert (found.score, found.counted, found.ungraded, found.score_range) == (0.5, 8, 2, (0.4, 0.6))
+    assert score_parts(found)[0] == "score 40.0% to 60.0%, depending on 2 ungraded trials"
+    assert score_parts(found)[1].startswith("without them: 50.0% (95% interval ")
+
+
+def test_on_a_scale_of_its_own_an_end_by_the_agents_doing_is_the_worst_grade() -> None:
+    low = StimulusResult("low", "", [trial(False, score=-6.0, fraction=False)], 1)
+    high = StimulusResult("high", "", [trial(True, score=12.0, fraction=False)], 1)
+    found = figures([an_eval(low, high, counted(stimulus([TIMED_OUT], "late"), -6.0))])
+    assert (found.fraction, found.score, found.score_range) == (False, 0.0, None)
+    assert score_parts(found)[0].startswith("score 0 (")
+    assert "1 error by the agent's own doing counts as the worst score" in counts_text(found)
+
+
+def test_intervals_are_clopper_and_pearsons_where_stimuli_pass_or_fail() -> None:
     found = figures([an_eval(*(stimulus([number < 8], str(number)) for number in range(10)))])
     interval, method = found.pass_interval
-    assert method == "Wilson" and interval == pytest.approx((0.4902, 0.9433), abs=1e-4)
+    assert method == "Gaffke over tasks" and interval == pytest.approx((0.4439, 0.9748), abs=1e-4)
     assert figures([an_eval(stimulus([BROKEN]))]).score_interval == (None, "nothing was graded")
 
 
@@ -90,8 +127,9 @@ def test_curves_go_as_far_as_every_stimulus() -> None:
         [stimulus([True, False, True]), stimulus([False, False, True, True], "b"), stimulus([BROKEN], "c")]
     )
     assert [point.k for point in points] == [1, 2, 3]
-    at_one = (points[0].pass_at, points[0].pass_hat, points[0].pass_all)
-    assert at_one == pytest.approx([(2 / 3 + 1 / 2) / 2] * 3)
+    assert (points[0].pass_at, points[0].pass_all) == pytest.approx([(2 / 3 + 1 / 2) / 2] * 2)
+    low, high = points[1].pass_all_interval or (1.0, 0.0)
+    assert 0 <= low < points[1].pass_all < high <= 1
     assert points[2].pass_at == 1.0 and points[2].pass_all == 0.0
     assert curve([]) == []
 

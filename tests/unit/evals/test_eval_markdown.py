@@ -45,11 +45,9 @@ def test_it_has_the_tables_the_failures_the_errors_and_the_command() -> None:
         == "**Not passed** · 6 passed, 1 failed, 1 grader error, 1 execution error, 1 not run (trials)"
     )
     row = next(line for line in lines if line.startswith("| my-eval | gpt-5.5"))
-    assert "✘ grader(s) failed; 1 grader error; 1 execution error; 1 not run | 0/2 | 90.0%" in row
-    assert (
-        "| my-eval | m\\|2 | ✔ all graders passed | 1/1 | 100.0% | 20.7%–100.0% | 100.0% | 0 | 0 |" in lines
-    )
-    assert "| flaky one | ✘ failed | 80.0% | 4/5 | 41.5s | 100.0% (k=5) | 32.8% (k=5) | ⚠ 20.0% |" in lines
+    assert "✘ grader(s) failed; 1 grader error; 1 execution error; 1 not run | 0/2 | 52.5% to 90.0%" in row
+    assert "| my-eval | m\\|2 | ✔ all graders passed | 1/1 | 100.0% | 2.5%–100.0% | 100.0% | 0 | 0 |" in lines
+    assert "| flaky one | ✘ failed | 80.0% | 4/5 | 41.5s | 100.0% (k=5) | 0.0% (k=5) | ⚠ 40.0% |" in lines
     assert "> half the &lt;b&gt;workers&lt;/b&gt; were busy" in lines
     wrong, errors = lines.index("## Failed graders"), lines.index("## Errors")
     assert wrong < lines.index("### my-eval \\[gpt-5.5\\] › flaky one › trial 3") < errors
@@ -60,8 +58,8 @@ def test_it_has_the_tables_the_failures_the_errors_and_the_command() -> None:
 
 def test_the_curve_is_shown_where_trials_repeat() -> None:
     lines = markdown(invoked(an_eval(stimulus([True, True, False, True, True])))).split("\n")
-    assert "| 2 | 100.0% | 64.0% | 60.0% |" in lines
-    assert "| 5 | 100.0% | 32.8% | 0.0% |" in lines
+    assert "| 2 | 100.0% (2.5%–100.0%) | 60.0% (1.5%–99.0%) |" in lines
+    assert "| 5 | 100.0% (2.5%–100.0%) | 0.0% (0.0%–97.5%) |" in lines
     assert not any("pass@k" in line for line in markdown(invoked(an_eval(stimulus([True])))).split("\n"))
 
 

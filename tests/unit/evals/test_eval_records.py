@@ -200,7 +200,7 @@ def test_foreign_records_are_taken_as_they_are() -> None:
     assert first.graders[0].evidence == "there" and first.graders[0].type == "file-exists"
     assert second.fault == TrialFault("execution", "boom")
     assert third.fault == TrialFault("grader", "judge gone") and third.passed is None
-    assert (fourth.stimulus, fourth.passed, fourth.score) == ("t", False, None)
+    assert (fourth.stimulus, fourth.passed, fourth.score) == ("t", False, 0.0)
     assert fourth.graders[0].name == "grader"
     assert invocation_of(found).evals[0].stimuli[0].prompt == "Do it."
 

@@ -14,9 +14,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from valkyrie.errors import UsageError
+from valkyrie.report.agent_summary import side
 from valkyrie.report.comparing import check_alike, sentence, summarise, to_json
 from valkyrie.report.comparison_tables import notes, score_table
 from valkyrie.report.comparison_words import points, probability
+from valkyrie.report.pairing import compared
 from valkyrie.views import RunView, ScoreView, TrialView
 
 STATES = ("PENDING", "BUILDING", "IN_PROGRESS", "EVALUATING", "FINISHED", "ERROR", "STOPPED")
@@ -63,13 +65,13 @@ def test_oracle_and_nop_four_times_each() -> None:
     oracle, nop = summary.agents
     assert (oracle.planned, oracle.graded, oracle.passed) == (48, 48, 48)
     leading = oracle.scores.infrastructure_excluded
-    assert (leading.mean, leading.tasks, leading.trials, leading.method) == (1.0, 12, 48, "Wilson over tasks")
-    assert leading.interval == pytest.approx((0.7575, 1.0), abs=1e-4)
-    assert nop.scores.infrastructure_excluded.interval == pytest.approx((0.0, 0.2425), abs=1e-4)
+    assert (leading.mean, leading.tasks, leading.trials, leading.method) == (1.0, 12, 48, "Gaffke over tasks")
+    assert leading.interval == pytest.approx((0.7354, 1.0), abs=1e-4)
+    assert nop.scores.infrastructure_excluded.interval == pytest.approx((0.0, 0.2646), abs=1e-4)
     assert (oracle.repeats.pass_at, oracle.repeats.pass_all) == ([1.0] * 4, [1.0] * 4)
-    assert (oracle.repeats.flaky, oracle.repeats.flaky_of, oracle.repeats.flaky_share) == ([], 12, 0.0)
+    assert (oracle.repeats.flaky, oracle.repeats.flaky_of, oracle.repeats.flakiness) == ([], 12, 0.0)
     assert sentence(summary.comparisons[0]) == (
-        "A beats B by 100.0 points, 95 % interval 51.5 to 100.0, p < 0.001, 12 tasks in common."
+        "A beats B by 100.0 points, 95 % interval 55.8 to 100.0, p < 0.001, 12 tasks in common."
     )
 
 
@@ -78,10 +80,10 @@ def test_who_beats_whom_by_how_much_and_how_sure() -> None:
     a = scored(*[1.0] * 20, *[0.0] * 6, *[1.0] * 60, *[0.0] * 32) + [a_trial(f"x{n}", 1.0) for n in range(4)]
     b = scored(*[0.0] * 20, *[1.0] * 6, *[1.0] * 60, *[0.0] * 32) + [an_error(f"x{n}") for n in range(4)]
     (found,) = two(a, b).comparisons
-    assert (found.verdict, found.tasks, found.test) == ("better", 118, "exact McNemar")
+    assert (found.verdict, found.tasks, found.test) == ("better", 118, "mid-p McNemar")
     assert (len(found.won), len(found.lost)) == (20, 6)
     assert sentence(found) == (
-        "A beats B by 11.9 points, 95 % interval 3.6 to 20.6, p = 0.009, 118 tasks in common; "
+        "A beats B by 11.9 points, 95 % interval 3.5 to 20.4, p = 0.006, 118 tasks in common; "
         "4 excluded as infrastructure errors."
     )
     (other,) = two(b, a).comparisons
@@ -95,11 +97,11 @@ def test_cannot_tell_says_what_would_be_needed() -> None:
     ).comparisons
     assert found.verdict == "unclear" and found.needed
     assert sentence(found) == (
-        "Can't tell A and B apart: A is ahead by 5.0 points, 95 % interval −16.1 to 26.6, p = 1.00, "
-        f"20 tasks in common; about {found.needed.more_tasks} more tasks would be needed to see a difference "
-        "of this size with 80 % power."
+        "Can't tell A and B apart: A is ahead by 5.0 points, 95 % interval −15.8 to 25.9, p = 0.63, "
+        "20 tasks in common; if the true gap is 5.0 points, about 470 tasks in all show it 4 times in 5; "
+        "it may be 0.0 to 25.9."
     )
-    assert 400 < found.needed.more_tasks < 600
+    assert (found.needed.tasks, found.needed.more_tasks) == (470, 450)
 
 
 def test_trials_per_task_are_offered_where_they_would_help() -> None:
@@ -109,22 +111,48 @@ def test_trials_per_task_are_offered_where_they_would_help() -> None:
     b = scored(*[[float(rng.random() < p) for _ in range(3)] for p in chances])
     (found,) = two(a, b).comparisons
     assert found.verdict == "unclear" and found.needed and found.needed.trials
-    assert f"(or {found.needed.trials} trials per task)" in sentence(found)
-    assert found.test == "sign flip, exact"
+    assert f"(or {found.needed.trials} trials of each of these)" in sentence(found)
+    assert found.test == "sign flip"
 
 
 def test_no_difference_is_said_only_of_what_is_alike_or_surely_small() -> None:
-    (same,) = two(scored(1.0, 0.0, 1.0), scored(1.0, 0.0, 1.0)).comparisons
+    few = [1.0, 0.0]
+    (unsure,) = two(scored(*few), scored(*few)).comparisons
+    assert unsure.verdict == "unclear"
+    assert sentence(unsure).startswith(
+        "Can't tell A and B apart: the same result on every task, but 2 tasks cannot exclude a difference on "
+        "up to 84.2 % of tasks, 95 % interval "
+    )
+    assert two(scored(*few * 91), scored(*few * 91)).comparisons[0].verdict == "unclear", "182 tasks"
+    (same,) = two(scored(*few * 92), scored(*few * 92)).comparisons
     assert same.verdict == "same"
     assert sentence(same).startswith(
-        "No difference seen between A and B: the same result on every task, 95 %"
+        "No difference seen between A and B: the same result on every task, and what there may be is within "
+        "2 points, 95 %"
     )
     rng = random.Random(1)
-    scores = [rng.random() for _ in range(300)]
+    scores = [rng.random() for _ in range(400)]
     (near,) = two(scored(*scores), scored(*[x + rng.gauss(0, 0.01) for x in scores])).comparisons
     assert near.verdict == "same" and "within 2 points" in sentence(near)
     (level,) = two(scored(1.0, 0.0), scored(0.0, 1.0)).comparisons
     assert level.verdict == "unclear" and "they are level" in sentence(level)
+
+
+def test_families_are_what_is_counted() -> None:
+    """20 tasks of 4 families: what looks like 20 wins is 4 families, which say little."""
+    families = {f"t{n}": f"f{n % 4}" for n in range(20)}
+    a, b = (
+        side(a_run(name), scored(*[score] * 20), "score", name, families=families)
+        for name, score in (("A", 1.0), ("B", 0.0))
+    )
+    found = compared(a, b)
+    assert (found.verdict, found.tasks, found.families, found.needed) == ("unclear", 20, 4, None)
+    assert sentence(found).endswith(
+        "20 tasks of 4 families in common; fewer than 5 families say little about others."
+    )
+    method = "Gaffke over 4 families; fewer than 5 families say little about others"
+    assert (a.summary.families, a.summary.scores.graded_only.method) == (4, method)
+    assert two(scored(*[1.0] * 20), scored(*[0.0] * 20)).comparisons[0].verdict == "better"
 
 
 def test_one_task_and_none() -> None:
@@ -179,7 +207,7 @@ def test_metric_pass_looks_at_passing_only() -> None:
     a, b = scored(0.9, 0.9, 1.0), scored(0.1, 0.1, 1.0)
     assert two(a, b).comparisons[0].difference == pytest.approx(1.6 / 3)
     assert two(a, b, metric="pass").comparisons[0].difference == 0.0
-    assert two(a, b, metric="pass").agents[0].scores.graded_only.method == "Wilson"
+    assert two(a, b, metric="pass").agents[0].scores.graded_only.method == "Gaffke over tasks"
 
 
 def test_a_scale_of_its_own_has_no_points_and_its_own_worst() -> None:
@@ -203,12 +231,15 @@ def test_a_scale_of_its_own_has_no_points_and_its_own_worst() -> None:
 
 
 def test_three_agents_are_corrected_for_being_three() -> None:
-    sides = [scored(*[1.0] * 6, *[0.0] * 4), scored(*[0.0] * 10), scored(*[0.0] * 10)]
+    sides = [scored(*[1.0] * 5, *[0.0] * 5), scored(*[0.0] * 10), scored(*[0.0] * 10)]
     summary = summarise([(a_run(name), trials) for name, trials in zip("ABC", sides, strict=True)])
     first, second, third = summary.comparisons
-    assert (first.p_value, first.p_adjusted, first.comparisons) == (2 / 64, pytest.approx(6 / 64), 3)
-    assert [one.verdict for one in summary.comparisons] == ["unclear", "unclear", "same"]
-    assert "p = 0.094 after Holm's correction for 3 comparisons" in sentence(first)
+    assert (first.p_value, first.p_adjusted, first.comparisons) == (
+        pytest.approx(2 / 64 + 2**-10), pytest.approx(6 / 64 + 3 * 2**-10), 3
+    )  # fmt: skip
+    assert [one.verdict for one in summary.comparisons] == ["unclear"] * 3
+    assert "95 % interval of this pair alone " in sentence(first)
+    assert "p = 0.097 after Holm's correction for 3 comparisons" in sentence(first)
     assert (second.a, second.b, third.a) == ("A", "C", "B")
     assert two(*sides[:2]).comparisons[0].verdict == "better", "alone it would have been"
 
@@ -241,7 +272,10 @@ def test_a_task_that_was_changed_is_not_the_same_task() -> None:
 
 def test_so_far_while_a_run_goes_on() -> None:
     runs = [(a_run("A", state="IN_PROGRESS"), scored(1.0, 0.0)), (a_run("B"), scored(1.0, 1.0))]
-    assert sentence(summarise(runs).comparisons[0]).startswith("So far: Can't tell")
+    assert sentence(summarise(runs).comparisons[0]) == (
+        "So far B is ahead of A by 50.0 points on 2 tasks in common; "
+        "not decided: trials are still open, and quick tasks end first."
+    )
 
 
 def test_json_is_plain_and_has_the_sentences() -> None:
@@ -326,11 +360,11 @@ def test_ranks_go_by_the_lower_end() -> None:
 
 def test_no_difference_is_not_said_over_trials_that_one_side_lacks() -> None:
     (found,) = two(some(12, 0, 0), some(3, 0, 9)).comparisons
-    assert (found.seen, found.verdict, found.undecided) == ("same", "unclear", True)
+    assert (found.seen, found.verdict, found.undecided) == ("unclear", "unclear", True)
     assert (found.a_lacks, found.b_lacks) == (0, 9)
     assert sentence(found).startswith(
         "Can't tell A and B apart because of 9 trials that B lacks, which make the difference anything from "
-        "0.0 to 75.0 points; on what both have, they are level, "
+        "0.0 to 75.0 points; on what both have, the same result on every task, but 3 tasks cannot exclude "
     )
     assert sentence(found).endswith("3 tasks in common; 9 excluded as infrastructure errors.")
 
@@ -347,16 +381,16 @@ def test_a_lead_is_said_only_if_it_holds_however_missing_trials_had_ended() -> N
 
 def test_what_both_lack_or_was_never_planned_keeps_nothing_open() -> None:
     both = two(some(3, 0, 9), some(3, 0, 9)).comparisons[0]
-    assert (both.verdict, both.a_lacks, both.b_lacks) == ("same", 0, 0)
+    assert (both.verdict, both.a_lacks, both.b_lacks) == ("unclear", 0, 0)
     planned = two(some(12, 0, 0), some(3, 0, 0)).comparisons[0]
-    assert (planned.verdict, planned.b_lacks) == ("same", 0)
+    assert (planned.verdict, planned.undecided, planned.b_lacks) == ("unclear", False, 0)
 
 
 def test_one_lost_trial_of_many_keeps_a_task_and_its_doubt() -> None:
     a = scored(*[[1.0] * 4] * 12)
     b = [replace(one, state="STOPPED", score=None, passed=None) if one.k == 3 else one for one in a]
     (found,) = two(a, b).comparisons
-    assert (found.seen, found.b_lacks, found.verdict) == ("same", 12, "unclear")
+    assert (found.seen, found.b_lacks, found.verdict) == ("unclear", 12, "unclear")
     assert found.highest and found.highest.difference == pytest.approx(0.25)
 
 

@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from valkyrie.nouns import Category, TrialState
+from valkyrie.report.formats import score_rows
 from valkyrie.report.links import run_links
-from valkyrie.report.present import run_view
+from valkyrie.report.present import run_view, score_view
 from valkyrie.views import CostView, HookView
 
 HOOK = HookView("slack", "ended:1", "done", None, 1, 0.0, 1.0)
@@ -88,3 +89,31 @@ def test_whose_it_is_where_it_is_and_who_was_told() -> None:
 )
 def test_links_are_addresses(place: dict[str, Any] | None, links: dict[str, str]) -> None:
     assert run_links(place, "r") == links
+
+
+def scored(scores: dict[str, list[float | None]], **changed: Any) -> Any:
+    return score_view(a_row(**changed), scores)
+
+
+def test_final_score_has_an_interval_of_its_own_where_trials_are_ungraded() -> None:
+    counts = {"n_finished": 8, "n_passed": 8, "score_sum": 8.0, "n_error": 4, "e_infrastructure": 4}
+    found = score_view(a_row(**counts, final_score=8 / 12, score_graded=1.0), None)
+    assert found.interval and found.interval[1] == 1.0
+    assert found.final_interval and found.final_interval[0] < 8 / 12 < found.final_interval[1] < 1.0
+    said = dict(score_rows(found, ended=True))
+    assert "66.7 % (95 % interval " in said["final_score"]
+    several = {"arguments": {"trials": 2}, **counts}
+    scores: dict[str, list[float | None]] = {f"t{number}": [1.0, 1.0] for number in range(4)}
+    scores |= {"u": [None, None], "v": [None, None]}
+    again = scored(scores, final_score=4 / 6, score_graded=1.0, **several)
+    assert again.final_interval and again.final_interval[0] < 4 / 6 < again.final_interval[1]
+
+
+def test_a_mean_on_a_scale_of_its_own_has_an_interval_and_what_else_is_computed_has_none() -> None:
+    counts = {"n_finished": 3, "score_sum": 9.0, "fraction": False}
+    scores: dict[str, list[float | None]] = {"a": [2.0], "b": [3.0], "c": [4.0]}
+    found = scored(scores, final_score=3.0, score_graded=3.0, **counts)
+    assert found.final_interval and found.final_interval[0] < 3.0 < found.final_interval[1]
+    assert "interval" not in dict(score_rows(found, ended=True))
+    other = scored(scores, final_score=17.0, score_graded=17.0, **counts)
+    assert other.final_interval is None and "interval" in dict(score_rows(other, ended=True))

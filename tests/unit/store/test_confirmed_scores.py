@@ -78,7 +78,7 @@ def test_what_ended_by_the_agents_doing_counts_as_zero(store: Store) -> None:
             connection,
             [ended(one, **CONFIRMED), failed(two, Category.AGENT), failed(three, Category.BENCHMARK)],
         )
-        assert sorted(runs.scores(connection, run_id)) == [("t0", 1.0), ("t1", 0.0)]
+        assert runs.scores(connection, run_id) == {"t0": [1.0], "t1": [0.0], "t2": [None], "t3": [None]}
     found = scores(store, run_id)
     assert (found.graded, found.zeroed, found.ungraded, found.coverage) == (1, 1, 2, 0.5)
     assert (found.score_graded, found.score_confirmed) == (0.5, 0.5)

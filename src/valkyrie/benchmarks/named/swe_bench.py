@@ -114,6 +114,7 @@ def _draft(record: Record) -> TaskDraft:
             },
         },
         keywords=(record.text("repo"), *([difficulty] if isinstance(difficulty, str) else [])),
+        metadata={"family": record.text("repo")},
     )
 
 

@@ -136,6 +136,7 @@ def _draft(record: Record, scripts: _Scripts) -> TaskDraft:
             },
         },
         keywords=(record.text("repo"), str(record.get("repo_language") or "unknown")),
+        metadata={"family": record.text("repo")},
     )
 
 

@@ -125,7 +125,11 @@ class ServiceBenchmark:
             and "agent_install_order" in found.model_fields_set,
             verify=self._verify(found),
             grading_runs=self.grading != "text",
-            metadata={"dataset": dataset, "allowed_hosts": allowed},
+            metadata={
+                "dataset": dataset,
+                "allowed_hosts": allowed,
+                **({"family": found.family} if found.family else {}),
+            },
         )
 
     def _verify(self, found: RetrieveTaskResponse) -> VerifyMode:

@@ -134,7 +134,8 @@ def retry(
 ) -> int:
     """Run errored (and stopped) trials again.
 
-    Earlier attempts and their logs are kept; what was graded is not run again.
+    Ends by the agent's own doing count as the worst score and stay, unless --category agent is given. Earlier
+    attempts and their logs are kept; what was graded is not run again.
     """
     with tracker(to_start=True) as opened:
         started = opened.retry_job(ref, category=category, concurrency=concurrency, headers=headers)

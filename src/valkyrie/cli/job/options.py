@@ -12,7 +12,7 @@ import click
 from valkyrie.cli.options import Decorated, Number, WholeNumber, tracker
 from valkyrie.cli.output import Output, write_json
 from valkyrie.cli.words import Words
-from valkyrie.job_views import JobAgent
+from valkyrie.job_views import DEFAULT_ERROR_RATE, JobAgent
 
 if TYPE_CHECKING:
     from valkyrie.job_views import JobView
@@ -181,4 +181,35 @@ def time_limit_option(function: Decorated) -> Decorated:
         type=Number(min=0, min_open=True),
         metavar="SECONDS",
         help="Begin nothing more of the job after this long; it ends as timeout.",
+    )(function)
+
+
+def stop_option(function: Decorated) -> Decorated:
+    """`--stop-when-decided`."""
+    return click.option(
+        "--stop-when-decided",
+        is_flag=True,
+        help="Skip the trials that are left once it is decided who is ahead, by a test that holds whenever "
+        "one looks. Tasks come in a shuffled order, and the same ones count on both sides.",
+    )(function)
+
+
+def margin_option(function: Decorated) -> Decorated:
+    """`--margin`, in points."""
+    return click.option(
+        "--margin",
+        type=Number(min=0, max=100, min_open=True, max_open=True),
+        metavar="POINTS",
+        help="With --stop-when-decided: stop as well once agents are known to be no further apart than this.",
+    )(function)
+
+
+def error_rate_option(function: Decorated) -> Decorated:
+    """`--error-rate`."""
+    return click.option(
+        "--error-rate",
+        type=Number(min=0, max=0.2, min_open=True),
+        metavar="P",
+        help=f"With --stop-when-decided: how often an answer may be wrong, over all looks and pairs together "
+        f"[default: {DEFAULT_ERROR_RATE:g}].",
     )(function)

@@ -11,10 +11,13 @@ from valkyrie.cli.job.options import (
     agent_option,
     attempts_option,
     concurrency_option,
+    error_rate_option,
     follow_option,
+    margin_option,
     multiplier_option,
     output_option,
     scenarios_option,
+    stop_option,
     time_limit_option,
     timeout_option,
 )
@@ -24,8 +27,15 @@ from valkyrie.cli.run.start import default_provider
 from valkyrie.cli.run.start import start as run_start
 from valkyrie.cli.run.telling import with_configured
 from valkyrie.cli.words import Words, assignments
-from valkyrie.job_views import DEFAULT_CONCURRENCY, DEFAULT_TIMEOUT_S, JobAgent, JobRequest
+from valkyrie.job_views import (
+    DEFAULT_CONCURRENCY,
+    DEFAULT_ERROR_RATE,
+    DEFAULT_TIMEOUT_S,
+    JobAgent,
+    JobRequest,
+)
 from valkyrie.report.formats import safe
+from valkyrie.report.jobs.decided import rule_text
 from valkyrie.report.jobs.documents import job_document
 from valkyrie.report.jobs.panels import next_commands, plan_table, started_rows
 
@@ -40,11 +50,12 @@ valk job run --agent claude-code:claude-sonnet-4-5 --agent codex:gpt-5 --benchma
 valk job run --agent ./mine:gpt-x --scenarios fix-the-bug parse-dates -n trial-of-mine
 valk job run --agent my-agent --benchmark quickstart --env-vars DEBUG=1 --secrets API_KEY=my-key
 valk job run --agent oracle --benchmark quickstart --n-concurrent-trials 50 --timeout 3600 -o json
+valk job run --agent old --agent new --benchmark swe-bench --stop-when-decided --margin 5
 """
 _BORROWED = (
     *("dataset", "task_ids", "task_ids_file", "slice_", "provider", "kwargs", "label", "model_url"),
     *("priority", "max_cost", "max_attempts", "host_image", "on_agent_failure", "keep_sandbox"),
-    "verify",
+    *("verify", "family"),
     *("headers", "ignore_custom_services", "no_store_secrets"),
     *("intervals", "webhook", "webhook_url", "webhook_key", "lambda_function"),
 )
@@ -86,6 +97,9 @@ def _pairs_option(flag: str, name: str, metavar: str, help: str) -> Callable[[De
 @multiplier_option(1.0)
 @_pairs_option("--metadata", "metadata", "key=value…", "Words of yours, kept with the job.")
 @time_limit_option
+@stop_option
+@margin_option
+@error_rate_option
 @_options_of_run_start
 @click.option(
     "--dry-run", is_flag=True, help="Plan and check everything, start nothing; exit 1 if it would not start."
@@ -123,8 +137,13 @@ def _request(
     metadata: Mapping[str, str],
     concurrency: int,
     time_limit: float | None,
+    stop_when_decided: bool,
+    margin: float | None,
+    error_rate: float | None,
     **given: Any,
 ) -> JobRequest:
+    if not stop_when_decided and (margin is not None or error_rate is not None):
+        raise click.UsageError("--margin and --error-rate go with --stop-when-decided.")
     if bool(benchmark) == bool(scenarios):
         raise click.UsageError("Give either --benchmark or --scenarios.")
     if scenarios and any(given[option] for option in ("slice_", "task_ids", "task_ids_file")):
@@ -139,6 +158,9 @@ def _request(
         concurrency=concurrency,
         metadata=metadata,
         time_limit=time_limit,
+        stop_when_decided=stop_when_decided,
+        margin=None if margin is None else margin / 100,
+        error_rate=DEFAULT_ERROR_RATE if error_rate is None else error_rate,
     )
 
 
@@ -189,6 +211,7 @@ def show_started(started: StartedJob, title: str, output: Output, *, follow: boo
 
 
 def _show_plan(opened: Tracker, request: JobRequest, output: Output) -> int:
+    from valkyrie.report.plan_power import gaps_text
     from valkyrie.views import to_json
 
     plan = opened.plan_job(request)
@@ -197,11 +220,17 @@ def _show_plan(opened: Tracker, request: JobRequest, output: Output) -> int:
         plans=[to_json(one) for one in plan.plans],
         problems=list(plan.problems),
         would_start=not plan.problems,
+        digest=plan.digest,
+        stop_rule=plan.stop_rule,
     )
     if output.json:
         return 1 if plan.problems else 0
     if plan.plans:
         output.table(plan_table(plan.plans, output.ink))
+    shown = dict.fromkeys(gaps_text(one.shows) for one in plan.plans if one.shows)
+    output.lines(f"It can show: {text}." for text in shown)
+    if plan.stop_rule is not None:
+        output.line(f"It stops {rule_text(plan.stop_rule)}.")
     output.notices(dict.fromkeys(notice for one in plan.plans for notice in one.notices))
     for problem in plan.problems:
         output.line(f"{output.ink.paint('✗', 'red')} {safe(problem, keep_lines=True)}")

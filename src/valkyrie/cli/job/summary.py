@@ -11,6 +11,7 @@ from valkyrie.cli.job.options import job_argument, output_option
 from valkyrie.cli.options import tracker, verb
 from valkyrie.cli.output import Output
 from valkyrie.report.formats import duration, safe, score_sentence
+from valkyrie.report.jobs.decided import decision_lines
 from valkyrie.report.jobs.documents import failure_reason, job_document
 from valkyrie.report.jobs.panels import about, job_state, next_commands
 from valkyrie.report.jobs.sides import run_names, seconds
@@ -89,6 +90,8 @@ def show_summary(opened: Tracker, job: JobView, output: Output, *, extended: boo
     output.line(f"{job_state(job.state, ink)}  ·  {took}")
     if reason := failure_reason(job):
         output.line(ink.paint(safe(reason), "red"))
+    for line in decision_lines(job):
+        output.lines(wrapped(line, output.width))
     output.line()
     output.table(summary_table(job, trials, found, ink, now))
     for note in summary_notes(job, found):

@@ -119,8 +119,9 @@ def retry(
 ) -> int:
     """Run errored (and stopped) trials again.
 
-    Earlier attempts and their logs are kept. `run errors` says which errors a retry can help. Where a
-    benchmark service saved how far grading came, grading goes on from there without running the agent
+    Ends by the agent's own doing count as the worst score and stay, unless --category agent or their tasks
+    are named. Earlier attempts and their logs are kept. `run errors` says which errors a retry can help.
+    Where a benchmark service saved how far grading came, grading goes on from there without running the agent
     again, unless --from-scratch is given. Where nothing is left to run, the score is computed again, the
     results are uploaded and whoever is to hear of the end (--lambda, Slack) hears of it again.
     """

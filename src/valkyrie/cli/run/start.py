@@ -23,7 +23,7 @@ from valkyrie.cli.run.repeated import MOST_RUNS, start_repeatedly
 from valkyrie.cli.run.telling import telling_options, with_configured
 from valkyrie.nouns import DEFAULT_PRIORITY
 from valkyrie.report.formats import NONE, plural, safe
-from valkyrie.report.tables import next_commands, started_rows
+from valkyrie.report.tables import next_commands, shows_rows, started_rows
 
 if TYPE_CHECKING:
     from valkyrie.tracker.protocol import Tracker
@@ -126,6 +126,12 @@ def _complete_provider(_ctx: click.Context, _param: click.Parameter, incomplete:
     type=click.Choice(["fresh", "shared", "both"]),
     help="Where tests run: in a fresh sandbox the agent's work is carried to, in the one the agent left, or "
     "in both [default: as each task or the benchmark's lock file says, else both].",
+)
+@click.option(
+    "--family",
+    metavar="KEY",
+    help="Key of the tasks' metadata that says which tasks resemble each other (a repository, a template): "
+    "intervals and tests then go over families [default: family].",
 )
 @click.option("--keep-sandbox", is_flag=True, help="Keep each sandbox after its trial, for `run debug`.")
 @click.option(
@@ -292,6 +298,7 @@ def _plan_rows(plan: PlanView) -> list[tuple[str, str]]:
         ("Model", safe(plan.model) if plan.model else NONE),
         ("Benchmark", f"{safe(plan.benchmark)} ({safe(plan.dataset)})"),
         ("Trials", f"{len(plan.trials)} ({plural(tasks, 'task')})"),
+        *shows_rows(plan.shows),
         ("Sandbox", safe(plan.provider)),
         ("Isolation", safe(plan.isolation)),
         ("Limits", " · ".join(f"{safe(k)}: {safe(v)}" for k, v in plan.enforcement.items()) or NONE),

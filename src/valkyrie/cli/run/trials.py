@@ -18,7 +18,7 @@ from valkyrie.report.tables import trial_notes, trial_table
 if TYPE_CHECKING:
     from valkyrie.views import ErrorGroup
 
-TRIAL_STATES = ["PENDING", "BUILDING", "IN_PROGRESS", "EVALUATING", "FINISHED", "ERROR", "STOPPED"]
+TRIAL_STATES = ["PENDING", "BUILDING", "IN_PROGRESS", "EVALUATING", "FINISHED", "ERROR", "STOPPED", "SKIPPED"]
 SORTS = ["position", "task_id", "started_at", "duration", "status"]
 Sort = Literal["position", "task_id", "started_at", "duration", "status"]
 _MOST_GROUPS = 50

@@ -1,98 +1,40 @@
-"""Two sides as if they were two runs, so that one set of tables, tests and sentences serves both."""
+"""Two sides as if they were two runs: one set of rules, tables, tests and sentences serves both."""
 
 from __future__ import annotations
 
-from valkyrie.evals.comparing.outcomes import Outcome
+from collections.abc import Mapping, Sequence
+
 from valkyrie.evals.comparing.record import FolderComparison
 from valkyrie.evals.comparing.sides import ResultSide
 from valkyrie.evals.results import TrialResult
-from valkyrie.nouns import RunState, TrialState
+from valkyrie.evals.run_views import is_fraction, run_of, views_of
 from valkyrie.report.comparing import Metric, Summary, summarise
-from valkyrie.views import RunView, ScoreView, TrialView
+from valkyrie.views import RunView, TrialView
 
 BASELINE, TREATMENT = "baseline", "treatment"
 
 
-def summary_of(compared: FolderComparison, metric: Metric) -> Summary:
-    """Each side's numbers, over the pairs that count and its own errors, and the paired comparison."""
-    sides = (BASELINE, compared.baseline), (TREATMENT, compared.treatment)
-    names = [side.name for _, side in sides]
-    outcomes = compared.numbers.outcomes
-    paired = summarise(
-        [(_run(id, side), [_trial(one, id) for one in outcomes]) for id, side in sides],
-        metric=metric,
-        names=names,
-    )
-    own = summarise(
-        [
-            (_run(id, side), [_trial(one, id) for one in outcomes if not _sound_half(one, id)])
-            for id, side in sides
-        ],
-        metric=metric,
-        names=names,
-        pairs=[],
-    )
-    return Summary(metric, own.agents, paired.comparisons)
+def summary_of(compared: FolderComparison, metric: Metric, margin: float | None = None) -> Summary:
+    """Return each side's numbers over all its trials, and the paired comparison, as of runs of the store.
+
+    `margin` is the difference that counts as none, 2 points unless said.
+    """
+    matched = compared.matched
+    fraction = is_fraction([*compared.baseline.trials, *compared.treatment.trials])
+    runs = [
+        _run(BASELINE, compared.baseline, matched.baseline, fraction=fraction),
+        _run(TREATMENT, compared.treatment, matched.treatment, fraction=fraction),
+    ]
+    names = [compared.baseline.name, compared.treatment.name]
+    return summarise(runs, metric=metric, names=names, margin=margin)
 
 
-def _run(id: str, side: ResultSide) -> RunView:
+def _run(
+    id: str, side: ResultSide, tasks: Mapping[str, Sequence[TrialResult]], *, fraction: bool
+) -> tuple[RunView, Sequence[TrialView]]:
     first = side.trials[0]
-    score = ScoreView(None, None, 0, len(side.trials), 0.0, {}, False, True, 0)
-    return RunView(
-        id=id,
-        benchmark="results",
-        dataset="default",
-        agent=first.executor or side.name,
-        model=first.model,
-        label=None,
-        provider="",
-        state=RunState.FINISHED,
-        counts={},
-        total=len(side.trials),
-        concurrency=1,
-        created_at=0.0,
-        started_at=None,
-        finished_at=None,
-        started_by=None,
-        score=score,
-        error=None,
-        note=None,
-        executor="none",
-        folder=str(side.folder),
-        arguments={},
-        enforcement={},
-        version=0,
-    )
-
-
-def _of(outcome: Outcome, id: str) -> TrialResult:
-    return outcome.pair.baseline if id == BASELINE else outcome.pair.treatment
-
-
-def _sound_half(outcome: Outcome, id: str) -> bool:
-    """The other side of the pair broke: this one counts nowhere, and is no error either."""
-    return outcome.errored in ("execution", "grader") and _of(outcome, id).fault is None
-
-
-def _trial(outcome: Outcome, id: str) -> TrialView:
-    """A pair that counts nowhere is an error on both sides: half of it would be unfair to one."""
-    trial = _of(outcome, id)
-    broken = outcome.errored not in (None, "ungraded")
-    return TrialView(
-        task_id=outcome.pair.task,
-        k=outcome.pair.index,
-        state=TrialState.ERROR if broken else TrialState.FINISHED,
-        attempts=trial.attempts,
-        score=None if broken else trial.score,
-        passed=None if broken else trial.passed,
-        category=outcome.errored if broken else None,
-        cause=None,
-        message=None,
-        exit_code=None,
-        exit_reason=None,
-        retry_at=None,
-        started_at=None,
-        finished_at=None,
-        timing={},
-        digest="",
-    )
+    planned = {task: max(trial.planned or 0 for trial in own) for task, own in tasks.items()}
+    trials = views_of(tasks, planned)
+    agent = first.executor or side.name
+    folder = str(side.folder)
+    return run_of(id, agent=agent, model=first.model, trials=trials, fraction=fraction, folder=folder), trials

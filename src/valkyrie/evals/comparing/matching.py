@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from valkyrie.errors import UsageError
 from valkyrie.evals.comparing.sides import ResultSide
@@ -31,6 +31,9 @@ class Matched:
     pairs: Sequence[Pair]
     only_baseline: Sequence[str]
     only_treatment: Sequence[str]
+    baseline: Mapping[str, Sequence[TrialResult]] = field(default_factory=dict)
+    """All trials of the side, by task."""
+    treatment: Mapping[str, Sequence[TrialResult]] = field(default_factory=dict)
 
 
 def match(baseline: ResultSide, treatment: ResultSide) -> Matched:
@@ -39,7 +42,7 @@ def match(baseline: ResultSide, treatment: ResultSide) -> Matched:
     models = _tells_apart("model", baseline, treatment)
     left, right = (_by_key(side.trials, evals=evals, models=models) for side in (baseline, treatment))
     pairs = [Pair(_task(key), key[3], left[key], right[key]) for key in left if key in right]
-    return Matched(pairs, _named(left, right), _named(right, left))
+    return Matched(pairs, _named(left, right), _named(right, left), _by_task(left), _by_task(right))
 
 
 def _tells_apart(what: str, baseline: ResultSide, treatment: ResultSide) -> bool:
@@ -71,6 +74,13 @@ def _by_key(trials: Iterable[TrialResult], *, evals: bool, models: bool) -> dict
         ): trial
         for trial in trials
     }
+
+
+def _by_task(trials: Mapping[Key, TrialResult]) -> Mapping[str, Sequence[TrialResult]]:
+    found: dict[str, list[TrialResult]] = {}
+    for key, trial in trials.items():
+        found.setdefault(_task(key), []).append(trial)
+    return found
 
 
 def _task(key: Key) -> str:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from valkyrie.evals.comparing.outcomes import Outcome, counted
 from valkyrie.evals.results import TrialResult
 from valkyrie.nouns import Json
-from valkyrie.report.statistics import mcnemar, mean
+from valkyrie.report.statistics import SURE, differences, holm, mcnemar, mean, sign_flip
 from valkyrie.report.statistics.intervals import means_interval, variance
 from valkyrie.trajectory.reading import TrajectoryError
 from valkyrie.trajectory.records import from_record
@@ -34,6 +34,8 @@ class Average:
     low: float | None
     high: float | None
     deviation: float
+    p_value: float
+    """Two-sided, by the sign-flip test; after a correction where several were looked at together."""
 
     @property
     def varies(self) -> bool:
@@ -42,19 +44,31 @@ class Average:
 
     @property
     def sure(self) -> bool:
-        """The interval is on one side of 0."""
-        return self.low is not None and self.high is not None and (self.low > 0 or self.high < 0)
+        """It is more than chance, by a two-sided test at 5 %."""
+        return self.p_value < SURE
+
+    @property
+    def surely_below(self) -> bool:
+        """It is below 0 by a one-sided test at 5 %. The test is symmetric: half of the two-sided p-value."""
+        return self.mean < 0 and self.p_value / 2 < SURE
 
 
-def average(by_task: Mapping[str, Sequence[float]], clip: tuple[float, float]) -> Average | None:
-    """The mean over stimuli of the means of their trials; None where there is nothing."""
+def average(by_task: Mapping[str, Sequence[float]], most: float = math.inf) -> Average | None:
+    """The mean over stimuli of the means of their trials; None where there is nothing.
+
+    `most` is how far from 0 a value can be.
+    """
     lists = [values for values in by_task.values() if values]
     if not lists:
         return None
     units = list(lists[0]) if len(lists) == 1 else [mean(values) for values in lists]
-    interval, _ = means_interval(units, clip)
-    low, high = interval or (None, None)
-    return Average(mean(units), low, high, math.sqrt(variance(units)) if len(units) > 1 else 0.0)
+    deviation = math.sqrt(variance(units)) if len(units) > 1 else 0.0
+    if math.isinf(most):
+        interval, _ = means_interval(units, (-most, most))
+        low, high = interval or (None, None)
+        return Average(mean(units), low, high, deviation, sign_flip(units)[0])
+    found = differences(units, width=most)
+    return Average(found.difference, *found.interval, deviation, found.p_value)
 
 
 @dataclass(frozen=True)
@@ -70,7 +84,7 @@ class Numbers:
     @cached_property
     def score(self) -> Average | None:
         """Of the scores −1..1."""
-        return average(_by_task([(one.pair.task, one.score) for one in self.counted]), (-1.0, 1.0))
+        return average(_by_task([(one.pair.task, one.score) for one in self.counted]), 1.0)
 
     @property
     def wins(self) -> int:
@@ -95,7 +109,7 @@ class Numbers:
         return sum(one.judged for one in self.counted)
 
     def mcnemar(self) -> Json:
-        """Over pairs with a verdict on both sides."""
+        """Over pairs with a verdict on both sides; the mid-p value, which is not that of the exact test."""
         pairs = [one.pair for one in self.counted]
         verdicts = [(one.baseline.passed, one.treatment.passed) for one in pairs]
         lost = verdicts.count((True, False))
@@ -106,12 +120,12 @@ class Numbers:
             "treatmentOnly": won,
             "concordant": same,
             "pValue": mcnemar(won, lost),
-            "exact": True,
+            "exact": False,
         }
 
     @cached_property
     def deltas(self) -> Mapping[str, Average]:
-        """Treatment minus baseline, of what both measured."""
+        """Treatment minus baseline, of what both measured; p-values are corrected for looking at all."""
         measured = [
             (one.pair, before, after)
             for one in self.counted
@@ -122,9 +136,13 @@ class Numbers:
             if not any(value(before) or value(after) for _, before, after in measured):
                 continue
             apart = [(pair.task, value(after) - value(before)) for pair, before, after in measured]
-            if (one := average(_by_task(apart), (-math.inf, math.inf))) is not None:
+            if (one := average(_by_task(apart))) is not None:
                 found[name] = one
-        return found
+        corrected = holm([one.p_value for one in found.values()])
+        return {
+            name: replace(one, p_value=p_value)
+            for (name, one), p_value in zip(found.items(), corrected, strict=True)
+        }
 
 
 def measures_of(trial: TrialResult) -> Measures | None:

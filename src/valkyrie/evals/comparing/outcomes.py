@@ -65,7 +65,7 @@ def fault_of(pair: Pair) -> Outcome | None:
     told = [
         (side, trial.fault)
         for side, trial in (("baseline", pair.baseline), ("treatment", pair.treatment))
-        if trial.fault is not None and trial.passed is None
+        if trial.fault is not None and not trial.fault.by_agent
     ]
     if not told:
         return None
@@ -79,6 +79,8 @@ def by_verdict(pair: Pair) -> Outcome:
     if fault := fault_of(pair):
         return fault
     before, after = pair.baseline, pair.treatment
+    if ended := _ended_by_agent(pair):
+        return ended
     if before.passed is None or after.passed is None:
         return Outcome(pair, 0.0, "not graded; --judge-model compares the answers themselves", "ungraded")
     if before.passed != after.passed:
@@ -87,6 +89,16 @@ def by_verdict(pair: Pair) -> Outcome:
         apart = (after.score or 0.0) - (before.score or 0.0)
         score = 0.0 if abs(apart) < _NEAR else SLIGHTLY if apart > 0 else -SLIGHTLY
     return Outcome(pair, score, f"by verdict: {_verdict(before)}, then {_verdict(after)}")
+
+
+def _ended_by_agent(pair: Pair) -> Outcome | None:
+    """A pair that was not graded, of which an agent brought an end about itself: no answer is the worst."""
+    ended = [trial.fault is not None and trial.fault.by_agent for trial in (pair.baseline, pair.treatment)]
+    if not any(ended) or None not in (pair.baseline.passed, pair.treatment.passed):
+        return None
+    score = 0.0 if all(ended) else MUCH if ended[0] else -MUCH
+    told = [side for side, by_agent in zip(("baseline", "treatment"), ended, strict=True) if by_agent]
+    return Outcome(pair, score, f"no answer, by the agent's own doing: {' and '.join(told)}")
 
 
 def _verdict(trial: TrialResult) -> str:

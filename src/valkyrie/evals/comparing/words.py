@@ -6,7 +6,8 @@ from collections.abc import Iterator
 
 from valkyrie.evals.comparing.numbers import Average
 from valkyrie.evals.comparing.record import FolderComparison
-from valkyrie.report.comparison_words import points
+from valkyrie.nouns import Json
+from valkyrie.report.comparison_words import points, probability
 from valkyrie.report.formats import NONE, ids_preview, no_command, plural, safe
 from valkyrie.report.layout import PLAIN, Column, Ink, Table
 
@@ -54,22 +55,37 @@ def judge_sentence(compared: FolderComparison) -> str | None:
         return None
     score = numbers.score
     treatment, baseline = safe(compared.treatment.name), safe(compared.baseline.name)
-    if abs(score.mean) < 1e-9:
-        said = f"The judge sees {treatment} and {baseline} level"
+    ahead, behind = (treatment, baseline) if score.mean > 0 else (baseline, treatment)
+    by = f"by {abs(score.mean):.2f} (of 1)"
+    if score.sure:
+        said = f"The judge prefers {ahead} to {behind} {by}"
+    elif abs(score.mean) < 1e-9:
+        said = f"The judge can't tell {treatment} and {baseline} apart: they are level"
     else:
-        ahead, behind = (treatment, baseline) if score.mean > 0 else (baseline, treatment)
-        said = f"The judge prefers {ahead} to {behind} by {abs(score.mean):.2f} (of 1)"
-        if not score.sure:
-            said = (
-                f"The judge can't tell them apart for sure: {ahead} is ahead by {abs(score.mean):.2f} (of 1)"
-            )
-    ends = "no interval" if score.low is None else f"95 % interval {_range(score)}"
+        said = f"The judge can't tell {treatment} and {baseline} apart: {ahead} is ahead {by}"
+    sure = "no interval" if score.low is None else f"95 % interval {_range(score)}"
+    ends = f"{sure}, {probability(score.p_value)}"
     orders = f"; the two orders disagreed on {numbers.disagreements}" if numbers.disagreements else ""
     return (
         f"{said}, {ends}: {plural(numbers.wins, 'win')}, {plural(numbers.ties, 'tie')}, "
         f"{numbers.losses} {'loss' if numbers.losses == 1 else 'losses'} of {treatment} "
         f"in {plural(len(numbers.counted), 'pair')}{orders}."
     )
+
+
+def judge_json(compared: FolderComparison) -> Json | None:
+    """Return the same as data; None where nobody judged."""
+    numbers = compared.numbers
+    if not numbers.judged or numbers.score is None:
+        return None
+    score = numbers.score
+    return {
+        "prefers": ("treatment" if score.mean > 0 else "baseline") if score.sure else None,
+        "meanScore": score.mean,
+        "ciLow": score.low,
+        "ciHigh": score.high,
+        "pValue": score.p_value,
+    }
 
 
 def remarks(compared: FolderComparison) -> Iterator[str]:
@@ -82,7 +98,7 @@ def remarks(compared: FolderComparison) -> Iterator[str]:
         yield (
             f"Verdicts, pair by pair: {found['treatmentOnly']} only {safe(compared.treatment.name)} passed, "
             f"{found['baselineOnly']} only {safe(compared.baseline.name)}, {found['concordant']} alike; "
-            f"exact McNemar p = {found['pValue']:.3g}.{doubt}"
+            f"mid-p McNemar p = {found['pValue']:.3g}.{doubt}"
         )
     if errored := len(numbers.outcomes) - len(numbers.counted):
         yield f"{plural(errored, 'pair')} with an error: in no number above."
@@ -130,11 +146,15 @@ def _range(score: Average) -> str:
     return f"{low:.2f} to {high:.2f}".replace("-", "−")
 
 
-def gate(compared: FolderComparison, most: float) -> list[str]:
-    """Why judges shut the gate: they prefer the baseline for sure, by at least so many points."""
+def judge_failures(compared: FolderComparison, least: float) -> list[str]:
+    """Why judges shut a gate: by a one-sided test they prefer the baseline, by at least so many points."""
     score = compared.numbers.score
-    if not compared.numbers.judged or score is None or not score.sure:
+    if not compared.numbers.judged or score is None or not score.surely_below:
         return []
-    if score.mean < 0 and -score.mean * 100 >= most - 1e-9:
-        return [f"the judge prefers the baseline by {points(-score.mean, fraction=True)} points of 100."]
-    return []
+    if -score.mean * 100 < least - 1e-9:
+        return []
+    baseline, treatment = safe(compared.baseline.name), safe(compared.treatment.name)
+    return [
+        f"the judge prefers {baseline} to {treatment} by {points(-score.mean, fraction=True)} points of 100 "
+        f"(one-sided {probability(score.p_value / 2)})."
+    ]

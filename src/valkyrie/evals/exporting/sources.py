@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from valkyrie.errors import UnknownError, UserError
 from valkyrie.evals.results import (
@@ -16,9 +17,10 @@ from valkyrie.evals.results import (
     TrialFault,
     TrialResult,
     Verification,
+    fault_kind,
 )
 from valkyrie.grade.protocol import GraderResult
-from valkyrie.nouns import Json, TrialState
+from valkyrie.nouns import Json, TrialState, worst_score
 from valkyrie.report.tables import counts_as_zero
 from valkyrie.views import TrialFilter
 
@@ -26,8 +28,6 @@ if TYPE_CHECKING:
     from valkyrie.tracker.protocol import Tracker
     from valkyrie.views import RunView, TrialView
 
-_OF_GRADERS = ("grader", "judge")
-"""Causes that begin so are a grader's."""
 PAGE = 1000
 
 
@@ -77,14 +77,16 @@ def _runs(opened: Tracker, ref: str) -> list[RunView]:
 
 def _eval(opened: Tracker, run: RunView) -> EvalResult:
     found: Json = opened.results(run.id).get("evaluation_results", {})
+    views = [view for view in _trials(opened, run) if view.state != TrialState.SKIPPED]
+    planned = Counter(view.task_id for view in views)
+    worst = worst_score(view.score for view in views if view.state == TrialState.FINISHED)
     by_task: dict[str, list[TrialResult]] = {}
-    planned: dict[str, int] = {}
-    for view in _trials(opened, run):
-        planned[view.task_id] = planned.get(view.task_id, 0) + 1
+    for view in views:
         by_task.setdefault(view.task_id, [])
         if view.state in (TrialState.FINISHED, TrialState.ERROR):
             key = view.task_id if view.k == 0 else f"{view.task_id}#{view.k}"
-            by_task[view.task_id].append(_trial(run, view, found.get(key) or {}))
+            trial = _trial(run, view, found.get(key) or {}, worst)
+            by_task[view.task_id].append(replace(trial, planned=planned[view.task_id]))
     return EvalResult(
         name=run.benchmark,
         file=str(run.arguments.get("benchmark") or ""),
@@ -107,7 +109,7 @@ def _trials(opened: Tracker, run: RunView) -> Iterator[TrialView]:
             return
 
 
-def _trial(run: RunView, view: TrialView, result: Json) -> TrialResult:
+def _trial(run: RunView, view: TrialView, result: Json, worst: float) -> TrialResult:
     zero = counts_as_zero(view)
     failed = view.state == TrialState.ERROR and not zero
     threshold = result.get("threshold")
@@ -120,7 +122,7 @@ def _trial(run: RunView, view: TrialView, result: Json) -> TrialResult:
         executor=run.agent,
         variant=_variant(run),
         duration_ms=round(1000 * float(view.timing.get("agent") or 0.0), 1),
-        score=None if failed else 0.0 if zero else view.score,
+        score=None if failed else worst if zero else view.score,
         passed=None if failed else False if zero else passed,
         graders=[GraderResult.from_json(one) for one in _graders(result)],
         fault=_fault(view) if failed else None,
@@ -128,6 +130,8 @@ def _trial(run: RunView, view: TrialView, result: Json) -> TrialResult:
         run_id=run.id,
         threshold=threshold if isinstance(threshold, int | float) else None,
         verification=_verification(view, zero=zero),
+        fraction=run.score.fraction,
+        family=view.family,
     )
 
 
@@ -145,8 +149,7 @@ def _graders(result: Json) -> list[Json]:
 
 def _fault(view: TrialView) -> TrialFault:
     cause = view.cause or "internal"
-    kind: Any = "grader" if cause.startswith(_OF_GRADERS) else "execution"
-    return TrialFault(kind, view.message or cause, view.category or "internal", cause)
+    return TrialFault(fault_kind(cause), view.message or cause, view.category or "internal", cause)
 
 
 def _variant(run: RunView) -> str:

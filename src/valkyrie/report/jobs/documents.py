@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from valkyrie.nouns import Json
 from valkyrie.report.formats import elapsed, leads_with_graded
+from valkyrie.report.jobs.decided import decision_document
 from valkyrie.report.jobs.sides import Trials
 from valkyrie.report.tables import counts_as_zero, ended, trial_seconds
 from valkyrie.views import to_json
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 _RUN_STATES = {"IN_PROGRESS": "running", "STOPPING": "running", "STOPPED": "canceled"}
 _RUN_STATES |= {"FINISHED": "completed", "ERROR": "failed"}
 _TRIAL_STATES = {"PENDING": "PENDING", "EVALUATING": "SCORING", "FINISHED": "COMPLETED"}
-_TRIAL_STATES |= {"ERROR": "FAILED", "STOPPED": "CANCELED"}
+_TRIAL_STATES |= {"ERROR": "FAILED", "STOPPED": "CANCELED", "SKIPPED": "SKIPPED"}
 
 
 def job_document(job: JobView, trials: Trials | None = None, now: float | None = None) -> Json:
@@ -39,6 +40,9 @@ def job_document(job: JobView, trials: Trials | None = None, now: float | None =
         "organisation": job.org,
         "end_time_limit_ms": _ms(job.ends_at),
         "runs": [_run(run) for run in job.runs],
+        "plan_digest": job.digest,
+        "stop_when_decided": None if job.stop_rule is None else dict(job.stop_rule),
+        "decision": decision_document(job),
     }
     if trials is not None:
         document["benchmark_outcomes"] = [
@@ -136,6 +140,7 @@ def _outcome(run: RunView, trials: Sequence[TrialView], now: float) -> Json:
         "n_failed": states.count("FAILED"),
         "n_timeout": states.count("TIMEOUT"),
         "n_canceled": states.count("CANCELED"),
+        **({"n_skipped": states.count("SKIPPED")} if "SKIPPED" in states else {}),
         "average_score": leading_score(run.score),
         "duration_ms": _ms(elapsed(run, now)),
         "scenario_outcomes": outcomes,
@@ -182,11 +187,15 @@ def scenario_outcome(run: RunView, trial: TrialView, now: float | None = None) -
         outcome["usage"] = to_json(trial.usage)
     if reason := trial_failure(trial):
         outcome["failure_reason"] = reason
+    if trial.state == "SKIPPED":
+        outcome["skip_reason"] = trial.cause
     return outcome
 
 
 def trial_failure(trial: TrialView) -> Json | None:
     """What went wrong with a trial, if anything did."""
+    if trial.state == "SKIPPED":
+        return None
     if trial.cause is not None:
         return {"exception_type": f"{trial.category}/{trial.cause}", "exception_message": trial.message or ""}
     if trial.exit_reason is not None:

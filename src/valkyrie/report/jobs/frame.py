@@ -20,6 +20,7 @@ from valkyrie.report.formats import (
     state_word,
     trial_name,
 )
+from valkyrie.report.jobs.decided import standing_lines
 from valkyrie.report.jobs.documents import leading_score
 from valkyrie.report.jobs.panels import about, job_cost, job_state
 from valkyrie.report.jobs.sides import ACTIVE, run_names, seconds, trials_done
@@ -39,6 +40,7 @@ _WORDS = {
     "EVALUATING": "scoring",
     "PENDING": "pending",
     "STOPPED": "stopped",
+    "SKIPPED": "skipped",
 }
 
 
@@ -103,10 +105,11 @@ def _head(shot: JobSnapshot, ink: Ink, now: float) -> list[str]:
 def _progress(shot: JobSnapshot, ink: Ink) -> list[str]:
     """A line for each run."""
     width = _name_width(shot)
-    return [ink.paint("Progress", "bold")] + [
+    lines = [ink.paint("Progress", "bold")] + [
         f"{_mark(run, ink)} {pad(fit(shot.names[run.id], width), width)}  {run_progress(run)}"
         for run in shot.job.runs
     ]
+    return [*lines, *(f"  {line}" for line in standing_lines(shot.job))]
 
 
 def _name_width(shot: JobSnapshot) -> int:
@@ -129,7 +132,10 @@ def run_progress(run: RunView) -> str:
     if has_range(score):
         ends = range_text(score.score_low, score.score_high, score.ungraded)
         return "  ".join([f"{run.done}/{run.total}", *([", ".join(parts)] if parts else []), f"score {ends}"])
-    said = f"score {number(found, fraction=score.fraction)}" if found is not None else "no score yet"
+    word = "score" if ended(run) else "score so far"
+    said = f"{word} {number(found, fraction=score.fraction)}" if found is not None else "no score yet"
+    if not ended(run):
+        return "  ".join([f"{run.done}/{run.total}", *([", ".join(parts)] if parts else []), said])
     if found is not None and score.interval is not None and found == score.score_graded:
         said += f" ({interval(score)})"
     elif found is not None and score.score_graded is not None and found != score.score_graded:

@@ -18,8 +18,10 @@ from valkyrie.report.formats import (
     safe,
     short_id,
 )
+from valkyrie.report.jobs.decided import rule_text
 from valkyrie.report.jobs.sides import seconds, side_name, sides, trials_done
 from valkyrie.report.layout import PLAIN, Column, Ink, Table
+from valkyrie.report.tables import shows_rows
 
 if TYPE_CHECKING:
     from valkyrie.job_views import JobView
@@ -82,12 +84,15 @@ def started_rows(job: JobView, ink: Ink = PLAIN) -> Rows:
         ("Agents", ", ".join(side.name for side in sides(job))),
         ("Scenarios" if job.source.get("type") == "scenarios" else "Benchmark", about(job)),
         ("Trials", trials_text(job)),
+        *shows_rows(next((run.arguments.get("shows") for run in job.runs), None)),
         ("Agent timeout", timeout_text(job)),
         ("Concurrency", f"{plural(job.concurrency, 'trial')} at once"),
         ("State", job_state(job.state, ink)),
     ]
     if job.ends_at is not None:
         rows.append(("Ends by", moment(job.ends_at)))
+    if job.stop_rule is not None:
+        rows.append(("Stops", rule_text(job.stop_rule)))
     if job.started_by:
         rows.append(("Started by", safe(job.started_by)))
     if job.org != DEFAULT_ORG:

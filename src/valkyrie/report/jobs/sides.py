@@ -61,12 +61,12 @@ def run_names(job: JobView) -> dict[str, str]:
 
 
 def verdict(trial: TrialView, *, fraction: bool = True) -> str:
-    """passed, partial, failed, error, or open: what has neither grade nor error (yet).
+    """passed, partial, failed, error, skipped, or open: what has neither grade nor error (yet).
 
     Where a benchmark does not say what passed, a full score of 1 does if scores are fractions.
     """
-    if trial.state == "ERROR":
-        return "error"
+    if trial.state in ("ERROR", "SKIPPED"):
+        return trial.state.lower()
     if trial.state != "FINISHED":
         return "open"
     if trial.passed or (trial.passed is None and fraction and (trial.score or 0.0) >= 1.0):
@@ -79,12 +79,13 @@ class Tally:
     """What became of some trials."""
 
     verdicts: dict[str, int] = field(
-        default_factory=lambda: dict.fromkeys(("passed", "partial", "failed", "error", "open"), 0)
+        default_factory=lambda: dict.fromkeys(("passed", "partial", "failed", "error", "open", "skipped"), 0)
     )
 
     @property
     def total(self) -> int:
-        return sum(self.verdicts.values())
+        """Without those that were skipped."""
+        return sum(count for verdict, count in self.verdicts.items() if verdict != "skipped")
 
 
 def tally(trials: Iterable[TrialView], *, fraction: bool = True) -> Tally:

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from valkyrie.report.comparison_tables import agent_score_cell, by_rank, score_notes
-from valkyrie.report.formats import NONE, dollars, duration, elapsed, number, plural, score_cell
+from valkyrie.report.comparison_tables import agent_score_cell, by_rank, repeats_cell, score_notes
+from valkyrie.report.formats import NONE, dollars, duration, elapsed, ends_text, number, plural, score_cell
 from valkyrie.report.jobs.sides import Tally, Trials, run_names, tally
 from valkyrie.report.layout import PLAIN, Column, Ink, Table
+from valkyrie.report.plan_power import spread_text
 
 if TYPE_CHECKING:
     from valkyrie.job_views import JobView
-    from valkyrie.report.comparison_views import AgentSummary, Estimate, Summary
+    from valkyrie.report.comparison_views import AgentSummary, Summary
     from valkyrie.views import RunView, TokensView
 
 _VERDICTS = ("passed", "partial", "failed", "error")
@@ -29,13 +29,14 @@ def summarised(job: JobView, trials: Trials) -> Summary:
 def summary_table(
     job: JobView, trials: Trials, summary: Summary, ink: Ink = PLAIN, now: float = 0.0
 ) -> Table:
-    """A line for each agent, the highest lower end first; what is still open, and what is confirmed, have a
-    column only where something is, and something is not.
+    """A line for each agent, the highest lower end first; what is still open, what was skipped and what is
+    confirmed have a column only where something is, and for the last where something is not.
 
     On a narrow terminal the score and its interval are the last to go.
     """
     tallies = {run.id: tally(trials[run.id], fraction=run.score.fraction) for run in job.runs}
     some_open = any(found.verdicts["open"] for found in tallies.values())
+    some_skipped = any(found.verdicts["skipped"] for found in tallies.values())
     unconfirmed = any(agent.unconfirmed for agent in summary.agents)
     table = Table(
         [
@@ -45,6 +46,7 @@ def summary_table(
             Column("Failed", "right"),
             Column("Errors", "right"),
             *([Column("Open", "right")] if some_open else []),
+            *([Column("Skipped", "right", optional=True)] if some_skipped else []),
             Column("Total", "right", optional=True),
             Column("Score", "right"),
             *([Column("Confirmed", "right")] if unconfirmed else []),
@@ -62,10 +64,11 @@ def summary_table(
                 ink.paint(agent.name, "bold"),
                 *(_share(found, verdict, ink) for verdict in _VERDICTS),
                 *([str(found.verdicts["open"])] if some_open else []),
+                *([str(found.verdicts["skipped"])] if some_skipped else []),
                 str(found.total),
                 _score(run, agent),
                 *([_confirmed(run, agent)] if unconfirmed else []),
-                _interval(agent.scores.infrastructure_excluded, agent),
+                _interval(run, agent),
                 dollars(run.cost.total) if run.cost and run.cost.reports else NONE,
                 _tokens(run.tokens),
                 duration(elapsed(run, now)),
@@ -94,11 +97,11 @@ def _confirmed(run: RunView, agent: AgentSummary) -> str:
     return number(known, fraction=run.score.fraction)
 
 
-def _interval(estimate: Estimate, agent: AgentSummary) -> str:
-    if estimate.interval is None or not agent.fraction:
-        return NONE
-    low, high = estimate.interval
-    return f"{low * 100:.1f}–{high * 100:.1f}"
+def _interval(run: RunView, agent: AgentSummary) -> str:
+    """Of the score beside it: where only the benchmark itself can compute that, of that one."""
+    own = agent.scores.infrastructure_excluded.interval
+    found = own if agent.fraction else run.score.final_interval
+    return NONE if found is None else ends_text(found, fraction=agent.fraction)
 
 
 def _tokens(used: TokensView | None) -> str:
@@ -125,6 +128,7 @@ def repeats_table(summary: Summary) -> Table | None:
             *(Column(f"pass@{k}", "right") for k in counts),
             *(Column(f"pass^{k}", "right") for k in counts if k > 1),
             Column("Flaky tasks", "right"),
+            Column("Two trials disagree", "right", optional=True),
         ]
     )
     for agent in summary.agents:
@@ -132,9 +136,10 @@ def repeats_table(summary: Summary) -> Table | None:
         table.rows.append(
             [
                 agent.name,
-                *(_rate(repeats.pass_at, k) for k in counts),
-                *(_rate(repeats.pass_all, k) for k in counts if k > 1),
+                *(repeats_cell(repeats.pass_at, repeats.pass_at_intervals, k) for k in counts),
+                *(repeats_cell(repeats.pass_all, repeats.pass_all_intervals, k) for k in counts if k > 1),
                 f"{len(repeats.flaky)} of {repeats.flaky_of}" if repeats.flaky_of else NONE,
+                number(repeats.flakiness, fraction=True),
             ]
         )
     return table
@@ -143,10 +148,6 @@ def repeats_table(summary: Summary) -> Table | None:
 def _powers(most: int) -> list[int]:
     """1, 2, 4, … and the last one."""
     return sorted({most, *(2**power for power in range(most.bit_length()) if 2**power <= most)})
-
-
-def _rate(rates: Sequence[float], k: int) -> str:
-    return number(rates[k - 1], fraction=True) if k <= len(rates) else NONE
 
 
 def summary_notes(job: JobView, summary: Summary) -> list[str]:
@@ -166,4 +167,10 @@ def summary_notes(job: JobView, summary: Summary) -> list[str]:
         notes.append(
             f"{plural(zeroed, 'error')} of agents' own doing {'counts' if zeroed == 1 else 'count'} 0."
         )
+    names = run_names(job)
+    notes += [
+        f"{names[run.id]}, spread of scores: {spread_text(run.score.spread)}."
+        for run in job.runs
+        if run.score.spread is not None
+    ]
     return [*notes, *score_notes(summary.agents)]

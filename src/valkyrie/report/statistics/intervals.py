@@ -1,109 +1,230 @@
-"""95 % intervals of a mean over tasks."""
+"""95 % limits of a mean over tasks, or over families of tasks."""
 
 from __future__ import annotations
 
+import cmath
 import math
-import random
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from functools import lru_cache
 
 Interval = tuple[float, float]
+Groups = Sequence[tuple[float, float, int]]
+"""(value, weight, how often) of tasks or families."""
 
 Z_95 = 1.959963984540054
-RESAMPLES = 2000
-MANY_TASKS = 400
-"""From here on the resampled mean is normal to within its own noise, and the formula gives it at once."""
-FEW_TASKS = 6
-"""Below this, resampling cannot leave the range of what was seen, which misses the mean far too often."""
+Z_90 = 1.6448536269514722
+TAIL = 0.025
+"""What a 95 % interval leaves out at each end."""
+FEW_FAMILIES = 5
+METHOD = "Gaffke over tasks"
 _T_95 = (12.706204736432095, 4.302652729911275, 3.182446305284263, 2.7764451051977987)
 """Student's 97.5 % points for 1 to 4 degrees of freedom, where the series is not yet good."""
+_MANY_VALUES = 40
+"""More different values than this are summed by the saddlepoint formula, which is then good to 1 in 1,000."""
+_NEAR = 1e-10
 
 
-def wilson(passed: int, total: int) -> Interval | None:
-    """95 % interval of a pass rate (Wilson's score interval)."""
-    if total <= 0:
-        return None
-    rate, z2 = passed / total, Z_95 * Z_95
-    centre = (rate + z2 / (2 * total)) / (1 + z2 / total)
-    half = Z_95 * math.sqrt(rate * (1 - rate) / total + z2 / (4 * total * total)) / (1 + z2 / total)
-    return max(0.0, centre - half), min(1.0, centre + half)
+def mean_interval(
+    by_task: Mapping[str, Sequence[float]],
+    *,
+    scale: Interval = (0.0, 1.0),
+    families: Mapping[str, str] | None = None,
+) -> tuple[Interval | None, str]:
+    """Return the 95 % interval of the mean over tasks, and how it was found, or why there is none.
 
-
-def mean_interval(by_task: Mapping[str, Sequence[float]]) -> tuple[Interval | None, str]:
-    """95 % interval of the mean over tasks, and how it was found, or why there is none.
-
-    Trials of a task are averaged first: they are no independent evidence about tasks of this kind.
+    Trials of a task are averaged first: they are no independent evidence about tasks of this kind. `scale` is
+    the range of possible scores. With `families` (task to family) the interval goes over families.
     """
-    lists = [scores for scores in by_task.values() if scores]
-    means = [mean(scores) for scores in lists]
+    means = {task: mean(scores) for task, scores in by_task.items() if scores}
     if not means:
         return None, "nothing was graded"
-    if all(value in (0.0, 1.0) for value in means):
-        single = all(len(scores) == 1 for scores in lists)
-        return wilson(round(sum(means)), len(means)), "Wilson" if single else "Wilson over tasks"
-    return means_interval(means)
+    if not families:
+        return means_interval(list(means.values()), scale)
+    groups = family_groups(list(means.values()), [families.get(task, task) for task in means])
+    return _interval(groups, scale), family_words(sum(count for _, _, count in groups))
 
 
-def means_interval(means: Sequence[float], clip: Interval = (0.0, 1.0)) -> tuple[Interval | None, str]:
-    """The same for one number per task; `clip` holds where all numbers are within it."""
-    if len(means) == 1:
-        return None, "one task says nothing about others"
-    if len(set(means)) == 1:
-        return None, "all tasks alike"
-    if len(means) > MANY_TASKS:
-        return _clipped(_normal(means), means, clip), "normal over tasks"
-    if len(means) < FEW_TASKS:
-        return _clipped(student(means), means, clip), "Student's t over tasks"
-    return resampled(means), "bootstrap over tasks"
+def means_interval(
+    means: Sequence[float], scale: Interval = (0.0, 1.0), tail: float = TAIL
+) -> tuple[Interval | None, str]:
+    """Do the same for one number per task; without ends of the scale by Student's t."""
+    if math.isinf(scale[0]) or math.isinf(scale[1]):
+        return (student(means), "Student's t over tasks") if len(means) > 1 else (None, "one task")
+    groups = [(value, 1.0, count) for value, count in Counter(means).items()]
+    if len(groups) == 1 and not scale[0] <= groups[0][0] <= scale[1]:
+        return None, "all tasks alike, on a scale whose ends are not known"
+    return _interval(groups, scale, tail), METHOD
 
 
-def bootstrap(by_task: Mapping[str, Sequence[float]], seed: int = 0) -> Interval | None:
-    """95 % interval of the mean over tasks, by resampling tasks; repetitions of a task stay together."""
-    means = [mean(scores) for scores in by_task.values() if scores]
-    if len(set(means)) < 2:
-        return None  # resampling equal values says they are certain, which they are not
-    return _normal(means) if len(means) > MANY_TASKS else resampled(means, seed)
+def counted_interval(passed: int, total: int) -> tuple[Interval | None, str]:
+    """Do the same where `passed` of `total` tasks passed and the others failed."""
+    if total <= 0:
+        return None, "nothing was graded"
+    return _interval([(1.0, 1.0, passed), (0.0, 1.0, total - passed)], (0.0, 1.0)), METHOD
 
 
-def resampled(means: Sequence[float], seed: int = 0) -> Interval:
-    """Percentiles of resampled means, taken further out the fewer tasks there are.
+def family_groups(values: Sequence[float], families: Sequence[str]) -> Groups:
+    """Return the mean of each family, which weighs as much as it has tasks."""
+    members: dict[str, list[float]] = {}
+    for value, family in zip(values, families, strict=True):
+        members.setdefault(family, []).append(value)
+    kinds = Counter((mean(sorted(own)), float(len(own))) for own in members.values())
+    return [(value, weight, count) for (value, weight), count in sorted(kinds.items())]
 
-    Plain percentiles are too narrow by √((n-1)/n), and by normal instead of Student's t; Hesterberg's
-    correction moves them out by just that.
+
+def family_words(count: int) -> str:
+    """Name the method, and say so where there are too few families for it to say much."""
+    few = f"; fewer than {FEW_FAMILIES} families say little about others" if count < FEW_FAMILIES else ""
+    return f"Gaffke over {count} {'family' if count == 1 else 'families'}{few}"
+
+
+def unseen_share(tasks: int) -> float:
+    """Return the largest share of tasks of some kind that may well (2.5 %) not be among `tasks` tasks."""
+    return 1 - math.exp(math.log(TAIL) / tasks)
+
+
+def _interval(groups: Groups, scale: Interval, tail: float = TAIL) -> Interval:
+    return lower_limit(groups, scale, tail), upper_limit(groups, scale, tail)
+
+
+def upper_limit(groups: Groups, scale: Interval, tail: float = TAIL, *, mid: bool = False) -> float:
+    """Return the largest mean that data like these leave possible, but for a chance of `tail`."""
+    turned = [(-value, weight, count) for value, weight, count in groups]
+    return -lower_limit(turned, (-scale[1], -scale[0]), tail, mid=mid)
+
+
+def lower_limit(groups: Groups, scale: Interval, tail: float = TAIL, *, mid: bool = False) -> float:
+    """Return the smallest mean that data like these leave possible, but for a chance of `tail`.
+
+    One task that scores the least possible is added, all are given random weights (spacings of uniform
+    numbers), and the limit is the `tail` quantile of the weighted mean (Gaffke 2005). For tasks that pass or
+    fail this is Clopper and Pearson's limit. No better score of any task can give a lower limit: for any
+    weights, the mean rises with every score. With `mid` the added task scores the most possible half of the
+    time: that is the limit that belongs to a mid-p test.
     """
-    return _resampled(tuple(sorted(means)), seed)  # the order tasks come in must not matter
+    values = [value for value, _, count in groups if count]
+    least, width = min([scale[0], *values]), max([scale[1], *values]) - min([scale[0], *values])
+    known = [(round((value - least) / width, 12), weight, count) for value, weight, count in groups if count]
+    most = max(value for value, _, _ in known)
+    if most <= 0:
+        return least
+    if len(known) == 1 and not mid:
+        return least + width * most * math.exp(math.log(tail) / known[0][2])
+    mixed = [_with(known, 0.0), _with(known, 1.0)] if mid else [_with(known, 0.0)]
+    return least + width * _quantile(mixed, 0.0, most, tail)
 
 
-@lru_cache(maxsize=64)
-def _resampled(ordered: tuple[float, ...], seed: int) -> Interval:
-    """It takes long, and a run is looked at more often than it changes."""
-    count = len(ordered)
-    reach = math.sqrt(count / (count - 1)) * t_95(count - 1)
-    skipped = int(RESAMPLES * normal_tail(reach))
-    rng = random.Random(seed)  # noqa: S311 - the same data must give the same interval
-    found = sorted(math.fsum(rng.choices(ordered, k=count)) / count for _ in range(RESAMPLES))
-    return found[skipped], found[RESAMPLES - 1 - skipped]
+def _with(groups: Groups, value: float) -> Groups:
+    """Add one task, or a family of the usual size."""
+    usual = math.fsum(weight * count for _, weight, count in groups) / sum(count for _, _, count in groups)
+    kinds: Counter[tuple[float, float]] = Counter({(value, usual): 1})
+    for own, weight, count in groups:
+        kinds[own, weight] += count
+    return [(own, weight, count) for (own, weight), count in sorted(kinds.items())]
+
+
+def _quantile(mixed: Sequence[Groups], low: float, high: float, tail: float) -> float:
+    """Solve for a chance of `tail`, by false position on the scale of a normal number: it is near linear."""
+    from statistics import NormalDist
+
+    normal = NormalDist()
+    wanted = normal.inv_cdf(tail)
+    total = math.fsum(weight * count for _, weight, count in mixed[0])
+    centre = math.fsum(value * weight * count for value, weight, count in mixed[0]) / total
+    squares = math.fsum(count * (weight * (value - centre)) ** 2 for value, weight, count in mixed[0])
+    size = math.sqrt(squares) / total
+    below, above = low, high
+    left, right = -math.inf, math.inf
+    place = centre + wanted * size if low < centre + wanted * size < high else (low + centre) / 2
+    for _ in range(100):
+        chance = mean([chance_below(groups, place) for groups in mixed])
+        found = normal.inv_cdf(chance) if 0.0 < chance < 1.0 else math.copysign(40.0, chance - 0.5)
+        off = found - wanted
+        if off < 0:
+            below, left = place, off
+        else:
+            above, right = place, off
+        if abs(off) < _NEAR or above - below < _NEAR * (high - low):
+            break
+        if math.isinf(left) or math.isinf(right):
+            step = place - off * size
+            place = step if below < step < above else (below + above) / 2
+            continue
+        place = below - left * (above - below) / (right - left)
+        edge = 1e-3 * (above - below)
+        place = min(max(place, below + edge), above - edge)
+    return place
+
+
+def chance_below(groups: Groups, place: float) -> float:
+    """Return how often the mean is below `place` when all weights are random.
+
+    That is how often Σ weight · (value - place) · E is below 0, each E being a standard exponential number.
+    The moment generating function of that sum is integrated along the line through its saddlepoint.
+    """
+    terms = [(weight * (value - place), count) for value, weight, count in groups if value != place]
+    least, most = (min(terms)[0], max(terms)[0]) if terms else (0.0, 0.0)
+    if least >= 0 or most <= 0:
+        return 0.0 if least >= 0 else 1.0
+    saddle = _saddlepoint(terms, 1 / least, 1 / most)
+    curve = math.sqrt(math.fsum(count * (size / (1 - size * saddle)) ** 2 for size, count in terms))
+    if len(terms) > _MANY_VALUES:
+        return _approximate(saddle, curve, _log_moment(terms, saddle))
+    line = saddle if abs(saddle) * curve > 0.5 else max(-0.5 / curve, 0.5 / least)
+    return _integrated(terms, line, curve)
+
+
+def _saddlepoint(terms: Sequence[tuple[float, int]], left: float, right: float) -> float:
+    """Find where the logarithm of the moment generating function is least, by Newton's method with a net."""
+    place, size = 0.0, min(-left, right)
+    for _ in range(200):
+        slope = bend = 0.0
+        for value, count in terms:
+            ratio = value / (1 - value * place)
+            slope += count * ratio
+            bend += count * ratio * ratio
+        left, right = (left, place) if slope > 0 else (place, right)
+        following = place - slope / bend
+        if not left < following < right:
+            following = (left + right) / 2
+        if abs(following - place) <= 1e-13 * max(abs(following), size):
+            return following
+        place = following
+    return place
+
+
+def _log_moment(terms: Sequence[tuple[float, int]], place: float) -> float:
+    return -math.fsum(count * math.log1p(-size * place) for size, count in terms)
+
+
+def _approximate(saddle: float, curve: float, log_moment: float) -> float:
+    """Barndorff-Nielsen's formula."""
+    root = math.copysign(math.sqrt(max(0.0, -2 * log_moment)), saddle)
+    if abs(root) < 1e-4:
+        return 0.5
+    return normal_tail(-root - math.log(saddle * curve / root) / root)
+
+
+def _integrated(terms: Sequence[tuple[float, int]], line: float, curve: float) -> float:
+    """Sum with equal steps of x, where the imaginary part is sinh x: such a sum converges at once."""
+    step = 0.15
+    total = math.exp(_log_moment(terms, line)) / line / 2
+    for number in range(1, 400):
+        point = complex(line, math.sinh(number * step) / curve)
+        moment = cmath.exp(-sum(count * cmath.log(1 - size * point) for size, count in terms))
+        value = moment / point * math.cosh(number * step)
+        total += value.real
+        if abs(value) < 1e-10 * abs(total):
+            break
+    part = total * step / curve / math.pi
+    return min(1.0, max(0.0, -part if line < 0 else 1 - part))
 
 
 def student(values: Sequence[float]) -> Interval:
-    """Student's t interval of a mean; at least two values."""
-    return _around(values, t_95(len(values) - 1))
-
-
-def _normal(values: Sequence[float]) -> Interval:
-    return _around(values, Z_95)
-
-
-def _around(values: Sequence[float], reach: float) -> Interval:
+    """Return Student's t interval of a mean; at least two values."""
+    half = t_95(len(values) - 1) * math.sqrt(variance(values) / len(values))
     centre = mean(values)
-    half = reach * math.sqrt(variance(values) / len(values))
     return centre - half, centre + half
-
-
-def _clipped(found: Interval, values: Sequence[float], clip: Interval) -> Interval:
-    if min(values) < clip[0] or max(values) > clip[1]:
-        return found
-    return max(found[0], clip[0]), min(found[1], clip[1])
 
 
 def mean(values: Sequence[float]) -> float:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from valkyrie.report.statistics.intervals import mean, variance
+from valkyrie.report.statistics.intervals import Interval, mean, variance
 
 POWER = 0.8
 ALPHA = 0.05
@@ -17,11 +17,21 @@ _MOST = 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class Needed:
-    """What would show a difference of the size seen, four times in five (80 % power, two-sided 5 %)."""
+    """What would show a gap of a stated size, four times in five (80 % power, two-sided 5 %).
+
+    Numbers are rounded: they stand and fall with the gap, which is not known.
+    """
 
     more_tasks: int
     trials: int | None
     """Of each task, in all, on the tasks there are; None where the data cannot say, or no number would do."""
+    tasks: int
+    """In all."""
+    gap: float
+    """The true gap this is for: the one seen."""
+    least: float
+    """What the gap may be, by its interval."""
+    most: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,14 +48,19 @@ class _Bar:
 
     @property
     def fewest(self) -> int:
-        """Tasks that must differ before the smallest possible two-sided p-value is below it."""
-        return math.floor(math.log2(2 / self.alpha)) + 1
+        """Tasks that must differ before the smallest possible two-sided mid-p value is below it."""
+        return math.floor(math.log2(1 / self.alpha)) + 1
 
 
 def needed(
-    a: Sequence[Sequence[float]], b: Sequence[Sequence[float]], *, pass_fail: bool, comparisons: int = 1
+    a: Sequence[Sequence[float]],
+    b: Sequence[Sequence[float]],
+    *,
+    pass_fail: bool,
+    comparisons: int = 1,
+    interval: Interval | None = None,
 ) -> Needed | None:
-    """From the trials of each task on both sides; None where no difference was seen.
+    """Tell from the trials of each task on both sides; None where no difference was seen.
 
     Where several comparisons are made together, the strictest of their bars is to be cleared.
     """
@@ -56,16 +71,32 @@ def needed(
     tasks = _pass_fail_tasks(apart, seen, bar) if pass_fail else _score_tasks(apart, seen, bar)
     if tasks > _MOST:
         return None
-    return Needed(max(1, tasks - len(apart)), _trials(a, b, apart, bar))
+    tasks = max(len(apart) + 1, rounded_up(tasks))
+    low, high = interval or (seen, seen)
+    if interval and mean(apart) < 0:
+        low, high = -high, -low
+    trials = _trials(a, b, apart, bar)
+    return Needed(
+        more_tasks=tasks - len(apart),
+        trials=trials and rounded_up(trials),
+        tasks=tasks,
+        gap=seen,
+        least=max(0.0, low),
+        most=max(seen, high),
+    )
+
+
+def rounded_up(count: int) -> int:
+    """Return a number with at most two digits that are not 0."""
+    unit = int(10 ** max(0, len(str(count)) - 2))
+    return -(-count // unit) * unit
 
 
 def _pass_fail_tasks(apart: Sequence[float], seen: float, bar: _Bar) -> int:
-    """For McNemar's test (Connor 1987), with a correction for its being exact."""
+    """For McNemar's mid-p test (Connor 1987)."""
     differing = mean([abs(value) for value in apart])
     root = bar.z * math.sqrt(differing) + _Z_POWER * math.sqrt(max(0.0, differing - seen * seen))
-    plain = (root / seen) ** 2
-    exact = plain / 4 * (1 + math.sqrt(1 + 4 / (plain * seen))) ** 2
-    return math.ceil(max(exact, bar.fewest / differing) - 1e-9)
+    return math.ceil(max((root / seen) ** 2, bar.fewest / differing) - 1e-9)
 
 
 def _score_tasks(apart: Sequence[float], seen: float, bar: _Bar) -> int:
@@ -90,3 +121,64 @@ def _trials(
     fewest = min(len(scores) for scores in lists)
     trials = max(fewest + 1, math.ceil(within / allowed - 1e-9))
     return trials if trials <= _MOST else None
+
+
+_NOISE = (0.05, 0.10)
+"""Without past data: the variance between trials of a task, at least and at most."""
+_UNLIKE = (0.0, 0.05)
+"""Without past data: how much the true difference of two agents varies between tasks."""
+_AGREEMENT = 0.75
+"""How far two agents agree on which tasks are hard, where only one of them is known."""
+
+
+def detectable(
+    tasks: int, trials: int, *, within: float | None = None, between: float | None = None
+) -> tuple[float, float]:
+    """Return the range of true gaps between two agents that such a run shows 4 times in 5.
+
+    `within` is the variance between trials of a task, `between` that between tasks, both of past runs;
+    without them the range is that of usual benchmarks. Gaps are shares of the scale.
+    """
+    noise = _NOISE if within is None else (within, within)
+    unlike = _UNLIKE if between is None else (0.0, 2 * between * (1 - _AGREEMENT))
+    reach = _Bar(ALPHA).z + _Z_POWER
+    low, high = (
+        min(1.0, reach * math.sqrt((extra + 2 * one / max(1, trials)) / max(1, tasks)))
+        for one, extra in zip(noise, unlike, strict=True)
+    )
+    return low, high
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """Where the uncertainty of a mean over tasks comes from."""
+
+    between: float
+    """The variance of tasks' true scores."""
+    within: float | None
+    """The variance between trials of a task; None where no task has two."""
+    tasks: int
+    trials: float
+    """Of each task, on average."""
+
+    @property
+    def between_share(self) -> float | None:
+        """The share of the score's uncertainty that only more tasks make smaller; None where not known."""
+        if self.within is None:
+            return None
+        total = self.between + self.within / self.trials
+        return self.between / total if total > 0 else None
+
+
+def spread(by_task: Mapping[str, Sequence[float]]) -> Spread:
+    """Part the variance of scores into that between tasks and that between trials of a task."""
+    lists = [scores for scores in by_task.values() if scores]
+    repeated = [scores for scores in lists if len(scores) > 1]
+    trials = len(lists) / math.fsum(1 / len(scores) for scores in lists) if lists else 0.0
+    means = [mean(scores) for scores in lists]
+    seen = variance(means) if len(means) > 1 else 0.0
+    if not repeated:
+        return Spread(seen, None, len(lists), trials)
+    freedom = sum(len(scores) - 1 for scores in repeated)
+    within = math.fsum(variance(scores) * (len(scores) - 1) for scores in repeated) / freedom
+    return Spread(max(0.0, seen - within / trials), within, len(lists), trials)

@@ -1,10 +1,11 @@
-"""What several trials of each task say: pass@k and pass^k."""
+"""What several trials of each task say: pass@k, pass^k, and how often two trials of a task disagree."""
 
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Callable, Sequence
+
+from valkyrie.report.statistics.intervals import Interval, mean, mean_interval
 
 Tally = tuple[int, int]
 """(passed, trials) of one task."""
@@ -15,16 +16,60 @@ def pass_at(tallies: Sequence[Tally], k: int) -> float | None:
 
     None unless every task has k trials.
     """
-    return _mean_over_tasks(tallies, k, lambda passed, n: 1 - math.comb(n - passed, k) / math.comb(n, k))
+    return _mean(_chances(tallies, k, _any_of))
 
 
 def pass_all(tallies: Sequence[Tally], k: int) -> float | None:
     """pass^k: mean over tasks of the chance that all of k trials pass; unbiased."""
-    return _mean_over_tasks(tallies, k, lambda passed, n: math.comb(passed, k) / math.comb(n, k))
+    return _mean(_chances(tallies, k, _all_of))
 
 
-def _mean_over_tasks(tallies: Sequence[Tally], k: int, chance: Callable[[int, int], float]) -> float | None:
+def pass_at_interval(
+    tallies: Sequence[Tally], k: int, families: Sequence[str] | None = None
+) -> Interval | None:
+    """Return the 95 % interval of pass@k over tasks, or over families that are given for each.
+
+    None unless every task has k trials.
+    """
+    return _interval(_chances(tallies, k, _any_of), families)
+
+
+def pass_all_interval(
+    tallies: Sequence[Tally], k: int, families: Sequence[str] | None = None
+) -> Interval | None:
+    """Return the same of pass^k."""
+    return _interval(_chances(tallies, k, _all_of), families)
+
+
+def disagreement(tallies: Sequence[Tally]) -> float | None:
+    """Return the chance that two trials of a task disagree, as a mean over tasks with two trials or more.
+
+    It is unbiased, so it does not grow with the number of trials; None where no task has two.
+    """
+    return _mean([2 * passed * (n - passed) / (n * (n - 1)) for passed, n in tallies if n > 1])
+
+
+def _any_of(passed: int, n: int, k: int) -> float:
+    return 1 - math.comb(n - passed, k) / math.comb(n, k)
+
+
+def _all_of(passed: int, n: int, k: int) -> float:
+    return math.comb(passed, k) / math.comb(n, k)
+
+
+def _chances(tallies: Sequence[Tally], k: int, chance: Callable[[int, int, int], float]) -> list[float]:
+    """Return each task's own estimate; nothing unless every task has k trials."""
     if not tallies or not 1 <= k <= min(trials for _, trials in tallies):
-        return None
-    kinds = Counter(tallies)
-    return math.fsum(count * chance(*tally) for tally, count in kinds.items()) / len(tallies)
+        return []
+    kinds = {tally: chance(*tally, k) for tally in set(tallies)}
+    return [kinds[tally] for tally in tallies]
+
+
+def _mean(values: Sequence[float]) -> float | None:
+    return mean(values) if values else None
+
+
+def _interval(values: Sequence[float], families: Sequence[str] | None) -> Interval | None:
+    tasks = {str(number): [value] for number, value in enumerate(values)}
+    known = {str(number): family for number, family in enumerate(families or ())}
+    return mean_interval(tasks, families=known)[0]
