@@ -191,7 +191,7 @@ def _is_plain(trials: int, setting: str) -> bool:
 
 def _more_alike(trials: int, setting: str) -> int:
     """Return how many times more samples there are of agents that are alike, where only the test is asked."""
-    return 2 if _is_plain(trials, setting) else 10 if setting == PARTIAL else 4
+    return 2 if trials == 1 else 10 if setting == PARTIAL else 4
 
 
 def paired_cell(cell: Cell, rng: Generator, repetitions: int) -> Row:
@@ -324,7 +324,7 @@ def repetitions_of(cell: Cell, most: int) -> int:
         return 4 * most
     if cell.what in ("pair", "failing"):
         if cell.setting == PARTIAL:
-            return max(10, most // 5)
+            return max(10, most if cell.trials == 1 else most // 5)
         return 2 * most if cell.trials == 1 else max(10, most // 3)
     return 2 * most if cell.what == "families" else most
 
