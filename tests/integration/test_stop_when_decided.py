@@ -76,7 +76,8 @@ def test_the_quick_agent_waits_for_the_slow_one(tracker: LocalTracker) -> None:
     (pair,) = job.decision["pairs"]
     for run in job.runs:
         begun = sum(trial.attempts > 0 for trial in trials_of(tracker, run.id))
-        assert begun <= pair["tasks"] + asked.concurrency
+        # What ends between two looks may be ahead of what decides, and what begins then ahead of that.
+        assert begun <= pair["tasks"] + 3 * asked.concurrency < TASKS
 
 
 def test_a_margin_decides_that_agents_are_alike(tracker: LocalTracker) -> None:

@@ -43,18 +43,21 @@ async def start_asyncio(script: str) -> asyncio.subprocess.Process:
 @pytest.fixture(params=[start_plain, start_asyncio])
 async def start(request: pytest.FixtureRequest) -> AsyncIterator[Starter]:
     """Starts processes either way, and ends their sessions afterwards."""
-    started: list[int] = []
+    started: list[subprocess.Popen[bytes] | asyncio.subprocess.Process] = []
 
     async def starting(script: str) -> subprocess.Popen[bytes] | asyncio.subprocess.Process:
-        process = await request.param(script)
-        started.append(process.pid)
+        process: subprocess.Popen[bytes] | asyncio.subprocess.Process = await request.param(script)
+        started.append(process)
         return process
 
     yield starting
-    for pid in started:
+    for process in started:
         with contextlib.suppress(ProcessLookupError):
-            os.killpg(pid, signal.SIGKILL)
-    await asyncio.sleep(0.02)  # the pipes close on the loop
+            os.killpg(process.pid, signal.SIGKILL)
+        if isinstance(process, asyncio.subprocess.Process):
+            await process.wait()
+            process._transport.close()  # type: ignore[attr-defined]
+    await asyncio.sleep(0)  # the pipes close on the loop
 
 
 def session_killer(pid: int) -> Callable[[], Awaitable[None]]:
