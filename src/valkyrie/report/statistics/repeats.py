@@ -9,6 +9,8 @@ from valkyrie.report.statistics.intervals import Interval, mean, mean_interval
 
 Tally = tuple[int, int]
 """(passed, trials) of one task."""
+_MOST_EXACT = 300
+"""Binomial coefficients of more trials than this have hundreds of digits; logarithms are good to 1e-10."""
 
 
 def pass_at(tallies: Sequence[Tally], k: int) -> float | None:
@@ -50,11 +52,17 @@ def disagreement(tallies: Sequence[Tally]) -> float | None:
 
 
 def _any_of(passed: int, n: int, k: int) -> float:
-    return 1 - math.comb(n - passed, k) / math.comb(n, k)
+    return 1 - _all_of(n - passed, n, k)
 
 
 def _all_of(passed: int, n: int, k: int) -> float:
-    return math.comb(passed, k) / math.comb(n, k)
+    """C(passed, k) / C(n, k): the chance that k of n trials, drawn without putting back, all passed."""
+    if passed in (0, n) or k > passed:
+        return float(passed == n)
+    if n <= _MOST_EXACT:
+        return math.comb(passed, k) / math.comb(n, k)
+    logs = math.lgamma(passed + 1) - math.lgamma(passed - k + 1) - math.lgamma(n + 1) + math.lgamma(n - k + 1)
+    return min(1.0, math.exp(logs))
 
 
 def _chances(tallies: Sequence[Tally], k: int, chance: Callable[[int, int, int], float]) -> list[float]:
