@@ -210,5 +210,5 @@ def test_pass_at_k_of_many_trials_is_as_good_as_the_exact_one() -> None:
     for passed, k in product((0, 1, 17, 400, 998, 1000), (1, 2, 50, 999, 1000)):
         every = math.comb(passed, k) / math.comb(1000, k)
         one = 1 - math.comb(1000 - passed, k) / math.comb(1000, k)
-        assert pass_all([(passed, 1000)], k) == pytest.approx(every, rel=1e-9, abs=1e-12)
-        assert pass_at([(passed, 1000)], k) == pytest.approx(one, rel=1e-9, abs=1e-12)
+        assert pass_all([(passed, 1000)], k) == pytest.approx(every, abs=1e-8)
+        assert pass_at([(passed, 1000)], k) == pytest.approx(one, abs=1e-8)
