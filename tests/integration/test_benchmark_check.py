@@ -102,6 +102,7 @@ def test_the_tasks_own_cheat_must_score_0(tmp_path: Path) -> None:
     assert "cheat/solve.sh scores 1" in task.findings[0].seen
 
 
+@pytest.mark.slow
 def test_solutions_that_fail_or_waver_and_tests_that_pass_nothing(tmp_path: Path) -> None:
     wrong, wavers, lax = (tmp_path / "all" / name for name in ("wrong", "wavers", "lax"))
     for folder in (wrong, wavers, lax):

@@ -52,7 +52,9 @@ def numbers(document: Json) -> Json:
     return {"agents": agents, "sentence": sentence, **{name: one[name] for name in names}}
 
 
-@pytest.mark.parametrize(("lost", "families"), [(0, False), (2, False), (2, True)])
+@pytest.mark.parametrize(
+    ("lost", "families"), [pytest.param(0, False, marks=pytest.mark.slow), (2, False), (2, True)]
+)
 def test_the_same_trials_say_the_same_everywhere(
     valk: Valk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lost: int, families: bool
 ) -> None:

@@ -114,7 +114,14 @@ def _decides(won: int, lost: int, planned: bool) -> bool:
     return any(_capital(values, 0.0, planned) >= 2 * DECIDED for values in sides)
 
 
-@pytest.mark.parametrize("kind", ["both pass half", "partial credit", "tasks hard for both"])
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "both pass half",
+        pytest.param("partial credit", marks=pytest.mark.slow),
+        pytest.param("tasks hard for both", marks=pytest.mark.slow),
+    ],
+)
 def test_a_false_decision_is_rare_although_every_task_is_looked_at(kind: str) -> None:
     rng = random.Random(SEED)
     for margin in (None, 0.2):
