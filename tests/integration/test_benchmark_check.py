@@ -84,6 +84,7 @@ def test_what_a_task_needs_is_found_from_its_solution(tmp_path: Path) -> None:
     assert {name: (one.mode, one.keep_processes) for name, one in locked.items()} == found
 
 
+@pytest.mark.slow
 def test_what_the_author_declares_is_accepted(tmp_path: Path) -> None:
     folder = tmp_path / "background-service"
     shutil.copytree(SYSTEM / "background-service", folder)
@@ -132,6 +133,7 @@ def test_the_command(tmp_path: Path) -> None:
     assert "cheating agents: 10 trials" in done.stderr
 
 
+@pytest.mark.slow
 def test_what_is_open_or_broken_ends_with_1_and_what_makes_no_sense_with_2(tmp_path: Path) -> None:
     folder = copied("vacuous", tmp_path)
     done = valk(folder, "--no-write", "--oracle-runs", "1")

@@ -54,6 +54,7 @@ def regraded(tracker: LocalTracker, run: RunView, **how: object) -> RunView:
     return tracker.wait(run.id, timeout=120)
 
 
+@pytest.mark.slow
 def test_tests_that_were_changed_in_place(tracker: LocalTracker, tmp_path: Path) -> None:
     tasks = tmp_path / "tasks"
     write_task(tasks, "one", expecting("wrong"))
@@ -78,6 +79,7 @@ def test_tests_that_were_changed_in_place(tracker: LocalTracker, tmp_path: Path)
     assert len(list(Path(run.folder, "work").iterdir())) == 2
 
 
+@pytest.mark.slow
 def test_only_tests_and_verifier_settings_are_taken(tracker: LocalTracker, tmp_path: Path) -> None:
     write_task(tmp_path / "tasks", "one", expecting("one"))
     run = finished(tracker, tmp_path / "tasks")
@@ -96,6 +98,7 @@ def test_only_tests_and_verifier_settings_are_taken(tracker: LocalTracker, tmp_p
     assert {"agent", "grade"} <= set(trial.timing)
 
 
+@pytest.mark.slow
 def test_work_that_was_not_kept_is_named(tracker: LocalTracker, tmp_path: Path) -> None:
     config.set_value("work_max_mb", "1")
     write_task(tmp_path / "tasks", "small", expecting("small"))

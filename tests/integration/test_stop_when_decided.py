@@ -80,6 +80,7 @@ def test_the_quick_agent_waits_for_the_slow_one(tracker: LocalTracker) -> None:
         assert begun <= pair["tasks"] + 3 * asked.concurrency < TASKS
 
 
+@pytest.mark.slow
 def test_a_margin_decides_that_agents_are_alike(tracker: LocalTracker) -> None:
     asked = request("0.95", "0.950", margin=0.2)
     job = ended(tracker, tracker.start_job(asked, key="alike").job.id)
@@ -92,6 +93,7 @@ def test_a_margin_decides_that_agents_are_alike(tracker: LocalTracker) -> None:
     assert "are no further apart than 20.0 points" in sentence(said)
 
 
+@pytest.mark.slow
 def test_families_are_what_is_decided_on(tracker: LocalTracker) -> None:
     asked = request("0.2", "0.9")
     asked = replace(asked, template=replace(asked.template, family="repository"))
@@ -106,6 +108,7 @@ def test_families_are_what_is_decided_on(tracker: LocalTracker) -> None:
         tracker.start_job(replace(asked, template=replace(asked.template, family="repo")))
 
 
+@pytest.mark.slow
 def test_the_summary_says_what_was_decided_and_saved(tracker: LocalTracker) -> None:
     job = ended(tracker, tracker.start_job(request("0.45", "0.7"), key="decided").job.id)
     document = job_document(job, {run.id: trials_of(tracker, run.id) for run in job.runs})
@@ -130,6 +133,7 @@ def test_a_decided_job_has_nothing_to_resume_and_cannot_grow(tracker: LocalTrack
         tracker.resume_job(job.id, JobChange(agents=[JobAgent(AGENT, "0.5")]))
 
 
+@pytest.mark.slow
 def test_the_digest_of_the_plan_covers_margin_and_error_rate(tracker: LocalTracker) -> None:
     asked = request("0.2", "0.9")
     plans = [

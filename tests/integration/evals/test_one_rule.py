@@ -53,7 +53,12 @@ def numbers(document: Json) -> Json:
 
 
 @pytest.mark.parametrize(
-    ("lost", "families"), [pytest.param(0, False, marks=pytest.mark.slow), (2, False), (2, True)]
+    ("lost", "families"),
+    [
+        pytest.param(0, False, marks=pytest.mark.slow),
+        pytest.param(2, False, marks=pytest.mark.slow),
+        (2, True),
+    ],
 )
 def test_the_same_trials_say_the_same_everywhere(
     valk: Valk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lost: int, families: bool
@@ -108,6 +113,7 @@ def test_a_gate_sees_what_an_agent_did_not_finish(valk: Valk, tmp_path: Path) ->
         assert (back.code, back.json["gate"]["outcome"]) == (0, "no worse"), words
 
 
+@pytest.mark.slow
 def test_going_on_gives_no_second_try_to_what_the_agent_ended(valk: Valk, tmp_path: Path) -> None:
     slow = ran(valk, tmp_path, "slow", 1, lost=1)
     assert "Go on with what is missing" in slow["text"]
@@ -118,5 +124,6 @@ def test_going_on_gives_no_second_try_to_what_the_agent_ended(valk: Valk, tmp_pa
     assert json.dumps(found["s0"]["fault"]["cause"]) == '"agent_timeout"'
 
 
+@pytest.mark.slow
 def test_nothing_is_missing_where_all_ended_by_the_agents_doing(valk: Valk, tmp_path: Path) -> None:
     assert "Go on with what is missing" not in ran(valk, tmp_path, "slow", 1)["text"]
