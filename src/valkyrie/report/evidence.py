@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from valkyrie.nouns import Category, TrialState
+from valkyrie.nouns import TrialState, ended_by_agent
 from valkyrie.plan import shuffled_place
 from valkyrie.report.statistics.anytime import family_units
 from valkyrie.report.statistics.intervals import Interval, mean
@@ -111,7 +111,7 @@ def _difference(a: Sequence[Any], b: Sequence[Any]) -> Interval | None:
 def _worth(row: Any) -> float | None:
     """Return what a trial that ended counts, from 0 to 1: nothing if its agent ended it; None: not known."""
     if row.state == TrialState.ERROR:
-        return 0.0 if row.category == Category.AGENT else None
+        return 0.0 if ended_by_agent(row.state, row.category) else None
     return None if row.score is None else min(1.0, max(0.0, row.score))
 
 

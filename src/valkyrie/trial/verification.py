@@ -226,14 +226,7 @@ async def grade_kept(attempt: Attempt, task: TaskSpec) -> Grade:
 async def _grade_in_place(attempt: Attempt, task: TaskSpec, sandbox: Sandbox | None) -> Grade:
     """Grade without a second sandbox: nothing runs in the first one, or its provider cannot carry work."""
     try:
-        try:
-            grade = await evaluate(attempt, task, sandbox)
-        except BenchmarkError as error:
-            if task.grading_runs or error.cause != "service_failed":
-                raise
-            # A service that fails now and then must not cost the agent its answer, which stays what it is.
-            attempt.log.note(f"no verdict: {error}; the same answer is judged once more")
-            grade = await evaluate(attempt, task, sandbox)
+        grade = await evaluate(attempt, task, sandbox)
     except Exception as error:  # noqa: BLE001 - whoever is to blame is named, everything else passes
         return await _blame(attempt, task, error)
     confirmed = True if not task.grading_runs else None

@@ -10,7 +10,7 @@ from valkyrie.report.statistics.intervals import Interval, mean, mean_interval
 Tally = tuple[int, int]
 """(passed, trials) of one task."""
 _MOST_EXACT = 300
-"""Binomial coefficients of more trials than this have hundreds of digits; logarithms are good to eight digits."""
+"""Binomial coefficients of more trials than this have hundreds of digits; logarithms are good to eight."""
 
 
 def pass_at(tallies: Sequence[Tally], k: int) -> float | None:
