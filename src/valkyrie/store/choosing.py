@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Collection, Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from heapq import heapify, heappop, heapreplace
 from typing import Any
 
 from valkyrie.nouns import Json
+
+Person = tuple[str, str | None]
+"""An organisation and the name of one of its people."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,26 +104,87 @@ def in_hand(row: Any, tick: Tick) -> int:
 
 
 def choose(
-    ready: dict[int, dict[str, list[Any]]], tick: Tick, pools: Mapping[str, Pool], active: Mapping[str, int]
+    ready: dict[int, dict[str, list[Any]]], tick: Tick, pools: Mapping[str, Pool], load: Load
 ) -> list[Leased]:
-    """By priority; round-robin over runs of the same one, each in its own order, until the host is full.
+    """By priority; among equals whoever has the fewest trials in hand is next, until the host is full.
 
-    Of a job's runs only those with the fewest trials in hand have their turn: they share their pool evenly.
+    First among people, so that ten runs of one person count as one; then among that person's runs, each in
+    its own order.
     """
-    room, held = _Left(tick.room), dict(active)
+    room = _Left(tick.room)
     chosen: list[Leased] = []
     for level in sorted(ready):
-        queues = {run_id: iter(rows) for run_id, rows in ready[level].items()}
-        while queues:
-            for run_id in _whose_turn(queues, pools, held):
-                row = next(queues[run_id], None) if pools[run_id].left > 0 else None
-                if row is None or not room.take(row):
-                    del queues[run_id]
-                    continue
-                pools[run_id].left -= 1
-                held[run_id] += 1
-                chosen.append(_leased(run_id, row, tick))
+        turns = _Turns(ready[level], load)
+        while (run_id := turns.next()) is not None:
+            row = turns.trial(run_id) if pools[run_id].left > 0 else None
+            if row is None or not room.take(row):
+                turns.leave()
+                continue
+            pools[run_id].left -= 1
+            turns.took()
+            chosen.append(_leased(run_id, row, tick))
     return chosen
+
+
+@dataclass(slots=True)
+class Load:
+    """Trials in hand, by run and by person."""
+
+    of_run: dict[str, int]
+    of_person: Counter[Person]
+    person: dict[str, Person]
+    """Whose run it is."""
+
+
+def load_of(rows: Iterable[Any], tick: Tick) -> Load:
+    """Count what open runs and the people who started them have in hand."""
+    load = Load({}, Counter(), {})
+    for row in rows:
+        person = row.org_id, row.started_by
+        load.of_run[row.id] = in_hand(row, tick)
+        load.of_person[person] += load.of_run[row.id]
+        load.person[row.id] = person
+    return load
+
+
+class _Turns:
+    """Whose turn it is among runs of one priority: a heap of people, each with a heap of runs."""
+
+    def __init__(self, queues: Mapping[str, Iterable[Any]], load: Load) -> None:
+        self._load = load
+        self._trials = {run_id: iter(rows) for run_id, rows in queues.items()}
+        runs: dict[Person, list[tuple[int, int, str]]] = {}
+        for place, run_id in enumerate(queues):
+            runs.setdefault(load.person[run_id], []).append((load.of_run[run_id], place, run_id))
+        for heap in runs.values():
+            heapify(heap)
+        self._runs = list(runs.values())
+        self._people = [(load.of_person[person], place, person) for place, person in enumerate(runs)]
+        heapify(self._people)
+
+    def next(self) -> str | None:
+        """Return the run whose turn it is; None when all have left."""
+        return self._runs[self._people[0][1]][0][2] if self._people else None
+
+    def trial(self, run_id: str) -> Any:
+        """Return that run's next trial, if there is one."""
+        return next(self._trials[run_id], None)
+
+    def took(self) -> None:
+        """Count a trial for the run whose turn it was, and for its person."""
+        count, place, person = self._people[0]
+        own, order, run_id = self._runs[place][0]
+        heapreplace(self._runs[place], (own + 1, order, run_id))
+        heapreplace(self._people, (count + 1, place, person))
+        self._load.of_run[run_id] += 1
+        self._load.of_person[person] += 1
+
+    def leave(self) -> None:
+        """Take the run whose turn it was out of the turns."""
+        place = self._people[0][1]
+        heappop(self._runs[place])
+        if not self._runs[place]:
+            heappop(self._people)
 
 
 class _Left:
@@ -136,14 +202,6 @@ class _Left:
         self._cpus -= cpus
         self._memory -= memory
         return True
-
-
-def _whose_turn(run_ids: Collection[str], pools: Mapping[str, Pool], held: Mapping[str, int]) -> list[str]:
-    fewest: dict[int, int] = {}
-    for run_id in run_ids:
-        pool = id(pools[run_id])
-        fewest[pool] = min(fewest.get(pool, held[run_id]), held[run_id])
-    return [run_id for run_id in run_ids if held[run_id] == fewest[id(pools[run_id])]]
 
 
 def _leased(run_id: str, row: Any, tick: Tick) -> Leased:

@@ -14,7 +14,7 @@ from valkyrie.store.choosing import Leased as Leased
 from valkyrie.store.choosing import Room as Room
 from valkyrie.store.choosing import Tick as Tick
 from valkyrie.store.choosing import TickResult as TickResult
-from valkyrie.store.choosing import choose, in_hand, pools_of
+from valkyrie.store.choosing import choose, in_hand, load_of, pools_of
 from valkyrie.store.clock import CLOCK, skew
 from valkyrie.store.counters import count, lock_jobs
 from valkyrie.store.returning import abandon as abandon
@@ -38,6 +38,8 @@ _OPEN_COLUMNS = (
     run.c.n_skipped,
     run.c.priority,
     run.c.created_at,
+    run.c.org_id,
+    run.c.started_by,
     run.c.passes,
     run.c.max_cost,
     run.c.cost_sum,
@@ -189,7 +191,9 @@ def lease(connection: Connection, tick: Tick) -> TickResult:
                 ready.setdefault(row.priority, {})[row.id] = list(found)
             if len(found) < min(slots, row.n_pending):
                 retries.append(row.id)
-    leased = choose(ready, tick, pools, {row.id: in_hand(row, tick) for row in wanted})
+    # Runs that cannot begin anything more count, too: they are in their person's hand.
+    now_open = {row.id: row for row in (*runs, *wanted)}
+    leased = choose(ready, tick, pools, load_of(now_open.values(), tick))
     if leased:
         _take(connection, leased, tick, {row.id: row.passes for row in wanted})
     waits = [connection.execute(_NEXT_RETRY, {"run": run_id, "now": due}).scalar() for run_id in retries]
@@ -217,7 +221,7 @@ def _in_step(connection: Connection, rows: Sequence[Any]) -> dict[str, int]:
 
 
 def serving_order(row: Any) -> tuple[int, float, str]:
-    """Runs are served by priority, and among equals the oldest first."""
+    """Order runs by priority, and equals by age."""
     return row.priority, row.created_at, row.id
 
 

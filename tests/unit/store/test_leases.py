@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections import Counter
 from collections.abc import AsyncIterator
+from random import Random
 
 import pytest
 from sqlalchemy import select, update
@@ -45,6 +46,50 @@ def test_runs_share_a_small_host_fairly(store: Store) -> None:
     first, second = add_run(store, cpus=1.0), add_run(store, cpus=1.0)
     found = tick(store, first, second, room=Room(2.0, 1e9, idle=False))
     assert Counter(one.run_id for one in found.leased) == {first: 1, second: 1}
+
+
+OWNERS = ["ada", "ada", "ada", "ada", "ada", "ben", "ben", "ben", "ben", "cy"]
+
+
+@pytest.mark.parametrize("seed", range(5))
+async def test_whoever_has_the_fewest_trials_in_hand_is_next(store: Store, writer: Writer, seed: int) -> None:
+    """Ten runs of three people, room for eight: one slot after another is freed, in any order."""
+    random = Random(seed)
+    owner = {add_run(store, tasks=60, concurrency=40, cpus=1.0, started_by=name): name for name in OWNERS}
+    held = list(tick(store, *owner, room=Room(8.0, 1e9, idle=False)).leased)
+    for _ in range(120):
+        people = Counter(owner[one.run_id] for one in held)
+        assert sorted(people.values()) == [2, 3, 3], people
+        for person in people:
+            of_runs = Counter({run_id: 0 for run_id, name in owner.items() if name == person})
+            of_runs.update(one.run_id for one in held if owner[one.run_id] == person)
+            assert max(of_runs.values()) - min(of_runs.values()) <= 1
+        left = held.pop(random.randrange(len(held)))
+        await writer.record(ended(left, score=1.0, passed=True))
+        held += tick(store, *owner, room=Room(1.0, 1e9, idle=False)).leased
+    assert_counters_true(store)
+
+
+async def test_a_run_that_comes_later_gets_every_slot_until_it_has_its_share(
+    store: Store, writer: Writer
+) -> None:
+    first = add_run(store, tasks=100, concurrency=8, cpus=1.0)
+    held = list(tick(store, first, room=Room(8.0, 1e9, idle=False)).leased)
+    second = add_run(store, tasks=100, concurrency=8, cpus=1.0)
+    for share in (1, 2, 3, 4, 4, 4):
+        oldest = min(held, key=lambda one: (one.run_id == second, one.trial_id))
+        held.remove(oldest)
+        await writer.record(ended(oldest, score=1.0, passed=True))
+        held += tick(store, first, second, room=Room(1.0, 1e9, idle=False)).leased
+        assert Counter(one.run_id for one in held) == {first: 8 - share, second: share}
+
+
+def test_what_a_person_has_in_hand_counts_whatever_its_priority(store: Store) -> None:
+    urgent = add_run(store, cpus=1.0, concurrency=3, priority=0, started_by="ada")
+    tick(store, urgent)
+    patient, other = (add_run(store, cpus=1.0, started_by=name) for name in ("ada", "ben"))
+    found = tick(store, urgent, patient, other, room=Room(3.0, 1e9, idle=False))
+    assert Counter(one.run_id for one in found.leased) == {other: 3}
 
 
 def test_an_idle_host_takes_one_trial_however_large(store: Store) -> None:
