@@ -81,12 +81,12 @@ def test_an_older_database_is_upgraded_by_steps(address: Path | str, db: Valk, t
     steps = db("upgrade", "--dry-run")[1]
     assert re.search(
         r"to schema 0002: .*\n.*to schema 0003: .*\n.*to schema 0004: .*\n.*to schema 0005: .*\n"
-        r".*to schema 0006: .*\n.*to schema 0007: ",
+        r".*to schema 0006: .*\n.*to schema 0007: .*\n.*to schema 0008: ",
         steps,
     )
     assert "0001" in db("current")[1]
     said = db("upgrade")[1]
-    assert "schema 0001 to 0007" in said
+    assert "schema 0001 to 0008" in said
     copies = list(tmp_path.glob("*.bak"))
     assert [str(copy) in said for copy in copies] == [True] * (1 if isinstance(address, Path) else 0)
     assert db("check")[0] == 0
@@ -117,7 +117,11 @@ def test_a_newer_database_is_refused(address: Path | str, db: Valk) -> None:
 
 def test_json_says_the_same(address: Path | str, db: Valk) -> None:
     upgraded = json.loads(db("upgrade", "--json")[1])
-    assert (upgraded["kind"], upgraded["revision"], len(upgraded["steps"])) == ("db_upgrade", "0007", 1)
+    assert (upgraded["kind"], upgraded["revision"], len(upgraded["steps"])) == (
+        "db_upgrade",
+        schema.REVISION,
+        1,
+    )
     current = json.loads(db("current", "--json")[1])
     assert (current["database"], current["revision"]) == (parse(address).kind, schema.REVISION)
     assert json.loads(db("check", "--json")[1])["ok"] is True

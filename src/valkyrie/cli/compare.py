@@ -249,8 +249,10 @@ def compare_runs(output: Output, refs: Sequence[str], *, metric: str, by_task: b
     summary = summarise(runs, metric=cast("Metric", metric), names=names, pairs=pairs, margin=margin)
     first = groups[0].runs if len(groups) > 1 else groups[0].runs[:1]
     gate = asked.gate(summary, [run.id for run in first])
-    output.emit("comparison", **to_json(summary, tasks=by_task), **({"gate": gate.to_json()} if gate else {}))
-    if not output.json:
+    if output.json:
+        judged = {"gate": gate.to_json()} if gate else {}
+        output.emit("comparison", **to_json(summary, tasks=by_task), **judged)
+    else:
         _show(summary, output, by_task=by_task)
         show_gate(gate, output)
     return 1 if gate and gate.failures else 0
@@ -258,14 +260,9 @@ def compare_runs(output: Output, refs: Sequence[str], *, metric: str, by_task: b
 
 def all_trials(opened: Tracker, run: RunView) -> list[TrialView]:
     """Every trial of a run, page by page."""
-    from valkyrie.views import TrialFilter
+    from valkyrie.tracker.trial_pages import each_trial
 
-    trials: list[TrialView] = []
-    while True:
-        page, total = opened.trials(run.id, TrialFilter(limit=1000, offset=len(trials)))
-        trials += page
-        if not page or len(trials) >= total:
-            return trials
+    return list(each_trial(opened, run.id))
 
 
 def show_gate(gate: Gate | None, output: Output) -> None:

@@ -361,5 +361,6 @@ def _trial_params(query: TrialFilter) -> Params:
             "descending": "true" if query.descending else None,
             "limit": query.limit,
             "offset": query.offset,
+            "after": query.after,
         }
     )

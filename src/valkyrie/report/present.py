@@ -214,6 +214,7 @@ def trial_view(row: Any) -> TrialView:
         confirmed=row.confirmed,
         score_confirmed=row.score_confirmed,
         evidence=row.evidence,
+        position=row.position,
         family=row.family,
     )
 

@@ -31,6 +31,7 @@ from valkyrie.store.trials import ended_by_task as ended_by_task
 from valkyrie.store.trials import errors as errors
 from valkyrie.store.trials import families as families
 from valkyrie.store.trials import one_trial as one_trial
+from valkyrie.store.trials import progress_since as progress_since
 from valkyrie.store.trials import results_of_tasks as results_of_tasks
 from valkyrie.store.trials import scores as scores
 from valkyrie.store.trials import trials as trials

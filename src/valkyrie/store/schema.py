@@ -25,7 +25,7 @@ from sqlalchemy.types import TypeEngine
 
 from valkyrie.nouns import DEFAULT_ORG, DEFAULT_PRIORITY, Category, TrialState
 
-REVISION = "0007"
+REVISION = "0008"
 """The migration this program's schema stands at."""
 
 metadata = MetaData()
@@ -220,6 +220,7 @@ trial = Table(
     Column("saved", JSON(none_as_null=True)),
     UniqueConstraint("run_id", "task_id", "k", name="trial_once"),
     Index("trial_queue", "run_id", "state", "position"),
+    Index("trial_order", "run_id", "position"),
     Index("trial_changes", "run_id", "version"),
     Index(
         "trial_held",

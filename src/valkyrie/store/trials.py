@@ -27,6 +27,8 @@ class TrialQuery:
     descending: bool = False
     limit: int = 50
     offset: int = 0
+    after: int | None = None
+    """Only trials behind this position, in the order of positions."""
 
 
 _SORTS = {
@@ -39,18 +41,25 @@ _SORTS = {
 
 
 def trials(connection: Connection, run_id: str, query: TrialQuery) -> tuple[Sequence[Row[Any]], int]:
-    """Trials that match, and how many match in all."""
+    """Trials that match, and how many match in all; behind a position, how many there are here."""
     wanted = [trial.c.run_id == run_id]
     if query.states:
         wanted.append(trial.c.state.in_(list(query.states)))
     if query.search:
         wanted.append(trial.c.task_id.contains(query.search, autoescape=True))
+    columns = [column for column in trial.c if column.name != "result"]
+    if query.after is not None:
+        behind = select(*columns).where(*wanted, trial.c.position > min(query.after, LARGEST))
+        found = connection.execute(behind.order_by(trial.c.position).limit(min(query.limit, LARGEST))).all()
+        return found, len(found)
     total = connection.execute(select(func.count()).select_from(trial).where(*wanted)).scalar() or 0
     # Databases differ in where they put what is not there.
     key = _SORTS[query.sort]
     order = key.desc().nulls_last() if query.descending else key.asc().nulls_first()
+    if query.sort == "position":  # always there; an index knows its order
+        order = key.desc() if query.descending else key.asc()
     rows = connection.execute(
-        select(*(column for column in trial.c if column.name != "result"))
+        select(*columns)
         .where(*wanted)
         .order_by(order, trial.c.position)
         .limit(min(query.limit, LARGEST))
@@ -66,6 +75,20 @@ def trials_since(connection: Connection, run_id: str, version: int) -> Sequence[
         .where(trial.c.run_id == run_id, trial.c.version > min(version, LARGEST))
         .order_by(trial.c.version, trial.c.position)
     ).all()
+
+
+_PROGRESS = ("task_id", "k", "position", "attempts", "state", "started_at")
+
+
+def progress_since(connection: Connection, run_id: str, version: int) -> Iterator[Row[Any]]:
+    """Yield how far the trials are that changed after the run had this version, in their order."""
+    statement = (
+        select(*(trial.c[name] for name in _PROGRESS))
+        .where(trial.c.run_id == run_id, trial.c.version > min(version, LARGEST))
+        .order_by(trial.c.position)
+    )
+    with connection.execute(statement.execution_options(yield_per=AT_ONCE)) as found:
+        yield from found
 
 
 def one_trial(connection: Connection, run_id: str, task_id: str, k: int) -> Row[Any]:

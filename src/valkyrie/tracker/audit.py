@@ -41,13 +41,13 @@ from valkyrie.store.leases import Leased
 from valkyrie.tracker.bound import BoundJob, BoundRequest, word_of
 from valkyrie.tracker.local import LocalTracker
 from valkyrie.tracker.office import Office
-from valkyrie.views import RunRequest, TrialFilter, TrialView
+from valkyrie.tracker.trial_pages import each_trial
+from valkyrie.views import RunRequest, TrialView
 
 SHUTDOWN_S = 10.0
 UNISOLATED = frozenset({"process", "null"})
 """Providers that stand between an agent and this machine in no way, or run nothing."""
 _FOLDER = "checks"
-_PAGE = 500
 
 
 @dataclass(frozen=True, slots=True)
@@ -317,14 +317,9 @@ class _Auditor:
 
     def _trials(self, run_id: str) -> dict[str, list[TrialView]]:
         found: dict[str, list[TrialView]] = {}
-        offset = 0
-        while True:
-            page, total = self._tracker.trials(run_id, TrialFilter(limit=_PAGE, offset=offset))
-            for trial in page:
-                found.setdefault(trial.task_id, []).append(trial)
-            offset += len(page)
-            if not page or offset >= total:
-                return found
+        for trial in each_trial(self._tracker, run_id):
+            found.setdefault(trial.task_id, []).append(trial)
+        return found
 
     def audit_of(self, task_id: str, read: TaskAudit) -> TaskAudit:
         """What was found of one task, its files and all its runs together."""

@@ -43,6 +43,11 @@ class Kept:
         place = self._place.get("artifacts")
         return self._organisation.artifacts(place) if self._organisation and place else None
 
+    @property
+    def is_elsewhere(self) -> bool:
+        """Whether logs or files were put away anywhere but in this machine's data folder."""
+        return bool(self._place)
+
     def log_path(self, task_id: str, k: int, number: int) -> str | None:
         """Where the log is on this machine, if it is."""
         return _if_there(self._folder.log(task_id, k, number))

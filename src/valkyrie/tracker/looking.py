@@ -115,7 +115,7 @@ class Looking(Desk):
 
     def trials(self, ref: str, query: TrialFilter) -> tuple[Sequence[TrialView], int]:
         wanted = runs.TrialQuery(
-            query.states, query.search, query.sort, query.descending, query.limit, query.offset
+            query.states, query.search, query.sort, query.descending, query.limit, query.offset, query.after
         )
         with self.store.reading() as connection:
             rows, total = runs.trials(connection, self.resolve(connection, ref), wanted)

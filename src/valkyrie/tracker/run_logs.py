@@ -46,6 +46,8 @@ class TrialNow:
     """Its last attempt is under way."""
     ended: bool
     """No further attempt follows by itself."""
+    started_at: float | None = None
+    """When its last attempt began."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,7 +206,8 @@ class StoredLogs:
         self._store = store
         self._run_id = run_id
         self._folder = folder
-        self._kept = kept
+        self._elsewhere_kept = kept if kept is not None and kept.is_elsewhere else None
+        self._started: dict[Which, float] = {}
         self._fetch_at: dict[Which, float] = {}
 
     def look(self, version: int) -> Look:
@@ -213,18 +216,20 @@ class StoredLogs:
             if now is None or now == version:
                 return Look(version, (), now is None)
             state = RunState(runs.get(connection, self._run_id).state)
-            rows = runs.trials_since(connection, self._run_id, version)
-        trials = [
-            TrialNow(
-                row.task_id,
-                row.k,
-                row.position,
-                row.attempts,
-                TrialState(row.state).active,
-                TrialState(row.state).terminal,
-            )
-            for row in rows
-        ]
+            trials = [
+                TrialNow(
+                    row.task_id,
+                    row.k,
+                    row.position,
+                    row.attempts,
+                    TrialState(row.state).active,
+                    TrialState(row.state).terminal,
+                    row.started_at,
+                )
+                for row in runs.progress_since(connection, self._run_id, version)
+            ]
+        for trial in trials if self._elsewhere_kept else ():
+            self._started[Which(trial.task_id, trial.k, trial.attempts)] = trial.started_at or 0.0
         return Look(now, trials, state.terminal)
 
     def read(self, which: Which, offset: int, *, last: bool) -> Iterator[bytes]:
@@ -239,17 +244,21 @@ class StoredLogs:
 
     def _elsewhere(self, which: Which, offset: int, *, last: bool) -> Iterator[bytes]:
         now = time.monotonic()
-        if self._kept is None or (not last and now < self._fetch_at.get(which, now)):
+        if not self._elsewhere_kept or (not last and now < self._fetch_at.get(which, now)):
             return
         self._fetch_at[which] = now + LOOK_ELSEWHERE_EVERY_S
-        with self._store.reading() as connection:
-            trial = runs.one_trial(connection, self._run_id, which.task_id, which.k)
-            rows = runs.attempts(connection, trial.id)
-        started_at = next((row.started_at for row in rows if row.number == which.attempt), 0.0)
-        for text in self._kept.log(*which, started_at, lambda: True):
+        for text in self._elsewhere_kept.log(*which, self._started_at(which), lambda: True):
             piece = text.encode()
             yield piece[offset:]
             offset = max(0, offset - len(piece))
+
+    def _started_at(self, which: Which) -> float:
+        if which in self._started:
+            return self._started[which]
+        with self._store.reading() as connection:
+            trial = runs.one_trial(connection, self._run_id, which.task_id, which.k)
+            rows = runs.attempts(connection, trial.id)
+        return next((row.started_at for row in rows if row.number == which.attempt), 0.0)
 
     def pause(self) -> None:
         pause(LOOK_EVERY_S)  # files grow in another process

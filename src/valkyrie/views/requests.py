@@ -114,6 +114,8 @@ class TrialFilter:
     descending: bool = False
     limit: int = 50
     offset: int = 0
+    after: int | None = None
+    """Only trials behind this position, in the order of positions; how many match in all is not counted."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -87,6 +87,8 @@ class TrialView:
     """The score that was seen in a fresh sandbox; 0 where none was."""
     evidence: Json | None = None
     """How its score was verified (docs/reference/results-file)."""
+    position: int = 0
+    """Its place in the run's order."""
     family: str | None = None
     """The family its task belongs to: tasks of one family resemble each other."""
 

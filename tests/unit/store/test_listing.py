@@ -213,3 +213,27 @@ def assert_indexed(plan: str, *, may_sort: bool = False) -> None:
         if not may_sort:
             assert "temp b-tree" not in words, plan
             assert not words.startswith(("sort", "incremental sort")), plan
+
+
+def test_pages_behind_a_position_follow_one_another(store: Store) -> None:
+    run_id, other = add_run(store, tasks=7), add_run(store, tasks=3)
+    seen: list[str] = []
+    with store.reading() as connection:
+        after = -1
+        while True:
+            rows, number = runs.trials(connection, run_id, runs.TrialQuery(limit=3, after=after))
+            assert number == len(rows)
+            if not rows:
+                break
+            seen += [row.task_id for row in rows]
+            after = rows[-1].position
+        assert seen == [f"t{number}" for number in range(7)]
+        found = runs.trials(connection, run_id, runs.TrialQuery(search="t5", after=2))[0]
+        assert [row.task_id for row in found] == ["t5"]
+        assert runs.trials(connection, other, runs.TrialQuery(after=10**20)) == ([], 0)
+        if connection.dialect.name == "sqlite":
+            asked = (
+                "SELECT * FROM trial WHERE run_id = ? AND position > ? ORDER BY position"
+            )
+            plan = str(connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {asked}", (run_id, 3)).all())
+            assert "trial_order" in plan and "TEMP B-TREE" not in plan

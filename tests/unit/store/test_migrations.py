@@ -137,7 +137,7 @@ def test_a_difference_is_found(address: Path | str, engine: Engine) -> None:
 
 
 def test_steps_are_told_in_order() -> None:
-    numbers = ["0001", "0002", "0003", "0004", "0005", "0006", "0007"]
+    numbers = ["0001", "0002", "0003", "0004", "0005", "0006", "0007", "0008"]
     assert [revision for revision, _ in migrations.steps("0001")] == numbers[1:]
     assert [revision for revision, _ in migrations.steps(None)] == numbers
     assert migrations.steps(schema.REVISION) == []

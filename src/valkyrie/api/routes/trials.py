@@ -54,10 +54,17 @@ async def trials(
     descending: bool = False,
     limit: Annotated[int, Query(ge=1, le=1000)] = 50,
     offset: Annotated[int, Query(ge=0, le=10_000_000)] = 0,
+    after: Annotated[
+        int | None,
+        Query(ge=-1, description="Only trials behind this position, in that order; `total` is not counted."),
+    ] = None,
 ) -> Response:
-    """Trials of a run."""
+    """Trials of a run.
+
+    To read them all, begin with `after=-1` and go on with the `position` of the last one seen.
+    """
     wanted = tuple(state.value for state in states or ())
-    query = TrialFilter(wanted, search, sort, descending, limit, offset)
+    query = TrialFilter(wanted, search, sort, descending, limit, offset, after)
 
     def look(tracker: Any) -> TrialPage:
         found, total = tracker.trials(ref, query)

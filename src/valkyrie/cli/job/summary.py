@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from valkyrie.report.comparison_views import Summary
     from valkyrie.report.jobs.sides import Trials
     from valkyrie.tracker.protocol import Tracker
-    from valkyrie.views import TrialView
 
 _AT_ONCE = 500
 _MOST_COMPARISONS = 15
@@ -51,17 +50,9 @@ def summary(output: Output, *, ref: str, extended: bool) -> int:
 
 def trials_of(opened: Tracker, job: JobView) -> Trials:
     """Every trial of a job, by run."""
-    from valkyrie.views import TrialFilter
+    from valkyrie.tracker.trial_pages import each_trial
 
-    found: dict[str, list[TrialView]] = {}
-    for run in job.runs:
-        trials = found.setdefault(run.id, [])
-        while True:
-            page, total = opened.trials(run.id, TrialFilter(limit=_AT_ONCE, offset=len(trials)))
-            trials += page
-            if not page or len(trials) >= total:
-                break
-    return found
+    return {run.id: list(each_trial(opened, run.id)) for run in job.runs}
 
 
 def _emit(job: JobView, trials: Trials, output: Output) -> None:

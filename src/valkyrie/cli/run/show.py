@@ -53,18 +53,11 @@ def show(output: Output, *, ref: str, task_id: str | None, k: int) -> int:
 def _trial(opened: Tracker, run: RunView, task_id: str, k: int) -> TrialView:
     from valkyrie.errors import UnknownError
     from valkyrie.report.formats import short_id
-    from valkyrie.views import TrialFilter
+    from valkyrie.tracker.trial_pages import each_trial
 
-    offset = 0
-    while True:
-        query = TrialFilter(search=task_id, limit=_AT_ONCE, offset=offset)
-        page, total = opened.trials(run.id, query)
-        for trial in page:
-            if (trial.task_id, trial.k) == (task_id, k):
-                return trial
-        offset += len(page)
-        if not page or offset >= total:
-            break
+    for trial in each_trial(opened, run.id, search=task_id):
+        if (trial.task_id, trial.k) == (task_id, k):
+            return trial
     raise UnknownError(
         f"Run {short_id(run.id)} has no trial {k} of task {task_id!r}. "
         f"`valk run tasks {short_id(run.id)}` lists them."

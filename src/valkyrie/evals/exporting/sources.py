@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -22,13 +22,10 @@ from valkyrie.evals.results import (
 from valkyrie.grade.protocol import GraderResult
 from valkyrie.nouns import Json, TrialState, worst_score
 from valkyrie.report.tables import counts_as_zero
-from valkyrie.views import TrialFilter
 
 if TYPE_CHECKING:
     from valkyrie.tracker.protocol import Tracker
     from valkyrie.views import RunView, TrialView
-
-PAGE = 1000
 
 
 def from_folders(folders: Sequence[Path]) -> Invocation:
@@ -77,7 +74,9 @@ def _runs(opened: Tracker, ref: str) -> list[RunView]:
 
 def _eval(opened: Tracker, run: RunView) -> EvalResult:
     found: Json = opened.results(run.id).get("evaluation_results", {})
-    views = [view for view in _trials(opened, run) if view.state != TrialState.SKIPPED]
+    from valkyrie.tracker.trial_pages import each_trial
+
+    views = [view for view in each_trial(opened, run.id) if view.state != TrialState.SKIPPED]
     planned = Counter(view.task_id for view in views)
     worst = worst_score(view.score for view in views if view.state == TrialState.FINISHED)
     by_task: dict[str, list[TrialResult]] = {}
@@ -97,16 +96,6 @@ def _eval(opened: Tracker, run: RunView) -> EvalResult:
         run_id=run.id,
         score=run.score,
     )
-
-
-def _trials(opened: Tracker, run: RunView) -> Iterator[TrialView]:
-    offset = 0
-    while True:
-        page, total = opened.trials(run.id, TrialFilter(limit=PAGE, offset=offset))
-        yield from page
-        offset += len(page)
-        if not page or offset >= total:
-            return
 
 
 def _trial(run: RunView, view: TrialView, result: Json, worst: float) -> TrialResult:
