@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 from dataclasses import replace
 from functools import lru_cache
 
@@ -18,6 +19,20 @@ _HOST_PART = 8
 _USABLE = 0.9
 """Of the host's memory, for a sandbox that names a disk which lies in memory."""
 _LIMIT_FILES = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
+
+
+MOST_OPEN_FILES = 1 << 20
+"""More is asked for by nobody, and some systems allow no higher limit."""
+
+
+def raise_open_files() -> int:
+    """Raise this process's limit on open files to what it may be; return that."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = MOST_OPEN_FILES if hard == resource.RLIM_INFINITY else min(hard, MOST_OPEN_FILES)
+    if soft == resource.RLIM_INFINITY or soft >= wanted:
+        return MOST_OPEN_FILES if soft == resource.RLIM_INFINITY else soft
+    resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+    return wanted
 
 
 @lru_cache(maxsize=1)

@@ -278,3 +278,44 @@ async def test_cancelling_anywhere_leaves_nothing(tmp_path: Path) -> None:
             assert list((tmp_path / "state").iterdir()) == []
         assert sleepers(mark) == []
         assert groups_of(tmp_path / "state") == []
+
+
+FEW_FILES = """
+import asyncio, resource, sys
+from pathlib import Path
+from sandboxes.errors import SandboxCapacityError
+from sandboxes.local import LocalProvider
+from sandboxes.types import Limits, SandboxCreateRequest
+
+async def main():
+    request = SandboxCreateRequest(network="none", limits=Limits(memory_mb=64))
+    async with LocalProvider(Path(sys.argv[1])) as provider:
+        made = [await provider.create_sandbox(request)]
+        resource.setrlimit(resource.RLIMIT_NOFILE, (60, 60))
+        refused = 0
+        async with asyncio.TaskGroup() as tasks:
+            found = [tasks.create_task(one(provider, request)) for _ in range(20)]
+        made += [sandbox for sandbox in (task.result() for task in found) if sandbox]
+        print(len(found) + 1 - len(made) > 0, len(made) > 0)
+        for sandbox in made:
+            await provider.delete_sandbox(sandbox.id)
+        again = await provider.create_sandbox(request)
+        print((await again.exec("ulimit -n")).output.strip())
+
+async def one(provider, request):
+    try:
+        return await provider.create_sandbox(request)
+    except SandboxCapacityError:
+        return None
+
+asyncio.run(main())
+"""
+
+
+async def test_a_lack_of_open_files_is_a_lack_of_room_and_leaves_nothing(tmp_path: Path) -> None:
+    state = tmp_path / "state"
+    command = [sys.executable, "-c", FEW_FILES, str(state)]
+    done = await asyncio.to_thread(subprocess.run, command, capture_output=True, text=True, timeout=200)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split()[:2] == ["True", "True"]
+    assert groups_of(state) == []

@@ -39,6 +39,11 @@ class Channel:
         if len(self._unsent) == 1:
             self._send()
 
+    @property
+    def lacked_files(self) -> bool:
+        """Whether it ended because this process has too many files open."""
+        return self._inbox.lacked_files
+
     def close(self) -> None:
         """Hang up; the other side sees the end. Again is fine, and `on_end` is not called."""
         if self.closed:

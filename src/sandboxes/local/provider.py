@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import hashlib
 import os
 import shutil
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from secrets import token_hex
 
 from sandboxes.cgroups import Cgroup
-from sandboxes.errors import SandboxError, SandboxNotFoundError
+from sandboxes.errors import SandboxCapacityError, SandboxError, SandboxNotFoundError
 from sandboxes.local import network, probe, records, requests, sweep, wire
 from sandboxes.local.cancelling import to_the_end
 from sandboxes.local.foreign import ForeignSandbox
@@ -43,6 +45,15 @@ class LocalProvider(SandboxProvider):
         self._swept: list[records.Record] | None = None
 
     async def create_sandbox(self, request: SandboxCreateRequest) -> Sandbox:
+        try:
+            return await self._create(request)
+        except (OSError, SandboxError) as error:
+            if not _lacks_files(error):
+                raise
+            message = f"this machine has too many open files for another sandbox (`ulimit -n`): {error}"
+            raise SandboxCapacityError(message) from error
+
+    async def _create(self, request: SandboxCreateRequest) -> Sandbox:
         if not probe.known():
             await asyncio.to_thread(probe.machine)
         machine = probe.machine()
@@ -57,7 +68,13 @@ class LocalProvider(SandboxProvider):
             await to_the_end(asyncio.to_thread(Cgroup.reopen(record.cgroup, machine.support).remove))
             raise
         spec["groups"] = [str(Path(path).parent) for path in group.procs_files]
-        return await self._start(keeper, record, spec, request)
+        try:
+            return await self._start(keeper, record, spec, request)
+        except BaseException:
+            # The keeper removes the groups of sandboxes it was told of; this one may not be among them.
+            with suppress(SandboxError):
+                await to_the_end(asyncio.to_thread(group.remove))
+            raise
 
     def _new_record(self, request: SandboxCreateRequest) -> records.Record:
         assert self._keeper_mark is not None
@@ -207,3 +224,12 @@ def _matches(sandbox: Sandbox, query: SandboxQuery) -> bool:
         return False
     before = query.created_at_lte
     return before is None or (sandbox.created_at is not None and sandbox.created_at <= before)
+
+
+def _lacks_files(error: BaseException | None) -> bool:
+    """Whether a call failed, or what it says came about, for lack of file descriptors."""
+    while error is not None:
+        if isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE):
+            return True
+        error = error.__cause__
+    return False

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -89,7 +90,12 @@ class LocalSandbox(RunnableSandbox):
 
     async def started(self) -> None:
         """Wait until it runs."""
-        await self._ready
+        try:
+            await self._ready
+        except SandboxDiedError as error:
+            if self._channel.lacked_files:
+                raise OSError(errno.EMFILE, os.strerror(errno.EMFILE)) from error
+            raise
 
     async def end(self) -> None:
         """End everything in it and wait until it is gone. Again is fine."""
@@ -315,7 +321,12 @@ class LocalSandbox(RunnableSandbox):
             self._prepared = message["prepared"]
             self.first_pid = message["pid"]
             self.views = message["views"]
-            self._first_pidfd = os.pidfd_open(self.first_pid)
+            try:
+                self._first_pidfd = os.pidfd_open(self.first_pid)
+            except OSError as error:
+                if not self._ready.done():
+                    self._ready.set_exception(error)
+                return
             self._files = RootedFiles(self._root_fd, self._keeper.owner)
             _settle(self._ready, None)
         elif event == "failed":
@@ -346,7 +357,10 @@ class LocalSandbox(RunnableSandbox):
 
     async def _find_cause(self) -> SandboxDiedError:
         """Tell whoever waits for something that this sandbox ended by itself, and why."""
-        killed_keeper = self._keeper.is_ending
+        try:
+            killed_keeper = self._keeper.is_ending
+        except OSError:  # no file can be opened to look
+            killed_keeper = False
         # The keeper looks at the groups of a sandbox before it removes them. One whose processes do not die
         # is not gone even then, and that comes from inside.
         done, _ = await asyncio.wait((self._gone,), timeout=_LAST_WORDS_SECONDS)

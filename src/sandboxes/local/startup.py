@@ -15,6 +15,7 @@ from sandboxes.local import bwrap, devices, ground, layout, marks, mounts, pid1,
 
 BWRAP = "/usr/bin/bwrap"
 _FIRST_PROC = "/proc/1"
+_OPEN_FILES = 1 << 16
 _ENTERED = (
     mounts.CLONE_NEWNS
     | mounts.CLONE_NEWPID
@@ -242,6 +243,7 @@ def enter_sandbox(base: ground.Ground, started: Started, spec: wire.Message) -> 
         seccomp.install(mounting=False)  # a keeper that is root has done it once for all
     if spec["rlimits"]:
         _set_rlimits(spec["rlimits"])
+    _bound_open_files()
 
 
 def _close_first_process() -> None:
@@ -284,6 +286,16 @@ def _set_rlimits(limits: dict[str, int]) -> None:
         hard = resource.getrlimit(number)[1]
         value = value if hard == resource.RLIM_INFINITY else min(value, hard)
         resource.setrlimit(number, (value, value))
+
+
+def _bound_open_files() -> None:
+    """Give programs a limit they can count to: some close every descriptor up to it, one by one.
+
+    The engine's own may be a million.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY or soft > _OPEN_FILES:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (_OPEN_FILES, hard))
 
 
 def restrict(mode: str, last_capability: int) -> None:

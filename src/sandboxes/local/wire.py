@@ -55,6 +55,8 @@ class Inbox:
         self._data = bytearray()
         self._fds: list[int] = []
         self.ended = False
+        self.lacked_files = False
+        """It ended because this process could not take the descriptors that came."""
 
     def receive(self) -> list[tuple[Message, list[int]]]:
         """Take in what is there; the messages that are complete. Raises BlockingIOError like the socket."""
@@ -68,6 +70,7 @@ class Inbox:
                 fds.frombytes(payload[: len(payload) - len(payload) % fds.itemsize])
                 self._fds.extend(fds)
         if not data or flags & socket.MSG_CTRUNC:
+            self.lacked_files = bool(data)
             self.ended = True
             self.close()
             return []

@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import resource
 import signal
 import time
 from collections.abc import Callable, Coroutine, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from sandboxes.limits import raise_open_files
 from valkyrie.api.app import create_app, end_streams
 from valkyrie.api.listener import Listener, bind
 from valkyrie.api.settings import ApiSettings
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from valkyrie.tracker.office import Office
 
 log = logging.getLogger("valkyrie.api")
-_MANY_FILES = 16384
 _EXECUTOR_S = 10.0
 _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
@@ -70,7 +69,7 @@ async def serve(office: Office, options: ServeOptions, ready: Callable[[str], No
 
     The first signal ends it in order: answers are finished, the executor drains. The second means now.
     """
-    _allow_many_files()
+    raise_open_files()  # every connection is one
     server = ApiServer(office, options.settings, options.port, grace_s=options.drain_timeout)
     metrics = server.app.state.context.metrics
     supervisor = Supervisor.of_executor(office.data, metrics.restarted) if options.executor else None
@@ -106,14 +105,6 @@ def _await_executor(office: Office) -> None:
         for _ in changes:
             if office.handing.alive() or time.monotonic() > deadline:
                 return
-
-
-def _allow_many_files() -> None:
-    """Every connection is an open file, and the usual limit is low."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = _MANY_FILES if hard == resource.RLIM_INFINITY else min(hard, _MANY_FILES)
-    if soft != resource.RLIM_INFINITY and soft < wanted:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 async def _first_of(*waits: Coroutine[Any, Any, object]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import resource
 import shutil
 import subprocess
 import sys
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
 Mark = Literal["ok", "warn", "fail"]
 LOW_DISK_BYTES = 2 * 1024**3
+FEW_TRIALS = 100
 _EXTRAS = {
     "aws": "boto3",
     "daytona": "daytona",
@@ -91,6 +93,7 @@ def all_checks() -> Iterator[Check]:
     yield from _local()
     yield _docker()
     yield _disk()
+    yield _open_files()
     yield _data_folder()
     config = _config()
     if config.mark != "fail":
@@ -179,6 +182,20 @@ def _disk() -> Check:
     if free < LOW_DISK_BYTES:
         return Check("disk space", "warn", f"{size(free)} free", "valk disk shows what can go.")
     return Check("disk space", "ok", f"{size(free)} free")
+
+
+def _open_files() -> Check:
+    """Say how many trials at once the limit on open files allows."""
+    from sandboxes.limits import MOST_OPEN_FILES
+    from valkyrie.schedule.host import trials_by_files
+
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    limit = MOST_OPEN_FILES if hard == resource.RLIM_INFINITY else min(hard, MOST_OPEN_FILES)
+    trials = trials_by_files(limit)
+    found = f"{limit:,}: enough for {trials:,} trials at once"
+    if trials < FEW_TRIALS:
+        return Check("open files", "warn", found, "Raise the hard limit: ulimit -Hn, or limits.conf.")
+    return Check("open files", "ok", found)
 
 
 def _existing(path: Path) -> Path:

@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 import os
+import sys
 from dataclasses import dataclass
 
-from sandboxes.limits import host_memory_mb
+from sandboxes.limits import host_memory_mb, raise_open_files
 from valkyrie.store.leases import Leased, Room
 
 MEMORY_SHARE = 0.9
+FILES_PER_TRIAL = 16
+"""Open at once for one trial at most: its sandbox, pipes, log, network and connections."""
+FILES_OF_OUR_OWN = 200
+
+
+def trials_by_files(limit: int) -> int:
+    """Return how many trials at once a limit on open files allows."""
+    return max(1, (limit - FILES_OF_OUR_OWN) // FILES_PER_TRIAL)
 
 
 def host_cpus() -> int:
@@ -22,6 +31,8 @@ class HostRoom:
 
     cpus: float
     memory_mb: float
+    trials: int = sys.maxsize
+    """So many at once have files enough."""
     used_cpus: float = 0.0
     used_memory_mb: float = 0.0
     running: int = 0
@@ -30,7 +41,11 @@ class HostRoom:
     def measure(cls, cpu_overcommit: float) -> HostRoom:
         """This machine's. Agents mostly wait for a model, so cpus may be promised several times over;
         memory never is."""
-        return cls(cpus=host_cpus() * cpu_overcommit, memory_mb=host_memory_mb() * MEMORY_SHARE)
+        return cls(
+            cpus=host_cpus() * cpu_overcommit,
+            memory_mb=host_memory_mb() * MEMORY_SHARE,
+            trials=trials_by_files(raise_open_files()),
+        )
 
     def take(self, leased: Leased) -> None:
         """A trial begins."""
@@ -46,4 +61,9 @@ class HostRoom:
 
     def left(self) -> Room:
         """What is free now."""
-        return Room(self.cpus - self.used_cpus, self.memory_mb - self.used_memory_mb, idle=self.running == 0)
+        return Room(
+            self.cpus - self.used_cpus,
+            self.memory_mb - self.used_memory_mb,
+            idle=self.running == 0,
+            trials=self.trials - self.running,
+        )

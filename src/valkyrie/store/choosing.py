@@ -49,6 +49,8 @@ class Room:
     memory_mb: float
     idle: bool
     """Nothing is running: one trial is let in whatever it asks for."""
+    trials: int = sys.maxsize
+    """How many more may begin at all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,13 +194,16 @@ class _Left:
 
     def __init__(self, room: Room) -> None:
         self._cpus, self._memory, self._idle = room.cpus, room.memory_mb, room.idle
+        self._trials = room.trials
 
     def take(self, row: Any) -> bool:
         """Whether the trial fits; if so, its share is gone."""
         cpus, memory = row.cpus or 0.0, row.memory_mb or 0
-        if not self._idle and (cpus > self._cpus or memory > self._memory):
+        full = cpus > self._cpus or memory > self._memory or self._trials < 1
+        if full and not self._idle:
             return False
         self._idle = False
+        self._trials -= 1
         self._cpus -= cpus
         self._memory -= memory
         return True

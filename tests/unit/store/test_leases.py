@@ -97,6 +97,13 @@ def test_an_idle_host_takes_one_trial_however_large(store: Store) -> None:
     assert len(tick(store, run_id, room=Room(2.0, 1e9, idle=True)).leased) == 1
 
 
+def test_no_more_trials_begin_than_have_files_to_open(store: Store) -> None:
+    run_id = add_run(store)
+    assert len(tick(store, run_id, room=Room(1e9, 1e9, idle=False, trials=3)).leased) == 3
+    assert tick(store, run_id, room=Room(1e9, 1e9, idle=False, trials=0)).leased == []
+    assert len(tick(store, run_id, room=Room(1e9, 1e9, idle=True, trials=0)).leased) == 1
+
+
 async def test_every_waiter_gets_its_own_answer(store: Store, writer: Writer) -> None:
     run_id = add_run(store, tasks=100, concurrency=100)
     leased = tick(store, run_id).leased

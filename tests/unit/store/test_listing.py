@@ -232,8 +232,6 @@ def test_pages_behind_a_position_follow_one_another(store: Store) -> None:
         assert [row.task_id for row in found] == ["t5"]
         assert runs.trials(connection, other, runs.TrialQuery(after=10**20)) == ([], 0)
         if connection.dialect.name == "sqlite":
-            asked = (
-                "SELECT * FROM trial WHERE run_id = ? AND position > ? ORDER BY position"
-            )
+            asked = "SELECT * FROM trial WHERE run_id = ? AND position > ? ORDER BY position"
             plan = str(connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {asked}", (run_id, 3)).all())
             assert "trial_order" in plan and "TEMP B-TREE" not in plan
