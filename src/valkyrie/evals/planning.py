@@ -25,6 +25,7 @@ from valkyrie.specs.skills import find_skills
 from valkyrie.views import RunRequest
 
 if TYPE_CHECKING:
+    from valkyrie.evals.agent_requests import AgentAsks
     from valkyrie.lint.options import LintOptions
 
 MOCK = "mock"
@@ -63,6 +64,8 @@ class PlannedEval:
     """None: there is nothing to run."""
     judged: bool = False
     """A model is asked about what its agents did."""
+    asks: AgentAsks | None = None
+    """Secrets that the spec's own agent wants and that were not allowed."""
 
     @property
     def model(self) -> str | None:
@@ -177,7 +180,16 @@ def _plan_one(
     nothing = bool(unloaded) or not any(trials_of(one, spec, request.runs) for one in stimuli)
     run = None if nothing else _run_request(item, request, spec, agent, options, stimuli)
     warnings = [finding for finding in findings if finding.severity == "warning"]
-    return PlannedEval(item, spec, agent, options, stimuli, run, judged), warnings
+    return PlannedEval(item, spec, agent, options, stimuli, run, judged, _asks(agent, request)), warnings
+
+
+def _asks(agent: AgentChoice, request: EvalRequest) -> AgentAsks | None:
+    """Return what an agent wants that only the spec names: a folder or archive, by its path."""
+    if request.executor is not None or not agent.spec_for_open_agent.startswith("/"):
+        return None
+    from valkyrie.evals.agent_requests import unallowed
+
+    return unallowed(agent.spec_for_open_agent, request)
 
 
 def _agent(spec: EvalSpec, request: EvalRequest, unloaded: UsedPlugins) -> AgentChoice:
@@ -223,6 +235,7 @@ def _lint_options(request: EvalRequest) -> LintOptions:
         grader_plugins=request.grader_plugins,
         executor_plugins=request.executor_plugins,
         params=request.params,
+        allowed=request.allowed,
     )
 
 
@@ -236,7 +249,13 @@ def trials_of(stimulus: Stimulus, spec: EvalSpec, asked: int | None) -> int:
 def first_options(item: EvalItem, request: EvalRequest) -> EvalOptions:
     """What a spec is read with, before anything of it is known."""
     patch = {BASE: str(item.patch_base), **item.patch} if item.patch_base else item.patch
-    return EvalOptions(params=dict(request.params), patch=patch, eval_plugin=request.eval_plugin)
+    return EvalOptions(
+        params=dict(request.params),
+        patch=patch,
+        eval_plugin=request.eval_plugin,
+        pass_env=request.allowed.names,
+        allow_paths=request.allowed.paths,
+    )
 
 
 def _options(item: EvalItem, request: EvalRequest, spec: EvalSpec, agent: AgentChoice) -> EvalOptions:
