@@ -13,7 +13,7 @@ from valkyrie.specs.fields import Fields, Notes, texts_of
 from valkyrie.specs.model import Project, Suite
 from valkyrie.specs.nodes import Node
 from valkyrie.specs.yaml_places import load_yaml
-from valkyrie.trust import foreign_owner, trust_state
+from valkyrie.trust import foreign_owner, trust_state, trusted_projects
 
 FILENAMES = (".vally.yaml", ".vally.yml")
 PLUGIN_KINDS = {
@@ -51,8 +51,8 @@ def find_file(start: Path) -> Path | None:
 def file_root(folder: Path) -> Path:
     """Return the folder that files of a project may come from.
 
-    It is the top of the repository around `folder`, else the folder of the project's file, else the current
-    folder where `folder` is below it, else `folder` itself.
+    It is the top of the repository around `folder`, else the folder of the project's file, else the nearest
+    folder that `valk trust` was told of, else the current folder where `folder` is below it, else `folder`.
     """
     folder = folder.resolve()
     named: Path | None = None
@@ -63,6 +63,9 @@ def file_root(folder: Path) -> Path:
             named = above
         if _is_top(above):
             break
+    if named is None:
+        trusted = {one.folder for one in trusted_projects()}
+        named = next((above for above in (folder, *folder.parents) if above in trusted), None)
     here = Path.cwd()
     if named is None and folder.is_relative_to(here) and here not in (Path.home(), Path(here.anchor)):
         return here

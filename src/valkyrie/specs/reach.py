@@ -17,22 +17,24 @@ def outside_findings(spec: EvalSpec, roots: Sequence[Path]) -> Iterator[Finding]
     if executor.startswith("agent:") and "/" in executor:
         path = spec.folder / Path(executor.removeprefix("agent:")).expanduser()
         named.append((path, f"executor: {executor}", spec.defaults.executor_place))
-    seen: set[tuple[Path, Place | None]] = set()
+    told: set[tuple[str, Place | None]] = set()
     for path, what, place in named:
-        if (path, place) in seen:
+        if (what, place) in told or (real := _outside(path, roots)) is None:
             continue
-        seen.add((path, place))
-        if (real := _outside(path, roots)) is not None:
-            message = (
-                f"{what} leads to {real}, outside the project ({roots[0]}). If a spec of this project may "
-                f"read that: --allow-path {shlex.quote(str(real))}."
-            )
-            yield Finding("outside-project", "error", message, place)
+        told.add((what, place))
+        top = " `valk trust FOLDER` says where the project begins." if roots[0] == spec.folder else ""
+        message = (
+            f"{what} leads to {real}, outside the project ({roots[0]}). If a spec of this project may read "
+            f"that: --allow-path {shlex.quote(str(real))}.{top}"
+        )
+        yield Finding("outside-project", "error", message, place)
 
 
 def _outside(path: Path, roots: Sequence[Path]) -> Path | None:
+    """Return where a path leads that is there and in none of the `roots`; others say what is missing."""
     try:
-        return outside(path, *roots)
+        real = outside(path, *roots)
+        return real if real is not None and real.exists() else None
     except (OSError, RuntimeError, ValueError):
         return None  # a loop of links, or no path at all: whoever opens it says so
 
@@ -48,8 +50,8 @@ def _named(spec: EvalSpec, stimulus: Stimulus) -> Iterator[tuple[Path, str, Plac
     for entry, what in files:
         yield entry.source, f"{what}: {entry.src!r}", entry.place
     for ref in environment.skills or ():
-        yield ref.folder / "SKILL.md", f"environment.skills: {ref.path!r}", ref.place
         yield ref.folder, f"environment.skills: {ref.path!r}", ref.place
+        yield ref.folder / "SKILL.md", f"environment.skills: {ref.path!r}", ref.place
     if environment.git is not None and (path := _repository(environment.git)) is not None:
         yield path, f"environment.git: {environment.git.source!r}", environment.git.place
     for grader in stimulus.graders:
