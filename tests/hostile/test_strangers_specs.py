@@ -139,6 +139,54 @@ def reaching(project: Path, what: str, path: str) -> None:
         write(project, stimulus=environments[what])
 
 
+@pytest.mark.parametrize("src", [".env", ".", "../theirs", "link"])
+def test_a_spec_does_not_hand_the_user_s_keys_to_an_agent(valk: Valk, project: Path, src: str) -> None:
+    (project / ".env").write_text("MY_KEY=k-1\n")
+    (project / "link").symlink_to(".env")
+    write(project, stimulus={"environment": {"files": [{"src": src, "dest": "a"}]}})
+    refused = valk("eval", "-e", "eval.yaml", "--skip-validate")
+    assert refused.code == 2 and f"--allow-path {project}/.env" in refused.err
+    elsewhere = project.with_name("results")
+    assert valk("eval", "-e", "eval.yaml", "--allow-path", ".env", "--output-dir", elsewhere).code == 0
+
+
+def test_an_agent_is_not_shown_the_user_s_keys(valk: Valk, project: Path) -> None:
+    from tests.abilities import need_local_sandboxes
+
+    need_local_sandboxes(project.with_name("trying"), network="none")
+    (project / ".env").write_text("MY_KEY=k-1\n")
+    (project / "other.txt").write_text("shown\n")
+    look = {"type": "run-command", "config": {"command": "test -e other.txt && test ! -e .env"}}
+    write(project, stimulus={"graders": [look]})
+    said = valk("eval", "-e", "eval.yaml", "--provider", "local", "--verify", "shared")
+    assert said.code == 0, said.out + said.err
+
+
+def test_a_fixture_is_no_link_out_of_the_project(valk: Valk, project: Path) -> None:
+    private = project.with_name("private")
+    (private / "answer.json").write_text(json.dumps({"output": SECRET}))
+    (project / ".mock-executor").mkdir()
+    (project / ".mock-executor/a.json").symlink_to(private / "answer.json")
+    write(project)
+    refused = valk("eval", "-e", "eval.yaml")
+    assert refused.code != 0 and "outside the project" in refused.err
+    assert SECRET not in refused.out + refused.err
+
+
+@pytest.mark.parametrize("named", ["agent:evil:Agent", "agent:evil.inner:Agent", "evil:Agent"])
+def test_a_spec_names_no_python_by_another_way(
+    valk: Valk, project: Path, monkeypatch: pytest.MonkeyPatch, named: str
+) -> None:
+    (project / "evil.py").write_text("open('canary', 'w').close()\n")
+    monkeypatch.syspath_prepend(str(project))
+    write(project, defaults={"executor": named})
+    refused = valk("eval", "-e", "eval.yaml", "--trust")
+    assert refused.code == 2 and "--executor evil" in refused.err
+    assert valk("eval", "-e", "eval.yaml", "--dry-run").code == 2
+    valk("lint")
+    assert not (project / "canary").exists()
+
+
 WAYS = ["files", "folder", "grading", "attachment", "golden", "skill", "git", "clone", "schema", "agent"]
 
 
@@ -229,12 +277,13 @@ secrets: {WANTED}
         ("{HARMLESS: MY_CI_SECRET}", "-s HARMLESS MY_CI_SECRET"),
     ],
 )
+@pytest.mark.parametrize("executor", ["agent:./evil", "agent:evil"])
 def test_a_spec_s_own_agent_gets_no_secret_unasked(
-    valk: Valk, project: Path, wanted: str, flags: str
+    valk: Valk, project: Path, wanted: str, flags: str, executor: str
 ) -> None:
     (project / "evil").mkdir()
     (project / "evil/contract.yaml").write_text(CONTRACT.replace("{WANTED}", wanted))
-    write(project, defaults={"executor": "agent:./evil"})
+    write(project, defaults={"executor": executor})
     refused = valk("eval", "-e", "eval.yaml")
     assert refused.code == 2 and flags in refused.err
     planned = valk("eval", "-e", "eval.yaml", "--dry-run")
@@ -242,6 +291,37 @@ def test_a_spec_s_own_agent_gets_no_secret_unasked(
     partly = valk("eval", "-e", "eval.yaml", "--pass-env", "HARMLESS")
     assert partly.code == 2
     assert nothing_told(project, refused, planned, partly)
+
+
+@pytest.mark.parametrize("yes", [True, False])
+def test_on_a_terminal_the_user_is_asked(
+    valk: Valk, project: Path, monkeypatch: pytest.MonkeyPatch, yes: bool
+) -> None:
+    import click
+
+    from valkyrie.cli.eval_plan import with_asked
+    from valkyrie.cli.output import Output
+    from valkyrie.evals.request import EvalItem, EvalRequest
+
+    (project / "evil").mkdir()
+    (project / "evil/contract.yaml").write_text(CONTRACT.replace("{WANTED}", "{MY_CI_SECRET: MY_CI_SECRET}"))
+    write(project, defaults={"executor": "agent:./evil"})
+    output = Output()
+    output.interactive = True
+    questions: list[str] = []
+
+    def answer(question: str, **_: object) -> bool:
+        questions.append(question)
+        return yes
+
+    monkeypatch.setattr(click, "confirm", answer)
+    request = EvalRequest([EvalItem(project / "eval.yaml")], work_dir=project)
+    if yes:
+        assert with_asked(output, request).pass_env == ("MY_CI_SECRET",)
+    else:
+        with pytest.raises(click.ClickException):
+            with_asked(output, request)
+    assert len(questions) == 1 and "asks for MY_CI_SECRET" in questions[0]
 
 
 @pytest.fixture
@@ -259,7 +339,7 @@ def listener() -> Iterator[tuple[str, list[dict[str, str]]]]:
             pass
 
     server = HTTPServer(("127.0.0.1", 0), Listening)
-    thread = threading.Thread(target=server.serve_forever)
+    thread = threading.Thread(target=server.serve_forever, args=(0.01,))
     thread.start()
     yield f"http://127.0.0.1:{server.server_port}", heard
     server.shutdown()

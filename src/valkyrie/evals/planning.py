@@ -185,11 +185,17 @@ def _plan_one(
 
 def _asks(agent: AgentChoice, request: EvalRequest) -> AgentAsks | None:
     """Return what an agent wants that only the spec names: a folder or archive, by its path."""
-    if request.executor is not None or not agent.spec_for_open_agent.startswith("/"):
+    named = agent.spec_for_open_agent
+    if request.executor is not None or named in CATALOG:
         return None
+    from valkyrie.agents.contract import FILE_NAMES
     from valkyrie.evals.agent_requests import unallowed
 
-    return unallowed(agent.spec_for_open_agent, request)
+    # A bare name may be a folder of the current one as well as a pushed agent.
+    folder = Path(named).absolute()
+    if folder.suffix == ".zip" or any((folder / name).is_file() for name in FILE_NAMES):
+        return unallowed(str(folder), request)
+    return None
 
 
 def _agent(spec: EvalSpec, request: EvalRequest, unloaded: UsedPlugins) -> AgentChoice:
@@ -287,6 +293,8 @@ def _hidden(request: EvalRequest) -> tuple[str, ...]:
     specs = dict.fromkeys(item.file for item in request.items)
     folders = dict.fromkeys([*(file.parent for file in specs), request.work_dir or Path.cwd()])
     kept = [data_folder(), *([request.output_dir] if request.output_dir else [])]
+    keys = [folder / ".env" for folder in (Path.cwd(), request.work_dir) if folder]
+    kept += [file for file in keys if str(file.resolve()) not in request.allow_paths]
     return tuple(map(str, [*specs, *(folder / FIXTURES for folder in folders), *kept]))
 
 

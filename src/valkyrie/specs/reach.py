@@ -14,9 +14,10 @@ def outside_findings(spec: EvalSpec, roots: Sequence[Path]) -> Iterator[Finding]
     """Yield an error for everything a spec names that lies in none of the `roots`."""
     named = [one for stimulus in spec.stimuli for one in _named(spec, stimulus)]
     executor = spec.defaults.executor or ""
-    if executor.startswith("agent:") and "/" in executor:
+    if executor.startswith("agent:") and ("/" in executor or executor in ("agent:.", "agent:..")):
         path = spec.folder / Path(executor.removeprefix("agent:")).expanduser()
         named.append((path, f"executor: {executor}", spec.defaults.executor_place))
+    yield from _keys_findings(spec, roots)
     told: set[tuple[str, Place | None]] = set()
     for path, what, place in named:
         if (what, place) in told or (real := _outside(path, roots)) is None:
@@ -28,6 +29,21 @@ def outside_findings(spec: EvalSpec, roots: Sequence[Path]) -> Iterator[Finding]
             f"that: --allow-path {shlex.quote(str(real))}.{top}"
         )
         yield Finding("outside-project", "error", message, place)
+
+
+def _keys_findings(spec: EvalSpec, roots: Sequence[Path]) -> Iterator[Finding]:
+    """Yield an error for entries that would hand the user's `.env` to an agent."""
+    keys = Path.cwd() / ".env"
+    if not keys.is_file() or keys.resolve() in roots:
+        return
+    for stimulus in spec.stimuli:
+        for entry in (*stimulus.environment.files, *stimulus.attachments, *stimulus.grading_files):
+            if keys.resolve().is_relative_to(entry.source.resolve()):
+                message = (
+                    f"files: {entry.src!r} holds {keys}, where keys are looked for; name what is needed of "
+                    f"it, or let the spec have it: --allow-path {shlex.quote(str(keys))}"
+                )
+                yield Finding("outside-project", "error", message, entry.place)
 
 
 def _outside(path: Path, roots: Sequence[Path]) -> Path | None:
