@@ -131,6 +131,7 @@ def reaching(project: Path, what: str, path: str) -> None:
         "skill": {"environment": {"skills": [path]}},
         "git": {"environment": {"git": {"source": path}}},
         "clone": {"environment": {"git": {"type": "clone", "source": f"file://{Path(path).absolute()}"}}},
+        "diff": {"graders": [{"type": "expected-diff", "config": {"file": f"{path}/id_rsa"}}]},
         "schema": {"graders": [{"type": "json-schema", "config": {"schema": f"{path}/id_rsa"}}]},
     }
     if what == "agent":
@@ -187,7 +188,19 @@ def test_a_spec_names_no_python_by_another_way(
     assert not (project / "canary").exists()
 
 
-WAYS = ["files", "folder", "grading", "attachment", "golden", "skill", "git", "clone", "schema", "agent"]
+WAYS = [
+    "files",
+    "folder",
+    "grading",
+    "attachment",
+    "golden",
+    "skill",
+    "git",
+    "clone",
+    "schema",
+    "diff",
+    "agent",
+]
 
 
 @pytest.mark.parametrize("spelled", ["absolute", "relative", "link"])

@@ -88,7 +88,6 @@ def _repository(source: GitSource) -> Path | None:
 
 def _grader_file(grader: GraderSpec) -> str | None:
     """Return the file of this machine that a grader's config names."""
-    found = grader.config.get("schema" if grader.type.startswith("json") else "file")
-    if not isinstance(found, str) or not grader.type.startswith(("json", "diff")):
-        return None
-    return found or None
+    key = {"json-schema": "schema", "expected-diff": "file"}.get(grader.type)
+    found = grader.config.get(key) if key else None
+    return found if isinstance(found, str) and found else None
