@@ -55,7 +55,7 @@ valk job run --agent old --agent new --benchmark swe-bench --stop-when-decided -
 _BORROWED = (
     *("dataset", "task_ids", "task_ids_file", "slice_", "provider", "kwargs", "label", "model_url"),
     *("priority", "max_cost", "max_attempts", "host_image", "on_agent_failure", "keep_sandbox"),
-    *("verify", "family"),
+    *("verify", "family", "pass_env", "allow_paths"),
     *("headers", "ignore_custom_services", "no_store_secrets"),
     *("intervals", "webhook", "webhook_url", "webhook_key", "lambda_function"),
 )
@@ -231,6 +231,10 @@ def _show_plan(opened: Tracker, request: JobRequest, output: Output) -> int:
     output.lines(f"It can show: {text}." for text in shown)
     if plan.stop_rule is not None:
         output.line(f"It stops {rule_text(plan.stop_rule)}.")
+    for one in plan.plans:
+        output.lines(
+            f"{safe(one.agent)}: {safe(name)} → {safe(place)}" for name, place in one.destinations.items()
+        )
     output.notices(dict.fromkeys(notice for one in plan.plans for notice in one.notices))
     for problem in plan.problems:
         output.line(f"{output.ink.paint('✗', 'red')} {safe(problem, keep_lines=True)}")
