@@ -146,6 +146,14 @@ _HERE = (
         form="networks such as 10.1.0.0/16, separated by commas",
     ),
     Key(
+        "git_logins",
+        str,
+        "Hosts at which git may log in as you for repositories that a spec or a registry names.",
+        env="VALKYRIE_GIT_LOGINS",
+        check=matching(r"[A-Za-z0-9.-]+( *, *[A-Za-z0-9.-]+)*", "host names, separated by commas"),
+        form="host names such as github.com, separated by commas",
+    ),
+    Key(
         "work_max_mb",
         int,
         "Megabytes of a trial's work that are kept for grading it again; 0 keeps none.",

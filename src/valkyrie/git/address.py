@@ -39,6 +39,20 @@ class GitSource:
         return f"{self.url}/{'tree' if short else '-/tree'}/{ref}/{folder}"
 
     @property
+    def folder(self) -> Path | None:
+        """The folder it is on this machine; None for one on a host."""
+        return Path(unquote(self.url.removeprefix("file://"))) if self.protocols == ("file",) else None
+
+    @property
+    def host(self) -> str | None:
+        """The host it is on; None for a folder of this machine."""
+        if self.folder is not None:
+            return None
+        if "://" in self.url:
+            return urlsplit(self.url).hostname
+        return self.url.partition(":")[0].rpartition("@")[2]
+
+    @property
     def repository_path(self) -> str:
         """The path of its address, on its host."""
         plain = re.sub(r"^[a-z]+://[^/]*/", "", self.url)
