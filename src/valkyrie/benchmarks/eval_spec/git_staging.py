@@ -24,17 +24,19 @@ from valkyrie.git.fetching import TIMEOUT_S, Repository, Wanted, may_log_in, ope
 from valkyrie.git.local import commit_in, git_dir_of, object_in
 from valkyrie.specs.model import Finding, GitSource
 
-_FETCH = ("--quiet", "--no-tags", "--no-recurse-submodules")
+# CI systems make shallow clones, and workspaces start from those.
+_FETCH = ("--quiet", "--no-tags", "--no-recurse-submodules", "--update-shallow")
 _CONFIG = """\
 [core]
-\trepositoryformatversion = 0
+\trepositoryformatversion = {version}
 \tfilemode = true
 \tbare = false
 \tlogallrefupdates = true
 {sparse}[user]
 \tname = agent
 \temail = agent@localhost
-{remote}"""
+{remote}{extensions}"""
+_SHA256 = "[extensions]\n\tobjectFormat = sha256\n"
 _REMOTE = """\
 [remote "origin"]
 \turl = {url}
@@ -198,7 +200,11 @@ def _settle(git: GitCommand, source: GitSource, address: Address, wanted: Wanted
         (git.repository / name).unlink(missing_ok=True)
     remote = _REMOTE.format(url=address.url) if local_path(source) is None else ""
     sparse = "\tsparseCheckout = true\n" if source.sparse else ""
-    (git.repository / "config").write_text(_CONFIG.format(sparse=sparse, remote=remote))
+    sha256 = len(commit) == 64
+    extensions = _SHA256 if sha256 else ""
+    (git.repository / "config").write_text(
+        _CONFIG.format(version=int(sha256), sparse=sparse, remote=remote, extensions=extensions)
+    )
     git.repository.rename(git.files / ".git")
 
 
