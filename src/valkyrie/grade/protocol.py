@@ -47,6 +47,8 @@ class Program:
     timeout: float = 60.0
     input: bytes | None = None
     """Given as a file: its path is in the environment as EVALUATE_GRADER_INPUT."""
+    asks_verdict: bool = False
+    """Whether it writes its verdict to a file whose path is the one line on its standard input."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +59,8 @@ class Ran:
     stdout: str
     stderr: str
     timed_out: bool = False
+    verdict: str | None = None
+    """What it wrote to the file it was told of; None when it wrote none."""
 
 
 class Workbench(Protocol):
