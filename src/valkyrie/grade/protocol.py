@@ -100,6 +100,8 @@ class Given:
     bench: Workbench | None = None
     asking: Asking = field(default_factory=Asking)
     golden_patch: str | None = None
+    task_from_record: bool = False
+    """Whether the stimulus was taken from a trial's own record, which the agent may have written."""
 
 
 @dataclass(frozen=True, slots=True)
