@@ -17,6 +17,7 @@ from valkyrie.config_forms import (
     matching,
 )
 from valkyrie.errors import UsageError
+from valkyrie.permissions import configured_names
 from valkyrie.suggest import did_you_mean
 
 __all__ = [
@@ -152,6 +153,14 @@ _HERE = (
         env="VALKYRIE_GIT_LOGINS",
         check=matching(r"[A-Za-z0-9.-]+( *, *[A-Za-z0-9.-]+)*", "host names, separated by commas"),
         form="host names such as github.com, separated by commas",
+    ),
+    Key(
+        "pass_env",
+        str,
+        "Your variables that specs, tasks and agents may have when they ask for them by name.",
+        check=configured_names,
+        form="names of variables, separated by commas",
+        listed=True,
     ),
     Key(
         "work_max_mb",

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from valkyrie.cli import eval_options as shared
-from valkyrie.cli.eval_asked import plugins_of
+from valkyrie.cli.eval_asked import placed_plugins
 from valkyrie.cli.options import tracker, verb
 from valkyrie.cli.output import Output
 
@@ -68,7 +68,6 @@ def export(
     """
     from valkyrie.evals.exporting.protocol import ExportRequest
     from valkyrie.evals.exporting.registry import find_exporter
-    from valkyrie.specs.project import find_project
 
     sources, options = _split(words)
     if bool(sources) == bool(files):
@@ -84,7 +83,7 @@ def export(
         specs=_specs(files, tags, params) if files else (),
         results=_results(sources) if sources else None,
         options=options,
-        grader_plugins=plugins_of(find_project(Path.cwd()), "graders", grader_plugins) if files else (),
+        grader_plugins=placed_plugins(grader_plugins),
     )
     done = function(request)
     _show(output, done, folder, verbose=verbose)

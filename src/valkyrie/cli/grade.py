@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from valkyrie.cli import eval_options as shared
-from valkyrie.cli.eval_asked import plugins_of
-from valkyrie.cli.options import verb
+from valkyrie.cli.eval_asked import placed_plugins
+from valkyrie.cli.options import trust_option, verb
 from valkyrie.cli.output import Output
 from valkyrie.errors import UsageError
 
@@ -49,6 +49,7 @@ valk grade -e eval.yaml --output jsonl --no-require-pass < outcomes.jsonl > grad
 @shared.JUDGE
 @shared.GRADER_PLUGIN
 @shared.PARAM
+@trust_option
 @shared.OUTPUT
 @shared.REQUIRE_PASS
 @shared.VERBOSE
@@ -76,6 +77,7 @@ def grade(output: Output, **given: Any) -> int:
 
 def _how(given: dict[str, Any]) -> Regrading:
     from valkyrie.evals.grading_places import Places
+    from valkyrie.evals.project_plugins import trusted_graders
     from valkyrie.evals.regrading import Regrading
     from valkyrie.grade.protocol import Asking
     from valkyrie.specs.project import find_project
@@ -93,7 +95,7 @@ def _how(given: dict[str, Any]) -> Regrading:
         spec=spec,
         stimulus=given["stimulus"],
         threshold=threshold,
-        plugins=plugins_of(project, "graders", given["grader_plugins"]),
+        plugins=trusted_graders(project, spec, placed_plugins(given["grader_plugins"]), trust=given["trust"]),
         places=places,
         asking=Asking(
             model=given["judge_model"] or spec.defaults.judge_model,

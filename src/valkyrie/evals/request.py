@@ -42,6 +42,8 @@ class EvalRequest:
     """Over the specs' own."""
     executor_plugins: tuple[str, ...] = ()
     grader_plugins: tuple[str, ...] = ()
+    project_file: Path | None = None
+    """The `.vally.yaml` whose plugins are among these; it must be trusted whenever they are loaded."""
     eval_plugin: str | None = None
     params: Mapping[str, str] = field(default_factory=dict)
     work_dir: Path | None = None
@@ -87,7 +89,7 @@ class EvalRequest:
         """What was kept; what this version does not know any more is left out."""
         known = {one.name for one in fields(cls)}
         kept = {name: value for name, value in data.items() if name in known}
-        for name in ("work_dir", "skill_dir", "workspace", "output_dir", "folder"):
+        for name in ("work_dir", "skill_dir", "workspace", "output_dir", "folder", "project_file"):
             kept[name] = Path(kept[name]) if kept.get(name) else None
         for name in ("executor_plugins", "grader_plugins", "command"):
             kept[name] = tuple(kept.get(name, ()))

@@ -17,6 +17,7 @@ from typing import Protocol
 from valkyrie.errors import UserError
 from valkyrie.evals.loading import Ended, Loader, ended_now, expected, skipped_eval
 from valkyrie.evals.planning import Planned, PlannedEval, plan_evals, which_agents
+from valkyrie.evals.project_plugins import check_still_trusted
 from valkyrie.evals.request import EvalRequest
 from valkyrie.evals.results import EvalResult, Invocation, StimulusResult
 from valkyrie.evals.writing import open_folder
@@ -127,11 +128,20 @@ def _bound_request(request: EvalRequest, planned: Planned) -> BoundRequest:
 
 
 def resume_eval(
-    tracker: LocalTracker, ref: str, watcher: Watcher, *, shutdown_timeout: float | None = None
+    tracker: LocalTracker,
+    ref: str,
+    watcher: Watcher,
+    *,
+    shutdown_timeout: float | None = None,
+    trust: bool = False,
 ) -> tuple[EvalRequest, Ran]:
-    """Go on with what is left of an eval; what has a verdict keeps it."""
+    """Go on with what is left of an eval; what has a verdict keeps it.
+
+    Plugins of its project must still be trusted, or `trust` be the word of the command line.
+    """
     kept = tracker.fetch_bound(ref)
     request = EvalRequest.from_json(kept)
+    check_still_trusted(request, trust=trust)
     if shutdown_timeout is not None:
         request = replace(request, shutdown_timeout=shutdown_timeout)
     planned = plan_evals(request)

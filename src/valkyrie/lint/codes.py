@@ -59,6 +59,7 @@ _GRADERS = {
     "grader-weight": Rule("error", "A grader's weight is below 0 or no number."),
     "judge-without-criteria": Rule("error", "A judge has neither a prompt nor a rubric to go by."),
     "grader-plugin": Rule("error", "A grader plugin cannot be loaded."),
+    "plugin-not-loaded": Rule("info", "A grader's type may come from a plugin of the project."),
     "invalid-regex": Rule("error", "A pattern is no regular expression of JavaScript."),
     "pairwise-grader": Rule("warning", "A `pairwise` grader is skipped; only a comparison has two results."),
     "program-prints-agent-output": Rule(

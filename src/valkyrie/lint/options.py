@@ -15,6 +15,9 @@ class LintOptions:
 
     grader_plugins: tuple[str, ...] = ()
     executor_plugins: tuple[str, ...] = ()
+    unloaded_graders: tuple[str, ...] = ()
+    unloaded_executors: tuple[str, ...] = ()
+    """Plugins of the project, which lint does not load: what they add is not known."""
     params: Mapping[str, str] = field(default_factory=dict)
     known_domains: tuple[str, ...] | None = None
     """Addresses skills may point to; None: not looked at."""
