@@ -306,6 +306,7 @@ def _bare_environment(home: Path) -> dict[str, str]:
         "GIT_CONFIG_NOSYSTEM": "1",
         "GIT_CONFIG_GLOBAL": os.devnull,
         "GIT_DIR": os.devnull,
+        "GIT_ALLOW_PROTOCOL": "none",
     }
 
 
