@@ -153,6 +153,7 @@ _HERE = (
         env="VALKYRIE_GIT_LOGINS",
         check=matching(r"[A-Za-z0-9.-]+( *, *[A-Za-z0-9.-]+)*", "host names, separated by commas"),
         form="host names such as github.com, separated by commas",
+        listed=True,
     ),
     Key(
         "pass_env",
