@@ -320,6 +320,19 @@ def _alternates(scene: Scene) -> None:
     (scene.repository / "refs/heads/main").write_text(f"{head}\n")
 
 
+def _alternates_of_another_line_end(scene: Scene) -> None:
+    """Git ends lines at \\n alone: what begins with a vertical tab is a folder to it."""
+    _alternates(scene)
+    (scene.repository / "objects/info/alternates").write_text("\v#\n")
+    (scene.repository / "objects/\v#/info").mkdir(parents=True)
+    (scene.repository / "objects/\v#/info/alternates").write_text(f"{scene.outside}/.git/objects\n")
+
+
+def _quoted_alternates(scene: Scene) -> None:
+    _alternates(scene)
+    (scene.repository / "objects/info/alternates").write_text(f'#\n"{scene.outside}/.git/\\157bjects"\n')
+
+
 def _linked_objects(scene: Scene) -> None:
     _alternates(scene)
     (scene.repository / "objects/info/alternates").unlink()
@@ -396,6 +409,7 @@ def _borrow(scene: Scene) -> None:
 
 
 WAYS_OUT = (
+    *(_alternates_of_another_line_end, _quoted_alternates),
     *(_alternates, _linked_objects, _linked_parts, _linked_files, _linked_info, _linked_refs, _linked_head),
     *(_common_folder, _pointer, _pointer_to_a_worktree, _forged_worktree, _linked_git),
 )
@@ -409,6 +423,7 @@ def test_a_repository_leads_nowhere_else(scene: Scene, way: Callable[[Scene], No
     assert "fx.git" in said[0], "a refusal names the repository"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["HEAD", "packed-refs", "refs/heads/main", "shallow", "objects/ab"])
 def test_pipes_in_a_repository_are_not_waited_for(scene: Scene, name: str) -> None:
     (scene.repository / name).unlink(missing_ok=True)
@@ -416,6 +431,7 @@ def test_pipes_in_a_repository_are_not_waited_for(scene: Scene, name: str) -> No
     through_all(scene)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "head", ["ref: ../../outside/.git/refs/heads/main", "ref: refs/../../../x", "-x", "ref: /etc/passwd", ""]
 )
@@ -424,6 +440,7 @@ def test_a_head_that_is_no_reference(scene: Scene, head: str) -> None:
     assert not any("a\n" in text or "root:" in text for text in through_all(scene)[1:])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ref", ["--output=x", "-h", "--exec=x", "HEAD:a.txt", "@{-1}", ":/x", "^main"])
 def test_words_of_a_spec_are_no_options(scene: Scene, ref: str) -> None:
     with pytest.raises(ValkyrieError):
@@ -510,6 +527,7 @@ def test_the_user_may_allow_logins(scene: Scene, monkeypatch: pytest.MonkeyPatch
     assert "X-Mine: yes" in sent[0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["linked", "shallow", "packed", "sha256", "submodule", "detached", "spaces"])
 def test_honest_repositories_work(scene: Scene, kind: str) -> None:
     folder = scene.project / ("a b ü" if kind == "spaces" else kind)
@@ -579,6 +597,7 @@ def test_git_of_the_working_folder_is_not_started(scene: Scene, monkeypatch: pyt
     assert "a\n" in stage(scene)
 
 
+@pytest.mark.slow
 def test_variables_of_git_do_not_reach_it(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("GIT_EXTERNAL_DIFF", "GIT_PAGER", "PAGER", "GIT_EDITOR", "GIT_SSH", "GIT_PROXY_COMMAND"):
         monkeypatch.setenv(name, str(scene.run))

@@ -25,7 +25,7 @@ from valkyrie.git.command import OfflineGit
 LOOK_TIMEOUT_S = 20.0
 _MOST_NOTE = 64 << 10
 """Bytes of a file that holds one line."""
-_MOST_LISTED = 256 << 20
+_MOST_LISTED = 32 << 20
 """Bytes of a file that holds a line for each reference."""
 _MOST_REFERENCES = 1_000_000
 _PACKED = re.compile(r"([0-9a-f]{40}|[0-9a-f]{64}) (refs/\S+)")
@@ -96,6 +96,13 @@ def link_repository(folder: Path, target: Path) -> Path:
 
     Raise UnknownError where `folder` has no repository, UsageError where it leads elsewhere.
     """
+    try:
+        return _link(folder, target)
+    except OSError as error:
+        raise UsageError(f"{error.filename or folder} cannot be read: {error.strerror}.") from error
+
+
+def _link(folder: Path, target: Path) -> Path:
     place = _place_of(folder)
     if place is None:
         raise UnknownError(f"there is no repository at {folder}.")
@@ -188,7 +195,7 @@ def _check_objects(objects: Path) -> None:
     """Refuse an object store that holds more than files and folders, or borrows from another."""
     if objects.is_symlink():
         raise _leads_away(objects)
-    if any(line and not line.startswith("#") for line in _lines(objects / "info" / "alternates")):
+    if any(_lines(objects / "info" / "alternates")):
         raise UsageError(
             f"{objects / 'info/alternates'} borrows objects from elsewhere, which is not followed; "
             f"`git -C {objects.parent} repack -a -d && rm {objects / 'info/alternates'}` makes the "
@@ -262,7 +269,7 @@ def _note(path: Path) -> str:
 
 
 def _lines(path: Path, most: int = _MOST_NOTE, *, missing: bool = True) -> list[str]:
-    """Return the lines of a plain file; links, pipes and the like count as missing."""
+    """Return the lines of a plain file as git splits them; a link counts as missing."""
     try:
         opened = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:
@@ -273,7 +280,7 @@ def _lines(path: Path, most: int = _MOST_NOTE, *, missing: bool = True) -> list[
         info = os.fstat(file.fileno())
         if not stat.S_ISREG(info.st_mode) or info.st_size > most:
             raise UsageError(f"{path} is no plain file of at most {most:,} bytes.")
-        return file.read(most).decode("utf-8", "surrogateescape").splitlines()
+        return file.read(most).decode("utf-8", "surrogateescape").split("\n")
 
 
 def _is_plain_file(path: Path) -> bool:

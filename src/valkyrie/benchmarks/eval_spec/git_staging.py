@@ -91,7 +91,7 @@ def is_committed(path: Path) -> bool:
         try:
             if git_dir_of(folder) is not None:
                 return object_in(folder, f"HEAD:{whole.relative_to(folder).as_posix()}") is not None
-        except (UsageError, InfrastructureError):
+        except (UsageError, InfrastructureError, OSError):
             return False  # it leads elsewhere or cannot be read: nothing is known of its history
     return False
 
