@@ -103,6 +103,28 @@ def test_a_change_of_what_can_execute_ends_trust(
     assert [one["state"] for one in listed["projects"]] == ["changed"]
 
 
+def test_compiled_files_that_are_never_checked_count(valk: Valk, project: Path) -> None:
+    import py_compile
+
+    valk("trust")
+    (project / "tools/__pycache__").mkdir()
+    compiled = project / "tools/__pycache__/helper.cpython-311.pyc"
+    py_compile.compile(str(project / "tools/helper.py"), cfile=str(compiled))
+    assert json.loads(valk("trust", "--list", "--json").out)["projects"][0]["state"] == "trusted"
+    unchecked = py_compile.PycInvalidationMode.UNCHECKED_HASH
+    py_compile.compile(str(project / "tools/helper.py"), cfile=str(compiled), invalidation_mode=unchecked)
+    assert json.loads(valk("trust", "--list", "--json").out)["projects"][0]["state"] == "changed"
+
+
+def test_a_linked_folder_of_code_counts(valk: Valk, project: Path) -> None:
+    (project / "lib").mkdir()
+    (project / "lib/more.py").write_text("")
+    (project / "tools/lib").symlink_to("../lib")
+    valk("trust")
+    (project / "lib/more.py").write_text("1\n")
+    assert json.loads(valk("trust", "--list", "--json").out)["projects"][0]["state"] == "changed"
+
+
 def test_trust_is_of_a_folder_and_can_be_taken_back(valk: Valk, project: Path, canary: Path) -> None:
     valk("trust", str(project / "tools"))
     twin = project.with_name("twin")

@@ -57,10 +57,10 @@ def agent_for(
     if executor is None:
         chosen = _choose(DEFAULT, offered, base, "executor")
         return AgentChoice(chosen.spec_for_open_agent, chosen.name, implied=True)
-    if is_target(executor) and executor not in (*plugins, *offered):
+    if is_target(executor.removeprefix(_CONTRACT)) and executor not in (*plugins, *offered):
         raise UsageError(
             f"executor: {executor} is Python code that would run on this machine, and only a spec names it. "
-            f"Name it yourself if you want it: --executor {executor}."
+            f"Name it yourself if you want it: --executor {executor.removeprefix(_CONTRACT)}."
         )
     return _choose(executor, offered, base, "executor")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -108,7 +109,7 @@ eval_command.allow_extra_args = True
 
 def _start(output: Output, given: dict[str, Any], printer: Printer) -> int:
     from valkyrie.cli.eval_items import items_of
-    from valkyrie.cli.eval_plan import show_eval_plan
+    from valkyrie.cli.eval_plan import show_eval_plan, with_asked
     from valkyrie.evals.project_plugins import with_project_plugins
     from valkyrie.evals.running import run_eval
     from valkyrie.specs.project import find_project
@@ -125,7 +126,7 @@ def _start(output: Output, given: dict[str, Any], printer: Printer) -> int:
     )
     if given["dry_run"]:
         return show_eval_plan(output, request, project)
-    request = with_project_plugins(request, project, trust=given["trust"])
+    request = with_asked(output, with_project_plugins(request, project, trust=given["trust"]))
     with tracker_here() as tracker:
         watcher = Watching(output, printer, verbose=given["verbose"])
         ran = run_eval(tracker, request, watcher)
@@ -133,8 +134,17 @@ def _start(output: Output, given: dict[str, Any], printer: Printer) -> int:
 
 
 def _output_dir(said: str | None, project: Project) -> Path:
+    from valkyrie.permissions import outside
+    from valkyrie.specs.project import file_root
+
     if said is None and project.results is not None:
-        return project.folder / project.results
+        folder = project.folder / project.results
+        if (real := outside(folder, file_root(project.folder))) is not None:
+            raise UsageError(
+                f"`paths.results` of {project.file} leads to {real}, outside the project; name it yourself "
+                f"if you want results there: --output-dir {shlex.quote(str(real))}."
+            )
+        return folder
     return Path(said or DEFAULT_OUTPUT)
 
 

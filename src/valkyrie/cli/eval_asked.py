@@ -48,6 +48,8 @@ def request_of(given: Mapping[str, Any], items: Sequence[EvalItem], output_dir: 
         family=given["family"],
         secrets=dict(given["secrets"]),
         kwargs=given["kwargs"],
+        pass_env=given["pass_env"],
+        allow_paths=given["allow_paths"],
         output_dir=output_dir.resolve(),
         command=tuple(_words(click.get_current_context())),
     )

@@ -180,7 +180,8 @@ GIVEN_TO_AGENT = together(
         help="A parameter of the agent. Repeatable.",
     ),
 )
-ALLOWED = together(pass_env_option, allow_path_option, trust_option)
+READABLE = together(pass_env_option, allow_path_option)
+ALLOWED = together(READABLE, trust_option)
 REQUIRE_PASS = click.option(
     "--require-pass/--no-require-pass",
     default=True,

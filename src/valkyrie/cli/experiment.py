@@ -84,9 +84,11 @@ def run(output: Output, **given: Any) -> int:
     if given["file"] is None:
         raise click.UsageError("Missing argument 'FILE': name an experiment file.")
     from valkyrie.evals.experiments import plan_file
+    from valkyrie.permissions import Allowance
     from valkyrie.specs.project import find_project
 
-    planned = plan_file(given["file"], variants=given["variants"], params=given["params"])
+    allowed = Allowance((*given["pass_env"], *dict(given["secrets"])), given["allow_paths"])
+    planned = plan_file(given["file"], variants=given["variants"], params=given["params"], allowed=allowed)
     output.notices(str(finding) for finding in planned.experiment.findings)
     project = find_project(Path.cwd())
     request = planned.request(request_of(given, (), given["output_dir"]), given["workers"])
@@ -94,9 +96,11 @@ def run(output: Output, **given: Any) -> int:
         from valkyrie.cli.eval_plan import show_eval_plan
 
         return show_eval_plan(output, request, project, experiment=planned.experiment)
+    from valkyrie.cli.eval_plan import with_asked
     from valkyrie.evals.project_plugins import with_project_plugins
 
-    return _run(output, given, with_project_plugins(request, project, trust=given["trust"]))
+    request = with_project_plugins(request, project, trust=given["trust"])
+    return _run(output, given, with_asked(output, request))
 
 
 def _run(output: Output, given: dict[str, Any], request: EvalRequest) -> int:

@@ -11,7 +11,7 @@ import click
 
 from valkyrie.cli import eval_options as shared
 from valkyrie.cli.eval_asked import placed_plugins
-from valkyrie.cli.options import trust_option, verb
+from valkyrie.cli.options import verb
 from valkyrie.cli.output import Output
 from valkyrie.errors import UsageError
 
@@ -49,7 +49,7 @@ valk grade -e eval.yaml --output jsonl --no-require-pass < outcomes.jsonl > grad
 @shared.JUDGE
 @shared.GRADER_PLUGIN
 @shared.PARAM
-@trust_option
+@shared.ALLOWED
 @shared.OUTPUT
 @shared.REQUIRE_PASS
 @shared.VERBOSE
@@ -80,6 +80,7 @@ def _how(given: dict[str, Any]) -> Regrading:
     from valkyrie.evals.project_plugins import trusted_graders
     from valkyrie.evals.regrading import Regrading
     from valkyrie.grade.protocol import Asking
+    from valkyrie.permissions import Allowance
     from valkyrie.specs.project import find_project
     from valkyrie.specs.reading import read_spec
 
@@ -87,7 +88,8 @@ def _how(given: dict[str, Any]) -> Regrading:
     if not file.is_file():
         raise UsageError(f"--eval-spec {file} is not a file.")
     project = find_project(file.absolute().parent)
-    spec = read_spec(file.resolve(), params=given["params"], project=project).spec
+    allowed = Allowance(given["pass_env"], given["allow_paths"])
+    spec = read_spec(file.resolve(), params=given["params"], project=project, allowed=allowed).spec
     places = Places(*(_path(given[key]) for key in ("workspace", "diff_file", "artifact_dir")))
     places.check()
     threshold = spec.scoring.threshold if given["threshold"] is None else given["threshold"]

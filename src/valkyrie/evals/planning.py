@@ -25,6 +25,7 @@ from valkyrie.specs.skills import find_skills
 from valkyrie.views import RunRequest
 
 if TYPE_CHECKING:
+    from valkyrie.evals.agent_requests import AgentAsks
     from valkyrie.lint.options import LintOptions
 
 MOCK = "mock"
@@ -63,6 +64,8 @@ class PlannedEval:
     """None: there is nothing to run."""
     judged: bool = False
     """A model is asked about what its agents did."""
+    asks: AgentAsks | None = None
+    """Secrets that the spec's own agent wants and that were not allowed."""
 
     @property
     def model(self) -> str | None:
@@ -177,7 +180,22 @@ def _plan_one(
     nothing = bool(unloaded) or not any(trials_of(one, spec, request.runs) for one in stimuli)
     run = None if nothing else _run_request(item, request, spec, agent, options, stimuli)
     warnings = [finding for finding in findings if finding.severity == "warning"]
-    return PlannedEval(item, spec, agent, options, stimuli, run, judged), warnings
+    return PlannedEval(item, spec, agent, options, stimuli, run, judged, _asks(agent, request)), warnings
+
+
+def _asks(agent: AgentChoice, request: EvalRequest) -> AgentAsks | None:
+    """Return what an agent wants that only the spec names: a folder or archive, by its path."""
+    named = agent.spec_for_open_agent
+    if request.executor is not None or named in CATALOG:
+        return None
+    from valkyrie.agents.contract import FILE_NAMES
+    from valkyrie.evals.agent_requests import unallowed
+
+    # A bare name may be a folder of the current one as well as a pushed agent.
+    folder = Path(named).absolute()
+    if folder.suffix == ".zip" or any((folder / name).is_file() for name in FILE_NAMES):
+        return unallowed(str(folder), request)
+    return None
 
 
 def _agent(spec: EvalSpec, request: EvalRequest, unloaded: UsedPlugins) -> AgentChoice:
@@ -223,6 +241,7 @@ def _lint_options(request: EvalRequest) -> LintOptions:
         grader_plugins=request.grader_plugins,
         executor_plugins=request.executor_plugins,
         params=request.params,
+        allowed=request.allowed,
     )
 
 
@@ -236,7 +255,13 @@ def trials_of(stimulus: Stimulus, spec: EvalSpec, asked: int | None) -> int:
 def first_options(item: EvalItem, request: EvalRequest) -> EvalOptions:
     """What a spec is read with, before anything of it is known."""
     patch = {BASE: str(item.patch_base), **item.patch} if item.patch_base else item.patch
-    return EvalOptions(params=dict(request.params), patch=patch, eval_plugin=request.eval_plugin)
+    return EvalOptions(
+        params=dict(request.params),
+        patch=patch,
+        eval_plugin=request.eval_plugin,
+        pass_env=request.allowed.names,
+        allow_paths=request.allowed.paths,
+    )
 
 
 def _options(item: EvalItem, request: EvalRequest, spec: EvalSpec, agent: AgentChoice) -> EvalOptions:
@@ -268,6 +293,8 @@ def _hidden(request: EvalRequest) -> tuple[str, ...]:
     specs = dict.fromkeys(item.file for item in request.items)
     folders = dict.fromkeys([*(file.parent for file in specs), request.work_dir or Path.cwd()])
     kept = [data_folder(), *([request.output_dir] if request.output_dir else [])]
+    keys = [folder / ".env" for folder in (Path.cwd(), request.work_dir) if folder]
+    kept += [file for file in keys if str(file.resolve()) not in request.allow_paths]
     return tuple(map(str, [*specs, *(folder / FIXTURES for folder in folders), *kept]))
 
 

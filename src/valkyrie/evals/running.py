@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Protocol
 
 from valkyrie.errors import UserError
+from valkyrie.evals.agent_requests import refuse
 from valkyrie.evals.loading import Ended, Loader, ended_now, expected, skipped_eval
 from valkyrie.evals.planning import Planned, PlannedEval, plan_evals, which_agents
 from valkyrie.evals.project_plugins import check_still_trusted
@@ -64,6 +65,7 @@ class Ran:
 def run_eval(tracker: LocalTracker, request: EvalRequest, watcher: Watcher) -> Ran:
     """Plan, run and gather everything; the caller writes and prints it."""
     planned = plan_evals(request)
+    refuse([one.asks for one in planned.evals if one.asks])
     to_run = [one for one in planned.evals if one.request]
     if not to_run:
         watcher.planned(planned, None)
@@ -145,6 +147,7 @@ def resume_eval(
     if shutdown_timeout is not None:
         request = replace(request, shutdown_timeout=shutdown_timeout)
     planned = plan_evals(request)
+    refuse([one.asks for one in planned.evals if one.asks])
     with _alone(tracker, kept["id"]):
         _refuse_changed(tracker, kept, request, planned)
         job = tracker.go_on_bound(kept["id"])

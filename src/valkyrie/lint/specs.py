@@ -35,11 +35,11 @@ def lint_spec_file(
         project = Project(file=None, folder=file.parent)  # said where the project itself is checked
     options = _with_unloaded(options or LintOptions(), project)
     try:
-        spec, found = examine(file, params=options.params, project=project)
+        spec, found = examine(file, params=options.params, project=project, allowed=options.allowed)
     except SpecError as error:
         return None, list(error.findings)  # of a project file around it
-    if spec is None:
-        return None, found
+    if spec is None or any(one.code == "outside-project" for one in found):
+        return spec, found  # what lies elsewhere is not looked at
     more = lint_spec(Read(spec), options=options)
     if any(one.code == "unknown-environment" for one in found):
         more = [one for one in more if one.code != "tool-matches-nothing"]  # its servers may have that tool

@@ -13,7 +13,7 @@ from valkyrie.specs.fields import Fields, Notes, texts_of
 from valkyrie.specs.model import Project, Suite
 from valkyrie.specs.nodes import Node
 from valkyrie.specs.yaml_places import load_yaml
-from valkyrie.trust import foreign_owner, trust_state
+from valkyrie.trust import foreign_owner, trust_state, trusted_projects
 
 FILENAMES = (".vally.yaml", ".vally.yml")
 PLUGIN_KINDS = {
@@ -48,15 +48,28 @@ def find_file(start: Path) -> Path | None:
     return None
 
 
-def project_root(project: Project) -> Path:
-    """Return the folder that files of a project may come from: its repository's, or its own."""
-    folder = project.folder.resolve()
+def file_root(folder: Path) -> Path:
+    """Return the folder that files of a project may come from.
+
+    It is the top of the repository around `folder`, else the folder of the project's file, else the nearest
+    folder that `valk trust` was told of, else the current folder where `folder` is below it, else `folder`.
+    """
+    folder = folder.resolve()
+    named: Path | None = None
     for above in (folder, *folder.parents):
-        if (above / ".git").exists():
+        if (above / ".git").exists() and above != Path.home():
             return above
+        if named is None and any((above / name).is_file() for name in FILENAMES):
+            named = above
         if _is_top(above):
             break
-    return folder
+    if named is None:
+        trusted = {one.folder for one in trusted_projects()}
+        named = next((above for above in (folder, *folder.parents) if above in trusted), None)
+    here = Path.cwd()
+    if named is None and folder.is_relative_to(here) and here not in (Path.home(), Path(here.anchor)):
+        return here
+    return named or folder
 
 
 def _is_top(folder: Path) -> bool:

@@ -307,4 +307,5 @@ def _plan_rows(plan: PlanView) -> list[tuple[str, str]]:
         ("Isolation", safe(plan.isolation)),
         ("Limits", " · ".join(f"{safe(k)}: {safe(v)}" for k, v in plan.enforcement.items()) or NONE),
         ("Secrets", ", ".join(safe(name) for name in plan.secrets) or "none"),
+        *(("Key goes to", f"{safe(name)} → {safe(place)}") for name, place in plan.destinations.items()),
     ]
