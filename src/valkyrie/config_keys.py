@@ -147,6 +147,15 @@ _HERE = (
         form="networks such as 10.1.0.0/16, separated by commas",
     ),
     Key(
+        "git_logins",
+        str,
+        "Hosts at which git may log in as you for repositories that a spec or a registry names.",
+        env="VALKYRIE_GIT_LOGINS",
+        check=matching(r"[A-Za-z0-9.-]+( *, *[A-Za-z0-9.-]+)*", "host names, separated by commas"),
+        form="host names such as github.com, separated by commas",
+        listed=True,
+    ),
+    Key(
         "pass_env",
         str,
         "Your variables that specs, tasks and agents may have when they ask for them by name.",

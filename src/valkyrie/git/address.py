@@ -39,6 +39,20 @@ class GitSource:
         return f"{self.url}/{'tree' if short else '-/tree'}/{ref}/{folder}"
 
     @property
+    def folder(self) -> Path | None:
+        """The folder it is on this machine; None for one on a host."""
+        return Path(unquote(self.url.removeprefix("file://"))) if self.protocols == ("file",) else None
+
+    @property
+    def host(self) -> str | None:
+        """The host it is on; None for a folder of this machine."""
+        if self.folder is not None:
+            return None
+        if "://" in self.url:
+            return urlsplit(self.url).hostname
+        return self.url.partition(":")[0].rpartition("@")[2]
+
+    @property
     def repository_path(self) -> str:
         """The path of its address, on its host."""
         plain = re.sub(r"^[a-z]+://[^/]*/", "", self.url)
@@ -50,6 +64,8 @@ def parse_source(text: str, ref: str | None = None) -> GitSource:
     text = text.strip().rstrip("/") or text.strip()
     if ref is not None:
         check_ref(ref)
+    if text.startswith(("/", ".", "~")) and text.isprintable():
+        return _from_folder(text, ref)
     if not text or text.startswith("-") or not text.isprintable() or " " in text:
         raise UsageError(f"{hide_credentials(text)!r} is no address of a repository; name it as {FORMS}.")
     if text.startswith(("https://", "http://", "ssh://")):
@@ -57,7 +73,7 @@ def parse_source(text: str, ref: str | None = None) -> GitSource:
     if text.startswith("file:///"):
         _check_path(text.removeprefix("file:///"), text)
         return _from_segments(text, ("file",), ref)
-    if text.startswith(("/", ".", "~")) or Path(text).is_dir():
+    if Path(text).is_dir():
         return _from_folder(text, ref)
     if (match := _SCP.fullmatch(text)) and "://" not in text:
         _check_path(match["path"].lstrip("/"), text)

@@ -1,8 +1,12 @@
-"""Run git on a stranger's repository: nothing of it is executed, and time and disk are bounded.
+"""Run git on repositories of others: the one place of this project that starts git.
 
-Of the settings on this machine only those are taken over that say how to reach a host and log in there
-(`credential.*`, `http.*`, `url.*`, `core.sshCommand`, `ssh.variant`), so that private repositories work as
-they do in the user's own hands. Everything else (hooks, filters, aliases, templates) stays out.
+Every git runs on a repository that we made. The settings, hooks, filters and attributes of other repositories
+are never read, nothing is fetched on demand by `OfflineGit`, and time and disk are bounded.
+
+`GitCommand` fetches. For an address that the user typed it takes over those settings of this machine that
+say how to reach a host and log in there (`credential.*`, `http.*`, `url.*`, `core.sshCommand`,
+`ssh.variant`), so that private repositories work as they do in the user's own hands. For an address that a
+spec or a registry names it takes over none of them, and the home folder is an empty one.
 """
 
 from __future__ import annotations
@@ -12,11 +16,13 @@ import re
 import shutil
 import signal
 import subprocess
+import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import BinaryIO
 
 from valkyrie.archives.limits import ArchiveLimits
 from valkyrie.errors import BundleError, InfrastructureError, UserError
@@ -28,10 +34,23 @@ MOST_OUTPUT = 64 * 1024**2
 _LOOK_EVERY_S = 0.1
 _REACHING = r"^(credential\.|http\.|url\.|core\.sshcommand$|ssh\.variant$)"
 _KEPT = re.compile(r"GIT_(SSH|SSH_COMMAND|SSH_VARIANT|ASKPASS|SSL_\w+|PROXY_SSL_\w+|HTTP_\w+)")
-_SETTINGS = {
+_CONNECTING = re.compile(
+    r"(?i:https?|all|no)_proxy|SSL_CERT_(FILE|DIR)|CURL_CA_BUNDLE|GIT_SSL_(CAINFO|CAPATH)|TMPDIR"
+)
+"""How to get out of this machine's network; who the user is there is not among it."""
+SETTINGS: Mapping[str, str] = {
     "core.hooksPath": os.devnull,
     "core.attributesFile": os.devnull,
+    "core.excludesFile": os.devnull,
     "core.fsmonitor": "false",
+    "core.untrackedCache": "false",
+    "core.pager": "cat",
+    "core.editor": "false",
+    "core.askPass": "",
+    # Git would list the references of a repository whose objects are borrowed by running git in there.
+    "core.alternateRefsCommand": "true",
+    "core.multiPackIndex": "false",
+    "core.commitGraph": "false",
     "core.autocrlf": "false",
     "core.symlinks": "true",
     "core.protectHFS": "true",
@@ -39,6 +58,7 @@ _SETTINGS = {
     "core.bigFileThreshold": "16m",
     "fetch.fsckObjects": "true",
     "transfer.fsckObjects": "true",
+    "transfer.bundleURI": "false",
     "fetch.recurseSubmodules": "false",
     "submodule.recurse": "false",
     "protocol.version": "2",
@@ -61,6 +81,52 @@ class Ended:
     """Lines of its messages, printable and without credentials."""
 
 
+@dataclass(frozen=True, slots=True)
+class OfflineGit:
+    """Runs git on a repository of ours that holds what others wrote: no host, no helper, no other settings.
+
+    `scratch` is an existing folder for what git prints; `settings` are added to ours.
+    """
+
+    repository: Path
+    scratch: Path
+    timeout: float
+    settings: tuple[tuple[str, str], ...] = ()
+
+    def run(
+        self,
+        *words: str,
+        stdin: BinaryIO | None = None,
+        work_tree: Path | None = None,
+        most: int = MOST_OUTPUT,
+    ) -> Ended:
+        """Run git to its end and return at most `most` bytes of its output."""
+        with tempfile.TemporaryDirectory(dir=self.scratch) as private:
+            home, output, messages = Path(private, "home"), Path(private, "output"), Path(private, "messages")
+            home.mkdir()
+            environment = {
+                **_bare_environment(home),
+                **_sealed(self.repository, [*SETTINGS.items(), *self.settings], protocols=()),
+                "GIT_NO_LAZY_FETCH": "1",
+            }
+            if work_tree:
+                environment["GIT_WORK_TREE"] = str(work_tree)
+            with output.open("wb") as stdout, messages.open("wb") as stderr:
+                code = self._finish(_start(words, environment, work_tree or home, stdin, stdout, stderr))
+            with output.open("rb") as file:
+                return Ended(code, file.read(most), _lines(messages))
+
+    def _finish(self, process: subprocess.Popen[bytes]) -> int:
+        try:
+            return process.wait(self.timeout)
+        except subprocess.TimeoutExpired:
+            raise InfrastructureError(
+                f"git was not done within {self.timeout:g} s and was stopped.", cause="git_timeout"
+            ) from None
+        finally:
+            _end(process)
+
+
 class GitCommand:
     """Runs git in a private folder: `git` is the repository, `out` the files, `said` what it prints."""
 
@@ -71,47 +137,47 @@ class GitCommand:
         timeout: float,
         progress: Progress | None = None,
         *,
-        trusted: Path | None = None,
+        logins: bool = True,
     ) -> None:
-        """`trusted`: a repository of this machine that may be read though it is someone else's."""
+        """Find git. Without `logins` it knows nothing by which it could act as the user at a host."""
         self.repository = folder / "git"
         self.files = folder / "out"
+        self.origin = folder / "origin"
+        """Room for a readable copy of a repository of this machine."""
         self._said = folder / "said"
-        for made in (self.repository, self.files, self._said):
+        self._home = folder / "home"
+        for made in (self.repository, self.files, self._said, self._home):
             made.mkdir()
         self._timeout = timeout
         self._deadline = time.monotonic() + timeout
         self._limits = ArchiveLimits.from_environment()
-        self._settings = folder / "settings" if trusted else Path(os.devnull)
-        if trusted:
-            listed = "".join(f'\tdirectory = "{_escaped(path)}"\n' for path in (trusted, trusted / ".git"))
-            self._settings.write_text(f"[safe]\n{listed}")
         self._progress = progress
-        self._program = _find_git()
-        self._environment = _plain_environment()
+        self._environment = _user_environment() if logins else _bare_environment(self._home)
         self._check_version()
-        self._environment = self._reaching_environment(protocols)
+        settings = [*(self._reaching_settings() if logins else ()), *SETTINGS.items()]
+        if not logins:
+            settings += [("credential.helper", ""), ("http.cookieFile", ""), ("http.emptyAuth", "false")]
+            self._environment |= _chosen(os.environ, _CONNECTING)
+        kept = {
+            name: value
+            for name, value in self._environment.items()
+            if not name.startswith("GIT_") or _KEPT.fullmatch(name)
+        }
+        self._environment = {
+            **kept,
+            **_sealed(self.repository, settings, protocols),
+            "GIT_WORK_TREE": str(self.files),
+        }
 
     def run(self, *words: str) -> Ended:
         """Run git to its end; it is killed with everything it started when it takes too long or too much."""
         output, messages = self._said / "output", self._said / "messages"
         with output.open("wb") as stdout, messages.open("wb") as stderr:
-            process = subprocess.Popen(
-                [self._program, *words],
-                stdin=subprocess.DEVNULL,
-                stdout=stdout,
-                stderr=stderr,
-                cwd=self.files,
-                env=self._environment,
-                start_new_session=True,
-            )
+            process = _start(words, self._environment, self.files, None, stdout, stderr)
             try:
                 self._watch(process)
             finally:
-                if process.poll() is None:
-                    with suppress(ProcessLookupError):
-                        os.killpg(process.pid, signal.SIGKILL)
-                    process.wait()
+                _end(process)
         self._check_room()
         return Ended(process.returncode, output.read_bytes(), _lines(messages))
 
@@ -158,45 +224,20 @@ class GitCommand:
         found = re.search(r"(\d+)\.(\d+)", said)
         if not found or (int(found[1]), int(found[2])) < OLDEST:
             raise UserError(
-                f"{said.strip() or self._program} is too old: this takes git "
-                f"{'.'.join(map(str, OLDEST))} or newer."
+                f"{said.strip() or 'git'} is too old: this takes git {'.'.join(map(str, OLDEST))} or newer."
             )
 
-    def _reaching_environment(self, protocols: Sequence[str]) -> dict[str, str]:
-        """The environment of all further commands."""
+    def _reaching_settings(self) -> list[tuple[str, str]]:
+        """Return the user's settings that say how hosts are reached."""
         ended = self.run("config", "--includes", "-z", "--get-regexp", _REACHING)
         if ended.code > 1:
             raise UserError(f"git cannot read its settings: {' '.join(ended.said)[:300]}")
-        settings = [_setting(line) for line in ended.output.decode(errors="replace").split("\0") if line]
-        settings += _SETTINGS.items()
-        numbered: dict[str, str] = {"GIT_CONFIG_COUNT": str(len(settings))}
-        for number, (key, value) in enumerate(settings):
-            numbered |= {f"GIT_CONFIG_KEY_{number}": key, f"GIT_CONFIG_VALUE_{number}": value}
-        kept = {
-            name: value
-            for name, value in self._environment.items()
-            if not name.startswith("GIT_") or _KEPT.fullmatch(name)
-        }
-        return {
-            **kept,
-            **numbered,
-            "GIT_DIR": str(self.repository),
-            "GIT_WORK_TREE": str(self.files),
-            "GIT_CONFIG_NOSYSTEM": "1",
-            "GIT_CONFIG_GLOBAL": str(self._settings),
-            "GIT_ATTR_NOSYSTEM": "1",
-            "GIT_ALLOW_PROTOCOL": ":".join(protocols),
-            "GIT_TERMINAL_PROMPT": "0",
-        }
+        return [_setting(line) for line in ended.output.decode(errors="replace").split("\0") if line]
 
 
-def _escaped(path: Path) -> str:
-    """A path between the quotes of a settings file."""
-    return str(path).replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
-
-
-def _find_git() -> str:
-    found = shutil.which("git")
+def find_git() -> str:
+    """Return the path of git, or raise UserError."""
+    found = shutil.which("git", path=_absolute_path())
     if found is None:
         raise UserError(
             "git is not installed here. Install it, or fetch the folder yourself and name it instead "
@@ -206,15 +247,88 @@ def _find_git() -> str:
     return found
 
 
-def _plain_environment() -> dict[str, str]:
-    """This process's environment, without what ties git to some repository; its messages in English."""
+def _start(
+    words: Sequence[str],
+    environment: Mapping[str, str],
+    folder: Path,
+    stdin: BinaryIO | None,
+    stdout: BinaryIO,
+    stderr: BinaryIO,
+) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        [find_git(), "--no-pager", *words],
+        stdin=stdin or subprocess.DEVNULL,
+        stdout=stdout,
+        stderr=stderr,
+        cwd=folder,
+        env=environment,
+        start_new_session=True,
+    )
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    if process.poll() is None:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+
+def _sealed(
+    repository: Path, settings: Iterable[tuple[str, str]], protocols: Sequence[str]
+) -> dict[str, str]:
+    """Return the variables that tie git to one repository, these settings and these protocols."""
+    numbered: dict[str, str] = {}
+    count = 0
+    for count, (key, value) in enumerate(settings, 1):
+        numbered |= {f"GIT_CONFIG_KEY_{count - 1}": key, f"GIT_CONFIG_VALUE_{count - 1}": value}
+    return {
+        **numbered,
+        "GIT_CONFIG_COUNT": str(count),
+        "GIT_DIR": str(repository),
+        "GIT_CONFIG_NOSYSTEM": "1",
+        "GIT_CONFIG_SYSTEM": os.devnull,
+        "GIT_CONFIG_GLOBAL": os.devnull,
+        "GIT_ATTR_NOSYSTEM": "1",
+        "GIT_NO_REPLACE_OBJECTS": "1",
+        "GIT_OPTIONAL_LOCKS": "0",
+        "GIT_ALLOW_PROTOCOL": ":".join(protocols) or "none",
+        "GIT_TERMINAL_PROMPT": "0",
+    }
+
+
+def _bare_environment(home: Path) -> dict[str, str]:
+    """Return the environment of a git that knows nothing of the user; its messages are in English."""
+    return {
+        "PATH": _absolute_path(),
+        "HOME": str(home),
+        "XDG_CONFIG_HOME": str(home),
+        "LC_ALL": "C",
+        "GIT_CONFIG_NOSYSTEM": "1",
+        "GIT_CONFIG_GLOBAL": os.devnull,
+        "GIT_DIR": os.devnull,
+        "GIT_ALLOW_PROTOCOL": "none",
+    }
+
+
+def _user_environment() -> dict[str, str]:
+    """Return this process's environment without what ties git to some repository."""
     kept = {
         name: value
         for name, value in os.environ.items()
         if not name.startswith("GIT_") or name.startswith("GIT_CONFIG") or _KEPT.fullmatch(name)
     }
     kept.pop("LANGUAGE", None)
-    return {**kept, "LC_ALL": "C", "GIT_DIR": os.devnull}
+    return {**kept, "PATH": _absolute_path(), "LC_ALL": "C", "GIT_DIR": os.devnull}
+
+
+def _absolute_path() -> str:
+    """Return PATH without folders that depend on where a program is started."""
+    given = os.environ.get("PATH", os.defpath).split(os.pathsep)
+    return os.pathsep.join(one for one in given if one.startswith(os.sep)) or os.defpath
+
+
+def _chosen(environment: Mapping[str, str], names: re.Pattern[str]) -> dict[str, str]:
+    return {name: value for name, value in environment.items() if names.fullmatch(name)}
 
 
 def _setting(line: str) -> tuple[str, str]:

@@ -7,14 +7,16 @@ import re
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+from valkyrie import config
 from valkyrie.archives.limits import ArchiveLimits
 from valkyrie.archives.reading import DEEPEST
 from valkyrie.errors import AccessError, BundleError, InfrastructureError, UnknownError, UserError
 from valkyrie.git.address import COMMIT, GitSource, check_ref
 from valkyrie.git.command import GitCommand, Progress
+from valkyrie.git.local import link_repository, object_format
 from valkyrie.suggest import did_you_mean
 
 TIMEOUT_S = 300.0
@@ -27,6 +29,9 @@ _EMPTY_WORDS = re.compile("Could not read from remote repos|correct access right
 _LOGIN = re.compile(
     "could not read (Username|Password)|Authentication failed|Permission denied|terminal prompts disabled|"
     "requested URL returned error: 40[13]|Host key verification"
+)
+_LACKING = re.compile(
+    "missing (blob|tree|commit|object)|bad object|unable to read|could not fetch|promisor", re.I
 )
 _ABSENT = re.compile("not found|does not appear to be a git repos|does not exist|not a git repos", re.I)
 _UNREACHABLE = re.compile(
@@ -48,12 +53,15 @@ class Wanted:
 class Repository:
     """A repository being fetched, in a private folder; `files` is where its files come out."""
 
-    def __init__(self, git: GitCommand, source: GitSource) -> None:
-        self._git = git
+    def __init__(self, git: GitCommand, source: GitSource, *, logins: bool = True) -> None:
+        self.git = git
+        self._logins = logins
         self.source = source
         self.files = git.files
-        self._must("init", "--quiet", "--template=")
-        self._must("config", "remote.origin.url", source.url)
+        linked = link_repository(source.folder, git.origin) if source.folder else None
+        kind = object_format(linked) if linked else "sha1"
+        self._must("init", "--quiet", "--template=", f"--object-format={kind}")
+        self._must("config", "remote.origin.url", linked.as_uri() if linked else source.url)
 
     def resolve(self) -> Wanted:
         """What to fetch, and the folder in it; branches may have `/` in their names: the longest fits."""
@@ -85,25 +93,23 @@ class Repository:
 
         Other `options` of git's may ask for more of it.
         """
-        ended = self._git.run("fetch", *options, "origin", wanted.what)
+        ended = self.git.run("fetch", *options, "origin", wanted.what)
         if ended.code != 0:
             said = " ".join(ended.said)
             if re.search("not our ref|find remote ref|unadvertised object|no such remote ref", said, re.I):
                 what = "is empty" if wanted.what == "HEAD" else f"has no {wanted.word}"
                 raise UnknownError(f"{self.source.url} {what}: there is nothing to install.")
-            raise _explained(self.source, ended.said)
-        commit = self._git.run("rev-parse", "--verify", "--quiet", "FETCH_HEAD^{commit}")
+            raise self._explained(ended.said)
+        commit = self.git.run("rev-parse", "--verify", "--quiet", "FETCH_HEAD^{commit}")
         if commit.code != 0:
             raise UserError(f"{wanted.word} of {self.source.url} is no commit.")
         return commit.output.decode().strip()
 
     def tree(self, commit: str, folder: str) -> str:
         """The object of a folder at a commit; UnknownError when there is none."""
-        found = self._git.run("rev-parse", "--verify", "--quiet", f"{commit}:{folder}")
+        found = self.git.run("rev-parse", "--verify", "--quiet", f"{commit}:{folder}")
         tree = found.output.decode().strip()
-        if found.code == 0 and (
-            not folder or self._git.run("cat-file", "-t", tree).output.strip() == b"tree"
-        ):
+        if found.code == 0 and (not folder or self.git.run("cat-file", "-t", tree).output.strip() == b"tree"):
             return tree
         folders = [path for _, path in self.entries(commit, "-d")]
         raise UnknownError(
@@ -136,26 +142,75 @@ class Repository:
 
     def check_out(self, tree: str) -> None:
         """The files of a tree, fetched at once, below `files`."""
-        (self._git.repository / "info").mkdir(exist_ok=True)
-        (self._git.repository / "info" / "attributes").write_text(_ATTRIBUTES)
+        (self.git.repository / "info").mkdir(exist_ok=True)
+        (self.git.repository / "info" / "attributes").write_text(_ATTRIBUTES)
         self._must("read-tree", "--reset", "-u", "--no-recurse-submodules", tree)
 
     def _branches_and_tags(self) -> set[str]:
         listed = self._must("ls-remote", "--quiet", "--heads", "--tags", "origin")
         return {line.partition("\t")[2] for line in listed.decode(errors="replace").splitlines()}
 
+    def _explained(self, said: Sequence[str]) -> UserError | InfrastructureError:
+        return _explained(self.source, said, logins=self._logins)
+
     def _must(self, *words: str) -> bytes:
-        ended = self._git.run(*words)
+        ended = self.git.run(*words)
         if ended.code != 0:
-            raise _explained(self.source, ended.said)
+            raise self._explained(ended.said)
         return ended.output
 
 
+def may_log_in(source: GitSource) -> bool:
+    """Return whether git may act as the user at the host of an address that the user did not type."""
+    allowed = str(config.effective("git_logins").value or "").lower().split(",")
+    return (source.host or "").lower() in {one.strip() for one in allowed if one.strip()}
+
+
+def without_login(source: GitSource) -> GitSource:
+    """Return an address as it may be fetched for a stranger: by the protocol it says, and without ssh.
+
+    Raise AccessError for one that cannot be had without being someone.
+    """
+    if source.folder is not None:
+        return source
+    if not source.url.startswith(("https://", "http://")):
+        raise AccessError(f"{source.url} is reached over ssh, which logs in as you. {login_hint(source)}")
+    return replace(source, protocols=(source.url.partition(":")[0],))
+
+
+def login_hint(source: GitSource) -> str:
+    """Return how to allow what the user's own git may do at a host."""
+    return (
+        "Repositories that a spec or a registry names are fetched without your logins; "
+        f"`valk config set git_logins {source.host}` allows them at that host."
+    )
+
+
 @contextmanager
-def opened(source: GitSource, timeout: float, progress: Progress | None = None) -> Iterator[Repository]:
-    """A repository to fetch from, everything of it gone when the context ends."""
+def opened(
+    source: GitSource, timeout: float, progress: Progress | None = None, *, logins: bool = True
+) -> Iterator[Repository]:
+    """A repository to fetch from, everything of it gone when the context ends.
+
+    `logins` lets git act as the user at the host: for addresses that the user typed.
+    """
     with tempfile.TemporaryDirectory(prefix="valkyrie-install-") as private:
-        yield Repository(GitCommand(Path(private), source.protocols, timeout, progress), source)
+        yield open_in(Path(private), source, timeout, progress, logins=logins)
+
+
+def open_in(
+    private: Path,
+    source: GitSource,
+    timeout: float,
+    progress: Progress | None = None,
+    *,
+    logins: bool,
+) -> Repository:
+    """Return a repository to fetch from that keeps everything in a private folder."""
+    logins = logins or may_log_in(source)
+    source = source if logins else without_login(source)
+    git = GitCommand(private, source.protocols, timeout, progress, logins=logins)
+    return Repository(git, source, logins=logins)
 
 
 def not_fetched(entries: Sequence[tuple[str, str]], folder: Path) -> list[str]:
@@ -183,16 +238,23 @@ def _large_files(folder: Path) -> Iterator[str]:
                     yield str(path.relative_to(folder))
 
 
-def _explained(source: GitSource, said: Sequence[str]) -> UserError | InfrastructureError:
+def _explained(source: GitSource, said: Sequence[str], *, logins: bool) -> UserError | InfrastructureError:
     """Git's own words, sorted by who can do something about it."""
     text = " ".join(said)
     telling = [line for line in said if not _EMPTY_WORDS.search(line)] or ["it gave no reason"]
     first = next((line for line in telling if line.startswith(("fatal: ", "error: "))), telling[-1])
     reason = re.sub("^(fatal|error): ", "", first).rstrip(".")
     if _LOGIN.search(text):
-        return AccessError(
-            f"{source.url} is not there, or needs a login: {reason}. Private repositories are reached with "
-            "git's own credential helpers or an SSH agent; try `git ls-remote` on it."
+        own = (
+            "Private repositories are reached with git's own credential helpers or an SSH agent; "
+            "try `git ls-remote` on it."
+        )
+        hint = own if logins else login_hint(source)
+        return AccessError(f"{source.url} is not there, or needs a login: {reason}. {hint}")
+    if source.folder is not None and _LACKING.search(text):
+        return UserError(
+            f"{source.folder} is a clone that lacks objects, and nothing is fetched for it here; "
+            f"`git -C {source.folder} fetch --refetch --no-filter` completes it. Git said: {reason}."
         )
     if _ABSENT.search(text):
         return UnknownError(f"there is no repository at {source.url}: {reason}.")

@@ -47,6 +47,8 @@ class Program:
     timeout: float = 60.0
     input: bytes | None = None
     """Given as a file: its path is in the environment as EVALUATE_GRADER_INPUT."""
+    asks_verdict: bool = False
+    """Whether it writes its verdict to a file whose path is the one line on its standard input."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +59,8 @@ class Ran:
     stdout: str
     stderr: str
     timed_out: bool = False
+    verdict: str | None = None
+    """What it wrote to the file it was told of; None when it wrote none."""
 
 
 class Workbench(Protocol):
@@ -96,6 +100,8 @@ class Given:
     bench: Workbench | None = None
     asking: Asking = field(default_factory=Asking)
     golden_patch: str | None = None
+    task_from_record: bool = False
+    """Whether the stimulus was taken from a trial's own record, which the agent may have written."""
 
 
 @dataclass(frozen=True, slots=True)

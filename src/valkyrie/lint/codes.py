@@ -62,6 +62,9 @@ _GRADERS = {
     "plugin-not-loaded": Rule("info", "A grader's type may come from a plugin of the project."),
     "invalid-regex": Rule("error", "A pattern is no regular expression of JavaScript."),
     "pairwise-grader": Rule("warning", "A `pairwise` grader is skipped; only a comparison has two results."),
+    "program-prints-agent-output": Rule(
+        "warning", "A `program` grader runs the agent's code and takes its verdict from what is printed."
+    ),
     "vacuous-grader": Rule("warning", "A grader passes whatever the agent does."),
     "impossible-grader": Rule("warning", "A grader can never pass."),
     "passes-without-work": Rule("warning", "All graders of a stimulus pass for an agent that does nothing."),
@@ -90,7 +93,9 @@ _SPECS = {
     "grading-file-in-history": Rule(
         "warning", "A file only graders should see is committed where the agent may start from."
     ),
-    "environment-git": Rule("error", "The repository a workspace starts from cannot be used."),
+    "environment-git": Rule(
+        "error", "The repository a workspace starts from cannot be used; a warning where it needs a login."
+    ),
     "work-dir-missing": Rule("error", "The folder a workspace starts from is not there."),
     "missing-skill": Rule("error", "A skill's folder or its SKILL.md is not there."),
     "duplicate-skill": Rule("error", "Two skills have the same name."),

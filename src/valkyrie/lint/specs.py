@@ -14,6 +14,7 @@ from valkyrie.lint.contradictions import contradictions
 from valkyrie.lint.executors import executor_findings, has_known_tools
 from valkyrie.lint.graders import grader_findings
 from valkyrie.lint.options import LintOptions
+from valkyrie.lint.programs import program_findings
 from valkyrie.lint.tools import tool_findings
 from valkyrie.lint.vacuous import vacuous, weak
 from valkyrie.lint.weights import weight_findings
@@ -69,6 +70,7 @@ def lint_spec(
     for stimulus in spec.stimuli:
         found += vacuous(stimulus)
         found += weak(spec, stimulus)
+        found += program_findings(stimulus)
         found += _weighed(spec, contradictions(stimulus))
         found += tool_findings(spec, stimulus, known_agent=known_tools)
         found += _budgets(spec, stimulus)

@@ -143,6 +143,11 @@ PROGRAM_KEYS = {
     "sub_path": SUB_PATH,
     "timeout": duration("How long it may take (default: 60s)."),
     "env": ENV,
+    "verdict": choice(
+        "Where its verdict is read: `stdout` (default), or `file`, whose path it reads from standard input.",
+        "stdout",
+        "file",
+    ),
 }
 
 GRADERS: Mapping[str, GraderForm] = {

@@ -150,10 +150,14 @@ DIFFS = [
 ]
 
 
-def bench(code: int = 0, out: str = "", err: str = "", *, timed_out: bool = False) -> dict[str, Any]:
-    return {"bench": Bench(Ran(code, out, err, timed_out))}
+def bench(
+    code: int = 0, out: str = "", err: str = "", *, timed_out: bool = False, verdict: str | None = None
+) -> dict[str, Any]:
+    return {"bench": Bench(Ran(code, out, err, timed_out, verdict))}
 
 
+FILE = {"program": "x", "verdict": "file"}
+PASS, NO_PASS = '{"passed": true}', '{"passed": false}'
 COMMANDS = [
     Row("exit code 0", "run-command", {"command": "make"}, "pass", given=bench()),
     Row("another code", "run-command", {"command": "make"}, "fail", given=bench(2)),
@@ -219,7 +223,9 @@ COMMANDS = [
     Row("no sandbox", "run-command", {"command": "x"}, "error"),
     Row("exit code 0", "program", {"program": "./check"}, "pass", given=bench()),
     Row("another code", "program", {"program": "./check"}, "fail", given=bench(1)),
-    Row("JSON wins over 1", "program", {"program": "x"}, "pass", given=bench(1, '{"passed": true}')),
+    Row("no JSON wins over 1", "program", {"program": "x"}, "fail", given=bench(1, '{"passed": true}')),
+    Row("nor over a signal", "program", {"program": "x"}, "fail", given=bench(137, '{"passed": true}')),
+    Row("JSON at 127", "program", {"program": "x"}, "error", given=bench(127, '{"passed": true}')),
     Row("JSON wins over 0", "program", {"program": "x"}, "fail", given=bench(0, '{"passed": false}')),
     Row(
         "JSON on the last line",
@@ -235,6 +241,14 @@ COMMANDS = [
     Row("too slow", "program", {"program": "x"}, "error", given=bench(timed_out=True)),
     Row("cannot start", "program", {"program": "x"}, "error", given=bench(127, "", "not found")),
     Row("no sandbox", "program", {"program": "x"}, "error"),
+    Row("a verdict", "program", FILE, "pass", given=bench(verdict='{"passed": true}')),
+    Row("a bad verdict", "program", FILE, "fail", given=bench(verdict='{"passed": false}')),
+    Row("a verdict and code 1", "program", FILE, "fail", given=bench(1, verdict='{"passed": true}')),
+    Row("what is printed is no verdict", "program", FILE, "error", given=bench(0, '{"passed": true}')),
+    Row("a verdict against stdout", "program", FILE, "fail", given=bench(0, PASS, verdict=NO_PASS)),
+    Row("no verdict and code 1", "program", FILE, "fail", given=bench(1, PASS)),
+    Row("a verdict that is none", "program", FILE, "error", given=bench(0, PASS, verdict="yes")),
+    Row("cannot start, verdict", "program", FILE, "error", given=bench(127, PASS)),
 ]
 
 LEFT = [*FILES, *DIFFS, *COMMANDS]

@@ -8,24 +8,20 @@ hide files that were not there before, never those that were, and never a `.giti
 from __future__ import annotations
 
 import os
-import shutil
 import stat
-import subprocess
 import tempfile
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import BinaryIO
 
 from valkyrie.benchmarks.eval_spec.snapshot import LIMITS, Before, Snapshot, files_in
-from valkyrie.errors import GraderError
+from valkyrie.errors import GraderError, InfrastructureError, UserError
+from valkyrie.git.command import OfflineGit
 
 MAX_DIFF_BYTES = 16 << 20
 GIT_TIMEOUT_S = 120.0
 _GIT = frozenset({".git"})
-_SETTINGS = (
-    *("core.attributesFile=/dev/null", "core.excludesFile=/dev/null", "core.hooksPath=/dev/null"),
-    *("core.fsmonitor=false", "core.quotePath=false", "core.bigFileThreshold=4m", "gc.auto=0"),
-)
+_SETTINGS = (("core.quotePath", "false"), ("core.bigFileThreshold", "4m"))
 _DIFF = ("diff-tree", "-p", "-r", "-M", "-l2000", "--no-color", "--no-ext-diff", "--no-textconv")
 
 Files = dict[str, Path]
@@ -124,23 +120,9 @@ class _Git:
     """A repository of our own that knows nothing of the workspace's."""
 
     def __init__(self, scratch: Path) -> None:
-        program = shutil.which("git")
-        if program is None:
-            raise GraderError("git is not installed here, and what changed in a workspace is told by git")
-        self._program = program
         self._scratch = scratch
-        self._empty = scratch / "empty"
-        self._empty.mkdir()
-        self._environment = {
-            "PATH": os.defpath,
-            "HOME": str(self._empty),
-            "LC_ALL": "C",
-            "GIT_DIR": str(scratch / "git"),
-            "GIT_CONFIG_NOSYSTEM": "1",
-            "GIT_CONFIG_GLOBAL": os.devnull,
-            "GIT_ATTR_NOSYSTEM": "1",
-        }
-        self._run(("init", "--quiet", "--template=", "--bare"))
+        self._git = OfflineGit(scratch / "git", scratch, GIT_TIMEOUT_S, _SETTINGS)
+        self._run("init", "--quiet", "--template=", "--bare")
 
     def ignored(self, folder: Path, paths: Sequence[str]) -> set[str]:
         """Those of `paths` that the `.gitignore` files of a folder hide."""
@@ -151,7 +133,7 @@ class _Git:
         given.write_bytes("\0".join(f"./{path}" for path in paths).encode())
         words = ("-c", "core.bare=false", "check-ignore", "--no-index", "-z", "--stdin")
         with given.open("rb") as stdin:
-            said = self._run(words, stdin, folder, fine=(0, 1, 128))
+            said = self._run(*words, stdin=stdin, work_tree=folder, fine=(0, 1, 128))
         return {name.decode(errors="replace").removeprefix("./") for name in said.split(b"\0") if name}
 
     def compare(self, old: Files, new: Files, paths: Sequence[str]) -> str:
@@ -161,42 +143,32 @@ class _Git:
             for name, files in (("old", old), ("new", new)):
                 _write_commit(out, name, ((path, files[path]) for path in paths if path in files))
         with stream.open("rb") as stdin:
-            self._run(("fast-import", "--quiet", "--force"), stdin)
-        said = self._run((*_DIFF, "refs/heads/old", "refs/heads/new"), most=MAX_DIFF_BYTES + 1)
+            self._run("fast-import", "--quiet", "--force", stdin=stdin)
+        said = self._run(*_DIFF, "refs/heads/old", "refs/heads/new", most=MAX_DIFF_BYTES + 1)
         text = said[:MAX_DIFF_BYTES].decode(errors="replace")
         cut = f"\n[the diff is cut here, after {MAX_DIFF_BYTES >> 20} MiB]\n"
         return text + cut if len(said) > MAX_DIFF_BYTES else text
 
     def _run(
         self,
-        words: Sequence[str],
+        *words: str,
         stdin: BinaryIO | None = None,
         work_tree: Path | None = None,
-        *,
         fine: tuple[int, ...] = (0,),
         most: int = 64 << 20,
     ) -> bytes:
-        settings = [word for setting in _SETTINGS for word in ("-c", setting)]
-        tree = {"GIT_WORK_TREE": str(work_tree)} if work_tree else {}
-        said, complaints = self._scratch / "said", self._scratch / "complaints"
-        with said.open("wb") as stdout, complaints.open("wb") as stderr:
-            try:
-                done = subprocess.run(
-                    [self._program, *settings, *words],
-                    env={**self._environment, **tree},
-                    stdin=stdin or subprocess.DEVNULL,
-                    stdout=stdout,
-                    stderr=stderr,
-                    cwd=work_tree or self._empty,
-                    timeout=GIT_TIMEOUT_S,
-                )
-            except subprocess.TimeoutExpired:
-                raise GraderError(f"git did not tell the changes within {GIT_TIMEOUT_S:g} s") from None
-        if done.returncode not in fine:
-            why = complaints.read_bytes()[-500:].decode(errors="replace").strip()
-            raise GraderError(f"git could not tell the changes: {why or f'exit code {done.returncode}'}")
-        with said.open("rb") as file:
-            return file.read(most)
+        try:
+            done = self._git.run(*words, stdin=stdin, work_tree=work_tree, most=most)
+        except InfrastructureError:
+            raise GraderError(f"git did not tell the changes within {GIT_TIMEOUT_S:g} s") from None
+        except UserError:
+            raise GraderError(
+                "git is not installed here, and what changed in a workspace is told by git"
+            ) from None
+        if done.code not in fine:
+            why = " ".join(done.said)[-500:]
+            raise GraderError(f"git could not tell the changes: {why or f'exit code {done.code}'}")
+        return done.output
 
 
 def _write_commit(out: BinaryIO, name: str, files: Iterable[tuple[str, Path]]) -> None:

@@ -9,32 +9,34 @@ import asyncio
 import os
 import re
 import shutil
-import subprocess
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from urllib.parse import unquote
 
 from sandboxes.threads import uninterrupted
-from valkyrie.errors import BundleError, UsageError
+from valkyrie.errors import AccessError, BundleError, InfrastructureError, UsageError
 from valkyrie.git.address import COMMIT, parse_source
 from valkyrie.git.address import GitSource as Address
 from valkyrie.git.command import GitCommand
-from valkyrie.git.fetching import TIMEOUT_S, Repository, Wanted
+from valkyrie.git.fetching import TIMEOUT_S, Repository, Wanted, may_log_in, open_in, without_login
+from valkyrie.git.local import commit_in, git_dir_of, object_in
 from valkyrie.specs.model import Finding, GitSource
 
-LOOK_TIMEOUT_S = 20.0
-_FETCH = ("--quiet", "--no-tags", "--no-recurse-submodules")
+# CI systems make shallow clones, and workspaces start from those.
+_FETCH = ("--quiet", "--no-tags", "--no-recurse-submodules", "--update-shallow")
 _CONFIG = """\
 [core]
-\trepositoryformatversion = 0
+\trepositoryformatversion = {version}
 \tfilemode = true
 \tbare = false
 \tlogallrefupdates = true
 {sparse}[user]
 \tname = agent
 \temail = agent@localhost
-{remote}"""
+{remote}{extensions}"""
+_SHA256 = "[extensions]\n\tobjectFormat = sha256\n"
 _REMOTE = """\
 [remote "origin"]
 \turl = {url}
@@ -45,6 +47,8 @@ _REMOTE = """\
 def local_path(source: GitSource) -> Path | None:
     """The folder a source is on this machine; None for one that is fetched from elsewhere."""
     text = source.source
+    if text.startswith("file://"):
+        return Path(unquote(text.removeprefix("file://")))
     if source.type == "clone" and (re.match(r"[a-z+]+://", text) or re.match(r"[^/]+@[^/]+:", text)):
         return None
     return source.base / Path(text).expanduser()
@@ -53,10 +57,14 @@ def local_path(source: GitSource) -> Path | None:
 def git_problems(source: GitSource) -> Iterator[Finding]:
     """What keeps a repository from being laid out, as far as it shows without the network."""
     try:
-        _address(source)
+        address = _address(source)
         if local_path(source) is not None:
             commit_of(source)
-    except UsageError as error:
+        elif not may_log_in(address):
+            without_login(address)
+    except AccessError as error:
+        yield Finding("environment-git", "warning", f"environment.git: {error}", source.place)
+    except (UsageError, InfrastructureError) as error:
         yield Finding("environment-git", "error", f"environment.git: {error}", source.place)
     for path in source.sparse:
         if not path.strip("/") or ".." in path.split("/") or "\n" in path:
@@ -76,54 +84,16 @@ def commit_of(source: GitSource) -> str | None:
     return found
 
 
-def commit_in(folder: Path, ref: str) -> str | None:
-    """The commit a word means in a repository of this machine; nothing of the repository is executed."""
-    return _object_in(folder, f"{ref}^{{commit}}")
-
-
 def is_committed(path: Path) -> bool:
     """Whether the repository around a file or folder has it in its last commit."""
     whole = path.resolve()
     for folder in whole.parents:
-        if git_dir_of(folder) is not None:
-            return _object_in(folder, f"HEAD:{whole.relative_to(folder).as_posix()}") is not None
+        try:
+            if git_dir_of(folder) is not None:
+                return object_in(folder, f"HEAD:{whole.relative_to(folder).as_posix()}") is not None
+        except (UsageError, InfrastructureError, OSError):
+            return False  # it leads elsewhere or cannot be read: nothing is known of its history
     return False
-
-
-def _object_in(folder: Path, words: str) -> str | None:
-    git_dir = git_dir_of(folder)
-    program = shutil.which("git")
-    if git_dir is None or program is None:
-        return None
-    environment = {
-        "PATH": os.defpath,
-        "GIT_DIR": str(git_dir.absolute()),  # git is started elsewhere
-        "GIT_CONFIG_NOSYSTEM": "1",
-        "GIT_CONFIG_GLOBAL": os.devnull,
-        "GIT_OPTIONAL_LOCKS": "0",
-    }
-    done = subprocess.run(
-        [program, "rev-parse", "--verify", "--quiet", "--end-of-options", words],
-        env=environment,
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=LOOK_TIMEOUT_S,
-        cwd="/",
-    )
-    found = done.stdout.strip()
-    return found if done.returncode == 0 and COMMIT.fullmatch(found) else None
-
-
-def git_dir_of(folder: Path) -> Path | None:
-    """Where a repository keeps itself; None for a folder that is none."""
-    inner = folder / ".git"
-    if inner.is_dir():
-        return inner
-    if inner.is_file():  # a linked worktree, or a submodule
-        said = inner.read_text(encoding="utf-8", errors="replace").strip()
-        return folder / said.removeprefix("gitdir:").strip() if said.startswith("gitdir:") else None
-    return folder if (folder / "HEAD").is_file() and (folder / "objects").is_dir() else None
 
 
 def _address(source: GitSource) -> Address:
@@ -163,7 +133,7 @@ class Checkouts:
     def _lay_out(self, source: GitSource) -> Path:
         private = Path(tempfile.mkdtemp(dir=self._place()))
         try:
-            return _laid_out(source, private)
+            return lay_out_repository(source, private)
         except BaseException:
             shutil.rmtree(private, ignore_errors=True)
             raise
@@ -184,14 +154,12 @@ class Checkouts:
         return Path(self._temporary.name)
 
 
-def _laid_out(source: GitSource, private: Path) -> Path:
+def lay_out_repository(source: GitSource, private: Path) -> Path:
+    """Fetch a repository into an empty private folder; return the folder with its files and its `.git`."""
     try:
         address = _address(source)
-        path = local_path(source)
-        # Its owner may be another, as in a container of a CI system; reading it executes nothing of it.
-        trusted = path.resolve() if path else None
-        git = GitCommand(private, address.protocols, TIMEOUT_S, trusted=trusted)
-        repository = Repository(git, address)
+        repository = open_in(private, address, TIMEOUT_S, logins=False)
+        git = repository.git
         wanted = _wanted(source, repository)
         options = (*_FETCH, "--depth=1") if source.shallow else _FETCH
         commit = repository.fetch(wanted, options)
@@ -232,7 +200,11 @@ def _settle(git: GitCommand, source: GitSource, address: Address, wanted: Wanted
         (git.repository / name).unlink(missing_ok=True)
     remote = _REMOTE.format(url=address.url) if local_path(source) is None else ""
     sparse = "\tsparseCheckout = true\n" if source.sparse else ""
-    (git.repository / "config").write_text(_CONFIG.format(sparse=sparse, remote=remote))
+    sha256 = len(commit) == 64
+    extensions = _SHA256 if sha256 else ""
+    (git.repository / "config").write_text(
+        _CONFIG.format(version=int(sha256), sparse=sparse, remote=remote, extensions=extensions)
+    )
     git.repository.rename(git.files / ".git")
 
 

@@ -27,13 +27,14 @@ from sandboxes.values import TIMEOUT_EXIT_CODE, Command, OutputSink
 from valkyrie.benchmarks.eval_spec import baseline
 from valkyrie.benchmarks.eval_spec.contents import content_digest
 from valkyrie.benchmarks.eval_spec.final_state import folder_name, keep_artifacts, materialise, merge
-from valkyrie.benchmarks.eval_spec.git_staging import Checkouts, commit_in, git_problems
+from valkyrie.benchmarks.eval_spec.git_staging import Checkouts, git_problems
 from valkyrie.benchmarks.eval_spec.options import WORKSPACE, EvalOptions
 from valkyrie.benchmarks.eval_spec.skills_staging import skill_places, skill_problems, skills_of
 from valkyrie.benchmarks.eval_spec.snapshot import Before, Snapshot, download
 from valkyrie.benchmarks.eval_spec.staging import SETUP_FAILED, file_problems, lay_out, placed, put_tree
 from valkyrie.benchmarks.tail import Tail
 from valkyrie.errors import BenchmarkError
+from valkyrie.git.local import commit_in
 from valkyrie.specs.model import Finding, GitSource, SpecError, Stimulus
 
 if TYPE_CHECKING:

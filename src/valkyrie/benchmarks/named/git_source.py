@@ -86,7 +86,7 @@ def fetch_all(
     for (url, commit), wanted in missing.items():
         if not COMMIT.fullmatch(commit):
             raise UsageError(f"{url}: {commit!r} is no commit; a commit is named by all of its digits.")
-        with opened(parse_source(url, commit), timeout, progress) as repository:
+        with opened(parse_source(url, commit), timeout, progress, logins=False) as repository:
             repository.fetch(Wanted(commit, "", commit))
             notices += _take(repository, commit, {at: str(n) for n, at in enumerate(wanted)}, cache)
     return {at: _place(cache, at) for at in folders}, notices

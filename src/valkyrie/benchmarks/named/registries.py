@@ -15,7 +15,7 @@ from valkyrie.benchmarks.discovery import find_tasks
 from valkyrie.benchmarks.named.git_source import FolderAt, fetch_all
 from valkyrie.benchmarks.task_toml import ParsedToml
 from valkyrie.errors import BenchmarkError, UsageError
-from valkyrie.git.address import COMMIT
+from valkyrie.git.address import COMMIT, parse_source
 from valkyrie.git.command import Progress
 from valkyrie.git.fetching import TIMEOUT_S
 from valkyrie.suggest import did_you_mean
@@ -31,6 +31,8 @@ class RegisteredDataset:
     name: str
     version: str
     tasks: Mapping[str, FolderAt]
+    folder: Path
+    """Where the registry lies; repositories of this machine must lie there too."""
     description: str = ""
 
     @property
@@ -42,8 +44,19 @@ class RegisteredDataset:
         self, cache: Path, *, timeout: float = TIMEOUT_S, progress: Progress | None = None
     ) -> tuple[dict[str, Path], list[str]]:
         """Task → folder, and what is to be said about them."""
+        for name, at in self.tasks.items():
+            self._check_place(name, at)
         found, notices = fetch_all(list(self.tasks.values()), cache, timeout=timeout, progress=progress)
         return {name: found[at] for name, at in self.tasks.items()}, notices
+
+    def _check_place(self, task: str, at: FolderAt) -> None:
+        """Refuse a repository of this machine that is not the registry's to name."""
+        place = parse_source(at.url, at.commit).folder
+        if place is not None and not place.resolve().is_relative_to(self.folder.resolve()):
+            raise UsageError(
+                f"{self.reference}: task {task} names the repository {place} of this machine, outside of "
+                f"{self.folder}. `valk benchmark add {place}` takes its tasks at your own word."
+            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +76,8 @@ def read_registry(path: Path) -> list[RegisteredDataset]:
         raise UsageError(f"{path} is not JSON: {str(error)[:120]}.") from None
     if not isinstance(listed, list):
         raise UsageError(f"{path}: a registry is a list of data sets, each with name, version and tasks.")
-    return [_registered(item, f"{path}: data set {at}") for at, item in enumerate(listed, 1)]
+    folder = path.absolute().parent
+    return [_registered(item, f"{path}: data set {at}", folder) for at, item in enumerate(listed, 1)]
 
 
 def choose(datasets: Sequence[RegisteredDataset], wanted: str, where: str) -> RegisteredDataset:
@@ -78,7 +92,7 @@ def choose(datasets: Sequence[RegisteredDataset], wanted: str, where: str) -> Re
     raise UsageError(f"{where} has no data set {wanted!r}; it has {listed}.{did_you_mean(wanted, known)}")
 
 
-def _registered(item: object, where: str) -> RegisteredDataset:
+def _registered(item: object, where: str, folder: Path) -> RegisteredDataset:
     if not isinstance(item, dict) or not isinstance(item.get("tasks"), list):
         raise UsageError(f"{where} has no list of tasks.")
     name = _word(item, "name", where)
@@ -94,7 +108,7 @@ def _registered(item: object, where: str) -> RegisteredDataset:
     if not tasks:
         raise UsageError(f"{where} lists no tasks.")
     version, description = item.get("version"), item.get("description")
-    return RegisteredDataset(name, str(version or ""), tasks, str(description or ""))
+    return RegisteredDataset(name, str(version or ""), tasks, folder, str(description or ""))
 
 
 def _registered_task(task: object, where: str) -> tuple[str, FolderAt]:

@@ -205,6 +205,7 @@ def _given(trial: TrialResult, stimulus: Stimulus | None, folder: Path, asking: 
         transcript=transcript,
         diff=_patch(trial, folder),
         asking=asking,
+        task_from_record=stimulus is None,
     )
 
 

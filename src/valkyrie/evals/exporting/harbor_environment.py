@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 import shlex
 import shutil
-import subprocess
 import tempfile
-from collections.abc import Sequence
 from pathlib import Path, PurePosixPath
 
+from valkyrie.benchmarks.eval_spec.git_staging import lay_out_repository
 from valkyrie.benchmarks.eval_spec.options import WORKSPACE
-from valkyrie.errors import UserError
+from valkyrie.benchmarks.eval_spec.staging import lay_out, leaving_links
+from valkyrie.errors import BenchmarkError, UserError
 from valkyrie.specs.model import FileEntry, GitSource, Stimulus
 from valkyrie.specs.skills import read_skill
 
@@ -19,7 +19,6 @@ SKILLS_AT = ".agents/skills"
 RESERVED = ("Dockerfile", "docker-compose.yaml", "docker-compose.yml", "setup.sh")
 """Names that mean something at the top of `environment/`; a workspace's own are moved back by its setup."""
 ASIDE = ".workspace"
-GIT_SECONDS = 300
 _REPOSITORY = (
     "if command -v git >/dev/null; then\n"
     "  git init --quiet && git add -A\n"
@@ -44,7 +43,7 @@ def write_environment(stimulus: Stimulus, environment: Path, image: str | None) 
         put(entry, workspace)
     for skill in declared.skills or ():
         found = read_skill(skill.folder)
-        _copy(found.folder, workspace / SKILLS_AT / found.folder.resolve().name)
+        _copy(found.folder, workspace, PurePosixPath(SKILLS_AT, found.folder.resolve().name))
     if not image:
         steps += _set_aside(workspace)
     if declared.git:
@@ -58,7 +57,8 @@ def write_environment(stimulus: Stimulus, environment: Path, image: str | None) 
         script.chmod(0o755)
     if image:
         (environment / "Dockerfile").write_text(_dockerfile(image, runs=runs), encoding="utf-8")
-        (workspace / ".keep").touch()
+        if not os.path.lexists(workspace / ".keep"):
+            (workspace / ".keep").touch()
     return left_out
 
 
@@ -73,7 +73,7 @@ def _set_aside(workspace: Path) -> list[str]:
     """Commands that give files their names back which `environment/` cannot hold under them."""
     steps = []
     for name in RESERVED:
-        if (workspace / name).exists():
+        if os.path.lexists(workspace / name):
             (workspace / name).rename(workspace / f"{name}{ASIDE}")
             steps.append(f"mv -- {name}{ASIDE} {name}")
     return steps
@@ -88,50 +88,26 @@ def put(entry: FileEntry, workspace: Path) -> None:
         raise UserError(f"{entry.place or entry.base}: dest {entry.dest!r} is outside the workspace.")
     if not entry.source.exists():
         raise UserError(f"{entry.place or entry.base}: {entry.source} does not exist.")
-    into = entry.dest.endswith("/") and entry.source.is_file()
-    _copy(entry.source, workspace / target / entry.source.name if into else workspace / target)
+    into = entry.source.is_file() and (entry.dest.endswith("/") or (workspace / target).is_dir())
+    _copy(entry.source, workspace, target / entry.source.name if into else target)
 
 
-def _copy(source: Path, target: Path) -> None:
-    target.parent.mkdir(parents=True, exist_ok=True)
-    if source.is_dir():
-        shutil.copytree(source, target, symlinks=True, dirs_exist_ok=True)
-    elif target.is_dir():
-        shutil.copy2(source, target / source.name)
-    else:
-        shutil.copy2(source, target)
+def _copy(source: Path, workspace: Path, target: PurePosixPath) -> None:
+    """Copy below a workspace; no link in it is written through."""
+    try:
+        lay_out(workspace, [(Path(os.path.realpath(source)), str(target))])
+    except BenchmarkError as error:
+        raise UserError(str(error)) from error
 
 
 def _export_repository(git: GitSource, workspace: Path) -> None:
     """The files of one commit, without its history."""
-    local = git.base / git.source
     with tempfile.TemporaryDirectory(prefix="valkyrie-export-") as scratch:
-        repository = local
-        if not local.exists():
-            repository = Path(scratch, "clone")
-            _git(["clone", "--quiet", "--no-checkout", "--", git.source, str(repository)], git)
-        archive = Path(scratch, "files.tar")
-        words = ["archive", "--format=tar", f"--output={archive}", git.ref or "HEAD", *git.sparse]
-        _git(["-C", str(repository), *words], git)
-        shutil.unpack_archive(archive, workspace, "tar", filter="data")
-
-
-def _git(words: Sequence[str], source: GitSource) -> None:
-    quiet = {**os.environ, "GIT_TERMINAL_PROMPT": "0"}
-    try:
-        subprocess.run(
-            ["git", "-c", f"core.hooksPath={os.devnull}", *words],
-            check=True,
-            capture_output=True,
-            timeout=GIT_SECONDS,
-            env=quiet,
-        )
-    except FileNotFoundError:
-        raise UserError("git is not installed; a spec with `environment.git` cannot be exported.") from None
-    except subprocess.TimeoutExpired:
-        raise UserError(
-            f"{source.place}: git took longer than {GIT_SECONDS} s for {source.source}."
-        ) from None
-    except subprocess.CalledProcessError as error:
-        said = error.stderr.decode("utf-8", "replace").strip().splitlines()[-1:] or ["no reason given"]
-        raise UserError(f"{source.place}: git cannot read {source.source}: {said[0]}") from None
+        try:
+            files = lay_out_repository(git, Path(scratch))
+        except UserError as error:
+            raise UserError(f"{git.place}: {error}", cause=error.cause) from error
+        shutil.rmtree(files / ".git")
+        if link := next(leaving_links(files), None):
+            raise UserError(f"{git.place}: the link {link} of {git.source} leads out of the repository.")
+        _copy(files, workspace, PurePosixPath("."))

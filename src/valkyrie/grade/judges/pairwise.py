@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from valkyrie.errors import GraderError
-from valkyrie.grade.judges.asking import SHARES, task_of
+from valkyrie.grade.judges.asking import SHARES, task_of, told_task
 from valkyrie.grade.judges.config import Judge
 from valkyrie.grade.judges.conversation import Answered, Question, WrongAnswerError, converse
 from valkyrie.grade.judges.endpoint import find_endpoint
@@ -60,16 +60,16 @@ async def ask_for_preference(prompt: str, judge: Judge, a: Given, b: Given) -> A
     async with shared_client() as client:
         for share in SHARES:
             try:
-                return await converse(client, endpoint, _question(prompt, a, shown, share / 2))
+                return await converse(client, endpoint, _question(prompt, (a, b), shown, share / 2))
             except TooLongError as error:
                 too_long = error
     raise GraderError(str(too_long), cause=too_long.cause)
 
 
 def _question(
-    prompt: str, given: Given, shown: tuple[Sequence[Shown], Sequence[Shown]], share: float
+    prompt: str, pair: tuple[Given, Given], shown: tuple[Sequence[Shown], Sequence[Shown]], share: float
 ) -> Question[Preference]:
-    fence = Fence()
+    fence, given = Fence(), pair[0]
     system = (
         "You compare two responses, A and B, of AI agents to the same task. Judge the responses, not their "
         "order, length or style; a response is better when it does more of what was asked, more correctly, "
@@ -79,7 +79,7 @@ def _question(
         "that matters to whoever asked, `slightly-better` for a small one, `tie` and `equal` for none. "
         "If you are told to give a number, express what it would have said in these words."
     )
-    parts = ["# The task", task_of(given) or "(not recorded)"]
+    parts = ["# The task", *(_tasks(pair, fence) or ["(not recorded)"])]
     if prompt:
         parts += ["# How to judge", prompt]
     if given.stimulus.rubric:
@@ -92,6 +92,16 @@ def _question(
         ]
     parts.append("Judge now, by the rules above only: call submit_comparison exactly once.")
     return Question(system, "\n\n".join(parts), _TOOL, read_preference)
+
+
+def _tasks(pair: tuple[Given, Given], fence: Fence) -> list[str]:
+    """Return the task once where both trials tell the same, as each tells it where their records differ."""
+    a, b = pair
+    if not a.task_from_record or task_of(a) == task_of(b):
+        told = [told_task(a, fence, "the task")]
+    else:
+        told = [told_task(a, fence, "the task, response A"), told_task(b, fence, "the task, response B")]
+    return [text for text in told if text]
 
 
 def read_preference(call: Json) -> Preference:

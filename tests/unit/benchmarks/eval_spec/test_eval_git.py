@@ -13,10 +13,10 @@ from workspace_world import World, write
 
 from sandboxes.protocol import Sandbox
 from valkyrie.benchmarks.eval_spec import workspace
-from valkyrie.benchmarks.eval_spec.contents import head_of
 from valkyrie.benchmarks.eval_spec.git_staging import Checkouts
 from valkyrie.benchmarks.eval_spec.options import EvalOptions
 from valkyrie.errors import UsageError
+from valkyrie.git.local import head_of
 from valkyrie.specs.model import GitSource
 
 

@@ -55,6 +55,26 @@ async def test_input_and_environment(bench: SandboxWorkbench) -> None:
     assert (await bench.run(shell('echo "${EVALUATE_GRADER_INPUT-none}"'))).stdout == "none\n"
 
 
+GRADER = """
+import pathlib, subprocess
+path = pathlib.Path(input())
+child = "cat; env; cat /proc/*/cmdline /proc/*/environ 2>/dev/null | tr '\\\\0' '\\\\n'"
+seen = subprocess.run(["sh", "-c", child], stdout=subprocess.PIPE, text=True).stdout
+path.write_text(repr((path.parent.name in seen, oct(path.parent.stat().st_mode)[-3:])))
+"""
+
+
+async def test_a_verdict_that_only_the_program_knows_of(bench: SandboxWorkbench) -> None:
+    ran = await bench.run(Program(("python3", "-c", GRADER), asks_verdict=True))
+    assert (ran.exit_code, ran.verdict) == (0, "(False, '700')"), ran
+    silent = await bench.run(shell("exit 3", asks_verdict=True))
+    assert (silent.exit_code, silent.verdict) == (3, None)
+    linked = await bench.run(shell('read -r path; ln -s /etc/hostname "$path"', asks_verdict=True))
+    assert linked.verdict is None
+    with pytest.raises(GraderError, match="longer than"):
+        await bench.run(shell('read -r path; head -c 2000000 /dev/zero > "$path"', asks_verdict=True))
+
+
 async def test_a_sub_path(bench: SandboxWorkbench, sandbox: Sandbox) -> None:
     assert (await bench.run(shell("ls; pwd", sub_path="sub"))).stdout.startswith("one.txt\n")
     missing = await bench.run(shell("ls", sub_path="none"))

@@ -43,6 +43,18 @@ def test_tasks_of_a_registry_are_fetched(tmp_path: Path) -> None:
     }
 
 
+def test_a_registry_names_no_other_repository_of_this_machine(tmp_path: Path) -> None:
+    repository = Repository(tmp_path / "mine.git")
+    commit = repository.commit({"tasks/one/task.toml": "", "tasks/one/instruction.md": "x"})
+    (tmp_path / "theirs").mkdir()
+    (tmp_path / "theirs/link").symlink_to(repository.path)
+    for url in (repository.url, str(repository.path), str(tmp_path / "theirs/link")):
+        task = {"name": "one", "git_url": url, "git_commit_id": commit, "path": "tasks/one"}
+        path = registry(tmp_path / "theirs", {"name": "b", "version": "1", "tasks": [task]})
+        with pytest.raises(UsageError, match=r"task one names the repository .*mine\.git.*outside of"):
+            choose(read_registry(path), "b", str(path)).fetch(tmp_path / "cache")
+
+
 def test_versions(tmp_path: Path) -> None:
     path = registry(
         tmp_path,
