@@ -46,6 +46,7 @@ __all__ = [
     "SnapshotSource",
     "StreamName",
     "TargetedSnapshotSource",
+    "host_folder_of",
 ]
 
 
@@ -85,7 +86,8 @@ class BuildSource(BaseModel):
     context: str
     """The folder on the machine that builds."""
     digest: str
-    """Of everything in the folder: the same digest is the same image."""
+    """Of everything in the folder, as `sandboxes.contents.folder_digest` has it. Where it is built it is
+    worked out again: another content is refused."""
     dockerfile: str = "Dockerfile"
     timeout: float = 600.0
 
@@ -108,6 +110,14 @@ SandboxSource = Annotated[
     ImageSource | SnapshotSource | TargetedSnapshotSource | HostSource | BuildSource | ComposeSource,
     Field(discriminator="type"),
 ]
+
+
+def host_folder_of(source: SandboxSource | None) -> str | None:
+    """Return the folder of this machine that a source is made from, or None: no stranger may choose one."""
+    inner = source.outer if isinstance(source, ComposeSource) else source
+    if isinstance(inner, BuildSource):
+        return inner.context
+    return inner.rootfs if isinstance(inner, HostSource) else None
 
 
 class Mount(BaseModel):

@@ -14,11 +14,11 @@ from sandboxes.limits import DEFAULT_DISK_MB, DEFAULT_PIDS, with_defaults
 from sandboxes.scripted.wrapping import check_names
 from sandboxes.types import Limits, SandboxCreateRequest
 
-KIND, LABELS, NAME, NETWORK, ALLOWED = (
-    f"valkyrie.{word}" for word in ("kind", "labels", "name", "network", "allowed-networks")
+KIND, LABELS, NAME, NETWORK, ALLOWED, CONTEXT = (
+    f"valkyrie.{word}" for word in ("kind", "labels", "name", "network", "allowed-networks", "context")
 )
 """Labels of ours: what a thing is, the request's labels (which those of an image cannot forge), its name, its
-network policy and the private networks it reaches."""
+network policy, the private networks it reaches, and the digest of the folder an image was built from."""
 SANDBOX, GUARD, BUILD = "sandbox", "guard", "build"
 
 PUBLIC_NETWORK = "valkyrie-public"

@@ -13,11 +13,12 @@ from contextlib import suppress
 from pathlib import Path, PurePosixPath
 from posixpath import normpath
 
+from sandboxes.contents import LEFTOVERS
 from valkyrie.archives.limits import ArchiveLimits
 from valkyrie.archives.reading import DEEPEST, OpenArchive, open_archive
 from valkyrie.archives.telling import told_as
 from valkyrie.archives.writing import disk_error, file_entry, folder_entry, link_entry, new_file
-from valkyrie.benchmarks.content import LEFTOVERS, PARTS
+from valkyrie.benchmarks.content import PARTS
 from valkyrie.benchmarks.discovery import find_tasks, is_task
 from valkyrie.benchmarks.lock import FILE_NAME as LOCK
 from valkyrie.benchmarks.lock import lock_file

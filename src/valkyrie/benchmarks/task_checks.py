@@ -7,7 +7,7 @@ import pwd
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from valkyrie.benchmarks.content import LEFTOVERS
+from sandboxes.contents import LEFTOVERS
 from valkyrie.benchmarks.task_toml import StepTable, TaskToml, VerifierTable
 
 MOST_LINKS_TOLD = 5
