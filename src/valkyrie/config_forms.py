@@ -43,6 +43,8 @@ class Key:
     """What a text must be, for messages and docs."""
     secret: bool = False
     """Shown masked, and in no message."""
+    listed: bool = False
+    """Words with commas between them; the file may also hold a YAML list."""
 
     def parse(self, raw: object) -> Value:
         """A value of this key's kind, or ValueError saying what is wanted."""
@@ -63,6 +65,8 @@ class Key:
         return number
 
     def _parse_text(self, raw: object) -> str:
+        if self.listed and isinstance(raw, list):
+            raw = ",".join(str(word) for word in raw)
         if not isinstance(raw, str) or not raw.strip() or not raw.isprintable():
             raise self._unwanted(raw)
         text = raw.strip()

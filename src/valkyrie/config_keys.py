@@ -17,6 +17,7 @@ from valkyrie.config_forms import (
     matching,
 )
 from valkyrie.errors import UsageError
+from valkyrie.permissions import configured_names
 from valkyrie.suggest import did_you_mean
 
 __all__ = [
@@ -144,6 +145,14 @@ _HERE = (
         env="VALKYRIE_ALLOWED_NETWORKS",
         check=check_networks,
         form="networks such as 10.1.0.0/16, separated by commas",
+    ),
+    Key(
+        "pass_env",
+        str,
+        "Your variables that specs, tasks and agents may have when they ask for them by name.",
+        check=configured_names,
+        form="names of variables, separated by commas",
+        listed=True,
     ),
     Key(
         "work_max_mb",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -149,6 +150,55 @@ def ignore_custom_option(function: Decorated) -> Decorated:
         "--ics",
         is_flag=True,
         help="Pass over the services of `config service`.",
+    )(function)
+
+
+def pass_env_option(function: Decorated) -> Decorated:
+    """`--pass-env NAME`, with the names of the config file, as the sorted tuple `pass_env`."""
+    return click.option(
+        "--pass-env",
+        "pass_env",
+        multiple=True,
+        callback=_allowed_names,
+        metavar="NAME",
+        help="A variable of yours that may be given to what asks for it by name: ${NAME} of a spec or task, "
+        "the contract of a spec's own agent. Repeatable; `pass_env` of the config file adds to it.",
+    )(function)
+
+
+def _allowed_names(_ctx: click.Context, _param: click.Parameter, value: tuple[str, ...]) -> tuple[str, ...]:
+    from valkyrie.config import effective
+    from valkyrie.permissions import allowed_names
+
+    configured = effective("pass_env").value
+    return tuple(sorted(allowed_names(value, str(configured) if configured else None)))
+
+
+def allow_path_option(function: Decorated) -> Decorated:
+    """`--allow-path PATH`, as the tuple `allow_paths` of resolved paths."""
+    return click.option(
+        "--allow-path",
+        "allow_paths",
+        multiple=True,
+        callback=_resolved_paths,
+        metavar="PATH",
+        help="A file or folder outside the project that its specs and tasks may read. Repeatable.",
+    )(function)
+
+
+def _resolved_paths(ctx: click.Context, param: click.Parameter, value: tuple[str, ...]) -> tuple[str, ...]:
+    for word in value:
+        if not Path(word).exists():
+            raise click.BadParameter(f"there is no {word}.", ctx=ctx, param=param)
+    return tuple(str(Path(word).resolve()) for word in value)
+
+
+def trust_option(function: Decorated) -> Decorated:
+    """`--trust`: what `valk trust` records, for this command only."""
+    return click.option(
+        "--trust",
+        is_flag=True,
+        help="Load the plugins of this project for this once, as after `valk trust`; for CI.",
     )(function)
 
 

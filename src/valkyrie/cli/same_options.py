@@ -13,6 +13,8 @@ _SAME = (
     ("--env", "--env-vars"),
     ("--label", "--job-name", "--name"),
     ("--connect", "--follow"),
+    ("--pass-env", "--allow-env", "--env-passthrough"),
+    ("--allow-path", "--allow-dir", "--allow-read"),
 )
 
 

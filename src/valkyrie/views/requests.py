@@ -75,6 +75,10 @@ class RunRequest:
     """Where tests run, whatever the tasks and the benchmark's lock file say."""
     family: str | None = None
     """Key of the tasks' metadata (or tags) that names the family each belongs to; None is `family`."""
+    pass_env: Sequence[str] = ()
+    """Variables of the user that may be given to what asks for them by name."""
+    allow_paths: Sequence[str] = ()
+    """Files and folders outside a benchmark that its tasks may read."""
 
 
 @dataclass(frozen=True, slots=True)

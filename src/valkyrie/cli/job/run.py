@@ -55,7 +55,7 @@ valk job run --agent old --agent new --benchmark swe-bench --stop-when-decided -
 _BORROWED = (
     *("dataset", "task_ids", "task_ids_file", "slice_", "provider", "kwargs", "label", "model_url"),
     *("priority", "max_cost", "max_attempts", "host_image", "on_agent_failure", "keep_sandbox"),
-    *("verify", "family"),
+    *("verify", "family", "pass_env", "allow_paths"),
     *("headers", "ignore_custom_services", "no_store_secrets"),
     *("intervals", "webhook", "webhook_url", "webhook_key", "lambda_function"),
 )

@@ -9,10 +9,12 @@ import click
 from valkyrie.cli.options import (
     Number,
     WholeNumber,
+    allow_path_option,
     chosen_tasks,
     header_option,
     ignore_custom_option,
     pairs,
+    pass_env_option,
     task_options,
     tracker,
     verb,
@@ -95,6 +97,8 @@ def _complete_provider(_ctx: click.Context, _param: click.Parameter, incomplete:
     metavar="NAME VALUE",
     help="An environment variable of the agent's commands; for secrets use -s. Repeatable.",
 )
+@pass_env_option
+@allow_path_option
 @task_options
 @click.option(
     "--slice",
