@@ -121,13 +121,16 @@ def host_folder_of(source: SandboxSource | None) -> str | None:
 
 
 class Mount(BaseModel):
-    """A folder of the host that is shown in the sandbox, read-only (sockets in it can be spoken to)."""
+    """A folder of the host that is shown in the sandbox, read-only."""
 
     source: str
     target: str
     copy_on_write: bool = False
     """Writable all the same: changes stay in the sandbox and go with it. Where that cannot be had
     (`Sandbox.views` does not name the target), nothing is shown: copy the folder in instead."""
+    sockets: bool = False
+    """It holds sockets to be spoken to. Its path on the host then shows in the sandbox's list of mounts: keep
+    it on a file system of its own, like /dev/shm, where that path says nothing."""
     hidden: tuple[str, ...] = ()
     """Of a view: what is not there, by paths below the folder; it may change meanwhile."""
 

@@ -26,7 +26,7 @@ from valkyrie.digest import content_digest
 from valkyrie.errors import StoreError, ValkyrieError
 from valkyrie.executor.bringing import Bringing
 from valkyrie.executor.doors import SandboxDoors
-from valkyrie.executor.model_doors import ModelDoors
+from valkyrie.executor.model_doors import ModelDoors, place_for_doors
 from valkyrie.executor.premises import Premises
 from valkyrie.nouns import Json, RunState
 from valkyrie.plan import Settings
@@ -69,7 +69,9 @@ class RunWorlds:
         self._opening: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
         self._bringing = Bringing(premises)
         self._layers = Layers(premises.data.cache / "layers", labels={"Home": home})
-        self._model_doors = ModelDoors(premises.data.root / "doors" / home, guarded=premises.server)
+        self._model_doors = ModelDoors(
+            place_for_doors(premises.data.root / "doors" / home), guarded=premises.server
+        )
 
     def ready(self) -> Collection[str]:
         return self._worlds.keys()

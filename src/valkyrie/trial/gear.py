@@ -105,7 +105,7 @@ class Gear:
                     f"the model at {self.served_at} is out of reach of these sandboxes; give --model-url an "
                     "https address they can reach, or use --provider local or docker"
                 )
-            mounts.append(Mount(source=str(doorway), target=DOOR))
+            mounts.append(Mount(source=str(doorway), target=DOOR, sockets=True))
         return request.model_copy(update={"mounts": (*request.mounts, *mounts)})
 
     async def open_door(self, sandbox: Sandbox, log: OutputSink) -> None:
