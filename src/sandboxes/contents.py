@@ -55,15 +55,15 @@ def folder_digest(folder: Path) -> str:
     return digest_entries(folder, [*walk_folder(os.fspath(folder), ".")])
 
 
-def walk_folder(path: str, relative: str) -> Iterator[Entry]:
-    """Yield what is below `path`, sorted by name, without leftovers; links are not followed."""
+def walk_folder(path: str, relative: str, left_out: frozenset[str] = LEFTOVERS) -> Iterator[Entry]:
+    """Yield what is below `path`, sorted by name, without the names in `left_out`; links are not followed."""
     with os.scandir(path) as found:
-        entries = sorted((entry for entry in found if entry.name not in LEFTOVERS), key=lambda e: e.name)
+        entries = sorted((entry for entry in found if entry.name not in left_out), key=lambda e: e.name)
     for entry in entries:
         below = f"{relative}/{entry.name}"
         yield entry_of(below, entry.stat(follow_symlinks=False))
         if entry.is_dir(follow_symlinks=False):
-            yield from walk_folder(entry.path, below)
+            yield from walk_folder(entry.path, below, left_out)
 
 
 def entry_of(path: str, info: os.stat_result) -> Entry:
