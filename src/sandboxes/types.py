@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import datetime
 from typing import Annotated, Literal, Self
 
@@ -171,6 +172,8 @@ class SandboxCreateRequest(BaseModel):
     labels: dict[str, str] = Field(default_factory=dict)
     env_vars: dict[str, str] = Field(default_factory=dict)
     """Environment of every command in the sandbox."""
+    refused_image_env: Callable[[str], bool] | None = Field(default=None, exclude=True)
+    """Which variables of the image, by name, no command is given; for providers that can tell them."""
     separate_folders: tuple[str, ...] = ()
     """Folders with room of their own: filling the disk leaves them usable, once they are emptied."""
     mounts: tuple[Mount, ...] = ()

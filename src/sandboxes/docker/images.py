@@ -45,11 +45,13 @@ class Images:
             "or use --provider daytona"
         )
 
-    async def defaults(self, image: str) -> tuple[str, str]:
-        """Return the folder and the user its author chose for commands, empty where there is none."""
+    async def defaults(self, image: str) -> tuple[str, str, tuple[str, ...]]:
+        """Return the folder and the user its author chose for commands, empty where there is none, and the
+        names of the variables it sets."""
         found = await self._client.call("GET", f"images/{image}/json", what=f"look at image {image}")
         config = found.get("Config") or {}
-        return str(config.get("WorkingDir") or ""), str(config.get("User") or "")
+        names = tuple(str(one).partition("=")[0] for one in config.get("Env") or ())
+        return str(config.get("WorkingDir") or ""), str(config.get("User") or ""), names
 
     async def pulled(self, image: str, timeout: float) -> str:
         """The image, fetched from its registry when the engine does not have it."""

@@ -19,7 +19,7 @@ from valkyrie.benchmarks.task_checks import env_problems, link_problems, unknown
 from valkyrie.benchmarks.task_keeping import ARTIFACTS_FOLDER, elsewhere, gathering, kept_paths
 from valkyrie.benchmarks.task_setup import SETUP_SCRIPT, Preparation
 from valkyrie.benchmarks.task_toml import ParsedToml, StepTable, TaskToml
-from valkyrie.benchmarks.variables import expand, missing, referenced
+from valkyrie.benchmarks.variables import expand, missing, referenced, said_of_withheld
 from valkyrie.benchmarks.verifier import REWARDS, TESTS, Verification
 from valkyrie.errors import BenchmarkError
 from valkyrie.nouns import Json, TaskSpec, Timeouts, VerifyMode
@@ -280,6 +280,7 @@ class Task:
             "allowed_hosts": list(self.config.allowed_hosts),
             "warnings": [
                 *self.parsed.warnings,
+                *filter(None, [said_of_withheld(self.config.environment.env)]),
                 *_left_out(self.config),
                 *(text for step in self.config.steps for text in left_out_of(step)),
                 *_without_variables(self._missing_for_solution(host_env)),

@@ -98,7 +98,7 @@ class Layers:
         return layer
 
     def _changed(self, layer: Path) -> str | None:
-        """Return what is wrong with an installed layer; one that an earlier version installed is noted down."""
+        """Return what is wrong with an installed layer; the digest of one without is noted down."""
         try:
             manifest = read_manifest(layer)
             found = layer_digest(layer, self._digests)
