@@ -23,6 +23,7 @@ from valkyrie.benchmarks.discovery import find_tasks, is_task
 from valkyrie.benchmarks.lock import FILE_NAME as LOCK
 from valkyrie.benchmarks.lock import lock_file
 from valkyrie.benchmarks.manifest import FILE_NAME
+from valkyrie.benchmarks.task_checks import stray_problem
 from valkyrie.errors import BundleError, UnknownError
 
 _CHUNK = 1024 * 1024
@@ -64,6 +65,10 @@ class _Packer:
         self._bytes = 0
 
     def pack(self) -> None:
+        places = [self._folder / FILE_NAME, self._folder / LOCK, *find_tasks(self._folder).values()]
+        for path in places:
+            if problem := stray_problem(path, self._folder):
+                raise BundleError(f"{path} {problem.partition(',')[0]}.")
         if (self._folder / FILE_NAME).is_file():
             self._add_file(self._folder / FILE_NAME, FILE_NAME)
         if (lock := lock_file(self._folder)) is not None:

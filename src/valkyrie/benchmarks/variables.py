@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from valkyrie.errors import UserError
 from valkyrie.permissions import redirection
@@ -19,6 +19,20 @@ _AGENT_SETTING = re.compile(
 )
 """Settings of agents: which model they ask, on whose account. A key for the task's programs is none."""
 _REFERENCE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\}")
+
+
+class MissingVariablesError(UserError):
+    """A task asks for variables of the user's that it was not given."""
+
+    def __init__(self, where: str, names: Sequence[str]) -> None:
+        flags = " ".join(f"--pass-env {name}" for name in names)
+        super().__init__(
+            f"{where} asks for {', '.join(names)} from your environment, and was not given it. {flags} gives "
+            f"it where it is set; a default in the task does without: ${{{names[0]}:-value}}",
+            cause="missing_variable",
+        )
+        self.where = where
+        self.names = tuple(names)
 
 
 def withheld(name: str) -> str | None:
@@ -51,7 +65,7 @@ def said_of_withheld(env: Mapping[str, str]) -> str | None:
         return None
     return (
         f"the task sets {', '.join(found)}, which set-up and tests are given and the agent is not; "
-        "--env-vars NAME=value gives one to the agent"
+        "--env (of a job: --env-vars) gives one to the agent"
     )
 
 
@@ -68,7 +82,7 @@ def missing(env: Mapping[str, str], host: Mapping[str, str]) -> list[str]:
 
 
 def expand(env: Mapping[str, str], host: Mapping[str, str], where: str) -> dict[str, str]:
-    """`env` with its references filled from the host; nothing the task does not name is ever read.
+    """`env` with its references filled from `host`, the variables of the user's that tasks may be given.
 
     What comes out is visible to whatever runs in the sandbox, the agent included. A default stands in
     for a variable that is unset or empty, as in a shell.
@@ -87,10 +101,5 @@ def expand(env: Mapping[str, str], host: Mapping[str, str], where: str) -> dict[
 
     filled = {key: _REFERENCE.sub(fill, value) for key, value in env.items()}
     if absent:
-        names = ", ".join(dict.fromkeys(absent))
-        raise UserError(
-            f"{where} asks for {names} from the environment of this machine, where it is not set. "
-            f"Export it, or give it a default in the task: ${{{absent[0]}:-value}}",
-            cause="missing_variable",
-        )
+        raise MissingVariablesError(where, list(dict.fromkeys(absent)))
     return filled
