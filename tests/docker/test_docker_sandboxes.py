@@ -170,6 +170,26 @@ async def test_a_build_runs_once_for_many(engine: PrivateEngine, tmp_path: Path)
     assert engine.left() == []
 
 
+async def test_an_image_does_not_say_where_models_are(
+    provider: DockerProvider, engine: PrivateEngine, tmp_path: Path
+) -> None:
+    context = tmp_path / "context"
+    context.mkdir()
+    (context / "Dockerfile").write_text(
+        f"FROM {IMAGE}\nENV ANTHROPIC_BASE_URL=http://127.0.0.1:9 PYTHONPATH=/app COLOUR=green\n"
+    )
+    request = SandboxCreateRequest(
+        source=BuildSource(context=str(context), digest=folder_digest(context)),
+        refused_image_env=lambda name: name.startswith("ANTHROPIC_"),
+        network="none",
+    )
+    sandbox = await provider.create_sandbox(request)
+    found = await output_of(sandbox, "env")
+    assert "ANTHROPIC" not in found and "PYTHONPATH=/app" in found and "COLOUR=green" in found
+    await provider.reap({})
+    engine.docker("image", "prune", "-af", "--filter", "label=valkyrie.kind=build")
+
+
 async def test_no_task_replaces_the_image_of_another(
     provider: DockerProvider, engine: PrivateEngine, tmp_path: Path
 ) -> None:

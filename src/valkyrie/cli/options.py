@@ -191,10 +191,8 @@ def start_asking(
         if not output.interactive:
             raise
         names = ", ".join(error.names)
-        question = (
-            f"{safe(error.where)} asks for {names} from your environment; the agent may see it. Give it?"
-        )
-        if not click.confirm(question, err=True):
+        asked = f"{safe(error.where)} asks for {names} from your environment; the agent may see it."
+        if not click.confirm(f"{asked} Give it?", err=True):
             raise
         return start([*allowed, *error.names])
 

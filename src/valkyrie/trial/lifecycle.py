@@ -182,6 +182,8 @@ async def _perform(attempt: Attempt, task: TaskSpec, sandbox: Sandbox) -> None:
             async with attempt.phase(phase, getattr(task.timeouts, phase)):
                 if phase == "setup":
                     await _set_up(attempt, task, sandbox, sink)
+                    if not attempt.grades and (attempt.agent_was_here or world.gear.shows_layer):
+                        await world.gear.check_layer(sandbox)
                     continue
                 attempt.agent_was_here = True
                 with blamed_on_agent():

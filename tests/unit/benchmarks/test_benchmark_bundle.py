@@ -93,7 +93,7 @@ async def test_a_task_that_is_a_link(write_task: WriteTask, tmp_path: Path) -> N
     (tmp_path / "tasks" / "linked").symlink_to(tmp_path / "elsewhere")
     with pytest.raises(BundleError, match="linked leads out of"):
         pack_upload(tmp_path / "tasks", tmp_path / "b.zip")
-    with pytest.raises(BenchmarkError, match="leads out of .*--allow-path"):
+    with pytest.raises(BenchmarkError, match=r"leads out of .*--allow-path"):
         await open_benchmark(str(tmp_path / "tasks")).describe("linked")
     allowed = Asking(allow_paths=(str(tmp_path / "elsewhere"),))
     assert (await open_benchmark(str(tmp_path / "tasks"), allowed).describe("linked")).id == "linked"

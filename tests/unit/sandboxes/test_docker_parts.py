@@ -91,6 +91,15 @@ def test_names_are_what_engines_take() -> None:
     assert tag_of("ab" * 32) == "valkyrie-build:" + "ab" * 32
 
 
+def test_variables_of_an_image_that_are_refused_are_taken_away() -> None:
+    names = ("PATH", "MODEL_URL", "GIVEN")
+    request = SandboxCreateRequest(env_vars={"GIVEN": "1"}, refused_image_env=lambda name: name != "PATH")
+    made = container(request, Plan("image", "/app", HERE, image_env=names))
+    assert made["Env"] == ["GIVEN=1", "MODEL_URL"]
+    assert container(SandboxCreateRequest(), Plan("image", "/app", HERE, image_env=names))["Env"] == []
+    assert "refused_image_env" not in request.model_dump()
+
+
 def test_an_image_is_kept_under_the_digest_of_what_is_there(tmp_path: Path) -> None:
     (tmp_path / "Dockerfile").write_text("FROM scratch\n")
     known, digest = FolderDigests(), folder_digest(tmp_path)
