@@ -225,7 +225,10 @@ def _plain(value: Any) -> Any:
 
 
 def load_dotenv() -> None:
-    """Take the variables of `./.env`, which go before those of the environment."""
+    """Take the variables of `./.env`, which go before those of the environment.
+
+    An address is taken only with the key that goes there; proxies, loaders and interpreters are not.
+    """
     from benchmark_service.dotenv import parse
 
     file = Path(".env")
@@ -236,9 +239,33 @@ def load_dotenv() -> None:
     except (OSError, UnicodeDecodeError) as error:
         raise click.ClickException(f".env cannot be read: {error}") from None
     found = parse(text)
+    for name in (refused := _redirecting(found.values)):
+        click.echo(
+            f"Warning: .env: {name} is left out, it would redirect keys or code; `export {name}=…` takes it.",
+            err=True,
+        )
     try:
-        os.environ.update(found.values)
+        os.environ.update({name: value for name, value in found.values.items() if name not in refused})
     except ValueError as error:
         raise click.ClickException(f".env cannot be used: {error}.") from None
     for number in found.bad_lines:
         click.echo(f"Warning: .env, line {number}: not NAME=value; it is left out.", err=True)
+
+
+def _redirecting(values: Mapping[str, str]) -> list[str]:
+    """Return the names that say where keys go without the key itself, or which code is loaded."""
+    from benchmark_service.redirection import redirection
+
+    kinds = {name: kind for name in values if (kind := redirection(name)) not in (None, "setting")}
+    return [
+        name
+        for name, kind in kinds.items()
+        if kind != "model address" or not _has_key(name.partition("_")[0], values)
+    ]
+
+
+def _has_key(vendor: str, values: Mapping[str, str]) -> bool:
+    return any(
+        name.startswith(f"{vendor}_") and name.endswith(("_KEY", "_TOKEN")) and value
+        for name, value in values.items()
+    )

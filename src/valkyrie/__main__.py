@@ -5,6 +5,12 @@ from __future__ import annotations
 import sys
 
 
+def _forget_current_folder() -> None:
+    """Take off the search path what `python -m` put there: modules beside a stranger's files are not ours."""
+    if not sys.flags.safe_path:
+        del sys.path[0]
+
+
 def main() -> int:
     """Run the command line; `--version` alone is answered without loading anything."""
     if sys.argv[1:] == ["--version"]:
@@ -18,4 +24,5 @@ def main() -> int:
 
 
 if __name__ == "__main__":
+    _forget_current_folder()
     sys.exit(main())

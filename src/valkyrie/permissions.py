@@ -6,141 +6,41 @@ config file (`pass_env`) are the only places that allow something.
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
+from benchmark_service.redirection import REDIRECTING, RedirectionKind, is_redirecting, redirection
 from valkyrie.errors import UsageError
 
-RedirectionKind = Literal["model address", "proxy", "certificate", "loader", "interpreter", "git", "setting"]
+__all__ = [
+    "REDIRECTING",
+    "Allowance",
+    "RedirectionKind",
+    "allowed_names",
+    "configured_names",
+    "is_redirecting",
+    "outside",
+    "redirection",
+]
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-_VENDORS = (
-    "AI21|ALEPH_ALPHA|ANTHROPIC|AZURE|AWS|BEDROCK|CEREBRAS|CLAUDE|CODEX|COHERE|COPILOT|CURSOR|DASHSCOPE|"
-    "DATABRICKS|DEEPINFRA|DEEPSEEK|FIREWORKS|GEMINI|GITHUB|GOOGLE|GROQ|HF|HUGGINGFACE|KIMI|LITELLM|LLM|"
-    "LM_STUDIO|MINIMAX|MISTRAL|MODEL|MOONSHOT|NVIDIA|OLLAMA|OPENAI|OPENCODE|OPENROUTER|PERPLEXITY|QWEN|"
-    "REPLICATE|SAMBANOVA|TOGETHER|VERTEX|VERTEXAI|VLLM|WATSONX|XAI|ZAI|ZHIPU"
-)
-_ADDRESS = re.compile(
-    rf"({_VENDORS})(_\w+)?_(URL|URI|BASE|ENDPOINT|HOST|HOSTNAME|SERVER|ORIGIN|GATEWAY|CUSTOM_HEADERS)"
-    rf"|({_VENDORS})_ENDPOINT_URL\w*"
-    r"|\w*_BASE_UR[LI]|\w*_API_(BASE|HOST|URL|ENDPOINT)"
-)
-_PREFIXES: tuple[tuple[RedirectionKind, str], ...] = (
-    ("loader", "LD_|DYLD_|_RLD"),
-    (
-        "interpreter",
-        "PYTHON|BASH_FUNC_|PERL5|RUBY|BUNDLE_|LUA_|DENO_|BUN_|COMPLUS_|CORECLR_|DOTNET_|R_PROFILE|R_ENVIRON|"
-        "R_LIBS",
-    ),
-    ("git", "GIT_"),
-    ("setting", "VALKYRIE_"),
-)
-_EXACT: dict[RedirectionKind, frozenset[str]] = {
-    "model address": frozenset(
-        (
-            "ANTHROPIC_BASE_URL",
-            "ANTHROPIC_BEDROCK_BASE_URL",
-            "ANTHROPIC_CUSTOM_HEADERS",
-            "ANTHROPIC_VERTEX_BASE_URL",
-            "AWS_CONFIG_FILE",
-            "AWS_ENDPOINT_URL",
-            "AWS_PROFILE",
-            "AWS_SHARED_CREDENTIALS_FILE",
-            "AZURE_OPENAI_ENDPOINT",
-            "CLAUDE_CODE_USE_BEDROCK",
-            "CLAUDE_CODE_USE_VERTEX",
-            "CLAUDE_CONFIG_DIR",
-            "CODE_ASSIST_ENDPOINT",
-            "CODEX_HOME",
-            "COPILOT_PROVIDER_BASE_URL",
-            "GOOGLE_GEMINI_BASE_URL",
-            "OLLAMA_HOST",
-            "OPENAI_API_BASE",
-            "OPENAI_BASE_URL",
-        )
-    ),
-    "certificate": frozenset(
-        (
-            "AWS_CA_BUNDLE",
-            "CURL_CA_BUNDLE",
-            "CURL_HOME",
-            "NODE_EXTRA_CA_CERTS",
-            "NODE_TLS_REJECT_UNAUTHORIZED",
-            "OPENSSL_CONF",
-            "OPENSSL_ENGINES",
-            "OPENSSL_MODULES",
-            "REQUESTS_CA_BUNDLE",
-            "SSLKEYLOGFILE",
-            "SSL_CERT_DIR",
-            "SSL_CERT_FILE",
-        )
-    ),
-    "loader": frozenset(("GCONV_PATH", "GETCONF_DIR", "GLIBC_TUNABLES", "LOCALDOMAIN", "RES_OPTIONS")),
-    "interpreter": frozenset(
-        (
-            "BASHOPTS",
-            "BASH_ENV",
-            "CLASSPATH",
-            "ENV",
-            "GEM_HOME",
-            "GEM_PATH",
-            "IFS",
-            "JAVA_TOOL_OPTIONS",
-            "JDK_JAVA_OPTIONS",
-            "NODE_OPTIONS",
-            "NODE_PATH",
-            "NODE_REPL_EXTERNAL_MODULE",
-            "PERLLIB",
-            "PHPRC",
-            "PHP_INI_SCAN_DIR",
-            "PROMPT_COMMAND",
-            "PS4",
-            "SHELLOPTS",
-            "ZDOTDIR",
-            "_JAVA_OPTIONS",
-        )
-    ),
-    "setting": frozenset(
-        (
-            "AGENT_INFERENCE_API_URL",
-            "BENCHMARK_CATALOG_API_URL",
-            "BENCHMARK_SERVICE_BASE_URL",
-            "DESCOPE_BASE_URI",
-            "DESCOPE_BASE_URL",
-            "DOCKER_CONFIG",
-            "DOCKER_HOST",
-            "LOG_GROUP",
-            "S3_BUCKET",
-            "TRACKER_SERVICE_URL",
-        )
-    ),
-}
-_OWN_CREDENTIAL = re.compile(r"VALKYRIE_\w*API_KEY")
-REDIRECTING: frozenset[str] = frozenset().union(*_EXACT.values())
-"""Variables that change where keys go or which code runs; `is_redirecting` knows whole families beside."""
 
 
-def redirection(name: str) -> RedirectionKind | None:
-    """Return what a variable of this name can redirect, or None for one that only carries a value."""
-    word = name.upper()
-    if _OWN_CREDENTIAL.fullmatch(word):
-        return None
-    if re.fullmatch(r"(\w+_)?PROXY", word):
-        return "proxy"
-    for kind, names in _EXACT.items():
-        if word in names:
-            return kind
-    for kind, prefixes in _PREFIXES:
-        if re.match(prefixes, word):
-            return kind
-    return "model address" if _ADDRESS.fullmatch(word) else None
+@dataclass(frozen=True, slots=True)
+class Allowance:
+    """What the user lets other people's files take."""
 
+    names: tuple[str, ...] = ()
+    """Variables, of `--pass-env`, of `-s` and of the config file."""
+    paths: tuple[str, ...] = ()
+    """Files and folders outside the project, of `--allow-path`; absolute."""
 
-def is_redirecting(name: str) -> bool:
-    """Whether a variable of this name says where models or proxies are, or which code is loaded."""
-    return redirection(name) is not None
+    def variables(self) -> dict[str, str]:
+        """Return the allowed variables that are set, with their values."""
+        return {name: os.environ[name] for name in self.names if name in os.environ}
 
 
 def allowed_names(flags: Iterable[str], config: str | Iterable[str] | None = None) -> frozenset[str]:

@@ -27,7 +27,7 @@ _READ_BYTES = 4096
 def argv(sandbox_id: str, cwd: str, config: DaytonaProviderConfig) -> list[str]:
     """The host command that opens the shell; the key comes from its environment, where few can see it."""
     place = [config.DAYTONA_API_URL, config.DAYTONA_TARGET]
-    return [sys.executable, "-m", "sandboxes.daytona.shell", sandbox_id, cwd, *place]
+    return [sys.executable, "-P", "-m", "sandboxes.daytona.shell", sandbox_id, cwd, *place]
 
 
 async def attach(config: DaytonaProviderConfig, sandbox_id: str, cwd: str) -> int:

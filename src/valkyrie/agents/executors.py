@@ -11,6 +11,7 @@ from typing import Any
 from valkyrie import plugins
 from valkyrie.agents.catalogue.entries import CATALOG
 from valkyrie.errors import UsageError
+from valkyrie.plugins import is_target
 from valkyrie.suggest import did_you_mean
 
 PLUGIN_GROUP = "valkyrie.agents"
@@ -56,7 +57,23 @@ def agent_for(
     if executor is None:
         chosen = _choose(DEFAULT, offered, base, "executor")
         return AgentChoice(chosen.spec_for_open_agent, chosen.name, implied=True)
+    if is_target(executor) and executor not in (*plugins, *offered):
+        raise UsageError(
+            f"executor: {executor} is Python code that would run on this machine, and only a spec names it. "
+            f"Name it yourself if you want it: --executor {executor}."
+        )
     return _choose(executor, offered, base, "executor")
+
+
+def is_known_executor(name: str, plugins: Sequence[str], base: Path) -> bool:
+    """Whether the catalogue, an installed package or these plugins have it, or it says itself where it is."""
+    return (
+        name.startswith(_CONTRACT)
+        or ALIASES.get(name, name) in CATALOG
+        or is_target(name)
+        or name in _installed()
+        or name in _offered(plugins, base)
+    )
 
 
 def known_executors(plugins: Sequence[str] = (), base: Path | None = None) -> list[str]:
@@ -74,7 +91,7 @@ def _choose(name: str, offered: Mapping[str, str], base: Path, said: str) -> Age
     found = ALIASES.get(name, name)
     if found in CATALOG or found in _installed():
         return AgentChoice(found, found)
-    if plugins.is_target(name):
+    if is_target(name):
         return AgentChoice(name, name.rpartition(":")[2])
     known = list(dict.fromkeys([*(one for one in CATALOG if one not in _HIDDEN), *ALIASES, *offered]))
     hint = did_you_mean(name, known)

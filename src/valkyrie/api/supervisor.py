@@ -64,7 +64,7 @@ class Supervisor:
     @classmethod
     def of_executor(cls, data: DataFolder, restarted: Callable[[], None] = lambda: None) -> Supervisor:
         """The executor of a data folder, which stays when it has nothing to do."""
-        command = [sys.executable, "-m", "valkyrie.executor", str(data.root), "--stay"]
+        command = [sys.executable, "-P", "-m", "valkyrie.executor", str(data.root), "--stay"]
         return cls(command, executor_environment(), restarted)
 
     @property

@@ -196,6 +196,7 @@ COMMANDS: dict[str, Verb | Noun] = {
     "run": RUN,
     "benchmark-job": BENCHMARK_JOB,
     "init": _verb("init:init", "Write a first eval, a skill and a suite."),
+    "trust": _verb("trust:trust", "Let a project's own plugins run on this machine."),
     "lint": _verb("lint:lint", "Find what is wrong in specs, skills, tasks and agents."),
     "eval": _verb("eval:eval_command", "Run stimuli against an agent and grade what it did."),
     "grade": _verb(

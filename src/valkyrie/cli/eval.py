@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -72,6 +73,8 @@ valk eval --resume
 @shared.SHUTDOWN_TIMEOUT
 @shared.SANDBOX
 @shared.GIVEN_TO_AGENT
+@shared.ALLOWED
+@click.option("--dry-run", is_flag=True, help="Check and show the plan, run nothing.")
 @click.option("--name", metavar="TEXT", help="What this eval is called in lists.")
 @shared.RESUME
 @shared.VERBOSE
@@ -106,28 +109,42 @@ eval_command.allow_extra_args = True
 
 def _start(output: Output, given: dict[str, Any], printer: Printer) -> int:
     from valkyrie.cli.eval_items import items_of
+    from valkyrie.cli.eval_plan import show_eval_plan, with_asked
+    from valkyrie.evals.project_plugins import with_project_plugins
     from valkyrie.evals.running import run_eval
     from valkyrie.specs.project import find_project
 
     project = find_project(Path.cwd())
     items = items_of(given, project)
+    request = replace(
+        request_of(given, items, _output_dir(given["output_dir"], project)),
+        name=given["name"],
+        eval_plugin=given["eval_plugin"] and placed(given["eval_plugin"], Path.cwd()),
+        skip_grade=given["skip_grade"],
+        workers=given["workers"],
+        junit=given["junit"],
+    )
+    if given["dry_run"]:
+        return show_eval_plan(output, request, project)
+    request = with_asked(output, with_project_plugins(request, project, trust=given["trust"]))
     with tracker_here() as tracker:
-        request = replace(
-            request_of(given, items, project, _output_dir(given["output_dir"], project)),
-            name=given["name"],
-            eval_plugin=given["eval_plugin"] and placed(given["eval_plugin"], Path.cwd()),
-            skip_grade=given["skip_grade"],
-            workers=given["workers"],
-            junit=given["junit"],
-        )
         watcher = Watching(output, printer, verbose=given["verbose"])
         ran = run_eval(tracker, request, watcher)
         return _finish(output, request, ran.invocation, printer, interrupted=ran.interrupted)
 
 
 def _output_dir(said: str | None, project: Project) -> Path:
+    from valkyrie.permissions import outside
+    from valkyrie.specs.project import file_root
+
     if said is None and project.results is not None:
-        return project.folder / project.results
+        folder = project.folder / project.results
+        if (real := outside(folder, file_root(project.folder))) is not None:
+            raise UsageError(
+                f"`paths.results` of {project.file} leads to {real}, outside the project; name it yourself "
+                f"if you want results there: --output-dir {shlex.quote(str(real))}."
+            )
+        return folder
     return Path(said or DEFAULT_OUTPUT)
 
 
@@ -138,7 +155,9 @@ def _resume(output: Output, given: dict[str, Any], printer: Printer) -> int:
         ref = _interrupted(tracker, given["resume"])
         check_kind(tracker, ref, experiment=False)
         watcher = Watching(output, printer, verbose=given["verbose"])
-        request, ran = resume_eval(tracker, ref, watcher, shutdown_timeout=said_shutdown(given))
+        request, ran = resume_eval(
+            tracker, ref, watcher, shutdown_timeout=said_shutdown(given), trust=given["trust"]
+        )
         return _finish(output, request, ran.invocation, printer, interrupted=ran.interrupted)
 
 

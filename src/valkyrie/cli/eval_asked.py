@@ -13,22 +13,21 @@ from valkyrie.errors import UsageError
 
 if TYPE_CHECKING:
     from valkyrie.evals.request import EvalItem, EvalRequest
-    from valkyrie.specs.model import Project
 
-_WITH_RESUME = frozenset({"resume", "verbose", "output_format", "as_json", "no_color", "shutdown_timeout"})
+_WITH_RESUME = frozenset(
+    {"resume", "verbose", "output_format", "as_json", "no_color", "shutdown_timeout", "trust"}
+)
 
 
-def request_of(
-    given: Mapping[str, Any], items: Sequence[EvalItem], project: Project, output_dir: Path
-) -> EvalRequest:
+def request_of(given: Mapping[str, Any], items: Sequence[EvalItem], output_dir: Path) -> EvalRequest:
     """Everything the options say that evals and experiments share."""
     from valkyrie.evals.request import EvalRequest
 
     return EvalRequest(
         items=items,
         executor=given["executor"],
-        executor_plugins=plugins_of(project, "executors", given["executor_plugins"]),
-        grader_plugins=plugins_of(project, "graders", given["grader_plugins"]),
+        executor_plugins=placed_plugins(given["executor_plugins"]),
+        grader_plugins=placed_plugins(given["grader_plugins"]),
         params=given["params"],
         work_dir=Path(given["work_dir"] or ".").resolve(),
         skill_dir=_resolved(given["skill_dir"]),
@@ -49,6 +48,8 @@ def request_of(
         family=given["family"],
         secrets=dict(given["secrets"]),
         kwargs=given["kwargs"],
+        pass_env=given["pass_env"],
+        allow_paths=given["allow_paths"],
         output_dir=output_dir.resolve(),
         command=tuple(_words(click.get_current_context())),
     )
@@ -58,9 +59,9 @@ def _resolved(said: str | None) -> Path | None:
     return Path(said).resolve() if said else None
 
 
-def plugins_of(project: Project, kind: str, said: Sequence[str]) -> tuple[str, ...]:
-    """The project's plugins, then those of the command line; what is a file of theirs by its whole path."""
-    return (*project.plugins_of(kind), *(placed(one, Path.cwd()) for one in said))
+def placed_plugins(said: Sequence[str]) -> tuple[str, ...]:
+    """Return the plugins of the command line; what is a file of theirs by its whole path."""
+    return tuple(placed(one, Path.cwd()) for one in said)
 
 
 def placed(plugin: str, folder: Path) -> str:

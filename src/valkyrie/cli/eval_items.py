@@ -78,7 +78,12 @@ def _with_tags(
     from valkyrie.benchmarks.eval_spec.options import EvalOptions
     from valkyrie.specs.choosing import fits
 
-    options = EvalOptions(params=given["params"], eval_plugin=given["eval_plugin"])
+    options = EvalOptions(
+        params=given["params"],
+        eval_plugin=given["eval_plugin"],
+        pass_env=given["pass_env"],
+        allow_paths=given["allow_paths"],
+    )
     found: Chosen = []
     tags: dict[str, dict[str, None]] = {}
     for file in files:

@@ -7,7 +7,14 @@ from typing import Any
 
 import click
 
-from valkyrie.cli.options import Decorated, Number, WholeNumber
+from valkyrie.cli.options import (
+    Decorated,
+    Number,
+    WholeNumber,
+    allow_path_option,
+    pass_env_option,
+    trust_option,
+)
 from valkyrie.cli.words import assignments
 
 LAST = "last"
@@ -53,7 +60,7 @@ PARAM = click.option(
     multiple=True,
     callback=assignments,
     metavar="KEY=VALUE",
-    help="Fill ${KEY} in specs; over the environment. Repeatable.",
+    help="Fill ${KEY} in specs. Repeatable; --pass-env fills it from a variable of yours.",
 )
 TAG = click.option(
     "--tag",
@@ -173,6 +180,8 @@ GIVEN_TO_AGENT = together(
         help="A parameter of the agent. Repeatable.",
     ),
 )
+READABLE = together(pass_env_option, allow_path_option)
+ALLOWED = together(READABLE, trust_option)
 REQUIRE_PASS = click.option(
     "--require-pass/--no-require-pass",
     default=True,

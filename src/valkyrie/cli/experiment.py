@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +16,7 @@ from valkyrie.errors import UsageError
 
 if TYPE_CHECKING:
     from valkyrie.evals.console import Printer
-    from valkyrie.evals.experiments import PlannedExperiment, WrittenExperiment
+    from valkyrie.evals.experiments import WrittenExperiment
     from valkyrie.evals.request import EvalRequest
     from valkyrie.evals.running import Ran
     from valkyrie.evals.variants import ExperimentResult
@@ -65,6 +64,7 @@ INTERRUPTED = 130
 @shared.SHUTDOWN_TIMEOUT
 @shared.SANDBOX
 @shared.GIVEN_TO_AGENT
+@shared.ALLOWED
 @shared.REQUIRE_PASS
 @shared.RESUME
 @shared.VERBOSE
@@ -84,42 +84,23 @@ def run(output: Output, **given: Any) -> int:
     if given["file"] is None:
         raise click.UsageError("Missing argument 'FILE': name an experiment file.")
     from valkyrie.evals.experiments import plan_file
+    from valkyrie.permissions import Allowance
     from valkyrie.specs.project import find_project
 
-    planned = plan_file(given["file"], variants=given["variants"], params=given["params"])
+    allowed = Allowance((*given["pass_env"], *dict(given["secrets"])), given["allow_paths"])
+    planned = plan_file(given["file"], variants=given["variants"], params=given["params"], allowed=allowed)
     output.notices(str(finding) for finding in planned.experiment.findings)
-    asked = request_of(given, (), find_project(Path.cwd()), given["output_dir"])
-    request = planned.request(asked, given["workers"])
-    return _dry_run(output, planned, request) if given["dry_run"] else _run(output, given, request)
+    project = find_project(Path.cwd())
+    request = planned.request(request_of(given, (), given["output_dir"]), given["workers"])
+    if given["dry_run"]:
+        from valkyrie.cli.eval_plan import show_eval_plan
 
+        return show_eval_plan(output, request, project, experiment=planned.experiment)
+    from valkyrie.cli.eval_plan import with_asked
+    from valkyrie.evals.project_plugins import with_project_plugins
 
-def _dry_run(output: Output, planned: PlannedExperiment, request: EvalRequest) -> int:
-    from valkyrie.evals.planning import plan_evals, trials_of
-    from valkyrie.report.formats import plural, safe
-    from valkyrie.report.layout import Column, Table
-
-    rows: list[dict[str, Any]] = []
-    for one in plan_evals(request).evals:
-        rows.append(
-            {
-                "variant": one.item.variant,
-                "eval": one.spec.name,
-                "model": one.model,
-                "executor": one.agent.name,
-                "stimuli": len(one.stimuli),
-                "trials": sum(trials_of(stimulus, one.spec, request.runs) for stimulus in one.stimuli),
-            }
-        )
-    about = planned.experiment
-    output.emit("experiment_plan", name=about.name, baseline=about.baseline, evals=rows)
-    titles = ("Variant", "Eval", "Model", "Executor", "Stimuli", "Trials")
-    cells: list[Sequence[str]] = [
-        [safe(value) if value is not None else "—" for value in row.values()] for row in rows
-    ]
-    output.table(Table([Column(title) for title in titles], cells))
-    total = sum(int(row["trials"]) for row in rows)
-    output.line(f"{plural(total, 'trial')}, {request.workers} at once. Nothing was run (--dry-run).")
-    return 0
+    request = with_project_plugins(request, project, trust=given["trust"])
+    return _run(output, given, with_asked(output, request))
 
 
 def _run(output: Output, given: dict[str, Any], request: EvalRequest) -> int:
@@ -139,7 +120,9 @@ def _resume(output: Output, given: dict[str, Any]) -> int:
         ref = _interrupted(given["resume"], given["output_dir"])
         check_kind(tracker, ref, experiment=True)
         watcher = Watching(output, printer, verbose=given["verbose"])
-        request, ran = resume_eval(tracker, ref, watcher, shutdown_timeout=said_shutdown(given))
+        request, ran = resume_eval(
+            tracker, ref, watcher, shutdown_timeout=said_shutdown(given), trust=given["trust"]
+        )
     return _finish(output, given, request, ran)
 
 

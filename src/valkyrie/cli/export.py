@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING
 import click
 
 from valkyrie.cli import eval_options as shared
-from valkyrie.cli.eval_asked import plugins_of
+from valkyrie.cli.eval_asked import placed_plugins
 from valkyrie.cli.options import tracker, verb
 from valkyrie.cli.output import Output
+from valkyrie.permissions import Allowance
 
 if TYPE_CHECKING:
     from valkyrie.evals.exporting.protocol import Exported
@@ -46,6 +47,7 @@ if TYPE_CHECKING:
 @shared.TAG
 @shared.GRADER_PLUGIN
 @shared.PARAM
+@shared.READABLE
 @click.option("--verbose", is_flag=True, help="Name everything that was written.")
 def export(
     output: Output,
@@ -57,6 +59,8 @@ def export(
     tags: tuple[str, ...],
     grader_plugins: tuple[str, ...],
     params: dict[str, str],
+    pass_env: tuple[str, ...],
+    allow_paths: tuple[str, ...],
     verbose: bool,
 ) -> int:
     """Write evals or their results in another tool's form.
@@ -68,7 +72,6 @@ def export(
     """
     from valkyrie.evals.exporting.protocol import ExportRequest
     from valkyrie.evals.exporting.registry import find_exporter
-    from valkyrie.specs.project import find_project
 
     sources, options = _split(words)
     if bool(sources) == bool(files):
@@ -81,10 +84,10 @@ def export(
     folder = output_dir or Path(exporter.replace(":", "-"))
     request = ExportRequest(
         output=folder,
-        specs=_specs(files, tags, params) if files else (),
+        specs=_specs(files, tags, params, Allowance(pass_env, allow_paths)) if files else (),
         results=_results(sources) if sources else None,
         options=options,
-        grader_plugins=plugins_of(find_project(Path.cwd()), "graders", grader_plugins) if files else (),
+        grader_plugins=placed_plugins(grader_plugins),
     )
     done = function(request)
     _show(output, done, folder, verbose=verbose)
@@ -106,12 +109,17 @@ def _split(words: Sequence[str]) -> tuple[list[str], dict[str, str]]:
     return sources, options
 
 
-def _specs(files: Sequence[Path], tags: Sequence[str], params: Mapping[str, str]) -> list[EvalSpec]:
+def _specs(
+    files: Sequence[Path], tags: Sequence[str], params: Mapping[str, str], allowed: Allowance
+) -> list[EvalSpec]:
     from valkyrie.specs.choosing import choose_stimuli, parse_tags
     from valkyrie.specs.project import find_project
     from valkyrie.specs.reading import read_spec
 
-    specs = [read_spec(file, params=params, project=find_project(file.parent)).spec for file in files]
+    specs = [
+        read_spec(file, params=params, project=find_project(file.parent), allowed=allowed).spec
+        for file in files
+    ]
     chosen = choose_stimuli(specs, parse_tags(tags)) if tags else specs
     if not chosen:
         raise click.UsageError(f"No stimulus has {' and '.join(tags)}.")

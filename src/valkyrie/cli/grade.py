@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from valkyrie.cli import eval_options as shared
-from valkyrie.cli.eval_asked import plugins_of
+from valkyrie.cli.eval_asked import placed_plugins
 from valkyrie.cli.options import verb
 from valkyrie.cli.output import Output
 from valkyrie.errors import UsageError
@@ -49,6 +49,7 @@ valk grade -e eval.yaml --output jsonl --no-require-pass < outcomes.jsonl > grad
 @shared.JUDGE
 @shared.GRADER_PLUGIN
 @shared.PARAM
+@shared.ALLOWED
 @shared.OUTPUT
 @shared.REQUIRE_PASS
 @shared.VERBOSE
@@ -76,8 +77,10 @@ def grade(output: Output, **given: Any) -> int:
 
 def _how(given: dict[str, Any]) -> Regrading:
     from valkyrie.evals.grading_places import Places
+    from valkyrie.evals.project_plugins import trusted_graders
     from valkyrie.evals.regrading import Regrading
     from valkyrie.grade.protocol import Asking
+    from valkyrie.permissions import Allowance
     from valkyrie.specs.project import find_project
     from valkyrie.specs.reading import read_spec
 
@@ -85,7 +88,8 @@ def _how(given: dict[str, Any]) -> Regrading:
     if not file.is_file():
         raise UsageError(f"--eval-spec {file} is not a file.")
     project = find_project(file.absolute().parent)
-    spec = read_spec(file.resolve(), params=given["params"], project=project).spec
+    allowed = Allowance(given["pass_env"], given["allow_paths"])
+    spec = read_spec(file.resolve(), params=given["params"], project=project, allowed=allowed).spec
     places = Places(*(_path(given[key]) for key in ("workspace", "diff_file", "artifact_dir")))
     places.check()
     threshold = spec.scoring.threshold if given["threshold"] is None else given["threshold"]
@@ -93,7 +97,7 @@ def _how(given: dict[str, Any]) -> Regrading:
         spec=spec,
         stimulus=given["stimulus"],
         threshold=threshold,
-        plugins=plugins_of(project, "graders", given["grader_plugins"]),
+        plugins=trusted_graders(project, spec, placed_plugins(given["grader_plugins"]), trust=given["trust"]),
         places=places,
         asking=Asking(
             model=given["judge_model"] or spec.defaults.judge_model,

@@ -50,6 +50,7 @@ _path = click.Path(path_type=Path)
 @shared.GRADER_PLUGIN
 @shared.EXECUTOR_PLUGIN
 @shared.PARAM
+@shared.READABLE
 @click.option("--strict", is_flag=True, help="Warnings fail too.")
 @click.option("--ignore", multiple=True, metavar="CODE", help="Leave findings of this code out. Repeatable.")
 @click.option(
@@ -110,13 +111,17 @@ def _options(
     params: dict[str, str],
     grader_plugins: tuple[str, ...],
     executor_plugins: tuple[str, ...],
+    pass_env: tuple[str, ...],
+    allow_paths: tuple[str, ...],
 ) -> LintOptions:
     from valkyrie.lint.options import LintOptions, read_entries
+    from valkyrie.permissions import Allowance
 
     return LintOptions(
         grader_plugins=grader_plugins,
         executor_plugins=executor_plugins,
         params=params,
+        allowed=Allowance(pass_env, allow_paths),
         known_domains=read_entries(known_domains) if known_domains else None,
         allowed_deps=frozenset(read_entries(allowed_external_deps)) if allowed_external_deps else None,
     )

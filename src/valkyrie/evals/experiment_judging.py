@@ -51,7 +51,10 @@ async def _all(
 def _specs(request: EvalRequest, baseline: str) -> list[EvalSpec]:
     """The specs as the baseline has them: what judges are told is the same for both sides."""
     items = {item.file: item for item in request.items if item.variant == baseline}
-    return [read_spec(file, params=request.params, patch=item.patch).spec for file, item in items.items()]
+    return [
+        read_spec(file, params=request.params, patch=item.patch, allowed=request.allowed).spec
+        for file, item in items.items()
+    ]
 
 
 def _side(name: str, written: WrittenExperiment) -> ResultSide:

@@ -14,6 +14,7 @@ from valkyrie.evals.results import Invocation
 from valkyrie.evals.variants import ExperimentResult, summary_lines
 from valkyrie.keeping.folders import disk_errors, whole_file
 from valkyrie.nouns import Json
+from valkyrie.permissions import Allowance
 
 if TYPE_CHECKING:
     from valkyrie.specs.experiment import Experiment, VariantPlan
@@ -39,14 +40,19 @@ class PlannedExperiment:
 
 
 def plan_file(
-    path: Path, *, variants: Sequence[str] = (), params: Mapping[str, str] | None = None
+    path: Path,
+    *,
+    variants: Sequence[str] = (),
+    params: Mapping[str, str] | None = None,
+    allowed: Allowance | None = None,
 ) -> PlannedExperiment:
     """Read an experiment and check it for drift. Raises SpecError, and UsageError for unknown variants."""
     from valkyrie.specs.experiment import plan_experiment, read_experiment
 
-    experiment = read_experiment(path, params=params)
+    experiment = read_experiment(path, params=params, allowed=allowed)
+    only = tuple(dict.fromkeys(variants))
     return PlannedExperiment(
-        experiment, plan_experiment(experiment, only=tuple(dict.fromkeys(variants)), params=params)
+        experiment, plan_experiment(experiment, only=only, params=params, allowed=allowed)
     )
 
 

@@ -25,11 +25,29 @@ from valkyrie.specs.skills import find_skills
 from valkyrie.views import RunRequest
 
 if TYPE_CHECKING:
+    from valkyrie.evals.agent_requests import AgentAsks
     from valkyrie.lint.options import LintOptions
 
 MOCK = "mock"
 _OF_EXECUTORS = ("unknown-executor",)
 """Findings about a spec's own agent, which is not asked where the command line names another."""
+
+
+@dataclass(frozen=True, slots=True)
+class UsedPlugins:
+    """What specs use that the platform does not have and flags did not give."""
+
+    graders: tuple[str, ...] = ()
+    """Types of graders."""
+    executors: tuple[str, ...] = ()
+    """Names of agents."""
+
+    def __bool__(self) -> bool:
+        return bool(self.graders or self.executors)
+
+    def __str__(self) -> str:
+        said = [f"grader type {name!r}" for name in self.graders]
+        return ", ".join([*said, *(f"executor {name!r}" for name in self.executors)])
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +64,8 @@ class PlannedEval:
     """None: there is nothing to run."""
     judged: bool = False
     """A model is asked about what its agents did."""
+    asks: AgentAsks | None = None
+    """Secrets that the spec's own agent wants and that were not allowed."""
 
     @property
     def model(self) -> str | None:
@@ -70,15 +90,18 @@ class Planned:
     warnings: Sequence[Finding]
 
 
-def plan_evals(request: EvalRequest) -> Planned:
-    """Read, check and resolve everything; all that is wrong comes at once."""
+def plan_evals(request: EvalRequest, unloaded: UsedPlugins | None = None) -> Planned:
+    """Read, check and resolve everything; all that is wrong comes at once.
+
+    `unloaded` is what only plugins have that are not to be loaded, for a plan that is shown and not run.
+    """
     check_options(request)
     wrong: list[Finding] = []
     doubtful: list[Finding] = []
     planned: list[PlannedEval] = []
     for item in request.items:
         try:
-            found, remarks = _plan_one(item, request)
+            found, remarks = _plan_one(item, request, unloaded or UsedPlugins())
             planned.append(found)
             doubtful += remarks
         except SpecError as error:
@@ -142,22 +165,40 @@ def check_options(request: EvalRequest) -> None:
             raise UsageError(f"{flag} {place}: this is a file; name a folder.")
 
 
-def _plan_one(item: EvalItem, request: EvalRequest) -> tuple[PlannedEval, Sequence[Finding]]:
-    read = open_spec(item.file, _first_options(item, request))
+def _plan_one(
+    item: EvalItem, request: EvalRequest, unloaded: UsedPlugins
+) -> tuple[PlannedEval, Sequence[Finding]]:
+    read = open_spec(item.file, first_options(item, request))
     spec = read.spec
-    agent = agent_for(
-        spec.defaults.executor, override=request.executor, plugins=request.executor_plugins, base=spec.folder
-    )
+    agent = _agent(spec, request, unloaded)
     stimuli = [one for one in spec.stimuli if item.stimuli is None or one.name in item.stimuli]
     options = _options(item, request, spec, agent)
-    findings = [*read.findings, *_linted(read, request)]
+    findings = [*read.findings, *_linted(read, request, unloaded)]
     if errors := [finding for finding in findings if finding.severity == "error"]:
         raise SpecError(errors)
-    judged = _judged(spec, options, stimuli)
-    nothing = not any(trials_of(one, spec, request.runs) for one in stimuli)
+    judged = not unloaded and _judged(spec, options, stimuli)
+    nothing = bool(unloaded) or not any(trials_of(one, spec, request.runs) for one in stimuli)
     run = None if nothing else _run_request(item, request, spec, agent, options, stimuli)
     warnings = [finding for finding in findings if finding.severity == "warning"]
-    return PlannedEval(item, spec, agent, options, stimuli, run, judged), warnings
+    return PlannedEval(item, spec, agent, options, stimuli, run, judged, _asks(agent, request)), warnings
+
+
+def _asks(agent: AgentChoice, request: EvalRequest) -> AgentAsks | None:
+    """Return what an agent wants that only the spec names: a folder or archive, by its path."""
+    if request.executor is not None or not agent.spec_for_open_agent.startswith("/"):
+        return None
+    from valkyrie.evals.agent_requests import unallowed
+
+    return unallowed(agent.spec_for_open_agent, request)
+
+
+def _agent(spec: EvalSpec, request: EvalRequest, unloaded: UsedPlugins) -> AgentChoice:
+    said = request.executor or spec.defaults.executor
+    if said is not None and said in unloaded.executors:
+        return AgentChoice(said, said)
+    return agent_for(
+        spec.defaults.executor, override=request.executor, plugins=request.executor_plugins, base=spec.folder
+    )
 
 
 def _judged(spec: EvalSpec, options: EvalOptions, stimuli: Sequence[Stimulus]) -> bool:
@@ -172,13 +213,16 @@ def _judged(spec: EvalSpec, options: EvalOptions, stimuli: Sequence[Stimulus]) -
     return True
 
 
-def _linted(read: Read, request: EvalRequest) -> list[Finding]:
+def _linted(read: Read, request: EvalRequest, unloaded: UsedPlugins) -> list[Finding]:
     """What lint says, as far as it matters here."""
     if request.skip_validate:
         return []
     from valkyrie.lint.specs import lint_spec
 
-    found = lint_spec(read, options=_lint_options(request))
+    options = replace(
+        _lint_options(request), unloaded_graders=unloaded.graders, unloaded_executors=unloaded.executors
+    )
+    found = lint_spec(read, options=options)
     if request.executor is None:
         return found
     return [one for one in found if one.code not in _OF_EXECUTORS]
@@ -187,7 +231,12 @@ def _linted(read: Read, request: EvalRequest) -> list[Finding]:
 def _lint_options(request: EvalRequest) -> LintOptions:
     from valkyrie.lint.options import LintOptions
 
-    return LintOptions(request.grader_plugins, request.executor_plugins, request.params)
+    return LintOptions(
+        grader_plugins=request.grader_plugins,
+        executor_plugins=request.executor_plugins,
+        params=request.params,
+        allowed=request.allowed,
+    )
 
 
 def trials_of(stimulus: Stimulus, spec: EvalSpec, asked: int | None) -> int:
@@ -197,16 +246,22 @@ def trials_of(stimulus: Stimulus, spec: EvalSpec, asked: int | None) -> int:
     return spec.defaults.runs if stimulus.runs is None else stimulus.runs
 
 
-def _first_options(item: EvalItem, request: EvalRequest) -> EvalOptions:
+def first_options(item: EvalItem, request: EvalRequest) -> EvalOptions:
     """What a spec is read with, before anything of it is known."""
     patch = {BASE: str(item.patch_base), **item.patch} if item.patch_base else item.patch
-    return EvalOptions(params=dict(request.params), patch=patch, eval_plugin=request.eval_plugin)
+    return EvalOptions(
+        params=dict(request.params),
+        patch=patch,
+        eval_plugin=request.eval_plugin,
+        pass_env=request.allowed.names,
+        allow_paths=request.allowed.paths,
+    )
 
 
 def _options(item: EvalItem, request: EvalRequest, spec: EvalSpec, agent: AgentChoice) -> EvalOptions:
     network = request.network or ("none" if agent.name == MOCK else "public")
     return replace(
-        _first_options(item, request),
+        first_options(item, request),
         variant=item.variant,
         model=item.model or spec.defaults.model,
         executor=agent.name,

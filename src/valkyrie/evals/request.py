@@ -9,6 +9,7 @@ from typing import Any
 
 from sandboxes.values import NetworkPolicy
 from valkyrie.nouns import Json
+from valkyrie.permissions import Allowance
 from valkyrie.views.requests import VerifyChoice
 
 DEFAULT_WORKERS = 5
@@ -42,6 +43,8 @@ class EvalRequest:
     """Over the specs' own."""
     executor_plugins: tuple[str, ...] = ()
     grader_plugins: tuple[str, ...] = ()
+    project_file: Path | None = None
+    """The `.vally.yaml` whose plugins are among these; it must be trusted whenever they are loaded."""
     eval_plugin: str | None = None
     params: Mapping[str, str] = field(default_factory=dict)
     work_dir: Path | None = None
@@ -69,6 +72,10 @@ class EvalRequest:
     """The tag that names the family of a stimulus; None is `family`."""
     secrets: Mapping[str, str] = field(default_factory=dict)
     kwargs: Mapping[str, str] = field(default_factory=dict)
+    pass_env: tuple[str, ...] = ()
+    """Variables of the user that specs and their own agents may have."""
+    allow_paths: tuple[str, ...] = ()
+    """What outside the project specs may name; absolute."""
     output_dir: Path | None = None
     """Below this it makes a folder of its own once everything is checked; None: it leaves no files."""
     folder: Path | None = None
@@ -76,6 +83,11 @@ class EvalRequest:
     junit: bool = False
     command: tuple[str, ...] = ()
     """The words that asked for it."""
+
+    @property
+    def allowed(self) -> Allowance:
+        """What its specs may take: `-s` names variables as well as `--pass-env`."""
+        return Allowance(tuple(sorted({*self.pass_env, *self.secrets})), self.allow_paths)
 
     def to_json(self) -> Json:
         """As it is kept."""
@@ -87,9 +99,9 @@ class EvalRequest:
         """What was kept; what this version does not know any more is left out."""
         known = {one.name for one in fields(cls)}
         kept = {name: value for name, value in data.items() if name in known}
-        for name in ("work_dir", "skill_dir", "workspace", "output_dir", "folder"):
+        for name in ("work_dir", "skill_dir", "workspace", "output_dir", "folder", "project_file"):
             kept[name] = Path(kept[name]) if kept.get(name) else None
-        for name in ("executor_plugins", "grader_plugins", "command"):
+        for name in ("executor_plugins", "grader_plugins", "command", "pass_env", "allow_paths"):
             kept[name] = tuple(kept.get(name, ()))
         kept["items"] = [_item(one) for one in kept["items"]]
         return cls(**kept)

@@ -15,8 +15,10 @@ from pathlib import Path
 from typing import Protocol
 
 from valkyrie.errors import UserError
+from valkyrie.evals.agent_requests import refuse
 from valkyrie.evals.loading import Ended, Loader, ended_now, expected, skipped_eval
 from valkyrie.evals.planning import Planned, PlannedEval, plan_evals, which_agents
+from valkyrie.evals.project_plugins import check_still_trusted
 from valkyrie.evals.request import EvalRequest
 from valkyrie.evals.results import EvalResult, Invocation, StimulusResult
 from valkyrie.evals.writing import open_folder
@@ -63,6 +65,7 @@ class Ran:
 def run_eval(tracker: LocalTracker, request: EvalRequest, watcher: Watcher) -> Ran:
     """Plan, run and gather everything; the caller writes and prints it."""
     planned = plan_evals(request)
+    refuse([one.asks for one in planned.evals if one.asks])
     to_run = [one for one in planned.evals if one.request]
     if not to_run:
         watcher.planned(planned, None)
@@ -127,14 +130,24 @@ def _bound_request(request: EvalRequest, planned: Planned) -> BoundRequest:
 
 
 def resume_eval(
-    tracker: LocalTracker, ref: str, watcher: Watcher, *, shutdown_timeout: float | None = None
+    tracker: LocalTracker,
+    ref: str,
+    watcher: Watcher,
+    *,
+    shutdown_timeout: float | None = None,
+    trust: bool = False,
 ) -> tuple[EvalRequest, Ran]:
-    """Go on with what is left of an eval; what has a verdict keeps it."""
+    """Go on with what is left of an eval; what has a verdict keeps it.
+
+    Plugins of its project must still be trusted, or `trust` be the word of the command line.
+    """
     kept = tracker.fetch_bound(ref)
     request = EvalRequest.from_json(kept)
+    check_still_trusted(request, trust=trust)
     if shutdown_timeout is not None:
         request = replace(request, shutdown_timeout=shutdown_timeout)
     planned = plan_evals(request)
+    refuse([one.asks for one in planned.evals if one.asks])
     with _alone(tracker, kept["id"]):
         _refuse_changed(tracker, kept, request, planned)
         job = tracker.go_on_bound(kept["id"])

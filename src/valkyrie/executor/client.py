@@ -117,7 +117,10 @@ class ExecutorClient:
         read, write = os.pipe()
         with self._data.executor_log.open("ab") as log:
             launcher = subprocess.Popen(
-                [sys.executable, "-m", "valkyrie.executor", str(self._data.root), "--detach", str(write)],
+                [
+                    *(sys.executable, "-P", "-m", "valkyrie.executor"),
+                    *(str(self._data.root), "--detach", str(write)),
+                ],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,

@@ -59,6 +59,7 @@ _GRADERS = {
     "grader-weight": Rule("error", "A grader's weight is below 0 or no number."),
     "judge-without-criteria": Rule("error", "A judge has neither a prompt nor a rubric to go by."),
     "grader-plugin": Rule("error", "A grader plugin cannot be loaded."),
+    "plugin-not-loaded": Rule("info", "A grader's type may come from a plugin of the project."),
     "invalid-regex": Rule("error", "A pattern is no regular expression of JavaScript."),
     "pairwise-grader": Rule("warning", "A `pairwise` grader is skipped; only a comparison has two results."),
     "vacuous-grader": Rule("warning", "A grader passes whatever the agent does."),
@@ -84,6 +85,7 @@ _SPECS = {
     "duplicate-prompt": Rule("warning", "Two stimuli say the same in the same environment."),
     "runs-zero": Rule("info", "Nothing is run: `runs` is 0."),
     "environment-file-missing": Rule("error", "A file the workspace or grading needs is not there."),
+    "outside-project": Rule("error", "A spec names a file outside its project."),
     "environment-file-outside": Rule("error", "A file would be put outside the workspace."),
     "grading-file-in-history": Rule(
         "warning", "A file only graders should see is committed where the agent may start from."

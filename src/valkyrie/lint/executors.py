@@ -9,6 +9,7 @@ from valkyrie.agents.executors import ALIASES, agent_for
 from valkyrie.errors import ValkyrieError
 from valkyrie.lint.codes import finding
 from valkyrie.lint.options import LintOptions
+from valkyrie.plugins import is_target
 from valkyrie.specs.model import EvalSpec, Finding
 
 
@@ -20,7 +21,7 @@ def has_known_tools(executor: str | None) -> bool:
 def executor_findings(spec: EvalSpec, options: LintOptions) -> Iterator[Finding]:
     """`executor:` names nothing that is known here; elsewhere, or with a plugin, it may well be."""
     name = spec.defaults.executor
-    if name is None or has_known_tools(name):
+    if name is None or has_known_tools(name) or is_target(name) or options.unloaded_executors:
         return
     try:
         agent_for(name, plugins=options.executor_plugins, base=spec.folder)

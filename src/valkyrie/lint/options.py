@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from valkyrie.errors import UsageError
+from valkyrie.permissions import Allowance
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,7 +16,11 @@ class LintOptions:
 
     grader_plugins: tuple[str, ...] = ()
     executor_plugins: tuple[str, ...] = ()
+    unloaded_graders: tuple[str, ...] = ()
+    unloaded_executors: tuple[str, ...] = ()
+    """Plugins of the project, which lint does not load: what they add is not known."""
     params: Mapping[str, str] = field(default_factory=dict)
+    allowed: Allowance = field(default_factory=Allowance)
     known_domains: tuple[str, ...] | None = None
     """Addresses skills may point to; None: not looked at."""
     allowed_deps: frozenset[str] | None = None

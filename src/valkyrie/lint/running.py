@@ -80,9 +80,9 @@ def _lint_experiment(file: Path, options: LintOptions) -> list[Finding]:
 
     found: list[Finding] = []
     try:
-        experiment = read_experiment(file, params=options.params)
+        experiment = read_experiment(file, params=options.params, allowed=options.allowed)
         found += experiment.findings
-        plan_experiment(experiment, params=options.params)
+        plan_experiment(experiment, params=options.params, allowed=options.allowed)
     except SpecError as error:
         found += error.findings
     return found

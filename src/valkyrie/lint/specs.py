@@ -32,25 +32,25 @@ def lint_spec_file(
         project = project or find_project(file.absolute().parent)
     except SpecError:
         project = Project(file=None, folder=file.parent)  # said where the project itself is checked
-    options = _with_plugins(options or LintOptions(), project)
+    options = _with_unloaded(options or LintOptions(), project)
     try:
-        spec, found = examine(file, params=options.params, project=project)
+        spec, found = examine(file, params=options.params, project=project, allowed=options.allowed)
     except SpecError as error:
         return None, list(error.findings)  # of a project file around it
-    if spec is None:
-        return None, found
+    if spec is None or any(one.code == "outside-project" for one in found):
+        return spec, found  # what lies elsewhere is not looked at
     more = lint_spec(Read(spec), options=options)
     if any(one.code == "unknown-environment" for one in found):
         more = [one for one in more if one.code != "tool-matches-nothing"]  # its servers may have that tool
     return spec, _sorted([*found, *more])
 
 
-def _with_plugins(options: LintOptions, project: Project) -> LintOptions:
-    """The project's own before those of the command line."""
+def _with_unloaded(options: LintOptions, project: Project) -> LintOptions:
+    """Return the options with the project's own plugins, which are known by name and not loaded."""
     return replace(
         options,
-        grader_plugins=(*project.plugins_of("graders"), *options.grader_plugins),
-        executor_plugins=(*project.plugins_of("executors"), *options.executor_plugins),
+        unloaded_graders=project.plugins_of("graders"),
+        unloaded_executors=project.plugins_of("executors"),
     )
 
 

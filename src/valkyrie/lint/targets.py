@@ -12,9 +12,10 @@ from typing import Literal
 
 from valkyrie.benchmarks.discovery import is_task
 from valkyrie.errors import UsageError
+from valkyrie.permissions import outside
 from valkyrie.specs.choosing import discover, suite_files
 from valkyrie.specs.model import Project, SpecError
-from valkyrie.specs.project import read_project
+from valkyrie.specs.project import file_root, read_project
 
 Kind = Literal["spec", "experiment", "project", "skill", "task", "benchmark", "agent"]
 MAX_DEPTH = 8
@@ -43,7 +44,7 @@ def targets_of(path: Path) -> list[Target]:
         return [_of_file(path)]
     if not path.is_dir():
         raise UsageError(f"there is no {path}; name a spec, a skill, a task, an agent or a folder of them")
-    found = list(dict.fromkeys(_below(path, 0)))
+    found = list(dict.fromkeys(_below(path, 0, file_root(path))))
     found += _specs_by_other_names(found)
     if not found:
         raise UsageError(
@@ -59,7 +60,7 @@ def specs_of(path: Path) -> list[Target]:
         return [Target("spec", path)]
     if not path.is_dir():
         raise UsageError(f"there is no eval spec {path}")
-    found = [target for target in dict.fromkeys(_below(path, 0)) if target.kind == "spec"]
+    found = [target for target in dict.fromkeys(_below(path, 0, file_root(path))) if target.kind == "spec"]
     if not found:
         raise UsageError(f"{path} holds no eval spec: no eval.yaml, and no file that ends in .eval.yaml")
     return found
@@ -119,9 +120,9 @@ def _kind_of_yaml(file: Path) -> Kind:
     return "experiment" if "stimuli" not in keys and keys & _EXPERIMENT_KEYS else "spec"
 
 
-def _below(folder: Path, depth: int) -> Iterator[Target]:
+def _below(folder: Path, depth: int, root: Path) -> Iterator[Target]:
     """A skill, an agent and a task are whole things; only a skill may keep its evals inside."""
-    files, folders = _entries(folder)
+    files, folders = _entries(folder, root)
     if any(name in CONTRACTS for name in files):
         yield Target("agent", folder)
         return
@@ -142,13 +143,13 @@ def _below(folder: Path, depth: int) -> Iterator[Target]:
             yield Target("experiment", folder / name)
     if depth < MAX_DEPTH:
         for name in folders:
-            yield from _below(folder / name, depth + 1)
+            yield from _below(folder / name, depth + 1, root)
 
 
-def _entries(folder: Path) -> tuple[list[str], list[str]]:
+def _entries(folder: Path, root: Path) -> tuple[list[str], list[str]]:
     """Names of files and of the folders to look into, sorted; links to folders are not followed.
 
-    A folder that may not be read holds nothing for us.
+    A folder that may not be read holds nothing for us, and nor does a link that leads out of `root`.
     """
     files: list[str] = []
     folders: list[str] = []
@@ -158,7 +159,7 @@ def _entries(folder: Path) -> tuple[list[str], list[str]]:
                 if entry.is_dir(follow_symlinks=False):
                     if _searched(entry.name):
                         folders.append(entry.name)
-                elif entry.is_file():
+                elif entry.is_file() and not (entry.is_symlink() and outside(Path(entry.path), root)):
                     files.append(entry.name)
     except OSError:
         return [], []

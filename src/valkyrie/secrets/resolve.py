@@ -6,8 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from valkyrie.errors import MissingSecretError
+from valkyrie.permissions import is_redirecting
 from valkyrie.secrets.parts import parts_of, split_name
 from valkyrie.secrets.protocol import SecretSource
+from valkyrie.secrets.sources import DotenvSource
 from valkyrie.secrets.values import Secrets
 
 
@@ -31,9 +33,10 @@ def resolve(wanted: Mapping[str, str], sources: Sequence[SecretSource]) -> Resol
     notices: list[str] = []
     missing: list[tuple[str, str]] = []
     for variable, name in wanted.items():
+        asked = _sources_for(variable, sources)
         found = [
-            (source, value) for source in sources if (value := _look_up(source, name, variable)) is not None
-        ] or [(source, value) for source in sources if source.by_variable and (value := source.get(variable))]
+            (source, value) for source in asked if (value := _look_up(source, name, variable)) is not None
+        ] or [(source, value) for source in asked if source.by_variable and (value := source.get(variable))]
         if not found:
             missing.append((variable, name))
             continue
@@ -51,6 +54,13 @@ def resolve(wanted: Mapping[str, str], sources: Sequence[SecretSource]) -> Resol
     if missing:
         raise MissingSecretError(_explain(missing, sources), missing=dict(missing))
     return Resolution(Secrets(values), tuple(notices))
+
+
+def _sources_for(variable: str, sources: Sequence[SecretSource]) -> Sequence[SecretSource]:
+    """Return where a variable may come from: one that redirects never from a file of the folder."""
+    if not is_redirecting(variable):
+        return sources
+    return [source for source in sources if not isinstance(source, DotenvSource)]
 
 
 def _look_up(source: SecretSource, name: str, variable: str) -> str | None:

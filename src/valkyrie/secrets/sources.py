@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 
 from benchmark_service.dotenv import Dotenv, parse
+from valkyrie.permissions import redirection
 from valkyrie.secrets.protocol import SecretSource
 from valkyrie.secrets.store import SecretStore
+from valkyrie.trust import foreign_owner
+
+_ADDRESS = re.compile(r"\s*[A-Za-z][A-Za-z0-9+.-]*://")
 
 
 class EnvironmentSource:
@@ -27,29 +32,48 @@ class EnvironmentSource:
 
 
 class DotenvSource:
-    """A `.env` file; a missing one holds nothing. It is read once, when first asked."""
+    """A `.env` file; a missing one holds nothing. It is read once, when first asked.
+
+    Whoever wrote the folder's files may have written it: it gives values for names that were asked for, and
+    no addresses, proxies, variables of loaders and interpreters, or settings of this program. Those come
+    from the environment, so that nobody else says where the user's keys go.
+    """
 
     by_variable = True
 
     def __init__(self, file: Path) -> None:
         self.file = file
+        self._refused: dict[str, str] = {}
 
     @property
     def place(self) -> str:
         return str(self.file)
 
     def get(self, name: str) -> str | None:
-        return self._read[0].values.get(name) or None
+        value = self._read[0].values.get(name) or None
+        return None if self.refused(name) else value
+
+    def refused(self, name: str) -> str | None:
+        """Return why the file's value of this name is not taken; None when it is, or when there is none."""
+        value = self._read[0].values.get(name)
+        kind = value and (redirection(name) or ("address" if _ADDRESS.match(value) else None))
+        if not kind:
+            return None
+        why = f"{self.file}: {name} is not taken from a .env file ({kind}); `export {name}=…` if you want it"
+        self._refused[name] = why
+        return why
 
     @property
     def problems(self) -> Sequence[str]:
         parsed, unreadable = self._read
         lines = [f"{self.file}:{line}: not NAME=value, skipped" for line in parsed.bad_lines]
-        return [unreadable] if unreadable else lines
+        return [*([unreadable] if unreadable else lines), *self._refused.values()]
 
     @cached_property
     def _read(self) -> tuple[Dotenv, str]:
         try:
+            if (owner := foreign_owner(self.file)) is not None:
+                return Dotenv({}), f"{self.file}: not read, it belongs to {owner}"
             return parse(self.file.read_text(encoding="utf-8")), ""
         except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
             return Dotenv({}), ""

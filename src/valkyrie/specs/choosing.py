@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from itertools import takewhile
 from pathlib import Path
 
 from valkyrie.errors import UsageError
+from valkyrie.permissions import Allowance, outside
 from valkyrie.specs.globs import Glob
 from valkyrie.specs.model import EvalSpec, Project, Suite
+from valkyrie.specs.project import file_root
 from valkyrie.specs.reading import read_spec
 from valkyrie.suggest import did_you_mean
 
@@ -24,12 +27,27 @@ def discover(project: Project) -> list[Path]:
 def find_evals(patterns: Iterable[str], project: Project, folder: Path | None = None) -> list[Path]:
     """Files that these paths and globs name; a folder stands for the eval files below it."""
     found: set[Path] = set()
+    root = file_root(folder or project.folder)
     for pattern in patterns:
         absolute = pattern.startswith("/")
         start = Path("/") if absolute else folder or project.folder
+        _refuse_outside(pattern, start, root)
         for path in Glob(pattern).find(start):
             found.update(_eval_files(path, project) if path.is_dir() else [path])
+    for path in found:
+        if (real := outside(path, root)) is not None:
+            raise UsageError(f"{path} leads to {real}, outside the project ({root}); name it with -e {real}.")
     return sorted({path.resolve() for path in found})
+
+
+def _refuse_outside(pattern: str, start: Path, root: Path) -> None:
+    """Raise UsageError for a pattern that would search folders outside the project."""
+    parts = Path(pattern).parts
+    plain = takewhile(lambda part: not Glob(part).magic, parts)
+    if (real := outside(start.joinpath(*plain), root)) is not None:
+        raise UsageError(
+            f"{pattern} leads to {real}, outside the project ({root}); name specs there with -e."
+        )
 
 
 def _eval_files(folder: Path, project: Project) -> list[Path]:
@@ -101,11 +119,12 @@ def choose(
     filters: Sequence[Wanted],
     params: Mapping[str, str] | None = None,
     project: Project | None = None,
+    allowed: Allowance | None = None,
 ) -> list[tuple[Path, tuple[str, ...] | None]]:
     """Files with a stimulus that fits every filter, and the names of those that do; None is all of them."""
     chosen: list[tuple[Path, tuple[str, ...] | None]] = []
     for file in files:
-        spec = read_spec(file, params=params, project=project).spec
+        spec = read_spec(file, params=params, project=project, allowed=allowed).spec
         names = tuple(one.name for one in spec.stimuli if all(fits(one.tags, wanted) for wanted in filters))
         if names:
             chosen.append((file, None if len(names) == len(spec.stimuli) else names))

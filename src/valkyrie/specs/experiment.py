@@ -13,6 +13,7 @@ from typing import Any
 
 from valkyrie.errors import UsageError
 from valkyrie.nouns import Json
+from valkyrie.permissions import Allowance
 from valkyrie.specs.choosing import find_evals
 from valkyrie.specs.experiment_file import Experiment, Variant, read_experiment
 from valkyrie.specs.model import Finding, Place, Project, SpecError
@@ -62,6 +63,7 @@ def plan_experiment(
     only: tuple[str, ...] = (),
     params: Mapping[str, str] | None = None,
     project: Project | None = None,
+    allowed: Allowance | None = None,
 ) -> list[VariantPlan]:
     """Every eval under every variant (or only these), eval by eval. Drift is a SpecError."""
     for name in only:
@@ -81,7 +83,7 @@ def plan_experiment(
         resolved: dict[str, Json] = {}
         for variant in experiment.variants.values():
             patch = _patch(experiment, variant, file)
-            resolved[variant.name] = _resolved(file, patch, params, project)
+            resolved[variant.name] = _resolved(file, patch, params, project, allowed)
             if not only or variant.name in only:
                 plans.append(_plan(experiment, variant, file, patch, resolved[variant.name]))
         drift += _drift(experiment, file, resolved)
@@ -110,7 +112,7 @@ def _digest(content: bytes) -> str:
 def _patch(experiment: Experiment, variant: Variant, file: Path) -> Json:
     values = {"parent": file.parent.name, "grandparent": file.parent.parent.name}
     filled = _filled(variant.patch, values, variant.place)
-    return {BASE: str(experiment.folder), **filled}
+    return {**filled, BASE: str(experiment.folder)}
 
 
 def _filled(data: Any, values: Mapping[str, str], place: Place | None) -> Any:
@@ -129,8 +131,16 @@ def _filled(data: Any, values: Mapping[str, str], place: Place | None) -> Any:
     return _TEMPLATE.sub(lambda match: values[match[1]], data)
 
 
-def _resolved(file: Path, patch: Json, params: Mapping[str, str] | None, project: Project | None) -> Json:
-    document: Json = patched_document(file, params=params, patch=patch, project=project).data()
+def _resolved(
+    file: Path,
+    patch: Json,
+    params: Mapping[str, str] | None,
+    project: Project | None,
+    allowed: Allowance | None,
+) -> Json:
+    document: Json = patched_document(
+        file, params=params, patch=patch, project=project, allowed=allowed
+    ).data()
     if "skills" in (patch.get("environment") or {}):
         # A variant's skills replace those of every stimulus, an eval's own are added to them: not the same.
         document["environment"]["skills"] = {"exactly": document["environment"]["skills"]}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -11,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from valkyrie.nouns import Json
+from valkyrie.permissions import Allowance
 from valkyrie.specs.fields import Fields, Notes
 from valkyrie.specs.model import Finding, Place
 from valkyrie.specs.nodes import Node
@@ -71,10 +71,12 @@ class Experiment:
         return self.file.absolute().parent
 
 
-def read_experiment(path: Path, *, params: Mapping[str, str] | None = None) -> Experiment:
+def read_experiment(
+    path: Path, *, params: Mapping[str, str] | None = None, allowed: Allowance | None = None
+) -> Experiment:
     """Read an experiment file; raises SpecError with everything that is wrong."""
     notes = Notes()
-    document = Variables(params or {}, os.environ, notes).fill(load_yaml(path))
+    document = Variables(params or {}, (allowed or Allowance()).variables(), notes).fill(load_yaml(path))
     fields = Fields(document, notes, "experiment")
     if document.value is None:
         notes.error("wrong-type", "The experiment file is empty.", document)

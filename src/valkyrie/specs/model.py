@@ -12,6 +12,7 @@ from typing import Literal
 
 from valkyrie.errors import UsageError
 from valkyrie.nouns import Json
+from valkyrie.trust import ProjectCode
 
 Severity = Literal["error", "warning", "info"]
 
@@ -263,6 +264,11 @@ class Project:
     """As written; merged and resolved by the reader of the spec that names one."""
     plugins: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """`graders`, `executors`, `evals` → specifiers."""
+
+    def code(self) -> ProjectCode | None:
+        """Return what of the project can execute on this machine; None when it has no file."""
+        named = dict.fromkeys(one for kind in self.plugins for one in self.plugins_of(kind))
+        return ProjectCode(self.file, tuple(named)) if self.file else None
 
     def plugins_of(self, kind: str) -> tuple[str, ...]:
         """Those of one kind; a file of theirs by its whole path."""

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 
+from valkyrie.errors import UsageError
 from valkyrie.nouns import Json
+from valkyrie.permissions import outside
 from valkyrie.specs.environments import read_environment
 from valkyrie.specs.fields import Fields, Notes, texts_of
 from valkyrie.specs.model import Project, Suite
 from valkyrie.specs.nodes import Node
 from valkyrie.specs.yaml_places import load_yaml
+from valkyrie.trust import foreign_owner, trust_state
 
 FILENAMES = (".vally.yaml", ".vally.yml")
 PLUGIN_KINDS = {
@@ -24,19 +28,67 @@ OTHERS = {
 
 
 def find_project(start: Path) -> Project:
-    """The project around a folder; without a file everything is as by default, below `start`."""
+    """Return the project around a folder; without a file everything is as by default, below `start`.
+
+    The search ends at the top of the repository, or at the home folder: what lies above is somebody else's.
+    """
+    file = find_file(start)
+    return read_project(file) if file else Project(file=None, folder=start.absolute())
+
+
+def find_file(start: Path) -> Path | None:
+    """Return the project file around a folder, not yet read."""
     start = start.absolute()
     for folder in (start, *start.parents):
         for name in FILENAMES:
-            file = folder / name
-            if file.is_file():
-                return read_project(file)
-    return Project(file=None, folder=start)
+            if (folder / name).is_file():
+                return folder / name
+        if _is_top(folder):
+            break
+    return None
+
+
+def file_root(folder: Path) -> Path:
+    """Return the folder that files of a project may come from.
+
+    It is the top of the repository around `folder`, else the folder of the project's file, else the current
+    folder where `folder` is below it, else `folder` itself.
+    """
+    folder = folder.resolve()
+    named: Path | None = None
+    for above in (folder, *folder.parents):
+        if (above / ".git").exists() and above != Path.home():
+            return above
+        if named is None and any((above / name).is_file() for name in FILENAMES):
+            named = above
+        if _is_top(above):
+            break
+    here = Path.cwd()
+    if named is None and folder.is_relative_to(here) and here not in (Path.home(), Path(here.anchor)):
+        return here
+    return named or folder
+
+
+def _is_top(folder: Path) -> bool:
+    """Whether a search for files of a project ends here."""
+    return (folder / ".git").exists() or folder == Path.home()
 
 
 def read_project(file: Path) -> Project:
-    """Read this project file; raises SpecError with everything that is wrong."""
+    """Read this project file; raises SpecError with everything that is wrong.
+
+    UsageError for a file of another user's, unless the project is trusted, and for a link that leaves.
+    """
+    file = file.absolute()
+    if (real := outside(file, file.parent)) is not None:
+        raise UsageError(f"{file} is a link to {real}, outside its folder; put the file itself there.")
+    owner = foreign_owner(file)
     project, notes = examine_project(file)
+    if owner is not None and ((code := project.code()) is None or trust_state(code) != "trusted"):
+        raise UsageError(
+            f"{file} belongs to {owner}, not to you, and is not read. "
+            f"`valk trust {shlex.quote(str(file.parent))}` allows it."
+        )
     notes.raise_errors()
     return project
 

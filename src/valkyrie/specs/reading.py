@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
 from valkyrie.nouns import Json
+from valkyrie.permissions import Allowance
 from valkyrie.specs.environments import read_environment
 from valkyrie.specs.fields import Fields, Notes
 from valkyrie.specs.model import (
@@ -22,7 +22,8 @@ from valkyrie.specs.model import (
     Stimulus,
 )
 from valkyrie.specs.nodes import Node, from_data, overlay, with_entries
-from valkyrie.specs.project import find_project, named_environment
+from valkyrie.specs.project import file_root, find_project, named_environment
+from valkyrie.specs.reach import outside_findings
 from valkyrie.specs.stimuli import Inherited, read_grading, read_stimulus, read_tags
 from valkyrie.specs.variables import Variables
 from valkyrie.specs.yaml_places import load_yaml, parse_yaml
@@ -66,9 +67,10 @@ def read_spec(
     params: Mapping[str, str] | None = None,
     patch: Json | None = None,
     project: Project | None = None,
+    allowed: Allowance | None = None,
 ) -> Read:
     """Read a spec file. Raises SpecError with everything that is wrong."""
-    return _settled(*examine(path, params=params, patch=patch, project=project))
+    return _settled(*examine(path, params=params, patch=patch, project=project, allowed=allowed))
 
 
 def read_text(
@@ -78,9 +80,10 @@ def read_text(
     params: Mapping[str, str] | None = None,
     patch: Json | None = None,
     project: Project | None = None,
+    allowed: Allowance | None = None,
 ) -> Read:
     """The same of a text that stands for this file."""
-    reader = _Reader(path, params or {}, patch, project)
+    reader = _Reader(path, params or {}, patch, project, allowed)
     spec = reader.read(parse_yaml(text, path))
     return _settled(spec, in_order(reader.notes.findings))
 
@@ -91,9 +94,10 @@ def examine(
     params: Mapping[str, str] | None = None,
     patch: Json | None = None,
     project: Project | None = None,
+    allowed: Allowance | None = None,
 ) -> tuple[EvalSpec | None, list[Finding]]:
     """As much of the spec as can be understood, and every finding, errors too."""
-    reader = _Reader(path, params or {}, patch, project)
+    reader = _Reader(path, params or {}, patch, project, allowed)
     try:
         document = load_yaml(path)
     except SpecError as error:
@@ -107,9 +111,10 @@ def patched_document(
     params: Mapping[str, str] | None = None,
     patch: Json | None = None,
     project: Project | None = None,
+    allowed: Allowance | None = None,
 ) -> Node:
     """The data of a spec under a patch, before it is understood; what is wrong with it is not told here."""
-    return _Reader(path, params or {}, patch, project).document(load_yaml(path))
+    return _Reader(path, params or {}, patch, project, allowed).document(load_yaml(path))
 
 
 def in_order(findings: Iterable[Finding]) -> list[Finding]:
@@ -127,13 +132,19 @@ def _settled(spec: EvalSpec | None, findings: list[Finding]) -> Read:
 
 class _Reader:
     def __init__(
-        self, path: Path, params: Mapping[str, str], patch: Json | None, project: Project | None
+        self,
+        path: Path,
+        params: Mapping[str, str],
+        patch: Json | None,
+        project: Project | None,
+        allowed: Allowance | None,
     ) -> None:
         self.path = path
+        self.allowed = allowed or Allowance()
         self.patch = patch or {}
         self.project = project
         self.notes = Notes()
-        self.variables = Variables(params, os.environ, self.notes)
+        self.variables = Variables(params, self.allowed.variables(), self.notes)
 
     def read(self, document: Node) -> EvalSpec | None:
         notes = self.notes
@@ -189,7 +200,14 @@ class _Reader:
             tags=tags,
         )
         fields.finish(others=OTHERS, near=("config",))
+        for finding in outside_findings(spec, self.roots()):
+            self.notes.error(finding.code, finding.message, finding.place)
         return spec
+
+    def roots(self) -> list[Path]:
+        """Return where files of the spec may be: in its project, the experiment's, and what is allowed."""
+        bases = [self.path.absolute().parent, *([Path(self.patch[BASE])] if BASE in self.patch else [])]
+        return [*(file_root(base) for base in bases), *map(Path, self.allowed.paths)]
 
     def stimuli(self, fields: Fields, tags: Mapping[str, tuple[str, ...]]) -> tuple[Stimulus, ...]:
         environment = read_environment(fields.take("environment"), self.notes)

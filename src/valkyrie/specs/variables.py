@@ -1,4 +1,7 @@
-"""`${NAME}` in a spec: filled from `--param NAME=VALUE`, in some places also from the environment.
+"""`${NAME}` in a spec: filled from `--param NAME=VALUE`, in some places from variables the user allows.
+
+`${NAME=default}` brings its own value along. Of the environment only what `--pass-env` names is taken: a spec
+may be a stranger's, and what it is filled with is sent, reported and kept.
 
 What people and programs are told (prompts, rubrics, set-up commands, grader configs) takes parameters only,
 and leaves a name it does not know as it stands: `${HOME}` in a shell line is the shell's, and a secret of
@@ -15,7 +18,7 @@ from valkyrie.specs.fields import Notes
 from valkyrie.specs.nodes import Node
 from valkyrie.specs.yaml_places import resolve
 
-_VARIABLE = re.compile(r"(\$?)\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
+_VARIABLE = re.compile(r"(\$?)\$\{([A-Za-z_][A-Za-z0-9_]*)(?:=([^{}]*))?\}")
 FREE_TEXT = frozenset(
     (
         "prompt",
@@ -39,7 +42,8 @@ class Variables:
     """Values by name."""
 
     params: Mapping[str, str]
-    environ: Mapping[str, str]
+    allowed: Mapping[str, str]
+    """Of the user's environment."""
     notes: Notes
 
     def fill(self, node: Node, *, free: bool = False, shell: bool = False) -> Node:
@@ -62,13 +66,15 @@ class Variables:
         return replace(node, value=resolve(text) if node.plain and not free else text, raw=text)
 
     def value(self, match: re.Match[str], node: Node, free: bool, shell: bool) -> str:
-        escaped, name = match[1], match[2]
+        escaped, name, default = match[1], match[2], match[3]
         if escaped:
             return match[0][1:]
         if name in self.params:
             return self.params[name]
         if free and shell:
             return match[0]
+        if default is not None and (free or name not in self.allowed):
+            return default
         if free:
             self.notes.once(
                 "unset-variable",
@@ -78,12 +84,12 @@ class Variables:
                 node.place,
             )
             return match[0]
-        if name in self.environ:
-            return self.environ[name]
+        if name in self.allowed:
+            return self.allowed[name]
         self.notes.error(
             "unset-variable",
-            f"`${{{name}}}` has no value: give it with --param {name}=VALUE or as an environment variable, "
-            f"or write `$${{{name}}}` if it is meant literally.",
+            f"`${{{name}}}` has no value: give it with --param {name}=VALUE, let it have your variable with "
+            f"--pass-env {name}, or write `$${{{name}}}` if it is meant literally.",
             node,
         )
         return match[0]

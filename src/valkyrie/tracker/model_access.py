@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import socket
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
@@ -11,6 +12,7 @@ from urllib.parse import urlsplit
 from valkyrie.agents import PreparedAgent
 from valkyrie.agents.catalog import KeyGroup
 from valkyrie.errors import MissingSecretError, UsageError
+from valkyrie.permissions import redirection
 from valkyrie.targets import check_target
 from valkyrie.tracker.problems import Complaint
 from valkyrie.tracker.supplying import find_some
@@ -20,6 +22,18 @@ if TYPE_CHECKING:
     from valkyrie.organisation import Organisation
 
 PROBE_S = 2.0
+VENDOR_ADDRESSES = {
+    "ANTHROPIC_API_KEY": "https://api.anthropic.com",
+    "CLAUDE_CODE_OAUTH_TOKEN": "https://api.anthropic.com",
+    "COPILOT_GITHUB_TOKEN": "https://api.githubcopilot.com",
+    "GEMINI_API_KEY": "https://generativelanguage.googleapis.com",
+    "GH_TOKEN": "https://api.githubcopilot.com",
+    "GITHUB_TOKEN": "https://api.githubcopilot.com",
+    "GOOGLE_API_KEY": "https://generativelanguage.googleapis.com",
+    "OPENAI_API_KEY": "https://api.openai.com",
+}
+"""Where agents of the catalogue send each key unless they are told another address."""
+_PROVIDER_KEY, _PROVIDER_URL = "DAYTONA_API_KEY", "DAYTONA_API_URL"
 VARIABLE = re.compile("[A-Za-z_][A-Za-z0-9_]*")
 
 
@@ -84,6 +98,34 @@ def with_keys(
                 f"`valk secret set {group.names[0]}` keeps one ({group.said} will do)."
             )
     return replace(agent, secrets=wanted, notices=notices)
+
+
+def destinations(agent: PreparedAgent, request: RunRequest, provider: Mapping[str, str]) -> dict[str, str]:
+    """Return where each secret goes: an address for a key of a model or provider, else who gets it."""
+    found: dict[str, str] = {}
+    for variable in sorted(agent.secrets):
+        vendor = VENDOR_ADDRESSES.get(variable)
+        if agent.frozen.get("kind") != "catalog" or vendor is None:
+            found[variable] = f"agent {agent.name}"
+            continue
+        named = _renamed_address(variable, request.env_vars)
+        found[variable] = request.model_url or named or vendor
+    if _PROVIDER_KEY in provider:
+        found[_PROVIDER_KEY] = provider.get(_PROVIDER_URL, request.provider)
+    return found
+
+
+def _renamed_address(variable: str, env_vars: Mapping[str, str]) -> str | None:
+    """Return the address `--env` names for the vendor of this key."""
+    vendor = variable.partition("_")[0]
+    return next(
+        (
+            value
+            for name, value in env_vars.items()
+            if name.startswith(f"{vendor}_") and redirection(name) == "model address"
+        ),
+        None,
+    )
 
 
 def _check_variables(request: RunRequest) -> None:

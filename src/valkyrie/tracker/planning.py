@@ -38,7 +38,7 @@ from valkyrie.targets import check_target
 from valkyrie.tracker.bounds import check_trials
 from valkyrie.tracker.families import family_remarks, without_family
 from valkyrie.tracker.fitting import doubtful, remarks, unable, unfit, untooled
-from valkyrie.tracker.model_access import unanswered, with_keys
+from valkyrie.tracker.model_access import destinations, unanswered, with_keys
 from valkyrie.tracker.problems import Complaint, gathered, refuse
 from valkyrie.tracker.request_checks import check_request
 from valkyrie.tracker.service_checks import service_problems
@@ -86,6 +86,8 @@ class PreparedRun:
     """All that stands in the way; the run is refused while there is any."""
     missing: Mapping[str, str]
     """Secrets without a value: environment variable → name."""
+    destinations: Mapping[str, str]
+    """Where each secret goes."""
     notices: Sequence[str]
     stop_rule: Json | None = None
     """When the job it is part of is decided."""
@@ -107,6 +109,7 @@ class PreparedRun:
             notices=list(self.notices),
             missing=dict(self.missing),
             variables=list(self.host_variables),
+            destinations=dict(self.destinations),
         )
 
 
@@ -180,6 +183,7 @@ def prepare(
         logs=logs,
         problems=problems,
         missing=missing,
+        destinations=destinations(agent, request, settings_found),
         notices=[
             *agent.notices,
             *_model_notices(request, organisation),

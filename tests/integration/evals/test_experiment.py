@@ -129,6 +129,9 @@ def test_options_of_evals_are_those_of_experiments(
         file.write_text(file.read_text().replace("graders: [", "graders: [{type: mine}, "))
     monkeypatch.chdir(folder / "evals")  # the project's own plugins are found from below it too
     words = ("--variant", "spoken", "--threshold", "0.4", "--timeout", "90s", "--max-retries", "0")
+    refused = valk("experiment", "run", "../mute.experiment.yaml", *words)
+    assert refused.code == 2 and "is not trusted" in refused.err
+    assert valk("trust").code == 0
     said = valk("experiment", "run", "../mute.experiment.yaml", *words, "--json")
     assert said.code == 0, said.err
     place = only_folder(said) / "spoken"

@@ -47,11 +47,17 @@ class Whisperer(SimpleAgent):
         ("codex", "codex"),
         ("agent:claude-code", "claude-code"),
         ("agent:pushed-by-me", "pushed-by-me"),
-        ("valkyrie.testing.null:NapAgent", "valkyrie.testing.null:NapAgent"),
     ],
 )
 def test_names_are_understood(executor: str, spec: str, tmp_path: Path) -> None:
     assert agent_for(executor, base=tmp_path).spec_for_open_agent == spec
+
+
+def test_only_the_command_line_names_a_class(tmp_path: Path) -> None:
+    name = "valkyrie.testing.null:NapAgent"
+    assert agent_for("mock", override=name, base=tmp_path).spec_for_open_agent == name
+    with pytest.raises(UsageError, match=f"--executor {name}"):
+        agent_for(name, base=tmp_path)
 
 
 def test_a_spec_that_names_none_means_copilot(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from valkyrie.permissions import Allowance
 from valkyrie.specs.model import SpecError
 from valkyrie.specs.reading import read_spec, read_text
 
@@ -33,7 +34,7 @@ def test_an_unknown_name_in_a_prompt_stays_and_is_told() -> None:
 def test_the_environment_fills_settings_but_never_prompts(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in PARAMS.items():
         monkeypatch.setenv(name, value)
-    spec = read_spec(FILE).spec
+    spec = read_spec(FILE, allowed=Allowance(tuple(PARAMS))).spec
     assert spec.name == "our params"
     assert spec.stimuli[0].prompt.startswith("Deploy ${SERVICE},")
 
@@ -50,6 +51,25 @@ def test_every_name_without_a_value_is_an_error_that_says_what_to_do() -> None:
     assert len(told) == 3
     for name, message in zip(("PROJECT_NAME", "MODEL", "ENVIRONMENT"), told, strict=True):
         assert f"--param {name}=VALUE" in message
+
+
+def test_the_environment_fills_nothing_unasked(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in PARAMS.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(SpecError, match="--pass-env PROJECT_NAME"):
+        read_spec(FILE)
+
+
+def test_a_default_stands_in_for_a_value(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RUNS", "7")
+    text = (
+        "name: x\ndefaults:\n  runs: ${RUNS=5}\n"
+        "stimuli: [{name: a, prompt: 'as ${WHO=me}', graders: [{type: completed}]}]"
+    )
+    spec = read_text(text, FILE).spec
+    assert (spec.defaults.runs, spec.stimuli[0].prompt) == (5, "as me")
+    spec = read_text(text, FILE, params={"WHO": "you"}, allowed=Allowance(("RUNS",))).spec
+    assert (spec.defaults.runs, spec.stimuli[0].prompt) == (7, "as you")
 
 
 def test_a_value_is_never_read_as_a_variable_again() -> None:

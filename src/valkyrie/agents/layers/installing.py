@@ -107,7 +107,7 @@ def _pip_command(root: RootKind, target: Path) -> list[str]:
             f"fetching an agent takes pip or uv, and {sys.executable} has neither; install one of them "
             f"({sys.executable} -m ensurepip)."
         )
-    pip = [sys.executable, "-m", "pip", "install", "--disable-pip-version-check", "--no-input", "-qq"]
+    pip = [sys.executable, "-P", "-m", "pip", "install", "--disable-pip-version-check", "--no-input", "-qq"]
     # Compiled files of another Python would be of no use.
     pip += ["--progress-bar", "off", "--no-warn-conflicts", *([] if same else ["--no-compile"])]
     pip += ["--only-binary", ":all:", "--implementation", "cp", "--python-version", version]

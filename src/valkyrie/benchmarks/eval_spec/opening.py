@@ -48,7 +48,8 @@ def opened_spec(file: Path, options: EvalOptions) -> Opened:
     project = find_project(file.parent)
     about = [file, project.file] if project.file else [file]
     stamps = [(str(one), one.stat().st_mtime_ns, one.stat().st_size) for one in about]
-    key = repr((stamps, dict(options.params), options.patch, options.eval_plugin))
+    allowed = (options.allowed.variables(), options.allow_paths)
+    key = repr((stamps, dict(options.params), options.patch, options.eval_plugin, allowed))
     if (known := _opened.get(key)) is None:
         known = _opened[key] = Opened(_read(file, options, project))
         if len(_opened) > REMEMBERED:
@@ -58,9 +59,22 @@ def opened_spec(file: Path, options: EvalOptions) -> Opened:
 
 def _read(file: Path, options: EvalOptions, project: Project) -> Read:
     if options.eval_plugin is None:
-        return read_spec(file, params=options.params, patch=options.patch or None, project=project)
+        return read_spec(
+            file,
+            params=options.params,
+            patch=options.patch or None,
+            project=project,
+            allowed=options.allowed,
+        )
     text = _as_yaml(_provider(options.eval_plugin), file, options.eval_plugin)
-    return read_text(text, file, params=options.params, patch=options.patch or None, project=project)
+    return read_text(
+        text,
+        file,
+        params=options.params,
+        patch=options.patch or None,
+        project=project,
+        allowed=options.allowed,
+    )
 
 
 def _provider(said: str) -> Any:

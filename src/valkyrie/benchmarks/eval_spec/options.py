@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, field, fields
 
 from sandboxes.values import NetworkPolicy
 from valkyrie.nouns import Json
+from valkyrie.permissions import Allowance
 
 WORKSPACE = "/workspace"
 """Where the workspace is in a sandbox."""
@@ -44,6 +45,14 @@ class EvalOptions:
     network: NetworkPolicy = "public"
     hidden: tuple[str, ...] = ()
     """What no agent sees of `work_dir`: specs, fixtures, results; absolute."""
+    pass_env: tuple[str, ...] = ()
+    """Variables of the user that `${NAME}` may be filled from."""
+    allow_paths: tuple[str, ...] = ()
+    """What outside the project its spec may name; absolute."""
+
+    @property
+    def allowed(self) -> Allowance:
+        return Allowance(self.pass_env, self.allow_paths)
 
     def to_json(self) -> Json:
         """Only what was said."""
@@ -54,7 +63,7 @@ class EvalOptions:
     def from_json(cls, data: Json) -> EvalOptions:
         known = {one.name for one in fields(cls)}
         kept: Json = {key: value for key, value in data.items() if key in known}
-        for key in ("stimuli", "grader_plugins", "hidden"):
+        for key in ("stimuli", "grader_plugins", "hidden", "pass_env", "allow_paths"):
             if kept.get(key) is not None:
                 kept[key] = tuple(kept[key])
         return cls(**kept)

@@ -238,6 +238,10 @@ def _show_plan(opened: Tracker, request: JobRequest, output: Output) -> int:
     output.lines(f"It can show: {text}." for text in shown)
     if plan.stop_rule is not None:
         output.line(f"It stops {rule_text(plan.stop_rule)}.")
+    for one in plan.plans:
+        output.lines(
+            f"{safe(one.agent)}: {safe(name)} → {safe(place)}" for name, place in one.destinations.items()
+        )
     output.notices(dict.fromkeys(notice for one in plan.plans for notice in one.notices))
     for problem in plan.problems:
         output.line(f"{output.ink.paint('✗', 'red')} {safe(problem, keep_lines=True)}")

@@ -312,4 +312,5 @@ def _plan_rows(plan: PlanView) -> list[tuple[str, str]]:
         ("Limits", " · ".join(f"{safe(k)}: {safe(v)}" for k, v in plan.enforcement.items()) or NONE),
         ("Secrets", ", ".join(safe(name) for name in plan.secrets) or "none"),
         *([("Given to tasks", ", ".join(map(safe, plan.variables)))] if plan.variables else []),
+        *(("Key goes to", f"{safe(name)} → {safe(place)}") for name, place in plan.destinations.items()),
     ]

@@ -20,7 +20,7 @@ from valkyrie.evals.exporting.registry import check_options
 from valkyrie.evals.names import folder_names
 from valkyrie.keeping.folders import disk_errors
 from valkyrie.nouns import Json
-from valkyrie.specs.model import DEFAULT_TIMEOUT_S, EvalSpec, Stimulus
+from valkyrie.specs.model import DEFAULT_TIMEOUT_S, EvalSpec, GraderSpec, Stimulus
 
 OPTIONS = ("answerFile", "image", "joinTurnsWith", "network", "reward", "strict")
 ANSWER_FILE = "/logs/agent/answer.txt"
@@ -146,14 +146,18 @@ def _write_task(
     spec: EvalSpec, stimulus: Stimulus, folder: Path, options: Options, request: ExportRequest
 ) -> list[str]:
     """Write one task anew; what of it was left out."""
+    from dataclasses import replace
+
     from valkyrie.grade.registry import make_graders
 
     if len(stimulus.turns) > 1 and options.join_turns_with is None:
         raise _LeftOutError(f"it has {len(stimulus.turns)} turns; `-- joinTurnsWith='\\n\\n'` makes them one")
-    made = make_graders(
-        stimulus, scoring=spec.scoring, plugins=tuple(request.grader_plugins), base=spec.folder
-    )
+    unloaded = _unloaded_graders(spec, stimulus, request)
+    known = replace(stimulus, graders=tuple(one for one in stimulus.graders if one not in unloaded))
+    made = make_graders(known, scoring=spec.scoring, plugins=tuple(request.grader_plugins), base=spec.folder)
     checks = checks_of(made, answers=options.answer_file is not None)
+    skipped = [f"grader {one.label}: the project's plugins are not loaded here" for one in unloaded]
+    checks = replace(checks, left_out=[*checks.left_out, *skipped])
     if not checks.checks:
         why = "; ".join(checks.left_out) or "it has no graders"
         raise _LeftOutError(f"nothing would grade it ({why})")
@@ -163,6 +167,18 @@ def _write_task(
     _write_solution(stimulus, folder / "solution")
     put_file(folder / "task.toml", _task_toml(spec, stimulus, checks, left_out, options))
     return left_out
+
+
+def _unloaded_graders(spec: EvalSpec, stimulus: Stimulus, request: ExportRequest) -> list[GraderSpec]:
+    """Return the graders that only plugins of the project can have: exporting runs nothing of a project."""
+    from valkyrie.grade.plugins import load_plugins
+    from valkyrie.grade.registry import known_types
+    from valkyrie.specs.project import find_project
+
+    if not find_project(spec.folder.absolute()).plugins_of("graders"):
+        return []
+    known = set(known_types(load_plugins(request.grader_plugins, spec.folder)))
+    return [one for one in stimulus.graders if one.type not in known]
 
 
 def _instruction(stimulus: Stimulus, checks: Checks, options: Options) -> str:

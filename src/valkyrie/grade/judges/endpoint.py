@@ -73,6 +73,20 @@ class Surroundings:
         """The first source that has it."""
         return next((value for source in self._sources if (value := source.get(name))), None)
 
+    def address(self, name: str) -> str | None:
+        """Return the address a variable holds; UsageError where only a `.env` file has one.
+
+        The key that would go there must not go elsewhere instead, nor another key there.
+        """
+        from valkyrie.secrets import DotenvSource
+
+        found = self.get(name)
+        if found is None:
+            files = [source for source in self._sources if isinstance(source, DotenvSource)]
+            if why := next((why for file in files if (why := file.refused(name))), None):
+                raise UsageError(f"{why}, or take the line out.")
+        return found
+
 
 def find_endpoint(judge: Judge, asking: Asking, around: Surroundings | None = None) -> Endpoint:
     """Where to ask; UsageError that names the ways where nothing says so."""
@@ -86,13 +100,13 @@ def find_endpoint(judge: Judge, asking: Asking, around: Surroundings | None = No
     effort = judge.reasoning_effort or asking.reasoning_effort
     if effort is not None and effort not in EFFORTS:
         raise UsageError(f"No reasoning effort is called {effort!r}. It is one of {', '.join(EFFORTS)}.")
-    url = asking.url or around.get(JUDGE_URL)
+    url = asking.url or around.address(JUDGE_URL)
     if url:
         provider = said or ("anthropic" if _speaks_messages(url) else "openai")
         key = around.get(JUDGE_KEY) or _key_of_same_place(url, provider, around)
         return Endpoint(provider, request_url(provider, url), model, _usable(key), effort)
     provider, name = _provider_of(model, said, around)
-    base, key = around.get(_BASES[provider]), around.get(JUDGE_KEY) or around.get(_KEYS[provider])
+    base, key = around.address(_BASES[provider]), around.get(JUDGE_KEY) or around.get(_KEYS[provider])
     if key is None and base is None:
         raise _nowhere(model, provider)
     return Endpoint(provider, request_url(provider, base or _PUBLIC[provider]), name, _usable(key), effort)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
-from valkyrie.grade.judges.endpoint import Surroundings, find_endpoint
+from valkyrie.grade.judges.endpoint import Endpoint, Surroundings, find_endpoint
 from valkyrie.grade.judges.panel import PanelGrader
 from valkyrie.grade.judges.prompt import PromptGrader
 from valkyrie.grade.protocol import Asking, Grader
@@ -12,8 +12,16 @@ from valkyrie.grade.protocol import Asking, Grader
 
 def check_judges(graders: Iterable[Grader], asking: Asking, around: Surroundings | None = None) -> None:
     """Raise UsageError or UserError where a judge has no model, or its model no address. Nobody is asked."""
+    for _ in endpoints(graders, asking, around):
+        pass
+
+
+def endpoints(
+    graders: Iterable[Grader], asking: Asking, around: Surroundings | None = None
+) -> Iterator[Endpoint]:
+    """Yield where each judge would be asked. Raises as `check_judges` does."""
     around = around or Surroundings.default()
     for grader in graders:
         if isinstance(grader, PromptGrader | PanelGrader):
             for judge in grader.judges:
-                find_endpoint(judge, asking, around)
+                yield find_endpoint(judge, asking, around)

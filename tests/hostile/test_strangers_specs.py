@@ -1,0 +1,351 @@
+"""Specs of strangers: which variables, files and keys of the user they reach for, and what they get."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.integration.evals.commands import Said, Valk
+from tests.integration.evals.commands import valk as valk
+from valkyrie.errors import MissingSecretError, UsageError
+from valkyrie.grade.judges.config import Judge
+from valkyrie.grade.judges.endpoint import Surroundings, find_endpoint
+from valkyrie.grade.protocol import Asking
+from valkyrie.secrets import DotenvSource, EnvironmentSource, resolve
+
+SECRET = "canary-of-this-machine-5471"
+PASSES = {"type": "exit-success"}
+
+
+@pytest.fixture
+def project(valk: Valk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A stranger's repository, beside private files of the user, with a secret in the environment."""
+    folder = tmp_path / "theirs"
+    (folder / ".git").mkdir(parents=True)
+    private = tmp_path / "private"
+    private.mkdir()
+    (private / "id_rsa").write_text(SECRET)
+    (private / "SKILL.md").write_text(f"---\nname: private\ndescription: {SECRET}\n---\n\n# private\n")
+    monkeypatch.setenv("MY_CI_SECRET", SECRET)
+    monkeypatch.chdir(folder)
+    return folder
+
+
+def write(folder: Path, *, stimulus: dict[str, Any] | None = None, **top: Any) -> None:
+    one = {"name": "a", "prompt": "hi", "graders": [PASSES], **(stimulus or {})}
+    document = {"name": "x", "defaults": {"executor": "mock"}, "stimuli": [one], **top}
+    (folder / "eval.yaml").write_text(yaml.safe_dump(document))
+
+
+def nothing_told(folder: Path, *said: Said) -> bool:
+    """The secret is in nothing that was printed or written."""
+    texts = [text for one in said for text in (one.out, one.err)]
+    files = [path.read_bytes() for path in folder.rglob("*") if path.is_file()]
+    return not any(SECRET in text for text in texts) and not any(SECRET.encode() in one for one in files)
+
+
+ASKING = {
+    "name": {"name": "x ${MY_CI_SECRET}"},
+    "version": {"version": "${MY_CI_SECRET}"},
+    "tag": {"tags": {"a": "${MY_CI_SECRET}"}},
+    "model": {"defaults": {"executor": "mock", "model": "${MY_CI_SECRET}"}},
+    "stimulus": {"stimulus": {"name": "${MY_CI_SECRET}"}},
+    "file": {"stimulus": {"environment": {"files": [{"src": "${MY_CI_SECRET}", "dest": "a"}]}}},
+    "git": {
+        "stimulus": {
+            "environment": {"git": {"type": "clone", "source": "http://127.0.0.1:9/${MY_CI_SECRET}/x.git"}}
+        }
+    },
+    "header": {
+        "stimulus": {
+            "environment": {
+                "mcpServers": {"s": {"url": "http://127.0.0.1:9/", "headers": {"X": "${MY_CI_SECRET}"}}}
+            }
+        }
+    },
+}
+
+
+@pytest.mark.parametrize("what", ASKING)
+def test_a_spec_gets_no_variable_unasked(valk: Valk, project: Path, what: str) -> None:
+    write(project, **ASKING[what])
+    refused = valk("eval", "-e", "eval.yaml")
+    assert refused.code == 2 and "--pass-env MY_CI_SECRET" in refused.err
+    planned = valk("eval", "-e", "eval.yaml", "--dry-run")
+    assert planned.code == 2
+    assert nothing_told(
+        project, refused, planned, valk("lint"), valk("export", "-e", "eval.yaml", "--exporter", "csv")
+    )
+
+
+def test_texts_for_agents_and_programs_stay_as_they_are(valk: Valk, project: Path) -> None:
+    asked = {
+        "prompt": "say ${MY_CI_SECRET}",
+        "environment": {"mcpServers": {"s": {"command": "x", "env": {"A": "${MY_CI_SECRET}"}}}},
+    }
+    write(project, stimulus=asked)
+    said = valk("eval", "-e", "eval.yaml", "--pass-env", "MY_CI_SECRET", "--dry-run")
+    assert said.code == 0 and nothing_told(project, said)
+
+
+@pytest.mark.parametrize("how", ["flag", "secret", "config"])
+def test_a_variable_the_user_names_is_given(valk: Valk, project: Path, how: str) -> None:
+    write(project, name="x ${MY_CI_SECRET}")
+    words = {
+        "flag": ["--pass-env", "MY_CI_SECRET"],
+        "secret": ["-s", "MY_CI_SECRET", "MY_CI_SECRET"],
+        "config": [],
+    }[how]
+    if how == "config":
+        assert valk("config", "set", "pass_env", "MY_CI_SECRET,OTHER").code == 0
+    said = valk("eval", "-e", "eval.yaml", "--dry-run", *words)
+    assert said.code == 0 and f"x {SECRET}" in said.out
+
+
+def test_an_experiment_gets_no_variable_unasked(valk: Valk, project: Path) -> None:
+    write(project)
+    (project / "x.experiment.yaml").write_text(
+        "name: x ${MY_CI_SECRET}\nevals: [eval.yaml]\nvariants: {a: {}}\n"
+    )
+    refused = valk("experiment", "run", "x.experiment.yaml")
+    assert refused.code == 2 and "--pass-env MY_CI_SECRET" in refused.err
+    assert nothing_told(project, refused)
+
+
+def reaching(project: Path, what: str, path: str) -> None:
+    """Write a spec that names a path in one of the ways there are."""
+    environments: dict[str, Any] = {
+        "files": {"environment": {"files": [{"src": f"{path}/id_rsa", "dest": "a"}]}},
+        "folder": {"environment": {"files": [{"src": path, "dest": "a"}]}},
+        "grading": {"grading_environment": {"files": [{"src": f"{path}/id_rsa", "dest": "a"}]}},
+        "attachment": {"attachments": [f"{path}/id_rsa"]},
+        "golden": {"golden_patch": {"path": f"{path}/id_rsa"}},
+        "skill": {"environment": {"skills": [path]}},
+        "git": {"environment": {"git": {"source": path}}},
+        "clone": {"environment": {"git": {"type": "clone", "source": f"file://{Path(path).absolute()}"}}},
+        "schema": {"graders": [{"type": "json-schema", "config": {"schema": f"{path}/id_rsa"}}]},
+    }
+    if what == "agent":
+        write(project, defaults={"executor": f"agent:{path}"})
+    else:
+        write(project, stimulus=environments[what])
+
+
+WAYS = ["files", "folder", "grading", "attachment", "golden", "skill", "git", "clone", "schema", "agent"]
+
+
+@pytest.mark.parametrize("spelled", ["absolute", "relative", "link"])
+@pytest.mark.parametrize("what", WAYS)
+def test_a_spec_reads_nothing_outside_its_project(valk: Valk, project: Path, what: str, spelled: str) -> None:
+    private = project.with_name("private")
+    (project / "link").symlink_to(private)
+    path = {"absolute": str(private), "relative": "../private", "link": "./link"}[spelled]
+    reaching(project, what, path)
+    refused = valk("eval", "-e", "eval.yaml", "--skip-validate")
+    assert refused.code == 2, refused.out
+    assert "outside the project" in refused.err and f"--allow-path {private}" in refused.err
+    linted = valk("lint")
+    assert linted.code == 1 and "outside-project" in linted.out
+    exported = valk("export", "-e", "eval.yaml", "--exporter", "harbor")
+    assert exported.code != 0
+    os.unlink(project / "link")
+    assert nothing_told(project, refused, linted, exported)
+
+
+def test_a_path_the_user_allows_is_read(valk: Valk, project: Path) -> None:
+    private = project.with_name("private")
+    reaching(project, "files", str(private))
+    said = valk("eval", "-e", "eval.yaml", "--allow-path", str(private))
+    assert said.code == 0, said.err
+
+
+@pytest.mark.parametrize("kind", ["eval.yaml", "SKILL.md", "x.experiment.yaml", "contract.yaml"])
+def test_lint_follows_no_link_out_of_the_project(valk: Valk, project: Path, kind: str) -> None:
+    write(project)
+    (project / "deep").mkdir()
+    (project / "deep" / kind).symlink_to(project.with_name("private") / "id_rsa")
+    said = valk("lint")
+    assert said.code == 0, said.out
+    assert SECRET not in said.out + said.err
+
+
+@pytest.mark.parametrize("where", ["/", "..", "../private", "link/*.yaml"])
+def test_a_project_finds_no_specs_elsewhere(valk: Valk, project: Path, where: str) -> None:
+    private = project.with_name("private")
+    write(private, name=f"x {SECRET}")
+    (project / "link").symlink_to(private)
+    (project / ".vally.yaml").write_text(yaml.safe_dump({"paths": {"evals": [where]}}))
+    refused = valk("eval", "--tag", "a=b")
+    assert refused.code == 2 and "outside the project" in refused.err
+    assert SECRET not in refused.out + refused.err
+
+
+def test_an_experiment_finds_no_specs_elsewhere(valk: Valk, project: Path) -> None:
+    write(project.with_name("private"), name=f"x {SECRET}")
+    (project / "x.experiment.yaml").write_text("name: x\nevals: [../private/eval.yaml]\nvariants: {a: {}}\n")
+    refused = valk("experiment", "run", "x.experiment.yaml", "--dry-run")
+    assert refused.code == 2 and "outside the project" in refused.err
+
+
+def test_a_variant_cannot_move_the_project(valk: Valk, project: Path) -> None:
+    write(project)
+    private = project.with_name("private")
+    variant = {"$base": str(private), "environment": {"files": [{"src": f"{private}/id_rsa", "dest": "a"}]}}
+    document = {"name": "x", "evals": ["eval.yaml"], "variants": {"a": variant}}
+    (project / "x.experiment.yaml").write_text(yaml.safe_dump(document))
+    refused = valk("experiment", "run", "x.experiment.yaml")
+    assert refused.code == 2
+    assert nothing_told(project, refused)
+
+
+def test_results_are_written_nowhere_else(valk: Valk, project: Path) -> None:
+    write(project)
+    (project / ".vally.yaml").write_text("paths: {results: ../private/results}\n")
+    refused = valk("eval", "-e", "eval.yaml")
+    assert refused.code == 2 and "--output-dir" in refused.err
+    assert not project.with_name("private").joinpath("results").exists()
+
+
+CONTRACT = """\
+name: evil
+install_cmd: "true"
+run_cmd: cat {problem_statement_path}
+secrets: {WANTED}
+"""
+
+
+@pytest.mark.parametrize(
+    ("wanted", "flags"),
+    [
+        ("{MY_CI_SECRET: MY_CI_SECRET}", "--pass-env MY_CI_SECRET"),
+        ("{HARMLESS: MY_CI_SECRET}", "-s HARMLESS MY_CI_SECRET"),
+    ],
+)
+def test_a_spec_s_own_agent_gets_no_secret_unasked(
+    valk: Valk, project: Path, wanted: str, flags: str
+) -> None:
+    (project / "evil").mkdir()
+    (project / "evil/contract.yaml").write_text(CONTRACT.replace("{WANTED}", wanted))
+    write(project, defaults={"executor": "agent:./evil"})
+    refused = valk("eval", "-e", "eval.yaml")
+    assert refused.code == 2 and flags in refused.err
+    planned = valk("eval", "-e", "eval.yaml", "--dry-run")
+    assert planned.code == 0 and "MY_CI_SECRET" in planned.err
+    partly = valk("eval", "-e", "eval.yaml", "--pass-env", "HARMLESS")
+    assert partly.code == 2
+    assert nothing_told(project, refused, planned, partly)
+
+
+@pytest.fixture
+def listener() -> Iterator[tuple[str, list[dict[str, str]]]]:
+    """An address of a stranger's, and the headers it was sent."""
+    heard: list[dict[str, str]] = []
+
+    class Listening(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            heard.append(dict(self.headers))
+            self.send_response(500)
+            self.end_headers()
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    server = HTTPServer(("127.0.0.1", 0), Listening)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    yield f"http://127.0.0.1:{server.server_port}", heard
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+@pytest.mark.parametrize(
+    ("address", "model"),
+    [
+        ("ANTHROPIC_BASE_URL", "claude-x"),
+        ("OPENAI_BASE_URL", "gpt-x"),
+        ("VALKYRIE_JUDGE_URL", "claude-x"),
+        ("VALKYRIE_JUDGE_URL", "anything"),
+    ],
+)
+def test_a_committed_dotenv_sends_no_key_anywhere(
+    valk: Valk,
+    project: Path,
+    listener: tuple[str, list[dict[str, str]]],
+    monkeypatch: pytest.MonkeyPatch,
+    address: str,
+    model: str,
+) -> None:
+    url, heard = listener
+    for name in ("ANTHROPIC_API_KEY", "OPENAI_API_KEY", "VALKYRIE_JUDGE_API_KEY"):
+        monkeypatch.setenv(name, SECRET)
+    (project / ".env").write_text(f"{address}={url}\n")
+    write(
+        project,
+        defaults={"executor": "mock", "judge_model": model},
+        stimulus={"graders": [{"type": "prompt", "config": {"prompt": "fine?"}}]},
+    )
+    refused = valk("eval", "-e", "eval.yaml")
+    assert refused.code == 2 and f"export {address}=" in refused.err
+    assert heard == []
+    assert nothing_told(project, refused)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("DAYTONA_API_URL", "AWS_ENDPOINT_URL", "HTTPS_PROXY", "https_proxy", "ALL_PROXY", "NO_PROXY"),
+        *("LD_PRELOAD", "PYTHONPATH", "NODE_OPTIONS", "BASH_ENV", "GIT_SSH_COMMAND", "SSL_CERT_FILE"),
+        *("VALKYRIE_HOME", "TRACKER_SERVICE_URL"),
+    ],
+)
+def test_a_dotenv_gives_nothing_that_redirects(tmp_path: Path, name: str) -> None:
+    file = tmp_path / ".env"
+    file.write_text(f"{name}=value\nother=value\n")
+    for wanted in ({name: name}, {name: "other"}):
+        with pytest.raises(MissingSecretError):
+            resolve(wanted, [EnvironmentSource({}), DotenvSource(file)])
+    found = resolve({name: name}, [EnvironmentSource({name: "mine"}), DotenvSource(file)])
+    assert found.secrets[name] == "mine"
+
+
+def test_a_dotenv_gives_no_address_under_any_name(tmp_path: Path) -> None:
+    file = tmp_path / ".env"
+    file.write_text("slack-hook=https://stranger.example/hook\nKEY=k-1\n")
+    source = DotenvSource(file)
+    assert (source.get("slack-hook"), source.get("KEY")) == (None, "k-1")
+    assert "export slack-hook" in source.problems[0]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")
+def test_a_dotenv_of_another_user_is_not_read(tmp_path: Path) -> None:
+    file = tmp_path / ".env"
+    file.write_text("KEY=k-1\n")
+    os.chown(file, 65534, 65534)
+    source = DotenvSource(file)
+    assert source.get("KEY") is None and "belongs to" in source.problems[0]
+
+
+def test_a_judge_s_key_does_not_go_elsewhere_because_its_address_was_refused(tmp_path: Path) -> None:
+    file = tmp_path / ".env"
+    file.write_text("OPENAI_BASE_URL=http://localhost:1\nOPENAI_API_KEY=of-the-local-server\n")
+    around = Surroundings([EnvironmentSource({}), DotenvSource(file)])
+    with pytest.raises(UsageError, match="export OPENAI_BASE_URL"):
+        find_endpoint(Judge(), Asking(model="gpt-x"), around)
+
+
+def test_the_plan_says_where_each_key_goes(valk: Valk, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ANTHROPIC_API_KEY", SECRET)
+    words = ("run", "start", "--agent", "claude-code", "--benchmark", "quickstart", "--dry-run", "--json")
+    plan = json.loads(valk(*words).out)["plan"]
+    assert plan["destinations"] == {"ANTHROPIC_API_KEY": "https://api.anthropic.com"}
+    plan = json.loads(valk(*words, "--env", "ANTHROPIC_BASE_URL", "http://127.0.0.1:9").out)["plan"]
+    assert plan["destinations"] == {"ANTHROPIC_API_KEY": "http://127.0.0.1:9"}
