@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import datetime
 from typing import Annotated, Literal, Self
 
@@ -46,6 +47,7 @@ __all__ = [
     "SnapshotSource",
     "StreamName",
     "TargetedSnapshotSource",
+    "host_folder_of",
 ]
 
 
@@ -85,7 +87,8 @@ class BuildSource(BaseModel):
     context: str
     """The folder on the machine that builds."""
     digest: str
-    """Of everything in the folder: the same digest is the same image."""
+    """Of everything in the folder, as `sandboxes.contents.folder_digest` has it. Where it is built it is
+    worked out again: another content is refused."""
     dockerfile: str = "Dockerfile"
     timeout: float = 600.0
 
@@ -110,14 +113,25 @@ SandboxSource = Annotated[
 ]
 
 
+def host_folder_of(source: SandboxSource | None) -> str | None:
+    """Return the folder of this machine that a source is made from, or None: no stranger may choose one."""
+    inner = source.outer if isinstance(source, ComposeSource) else source
+    if isinstance(inner, BuildSource):
+        return inner.context
+    return inner.rootfs if isinstance(inner, HostSource) else None
+
+
 class Mount(BaseModel):
-    """A folder of the host that is shown in the sandbox, read-only (sockets in it can be spoken to)."""
+    """A folder of the host that is shown in the sandbox, read-only."""
 
     source: str
     target: str
     copy_on_write: bool = False
     """Writable all the same: changes stay in the sandbox and go with it. Where that cannot be had
     (`Sandbox.views` does not name the target), nothing is shown: copy the folder in instead."""
+    sockets: bool = False
+    """It holds sockets to be spoken to. Its path on the host then shows in the sandbox's list of mounts: keep
+    it on a file system of its own, like /dev/shm, where that path says nothing."""
     hidden: tuple[str, ...] = ()
     """Of a view: what is not there, by paths below the folder; it may change meanwhile."""
 
@@ -158,6 +172,8 @@ class SandboxCreateRequest(BaseModel):
     labels: dict[str, str] = Field(default_factory=dict)
     env_vars: dict[str, str] = Field(default_factory=dict)
     """Environment of every command in the sandbox."""
+    refused_image_env: Callable[[str], bool] | None = Field(default=None, exclude=True)
+    """Which variables of the image, by name, no command is given; for providers that can tell them."""
     separate_folders: tuple[str, ...] = ()
     """Folders with room of their own: filling the disk leaves them usable, once they are emptied."""
     mounts: tuple[Mount, ...] = ()

@@ -78,6 +78,15 @@ def wanted(arguments: Json) -> Sequence[str]:
     ]
 
 
+def given_to_benchmark(handed: Mapping[str, str], arguments: Json) -> dict[str, str]:
+    """Return what of it the run's benchmark is given: the variables the user allowed its tasks, and headers.
+
+    What the agent alone was given, its keys above all, is no task's to name.
+    """
+    named = {name: handed[name] for name in arguments.get("host_variables", []) if name in handed}
+    return {**named, **with_headers(headers_of(handed))}
+
+
 def unspeakable(handed: Mapping[str, str]) -> list[str]:
     """What no log or file may show: all of it but headers that plainly are no credentials."""
     found = []

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from sandboxes.contents import folder_digest
 from sandboxes.docker import DockerProvider, overlay_walk
 from sandboxes.docker.engine import Engine
 from sandboxes.docker.listing import Found, Listings
@@ -230,11 +231,13 @@ async def test_an_engine_that_only_compares_sizes_still_carries_work(
 async def test_much_else_in_a_folder_is_not_fetched_for_a_few_files(
     provider: DockerProvider, engine: PrivateEngine, tmp_path: Path
 ) -> None:
-    (tmp_path / "Dockerfile").write_text(
+    context = tmp_path / "context"
+    context.mkdir()
+    (context / "Dockerfile").write_text(
         f"FROM {IMAGE}\nRUN mkdir -p /app/data && head -c 100000000 /dev/zero > /app/data/big"
         " && for n in 1 2 3 4 5 6; do echo old > /app/data/$n; done\n"
     )
-    source = BuildSource(context=str(tmp_path), digest="d5" * 32)
+    source = BuildSource(context=str(context), digest=folder_digest(context))
     request = SandboxCreateRequest(network="none", source=source)
     sandbox, target = [await provider.create_sandbox(request) for _ in range(2)]
     await output_of(

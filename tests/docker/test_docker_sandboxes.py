@@ -13,6 +13,7 @@ from typing import cast
 
 import pytest
 
+from sandboxes.contents import folder_digest
 from sandboxes.docker import DockerProvider
 from sandboxes.docker.requests import PUBLIC_NETWORK
 from sandboxes.docker.sandbox import DockerSandbox
@@ -152,7 +153,7 @@ async def test_a_build_runs_once_for_many(engine: PrivateEngine, tmp_path: Path)
         f"FROM {IMAGE}\nWORKDIR /built\nCOPY hello .\nRUN date +%N > stamp\nENV COLOUR=green\n"
     )
     (context / "hello").write_text("hello")
-    source = BuildSource(context=str(context), digest="sha256:" + "a1" * 32)
+    source = BuildSource(context=str(context), digest=f"sha256:{folder_digest(context)}")
     stamps: set[str] = set()
 
     async def one_of(provider: DockerProvider) -> None:
@@ -169,13 +170,54 @@ async def test_a_build_runs_once_for_many(engine: PrivateEngine, tmp_path: Path)
     assert engine.left() == []
 
 
+async def test_an_image_does_not_say_where_models_are(
+    provider: DockerProvider, engine: PrivateEngine, tmp_path: Path
+) -> None:
+    context = tmp_path / "context"
+    context.mkdir()
+    (context / "Dockerfile").write_text(
+        f"FROM {IMAGE}\nENV ANTHROPIC_BASE_URL=http://127.0.0.1:9 PYTHONPATH=/app COLOUR=green\n"
+    )
+    request = SandboxCreateRequest(
+        source=BuildSource(context=str(context), digest=folder_digest(context)),
+        refused_image_env=lambda name: name.startswith("ANTHROPIC_"),
+        network="none",
+    )
+    sandbox = await provider.create_sandbox(request)
+    found = await output_of(sandbox, "env")
+    assert "ANTHROPIC" not in found and "PYTHONPATH=/app" in found and "COLOUR=green" in found
+    await provider.reap({})
+    engine.docker("image", "prune", "-af", "--filter", "label=valkyrie.kind=build")
+
+
+async def test_no_task_replaces_the_image_of_another(
+    provider: DockerProvider, engine: PrivateEngine, tmp_path: Path
+) -> None:
+    mine, other = tmp_path / "mine", tmp_path / "other"
+    for folder in (mine, other):
+        folder.mkdir()
+        (folder / "Dockerfile").write_text(f"FROM {IMAGE}\nRUN echo {folder.name} > /whose\n")
+    forged = BuildSource(context=str(other), digest=folder_digest(mine))
+    with pytest.raises(SandboxUnsupportedError, match="not what was planned"):
+        await provider.create_sandbox(SandboxCreateRequest(source=forged, network="none"))
+    # An image somebody gave our tag has not our label for it.
+    engine.docker("tag", IMAGE, f"valkyrie-build:{folder_digest(mine)}")
+    honest = BuildSource(context=str(mine), digest=folder_digest(mine))
+    sandbox = await provider.create_sandbox(SandboxCreateRequest(source=honest, network="none"))
+    assert await output_of(sandbox, "cat /whose") == "mine\n"
+    await provider.reap({})
+    engine.docker("image", "prune", "-af", "--filter", "label=valkyrie.kind=build")
+
+
 async def test_a_failed_build_tells_its_last_lines(provider: DockerProvider, tmp_path: Path) -> None:
-    (tmp_path / "Dockerfile").write_text(f"FROM {IMAGE}\nRUN echo about to fail; exit 7\n")
-    source = BuildSource(context=str(tmp_path), digest="b2" * 32)
+    context = tmp_path / "context"
+    context.mkdir()
+    (context / "Dockerfile").write_text(f"FROM {IMAGE}\nRUN echo about to fail; exit 7\n")
+    source = BuildSource(context=str(context), digest=folder_digest(context))
     with pytest.raises(SandboxError, match=r"(?s)exit|returned.*about to fail"):
         await provider.create_sandbox(SandboxCreateRequest(source=source))
-    (tmp_path / "Dockerfile").write_text(f"FROM {IMAGE}\nRUN echo slowly; sleep 60\n")
-    source = BuildSource(context=str(tmp_path), digest="b3" * 32, timeout=2)
+    (context / "Dockerfile").write_text(f"FROM {IMAGE}\nRUN echo slowly; sleep 60\n")
+    source = BuildSource(context=str(context), digest=folder_digest(context), timeout=2)
     with pytest.raises(SandboxError, match=r"(?s)2 seconds.*slowly"):
         await provider.create_sandbox(SandboxCreateRequest(source=source))
 
@@ -256,6 +298,7 @@ LEAVE = """
 import asyncio, os, sys
 from pathlib import Path
 from typing import cast
+from sandboxes.contents import folder_digest
 from sandboxes.docker import DockerProvider
 from sandboxes.types import BuildSource, SandboxCreateRequest
 
@@ -266,9 +309,10 @@ async def main():
         request = SandboxCreateRequest(labels={"Home": "lost"}, network=network, separate_folders=("/tests",))
         await provider.create_sandbox(request)
     many = [asyncio.ensure_future(provider.create_sandbox(request)) for _ in range(6)]
-    source = BuildSource(context=str(folder), digest="c4" * 32)
+    digest = folder_digest(folder / "context")
+    source = BuildSource(context=str(folder / "context"), digest=digest)
     building = asyncio.ensure_future(provider.create_sandbox(SandboxCreateRequest(source=source)))
-    log = folder / "state/builds" / f"valkyrie-build-{'c4' * 32}.log"
+    log = folder / "state/builds" / f"valkyrie-build-{digest}.log"
     while not (log.exists() and "underway" in log.read_text()):
         await asyncio.sleep(0.05)
     print("now", flush=True)
@@ -279,7 +323,8 @@ asyncio.run(main())
 
 
 async def test_a_killed_process_leaves_nothing(engine: PrivateEngine, tmp_path: Path) -> None:
-    (tmp_path / "Dockerfile").write_text(f"FROM {IMAGE}\nRUN echo underway; sleep 60\n")
+    (tmp_path / "context").mkdir()
+    (tmp_path / "context" / "Dockerfile").write_text(f"FROM {IMAGE}\nRUN echo underway; sleep 60\n")
     child = await asyncio.create_subprocess_exec(
         sys.executable, "-c", LEAVE, str(tmp_path), stdout=asyncio.subprocess.PIPE
     )

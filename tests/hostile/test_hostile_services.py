@@ -54,6 +54,10 @@ LATER: dict[str, str] = {
     "zero": task(cwd="/work\0space"),
     "rootfs": task(source={"type": "host", "rootfs": "/etc"}, docker_image=None),
     "outer": task(source={"type": "compose", "outer": {"type": "host", "rootfs": "/"}}, docker_image=None),
+    "build": task(
+        source={"type": "build", "context": "/etc", "digest": "ab" * 32, "dockerfile": "hostname"},
+        docker_image=None,
+    ),
     "huge": task(problem_path="/" + "x" * 1_000_000),
     "volumes": task(volumes=[{"a": 1}]),
 }
@@ -201,14 +205,15 @@ def test_ids_that_look_like_paths_are_only_names(tracker: LocalTracker, tmp_path
     assert len(logs) == len(set(ids)) and all("/trials/" in str(path) for path in logs)
 
 
-def test_a_folder_of_this_machine_is_not_a_service_s_to_choose(tracker: LocalTracker) -> None:
+@pytest.mark.parametrize("kind", ["rootfs", "outer", "build"])
+def test_a_folder_of_this_machine_is_not_a_service_s_to_choose(tracker: LocalTracker, kind: str) -> None:
     class Greedy(HostileService):
         async def _retrieve(self, request: Request) -> Response:
-            return Response(LATER["rootfs"], media_type="application/json")
+            return Response(LATER[kind], media_type="application/json")
 
     for more in ({"provider": "local"}, {"provider": "process", "host_image": True}):
         asked = RunRequest(**{"agent": AGENT, "benchmark": "hostile", **more})
-        with served(Greedy(["a"])), pytest.raises(UserError, match="folder of this machine"):
+        with served(Greedy(["a"])), pytest.raises(UserError, match="of this machine"):
             tracker.start(asked)
 
 

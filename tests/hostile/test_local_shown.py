@@ -9,9 +9,12 @@ from pathlib import Path
 import pytest
 
 from sandboxes.local import LocalProvider
+from sandboxes.testing.base import Capture
 from sandboxes.types import Command, Mount, SandboxCreateRequest
 from tests.hostile.test_local_hostile import USERS
 from tests.hostile.test_local_hostile import provider as provider
+from valkyrie.executor.model_doors import ModelDoors, place_for_doors
+from valkyrie.trial.gear import DOOR
 
 LAYER = "/opt/valkyrie/agent"
 TAMPERING = """
@@ -39,9 +42,10 @@ def everything(folder: Path) -> dict[str, tuple[int, int, int, bytes]]:
     return found
 
 
+@pytest.mark.parametrize("sockets", [False, True])
 @pytest.mark.parametrize("user", USERS)
 async def test_what_is_shown_cannot_be_tampered_with(
-    provider: LocalProvider, tmp_path: Path, user: str | None
+    provider: LocalProvider, tmp_path: Path, user: str | None, sockets: bool
 ) -> None:
     layer = tmp_path / "layer"
     (layer / "bin").mkdir(parents=True)
@@ -56,7 +60,8 @@ async def test_what_is_shown_cannot_be_tampered_with(
     async with await asyncio.start_unix_server(answer, layer / "door"):
         (layer / "door").chmod(0o666)
         before = everything(layer)
-        request = SandboxCreateRequest(mounts=(Mount(source=str(layer), target=LAYER),), network="none")
+        shown = Mount(source=str(layer), target=LAYER, sockets=sockets)
+        request = SandboxCreateRequest(mounts=(shown,), network="none")
         attacker, other = [await provider.create_sandbox(request) for _ in range(2)]
         await attacker.run(Command(("/bin/sh", "-c", TAMPERING), user=user, timeout=30))
         assert everything(layer) == before
@@ -64,6 +69,8 @@ async def test_what_is_shown_cannot_be_tampered_with(
         command = Command((f"{LAYER}/bin/agent",), user=user, timeout=30)
         assert await other.run(command, lambda _, text: said.append(text)) == 0
         assert "".join(said) == "honest\n"
+        if not sockets:
+            return
         speak = f"import socket; socket.socket(socket.AF_UNIX).connect('{LAYER}/door')"
         assert await other.run(Command(("python3", "-c", speak), user=user, timeout=60)) == 0
         await asyncio.wait_for(heard.get(), 60)
@@ -79,3 +86,36 @@ async def test_a_sandbox_sees_only_what_it_was_shown(provider: LocalProvider, tm
     await provider.create_sandbox(two)
     found = await sandbox.exec(f"ls {LAYER}; find / -xdev -name 'of-theirs-*'; ls {LAYER}/..", timeout=60)
     assert f"of-mine-{os.getpid()}" in found.output and "theirs" not in found.output
+
+
+LISTS = "cat /proc/self/mountinfo /proc/self/mounts /proc/1/mountinfo /proc/self/mountstats"
+
+
+async def test_no_list_of_mounts_tells_where_the_host_keeps_things(tmp_path: Path) -> None:
+    folder = tmp_path / "home-of-a-user"
+    for name in ("layer", "view"):
+        (folder / name).mkdir(parents=True)
+        (folder / name / "file").write_text(name)
+    doors = ModelDoors(place_for_doors(folder / "doors"))
+    door = doors.to("http://127.0.0.1:9")
+    assert door is not None
+    async with LocalProvider(folder / "state") as provider, door.opened() as opened:
+        mounts = (
+            Mount(source=str(folder / "layer"), target=LAYER),
+            Mount(source=str(opened), target=DOOR, sockets=True),
+            Mount(source=str(folder / "view"), target="/workspace", copy_on_write=True),
+        )
+        request = SandboxCreateRequest(mounts=mounts, separate_folders=("/tests",), network="none")
+        sandbox = await provider.create_sandbox(request)
+        for user in USERS:
+            said = Capture()
+            await sandbox.run(Command(("/bin/sh", "-c", LISTS), user=user, timeout=60), said)
+            found = said.stdout
+            assert LAYER in found and DOOR in found
+            for secret in (str(folder), folder.name, tmp_path.name, str(Path.home())):
+                assert secret not in found.replace(" /root ", " "), found
+        assert (await sandbox.exec(f"cat {LAYER}/file /workspace/file", timeout=60)).output == "layerview"
+        # What lies beside the layer in the file system it is seen in cannot be filled from inside.
+        script = f"for at in /mnt /sys /run; do echo evil > $at/planted; done 2>/dev/null; ls {LAYER}"
+        assert (await sandbox.exec(script, timeout=60)).output.split() == ["file"]
+    await doors.clear()

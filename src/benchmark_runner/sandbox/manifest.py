@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator, model_valida
 from benchmark_runner.sandbox.backend import PROBLEM_PATH, SandboxTaskSpec
 from benchmark_runner.sandbox.bundle import Bundle, load_bundle
 from benchmark_runner.sandbox.contract import AgentContract, fill, format_run_cmd, made_contract
-from benchmark_runner.sandbox.setup import Setup, checked_agent, refuse_snapshot
+from benchmark_runner.sandbox.setup import Setup, checked_agent, refuse_host_folder, refuse_snapshot
 from benchmark_runner.sandbox.yaml_files import read_yaml
 from sandboxes.types import ImageSource, Resources
 
@@ -145,6 +145,7 @@ class Manifest(BaseModel):
     def _runnable(self) -> Manifest:
         for task in self.tasks:
             refuse_snapshot(task.spec().source, task.id)
+            refuse_host_folder(task.spec().source, task.id)
         self.contract()
         return self
 
@@ -251,6 +252,7 @@ async def generate_manifest(
         async with gate:
             said = await client.retrieve_task(task.id, dataset=dataset)
         refuse_snapshot(said.source, task.id)
+        refuse_host_folder(said.source, task.id)
         if said.source is not None and said.source.type not in ("image", "host"):
             raise ValueError(f"task {task.id} needs a sandbox of type {said.source.type}, not of an image.")
         return TaskPart(

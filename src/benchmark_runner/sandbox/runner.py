@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, cast
 from benchmark_runner.artifacts import RunArtifacts
 from benchmark_runner.base import BenchmarkRunner
 from benchmark_runner.sandbox.backend import Logs, SandboxTaskSpec, generate
-from benchmark_runner.sandbox.setup import Setup, checked_agent, redacting, refuse_snapshot, refuse_unable
+from benchmark_runner.sandbox.setup import Setup, checked_agent, redacting, refuse_source, refuse_unable
 from benchmark_runner.schemas import GenerationResult, Task
 from sandboxes.errors import SandboxError
 from sandboxes.threads import uninterrupted
@@ -100,7 +100,7 @@ class SandboxRunner(BenchmarkRunner):
         _ = model, llm_config
         assert self._setup is not None and log_dir is not None
         spec = self._setup.specs.get(task.id) or await self._asked(task)
-        refuse_snapshot(self._setup.source_override or spec.source, task.id)
+        refuse_source(self._setup, spec, task.id)
         logs = Logs(log_dir, self._redact)
         sandbox = await self._provider.create_sandbox(self._request(task.id, spec))
         try:

@@ -67,7 +67,7 @@ def checked_agent(setup: Setup, model: str) -> Agent:
     if contract.final_output is None:
         raise ValueError(f"contract {contract.name} has no final_output, so there is no answer to take.")
     for task_id, spec in setup.specs.items():
-        refuse_snapshot(setup.source_override or spec.source, task_id)
+        refuse_source(setup, spec, task_id)
     command = format_run_cmd(contract.run_cmd, contract.parameters(model, setup.parameters))
     return Agent(contract, command, setup.bundle, env=agent_env(contract))
 
@@ -87,6 +87,13 @@ def agent_env(contract: AgentContract) -> dict[str, str]:
     return {**{name: os.environ[name] for name in PASSED_ON if os.environ.get(name)}, **found}
 
 
+def refuse_source(setup: Setup, spec: SandboxTaskSpec, task_id: str) -> None:
+    """ValueError for a root that a task may not ask for; what the user gave in its place is the user's."""
+    refuse_snapshot(setup.source_override or spec.source, task_id)
+    if setup.source_override is None:
+        refuse_host_folder(spec.source, task_id)
+
+
 def refuse_snapshot(source: SandboxSource | None, task_id: str) -> None:
     """ValueError for a provider's own snapshot: nobody else has it."""
     kind = source.type if source is not None else None
@@ -94,6 +101,17 @@ def refuse_snapshot(source: SandboxSource | None, task_id: str) -> None:
         raise ValueError(
             f"task {task_id} runs in a snapshot of a provider, which only its owner can use; have the "
             "service name an image, or give one with --image."
+        )
+
+
+def refuse_host_folder(source: SandboxSource | None, task_id: str) -> None:
+    """ValueError for a task that has a folder of this machine as its root, or built into its image."""
+    from sandboxes.types import host_folder_of
+
+    if (folder := host_folder_of(source)) is not None:
+        raise ValueError(
+            f"task {task_id} asks for a sandbox made from the folder {folder[:200]!r} of this machine, which "
+            "is not a service's to choose; have the service name an image, or give one with --image."
         )
 
 

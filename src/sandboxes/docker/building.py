@@ -1,19 +1,25 @@
-"""Building an image from a folder: once for each digest, whoever asks, with a log of its own."""
+"""Building an image from a folder: once for each content, whoever asks, with a log of its own.
+
+The tag of an image is the digest of the folder as it is read here, never a word of the request: a request
+that names a folder and another digest is refused, and an image without our label for it is built again.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import fcntl
+import hashlib
+import json
 import os
-import re
 import tempfile
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
+from sandboxes.contents import LEFTOVERS, FolderDigests, UnreadableContentError
 from sandboxes.docker.client import EngineClient
-from sandboxes.docker.requests import BUILD, KIND
+from sandboxes.docker.requests import BUILD, CONTEXT, KIND
 from sandboxes.errors import SandboxError, SandboxUnsupportedError
 from sandboxes.scripted import archives
 from sandboxes.threads import uninterrupted
@@ -25,60 +31,91 @@ LOG_BYTES = 8 << 20
 TAIL_LINES = 15
 _LOCK_SECONDS = 0.2
 """Between looks at a lock another process holds: the kernel tells nobody when it is free."""
-_DIGEST = re.compile(r"[A-Za-z0-9_.-]{8,128}")
+DOCKERFILE = "Dockerfile"
 
 
-def tag_of(source: BuildSource) -> str:
-    """What the image of a folder is called. The engine gives the name when the build is whole."""
-    digest = source.digest.rpartition(":")[2]
-    if not _DIGEST.fullmatch(digest):
-        raise SandboxError(f"{source.digest!r} is no digest to build under")
+def tag_of(digest: str) -> str:
+    """Return what the image of a folder is called. The engine gives the name when the build is whole."""
     return f"{REPOSITORY}:{digest}"
 
 
-async def exists(client: EngineClient, image: str) -> bool:
-    """Whether the engine has the image."""
-    try:
-        await client.call("GET", f"images/{image}/json", what=f"look for image {image}")
-    except SandboxError as error:
-        if getattr(error.__cause__, "status", None) == 404:
-            return False
-        raise
-    return True
-
-
-async def build_once(client: EngineClient, source: BuildSource, folder: Path) -> str:
-    """The image of that folder, built if no one has yet; `folder` keeps locks and logs."""
-    tag = tag_of(source)
-    if await exists(client, tag):
-        return tag
-    name = tag.replace(":", "-")
-    async with _locked(folder, folder / f"{name}.lock"):
-        if not await exists(client, tag):
-            try:
-                async with asyncio.timeout(source.timeout):
-                    await _build(client, source, tag, folder / f"{name}.log")
-            except TimeoutError:
-                tail = _tail(folder / f"{name}.log")
-                raise SandboxError(
-                    f"building {source.context} took longer than {source.timeout:.0f} seconds; give it more "
-                    f"with build_timeout_sec. Its last lines:\n{tail}"
-                ) from None
-    return tag
-
-
-async def _build(client: EngineClient, source: BuildSource, tag: str, log: Path) -> None:
+def context_digest(source: BuildSource, digests: FolderDigests) -> str:
+    """Return the digest an image of `source` is kept under. Raises SandboxError for another than it names."""
     context = Path(source.context)
     if not (context / source.dockerfile).is_file():
         raise SandboxUnsupportedError(f"cannot build {context}: it has no {source.dockerfile}")
+    try:
+        found = digests.whole(context)
+    except UnreadableContentError as error:
+        raise SandboxUnsupportedError(f"cannot build {context}: {error}") from error
+    if source.digest.removeprefix("sha256:") != found:
+        raise SandboxUnsupportedError(
+            f"cannot build {context}: its content is not what was planned (digest {found[:12]}, planned "
+            f"{source.digest.removeprefix('sha256:')[:12]!r}); restore its files, or start a new run"
+        )
+    if source.dockerfile == DOCKERFILE:
+        return found
+    return hashlib.sha256(f"{source.dockerfile}\n{found}".encode()).hexdigest()
+
+
+async def look_at(client: EngineClient, image: str) -> dict[str, Any] | None:
+    """Return what the engine says of an image, or None where it has none of that name."""
+    try:
+        found: dict[str, Any] = await client.call(
+            "GET", f"images/{image}/json", what=f"look for image {image}"
+        )
+    except SandboxError as error:
+        if getattr(error.__cause__, "status", None) == 404:
+            return None
+        raise
+    return found
+
+
+async def build_once(client: EngineClient, source: BuildSource, folder: Path, digests: FolderDigests) -> str:
+    """Return the id of the folder's image, built if nobody has yet; `folder` keeps locks and logs."""
+    digest = await asyncio.to_thread(context_digest, source, digests)
+    tag = tag_of(digest)
+    if image := await _built(client, digest):
+        return image
+    name = tag.replace(":", "-")
+    async with _locked(folder, folder / f"{name}.lock"):
+        if image := await _built(client, digest):
+            return image
+        try:
+            async with asyncio.timeout(source.timeout):
+                await _build(client, source, digest, folder / f"{name}.log")
+        except TimeoutError:
+            tail = _tail(folder / f"{name}.log")
+            raise SandboxError(
+                f"building {source.context} took longer than {source.timeout:.0f} seconds; give it more "
+                f"with build_timeout_sec. Its last lines:\n{tail}"
+            ) from None
+        if await asyncio.to_thread(context_digest, source, digests) != digest:
+            raise SandboxUnsupportedError(f"{source.context} changed while its image was built; start again")
+        image = await _built(client, digest)
+    if image is None:
+        tail = _tail(folder / f"{name}.log")
+        raise SandboxError(f"building {source.context} ended without an image. Its last lines:\n{tail}")
+    return image
+
+
+async def _built(client: EngineClient, digest: str) -> str | None:
+    """Return the id of the image that was built from a context of this digest."""
+    found = await look_at(client, tag_of(digest))
+    labels = ((found or {}).get("Config") or {}).get("Labels") or {}
+    return str(found["Id"]) if found and labels.get(CONTEXT) == digest else None
+
+
+async def _build(client: EngineClient, source: BuildSource, digest: str, log: Path) -> None:
+    context = Path(source.context)
     query: dict[str, str | int] = {
-        "t": tag,
+        "t": tag_of(digest),
         "dockerfile": source.dockerfile,
         "forcerm": 1,
-        "labels": f'{{"{KIND}": "{BUILD}"}}',
+        "labels": json.dumps({KIND: BUILD, CONTEXT: digest}),
     }
     with tempfile.TemporaryFile() as packed, log.open("wb") as out:
-        await uninterrupted(asyncio.to_thread(archives.pack, context, packed))
+        await uninterrupted(asyncio.to_thread(archives.pack_context, context, packed, LEFTOVERS))
         packed.seek(0)
         what = f"build {context}"
         reports = client.progress("build", what=what, query=query, data=_pieces(packed))
@@ -92,8 +129,6 @@ async def _build(client: EngineClient, source: BuildSource, tag: str, log: Path)
                     f"cannot build the image of {context}: {report['error']}. "
                     f"The log is {log}; its last lines:\n{_tail(log)}"
                 )
-    if not await exists(client, tag):
-        raise SandboxError(f"building {context} ended without an image. Its last lines:\n{_tail(log)}")
 
 
 async def _pieces(packed: BinaryIO) -> AsyncIterator[bytes]:

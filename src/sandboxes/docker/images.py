@@ -7,6 +7,7 @@ import logging
 from collections import defaultdict
 from pathlib import Path
 
+from sandboxes.contents import FolderDigests
 from sandboxes.docker import building
 from sandboxes.docker.client import EngineClient
 from sandboxes.errors import SandboxError, SandboxUnsupportedError
@@ -22,13 +23,14 @@ class Images:
         self._client = client
         self._builds = state_dir / "builds"
         self.default = default
+        self._contexts = FolderDigests()
         self._fetching: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
 
     async def ready(self, source: SandboxSource, pull_timeout: float) -> str:
-        """The name of an image that is there, for that source."""
+        """Return the name or id of an image that is there, for that source."""
         if source.type == "build":
-            async with self._fetching[source.digest]:
-                return await building.build_once(self._client, source, self._builds)
+            async with self._fetching[source.context]:
+                return await building.build_once(self._client, source, self._builds, self._contexts)
         if source.type == "image":
             return await self.pulled(source.image, pull_timeout)
         if source.type == "host" and source.rootfs is None:
@@ -43,16 +45,18 @@ class Images:
             "or use --provider daytona"
         )
 
-    async def defaults(self, image: str) -> tuple[str, str]:
-        """Return the folder and the user its author chose for commands, empty where there is none."""
+    async def defaults(self, image: str) -> tuple[str, str, tuple[str, ...]]:
+        """Return the folder and the user its author chose for commands, empty where there is none, and the
+        names of the variables it sets."""
         found = await self._client.call("GET", f"images/{image}/json", what=f"look at image {image}")
         config = found.get("Config") or {}
-        return str(config.get("WorkingDir") or ""), str(config.get("User") or "")
+        names = tuple(str(one).partition("=")[0] for one in config.get("Env") or ())
+        return str(config.get("WorkingDir") or ""), str(config.get("User") or ""), names
 
     async def pulled(self, image: str, timeout: float) -> str:
         """The image, fetched from its registry when the engine does not have it."""
         async with self._fetching[image]:
-            if not await building.exists(self._client, image):
+            if await building.look_at(self._client, image) is None:
                 try:
                     async with asyncio.timeout(timeout):
                         await self._pull(image)

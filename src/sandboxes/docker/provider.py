@@ -109,8 +109,8 @@ class DockerProvider(SandboxProvider):
         if request.network_policy == "public":
             await self._images.pulled(self._image, request.create_timeout)
         name = container_name(request, token_hex(6))
-        workdir, user = await self._images.defaults(image)
-        plan = Plan(image, workdir or WORKDIR, self.engine, user, seccomp=self._seccomp)
+        workdir, user, names = await self._images.defaults(image)
+        plan = Plan(image, workdir or WORKDIR, self.engine, user, image_env=names, seccomp=self._seccomp)
         async with self._making:
             making = asyncio.ensure_future(self._make(name, request, plan))
             try:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -14,11 +14,11 @@ from sandboxes.limits import DEFAULT_DISK_MB, DEFAULT_PIDS, with_defaults
 from sandboxes.scripted.wrapping import check_names
 from sandboxes.types import Limits, SandboxCreateRequest
 
-KIND, LABELS, NAME, NETWORK, ALLOWED = (
-    f"valkyrie.{word}" for word in ("kind", "labels", "name", "network", "allowed-networks")
+KIND, LABELS, NAME, NETWORK, ALLOWED, CONTEXT = (
+    f"valkyrie.{word}" for word in ("kind", "labels", "name", "network", "allowed-networks", "context")
 )
 """Labels of ours: what a thing is, the request's labels (which those of an image cannot forge), its name, its
-network policy and the private networks it reaches."""
+network policy, the private networks it reaches, and the digest of the folder an image was built from."""
 SANDBOX, GUARD, BUILD = "sandbox", "guard", "build"
 
 PUBLIC_NETWORK = "valkyrie-public"
@@ -69,6 +69,8 @@ class Plan:
     image_user: str = ""
     programs: Mapping[str, Any] | None = None
     """The mount of our own programs; without it a shell of the image is the first process."""
+    image_env: tuple[str, ...] = ()
+    """Names of the variables the image sets."""
     seccomp: str | None = None
     """The filter of system calls, as the engine takes it; None leaves the engine's own."""
 
@@ -91,7 +93,11 @@ def container(request: SandboxCreateRequest, plan: Plan) -> dict[str, Any]:
         "WorkingDir": plan.workdir,
         "Entrypoint": ["/bin/sh", "-c", SHELL_INIT] if plan.programs is None else [f"{PROGRAMS}/init"],
         "Cmd": [],
-        "Env": [f"{name}={value}" for name, value in request.env_vars.items()],
+        "Env": [
+            *(f"{name}={value}" for name, value in request.env_vars.items()),
+            # A name alone takes the image's variable away.
+            *_refused(request, plan.image_env),
+        ],
         "Labels": {
             **request.labels,
             KIND: SANDBOX,
@@ -122,6 +128,11 @@ def container(request: SandboxCreateRequest, plan: Plan) -> dict[str, Any]:
             "RestartPolicy": {"Name": "no"},
         },
     }
+
+
+def _refused(request: SandboxCreateRequest, image_env: Sequence[str]) -> list[str]:
+    refuse = request.refused_image_env
+    return [name for name in image_env if refuse and refuse(name) and name not in request.env_vars]
 
 
 def _protected(engine: Engine) -> list[str]:

@@ -133,6 +133,6 @@ def rootless(
     argv += ["--symlink", "/run", "/var/run"]
     for path in spec["separate"]:
         argv += ["--size", str(disk_mb * _MB), "--tmpfs", path]
-    for source, target in spec["mounts"]:
+    for source, target, _ in spec["mounts"]:
         argv += ["--ro-bind", source, target]
     return [*argv, *_devices(spec["memory_mb"]), *_ISOLATION, *_ending(program_fd)]

@@ -53,6 +53,7 @@ class Ground:
         self.program_fd = pid1.open_program()
         self.last_capability = privileges.last_capability()
         self.box = f"{place}/box"
+        self.empty = f"{place}/empty"
         self.devices: str | None = None
         self.shown_etc: list[str] = []
         self.hidden_etc: list[str] = []
@@ -200,6 +201,7 @@ def prepare(mode: str) -> Ground:
     mounts.mount("keeper", place, "tmpfs", mounts.MS_NOSUID | mounts.MS_NODEV, "mode=755")
     base = Ground(mode, place, userns_fd)
     os.mkdir(base.box)
+    os.mkdir(base.empty)
     base.layer(None)
     base.make_devices()
     base.forget_host_mounts()

@@ -70,7 +70,7 @@ class Keeper:
             try:
                 if self._base.mode != ground.ROOTLESS:
                     self._base.layer(spec["rootfs"])
-                    for source, _ in spec["mounts"]:
+                    for source, *_ in spec["mounts"]:
                         self._base.shown(source)
                     for source, *_ in spec["views"]:
                         self._base.viewed(source)

@@ -21,6 +21,7 @@ MS_NODEV = 0x4
 MS_NOEXEC = 0x8
 MS_REMOUNT = 0x20
 MS_BIND = 0x1000
+MS_MOVE = 0x2000
 MS_REC = 0x4000
 MS_PRIVATE = 0x40000
 MNT_DETACH = 0x2
@@ -204,6 +205,20 @@ def mount_overlay(lower: str, upper: str, work: str, target: str) -> None:
     # Whatever this kernel's defaults are: the upper folder alone is to tell what changed.
     options += ",redirect_dir=off,metacopy=off"
     mount("overlay", target, "overlay", MS_NOSUID | MS_NODEV, options)
+
+
+def mount_covered(lower: str, empty: str, target: str) -> None:
+    """Show `lower` read-only at `target` as a file system of its own, whose origin no list of mounts tells.
+
+    The kernel wants two lower folders where there is no upper one; `empty` is the other.
+    """
+    options = f"lowerdir={_escaped(lower)}:{_escaped(empty)}"
+    mount("overlay", target, "overlay", MS_NOSUID | MS_NODEV | MS_RDONLY, options)
+
+
+def move(source: str, target: str) -> None:
+    """Take what is mounted at `source` to `target`."""
+    mount(source, target, "", MS_MOVE)
 
 
 def _escaped(path: str) -> str:

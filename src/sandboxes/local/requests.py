@@ -77,7 +77,7 @@ def spec_of(request: SandboxCreateRequest, machine: Machine, record: Record) -> 
         "disk_mb": limits.disk_mb,
         "memory_mb": limits.memory_mb,
         "separate": [_absolute(path) for path in request.separate_folders],
-        "mounts": [_folders(mount) for mount in request.mounts if not mount.copy_on_write],
+        "mounts": [(*_folders(mount), mount.sockets) for mount in request.mounts if not mount.copy_on_write],
         "views": [(*_folders(mount), _hidden(mount)) for mount in request.mounts if mount.copy_on_write],
         "resolv_conf": network.RESOLV_CONF if public else "",
         "network": public,

@@ -294,7 +294,7 @@ class LocalSandbox(RunnableSandbox):
                 paths = frozenset(f"{target}/{path}" for path in hidden)
                 prepared = Prepared(hidden=paths)
                 found.append(Layer(target, f"upper-view{number}", next(lower_of_views), prepared))
-        mounted = {*spec["separate"], *(target for _, target in spec["mounts"])}
+        mounted = {*spec["separate"], *(target for _, target, _ in spec["mounts"])}
         return Layers(self._layer_fds[0], found, frozenset(mounted), self._keeper.owner[0])
 
     async def _in_files(self, work: Callable[[RootedFiles], T]) -> T:

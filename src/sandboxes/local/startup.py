@@ -16,6 +16,8 @@ from sandboxes.local import bwrap, devices, ground, layout, marks, mounts, pid1,
 BWRAP = "/usr/bin/bwrap"
 _FIRST_PROC = "/proc/1"
 _OPEN_FILES = 1 << 16
+_STAGE = "/sys"
+"""An empty folder of an ordinary user's sandbox to put mounts together on."""
 _ENTERED = (
     mounts.CLONE_NEWNS
     | mounts.CLONE_NEWPID
@@ -100,9 +102,23 @@ def mount_root(base: ground.Ground, layer: ground.Layer, spec: wire.Message) -> 
     for path in spec["separate"]:
         options = f"{size},uid={owner},gid={owner}"
         mounts.mount("separate", merged + path, "tmpfs", mounts.MS_NOSUID | mounts.MS_NODEV, options)
-    for source, target in spec["mounts"]:
-        mounts.bind(base.shown(source), merged + target)
+    for source, target, sockets in spec["mounts"]:
+        _show(base, source, merged + target, sockets=sockets)
     return mounted
+
+
+def _show(base: ground.Ground, source: str, target: str, *, sockets: bool) -> None:
+    """Show a folder of the host without its path; sockets work only in the folder itself."""
+    shown = base.shown(source)
+    if not sockets:
+        try:
+            mounts.mount_covered(shown, base.empty, target)
+        except OSError as error:
+            if error.errno != errno.EINVAL:
+                raise
+        else:
+            return
+    mounts.bind(shown, target)  # also a file system that cannot be a lower layer
 
 
 def mount_views(base: ground.Ground, mounted: Mounted, spec: wire.Message) -> None:
@@ -232,6 +248,9 @@ def enter_sandbox(base: ground.Ground, started: Started, spec: wire.Message) -> 
         mounts.enter_owner_of_mounts(started.first_pid)
         mounts.setns(started.first_pidfd, mounts.CLONE_NEWNS)
         _close_first_process()
+        for _, target, sockets in spec["mounts"]:
+            if not sockets:
+                _cover(target)
         enter_namespaces(started.first_pidfd, mounts.CLONE_NEWUSER)
     else:
         enter_namespaces(started.first_pidfd)
@@ -244,6 +263,28 @@ def enter_sandbox(base: ground.Ground, started: Started, spec: wire.Message) -> 
     if spec["rlimits"]:
         _set_rlimits(spec["rlimits"])
     _bound_open_files()
+
+
+def _cover(target: str) -> None:
+    """Put a file system of its own in place of a folder bubblewrap shows, where the kernel lets a user do so.
+
+    It is put together on a small one that nobody can reach later: what is in the empty folder would show.
+    """
+    try:
+        mounts.mount("empty", _STAGE, "tmpfs", mounts.MS_NOSUID | mounts.MS_NODEV, "size=64k,mode=755")
+    except OSError:
+        return
+    try:
+        for name in ("empty", "covered"):
+            os.mkdir(f"{_STAGE}/{name}")
+        try:
+            mounts.mount_covered(target, f"{_STAGE}/empty", f"{_STAGE}/covered")
+        except OSError:
+            return
+        mounts.unmount(target)
+        mounts.move(f"{_STAGE}/covered", target)
+    finally:
+        mounts.unmount(_STAGE)
 
 
 def _close_first_process() -> None:

@@ -15,15 +15,30 @@ from sandboxes.types import CopyLimits, CopyReport
 
 def pack(source: Path, archive: BinaryIO) -> None:
     """The folder as an archive; links are kept, made relative, and must stay inside."""
+    _pack(source, archive, frozenset(), digested=False)
+
+
+def pack_context(source: Path, archive: BinaryIO, left_out: frozenset[str]) -> None:
+    """Pack the same for a build, without the names in `left_out`.
+
+    Modes are those that git keeps and a folder's digest covers: executable or not.
+    """
+    _pack(source, archive, left_out, digested=True)
+
+
+def _pack(source: Path, archive: BinaryIO, left_out: frozenset[str], *, digested: bool) -> None:
     top = os.path.realpath(source)
     if not os.path.isdir(top):  # noqa: PTH112 - the same string is walked
         raise SandboxError(f"cannot upload {source}: it is not a folder")
     with tarfile.open(fileobj=archive, mode="w", format=tarfile.GNU_FORMAT) as tar:
         for folder, folders, names in os.walk(top):
-            for name in sorted(folders + names):
+            folders[:] = [name for name in folders if name not in left_out]
+            for name in sorted(name for name in folders + names if name not in left_out):
                 host_path = f"{folder}/{name}"
                 member = tar.gettarinfo(host_path, arcname=os.path.relpath(host_path, top))
                 member.mode &= 0o1777
+                if digested:
+                    member.mode = 0o755 if member.isdir() or member.mode & 0o111 else 0o644
                 # The sandbox's root owns what it is given, whoever owns it here.
                 member.uid = member.gid = 0
                 member.uname = member.gname = ""

@@ -16,6 +16,8 @@ WORKSPACE = "${workspace}"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
 _STDIO, _REMOTE = ("stdio", "local"), ("http", "sse", "streamable-http", "streamable_http")
 _KEYS = ("type", "command", "args", "env", "cwd", "timeout", "url", "headers", "tools")
+_FILLED = re.compile(r"\$\{|\$[A-Z_][A-Z0-9_]{2,}|\{(env|file):")
+"""What some agent or other replaces when it reads its list of servers."""
 _GO_THERE = 'cd -- "$1" && shift && exec "$@"'
 
 
@@ -58,6 +60,12 @@ def _server(name: str, data: Any, workspace: str) -> McpServer:
         raise UsageError(f"{where}.type: one of {known} is expected, not {str(kind)[:40]!r}.")
     url = _text(data.get("url"), f"{where}.url")
     headers = _texts(data.get("headers", {}), f"{where}.headers")
+    for said in (url, *headers, *headers.values()):
+        if match := _FILLED.search(said):
+            raise UsageError(
+                f"{where}: {match[0]!r} in an address or header is filled by agents with their own variables "
+                "and files, and sent there; write the value itself."
+            )
     return McpServer(name, url=url, headers=headers, kind="sse" if kind == "sse" else "http", timeout=timeout)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -34,7 +34,7 @@ class Asking:
     options: Mapping[str, Any] = field(default_factory=dict)
     """What an eval spec is read with."""
 
-    @property
-    def host_env(self) -> Mapping[str, str] | None:
-        """Where `${VAR}` of a task is looked up: for strangers nowhere, else in the environment."""
-        return None if self.trusted else {}
+    host_env: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """The variables of the asker's that tasks may be given: where their `${VAR}` is looked up."""
+    allow_paths: Sequence[str] = ()
+    """What tasks may read outside the benchmark's folder, for who is on this machine."""

@@ -13,15 +13,17 @@ from contextlib import suppress
 from pathlib import Path, PurePosixPath
 from posixpath import normpath
 
+from sandboxes.contents import LEFTOVERS
 from valkyrie.archives.limits import ArchiveLimits
 from valkyrie.archives.reading import DEEPEST, OpenArchive, open_archive
 from valkyrie.archives.telling import told_as
 from valkyrie.archives.writing import disk_error, file_entry, folder_entry, link_entry, new_file
-from valkyrie.benchmarks.content import LEFTOVERS, PARTS
+from valkyrie.benchmarks.content import PARTS
 from valkyrie.benchmarks.discovery import find_tasks, is_task
 from valkyrie.benchmarks.lock import FILE_NAME as LOCK
 from valkyrie.benchmarks.lock import lock_file
 from valkyrie.benchmarks.manifest import FILE_NAME
+from valkyrie.benchmarks.task_checks import stray_problem
 from valkyrie.errors import BundleError, UnknownError
 
 _CHUNK = 1024 * 1024
@@ -63,6 +65,10 @@ class _Packer:
         self._bytes = 0
 
     def pack(self) -> None:
+        places = [self._folder / FILE_NAME, self._folder / LOCK, *find_tasks(self._folder).values()]
+        for path in places:
+            if problem := stray_problem(path, self._folder):
+                raise BundleError(f"{path} {problem.partition(',')[0]}.")
         if (self._folder / FILE_NAME).is_file():
             self._add_file(self._folder / FILE_NAME, FILE_NAME)
         if (lock := lock_file(self._folder)) is not None:

@@ -92,7 +92,9 @@ def open_benchmark(spec: str, asking: Asking) -> Benchmark:
         made: Benchmark = plugins.load(spec, group=ENTRY_POINTS)()
         return made
     if asking.trusted and (found := _folder(spec)):
-        return TaskDirBenchmark(found, host_image=asking.host_image)
+        return TaskDirBenchmark(
+            found, host_image=asking.host_image, host_env=asking.host_env, allow_paths=asking.allow_paths
+        )
     if service := _known_service(spec, asking):
         return _service(service, asking)
     raise _unknown(spec, [*SHIPPED, *_added_names(), *installed], asking)
@@ -231,7 +233,7 @@ def open_frozen(
     """The benchmark whose `source` this is, made again, perhaps in another process.
 
     `host_env` is what was handed over for the run: where `${VAR}` of a task's own environment is looked up,
-    and the values of a service's headers. None is this process's environment. `access` is how a service
+    and the values of a service's headers. `access` is how a service
     reaches the run's sandboxes. `fetch_upload` gives the folder of an uploaded benchmark that is not here.
 
     A plugin's source is `{"kind": "plugin", "target": "module:Class", …}`; its class is called without
@@ -273,7 +275,10 @@ def _frozen_folder(
     folder, digest = Path(source["path"]), source.get("upload")
     host_image = bool(source.get("host_image", False))
     if digest is None:
-        return TaskDirBenchmark(folder, source["name"], host_image=host_image, host_env=host_env)
+        allowed = source.get("allow_paths", ())
+        return TaskDirBenchmark(
+            folder, source["name"], host_image=host_image, host_env=host_env, allow_paths=allowed
+        )
     if fetch_upload and not folder.is_dir():
         folder = fetch_upload(str(digest))
     return UploadedBenchmark(folder, str(digest), source["name"], host_image=host_image, host_env=host_env)

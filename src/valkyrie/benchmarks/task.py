@@ -11,15 +11,27 @@ from ipaddress import ip_network
 from pathlib import Path
 
 from sandboxes.types import BuildSource, Limits
-from valkyrie.benchmarks.content import folder_digest
+from valkyrie.benchmarks.content import PARTS, folder_digest
 from valkyrie.benchmarks.dockerfile import Recipe, RunProgram, read_dockerfile
 from valkyrie.benchmarks.lock import LockedTask
 from valkyrie.benchmarks.steps import KEEPS_PROCESSES, STEPS, left_out_of, step_problems, step_specs
-from valkyrie.benchmarks.task_checks import env_problems, link_problems, unknown_users, user_problems
+from valkyrie.benchmarks.task_checks import (
+    env_problems,
+    link_problems,
+    stray_problem,
+    unknown_users,
+    user_problems,
+)
 from valkyrie.benchmarks.task_keeping import ARTIFACTS_FOLDER, elsewhere, gathering, kept_paths
 from valkyrie.benchmarks.task_setup import SETUP_SCRIPT, Preparation
 from valkyrie.benchmarks.task_toml import ParsedToml, StepTable, TaskToml
-from valkyrie.benchmarks.variables import expand, missing, referenced
+from valkyrie.benchmarks.variables import (
+    MissingVariablesError,
+    expand,
+    missing,
+    referenced,
+    said_of_withheld,
+)
 from valkyrie.benchmarks.verifier import REWARDS, TESTS, Verification
 from valkyrie.errors import BenchmarkError
 from valkyrie.nouns import Json, TaskSpec, Timeouts, VerifyMode
@@ -54,10 +66,21 @@ class Task:
     folder: Path
     host_image: bool = False
     """Run it on the host's file system although it names an image."""
+    root: Path | None = None
+    """The folder its benchmark is in, which nothing of it may leave; None is its own."""
+    allow_paths: tuple[Path, ...] = ()
+    """Files and folders elsewhere that it may read all the same."""
 
     @cached_property
     def parsed(self) -> ParsedToml:
+        if problem := self._stray(self.folder / "task.toml"):
+            raise BenchmarkError(str(problem))
         return ParsedToml.read(self.folder / "task.toml")
+
+    def _stray(self, path: Path) -> Problem | None:
+        """Return the problem of a part that leads out of the benchmark's folder."""
+        found = stray_problem(path, self.root or self.folder, self.allow_paths)
+        return Problem(self.id, path, f"{path.relative_to(self.folder)} {found}") if found else None
 
     @property
     def config(self) -> TaskToml:
@@ -122,6 +145,10 @@ class Task:
             message = f"the folder name {self.id!r} holds a comma, backslash or control character; rename it"
             yield Problem(self.id.encode("utf-8", "replace").decode(), self.folder, message)
         toml = self.folder / "task.toml"
+        strays = [stray for part in PARTS if (stray := self._stray(self.folder / part))]
+        if strays:
+            yield from strays
+            return
         if not toml.is_file():
             yield Problem(self.id, toml, "has no task.toml; an empty file will do")
             return
@@ -151,7 +178,13 @@ class Task:
         return not any((place / SETUP_SCRIPT).exists() for place in (self.folder / "environment", *steps))
 
     def _link_problems(self) -> Iterator[Problem]:
-        uploaded = ["tests", "solution"] if self.named_image else ["tests", "solution", "environment"]
+        for step in self.config.steps:
+            for name in ("", "instruction.md", "tests", "solution", "workdir"):
+                if stray := self._stray(self.folder / STEPS / step.name / name):
+                    yield stray
+                    return
+        context = self.config.environment.docker_image is None
+        uploaded = ["tests", "solution", "environment"] if context else ["tests", "solution"]
         folders = [self.folder / name for name in uploaded]
         for step in self.config.steps:
             folders += [self.folder / STEPS / step.name / name for name in ("tests", "solution", "workdir")]
@@ -177,6 +210,7 @@ class Task:
             raise BenchmarkError("\n".join(map(str, problems)), cause="task_broken")
         config, environment = self.config, self.config.environment
         texts = [_read_instruction(file) for file in self.instructions]
+        self._refuse_missing(host_env)
         image_env = dict(self.recipe.env) if self.host_image and self.recipe else {}
         whole = TaskSpec(
             id=self.id,
@@ -247,6 +281,15 @@ class Task:
             own_image=self.image is not None,
         )
 
+    def _refuse_missing(self, host_env: Mapping[str, str]) -> None:
+        """MissingVariablesError with all variables that setting up or grading would ask for in vain."""
+        tables = {"environment.env": self.config.environment.env, "verifier.env": self.config.verifier.env}
+        tables |= {f"step {step.name!r}: verifier.env": step.verifier.env for step in self.config.steps}
+        found = {where: names for where, env in tables.items() if (names := missing(env, host_env))}
+        if found:
+            names = list(dict.fromkeys(name for some in found.values() for name in some))
+            raise MissingVariablesError(f"task {self.id}: {' and '.join(found)}", names)
+
     def _repeated_runs(self) -> list[int]:
         """Lines of the Dockerfile whose RUN is repeated on a root that is not its image."""
         steps = self.recipe.steps if self.host_image and self.recipe else []
@@ -280,6 +323,7 @@ class Task:
             "allowed_hosts": list(self.config.allowed_hosts),
             "warnings": [
                 *self.parsed.warnings,
+                *filter(None, [said_of_withheld(self.config.environment.env)]),
                 *_left_out(self.config),
                 *(text for step in self.config.steps for text in left_out_of(step)),
                 *_without_variables(self._missing_for_solution(host_env)),

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 import pwd
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from shlex import quote
 
-from valkyrie.benchmarks.content import LEFTOVERS
+from sandboxes.contents import LEFTOVERS
 from valkyrie.benchmarks.task_toml import StepTable, TaskToml, VerifierTable
+from valkyrie.permissions import outside
 
 MOST_LINKS_TOLD = 5
 _HIGHEST_ID = 2**32 - 2
@@ -28,6 +30,18 @@ def env_problems(config: TaskToml) -> Iterator[str]:
                 yield f"{where}: {name!r} is no name a variable can have; it is empty or holds `=` or NUL"
             elif "\0" in value:
                 yield f"{where}: the value of {name} holds NUL, which no variable can"
+
+
+def stray_problem(path: Path, root: Path, allowed: Sequence[Path] = ()) -> str | None:
+    """Return why a file or folder of a task may not be read: it is a link that leaves the benchmark's folder.
+
+    `root` is the folder the user named, `allowed` what else they allow.
+    """
+    if not os.path.lexists(path) or (real := outside(path, root, *allowed)) is None:
+        return None
+    shown = os.fsencode(real).decode("utf-8", "backslashreplace")
+    way = f"put a copy in its place, or allow it with --allow-path {quote(shown)}"
+    return f"leads out of {root} (to {shown}); {way}"
 
 
 def link_problems(folder: Path) -> Iterator[tuple[Path, str]]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
@@ -14,11 +13,14 @@ from sandboxes.protocol import Sandbox
 from sandboxes.types import OutputSink
 from valkyrie.benchmarks.content import ContentDigests
 from valkyrie.benchmarks.discovery import find_tasks
+from valkyrie.benchmarks.lock import FILE_NAME as LOCK
 from valkyrie.benchmarks.lock import Lock, read_lock
+from valkyrie.benchmarks.manifest import FILE_NAME as MANIFEST
 from valkyrie.benchmarks.manifest import Manifest, read_manifest
 from valkyrie.benchmarks.protocol import Grading
 from valkyrie.benchmarks.steps import graded, step_preparation
 from valkyrie.benchmarks.task import Problem, Task
+from valkyrie.benchmarks.task_checks import stray_problem
 from valkyrie.benchmarks.task_setup import prepare, prepare_step
 from valkyrie.benchmarks.verifier import sweep, verify
 from valkyrie.errors import BenchmarkError, UsageError, UserError
@@ -39,11 +41,15 @@ class TaskDirBenchmark:
         *,
         host_image: bool = False,
         host_env: Mapping[str, str] | None = None,
+        allow_paths: Sequence[str] = (),
     ) -> None:
+        """`host_env` holds the variables of the user that tasks may be given, and none where it is None;
+        `allow_paths` what they may read outside the folder."""
         self._folder = folder.absolute()
         self._given_name = name
         self._host_image = host_image
-        self._host_env = os.environ if host_env is None else host_env
+        self._host_env: Mapping[str, str] = host_env or {}
+        self._allow_paths = tuple(map(Path, allow_paths))
         self._manifest: Manifest | None = None
         self._folders: dict[str, Path] | None = None
         self._lock: Lock | None = None
@@ -67,6 +73,7 @@ class TaskDirBenchmark:
             "path": str(self._folder),
             "name": self.name,
             "host_image": self._host_image,
+            **({"allow_paths": [str(path) for path in self._allow_paths]} if self._allow_paths else {}),
         }
 
     @property
@@ -143,13 +150,19 @@ class TaskDirBenchmark:
 
     def _read_manifest(self) -> Manifest:
         if self._manifest is None:
+            self._refuse_stray(MANIFEST)
             self._manifest = read_manifest(self._folder)
         return self._manifest
 
     def _read_lock(self) -> Lock:
         if self._lock is None:
+            self._refuse_stray(LOCK)
             self._lock = read_lock(self._folder)
         return self._lock
+
+    def _refuse_stray(self, name: str) -> None:
+        if problem := stray_problem(self._folder / name, self._folder, self._allow_paths):
+            raise BenchmarkError(f"{name} {problem}")
 
     def _find(self) -> dict[str, Path]:
         if self._folders is None:
@@ -168,7 +181,8 @@ class TaskDirBenchmark:
 
     def _open_task(self, task_id: str, digest: str) -> Task:
         _ = digest
-        return Task(task_id, self._find()[task_id], self._host_image)
+        folder = self._find()[task_id]
+        return Task(task_id, folder, self._host_image, root=self._folder, allow_paths=self._allow_paths)
 
     def _describe(self, task_id: str) -> TaskSpec:
         digest, task = self._task(task_id)

@@ -8,8 +8,9 @@ import tempfile
 from collections.abc import AsyncIterator
 from pathlib import Path
 
+from sandboxes.contents import LEFTOVERS
 from sandboxes.protocol import Sandbox
-from valkyrie.benchmarks.content import LEFTOVERS, has_leftovers
+from valkyrie.benchmarks.content import has_leftovers
 
 
 async def make_folder(sandbox: Sandbox, path: str) -> None:

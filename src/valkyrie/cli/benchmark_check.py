@@ -9,7 +9,14 @@ from pathlib import Path
 import click
 
 from valkyrie.cli.benchmark import complete_name
-from valkyrie.cli.options import WholeNumber, chosen_tasks, task_options, verb
+from valkyrie.cli.options import (
+    WholeNumber,
+    allow_path_option,
+    chosen_tasks,
+    pass_env_option,
+    task_options,
+    verb,
+)
 from valkyrie.cli.output import Output
 from valkyrie.report.formats import safe
 
@@ -42,6 +49,8 @@ _FILE = click.Path(dir_okay=False, path_type=Path)
 @click.option(
     "--host-image", is_flag=True, help="Run tasks that name an image on the host's file system anyway."
 )
+@pass_env_option
+@allow_path_option
 @click.option(
     "--write/--no-write",
     default=True,
@@ -62,6 +71,8 @@ def check(
     provider: str | None,
     concurrency: int | None,
     host_image: bool,
+    pass_env: tuple[str, ...],
+    allow_paths: tuple[str, ...],
     write: bool,
     markdown: Path | None,
     badge: Path | None,
@@ -88,6 +99,8 @@ def check(
         oracle_runs=oracle_runs,
         concurrency=concurrency or max(2, os.cpu_count() or 1),
         host_image=host_image,
+        pass_env=pass_env,
+        allow_paths=allow_paths,
     )
     shown = _Progress(output)
     try:

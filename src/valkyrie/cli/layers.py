@@ -37,7 +37,8 @@ def fetch(output: Output, *, name: str, version: str | None, image: str | None) 
 
     It is installed once for each kind of root file system and shown to every trial. Packages come from where
     this machine's npm and pip take them; none of their code is run. Without network, copy the folder
-    cache/layers of the data folder over from a machine that has it.
+    cache/layers of the data folder over from a machine that has it. One that was changed since it was
+    installed is used by no run, and installed again by this command.
     """
     import asyncio
 
@@ -111,7 +112,7 @@ async def _fetched(layers: Layers, spec: LayerSpec, image: str | None, output: O
     from valkyrie.agents.layers import kind_of_host
 
     root = await kind_of_host() if image is None else await _kind_of_image(image)
-    return await layers.built(spec, root, lambda line: output.note(safe(line)))
+    return await layers.built(spec, root, lambda line: output.note(safe(line)), repair=True)
 
 
 async def _kind_of_image(image: str) -> RootKind:

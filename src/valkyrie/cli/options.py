@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from valkyrie.tracker.protocol import Tracker
 
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
+Started = TypeVar("Started")
 
 
 class WholeNumber(click.IntRange):
@@ -172,6 +173,28 @@ def _allowed_names(_ctx: click.Context, _param: click.Parameter, value: tuple[st
 
     configured = effective("pass_env").value
     return tuple(sorted(allowed_names(value, str(configured) if configured else None)))
+
+
+def start_asking(
+    output: Output, start: Callable[[Sequence[str]], Started], allowed: Sequence[str]
+) -> Started:
+    """Start something with the variables in `allowed`; ask once, on a terminal, for those tasks name besides.
+
+    Where nobody can be asked, the refusal stands and names the flag.
+    """
+    from valkyrie.benchmarks.variables import MissingVariablesError
+    from valkyrie.report.formats import safe
+
+    try:
+        return start(allowed)
+    except MissingVariablesError as error:
+        if not output.interactive:
+            raise
+        names = ", ".join(error.names)
+        asked = f"{safe(error.where)} asks for {names} from your environment; the agent may see it."
+        if not click.confirm(f"{asked} Give it?", err=True):
+            raise
+        return start([*allowed, *error.names])
 
 
 def allow_path_option(function: Decorated) -> Decorated:

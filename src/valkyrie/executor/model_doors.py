@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import hashlib
 import os
 import shutil
 import socket
+import stat
 import tempfile
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -14,14 +16,26 @@ from importlib.resources import files
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from valkyrie.errors import UserError
+from valkyrie.errors import InfrastructureError, UserError
 from valkyrie.hooks.wishes import local_allowed
 from valkyrie.targets import TargetError, connectable
 from valkyrie.trial.gear import BRIDGE, SOCKET
 
+SHARED_MEMORY = Path("/dev/shm")
 PIECE = 1 << 16
 MOST_OPEN = 64
 """Connections at once of one attempt: each costs this process two files. Further ones are closed."""
+
+
+def place_for_doors(folder: Path, memory: Path = SHARED_MEMORY) -> Path:
+    """Return where doors kept for `folder` are made: in memory where that can be had, else `folder` itself.
+
+    A sandbox's list of mounts tells the path of a door on its file system; in memory that is a digest.
+    """
+    if not memory.is_mount() or not os.access(memory, os.W_OK | os.X_OK):
+        return folder
+    name = hashlib.sha256(os.fsencode(folder.absolute())).hexdigest()[:16]
+    return memory / f"valkyrie-doors-{os.geteuid()}-{name}"
 
 
 class ModelDoors:
@@ -119,7 +133,11 @@ def _listening(folder: Path) -> socket.socket:
 
 
 def _new_folder(root: Path) -> Path:
-    root.mkdir(parents=True, exist_ok=True)
+    root.mkdir(parents=True, exist_ok=True, mode=0o700)
+    info = root.lstat()
+    # Everybody may make folders in shared memory: one that another user can change is a trap.
+    if not stat.S_ISDIR(info.st_mode) or info.st_uid != os.geteuid() or info.st_mode & 0o022:
+        raise InfrastructureError(f"{root} is not a folder of this user's own; remove it.")
     folder = Path(tempfile.mkdtemp(prefix="door-", dir=root))
     folder.chmod(0o755)
     (folder / BRIDGE).write_text(files("valkyrie.executor").joinpath(BRIDGE).read_text())

@@ -26,7 +26,7 @@ from valkyrie.digest import content_digest
 from valkyrie.errors import StoreError, ValkyrieError
 from valkyrie.executor.bringing import Bringing
 from valkyrie.executor.doors import SandboxDoors
-from valkyrie.executor.model_doors import ModelDoors
+from valkyrie.executor.model_doors import ModelDoors, place_for_doors
 from valkyrie.executor.premises import Premises
 from valkyrie.nouns import Json, RunState
 from valkyrie.plan import Settings
@@ -69,7 +69,9 @@ class RunWorlds:
         self._opening: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
         self._bringing = Bringing(premises)
         self._layers = Layers(premises.data.cache / "layers", labels={"Home": home})
-        self._model_doors = ModelDoors(premises.data.root / "doors" / home, guarded=premises.server)
+        self._model_doors = ModelDoors(
+            place_for_doors(premises.data.root / "doors" / home), guarded=premises.server
+        )
 
     def ready(self) -> Collection[str]:
         return self._worlds.keys()
@@ -158,7 +160,7 @@ class RunWorlds:
             run_id=row.id,
             dataset=row.dataset,
             model=row.model,
-            benchmark=benchmarks.open_frozen(source, secrets, access),
+            benchmark=benchmarks.open_frozen(source, handed.given_to_benchmark(secrets, arguments), access),
             agent=agent,
             provider=provider,
             settings=settings,
@@ -174,12 +176,15 @@ class RunWorlds:
             allowed_networks=networks_in(str(config.effective("allowed_networks").value or "")),
         )
         world.told = bool(row.notify)
-        world.open_grader = partial(self._grader, row.id, away)
+        given = handed.given_to_benchmark(secrets, arguments)
+        world.open_grader = partial(self._grader, row.id, away, given)
         named = {name: secrets[name] for name in arguments.get("secrets", {})}
         world.give_secrets(named, hidden=handed.unspeakable(secrets))
         return world
 
-    async def _grader(self, run_id: str, away: Away, number: int) -> Benchmark | None:
+    async def _grader(
+        self, run_id: str, away: Away, given: Mapping[str, str], number: int
+    ) -> Benchmark | None:
         """Return what a regrade grades with, opened once; None where that is the run's own benchmark."""
         async with self._opening[f"{run_id} {number}"]:
             if number in self._graders[run_id]:
@@ -189,7 +194,7 @@ class RunWorlds:
             if source is None:
                 return None
             found: Json = await asyncio.to_thread(self._bringing.tests, run_id, source, away)
-            opened = benchmarks.open_frozen(found, self._secrets.get(run_id, {}))
+            opened = benchmarks.open_frozen(found, given)
             self._graders[run_id][number] = opened
             return opened
 
@@ -274,7 +279,8 @@ class RunWorlds:
             await self._close(world)
 
     def _benchmark(self, row: Any) -> Benchmark:
-        return benchmarks.open_frozen(row.benchmark_source, self._secrets.get(row.id, {}))
+        given = handed.given_to_benchmark(self._secrets.get(row.id, {}), row.arguments)
+        return benchmarks.open_frozen(row.benchmark_source, given)
 
     def _set_aside(self, run_id: str) -> World | None:
         """The run's world, no longer among the ready unless sandboxes are kept in it."""

@@ -12,11 +12,11 @@ from valkyrie.specs.model import Finding, Place
 _PLACED = re.compile(r"(?P<file>.+?):(?P<line>\d+)(?::(?P<column>\d+))?: (?P<message>.*)")
 
 
-def lint_task(folder: Path, task_id: str | None = None) -> list[Finding]:
-    """What keeps the task from running."""
+def lint_task(folder: Path, task_id: str | None = None, root: Path | None = None) -> list[Finding]:
+    """What keeps the task from running; `root` is the folder of its benchmark."""
     from valkyrie.benchmarks.task import Task
 
-    task = Task(task_id or folder.resolve().name, folder)
+    task = Task(task_id or folder.resolve().name, folder, root=root)
     found: list[Finding] = []
     for problem in task.problems():
         at = problem.path if problem.path.exists() else folder
@@ -29,6 +29,7 @@ def lint_benchmark(folder: Path) -> list[Finding]:
     """Its manifest and all of its tasks."""
     from valkyrie.benchmarks.discovery import find_tasks
     from valkyrie.benchmarks.manifest import read_manifest
+    from valkyrie.benchmarks.task_checks import stray_problem
 
     manifest = folder / "benchmark.toml"
     try:
@@ -37,13 +38,15 @@ def lint_benchmark(folder: Path) -> list[Finding]:
         return [finding("benchmark", str(error), Place(manifest if manifest.is_file() else folder))]
     found: list[Finding] = []
     try:
+        if stray := stray_problem(manifest, folder):
+            return [finding("benchmark", f"benchmark.toml {stray}", Place(folder))]
         read = read_manifest(folder)
         for dataset in read.dataset_names:
             read.choose(dataset, list(tasks), str(folder), read.name or folder.name)
     except ValkyrieError as error:
         message = str(error).removeprefix(f"{manifest}: ")
         found.append(finding("benchmark", message, Place(manifest)))
-    return found + [one for task_id, path in tasks.items() for one in lint_task(path, task_id)]
+    return found + [one for task_id, path in tasks.items() for one in lint_task(path, task_id, folder)]
 
 
 def lint_agent(folder: Path) -> list[Finding]:

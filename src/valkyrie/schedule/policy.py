@@ -172,6 +172,7 @@ TABLE: tuple[Policy, ...] = (
     Policy(_U, "missing_variable", "A task names a host variable that is not set."),
     Policy(_U, "sandbox_unsupported", "The provider cannot give what the task needs."),
     Policy(_U, "bundle", "The frozen agent is missing or damaged."),
+    Policy(_U, "agent_layer_changed", "The installed agent is not what was installed."),
     Policy(_U, "artifacts_config", "The place for artifacts is not there, or may not be written."),
     Policy(_U, "missing_secret", "A secret has no value."),
     Policy(

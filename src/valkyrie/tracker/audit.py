@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 import fcntl
 import json
+import os
 import shutil
 import signal
 import tempfile
@@ -30,6 +31,7 @@ from valkyrie.benchmarks.discovery import find_tasks
 from valkyrie.benchmarks.lock import LockedTask, kept_lock, own_lock, write_lock
 from valkyrie.benchmarks.selection import select
 from valkyrie.benchmarks.task import Task
+from valkyrie.benchmarks.task_checks import stray_problem
 from valkyrie.benchmarks.task_dir import TaskDirBenchmark
 from valkyrie.errors import UsageError
 from valkyrie.nouns import Json, TaskSpec, TrialState, VerifyMode
@@ -62,6 +64,10 @@ class AuditRequest:
     oracle_runs: int = 2
     concurrency: int = 2
     host_image: bool = False
+    pass_env: Sequence[str] = ()
+    """Variables of the user's that tasks may be given."""
+    allow_paths: Sequence[str] = ()
+    """What tasks may read outside the benchmark's folder."""
 
 
 Progress = Callable[[str, int, int], None]
@@ -83,14 +89,19 @@ def audit_benchmark(request: AuditRequest, progress: Progress) -> BenchmarkAudit
     opened = benchmarks.open_benchmark(request.benchmark, Asking(host_image=request.host_image))
     if not isinstance(opened, TaskDirBenchmark):
         raise UsageError(f"{opened.name} has no task directories; only those can be checked.")
-    folders = find_tasks(Path(opened.source["path"]))
+    folder = Path(opened.source["path"])
+    folders = find_tasks(folder)
     chosen = asyncio.run(_choose(opened, request))
-    audits = {task_id: _read(Task(task_id, folders[task_id], request.host_image)) for task_id in chosen}
+    allowed = tuple(map(Path, request.allow_paths))
+    tasks = [Task(one, folders[one], request.host_image, root=folder, allow_paths=allowed) for one in chosen]
+    audits = {task.id: _read(task) for task in tasks}
     sound = [task_id for task_id, audit in audits.items() if not audit.problems]
     interrupted = False
     if sound:
         with _private_folder() as root:
-            auditor = _Auditor(request, progress, root, {one: folders[one] for one in sound})
+            # Its tasks are links to the benchmark's.
+            linked = replace(request, allow_paths=(*request.allow_paths, str(folder.resolve())))
+            auditor = _Auditor(linked, progress, root, {one: folders[one] for one in sound})
             try:
                 auditor.work()
             except InterruptedAuditError:
@@ -158,6 +169,7 @@ class _Auditor:
         self._progress = progress
         self._root = root
         self._folders = folders
+        self._allowed = tuple(map(Path, request.allow_paths))
         self._links = root / "tasks"
         for task_id, folder in folders.items():
             (self._links / task_id).parent.mkdir(parents=True, exist_ok=True)
@@ -181,7 +193,11 @@ class _Auditor:
             self._tracker.close()
 
     def _describe(self, folder: Path) -> dict[str, TaskSpec]:
-        benchmark = TaskDirBenchmark(folder, host_image=self._request.host_image)
+        request = self._request
+        here = {name: os.environ[name] for name in request.pass_env if name in os.environ}
+        benchmark = TaskDirBenchmark(
+            folder, host_image=request.host_image, host_env=here, allow_paths=request.allow_paths
+        )
 
         async def describe() -> dict[str, TaskSpec]:
             return {one: await benchmark.describe(one) for one in await benchmark.list_tasks()}
@@ -240,7 +256,9 @@ class _Auditor:
         own = [
             one
             for one, folder in self._folders.items()
-            if (folder / OWN_CHEAT).is_file() and not self._specs[one].steps
+            if (folder / OWN_CHEAT).is_file()
+            and not self._specs[one].steps
+            and stray_problem(folder / OWN_CHEAT, folder, self._allowed) is None
         ]
         for task_id in own:
             source, target = self._folders[task_id], self._root / "own" / task_id
@@ -273,6 +291,8 @@ class _Auditor:
             task_ids=list(task_ids),
             provider=self._request.provider,
             host_image=self._request.host_image,
+            pass_env=self._request.pass_env,
+            allow_paths=self._request.allow_paths,
         )
         return replace(request, **more)  # type: ignore[arg-type]
 

@@ -24,6 +24,7 @@ from valkyrie.tracker.problems import refuse
 from valkyrie.tracker.record import new_trials
 from valkyrie.tracker.request_checks import LONGEST_S, MOST_STRETCH
 from valkyrie.tracker.scenarios import Selection
+from valkyrie.tracker.supplying import given_again
 
 if TYPE_CHECKING:
     from valkyrie.store import Connection
@@ -158,7 +159,7 @@ def _sliced(room: Jobs, rows: Sequence[Any], template: Any, selection: Selection
     """The same tasks, by their ids: a slice of a job's tasks would be another one once some are added."""
     key = selection.benchmark, selection.dataset
     row = next(one for one in rows if (one.arguments["benchmark"], one.dataset) == key)
-    benchmark = benchmarks.open_frozen(row.benchmark_source, room.organisation.variables())
+    benchmark = benchmarks.open_frozen(row.benchmark_source, given_again(row.arguments, room.organisation))
     chosen = asyncio.run(_chosen(benchmark, selection, template.slice))
     return replace(selection, task_ids=tuple(chosen))
 
@@ -229,7 +230,7 @@ def _growth(room: Jobs, row: Any, template: Any, selection: Selection, *, trials
     )
     if not trials_grow:
         return Growth(row.id, asdict(changed), template.trials, [])
-    benchmark = benchmarks.open_frozen(row.benchmark_source, room.organisation.variables())
+    benchmark = benchmarks.open_frozen(row.benchmark_source, given_again(row.arguments, room.organisation))
     tasks = asyncio.run(_describe(benchmark, row.dataset, selection, template))
     _refuse_unfit(room, row, tasks, template)
     digests: dict[str, Any] = {

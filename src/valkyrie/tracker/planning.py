@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,6 +19,7 @@ from valkyrie.benchmarks.asking import Asking
 from valkyrie.benchmarks.protocol import Benchmark
 from valkyrie.benchmarks.selection import select
 from valkyrie.benchmarks.service.address import reach_of
+from valkyrie.benchmarks.variables import MissingVariablesError
 from valkyrie.errors import (
     BenchmarkError,
     MissingSecretError,
@@ -31,6 +32,7 @@ from valkyrie.handed import with_credentials, with_headers, with_hooks, with_set
 from valkyrie.hooks.wishes import notify_wishes, preflight, wanted_secrets
 from valkyrie.nouns import Json, TaskSpec
 from valkyrie.plan import Settings, TrialPlan, make_plan
+from valkyrie.report.formats import plural
 from valkyrie.store.layout import DataFolder
 from valkyrie.targets import check_target
 from valkyrie.tracker.bounds import check_trials
@@ -41,10 +43,10 @@ from valkyrie.tracker.problems import Complaint, gathered, refuse
 from valkyrie.tracker.request_checks import check_request
 from valkyrie.tracker.service_checks import service_problems
 from valkyrie.tracker.supplying import (
+    allowed_variables,
     aws_credentials,
     find_secrets,
     provider_settings,
-    supply_variables,
 )
 from valkyrie.views import PlanView, RunRequest, TasksRequest
 
@@ -106,6 +108,7 @@ class PreparedRun:
             problems=[str(problem) for problem in self.problems],
             notices=list(self.notices),
             missing=dict(self.missing),
+            variables=list(self.host_variables),
             destinations=dict(self.destinations),
         )
 
@@ -122,12 +125,13 @@ def prepare(
     if agent:
         agent = with_keys(agent, request, organisation, problems, missing)
     wanted = agent.secrets if agent else _wanted_anyway(problems[-1], request)
+    allowed = allowed_variables(request, organisation)
     benchmark = gathered(
-        problems, lambda: open_requested(request, organisation, data, allow_local=allow_local)
+        problems, lambda: open_requested(request, organisation, data, allowed, allow_local=allow_local)
     )
     settings_found = _provider_settings(request, organisation, allow_local, problems, missing)
     capabilities = _capabilities(request.provider, data, settings_found)
-    tasks = _tasks(benchmark, request, problems) if benchmark else None
+    tasks = _tasks(benchmark, request, problems, missing) if benchmark else None
     if agent and benchmark and tasks is not None:
         problems += unfit(tasks, agent, capabilities, request)
         problems += without_family(tasks, request.family)
@@ -143,9 +147,8 @@ def prepare(
         raise refuse(problems, missing)
     settings = _settings(request)
     headers: Mapping[str, str] = getattr(benchmark, "headers", {})
-    variables = supply_variables(
-        {name for task in tasks for name in task.metadata.get("host_variables", [])}, organisation
-    )
+    asked = {name for task in tasks for name in task.metadata.get("host_variables", [])}
+    variables = {name: value for name, value in allowed.items() if name in asked}
     credentials = aws_credentials(organisation) if artifacts or logs or wishes else {}
     return PreparedRun(
         request=request,
@@ -163,8 +166,8 @@ def prepare(
             family=request.family,
         ),
         secrets={
-            **values,
             **variables,
+            **values,
             **with_headers(headers),
             **with_settings(settings_found),
             **with_hooks(hook_values),
@@ -187,6 +190,7 @@ def prepare(
             *doubtful(tasks, capabilities),
             *untooled(tasks, agent),
             *remarks(tasks),
+            *_kept_back(asked - set(variables), organisation),
             *family_remarks(tasks, request.family),
             *found_where,
             *said,
@@ -233,9 +237,14 @@ def _open_agent(request: RunRequest, organisation: Organisation) -> PreparedAgen
 
 
 def open_requested(
-    request: RunRequest | TasksRequest, organisation: Organisation, data: DataFolder, *, allow_local: bool
+    request: RunRequest | TasksRequest,
+    organisation: Organisation,
+    data: DataFolder,
+    variables: Mapping[str, str] | None = None,
+    *,
+    allow_local: bool,
 ) -> Benchmark:
-    """The benchmark a request names, as far as whoever asks may name it."""
+    """The benchmark a request names, as far as whoever asks may name it; its tasks are given `variables`."""
     url = request.benchmark_url or (request.benchmark if "://" in request.benchmark else None)
     if url and not organisation.trusted:
         check_target(url, allow_local=allow_local, what="The benchmark's address", only_loopback=True)
@@ -250,6 +259,8 @@ def open_requested(
         caller_headers=organisation.caller_headers,
         reach=reach_of(trusted=organisation.trusted, allow_local=allow_local),
         options=getattr(request, "benchmark_options", {}),
+        host_env=variables or {},
+        allow_paths=getattr(request, "allow_paths", ()) if organisation.trusted else (),
     )
     return benchmarks.open_benchmark(request.benchmark, asking)
 
@@ -314,12 +325,48 @@ def _elsewhere(tasks: Sequence[TaskSpec]) -> list[TaskSpec]:
     return [replace(task, limits=replace(task.limits, cpus=None, memory_mb=None)) for task in tasks]
 
 
-def _tasks(benchmark: Benchmark, request: RunRequest, problems: list[str]) -> list[TaskSpec] | None:
+def _kept_back(names: Iterable[str], organisation: Organisation) -> list[str]:
+    """A notice of variables that tasks have a default for, and the user a value they do not get."""
+    here = organisation.variables()
+    found = sorted(name for name in names if name in here)
+    if not found:
+        return []
+    flags = " ".join(f"--pass-env {name}" for name in found)
+    return [f"tasks ask for {', '.join(found)} of yours and take their own defaults; {flags} gives it."]
+
+
+def _tasks(
+    benchmark: Benchmark, request: RunRequest, problems: list[str], missing: dict[str, str]
+) -> list[TaskSpec] | None:
     """The tasks asked for; None and one more problem when they cannot be known."""
-    return gathered(problems, lambda: asyncio.run(_describe(benchmark, request, problems)))
+    refused: list[MissingVariablesError] = []
+    found = gathered(problems, lambda: asyncio.run(_describe(benchmark, request, problems, refused)))
+    if refused:
+        problems.append(Complaint(_refused_variables(refused, request, missing)))
+    return found
 
 
-async def _describe(benchmark: Benchmark, request: RunRequest, problems: list[str]) -> list[TaskSpec]:
+def _refused_variables(
+    refused: Sequence[MissingVariablesError], request: RunRequest, missing: dict[str, str]
+) -> UserError:
+    """One problem of all tasks that ask for variables of the user's."""
+    names = list(dict.fromkeys(name for one in refused for name in one.names))
+    more = f" (and {plural(len(refused) - 1, 'other task')})" if len(refused) > 1 else ""
+    where = f"{refused[0].where}{more}"
+    allowed = {*request.pass_env, *request.secrets}
+    if unset := [name for name in names if name in allowed]:
+        missing.update({name: name for name in unset})
+        return MissingSecretError(
+            f"{where} asks for {', '.join(unset)}, which is not set here: `export {unset[0]}=…`, or "
+            f"`valk secret set {unset[0]}`.",
+            missing={name: name for name in unset},
+        )
+    return MissingVariablesError(where, names)
+
+
+async def _describe(
+    benchmark: Benchmark, request: RunRequest, problems: list[str], refused: list[MissingVariablesError]
+) -> list[TaskSpec]:
     tasks: list[TaskSpec] = []
     try:
         available = await benchmark.list_tasks(request.dataset)
@@ -331,7 +378,9 @@ async def _describe(benchmark: Benchmark, request: RunRequest, problems: list[st
                 *(benchmark.describe(task_id, request.dataset) for task_id in some), return_exceptions=True
             )
             for one in found:
-                if isinstance(one, BenchmarkError | UserError):
+                if isinstance(one, MissingVariablesError):
+                    refused.append(one)
+                elif isinstance(one, BenchmarkError | UserError):
                     problems.append(str(one))
                 elif isinstance(one, BaseException):
                     raise one

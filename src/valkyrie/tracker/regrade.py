@@ -19,6 +19,7 @@ from valkyrie.store import executors, regrades, runs
 from valkyrie.store.layout import encode_task_id
 from valkyrie.store.regrades import Regraded, Verdict
 from valkyrie.tracker.starting import Starting
+from valkyrie.tracker.supplying import given_again
 from valkyrie.trial.kept_work import KeptWork, read_record, work_key
 from valkyrie.views import (
     GradingChange,
@@ -132,12 +133,13 @@ class GradeAgain(Starting):
         )
         from valkyrie.tracker.planning import open_requested
 
-        opened = open_requested(asked, self.organisation, self.data, allow_local=self.allow_local)
+        variables = given_again(row.arguments, self.organisation)
+        opened = open_requested(asked, self.organisation, self.data, variables, allow_local=self.allow_local)
         if opened.source.get("kind") != "task_dir":
             raise UsageError(f"--tests {request.tests} is no folder of task directories, nor names one.")
         source = self._frozen_tests(row, opened, scratch, keep=not request.dry_run)
         task_ids = list(dict.fromkeys(one.task_id for one in chosen))
-        notices = asyncio.run(_check_tests(row, source, task_ids, opened.name))
+        notices = asyncio.run(_check_tests(row, source, task_ids, opened.name, variables))
         return {"tests": opened.name, "source": source}, notices
 
     def _frozen_tests(self, row: Any, opened: Benchmark, scratch: Path, *, keep: bool) -> Json:
@@ -302,9 +304,12 @@ def _nothing(run_id: str, left_out: Sequence[TrialLeftOut]) -> str:
     return "\n".join([f"No trial of run {run_id[:8]} can be graded again; every verdict stays.", *shown])
 
 
-async def _check_tests(row: Any, source: Json, task_ids: Sequence[str], named: str) -> list[str]:
+async def _check_tests(
+    row: Any, source: Json, task_ids: Sequence[str], named: str, variables: Mapping[str, str]
+) -> list[str]:
     """Refuse tests that lack a task; return what else of their tasks is not used."""
-    other, own = benchmarks.open_frozen(source), benchmarks.open_frozen(row.benchmark_source)
+    other = benchmarks.open_frozen(source, variables)
+    own = benchmarks.open_frozen(row.benchmark_source, variables)
     known = set(await other.list_tasks())
     if missing := [task_id for task_id in task_ids if task_id not in known]:
         shown = ", ".join(map(repr, missing[:5])) + (f" and {len(missing) - 5} more" * (len(missing) > 5))

@@ -17,6 +17,7 @@ from valkyrie.targets import check_target
 
 if TYPE_CHECKING:
     from valkyrie.organisation import Organisation
+    from valkyrie.views import RunRequest
 
 CLOUD_VARIABLES = (
     "AWS_ACCESS_KEY_ID",
@@ -35,6 +36,26 @@ def find_secrets(
     """Values from the organisation's places, and what the user should know of where they were."""
     found = secrets.resolve(wanted, organisation.secret_sources())
     return found.secrets, found.notices
+
+
+def allowed_variables(request: RunRequest, organisation: Organisation) -> dict[str, str]:
+    """Return the variables that tasks may be given, with their values: those of --pass-env and of -s."""
+    found = supply_variables(request.pass_env, organisation)
+    for variable, secret in request.secrets.items():
+        if (value := find_some([secret], organisation).get(secret)) is not None:
+            found[variable] = value
+    return found
+
+
+def given_again(arguments: Json, organisation: Organisation) -> dict[str, str]:
+    """Return the variables that the tasks of a stored run are given, from wherever they are now."""
+    names, secrets = arguments.get("host_variables", []), arguments.get("secrets", {})
+    found = supply_variables(names, organisation)
+    named = {name: secrets[name] for name in names if name in secrets}
+    for variable, secret in named.items():
+        if (value := find_some([secret], organisation).get(secret)) is not None:
+            found[variable] = value
+    return found
 
 
 def supply_variables(names: Iterable[str], organisation: Organisation) -> dict[str, str]:
@@ -133,13 +154,12 @@ def supply_again(
     `source` is where its benchmark is now.
     """
     arguments: Json = row.arguments
-    values: dict[str, str] = {}
+    values: dict[str, str] = supply_variables(arguments.get("host_variables", []), organisation)
     notices: list[str] = []
     if names := arguments.get("secrets", {}):
         found, said = find_secrets(names, organisation)
         values.update(found)
         notices += said
-    values.update(supply_variables(arguments.get("host_variables", []), organisation))
     values.update(with_headers(_headers_again(row, headers, source, organisation)))
     if arguments.get("provider_settings"):
         secret = arguments.get("provider_secret")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
@@ -9,11 +10,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 from urllib.parse import urlsplit
 
-from sandboxes.errors import SandboxUnsupportedError
+from sandboxes.errors import SandboxConnectionError, SandboxDiedError, SandboxError, SandboxUnsupportedError
 from sandboxes.protocol import Sandbox, SandboxProvider
 from sandboxes.values import Command, OutputSink
 from valkyrie.agents.protocol import MODEL_URL, LayerSpec
-from valkyrie.errors import SandboxFailedError
+from valkyrie.errors import BenchmarkError, SandboxFailedError
 
 if TYPE_CHECKING:
     from sandboxes.types import SandboxCreateRequest, SandboxSource
@@ -24,6 +25,7 @@ BRIDGE = "bridge.py"
 SOCKET = "model.sock"
 DOOR_PORT = 8765
 DOOR_TIMEOUT_S = 30.0
+LAYER_MANIFEST = "layer.json"
 
 
 class Layers(Protocol):
@@ -66,6 +68,11 @@ class Gear:
         return self.layer is not None or self.door is not None
 
     @property
+    def shows_layer(self) -> bool:
+        """Whether sandboxes have the agent's layer from their beginning."""
+        return self.layer is not None and self.layer_to_bring is None
+
+    @property
     def model_url(self) -> str | None:
         """Where the model is served, seen from inside."""
         if self.served_at is None or self.door is None:
@@ -105,8 +112,29 @@ class Gear:
                     f"the model at {self.served_at} is out of reach of these sandboxes; give --model-url an "
                     "https address they can reach, or use --provider local or docker"
                 )
-            mounts.append(Mount(source=str(doorway), target=DOOR))
+            mounts.append(Mount(source=str(doorway), target=DOOR, sockets=True))
         return request.model_copy(update={"mounts": (*request.mounts, *mounts)})
+
+    async def check_layer(self, sandbox: Sandbox) -> None:
+        """BenchmarkError when the agent's layer, which is there before the task, is not there after set-up.
+
+        What is shown cannot be changed from inside, but a folder above it can be moved away.
+        """
+        if self.layer is None:
+            return
+        try:
+            found = json.loads(await sandbox.download_file(f"{self.layer.target}/{LAYER_MANIFEST}"))
+            intact = (found["name"], found["version"]) == (self.layer.name, self.layer.version)
+        except (SandboxConnectionError, SandboxDiedError):
+            raise
+        except (SandboxError, ValueError, KeyError, TypeError):
+            intact = False
+        if not intact:
+            raise BenchmarkError(
+                f"setting the task up took away the agent's own software at {self.layer.target}, which is no "
+                "part of the task",
+                cause="task_setup_failed",
+            )
 
     async def open_door(self, sandbox: Sandbox, log: OutputSink) -> None:
         """Let the model be reached on the sandbox's own loopback; ended with the agent."""

@@ -17,6 +17,7 @@ from functools import partial
 from sandboxes.protocol import Sandbox
 from sandboxes.types import OutputSink
 from valkyrie.agents.protocol import AgentExit, AgentTrial
+from valkyrie.benchmarks.variables import said_of_withheld
 from valkyrie.errors import AgentError, LeaseLostError, ValkyrieError
 from valkyrie.nouns import ExitReason, Grade, Json, TaskSpec, TrialState
 from valkyrie.store.layout import log_of
@@ -174,11 +175,15 @@ async def _perform(attempt: Attempt, task: TaskSpec, sandbox: Sandbox) -> None:
             trial = replace(trial, turn_ended=partial(look, task, sandbox, sink, attempt.start))
         if task.step:
             attempt.log.note(f"step {task.step}")
+        if not agent.needs_solution and not attempt.grades and (said := said_of_withheld(task.env)):
+            attempt.log.note(said)
         order = ("install", "setup") if task.install_first else ("setup", "install")
         for phase in ("setup",) if attempt.grades else order:  # in a later step, the agent is there
             async with attempt.phase(phase, getattr(task.timeouts, phase)):
                 if phase == "setup":
                     await _set_up(attempt, task, sandbox, sink)
+                    if not attempt.grades and (attempt.agent_was_here or world.gear.shows_layer):
+                        await world.gear.check_layer(sandbox)
                     continue
                 attempt.agent_was_here = True
                 with blamed_on_agent():

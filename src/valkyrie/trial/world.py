@@ -11,6 +11,7 @@ from sandboxes.protocol import Sandbox, SandboxProvider
 from sandboxes.types import HostSource, ImageSource, SandboxCreateRequest, SandboxSource
 from valkyrie.agents.protocol import Agent
 from valkyrie.benchmarks.protocol import Benchmark
+from valkyrie.benchmarks.variables import given_to_agent, leads_elsewhere
 from valkyrie.errors import UserError
 from valkyrie.keeping.stories import Stories
 from valkyrie.nouns import Json, TaskSpec, Timeouts, TrialState
@@ -133,9 +134,14 @@ class World:
         return replace(self, benchmark=OtherTests(self.benchmark, grader), _tasks=OrderedDict())
 
     def as_the_agent_sees(self, task: TaskSpec) -> TaskSpec:
-        """The task with the environment that was asked for; setting up and grading know nothing of it."""
-        more = {**self.settings.env_vars, **self.gear.environment}
-        return replace(task, env={**task.env, **more}) if more else task
+        """Return the task with the agent's environment; setting up and grading know nothing of it.
+
+        It is what the task sets, but for what could redirect an agent, with what the user asked for over it.
+        The oracle is the task's own program and has no key: it is given all.
+        """
+        own = task.env if self.agent.needs_solution else given_to_agent(task.env)
+        env = {**own, **self.settings.env_vars, **self.gear.environment}
+        return task if env == task.env else replace(task, env=env)
 
     def sandbox_request(self, leased: Leased, task: TaskSpec) -> SandboxCreateRequest:
         """What an attempt asks of the provider."""
@@ -152,7 +158,9 @@ class World:
                 "Attempt": str(leased.number),
                 "Home": self.home,
             },
-            env_vars=dict(task.env),
+            # Of every command, the agent's included; set-up and tests are given the rest by name.
+            env_vars=given_to_agent(task.env),
+            refused_image_env=leads_elsewhere,
             separate_folders=task.grading_folders,
             mounts=task.mounts,
             auto_stop_interval=600,

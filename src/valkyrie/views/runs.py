@@ -180,6 +180,8 @@ class PlanView:
     """Secrets without a value, among the problems: environment variable → name."""
     shows: Json | None = None
     """Which true gaps between agents it shows 4 times in 5: `low` to `high`, of 1, and with `more` tasks."""
+    variables: Sequence[str] = ()
+    """Variables of the user's that tasks ask for and are given; the agent may see them."""
     destinations: Mapping[str, str] = field(default_factory=dict)
     """Secret → the address it is sent to, or who gets it."""
 

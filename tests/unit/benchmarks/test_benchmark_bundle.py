@@ -15,7 +15,7 @@ from task_folders import WriteTask
 from valkyrie.benchmarks import open_benchmark, open_frozen, pack_upload, unpack_upload
 from valkyrie.benchmarks.asking import Asking
 from valkyrie.benchmarks.protocol import Benchmark
-from valkyrie.errors import BundleError, UnknownError, UsageError
+from valkyrie.errors import BenchmarkError, BundleError, UnknownError, UsageError
 
 
 def names(archive: Path) -> list[str]:
@@ -84,10 +84,19 @@ async def test_a_folder_that_is_one_task(write_task: WriteTask, tmp_path: Path) 
 
 
 async def test_a_task_that_is_a_link(write_task: WriteTask, tmp_path: Path) -> None:
-    elsewhere = write_task("real").rename(tmp_path / "elsewhere")
-    (tmp_path / "tasks" / "linked").symlink_to(elsewhere)
+    inside = write_task("real").rename(tmp_path / "tasks" / ".kept")
+    (tmp_path / "tasks" / "linked").symlink_to(inside)
     there = await assert_same(tmp_path / "tasks", tmp_path)
     assert await there.list_tasks() == ["linked"]
+    inside.rename(tmp_path / "elsewhere")
+    (tmp_path / "tasks" / "linked").unlink()
+    (tmp_path / "tasks" / "linked").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(BundleError, match="linked leads out of"):
+        pack_upload(tmp_path / "tasks", tmp_path / "b.zip")
+    with pytest.raises(BenchmarkError, match=r"leads out of .*--allow-path"):
+        await open_benchmark(str(tmp_path / "tasks")).describe("linked")
+    allowed = Asking(allow_paths=(str(tmp_path / "elsewhere"),))
+    assert (await open_benchmark(str(tmp_path / "tasks"), allowed).describe("linked")).id == "linked"
 
 
 def test_the_same_content_gives_the_same_bytes(write_task: WriteTask, tmp_path: Path) -> None:

@@ -159,8 +159,10 @@ async def test_a_strangers_task_sees_nothing_of_the_environment(
     monkeypatch.setenv("SERVER_KEY", "hush-hush")
     write_task("a", {"task.toml": '[environment.env]\nGIVEN = "${SERVER_KEY}"\n'})
     digest = pack_upload(tmp_path / "tasks", tmp_path / "a.zip")
-    ours = open_benchmark(str(tmp_path / "tasks"))
+    ours = open_benchmark(str(tmp_path / "tasks"), Asking(host_env={"SERVER_KEY": "hush-hush"}))
     assert (await ours.describe("a")).env == {"GIVEN": "hush-hush"}
+    with pytest.raises(UserError, match="--pass-env SERVER_KEY"):
+        await open_benchmark(str(tmp_path / "tasks")).describe("a")
     theirs = open_benchmark(
         f"upload:{digest}",
         Asking(trusted=False, uploads=lambda _: tmp_path / "a.zip", cache=tmp_path / "cache"),

@@ -10,7 +10,14 @@ from pathlib import Path
 import pytest
 from tests.unit.executor.door_world import Ends, knock
 
-from valkyrie.executor.model_doors import MOST_OPEN, ModelDoor, ModelDoors
+from valkyrie.errors import InfrastructureError
+from valkyrie.executor.model_doors import (
+    MOST_OPEN,
+    SHARED_MEMORY,
+    ModelDoor,
+    ModelDoors,
+    place_for_doors,
+)
 
 
 @pytest.fixture
@@ -72,3 +79,20 @@ async def test_folders_are_cleared_away(tmp_path: Path) -> None:
         assert list((tmp_path / "doors").iterdir()) == [folder]
     await doors.clear()
     assert list(tmp_path.iterdir()) == []
+
+
+async def test_doors_are_made_in_memory_and_in_no_other_user_s_folder(tmp_path: Path) -> None:
+    place = place_for_doors(tmp_path / "home-of-mine" / "doors")
+    if not SHARED_MEMORY.is_mount():
+        assert place == tmp_path / "home-of-mine" / "doors"
+        return
+    assert place.parent == SHARED_MEMORY and "home-of-mine" not in place.name and not place.exists()
+    assert place_for_doors(tmp_path / "doors", memory=tmp_path) == tmp_path / "doors"
+    trap = tmp_path / "trap"
+    trap.mkdir()
+    trap.chmod(0o777)
+    door = ModelDoors(trap).to("http://127.0.0.1:1")
+    assert door is not None
+    with pytest.raises(InfrastructureError, match="not a folder of this user's own"):
+        async with door.opened():
+            pass

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tarfile
 import threading
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
@@ -10,14 +11,16 @@ from socketserver import UnixStreamServer
 
 import pytest
 
+from sandboxes.contents import LEFTOVERS, FolderDigests, folder_digest
 from sandboxes.docker import DockerProvider
-from sandboxes.docker.building import tag_of
+from sandboxes.docker.building import context_digest, tag_of
 from sandboxes.docker.engine import Engine, find_engine
 from sandboxes.docker.execution import Ending
 from sandboxes.docker.requests import LABELS, Plan, container, container_name
 from sandboxes.docker.sandbox import moment
 from sandboxes.errors import SandboxError, SandboxUnsupportedError
 from sandboxes.registry import open_provider
+from sandboxes.scripted.archives import pack_context
 from sandboxes.types import BuildSource, Limits, Mount, Resources, SandboxCreateRequest
 
 HERE = Engine("unix:///run/engine.sock", {"NCPU": 4})
@@ -85,9 +88,47 @@ def test_what_is_asked_for_in_vain() -> None:
 def test_names_are_what_engines_take() -> None:
     request = SandboxCreateRequest(name="../a b/ü-1")
     assert container_name(request, "ff") == "valkyrie-a-b--1-ff"
-    assert tag_of(BuildSource(context="/x", digest="sha256:" + "ab" * 32)) == "valkyrie-build:" + "ab" * 32
-    with pytest.raises(SandboxError, match="digest"):
-        tag_of(BuildSource(context="/x", digest="sha256:../../etc"))
+    assert tag_of("ab" * 32) == "valkyrie-build:" + "ab" * 32
+
+
+def test_variables_of_an_image_that_are_refused_are_taken_away() -> None:
+    names = ("PATH", "MODEL_URL", "GIVEN")
+    request = SandboxCreateRequest(env_vars={"GIVEN": "1"}, refused_image_env=lambda name: name != "PATH")
+    made = container(request, Plan("image", "/app", HERE, image_env=names))
+    assert made["Env"] == ["GIVEN=1", "MODEL_URL"]
+    assert container(SandboxCreateRequest(), Plan("image", "/app", HERE, image_env=names))["Env"] == []
+    assert "refused_image_env" not in request.model_dump()
+
+
+def test_an_image_is_kept_under_the_digest_of_what_is_there(tmp_path: Path) -> None:
+    (tmp_path / "Dockerfile").write_text("FROM scratch\n")
+    known, digest = FolderDigests(), folder_digest(tmp_path)
+    assert context_digest(BuildSource(context=str(tmp_path), digest=f"sha256:{digest}"), known) == digest
+    for named in ("ab" * 32, "sha256:../../etc", ""):
+        with pytest.raises(SandboxUnsupportedError, match="not what was planned"):
+            context_digest(BuildSource(context=str(tmp_path), digest=named), known)
+    (tmp_path / "more").write_text("")
+    with pytest.raises(SandboxUnsupportedError, match="start a new run"):
+        context_digest(BuildSource(context=str(tmp_path), digest=digest), known)
+    (tmp_path / "Other").write_text("FROM scratch\n")
+    source = BuildSource(context=str(tmp_path), digest=folder_digest(tmp_path), dockerfile="Other")
+    assert context_digest(source, known) not in (digest, source.digest)
+    with pytest.raises(SandboxUnsupportedError, match="has no Dockerfile"):
+        context_digest(BuildSource(context=str(tmp_path / "none"), digest=digest), known)
+
+
+def test_a_build_is_given_nothing_its_digest_leaves_out(tmp_path: Path) -> None:
+    context = tmp_path / "context"
+    (context / "__pycache__").mkdir(parents=True)
+    (context / "__pycache__" / "x.pyc").write_text("other code")
+    (context / "private").write_text("x")
+    (context / "private").chmod(0o600)
+    (context / "program").write_text("x")
+    (context / "program").chmod(0o4711)
+    with (tmp_path / "packed.tar").open("wb") as packed:
+        pack_context(context, packed, LEFTOVERS)
+    with tarfile.open(tmp_path / "packed.tar") as tar:
+        assert {member.name: member.mode for member in tar} == {"private": 0o644, "program": 0o755}
 
 
 def test_times_with_nanoseconds() -> None:

@@ -11,21 +11,29 @@ import shutil
 import time
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from tempfile import mkdtemp
 from typing import TYPE_CHECKING, Any
 
+from sandboxes.contents import FolderDigests, UnreadableContentError
 from sandboxes.protocol import SandboxProvider
 from valkyrie.agents.layers.installing import NODE_PACKAGE, filled, install
 from valkyrie.agents.layers.locking import locked
-from valkyrie.agents.layers.manifest import NAME, Manifest, installed_packages, settle
+from valkyrie.agents.layers.manifest import (
+    NAME,
+    Manifest,
+    installed_packages,
+    layer_digest,
+    read_manifest,
+    settle,
+)
 from valkyrie.agents.layers.root import RootKind, kind_of_root
 from valkyrie.agents.layers.tools import Log, fetch_failed
 from valkyrie.agents.protocol import LayerSpec
 from valkyrie.digest import content_digest
-from valkyrie.errors import DiskFullError, UsageError, ValkyrieError
+from valkyrie.errors import DiskFullError, UsageError, UserError, ValkyrieError
 
 if TYPE_CHECKING:
     from sandboxes.types import SandboxSource
@@ -49,6 +57,7 @@ class Layers:
         """Of the sandboxes that are looked into, so that a reaper finds what a crash left."""
         self._kinds: dict[str, RootKind] = {}
         self._failed: dict[str, tuple[float, ValkyrieError]] = {}
+        self._digests = FolderDigests()
         self._turns: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
 
     async def ready(
@@ -57,8 +66,11 @@ class Layers:
         """The folder of the layer for sandboxes made from `source`, installed if it is not there yet."""
         return await self.built(spec, await self._kind(provider, source), log)
 
-    async def built(self, spec: LayerSpec, root: RootKind, log: Log) -> Path:
-        """The folder of the layer for this kind of root."""
+    async def built(self, spec: LayerSpec, root: RootKind, log: Log, *, repair: bool = False) -> Path:
+        """The folder of the layer for this kind of root, with just what was installed in it.
+
+        One that was changed since is an error; `repair` installs it again.
+        """
         if not _VERSION.fullmatch(spec.version):
             raise UsageError(f"{spec.name}: {spec.version[:60]!r} is no version; give it as 1.2.3.")
         facts = _facts(spec, root)
@@ -66,7 +78,17 @@ class Layers:
         layer = self.folder / f"{spec.name}-{spec.version}-{key}"
         async with self._turns[key]:
             if (layer / NAME).is_file():
-                return layer
+                problem = await asyncio.to_thread(self._changed, layer)
+                if problem is None:
+                    return layer
+                if not repair:
+                    raise UserError(
+                        f"{spec.name} {spec.version} is not what was installed: {problem} ({layer}). "
+                        f"Install it again: valk agent fetch {spec.name} --version {spec.version}",
+                        cause="agent_layer_changed",
+                    )
+                log(f"{spec.name} {spec.version} is not what was installed: {problem}. Installing it again.")
+                await asyncio.to_thread(_put_aside, layer)
             self._raise_again(key)
             try:
                 await self._build(spec, root, layer, facts, log)
@@ -74,6 +96,21 @@ class Layers:
                 self._failed[key] = time.monotonic(), error
                 raise
         return layer
+
+    def _changed(self, layer: Path) -> str | None:
+        """Return what is wrong with an installed layer; the digest of one without is noted down."""
+        try:
+            manifest = read_manifest(layer)
+            found = layer_digest(layer, self._digests)
+        except (OSError, ValueError, TypeError, UnreadableContentError) as error:
+            return f"it cannot be read ({error})"
+        if not manifest.digest:
+            with contextlib.suppress(OSError):
+                replace(manifest, digest=found).write(layer)
+            return None
+        if manifest.digest == found:
+            return None
+        return f"its digest is {found[:12]}, not {manifest.digest[:12]}"
 
     def _raise_again(self, key: str) -> None:
         at, error = self._failed.get(key, (0.0, None))
@@ -123,6 +160,7 @@ class Layers:
             bytes=size,
             seconds=seconds,
             built_at=datetime.now(UTC).isoformat(timespec="seconds"),
+            digest=await asyncio.to_thread(layer_digest, draft, FolderDigests()),
         ).write(draft)
         (draft / NAME).chmod(0o644)
         log(f"Installed {spec.name} {spec.version}: {files:,} files, {size >> 20} MiB, {seconds:g} s.")
@@ -156,6 +194,12 @@ def _settle_under(draft: Path, layer: Path) -> None:
         builds.write(line)
 
 
+def _put_aside(layer: Path) -> None:
+    """Take a changed layer's name away; who builds it anew sweeps it up."""
+    with contextlib.suppress(FileNotFoundError):
+        layer.rename(layer.with_name(f".draft-{layer.name}-changed-{time.time_ns()}"))
+
+
 def _sweep(folder: Path, name: str) -> None:
     """Remove what builders that were killed left: of this layer (its lock is ours), and old ones."""
     oldest = time.time() - _LEFT_AFTER_S
@@ -180,8 +224,6 @@ def _disk_trouble(spec: LayerSpec) -> Iterator[None]:
 
 def layers_in(folder: Path) -> list[tuple[Path, Manifest]]:
     """Every whole layer below `folder`."""
-    from valkyrie.agents.layers.manifest import read_manifest
-
     found = sorted(file.parent for file in folder.glob(f"[!.]*/{NAME}"))
     return [(layer, read_manifest(layer)) for layer in found]
 

@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from sandboxes.contents import FolderDigests, walk_folder
 from valkyrie.agents.layers.tools import fetch_failed
 
 NAME = "layer.json"
@@ -32,6 +33,8 @@ class Manifest:
     seconds: float = 0.0
     """How long it took to install."""
     built_at: str = ""
+    digest: str = ""
+    """Of everything else in the layer; compared whenever the layer is used."""
 
     def write(self, layer: Path) -> None:
         (layer / NAME).write_text(json.dumps(asdict(self), indent=1, sort_keys=True) + "\n")
@@ -40,6 +43,12 @@ class Manifest:
 def read_manifest(layer: Path) -> Manifest:
     """What `layer` says of itself."""
     return Manifest(**json.loads((layer / NAME).read_text()))
+
+
+def layer_digest(layer: Path, digests: FolderDigests) -> str:
+    """Return the digest of all of a layer but its manifest; compiled Python files are run, so they count."""
+    entries = walk_folder(os.fspath(layer), ".", frozenset())
+    return digests.known_or_read(layer, tuple(entry for entry in entries if entry.path != f"./{NAME}"))
 
 
 def installed_packages(layer: Path) -> dict[str, str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from sandboxes.types import host_folder_of
 from sandboxes.values import Limits
 from valkyrie.errors import BenchmarkError
 
@@ -60,8 +61,11 @@ def _problems(found: RetrieveTaskResponse) -> Iterator[str]:
     size = len(found.model_dump_json())
     if size > TASK_LIMIT:
         yield f"is described in {size >> 10} KiB; at most {TASK_LIMIT >> 10} are taken"
-    if _names_host_folder(found):
-        yield "asks for a folder of this machine as its root, which is not a service's to choose"
+    if folder := host_folder_of(found.source):
+        yield (
+            f"asks for a sandbox made from the folder {folder[:200]!r} of this machine, which is not a "
+            "service's to choose; it must name an image"
+        )
     for what, path in (("problem_path", found.problem_path), ("cwd", found.cwd)):
         if not path.startswith("/") or not path.isprintable():
             yield f"has {what} {path[:200]!r}, which is no absolute path"
@@ -70,8 +74,3 @@ def _problems(found: RetrieveTaskResponse) -> Iterator[str]:
             yield f"asks for {what} {getattr(found.resources, what)}, which no machine has"
     if found.agent_timeout is not None and not 0 < found.agent_timeout < float("inf"):
         yield f"has agent_timeout {found.agent_timeout:g}; it must be a number of seconds above 0"
-
-
-def _names_host_folder(found: RetrieveTaskResponse) -> bool:
-    source = found.source.outer if found.source and found.source.type == "compose" else found.source
-    return source is not None and source.type == "host" and source.rootfs is not None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -21,7 +22,7 @@ from valkyrie.cli.job.options import (
     time_limit_option,
     timeout_option,
 )
-from valkyrie.cli.options import Decorated, chosen_tasks, tracker, verb
+from valkyrie.cli.options import Decorated, chosen_tasks, start_asking, tracker, verb
 from valkyrie.cli.output import Output
 from valkyrie.cli.run.start import default_provider
 from valkyrie.cli.run.start import start as run_start
@@ -119,7 +120,13 @@ def run(output: Output, *, dry_run: bool, follow: bool, **given: Any) -> int:
     with tracker(to_start=not dry_run) as opened:
         if dry_run:
             return _show_plan(opened, request, output)
-        started = opened.start_job(request)
+        started = start_asking(
+            output,
+            lambda names: opened.start_job(
+                replace(request, template=replace(request.template, pass_env=names))
+            ),
+            request.template.pass_env,
+        )
         show_started(started, "Job started", output, follow=follow)
         if not follow:
             return 0

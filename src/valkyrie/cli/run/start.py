@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -15,6 +16,7 @@ from valkyrie.cli.options import (
     ignore_custom_option,
     pairs,
     pass_env_option,
+    start_asking,
     task_options,
     tracker,
     verb,
@@ -210,7 +212,9 @@ def start(output: Output, *, dry_run: bool, connect: bool, count: int, **given: 
             return _show_plan(opened, request, output)
         if count > 1:
             return start_repeatedly(opened, request, count, output)
-        started = opened.start(request)
+        started = start_asking(
+            output, lambda names: opened.start(replace(request, pass_env=names)), request.pass_env
+        )
         show_started(started, "Run started", output, connect=connect)
         if not connect:
             return 0
@@ -307,5 +311,6 @@ def _plan_rows(plan: PlanView) -> list[tuple[str, str]]:
         ("Isolation", safe(plan.isolation)),
         ("Limits", " · ".join(f"{safe(k)}: {safe(v)}" for k, v in plan.enforcement.items()) or NONE),
         ("Secrets", ", ".join(safe(name) for name in plan.secrets) or "none"),
+        *([("Given to tasks", ", ".join(map(safe, plan.variables)))] if plan.variables else []),
         *(("Key goes to", f"{safe(name)} → {safe(place)}") for name, place in plan.destinations.items()),
     ]

@@ -193,7 +193,8 @@ def plan_table(plans: Sequence[PlanView], ink: Ink = PLAIN) -> Table:
                 str(len({task for task, _, _ in plan.trials})),
                 str(len(plan.trials)),
                 safe(plan.provider),
-                ", ".join(safe(name) for name in plan.secrets) or NONE,
+                ", ".join([*map(safe, plan.secrets), *(f"{safe(name)} (tasks)" for name in plan.variables)])
+                or NONE,
             ]
         )
     return table

@@ -8,6 +8,7 @@ import shutil
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -298,3 +299,43 @@ async def test_what_an_executor_is_started_with_reaches_the_tools(tmp_path: Path
     assert "NODE_EXTRA_CA_CERTS=/etc/ca.pem\n" in found
     assert "npm_config_registry=https://registry.example\n" in found
     assert "hunter2" not in found
+
+
+@pytest.mark.parametrize("change", ["content", "compiled", "added", "removed", "mode", "link", "manifest"])
+async def test_a_layer_that_was_changed_is_not_used(tmp_path: Path, change: str) -> None:
+    layers, spec = Layers(tmp_path / "layers"), pip_spec(tmp_path)
+    layer = await layers.built(spec, ROOT, lambda _line: None)
+    module = layer / "python" / "hello.py"
+    match change:
+        case "content":
+            module.write_text(module.read_text().replace("hello", "HELLO"))
+        case "compiled":
+            (layer / "python" / "__pycache__").mkdir(exist_ok=True)
+            (layer / "python" / "__pycache__" / "hello.cpython-311.pyc").write_bytes(b"other code")
+        case "added":
+            (layer / "bin" / "node").write_text("#!/bin/sh\n")
+        case "removed":
+            module.unlink()
+        case "mode":
+            (layer / "bin" / "hello").chmod(0o644)
+        case "link":
+            module.unlink()
+            module.symlink_to("/etc/hostname")
+        case "manifest":
+            (layer / "layer.json").write_text("{}")
+    for asked in (layers, Layers(tmp_path / "layers")):
+        with pytest.raises(UserError, match=r"not what was installed.*valk agent fetch tool") as caught:
+            await asked.built(spec, ROOT, lambda _line: None)
+        assert caught.value.cause == "agent_layer_changed"
+    again = await layers.built(spec, ROOT, lambda _line: None, repair=True)
+    assert again == await Layers(tmp_path / "layers").built(spec, ROOT, lambda _line: None) == layer
+    assert "python says hello" in module.read_text()
+
+
+async def test_a_layer_of_an_earlier_version_is_noted_down_once(tmp_path: Path) -> None:
+    layers, spec = Layers(tmp_path / "layers"), pip_spec(tmp_path)
+    layer = await layers.built(spec, ROOT, lambda _line: None)
+    noted = read_manifest(layer)
+    replace(noted, digest="").write(layer)
+    assert await Layers(tmp_path / "layers").built(spec, ROOT, lambda _line: None) == layer
+    assert read_manifest(layer) == noted

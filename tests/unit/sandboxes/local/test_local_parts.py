@@ -184,7 +184,7 @@ def test_what_cannot_be_had_is_refused_with_the_way_out() -> None:
         requests.refuse_unsupported(SandboxCreateRequest(network="none"), broken)
 
 
-SPEC = {"disk_mb": 10, "memory_mb": None, "separate": ["/own"], "mounts": [("/layer", "/opt/layer")]}
+SPEC = {"disk_mb": 10, "memory_mb": None, "separate": ["/own"], "mounts": [("/layer", "/opt/layer", False)]}
 
 
 def test_the_command_line_has_every_wall() -> None:
