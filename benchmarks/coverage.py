@@ -4,6 +4,7 @@
     python -m benchmarks.coverage --write            also keep the numbers in benchmarks/coverage.json
     python -m benchmarks.coverage --repetitions 50   fewer samples of each cell
     python -m benchmarks.coverage --only pair        these cells: score, repeats, pair, failing, families
+    python -m benchmarks.coverage --only pair/floor/100/10 --repetitions 6000    more samples of one cell
 
 Samples are drawn with fixed seeds and go through the product's own functions. Exit code 1: a bar is missed by
 more than the simulation's own noise.
@@ -89,10 +90,14 @@ class Cell:
     trials: int
     run: Callable[[Cell, Generator, int], Row]
 
+    @property
+    def name(self) -> str:
+        """What `--only` calls the cell."""
+        return f"{self.what}/{self.setting}/{self.tasks}/{self.trials}"
+
     def simulate(self, repetitions: int) -> Row:
         """Return the numbers of the cell; the seed is made from its name."""
-        name = f"{self.what}/{self.setting}/{self.tasks}/{self.trials}"
-        rng = np.random.default_rng(zlib.crc32(name.encode()))
+        rng = np.random.default_rng(zlib.crc32(self.name.encode()))
         found = self.run(self, rng, repetitions)
         rounded = {key: round(value, 4) for key, value in found.items()}
         head = {"what": self.what, "setting": self.setting, "tasks": self.tasks, "trials": self.trials}
@@ -362,21 +367,22 @@ def measure(most: int = 1000, only: str | None = None) -> Iterator[Row]:
     """Simulate every cell, or every one of a kind, on all cores."""
     from concurrent.futures import ProcessPoolExecutor
 
-    asked = [(cell, repetitions_of(cell, most)) for cell in cells() if only in (None, cell.what)]
+    asked = [(cell, repetitions_of(cell, most)) for cell in cells() if only in (None, cell.what, cell.name)]
     with ProcessPoolExecutor() as pool:
         yield from pool.map(_simulate, asked)
 
 
-def keep(rows: Sequence[Row], only: str | None) -> None:
-    """Write the numbers beside this file; those of other kinds stay."""
-    others = [row for row in json.loads(KEPT.read_text()) if row["what"] != only] if only else []
-    order = [(cell.what, cell.setting, cell.tasks, cell.trials) for cell in cells()]
-    sort = sorted(
-        [*others, *rows],
-        key=lambda row: order.index((row["what"], row["setting"], row["tasks"], row["trials"])),
-    )
+def keep(rows: Sequence[Row]) -> None:
+    """Write the numbers beside this file; those of other cells stay."""
+    order = [cell.name for cell in cells()]
+    kept = {_name(row): row for row in [*json.loads(KEPT.read_text()), *rows]}
+    sort = [kept[name] for name in order if name in kept]
     lines = ",\n".join(json.dumps(row, ensure_ascii=False) for row in sort)
     KEPT.write_text(f"[\n{lines}\n]\n")
+
+
+def _name(row: Mapping[str, Any]) -> str:
+    return f"{row['what']}/{row['setting']}/{row['tasks']}/{row['trials']}"
 
 
 def main(words: Sequence[str]) -> int:
@@ -388,7 +394,7 @@ def main(words: Sequence[str]) -> int:
         print(json.dumps(row, ensure_ascii=False), flush=True)
         rows.append(row)
     if "--write" in words:
-        keep(rows, only)
+        keep(rows)
     missed = problems(rows)
     for problem in missed:
         print(problem, file=sys.stderr)

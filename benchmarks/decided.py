@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from valkyrie.report.statistics.anytime import SHARE_OF_LOOKS, DecidedOutcome, decide, first_decision
+from valkyrie.report.statistics.anytime import DecidedOutcome, decide
 
 SEED = 20260115
 Draw = Callable[[random.Random], float]
@@ -73,6 +73,12 @@ def opposed(rng: random.Random) -> float:
     return 1.0 if rng.random() < 0.5 else -1.0
 
 
+def lopsided(rng: random.Random) -> float:
+    """Return a task that A rarely passes alone, and on which B is more often a little better: level."""
+    place = rng.random()
+    return 1.0 if place < 0.02 else -0.5 if place < 0.06 else 0.0
+
+
 def rare(rng: random.Random) -> float:
     """Return a task on which agents mostly agree, and are level where they do not."""
     return rng.choice((-1.0, 1.0)) if rng.random() < 0.05 else 0.0
@@ -98,14 +104,11 @@ def simulate(
     good = bad = 0
     for _ in range(jobs):
         units = [(value, value) for value in (draw(rng) for _ in range(tasks))]
-        early = first_decision(units, error=error * SHARE_OF_LOOKS, margin=margin, planned=True)
-        if early is None:
-            last = decide(units, margin=margin, error=error, whole=True)
-            early = None if last is None or last.outcome is None else (tasks, last.outcome)
-        ends.append(1.0 if early is None else early[0] / tasks)
-        if early is not None:
-            good += early[1] in right
-            bad += early[1] not in right
+        found = decide(units, margin=margin, error=error, planned=tasks, whole=True)
+        ends.append(1.0 if found is None else found.units / tasks)
+        if found is not None:
+            good += found.outcome in right
+            bad += found.outcome not in right
     return Decided((good + bad) / jobs, good / jobs, bad / jobs, statistics.median(ends))
 
 
@@ -118,7 +121,9 @@ EQUAL: dict[str, Draw] = {
     "partial credit": partial(0.0),
     "each masters half of the tasks": opposed,
     "differ on 5 % of the tasks": rare,
+    "rarely far, more often a little": lopsided,
 }
+FEW = (5, 12, 30)
 APART: dict[str, tuple[Draw, float]] = {
     "independent, 60 and 45 %": (flips(0.6, 0.45), 0.15),
     "independent, 90 and 75 %": (flips(0.9, 0.75), 0.15),
@@ -129,20 +134,28 @@ APART: dict[str, tuple[Draw, float]] = {
 }
 
 
-def rows(jobs: int = 400, tasks: int = 300) -> Iterator[dict[str, Any]]:
-    """Yield a row for each kind of job."""
-    rng = random.Random(SEED)
+def rows(jobs: int = 1000, tasks: int = 300, gap_jobs: int = 2000) -> Iterator[dict[str, Any]]:
+    """Yield a row for each kind of job; each has a seed of its own."""
     for name, draw in EQUAL.items():
-        found = simulate(draw, (), rng, tasks=tasks, jobs=jobs)
+        found = simulate(draw, (), _seeded(name), tasks=tasks, jobs=jobs)
         yield _row("ever_false_decided", name, found, "bar: 0.05", value=found.wrong)
-        found = simulate(draw, (ALIKE,), rng, tasks=tasks, jobs=jobs, margin=0.15)
+        found = simulate(draw, (ALIKE,), _seeded(f"{name}, margin"), tasks=tasks, jobs=jobs, margin=0.15)
         yield _row("ever_false_decided", f"{name}, margin 15", found, "bar: 0.05", value=found.wrong)
+        for few in FEW:
+            kind = f"{name}, {few} tasks"
+            found = simulate(draw, (), _seeded(kind), tasks=few, jobs=jobs)
+            yield _row("ever_false_decided", kind, found, "bar: 0.05", value=found.wrong)
     for name, (draw, gap) in APART.items():
-        found = simulate(draw, (A_AHEAD,), rng, tasks=tasks, jobs=jobs)
-        yield _row("stop_when_decided", f"{name}, gap {100 * gap:.0f}", found, "bar: 0.6", value=found.trials)
-        found = simulate(draw, (A_AHEAD,), rng, tasks=tasks, jobs=jobs, margin=gap)
-        said = f"{name}, gap and margin {100 * gap:.0f}"
-        yield _row("ever_false_decided", said, found, "bar: 0.05", value=found.wrong)
+        kind = f"{name}, gap {100 * gap:.0f}"
+        found = simulate(draw, (A_AHEAD,), _seeded(kind), tasks=tasks, jobs=gap_jobs)
+        yield _row("stop_when_decided", kind, found, "bar: 0.6", value=found.trials)
+        kind = f"{name}, gap and margin {100 * gap:.0f}"
+        found = simulate(draw, (A_AHEAD,), _seeded(kind), tasks=tasks, jobs=jobs, margin=gap)
+        yield _row("ever_false_decided", kind, found, "bar: 0.05", value=found.wrong)
+
+
+def _seeded(kind: str) -> random.Random:
+    return random.Random(f"{SEED} {kind}")
 
 
 def _row(name: str, kind: str, found: Decided, note: str, *, value: float) -> dict[str, Any]:

@@ -10,7 +10,7 @@ import click
 
 from valkyrie.cli.options import WholeNumber, header_option, ignore_custom_option, tracker, verb
 from valkyrie.cli.output import Output
-from valkyrie.report.formats import NONE, plural, safe
+from valkyrie.report.formats import NONE, no_command, plural, safe
 from valkyrie.report.layout import Column, Table
 
 if TYPE_CHECKING:
@@ -117,7 +117,7 @@ def tasks(output: Output, *, name: str, dataset: str, output_file: str | None, *
         write_file(Path(str(output_file)), "".join(f"{task_id}\n" for task_id in ids))
         output.line(f"Wrote {len(ids)} task ids to {output_file}")
     elif not output.json:
-        sys.stdout.write("".join(f"{safe(task_id)}\n" for task_id in ids))
+        sys.stdout.write("".join(f"{no_command(safe(task_id))}\n" for task_id in ids))
 
 
 @verb(

@@ -13,7 +13,7 @@ import click
 from valkyrie.cli import eval_options as shared
 from valkyrie.cli.options import verb
 from valkyrie.cli.output import Output, write_json
-from valkyrie.report.formats import plural, safe
+from valkyrie.report.formats import plural, printable, safe
 from valkyrie.report.layout import PLAIN, Ink
 
 if TYPE_CHECKING:
@@ -97,7 +97,7 @@ def lint(
     shown = "json" if output.json else form
     text = _written(checked, shown, PLAIN if file else output.ink, failed=failed, verbose=verbose)
     if file is None:
-        sys.stdout.write(text)
+        sys.stdout.write(printable(text, colors=output.ink.enabled) if shown == "text" else text)
     else:
         _write(file, text)
         output.note(f"{_counts(checked)}. Wrote {file}")

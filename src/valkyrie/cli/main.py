@@ -136,9 +136,9 @@ def _report(ending: Ending, words: Sequence[str]) -> int:
         fields = {"command": _command_of(words), "error_message": ending.message, "reason": ending.reason}
         sys.stderr.write(write_json("error", **fields) + "\n")
         return ending.code
-    from valkyrie.report.formats import safe
+    from valkyrie.report.formats import no_command, safe
 
-    message = safe(ending.message, keep_lines=True).strip()
+    message = no_command(safe(ending.message, keep_lines=True).strip())
     plain = ending.message.startswith("Usage:") or ending.reason == "interrupted"
     sys.stderr.write(message + "\n" if plain else f"Error: {message}\n")
     if ending.hint:

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterable
 from typing import Any
 
+from valkyrie.report.formats import printable, printable_json
 from valkyrie.report.layout import Ink, Table, panel
 
 SCHEMA_VERSION = 1
@@ -25,7 +26,7 @@ def write_json(kind: str, **fields: Any) -> str:
     import json
 
     document = {"schema_version": SCHEMA_VERSION, "kind": kind, **fields}
-    return json.dumps(document, ensure_ascii=False, default=str)
+    return printable_json(json.dumps(document, ensure_ascii=False, default=str))
 
 
 def reader_left() -> bool:
@@ -58,7 +59,7 @@ class Output:
     def line(self, text: str = "") -> None:
         """One line for the person; silent under --json."""
         if not self.json:
-            sys.stdout.write(text + "\n")
+            sys.stdout.write(printable(text, colors=self.ink.enabled) + "\n")
 
     def lines(self, lines: Iterable[str]) -> None:
         for text in lines:
@@ -80,7 +81,7 @@ class Output:
         """A remark beside the answer, on stderr."""
         ink = Ink(self.ink.enabled and sys.stderr.isatty())
         sys.stdout.flush()
-        sys.stderr.write(ink.paint(text, "dim") + "\n")
+        sys.stderr.write(ink.paint(printable(text, colors=False), "dim") + "\n")
 
     def notices(self, notices: Iterable[str]) -> None:
         """What the platform wants said about the request."""

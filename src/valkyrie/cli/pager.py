@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from valkyrie.cli.output import Output
+from valkyrie.report.formats import printable
 from valkyrie.report.layout import Ink, Table
 from valkyrie.report.live import Region
 
@@ -32,7 +33,7 @@ def browse(load: Callable[[int], Page], ink: Ink) -> None:
     """Show page 0; if there are more, turn pages with keys. The last page seen stays on the screen."""
     lines, more = load(0)
     if not more:
-        sys.stdout.write("".join(f"{line}\n" for line in lines))
+        sys.stdout.write("".join(f"{printable(line)}\n" for line in lines))
         return
     region, index = Region(), 0
     with _keys() as read_key:

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TextIO
 
-from valkyrie.report.formats import no_command
+from valkyrie.report.formats import printable
 from valkyrie.report.layout import PLAIN, Ink
 from valkyrie.report.live import Region, start_deaf
 
@@ -58,7 +58,7 @@ class Paper:
 
     def write(self, lines: Iterable[str]) -> None:
         """Lines, at once."""
-        text = "".join(f"{no_command(line)}\n" for line in lines)
+        text = "".join(f"{printable(line, colors=self.ink.enabled)}\n" for line in lines)
         if self.signs is ASCII:
             encoding = self.stream.encoding or "ascii"
             text = text.translate(_SPELT_OUT).encode(encoding, "replace").decode(encoding)

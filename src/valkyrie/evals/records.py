@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import json
 import math
-import re
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -16,6 +15,7 @@ from valkyrie.evals.gathering import invocation_of
 from valkyrie.evals.results import TrialFault, TrialResult, Verification
 from valkyrie.grade.protocol import GraderResult
 from valkyrie.nouns import Json
+from valkyrie.report.formats import printable_json
 
 __all__ = ["RecordError", "dump_line", "from_line", "invocation_of", "iter_lines", "read_lines", "to_line"]
 
@@ -25,10 +25,6 @@ LONGEST_LINE = 64 * 1024 * 1024
 Source = Path | str | IO[bytes] | Iterable[str]
 """A file, or the text itself, or its lines."""
 _UNNAMED = "eval"
-_LINE_ENDS = {ord(sign): f"\\u{ord(sign):04x}" for sign in "\x85\u2028\u2029"}
-"""Some readers end a line at these too."""
-_COMMANDS = re.compile(r"##(?=\w*\[)")
-"""What a CI system takes for a command anywhere in a line of a log."""
 _DEEPEST = 200
 _compact = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode
 
@@ -117,14 +113,12 @@ def dump_line(record: Json) -> str:
     """One line of text, without its end; whatever an agent put into its trajectory, it is JSON."""
     try:
         text = _compact(record)
-        if not text.isascii():
-            text.encode()
-            text = text.translate(_LINE_ENDS)
+        text.encode()
     except UnicodeEncodeError:
         text = json.dumps(record, allow_nan=False, separators=(",", ":"))
     except (ValueError, RecursionError, TypeError):
         text = json.dumps(_plain(record), separators=(",", ":"))
-    return _COMMANDS.sub(r"#\\u0023", text) if "##" in text else text
+    return printable_json(text)
 
 
 def _plain(value: Any, depth: int = 0) -> Any:

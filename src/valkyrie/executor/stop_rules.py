@@ -84,6 +84,7 @@ def _look(
             margin=rule["margin"],
             comparisons=rule["comparisons"],
             scale=evidence.scale,
+            planned=evidence.planned_units,
             whole=evidence.whole,
         )
         if found is None or found.outcome is None or found.interval is None:
@@ -101,6 +102,8 @@ def _look(
                 "interval": list(found.interval),
                 "e_value": found.e_value,
                 "last_look": found.last,
+                "lead": found.lead,
+                "lead_needed": found.needed,
                 "ends": {
                     a.id: positions_after(mine, tasks),
                     b.id: positions_after(theirs, tasks),

@@ -37,7 +37,7 @@ def as_it_goes(one: Comparison, a: Run, b: Run, metric: Metric) -> Comparison:
 
     Tests and intervals for a fixed number of tasks say too much when they are looked at again and again: a
     comparison of runs that go on has none of them, and one of a job that stops when it is decided has those
-    that hold at every look.
+    that hold at every look. Trials that a decision spared belong to the runs here: they are planned.
     """
     rule = a[0].arguments.get("stop_rule")
     ruled = rule is not None and a[0].job_id is not None and a[0].job_id == b[0].job_id
@@ -57,7 +57,8 @@ def as_it_goes(one: Comparison, a: Run, b: Run, metric: Metric) -> Comparison:
             margin=margin,
             comparisons=comparisons,
             scale=evidence.scale,
-            whole=evidence.whole if ruled else None,
+            planned=evidence.planned_units if ruled else None,
+            whole=evidence.whole,
         )
         found = replace(found, families=evidence.families)
     verdict: Verdict = "nothing" if one.difference is None else _VERDICTS[found.outcome if found else None]
@@ -85,6 +86,17 @@ def as_it_goes(one: Comparison, a: Run, b: Run, metric: Metric) -> Comparison:
             interval_method=method,
             p_value=found.error,  # at most: it was held against this
             p_adjusted=min(1.0, found.error * comparisons),
+            test=method,
+        )
+    if found.p_value is not None:
+        method = "lead in wins over losses"
+        return replace(
+            said,
+            difference=found.difference,
+            interval=found.interval,
+            interval_method=method,
+            p_value=found.p_value,
+            p_adjusted=min(1.0, found.p_value * comparisons),
             test=method,
         )
     chance = min(1.0, 1 / found.e_value)

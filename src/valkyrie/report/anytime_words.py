@@ -56,7 +56,12 @@ def _evidence(found: AnytimeStanding, one: Comparison, *, signed: bool = False) 
     share = "" if one.comparisons == 1 else f" for {one.comparisons} comparisons"
     if found.last:
         return f"on all {found.units} {units}, {level} interval {_points(low)} to {_points(high)}"
-    evidence = "" if signed else f", e-value {_size(found.e_value)} (decided from {bar:g} on{share})"
+    if signed:
+        evidence = ""
+    elif found.lead is not None:
+        evidence = f", {found.lead} more tasks won than lost (decided from {found.needed} on{share})"
+    else:
+        evidence = f", e-value {_size(found.e_value)} (decided from {bar:g} on{share})"
     return (
         f"on the first {found.units} {units} of an order fixed before the run, "
         f"{level} interval at every look {_points(low)} to {_points(high)}{evidence}"

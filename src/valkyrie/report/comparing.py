@@ -48,6 +48,7 @@ def summarise(
     `pairs` are positions of the runs to compare; all of them unless said. `names` is what runs are called,
     `agent:model` unless said. `margin` is the difference that counts as none, 2 points unless said.
     """
+    planned = runs
     runs = [(run, [one for one in trials if one.state != TrialState.SKIPPED]) for run, trials in runs]
     called = _distinct([run for run, _ in runs], names)
     sides = [
@@ -59,7 +60,7 @@ def summarise(
     wanted = [(a, b) for a, b in wanted if _alike(runs[a][0], runs[b][0])]
     found = [compared(sides[a], sides[b], together=len(wanted), margin=margin) for a, b in wanted]
     made = [
-        as_it_goes(one, runs[a], runs[b], metric)
+        as_it_goes(one, planned[a], planned[b], metric)
         for one, (a, b) in zip(corrected(found), wanted, strict=True)
     ]
     return Summary(metric, _ranked([one.summary for one in sides]), made)

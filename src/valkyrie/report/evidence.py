@@ -36,6 +36,11 @@ class Evidence:
     scale: float
     """What a unit is of a task's difference: 1, or the mean family's size over the largest one's."""
 
+    @property
+    def planned_units(self) -> int:
+        """Units there are when all tasks have ended, unless nothing of some can be said."""
+        return self.planned if self.families is None else self.families
+
     def tasks_of(self, units: int) -> list[str]:
         """Return the tasks of the first units."""
         return [task for some in self.tasks[:units] for task in some]

@@ -17,6 +17,7 @@ from valkyrie.report.formats import (
     counts_line,
     duration,
     elapsed,
+    printable,
     progress,
     safe,
     score_sentence,
@@ -101,7 +102,7 @@ class Region:
     def draw(self, lines: Sequence[str]) -> None:
         """Replace what was drawn before; lines are cut to the terminal's width, and to its height."""
         columns, rows = shutil.get_terminal_size()
-        fitted = [fit(line, max(1, columns - 1)) for line in lines][: max(1, rows - 1)]
+        fitted = [fit(printable(line), max(1, columns - 1)) for line in lines][: max(1, rows - 1)]
         self._stream.write(self._back(columns, rows) + "".join(f"{line}\x1b[K\n" for line in fitted))
         self._stream.flush()
         self._drawn = fitted

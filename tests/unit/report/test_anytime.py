@@ -20,6 +20,7 @@ from valkyrie.report.statistics.anytime import (
     e_value,
     look,
 )
+from valkyrie.report.statistics.lead_boundary import LeadBoundary
 
 WON, LOST, TIE = (1.0, 1.0), (-1.0, -1.0), (0.0, 0.0)
 
@@ -114,6 +115,73 @@ def _decides(won: int, lost: int, planned: bool) -> bool:
     return any(_capital(values, 0.0, planned) >= 2 * DECIDED for values in sides)
 
 
+@pytest.mark.parametrize("planned", [1, 5, 6, 12, 30, 150])
+@pytest.mark.parametrize("ties", [0, 1, 4, 19])
+def test_a_lead_decides_falsely_as_rarely_as_it_says(planned: int, ties: int) -> None:
+    """Counted, not simulated: so many ties after each task that only one of the agents passed."""
+    boundary = LeadBoundary(planned, 0.025)
+    open_, decided = {0: 1.0}, 0.0
+    for number in range(planned):
+        differ = number % (ties + 1) == 0
+        boundary.look(int(differ), whole=number + 1 == planned)
+        moved: dict[int, float] = defaultdict(float)
+        for lead, chance in open_.items():
+            for step in (-1, 1) if differ else (0,):
+                moved[lead + step] += chance / (2 if differ else 1)
+        decided += sum(chance for lead, chance in moved.items() if abs(lead) >= boundary.needed)
+        open_ = {lead: chance for lead, chance in moved.items() if abs(lead) < boundary.needed}
+    assert decided <= 0.05
+    if planned == 150 and ties < 2:
+        assert decided > 0.04
+
+
+def test_six_wins_of_six_decide_a_plan_and_a_row_of_wins_a_longer_one_early() -> None:
+    assert decide([WON] * 5, planned=5, whole=True) is None
+    last = decide([WON] * 6, planned=6, whole=True)
+    assert last is not None
+    assert (last.units, last.lead, last.needed) == (6, 6, 6)
+    assert last.p_value == pytest.approx(2 / 64)
+    assert decide([WON] * 6, planned=7) is None
+    early = decide([WON] * 40, planned=300)
+    assert early is not None
+    assert early.units == 15
+    turned = decide([LOST] * 40, planned=300)
+    assert turned is not None
+    assert (turned.units, turned.outcome, turned.lead) == (15, DecidedOutcome.B_AHEAD, 15)
+
+
+def test_a_plan_is_decided_by_the_same_unit_whenever_one_looks() -> None:
+    rng = random.Random(3)
+    for half in (0.0, 0.01, 0.3):
+        units = [(0.5, 0.5) if rng.random() < half else rng.choice((WON, WON, LOST, TIE)) for _ in range(150)]
+        first = decide(units, planned=150, whole=True)
+        assert first is not None
+        assert decide(units[: first.units - 1], planned=150) is None
+        for more in range(first.units, 150):
+            assert decide(units[:more], planned=150) == first
+
+
+def test_the_interval_of_a_lead_excludes_0_exactly_when_it_decides() -> None:
+    rng = random.Random(4)
+    for _ in range(60):
+        units = [rng.choice((WON, WON, WON, LOST, LOST, TIE)) for _ in range(40)]
+        found = look(units, planned=40, whole=True)
+        assert found.interval is not None
+        assert found.interval[0] <= (found.difference or 0.0) <= found.interval[1]
+        assert (found.interval[0] > 0) is (found.outcome is DecidedOutcome.A_AHEAD)
+        assert (found.interval[1] < 0) is (found.outcome is DecidedOutcome.B_AHEAD)
+
+
+def test_partial_credit_is_bet_on_and_where_it_comes_late_rounded_against_whom_it_helps() -> None:
+    half = (0.5, 0.5)
+    early = look([WON, half, *[WON] * 5], planned=30)
+    assert (early.lead, early.units) == (None, 7)
+    late = look([*[TIE] * 10, half, half, WON], planned=30)
+    assert (late.lead, late.units) == (1, 13)
+    lacking = look([*[WON] * 3, (-1.0, 0.0), (0.0, 1.0)], planned=30)
+    assert lacking.lead == 2
+
+
 @pytest.mark.parametrize(
     "kind",
     [
@@ -130,10 +198,17 @@ def test_a_false_decision_is_rare_although_every_task_is_looked_at(kind: str) ->
         assert found.wrong <= 0.05
 
 
-@pytest.mark.parametrize("kind", ["tasks hard for both", "most tasks hard or easy for both"])
-def test_a_gap_of_15_points_is_decided_early_and_rightly(kind: str) -> None:
+@pytest.mark.parametrize(
+    ("kind", "jobs"),
+    [
+        ("tasks hard for both", 100),
+        ("most tasks hard or easy for both", 100),
+        pytest.param("independent, 60 and 45 %", 2000, marks=pytest.mark.slow),
+    ],
+)
+def test_a_gap_of_15_points_is_decided_early_and_rightly(kind: str, jobs: int) -> None:
     draw, _ = APART[kind]
-    found = simulate(draw, (DecidedOutcome.A_AHEAD,), random.Random(SEED), tasks=300, jobs=100)
+    found = simulate(draw, (DecidedOutcome.A_AHEAD,), random.Random(SEED), tasks=300, jobs=jobs)
     assert found.trials <= 0.6
     assert found.right >= 0.95
     assert found.wrong <= 0.05

@@ -10,7 +10,7 @@ import click
 
 from valkyrie.cli.options import WholeNumber, run_argument, tracker, verb
 from valkyrie.cli.output import Output
-from valkyrie.report.formats import safe
+from valkyrie.report.formats import no_command, printable, safe
 
 if TYPE_CHECKING:
     from valkyrie.tracker.protocol import Tracker
@@ -58,8 +58,9 @@ def logs(
 
     Everything the phases and the agent printed. With TASK it is one attempt's log as it was written;
     without, the log of every trial's last attempt, each line after its task (`task │ line`). With --follow
-    new lines and new attempts are shown until the trials asked for, or the run, ended. On a terminal,
-    control characters other than line breaks are left out; in a pipe lines are passed on as they are.
+    new lines and new attempts are shown until the trials asked for, or the run, ended. Control characters
+    other than tabs and line breaks are left out, and no line is a command to a CI system; --json has the
+    text as it is.
     """
     from valkyrie.views import LogQuery
 
@@ -75,15 +76,20 @@ def _print_attempt(
     output: Output, ref: str, task_id: str, k: int, attempt: int | None, *, follow: bool
 ) -> int:
     some = False
+    begun = ""
     with tracker() as opened:
         for piece in opened.logs(ref, task_id, k=k, attempt=attempt, follow=follow):
             some = True
             if output.json:
                 output.emit("log", task_id=task_id, k=k, text=piece)
                 continue
-            sys.stdout.write(safe(piece, keep_lines=True) if output.terminal else piece)
+            # Whole lines only: half an escape sequence, or half a command, looks harmless.
+            whole, newline, begun = (begun + piece).rpartition("\n")
+            sys.stdout.write(printable(whole + newline, colors=False))
             if follow:
                 sys.stdout.flush()
+        if begun:
+            sys.stdout.write(printable(begun, colors=False))
         if not some:
             output.note(_why_none(opened, ref, [task_id], k, attempt))
     return 0
@@ -97,8 +103,8 @@ def _print_lines(output: Output, ref: str, wanted: LogQuery, *, named: bool) -> 
             if output.json:
                 output.emit("log", task_id=line.task_id, k=line.k, attempt=line.attempt, text=line.text)
                 continue
-            text = safe(line.text, keep_lines=True) if output.terminal else line.text
-            sys.stdout.write(f"{_name(line, output) if named else ''}{text}\n")
+            name = _name(line, output) if named else ""
+            sys.stdout.write(no_command(f"{name}{printable(line.text, colors=False)}\n"))
             if wanted.follow:
                 sys.stdout.flush()
         if not some and (wanted.search or wanted.attempt):

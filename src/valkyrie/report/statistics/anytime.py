@@ -4,6 +4,9 @@ The tasks are units in an order that was fixed before the run. Someone who belie
 a bet on each unit's difference at a fair price; the capital of whoever buys it grows above 20 with a chance
 of at most 1 in 20, over all looks together (Ville's inequality). The stake of each bet is mixed over all that
 cannot ruin the buyer, which for wins and losses is 2^m·B(w+1, l+1) (Waudby-Smith and Ramdas, 2024).
+
+A plan whose last task is known needs no bets while tasks are won, lost or neither: the lead that decides is
+counted (`lead_boundary`).
 """
 
 from __future__ import annotations
@@ -17,12 +20,15 @@ from functools import lru_cache
 from statistics import NormalDist
 
 from valkyrie.report.statistics.intervals import Interval, mean, variance
+from valkyrie.report.statistics.lead_boundary import LeadBoundary
 
 DECIDED = 20.0
 """A two-sided e-value of this size is reached with a chance of at most 5 % if there is no difference."""
 ERROR_RATE = 0.05
 SHARE_OF_LOOKS = 0.8
-"""Of the error, where the last task is known before: the rest is kept for one look at all of them."""
+"""Of the error of bets, where the last task is known before: the rest is kept for one look at all of them."""
+_FIRST_SHARE = 1 / 3
+"""Of a plan's units: from partial credit among them on there are bets; later it is rounded down."""
 _FEWEST = 10
 """Below this many units the last look says nothing."""
 _STAKES = 32
@@ -69,6 +75,12 @@ class AnytimeStanding:
     """How many families there are, where they are the units."""
     last: bool = False
     """Decided at the last look, by Student's t over all units."""
+    lead: int | None = None
+    """Tasks won less tasks lost, of whoever is ahead, where that is what decides."""
+    needed: int | None = None
+    """The lead from which on it is decided at this look."""
+    p_value: float | None = None
+    """Of that lead: the chance of deciding by now, or of so large a lead now, if there is no difference."""
 
     @property
     def bar(self) -> float:
@@ -83,7 +95,8 @@ def decide(
     margin: float | None = None,
     comparisons: int = 1,
     scale: float = 1.0,
-    whole: bool | None = None,
+    planned: int | None = None,
+    whole: bool = False,
 ) -> AnytimeStanding | None:
     """Return what the first units decide that decide anything; None while nothing is decided.
 
@@ -91,44 +104,12 @@ def decide(
     lacking. A is ahead, B is ahead or, with a margin, they are no further apart than that. A false statement
     is made with a chance of at most `error`, over all looks and, with `comparisons` made together, over all
     of them: each of the two directions, and each end of the margin, has half the error. `scale` is what a
-    unit is of a task's difference, where units are families. `whole` says of a plan that was known before
-    whether all its units are in: a fifth of the error is kept for that look, which decides what looks on the
-    way were too careful for. None: nobody knows when it ends.
+    unit is of a task's difference, where units are families. `planned` is the number of units of a plan that
+    was known before, None where nobody knows when it ends; `whole` says that no more will come. Plans of wins
+    and losses are decided by the lead; of others a fifth of the error is kept for one look at all units,
+    which decides what bets on the way were too careful for.
     """
-    shared = error / comparisons
-    on_the_way = shared if whole is None else shared * SHARE_OF_LOOKS
-    edge = None if margin is None else margin * scale
-    found = first_decision(units, error=on_the_way, margin=edge, planned=whole is not None)
-    if found is not None:
-        return _standing(units[: found[0]], found[1], on_the_way, scale, planned=whole is not None)
-    return _last_look(units, margin, shared - on_the_way, scale) if whole else None
-
-
-def first_decision(
-    units: Sequence[Interval], *, error: float, margin: float | None = None, planned: bool = False
-) -> tuple[int, DecidedOutcome] | None:
-    """Return how many of the first units decide something, and what; None while nothing is decided.
-
-    `planned`: the bets are those for a plan whose end is known.
-    """
-    bar = 2 / error
-    bets = [_Capital(0.0, planned), _Capital(0.0, planned)]
-    ends = [] if margin is None else [_Capital(-margin, planned), _Capital(-margin, planned)]
-    held = [False] * len(ends)
-    for count, (low, high) in enumerate(units, 1):
-        found: DecidedOutcome | None = None
-        sides = (low, -high)
-        if bets[0].bet(sides[0]) >= bar:
-            found = DecidedOutcome.A_AHEAD
-        elif bets[1].bet(sides[1]) >= bar:
-            found = DecidedOutcome.B_AHEAD
-        for number, end in enumerate(ends):
-            held[number] |= end.bet(sides[number]) >= bar
-        if found is None and held and all(held):
-            found = DecidedOutcome.ALIKE
-        if found is not None:
-            return count, found
-    return None
+    return _decide(units, _Rule(error / comparisons, margin, scale, planned, whole))
 
 
 def look(
@@ -138,13 +119,116 @@ def look(
     margin: float | None = None,
     comparisons: int = 1,
     scale: float = 1.0,
-    whole: bool | None = None,
+    planned: int | None = None,
+    whole: bool = False,
 ) -> AnytimeStanding:
     """Return what the units say so far, decided or not."""
-    found = decide(units, error=error, margin=margin, comparisons=comparisons, scale=scale, whole=whole)
-    share = 1.0 if whole is None else SHARE_OF_LOOKS
-    planned = whole is not None
-    return found or _standing(units, None, error * share / comparisons, scale, planned=planned)
+    rule = _Rule(error / comparisons, margin, scale, planned, whole)
+    return _decide(units, rule) or _undecided(units, rule)
+
+
+@dataclass(frozen=True, slots=True)
+class _Rule:
+    """What is decided by: `error` is this comparison's own."""
+
+    error: float
+    margin: float | None
+    scale: float
+    planned: int | None
+    whole: bool
+
+
+class _Course:
+    """What became of units one after another: by leads as long as they are wins and losses, then by bets."""
+
+    def __init__(self, units: Sequence[Interval], rule: _Rule) -> None:
+        self.units = units
+        self.rule = rule
+        self.bets_from = _bets_from(units, rule.planned)
+        """After how many units bets begin; None: they do not."""
+        self.sides = tuple(LeadBoundary(rule.planned or 1, rule.error / 2) for _ in range(2))
+        self.decided_by_lead = self._follow_leads() if self.bets_from != 0 else None
+
+    def _follow_leads(self) -> tuple[int, DecidedOutcome] | None:
+        ended = self.rule.whole and self.bets_from is None
+        for count, (low, high) in enumerate(self.units[: self.bets_from], 1):
+            last = ended and count == len(self.units)
+            # Partial credit is rounded against whom it would help.
+            values = math.floor(low), math.floor(-high)
+            found = [side.look(value, whole=last) for side, value in zip(self.sides, values, strict=True)]
+            if any(found):
+                return count, DecidedOutcome.A_AHEAD if found[0] else DecidedOutcome.B_AHEAD
+        return None
+
+    @property
+    def error_of_bets(self) -> float:
+        """The error bets may make: what leads before them could not spend, less what the last look keeps."""
+        if self.rule.planned is None:
+            return self.rule.error
+        return (self.rule.error - sum(side.allowed for side in self.sides)) * SHARE_OF_LOOKS
+
+
+def _bets_from(units: Sequence[Interval], planned: int | None) -> int | None:
+    """Return after how many units bets begin; None while wins and losses are all there is to a plan.
+
+    Only sizes count here, never signs: so leads before have spent no more error than they were allowed.
+    """
+    if planned is None:
+        return 0
+    first = math.ceil(planned * _FIRST_SHARE)
+    return next((n for n, unit in enumerate(units[:first]) if not _is_win_or_loss(unit)), None)
+
+
+def _is_win_or_loss(unit: Interval) -> bool:
+    return all(value in (-1.0, 0.0, 1.0) for value in unit)
+
+
+def _decide(units: Sequence[Interval], rule: _Rule) -> AnytimeStanding | None:
+    course = _Course(units, rule)
+    found: AnytimeStanding | None = None
+    if course.decided_by_lead is not None:
+        count, outcome = course.decided_by_lead
+        found = _lead_standing(units[:count], outcome, course)
+    elif course.bets_from is not None:
+        found = _first_bet(course, course.bets_from)
+    alike = _first_alike(units if found is None else units[: found.units - 1], rule)
+    return alike or found or (_last_look(course) if rule.planned is not None and rule.whole else None)
+
+
+def _first_bet(course: _Course, start: int) -> AnytimeStanding | None:
+    """Return what bets on the units after the first ones decide."""
+    units, planned, error = course.units, course.rule.planned is not None, course.error_of_bets
+    sides = _Capital(0.0, planned), _Capital(0.0, planned)
+    for count, (low, high) in enumerate(units[start:], start + 1):
+        won = [side.bet(value) >= 2 / error for side, value in zip(sides, (low, -high), strict=True)]
+        if any(won):
+            outcome = DecidedOutcome.A_AHEAD if won[0] else DecidedOutcome.B_AHEAD
+            return _bet_standing(units[:count], outcome, error, course.rule, start)
+    return None
+
+
+def _first_alike(units: Sequence[Interval], rule: _Rule) -> AnytimeStanding | None:
+    """Return which of the first units decide that A and B are no further apart than the margin."""
+    if rule.margin is None:
+        return None
+    planned = rule.planned is not None
+    error = rule.error * (SHARE_OF_LOOKS if planned else 1.0)
+    edge = rule.margin * rule.scale
+    ends = _Capital(-edge, planned), _Capital(-edge, planned)
+    held = [False, False]
+    for count, (low, high) in enumerate(units, 1):
+        for number, value in enumerate((low, -high)):
+            held[number] |= ends[number].bet(value) >= 2 / error
+        if all(held):
+            return _bet_standing(units[:count], DecidedOutcome.ALIKE, error, rule, 0)
+    return None
+
+
+def _undecided(units: Sequence[Interval], rule: _Rule) -> AnytimeStanding:
+    course = _Course(units, rule)
+    if course.bets_from is None:
+        return _lead_standing(units, None, course)
+    return _bet_standing(units, None, course.error_of_bets, rule, course.bets_from)
 
 
 def confidence_sequence(
@@ -168,39 +252,82 @@ def family_units(units: Sequence[Interval], families: Sequence[str], largest: in
     return [(max(-1.0, low / largest), min(1.0, high / largest)) for low, high in sums.values()]
 
 
-def _standing(
-    units: Sequence[Interval], outcome: DecidedOutcome | None, error: float, scale: float, *, planned: bool
+def _bet_standing(
+    units: Sequence[Interval], outcome: DecidedOutcome | None, error: float, rule: _Rule, start: int
 ) -> AnytimeStanding:
+    """Return what bets on the units after the first `start` say; the difference is that of all."""
     if not units:
         return AnytimeStanding(0, outcome, None, None, 1.0, error)
-    difference = mean([(low + high) / 2 for low, high in units]) / scale
+    planned = rule.planned is not None
+    low, high = confidence_sequence(units[start:], error, planned=planned)
+    interval = max(-1.0, low / rule.scale), min(1.0, high / rule.scale)
+    evidence = _evidence(units[start:], planned=planned)
+    return AnytimeStanding(len(units), outcome, _difference(units, rule), interval, evidence, error)
+
+
+def _lead_standing(
+    units: Sequence[Interval], outcome: DecidedOutcome | None, course: _Course
+) -> AnytimeStanding:
+    """Return what a lead in wins over losses says.
+
+    Where it decides, the end of the interval next to 0 is the gap that the lead would just not show. Any
+    other end is the further of what boundary and bets give: few losses seen say little of how many there are.
+    """
+    if not units:
+        return AnytimeStanding(0, outcome, None, None, 1.0, course.rule.error)
+    rule, sides = course.rule, course.sides
+    difference = _difference(units, rule)
+    ends = [(side.lead - side.needed + 1) / len(units) for side in sides]
+    sequence = confidence_sequence(units, rule.error, planned=True)
+    low = ends[0] if outcome is DecidedOutcome.A_AHEAD else min(ends[0], sequence[0])
+    high = -ends[1] if outcome is DecidedOutcome.B_AHEAD else max(-ends[1], sequence[1])
+    ahead = sides[1] if difference < 0 else sides[0]
+    return AnytimeStanding(
+        len(units),
+        outcome,
+        difference,
+        (max(-1.0, low / rule.scale), min(1.0, high / rule.scale)),
+        _evidence(units, planned=True),
+        rule.error,
+        lead=ahead.lead,
+        needed=ahead.needed,
+        p_value=min(1.0, 2 * ahead.chance),
+    )
+
+
+def _difference(units: Sequence[Interval], rule: _Rule) -> float:
+    return mean([(low + high) / 2 for low, high in units]) / rule.scale
+
+
+def _evidence(units: Sequence[Interval], *, planned: bool) -> float:
+    """Return half of what the better of two bets made."""
     ups = _capital(Counter(low for low, _ in units), 0.0, planned)
     downs = _capital(Counter(-high for _, high in units), 0.0, planned)
-    evidence = max(ups, downs) / 2
-    low, high = confidence_sequence(units, error, planned=planned)
-    interval = max(-1.0, low / scale), min(1.0, high / scale)
-    return AnytimeStanding(len(units), outcome, difference, interval, evidence, error)
+    return max(ups, downs) / 2
 
 
-def _last_look(
-    units: Sequence[Interval], margin: float | None, error: float, scale: float
-) -> AnytimeStanding | None:
-    """Return what all units decide by Student's t, with one more at each end of the scale; or None."""
+def _last_look(course: _Course) -> AnytimeStanding | None:
+    """Return what all units decide by Student's t, with one more at each end of the scale; or None.
+
+    Who is ahead it decides only where bets were made; a lead had its last look.
+    """
+    units, rule, start = course.units, course.rule, course.bets_from
     if len(units) < _FEWEST:
         return None
-    low = _student([low for low, _ in units], -1.0, error) / scale
-    high = _student([high for _, high in units], 1.0, error) / scale
+    error = (rule.error if start is None else course.error_of_bets / SHARE_OF_LOOKS) * (1 - SHARE_OF_LOOKS)
+    low = _student([low for low, _ in units], -1.0, error) / rule.scale
+    high = _student([high for _, high in units], 1.0, error) / rule.scale
     found: DecidedOutcome | None = None
-    if low > 0:
+    if start is not None and low > 0:
         found = DecidedOutcome.A_AHEAD
-    elif high < 0:
+    elif start is not None and high < 0:
         found = DecidedOutcome.B_AHEAD
-    elif margin is not None and low > -margin and high < margin:
+    elif rule.margin is not None and low > -rule.margin and high < rule.margin:
         found = DecidedOutcome.ALIKE
     if found is None:
         return None
     interval = max(-1.0, low), min(1.0, high)
-    return replace(_standing(units, found, error, scale, planned=True), interval=interval, last=True)
+    return replace(_bet_standing(units, found, error, rule, start or 0), interval=interval, last=True)
 
 
 def _student(values: Sequence[float], side: float, error: float) -> float:
