@@ -368,6 +368,7 @@ async def test_a_command_that_forges_marks_fools_only_itself(served: Serving) ->
         assert result.stdout.endswith("mine\n")
 
 
+@pytest.mark.slow
 async def test_a_flood_of_output_is_cut_and_not_held(served: Serving) -> None:
     sandbox = await served.sandbox()
     result = await sandbox.process.exec("yes 0123456789 | head -c 100000000; echo the end")

@@ -73,6 +73,7 @@ async def endless(ws: Any) -> None:
         pass
 
 
+@pytest.mark.slow
 async def test_an_endless_stream_is_left_at_once_and_leaves_nothing_behind(service: ScriptedService) -> None:
     service.stream(EVALUATE, endless)
     heard = 0

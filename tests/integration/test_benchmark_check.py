@@ -119,6 +119,7 @@ def test_solutions_that_fail_or_waver_and_tests_that_pass_nothing(tmp_path: Path
     assert [str(one) for one in found["lax"].open_to] == ["vacuous"]
 
 
+@pytest.mark.slow
 def test_the_command(tmp_path: Path) -> None:
     folder = copied("clean", tmp_path)
     done = valk(folder, "--json", "--markdown", tmp_path / "report.md", "--badge", tmp_path / "badge.svg")

@@ -73,7 +73,7 @@ def test_no_piece_of_a_stream_is_large(sizes: list[int]) -> None:
 def row(task_id: str, version: int) -> SimpleNamespace:
     names = (
         "k state attempts score passed category cause message exit_code exit_reason not_before started_at "
-        "finished_at timing digest cost usage confirmed score_confirmed evidence family"
+        "finished_at timing digest cost usage confirmed score_confirmed evidence position family"
     )
     return SimpleNamespace(task_id=task_id, version=version, **dict.fromkeys(names.split()))
 

@@ -38,7 +38,7 @@ def interval(values: list[float]) -> tuple[float, float]:
     return found
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(st.integers(1, 300).flatmap(lambda n: st.tuples(st.integers(0, n), st.just(n))))
 def test_passes_have_clopper_and_pearsons_interval(case: tuple[int, int]) -> None:
     passed, total = case

@@ -51,13 +51,13 @@ def test_runs_share_a_small_host_fairly(store: Store) -> None:
 OWNERS = ["ada", "ada", "ada", "ada", "ada", "ben", "ben", "ben", "ben", "cy"]
 
 
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", range(2))
 async def test_whoever_has_the_fewest_trials_in_hand_is_next(store: Store, writer: Writer, seed: int) -> None:
     """Ten runs of three people, room for eight: one slot after another is freed, in any order."""
     random = Random(seed)
-    owner = {add_run(store, tasks=60, concurrency=40, cpus=1.0, started_by=name): name for name in OWNERS}
+    owner = {add_run(store, tasks=20, concurrency=20, cpus=1.0, started_by=name): name for name in OWNERS}
     held = list(tick(store, *owner, room=Room(8.0, 1e9, idle=False)).leased)
-    for _ in range(120):
+    for _ in range(40):
         people = Counter(owner[one.run_id] for one in held)
         assert sorted(people.values()) == [2, 3, 3], people
         for person in people:
