@@ -423,6 +423,30 @@ def test_a_repository_leads_nowhere_else(scene: Scene, way: Callable[[Scene], No
     assert "fx.git" in said[0], "a refusal names the repository"
 
 
+@pytest.mark.parametrize(
+    "git_source_text",
+    [
+        "type: worktree, source: '{outside}'",
+        "type: clone, url: 'file://{outside}'",
+        "type: clone, url: 'file://{encoded}'",
+        "type: worktree, source: 'file://{encoded}'",
+        "type: worktree, source: 'x://../../outside'",
+        "type: clone, url: 'h:x/../../outside'",
+        "type: worktree, source: '../outside'",
+        "type: worktree, source: link",
+    ],
+)
+def test_a_repository_outside_the_project_is_refused(scene: Scene, git_source_text: str) -> None:
+    """However it is written: percent signs, folders that look like a protocol or a host, links."""
+    encoded = str(scene.outside).replace("outside", "%6futside")
+    (scene.project / "x:").mkdir()
+    (scene.project / "h:x").mkdir()
+    (scene.project / "link").symlink_to(scene.outside)
+    written = git_source_text.format(outside=scene.outside, encoded=encoded)
+    (scene.project / "eval.yaml").write_text(SPEC.replace("type: worktree, source: fx.git", written))
+    assert "--allow-path" in lint(scene)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["HEAD", "packed-refs", "refs/heads/main", "shallow", "objects/ab"])
 def test_pipes_in_a_repository_are_not_waited_for(scene: Scene, name: str) -> None:
