@@ -126,6 +126,12 @@ def trusted_projects() -> list[TrustedProject]:
         ) from None
 
 
+def is_trusted_folder(folder: Path) -> bool:
+    """Whether `valk trust` was told of this folder or one above it."""
+    here = folder.resolve()
+    return any(here.is_relative_to(one.folder) for one in trusted_projects())
+
+
 def record_trust(code: ProjectCode) -> TrustedProject:
     """Record the project as it is now."""
     if _kept_inside(code):
@@ -172,6 +178,24 @@ def check_trusted(code: ProjectCode, why: str) -> None:
     )
 
 
+def home_folder() -> Path | None:
+    """Return the user's home folder; None for a user who has none."""
+    try:
+        return Path.home().resolve()
+    except RuntimeError:
+        return None
+
+
+def check_unchanged(code: ProjectCode, digest: str | None) -> None:
+    """Raise UserError when the project's code is not what it was when a run was planned."""
+    if digest is not None and code.digest() != digest:
+        raise UserError(
+            f"The plugins of {code.folder} were changed since the run was planned, and are not loaded; start "
+            "a new one.",
+            cause="untrusted",
+        )
+
+
 def foreign_owner(file: Path) -> str | None:
     """Return the owner of a file when that is neither the user nor root; else None."""
     own = {0, os.geteuid()}
@@ -193,7 +217,8 @@ def _listed(code: ProjectCode) -> str:
 
 
 def _kept_inside(code: ProjectCode) -> bool:
-    return data_folder().resolve().is_relative_to(code.folder)
+    """Whether the record lies in the project; a home folder is the user's own, whatever it holds."""
+    return code.folder != home_folder() and data_folder().resolve().is_relative_to(code.folder)
 
 
 def _write(entries: Sequence[TrustedProject]) -> None:

@@ -11,6 +11,7 @@ import pytest
 
 from tests.integration.evals.commands import Valk
 from tests.integration.evals.commands import valk as valk
+from valkyrie.errors import UsageError, UserError
 
 SPEC = """\
 name: x
@@ -155,6 +156,31 @@ def test_grading_again_needs_trust_as_well(valk: Valk, project: Path, canary: Pa
     refused = valk("grade", "-e", "eval.yaml", stdin="{}")
     assert refused.code == 2 and "`valk trust" in refused.err
     assert not canary.exists()
+
+
+def test_plugins_that_changed_after_the_plan_are_not_loaded(valk: Valk, project: Path) -> None:
+    """Also where a run is taken up again by a command that knows nothing of trust."""
+    from valkyrie.benchmarks.eval_spec.needs import graders_of
+    from valkyrie.benchmarks.eval_spec.opening import open_spec
+    from valkyrie.evals.planning import plan_evals
+    from valkyrie.evals.project_plugins import check_still_trusted, with_project_plugins
+    from valkyrie.evals.request import EvalItem, EvalRequest
+    from valkyrie.specs.project import find_project
+
+    request = EvalRequest([EvalItem(project / "eval.yaml")], work_dir=project)
+    request = with_project_plugins(request, find_project(project), trust=True)
+    options = plan_evals(request).evals[0].options
+    with pytest.raises(UsageError, match="is not trusted"):
+        check_still_trusted(request, trust=False)
+    check_still_trusted(request, trust=True)
+    with (project / "tools/mine.py").open("a") as file:
+        file.write("# more\n")
+    with pytest.raises(UserError, match="changed since the run was planned"):
+        check_still_trusted(request, trust=True)
+    write_spec(project)
+    spec = open_spec(project / "eval.yaml", options).spec
+    with pytest.raises(UserError, match="changed since the run was planned"):
+        graders_of(spec.stimuli[0], spec, options)
 
 
 def test_a_spec_cannot_name_code_of_this_machine(valk: Valk, project: Path, canary: Path) -> None:

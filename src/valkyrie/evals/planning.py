@@ -281,6 +281,8 @@ def _options(item: EvalItem, request: EvalRequest, spec: EvalSpec, agent: AgentC
         judge_model=request.judge_model,
         judge_url=request.judge_url,
         grader_plugins=request.grader_plugins,
+        project_file=str(request.project_file) if request.project_file else None,
+        project_digest=request.project_digest,
         skip_grade=request.skip_grade,
         workspace=str(request.workspace) if request.workspace else None,
         network=network,

@@ -13,7 +13,7 @@ from valkyrie.specs.fields import Fields, Notes, texts_of
 from valkyrie.specs.model import Project, Suite
 from valkyrie.specs.nodes import Node
 from valkyrie.specs.yaml_places import load_yaml
-from valkyrie.trust import foreign_owner, trust_state, trusted_projects
+from valkyrie.trust import foreign_owner, home_folder, trust_state, trusted_projects
 
 FILENAMES = (".vally.yaml", ".vally.yml")
 PLUGIN_KINDS = {
@@ -57,7 +57,7 @@ def file_root(folder: Path) -> Path:
     folder = folder.resolve()
     named: Path | None = None
     for above in (folder, *folder.parents):
-        if (above / ".git").exists() and above != Path.home():
+        if _has_repository(above) and above != home_folder():
             return above
         if named is None and any((above / name).is_file() for name in FILENAMES):
             named = above
@@ -67,14 +67,21 @@ def file_root(folder: Path) -> Path:
         trusted = {one.folder for one in trusted_projects()}
         named = next((above for above in (folder, *folder.parents) if above in trusted), None)
     here = Path.cwd()
-    if named is None and folder.is_relative_to(here) and here not in (Path.home(), Path(here.anchor)):
+    if named is None and folder.is_relative_to(here) and here not in (home_folder(), Path(here.anchor)):
         return here
     return named or folder
 
 
 def _is_top(folder: Path) -> bool:
     """Whether a search for files of a project ends here."""
-    return (folder / ".git").exists() or folder == Path.home()
+    return _has_repository(folder) or folder.resolve() == home_folder()
+
+
+def _has_repository(folder: Path) -> bool:
+    try:
+        return (folder / ".git").exists()
+    except OSError:
+        return False
 
 
 def read_project(file: Path) -> Project:
