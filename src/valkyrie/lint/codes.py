@@ -95,7 +95,7 @@ _SPECS = {
     ),
     "environment-git": Rule(
         "error",
-        "The repository a workspace starts from cannot be used; a warning where it is not reached over https.",
+        "The repository a workspace starts from cannot be used; a warning where https is not spoken.",
     ),
     "work-dir-missing": Rule("error", "The folder a workspace starts from is not there."),
     "missing-skill": Rule("error", "A skill's folder or its SKILL.md is not there."),
