@@ -163,6 +163,36 @@ def test_an_agent_is_not_shown_the_user_s_keys(valk: Valk, project: Path) -> Non
     assert said.code == 0, said.out + said.err
 
 
+def test_an_agent_is_not_shown_the_token_of_a_checkout(valk: Valk, project: Path) -> None:
+    from tests.abilities import need_local_sandboxes
+
+    need_local_sandboxes(project.with_name("trying"), network="none")
+    (project / ".git/config").write_text(f'[http "https://github.com/"]\n\textraheader = {SECRET}\n')
+    look = {"type": "run-command", "config": {"command": "test ! -e .git/config"}}
+    write(project, stimulus={"graders": [look]})
+    said = valk("eval", "-e", "eval.yaml", "--provider", "local", "--verify", "shared")
+    assert said.code == 0, said.out + said.err
+    for src in (".git", ".git/config", "."):
+        write(project, stimulus={"environment": {"files": [{"src": src, "dest": "a"}]}})
+        refused = valk("eval", "-e", "eval.yaml")
+        assert refused.code == 2 and f"--allow-path {project}/.git/config" in refused.err
+
+
+@pytest.mark.parametrize("path", ["loop/x", "a\0b", "~nobody-here/x", "FILE:///id_rsa", "file:id_rsa"])
+@pytest.mark.parametrize("what", ["files", "skill", "git", "agent"])
+def test_strange_paths_are_refused_without_a_fault(valk: Valk, project: Path, what: str, path: str) -> None:
+    (project / "loop").symlink_to("loop")
+    (project / "FILE:").symlink_to(project.with_name("private"))
+    reaching(project, what, path)
+    for words in (("eval", "-e", "eval.yaml"), ("lint",), ("eval", "-e", "eval.yaml", "--skip-validate")):
+        refused = valk(*words)
+        assert refused.code in (1, 2) and "Traceback" not in refused.err
+        assert SECRET not in refused.out + refused.err
+    (project / "FILE:").unlink()
+    (project / "loop").unlink()
+    assert nothing_told(project)
+
+
 def test_a_fixture_is_no_link_out_of_the_project(valk: Valk, project: Path) -> None:
     private = project.with_name("private")
     (private / "answer.json").write_text(json.dumps({"output": SECRET}))

@@ -107,7 +107,10 @@ def _contract(where: str, base: Path, said: str) -> AgentChoice:
         raise UsageError(f"{said}: agent: is followed by a name or a path, like agent:./my-agent.")
     if "/" not in where and where not in (".", ".."):
         return AgentChoice(ALIASES.get(where, where), where)
-    path = (base / Path(where).expanduser()).resolve()
+    try:
+        path = (base / Path(where).expanduser()).resolve()
+    except (OSError, RuntimeError, ValueError) as error:
+        raise UsageError(f"{said}: agent:{where[:200]!r} is no path: {error}.") from None
     if not path.exists():
         raise UsageError(f"{said}: agent:{where} is {path}, and nothing is there.")
     return AgentChoice(str(path), path.name.removesuffix(".zip"))

@@ -20,6 +20,7 @@ from valkyrie.errors import UsageError
 from valkyrie.evals.request import EvalItem, EvalRequest
 from valkyrie.settings import data_folder
 from valkyrie.specs.model import EvalSpec, Finding, SpecError, Stimulus
+from valkyrie.specs.reach import key_files
 from valkyrie.specs.reading import BASE, Read
 from valkyrie.specs.skills import find_skills
 from valkyrie.views import RunRequest
@@ -295,7 +296,7 @@ def _hidden(request: EvalRequest) -> tuple[str, ...]:
     specs = dict.fromkeys(item.file for item in request.items)
     folders = dict.fromkeys([*(file.parent for file in specs), request.work_dir or Path.cwd()])
     kept = [data_folder(), *([request.output_dir] if request.output_dir else [])]
-    keys = [folder / ".env" for folder in (Path.cwd(), request.work_dir) if folder]
+    keys = [file for folder in (Path.cwd(), request.work_dir) if folder for file in key_files(folder)]
     kept += [file for file in keys if str(file.resolve()) not in request.allow_paths]
     return tuple(map(str, [*specs, *(folder / FIXTURES for folder in folders), *kept]))
 

@@ -144,7 +144,10 @@ class GitSource:
             return Path("/", unquote(self.source.removeprefix("file://")).lstrip("/"))
         if self.type == "clone" and _ADDRESS.match(self.source):
             return None
-        return self.base / Path(self.source).expanduser()
+        try:
+            return self.base / Path(self.source).expanduser()
+        except RuntimeError:
+            return self.base / self.source  # there is no such user
 
 
 @dataclass(frozen=True, slots=True)

@@ -52,7 +52,7 @@ def file_root(folder: Path) -> Path:
     """Return the folder that files of a project may come from.
 
     It is the top of the repository around `folder`, else the folder of the project's file, else the nearest
-    folder that `valk trust` was told of, else the current folder where `folder` is below it, else `folder`.
+    folder that `valk trust` was told of, else `folder` itself.
     """
     folder = folder.resolve()
     named: Path | None = None
@@ -66,9 +66,6 @@ def file_root(folder: Path) -> Path:
     if named is None:
         trusted = {one.folder for one in trusted_projects()}
         named = next((above for above in (folder, *folder.parents) if above in trusted), None)
-    here = Path.cwd()
-    if named is None and folder.is_relative_to(here) and here not in (home_folder(), Path(here.anchor)):
-        return here
     return named or folder
 
 

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from valkyrie.permissions import outside
 from valkyrie.specs.model import EvalSpec, Finding, GraderSpec, Place, Stimulus
+from valkyrie.specs.project import file_root
+
+_LOGIN = re.compile(r"extraheader|://[^/\s]*@|\[credential|\[include", re.IGNORECASE)
 
 
 def outside_findings(spec: EvalSpec, roots: Sequence[Path]) -> Iterator[Finding]:
@@ -15,7 +19,7 @@ def outside_findings(spec: EvalSpec, roots: Sequence[Path]) -> Iterator[Finding]
     named = [one for stimulus in spec.stimuli for one in _named(spec, stimulus)]
     executor = spec.defaults.executor or ""
     if executor.startswith("agent:") and ("/" in executor or executor in ("agent:.", "agent:..")):
-        path = spec.folder / Path(executor.removeprefix("agent:")).expanduser()
+        path = spec.folder / _expanded(executor.removeprefix("agent:"))
         named.append((path, f"executor: {executor}", spec.defaults.executor_place))
     yield from _keys_findings(spec, roots)
     told: set[tuple[str, Place | None]] = set()
@@ -31,19 +35,35 @@ def outside_findings(spec: EvalSpec, roots: Sequence[Path]) -> Iterator[Finding]
         yield Finding("outside-project", "error", message, place)
 
 
+def key_files(folder: Path) -> list[Path]:
+    """Return the files at a folder that may hold keys of the user.
+
+    They are `.env`, and a repository's config with a login: CI keeps the token it checked out with there.
+    """
+    found = [folder / ".env"]
+    config = file_root(folder) / ".git" / "config"
+    try:
+        if config.is_file() and _LOGIN.search(config.read_text(encoding="utf-8", errors="replace")):
+            found.append(config)
+    except OSError:
+        found.append(config)
+    return found
+
+
 def _keys_findings(spec: EvalSpec, roots: Sequence[Path]) -> Iterator[Finding]:
-    """Yield an error for entries that would hand the user's `.env` to an agent."""
-    keys = Path.cwd() / ".env"
-    if not keys.is_file() or keys.resolve() in roots:
+    """Yield an error for entries that would hand the user's keys to an agent."""
+    there = [file for file in key_files(Path.cwd()) if file.is_file() and file.resolve() not in roots]
+    if not there:
         return
     for stimulus in spec.stimuli:
         for entry in (*stimulus.environment.files, *stimulus.attachments, *stimulus.grading_files):
-            if keys.resolve().is_relative_to(entry.source.resolve()):
-                message = (
-                    f"files: {entry.src!r} holds {keys}, where keys are looked for; name what is needed of "
-                    f"it, or let the spec have it: --allow-path {shlex.quote(str(keys))}"
-                )
-                yield Finding("outside-project", "error", message, entry.place)
+            for file in there:
+                if outside(file, entry.source) is None:
+                    message = (
+                        f"files: {entry.src!r} holds {file}, where keys are kept; name what is needed of it, "
+                        f"or let the spec have it: --allow-path {shlex.quote(str(file))}"
+                    )
+                    yield Finding("outside-project", "error", message, entry.place)
 
 
 def _outside(path: Path, roots: Sequence[Path]) -> Path | None:
@@ -74,6 +94,13 @@ def _named(spec: EvalSpec, stimulus: Stimulus) -> Iterator[tuple[Path, str, Plac
         if (named := _grader_file(grader)) is not None:
             folder = grader.place.file.parent if grader.place else spec.folder
             yield folder / named, f"{grader.label}: {named!r}", grader.place
+
+
+def _expanded(text: str) -> Path:
+    try:
+        return Path(text).expanduser()
+    except RuntimeError:
+        return Path(text)  # there is no such user
 
 
 def _grader_file(grader: GraderSpec) -> str | None:
