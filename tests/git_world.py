@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import ssl
 import subprocess
 import threading
 from collections.abc import Callable, Iterator, Mapping
@@ -77,8 +78,10 @@ Before = Callable[[BaseHTTPRequestHandler], bool]
 
 
 @contextmanager
-def served(root: Path, before: Before | None = None) -> Iterator[str]:
-    """The repositories below a folder, over HTTP; their base URL."""
+def served(
+    root: Path, before: Before | None = None, certificate: tuple[Path, Path] | None = None
+) -> Iterator[str]:
+    """The repositories below a folder, over HTTP, or HTTPS with a certificate of localhost; their URL."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
@@ -118,10 +121,16 @@ def served(root: Path, before: Before | None = None) -> Iterator[str]:
             return
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    base = f"http://127.0.0.1:{server.server_address[1]}"
+    if certificate:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(*certificate)
+        server.socket = context.wrap_socket(server.socket, server_side=True)
+        base = f"https://localhost:{server.server_address[1]}"
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
     thread.start()
     try:
-        yield f"http://127.0.0.1:{server.server_address[1]}"
+        yield base
     finally:
         server.shutdown()
         thread.join()

@@ -149,7 +149,7 @@ _HERE = (
     Key(
         "git_logins",
         str,
-        "Hosts at which git may log in as you for repositories that a spec or a registry names.",
+        "Hosts at which git may log in as you, or go without https, for a repository that a spec names.",
         env="VALKYRIE_GIT_LOGINS",
         check=matching(r"[A-Za-z0-9.-]+( *, *[A-Za-z0-9.-]+)*", "host names, separated by commas"),
         form="host names such as github.com, separated by commas",

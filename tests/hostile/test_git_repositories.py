@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 
 from tests.git_world import CONTRACT, git, served
+from tests.integration.hooks.test_sending import make_certificate
 from valkyrie.agents.git import checked_out
 from valkyrie.benchmarks.eval_spec.git_staging import Checkouts
 from valkyrie.benchmarks.named import git_source
@@ -423,6 +424,30 @@ def test_a_repository_leads_nowhere_else(scene: Scene, way: Callable[[Scene], No
     assert "fx.git" in said[0], "a refusal names the repository"
 
 
+@pytest.mark.parametrize(
+    "git_source_text",
+    [
+        "type: worktree, source: '{outside}'",
+        "type: clone, url: 'file://{outside}'",
+        "type: clone, url: 'file://{encoded}'",
+        "type: worktree, source: 'file://{encoded}'",
+        "type: worktree, source: 'x://../../outside'",
+        "type: clone, url: 'h:x/../../outside'",
+        "type: worktree, source: '../outside'",
+        "type: worktree, source: link",
+    ],
+)
+def test_a_repository_outside_the_project_is_refused(scene: Scene, git_source_text: str) -> None:
+    """However it is written: percent signs, folders that look like a protocol or a host, links."""
+    encoded = str(scene.outside).replace("outside", "%6futside")
+    (scene.project / "x:").mkdir()
+    (scene.project / "h:x").mkdir()
+    (scene.project / "link").symlink_to(scene.outside)
+    written = git_source_text.format(outside=scene.outside, encoded=encoded)
+    (scene.project / "eval.yaml").write_text(SPEC.replace("type: worktree, source: fx.git", written))
+    assert "--allow-path" in lint(scene)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["HEAD", "packed-refs", "refs/heads/main", "shallow", "objects/ab"])
 def test_pipes_in_a_repository_are_not_waited_for(scene: Scene, name: str) -> None:
@@ -486,7 +511,7 @@ def test_a_spec_does_not_fetch_as_the_user(
 
     home = tmp_path / "home"
     (home / ".netrc").write_text("default login you password canary-password\n")
-    (home / ".git-credentials").write_text("http://you:canary-password@127.0.0.1\n")
+    (home / ".git-credentials").write_text("https://you:canary-password@localhost\n")
     (home / ".gitconfig").write_text(
         f"[credential]\n\thelper = !{scene.run}\n[http]\n\textraHeader = X-Canary: canary-password\n"
         f'[core]\n\taskPass = {scene.run}\n\tsshCommand = {scene.run}\n[url "ext::{scene.run}"]\n'
@@ -496,9 +521,10 @@ def test_a_spec_does_not_fetch_as_the_user(
     monkeypatch.setenv("SSH_ASKPASS", str(scene.run))
     monkeypatch.setenv("GIT_SSH_COMMAND", str(scene.run))
     monkeypatch.delenv("GIT_CONFIG_GLOBAL", raising=False)
-    with served(scene.project, refuse) as url:
-        host = "127.0.0.1"
-        with pytest.raises(UserError, match=rf"valk config set git_logins {host}"):
+    certificate = make_certificate(tmp_path, "localhost")
+    monkeypatch.setenv("GIT_SSL_CAINFO", str(certificate[0]))
+    with served(scene.project, refuse, certificate) as url:
+        with pytest.raises(UserError, match=r"needs a login.*valk config set git_logins localhost"):
             with laid_out(GitSource("clone", f"{url}/fx.git", scene.project)):
                 pass
         with pytest.raises(UserError, match=r"git_logins"):
@@ -506,6 +532,9 @@ def test_a_spec_does_not_fetch_as_the_user(
     secret = base64.b64encode(b"you:canary-password").decode()
     assert sent
     assert not any("canary-password" in one or secret in one for one in sent)
+    for address, says in (("http://127.0.0.1:9/o/r", "over plain http"), ("ssh://h/o/r", "over ssh")):
+        with pytest.raises(UserError, match=rf"{says}.*git_logins"):
+            git_source.fetch_all([git_source.FolderAt(address, MISSING)], tmp_path / "cache")
     with pytest.raises(UserError, match=r"over ssh, which logs in as you.*git_logins example\.com"):
         with laid_out(GitSource("clone", "git@example.com:o/r", scene.project)):
             pass

@@ -81,14 +81,20 @@ def _asks(planned: Planned) -> list[AgentAsks]:
 
 def _destinations(planned: Planned) -> list[tuple[str, str]]:
     """Return which key goes where: of agents as the engine plans them, of judges as they would be asked."""
+    from dataclasses import replace
+
     from valkyrie.cli.eval_watching import tracker_here
     from valkyrie.errors import ValkyrieError
 
     found: dict[tuple[str, str], None] = {}
     with tracker_here() as tracker:
         for one in planned.evals:
+            request = one.request
+            if request and request.provider == "local":
+                # Addresses only are wanted: what this machine's sandboxes can do is not tried for that.
+                request = replace(request, provider="null")
             try:
-                view = tracker.plan(one.request) if one.request else None
+                view = tracker.plan(request) if request else None
             except ValkyrieError:
                 continue  # said when it is to run
             found |= dict.fromkeys(view.destinations.items() if view else ())

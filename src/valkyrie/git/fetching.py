@@ -167,15 +167,20 @@ def may_log_in(source: GitSource) -> bool:
 
 
 def without_login(source: GitSource) -> GitSource:
-    """Return an address as it may be fetched for a stranger: by the protocol it says, and without ssh.
+    """Return an address as it may be fetched where a stranger named it: over https, and nothing else.
 
-    Raise AccessError for one that cannot be had without being someone.
+    Raise AccessError for one that is reached otherwise.
     """
     if source.folder is not None:
         return source
-    if not source.url.startswith(("https://", "http://")):
+    if source.url.startswith("http://"):
+        raise AccessError(
+            f"{source.url} is reached over plain http, which anyone on the way can change. "
+            f"Name it with https, or `valk config set git_logins {source.host}` takes that host as it is."
+        )
+    if not source.url.startswith("https://"):
         raise AccessError(f"{source.url} is reached over ssh, which logs in as you. {login_hint(source)}")
-    return replace(source, protocols=(source.url.partition(":")[0],))
+    return replace(source, protocols=("https",))
 
 
 def login_hint(source: GitSource) -> str:

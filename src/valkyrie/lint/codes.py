@@ -94,7 +94,8 @@ _SPECS = {
         "warning", "A file only graders should see is committed where the agent may start from."
     ),
     "environment-git": Rule(
-        "error", "The repository a workspace starts from cannot be used; a warning where it needs a login."
+        "error",
+        "The repository a workspace starts from cannot be used; a warning where https is not spoken.",
     ),
     "work-dir-missing": Rule("error", "The folder a workspace starts from is not there."),
     "missing-skill": Rule("error", "A skill's folder or its SKILL.md is not there."),

@@ -5,10 +5,12 @@ Relative paths are kept as written beside the folder they are relative to; nothi
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
+from urllib.parse import unquote
 
 from valkyrie.errors import UsageError
 from valkyrie.nouns import Json
@@ -18,6 +20,7 @@ Severity = Literal["error", "warning", "info"]
 
 DEFAULT_TIMEOUT_S = 120.0
 DEFAULT_COMMAND_TIMEOUT_S = 60.0
+_ADDRESS = re.compile(r"[a-z+]+://|[^/]+@[^/]+:")
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,6 +136,18 @@ class GitSource:
     shallow: bool = False
     sparse: tuple[str, ...] = ()
     place: Place | None = None
+
+    @property
+    def folder(self) -> Path | None:
+        """The folder it is on this machine; None for one that is fetched from elsewhere."""
+        if self.source.startswith("file://"):
+            return Path("/", unquote(self.source.removeprefix("file://")).lstrip("/"))
+        if self.type == "clone" and _ADDRESS.match(self.source):
+            return None
+        try:
+            return self.base / Path(self.source).expanduser()
+        except RuntimeError:
+            return self.base / self.source  # there is no such user
 
 
 @dataclass(frozen=True, slots=True)

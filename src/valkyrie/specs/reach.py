@@ -8,10 +8,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from valkyrie.permissions import outside
-from valkyrie.specs.model import EvalSpec, Finding, GitSource, GraderSpec, Place, Stimulus
+from valkyrie.specs.model import EvalSpec, Finding, GraderSpec, Place, Stimulus
 from valkyrie.specs.project import file_root
 
-_REMOTE = re.compile(r"[a-z+]+://|[^/]+@[^/]+:")
 _LOGIN = re.compile(r"extraheader|://[^/\s]*@|\[credential|\[include", re.IGNORECASE)
 
 
@@ -89,22 +88,12 @@ def _named(spec: EvalSpec, stimulus: Stimulus) -> Iterator[tuple[Path, str, Plac
     for ref in environment.skills or ():
         yield ref.folder, f"environment.skills: {ref.path!r}", ref.place
         yield ref.folder / "SKILL.md", f"environment.skills: {ref.path!r}", ref.place
-    if environment.git is not None and (path := _repository(environment.git)) is not None:
+    if environment.git is not None and (path := environment.git.folder) is not None:
         yield path, f"environment.git: {environment.git.source!r}", environment.git.place
     for grader in stimulus.graders:
         if (named := _grader_file(grader)) is not None:
             folder = grader.place.file.parent if grader.place else spec.folder
             yield folder / named, f"{grader.label}: {named!r}", grader.place
-
-
-def _repository(source: GitSource) -> Path | None:
-    """Return the folder a repository is in; None for one that is fetched from another machine."""
-    text = source.source
-    if text.startswith("file:"):
-        return Path("/", text.removeprefix("file:").lstrip("/"))
-    if source.type == "clone" and _REMOTE.match(text):
-        return None
-    return source.base / _expanded(text)
 
 
 def _expanded(text: str) -> Path:

@@ -7,13 +7,11 @@ from __future__ import annotations
 
 import asyncio
 import os
-import re
 import shutil
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from urllib.parse import unquote
 
 from sandboxes.threads import uninterrupted
 from valkyrie.errors import AccessError, BundleError, InfrastructureError, UsageError
@@ -44,21 +42,11 @@ _REMOTE = """\
 """
 
 
-def local_path(source: GitSource) -> Path | None:
-    """The folder a source is on this machine; None for one that is fetched from elsewhere."""
-    text = source.source
-    if text.startswith("file://"):
-        return Path(unquote(text.removeprefix("file://")))
-    if source.type == "clone" and (re.match(r"[a-z+]+://", text) or re.match(r"[^/]+@[^/]+:", text)):
-        return None
-    return source.base / Path(text).expanduser()
-
-
 def git_problems(source: GitSource) -> Iterator[Finding]:
     """What keeps a repository from being laid out, as far as it shows without the network."""
     try:
         address = _address(source)
-        if local_path(source) is not None:
+        if source.folder is not None:
             commit_of(source)
         elif not may_log_in(address):
             without_login(address)
@@ -74,7 +62,7 @@ def git_problems(source: GitSource) -> Iterator[Finding]:
 
 def commit_of(source: GitSource) -> str | None:
     """The commit of a source on this machine, or one named in full; None when only its host knows."""
-    path = local_path(source)
+    path = source.folder
     if path is None:
         return source.ref if source.ref and COMMIT.fullmatch(source.ref) else None
     found = commit_in(path, source.ref or "HEAD")
@@ -97,7 +85,7 @@ def is_committed(path: Path) -> bool:
 
 
 def _address(source: GitSource) -> Address:
-    path = local_path(source)
+    path = source.folder
     if path is None:
         return parse_source(source.source, source.ref)
     if not path.is_dir():
@@ -176,7 +164,7 @@ def lay_out_repository(source: GitSource, private: Path) -> Path:
 
 def _wanted(source: GitSource, repository: Repository) -> Wanted:
     """For a repository of this machine, what its own git takes the word for: short commits, `HEAD~2`."""
-    if local_path(source) is None:
+    if source.folder is None:
         return repository.resolve()
     commit = commit_of(source)
     assert commit is not None, "a local source has a commit, or is refused"
@@ -198,7 +186,7 @@ def _settle(git: GitCommand, source: GitSource, address: Address, wanted: Wanted
         git.run("symbolic-ref", "HEAD", f"refs/heads/{branch}")
     for name in ("FETCH_HEAD", "info/attributes"):
         (git.repository / name).unlink(missing_ok=True)
-    remote = _REMOTE.format(url=address.url) if local_path(source) is None else ""
+    remote = _REMOTE.format(url=address.url) if source.folder is None else ""
     sparse = "\tsparseCheckout = true\n" if source.sparse else ""
     sha256 = len(commit) == 64
     extensions = _SHA256 if sha256 else ""
@@ -212,7 +200,7 @@ def _branch(source: GitSource, wanted: Wanted) -> str | None:
     """The branch the workspace is on; None leaves it at a commit."""
     if wanted.what.startswith("refs/heads/"):
         return wanted.what.removeprefix("refs/heads/")
-    path = local_path(source)
+    path = source.folder
     if wanted.word == "HEAD":
         return "main"
     is_branch = path is not None and commit_in(path, f"refs/heads/{wanted.word}") is not None

@@ -26,6 +26,7 @@ def own_git(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("GIT_CONFIG_GLOBAL", raising=False)
     monkeypatch.setenv("GIT_CONFIG_NOSYSTEM", "1")
     monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("VALKYRIE_GIT_LOGINS", "127.0.0.1")  # plain http is not taken from a registry
 
 
 @pytest.fixture
