@@ -63,5 +63,8 @@ def configured_names(text: str) -> str:
 
 def outside(path: Path, *roots: Path) -> Path | None:
     """Return where `path` really leads when that is in none of the `roots`, links followed; else None."""
-    real = path.resolve()
+    try:
+        real = path.resolve()
+    except (OSError, RuntimeError, ValueError):
+        return path.absolute()  # a loop of links, or no path at all
     return None if any(real.is_relative_to(root.resolve()) for root in roots) else real

@@ -71,20 +71,32 @@ class ProjectCode:
 
 
 def _beside(folder: Path, *, deep: bool) -> Iterator[Path]:
-    """Yield the Python files of a folder; UserError for more than anyone reads before trusting them."""
+    """Yield the Python files of a folder, links followed; UserError for more than anyone reads first."""
     count = 0
-    for current, folders, names in os.walk(folder):
+    seen: set[str] = set()
+    for current, folders, names in os.walk(folder, followlinks=True):
+        real = os.path.realpath(current)
         hidden = [name for name in folders if name.startswith(".") or name in _SKIPPED]
-        folders[:] = sorted(set(folders) - set(hidden)) if deep else []
+        cached = current.endswith("__pycache__")
+        keep = set(folders) - set(hidden) if deep else set[str]()
+        folders[:] = [] if real in seen or cached else sorted(keep | ({"__pycache__"} & set(folders)))
+        seen.add(real)
         for name in sorted(names):
-            if name.endswith((".py", ".so", ".pth")):
+            path = Path(current, name)
+            if name.endswith((".py", ".so", ".pth")) or (name.endswith(".pyc") and _unchecked(path)):
                 count += 1
-                yield Path(current, name)
+                yield path
         if count > MOST_FILES:
             raise UserError(
                 f"{folder} holds more than {MOST_FILES} Python files; keep plugins in a folder of their own.",
                 cause="untrusted",
             )
+
+
+def _unchecked(compiled: Path) -> bool:
+    """Whether a compiled file is taken without a look at its source's time."""
+    with compiled.open("rb") as opened:
+        return bool(int.from_bytes(opened.read(8)[4:8], "little") & 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +124,12 @@ def trusted_projects() -> list[TrustedProject]:
             f"{file} cannot be read ({type(error).__name__}); remove it and run `valk trust` again.",
             cause="untrusted",
         ) from None
+
+
+def is_trusted_folder(folder: Path) -> bool:
+    """Whether `valk trust` was told of this folder or one above it."""
+    here = folder.resolve()
+    return any(here.is_relative_to(one.folder) for one in trusted_projects())
 
 
 def record_trust(code: ProjectCode) -> TrustedProject:
@@ -160,6 +178,24 @@ def check_trusted(code: ProjectCode, why: str) -> None:
     )
 
 
+def home_folder() -> Path | None:
+    """Return the user's home folder; None for a user who has none."""
+    try:
+        return Path.home().resolve()
+    except RuntimeError:
+        return None
+
+
+def check_unchanged(code: ProjectCode, digest: str | None) -> None:
+    """Raise UserError when the project's code is not what it was when a run was planned."""
+    if digest is not None and code.digest() != digest:
+        raise UserError(
+            f"The plugins of {code.folder} were changed since the run was planned, and are not loaded; start "
+            "a new one.",
+            cause="untrusted",
+        )
+
+
 def foreign_owner(file: Path) -> str | None:
     """Return the owner of a file when that is neither the user nor root; else None."""
     own = {0, os.geteuid()}
@@ -181,7 +217,8 @@ def _listed(code: ProjectCode) -> str:
 
 
 def _kept_inside(code: ProjectCode) -> bool:
-    return data_folder().resolve().is_relative_to(code.folder)
+    """Whether the record lies in the project; a home folder is the user's own, whatever it holds."""
+    return code.folder != home_folder() and data_folder().resolve().is_relative_to(code.folder)
 
 
 def _write(entries: Sequence[TrustedProject]) -> None:

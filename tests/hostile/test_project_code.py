@@ -11,6 +11,7 @@ import pytest
 
 from tests.integration.evals.commands import Valk
 from tests.integration.evals.commands import valk as valk
+from valkyrie.errors import UsageError, UserError
 
 SPEC = """\
 name: x
@@ -103,6 +104,28 @@ def test_a_change_of_what_can_execute_ends_trust(
     assert [one["state"] for one in listed["projects"]] == ["changed"]
 
 
+def test_compiled_files_that_are_never_checked_count(valk: Valk, project: Path) -> None:
+    import py_compile
+
+    valk("trust")
+    (project / "tools/__pycache__").mkdir()
+    compiled = project / "tools/__pycache__/helper.cpython-311.pyc"
+    py_compile.compile(str(project / "tools/helper.py"), cfile=str(compiled))
+    assert json.loads(valk("trust", "--list", "--json").out)["projects"][0]["state"] == "trusted"
+    unchecked = py_compile.PycInvalidationMode.UNCHECKED_HASH
+    py_compile.compile(str(project / "tools/helper.py"), cfile=str(compiled), invalidation_mode=unchecked)
+    assert json.loads(valk("trust", "--list", "--json").out)["projects"][0]["state"] == "changed"
+
+
+def test_a_linked_folder_of_code_counts(valk: Valk, project: Path) -> None:
+    (project / "lib").mkdir()
+    (project / "lib/more.py").write_text("")
+    (project / "tools/lib").symlink_to("../lib")
+    valk("trust")
+    (project / "lib/more.py").write_text("1\n")
+    assert json.loads(valk("trust", "--list", "--json").out)["projects"][0]["state"] == "changed"
+
+
 def test_trust_is_of_a_folder_and_can_be_taken_back(valk: Valk, project: Path, canary: Path) -> None:
     valk("trust", str(project / "tools"))
     twin = project.with_name("twin")
@@ -133,6 +156,31 @@ def test_grading_again_needs_trust_as_well(valk: Valk, project: Path, canary: Pa
     refused = valk("grade", "-e", "eval.yaml", stdin="{}")
     assert refused.code == 2 and "`valk trust" in refused.err
     assert not canary.exists()
+
+
+def test_plugins_that_changed_after_the_plan_are_not_loaded(valk: Valk, project: Path) -> None:
+    """Also where a run is taken up again by a command that knows nothing of trust."""
+    from valkyrie.benchmarks.eval_spec.needs import graders_of
+    from valkyrie.benchmarks.eval_spec.opening import open_spec
+    from valkyrie.evals.planning import plan_evals
+    from valkyrie.evals.project_plugins import check_still_trusted, with_project_plugins
+    from valkyrie.evals.request import EvalItem, EvalRequest
+    from valkyrie.specs.project import find_project
+
+    request = EvalRequest([EvalItem(project / "eval.yaml")], work_dir=project)
+    request = with_project_plugins(request, find_project(project), trust=True)
+    options = plan_evals(request).evals[0].options
+    with pytest.raises(UsageError, match="is not trusted"):
+        check_still_trusted(request, trust=False)
+    check_still_trusted(request, trust=True)
+    with (project / "tools/mine.py").open("a") as file:
+        file.write("# more\n")
+    with pytest.raises(UserError, match="changed since the run was planned"):
+        check_still_trusted(request, trust=True)
+    write_spec(project)
+    spec = open_spec(project / "eval.yaml", options).spec
+    with pytest.raises(UserError, match="changed since the run was planned"):
+        graders_of(spec.stimuli[0], spec, options)
 
 
 def test_a_spec_cannot_name_code_of_this_machine(valk: Valk, project: Path, canary: Path) -> None:

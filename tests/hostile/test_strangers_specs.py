@@ -131,6 +131,7 @@ def reaching(project: Path, what: str, path: str) -> None:
         "skill": {"environment": {"skills": [path]}},
         "git": {"environment": {"git": {"source": path}}},
         "clone": {"environment": {"git": {"type": "clone", "source": f"file://{Path(path).absolute()}"}}},
+        "diff": {"graders": [{"type": "expected-diff", "config": {"file": f"{path}/id_rsa"}}]},
         "schema": {"graders": [{"type": "json-schema", "config": {"schema": f"{path}/id_rsa"}}]},
     }
     if what == "agent":
@@ -139,7 +140,97 @@ def reaching(project: Path, what: str, path: str) -> None:
         write(project, stimulus=environments[what])
 
 
-WAYS = ["files", "folder", "grading", "attachment", "golden", "skill", "git", "clone", "schema", "agent"]
+@pytest.mark.parametrize("src", [".env", ".", "../theirs", "link"])
+def test_a_spec_does_not_hand_the_user_s_keys_to_an_agent(valk: Valk, project: Path, src: str) -> None:
+    (project / ".env").write_text("MY_KEY=k-1\n")
+    (project / "link").symlink_to(".env")
+    write(project, stimulus={"environment": {"files": [{"src": src, "dest": "a"}]}})
+    refused = valk("eval", "-e", "eval.yaml", "--skip-validate")
+    assert refused.code == 2 and f"--allow-path {project}/.env" in refused.err
+    elsewhere = project.with_name("results")
+    assert valk("eval", "-e", "eval.yaml", "--allow-path", ".env", "--output-dir", elsewhere).code == 0
+
+
+def test_an_agent_is_not_shown_the_user_s_keys(valk: Valk, project: Path) -> None:
+    from tests.abilities import need_local_sandboxes
+
+    need_local_sandboxes(project.with_name("trying"), network="none")
+    (project / ".env").write_text("MY_KEY=k-1\n")
+    (project / "other.txt").write_text("shown\n")
+    look = {"type": "run-command", "config": {"command": "test -e other.txt && test ! -e .env"}}
+    write(project, stimulus={"graders": [look]})
+    said = valk("eval", "-e", "eval.yaml", "--provider", "local", "--verify", "shared")
+    assert said.code == 0, said.out + said.err
+
+
+def test_an_agent_is_not_shown_the_token_of_a_checkout(valk: Valk, project: Path) -> None:
+    from tests.abilities import need_local_sandboxes
+
+    need_local_sandboxes(project.with_name("trying"), network="none")
+    (project / ".git/config").write_text(f'[http "https://github.com/"]\n\textraheader = {SECRET}\n')
+    look = {"type": "run-command", "config": {"command": "test ! -e .git/config"}}
+    write(project, stimulus={"graders": [look]})
+    said = valk("eval", "-e", "eval.yaml", "--provider", "local", "--verify", "shared")
+    assert said.code == 0, said.out + said.err
+    for src in (".git", ".git/config", "."):
+        write(project, stimulus={"environment": {"files": [{"src": src, "dest": "a"}]}})
+        refused = valk("eval", "-e", "eval.yaml")
+        assert refused.code == 2 and f"--allow-path {project}/.git/config" in refused.err
+
+
+@pytest.mark.parametrize("path", ["loop/x", "a\0b", "~nobody-here/x", "FILE:///id_rsa", "file:id_rsa"])
+@pytest.mark.parametrize("what", ["files", "skill", "git", "agent"])
+def test_strange_paths_are_refused_without_a_fault(valk: Valk, project: Path, what: str, path: str) -> None:
+    (project / "loop").symlink_to("loop")
+    (project / "FILE:").symlink_to(project.with_name("private"))
+    reaching(project, what, path)
+    for words in (("eval", "-e", "eval.yaml"), ("lint",), ("eval", "-e", "eval.yaml", "--skip-validate")):
+        refused = valk(*words)
+        assert refused.code in (1, 2) and "Traceback" not in refused.err
+        assert SECRET not in refused.out + refused.err
+    (project / "FILE:").unlink()
+    (project / "loop").unlink()
+    assert nothing_told(project)
+
+
+def test_a_fixture_is_no_link_out_of_the_project(valk: Valk, project: Path) -> None:
+    private = project.with_name("private")
+    (private / "answer.json").write_text(json.dumps({"output": SECRET}))
+    (project / ".mock-executor").mkdir()
+    (project / ".mock-executor/a.json").symlink_to(private / "answer.json")
+    write(project)
+    refused = valk("eval", "-e", "eval.yaml")
+    assert refused.code != 0 and "outside the project" in refused.err
+    assert SECRET not in refused.out + refused.err
+
+
+@pytest.mark.parametrize("named", ["agent:evil:Agent", "agent:evil.inner:Agent", "evil:Agent"])
+def test_a_spec_names_no_python_by_another_way(
+    valk: Valk, project: Path, monkeypatch: pytest.MonkeyPatch, named: str
+) -> None:
+    (project / "evil.py").write_text("open('canary', 'w').close()\n")
+    monkeypatch.syspath_prepend(str(project))
+    write(project, defaults={"executor": named})
+    refused = valk("eval", "-e", "eval.yaml", "--trust")
+    assert refused.code == 2 and "--executor evil" in refused.err
+    assert valk("eval", "-e", "eval.yaml", "--dry-run").code == 2
+    valk("lint")
+    assert not (project / "canary").exists()
+
+
+WAYS = [
+    "files",
+    "folder",
+    "grading",
+    "attachment",
+    "golden",
+    "skill",
+    "git",
+    "clone",
+    "schema",
+    "diff",
+    "agent",
+]
 
 
 @pytest.mark.parametrize("spelled", ["absolute", "relative", "link"])
@@ -229,12 +320,13 @@ secrets: {WANTED}
         ("{HARMLESS: MY_CI_SECRET}", "-s HARMLESS MY_CI_SECRET"),
     ],
 )
+@pytest.mark.parametrize("executor", ["agent:./evil", "agent:evil"])
 def test_a_spec_s_own_agent_gets_no_secret_unasked(
-    valk: Valk, project: Path, wanted: str, flags: str
+    valk: Valk, project: Path, wanted: str, flags: str, executor: str
 ) -> None:
     (project / "evil").mkdir()
     (project / "evil/contract.yaml").write_text(CONTRACT.replace("{WANTED}", wanted))
-    write(project, defaults={"executor": "agent:./evil"})
+    write(project, defaults={"executor": executor})
     refused = valk("eval", "-e", "eval.yaml")
     assert refused.code == 2 and flags in refused.err
     planned = valk("eval", "-e", "eval.yaml", "--dry-run")
@@ -242,6 +334,37 @@ def test_a_spec_s_own_agent_gets_no_secret_unasked(
     partly = valk("eval", "-e", "eval.yaml", "--pass-env", "HARMLESS")
     assert partly.code == 2
     assert nothing_told(project, refused, planned, partly)
+
+
+@pytest.mark.parametrize("yes", [True, False])
+def test_on_a_terminal_the_user_is_asked(
+    valk: Valk, project: Path, monkeypatch: pytest.MonkeyPatch, yes: bool
+) -> None:
+    import click
+
+    from valkyrie.cli.eval_plan import with_asked
+    from valkyrie.cli.output import Output
+    from valkyrie.evals.request import EvalItem, EvalRequest
+
+    (project / "evil").mkdir()
+    (project / "evil/contract.yaml").write_text(CONTRACT.replace("{WANTED}", "{MY_CI_SECRET: MY_CI_SECRET}"))
+    write(project, defaults={"executor": "agent:./evil"})
+    output = Output()
+    output.interactive = True
+    questions: list[str] = []
+
+    def answer(question: str, **_: object) -> bool:
+        questions.append(question)
+        return yes
+
+    monkeypatch.setattr(click, "confirm", answer)
+    request = EvalRequest([EvalItem(project / "eval.yaml")], work_dir=project)
+    if yes:
+        assert with_asked(output, request).pass_env == ("MY_CI_SECRET",)
+    else:
+        with pytest.raises(click.ClickException):
+            with_asked(output, request)
+    assert len(questions) == 1 and "asks for MY_CI_SECRET" in questions[0]
 
 
 @pytest.fixture
@@ -259,7 +382,7 @@ def listener() -> Iterator[tuple[str, list[dict[str, str]]]]:
             pass
 
     server = HTTPServer(("127.0.0.1", 0), Listening)
-    thread = threading.Thread(target=server.serve_forever)
+    thread = threading.Thread(target=server.serve_forever, args=(0.01,))
     thread.start()
     yield f"http://127.0.0.1:{server.server_port}", heard
     server.shutdown()

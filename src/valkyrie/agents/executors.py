@@ -57,10 +57,10 @@ def agent_for(
     if executor is None:
         chosen = _choose(DEFAULT, offered, base, "executor")
         return AgentChoice(chosen.spec_for_open_agent, chosen.name, implied=True)
-    if is_target(executor) and executor not in (*plugins, *offered):
+    if is_target(executor.removeprefix(_CONTRACT)) and executor not in (*plugins, *offered):
         raise UsageError(
             f"executor: {executor} is Python code that would run on this machine, and only a spec names it. "
-            f"Name it yourself if you want it: --executor {executor}."
+            f"Name it yourself if you want it: --executor {executor.removeprefix(_CONTRACT)}."
         )
     return _choose(executor, offered, base, "executor")
 
@@ -107,7 +107,10 @@ def _contract(where: str, base: Path, said: str) -> AgentChoice:
         raise UsageError(f"{said}: agent: is followed by a name or a path, like agent:./my-agent.")
     if "/" not in where and where not in (".", ".."):
         return AgentChoice(ALIASES.get(where, where), where)
-    path = (base / Path(where).expanduser()).resolve()
+    try:
+        path = (base / Path(where).expanduser()).resolve()
+    except (OSError, RuntimeError, ValueError) as error:
+        raise UsageError(f"{said}: agent:{where[:200]!r} is no path: {error}.") from None
     if not path.exists():
         raise UsageError(f"{said}: agent:{where} is {path}, and nothing is there.")
     return AgentChoice(str(path), path.name.removesuffix(".zip"))

@@ -61,10 +61,10 @@ def _chosen(given: Mapping[str, Any], project: Project) -> Chosen:
         filters: list[Mapping[str, tuple[str, ...]]] = [tags] if tags else []
     elif given["suite"]:
         suite = suite_of(project, given["suite"])
-        files = suite_files(project, suite)
+        files = suite_files(project, suite, given["allow_paths"])
         filters = [one for one in (suite.filter, tags) if one]
     else:
-        files, filters = discover(project), [tags]
+        files, filters = discover(project, given["allow_paths"]), [tags]
     if not filters:
         return [(file, None) for file in files]
     return _with_tags(files, filters, given)

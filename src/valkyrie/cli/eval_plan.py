@@ -10,6 +10,7 @@ from valkyrie.cli.output import Output
 from valkyrie.report.formats import plural, safe
 
 if TYPE_CHECKING:
+    from valkyrie.evals.agent_requests import AgentAsks
     from valkyrie.evals.planning import Planned, PlannedEval
     from valkyrie.evals.request import EvalRequest
     from valkyrie.specs.experiment import Experiment
@@ -29,10 +30,16 @@ def show_eval_plan(
     used = used_plugins(request, project)
     planned = plan_evals(request, used)
     rows = _rows(planned, request, variants=experiment is not None)
+    goes = _destinations(planned)
+    more = {
+        "destinations": dict(goes),
+        "asks": [{"agent": one.agent, "secrets": dict(one.secrets)} for one in _asks(planned)],
+        "plugins": [*used.graders, *used.executors],
+    }
     if experiment is not None:
-        output.emit("experiment_plan", name=experiment.name, baseline=experiment.baseline, evals=rows)
+        output.emit("experiment_plan", name=experiment.name, baseline=experiment.baseline, evals=rows, **more)
     else:
-        output.emit("eval_plan", evals=rows)
+        output.emit("eval_plan", evals=rows, **more)
     titles = (["Variant"] if experiment is not None else []) + list(_TITLES.values())
     cells: list[Sequence[str]] = [
         [safe(value) if value is not None else "—" for value in row.values()] for row in rows
@@ -40,10 +47,9 @@ def show_eval_plan(
     output.table(Table([Column(title) for title in titles], cells))
     if used:
         output.note(f"{safe(str(used))} comes from the plugins of {project.file}, which were not loaded.")
-    for one in planned.evals:
-        if one.asks:
-            output.note(f"{safe(str(one.asks))}; it gets that with {safe(one.asks.flags())}.")
-    for name, place in _destinations(planned):
+    for one in _asks(planned):
+        output.note(f"{safe(str(one))}; it gets that with {safe(one.flags())}.")
+    for name, place in goes:
         output.line(f"{safe(name)} → {safe(place)}")
     output.notices(str(one) for one in planned.warnings)
     total = sum(int(row["trials"]) for row in rows)
@@ -63,10 +69,14 @@ def with_asked(output: Output, request: EvalRequest) -> EvalRequest:
     if request.executor is not None or not output.interactive:
         return request
     names = list(request.pass_env)
-    for asks in dict.fromkeys(one.asks for one in plan_evals(request).evals if one.asks):
+    for asks in _asks(plan_evals(request)):
         confirm(output, f"The spec's own agent {safe(str(asks))}. Let it have them?", yes=False)
         names += asks.names()
     return replace(request, pass_env=tuple(dict.fromkeys(names)))
+
+
+def _asks(planned: Planned) -> list[AgentAsks]:
+    return list(dict.fromkeys(one.asks for one in planned.evals if one.asks))
 
 
 def _destinations(planned: Planned) -> list[tuple[str, str]]:

@@ -28,6 +28,9 @@ def trust(output: Output, *, path: Path | None, listed: bool, remove: bool) -> i
     a project that was trusted: its folder, and a digest of its .vally.yaml, its plugins' files and the Python
     files beside those. Whenever one of them changes, the project must be trusted again. PATH is the
     project's folder or any below it; without one, the current folder. Nothing is loaded by this command.
+
+    A folder outside any repository and without a .vally.yaml is trusted as the top of its specs: they may
+    name files anywhere below it.
     """
     if listed and remove:
         raise click.UsageError("--list and --remove exclude each other.")
@@ -41,7 +44,7 @@ def _trust(output: Output, path: Path | None) -> int:
 
     code = _code(path)
     entry = record_trust(code)
-    files = [str(file) for file in code.files()]
+    files = [str(file) for file in code.files() if file.exists()]
     output.emit("trust", folder=str(entry.folder), digest=entry.digest, files=files, plugins=code.plugins)
     output.line(f"Trusted {safe(str(entry.folder))}  {entry.digest[:12]}")
     output.lines(f"  {safe(file)}" for file in files)
@@ -112,10 +115,10 @@ def _code(path: Path | None) -> ProjectCode:
         raise UsageError(f"there is no {start}; name a project's folder.")
     file = find_file(start if start.is_dir() else start.parent)
     if file is None:
-        raise UsageError(
-            f"no .vally.yaml is in {start.resolve()} or above it in its repository: nothing of it runs on "
-            "this machine, and there is nothing to trust."
-        )
+        from valkyrie.specs.project import FILENAMES
+        from valkyrie.trust import ProjectCode
+
+        return ProjectCode((start if start.is_dir() else start.parent).resolve() / FILENAMES[0])
     project, notes = examine_project(file)
     notes.raise_errors()
     code = project.code()

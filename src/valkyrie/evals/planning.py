@@ -20,6 +20,7 @@ from valkyrie.errors import UsageError
 from valkyrie.evals.request import EvalItem, EvalRequest
 from valkyrie.settings import data_folder
 from valkyrie.specs.model import EvalSpec, Finding, SpecError, Stimulus
+from valkyrie.specs.reach import key_files
 from valkyrie.specs.reading import BASE, Read
 from valkyrie.specs.skills import find_skills
 from valkyrie.views import RunRequest
@@ -185,11 +186,17 @@ def _plan_one(
 
 def _asks(agent: AgentChoice, request: EvalRequest) -> AgentAsks | None:
     """Return what an agent wants that only the spec names: a folder or archive, by its path."""
-    if request.executor is not None or not agent.spec_for_open_agent.startswith("/"):
+    named = agent.spec_for_open_agent
+    if request.executor is not None or named in CATALOG:
         return None
+    from valkyrie.agents.contract import FILE_NAMES
     from valkyrie.evals.agent_requests import unallowed
 
-    return unallowed(agent.spec_for_open_agent, request)
+    # A bare name may be a folder of the current one as well as a pushed agent.
+    folder = Path(named).absolute()
+    if folder.suffix == ".zip" or any((folder / name).is_file() for name in FILE_NAMES):
+        return unallowed(str(folder), request)
+    return None
 
 
 def _agent(spec: EvalSpec, request: EvalRequest, unloaded: UsedPlugins) -> AgentChoice:
@@ -275,6 +282,8 @@ def _options(item: EvalItem, request: EvalRequest, spec: EvalSpec, agent: AgentC
         judge_model=request.judge_model,
         judge_url=request.judge_url,
         grader_plugins=request.grader_plugins,
+        project_file=str(request.project_file) if request.project_file else None,
+        project_digest=request.project_digest,
         skip_grade=request.skip_grade,
         workspace=str(request.workspace) if request.workspace else None,
         network=network,
@@ -287,6 +296,8 @@ def _hidden(request: EvalRequest) -> tuple[str, ...]:
     specs = dict.fromkeys(item.file for item in request.items)
     folders = dict.fromkeys([*(file.parent for file in specs), request.work_dir or Path.cwd()])
     kept = [data_folder(), *([request.output_dir] if request.output_dir else [])]
+    keys = [file for folder in (Path.cwd(), request.work_dir) if folder for file in key_files(folder)]
+    kept += [file for file in keys if str(file.resolve()) not in request.allow_paths]
     return tuple(map(str, [*specs, *(folder / FIXTURES for folder in folders), *kept]))
 
 

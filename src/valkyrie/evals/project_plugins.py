@@ -15,7 +15,7 @@ from valkyrie.grade.plugins import load_plugins
 from valkyrie.grade.registry import known_types
 from valkyrie.specs.model import EvalSpec, Project, SpecError
 from valkyrie.specs.project import read_project
-from valkyrie.trust import check_trusted
+from valkyrie.trust import check_trusted, check_unchanged
 
 
 def with_project_plugins(request: EvalRequest, project: Project, *, trust: bool) -> EvalRequest:
@@ -32,6 +32,7 @@ def with_project_plugins(request: EvalRequest, project: Project, *, trust: bool)
     return replace(
         request,
         project_file=project.file,
+        project_digest=code.digest(),
         grader_plugins=(*(project.plugins_of("graders") if used.graders else ()), *request.grader_plugins),
         executor_plugins=(
             *(project.plugins_of("executors") if used.executors else ()),
@@ -41,13 +42,16 @@ def with_project_plugins(request: EvalRequest, project: Project, *, trust: bool)
 
 
 def check_still_trusted(request: EvalRequest, *, trust: bool) -> None:
-    """Raise UsageError where plugins that were trusted when an eval began are not the same any more."""
-    if request.project_file is None or trust:
+    """Raise UsageError where plugins an eval began with are not trusted or not the same any more."""
+    if request.project_file is None:
         return
     if not request.project_file.is_file():
         raise UsageError(f"{request.project_file}, which names the eval's plugins, is gone; put it back.")
-    if (code := read_project(request.project_file).code()) is not None:
-        check_trusted(code, "The eval was started with plugins of its project.")
+    code = read_project(request.project_file).code()
+    if code is not None:
+        if not trust:
+            check_trusted(code, "The eval was started with plugins of its project.")
+        check_unchanged(code, request.project_digest)
 
 
 def trusted_graders(

@@ -45,6 +45,8 @@ class EvalRequest:
     grader_plugins: tuple[str, ...] = ()
     project_file: Path | None = None
     """The `.vally.yaml` whose plugins are among these; it must be trusted whenever they are loaded."""
+    project_digest: str | None = None
+    """Of what of that project can execute."""
     eval_plugin: str | None = None
     params: Mapping[str, str] = field(default_factory=dict)
     work_dir: Path | None = None

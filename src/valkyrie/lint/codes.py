@@ -85,7 +85,7 @@ _SPECS = {
     "duplicate-prompt": Rule("warning", "Two stimuli say the same in the same environment."),
     "runs-zero": Rule("info", "Nothing is run: `runs` is 0."),
     "environment-file-missing": Rule("error", "A file the workspace or grading needs is not there."),
-    "outside-project": Rule("error", "A spec names a file outside its project."),
+    "outside-project": Rule("error", "A spec or project names a file outside the project."),
     "environment-file-outside": Rule("error", "A file would be put outside the workspace."),
     "grading-file-in-history": Rule(
         "warning", "A file only graders should see is committed where the agent may start from."

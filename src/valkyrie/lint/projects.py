@@ -26,6 +26,8 @@ def lint_project(file: Path, read_spec: ReadSpec) -> list[Finding]:
         specs = {path: read_spec(path)[0] for path in spec_files(project)}
     except SpecError as error:
         return list(error.findings)
+    except UsageError as error:
+        return [*notes.findings, finding("outside-project", str(error), Place(file))]
     read = [spec for spec in specs.values() if spec is not None]
     return [
         *notes.findings,

@@ -11,7 +11,9 @@ from valkyrie.lint.codes import finding
 from valkyrie.lint.markdown import Reference, references
 from valkyrie.lint.options import LintOptions
 from valkyrie.lint.outside import outside_findings
+from valkyrie.permissions import outside
 from valkyrie.specs.model import Finding, Place
+from valkyrie.specs.project import file_root
 from valkyrie.specs.skills import SKILL_FILE, examine_skill
 
 MAX_LINES = 500
@@ -83,13 +85,16 @@ def _pages(folder: Path) -> dict[Path, str]:
 
 
 def _files(folder: Path) -> list[Path]:
+    """Return the files of a skill; links that lead out of its project are not followed."""
     found: list[Path] = []
+    root = file_root(folder)
     for base, folders, names in os.walk(folder):
         folders[:] = sorted(name for name in folders if not name.startswith(".") and name != "node_modules")
         if Path(base) != folder and SKILL_FILE in names:  # a skill of its own
             folders[:] = []
             continue
-        found += [Path(base) / name for name in names if not name.startswith(".")]
+        here = [Path(base) / name for name in names if not name.startswith(".")]
+        found += [path for path in here if not (path.is_symlink() and outside(path, root))]
         if len(found) > MAX_FILES:
             break
     return found[:MAX_FILES]

@@ -73,7 +73,7 @@ def _specs_by_other_names(found: Sequence[Target]) -> list[Target]:
     for project in (target for target in found if target.kind == "project"):
         try:
             files = spec_files(read_project(project.path))
-        except SpecError:
+        except (SpecError, UsageError):
             continue  # said when the project itself is checked
         for file in files:
             near = file.relative_to(Path.cwd()) if file.is_relative_to(Path.cwd()) else file

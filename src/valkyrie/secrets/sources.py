@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -12,7 +13,7 @@ from benchmark_service.dotenv import Dotenv, parse
 from valkyrie.permissions import redirection
 from valkyrie.secrets.protocol import SecretSource
 from valkyrie.secrets.store import SecretStore
-from valkyrie.trust import foreign_owner
+from valkyrie.trust import foreign_owner, is_trusted_folder
 
 _ADDRESS = re.compile(r"\s*[A-Za-z][A-Za-z0-9+.-]*://")
 
@@ -72,8 +73,12 @@ class DotenvSource:
     @cached_property
     def _read(self) -> tuple[Dotenv, str]:
         try:
-            if (owner := foreign_owner(self.file)) is not None:
-                return Dotenv({}), f"{self.file}: not read, it belongs to {owner}"
+            owner = foreign_owner(self.file)
+            if owner is not None and not is_trusted_folder(self.file.parent):
+                folder = shlex.quote(str(self.file.absolute().parent))
+                return Dotenv(
+                    {}
+                ), f"{self.file}: not read, it belongs to {owner}; `valk trust {folder}` allows it"
             return parse(self.file.read_text(encoding="utf-8")), ""
         except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
             return Dotenv({}), ""

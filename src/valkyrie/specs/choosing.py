@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import takewhile
@@ -19,34 +20,39 @@ Wanted = Mapping[str, tuple[str, ...]]
 """Tag → values: AND across tags, OR within values; `!value` excludes."""
 
 
-def discover(project: Project) -> list[Path]:
+def discover(project: Project, allow_paths: Sequence[str] = ()) -> list[Path]:
     """Every eval file below the project's `paths.evals`, in order."""
-    return find_evals(project.evals, project)
+    return find_evals(project.evals, project, allow_paths=allow_paths)
 
 
-def find_evals(patterns: Iterable[str], project: Project, folder: Path | None = None) -> list[Path]:
-    """Files that these paths and globs name; a folder stands for the eval files below it."""
+def find_evals(
+    patterns: Iterable[str], project: Project, folder: Path | None = None, allow_paths: Sequence[str] = ()
+) -> list[Path]:
+    """Files that these paths and globs name; a folder stands for the eval files below it.
+
+    UsageError for one that leads out of the project to what is not among `allow_paths`.
+    """
     found: set[Path] = set()
-    root = file_root(folder or project.folder)
+    roots = [file_root(folder or project.folder), *map(Path, allow_paths)]
     for pattern in patterns:
         absolute = pattern.startswith("/")
         start = Path("/") if absolute else folder or project.folder
-        _refuse_outside(pattern, start, root)
+        plain = takewhile(lambda part: not Glob(part).magic, Path(pattern).parts)
+        _refuse_outside(pattern, start.joinpath(*plain), roots)
         for path in Glob(pattern).find(start):
             found.update(_eval_files(path, project) if path.is_dir() else [path])
     for path in found:
-        if (real := outside(path, root)) is not None:
-            raise UsageError(f"{path} leads to {real}, outside the project ({root}); name it with -e {real}.")
+        _refuse_outside(str(path), path, roots)
     return sorted({path.resolve() for path in found})
 
 
-def _refuse_outside(pattern: str, start: Path, root: Path) -> None:
-    """Raise UsageError for a pattern that would search folders outside the project."""
-    parts = Path(pattern).parts
-    plain = takewhile(lambda part: not Glob(part).magic, parts)
-    if (real := outside(start.joinpath(*plain), root)) is not None:
+def _refuse_outside(said: str, path: Path, roots: Sequence[Path]) -> None:
+    """Raise UsageError for evals outside the project."""
+    if (real := outside(path, *roots)) is not None:
         raise UsageError(
-            f"{pattern} leads to {real}, outside the project ({root}); name specs there with -e."
+            f"{said} leads to {real}, outside the project ({roots[0]}). If evals may be taken from there: "
+            f"--allow-path {shlex.quote(str(real))}. `valk trust FOLDER` says where a project without a "
+            "repository begins."
         )
 
 
@@ -69,16 +75,16 @@ def suite_of(project: Project, name: str) -> Suite:
     )
 
 
-def suite_files(project: Project, suite: Suite) -> list[Path]:
+def suite_files(project: Project, suite: Suite, allow_paths: Sequence[str] = ()) -> list[Path]:
     """The files of a suite: those it lists, or else all the project has."""
     if not suite.evals:
-        return discover(project)
+        return discover(project, allow_paths)
     for entry in suite.evals:
         if not Glob(entry).magic and not (project.folder / entry).exists():
             raise UsageError(
                 f"Suite {suite.name!r} lists {entry}, which does not exist below {project.folder}."
             )
-    files = find_evals(suite.evals, project)
+    files = find_evals(suite.evals, project, allow_paths=allow_paths)
     if not files:
         raise UsageError(f"Suite {suite.name!r} matches no eval file below {project.folder}.")
     return files

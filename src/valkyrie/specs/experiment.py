@@ -72,7 +72,8 @@ def plan_experiment(
             hint = did_you_mean(name, experiment.variants)
             raise UsageError(f"There is no variant {name!r} in {experiment.file}.{hint} Known: {known}.")
     project = project or find_project(experiment.folder)
-    files = find_evals(experiment.evals, project, experiment.folder)
+    allow_paths = allowed.paths if allowed else ()
+    files = find_evals(experiment.evals, project, experiment.folder, allow_paths)
     if not files:
         patterns = ", ".join(experiment.evals)
         message = f"`evals` matches no file below {experiment.folder}: {patterns}."

@@ -13,7 +13,7 @@ from valkyrie.specs.fields import Fields, Notes, texts_of
 from valkyrie.specs.model import Project, Suite
 from valkyrie.specs.nodes import Node
 from valkyrie.specs.yaml_places import load_yaml
-from valkyrie.trust import foreign_owner, trust_state
+from valkyrie.trust import foreign_owner, home_folder, trust_state, trusted_projects
 
 FILENAMES = (".vally.yaml", ".vally.yml")
 PLUGIN_KINDS = {
@@ -51,27 +51,34 @@ def find_file(start: Path) -> Path | None:
 def file_root(folder: Path) -> Path:
     """Return the folder that files of a project may come from.
 
-    It is the top of the repository around `folder`, else the folder of the project's file, else the current
-    folder where `folder` is below it, else `folder` itself.
+    It is the top of the repository around `folder`, else the folder of the project's file, else the nearest
+    folder that `valk trust` was told of, else `folder` itself.
     """
     folder = folder.resolve()
     named: Path | None = None
     for above in (folder, *folder.parents):
-        if (above / ".git").exists() and above != Path.home():
+        if _has_repository(above) and above != home_folder():
             return above
         if named is None and any((above / name).is_file() for name in FILENAMES):
             named = above
         if _is_top(above):
             break
-    here = Path.cwd()
-    if named is None and folder.is_relative_to(here) and here not in (Path.home(), Path(here.anchor)):
-        return here
+    if named is None:
+        trusted = {one.folder for one in trusted_projects()}
+        named = next((above for above in (folder, *folder.parents) if above in trusted), None)
     return named or folder
 
 
 def _is_top(folder: Path) -> bool:
     """Whether a search for files of a project ends here."""
-    return (folder / ".git").exists() or folder == Path.home()
+    return _has_repository(folder) or folder.resolve() == home_folder()
+
+
+def _has_repository(folder: Path) -> bool:
+    try:
+        return (folder / ".git").exists()
+    except OSError:
+        return False
 
 
 def read_project(file: Path) -> Project:

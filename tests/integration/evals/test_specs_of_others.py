@@ -41,7 +41,7 @@ def test_it_runs_from_end_to_end(valk: Valk, tmp_path: Path, file: Path) -> None
     copy.write_text(text)
     names = {**dict.fromkeys(re.findall(r"\$\{([A-Z_]+)\}", text), "1")}
     names["ENVIRONMENT"] = "made-up"
-    (home / ".vally.yaml").write_text(
+    (tmp_path / "a" / ".vally.yaml").write_text(
         "environments:\n" + "".join(f"  {name}: {{}}\n" for name in sorted(environments(text) | {"made-up"}))
     )
     try:

@@ -27,7 +27,9 @@ from valkyrie.benchmarks.protocol import Grading
 from valkyrie.digest import content_digest
 from valkyrie.errors import BenchmarkError, UsageError
 from valkyrie.nouns import FinalScore, Grade, Json, TaskSpec, Timeouts, VerifyMode
+from valkyrie.permissions import outside
 from valkyrie.specs.model import DEFAULT_TIMEOUT_S, EvalSpec, SpecError, Stimulus
+from valkyrie.specs.project import file_root
 from valkyrie.suggest import did_you_mean
 
 FIXTURES = ".mock-executor"
@@ -278,12 +280,21 @@ class EvalBenchmark:
             return None
         for path in dict.fromkeys(self._fixture_places(stimulus)):
             if os.path.isfile(path):  # noqa: PTH113
+                self._refuse_leaving(Path(path))
                 try:
                     found: Json = json.loads(Path(path).read_text("utf-8"))
                 except ValueError as error:
                     raise UsageError(f"{path} is not JSON: {error}") from None
                 return found
         return None
+
+    def _refuse_leaving(self, fixture: Path) -> None:
+        """Raise UsageError for a fixture that is a link out of the project."""
+        roots = [self._options.work_dir or self._file.parent, *self._options.allow_paths]
+        if fixture.is_symlink() and (
+            real := outside(fixture, file_root(self._file.parent), *map(Path, roots))
+        ):
+            raise UsageError(f"{fixture} is a link to {real}, outside the project; copy the file instead.")
 
 
 def _has_files(stimulus: Stimulus, options: EvalOptions) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Iterable
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from valkyrie.benchmarks.eval_spec.options import EvalOptions
@@ -36,10 +37,22 @@ def graders_of(stimulus: Stimulus, spec: EvalSpec, options: EvalOptions) -> list
     if key not in known:
         from valkyrie.grade.registry import make_graders
 
+        _check_project(options)
         known[key] = make_graders(
             stimulus, scoring=spec.scoring, plugins=options.grader_plugins, base=spec.folder
         )
     return known[key]
+
+
+def _check_project(options: EvalOptions) -> None:
+    """Raise UserError where plugins of the project were changed since the run was planned."""
+    if options.project_file is None or not options.grader_plugins:
+        return
+    from valkyrie.specs.project import read_project
+    from valkyrie.trust import check_unchanged
+
+    if (code := read_project(Path(options.project_file)).code()) is not None:
+        check_unchanged(code, options.project_digest)
 
 
 def _made_for(spec: EvalSpec) -> _Made:

@@ -37,6 +37,10 @@ class EvalOptions:
     judge_model: str | None = None
     judge_url: str | None = None
     grader_plugins: tuple[str, ...] = ()
+    project_file: str | None = None
+    """The `.vally.yaml` that names some of these; None where only the command line does."""
+    project_digest: str | None = None
+    """Of what of its project could execute when the run was planned."""
     eval_plugin: str | None = None
     """What turns the file into a spec, where it is none."""
     skip_grade: bool = False

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -246,11 +247,19 @@ def _request(
         concurrency=concurrency or int(effective("default_concurrency").value or 5),
         provider=provider or default_provider(),
         store_secrets=not no_store_secrets,
+        benchmark_options=spec_options(given),
         **with_configured(
             intervals=intervals, webhook=webhook, webhook_url=webhook_url, webhook_key=webhook_key
         ),
         **given,
     )
+
+
+def spec_options(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what an eval spec is read with, where the benchmark is one."""
+    if not given["benchmark"].endswith((".yaml", ".yml")):
+        return {}
+    return {name: list(given[name]) for name in ("pass_env", "allow_paths") if given[name]}
 
 
 def default_provider() -> str:
