@@ -25,7 +25,8 @@ job. `valk agent catalog` prints this list.
   `http` address is reached from sandboxes without a network as well.
 - **Packages** are fetched at the first run, once for each version and kind of root file system, from where
   this machine's npm and pip take them. No code of a package is run meanwhile. `valk agent fetch NAME` does
-  it ahead, `valk agent layers` lists what is there.
+  it ahead, `valk agent layers` lists what is there. Each use compares it with the digest of what was
+  installed; one that was changed is refused, and `valk agent fetch` installs it again.
 - **Another version**: `-k version 1.2.3`.
 
 Each leaves its own log, a trajectory (`trajectory.json`, ATIF 1.8) and what it used of its model with the

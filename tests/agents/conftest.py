@@ -17,7 +17,8 @@ HERE = Path(__file__).parent
 
 
 USUAL = (
-    *("test_real_agents.py", "test_eval_agents.py", "[local-opencode-messages]", "[local-goose-messages]"),
+    *("test_real_agents.py", "test_eval_agents.py", "test_redirected_agents.py"),
+    *("[local-opencode-messages]", "[local-goose-messages]"),
     *("remembers[claude-code]", "remembers[codex]", "skill[claude-code]", "server[claude-code]"),
     *("[local-gemini-cli-gemini]", "[local-mini-swe-agent-chat]", "[local-copilot-cli-chat]"),
 )

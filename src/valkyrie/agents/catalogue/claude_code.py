@@ -18,6 +18,16 @@ from valkyrie.trajectory.claude_log import ClaudeLog
 
 KEYS = ("ANTHROPIC_API_KEY", "CLAUDE_CODE_OAUTH_TOKEN")
 _MCP = "mcp.json"
+_SETTINGS = "settings.json"
+_VENDOR = "https://api.anthropic.com"
+_LEADING_ELSEWHERE = (
+    *("ANTHROPIC_AUTH_TOKEN", "ANTHROPIC_BEDROCK_BASE_URL", "ANTHROPIC_CUSTOM_HEADERS"),
+    *("ANTHROPIC_FOUNDRY_BASE_URL", "ANTHROPIC_UNIX_SOCKET", "ANTHROPIC_VERTEX_BASE_URL"),
+    *("CLAUDE_CODE_USE_BEDROCK", "CLAUDE_CODE_USE_FOUNDRY", "CLAUDE_CODE_USE_VERTEX"),
+    *("ALL_PROXY", "HTTPS_PROXY", "HTTP_PROXY", "all_proxy", "https_proxy", "http_proxy"),
+    *("NODE_EXTRA_CA_CERTS", "NODE_OPTIONS", "NODE_TLS_REJECT_UNAUTHORIZED"),
+)
+"""Variables that settings can hold and that say where it sends its key; empty they say nothing."""
 _CAUSES: Mapping[str, str] = {
     "rate_limit": "model_rate_limited",
     "authentication_failed": "model_unauthorized",
@@ -60,11 +70,14 @@ class ClaudeCode(InstalledAgent):
             ("--effort", self.parameter("effort")),
         ):
             argv += [flag, value] if value else []
-        files = {}
+        env = environment(trial, **self._environment(trial))
+        # These win over .claude/settings.json of the task's folder, which could lead the key elsewhere.
+        files = {_SETTINGS: json.dumps({"env": _addresses(env, trial)})}
+        argv += ["--settings", f"{HOME}/{_SETTINGS}"]
         if servers := mcp_servers(trial.task):
             files[_MCP] = json.dumps(as_json(servers))
             argv += ["--strict-mcp-config", "--mcp-config", f"{HOME}/{_MCP}"]
-        return Headless(argv, environment(trial, **self._environment(trial)), files=files)
+        return Headless(argv, env, files=files)
 
     def resumed(self, headless: Headless, session: str | None) -> Headless:
         return replace(
@@ -96,6 +109,12 @@ class ClaudeCode(InstalledAgent):
 
     def read(self, ran: Ran) -> Reading:
         return _Log(self).read(ran)
+
+
+def _addresses(env: Mapping[str, str], trial: AgentTrial) -> dict[str, str]:
+    """Return where it sends what, as its own environment has it; secrets stay out of the file."""
+    found = {"ANTHROPIC_BASE_URL": env.get("ANTHROPIC_BASE_URL") or _VENDOR}
+    return found | {name: env.get(name, "") for name in _LEADING_ELSEWHERE if name not in trial.secrets}
 
 
 class _Log:

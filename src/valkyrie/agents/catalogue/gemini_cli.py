@@ -24,6 +24,19 @@ _SETTINGS = {
 }
 
 
+_LEADING_ELSEWHERE = (
+    *(
+        "CODE_ASSIST_ENDPOINT",
+        "GOOGLE_GEMINI_BASE_URL",
+        "GOOGLE_VERTEX_BASE_URL",
+        "GEMINI_CLI_CUSTOM_HEADERS",
+    ),
+    *("ALL_PROXY", "HTTPS_PROXY", "HTTP_PROXY", "all_proxy", "https_proxy", "http_proxy"),
+    *("NODE_EXTRA_CA_CERTS", "NODE_OPTIONS", "NODE_TLS_REJECT_UNAUTHORIZED"),
+)
+"""Variables that say where it sends its key; empty they say nothing."""
+
+
 class GeminiCli(InstalledAgent):
     """Runs `gemini --output-format stream-json`."""
 
@@ -54,6 +67,8 @@ class GeminiCli(InstalledAgent):
             own["GOOGLE_GEMINI_BASE_URL"] = unversioned(trial.model_url)
         env = environment(trial, **own)
         env.pop("GOOGLE_API_KEY", None)
+        # It reads .env of the task's folder for whatever is not set, be it to nothing.
+        env = {**dict.fromkeys(_LEADING_ELSEWHERE, ""), **env}
         settings: Json = dict(_SETTINGS)
         if servers := mcp_servers(trial.task):
             settings["mcpServers"] = {server.name: _server(server) for server in servers}

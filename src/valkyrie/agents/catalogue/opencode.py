@@ -32,6 +32,13 @@ _KEYS: Mapping[str, str] = {
 _OTHERS = "@ai-sdk/openai-compatible"
 
 
+_ADDRESSES = {
+    "anthropic": "https://api.anthropic.com",
+    "google": "https://generativelanguage.googleapis.com",
+    "openai": "https://api.openai.com",
+}
+
+
 class OpenCode(InstalledAgent):
     """Runs `opencode run --format json`."""
 
@@ -60,7 +67,13 @@ class OpenCode(InstalledAgent):
         settings = self._settings(vendor, model, trial.model_url)
         if servers := mcp_servers(trial.task):
             settings["mcp"] = {server.name: _server(server) for server in servers}
-        env = environment(trial, **self._environment(trial, vendor))
+        # Over opencode.json of the task's folder, which could lead the key elsewhere.
+        chosen = trial.task.env.get(f"{vendor.upper()}_BASE_URL") if trial.model_url is None else None
+        address = chosen or self._address(vendor, trial.model_url)
+        content = {"provider": {vendor: {"options": {"baseURL": address}}}} if address else {}
+        env = environment(
+            trial, **self._environment(trial, vendor), OPENCODE_CONFIG_CONTENT=json.dumps(content)
+        )
         return Headless(argv, env, files={"opencode.json": json.dumps(settings)})
 
     def resumed(self, headless: Headless, session: str | None) -> Headless:
@@ -89,14 +102,20 @@ class OpenCode(InstalledAgent):
                 own[name] = PLACEHOLDER_KEY
         return own
 
+    def _address(self, vendor: str, model_url: str | None) -> str | None:
+        """Return where the vendor's models are asked; None where only opencode knows."""
+        if model_url and vendor not in _KEYS:
+            return versioned(model_url)
+        base = unversioned(model_url) if model_url else _ADDRESSES.get(vendor)
+        return base and base + ("/v1beta" if vendor == "google" else "/v1")
+
     def _settings(self, vendor: str, model: str, model_url: str | None) -> Json:
         provider: Json = {"models": {model: {}}}
         if model_url and vendor in _KEYS:
-            ending = "/v1beta" if vendor == "google" else "/v1"
-            provider["options"] = {"baseURL": unversioned(model_url) + ending}
+            provider["options"] = {"baseURL": self._address(vendor, model_url)}
         elif model_url:
             provider |= {"npm": _OTHERS, "name": vendor}
-            provider["options"] = {"baseURL": versioned(model_url), "apiKey": PLACEHOLDER_KEY}
+            provider["options"] = {"baseURL": self._address(vendor, model_url), "apiKey": PLACEHOLDER_KEY}
         return {"autoupdate": False, "share": "disabled", "provider": {vendor: provider}}
 
     def read(self, ran: Ran) -> Reading:
