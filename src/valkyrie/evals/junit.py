@@ -84,6 +84,7 @@ def _properties(result: EvalResult) -> Iterator[tuple[str, str]]:
         "executor": result.executor,
         "variant": result.variant,
         "run": result.run_id,
+        "ingested": "true" if result.ingested else None,
         "threshold": None if result.threshold is None else f"{result.threshold:g}",
         "score": None if found.score is None else f"{found.score:.4f}",
         "passRate": None if found.pass_rate is None else f"{found.pass_rate:.4f}",
