@@ -29,6 +29,7 @@ from valkyrie.evals.wording import (
     used_text,
     verification_words,
 )
+from valkyrie.report.formats import safe
 
 LONGEST_OUTPUT = 200_000
 """Characters of a suite's output."""
@@ -235,11 +236,11 @@ def _token(name: str) -> str:
 
 
 def _line(value: str) -> str:
-    return _SPACES.sub(" ", _ILLEGAL.sub("", value)).strip()
+    return _SPACES.sub(" ", _ILLEGAL.sub("", safe(value))).strip()
 
 
 def _text(value: str) -> str:
-    return escape(_ILLEGAL.sub("", value), quote=False)
+    return escape(_ILLEGAL.sub("", safe(value, keep_lines=True)), quote=False)
 
 
 def _time(milliseconds: float) -> str:

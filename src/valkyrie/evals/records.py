@@ -192,6 +192,9 @@ def _bounded(file: io.BufferedIOBase) -> Iterator[bytes]:
 def _parsed(line: str, number: int) -> Json:
     try:
         record = json.loads(line)
+        if "\\ud" in line.lower():
+            # Half a character, as a text cut by a program in JavaScript ends with: nothing stores one.
+            record = json.loads(json.dumps(record, ensure_ascii=False).encode("utf-8", "replace"))
     except ValueError:
         raise RecordError(f"Line {number} is not JSON; one JSON object per line is expected.") from None
     except RecursionError:
