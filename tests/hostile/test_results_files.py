@@ -163,7 +163,14 @@ def test_no_cell_of_a_table_is_a_formula(valk: Valk, tmp_path: Path, cell: str) 
     "score",
     ["NaN", "Infinity", "-Infinity", "1e999", "1.5", "-0.1", "99", '"nan"', '"1"', "[1]", "1" + "0" * 400],
 )
-@pytest.mark.parametrize("command", [("ingest", "r"), ("compare", "g", "r"), ("export", "r")])
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("ingest", "r"),
+        pytest.param(("compare", "g", "r"), marks=pytest.mark.slow),
+        pytest.param(("export", "r"), marks=pytest.mark.slow),
+    ],
+)
 def test_scores_off_the_scale_are_refused_by_line(
     valk: Valk, tmp_path: Path, score: str, command: tuple[str, ...]
 ) -> None:
@@ -196,6 +203,7 @@ def test_a_verdict_is_true_or_false(valk: Valk, tmp_path: Path, verdict: str) ->
     assert "neither true nor false" in said.err
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "odd",
     [
