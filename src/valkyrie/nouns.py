@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 Json = dict[str, Any]
 
 DEFAULT_ORG = "default"
+INGESTED = "ingested"
+"""The provider of runs whose trials ran elsewhere: what is known of them is what a file said."""
 """The organisation everything belongs to where nobody speaks of organisations."""
 DEFAULT_PRIORITY = 3
 """Of 0 (first) to 4 (last)."""

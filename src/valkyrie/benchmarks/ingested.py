@@ -9,9 +9,9 @@ from sandboxes.protocol import Sandbox
 from sandboxes.types import OutputSink
 from valkyrie.benchmarks.protocol import Grading
 from valkyrie.errors import UserError
-from valkyrie.nouns import FinalScore, Grade, Json, TaskSpec
+from valkyrie.nouns import INGESTED, FinalScore, Grade, Json, TaskSpec
 
-KIND = "ingested"
+KIND = INGESTED
 
 
 def not_runnable(run_id: str) -> UserError:

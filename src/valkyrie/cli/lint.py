@@ -13,7 +13,7 @@ import click
 from valkyrie.cli import eval_options as shared
 from valkyrie.cli.options import verb
 from valkyrie.cli.output import Output, write_json
-from valkyrie.report.formats import plural, printable, safe
+from valkyrie.report.formats import plural, printable, printable_json, safe
 from valkyrie.report.layout import PLAIN, Ink
 
 if TYPE_CHECKING:
@@ -163,7 +163,9 @@ def _written(checked: Sequence[Checked], form: str, ink: Ink, *, failed: bool, v
         return write_json("lint", ok=not failed, targets=targets, findings=rows) + "\n"
     if form == "sarif":
         return (
-            json.dumps(to_sarif(findings, root=here, version=__version__), indent=2, ensure_ascii=False)
+            printable_json(
+                json.dumps(to_sarif(findings, root=here, version=__version__), indent=2, ensure_ascii=False)
+            )
             + "\n"
         )
     if form == "github":

@@ -53,7 +53,7 @@ def find_sources(folder: Path) -> list[ResultSource]:
         return [ResultSource("runner" if folder.name == CONFIG else "eval", folder)]
     if not folder.is_dir():
         raise UnknownError(f"No folder {folder}; name one with a {RESULTS} or {CONFIG} in or below it.")
-    found = list(_search(folder, 0, of_an_eval=False))
+    found = list(_search(folder, folder.resolve(), 0, of_an_eval=False))
     if not found:
         raise UserError(
             f"{folder} has no {RESULTS} and no {CONFIG}, nor has any folder below it: nothing to ingest.",
@@ -62,20 +62,27 @@ def find_sources(folder: Path) -> list[ResultSource]:
     return found
 
 
-def _search(folder: Path, depth: int, *, of_an_eval: bool) -> Iterator[ResultSource]:
+def _search(folder: Path, top: Path, depth: int, *, of_an_eval: bool) -> Iterator[ResultSource]:
     """What agents left behind is searched for nothing: a runner's folders are not, and those of evals only
-    for more records."""
+    for more records. No link leads out of the folder that was named."""
     results, config = folder / RESULTS, folder / CONFIG
     is_eval = results.is_file()
     if not is_eval and not of_an_eval and os.path.lexists(config):
         yield ResultSource("runner", config)
         return
     if is_eval:
+        if not results.resolve().is_relative_to(top):
+            raise UserError(
+                f"{results} is a link out of {top.name}. Whoever made that folder chose what it leads to; "
+                "name the file itself to have it read.",
+                cause="link",
+            )
         yield ResultSource("eval", results)
     if depth < DEEPEST:
         for inner in sorted(folder.iterdir()):
-            if inner.is_dir() and os.access(inner, os.R_OK | os.X_OK):
-                yield from _search(inner, depth + 1, of_an_eval=of_an_eval or is_eval)
+            readable = inner.is_dir() and os.access(inner, os.R_OK | os.X_OK)
+            if readable and inner.resolve().is_relative_to(top):
+                yield from _search(inner, top, depth + 1, of_an_eval=of_an_eval or is_eval)
 
 
 def pack_sources(sources: Sequence[ResultSource], target: Path) -> dict[str, str]:

@@ -54,7 +54,7 @@ def keep_task(target: Path, origin: str, *, folder: Path, task_id: str) -> None:
         (output / "generation.json").write_bytes(content)
         lines += _keep_answer(json.loads(content), output)
     lines.append(f"evaluation: {_shown(json.loads(told))}")
-    lines += _keep_logs(folder / LOGS, target / AGENT)
+    lines += keep_below(folder / LOGS, target / AGENT)
     log_of(target).write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
 
 
@@ -78,8 +78,8 @@ def _shown(value: Any) -> str:
     return source_text(value if isinstance(value, str) else json.dumps(value), LONGEST_SHOWN)
 
 
-def _keep_logs(logs: Path, target: Path) -> list[str]:
-    """Copy what the agent logged, within bounds; what the log says of what was left behind."""
+def keep_below(logs: Path, target: Path) -> list[str]:
+    """Copy the plain files of a folder, within bounds; return what the log says of what was left behind."""
     left: dict[str, int] = {}
     size = entries = 0
     for name, file in _below(logs):
@@ -94,7 +94,7 @@ def _keep_logs(logs: Path, target: Path) -> list[str]:
             continue
         (target / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(file, target / name, follow_symlinks=False)
-    return [f"{count} entries of {LOGS} were left behind ({why})" for why, count in left.items()]
+    return [f"{count} entries of {logs.name} were left behind ({why})" for why, count in left.items()]
 
 
 def _below(logs: Path) -> Iterator[tuple[Path, Path]]:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from valkyrie.errors import UserError
 from valkyrie.evals.foreign import ForeignRun
 from valkyrie.keeping.keys import attempt_prefix, run_prefix
-from valkyrie.nouns import Json
+from valkyrie.nouns import INGESTED, Json
 from valkyrie.store import ingesting
 from valkyrie.store.layout import RunFolder, encode_task_id
 
@@ -186,7 +186,7 @@ def _values(opened: LocalTracker, one: _Staged, label: str | None, artifacts: Ar
         "benchmark": run.benchmark,
         "dataset": run.dataset,
         "label": label or (run.variant if run.variant != "main" else None),
-        "provider": "ingested",
+        "provider": INGESTED,
         "started_by": opened.identity.person,
         "place": kept_at(artifacts, None, one.run_id),
         "concurrency": 1,

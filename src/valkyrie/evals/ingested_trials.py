@@ -11,10 +11,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from valkyrie.digest import content_digest
+from valkyrie.evals.foreign_runner_files import keep_below
 from valkyrie.nouns import Category, Json, TrialState
 from valkyrie.store.layout import log_of
 from valkyrie.trajectory.transcript import TRANSCRIPT
-from valkyrie.trial.collect import AGENT, GRADING
+from valkyrie.trial.collect import AGENT, GRADING, OUTPUT_LIMITS
 
 if TYPE_CHECKING:
     from valkyrie.evals.results import TrialFault, TrialResult
@@ -23,6 +24,9 @@ if TYPE_CHECKING:
 STAMP = "%Y-%m-%dT%H-%M-%S-%fZ"
 """Names of result folders, milliseconds last."""
 LONGEST_SPAN_S = 10 * 365 * 86400.0
+_LATEST = datetime(2200, 1, 1, tzinfo=UTC).timestamp()
+_DEAREST = 1e9
+"""US dollars of one trial; what is beyond is no cost."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +60,7 @@ def ended_trial(trial: TrialResult, times: Times) -> EndedTrial:
     """As the store has it. A fault becomes an error of its category, never a score of 0."""
     from valkyrie.store.ingesting import EndedTrial
 
-    seconds = _number(trial.duration_ms / 1000.0) or 0.0
+    seconds = min(max(trial.duration_ms / 1000.0, 0.0), LONGEST_SPAN_S)
     started, finished = _span(trial, times, seconds)
     fault = trial.fault
     return EndedTrial(
@@ -87,14 +91,14 @@ def keep_files(trial: TrialResult, folder: Path, origin: str, *, source: Path) -
     grading.mkdir(parents=True, exist_ok=True)
     if trial.transcript is not None:
         (grading / TRANSCRIPT).write_text(json.dumps(trial.transcript, ensure_ascii=False), encoding="utf-8")
-    if (log := beside(trial.session_log, source)) and log.is_file():
-        agent.mkdir(exist_ok=True)
-        shutil.copyfile(log, agent / log.name)
+    left: list[str] = []
+    if log := beside(trial.session_log, source):
+        left += _keep_file(log, agent / log.name)
     if (artifacts := beside(trial.artifacts, source)) and artifacts.is_dir():
-        shutil.copytree(artifacts, grading / "artifacts", ignore=_symlinks, dirs_exist_ok=True)
-    if (patch := beside(trial.patch, source)) and patch.is_file():
-        shutil.copyfile(patch, grading / "workspace.patch")
-    said = f"ingested from {origin}\n"
+        left += keep_below(artifacts, grading / "artifacts")
+    if patch := beside(trial.patch, source):
+        left += _keep_file(patch, grading / "workspace.patch")
+    said = "".join(f"{line}\n" for line in (f"ingested from {origin}", *left))
     if trial.fault:
         said += f"{trial.fault.kind} error: {trial.fault.message}\n"
     for one in trial.graders:
@@ -111,8 +115,15 @@ def beside(named: Path | None, source: Path) -> Path | None:
     return found if found.is_relative_to(home) and found != home else None
 
 
-def _symlinks(folder: str, names: list[str]) -> list[str]:
-    return [name for name in names if Path(folder, name).is_symlink()]
+def _keep_file(file: Path, target: Path) -> list[str]:
+    """Copy one plain file, within bounds; return what the log says where it was left behind."""
+    if not file.is_file():
+        return []
+    if file.stat().st_size > OUTPUT_LIMITS.max_bytes:
+        return [f"{file.name} was left behind (too much)"]
+    target.parent.mkdir(exist_ok=True)
+    shutil.copyfile(file, target)
+    return []
 
 
 def _span(trial: TrialResult, times: Times, seconds: float) -> tuple[float, float]:
@@ -128,14 +139,16 @@ def _span(trial: TrialResult, times: Times, seconds: float) -> tuple[float, floa
 
 
 def moment(said: Any) -> float | None:
-    """A point in time, as a number or as ISO text says it."""
-    if isinstance(said, int | float) and not isinstance(said, bool) and math.isfinite(said):
-        return said / 1000.0 if said > 1e11 else float(said)
+    """A point in time, as a number or as ISO text says it; None for one at which nobody ran anything."""
     try:
-        found = datetime.fromisoformat(str(said))
-    except ValueError:
+        if isinstance(said, int | float) and not isinstance(said, bool):
+            at = said / 1000.0 if said > 1e11 else float(said)
+        else:
+            found = datetime.fromisoformat(str(said))
+            at = (found if found.tzinfo else found.replace(tzinfo=UTC)).timestamp()
+    except (ValueError, OverflowError):
         return None
-    return (found if found.tzinfo else found.replace(tzinfo=UTC)).timestamp()
+    return at if 0 <= at <= _LATEST else None
 
 
 def _category(fault: TrialFault) -> Category:
@@ -173,7 +186,9 @@ def _usage(trial: TrialResult) -> Json | None:
 def _cost(trial: TrialResult) -> float | None:
     metrics: Json = (trial.transcript or {}).get("metrics") or {}
     found = metrics.get("cost")
-    return _number(found) if isinstance(found, int | float) and not isinstance(found, bool) else None
+    if not isinstance(found, int | float) or isinstance(found, bool) or not 0 <= found <= _DEAREST:
+        return None
+    return float(found)
 
 
 def _whole(value: Any) -> int:

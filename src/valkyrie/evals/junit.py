@@ -29,6 +29,7 @@ from valkyrie.evals.wording import (
     used_text,
     verification_words,
 )
+from valkyrie.report.formats import safe
 
 LONGEST_OUTPUT = 200_000
 """Characters of a suite's output."""
@@ -84,6 +85,7 @@ def _properties(result: EvalResult) -> Iterator[tuple[str, str]]:
         "executor": result.executor,
         "variant": result.variant,
         "run": result.run_id,
+        "ingested": "true" if result.ingested else None,
         "threshold": None if result.threshold is None else f"{result.threshold:g}",
         "score": None if found.score is None else f"{found.score:.4f}",
         "passRate": None if found.pass_rate is None else f"{found.pass_rate:.4f}",
@@ -234,11 +236,11 @@ def _token(name: str) -> str:
 
 
 def _line(value: str) -> str:
-    return _SPACES.sub(" ", _ILLEGAL.sub("", value)).strip()
+    return _SPACES.sub(" ", _ILLEGAL.sub("", safe(value))).strip()
 
 
 def _text(value: str) -> str:
-    return escape(_ILLEGAL.sub("", value), quote=False)
+    return escape(_ILLEGAL.sub("", safe(value, keep_lines=True)), quote=False)
 
 
 def _time(milliseconds: float) -> str:

@@ -32,7 +32,7 @@ from valkyrie.evals.wording import (
     verification_words,
     with_interval,
 )
-from valkyrie.report.formats import has_range, plural, safe
+from valkyrie.report.formats import INGESTED_NOTE, has_range, plural, safe
 
 MOST_BYTES = 900_000
 """A job summary on GitHub takes 1 MiB."""
@@ -89,6 +89,8 @@ def _summary(invocation: Invocation, each: Sequence[tuple[EvalResult, Figures]])
     yield ""
     if used := used_text(found.used):
         yield from (f"Used: {escaped(used)}.", "")
+    if any(result.ingested for result, _ in each):
+        yield from (f"> {INGESTED_NOTE}.", "")
     for notice in invocation.notices:
         yield from (f"> {escaped(notice)}", "")
 
@@ -96,7 +98,8 @@ def _summary(invocation: Invocation, each: Sequence[tuple[EvalResult, Figures]])
 def _summary_row(result: EvalResult, found: Figures) -> str:
     interval, _ = found.score_interval
     cells = [
-        escaped(result.name + ("" if result.variant == "main" else f" ({result.variant})")),
+        escaped(result.name + ("" if result.variant == "main" else f" ({result.variant})"))
+        + (" (ingested)" if result.ingested else ""),
         escaped(result.model or "—"),
         f"{_eval_mark(result)} {escaped(verdict_text(result))}",
         f"{found.stimuli[Outcome.PASSED]}/{len(result.stimuli)}",

@@ -26,6 +26,8 @@ Source = Path | str | IO[bytes] | Iterable[str]
 """A file, or the text itself, or its lines."""
 _UNNAMED = "eval"
 _DEEPEST = 200
+_ROUNDED = 1e-9
+"""How far a mean of fractions may be off its scale."""
 _compact = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode
 
 
@@ -53,6 +55,7 @@ def to_line(trial: TrialResult) -> Json:
         "executor": trial.executor,
         "attempts": trial.attempts,
         "fraction": None if trial.fraction else False,
+        "ingested": trial.ingested or None,
         "family": trial.family,
     }
     if trial.fault is not None:
@@ -149,7 +152,7 @@ def iter_lines(source: Source, *, trajectories: bool = True) -> Iterator[TrialRe
         slot = tuple(str(record.get(key)) for key in ("runId", "eval", "variant", "model", "stimulus"))
         try:
             trial = from_line(record, index=seen[slot], trajectory=trajectories)
-        except (TypeError, ValueError, AttributeError, KeyError) as error:
+        except (TypeError, ValueError, AttributeError, KeyError, OverflowError) as error:
             raise RecordError(f"Line {number} is no trial result: {error}.") from None
         seen[slot] += 1
         yield trial
@@ -189,6 +192,9 @@ def _bounded(file: io.BufferedIOBase) -> Iterator[bytes]:
 def _parsed(line: str, number: int) -> Json:
     try:
         record = json.loads(line)
+        if "\\ud" in line.lower():
+            # Half a character, as a text cut by a program in JavaScript ends with: nothing stores one.
+            record = json.loads(json.dumps(record, ensure_ascii=False).encode("utf-8", "replace"))
     except ValueError:
         raise RecordError(f"Line {number} is not JSON; one JSON object per line is expected.") from None
     except RecursionError:
@@ -201,7 +207,8 @@ def _parsed(line: str, number: int) -> Json:
 def from_line(record: Json, *, index: int = 0, trajectory: bool = True) -> TrialResult:
     """One record, read back; `index` is its trial's where the record names none.
 
-    Raises TypeError, ValueError or KeyError for what cannot be a record.
+    Raises TypeError, ValueError, OverflowError or KeyError for what cannot be a record. Scores are finite,
+    and from 0 to 1 unless the record says that they are on another scale (`"fraction": false`).
     """
     story = record.get("trajectory")
     story = story if isinstance(story, dict) else None
@@ -211,7 +218,8 @@ def from_line(record: Json, *, index: int = 0, trajectory: bool = True) -> Trial
     grade = grade if isinstance(grade, dict) else None
     verification = _verification(record)
     fault = _fault(record, grade) or (verification.fault if verification else None)
-    score, passed = _verdict(grade, fault)
+    fraction = record.get("fraction") is not False
+    score, passed = _verdict(grade, fault, fraction=fraction)
     experiment = record.get("experiment")
     experiment = experiment if isinstance(experiment, dict) else None
     return TrialResult(
@@ -221,7 +229,7 @@ def from_line(record: Json, *, index: int = 0, trajectory: bool = True) -> Trial
         model=_text(record.get("model")) or _text(about.get("model")),
         executor=_text(record.get("executor")) or _text(about.get("executor")),
         variant=_text(record.get("variant")) or "main",
-        duration_ms=float(record.get("durationMs") or 0.0),
+        duration_ms=_finite(record.get("durationMs") or 0.0, "durationMs"),
         score=score,
         passed=passed,
         graders=_graders(grade) if grade else (),
@@ -234,24 +242,34 @@ def from_line(record: Json, *, index: int = 0, trajectory: bool = True) -> Trial
         session_log=_path(record.get("sessionLog")),
         artifacts=_path(record.get("artifactDir")),
         patch=_path(record.get("patch")),
-        threshold=_number(grade.get("threshold")) if grade else None,
+        threshold=_number(grade.get("threshold"), "threshold") if grade else None,
         experiment=experiment,
         verification=verification,
         planned=_count(record.get("totalTrials")),
-        fraction=record.get("fraction") is not False,
+        fraction=fraction,
+        ingested=record.get("ingested") is True,
         family=_text(record.get("family")),
     )
 
 
-def _verdict(grade: Json | None, fault: TrialFault | None) -> tuple[float | None, bool | None]:
+def _verdict(
+    grade: Json | None, fault: TrialFault | None, *, fraction: bool
+) -> tuple[float | None, bool | None]:
     """Return score and verdict. An end that the agent brought about counts as 0, whoever wrote it down and
     whether or not they graded it; any other fault counts nowhere."""
     if fault is not None and not fault.by_agent:
         return None, None
     if grade is None or grade.get("status") == "error":
         return (None, None) if fault is None else (0.0, False)
-    passed, score = bool(grade.get("passed")), _number(grade.get("score"))
-    return float(passed) if score is None else score, passed
+    passed, score = _flag(grade.get("passed"), "passed"), _number(grade.get("score"), "score")
+    if score is None:
+        return float(passed), passed
+    if fraction and not -_ROUNDED <= score <= 1 + _ROUNDED:
+        raise ValueError(
+            f"score {score:g} is off the scale from 0 to 1; results on another scale say "
+            '"fraction": false in each record'
+        )
+    return (min(1.0, max(0.0, score)) if fraction else score), passed
 
 
 def _verification(record: Json) -> Verification | None:
@@ -262,7 +280,7 @@ def _verification(record: Json) -> Verification | None:
     counted = told.get("countedAsZero") is True
     return Verification(
         confirmed=confirmed if isinstance(confirmed, bool) else None,
-        score_confirmed=_number(told.get("scoreConfirmed")),
+        score_confirmed=_number(told.get("scoreConfirmed"), "scoreConfirmed"),
         evidence=evidence if isinstance(evidence, dict) else None,
         category=_text(told.get("category")) if counted else None,
         cause=(_text(told.get("cause")) or "agent") if counted else None,
@@ -306,7 +324,14 @@ def _graders(grade: Json) -> tuple[GraderResult, ...]:
     if not found and grade.get("name") not in (None, "aggregate"):
         found = [{**grade, "details": ()}]
     return tuple(
-        GraderResult.from_json({"name": "grader", "passed": False, **one, "score": one.get("score") or 0.0})
+        GraderResult.from_json(
+            {
+                "name": "grader",
+                **one,
+                "passed": _flag(one.get("passed"), "a grader's passed"),
+                "score": _finite(one.get("score") or 0.0, "a grader's score"),
+            }
+        )
         for one in found
     )
 
@@ -323,8 +348,21 @@ def _text(value: Any) -> str | None:
     return value if isinstance(value, str) and value else None
 
 
-def _number(value: Any) -> float | None:
-    return None if value is None else float(value)
+def _number(value: Any, what: str) -> float | None:
+    return None if value is None else _finite(value, what)
+
+
+def _finite(value: Any, what: str) -> float:
+    if not isinstance(value, int | float) or not math.isfinite(value):
+        raise ValueError(f"{what} is {str(value)[:40]!r}, no finite number")
+    return float(value)
+
+
+def _flag(value: Any, what: str) -> bool:
+    """Return a verdict; text is none, for `"false"` would pass."""
+    if value is None or value in (0, 1):
+        return bool(value)
+    raise ValueError(f"{what} is {str(value)[:40]!r}, neither true nor false")
 
 
 def _count(value: Any) -> int | None:

@@ -117,6 +117,8 @@ class TrialResult:
     """Scores are 0..1; else they are on a scale of the benchmark's own."""
     family: str | None = None
     """The family its stimulus belongs to."""
+    ingested: bool = False
+    """It ran elsewhere, and its score is what a file said."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,6 +182,11 @@ class EvalResult:
     @property
     def trials(self) -> Sequence[TrialResult]:
         return [trial for stimulus in self.stimuli for trial in stimulus.trials]
+
+    @property
+    def ingested(self) -> bool:
+        """Whether trials of it ran elsewhere, and their scores are what a file said."""
+        return any(trial.ingested for trial in self.trials)
 
     @property
     def faults(self) -> Sequence[TrialResult]:

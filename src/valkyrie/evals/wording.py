@@ -41,7 +41,8 @@ def seconds(milliseconds: float) -> str:
 def full_name(result: EvalResult) -> str:
     """`my-eval [gpt-5.5]`, with its variant where it is not the only one."""
     variant = "" if result.variant == "main" else f" ({result.variant})"
-    return f"{result.name}{variant}" + (f" [{result.model}]" if result.model else "")
+    ingested = " (ingested)" if result.ingested else ""
+    return f"{result.name}{variant}" + (f" [{result.model}]" if result.model else "") + ingested
 
 
 def clipped(text: str, *, characters: int, lines: int) -> str:

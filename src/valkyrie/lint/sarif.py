@@ -8,6 +8,7 @@ from urllib.parse import quote
 
 from valkyrie.lint.codes import RULES
 from valkyrie.nouns import Json
+from valkyrie.report.formats import safe
 from valkyrie.specs.model import Finding
 
 SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
@@ -84,8 +85,8 @@ def annotation(finding: Finding, root: Path) -> str:
             "col": str(finding.place.column),
             **fields,
         }
-    said = ",".join(f"{name}={_escape(value, ':,')}" for name, value in fields.items())
-    return f"::{_COMMANDS[finding.severity]} {said}::{_escape(finding.message)}"
+    said = ",".join(f"{name}={_escape(safe(value), ':,')}" for name, value in fields.items())
+    return f"::{_COMMANDS[finding.severity]} {said}::{_escape(safe(finding.message, keep_lines=True))}"
 
 
 def _escape(text: str, more: str = "") -> str:

@@ -100,6 +100,7 @@ def side(
         unconfirmed=_unconfirmed(trials, passed),
         open_to_tampering=sum(map(is_open, trials)),
         second_tries=run.score.second_tries,
+        ingested=run.ingested,
         families=len({families.get(task, task) for task in tasks}) if families else None,
     )
     return Side(

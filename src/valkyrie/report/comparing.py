@@ -15,7 +15,7 @@ from valkyrie.report.agent_summary import side
 from valkyrie.report.anytime_comparison import as_it_goes, with_anytime_interval
 from valkyrie.report.comparison_views import AgentSummary, Comparison, Metric, Summary, summary_json
 from valkyrie.report.comparison_words import sentence
-from valkyrie.report.formats import safe, short_id
+from valkyrie.report.formats import run_mark, safe, short_id
 from valkyrie.report.pairing import compared, corrected
 
 if TYPE_CHECKING:
@@ -116,7 +116,7 @@ def _place(run: RunView) -> str:
 def _distinct(runs: Sequence[RunView], names: Sequence[str] | None) -> list[str]:
     """What each run is called; its benchmark, or its id, tells those apart that would be called alike."""
     said = [*names] if names else [f"{run.agent}:{run.model}" if run.model else run.agent for run in runs]
-    said = [safe(name) for name in said]
+    said = [safe(name) + run_mark(run) for name, run in zip(said, runs, strict=True)]
     placed = [f"{name} on {_place(run)}" for name, run in zip(said, runs, strict=True)]
     if len(set(said)) < len(said) and len(set(placed)) == len(placed):
         return placed

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from valkyrie.report.comparison_views import AgentSummary, Estimate, Summary
 from valkyrie.report.formats import (
     DAGGER,
+    INGESTED_NOTE,
     NONE,
     errors_text,
     ids_preview,
@@ -169,6 +170,8 @@ def notes(summary: Summary) -> Iterator[str]:
     else:
         yield "Intervals: " + "; ".join(f"{name}: {method}" for name, method in methods.items()) + "."
     yield from score_notes(summary.agents)
+    if named := [agent.name for agent in summary.agents if agent.ingested]:
+        yield f"{', '.join(named)}: {INGESTED_NOTE.removeprefix('ingested: ')}."
     for agent in summary.agents:
         yield from _agent_notes(agent)
     tests = dict.fromkeys(one.test for one in summary.comparisons if one.test)

@@ -123,6 +123,8 @@ class AgentSummary:
     """How many families its tasks are of; None where no families are known."""
     second_tries: int = 0
     """Trials that had counted as ended by the agent's doing, and were tried again on demand."""
+    ingested: bool = False
+    """Its trials ran elsewhere, and its scores are what a file said."""
     rank: int = 1
     """Among those on the same benchmark, by the lower end of the score."""
 

@@ -14,6 +14,7 @@ BAR_CELLS = 30
 NONE = "—"
 DAGGER = "†"
 OPEN = "open to tampering"
+INGESTED_NOTE = "ingested: the trials ran elsewhere, and the scores are what a file said"
 UNKNOWN = "not known: no fresh sandbox was asked"
 
 _ESCAPES = re.compile(
@@ -98,6 +99,11 @@ def printable_json(text: str) -> str:
 def no_command(line: str) -> str:
     """A line that no CI system takes for a command to it, whoever wrote what stands in it."""
     return _COMMANDS.sub(lambda found: f"{found[0]}{' ' if found[0].endswith('#') else '| '}", line)
+
+
+def run_mark(run: RunView) -> str:
+    """Return what stands behind the name of a run whose trials ran elsewhere."""
+    return " (ingested)" if run.ingested else ""
 
 
 def short_id(run_id: str) -> str:

@@ -61,6 +61,7 @@ def results_document(
         "started_at": _time(run.started_at),
         "finished_at": _time(run.finished_at),
         "status": run.state,
+        "ingested": run.ingested or None,
         "error_message": run.error,
         "passes": passes,
         "benchmark_arguments": run.arguments,

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from valkyrie.nouns import COUNTED_AS_ZERO, Json, ended_by_agent
 from valkyrie.report.formats import (
     DAGGER,
+    INGESTED_NOTE,
     NONE,
     OPEN,
     counts_line,
@@ -22,6 +23,7 @@ from valkyrie.report.formats import (
     number,
     plural,
     progress,
+    run_mark,
     safe,
     score_cell,
     score_rows,
@@ -64,6 +66,7 @@ def run_rows(run: RunView, ink: Ink = PLAIN, now: float | None = None, alarms: S
         ("Agent", safe(run.agent) + (f" with {safe(run.model)}" if run.model else "")),
         ("Benchmark", benchmark),
         ("State", ink.state(run.state) + (f"  {safe(run.error)}" if run.error else "")),
+        *_origin_rows(run, ink),
         ("Progress", progress(run)),
         ("Trials", counts_line(run.counts)),
     ]
@@ -76,6 +79,15 @@ def run_rows(run: RunView, ink: Ink = PLAIN, now: float | None = None, alarms: S
     if run.note:
         rows.append(("Note", ink.paint(safe(run.note), "yellow")))
     return [*rows, *alarm_rows(alarms, ink)]
+
+
+def _origin_rows(run: RunView, ink: Ink) -> Rows:
+    """Where a run comes from whose trials ran elsewhere."""
+    if not run.ingested:
+        return []
+    file = (run.arguments.get("ingested") or {}).get("file")
+    said = f"from {safe(file)}: " if file else ""
+    return [("Ingested", ink.paint(f"{said}{INGESTED_NOTE.removeprefix('ingested: ')}", "yellow"))]
 
 
 def started_rows(run: RunView, ink: Ink = PLAIN) -> Rows:
@@ -197,7 +209,7 @@ def run_table(runs: Sequence[RunView], ink: Ink = PLAIN, *, whole_ids: bool = Tr
                 safe(run.benchmark),
                 safe(run.agent),
                 _or_none(run.model),
-                ink.state(run.state) + (" (no executor)" if _orphan(run) else ""),
+                ink.state(run.state) + (" (no executor)" if _orphan(run) else "") + run_mark(run),
                 score_cell(run.score),
                 *([_confirmed(run)] if unconfirmed else []),
                 f"{run.score.graded}/{run.score.planned}",
@@ -231,7 +243,7 @@ def score_table(runs: Sequence[RunView], ink: Ink = PLAIN) -> Table:
     now = time.time()
     for run in runs:
         errors = sum(run.score.errors.values())
-        name = safe(run.agent) + (f" · {safe(run.model)}" if run.model else "")
+        name = safe(run.agent) + (f" · {safe(run.model)}" if run.model else "") + run_mark(run)
         table.rows.append(
             [
                 ink.paint(name, "bold"),
@@ -258,6 +270,8 @@ def list_notes(runs: Sequence[RunView]) -> list[str]:
         notes.append(RANGE_NOTE)
     if any(run.score.open_to_tampering for run in runs):
         notes.append(OPEN_NOTE)
+    if any(run.ingested for run in runs):
+        notes.append(INGESTED_NOTE)
     orphans = [run for run in runs if _orphan(run)]
     if orphans:
         command = f"valk run resume {short_id(orphans[0].id)}"

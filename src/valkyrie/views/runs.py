@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from valkyrie.nouns import DEFAULT_ORG, DEFAULT_PRIORITY, Json
+from valkyrie.nouns import DEFAULT_ORG, DEFAULT_PRIORITY, INGESTED, Json
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,6 +141,11 @@ class RunView:
     """The job it belongs to."""
     tokens: TokensView | None = None
     """What its agents used; None when no log said anything."""
+
+    @property
+    def ingested(self) -> bool:
+        """Whether its trials ran elsewhere: its scores are what a file said."""
+        return self.provider == INGESTED
 
     @property
     def done(self) -> int:

@@ -91,7 +91,9 @@ def _file_name(benchmark: str) -> str:
 def _encode(document: dict[str, Any]) -> str:
     import json
 
-    return json.dumps(document, indent=2, ensure_ascii=False)
+    from valkyrie.report.formats import printable_json
+
+    return printable_json(json.dumps(document, indent=2, ensure_ascii=False))
 
 
 def _check_target(target: Path, output: Output, *, force: bool) -> None:

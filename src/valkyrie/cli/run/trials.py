@@ -12,7 +12,7 @@ import click
 from valkyrie.cli.options import Capitals, WholeNumber, run_argument, tracker, verb
 from valkyrie.cli.output import Output
 from valkyrie.report.errors import advice, disposition_totals, error_rows, error_totals
-from valkyrie.report.formats import plural, safe, short_id
+from valkyrie.report.formats import INGESTED_NOTE, plural, safe, short_id
 from valkyrie.report.tables import trial_notes, trial_table
 
 if TYPE_CHECKING:
@@ -150,7 +150,8 @@ def tasks(
         output.line("No trial matches.")
         return 0
     show_table(trial_table(trials, output.ink, fraction=run.score.fraction), output)
-    output.lines(output.ink.paint(note, "dim") for note in trial_notes(trials))
+    marks = [INGESTED_NOTE] if run.ingested else []
+    output.lines(output.ink.paint(note, "dim") for note in [*marks, *trial_notes(trials)])
     if len(trials) < total:
         output.note(
             f"{plural(len(trials), 'trial')} of {total}, from {offset}; --offset and --limit show others."

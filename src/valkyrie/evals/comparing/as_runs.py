@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from valkyrie.evals.comparing.record import FolderComparison
 from valkyrie.evals.comparing.sides import ResultSide
 from valkyrie.evals.results import TrialResult
 from valkyrie.evals.run_views import is_fraction, run_of, views_of
+from valkyrie.nouns import INGESTED
 from valkyrie.report.comparing import Metric, Summary, summarise
 from valkyrie.views import RunView, TrialView
 
@@ -37,4 +39,5 @@ def _run(
     trials = views_of(tasks, planned)
     agent = first.executor or side.name
     folder = str(side.folder)
-    return run_of(id, agent=agent, model=first.model, trials=trials, fraction=fraction, folder=folder), trials
+    run = run_of(id, agent=agent, model=first.model, trials=trials, fraction=fraction, folder=folder)
+    return replace(run, provider=INGESTED if any(one.ingested for one in side.trials) else ""), trials

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
@@ -13,6 +14,7 @@ from valkyrie.evals.exporting.registry import check_options
 from valkyrie.evals.exporting.reports import write_text
 from valkyrie.evals.results import Invocation, TrialResult, Verification
 from valkyrie.nouns import Json
+from valkyrie.report.formats import safe
 from valkyrie.report.tables import system_changes
 from valkyrie.specs.model import EvalSpec, Stimulus
 
@@ -42,10 +44,11 @@ TRIAL_COLUMNS = (
     "system_files_changed",
     "counted_as_zero",
     "evidence",
+    "ingested",
 )
 STIMULUS_COLUMNS = ("eval", "stimulus", "turns", "prompt", "graders", "tags", "runs", "timeout_s", "file")
-_FORMULA = ("=", "+", "-", "@", "\t", "\r")
-"""A cell that begins so is a formula to spreadsheets."""
+_FORMULA = re.compile(r"[\s\ufeff\u200b]*[=+\-@\uff1d\uff0b\uff0d\uff20]|[\t\r\n]")
+"""A cell that begins so is a formula to some spreadsheet."""
 
 
 def export_csv(request: ExportRequest) -> Exported:
@@ -102,6 +105,7 @@ def trial_row(trial: TrialResult) -> Json:
         "error_category": trial.fault.category if trial.fault else None,
         "error": trial.fault.message if trial.fault else None,
         "run_id": trial.run_id,
+        "ingested": "true" if trial.ingested else None,
         **_verified(trial.verification),
     }
 
@@ -165,8 +169,8 @@ def _csv(columns: Sequence[str], rows: Iterable[Json]) -> str:
 
 def _cell(value: Any) -> Any:
     if isinstance(value, str):
-        value = value.replace("\0", "\ufffd")
-        return f"'{value}" if value.startswith(_FORMULA) else value
+        value = safe(value.replace("\0", "\ufffd"), keep_lines=True)
+        return f"'{value}" if _FORMULA.match(value) else value
     return value
 
 

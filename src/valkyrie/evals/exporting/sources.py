@@ -121,6 +121,7 @@ def _trial(run: RunView, view: TrialView, result: Json, worst: float) -> TrialRe
         verification=_verification(view, zero=zero),
         fraction=run.score.fraction,
         family=view.family,
+        ingested=run.ingested,
     )
 
 

@@ -40,5 +40,7 @@ def _key(trial: TrialResult) -> Key:
 
 
 def _atif(trial: TrialResult) -> str:
-    trajectory = trajectory_of(from_record(trial.transcript or {}))
-    return json.dumps(trajectory.to_json(), ensure_ascii=False, indent=1) + "\n"
+    document = trajectory_of(from_record(trial.transcript or {})).to_json()
+    if trial.ingested:
+        document["extra"] = {**(document.get("extra") or {}), "ingested": True}
+    return json.dumps(document, ensure_ascii=False, indent=1) + "\n"
