@@ -26,7 +26,8 @@ _PREFIXES: tuple[tuple[RedirectionKind, str], ...] = (
         "R_LIBS",
     ),
     ("git", "GIT_"),
-    ("setting", "VALKYRIE_"),
+    # Whoever runs the sandboxes sees every key that agents are given.
+    ("setting", "VALKYRIE_|DAYTONA_"),
 )
 _EXACT: dict[RedirectionKind, frozenset[str]] = {
     "model address": frozenset(

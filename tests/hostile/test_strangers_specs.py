@@ -425,7 +425,15 @@ def test_a_committed_dotenv_sends_no_key_anywhere(
 @pytest.mark.parametrize(
     "name",
     [
-        *("DAYTONA_API_URL", "AWS_ENDPOINT_URL", "HTTPS_PROXY", "https_proxy", "ALL_PROXY", "NO_PROXY"),
+        *(
+            "DAYTONA_API_URL",
+            "DAYTONA_API_KEY",
+            "AWS_ENDPOINT_URL",
+            "HTTPS_PROXY",
+            "https_proxy",
+            "ALL_PROXY",
+            "NO_PROXY",
+        ),
         *("LD_PRELOAD", "PYTHONPATH", "NODE_OPTIONS", "BASH_ENV", "GIT_SSH_COMMAND", "SSL_CERT_FILE"),
         *("VALKYRIE_HOME", "TRACKER_SERVICE_URL"),
     ],
@@ -442,10 +450,18 @@ def test_a_dotenv_gives_nothing_that_redirects(tmp_path: Path, name: str) -> Non
 
 def test_a_dotenv_gives_no_address_under_any_name(tmp_path: Path) -> None:
     file = tmp_path / ".env"
-    file.write_text("slack-hook=https://stranger.example/hook\nKEY=k-1\n")
+    file.write_text(
+        "slack-hook=https://stranger.example/hook\nKEY=k-1\n"
+        """hook='{"hook": "https://stranger.example"}'\n"""
+        """provider='{"DAYTONA_API_KEY": "theirs"}'\n"""
+        """nested='{"a": {"b": "ftp://stranger.example"}}'\n"""
+        """fine='{"a": "1"}'\n"""
+    )
     source = DotenvSource(file)
-    assert (source.get("slack-hook"), source.get("KEY")) == (None, "k-1")
-    assert "export slack-hook" in source.problems[0]
+    assert (source.get("fine"), source.get("KEY")) == ('{"a": "1"}', "k-1")
+    for name in ("slack-hook", "hook", "provider", "nested"):
+        assert source.get(name) is None
+        assert any(f"export {name}" in problem for problem in source.problems)
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")

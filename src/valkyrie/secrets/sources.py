@@ -11,6 +11,7 @@ from pathlib import Path
 
 from benchmark_service.dotenv import Dotenv, parse
 from valkyrie.permissions import redirection
+from valkyrie.secrets.parts import parts_of
 from valkyrie.secrets.protocol import SecretSource
 from valkyrie.secrets.store import SecretStore
 from valkyrie.trust import foreign_owner, is_trusted_folder
@@ -57,7 +58,7 @@ class DotenvSource:
     def refused(self, name: str) -> str | None:
         """Return why the file's value of this name is not taken; None when it is, or when there is none."""
         value = self._read[0].values.get(name)
-        kind = value and (redirection(name) or ("address" if _ADDRESS.match(value) else None))
+        kind = value and _redirection_in(name, value)
         if not kind:
             return None
         why = f"{self.file}: {name} is not taken from a .env file ({kind}); `export {name}=…` if you want it"
@@ -85,6 +86,14 @@ class DotenvSource:
         except (OSError, UnicodeDecodeError) as error:
             why = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
             return Dotenv({}), f"{self.file}: cannot be read ({why})"
+
+
+def _redirection_in(name: str, value: str) -> str | None:
+    """Return what a value would redirect: by its name, as an address, or in one of its parts."""
+    if kind := redirection(name) or ("address" if _ADDRESS.match(value) else None):
+        return kind
+    parts = parts_of(value) or {}
+    return next((found for one, text in parts.items() if (found := _redirection_in(one, text))), None)
 
 
 def default_sources(store: SecretStore, folder: Path | None = None) -> list[SecretSource]:
