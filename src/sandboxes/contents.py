@@ -84,7 +84,7 @@ def digest_entries(folder: Path, entries: Sequence[Entry]) -> str:
             kind, content = "link", os.fsencode((folder / entry.path).readlink())
         elif stat.S_ISREG(entry.mode):
             kind = "program" if entry.mode & 0o111 else "file"
-            content = _file_digest(folder / entry.path)
+            content = file_digest(folder / entry.path)
         else:
             raise UnreadableContentError(f"{folder / entry.path} is neither file, folder nor link; remove it")
         # Lengths first: no two different lists of entries may give the same bytes.
@@ -93,7 +93,8 @@ def digest_entries(folder: Path, entries: Sequence[Entry]) -> str:
     return total.hexdigest()
 
 
-def _file_digest(path: Path) -> bytes:
+def file_digest(path: Path) -> bytes:
+    """Return the sha256 of a file that is no link. Raises UnreadableContentError."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
         with os.fdopen(fd, "rb") as file:

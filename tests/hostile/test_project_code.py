@@ -183,6 +183,22 @@ def test_plugins_that_changed_after_the_plan_are_not_loaded(valk: Valk, project:
         graders_of(spec.stimuli[0], spec, options)
 
 
+def test_a_flag_means_the_user_s_file_and_not_one_beside_the_spec(
+    valk: Valk, project: Path, canary: Path
+) -> None:
+    mine = project.with_name("mine")
+    mine.mkdir()
+    (mine / "graders.py").write_text(
+        "class Mine:\n    type = 'mine'\n    def grade(self, given): return True\n"
+    )
+    (project / "graders.py").write_bytes((project / "tools/mine.py").read_bytes())
+    os.chdir(mine)
+    spec = project / "eval.yaml"
+    assert valk("lint", "-e", spec, "--grader-plugin", "graders.py").code == 0
+    assert valk("eval", "-e", spec, "--grader-plugin", "graders.py").code == 0
+    assert not canary.exists()
+
+
 def test_a_spec_cannot_name_code_of_this_machine(valk: Valk, project: Path, canary: Path) -> None:
     write_spec(project, kind="exit-success", executor="evil:Agent")
     refused = valk("eval", "-e", "eval.yaml", "--trust")

@@ -6,6 +6,7 @@ import asyncio
 import glob
 import hashlib
 import json
+import shutil
 import threading
 from collections import deque
 from collections.abc import Mapping, Sequence
@@ -13,12 +14,13 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Self
 
+from sandboxes.contents import Entry, walk_folder
 from sandboxes.types import TIMEOUT_EXIT_CODE, Command, OutputSink, StreamName
 from valkyrie.agents.catalog import exit_of
 from valkyrie.agents.catalogue.headless import bring_out
 from valkyrie.agents.protocol import AgentExit, AgentTrial, OutputArtifact
 from valkyrie.agents.resolve import ResolvedContract
-from valkyrie.agents.unpack import unpack
+from valkyrie.agents.unpack import digest_unpacked, unpack
 from valkyrie.errors import AgentInstallError, BundleError, SandboxFailedError
 from valkyrie.nouns import Json, TaskSpec
 from valkyrie.secrets.mask import Masker
@@ -40,11 +42,15 @@ class BundleCache:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._lock = threading.Lock()
+        self._seen: dict[Path, tuple[Entry, ...]] = {}
+        """What folders looked like whose content was that of their archive."""
 
     def unpacked(self, archive: Path, digest: str) -> Path:
-        """The bundle's folder, unpacked and checked the first time it is asked for."""
+        """The bundle's folder, with just what its archive holds: unpacked anew when it is something else."""
         folder = self.folder / digest
         with self._lock:
+            if folder.is_dir() and not self._is_intact(folder, digest):
+                shutil.rmtree(folder)
             if not folder.is_dir():
                 try:
                     unpack(archive, folder, expect=digest)
@@ -53,6 +59,14 @@ class BundleCache:
                     if not folder.is_dir():
                         raise
         return folder
+
+    def _is_intact(self, folder: Path, digest: str) -> bool:
+        entries = tuple(walk_folder(str(folder), ".", frozenset()))
+        if self._seen.get(folder) != entries:
+            if digest_unpacked(folder, entries) != digest:
+                return False
+            self._seen[folder] = entries
+        return True
 
 
 class ContractAgent:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import shutil
+import stat
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
+from sandboxes.contents import Entry, UnreadableContentError, file_digest
 from valkyrie.agents.bundle import ContentDigest
 from valkyrie.archives.reading import OpenArchive, open_archive
 from valkyrie.archives.writing import disk_error
@@ -50,6 +53,26 @@ def digest_archive(archive: Path) -> str:
 def _digest(opened: OpenArchive, root: Path | None) -> str:
     digest = ContentDigest()
     opened.extract(root, digest.add)
+    return digest.hexdigest()
+
+
+def digest_unpacked(folder: Path, entries: Sequence[Entry]) -> str | None:
+    """Return the content digest of an unpacked folder; None for one with what no archive holds."""
+    digest, paths = ContentDigest(), [entry.path for entry in entries]
+    populated = {path.rsplit("/", up)[0] for path in paths for up in range(1, path.count("/") + 1)}
+    for entry in entries:
+        name = entry.path.removeprefix("./")
+        if stat.S_ISDIR(entry.mode):
+            if entry.path not in populated:
+                digest.add(name, False, "")
+        elif stat.S_ISREG(entry.mode):
+            try:
+                content = file_digest(folder / name).hex()
+            except UnreadableContentError:
+                return None
+            digest.add(name, bool(entry.mode & 0o111), content)
+        else:
+            return None
     return digest.hexdigest()
 
 

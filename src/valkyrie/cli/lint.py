@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from valkyrie.cli import eval_options as shared
+from valkyrie.cli.eval_asked import placed_plugins
 from valkyrie.cli.options import verb
 from valkyrie.cli.output import Output, write_json
 from valkyrie.report.formats import plural, printable, printable_json, safe
@@ -84,8 +85,8 @@ def lint(
     """Find what is wrong in specs, skills, tasks and agents.
 
     PATH is an eval spec, an experiment, a .vally.yaml, a skill, a task directory, a benchmark, an agent, or a
-    folder that holds any of these; without one, the current folder. Nothing is run. What the codes mean
-    stands in docs/reference/lint.md.
+    folder that holds any of these; without one, the current folder. Nothing is run, and no plugin is loaded
+    but those that flags name. What the codes mean stands in docs/reference/lint.md.
 
     Exits 1 when there is an error (with --strict also a warning), 2 when a path does not exist.
     """
@@ -118,8 +119,8 @@ def _options(
     from valkyrie.permissions import Allowance
 
     return LintOptions(
-        grader_plugins=grader_plugins,
-        executor_plugins=executor_plugins,
+        grader_plugins=placed_plugins(grader_plugins),
+        executor_plugins=placed_plugins(executor_plugins),
         params=params,
         allowed=Allowance(pass_env, allow_paths),
         known_domains=read_entries(known_domains) if known_domains else None,

@@ -86,7 +86,8 @@ def audit_benchmark(request: AuditRequest, progress: Progress) -> BenchmarkAudit
             "they can; they run only where they are isolated, on local, docker or daytona."
         )
     began = time.monotonic()
-    opened = benchmarks.open_benchmark(request.benchmark, Asking(host_image=request.host_image))
+    asking = Asking(host_image=request.host_image, allow_paths=request.allow_paths)
+    opened = benchmarks.open_benchmark(request.benchmark, asking)
     if not isinstance(opened, TaskDirBenchmark):
         raise UsageError(f"{opened.name} has no task directories; only those can be checked.")
     folder = Path(opened.source["path"])

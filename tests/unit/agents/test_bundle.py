@@ -278,6 +278,40 @@ def test_two_at_once(agent: Path, tmp_path: Path) -> None:
     assert [item.name for item in (tmp_path / "cache").iterdir()] == [digest]
 
 
+@pytest.mark.parametrize("change", ["content", "compiled", "added", "removed", "mode", "link", "folder"])
+def test_an_unpacked_bundle_that_was_changed_is_unpacked_anew(
+    agent: Path, tmp_path: Path, change: str
+) -> None:
+    from valkyrie.agents.bundled import BundleCache
+
+    digest = pack(agent, "a", tmp_path / "a.zip")
+    cache = BundleCache(tmp_path / "cache")
+    folder = cache.unpacked(tmp_path / "a.zip", digest)
+    untouched = folder.stat().st_ino
+    assert cache.unpacked(tmp_path / "a.zip", digest).stat().st_ino == untouched
+    match change:
+        case "content":
+            (folder / "run.sh").write_text("evil\n")
+        case "compiled":
+            (folder / "__pycache__").mkdir()
+            (folder / "__pycache__" / "x.pyc").write_bytes(b"evil")
+        case "added":
+            (folder / ".hidden").write_text("evil")
+        case "removed":
+            (folder / "run.sh").unlink()
+        case "mode":
+            (folder / "run.sh").chmod(0o644)
+        case "link":
+            (folder / "empty" / "link").symlink_to("/etc")
+        case "folder":
+            (folder / "empty").rmdir()
+    for asked in (cache, BundleCache(tmp_path / "cache")):
+        found = asked.unpacked(tmp_path / "a.zip", digest)
+        assert (found / "run.sh").read_text() == "#!/bin/sh\n" and (found / "run.sh").stat().st_mode & 0o111
+        assert not list((found / "empty").iterdir())
+        assert not (found / "__pycache__").exists() and not (found / ".hidden").exists()
+
+
 @settings(max_examples=40)
 @given(flips=st.lists(st.tuples(st.integers(0, 10_000), st.integers(0, 255)), min_size=1, max_size=6))
 def test_flipped_bytes_never_do_anything_but_fail(tmp_path: Path, flips: list[tuple[int, int]]) -> None:
