@@ -32,7 +32,8 @@ BIN = Path(PYTHON).parent
 OTHER_PYTHONS = ("3.12", "3.13")
 QUICKSTART_TASKS = 12
 SCAFFOLD_TESTS = tuple(f"tests/integration/test_scaffolded_{made}.py" for made in ("service", "runner"))
-FORGING_TESTS = ("tests/hostile/test_forging.py",)
+BOMBS = "tests/hostile/test_hostile_agents.py"
+FORGING_TESTS = ("tests/hostile/test_forging.py", BOMBS)
 DOCKER_TESTS = ("tests/contract/test_docker_provider.py", "tests/docker")
 NEWEST_UNIT_TESTS = tuple(
     f"tests/unit/{name}" for name in ("trial", "schedule", "store", "plan", "specs", "grade")
@@ -218,7 +219,7 @@ def unprivileged(log: Log) -> None:
     beside = ("-n", "2", "--dist", "loadfile")
     attacks = (*beside, "-m", "not root and not slow", "tests/contract", "tests/hostile")
     apart = [f"--ignore-glob={pattern}" for pattern in SAME_FOR_ANY_USER]
-    for chosen in ((*attacks, *apart), crashes):
+    for chosen in ((*attacks, *apart), ("-p", "no:xdist", BOMBS), crashes):
         output = log.run(as_user, "env", f"CRASH_ROUNDS={UNPRIVILEGED_CRASH_ROUNDS}", *pytest, *chosen)
         check_not_all_skipped(output)
 

@@ -11,6 +11,7 @@ import errno
 import os
 import signal
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -139,6 +140,7 @@ class Cgroup:
         """SIGKILL everything in the groups, forks in flight included; whether all were gone in time."""
         deadline = time.monotonic() + PATIENCE_SECONDS
         delay = 0.0002
+        self._lift_memory_limit()
         frozen = self._kill_at_once()
         try:
             while pids := self.pids():
@@ -174,6 +176,16 @@ class Cgroup:
                     raise SandboxError(f"cgroup {group.path} stays busy; its processes do not die")
                 time.sleep(delay)
                 delay = min(delay * 2, 0.02)
+
+    def _lift_memory_limit(self) -> None:
+        """Double the limit: a process that waits for memory in a full group dies only once it has it."""
+        for group in self._groups:
+            if "memory" in group.controllers:
+                for file in ("memory.memsw.limit_in_bytes", "memory.limit_in_bytes", "memory.max"):
+                    limit = _read(f"{group.path}/{file}").strip()
+                    if limit.isdigit() and int(limit) < 1 << 60:
+                        with suppress(OSError):
+                            _write(f"{group.path}/{file}", str(2 * int(limit)))
 
     def _kill_at_once(self) -> str | None:
         """Kill the whole group in one go, or at least freeze it; the file that thaws it again."""

@@ -57,7 +57,7 @@ class Home:
     def end_executor(self) -> None:
         """Ask the executor to leave, and see it gone."""
         self.executor.ask("end")
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 300
         while self.executor.status() is not None or self.processes():
             assert time.monotonic() < deadline, f"still there: {self.processes()}"
             time.sleep(0.05)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import json
 import subprocess
 import sys
@@ -11,6 +13,9 @@ from typing import Any
 
 import pytest
 
+from sandboxes.cgroups import Cgroup
+from sandboxes.errors import SandboxError
+from sandboxes.local import LocalProvider
 from tests.abilities import need_local_sandboxes
 from tests.hostile.forging_tasks import (
     HONEST,
@@ -23,7 +28,8 @@ from tests.hostile.forging_tasks import (
     make_agent,
     make_tasks,
 )
-from tests.integration.conftest import end_executor
+from tests.integration.conftest import end_executor, until
+from valkyrie.store.layout import DataFolder
 from valkyrie.tracker.local import LocalTracker
 
 CANARY = "HOST-SECRET"
@@ -42,8 +48,22 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         patch.setenv("VALKYRIE_EXECUTOR_IDLE_S", "60")
         yield root
         end_executor(root / "home")
+    until(lambda: not _groups_left(root / "home"), timeout=300)
     assert (root / "canary").read_text() == CANARY
     assert str(root) not in Path("/proc/self/mountinfo").read_text()
+
+
+def _groups_left(home: Path) -> list[str]:
+    """The cgroups of a data folder's sandboxes that are still there once its provider has swept."""
+    state = DataFolder(home).sandboxes("local")
+
+    async def swept() -> list[str]:
+        async with LocalProvider(state) as provider:
+            with contextlib.suppress(SandboxError):  # the processes of a bomb may take their time
+                _ = [sandbox async for sandbox in provider.list_sandboxes()]
+            return Cgroup.find(provider._cgroup_prefix)
+
+    return asyncio.run(swept())
 
 
 @pytest.fixture(scope="module")

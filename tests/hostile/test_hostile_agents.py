@@ -14,6 +14,8 @@ from tests.integration.conftest import end_executor
 from valkyrie.tracker.local import LocalTracker
 from valkyrie.views import RunRequest, RunView, TrialFilter
 
+pytestmark = pytest.mark.slow
+
 ATTACKS = "spy neighbour network kernel planted linked daemon massacre bomb hog fill outputs crowd".split()
 
 CONTRACT = """\

@@ -462,6 +462,24 @@ async def test_a_fork_bomb_stays_small_and_dies(provider: LocalProvider) -> None
     assert await attack(sandbox, "echo usable") == (0, "usable\n")
 
 
+@pytest.mark.slow
+async def test_a_bomb_short_of_memory_dies_and_leaves_the_limit_as_it_was(provider: LocalProvider) -> None:
+    sandbox = await make(provider, pids=2000, memory_mb=128)
+    files = [
+        path
+        for group in sandbox._spec["groups"]
+        for name in ("memory.limit_in_bytes", "memory.memsw.limit_in_bytes", "memory.max")
+        if (path := Path(group, name)).exists()
+    ]
+    before = [path.read_text() for path in files]
+    code = await sandbox.run(Command(argv=("/usr/bin/python3", "-c", FORK_BOMB), timeout=3))
+    assert code in (124, 137)
+    await sandbox.kill_all()
+    assert processes_named(f"bomb-{os.getpid()}") == []
+    assert [path.read_text() for path in files] == before
+    assert await attack(sandbox, "echo usable") == (0, "usable\n")
+
+
 @pytest.mark.skipif(ground.ROOTLESS not in MODES, reason="root has no limit on processes")
 async def test_bombs_in_every_sandbox_leave_their_user_room(tmp_path: Path) -> None:
     """All processes of all sandboxes count as the user's own, and still the engine can start some."""

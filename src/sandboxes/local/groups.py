@@ -12,6 +12,9 @@ import signal
 _PATIENCE_SECONDS = 10.0
 _PAUSE_MS = 2
 _NEAR_PART = 16
+_NO_LIMIT = 1 << 60
+_MEMORY_LIMITS = ("memory.memsw.limit_in_bytes", "memory.limit_in_bytes", "memory.max")
+"""In the order in which they are raised: version 1 keeps memory with swap above memory alone."""
 
 
 class Groups:
@@ -19,6 +22,8 @@ class Groups:
 
     def __init__(self, parents: dict[str, int]) -> None:
         self._parents = parents
+        self._limits: dict[tuple[str, str], int] = {}
+        """What widened limits were, by group and file."""
 
     def join(self, group: str) -> None:
         """Put this process, which has one thread, into a group.
@@ -61,7 +66,8 @@ class Groups:
 
     def _was_full(self, group: str) -> bool:
         """Whether a group of version 1 came near its limit. Not every kernel counts how often it hit it."""
-        limit = self._numbers(group, "memory.limit_in_bytes").get("", 0)
+        file = "memory.limit_in_bytes"
+        limit = self._limits.get((group, file)) or self._numbers(group, file).get("", 0)
         most = self._numbers(group, "memory.max_usage_in_bytes").get("", limit)
         return most >= limit - limit // _NEAR_PART
 
@@ -73,7 +79,41 @@ class Groups:
             return {}
         with open(fd) as opened:
             lines = [line.rpartition(" ") for line in opened.read().splitlines()]
-        return {name: int(number) for name, _, number in lines}
+        return {name: int(number) for name, _, number in lines if number.isdigit()}
+
+    def _write(self, group: str, file: str, number: int) -> bool:
+        try:
+            fd = self._open(group, file, os.O_WRONLY)
+        except OSError:
+            return False
+        try:
+            os.write(fd, str(number).encode())
+        except OSError:
+            return False  # the other limit of version 1 forbids it, or the group is fuller than that
+        finally:
+            os.close(fd)
+        return True
+
+    def widen(self, groups: list[str]) -> None:
+        """Double the memory limits of groups whose processes are killed next.
+
+        A process that looks for memory in a full group dies only when it has found some or given up, and
+        thousands of them keep each other from that for minutes.
+        """
+        for group in groups:
+            for file in _MEMORY_LIMITS:
+                limit = self._numbers(group, file).get("", 0)
+                known = (group, file) in self._limits
+                if not known and 0 < limit < _NO_LIMIT and self._write(group, file, 2 * limit):
+                    self._limits[group, file] = limit
+
+    def narrow(self, groups: list[str]) -> None:
+        """Set the limits back to what they were before `widen`."""
+        for group in groups:
+            for file in reversed(_MEMORY_LIMITS):
+                limit = self._limits.get((group, file))
+                if limit is not None and self._write(group, file, limit):
+                    del self._limits[group, file]
 
     def remove(self, group: str) -> None:
         """Remove a group, and kill what is still in it; one that is gone is fine."""
@@ -83,12 +123,15 @@ class Groups:
             try:
                 os.rmdir(name, dir_fd=self._parents[parent])
             except FileNotFoundError:
-                return
+                break
             except OSError:
+                self.widen([group])
                 self._kill(group)
                 poller.poll(_PAUSE_MS)
             else:
-                return
+                break
+        for file in _MEMORY_LIMITS:
+            self._limits.pop((group, file), None)
 
     def _kill(self, group: str) -> None:
         try:

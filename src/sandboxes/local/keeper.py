@@ -30,7 +30,7 @@ class Keeper:
         self._state_fd = state_fd
         self._groups = groups
         self._wardens: dict[int, wire.Message] = {}
-        self._killers: dict[int, int] = {}
+        self._killers: dict[int, tuple[int, list[str]]] = {}
         self._pidfds: dict[int, int] = {}
         self._poller = select.poll()
 
@@ -104,10 +104,12 @@ class Keeper:
 
         By a child of this process, outside the sandbox's cgroup: a full sandbox cannot keep it out.
         """
+        self._groups.widen(message["groups"])
         try:
             helper = os.fork()
         except OSError:
             os.close(first_pidfd)
+            self._groups.narrow(message["groups"])
             self._tell({"event": "killed", "n": message["n"], "code": 1})
             return
         if helper == 0:
@@ -116,7 +118,7 @@ class Keeper:
             user = mounts.CLONE_NEWUSER if self._base.mode == ground.ROOTLESS else 0
             killing.kill_everyone(message["first"], first_pidfd, mounts.CLONE_NEWPID | user)
         os.close(first_pidfd)
-        self._killers[helper] = message["n"]
+        self._killers[helper] = message["n"], message["groups"]
         self._watch(helper)
 
     def _reap(self, pidfd: int) -> None:
@@ -124,8 +126,9 @@ class Keeper:
         os.close(pidfd)
         pid, status = os.waitpid(self._pidfds.pop(pidfd), 0)
         if pid in self._killers:
-            code = os.waitstatus_to_exitcode(status)
-            self._tell({"event": "killed", "n": self._killers.pop(pid), "code": code})
+            number, groups = self._killers.pop(pid)
+            self._groups.narrow(groups)
+            self._tell({"event": "killed", "n": number, "code": os.waitstatus_to_exitcode(status)})
             return
         spec = self._wardens.pop(pid)
         if status != 0:

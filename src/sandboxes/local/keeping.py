@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
+from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TypeVar
@@ -115,12 +116,13 @@ class KeeperLink:
         """End a sandbox whose warden does not."""
         self._channel.post({"op": "end", "id": sandbox_id})
 
-    async def kill_all(self, first_pid: int, first_pidfd: int) -> bool:
+    async def kill_all(self, first_pid: int, first_pidfd: int, groups: Sequence[str]) -> bool:
         """End every process of the sandbox but its first; whether they were gone in time."""
         self._count += 1
         number = self._count
         killed = self._kills[number] = self._loop.create_future()
-        self._channel.post({"op": "kill_all", "n": number, "first": first_pid}, [os.dup(first_pidfd)])
+        message = {"op": "kill_all", "n": number, "first": first_pid, "groups": list(groups)}
+        self._channel.post(message, [os.dup(first_pidfd)])
         if not self.alive:
             self._end_waits()
         code: int = await asyncio.shield(killed)

@@ -165,7 +165,7 @@ class LocalSandbox(RunnableSandbox):
         await self._checked()
         if await self._is_empty():
             return
-        if not await self._keeper.kill_all(self.first_pid, self._first_pidfd):
+        if not await self._keeper.kill_all(self.first_pid, self._first_pidfd, self._spec["groups"]):
             await self._checked()
             raise SandboxDiedError(f"processes in sandbox {self._id} do not die; delete it")
         if self._keeper.is_ending:
@@ -336,7 +336,7 @@ class LocalSandbox(RunnableSandbox):
         elif event == "unkillable":
             # It forks faster than it can be listed: only the blow to everyone is fast enough.
             self._last_resort = asyncio.ensure_future(
-                self._keeper.kill_all(self.first_pid, self._first_pidfd)
+                self._keeper.kill_all(self.first_pid, self._first_pidfd, self._spec["groups"])
             )
 
     def _on_end(self) -> None:

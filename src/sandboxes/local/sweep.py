@@ -14,6 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from sandboxes.cgroups import Cgroup
+from sandboxes.errors import SandboxError
 from sandboxes.local import records, wire
 from sandboxes.local.marks import ProcessMark, boot_id
 
@@ -34,7 +35,8 @@ def sweep(state_dir: Path, cgroup_prefix: str) -> list[records.Record]:
         _end(record)
     for name in Cgroup.find(cgroup_prefix):
         if _is_orphan(name.removeprefix(cgroup_prefix)):
-            Cgroup.reopen(name).remove()
+            with suppress(SandboxError):  # its processes take their time to die; the next sweep looks again
+                Cgroup.reopen(name).remove()
     for record in left:
         (state_dir / f"{record.id}{records.SUFFIX}").unlink(missing_ok=True)
     _remove_leftover_folders(state_dir)
