@@ -322,3 +322,95 @@ def test_ingested_runs_are_marked_wherever_they_are_shown(valk: Valk, tmp_path: 
         assert "ingested" in (tmp_path / f"out-{exporter}" / file).read_text(encoding="utf-8")
     again = valk("compare", "out-jsonl", "two", "--json").json
     assert "(ingested)" in json.dumps(again)
+
+
+def test_what_is_stored_of_a_record_is_bounded(valk: Valk, tmp_path: Path) -> None:
+    long = "x" * 2_000_000
+    grade = {
+        "passed": True,
+        "score": 1.0,
+        "details": [
+            {"name": f"g{n}", "passed": True, "score": 1.0, "evidence": long[:9999]} for n in range(900)
+        ],
+    }
+    fault = {"kind": "execution", "category": "infrastructure", "cause": long, "message": long}
+    write(
+        tmp_path / "r",
+        record(
+            "a",
+            experiment={"name": "e", "notes": long, "deep": {"a": long}, **{f"k{n}": 1 for n in range(999)}},
+        ),
+        record("b", gradeResult=grade),
+        record("c", status="error", fault=fault, gradeResult=None),
+    )
+    run_id = valk("ingest", "r", "--json").json["runs"][0]["run_id"]
+    assert len(valk("run", "list", "--json").out) < 20_000
+    assert len(valk("run", "tasks", run_id, "--json").out) < 20_000
+    assert len(valk("run", "errors", run_id).out) < 20_000
+
+
+@pytest.mark.parametrize(
+    "grader",
+    [
+        {"name": 5, "passed": True, "score": 1.0},
+        {"name": None, "passed": None},
+        {"name": {"a": 1}, "passed": True, "weight": "heavy", "usage": [1], "evidence": {"a": [1]}},
+        {"passed": True, "weight": float("nan"), "details": {"a": 1}, "kind": 7, "status": ["x"]},
+        {"passed": True, "usage": {"cost": "much", "inputTokens": float("inf")}},
+    ],
+)
+def test_odd_graders_break_no_later_command(valk: Valk, tmp_path: Path, grader: dict[str, Any]) -> None:
+    write(tmp_path / "r", record(gradeResult={"passed": True, "score": 1.0, "details": [grader]}))
+    taken = valk("ingest", "r", "--json")
+    assert "bug" not in taken.err
+    if taken.code == 0:
+        run_id = taken.json["runs"][0]["run_id"]
+        for words in (
+            ("run", "show", run_id, "task"),
+            ("export", run_id, "--exporter", "markdown"),
+            ("export", "r", "--exporter", "markdown"),
+            ("export", run_id, "--exporter", "junit"),
+        ):
+            said = valk(*words)
+            assert said.code == 0, (words, said.err)
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("task/eval.json", '{"task_id": "task", "status": "evaluated", "result": {"score": 1e999}}'),
+        ("task/eval.json", '{"task_id": "task", "status": "evaluated", "result": {"score": NaN}}'),
+        ("task/eval.json", '{"task_id": "other", "status": "evaluated", "result": {"score": 1}}'),
+        ("final_score.json", '{"final_score": 1e999, "complete": true, "metadata": {}}'),
+        ("final_score.json", '{"final_score": NaN, "complete": true, "metadata": {}}'),
+    ],
+)
+def test_a_runners_folder_with_absurd_scores_is_refused(
+    valk: Valk, tmp_path: Path, name: str, content: str
+) -> None:
+    folder = tmp_path / "results" / "first"
+    (folder / "task").mkdir(parents=True)
+    config = {"run_id": "first", "model": "m", "tasks": ["task"], "benchmark": "b"}
+    (folder / "run_config.json").write_text(json.dumps(config), encoding="utf-8")
+    verdict = {"task_id": "task", "status": "evaluated", "result": {"score": 1.0}}
+    (folder / "task" / "eval.json").write_text(json.dumps(verdict), encoding="utf-8")
+    (folder / name).write_text(content, encoding="utf-8")
+    said = valk("ingest", "results")
+    assert said.code == 1, said.out
+    assert Path(name).name in said.err
+    assert "bug" not in said.err
+
+
+@pytest.mark.parametrize("exporter", ["csv", "jsonl", "junit", "markdown", "atif"])
+def test_exports_stay_in_their_folder(valk: Valk, tmp_path: Path, exporter: str) -> None:
+    names = ("../../canary", "/canary", "..", "a/../../canary", ".git/hooks/post-checkout")
+    story = {"id": "t", "events": [], "output": "x", "metadata": {}}
+    write(tmp_path / "r", *(record(name, eval=name, model=name, trajectory=story) for name in names))
+    before = set(tmp_path.rglob("*"))
+    said = valk("export", "r", "--exporter", exporter, "--output-dir", "out")
+    assert said.code == 0, said.err
+    new = set(tmp_path.rglob("*")) - before
+    assert all(
+        path.is_relative_to(tmp_path / "out") or path.is_relative_to(tmp_path / "home") for path in new
+    )
+    assert not [path for path in tmp_path.parent.iterdir() if path.name.startswith("canary")]

@@ -338,7 +338,7 @@ def _checked_url(url: str) -> str:
 @contextmanager
 def _in_words() -> Iterator[None]:
     """What a person can mend is said to them, without a traceback."""
-    from benchmark_runner.telling import in_words, redactor
+    from benchmark_runner.telling import in_words, printable, redactor
     from benchmark_service.errors import BenchmarkServiceError
     from sandboxes.errors import SandboxError
 
@@ -349,4 +349,4 @@ def _in_words() -> Iterator[None]:
         first: BaseException = group
         while isinstance(first, BaseExceptionGroup):
             first = first.exceptions[0]
-        raise click.ClickException(redactor()(str(first))) from None
+        raise click.ClickException(printable(redactor()(str(first)))) from None

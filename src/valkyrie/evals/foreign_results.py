@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING
 
 from valkyrie.digest import content_digest
 from valkyrie.errors import UserError
-from valkyrie.evals.foreign import ForeignRun, ForeignTrial
+from valkyrie.evals.foreign import ForeignRun, ForeignTrial, source_text
 from valkyrie.evals.ingested_trials import Times, ended_trial, keep_files, plain
 from valkyrie.evals.run_views import is_fraction
+from valkyrie.nouns import Json
 from valkyrie.report.formats import plural
 
 if TYPE_CHECKING:
@@ -69,13 +70,23 @@ def _run(file: Path, group: _Group, members: Sequence[TrialResult], times: Times
         variant=variant,
         run_id=run_id,
         fraction=is_fraction(trials),
-        about={"experiment": next((trial.experiment for trial in trials if trial.experiment), None)},
+        about={"experiment": next((_experiment(trial) for trial in trials if trial.experiment), None)},
         trials=[
             ForeignTrial(ended_trial(trial, times), partial(keep_files, trial, source=file))
             for trial in trials
         ],
         notices=notices,
     )
+
+
+def _experiment(trial: TrialResult) -> Json:
+    """What is remembered of the experiment a trial belongs to: texts of a bounded size."""
+    told = trial.experiment or {}
+    return {
+        source_text(str(key), 100): source_text(value, 1000)
+        for key, value in list(told.items())[:20]
+        if isinstance(value, str)
+    }
 
 
 def _name(trial: TrialResult) -> str:

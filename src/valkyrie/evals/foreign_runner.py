@@ -184,7 +184,7 @@ def _verdict(task: _Task) -> tuple[Grade | None, Json]:
     evaluation, generation = task.evaluation, task.generation
     if evaluation.status is EvalStatus.EVALUATED:
         try:
-            return grade_of(evaluation.model_dump(mode="json")["result"]), {}
+            return grade_of(evaluation.model_dump()["result"]), {}
         except BenchmarkError as error:
             raise UserError(f"{task.folder / 'eval.json'}: {error}", cause="records") from None
     said = evaluation.error or (generation.error if generation else None)

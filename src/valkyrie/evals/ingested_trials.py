@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from valkyrie.digest import content_digest
+from valkyrie.evals.foreign import source_text
 from valkyrie.evals.foreign_runner_files import keep_below
 from valkyrie.nouns import Category, Json, TrialState
 from valkyrie.store.layout import log_of
@@ -24,6 +25,11 @@ if TYPE_CHECKING:
 STAMP = "%Y-%m-%dT%H-%M-%S-%fZ"
 """Names of result folders, milliseconds last."""
 LONGEST_SPAN_S = 10 * 365 * 86400.0
+LONGEST_CAUSE = 200
+LONGEST_MESSAGE = 4000
+LONGEST_EVIDENCE = 16_000
+"""Characters of what is stored; the record itself stays where it is."""
+MOST_GRADERS = 200
 _LATEST = datetime(2200, 1, 1, tzinfo=UTC).timestamp()
 _DEAREST = 1e9
 """US dollars of one trial; what is beyond is no cost."""
@@ -75,8 +81,8 @@ def ended_trial(trial: TrialResult, times: Times) -> EndedTrial:
         score=None if fault else _number(trial.score),
         passed=None if fault else trial.passed,
         category=_category(fault) if fault else None,
-        cause=fault.cause if fault else None,
-        message=fault.message if fault else None,
+        cause=source_text(fault.cause, LONGEST_CAUSE) if fault else None,
+        message=source_text(fault.message, LONGEST_MESSAGE) if fault else None,
         result=_result(trial),
         timing={"agent": seconds, "total": max(seconds, finished - started)},
         cost=_cost(trial),
@@ -160,7 +166,10 @@ def _category(fault: TrialFault) -> Category:
 
 def _result(trial: TrialResult) -> Json:
     return {
-        "graders": [one.to_json() for one in trial.graders],
+        "graders": [
+            one.to_json() | {"evidence": source_text(one.evidence, LONGEST_EVIDENCE)}
+            for one in trial.graders[:MOST_GRADERS]
+        ],
         "threshold": trial.threshold,
     }
 

@@ -8,12 +8,12 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, get_args
 
 from valkyrie.errors import UserError
 from valkyrie.evals.gathering import invocation_of
 from valkyrie.evals.results import TrialFault, TrialResult, Verification
-from valkyrie.grade.protocol import GraderResult
+from valkyrie.grade.protocol import GraderResult, Kind, Status
 from valkyrie.nouns import Json
 from valkyrie.report.formats import printable_json
 
@@ -26,6 +26,7 @@ Source = Path | str | IO[bytes] | Iterable[str]
 """A file, or the text itself, or its lines."""
 _UNNAMED = "eval"
 _DEEPEST = 200
+_GRADER_WORDS = {"kind": get_args(Kind), "status": get_args(Status)}
 _ROUNDED = 1e-9
 """How far a mean of fractions may be off its scale."""
 _compact = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode
@@ -323,16 +324,23 @@ def _graders(grade: Json) -> tuple[GraderResult, ...]:
     found = [one for one in details if isinstance(one, dict)] if isinstance(details, list) else []
     if not found and grade.get("name") not in (None, "aggregate"):
         found = [{**grade, "details": ()}]
-    return tuple(
-        GraderResult.from_json(
-            {
-                "name": "grader",
-                **one,
-                "passed": _flag(one.get("passed"), "a grader's passed"),
-                "score": _finite(one.get("score") or 0.0, "a grader's score"),
-            }
-        )
-        for one in found
+    return tuple(map(grader_of, found))
+
+
+def grader_of(told: Json) -> GraderResult:
+    """Return what a grader found, whoever wrote it down; ValueError for a verdict or a score that is none."""
+    details, usage = told.get("details"), told.get("usage")
+    known: Json = {name: told[name] for name in ("kind", "status") if told.get(name) in _GRADER_WORDS[name]}
+    return GraderResult(
+        name=_text(told.get("name")) or "grader",
+        type=_text(told.get("graderType")) or _text(told.get("name")) or "grader",
+        passed=_flag(told.get("passed"), "a grader's passed"),
+        score=_finite(told.get("score") or 0.0, "a grader's score"),
+        evidence=_text(told.get("evidence")) or "",
+        weight=_finite(1.0 if told.get("weight") is None else told["weight"], "a grader's weight"),
+        details=[one for one in details if isinstance(one, dict)] if isinstance(details, list) else (),
+        usage=usage if isinstance(usage, dict) else None,
+        **known,
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
@@ -113,7 +114,7 @@ def _trial(run: RunView, view: TrialView, result: Json, worst: float) -> TrialRe
         duration_ms=round(1000 * float(view.timing.get("agent") or 0.0), 1),
         score=None if failed else worst if zero else view.score,
         passed=None if failed else False if zero else passed,
-        graders=[GraderResult.from_json(one) for one in _graders(result)],
+        graders=_graders(result),
         fault=_fault(view) if failed else None,
         attempts=view.attempts,
         run_id=run.id,
@@ -132,9 +133,16 @@ def _verification(view: TrialView, *, zero: bool) -> Verification | None:
     return found if found != Verification() else None
 
 
-def _graders(result: Json) -> list[Json]:
+def _graders(result: Json) -> list[GraderResult]:
+    """Return what graders found; a service may call something else so, which says nothing here."""
+    from valkyrie.evals.records import grader_of
+
     listed = result.get("graders")
-    return [one for one in listed if isinstance(one, dict)] if isinstance(listed, list) else []
+    found: list[GraderResult] = []
+    for one in listed if isinstance(listed, list) else ():
+        with contextlib.suppress(ValueError, OverflowError):
+            found += [grader_of(one)] if isinstance(one, dict) else []
+    return found
 
 
 def _fault(view: TrialView) -> TrialFault:
