@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from benchmark_runner.telling import printable as runners_printable
 from tests.hostile.test_results_files import CONTROLS, HOSTILE, assert_harmless
-from tests.integration.evals.commands import Valk, valk
+from tests.integration.evals.commands import Said, Valk, valk
+from valkyrie.cli.job.options import write_yaml
 from valkyrie.report.formats import printable, printable_json
 
 __all__ = ["valk"]
@@ -102,6 +103,14 @@ def test_whatever_stands_in_a_line_it_is_printed_as_text(text: str) -> None:
     assert not CONTROLS.search(said)
     assert not re.search(r"^\s*::|##\w*\[", said, re.MULTILINE)
     assert json.loads(printable_json(json.dumps(text, ensure_ascii=False))) == text
+
+
+@given(st.text(st.sampled_from("\x1b[]\x07\x9b\r\n\t :#vso\xa0\u2028\u202e\u200bx'\"\\"), max_size=60))
+def test_a_yaml_document_has_no_line_that_is_obeyed(text: str) -> None:
+    document = {"name": text, text: [text, {"long": f"{'word ' * 60}{text}"}]}
+    said = write_yaml(document)
+    assert yaml.safe_load(said) == document
+    assert_harmless(Said(0, said, ""))
 
 
 def test_annotations_for_github_are_one_line_each(valk: Valk, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Callable
 from functools import wraps
@@ -38,6 +39,11 @@ def job_argument(function: Decorated) -> Decorated:
     return click.argument("ref", metavar="JOB", shell_complete=_complete_job)(function)
 
 
+_COMMANDS = re.compile(r"##(?=\w*\[)")
+_INVISIBLE = (*range(0x200B, 0x2010), *range(0x2028, 0x202F), *range(0x2060, 0x206A))
+_ESCAPES = {code: f"\\u{code:04x}" for code in _INVISIBLE}
+
+
 class YamlOutput(Output):
     """As under --json, each document as YAML."""
 
@@ -47,13 +53,34 @@ class YamlOutput(Output):
     def emit(self, kind: str, **fields: Any) -> None:
         import json
 
-        import yaml
-
-        document = json.loads(write_json(kind, **fields))
-        sys.stdout.write(
-            yaml.safe_dump(document, explicit_start=True, sort_keys=False, allow_unicode=True, width=110)
-        )
+        sys.stdout.write(write_yaml(json.loads(write_json(kind, **fields))))
         sys.stdout.flush()
+
+
+def write_yaml(document: Any) -> str:
+    """Return YAML no line of which a terminal or a CI system obeys: a text with such a thing is one line.
+
+    It stands in double quotes, escaped and never folded, for a folded line may begin anywhere in the text.
+    """
+    import yaml
+
+    class Dumper(yaml.SafeDumper):
+        pass
+
+    def dump_text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
+        odd = not text.isprintable() or "::" in text or "##" in text
+        return dumper.represent_scalar("tag:yaml.org,2002:str", text, style='"' if odd else None)
+
+    Dumper.add_representer(str, dump_text)
+    text = yaml.dump(
+        document,
+        Dumper=Dumper,
+        explicit_start=True,
+        sort_keys=False,
+        allow_unicode=True,
+        width=float("inf"),
+    )
+    return _COMMANDS.sub(r"#\\x23", text.translate(_ESCAPES))
 
 
 def output_option(function: Callable[..., int]) -> Callable[..., int]:

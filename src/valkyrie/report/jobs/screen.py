@@ -14,6 +14,7 @@ from contextlib import ExitStack
 from types import FrameType, TracebackType
 from typing import Any, NoReturn, Self, TextIO
 
+from valkyrie.report.formats import printable
 from valkyrie.report.layout import fit
 from valkyrie.report.live import start_deaf
 
@@ -67,7 +68,7 @@ class FullScreen:
 
     def _draw(self) -> None:
         columns, rows = shutil.get_terminal_size()
-        lines = [fit(line, max(1, columns - 1)) for line in self._render(time.time(), rows)][:rows]
+        lines = [fit(printable(line), max(1, columns - 1)) for line in self._render(time.time(), rows)][:rows]
         self._stream.write("\x1b[H" + "\x1b[K\r\n".join(lines) + "\x1b[K\x1b[J")
         self._stream.flush()
 
