@@ -8,7 +8,7 @@ from urllib.parse import quote
 
 from valkyrie.lint.codes import RULES
 from valkyrie.nouns import Json
-from valkyrie.report.formats import safe
+from valkyrie.plain_text import safe
 from valkyrie.specs.model import Finding
 
 SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"

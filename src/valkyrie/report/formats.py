@@ -1,11 +1,15 @@
-"""Values as people read them: text made safe, numbers, times, and the named numbers of a score."""
+"""Values as people read them: numbers, times, and the named numbers of a score."""
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
+
+from valkyrie.plain_text import no_command as no_command
+from valkyrie.plain_text import printable as printable
+from valkyrie.plain_text import printable_json as printable_json
+from valkyrie.plain_text import safe as safe
 
 if TYPE_CHECKING:
     from valkyrie.views import RunView, ScoreView, TrialView
@@ -17,28 +21,6 @@ OPEN = "open to tampering"
 INGESTED_NOTE = "ingested: the trials ran elsewhere, and the scores are what a file said"
 UNKNOWN = "not known: no fresh sandbox was asked"
 
-_ESCAPES = re.compile(
-    r"\x1b(?:\][^\x07\x1b]*(?:\x07|\x1b\\)?|[PX^_][^\x1b]*(?:\x1b\\)?|\[[0-?]*[ -/]*[@-~]|[ -~])?"
-)
-_CONTROLS = re.compile(r"[\x00-\x1f\x7f-\x9f\u200b\u200e\u200f\u2028-\u202e\u2060-\u2069\ufeff]")
-_COLORS = re.compile(r"(\x1b\[(?:0|(?:[12]|3[1-6])(?:;(?:[12]|3[1-6]))*)m)")
-"""Those of `layout.Ink`."""
-_COMMANDS = re.compile(r"^[^\S\n]*(?=::)|#(?=#\w*\[)", re.MULTILINE)
-"""`::error::` at the start of a line, after whatever is a space somewhere, and `##[error]` or `##vso[…]`
-anywhere."""
-_JSON_COMMANDS = re.compile(r"##(?=\w*\[)")
-_JSON_ESCAPES = {
-    code: f"\\u{code:04x}"
-    for code in (
-        *range(0x7F, 0xA0),
-        0x200B,
-        0x200E,
-        0x200F,
-        *range(0x2028, 0x202F),
-        *range(0x2060, 0x206A),
-        0xFEFF,
-    )
-}
 _STATE_WORDS = {
     "PENDING": "Pending",
     "BUILDING": "Building",
@@ -60,45 +42,6 @@ COUNTED_STATES = (
     "SKIPPED",
     "FINISHED",
 )
-
-
-def safe(text: object, *, keep_lines: bool = False) -> str:
-    """Text from outside, harmless on a terminal: no escape sequence, control or direction character.
-
-    Line breaks and tabs become spaces unless `keep_lines`.
-    """
-    cleaned = _ESCAPES.sub("", str(text).replace("\r\n", "\n"))
-    if keep_lines:
-        return "\n".join(_CONTROLS.sub("", line.replace("\t", "    ")) for line in cleaned.split("\n"))
-    return _CONTROLS.sub("", re.sub(r"[\n\r\t\v\f]+", " ", cleaned)).strip()
-
-
-def printable(text: str, *, colors: bool = True) -> str:
-    """Return text as every command prints it: tabs, line breaks and our colours are all the controls in it.
-
-    No line of it is a command to a CI system. This is the last net, for lines in which something from outside
-    stands; `safe` makes such a piece fit for its place.
-    """
-    pieces = _COLORS.split(text.replace("\r\n", "\n")) if colors else [text.replace("\r\n", "\n")]
-    pieces[::2] = [_without_controls(piece) for piece in pieces[::2]]
-    return no_command("".join(pieces))
-
-
-def _without_controls(text: str) -> str:
-    if text.isascii() and text.replace("\n", "").replace("\t", "").isprintable():
-        return text
-    return _CONTROLS.sub(lambda found: found[0] if found[0] in "\n\t" else "", _ESCAPES.sub("", text))
-
-
-def printable_json(text: str) -> str:
-    """Return JSON text, the same in meaning, that neither a terminal nor a CI system takes for a command."""
-    text = text if text.isascii() else text.translate(_JSON_ESCAPES)
-    return _JSON_COMMANDS.sub(r"#\\u0023", text) if "##" in text else text
-
-
-def no_command(line: str) -> str:
-    """A line that no CI system takes for a command to it, whoever wrote what stands in it."""
-    return _COMMANDS.sub(lambda found: f"{found[0]}{' ' if found[0].endswith('#') else '| '}", line)
 
 
 def run_mark(run: RunView) -> str:
