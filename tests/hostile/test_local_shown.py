@@ -114,7 +114,9 @@ async def test_no_list_of_mounts_tells_where_the_host_keeps_things(tmp_path: Pat
             assert LAYER in found and DOOR in found
             for secret in (str(folder), folder.name, tmp_path.name, str(Path.home())):
                 assert secret not in found.replace(" /root ", " "), found
-        assert (await sandbox.exec(f"cat {LAYER}/file /workspace/file", timeout=60)).output == "layerview"
+        assert (await sandbox.exec(f"cat {LAYER}/file", timeout=60)).output == "layer"
+        if sandbox.views:  # not for an ordinary user
+            assert (await sandbox.exec("cat /workspace/file", timeout=60)).output == "view"
         # What lies beside the layer in the file system it is seen in cannot be filled from inside.
         script = f"for at in /mnt /sys /run; do echo evil > $at/planted; done 2>/dev/null; ls {LAYER}"
         assert (await sandbox.exec(script, timeout=60)).output.split() == ["file"]
