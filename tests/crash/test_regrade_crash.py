@@ -54,7 +54,13 @@ def test_killed_while_kept_work_is_graded_again(
     monkeypatch.setenv("REGRADE_HOLD", "go")
     tracker = home.tracker()
     run_id = tracker.start(
-        RunRequest(agent="oracle", benchmark=write_tasks(tmp_path / "tasks"), provider="local", concurrency=2)
+        RunRequest(
+            agent="oracle",
+            benchmark=write_tasks(tmp_path / "tasks"),
+            provider="local",
+            pass_env=("REGRADE_HOLD",),
+            concurrency=2,
+        )
     ).run.id
     first = tracker.wait(run_id, timeout=100)
     archives = kept(first)

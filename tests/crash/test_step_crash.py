@@ -48,7 +48,9 @@ def test_killed_in_parts_of_both_steps(home: Home, tmp_path: Path, monkeypatch: 
     tracker = home.tracker()
     monkeypatch.setenv("STEPS_HOLD", PARTS[0])
     run_id = tracker.start(
-        RunRequest(agent="oracle", benchmark=str(tmp_path / "tasks"), provider="local")
+        RunRequest(
+            agent="oracle", benchmark=str(tmp_path / "tasks"), provider="local", pass_env=("STEPS_HOLD",)
+        )
     ).run.id
     for number, part in enumerate(PARTS, 1):
         wait_until_it_holds(tracker, run_id, number, part)

@@ -63,7 +63,9 @@ def test_killed_while_grading_in_a_fresh_sandbox(
     tasks = lay_out(tmp_path / "tasks", GRADED)
     tracker = home.tracker()
     monkeypatch.setenv("VERIFY_HOLD", "hold-grading")
-    run_id = tracker.start(RunRequest(agent="oracle", benchmark=tasks, provider="local")).run.id
+    run_id = tracker.start(
+        RunRequest(agent="oracle", benchmark=tasks, provider="local", pass_env=("VERIFY_HOLD",))
+    ).run.id
     kill_at(home, tracker, run_id, 1, "grading")
     tracker.resume(run_id)
     kill_at(home, tracker, run_id, 2, "grading")
@@ -83,7 +85,9 @@ def test_killed_while_a_control_runs(home: Home, tmp_path: Path, monkeypatch: py
     tasks = lay_out(tmp_path / "tasks", BROKEN)
     tracker = home.tracker()
     monkeypatch.setenv("VERIFY_HOLD", "hold-control")
-    run_id = tracker.start(RunRequest(agent="oracle", benchmark=tasks, provider="local")).run.id
+    run_id = tracker.start(
+        RunRequest(agent="oracle", benchmark=tasks, provider="local", pass_env=("VERIFY_HOLD",))
+    ).run.id
     kill_at(home, tracker, run_id, 1, "control")
     monkeypatch.setenv("VERIFY_HOLD", "")
     tracker.resume(run_id)
@@ -103,7 +107,9 @@ def test_killed_as_soon_as_grading_begins(
     monkeypatch.setenv("VERIFY_HOLD", "")
     tasks = lay_out(tmp_path / "tasks", GRADED)
     tracker = home.tracker()
-    run_id = tracker.start(RunRequest(agent="oracle", benchmark=tasks, provider="local", trials=6)).run.id
+    run_id = tracker.start(
+        RunRequest(agent="oracle", benchmark=tasks, provider="local", pass_env=("VERIFY_HOLD",), trials=6)
+    ).run.id
     for _ in range(4):
         deadline = time.monotonic() + 60
         while (seen := tracker.fetch(run_id)).state == "IN_PROGRESS" and not seen.counts["EVALUATING"]:
