@@ -488,3 +488,29 @@ def test_the_plan_says_where_each_key_goes(valk: Valk, monkeypatch: pytest.Monke
     assert plan["destinations"] == {"ANTHROPIC_API_KEY": "https://api.anthropic.com"}
     plan = json.loads(valk(*words, "--env", "ANTHROPIC_BASE_URL", "http://127.0.0.1:9").out)["plan"]
     assert plan["destinations"] == {"ANTHROPIC_API_KEY": "http://127.0.0.1:9"}
+
+
+@pytest.mark.parametrize(
+    ("folder", "words"),
+    [
+        ("vally-results", ["eval", "-e", "eval.yaml"]),
+        ("csv", ["export", "-e", "eval.yaml", "--exporter", "csv"]),
+        ("harbor", ["export", "-e", "eval.yaml", "--exporter", "harbor"]),
+        ("vally-experiment-results", ["experiment", "run", "experiment.yaml"]),
+    ],
+)
+def test_a_committed_link_leads_no_results_out_of_the_project(
+    valk: Valk, project: Path, folder: str, words: list[str]
+) -> None:
+    write(project)
+    experiment = {"name": "e", "evals": ["eval.yaml"], "variants": {"a": {}, "b": {}}}
+    (project / "experiment.yaml").write_text(yaml.safe_dump(experiment))
+    outside = project.parent / "private"
+    (project / folder).symlink_to(outside)
+    before = sorted(outside.iterdir())
+    said = valk(*words)
+    assert said.code == 2 and f"--output-dir {outside}" in said.err, said
+    assert sorted(outside.iterdir()) == before
+    allowed = valk(*words, "--output-dir", str(outside))
+    assert allowed.code in (0, 1), allowed
+    assert sorted(outside.iterdir()) != before

@@ -13,7 +13,7 @@ import click
 from valkyrie.cli import eval_options as shared
 from valkyrie.cli.eval_asked import placed, refuse_with_resume, request_of, said_shutdown
 from valkyrie.cli.eval_watching import Watching, check_kind, job_of_folder, tell_tracker, tracker_here
-from valkyrie.cli.options import WholeNumber, verb
+from valkyrie.cli.options import WholeNumber, own_folder, verb
 from valkyrie.cli.output import Output
 from valkyrie.errors import UsageError
 
@@ -145,7 +145,7 @@ def _output_dir(said: str | None, project: Project) -> Path:
                 f"if you want results there: --output-dir {shlex.quote(str(real))}."
             )
         return folder
-    return Path(said or DEFAULT_OUTPUT)
+    return Path(said) if said else own_folder(DEFAULT_OUTPUT)
 
 
 def _resume(output: Output, given: dict[str, Any], printer: Printer) -> int:

@@ -10,7 +10,7 @@ import click
 
 from valkyrie.cli import eval_options as shared
 from valkyrie.cli.eval_asked import refuse_with_resume, request_of, said_shutdown
-from valkyrie.cli.options import WholeNumber, verb
+from valkyrie.cli.options import WholeNumber, own_folder, verb
 from valkyrie.cli.output import Output
 from valkyrie.errors import UsageError
 
@@ -91,7 +91,7 @@ def run(output: Output, **given: Any) -> int:
     planned = plan_file(given["file"], variants=given["variants"], params=given["params"], allowed=allowed)
     output.notices(str(finding) for finding in planned.experiment.findings)
     project = find_project(Path.cwd())
-    request = planned.request(request_of(given, (), given["output_dir"]), given["workers"])
+    request = planned.request(request_of(given, (), _output_dir(given["output_dir"])), given["workers"])
     if given["dry_run"]:
         from valkyrie.cli.eval_plan import show_eval_plan
 
@@ -124,6 +124,10 @@ def _resume(output: Output, given: dict[str, Any]) -> int:
             tracker, ref, watcher, shutdown_timeout=said_shutdown(given), trust=given["trust"]
         )
     return _finish(output, given, request, ran)
+
+
+def _output_dir(said: Path) -> Path:
+    return said if said != Path(DEFAULT_OUTPUT) else own_folder(said)
 
 
 def _interrupted(said: str, output_dir: Path) -> str:
@@ -258,7 +262,7 @@ def merge(
 
     merged = merge_results(folders, prefer_newest=prefer == "newest")
     result = experiment_result(merged.invocation, baseline=baseline)
-    written = write_experiment(result, open_folder(output_dir.resolve(), datetime.now(UTC)))
+    written = write_experiment(result, open_folder(_output_dir(output_dir).resolve(), datetime.now(UTC)))
     output.line(f"Merged {told(merged)}.")
     _show(output, result, written)
     return 0

@@ -10,7 +10,7 @@ import click
 
 from valkyrie.cli import eval_options as shared
 from valkyrie.cli.eval_asked import placed_plugins
-from valkyrie.cli.options import tracker, verb
+from valkyrie.cli.options import own_folder, tracker, verb
 from valkyrie.cli.output import Output
 from valkyrie.permissions import Allowance
 
@@ -81,7 +81,7 @@ def export(
     if sources and (tags or params or grader_plugins):
         raise click.UsageError("--tag, --param and --grader-plugin are about specs (--eval-spec).")
     function = find_exporter(exporter)
-    folder = output_dir or Path(exporter.replace(":", "-"))
+    folder = output_dir or own_folder(exporter.replace(":", "-"))
     request = ExportRequest(
         output=folder,
         specs=_specs(files, tags, params, Allowance(pass_env, allow_paths)) if files else (),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -257,3 +258,20 @@ def confirm(output: Output, question: str, *, yes: bool) -> None:
         raise click.UsageError(f"{question} Nobody can be asked here: add --yes.")
     if not click.confirm(question, err=True):
         raise click.ClickException("Nothing was changed.")
+
+
+def own_folder(name: str | Path) -> Path:
+    """Return a folder below the current one that nobody named; UsageError where it is a link that leads out.
+
+    It may have come with the repository, and what is written to it would land anywhere.
+    """
+    from valkyrie.errors import UsageError
+    from valkyrie.permissions import outside
+
+    folder = Path(name)
+    if (real := outside(folder, Path.cwd())) is not None:
+        raise UsageError(
+            f"{folder} leads to {real}, outside this folder; name it yourself if you want results there: "
+            f"--output-dir {shlex.quote(str(real))}."
+        )
+    return folder
