@@ -142,10 +142,10 @@ def manifest(output: Path, **given: Any) -> None:
 
     with _in_words():
         made = asyncio.run(write_manifest(output, **given))
-    click.echo(f"Wrote {output}: {made.benchmark}, {len(made.tasks)} tasks.")
+    _say(f"Wrote {output}: {made.benchmark}, {len(made.tasks)} tasks.")
     if made.agent.bundle:
-        click.echo(f"Wrote {output.parent / made.agent.bundle.file}, which belongs to it.")
-    click.echo(f"Install it with `benchmark add {output}`.")
+        _say(f"Wrote {output.parent / made.agent.bundle.file}, which belongs to it.")
+    _say(f"Install it with `benchmark add {output}`.")
 
 
 @cli.command()
@@ -161,18 +161,18 @@ def add(file: Path) -> None:
             before = store.load_installed(made.benchmark)
         except ValueError:
             before = None
-            click.echo(f"The installed {made.benchmark} cannot be read; it is replaced.", err=True)
+            _say(f"The installed {made.benchmark} cannot be read; it is replaced.", err=True)
         path = store.install_manifest(made, file.parent)
     if before is not None:
         changes = store.pin_diff(before, made)
-        click.echo(f"Replaced {made.benchmark}: {'' if changes else 'no pin changes'}".rstrip(": "))
+        _say(f"Replaced {made.benchmark}: {'' if changes else 'no pin changes'}".rstrip(": "))
         for line in changes:
-            click.echo(f"  {line}")
-    click.echo(f"Installed {made.benchmark} as {path}")
-    click.echo(f"  dataset {made.dataset.name}, {len(made.tasks)} tasks, {store.image_summary(made)}")
-    click.echo(f"  answers and your service key go to {made.service.url}")
+            _say(f"  {line}")
+    _say(f"Installed {made.benchmark} as {path}")
+    _say(f"  dataset {made.dataset.name}, {len(made.tasks)} tasks, {store.image_summary(made)}")
+    _say(f"  answers and your service key go to {made.service.url}")
     if made.agent.required_env:
-        click.echo(f"  the agent is given {', '.join(made.agent.required_env)}")
+        _say(f"  the agent is given {', '.join(made.agent.required_env)}")
 
 
 @cli.command(name="list")
@@ -182,16 +182,16 @@ def list_installed() -> None:
 
     names = store.installed_names()
     if not names:
-        click.echo("No benchmarks are installed; install one with `benchmark add FILE`.")
+        _say("No benchmarks are installed; install one with `benchmark add FILE`.")
     for name in names:
         try:
             one = store.load_installed(name)
         except ValueError as error:
-            click.echo(f"{name}: {error}", err=True)
+            _say(f"{name}: {error}", err=True)
             continue
         if one is not None:
             tasks = f"dataset {one.dataset.name}, {len(one.tasks)} tasks"
-            click.echo(f"{name}: {tasks}, {store.image_summary(one)}, service {one.versions.service or '?'}")
+            _say(f"{name}: {tasks}, {store.image_summary(one)}, service {one.versions.service or '?'}")
 
 
 def _run(
@@ -350,3 +350,10 @@ def _in_words() -> Iterator[None]:
         while isinstance(first, BaseExceptionGroup):
             first = first.exceptions[0]
         raise click.ClickException(printable(redactor()(str(first)))) from None
+
+
+def _say(text: str, *, err: bool = False) -> None:
+    """Print text of which a manifest may have written a part."""
+    from benchmark_runner.telling import printable
+
+    click.echo(printable(text), err=err)
