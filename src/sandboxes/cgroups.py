@@ -140,7 +140,6 @@ class Cgroup:
         """SIGKILL everything in the groups, forks in flight included; whether all were gone in time."""
         deadline = time.monotonic() + PATIENCE_SECONDS
         delay = 0.0002
-        self._lift_memory_limit()
         frozen = self._kill_at_once()
         try:
             while pids := self.pids():
@@ -169,6 +168,7 @@ class Cgroup:
         delay = 0.0002
         for group in self._groups:
             while not _rmdir(group.path):
+                self._make_way()
                 self.kill()
                 for folder in _tree(group.path)[:0:-1]:
                     _rmdir(folder)
@@ -177,9 +177,15 @@ class Cgroup:
                 time.sleep(delay)
                 delay = min(delay * 2, 0.02)
 
-    def _lift_memory_limit(self) -> None:
-        """Double the limit: a process that waits for memory in a full group dies only once it has it."""
+    def _make_way(self) -> None:
+        """Let nothing fork any more, and double the memory limit, in groups that are about to go.
+
+        A process that waits for memory in a full group dies only once it has it.
+        """
         for group in self._groups:
+            if "pids" in group.controllers:
+                with suppress(OSError):
+                    _write(f"{group.path}/pids.max", "0")
             if "memory" in group.controllers:
                 for file in ("memory.memsw.limit_in_bytes", "memory.limit_in_bytes", "memory.max"):
                     limit = _read(f"{group.path}/{file}").strip()

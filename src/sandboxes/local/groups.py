@@ -13,8 +13,9 @@ _PATIENCE_SECONDS = 10.0
 _PAUSE_MS = 2
 _NEAR_PART = 16
 _NO_LIMIT = 1 << 60
-_MEMORY_LIMITS = ("memory.memsw.limit_in_bytes", "memory.limit_in_bytes", "memory.max")
-"""In the order in which they are raised: version 1 keeps memory with swap above memory alone."""
+_PIDS = "pids.max"
+_LIMITS = (_PIDS, "memory.memsw.limit_in_bytes", "memory.limit_in_bytes", "memory.max")
+"""In the order in which they are changed: version 1 keeps memory with swap above memory alone."""
 
 
 class Groups:
@@ -23,7 +24,7 @@ class Groups:
     def __init__(self, parents: dict[str, int]) -> None:
         self._parents = parents
         self._limits: dict[tuple[str, str], int] = {}
-        """What widened limits were, by group and file."""
+        """What changed limits were, by group and file."""
 
     def join(self, group: str) -> None:
         """Put this process, which has one thread, into a group.
@@ -94,23 +95,24 @@ class Groups:
             os.close(fd)
         return True
 
-    def widen(self, groups: list[str]) -> None:
-        """Double the memory limits of groups whose processes are killed next.
+    def make_way(self, groups: list[str]) -> None:
+        """Let nothing fork any more, and double the memory limits, in groups whose processes are killed next.
 
         A process that looks for memory in a full group dies only when it has found some or given up, and
-        thousands of them keep each other from that for minutes.
+        thousands of them keep each other from that for minutes, while others take what the dead gave back.
         """
         for group in groups:
-            for file in _MEMORY_LIMITS:
+            for file in _LIMITS:
                 limit = self._numbers(group, file).get("", 0)
+                wanted = 0 if file == _PIDS else 2 * limit
                 known = (group, file) in self._limits
-                if not known and 0 < limit < _NO_LIMIT and self._write(group, file, 2 * limit):
+                if not known and 0 < limit < _NO_LIMIT and self._write(group, file, wanted):
                     self._limits[group, file] = limit
 
-    def narrow(self, groups: list[str]) -> None:
-        """Set the limits back to what they were before `widen`."""
+    def restore(self, groups: list[str]) -> None:
+        """Set the limits back to what they were before `make_way`."""
         for group in groups:
-            for file in reversed(_MEMORY_LIMITS):
+            for file in reversed(_LIMITS):
                 limit = self._limits.get((group, file))
                 if limit is not None and self._write(group, file, limit):
                     del self._limits[group, file]
@@ -125,12 +127,12 @@ class Groups:
             except FileNotFoundError:
                 break
             except OSError:
-                self.widen([group])
+                self.make_way([group])
                 self._kill(group)
                 poller.poll(_PAUSE_MS)
             else:
                 break
-        for file in _MEMORY_LIMITS:
+        for file in _LIMITS:
             self._limits.pop((group, file), None)
 
     def _kill(self, group: str) -> None:

@@ -104,12 +104,12 @@ class Keeper:
 
         By a child of this process, outside the sandbox's cgroup: a full sandbox cannot keep it out.
         """
-        self._groups.widen(message["groups"])
+        self._groups.make_way(message["groups"])
         try:
             helper = os.fork()
         except OSError:
             os.close(first_pidfd)
-            self._groups.narrow(message["groups"])
+            self._groups.restore(message["groups"])
             self._tell({"event": "killed", "n": message["n"], "code": 1})
             return
         if helper == 0:
@@ -127,7 +127,7 @@ class Keeper:
         pid, status = os.waitpid(self._pidfds.pop(pidfd), 0)
         if pid in self._killers:
             number, groups = self._killers.pop(pid)
-            self._groups.narrow(groups)
+            self._groups.restore(groups)
             self._tell({"event": "killed", "n": number, "code": os.waitstatus_to_exitcode(status)})
             return
         spec = self._wardens.pop(pid)

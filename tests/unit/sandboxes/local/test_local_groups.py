@@ -48,11 +48,12 @@ def test_lack_of_memory_is_outside_when_the_group_never_came_to_its_limit(
             os.close(fd)
 
 
-def test_limits_are_widened_once_and_set_back(tmp_path: Path) -> None:
+def test_limits_make_way_once_and_are_set_back(tmp_path: Path) -> None:
     files = {
         "memory.limit_in_bytes": "1600000",
         "memory.memsw.limit_in_bytes": "1700000",
         "memory.max": "max",
+        "pids.max": "4099",
         "memory.max_usage_in_bytes": "1599999",
         "memory.oom_control": "oom_kill 3",
     }
@@ -64,12 +65,13 @@ def test_limits_are_widened_once_and_set_back(tmp_path: Path) -> None:
     try:
         groups = Groups({str(tmp_path): parent})
         for _ in range(2):
-            groups.widen([str(group), f"{tmp_path}/none"])
+            groups.make_way([str(group), f"{tmp_path}/none"])
             assert (group / "memory.limit_in_bytes").read_text() == "3200000"
             assert (group / "memory.memsw.limit_in_bytes").read_text() == "3400000"
-            assert not groups.starved_from_outside([str(group)]), "it was full before its limit was widened"
+            assert (group / "pids.max").read_text()[0] == "0"
+            assert not groups.starved_from_outside([str(group)]), "it was full before its limit was changed"
         for _ in range(2):
-            groups.narrow([str(group), f"{tmp_path}/none"])
+            groups.restore([str(group), f"{tmp_path}/none"])
             assert {name: (group / name).read_text() for name in files} == files
     finally:
         os.close(parent)
