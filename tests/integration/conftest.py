@@ -35,9 +35,9 @@ def end_executor(home: Path) -> None:
     status = None
     while status is None and client.lives():
         status = client.ask("end")
-    until(lambda: not client.lives())
+    until(lambda: not client.lives(), timeout=300)
     if status:
-        until(lambda: not alive(status["pid"]))
+        until(lambda: not alive(status["pid"]), timeout=300)
 
 
 def alive(pid: int) -> bool:
