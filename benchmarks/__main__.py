@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from benchmarks import commands, evals, graded, null_trials, runners, sandboxed, services, tracker
+from benchmarks import commands, evals, graded, null_trials, reads, runners, sandboxed, services, tracker
 
 Rows = Iterator[dict[str, Any]]
 
@@ -58,6 +58,7 @@ def main(names: list[str]) -> int:
         "graded": graded.measure,
         "evals": lambda: evals.measure(eval_peer()),
         "large_store": commands.large_store,
+        "reads": reads.measure,
         "tracker": tracker.watched_run,
         "service_imports": services.imports,
         "service_evaluations": services.evaluations,

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import gc
+import os
 import signal
+import sys
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -36,6 +39,8 @@ def pytest_configure() -> None:
     """Whoever runs the tests in the background may have them ignore what programs under test must obey."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    # As in a shell where the program is installed: panels print commands by their names.
+    os.environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     # Thousands of tests are imported and none of it is garbage: looking for some is a quarter of the time.
     gc.disable()
 

@@ -136,6 +136,32 @@ class RunArtifacts:
         """Forget a score that evaluations have outrun."""
         self.score_path.unlink(missing_ok=True)
 
+    # Upstream's names for the same.
+
+    @property
+    def run_dir(self) -> Path:
+        """The run's folder."""
+        return self.root
+
+    @property
+    def run_config_path(self) -> Path:
+        """The run's configuration."""
+        return self.config_path
+
+    @property
+    def final_score_path(self) -> Path:
+        """The run's score."""
+        return self.score_path
+
+    def agent_logs_dir(self, task_id: str) -> Path:
+        """Where `generate` may leave files."""
+        return self.log_dir(task_id)
+
+    load_run_config, save_run_config = read_config, write_config
+    load_generation, save_generation = read_generation, write_generation
+    load_eval, save_eval = read_eval, write_eval
+    load_final_score, save_final_score = read_score, write_score
+
     @contextmanager
     def in_use(self) -> Iterator[None]:
         """Keep other processes from working on the run; RunInUseError where one already does."""

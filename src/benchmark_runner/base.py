@@ -62,8 +62,8 @@ class BenchmarkRunner(ABC):
         self._tasks: dict[str, Task] = {}
 
     @abstractmethod
-    def load_tasks(self, dataset_file: Path) -> Sequence[Task]:
-        """The tasks in a dataset file."""
+    def load_tasks(self, dataset_file: Any) -> Sequence[Task]:
+        """Return the tasks in a dataset file (a Path); with None, of whatever the runner brings along."""
 
     @abstractmethod
     async def generate(
@@ -125,11 +125,11 @@ class BenchmarkRunner(ABC):
             return EvalResult(task_id=task_id, status=EvalStatus.ERROR, error=error_text(error))
         return EvalResult(task_id=task_id, status=EvalStatus.EVALUATED, result=result)
 
-    async def score(self, eval_results: dict[str, EvalResult]) -> ScoreResult:
+    async def score(self, eval_results: list[EvalResult]) -> ScoreResult:
         """Have the service score evaluations; registered tasks without one count as not answered."""
         submitted: dict[str, Any] = {task.id: None for task in self.get_tasks()}
-        for task_id, one in eval_results.items():
-            submitted[task_id] = self._submitted(one)
+        for one in eval_results:
+            submitted[one.task_id] = self._submitted(one)
         answer = await self._service().final_score(submitted, dataset=self._dataset)
         return ScoreResult(
             tasks_evaluated=answer.tasks_evaluated,
@@ -161,6 +161,16 @@ class BenchmarkRunner(ABC):
     def get_tasks(self) -> list[Task]:
         """All registered tasks, by id."""
         return [self._tasks[task_id] for task_id in sorted(self._tasks)]
+
+    async def check_service(self) -> None:
+        """Raise ConnectionError where the service that would grade is away or not well."""
+        from benchmark_service.client import BenchmarkServiceClient
+
+        if not isinstance(self._client, BenchmarkServiceClient):
+            return  # a client that a test puts in place
+        status = await self._client.health_status()
+        if status not in (200, 404, 405, 501):  # a small grader of one's own may have no such route
+            raise ConnectionError(f"it answers for its health with status {status}")
 
     async def close(self) -> None:
         """Let go of the service's connections."""

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 import json
 import math
 import os
 import re
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,8 +33,54 @@ _WANTS_JSON = "benchmark_runner.json"
 _SECRET = re.compile(r"key|token|secret|password|credential", re.IGNORECASE)
 
 
+ALIASES: Mapping[str, tuple[str, ...]] = {
+    "--parallelism": ("--concurrency", "--workers", "--n-concurrent-trials"),
+    "--dataset-name": ("--dataset",),
+}
+"""What options are called elsewhere: these work too, and are not in the help."""
+
+
+class OnceCommand(click.Command):
+    """A command that takes the other names of its options, and refuses one given twice that counts once."""
+
+    def make_parser(self, ctx: click.Context) -> Any:
+        """Add the names; a runner's own options of such a name go first."""
+        parser: Any = super().make_parser(ctx)
+        options = [one for one in self.params if isinstance(one, click.Option)]
+        own = {word for one in options for word in (*one.opts, *one.secondary_opts)}
+        for option in options:
+            others = [word for known in option.opts for word in ALIASES.get(known, ()) if word not in own]
+            if others:
+                twin = copy.copy(option)
+                twin.opts, twin.secondary_opts = others, []
+                twin.add_to_parser(parser, ctx)
+        parse = parser.parse_args
+
+        def parse_once(args: list[str]) -> Any:
+            values, rest, order = parse(args)
+            if not ctx.resilient_parsing:
+                _refuse_twice(self, order, ctx)
+            return values, rest, order
+
+        parser.parse_args = parse_once
+        return parser
+
+
+def _refuse_twice(command: click.Command, order: Sequence[click.Parameter], ctx: click.Context) -> None:
+    """Refuse a value that would take another one's place unseen. A plain flag says the same twice."""
+    times = Counter(one.name for one in order)
+    for one in command.params:
+        if not isinstance(one, click.Option) or times[one.name] < 2:
+            continue
+        if not (one.multiple or one.count or (one.is_flag and not one.secondary_opts)):
+            word = next((name for name in one.opts if name.startswith("--")), one.opts[0])
+            raise click.UsageError(f"{word} is given twice; it can be taken once.", ctx)
+
+
 class Commands(click.Group):
     """Commands in the order they are used in. With `--json`, a refusal is a document too."""
+
+    command_class = OnceCommand
 
     def list_commands(self, _ctx: click.Context) -> list[str]:
         """Not sorted."""

@@ -14,11 +14,11 @@ TIMEOUT_S = 300
 """Grading an answer may ask a model in turn."""
 
 
-def build_client(service_url: str) -> BenchmarkServiceClient:
+def build_client(service_url: str, timeout: float = TIMEOUT_S) -> BenchmarkServiceClient:
     """A client for a service. A Descope key goes before the bearer key, which `/v1` does not take."""
     from benchmark_service.client import BenchmarkServiceClient
 
-    return BenchmarkServiceClient(service_url, headers=auth_headers(), timeout=TIMEOUT_S)
+    return BenchmarkServiceClient(service_url, headers=auth_headers(), timeout=timeout)
 
 
 def auth_headers() -> dict[str, str]:

@@ -211,6 +211,8 @@ async def worked(
     how = replace(how, fresh=not opened.resumed)
     pass_over = Work(runner, artifacts, how, watch, redactor(how.llm_config))
     due = [task for task in chosen if pass_over.is_due(task)] if opened.resumed else chosen
+    if due and how.evaluate:
+        await _check_service(runner, generates=how.generate)
     watch.done = len(chosen) - len(due)
     telling.line(f"Processing {len(due)}/{len(opened.config.tasks)} tasks")
     stopped: Stopped | None = None
@@ -249,6 +251,16 @@ async def worked(
     return code or reported
 
 
+async def _check_service(runner: BenchmarkRunner, *, generates: bool) -> None:
+    """Raise RunError where nobody would grade: before a model is paid for answers."""
+    try:
+        await runner.check_service()
+    except Exception as error:
+        where = without_credentials(runner.service_url or "")
+        way_out = " Nothing was generated; --skip-eval generates without it." if generates else ""
+        raise RunError(f"The service at {where} cannot grade: {error_text(error)}.{way_out}") from error
+
+
 def _say_set_aside(artifacts: RunArtifacts, telling: Telling) -> None:
     for path in artifacts.set_aside:
         telling.line(f"Not readable, so put aside as {path}; it counts as never written.")
@@ -274,7 +286,7 @@ def _say_what_came(found: Survey, how: How, telling: Telling) -> bool:
 
 async def _scored(runner: BenchmarkRunner, artifacts: RunArtifacts, found: Survey) -> ScoreResult:
     try:
-        answer = await runner.score(found.evaluations)
+        answer = await runner.score(list(found.evaluations.values()))
         if not isinstance(answer, ScoreResult):
             raise TypeError(f"score returned {type(answer).__name__}, not a ScoreResult")
         if not math.isfinite(answer.final_score):

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel, ConfigDict, Field, SecretStr
 
+from sandboxes.installation import add_packages
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -55,7 +57,7 @@ class LLMConfig(BaseModel):
             from model_library.providers.openai import OpenAIConfig  # type: ignore[import-not-found,unused-ignore]
         except ImportError as error:
             raise RuntimeError(
-                "model-library is not installed; `pip install model-library`, or ask the model with "
+                f"model-library is not installed: `{add_packages(['model-library'])}`, or ask the model with "
                 "benchmark_runner.ChatModel"
             ) from error
         given: dict[str, Any] = {**self.sampling, "native": self.native}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -62,6 +63,8 @@ async def open_run(runner: BenchmarkRunner, artifacts: RunArtifacts, wanted: Wan
         )
     source, file, name = _source(wanted, before)
     loaded = await _load(runner, source, file, name, wanted)
+    if source is TaskSource.FILE:
+        name = runner._dataset = runner._dataset or _named_in(file)
     named = await _named(runner, loaded, wanted.task_ids)
     if source is TaskSource.SANDBOX:
         members = _joined(loaded, before.tasks if before else ())
@@ -70,7 +73,7 @@ async def open_run(runner: BenchmarkRunner, artifacts: RunArtifacts, wanted: Wan
     else:
         members = await _members(runner, loaded, before)
     if not members:
-        raise RunError(f"{file or name} has no tasks.")
+        raise RunError(f"{file or name or 'The runner'} has no tasks.")
     _check_folders(artifacts, [*members, *named])
     config = RunConfig(
         run_id=artifacts.run_id,
@@ -136,9 +139,7 @@ def _source(wanted: Wanted, before: RunConfig | None) -> tuple[TaskSource, Path 
         raise RunError(f"Run {before.run_id} was started with --problem; give the same file again.")
     if before is not None and before.dataset_file:
         return TaskSource.FILE, Path(before.dataset_file), None
-    if wanted.default_dataset_file is not None:
-        return TaskSource.FILE, wanted.default_dataset_file, None
-    raise RunError("There are no tasks: name a dataset with --dataset-file or --dataset-name.")
+    return TaskSource.FILE, wanted.default_dataset_file, None
 
 
 async def _load(
@@ -153,10 +154,34 @@ async def _load(
     if source is TaskSource.SERVICE:
         assert name is not None
         return _by_id(await _listed(runner, name), f"dataset {name}")
-    assert file is not None
+    if file is None:
+        return _brought_along(runner)
     if not file.exists():
         raise RunError(f"There is no dataset file {file}; name one with --dataset-file.")
     return _loaded(lambda: runner.load_tasks(file), str(file))
+
+
+def _brought_along(runner: BenchmarkRunner) -> dict[str, Task]:
+    """Return the tasks a runner has without a file; RunError where it has none."""
+    try:
+        return _loaded(lambda: runner.load_tasks(None), "load_tasks(None)")
+    except RunError as error:
+        raise RunError(
+            "There are no tasks: name a dataset with --dataset-file or --dataset-name. "
+            f"The runner brings none along: {error}"
+        ) from error
+
+
+def _named_in(file: Path | None) -> str | None:
+    """Return the `dataset_name` of a dataset file, which its tasks are graded on."""
+    if file is None or file.suffix != ".json":
+        return None
+    try:
+        found = json.loads(file.read_bytes())
+    except (OSError, ValueError, RecursionError):
+        return None
+    name = found.get("dataset_name") if isinstance(found, dict) else None
+    return name if isinstance(name, str) and name.strip() else None
 
 
 def _loaded(load: Callable[[], Sequence[Task]], origin: str) -> dict[str, Task]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from pydantic import (
     AliasChoices,
@@ -18,6 +18,16 @@ from pydantic import (
     field_validator,
     model_serializer,
     model_validator,
+)
+
+from sandboxes.lazy_names import lazy_names
+
+if TYPE_CHECKING:
+    from benchmark_service.schemas import EvaluateResponseRequest as EvaluateResponseRequest
+    from benchmark_service.schemas import FinalScoreResponse as FinalScoreResponse
+
+__getattr__, __dir__ = lazy_names(
+    __name__, {"benchmark_service.schemas": ["EvaluateResponseRequest", "FinalScoreResponse"]}
 )
 
 
@@ -113,6 +123,15 @@ class EvalResult(BaseModel):
     result: Any = None
     """An `EvalResultData` where the service's result is one, else the JSON it gave."""
     error: str | None = None
+
+    @property
+    def score(self) -> float | None:
+        """Return the number the service gave: `score` where its result has one, else the pass percentage."""
+        found = self.result.model_dump() if isinstance(self.result, EvalResultData) else self.result
+        if not isinstance(found, dict):
+            return None
+        given = found.get("score", found.get("pass_percentage"))
+        return given if isinstance(given, int | float) and not isinstance(given, bool) else None
 
     @field_validator("result", mode="after")
     @classmethod

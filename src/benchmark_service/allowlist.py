@@ -10,12 +10,15 @@ import time
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 from urllib.parse import quote
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from benchmark_service.flights import Flights
+
+if TYPE_CHECKING:
+    import httpx
 
 __all__ = [
     "LEGACY_TENANT",
@@ -110,7 +113,7 @@ def _yaml(path: Path) -> Any:
 
     try:
         return yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+    except (OSError, UnicodeDecodeError, yaml.YAMLError, RecursionError) as error:
         raise ValueError(f"DESCOPE_ALLOWLIST_PATH: cannot read {path}: {error}") from None
 
 
@@ -131,9 +134,23 @@ def _first(error: ValidationError) -> str:
 
 
 class CatalogAllowlistClient:
-    """Asks the catalogue what the holder of a key may do here. Never falls back to a local list."""
+    """Asks the catalogue what the holder of a key may do here. Never falls back to a local list.
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+    `url` and `name` are the catalogue's address and this service's name in it; left out, they are read from
+    the environment at each call. `transport` is httpx's, for tests.
+    """
+
+    def __init__(
+        self,
+        url: str | None = None,
+        name: str | None = None,
+        transport: httpx.AsyncBaseTransport | None = None,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._url = url.rstrip("/") if url else None
+        self._name = name
+        self._transport = transport
         self._clock = clock
         self._entries: OrderedDict[str, tuple[float, CatalogEntry]] = OrderedDict()
         self._questions: Flights[CatalogEntry | None] = Flights()
@@ -143,7 +160,8 @@ class CatalogAllowlistClient:
 
         Anything else that is not a well-formed answer about this service raises ValueError.
         """
-        url, service = catalog_url(), os.environ.get("SERVICE_NAME", "").strip()
+        url = self._url or catalog_url()
+        service = self._name or os.environ.get("SERVICE_NAME", "").strip()
         if not url or not service:
             raise ValueError("the catalogue needs BENCHMARK_CATALOG_API_URL and SERVICE_NAME")
         # Digests, so that neither the cache nor a dump of it holds anyone's key.
@@ -171,7 +189,9 @@ class CatalogAllowlistClient:
         try:
             async with (
                 asyncio.timeout(CATALOG_TIMEOUT_S),
-                httpx.AsyncClient(timeout=CATALOG_TIMEOUT_S, follow_redirects=False) as client,
+                httpx.AsyncClient(
+                    timeout=CATALOG_TIMEOUT_S, follow_redirects=False, transport=self._transport
+                ) as client,
                 client.stream("GET", address, headers={"x-descope-api-key": access_key}) as answer,
             ):
                 if answer.status_code in (401, 403, 404):

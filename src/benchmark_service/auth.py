@@ -17,6 +17,7 @@ from collections.abc import Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from functools import lru_cache
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from benchmark_service import allowlist, quota
 from benchmark_service.allowlist import LEGACY_TENANT, Allowlist, CatalogAllowlistClient, TenantPolicy
 from benchmark_service.flights import Flights
 from benchmark_service.identity_provider import descope_client, only_tenant
+from sandboxes.installation import add_extra
 
 __all__ = [
     "LEGACY_TENANT",
@@ -69,14 +71,26 @@ def check_settings() -> None:
     """Raise ValueError for settings nobody could be let in with safely; run once at startup."""
     _cache_ttl()
     if not auth_required():
+        if allowlist.catalog_url():
+            log.warning(
+                "BENCHMARK_CATALOG_API_URL is set but AUTH_REQUIRED is not: the catalogue is not asked"
+            )
         return
     if allowlist.catalog_url():
         if not os.environ.get("SERVICE_NAME", "").strip():
             raise ValueError("BENCHMARK_CATALOG_API_URL is set but SERVICE_NAME is not")
-    else:
-        load_allowlist()
+    elif not Allowlist.model_validate(load_allowlist()).tenants:
+        log.error(
+            "AUTH_REQUIRED is set but no tenant is on the list: every request will be refused; set "
+            'DESCOPE_TENANT_ALLOWLIST_JSON={"tenants": {"TENANT": {"datasets": ["default"]}}}'
+        )
     if not os.environ.get("DESCOPE_PROJECT_ID", "").strip():
         log.error("AUTH_REQUIRED is set but DESCOPE_PROJECT_ID is not: every request will be refused")
+    if find_spec("descope") is None:
+        log.error(
+            "AUTH_REQUIRED is set but Descope's SDK is missing: every request will be refused; %s",
+            add_extra("hosted"),
+        )
 
 
 async def resolve_tenant(headers: Mapping[str, str]) -> str | None:
@@ -109,22 +123,25 @@ async def dataset_allowed(tenant: str, dataset: str | None) -> bool:
 
 
 async def is_trial(tenant: str) -> bool:
-    """Whether the tenant sees reduced results only; one we know nothing about does.
+    """Whether the tenant sees reduced results only; one of ours that is on no list any more does.
 
-    Without AUTH_REQUIRED there are only tenants a service names by itself, and no list says anything of them.
+    Tenants that a service names by itself (without AUTH_REQUIRED, or by a `resolve_tenant` of its own) are on
+    no list, unless its operator put them there.
     """
     if tenant == LEGACY_TENANT or not auth_required():
         return False
-    policy = _known_policy(tenant)
-    return policy is None or policy.trial_mode
+    policy = _known_policy(tenant) or _policy_behind(tenant)
+    return policy.trial_mode if policy is not None else not _named_by_service()
 
 
 async def consume_quota(service_name: str, tenant: str) -> None:
     """Count one evaluation of the tenant; raises quota.QuotaReached or quota.QuotaUnavailable."""
     if tenant == LEGACY_TENANT or not auth_required():
         return
-    policy = _known_policy(tenant)
+    policy = _known_policy(tenant) or _policy_behind(tenant)
     if policy is None:
+        if _named_by_service():
+            return
         raise quota.QuotaUnavailable("Evaluation quota of this tenant is not known.")
     if policy.evaluation_quota is not None:
         await quota.consume(service_name, tenant, policy.evaluation_quota)
@@ -186,11 +203,11 @@ async def _tenant_of(key: str) -> str:
 async def _exchanged(key: str, project: str) -> Any:
     # Not `run_blocking`: a hanging exchange holds nothing of ours, so its caller need not wait for it.
     async with asyncio.timeout(EXCHANGE_TIMEOUT_S):
-        claims = await asyncio.to_thread(_exchange_descope_access_key, key, project)
+        claims = await asyncio.to_thread(_exchange_descope_access_key, project, key)
         return await claims if inspect.isawaitable(claims) else claims
 
 
-def _exchange_descope_access_key(access_key: str, project_id: str) -> Any:
+def _exchange_descope_access_key(project_id: str, access_key: str) -> Any:
     """The verified claims of the key's token; raises whatever the SDK raises. Blocking."""
     return descope_client(project_id, os.environ.get("DESCOPE_BASE_URI")).exchange_access_key(access_key)
 
@@ -207,6 +224,17 @@ def _known_policy(tenant: str) -> TenantPolicy | None:
         caller = _caller.get()
         return caller.policy if caller is not None and caller.tenant == tenant else None
     return _listed(tenant)
+
+
+def _policy_behind(tenant: str) -> TenantPolicy | None:
+    """Return the policy of the key that a service's own `resolve_tenant` gave another name."""
+    caller = _caller.get()
+    return caller.policy if caller is not None and caller.tenant != tenant else None
+
+
+def _named_by_service() -> bool:
+    """Whether nobody of ours resolved this request's caller."""
+    return _caller.get() is None
 
 
 def _listed(tenant: str) -> TenantPolicy | None:

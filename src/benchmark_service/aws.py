@@ -7,6 +7,8 @@ from functools import lru_cache
 from importlib import import_module
 from typing import Any
 
+from sandboxes.installation import add_extra
+
 __all__ = ["aws_client"]
 
 
@@ -20,7 +22,7 @@ def _client(service: str, region: str | None, endpoint: str | None) -> Any:
     try:
         boto3, config = import_module("boto3"), import_module("botocore.config")
     except ModuleNotFoundError as error:
-        raise RuntimeError(f"{service} needs {error.name}: pip install 'valkyrie-bench[aws]'") from None
+        raise RuntimeError(f"{service} needs {error.name}: {add_extra('aws')}") from None
     # A retry of a write whose answer was lost would count one evaluation twice.
     settings = config.Config(retries={"total_max_attempts": 1}, connect_timeout=5, read_timeout=30)
     if service == "s3":

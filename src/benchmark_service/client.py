@@ -163,11 +163,13 @@ class BenchmarkServiceClient(V1Calls):
 
     async def health_check(self, *, retry: bool = True) -> bool:
         """Whether the service says it is well. Raises when it cannot be reached at all."""
+        return await self.health_status(retry=retry) == 200
+
+    async def health_status(self, *, retry: bool = True) -> int:
+        """Return the HTTP status with which the service answers for its health."""
         attempts = None if retry else 1
-        response = await self._http.send(
-            Call("Health check", "GET", "/health", pinned=False, attempts=attempts)
-        )
-        return response.status_code == 200
+        call = Call("Health check", "GET", "/health", pinned=False, attempts=attempts)
+        return (await self._http.send(call)).status_code
 
     async def version(self, dataset: str | None = None) -> VersionResponse:
         """What the service says of itself; all None from a service too old to say it."""

@@ -83,14 +83,14 @@ async def _over_session(
     sandbox: Any, command: str, cwd: str | None
 ) -> AsyncGenerator[str | int | None, None]:
     """Lines, then the exit code, through a session of the Daytona SDK."""
-    from daytona import SessionExecuteRequest
+    from sandboxes.daytona import sdk
 
     session = f"{sandbox.id}-{uuid.uuid4()}"
     placed = f"cd {shlex.quote(cwd)} && {command}" if cwd else command
     try:
         await sandbox.process.create_session(session)
         started = await sandbox.process.execute_session_command(
-            session, SessionExecuteRequest(command=placed, run_async=True)
+            session, sdk.reaching().SessionExecuteRequest(command=placed, run_async=True)
         )
         if not started.cmd_id:
             raise ValueError(f"Session {session} gave no id for the command it was sent")

@@ -45,7 +45,7 @@ def load_dataset_versions(path: Path) -> dict[str, DatasetVersionEntry]:
         return _VersionsFile.model_validate(content if content is not None else {}).root
     except FileNotFoundError:
         raise ValueError(f"dataset versions file {path} does not exist") from None
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, RecursionError) as error:
         raise ValueError(f"dataset versions file {path} is not YAML: {error}") from None
     except ValidationError as error:
         wrong = "; ".join(f"{'.'.join(map(str, e['loc'])) or 'file'}: {e['msg']}" for e in error.errors())

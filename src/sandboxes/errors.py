@@ -39,6 +39,11 @@ class SandboxUnsupportedError(SandboxError):
     """This provider, on this machine, cannot give what was asked; the message names the way out."""
 
 
+class SandboxImageError(SandboxError):
+    """An image cannot be built, or does not start, for a reason of its own: its author must act, and trying
+    again changes nothing."""
+
+
 class SandboxUserError(SandboxError):
     """No such user in the sandbox, or none a command may run as; the message says which and why."""
 

@@ -15,13 +15,15 @@ import os
 import subprocess
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import lru_cache
 from itertools import count
 from pathlib import Path
 from typing import TypeVar
 from uuid import uuid4
 
-from sandboxes.cgroups import Cgroup, detect
+from sandboxes import capability_file
+from sandboxes.cgroups import Cgroup, CgroupSupport, detect
 from sandboxes.errors import SandboxError, SandboxNotFoundError, SandboxUnsupportedError
 from sandboxes.process_record import ProcessRecord
 from sandboxes.process_tree import kill_marked
@@ -233,6 +235,7 @@ class ProcessProvider(SandboxProvider):
     """Makes folders below `root`; whatever process uses the same `root` sees the same sandboxes."""
 
     def __init__(self, root: Path) -> None:
+        self._state_dir = root
         self._root = root / "process"
 
     async def create_sandbox(self, request: SandboxCreateRequest) -> ProcessSandbox:
@@ -263,7 +266,12 @@ class ProcessProvider(SandboxProvider):
                 yield ProcessSandbox(self._root / record.id, record)
 
     def capabilities(self) -> Capabilities:
-        return _capabilities()
+        found = _capabilities()
+        capability_file.write(self._state_dir, found)
+        return found
+
+    def expected_capabilities(self) -> Capabilities:
+        return capability_file.read(self._state_dir) or _assumed_capabilities()
 
     def _create(self, request: SandboxCreateRequest) -> ProcessSandbox:
         if request.source.type != "host" or request.source.rootfs is not None:
@@ -291,7 +299,17 @@ class ProcessProvider(SandboxProvider):
 
 @lru_cache(maxsize=1)
 def _capabilities() -> Capabilities:
-    support = detect()
+    return _declared(detect())
+
+
+def _assumed_capabilities() -> Capabilities:
+    """Return what is known without starting a program."""
+    limits = dict.fromkeys(("cpus", "memory", "pids", "processes"), "not tried yet: valk doctor")
+    declared = _declared(CgroupSupport())
+    return replace(declared, enforcement={**declared.enforcement, **limits})
+
+
+def _declared(support: CgroupSupport) -> Capabilities:
     return Capabilities(
         provider="process",
         isolation=f"none: commands run on this machine as {getpass.getuser()}, in a folder of their own",

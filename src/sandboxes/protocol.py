@@ -17,6 +17,7 @@ from sandboxes.values import (
     CopyLimits,
     CopyReport,
     ExecResult,
+    ImageDefaults,
     OutputSink,
     StreamName,
 )
@@ -46,6 +47,8 @@ class Sandbox(ABC):
     created_at: datetime | None = None
     views: Sequence[str] = ()
     """Targets of the copy-on-write mounts that are there."""
+    image_defaults: ImageDefaults | None = None
+    """What its image says, never what is in the sandbox now; None where the provider does not tell."""
 
     @property
     @abstractmethod
@@ -92,6 +95,14 @@ class Sandbox(ABC):
         a timeout or a cancellation; background processes of a command that ended by itself live on.
         """
         raise SandboxUnsupportedError(f"{type(self).__name__} cannot stream stdout and stderr apart")
+
+    async def start_entrypoint(self, env: Mapping[str, str], sink: OutputSink | None = None) -> None:
+        """Run the image's entrypoint in the background, where there is one, as its author meant it.
+
+        Returns when it has started the command it was given, which does nothing, or has taken its time over
+        it. Raises SandboxImageError when it ended before. For a sandbox nobody hostile was in yet.
+        """
+        _ = env, sink
 
     async def stream_download(self, path: str) -> AsyncIterator[bytes]:
         """Yield one regular file in pieces."""
@@ -276,6 +287,13 @@ class SandboxProvider(ABC):
     def capabilities(self) -> Capabilities:
         """What this provider can do here; cheap after the first call."""
         return Capabilities(provider=type(self).__name__, isolation="it does not say")
+
+    def expected_capabilities(self) -> Capabilities:
+        """Return what `capabilities` is expected to say, and start no program to find out.
+
+        A provider that has to try what a machine can do says what it last found there, or what it assumes.
+        """
+        return self.capabilities()
 
     @property
     def admission_pool_id(self) -> str:

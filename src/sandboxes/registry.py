@@ -9,6 +9,7 @@ from importlib import import_module
 from pathlib import Path
 
 from sandboxes.errors import MissingSandboxConfigError, SandboxUnsupportedError
+from sandboxes.installation import add_extra
 from sandboxes.protocol import SandboxProvider
 
 __all__ = ["PROVIDERS", "ProviderEntry", "open_provider"]
@@ -24,6 +25,8 @@ class ProviderEntry:
     summary: str
     extra: str | None = None
     """The pip extra that brings what it needs."""
+    package: str | None = None
+    """The module by which one sees that the extra is there."""
     settings: tuple[str, ...] = ()
     """What must be known to reach it; handed to `open_provider`, never stored by it."""
 
@@ -52,6 +55,7 @@ PROVIDERS: dict[str, ProviderEntry] = {
             "DaytonaSandboxProvider",
             "Daytona's cloud, or anything that speaks its REST",
             extra="daytona",
+            package="daytona",
             settings=("DAYTONA_API_KEY", "DAYTONA_API_URL", "DAYTONA_TARGET"),
         ),
         ProviderEntry(
@@ -60,6 +64,7 @@ PROVIDERS: dict[str, ProviderEntry] = {
             "DockerProvider",
             "containers of a Docker or Podman engine: images, own files, processes, network",
             extra="docker",
+            package="aiodocker",
             options=("docker_image",),
         ),
         ProviderEntry("null", "sandboxes.null", "NullProvider", "runs nothing: for tests and measurements"),
@@ -84,7 +89,7 @@ def open_provider(name: str, state_dir: Path, settings: Mapping[str, str] | None
         if entry.extra is None:
             raise
         raise SandboxUnsupportedError(
-            f"provider {name!r} needs {error.name}: pip install 'valkyrie-bench[{entry.extra}]'"
+            f"provider {name!r} needs {error.name}: {add_extra(entry.extra)}"
         ) from error
     made = getattr(module, entry.class_name)
     if entry.settings:

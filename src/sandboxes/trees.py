@@ -16,6 +16,7 @@ from pathlib import Path
 from sandboxes.errors import SandboxError
 from sandboxes.openat import is_kernel_file_system, is_utf8, printable
 from sandboxes.types import CopyLimits, CopyReport
+from sandboxes.values import A_LINK
 
 CHUNK_BYTES = 1 << 20
 MAX_DEPTH = 64
@@ -269,6 +270,15 @@ class _Level:
         os.close(self.out)
 
 
+def _target(folder: int, name: str) -> str:
+    """What a link says; nothing where it is gone by now, or says no UTF-8."""
+    try:
+        found = os.readlink(name, dir_fd=folder)
+    except OSError:
+        return ""
+    return found if is_utf8(found) else ""
+
+
 class _Export:
     """What one download has brought out so far, and what it may still bring."""
 
@@ -292,7 +302,7 @@ class _Export:
                 if not is_utf8(entry.name):
                     self.report.skip(printable(path), "its name is not UTF-8")
                 elif entry.is_symlink():
-                    self.report.skip(path, "a link")
+                    self.report.link(path, _target(level.fd, entry.name))
                 elif entry.is_dir(follow_symlinks=False):
                     level.folders.append(entry.name)
                 elif entry.is_file(follow_symlinks=False):
@@ -332,7 +342,7 @@ class _Export:
         except OSError as error:
             if error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOMEM):
                 raise
-            self.report.skip(path, "a link" if error.errno == errno.ELOOP else os.strerror(error.errno or 0))
+            self.report.skip(path, A_LINK if error.errno == errno.ELOOP else os.strerror(error.errno or 0))
             return None
 
     def _copy_file(self, level: _Level, name: str, path: str) -> None:

@@ -122,7 +122,8 @@ def host_folder_of(source: SandboxSource | None) -> str | None:
 
 
 class Mount(BaseModel):
-    """A folder of the host that is shown in the sandbox, read-only."""
+    """A folder of the host that is shown in the sandbox, read-only: as it is when the sandbox is made, later
+    changes may not be seen."""
 
     source: str
     target: str

@@ -51,6 +51,17 @@ class Command:
         return cls(argv=("bash", "-o", "pipefail", "-c", script), **options)  # type: ignore[arg-type]
 
 
+@dataclass(frozen=True, slots=True)
+class ImageDefaults:
+    """What the author of an image chose for whatever runs in it."""
+
+    workdir: str = "/"
+    user: str | None = None
+    """None is root."""
+    entrypoint: Sequence[str] = ()
+    """What runs first, with the command it is to start as its last words."""
+
+
 @dataclass(slots=True)
 class ExecResult:
     """How a command ended, and what it printed (stdout and stderr as they came)."""
@@ -73,6 +84,11 @@ class CopyLimits:
     max_entries: int = 10_000
 
 
+A_LINK = "a link"
+"""Why a link is left behind by a download."""
+MOST_LINKS = 20_000
+
+
 @dataclass(slots=True)
 class CopyReport:
     """What a folder download brought out, and what it left behind and why."""
@@ -82,6 +98,14 @@ class CopyReport:
     skipped: list[tuple[str, str]] = field(default_factory=list)
     """(path inside the folder, reason); at most 100 are listed."""
     skipped_count: int = 0
+    links: dict[str, str] = field(default_factory=dict)
+    """Symbolic links among what was left behind, by path, with what they say; at most `MOST_LINKS`."""
+
+    def link(self, path: str, target: str) -> None:
+        """Record a symbolic link, which is left behind."""
+        self.skip(path, A_LINK)
+        if len(self.links) < MOST_LINKS:
+            self.links[path] = target
 
     def skip(self, path: str, reason: str) -> None:
         """Record one entry left behind."""
@@ -103,6 +127,8 @@ class Capabilities:
     """Commands may write anywhere in their own view of the file system (apt, pip --system, …)."""
     builds: bool = False
     """Can build an image from a Dockerfile."""
+    builds_buildkit: bool = False
+    """Also from one that needs BuildKit (`RUN --mount`, `RUN <<EOF`)."""
     mounts: bool = False
     """Can show folders of the host in a sandbox."""
     copy_on_write: bool = False

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from valkyrie import config_file
+from valkyrie.config_forms import networks_in
 from valkyrie.config_keys import (
     AUTH,
     AWS_KEYS,
@@ -95,6 +96,11 @@ def effective(name: str, path: Path | None = None) -> Effective:
     if key.name in held:
         return Effective(key, held[key.name], "file")
     return Effective(key, key.default, "unset" if key.default is None else "default")
+
+
+def tracker_networks() -> tuple[str, ...]:
+    """Networks that callers of a tracker may name addresses in, besides public ones."""
+    return networks_in(str(effective("tracker.allowed_networks").value or ""))
 
 
 def provider_options(provider: str) -> dict[str, str]:

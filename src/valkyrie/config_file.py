@@ -22,7 +22,9 @@ from valkyrie.config_keys import (
     find_setting,
 )
 from valkyrie.errors import UsageError, UserError
+from valkyrie.regular_files import read_regular
 
+MOST_BYTES = 8 << 20
 Lines = tuple[int, int]
 """The first line, and the one after the last."""
 
@@ -42,7 +44,7 @@ class Held:
 def read(path: Path) -> str:
     """The file's text; nothing when there is none."""
     try:
-        return path.read_text(encoding="utf-8")
+        return read_regular(path, MOST_BYTES).decode("utf-8")
     except FileNotFoundError:
         return ""
     except (OSError, UnicodeDecodeError) as error:
@@ -102,6 +104,8 @@ def _compose(text: str, path: Path) -> Any:
     except yaml.YAMLError as error:
         problem = getattr(error, "problem", None) or "it cannot be read"
         raise _wrong(path, f"not valid YAML: {problem}", getattr(error, "problem_mark", None)) from None
+    except RecursionError:
+        raise _wrong(path, "nested too deeply", None) from None
     if root is not None and not isinstance(root, yaml.MappingNode):
         raise _wrong(path, "must be `key: value` lines", root.start_mark)
     return root
@@ -167,12 +171,14 @@ def read_registry(path: Path) -> dict[str, Entry]:
 
     services = find_map(SERVICES)
     try:
-        held = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
+        held = yaml.safe_load(read_regular(path, MOST_BYTES).decode("utf-8")) or {}
         if isinstance(held, dict) and isinstance(held.get("services"), dict):
             held = held["services"]
         if not isinstance(held, dict):
             raise ValueError("must be `name: url` lines")
         return {str(name): services.entry(str(name), raw) for name, raw in held.items()}
+    except RecursionError:
+        raise UserError(f"Service registry {path}: nested too deeply.", cause="config") from None
     except (OSError, ValueError, yaml.YAMLError) as error:
         reason = error.strerror if isinstance(error, OSError) else " ".join(str(error).split())
         raise UserError(f"Service registry {path}: {reason}.", cause="config") from None

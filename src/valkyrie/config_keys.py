@@ -179,6 +179,15 @@ _HERE = (
         "VALKYRIE_WORK_RUN_MAX_MB",
         0,
     ),
+    Key(
+        "trajectory_max_mb",
+        int,
+        "Megabytes that are kept of an agent's own account of a trial; a larger one is cut at a step.",
+        32,
+        "VALKYRIE_TRAJECTORY_MAX_MB",
+        1,
+        1024,
+    ),
 )
 _TRACKER = (
     Key(
@@ -196,6 +205,14 @@ _TRACKER = (
         env="TRACKER_SERVICE_URL",
         url=True,
         check=check_url,
+    ),
+    Key(
+        "tracker.allowed_networks",
+        str,
+        "Of a tracker: networks its callers may name services and webhooks in, besides public addresses.",
+        env="VALKYRIE_TRACKER_ALLOWED_NETWORKS",
+        check=check_networks,
+        form="networks such as 10.1.0.0/16, separated by commas",
     ),
     Key(
         "api_key",

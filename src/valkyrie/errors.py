@@ -26,6 +26,8 @@ class ValkyrieError(Exception):
         super().__init__(message)
         self.cause = cause or self.default_cause
         self.retry_after = retry_after
+        self.problems: tuple[str, ...] = ()
+        """What a refusal lists, one by one."""
 
 
 class UserError(ValkyrieError):
@@ -52,6 +54,12 @@ class AccessError(UserError):
     """Who asks is not known, or may not do this."""
 
     default_cause = "unauthorized"
+
+
+class RoleError(AccessError):
+    """Who asks is known, but their key's role is not enough for this."""
+
+    default_cause = "role"
 
 
 class ContractValidationError(UsageError):

@@ -19,6 +19,8 @@ class JobAgent:
 
     agent: str
     model: str | None = None
+    kwargs: Mapping[str, str] = field(default_factory=dict)
+    """Parameters of this agent alone, over those of all."""
 
     @property
     def said(self) -> str:
@@ -47,6 +49,8 @@ class JobRequest:
     """With stop_when_decided: that agents are no further apart than this, of 1, is an answer as well."""
     error_rate: float = DEFAULT_ERROR_RATE
     """With stop_when_decided: how often an answer may be wrong, over all looks and pairs together."""
+    benchmarks: Sequence[str] = ()
+    """Several benchmarks instead of the template's one; each agent has a run on each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,8 +84,8 @@ class JobView:
     concurrency: int
     metadata: Mapping[str, str]
     source: Mapping[str, object]
-    """`{"type": "benchmark", "benchmark_name": …}`, `{"type": "scenarios", "scenario_ids": […]}` or
-    `{"type": "eval", "evals": […]}`."""
+    """`{"type": "benchmark", "benchmark_name": …}`, `{"type": "benchmarks", "benchmark_names": […]}`,
+    `{"type": "scenarios", "scenario_ids": […]}` or `{"type": "eval", "evals": […]}`."""
     trials: int
     """Of each task."""
     agent_timeout: float | None

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
-from sandboxes.values import Limits, NetworkPolicy
+from sandboxes.values import ImageDefaults, Limits, NetworkPolicy
 
 if TYPE_CHECKING:
     from sandboxes.types import Mount, SandboxSource
@@ -19,12 +19,33 @@ INGESTED = "ingested"
 """The provider of runs whose trials ran elsewhere: what is known of them is what a file said."""
 """The organisation everything belongs to where nobody speaks of organisations."""
 DEFAULT_PRIORITY = 3
-"""Of 0 (first) to 4 (last)."""
+"""Of 0 (the largest share of the slots) to `LAST_PRIORITY`."""
+LAST_PRIORITY = 4
+ABORT_AFTER = 20
+"""So many trials that all ended in errors stop a run, unless it says otherwise."""
+ABORT_SHARE = 0.05
+"""Or this share of all its trials, if that is more."""
+
+
+class Role(StrEnum):
+    """What the holder of an API key may do, the least first: each role may do what those before it may."""
+
+    READER = "reader"
+    """Look at everything of the organisation; for CI and dashboards."""
+    MEMBER = "member"
+    """Start and steer runs and jobs, push agents, set secrets."""
+    ADMIN = "admin"
+    """Change the organisation's settings, and see who did what."""
+
+    def may(self, needed: Role) -> bool:
+        """Whether this role is enough where `needed` is asked for."""
+        order = tuple(Role)
+        return order.index(self) >= order.index(needed)
 
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """Who asks: a person, and the organisation whose things they may see."""
+    """Who asks: a person, what they may do, and the organisation whose things they may see."""
 
     org_id: str = DEFAULT_ORG
     org: str = DEFAULT_ORG
@@ -33,6 +54,19 @@ class Identity:
     """Whom a run is recorded as started by."""
     key_id: str | None = None
     """The API key that was shown, if one was."""
+    max_concurrency: int | None = None
+    """How many trials of runs started with that key may be in hand at once; None is no limit."""
+    role: Role = Role.ADMIN
+    """What they may do; everything where nobody asks for keys."""
+
+
+LATEST = "latest"
+"""The word for what was started last, by whoever asks."""
+
+
+def may_be_id(word: str) -> bool:
+    """Return whether this may be the id of a run or a job, or the beginning of one."""
+    return bool(word) and all(character in "0123456789abcdef-" for character in word.lower())
 
 
 class RunState(StrEnum):
@@ -113,7 +147,16 @@ class ExitReason(StrEnum):
     OS_KILLED = "OS_KILLED"
 
 
-COUNTED_AS_ZERO = frozenset({"grader_broken_by_work", "sandbox_killed_by_agent", "setup_broken_by_agent"})
+MAX_TURNS = "max_turns"
+"""In a task's metadata: how often the model may be asked, for agents that can be held to it."""
+COUNTED_AS_ZERO = frozenset(
+    {
+        "grader_broken_by_work",
+        "grader_tokens_unreported",
+        "sandbox_killed_by_agent",
+        "setup_broken_by_agent",
+    }
+)
 """Causes of an agent that kept itself from being graded: it is graded, with a score of 0."""
 
 
@@ -162,6 +205,7 @@ class KeptPath:
     """A file, pattern or folder of the sandbox a task wants kept after its agent is done."""
 
     source: str
+    """Absolute, or below the working folder."""
     destination: str | None = None
     """Where, relative; None is by its name."""
     exclude: tuple[str, ...] = ()
@@ -177,6 +221,9 @@ class GatherCommand:
     command: str
     user: str | None = None
     timeout: float = 60.0
+
+
+ImageChoice = Literal["cwd", "user", "grading_user", "entrypoint"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,6 +246,8 @@ class TaskSpec:
     timeouts: Timeouts = field(default_factory=Timeouts)
     env: Mapping[str, str] = field(default_factory=dict)
     """Environment of every command of the trial, the agent's included."""
+    of_image: frozenset[ImageChoice] = frozenset()
+    """What the image's author decides and the task does not: `placed` fills it in."""
     user: str | None = None
     """Whom the agent runs as; None is root of the sandbox."""
     grading_user: str | None = None
@@ -244,6 +293,18 @@ class TaskSpec:
     """The agent's processes live on while the tests run; such a pass is never confirmed."""
     metadata: Json = field(default_factory=dict)
 
+    def placed(self, image: ImageDefaults | None) -> TaskSpec:
+        """Return the task, and its steps, as they are in a sandbox of this image; None is not known."""
+        if image is None:
+            return self
+        return replace(
+            self,
+            cwd=image.workdir if "cwd" in self.of_image else self.cwd,
+            user=image.user if "user" in self.of_image else self.user,
+            grading_user=image.user if "grading_user" in self.of_image else self.grading_user,
+            steps=tuple(step.placed(image) for step in self.steps),
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class Grade:
@@ -264,7 +325,10 @@ class Grade:
     """Why the score is 0 although no grader said so: a cause of the policy table."""
     message: str | None = None
     evidence: Json = field(default_factory=dict)
-    """How it was verified: mode, system files the agent changed, work that was not carried, control."""
+    """How it was verified: mode, system files the agent changed, work that was not carried, control, and the
+    reason of a verdict that is no pass."""
+    reason: str | None = None
+    """What the grader said last, where the trial did not pass; the engine keeps it in `evidence`."""
 
 
 @dataclass(frozen=True, slots=True)

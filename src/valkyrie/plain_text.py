@@ -13,6 +13,11 @@ _COLORS = re.compile(r"(\x1b\[(?:0|(?:[12]|3[1-6])(?:;(?:[12]|3[1-6]))*)m)")
 _COMMANDS = re.compile(r"^[^\S\n]*(?=::)|#(?=#\w*\[)", re.MULTILINE)
 """`::error::` at the start of a line, after whatever is a space somewhere, and `##[error]` or `##vso[…]`
 anywhere."""
+LONGEST_NAME = 200
+LONGEST_PATH = 4096
+_LONG_QUOTES = re.compile(r"'[^'\n/]{200,}'|\"[^\"\n/]{200,}\"")
+_LONG_WORDS = re.compile(r"\S{211,}")
+_CLOSING = "'\"`.,;:)]"
 _JSON_COMMANDS = re.compile(r"##(?=\w*\[)")
 _JSON_ESCAPES = {
     code: f"\\u{code:04x}"
@@ -33,10 +38,33 @@ def safe(text: object, *, keep_lines: bool = False) -> str:
 
     Line breaks and tabs become spaces unless `keep_lines`.
     """
-    cleaned = _ESCAPES.sub("", str(text).replace("\r\n", "\n"))
+    text = str(text)
+    if text.isascii() and text.isprintable():  # most texts are, and some commands print millions
+        return text if keep_lines else text.strip()
+    cleaned = _ESCAPES.sub("", text.replace("\r\n", "\n"))
     if keep_lines:
         return "\n".join(_CONTROLS.sub("", line.replace("\t", "    ")) for line in cleaned.split("\n"))
     return _CONTROLS.sub("", re.sub(r"[\n\r\t\v\f]+", " ", cleaned)).strip()
+
+
+def shorten_names(text: str) -> str:
+    """Return a message without names of more than 200 characters: their beginning says enough.
+
+    Paths are names too, but as long as paths can be.
+    """
+    if len(text) <= LONGEST_NAME:
+        return text
+    text = _LONG_QUOTES.sub(lambda found: f"{found[0][:LONGEST_NAME]}…{found[0][0]}", text)
+    return _LONG_WORDS.sub(_shortened, text)
+
+
+def _shortened(found: re.Match[str]) -> str:
+    word = found[0]
+    return (
+        word
+        if "/" in word and len(word) <= LONGEST_PATH
+        else f"{word[:LONGEST_NAME]}…{word[-1] if word[-1] in _CLOSING else ''}"
+    )
 
 
 def printable(text: str, *, colors: bool = True) -> str:

@@ -1,5 +1,9 @@
 """Where callers may have us connect to: not to this machine, its link, or a cloud's metadata.
 
+Callers of a tracker may have it connect to public addresses only, and to networks its operator names: whether
+something listens at a private address must not be told to those who cannot reach it themselves. What is
+refused is refused before a connection is made, so that open and closed ports look the same.
+
 A name is resolved once, every address it has is checked, and the connection is made to a checked address:
 a name that answers differently the second time gains nothing.
 """
@@ -24,6 +28,10 @@ Resolver = Callable[[str, int], Sequence[str]]
 
 MOST_CHARACTERS = 2000
 _WAY_OUT = "VALKYRIE_ALLOW_LOCAL_WEBHOOKS=1 where the executor (or `valkyrie serve`) runs allows it."
+_NETWORKS_WAY_OUT = (
+    "Whoever runs the tracker allows networks: `valk config set tracker.allowed_networks 10.1.0.0/16` "
+    "where the tracker and its executors run."
+)
 _METADATA = frozenset(
     ipaddress.ip_address(text)
     for text in (
@@ -88,14 +96,16 @@ def check_target(
     what: str = "The address",
     *,
     only_loopback: bool = False,
+    networks: Sequence[str] | None = None,
 ) -> None:
     """Refuse an address that a caller may not make us connect to; TargetError says why.
 
     A name that cannot be resolved now is not refused: nothing is at it. With `only_loopback`, allowing what
-    is local allows this machine itself, neither its link nor a cloud's metadata.
+    is local allows this machine itself, neither its link nor a cloud's metadata. With `networks`, only public
+    addresses are allowed, and those of the networks.
     """
     try:
-        resolve_target(url, allow_local, resolver, what, only_loopback=only_loopback)
+        resolve_target(url, allow_local, resolver, what, only_loopback=only_loopback, networks=networks)
     except OSError:
         return
 
@@ -107,6 +117,7 @@ def resolve_target(
     what: str = "The address",
     *,
     only_loopback: bool = False,
+    networks: Sequence[str] | None = None,
 ) -> Target:
     """The checked addresses behind a URL; OSError when its name has none."""
     parsed = parse_target(url, what)
@@ -114,18 +125,21 @@ def resolve_target(
     found = _addresses(host, parsed.port or (443 if parsed.scheme == "https" else 80), resolver)
     for text in found:
         address = ipaddress.ip_address(text)
-        if why := refusal(address, allow_local, only_loopback=only_loopback):
-            hopeless = refusal(address, allow_local=True, only_loopback=only_loopback)
-            way = "" if hopeless else f" {_WAY_OUT}"
+        if why := refusal(address, allow_local, only_loopback=only_loopback, networks=networks):
+            way = _way_out(address, only_loopback=only_loopback, networks=networks)
             raise TargetError(f"{what} leads to {host[:80]}, which is {why}; nothing is sent there.{way}")
     return Target(parsed, found)
 
 
-def connectable(host: str, port: int, *, allow_local: bool) -> Sequence[str]:
+def connectable(
+    host: str, port: int, *, allow_local: bool, networks: Sequence[str] | None = None
+) -> Sequence[str]:
     """The addresses of a host a caller named, checked for the connection that is made now: a name may lead
-    elsewhere than when it was first looked at. Loopback if `allow_local`, never the link or metadata."""
+    elsewhere than when it was first looked at. Loopback if `allow_local`, never the link or metadata; with
+    `networks`, only public addresses and those."""
     place = f"[{host}]" if ":" in host else host
-    return resolve_target(f"http://{place}:{port}", allow_local, only_loopback=True).addresses
+    url = f"http://{place}:{port}"
+    return resolve_target(url, allow_local, only_loopback=True, networks=networks).addresses
 
 
 def _addresses(host: str, port: int, resolver: Resolver) -> Sequence[str]:
@@ -144,22 +158,55 @@ def _addresses(host: str, port: int, resolver: Resolver) -> Sequence[str]:
     return found
 
 
-def refusal(address: Address, allow_local: bool, *, only_loopback: bool = False) -> str | None:
+def refusal(
+    address: Address,
+    allow_local: bool,
+    *,
+    only_loopback: bool = False,
+    networks: Sequence[str] | None = None,
+) -> str | None:
     """Why an address is refused, in words; None when it is not."""
     inner = _inside(address)
     if inner.is_multicast or inner.is_unspecified or inner in _THIS_NETWORK:
         return "no single machine's address"
     if isinstance(inner, ipaddress.IPv4Address) and inner.is_reserved:
         return "a reserved address"
-    if allow_local and (inner.is_loopback or not only_loopback):
+    if any(inner in ipaddress.ip_network(network) for network in networks or ()):
         return None
-    if inner.is_loopback:
+    local = _kind_of_local(inner)
+    if local:
+        return None if allow_local and (inner.is_loopback or not only_loopback) else local
+    if networks is None:
+        return None
+    return "no public address" if not inner.is_global or _is_own(inner) else None
+
+
+def _kind_of_local(address: Address) -> str | None:
+    if address.is_loopback:
         return "a loopback address"
-    if inner in _METADATA:
+    if address in _METADATA:
         return "a cloud's metadata service"
-    if inner.is_link_local:
-        return "a link-local address"
-    return None
+    return "a link-local address" if address.is_link_local else None
+
+
+def _is_own(address: Address) -> bool:
+    """Whether it is an address of this machine: only to such a one can a socket be bound."""
+    family = socket.AF_INET if address.version == 4 else socket.AF_INET6
+    try:
+        with socket.socket(family, socket.SOCK_STREAM) as probe:
+            probe.bind((str(address), 0))
+    except OSError:
+        return False
+    return True
+
+
+def _way_out(address: Address, *, only_loopback: bool, networks: Sequence[str] | None) -> str:
+    """What allows an address that is refused; nothing where nothing should."""
+    inner = _inside(address)
+    if networks is not None:
+        known = inner in _METADATA or inner.is_link_local or refusal(inner, True)
+        return "" if known else f" {_NETWORKS_WAY_OUT}"
+    return "" if refusal(address, allow_local=True, only_loopback=only_loopback) else f" {_WAY_OUT}"
 
 
 def _inside(address: Address) -> Address:

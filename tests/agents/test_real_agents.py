@@ -38,7 +38,7 @@ async def test_it_solves_a_task(world: World, agent: Public) -> None:
     usage = trial["usage"]
     assert (usage["input_tokens"], usage["output_tokens"]) == (spent.input, spent.output)
     assert usage["steps"] == 2
-    assert usage["cost"] > 0 and usage["cost_source"]
+    assert usage["cost"] is None, "nobody knows what a server of one's own costs"
     kept = await world.outputs(run_id)
     trajectory = Trajectory.from_json((kept / "trajectory.json").read_bytes())
     assert trajectory.agent.name == agent.name

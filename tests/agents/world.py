@@ -62,7 +62,8 @@ class World:
     async def run(self, agent: Public, model_url: str, *more: str) -> tuple[str, dict[str, Any]]:
         """Run the agent on the task to its end; the run's id and its only trial."""
         words = ("--agent", agent.name, "--model", agent.model, "--model-url", model_url, *agent.impatient)
-        where = ("--benchmark", "quickstart", "--task-ids", TASK, "--provider", self.provider)
+        benchmark = () if "--benchmark" in more else ("--benchmark", "quickstart")
+        where = (*benchmark, "--task-ids", TASK, "--provider", self.provider)
         started = await self.valk("run", "start", *words, *where, "--max-attempts", "1", *more)
         run_id: str = started["run"]["id"]
         await self.valk("run", "wait", run_id)

@@ -77,6 +77,8 @@ class LibraryContract(ABC):
             "hello", pushed.modified.timestamp(), pushed.size, pushed.digest, ORIGIN
         )
         assert library.push(HELLO).origin is None, "pushed by hand since"
+        assert library.push(HELLO, person="ädä@example.org").pushed_by == "ädä@example.org"
+        assert self.again(library).get("hello").pushed_by == "ädä@example.org"
         secretive = library.push(HELLO, origin="https://me:hush@example.com/r@1")
         assert secretive.origin == "https://***@example.com/r@1"
         for wrong in ("", "x" * 501, "a\nb"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import subprocess
 import sys
@@ -11,8 +12,11 @@ from pathlib import Path
 import pytest
 
 from sandboxes.configs import DaytonaProviderConfig
-from sandboxes.daytona import DaytonaSandboxProvider
+from sandboxes.daytona import DaytonaSandboxProvider, rest
+from sandboxes.daytona.sandbox import DaytonaSandbox
+from sandboxes.protocol import Sandbox
 from sandboxes.testing.contract import ProviderContract
+from sandboxes.types import SandboxCreateRequest, SandboxQuery
 
 SERVE = """
 import asyncio, json, sys
@@ -91,3 +95,40 @@ class TestDaytonaOverLocal(DaytonaContract):
     @pytest.fixture
     def config(self, over_local: DaytonaProviderConfig) -> DaytonaProviderConfig:
         return over_local
+
+
+class WithoutSdkProvider(DaytonaSandboxProvider):
+    """Reaches sandboxes as a service without Daytona's SDK does; the SDK makes and lists them."""
+
+    def __init__(self, config: DaytonaProviderConfig) -> None:
+        super().__init__(config)
+        self._maker = DaytonaSandboxProvider(config)
+        self.__dict__["_daytona"] = rest.AsyncDaytona(config.DAYTONA_API_KEY, config.DAYTONA_API_URL)
+
+    async def create_sandbox(self, request: SandboxCreateRequest) -> Sandbox:
+        made = await self._maker.create_sandbox(request)
+        try:
+            return await self.get_sandbox(made.id)
+        except BaseException:
+            await asyncio.shield(self._maker.delete_sandbox(made.id))
+            raise
+
+    def list_sandboxes(self, query: SandboxQuery | None = None) -> AsyncIterator[DaytonaSandbox]:
+        return self._maker.list_sandboxes(query)
+
+    async def close(self) -> None:
+        await self._maker.close()
+        await super().close()
+
+
+@pytest.mark.slow
+class TestWithoutSdkOverLocal(DaytonaContract):
+    @pytest.fixture
+    def config(self, over_local: DaytonaProviderConfig) -> DaytonaProviderConfig:
+        return over_local
+
+    @pytest.fixture
+    async def provider(self, config: DaytonaProviderConfig) -> AsyncIterator[WithoutSdkProvider]:
+        async with WithoutSdkProvider(config) as provider:
+            yield provider
+            await provider.reap({})

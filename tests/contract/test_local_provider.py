@@ -35,7 +35,8 @@ class TestLocalProvider(ProviderContract):
         state = tmp_path / "state"
         async with LocalProvider(state) as provider:
             yield provider
-        assert not state.exists() or list(state.iterdir()) == []
+        # What it found out about the machine is kept for plans; of sandboxes nothing is.
+        assert not state.exists() or {one.name for one in state.iterdir()} <= {"capabilities.json"}
 
 
 @pytest.mark.slow

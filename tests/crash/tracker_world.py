@@ -334,7 +334,8 @@ def until(
 def left_behind(home: DataFolder) -> list[str]:
     """What no trial may leave on a machine: sandboxes, cgroups, mounts, drafts."""
     records = home.sandboxes("local")
-    files = list(files_below(records))
+    # What was found out about the machine is kept for plans.
+    files = [path for path in files_below(records) if path.name != "capabilities.json"]
     drafts = [path for run in home.runs.glob("*/drafts") for path in files_below(run)]
     groups = Cgroup.find(LocalProvider(records)._cgroup_prefix) if records.exists() else []
     mounts = [

@@ -17,10 +17,11 @@ from sandboxes.docker.engine import Engine
 from sandboxes.docker.listing import Found, Listings
 from sandboxes.docker.provider import died
 from sandboxes.docker.requests import ALLOWED, Plan, container
-from sandboxes.errors import SandboxDiedError, SandboxError
+from sandboxes.errors import SandboxDiedError
 from sandboxes.protocol import Sandbox
 from sandboxes.testing.base import HEARTBEAT, output_of, wait_for_beats
 from sandboxes.types import BuildSource, Command, Limits, SandboxCreateRequest
+from sandboxes.values import ImageDefaults
 from sandboxes.work import CarryRules, WorkLimits
 from tests.docker_engine import IMAGE, PrivateEngine
 
@@ -299,33 +300,16 @@ async def test_memory_and_processes_are_limited_when_a_task_names_no_limits(
     assert engine.docker("inspect", "-f", form, other.id).split() == [str(300 << 20)] * 2 + ["77"]
 
 
-async def test_programs_come_in_a_volume_where_the_engine_sees_no_files_of_ours(
-    provider: DockerProvider, engine: PrivateEngine
-) -> None:
-    await provider.create_sandbox(SandboxCreateRequest(network="none"))
-    provider._programs._binds = False
+async def test_our_programs_cannot_be_changed_from_inside(provider: DockerProvider) -> None:
     sandbox = await provider.create_sandbox(SandboxCreateRequest(network="none"))
     assert await output_of(sandbox, "cat /proc/1/comm; ls /.valkyrie | wc -l") == "init\n3\n"
     assert await sandbox.run(Command.shell("echo x > /.valkyrie/init")) != 0
     await sandbox.kill_all()
     assert await sandbox.changes() == []
-    await provider.reap({})
-    engine.docker("volume", "rm", provider._programs._name)
-
-
-async def test_a_missing_file_for_a_mount_is_told_apart(provider: DockerProvider) -> None:
-    await provider.create_sandbox(SandboxCreateRequest(network="none"))
-    programs = provider._programs
-    missing = SandboxError(
-        f"cannot make: invalid mount config for type bind: {programs._name} does not exist"
-    )
-    assert not programs.cannot_bind(SandboxError("cannot make a sandbox: no space left"))
-    assert programs.cannot_bind(missing)
-    assert not programs.cannot_bind(missing), "a volume is taken from then on"
 
 
 def test_labels_keep_the_networks_a_sandbox_reaches() -> None:
-    plan = Plan("image", "/app", Engine("unix:///x", {"NCPU": 2}))
+    plan = Plan("image", ImageDefaults("/app"), Engine("unix:///x", {"NCPU": 2}))
     body = container(SandboxCreateRequest(allowed_networks=("10.1.0.0/16", "192.168.7.0/24")), plan)
     assert body["Labels"][ALLOWED] == "10.1.0.0/16,192.168.7.0/24"
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import signal
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Iterator
-from contextlib import contextmanager
+from contextlib import AsyncExitStack, contextmanager
 from pathlib import Path
 from typing import cast
 
@@ -146,6 +147,62 @@ async def test_sandboxes_on_the_same_network_do_not_meet(provider: DockerProvide
     assert not await connects(two, address, "8000")
 
 
+def make_network(engine: PrivateEngine) -> str:
+    """Make one more network of our name, as an engine asked twice at once does."""
+    options = ["-X", "POST", "-H", "Content-Type: application/json"]
+    body = json.dumps({"Name": PUBLIC_NETWORK, "Driver": "bridge", "Labels": {"valkyrie.kind": "network"}})
+    socket = engine.url.removeprefix("unix://")
+    command = ["curl", "-sS", "--unix-socket", socket, *options, "-d", body, "http://engine/networks/create"]
+    return str(json.loads(subprocess.run(command, capture_output=True, check=True).stdout)["Id"])
+
+
+def networks(engine: PrivateEngine) -> list[str]:
+    return engine.docker("network", "ls", "-q", "--no-trunc", "--filter", "label=valkyrie.kind").split()
+
+
+async def test_many_at_once_share_one_network(engine: PrivateEngine, tmp_path: Path) -> None:
+    # Two processes of one data folder, and a third of another.
+    places = [tmp_path / name for name in ("state", "state", "other")]
+    async with AsyncExitStack() as held:
+        providers = [await held.enter_async_context(DockerProvider(place)) for place in places]
+        request = SandboxCreateRequest(network="public")
+        made = await asyncio.gather(*(one.create_sandbox(request) for one in providers * 3))
+        assert len({sandbox.id for sandbox in made}) == 9
+        await asyncio.gather(*(provider.reap({}) for provider in providers))
+        # What is on the network of one provider keeps the others from taking it away.
+        await providers[0].create_sandbox(request)
+        await providers[2].close()
+        await providers[1].create_sandbox(request)
+        assert len(networks(engine)) == 1
+        await providers[0].reap({})
+    assert engine.left() == []
+
+
+async def test_an_engine_with_several_networks_of_one_name_mends(
+    engine: PrivateEngine, provider: DockerProvider
+) -> None:
+    made = [make_network(engine) for _ in range(3)]
+    sandboxes = await asyncio.gather(
+        *(provider.create_sandbox(SandboxCreateRequest(network="public")) for _ in range(3))
+    )
+    assert networks(engine) == made[:1]
+    for sandbox in sandboxes:
+        await provider.delete_sandbox(sandbox.id)
+    # Nor does one that goes while a sandbox is being made keep it from being made.
+    engine.docker("network", "rm", made[0])
+    await provider.create_sandbox(SandboxCreateRequest(network="public"))
+
+
+async def test_a_strangers_network_of_our_name_is_named(
+    engine: PrivateEngine, provider: DockerProvider
+) -> None:
+    engine.docker("network", "create", PUBLIC_NETWORK)
+    with pytest.raises(SandboxUnsupportedError, match=f"docker network rm {PUBLIC_NETWORK}"):
+        await provider.create_sandbox(SandboxCreateRequest(network="public"))
+    await provider.reap({})
+    engine.docker("network", "rm", PUBLIC_NETWORK)
+
+
 async def test_a_build_runs_once_for_many(engine: PrivateEngine, tmp_path: Path) -> None:
     context = tmp_path / "context"
     context.mkdir()
@@ -247,7 +304,7 @@ async def test_host_folders_are_shown_read_only(provider: DockerProvider, tmp_pa
         writer.close()
 
     server = await asyncio.start_unix_server(answer, shown / "door")
-    mount = Mount(source=str(shown), target="/opt/valkyrie/door")
+    mount = Mount(source=str(shown), target="/opt/valkyrie/door", sockets=True)
     sandbox = await provider.create_sandbox(SandboxCreateRequest(mounts=(mount,), network="none"))
     try:
         assert await output_of(sandbox, "cat /opt/valkyrie/door/note") == "from the host"

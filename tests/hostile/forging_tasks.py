@@ -25,6 +25,7 @@ QUICK = (
     *("forge_bash", "forge_json_module", "forge_local_dirname", "forge_preload_link", "forge_pid_1_traced"),
     *("forge_link_expected", "forge_link_up_from_link", "forge_logs_link", "forge_watcher", "break_rm_bash"),
     *("break_fifo_outputs", "break_oom", "break_user", "break_kill_pid_1", "program_writes_reward"),
+    *("claim_exit_127", "claim_traceback"),
 )
 """The ways that are tried with every change; the others take their time."""
 CONTAINED = (
@@ -206,7 +207,7 @@ def check_nothing_gained(row: TrialView) -> None:
     assert row.state == "FINISHED" or row.cause in AGENT_ERRORS, seen
 
 
-AGENT_ERRORS = ("agent_filled_disk", "agent_output_missing")
+AGENT_ERRORS = ("agent_filled_disk", "agent_output_missing", "agent_not_started")
 """Ends without a grade that count as a score of 0 all the same."""
 
 

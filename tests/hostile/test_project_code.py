@@ -202,7 +202,7 @@ def test_a_flag_means_the_user_s_file_and_not_one_beside_the_spec(
 def test_a_spec_cannot_name_code_of_this_machine(valk: Valk, project: Path, canary: Path) -> None:
     write_spec(project, kind="exit-success", executor="evil:Agent")
     refused = valk("eval", "-e", "eval.yaml", "--trust")
-    assert refused.code == 2 and "--executor evil:Agent" in refused.err
+    assert refused.code == 2 and "--agent evil:Agent" in refused.err
     assert not canary.exists()
 
 

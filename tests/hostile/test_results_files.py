@@ -125,11 +125,17 @@ def test_no_command_prints_what_a_terminal_or_a_ci_system_obeys(
 
 
 def test_exports_hold_nothing_that_is_obeyed(valk: Valk, ingested: str, tmp_path: Path) -> None:
-    for exporter in ("csv", "jsonl", "junit", "markdown"):
+    for exporter in ("csv", "jsonl", "junit", "markdown", "atif"):
         said = valk("export", ingested, "--exporter", exporter, "--output-dir", "out")
         assert said.code == 0, said.err
         assert_harmless(said)
-    for file in (tmp_path / "out").iterdir():
+    # Logs and transcripts as they were kept lie apart, byte for byte: `ingest` takes them up again.
+    kept = tmp_path / "out" / "trials"
+    assert {file.name for file in kept.rglob("*") if file.is_file()} == {"attempt.log", "transcript.json"}
+    for file in (tmp_path / "out").rglob("*"):
+        assert not CONTROLS.search(file.name), file
+        if file.is_dir() or file.is_relative_to(kept):
+            continue
         text = file.read_text(encoding="utf-8")
         assert "\x1b" not in text, file
         assert "\x9b" not in text, file
@@ -152,10 +158,13 @@ def test_exports_hold_nothing_that_is_obeyed(valk: Valk, ingested: str, tmp_path
     ],
 )
 def test_no_cell_of_a_table_is_a_formula(valk: Valk, tmp_path: Path, cell: str) -> None:
-    write(tmp_path / "r", record(cell, eval=cell, model=cell, executor=cell, variant=cell))
+    detail = {"name": cell, "kind": "code", "passed": False, "score": 0.0, "evidence": cell}
+    grade = {"passed": False, "score": 0.0, "evidence": cell, "details": [detail]}
+    texts = {"eval": cell, "model": cell, "executor": cell, "variant": cell, "gradeResult": grade}
+    write(tmp_path / "r", record(cell, **texts))
     assert valk("export", "r", "--exporter", "csv", "--output-dir", "out").code == 0
     [row] = csv.DictReader((tmp_path / "out" / "results.csv").read_text(encoding="utf-8").splitlines(True))
-    for name in ("eval", "model", "executor", "variant", "stimulus"):
+    for name in ("eval", "model", "executor", "variant", "stimulus", "reason", "failed_graders"):
         assert not row[name].lstrip().startswith(("=", "+", "-", "@", "\uff1d")), row[name]
 
 

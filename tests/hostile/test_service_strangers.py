@@ -17,7 +17,6 @@ from websockets.exceptions import ConnectionClosed
 from benchmark_service import BenchmarkServiceApp
 from benchmark_service.context import current_sandbox_provider
 from benchmark_service.sandbox import SandboxCreateRequest
-from benchmark_service.schemas import StreamResultChunk
 from sandboxes.registry import open_provider
 from tests.integration.benchmark_service.conftest import Live, environment, live_app, serving
 from tests.integration.benchmark_service.toy_service import ToyService
@@ -62,9 +61,6 @@ class Maker(ToyService):
     """Makes sandboxes of its own while it grades, and never comes to an end."""
 
     made: list[str] = []  # noqa: RUF012 - one service, one test
-
-    async def setup_task(self, *_: Any, **__: Any) -> AsyncIterator[Any]:
-        yield StreamResultChunk(type="result", data={"status": "success"})
 
     async def evaluate_instance(self, *_: Any, **__: Any) -> AsyncIterator[Any]:
         own = await current_sandbox_provider().create_sandbox(SandboxCreateRequest(labels={"mine": "yes"}))  # type: ignore[union-attr]

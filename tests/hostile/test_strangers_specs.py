@@ -212,7 +212,7 @@ def test_a_spec_names_no_python_by_another_way(
     monkeypatch.syspath_prepend(str(project))
     write(project, defaults={"executor": named})
     refused = valk("eval", "-e", "eval.yaml", "--trust")
-    assert refused.code == 2 and "--executor evil" in refused.err
+    assert refused.code == 2 and "--agent evil" in refused.err
     assert valk("eval", "-e", "eval.yaml", "--dry-run").code == 2
     valk("lint")
     assert not (project / "canary").exists()

@@ -17,6 +17,7 @@ import pytest
 from tests.integration.api.stage import Stage, client, open_stage, serving
 from valkyrie.errors import UserError
 from valkyrie.executor.exposure import refuse_exposed
+from valkyrie.nouns import DEFAULT_ORG
 from valkyrie.store import runs
 from valkyrie.store.layout import DataFolder
 from valkyrie.targets import TargetError, check_target
@@ -81,6 +82,55 @@ async def test_what_listens_beside_the_tracker_is_no_service_of_other_organisati
             assert answer.status_code in (400, 422), answer.text
             assert "loopback" in answer.text and "inner words" not in answer.text
     assert visits == []
+
+
+async def reachable_ways(http: httpx.AsyncClient, url: str, ended: str) -> list[tuple[int, str]]:
+    """What is told of an address, by every way a caller can name one, without the address itself."""
+    shown = url.removeprefix("http://")
+    settings = {"DAYTONA_API_KEY": "k" * 20, "DAYTONA_API_URL": url, "DAYTONA_TARGET": "us"}
+    (await http.put("/v1/secrets/cloud", json={"value": json.dumps(settings)})).raise_for_status()
+    (await http.put("/v1/secrets/signing", json={"value": "s" * 32})).raise_for_status()
+    answers = [
+        await http.post("/v1/benchmarks/tasks", json={"benchmark": url}),
+        await http.post("/v1/benchmarks/tasks", json={"benchmark": "x", "benchmark_url": url}),
+        await http.post("/v1/runs/plan", json={**PLAN, "benchmark": url}),
+        await http.post("/v1/runs", json={**PLAN, "webhook_url": url, "webhook_key": "signing"}),
+        await http.post("/v1/runs", json={**PLAN, "agent": "nop", "model_url": url}),
+        await http.post("/v1/runs", json={**PLAN, "provider": "daytona", "provider_secret": "cloud"}),
+        await http.post(f"/v1/runs/{ended}/resume", json={"benchmark_url": url}),
+    ]
+    host = shown.rsplit(":", 1)[0].strip("[]")
+    return [(one.status_code, one.text.replace(shown, "·").replace(host, "·")) for one in answers]
+
+
+@pytest.mark.parametrize("who", ["ours", "theirs"])
+async def test_open_and_closed_ports_of_the_network_look_the_same(stage: Stage, who: str) -> None:
+    """Also to people of the default organisation: where keys are asked for, they come from elsewhere too."""
+    stage.office.allow_local = False  # as `valkyrie serve` with keys
+    source = {"kind": "service", "name": "x", "url": "http://x.invalid", "where": "custom"}
+    org = {"ours": DEFAULT_ORG, "theirs": stage.their_org}[who]
+    ended = stage.finished_run(org, benchmark_source=source)
+    visits: list[bytes] = []
+    key = {"ours": stage.ours, "theirs": stage.theirs}[who]
+    async with serving(stage) as server, client(server, key) as http, neighbour(visits) as url:
+        port = url.rsplit(":", 1)[1]
+        for host in ("10.77.0.2", "127.0.0.1", "[::1]"):
+            opened = await reachable_ways(http, f"http://{host}:{port}", ended)
+            closed = await reachable_ways(http, f"http://{host}:1", ended)
+            assert opened == closed
+            for status, text in opened:
+                assert status in (400, 422) and "nothing is sent there" in text, text
+    assert visits == []
+
+
+async def test_a_network_the_operator_names_can_be_reached(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("VALKYRIE_TRACKER_ALLOWED_NETWORKS", "127.0.0.0/8")
+    visits: list[bytes] = []
+    async with serving(stage) as server, client(server, stage.theirs) as theirs, neighbour(visits) as url:
+        await theirs.post("/v1/benchmarks/tasks", json={"benchmark": url})
+    assert visits
 
 
 async def test_a_name_that_leads_elsewhere_by_the_time_of_the_connection_gains_nothing(

@@ -37,6 +37,7 @@ class FaultyService:
         self.seen_headers: list[dict[str, str]] = []
         self.stream_headers: list[dict[str, str]] = []
         self.listing: Response | None = None
+        self.task: dict[str, Any] = TASK
 
     def app(self) -> Starlette:
         return Starlette(
@@ -72,10 +73,10 @@ class FaultyService:
     async def _retrieve(self, request: Request) -> Response:
         kind = request.query_params["task_id"].rpartition("-")[0]
         if kind == "image":
-            return JSONResponse({**TASK, "docker_image": "python:3.12-slim"})
+            return JSONResponse({**self.task, "docker_image": "python:3.12-slim"})
         if kind == "gpu":
-            return JSONResponse({**TASK, "resources": {"vcpu": 1, "memory": 1, "disk": 1, "gpu": 1}})
-        return JSONResponse(TASK)
+            return JSONResponse({**self.task, "resources": {"vcpu": 1, "memory": 1, "disk": 1, "gpu": 1}})
+        return JSONResponse(self.task)
 
     async def _setup(self, socket: WebSocket) -> None:
         task, kind = await self._begin(socket, "setup")

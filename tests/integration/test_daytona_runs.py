@@ -102,6 +102,7 @@ def test_a_service_is_given_the_providers_own_key(
     tracker: LocalTracker, cloud: DaytonaProviderConfig
 ) -> None:
     service = FaultyService(["ok-1", "ok-2"])
+    service.task = {**service.task, "problem_path": "/etc"}  # it writes none, and every sandbox has this
     with serving(service.app()) as url:
         run = tracker.start(request(benchmark=url, agent=SILENT, dataset="default")).run
         assert tracker.wait(run.id, timeout=60).score.final_score == 100.0

@@ -11,12 +11,15 @@ and a block that shows a file by
     <!-- file: path -->        write it there (a path that ends in .sh is made executable)
 
 In a `console` block, lines that begin with `$ ` are commands (`> ` continues one) and the others what they
-print, in order: `…` stands for any text, alone on a line for any lines. A `bash` block is one script. `$RUN`
-is the newest run's id unless the page sets it.
+print, in order: `…` stands for any text, alone on a line for any lines. A `bash` block is one script.
+
+Examples run on the install a reader has: the base one, or with the extras that a page names as
+`<!-- extras: aws -->`.
 """
 
 from __future__ import annotations
 
+import fcntl
 import os
 import re
 import subprocess
@@ -35,7 +38,7 @@ BLOCK = re.compile(
 )
 SHELLS = ("console", "bash", "sh", "shell")
 PLAIN = "set +eu +o pipefail"
-NEWEST_RUN = "import json,sys; runs=json.load(sys.stdin)['runs']; print(runs[0]['id'] if runs else '')"
+EXTRAS = re.compile(r"^<!-- extras: ([\w, ]+) -->$", re.MULTILINE)
 
 
 @dataclass
@@ -104,6 +107,21 @@ def test_every_shell_block_says_whether_it_is_run(page: Path) -> None:
     assert not silent, f"{page.relative_to(ROOT)}: say <!-- test --> or <!-- not run: why --> at {silent}"
 
 
+@pytest.fixture(scope="module")
+def base_install() -> Path:
+    """The programs of a base install of this tree, made once."""
+    venv = ROOT / ".cache" / "venvs" / "base"
+    venv.parent.mkdir(parents=True, exist_ok=True)
+    with (venv.parent / "base.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        locks = [ROOT / "pyproject.toml", *(ROOT / "requirements").glob("b*.txt")]
+        ready = venv / ".base-ready"
+        if not ready.exists() or ready.stat().st_mtime < max(one.stat().st_mtime for one in locks):
+            env = {**os.environ, "VENV": str(venv), "PYTHON": sys.executable, "COMPILE": ""}
+            subprocess.run([ROOT / "scripts" / "make-venv", "base"], env=env, check=True)
+    return venv / "bin"
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize(
@@ -111,23 +129,21 @@ def test_every_shell_block_says_whether_it_is_run(page: Path) -> None:
     [page for page in PAGES if runnable(page)],
     ids=lambda page: str(page.relative_to(ROOT)),
 )
-def test_examples_run_as_written(page: Path, tmp_path: Path) -> None:
+def test_examples_run_as_written(page: Path, tmp_path: Path, base_install: Path) -> None:
     work = tmp_path / "work"
     work.mkdir()
     examples: list[Example] = []
     steps: list[str] = []
     token = f"=={uuid.uuid4().hex}"
-    sets_run = any("RUN=" in block.body for block in runnable(page))
     for block in runnable(page):
         if block.comment.startswith("file:"):
             steps.append(write_file_step(block))
             continue
         for example in examples_of(block):
-            if "$RUN" in example.command and not sets_run:
-                steps.append(f'RUN=$(valk run list --limit 1 --json | "{sys.executable}" -c "{NEWEST_RUN}")')
             steps.append(f"{PLAIN}\n{example.command}\nprintf '\\n{token} %s\\n' $?")
             examples.append(example)
-    output = run_script("\n".join(steps), work, tmp_path)
+    installed = Path(sys.executable).parent if EXTRAS.search(page.read_text()) else base_install
+    output = run_script("\n".join(steps), work, tmp_path, installed)
     pieces = re.split(rf"^{token} (\d+)\n", output, flags=re.MULTILINE)
     endings = zip(pieces[0::2], [*map(int, pieces[1::2]), None], strict=True)
     for example, (printed, code) in zip(examples, endings, strict=False):
@@ -142,9 +158,11 @@ def write_file_step(block: Block) -> str:
     return f"mkdir -p \"$(dirname '{path}')\"\ncat > '{path}' <<'{end}'\n{block.body}{end}{mode}"
 
 
-def run_script(script: str, work: Path, scratch: Path) -> str:
+def run_script(script: str, work: Path, scratch: Path, installed: Path) -> str:
+    others = os.environ["PATH"].split(os.pathsep)
+    elsewhere = os.pathsep.join(one for one in others if Path(one) != Path(sys.executable).parent)
     env = {
-        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+        "PATH": f"{installed}{os.pathsep}{elsewhere}",
         "HOME": str(scratch / "home"),
         "LANG": "C.UTF-8",
         "VALKYRIE_HOME": str(scratch / "data"),

@@ -74,6 +74,43 @@ def test_every_failure_has_a_category_and_never_scores(tracker: LocalTracker) ->
     assert tracker.results(run.id)["task_errors"]["ungraded-0"].startswith("benchmark (grader_no_verdict)")
 
 
+def test_a_run_all_of_whose_trials_fail_stops_by_itself_and_goes_on(tracker: LocalTracker) -> None:
+    run = finished(tracker, "ungraded*12,ok*8", abort_after=4, concurrency=2)
+    assert run.state == "STOPPED"
+    assert run.note is not None and run.note.startswith("stopped by itself: the first ")
+    assert 4 <= run.counts["ERROR"] <= 6 and run.counts["STOPPED"] == 20 - run.counts["ERROR"]
+    assert tracker.results(run.id)["stop_reason"] == run.note
+    tracker.update(run.id, abort_after=0)
+    tracker.resume(run.id)
+    ended = tracker.wait(run.id, timeout=60)
+    assert (ended.state, ended.note) == ("FINISHED", None)
+    assert (ended.counts["ERROR"], ended.counts["FINISHED"]) == (12, 8)
+
+
+def test_an_agent_that_never_started_counts_as_zero_and_is_no_graded_trial(tracker: LocalTracker) -> None:
+    run = finished(tracker, "exit=127,exit=126,exit=3,ok", max_attempts=5)
+    assert (run.state, run.score.graded, run.score.errors) == ("FINISHED", 2, {"agent": 2})
+    assert (run.score.final_score, run.score.score_graded) == (0.5, 0.5)
+    assert run.exit_codes == {"3": 1, "126": 1, "127": 1}
+    causes = {group.cause: group for group in tracker.errors(run.id)}
+    assert set(causes) == {"agent_not_started"} and not causes["agent_not_started"].retryable
+    assert "exit code 12" in causes["agent_not_started"].message
+    tracker.retry(run.id)
+    tracker.wait(run.id, timeout=60)
+    assert [len(tracker.attempts(run.id, f"exit={code}-0")) for code in (126, 127)] == [1, 1]
+    assert tracker.results(run.id)["exit_codes"] == {"3": 1, "126": 1, "127": 1}
+
+
+def test_a_run_of_which_nothing_was_graded_has_no_score(tracker: LocalTracker) -> None:
+    run = finished(tracker, "ungraded*3", max_attempts=1)
+    assert (run.score.final_score, run.score.score_graded, run.score.score_low) == (None, None, None)
+    assert run.score.score_high is None and run.score.final_interval is None
+    document = tracker.results(run.id)
+    assert document["final_evaluation"]["final_score"] is None
+    assert document["score"]["final_score"] is None
+    assert dict(score_rows(run.score, ended=True))["score"] == "none: no trial was graded"
+
+
 def test_infrastructure_errors_make_a_result_provisional(tracker: LocalTracker) -> None:
     run = finished(tracker, "ok*3,sandbox", max_attempts=1)
     assert run.score.provisional

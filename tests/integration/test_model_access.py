@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 import http.server
+import json
+import signal
+import subprocess
+import sys
+import tarfile
 import threading
 from collections.abc import Iterator
 from dataclasses import replace
@@ -12,6 +17,7 @@ import pytest
 
 from tests.abilities import need_local_sandboxes
 from tests.live_folders import files_below
+from valkyrie.agents.scaffold import init_agent
 from valkyrie.errors import MissingSecretError, UsageError
 from valkyrie.job_views import JobAgent, JobRequest
 from valkyrie.tracker.local import LocalTracker
@@ -187,3 +193,37 @@ def test_an_agent_that_may_do_without_a_key_is_told_of(
         assert ("nothing answers at --model-url" in notices) == ("model_url" in enough)
     monkeypatch.setenv("OPENAI_API_KEY", "t-1234567890")
     assert "no key" not in str(tracker.plan(request).notices)
+
+
+@pytest.fixture
+def scripted_model(tmp_path: Path) -> Iterator[str]:
+    """The model server as a user starts it, with a script that makes the file, after one refusal."""
+    script = [
+        {"fault": "rate_limit", "times": 1, "retry_after": 0},
+        {"shell": "printf 'model says /v1/answer calm' > said.txt && nosuchprogram", "text": "I write it."},
+        {"say": "Done."},
+    ]
+    (tmp_path / "turns.json").write_text(json.dumps(script))
+    command = [sys.executable, "-m", "valkyrie", "model-server", "--script", str(tmp_path / "turns.json")]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
+        assert server.stdout is not None
+        yield server.stdout.readline().strip()
+        server.send_signal(signal.SIGINT)
+        assert server.wait(60) == 0
+
+
+def test_the_agent_that_calls_a_model_does_what_the_model_says(
+    tracker: LocalTracker, scripted_model: str, tasks: str, tmp_path: Path
+) -> None:
+    need_local_sandboxes(tmp_path / "probe", network="none")
+    folder = init_agent("caller", tmp_path, calls_model=True)
+    request = RunRequest(agent=str(folder), benchmark=tasks, model="any", model_url=scripted_model)
+    run = tracker.wait(tracker.start(request).run.id, timeout=120)
+    assert run.score.final_score == 1.0, tracker.errors(run.id)
+    (archive,) = tracker.data.run(run.id).root.rglob("agent_output.tar.gz")
+    with tarfile.open(archive) as kept:
+        texts = {Path(one.name).name: kept.extractfile(one) for one in kept.getmembers() if one.isfile()}
+        assert set(texts) == {"messages.json", "metrics.json"}
+        metrics, messages = texts["metrics.json"], texts["messages.json"]
+        assert metrics is not None and json.load(metrics)["tokens"]["input"] > 0
+        assert messages is not None and "exit code 127" in messages.read().decode()

@@ -126,7 +126,7 @@ def test_a_run_says_that_it_is_graded_again(tracker: LocalTracker, tmp_path: Pat
     run = finished(tracker, tmp_path / "tasks")
     write_task(tmp_path / "new", "one", "sleep 600")
     view = tracker.regrade(run.id, RegradeRequest(tests=str(tmp_path / "new"))).run
-    said = "regrading: 0 of 1 trials are graded again (grading 1); grading 0 had 100.0%"
+    said = "regrading: 0 of 1 trials are graded again (grading 1); grading 0 had 100.0 %"
     assert (view.state, view.note) == ("IN_PROGRESS", said)
     assert [one.note for one in tracker.list(RunFilter()).runs] == [said]
     tracker.stop(run.id, force=True)

@@ -120,7 +120,7 @@ def test_the_summary_says_what_was_decided_and_saved(tracker: LocalTracker) -> N
     assert {one["skip_reason"] for one in skipped} == {"decided"}
     assert decision_lines(job)[0].startswith(f"Decided: {spared} trials not run, about $")
     found = summarised(job, {run.id: trials_of(tracker, run.id) for run in job.runs})
-    assert sentence(found.comparisons[0]).startswith("Decided, whenever you look: duel / 0.7 is ahead of")
+    assert sentence(found.comparisons[0]).startswith("Decided, whenever you look: duel:0.7 is ahead of")
     assert found.comparisons[0].interval == pytest.approx(tuple(job.decision["pairs"][0]["interval"]))
 
 

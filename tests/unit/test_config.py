@@ -155,7 +155,7 @@ def test_unreadable_files_are_named(path: Path) -> None:
         load()
     path.unlink()
     path.mkdir()
-    with pytest.raises(UserError, match=r"valkyrie\.yaml: Is a directory"):
+    with pytest.raises(UserError, match=r"valkyrie\.yaml: it is a folder, not a file"):
         load()
 
 

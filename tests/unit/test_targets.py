@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from valkyrie import targets
 from valkyrie.targets import TargetError, check_target, refusal, resolve_target, system_resolver
 
 PUBLIC = "203.0.113.7"
@@ -150,3 +151,56 @@ def test_an_ipv4_address_is_judged_alike_however_ipv6_writes_it(number: int) -> 
     assert refusal(ipaddress.IPv6Address(f"::ffff:{plain}"), allow_local=False) == inside
     assert refusal(ipaddress.IPv6Address((0x64FF9B << 96) | number), allow_local=False) == inside
     assert refusal(ipaddress.IPv6Address((0x2002 << 112) | (number << 80)), allow_local=False) == inside
+
+
+PRIVATE = (
+    "10.0.0.1",
+    "172.16.5.5",
+    "192.168.1.10",
+    "100.64.0.1",
+    "198.18.0.1",
+    "fd12::1",
+    "::ffff:10.0.0.1",
+    "64:ff9b::a00:1",
+    "2002:c0a8:10a::",
+)
+
+
+@pytest.mark.parametrize("text", PRIVATE)
+def test_callers_of_a_tracker_reach_public_addresses_only(text: str) -> None:
+    url = f"http://[{text}]:8080" if ":" in text else f"http://{text}:8080"
+    check_target(url, allow_local=False)  # on one's own machine
+    for local in (False, True):
+        for loopback in (False, True):
+            with pytest.raises(TargetError, match=r"no public address; .* tracker\.allowed_networks"):
+                check_target(url, local, only_loopback=loopback, networks=())
+    check_target("http://93.184.216.34", allow_local=False, networks=())
+
+
+def test_the_operator_allows_networks_by_name() -> None:
+    allowed = ("10.1.0.0/16", "127.0.0.0/8", "fd12::/16")
+    for url in ("http://10.1.2.3", "http://127.0.0.1:9", "http://[fd12::7]", "http://[::ffff:10.1.0.1]"):
+        check_target(url, allow_local=False, only_loopback=True, networks=allowed)
+    for url in ("http://10.2.0.1", "http://[::1]", "http://169.254.169.254"):
+        with pytest.raises(TargetError):
+            check_target(url, allow_local=False, only_loopback=True, networks=allowed)
+
+
+def test_a_public_address_of_this_machine_itself_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A firewall does not stand between a machine and itself."""
+    check_target("http://93.184.216.34", allow_local=False, networks=())
+    monkeypatch.setattr("valkyrie.targets._is_own", lambda address: str(address) == "93.184.216.34")
+    with pytest.raises(TargetError, match="no public address"):
+        check_target("http://93.184.216.34", allow_local=False, networks=())
+    check_target("http://93.184.216.34", allow_local=False)
+
+
+def test_own_addresses_are_known() -> None:
+    assert targets._is_own(ipaddress.ip_address("127.0.0.1"))
+    assert not targets._is_own(ipaddress.ip_address("93.184.216.34"))
+
+
+def test_metadata_is_allowed_to_nobody_by_a_hint() -> None:
+    with pytest.raises(TargetError) as refused:
+        check_target("http://169.254.169.254", allow_local=False, only_loopback=True, networks=())
+    assert "allowed_networks" not in str(refused.value)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -34,15 +35,19 @@ PROVIDERS = ("local", "docker", "daytona", "process")
 def cli() -> None:
     """Run an agent on a benchmark's tasks, each in a sandbox of its own, and have the answers graded.
 
-    Benchmarks are installed with `benchmark add`, or put together from a service and an agent's contract.
+    Benchmarks are installed with `add`, or put together from a service and an agent's contract.
     Variables in ./.env are taken, before those of the environment.
     """
     load_dotenv()
 
 
 def main() -> None:
-    """The command."""
-    cli(prog_name="benchmark")
+    """Run the command under the name it was called by: in a runner's project that is `benchmark`."""
+    cli(prog_name=Path(sys.argv[0]).name)
+
+
+def _program() -> str:
+    return click.get_current_context().find_root().info_name or "benchmark-runner"
 
 
 @cli.command()
@@ -145,7 +150,7 @@ def manifest(output: Path, **given: Any) -> None:
     _say(f"Wrote {output}: {made.benchmark}, {len(made.tasks)} tasks.")
     if made.agent.bundle:
         _say(f"Wrote {output.parent / made.agent.bundle.file}, which belongs to it.")
-    _say(f"Install it with `benchmark add {output}`.")
+    _say(f"Install it with `{_program()} add {output}`.")
 
 
 @cli.command()
@@ -182,7 +187,7 @@ def list_installed() -> None:
 
     names = store.installed_names()
     if not names:
-        _say("No benchmarks are installed; install one with `benchmark add FILE`.")
+        _say(f"No benchmarks are installed; install one with `{_program()} add FILE`.")
     for name in names:
         try:
             one = store.load_installed(name)
@@ -299,7 +304,9 @@ def _place(
     if direct:
         return {"task_ids": list(args)}
     if not args:
-        raise click.UsageError("Name an installed BENCHMARK (`benchmark list`), or say how the run was made.")
+        raise click.UsageError(
+            f"Name an installed BENCHMARK (`{_program()} list`), or say how the run was made."
+        )
     found = _installed(args[0])
     said = context.get_parameter_source("service_url")
     # SERVICE_URL is about services without a manifest; one that was named wins over the manifest's.
@@ -323,7 +330,7 @@ def _installed(name: str) -> Manifest:
         close = difflib.get_close_matches(name, names, n=1)
         hint = f"did you mean {close[0]}?" if close else f"there are {', '.join(names) or 'none'}."
         raise click.ClickException(
-            f"No benchmark {name} is installed; {hint} `benchmark add FILE` installs one. "
+            f"No benchmark {name} is installed; {hint} `{_program()} add FILE` installs one. "
             "A run of a contract is meant by --contract (run) or --direct (eval, score)."
         )
     return found

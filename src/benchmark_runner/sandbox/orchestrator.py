@@ -104,7 +104,9 @@ async def run_benchmark(
             found = survey(artifacts, opened.config.tasks)
             if skip_eval or not found.complete:
                 return None
-            score = (await runner.score(found.evaluations)).model_copy(update={"complete": True})
+            score = (await runner.score(list(found.evaluations.values()))).model_copy(
+                update={"complete": True}
+            )
             artifacts.write_score(score)
             return score
     finally:

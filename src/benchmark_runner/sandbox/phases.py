@@ -60,7 +60,9 @@ async def score_run(
         if not found.complete and not force:
             done = found.evaluated + found.did_not_complete
             raise RunError(f"Run {run_id} is incomplete: {done} of {len(config.tasks)} tasks have a result.")
-        score = (await runner.score(found.evaluations)).model_copy(update={"complete": found.complete})
+        score = (await runner.score(list(found.evaluations.values()))).model_copy(
+            update={"complete": found.complete}
+        )
         artifacts.write_score(score)
         return score
 

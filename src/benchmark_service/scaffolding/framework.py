@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import tomllib
 from dataclasses import dataclass
-from importlib import metadata
 from pathlib import Path
-from typing import Any
-from urllib.parse import unquote, urlsplit, urlunsplit
 
-from benchmark_service import __version__
+from sandboxes.installation import DISTRIBUTION, origin
 
-DISTRIBUTION = "valkyrie-bench"
+PLACEHOLDER = "file:///FILL-IN/where-the-framework-is"
+"""Leads nowhere, so that installing fails until somebody says where the framework is: an index may hold
+another author's package of its name."""
 ARCHIVES = (".whl", ".tar.gz")
 
 
@@ -38,33 +36,15 @@ def framework_at(path: Path, extra: str | None = None) -> Framework:
 
 
 def installed_framework(extra: str | None = None) -> Framework:
-    """The framework this command was installed from, or the releases compatible with it."""
-    url = _installed_from()
+    """Return the framework this command was installed from; where no record says that, a placeholder."""
+    url = origin()
     if url is not None:
         return Framework(_direct(url, extra), f"{url}, which this command was installed from")
-    major, minor = __version__.split(".")[:2]
-    compatible = f"{_with(extra)}>={major}.{minor},<{major}.{int(minor) + 1}"
-    return Framework(compatible, f"{compatible} from your package index")
-
-
-def reference_of(record: dict[str, Any]) -> str | None:
-    """The URL of a PEP 610 record as a requirement takes it; None when it leads nowhere from here."""
-    url = _without_password(str(record["url"]))
-    if urlsplit(url).scheme == "file" and not Path(unquote(urlsplit(url).path)).exists():
-        return None
-    if vcs := record.get("vcs_info"):
-        revision = vcs.get("requested_revision") or vcs["commit_id"]
-        url = f"{vcs['vcs']}+{url}@{revision}"
-    folder = record.get("subdirectory")
-    return f"{url}#subdirectory={folder}" if folder else url
-
-
-def _installed_from() -> str | None:
-    try:
-        text = metadata.distribution(DISTRIBUTION).read_text("direct_url.json")
-    except metadata.PackageNotFoundError:
-        return None
-    return reference_of(json.loads(text)) if text else None
+    return Framework(
+        _direct(PLACEHOLDER, extra),
+        "not known: nothing records where this command was installed from. Put the framework's checkout, "
+        "wheel or repository into pyproject.toml, or create the project again with --framework",
+    )
 
 
 def _direct(url: str, extra: str | None) -> str:
@@ -73,15 +53,6 @@ def _direct(url: str, extra: str | None) -> str:
 
 def _with(extra: str | None) -> str:
     return f"{DISTRIBUTION}[{extra}]" if extra else DISTRIBUTION
-
-
-def _without_password(url: str) -> str:
-    """The URL without a literal password, which must not end up in someone's repository."""
-    parts = urlsplit(url)
-    user, at, host = parts.netloc.rpartition("@")
-    if not at or ":" not in user or "${" in user:
-        return url
-    return urlunsplit(parts._replace(netloc=host))
 
 
 def _project_name(pyproject: Path) -> str | None:

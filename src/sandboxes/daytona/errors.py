@@ -8,8 +8,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from functools import lru_cache
+from importlib import import_module
 
-from sandboxes.daytona import sdk
+import httpx
+
+from sandboxes.daytona import rest, sdk
 from sandboxes.errors import (
     SandboxCapacityError,
     SandboxConnectionError,
@@ -26,14 +30,18 @@ _MESSAGE_LIMIT = 500
 
 
 def failures() -> tuple[type[Exception], ...]:
-    """Everything a call of the SDK may raise because of the other side."""
-    return (
-        sdk.load("daytona").DaytonaError,
-        sdk.load("aiohttp").ClientError,
-        sdk.load("httpx").HTTPError,
-        ConnectionError,
-        TimeoutError,
-    )
+    """Everything a call of the SDK, or of our own stand-in for it, may raise because of the other side."""
+    ours: tuple[type[Exception], ...] = (rest.DaytonaError, *_of_sdk("DaytonaError", "ClientError"))
+    return (*ours, httpx.HTTPError, ConnectionError, TimeoutError)
+
+
+@lru_cache
+def _of_sdk(error: str, *streaming: str) -> tuple[type[Exception], ...]:
+    """Return errors of the SDK and of aiohttp, which it brings along; none where it is not installed."""
+    if not sdk.installed():
+        return ()
+    found: list[type[Exception]] = [getattr(import_module("aiohttp"), name) for name in streaming]
+    return (getattr(sdk.load(), error), *found)
 
 
 def status_of(error: BaseException) -> int | None:
@@ -57,11 +65,10 @@ def is_connection_failure(error: BaseException) -> bool:
     status = status_of(error)
     if status is not None:
         return status in GATEWAY
-    transport = (
-        sdk.load("daytona").DaytonaConnectionError,
-        sdk.load("aiohttp").ClientConnectionError,
-        sdk.load("aiohttp").ClientPayloadError,
-        sdk.load("httpx").TransportError,
+    transport: tuple[type[Exception], ...] = (
+        rest.DaytonaConnectionError,
+        *_of_sdk("DaytonaConnectionError", "ClientConnectionError", "ClientPayloadError"),
+        httpx.TransportError,
         ConnectionError,
         TimeoutError,
     )

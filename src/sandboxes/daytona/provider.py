@@ -16,6 +16,7 @@ from sandboxes.daytona.calls import Patience, call
 from sandboxes.daytona.creation import Creation
 from sandboxes.daytona.sandbox import DaytonaSandbox
 from sandboxes.errors import SandboxError, SandboxFileNotFoundError, SandboxNotFoundError
+from sandboxes.installation import add_extra
 from sandboxes.protocol import Sandbox, SandboxProvider
 from sandboxes.threads import uninterrupted
 from sandboxes.types import Capabilities, SandboxCreateRequest, SandboxQuery
@@ -48,6 +49,7 @@ class DaytonaSandboxProvider(SandboxProvider):
         return sdk.open_client(self._config)
 
     async def create_sandbox(self, request: SandboxCreateRequest) -> Sandbox:
+        await asyncio.to_thread(sdk.load)
         await self._loaded()
         made = await Creation(self._daytona, request, token_hex(8), self._call, self._delete).run()
         sandbox = self._wrap(made)
@@ -74,6 +76,7 @@ class DaytonaSandboxProvider(SandboxProvider):
         await self._delete(sandbox)
 
     async def list_sandboxes(self, query: SandboxQuery | None = None) -> AsyncIterator[DaytonaSandbox]:
+        await asyncio.to_thread(sdk.load)
         await self._loaded()
         query = query or SandboxQuery()
         latest = query.created_at_lte
@@ -93,7 +96,7 @@ class DaytonaSandboxProvider(SandboxProvider):
                 yield sandbox
 
     def capabilities(self) -> Capabilities:
-        missing = () if sdk.installed() else (("Daytona SDK", "pip install 'valkyrie-bench[daytona]'"),)
+        missing = () if sdk.installed() else (("Daytona SDK", add_extra("daytona")),)
         return Capabilities(
             provider="daytona",
             isolation="a machine of Daytona's, reached over the network",
@@ -111,7 +114,7 @@ class DaytonaSandboxProvider(SandboxProvider):
                 "processes": "found by a mark in their environment",
             },
             missing=missing,
-            problem=None if sdk.installed() else sdk.MISSING,
+            problem=None if sdk.installed() else sdk.missing(),
         )
 
     @property

@@ -158,7 +158,7 @@ class Session:
         return await self._start(text)
 
     async def _start(self, text: str) -> str:
-        request = sdk.load().SessionExecuteRequest(command=text, run_async=True)
+        request = sdk.reaching().SessionExecuteRequest(command=text, run_async=True)
         response = await self._calls.call(
             lambda: self._process.execute_session_command(self._id, request), "start a command", repeat=False
         )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from importlib.util import find_spec
 
-from sandboxes.docker.client import MISSING
+from sandboxes.docker.client import missing_client
 from sandboxes.docker.engine import Engine
 from sandboxes.types import Capabilities
 
@@ -19,7 +19,7 @@ def capabilities(engine: Engine, image: str) -> Capabilities:
     kind = "Podman" if engine.is_podman else "Docker"
     version = engine.info.get("ServerVersion", "")
     place = "this machine's" if engine.is_local else f"{engine.url}'s"
-    problem = MISSING if find_spec("aiodocker") is None else engine.problem
+    problem = missing_client() if find_spec("aiodocker") is None else engine.problem
     here = ", and against this machine's own addresses" if engine.is_local else ""
     if engine.url is None:
         return Capabilities(
@@ -37,6 +37,7 @@ def capabilities(engine: Engine, image: str) -> Capabilities:
         isolation=f"a container of {place} {kind} {version}: own files, processes, network; no own kernel",
         images=True,
         builds=True,
+        builds_buildkit=engine.is_podman,
         gpus=True,
         mounts=engine.is_local,
         writable_system=True,

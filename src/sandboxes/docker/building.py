@@ -7,20 +7,19 @@ that names a folder and another digest is refused, and an image without our labe
 from __future__ import annotations
 
 import asyncio
-import fcntl
 import hashlib
 import json
-import os
 import tempfile
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from sandboxes.contents import LEFTOVERS, FolderDigests, UnreadableContentError
 from sandboxes.docker.client import EngineClient
+from sandboxes.docker.locks import locked
 from sandboxes.docker.requests import BUILD, CONTEXT, KIND
-from sandboxes.errors import SandboxError, SandboxUnsupportedError
+from sandboxes.dockerignore import Dockerignore
+from sandboxes.errors import SandboxError, SandboxImageError, SandboxUnsupportedError
 from sandboxes.scripted import archives
 from sandboxes.threads import uninterrupted
 from sandboxes.types import BuildSource
@@ -29,9 +28,14 @@ REPOSITORY = "valkyrie-build"
 LOG_BYTES = 8 << 20
 """How much of a build's output is kept."""
 TAIL_LINES = 15
-_LOCK_SECONDS = 0.2
-"""Between looks at a lock another process holds: the kernel tells nobody when it is free."""
 DOCKERFILE = "Dockerfile"
+_OUTSIDE = (
+    *("dial tcp", "i/o timeout", "tls handshake", "no such host", "connection refused", "connection reset"),
+    *("proxyconnect", "server misbehaving", "temporary failure", "toomanyrequests", "too many requests"),
+    *("service unavailable", "bad gateway", "gateway time", "internal server error", "unexpected eof"),
+    *("no space left", "context canceled", "deadline exceeded", "request canceled"),
+)
+"""Words by which engines tell that a base image could not be fetched this time, or kept."""
 
 
 def tag_of(digest: str) -> str:
@@ -78,7 +82,7 @@ async def build_once(client: EngineClient, source: BuildSource, folder: Path, di
     if image := await _built(client, digest):
         return image
     name = tag.replace(":", "-")
-    async with _locked(folder, folder / f"{name}.lock"):
+    async with locked(folder / f"{name}.lock"):
         if image := await _built(client, digest):
             return image
         try:
@@ -115,20 +119,41 @@ async def _build(client: EngineClient, source: BuildSource, digest: str, log: Pa
         "labels": json.dumps({KIND: BUILD, CONTEXT: digest}),
     }
     with tempfile.TemporaryFile() as packed, log.open("wb") as out:
-        await uninterrupted(asyncio.to_thread(archives.pack_context, context, packed, LEFTOVERS))
+        ignore = await asyncio.to_thread(Dockerignore.of, context, source.dockerfile)
+        await uninterrupted(asyncio.to_thread(archives.pack_context, context, packed, LEFTOVERS, ignore))
         packed.seek(0)
         what = f"build {context}"
         reports = client.progress("build", what=what, query=query, data=_pieces(packed))
-        async for report in reports:
+        async for report in _read_by(reports, context):
             text = str(report.get("stream") or report.get("error") or report.get("status") or "")
             if out.tell() < LOG_BYTES:
                 out.write(text.encode() if text.endswith("\n") else f"{text}\n".encode())
                 out.flush()
             if "error" in report:
-                raise SandboxError(
+                kind = SandboxError if _is_outside(report) else SandboxImageError
+                raise kind(
                     f"cannot build the image of {context}: {report['error']}. "
                     f"The log is {log}; its last lines:\n{_tail(log)}"
                 )
+
+
+async def _read_by(reports: AsyncIterator[dict[str, Any]], context: Path) -> AsyncIterator[dict[str, Any]]:
+    """Yield the reports of a builder that could read the Dockerfile."""
+    try:
+        async for report in reports:
+            yield report
+    except SandboxError as error:
+        if getattr(error.__cause__, "status", None) != 400:
+            raise
+        raise SandboxImageError(f"cannot build the image of {context}: {error}") from error
+
+
+def _is_outside(report: Mapping[str, Any]) -> bool:
+    """Whether a build failed for want of a registry, a network or room, and not by itself."""
+    if (report.get("errorDetail") or {}).get("code"):
+        return False  # a command of its own ended so
+    text = str(report["error"]).lower()
+    return any(words in text for words in _OUTSIDE)
 
 
 async def _pieces(packed: BinaryIO) -> AsyncIterator[bytes]:
@@ -143,20 +168,3 @@ def _tail(log: Path) -> str:
         return "(none)"
     lines = [line.rstrip() for line in text.splitlines() if line.strip()]
     return "\n".join(lines[-TAIL_LINES:])
-
-
-@asynccontextmanager
-async def _locked(folder: Path, path: Path) -> AsyncIterator[None]:
-    """Hold a lock that ends with this process, however it ends."""
-    folder.mkdir(parents=True, exist_ok=True)
-    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
-        while True:
-            try:
-                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                await asyncio.sleep(_LOCK_SECONDS)
-        yield
-    finally:
-        os.close(fd)

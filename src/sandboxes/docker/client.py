@@ -11,14 +11,19 @@ from typing import TYPE_CHECKING, Any
 
 from sandboxes.docker import errors
 from sandboxes.errors import SandboxError, SandboxUnsupportedError
+from sandboxes.installation import add_extra
 
 if TYPE_CHECKING:
     import aiodocker
     import aiohttp
     from aiodocker.stream import Stream
 
-MISSING = "provider 'docker' needs aiodocker: pip install 'valkyrie-bench[docker]'"
 Query = Mapping[str, str | int]
+
+
+def missing_client() -> str:
+    """Return what to say where the engine's client library is not installed."""
+    return f"provider 'docker' needs aiodocker: {add_extra('docker')}"
 
 
 class EngineClient:
@@ -33,7 +38,7 @@ class EngineClient:
             import aiodocker
             import aiohttp
         except ImportError as error:
-            raise SandboxUnsupportedError(MISSING) from error
+            raise SandboxUnsupportedError(missing_client()) from error
         path = self.url.removeprefix("unix://")
         # Every running command holds a connection; a limit would make the next call wait for them.
         if path != self.url:

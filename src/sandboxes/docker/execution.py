@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Awaitable, Callable, Sequence
+import shlex
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from secrets import token_hex
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
@@ -14,6 +15,7 @@ from sandboxes.docker.client import EngineClient
 from sandboxes.errors import (
     SandboxConnectionError,
     SandboxError,
+    SandboxImageError,
     SandboxNotFoundError,
     SandboxUserError,
 )
@@ -21,6 +23,7 @@ from sandboxes.scripted.wrapping import MARK, check_names
 from sandboxes.streams import utf8_decoder
 from sandboxes.threads import uninterrupted
 from sandboxes.types import KILLED_EXIT_CODE, TIMEOUT_EXIT_CODE, Command, OutputSink, StreamName
+from sandboxes.values import ImageDefaults
 
 if TYPE_CHECKING:
     from aiodocker.stream import Stream
@@ -44,6 +47,14 @@ exit "$code"
 """Runs the words from `$4` on in the folder `$2`, else in `$3` if that is there, then tells its end on both
 streams: a process left in the background may hold them open for as long as it lives, and the engine would
 wait for it."""
+
+IDLE = r"""
+printf '\036%s:0\036' "$1"; exec >/dev/null 2>&1
+sleep infinity || while :; do sleep 86400; done
+"""
+"""What an entrypoint is given to run: tells that it has come so far, and does nothing."""
+ENTRYPOINT_SECONDS = 10.0
+"""So long an entrypoint is waited for: one that serves in the foreground never runs its command."""
 
 BytesSink = Callable[[StreamName, bytes], Awaitable[None]]
 
@@ -210,6 +221,82 @@ class Execution:
             words = " ".join(said.decode("utf-8", "replace").split())
             raise SandboxUserError(f"cannot run a command in {self._container}: {words}")
         return KILLED_EXIT_CODE if code is None else code
+
+
+async def run_entrypoint(
+    client: EngineClient,
+    container: str,
+    image: ImageDefaults,
+    env: Mapping[str, str],
+    sink: OutputSink | None,
+) -> None:
+    """Run an image's entrypoint with a command that does nothing, and wait until it starts that, or is late.
+
+    It goes on in the background. SandboxImageError when it ends instead.
+    """
+    check_names(env)
+    token = token_hex(8)
+    body = {
+        "Cmd": [*image.entrypoint, "/bin/sh", "-c", IDLE, "sh", token],
+        "Env": [f"{name}={value}" for name, value in env.items()],
+        "WorkingDir": image.workdir,
+        "User": image.user or "",
+        "AttachStdout": True,
+        "AttachStderr": True,
+    }
+    what = f"run the image's ENTRYPOINT in {container}"
+    made = await client.call("POST", f"containers/{container}/exec", what=what, body=body)
+    said = _Last(_Decoding(sink) if sink is not None else None)
+    stream = client.attach(str(made["Id"]))
+    try:
+        async with asyncio.timeout(ENTRYPOINT_SECONDS):
+            if await _reaches_command(stream, Ending(token), said):
+                return
+    except TimeoutError:
+        if sink is not None:
+            words = (
+                f"the image's ENTRYPOINT did not run its command within {ENTRYPOINT_SECONDS:g} s; going on"
+            )
+            sink("stderr", f"{words}\n")
+        return
+    except client.failures() as error:
+        raise errors.translated(error, what) from error
+    finally:
+        await _close(stream)
+    code, _ = await exit_code(client, str(made["Id"]))
+    raise SandboxImageError(
+        f"the image's ENTRYPOINT {shlex.join(image.entrypoint)[:200]} ended with exit code {code} and did "
+        f'not run the command it is given (as `exec "$@"` does){said}'
+    )
+
+
+async def _reaches_command(stream: Stream, ending: Ending, said: _Last) -> bool:
+    """Hand on what is printed until the command starts; False when the output ends before."""
+    while (message := await stream.read_out()) is not None:
+        name: StreamName = "stderr" if message.stream == 2 else "stdout"
+        own = ending.feed(message.data) if name == "stdout" else message.data
+        if own:
+            await said.take(name, own)
+        if ending.code is not None:
+            return True
+    return False
+
+
+class _Last:
+    """Hands output on and keeps its end."""
+
+    def __init__(self, sink: BytesSink | None) -> None:
+        self._sink = sink
+        self._kept = b""
+
+    async def take(self, stream: StreamName, data: bytes) -> None:
+        self._kept = (self._kept + data)[-_SAID_BYTES:]
+        if self._sink is not None:
+            await self._sink(stream, data)
+
+    def __str__(self) -> str:
+        words = " ".join(self._kept.decode("utf-8", "replace").split())
+        return f": {words}" if words else ""
 
 
 async def run_program(client: EngineClient, container: str, argv: Sequence[str]) -> int | None:

@@ -4,16 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import posixpath
+import time
 from collections import defaultdict
 from pathlib import Path
 
 from sandboxes.contents import FolderDigests
 from sandboxes.docker import building
 from sandboxes.docker.client import EngineClient
-from sandboxes.errors import SandboxError, SandboxUnsupportedError
-from sandboxes.types import SandboxSource
+from sandboxes.errors import SandboxError, SandboxImageError, SandboxUnsupportedError
+from sandboxes.types import BuildSource, SandboxSource
+from sandboxes.values import ImageDefaults
 
 log = logging.getLogger(__name__)
+
+BROKEN_SECONDS = 60.0
+"""So long a build that failed by itself is not tried again."""
 
 
 class Images:
@@ -24,13 +30,14 @@ class Images:
         self._builds = state_dir / "builds"
         self.default = default
         self._contexts = FolderDigests()
+        self._broken: dict[str, tuple[float, str]] = {}
         self._fetching: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
 
     async def ready(self, source: SandboxSource, pull_timeout: float) -> str:
         """Return the name or id of an image that is there, for that source."""
         if source.type == "build":
             async with self._fetching[source.context]:
-                return await building.build_once(self._client, source, self._builds, self._contexts)
+                return await self._built(source)
         if source.type == "image":
             return await self.pulled(source.image, pull_timeout)
         if source.type == "host" and source.rootfs is None:
@@ -45,13 +52,30 @@ class Images:
             "or use --provider daytona"
         )
 
-    async def defaults(self, image: str) -> tuple[str, str, tuple[str, ...]]:
-        """Return the folder and the user its author chose for commands, empty where there is none, and the
-        names of the variables it sets."""
+    async def _built(self, source: BuildSource) -> str:
+        """Build the image, unless that has just failed by itself: whoever waited is told the same."""
+        key = source.model_dump_json()
+        at, known = self._broken.get(key, (0.0, ""))
+        if known and time.monotonic() - at < BROKEN_SECONDS:
+            raise SandboxImageError(known)
+        try:
+            return await building.build_once(self._client, source, self._builds, self._contexts)
+        except SandboxImageError as error:
+            self._broken[key] = time.monotonic(), str(error)
+            raise
+
+    async def defaults(self, image: str, workdir: str) -> tuple[ImageDefaults, tuple[str, ...]]:
+        """Return what an image's author chose, with `workdir` for one who chose none, and the names of the
+        variables it sets."""
         found = await self._client.call("GET", f"images/{image}/json", what=f"look at image {image}")
         config = found.get("Config") or {}
         names = tuple(str(one).partition("=")[0] for one in config.get("Env") or ())
-        return str(config.get("WorkingDir") or ""), str(config.get("User") or ""), names
+        chosen = ImageDefaults(
+            workdir="/" + posixpath.normpath(f"/{config.get('WorkingDir') or workdir}").lstrip("/"),
+            user=str(config.get("User") or "") or None,
+            entrypoint=tuple(map(str, config.get("Entrypoint") or ())),
+        )
+        return chosen, names
 
     async def pulled(self, image: str, timeout: float) -> str:
         """The image, fetched from its registry when the engine does not have it."""

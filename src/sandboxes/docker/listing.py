@@ -70,7 +70,7 @@ class Listing:
 
 def folders_above(path: str) -> Iterator[str]:
     """Yield the folders a path is in, the nearest first, without the root."""
-    while (path := posixpath.dirname(path)) != "/":
+    while (path := posixpath.dirname(path)).strip("/"):
         yield path
 
 

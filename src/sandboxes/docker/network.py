@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
 from collections.abc import Mapping
 from ipaddress import AddressValueError, IPv4Address, IPv4Network
 from pathlib import Path
@@ -10,7 +12,8 @@ from typing import Final
 
 from sandboxes.docker.client import EngineClient
 from sandboxes.docker.engine import Engine
-from sandboxes.docker.requests import ALLOWED, GUARD, KIND, LABELS, PUBLIC_NETWORK
+from sandboxes.docker.locks import locked
+from sandboxes.docker.requests import ALLOWED, GUARD, KIND, LABELS, NETWORK_KIND, PUBLIC_NETWORK
 from sandboxes.errors import SandboxError, SandboxUnsupportedError
 from sandboxes.local.network.routing import ALWAYS_DENIED, host_networks
 
@@ -31,34 +34,81 @@ PRIVATE: Final = tuple(
 _RESOLVERS: Final = ("/etc/resolv.conf", "/run/systemd/resolve/resolv.conf")
 
 
-async def ensure(client: EngineClient) -> None:
-    """Make the bridge if it is not there."""
-    try:
-        await client.call(
-            "POST",
-            "networks/create",
-            what=f"make network {PUBLIC_NETWORK}",
-            body={
-                "Name": PUBLIC_NETWORK,
-                "Driver": "bridge",
-                "CheckDuplicate": True,
-                "EnableIPv6": False,
-                "Options": {"com.docker.network.bridge.enable_icc": "false"},
-                "Labels": {KIND: "network"},
-            },
+class PublicNetwork:
+    """The bridge of our own on one engine, told by its label and id.
+
+    Engines before 25 may make several networks of one name when asked at once, and then refuse the name for
+    good. So it is made under a lock; whoever has another data folder may still make a second one, which does
+    no harm: all use the oldest, and others go once nothing is on them.
+    """
+
+    def __init__(self, client: EngineClient, engine: Engine, state_dir: Path) -> None:
+        self._client = client
+        self._by_name = engine.is_podman  # which lets no two networks have one name
+        self._lock = state_dir / "network.lock"
+        self._turn = asyncio.Lock()
+
+    async def ensure(self) -> str:
+        """Return what containers name the bridge by; it is made if it is not there."""
+        async with self._turn:
+            found = await self._found()
+            if len(found) != 1:
+                async with locked(self._lock):
+                    found = await self._found() or await self._made()
+                    for other in found[1:]:
+                        await self._remove(other)
+        return PUBLIC_NETWORK if self._by_name else found[0]
+
+    async def remove_if_unused(self) -> None:
+        """Take the bridge away once nothing is on it."""
+        async with self._turn, locked(self._lock):
+            for network_id in await self._found():
+                await self._remove(network_id)
+
+    async def _found(self) -> list[str]:
+        """Return the ids of all bridges of ours, the oldest first."""
+        found = await self._client.call(
+            "GET",
+            "networks",
+            what=f"look for network {PUBLIC_NETWORK}",
+            query={"filters": json.dumps({"label": [f"{KIND}={NETWORK_KIND}"]})},
         )
-    except SandboxError as error:
-        if getattr(error.__cause__, "status", None) != 409:  # there already
-            raise
+        ours = [each for each in found or () if each["Name"] == PUBLIC_NETWORK]
+        return [str(each["Id"]) for each in sorted(ours, key=lambda one: (one.get("Created", ""), one["Id"]))]
 
+    async def _made(self) -> list[str]:
+        body = {
+            "Name": PUBLIC_NETWORK,
+            "Driver": "bridge",
+            "CheckDuplicate": True,
+            "EnableIPv6": False,
+            "Options": {"com.docker.network.bridge.enable_icc": "false"},
+            "Labels": {KIND: NETWORK_KIND},
+        }
+        what = f"make network {PUBLIC_NETWORK}"
+        try:
+            await self._client.call("POST", "networks/create", what=what, body=body)
+        except SandboxError as error:
+            if getattr(error.__cause__, "status", None) != 409:
+                raise
+            # Somebody with another data folder was first; or it is a stranger's.
+            if found := await self._found():
+                return found
+            raise SandboxUnsupportedError(
+                f"the engine has a network {PUBLIC_NETWORK} that is not ours (it lacks the label {KIND}); "
+                f"`docker network rm {PUBLIC_NETWORK}` takes it away"
+            ) from error
+        if found := await self._found():
+            return found
+        raise SandboxError(f"cannot {what}: it was taken away at once")
 
-async def remove_if_unused(client: EngineClient) -> None:
-    """Take the bridge away once nothing is on it."""
-    try:
-        await client.call("DELETE", f"networks/{PUBLIC_NETWORK}", what=f"remove network {PUBLIC_NETWORK}")
-    except SandboxError as error:
-        if getattr(error.__cause__, "status", None) not in (403, 404, 409, 500):  # in use, or gone
-            raise
+    async def _remove(self, network_id: str) -> None:
+        try:
+            what = f"remove network {PUBLIC_NETWORK}"
+            await self._client.call("DELETE", f"networks/{network_id}", what=what)
+        except SandboxError as error:
+            if getattr(error.__cause__, "status", None) not in (403, 404, 409, 500):  # in use, or gone
+                raise
 
 
 async def fence(

@@ -15,28 +15,32 @@ from secrets import token_hex
 from typing import Any
 
 from sandboxes.docker import files, network, seccomp
-from sandboxes.docker.client import MISSING, EngineClient
+from sandboxes.docker.client import EngineClient, missing_client
 from sandboxes.docker.engine import Engine, find_engine
 from sandboxes.docker.images import Images
 from sandboxes.docker.listing import Listings
+from sandboxes.docker.network import PublicNetwork
 from sandboxes.docker.programs import Programs, uses_them
 from sandboxes.docker.requests import (
     KIND,
     LABELS,
     NETWORK,
-    PUBLIC_NETWORK,
+    PROGRAMS,
     SANDBOX,
     WORKDIR,
     Plan,
     container,
     container_name,
+    shown_folders,
 )
 from sandboxes.docker.sandbox import DockerSandbox
+from sandboxes.docker.volumes import FolderVolumes
 from sandboxes.docker.work import Work
 from sandboxes.errors import (
     SandboxConnectionError,
     SandboxDiedError,
     SandboxError,
+    SandboxFullError,
     SandboxNotFoundError,
     SandboxUnsupportedError,
 )
@@ -50,6 +54,8 @@ IMAGE_VARIABLE = "VALKYRIE_DOCKER_IMAGE"
 KILL_SECONDS = 30.0
 USERS = {"/etc/passwd": b"root:x:0:0:root:/root:/bin/sh\n", "/etc/group": b"root:x:0:\n"}
 """Where engines look up users, and the least there has to be."""
+MAKE_ATTEMPTS = 5
+"""How often a container is made anew whose network or volumes other processes removed in between."""
 AT_ONCE = 8
 """So many containers are made at a time: an engine makes them no faster when asked for more."""
 
@@ -65,7 +71,6 @@ class DockerProvider(SandboxProvider):
         self._stopped: dict[str, str] = {}
         """Containers that we ended and that could not be started since, and why."""
         self._restarting: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
-        self._used_network = False
 
     @cached_property
     def engine(self) -> Engine:
@@ -75,14 +80,18 @@ class DockerProvider(SandboxProvider):
     @cached_property
     def _client(self) -> EngineClient:
         if find_spec("aiodocker") is None:
-            raise SandboxUnsupportedError(MISSING)
+            raise SandboxUnsupportedError(missing_client())
         if self.engine.problem or self.engine.url is None:
             raise SandboxUnsupportedError(str(self.engine.problem))
         return EngineClient(self.engine.url)
 
     @cached_property
     def _programs(self) -> Programs:
-        return Programs(self._client, self.engine, self._state_dir)
+        return Programs(self.engine, self._state_dir)
+
+    @cached_property
+    def _volumes(self) -> FolderVolumes:
+        return FolderVolumes(self._client, self.engine, self._state_dir)
 
     @cached_property
     def work(self) -> Work:
@@ -92,6 +101,10 @@ class DockerProvider(SandboxProvider):
     @cached_property
     def _seccomp(self) -> str | None:
         return seccomp.for_engine(self.engine, self._state_dir)
+
+    @cached_property
+    def _network(self) -> PublicNetwork:
+        return PublicNetwork(self._client, self.engine, self._state_dir)
 
     @cached_property
     def _images(self) -> Images:
@@ -109,40 +122,55 @@ class DockerProvider(SandboxProvider):
         if request.network_policy == "public":
             await self._images.pulled(self._image, request.create_timeout)
         name = container_name(request, token_hex(6))
-        workdir, user, names = await self._images.defaults(image)
-        plan = Plan(image, workdir or WORKDIR, self.engine, user, image_env=names, seccomp=self._seccomp)
+        # Where a task names no image, its folder is ours to choose.
+        workdir = WORKDIR if request.source.type == "host" else "/"
+        defaults, names = await self._images.defaults(image, workdir)
+        plan = Plan(image, defaults, self.engine, image_env=names, seccomp=self._seccomp)
         async with self._making:
             making = asyncio.ensure_future(self._make(name, request, plan))
             try:
                 return await asyncio.shield(making)
-            except BaseException:
+            except BaseException as error:
                 await uninterrupted(self._undo(name, making))
+                if isinstance(error, SandboxFullError):
+                    # No disk of a sandbox, which was never there.
+                    raise SandboxError(f"{error}; make room on the engine's disk") from error
                 raise
 
     async def _make(self, name: str, request: SandboxCreateRequest, plan: Plan) -> DockerSandbox:
         what = f"make a sandbox from {plan.image}"
         public = request.network_policy == "public"
-        for attempt in range(3):
-            programs = await self._programs.mount(plan.image)
-            body = container(request, replace(plan, programs=programs))
-            if public:
-                self._used_network = True
-                await network.ensure(self._client)
+        for attempt in range(MAKE_ATTEMPTS):
+            planned = await self._with_volumes(request, plan)
+            bridge = await self._network.ensure() if public else "none"
+            body = container(request, replace(planned, network=bridge))
             try:
                 await self._client.call(
                     "POST", "containers/create", what=what, query={"name": name}, body=body
                 )
+                if not await self._volumes.are_held(planned.volumes):
+                    raise _LostError(f"cannot {what}: its volumes were removed meanwhile")
                 await self._client.call("POST", f"containers/{name}/start", what=what)
                 break
             except SandboxError as error:
                 # Another process may have taken the network away in between, finding nobody on it.
-                lost_network = public and PUBLIC_NETWORK in str(error)
-                if attempt == 2 or not (lost_network or self._programs.cannot_bind(error)):
+                lost = isinstance(error, _LostError) or (public and bridge in str(error))
+                if attempt == MAKE_ATTEMPTS - 1 or not lost:
                     raise
                 await self._client.remove_container(name)
         if public:
             await network.fence(self._client, self.engine, name, body["Labels"], self._image)
         return self._wrap(await self._inspect(name))
+
+    async def _with_volumes(self, request: SandboxCreateRequest, plan: Plan) -> Plan:
+        """Return the plan with what is shown in the container, which is on the engine by then."""
+        shown = [
+            await self._volumes.mount(Path(mount.source), mount.target, plan.image)
+            for mount in shown_folders(request, self.engine)
+        ]
+        folder = await self._programs.folder()
+        programs = await self._volumes.mount(folder, PROGRAMS, plan.image) if folder else None
+        return replace(plan, programs=programs, shown=tuple(shown))
 
     async def _undo(self, name: str, making: asyncio.Future[DockerSandbox]) -> None:
         # A call that is under way may still make it; only when that is over is there nothing more to come.
@@ -184,7 +212,8 @@ class DockerProvider(SandboxProvider):
         await self._ready()
         found = await self._containers(labels, None)
         await asyncio.gather(*(self._client.remove_container(each["Id"]) for each in found))
-        await network.remove_if_unused(self._client)
+        await self._network.remove_if_unused()
+        await self._volumes.remove_unused()
         ended = [each for each in found if each["Labels"].get(KIND) == SANDBOX]
         self._deleted.update(str(name).lstrip("/") for each in ended for name in each["Names"])
         return len(ended)
@@ -200,15 +229,18 @@ class DockerProvider(SandboxProvider):
 
     async def close(self) -> None:
         client = self.__dict__.pop("_client", None)
+        bridge, volumes = (self.__dict__.pop(name, None) for name in ("_network", "_volumes"))
         for name in ("_images", "_programs", "work"):
             self.__dict__.pop(name, None)
         if client is None:
             return
         try:
-            if self._used_network:
-                await uninterrupted(network.remove_if_unused(client))
+            if bridge is not None:
+                await uninterrupted(bridge.remove_if_unused())
+            if volumes is not None:
+                await uninterrupted(volumes.remove_unused())
         except SandboxError:
-            pass  # the engine is gone, and its network with it
+            pass  # the engine is gone; what it has is found by the next one who reaps
         finally:
             await uninterrupted(client.close())
 
@@ -345,6 +377,10 @@ class DockerProvider(SandboxProvider):
             query={"all": 1, "filters": json.dumps(wanted)},
         )
         return [each for each in found if labels.items() <= _asked(each["Labels"]).items()]
+
+
+class _LostError(SandboxError):
+    """What a container was to use went away before it was made."""
 
 
 def died(name: str, found: Mapping[str, Any]) -> SandboxDiedError:

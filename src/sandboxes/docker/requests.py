@@ -12,14 +12,19 @@ from sandboxes.docker.engine import Engine
 from sandboxes.errors import SandboxUnsupportedError
 from sandboxes.limits import DEFAULT_DISK_MB, DEFAULT_PIDS, with_defaults
 from sandboxes.scripted.wrapping import check_names
-from sandboxes.types import Limits, SandboxCreateRequest
+from sandboxes.types import Limits, Mount, SandboxCreateRequest
+from sandboxes.values import ImageDefaults
 
-KIND, LABELS, NAME, NETWORK, ALLOWED, CONTEXT = (
-    f"valkyrie.{word}" for word in ("kind", "labels", "name", "network", "allowed-networks", "context")
+KIND, LABELS, NAME, NETWORK, ALLOWED, CONTEXT, IMAGE_DEFAULTS = (
+    f"valkyrie.{word}"
+    for word in ("kind", "labels", "name", "network", "allowed-networks", "context", "image-defaults")
 )
+OWNER, MADE = "valkyrie.owner", "valkyrie.made"
 """Labels of ours: what a thing is, the request's labels (which those of an image cannot forge), its name, its
-network policy, the private networks it reaches, and the digest of the folder an image was built from."""
-SANDBOX, GUARD, BUILD = "sandbox", "guard", "build"
+network policy, the private networks it reaches, the digest of the folder an image or volume was made from,
+what the image of a container says of user and entrypoint; the data folder whose processes made a container
+for a moment, and a mark that no two volumes have in common."""
+SANDBOX, GUARD, BUILD, NETWORK_KIND, FOLDER_KIND = "sandbox", "guard", "build", "network", "folder"
 
 PUBLIC_NETWORK = "valkyrie-public"
 PROGRAMS = "/.valkyrie"
@@ -63,16 +68,24 @@ class Plan:
     """What a container is made with."""
 
     image: str
-    workdir: str
-    """Where commands start that do not say."""
+    defaults: ImageDefaults
+    """What the image says."""
     engine: Engine
-    image_user: str = ""
     programs: Mapping[str, Any] | None = None
     """The mount of our own programs; without it a shell of the image is the first process."""
+    shown: tuple[Mapping[str, Any], ...] = ()
+    """The mounts of folders of ours."""
     image_env: tuple[str, ...] = ()
     """Names of the variables the image sets."""
+    network: str = "none"
+    """The network it is on, as the engine knows it."""
     seccomp: str | None = None
     """The filter of system calls, as the engine takes it; None leaves the engine's own."""
+
+    @property
+    def volumes(self) -> list[Mapping[str, Any]]:
+        """All mounts of folders of ours."""
+        return [*self.shown, *([self.programs] if self.programs else [])]
 
 
 def container_name(request: SandboxCreateRequest, token: str) -> str:
@@ -89,8 +102,8 @@ def container(request: SandboxCreateRequest, plan: Plan) -> dict[str, Any]:
         "Hostname": "sandbox",
         # For a user that is named, were it by number, engines read the container's own list of users at each
         # command; an agent may have put a pipe in its place.
-        "User": "0" if plan.image_user else "",
-        "WorkingDir": plan.workdir,
+        "User": "0" if plan.defaults.user else "",
+        "WorkingDir": plan.defaults.workdir,
         "Entrypoint": ["/bin/sh", "-c", SHELL_INIT] if plan.programs is None else [f"{PROGRAMS}/init"],
         "Cmd": [],
         "Env": [
@@ -105,15 +118,17 @@ def container(request: SandboxCreateRequest, plan: Plan) -> dict[str, Any]:
             NAME: request.name or "",
             NETWORK: request.network_policy,
             ALLOWED: ",".join(request.allowed_networks),
+            IMAGE_DEFAULTS: json.dumps([plan.defaults.user, *plan.defaults.entrypoint]),
         },
         "Healthcheck": {"Test": ["NONE"]},
         "HostConfig": {
             **_limits(request, plan.engine),
             **_devices(request),
-            "NetworkMode": PUBLIC_NETWORK if request.network_policy == "public" else "none",
+            "NetworkMode": plan.network,
             "Mounts": [
                 *_separate(request, plan.engine),
-                *_shown(request, plan.engine),
+                *_doors(request),
+                *plan.shown,
                 *([plan.programs] if plan.programs else []),
             ],
             "CapDrop": ["ALL"],
@@ -192,12 +207,20 @@ def _separate(request: SandboxCreateRequest, engine: Engine) -> list[dict[str, A
     ]
 
 
-def _shown(request: SandboxCreateRequest, engine: Engine) -> list[dict[str, Any]]:
+def shown_folders(request: SandboxCreateRequest, engine: Engine) -> list[Mount]:
+    """Return what is shown to a sandbox of folders that do not change. Raises for an engine elsewhere."""
     shown = [mount for mount in request.mounts if not mount.copy_on_write]
     if shown and not engine.is_local:
         raise SandboxUnsupportedError(
             f"the engine at {engine.url} is on another machine: folders of this one cannot be shown in it"
         )
+    return [mount for mount in shown if not mount.sockets]
+
+
+def _doors(request: SandboxCreateRequest) -> list[dict[str, Any]]:
+    """Return the mounts of folders with sockets, which no copy would do for."""
     return [
-        {"Type": "bind", "Source": mount.source, "Target": mount.target, "ReadOnly": True} for mount in shown
+        {"Type": "bind", "Source": mount.source, "Target": mount.target, "ReadOnly": True}
+        for mount in request.mounts
+        if mount.sockets and not mount.copy_on_write
     ]

@@ -12,9 +12,9 @@ from typing import Any, Protocol
 
 from sandboxes.docker import files, packing
 from sandboxes.docker.client import EngineClient
-from sandboxes.docker.execution import BytesSink, Execution, run_program
+from sandboxes.docker.execution import BytesSink, Execution, run_entrypoint, run_program
 from sandboxes.docker.programs import KILL, uses_them
-from sandboxes.docker.requests import LABELS, NAME
+from sandboxes.docker.requests import IMAGE_DEFAULTS, LABELS, NAME
 from sandboxes.docker.work import Work
 from sandboxes.errors import (
     SandboxDiedError,
@@ -27,6 +27,7 @@ from sandboxes.protocol import Sandbox
 from sandboxes.scripted import ScriptedSandbox
 from sandboxes.scripted.wrapping import KILL_MARKED, MARK
 from sandboxes.types import KILLED_EXIT_CODE, Command, CopyLimits, CopyReport, OutputSink, StreamName
+from sandboxes.values import ImageDefaults
 from sandboxes.work import CarryRules, Change, PackedWork, WorkLimits
 
 HELPER_SECONDS = 300.0
@@ -61,6 +62,8 @@ class Owner(Protocol):
 class DockerSandbox(ScriptedSandbox):
     """A container of ours. Its id is the container's name."""
 
+    image_defaults: ImageDefaults
+
     def __init__(
         self, client: EngineClient, found: Mapping[str, Any], deleted: set[str], owner: Owner
     ) -> None:
@@ -69,10 +72,12 @@ class DockerSandbox(ScriptedSandbox):
         self._owner = owner
         self._has_programs = uses_them(found)
         self.nano_cpus = int(found["HostConfig"].get("NanoCpus") or 0)
-        self._workdir = str(found["Config"].get("WorkingDir") or "/")
         self._id = str(found["Name"]).lstrip("/")
         own: Mapping[str, str] = found["Config"]["Labels"]
         self.own_labels = own
+        user, *entrypoint = json.loads(own.get(IMAGE_DEFAULTS, "[null]"))
+        workdir = str(found["Config"].get("WorkingDir") or "/")
+        self.image_defaults = ImageDefaults(workdir, user, tuple(entrypoint))
         self.labels = json.loads(own.get(LABELS, "{}"))
         self.created_at = moment(str(found["Created"]))
 
@@ -94,6 +99,11 @@ class DockerSandbox(ScriptedSandbox):
         if code == KILLED_EXIT_CODE:
             self._check()
         return code
+
+    async def start_entrypoint(self, env: Mapping[str, str], sink: OutputSink | None = None) -> None:
+        self._check()
+        if self.image_defaults.entrypoint:
+            await run_entrypoint(self._client, self._id, self.image_defaults, env, sink)
 
     async def upload_file(self, path: str, content: bytes) -> None:
         self._check()
@@ -220,7 +230,8 @@ class DockerSandbox(ScriptedSandbox):
     def _execution(self, *, kill: bool = True) -> Execution:
         self._check()
         marked = self.kill_marked if kill else _leave_alone
-        return Execution(self._client, self._id, marked, self._alive, self._has_users, self._workdir)
+        workdir = self.image_defaults.workdir
+        return Execution(self._client, self._id, marked, self._alive, self._has_users, workdir)
 
     async def _alive(self) -> None:
         await self._owner.check_alive(self._id)

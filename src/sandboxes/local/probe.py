@@ -27,7 +27,7 @@ _ISOLATION = {
     " this machine's system files read-only",
 }
 
-
+_NO_BWRAP = f"bubblewrap is not installed ({startup.BWRAP}): apt install bubblewrap"
 _AS_ROOT = "run as root, or --provider docker once it is there"
 _ROOTLESS_REMARKS = (
     ("a writable view of the whole system (apt, useradd)", _AS_ROOT),
@@ -68,8 +68,7 @@ def machine() -> Machine:
 def _find_out() -> Machine:
     support = _that_limit(cgroups.detect())
     if not os.access(startup.BWRAP, os.X_OK):
-        missing = f"bubblewrap is not installed ({startup.BWRAP}): apt install bubblewrap"
-        return Machine(ground.ROOTLESS, support, missing)
+        return Machine(ground.ROOTLESS, support, _NO_BWRAP)
     if os.geteuid() != 0:
         problem = userns.problem()
         counts_apart = problem is None and support.pids is None and userns.counts_processes()
@@ -95,7 +94,25 @@ def _try_shift() -> str | None:
 
 def capabilities() -> Capabilities:
     """The declaration recorded with every run."""
-    here = machine()
+    return _declared(machine())
+
+
+def assumed_capabilities() -> Capabilities:
+    """Return what a machine usually can do, from what is seen without starting a program."""
+    here = Machine(ground.SHIFTED if os.geteuid() == 0 else ground.ROOTLESS, cgroups.CgroupSupport())
+    if not os.access(startup.BWRAP, os.X_OK):
+        here = replace(here, problem=_NO_BWRAP)
+    elif os.geteuid() != 0:
+        here = replace(here, remarks=_ROOTLESS_REMARKS)
+    declared = _declared(here)
+    return replace(
+        declared,
+        isolation=f"{declared.isolation} (not tried on this machine yet: valk doctor)",
+        enforcement={**dict.fromkeys(declared.enforcement, "not tried yet"), "disk": _disk(True)},
+    )
+
+
+def _declared(here: Machine) -> Capabilities:
     missing = list(here.remarks)
     no_network = network.why_unavailable()
     if no_network is not None:
@@ -122,13 +139,17 @@ def capabilities() -> Capabilities:
 
 def _enforcement(here: Machine) -> Mapping[str, str]:
     support = here.support
-    files = "files count towards memory" if support.memory else "files do not count towards memory"
     return {
         "cpus": support.cpu or "not enforced",
         "memory": support.memory or "private memory of each process (rlimit), not of the sandbox",
         "pids": support.pids or _pids_by_rlimit(here),
-        "disk": f"size of an in-memory file system, at most 3/4 of the memory limit; {files}",
+        "disk": _disk(bool(support.memory)),
     }
+
+
+def _disk(counts_as_memory: bool) -> str:
+    files = "files count towards memory" if counts_as_memory else "files do not count towards memory"
+    return f"size of an in-memory file system, at most 3/4 of the memory limit; {files}"
 
 
 def _pids_by_rlimit(here: Machine) -> str:

@@ -13,6 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 from secrets import token_hex
 
+from sandboxes import capability_file
 from sandboxes.cgroups import Cgroup
 from sandboxes.errors import SandboxCapacityError, SandboxError, SandboxNotFoundError
 from sandboxes.local import network, probe, records, requests, sweep, wire
@@ -162,14 +163,21 @@ class LocalProvider(SandboxProvider):
         return ended + len(mine)
 
     def capabilities(self) -> Capabilities:
-        return probe.capabilities()
+        found = probe.capabilities()
+        capability_file.write(self._state_dir, found)
+        return found
+
+    def expected_capabilities(self) -> Capabilities:
+        if probe.known():
+            return probe.capabilities()
+        return capability_file.read(self._state_dir) or probe.assumed_capabilities()
 
     @property
     def admission_pool_id(self) -> str:
         return "local"
 
     async def close(self) -> None:
-        """End every sandbox, the keeper, and leave the state folder empty."""
+        """End every sandbox and the keeper, and leave nothing of them in the state folder."""
         await to_the_end(self._close())
 
     async def _close(self) -> None:

@@ -7,10 +7,14 @@ import tarfile
 from pathlib import Path
 from typing import BinaryIO
 
+from sandboxes.dockerignore import Dockerignore
 from sandboxes.errors import SandboxError
 from sandboxes.openat import is_utf8, printable
 from sandboxes.trees import CHUNK_BYTES, MAX_DEPTH, MAX_PATH_BYTES
 from sandboxes.types import CopyLimits, CopyReport
+from sandboxes.values import A_LINK
+
+NOTHING_IGNORED = Dockerignore("")
 
 
 def pack(source: Path, archive: BinaryIO) -> None:
@@ -18,24 +22,38 @@ def pack(source: Path, archive: BinaryIO) -> None:
     _pack(source, archive, frozenset(), digested=False)
 
 
-def pack_context(source: Path, archive: BinaryIO, left_out: frozenset[str]) -> None:
-    """Pack the same for a build, without the names in `left_out`.
+def pack_context(source: Path, archive: BinaryIO, left_out: frozenset[str], ignore: Dockerignore) -> None:
+    """Pack the same for a build, without the names in `left_out` and what its `.dockerignore` leaves out.
 
     Modes are those that git keeps and a folder's digest covers: executable or not.
     """
-    _pack(source, archive, left_out, digested=True)
+    _pack(source, archive, left_out, ignore, digested=True)
 
 
-def _pack(source: Path, archive: BinaryIO, left_out: frozenset[str], *, digested: bool) -> None:
+def _pack(
+    source: Path,
+    archive: BinaryIO,
+    left_out: frozenset[str],
+    ignore: Dockerignore = NOTHING_IGNORED,
+    *,
+    digested: bool,
+) -> None:
     top = os.path.realpath(source)
     if not os.path.isdir(top):  # noqa: PTH112 - the same string is walked
         raise SandboxError(f"cannot upload {source}: it is not a folder")
     with tarfile.open(fileobj=archive, mode="w", format=tarfile.GNU_FORMAT) as tar:
         for folder, folders, names in os.walk(top):
-            folders[:] = [name for name in folders if name not in left_out]
+            below = "" if folder == top else f"{os.path.relpath(folder, top)}/"
+            folders[:] = [
+                name
+                for name in folders
+                if name not in left_out and not ignore.leaves_out_all_of(f"{below}{name}")
+            ]
             for name in sorted(name for name in folders + names if name not in left_out):
+                if ignore.leaves_out(f"{below}{name}"):
+                    continue
                 host_path = f"{folder}/{name}"
-                member = tar.gettarinfo(host_path, arcname=os.path.relpath(host_path, top))
+                member = tar.gettarinfo(host_path, arcname=f"{below}{name}")
                 member.mode &= 0o1777
                 if digested:
                     member.mode = 0o755 if member.isdir() or member.mode & 0o111 else 0o644
@@ -106,6 +124,9 @@ class Unpacking:
         parts = [part for part in member.name.split("/") if part not in ("", ".")]
         shown = printable("/".join(parts))
         refusal = self._refusal(member, parts)
+        if refusal == A_LINK and member.issym():
+            self._report.link(shown, member.linkname if is_utf8(member.linkname) else "")
+            return
         if refusal is not None:
             self._report.skip(shown, refusal)
             return
@@ -126,7 +147,7 @@ class Unpacking:
         if ".." in parts or "\0" in member.name or (not parts and not member.isdir()):
             return "its name leads elsewhere"
         if member.issym() or member.islnk():
-            return "a link"
+            return A_LINK
         if len(member.name.encode()) > MAX_PATH_BYTES:
             return f"its path has more than {MAX_PATH_BYTES} bytes"
         if member.isdir():

@@ -24,15 +24,15 @@ from valkyrie.agents.unpack import digest_unpacked, unpack
 from valkyrie.errors import AgentInstallError, BundleError, SandboxFailedError
 from valkyrie.nouns import Json, TaskSpec
 from valkyrie.secrets.mask import Masker
+from valkyrie.trajectory.cut import mend_cut
 from valkyrie.trajectory.transcript import TRANSCRIPT
 
-TAIL_LINES = 10
+HEAD_LINES, TAIL_LINES = 5, 8
 OUTPUT = "output.txt"
 """What the agent printed, beside its trajectory."""
 MOST_OUTPUT = 4 * 1024 * 1024
 STORIES = ("trajectory.json", TRANSCRIPT)
 """Output artifacts of these names are the agent's own account of what it did: ATIF, or events."""
-MOST_STORY = 32 * 1024 * 1024
 _MAKE_FOLDER = '[ -d "$1" ] || { mkdir -p -- "$1" && { [ -z "$2" ] || chown -- "$2" "$1"; }; }'
 
 
@@ -165,7 +165,10 @@ class ContractAgent:
                 # The id stands for itself, also where it looks like a pattern.
                 pattern = artifact.source.replace("{task_id}", glob.escape(trial.task.id))
                 for source in (await trial.sandbox.list_files(pattern))[:1]:
-                    await bring_out(trial.sandbox, source, trial.kept / artifact.path, MOST_STORY)
+                    target, most = trial.kept / artifact.path, trial.trajectory_limit
+                    brought = await bring_out(trial.sandbox, source, target, most)
+                    if brought and target.stat().st_size >= most:
+                        await asyncio.to_thread(mend_cut, target, most)
 
     def _egress_rules(self, task: TaskSpec) -> list[str] | None:
         """What may be reached while the agent runs: what contract and task both allow; None is everything."""
@@ -216,10 +219,12 @@ class Printed:
 
 
 class Tail:
-    """The last lines of what passes through."""
+    """The first and the last lines of what passes through: what went wrong is often said first."""
 
     def __init__(self, lines: int) -> None:
+        self._first: list[str] = []
         self._lines: deque[str] = deque(maxlen=lines)
+        self._left_out = 0
         self._open: dict[StreamName, str] = {}
 
     def after(self, sink: OutputSink) -> OutputSink:
@@ -228,7 +233,8 @@ class Tail:
         def keep(stream: StreamName, text: str) -> None:
             sink(stream, text)
             *whole, rest = (self._open.get(stream, "") + text).split("\n")
-            self._lines.extend(whole)
+            for line in whole:
+                self._keep(line)
             # A line without end must not grow in memory; its last part is what matters.
             self._open[stream] = rest[-2000:]
 
@@ -236,8 +242,20 @@ class Tail:
 
     def __str__(self) -> str:
         """A colon's worth of context for an error message, or nothing."""
-        lines = [line.rstrip()[-500:] for line in (*self._lines, *self._open.values()) if line.strip()]
-        return "".join(f"\n  {line}" for line in lines[-TAIL_LINES:])
+        last = [line.rstrip()[-500:] for line in (*self._lines, *self._open.values()) if line.strip()]
+        left_out = self._left_out + max(0, len(last) - TAIL_LINES)
+        between = [f"… {left_out} lines more …"] if left_out else []
+        lines = [*self._first, *between, *last[-TAIL_LINES:]]
+        return "".join(f"\n  {line}" for line in lines)
+
+    def _keep(self, line: str) -> None:
+        if not line.strip():
+            return
+        if len(self._first) < HEAD_LINES:
+            self._first.append(line.rstrip()[:500])
+            return
+        self._left_out += len(self._lines) == self._lines.maxlen
+        self._lines.append(line)
 
 
 def contract_digest(bundle_digest: str, contract: ResolvedContract) -> str:

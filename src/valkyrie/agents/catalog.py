@@ -107,6 +107,7 @@ class Oracle(NeedsNothing):
                     argv=("bash", f"{SOLUTION_FOLDER}/solve.sh"),
                     cwd=task.cwd,
                     env={**task.env, **task.solution_env, **trial.secrets},
+                    user=task.user,
                     timeout=task.timeouts.agent,
                 )
                 return exit_of(await sandbox.run(command, log))

@@ -28,7 +28,7 @@ EFFORT: Mapping[str, str] = {
 """The parameter in which each is told how hard to think; the others cannot be told."""
 _CONTRACT = "agent:"
 _HIDDEN = ("oracle",)
-"""No executor of a spec: stimuli have no solution to run."""
+"""No executor of a spec: `valk oracle` runs it, on stimuli that have golden inputs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,27 +40,27 @@ class AgentChoice:
     name: str
     """What people read: the executor's name."""
     implied: bool = False
-    """Nobody named it: neither the spec nor `--executor`. Worth saying when it cannot be run."""
+    """Nobody named it: neither the spec nor `--agent`. Worth saying when it cannot be run."""
 
 
 def agent_for(
     executor: str | None, *, override: str | None = None, plugins: Sequence[str] = (), base: Path
 ) -> AgentChoice:
-    """The agent for a spec's `executor`; `override` (`--executor`) wins.
+    """The agent for a spec's `executor`; `override` (`--agent`) wins.
 
     Relative paths of the spec and of `plugins` start at `base`, the spec's folder; those of the command
     line at the working directory. Raises UsageError that lists the executors there are.
     """
     offered = _offered(plugins, base)
     if override is not None:
-        return _choose(override, offered, Path.cwd(), "--executor")
+        return _choose(override, offered, Path.cwd(), "--agent")
     if executor is None:
         chosen = _choose(DEFAULT, offered, base, "executor")
         return AgentChoice(chosen.spec_for_open_agent, chosen.name, implied=True)
     if is_target(executor.removeprefix(_CONTRACT)) and executor not in (*plugins, *offered):
         raise UsageError(
             f"executor: {executor} is Python code that would run on this machine, and only a spec names it. "
-            f"Name it yourself if you want it: --executor {executor.removeprefix(_CONTRACT)}."
+            f"Name it yourself if you want it: --agent {executor.removeprefix(_CONTRACT)}."
         )
     return _choose(executor, offered, base, "executor")
 
@@ -97,7 +97,8 @@ def _choose(name: str, offered: Mapping[str, str], base: Path, said: str) -> Age
     hint = did_you_mean(name, known)
     raise UsageError(
         f"{said}: nothing is called {name[:100]!r}.{hint} There are {', '.join([*known, *_installed()])}; "
-        "agent:NAME or agent:./FOLDER for an agent with a contract; others come with --executor-plugin."
+        "agent:NAME or agent:./FOLDER for an agent with a contract; others come with --executor-plugin, or "
+        "as module:Class of a package that is installed or on PYTHONPATH."
     )
 
 

@@ -9,7 +9,7 @@ import tempfile
 import time
 import zipfile
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 _CHUNK = 1024 * 1024
 _DIGEST = re.compile("[0-9a-f]{64}")
 _LONGEST_ORIGIN = 500
+_LONGEST_PERSON = 320
 _STALE_S = 3600.0
 """Nobody is still reading a fetched archive that was asked for so long ago, once there is a newer one."""
 
@@ -52,12 +53,21 @@ class PushedAgent:
     """Empty where the archive is damaged, or nobody said."""
     origin: str | None = None
     """Where it was installed from, commit included."""
+    pushed_by: str | None = None
+    """Who pushed it."""
 
 
 class Library(ABC):
     """Pushed agents by name. A name that is not there raises UnknownError."""
 
-    def push(self, directory: Path, name: str | None = None, *, origin: str | None = None) -> PushedAgent:
+    def push(
+        self,
+        directory: Path,
+        name: str | None = None,
+        *,
+        origin: str | None = None,
+        person: str | None = None,
+    ) -> PushedAgent:
         """Take an agent's folder in, over an earlier one of that name. Its contract must be valid."""
         from valkyrie.agents.contract import load_contract
 
@@ -66,17 +76,20 @@ class Library(ABC):
         name = check_name(name or directory.resolve().name)
         origin = _checked_origin(origin)
         load_contract(directory)
-        self._take(directory, name, origin)
+        about = {"origin": origin, "pushed_by": _printable(person)}
+        self._take(directory, name, {key: value for key, value in about.items() if value})
         return self.get(name)
 
-    def push_archive(self, file: Path, name: str, origin: str | None = None) -> PushedAgent:
+    def push_archive(
+        self, file: Path, name: str, origin: str | None = None, person: str | None = None
+    ) -> PushedAgent:
         """Take a stranger's archive in: unpacked with all checks, then pushed as its folder would be."""
         check_name(name)
         with tempfile.TemporaryDirectory(dir=self._room(), prefix=".push-") as room:
             folder = Path(room) / name
             with told_as({folder: name, file: f"{name}.zip"}):
                 unpack(file, folder)
-                return self.push(folder, name, origin=origin)
+                return self.push(folder, name, origin=origin, person=person)
 
     def download(self, name: str, output_dir: Path) -> Path:
         """Unpack a pushed agent as `output_dir/<name>`, which must not exist."""
@@ -87,9 +100,8 @@ class Library(ABC):
     @staticmethod
     def view(agent: PushedAgent) -> AgentView:
         """An agent as the verbs give it."""
-        return AgentView(
-            agent.name, agent.modified.timestamp(), agent.size, agent.digest or None, agent.origin
-        )
+        modified, digest = agent.modified.timestamp(), agent.digest or None
+        return AgentView(agent.name, modified, agent.size, digest, agent.origin, agent.pushed_by)
 
     @abstractmethod
     def names(self) -> list[str]:
@@ -112,8 +124,8 @@ class Library(ABC):
         """Delete a pushed agent. Runs keep their own frozen copies."""
 
     @abstractmethod
-    def _take(self, directory: Path, name: str, origin: str | None) -> None:
-        """Keep a folder that was checked."""
+    def _take(self, directory: Path, name: str, about: Mapping[str, str]) -> None:
+        """Keep a folder that was checked, and what is said about it."""
 
     @abstractmethod
     def _room(self) -> Path:
@@ -136,7 +148,7 @@ class Library(ABC):
 class AgentLibrary(Library):
     """`folder` holds `<name>.zip` for every pushed agent; it is made when first needed.
 
-    `<name>.json` beside it says where it came from, and of which archive it says so.
+    `<name>.json` beside it says where it came from and who pushed it, and of which archive it says so.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -149,7 +161,9 @@ class AgentLibrary(Library):
         file = self.path(name)
         status, digest = file.stat(), _digest(file)
         modified = datetime.fromtimestamp(status.st_mtime, UTC)
-        return PushedAgent(name, modified, status.st_size, digest, self._origin(name, digest))
+        about = self._told(name, digest)
+        origin, person = about.get("origin"), about.get("pushed_by")
+        return PushedAgent(name, modified, status.st_size, digest, origin, person)
 
     def path(self, name: str) -> Path:
         file = self._file(name) if NAME.fullmatch(name) else None
@@ -165,20 +179,22 @@ class AgentLibrary(Library):
         self.path(name).unlink()
         self._about(name).unlink(missing_ok=True)
 
-    def _take(self, directory: Path, name: str, origin: str | None) -> None:
+    def _take(self, directory: Path, name: str, about: Mapping[str, str]) -> None:
         digest = pack(directory, name, self._file(name))
-        if origin is None:
+        if not about:
             self._about(name).unlink(missing_ok=True)
             return
         with new_file(self._about(name), f"where {name} came from cannot be written") as file:
-            file.write(json.dumps({"digest": digest, "origin": origin}).encode())
+            file.write(json.dumps({"digest": digest, **about}).encode())
 
-    def _origin(self, name: str, digest: str) -> str | None:
+    def _told(self, name: str, digest: str) -> Mapping[str, str]:
         try:
             about = json.loads(self._about(name).read_text())
         except (OSError, ValueError):
-            return None
-        return str(about["origin"]) if isinstance(about, dict) and about.get("digest") == digest else None
+            return {}
+        if not isinstance(about, dict) or about.get("digest") != digest:
+            return {}
+        return {key: str(value) for key, value in about.items()}
 
     def _room(self) -> Path:
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -210,11 +226,9 @@ class StoredLibrary(Library):
     def get(self, name: str) -> PushedAgent:
         found = self._find(name)
         about = found.metadata or {}
-        origin = about.get("origin")
+        origin, person = (unquote(about[key]) if about.get(key) else None for key in ("origin", "pushed_by"))
         modified = datetime.fromtimestamp(found.modified_at, UTC)
-        return PushedAgent(
-            name, modified, found.size, str(about.get("digest") or ""), unquote(origin) if origin else None
-        )
+        return PushedAgent(name, modified, found.size, str(about.get("digest") or ""), origin, person)
 
     def path(self, name: str) -> Path:
         folder = self._cache / name
@@ -242,13 +256,12 @@ class StoredLibrary(Library):
         self._find(name)
         self._store.delete(agent_key(name))
 
-    def _take(self, directory: Path, name: str, origin: str | None) -> None:
+    def _take(self, directory: Path, name: str, about: Mapping[str, str]) -> None:
+        # Object stores take ASCII.
+        quoted = {key: quote(value, safe="/:@+,=~()") for key, value in about.items()}
         with tempfile.TemporaryDirectory(dir=self._room(), prefix=".push-") as room:
             archive = Path(room) / f"{name}.zip"
-            about = {"digest": pack(directory, name, archive)}
-            if origin is not None:
-                about["origin"] = quote(origin, safe="/:@+,=~()")  # object stores take ASCII
-            self._store.put(agent_key(name), archive, about)
+            self._store.put(agent_key(name), archive, {"digest": pack(directory, name, archive), **quoted})
 
     def _find(self, name: str) -> Artifact:
         found = self._store.find(agent_key(name)) if NAME.fullmatch(name) else None
@@ -293,6 +306,11 @@ def _checked_origin(origin: str | None) -> str | None:
     if not origin or len(origin) > _LONGEST_ORIGIN or not origin.isprintable():
         raise UsageError(f"an agent's origin is one line of at most {_LONGEST_ORIGIN} characters.")
     return hide_credentials(origin)
+
+
+def _printable(person: str | None) -> str | None:
+    """A person's name as one short line, however it came to be."""
+    return "".join(c for c in person if c.isprintable())[:_LONGEST_PERSON] if person else None
 
 
 def check_name(name: str) -> str:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Protocol
 from sandboxes.protocol import Sandbox
 from sandboxes.values import OutputSink
 from valkyrie.nouns import ExitReason, Json, TaskSpec
+from valkyrie.trajectory.cut import DEFAULT_LIMIT
 
 if TYPE_CHECKING:
     from valkyrie.trajectory.transcript import Transcript
@@ -106,6 +107,8 @@ class AgentTrial:
     """Which trial of the task it is, from 0."""
     attempt: int = 1
     """Which attempt at that trial, from 1."""
+    trajectory_limit: int = DEFAULT_LIMIT
+    """Bytes kept of what it tells of itself; more is cut at a step."""
     turn_ended: Callable[[int], Awaitable[None]] = _nobody_looks
     """To be awaited when a turn (from 0) but the last has ended: what is there now may be graded."""
 

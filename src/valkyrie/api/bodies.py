@@ -130,6 +130,7 @@ class UpdateRequest:
     max_cost: float | None = None
     """US dollars."""
     priority: Annotated[int, Field(ge=0, le=4)] | None = None
+    abort_after: Annotated[int, Field(ge=0, le=1_000_000)] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,6 +138,14 @@ class TasksChosen:
     """Some tasks of a run; null is all."""
 
     task_ids: Sequence[str] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class OutputsWanted(TasksChosen):
+    """Which tasks the outputs are of, and which files of each trial."""
+
+    files: Sequence[str] | None = None
+    """Names as they stand in a trial's folder; `*` stands for anything. Null is all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,7 +199,7 @@ StopBody = Annotated[StopRequest, Strictly(), Body(default_factory=StopRequest)]
 ResumeBody = Annotated[ResumeRequest, Strictly(), Body(default_factory=ResumeRequest)]
 RetryBody = Annotated[RetryRequest, Strictly(), Body(default_factory=RetryRequest)]
 RegradeBody = Annotated[RegradeRequest, Strictly(), Body(default_factory=RegradeRequest)]
-TasksChosenBody = Annotated[TasksChosen, Strictly(), Body(default_factory=TasksChosen)]
+OutputsBody = Annotated[OutputsWanted, Strictly(), Body(default_factory=OutputsWanted)]
 ResultsBody = Annotated[ResultsWanted, Strictly(), Body(default_factory=ResultsWanted)]
 LogBody = Annotated[LogQuery, Strictly(), Body(default_factory=LogQuery)]
 SecretBody = Annotated[SecretValue, Strictly()]

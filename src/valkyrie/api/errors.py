@@ -11,17 +11,20 @@ from valkyrie.errors import (
     AgentError,
     BenchmarkError,
     InfrastructureError,
+    RoleError,
     StoreError,
     UnknownError,
     UsageError,
     UserError,
     ValkyrieError,
 )
+from valkyrie.plain_text import shorten_names
 
 log = logging.getLogger("valkyrie.api")
 RETRY_AFTER_S = 5.0
 _STATUS: tuple[tuple[type[ValkyrieError], int], ...] = (
     (UnknownError, 404),
+    (RoleError, 403),
     (AccessError, 401),
     (UsageError, 400),
     (UserError, 422),
@@ -81,7 +84,7 @@ def refusal(error: ValkyrieError) -> Refusal:
     detail = ErrorDetail(
         type=type(error).__name__,
         cause=error.cause,
-        message=_told(error),
+        message=shorten_names(_told(error)),
         exit_code=error.exit_code,
         retry_after=retry_after,
         missing=dict(missing) if missing else None,

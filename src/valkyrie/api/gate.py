@@ -14,6 +14,7 @@ from starlette.exceptions import HTTPException
 from valkyrie.api.answers import refuse
 from valkyrie.api.errors import Refusal, refusal, refused
 from valkyrie.api.lanes import ask_for
+from valkyrie.api.roles import check_role
 from valkyrie.api.settings import ApiSettings, is_loopback
 from valkyrie.errors import ValkyrieError
 
@@ -100,6 +101,7 @@ class Gate:
                 raise RefusedError(unknown)
             return
         identity = await self._door.identify(headers)
+        check_role(identity, scope["method"], path)
         ask_for(identity.org_id)
         scope["identity"] = identity
 

@@ -41,7 +41,7 @@ class EventHub:
         self._lane = lane
         self._channels: dict[tuple[Kind, str], Channel] = {}
         self._tasks: set[asyncio.Task[None]] = set()
-        self._finding: Together[tuple[Kind, str, str], str] = Together()
+        self._finding: Together[tuple[Kind, str, str | None, str], str] = Together()
         self._watched = threading.Event()
         self._closing = threading.Event()
         self._thread: threading.Thread | None = None
@@ -78,9 +78,9 @@ class EventHub:
 
         def look() -> str:
             with self._office.store.reading() as connection:
-                return SUBJECTS[kind].resolve(connection, ref, identity.org_id)
+                return SUBJECTS[kind].resolve(connection, ref, identity.org_id, identity.person)
 
-        return await self._finding.look((kind, identity.org_id, ref), lambda: lane.run(look))
+        return await self._finding.look((kind, identity.org_id, identity.person, ref), lambda: lane.run(look))
 
     @contextlib.asynccontextmanager
     async def watching(self, watch: Watch, watcher: asyncio.Event) -> AsyncIterator[Channel]:

@@ -26,6 +26,7 @@ def _left_out(text: str) -> str:
 MOST_AGENTS = 50
 """All runs of a job are read with every look at it."""
 MOST_SCENARIOS = 100_000
+MOST_BENCHMARKS = 50
 MOST_METADATA = 64
 Text = Annotated[str, Field(max_length=LONGEST_TEXT)]
 Agents = Annotated[Sequence[Annotated[JobAgent, Strictly()]], Field(max_length=MOST_AGENTS)]
@@ -68,6 +69,8 @@ class JobStart(JobRequest):
     """With stop_when_decided: that agents are no further apart than this, of 1, is an answer as well."""
     error_rate: float = DEFAULT_ERROR_RATE
     """With stop_when_decided: how often an answer may be wrong, over all looks and pairs together."""
+    benchmarks: Annotated[Sequence[Text], Field(max_length=MOST_BENCHMARKS)] = ()
+    """Several benchmarks instead of the template's one; each agent has a run on each."""
 
 
 @dataclass(frozen=True, slots=True)

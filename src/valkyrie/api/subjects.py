@@ -22,8 +22,8 @@ Kind = Literal["run", "job"]
 class Subject:
     """How one kind of thing is found, and looked at."""
 
-    resolve: Callable[[Connection, str, str], str]
-    """The id of what a word names to an organisation."""
+    resolve: Callable[[Connection, str, str, str | None], str]
+    """The id of what a word names to an organisation, and a person of it."""
     version: Callable[[Connection, str], int | None]
     """Grows with every change; cheaper than the whole."""
     fetch: Callable[[LocalTracker, str], tuple[RunView | JobView, bool]]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any
 
+from sandboxes.installation import add_extra
 from valkyrie.errors import UserError
 
 
@@ -13,6 +14,4 @@ def sdk(module: str) -> Any:
     try:
         return import_module(module)
     except ModuleNotFoundError as error:
-        raise UserError(
-            f"AWS needs {error.name}: pip install 'valkyrie-bench[aws]'", cause="missing_extra"
-        ) from None
+        raise UserError(f"AWS needs {error.name}: {add_extra('aws')}", cause="missing_extra") from None

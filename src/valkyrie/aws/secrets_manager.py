@@ -22,6 +22,7 @@ class SecretsManagerSource:
 
     place = "AWS Secrets Manager"
     by_variable = False
+    remote = True
 
     def __init__(self, session: AwsSession) -> None:
         self._session = session

@@ -16,7 +16,15 @@ _WITHOUT_EFFECT_HERE = frozenset(
 )
 _VARIABLE = re.compile(r"\\\$|\$(?:([A-Za-z_]\w*)|\{([A-Za-z_]\w*)(?::([-+])([^}]*))?\})", re.ASCII)
 _HEREDOC = re.compile(r"(?<!<)<<-?\s*([\"']?)([A-Za-z_]\w*)\1")
-_FLAG = re.compile(r"--[a-z]+(=\S+)?\s+")
+_BUILDKIT_FLAGS: Mapping[str, tuple[str, ...]] = {
+    "RUN": ("--mount", "--network", "--security", "--device"),
+    "COPY": ("--chmod", "--link", "--parents", "--exclude"),
+    "ADD": ("--chmod", "--link", "--checksum", "--keep-git-dir", "--exclude", "--unpack"),
+}
+_BUILDKIT_ARGUMENTS = frozenset(
+    f"{where}{what}" for where in ("TARGET", "BUILD") for what in ("PLATFORM", "OS", "ARCH", "VARIANT")
+)
+_FLAG = re.compile(r"--[a-z-]+(=\S+)?\s+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +66,25 @@ class Recipe:
     workdir: str | None = None
     notes: list[str] = field(default_factory=list)
     """Lines that could not be honoured, and why."""
+
+
+def needs_of_buildkit(text: str) -> list[str]:
+    """Return the lines that only BuildKit understands, each as `line N: what`."""
+    notes: list[str] = []
+    found: list[tuple[int, str]] = []
+    for number, keyword, rest in _instructions(text, notes):
+        flags, _ = _split_flags(rest)
+        for flag in (one.partition("=")[0] for one in flags):
+            if flag in _BUILDKIT_FLAGS.get(keyword, ()):
+                found.append((number, f"{keyword} {flag}"))
+        if keyword == "ARG" and rest.strip() in _BUILDKIT_ARGUMENTS:
+            found.append((number, f"ARG {rest.strip()} (filled by the builder)"))
+        if keyword == "FROM" and any("BUILDPLATFORM" in flag or "TARGETPLATFORM" in flag for flag in flags):
+            found.append((number, f"FROM {flags[0]}"))
+    for note in notes:
+        place, _, words = note.partition(": ")
+        found.append((int(place.removeprefix("line ")), words.removesuffix(" is not honoured")))
+    return [f"line {number}: {what}" for number, what in sorted(found)]
 
 
 def read_dockerfile(text: str) -> Recipe:

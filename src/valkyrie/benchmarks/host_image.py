@@ -6,8 +6,12 @@ passed over, because most of them install what the root may already have.
 
 from __future__ import annotations
 
+import asyncio
+import shutil
+import tempfile
 from pathlib import Path
 
+from sandboxes.dockerignore import Dockerignore
 from sandboxes.protocol import Sandbox
 from sandboxes.types import Command, OutputSink
 from valkyrie.benchmarks.dockerfile import CopyFiles, MakeFolder, Recipe, RunProgram
@@ -18,6 +22,19 @@ async def repeat_dockerfile(recipe: Recipe, context: Path, sandbox: Sandbox, log
     """Carry out the steps of `recipe`; `context` is the folder of the Dockerfile."""
     for note in recipe.notes:
         log("stderr", f"Dockerfile {note}\n")
+    ignore = Dockerignore.of(context)
+    if not ignore.rules:
+        await _repeat(recipe, context, sandbox, log)
+        return
+    with tempfile.TemporaryDirectory(prefix="valkyrie-") as scratch:
+        allowed = Path(scratch) / "context"
+        await asyncio.to_thread(
+            shutil.copytree, context, allowed, symlinks=True, ignore=ignore.names_left_out
+        )
+        await _repeat(recipe, allowed, sandbox, log)
+
+
+async def _repeat(recipe: Recipe, context: Path, sandbox: Sandbox, log: OutputSink) -> None:
     for step in recipe.steps:
         if isinstance(step, MakeFolder):
             await make_folder(sandbox, step.path)

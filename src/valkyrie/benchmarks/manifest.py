@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from valkyrie.benchmarks.task_toml import MOST_BYTES, parse_toml
 from valkyrie.errors import BenchmarkError, UsageError
+from valkyrie.regular_files import read_regular
 from valkyrie.suggest import did_you_mean
 
 FILE_NAME = "benchmark.toml"
@@ -58,7 +59,7 @@ def read_manifest(folder: Path) -> Manifest:
     """The manifest of `folder`; an empty one when there is no file."""
     path = folder / FILE_NAME
     try:
-        data = tomllib.loads(path.read_bytes().decode("utf-8"))
+        data = parse_toml(read_regular(path, MOST_BYTES).decode("utf-8"))
     except FileNotFoundError:
         return Manifest()
     except OSError as error:

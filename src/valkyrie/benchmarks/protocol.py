@@ -38,6 +38,8 @@ class Grading:
     """A folder of the host with what the agent's own log said (`trajectory.json`, …); may not exist."""
     told: Transcript | None = None
     """What the agent did, where it told that itself."""
+    tokens: tuple[int, int] | None = None
+    """Input and output tokens, where the agent reported them beside what it did."""
     start: Path | None = None
     """The folder `setup` was given; None when grading goes on from `saved`."""
     exit_code: int | None = None

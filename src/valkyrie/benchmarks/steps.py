@@ -15,7 +15,7 @@ from valkyrie.benchmarks.rewards import score_of
 from valkyrie.benchmarks.task_keeping import gathering, kept_paths
 from valkyrie.benchmarks.task_setup import Preparation
 from valkyrie.benchmarks.task_toml import StepTable, TaskToml
-from valkyrie.nouns import Grade, Json, TaskSpec, Timeouts, VerifyMode
+from valkyrie.nouns import Grade, ImageChoice, Json, TaskSpec, Timeouts, VerifyMode
 
 STEPS = "steps"
 KEEPS_PROCESSES = (
@@ -42,15 +42,25 @@ def _spec(whole: TaskSpec, step: StepTable, folder: Path, instruction: str) -> T
             agent=agent.timeout_sec or whole.timeouts.agent,
             grade=verifier.timeout_sec if own_limit else whole.timeouts.grade,
         ),
+        of_image=whole.of_image - _chosen(step),
         user=whole.user if agent.user is None else str(agent.user),
         grading_user=whole.grading_user if verifier.user is None else str(verifier.user),
         gathering=(*whole.gathering, *gathering(verifier.collect)),
-        artifacts=(*whole.artifacts, *kept_paths(step.artifacts, whole.cwd)),
+        artifacts=(*whole.artifacts, *kept_paths(step.artifacts)),
         has_solution=(folder / STEPS / step.name / "solution" / "solve.sh").is_file(),
         verify=verifier.verify or whole.verify,
         carry=tuple(dict.fromkeys((*whole.carry, *verifier.carry))),
         keep_processes=whole.keep_processes if verifier.keep_processes is None else verifier.keep_processes,
     )
+
+
+def _chosen(step: StepTable) -> set[ImageChoice]:
+    """What a step does not leave to its image."""
+    users: dict[ImageChoice, str | int | None] = {
+        "user": step.agent.user,
+        "grading_user": step.verifier.user,
+    }
+    return {choice for choice, user in users.items() if user is not None}
 
 
 def step_preparation(folder: Path, step: StepTable) -> Preparation:
@@ -130,7 +140,12 @@ def combined(config: TaskToml, grades: Sequence[Grade]) -> Grade:
     result: Json = {"rewards": rewards, "steps": told}
     if not whole:
         result["stopped_after"] = config.steps[len(grades) - 1].name
-    return Grade(score, passed=whole and score >= 1.0, result=result)
+    reasons = [
+        f"step {step.name}: {grade.reason}"
+        for step, grade in zip(config.steps, grades, strict=False)
+        if grade.reason
+    ]
+    return Grade(score, passed=whole and score >= 1.0, result=result, reason=next(reversed(reasons), None))
 
 
 def _means(each: Sequence[Mapping[str, float]]) -> dict[str, float]:

@@ -23,6 +23,11 @@ class Tail:
         while self._chars - len(self._pieces[0]) >= self._max_chars:
             self._chars -= len(self._pieces.popleft())
 
+    def last_line(self) -> str | None:
+        """Return the last line that is not empty; None where nothing was printed."""
+        lines = "".join(self._pieces)[-self._max_chars :].splitlines()
+        return next((line.strip() for line in reversed(lines) if line.strip()), None)
+
     def quoted(self) -> str:
         """`; last output:` and the last lines, or a word that there was none."""
         text = "".join(self._pieces)[-self._max_chars :].strip()

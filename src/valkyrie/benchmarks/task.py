@@ -12,7 +12,7 @@ from pathlib import Path
 
 from sandboxes.types import BuildSource, Limits
 from valkyrie.benchmarks.content import PARTS, folder_digest
-from valkyrie.benchmarks.dockerfile import Recipe, RunProgram, read_dockerfile
+from valkyrie.benchmarks.dockerfile import Recipe, RunProgram, needs_of_buildkit, read_dockerfile
 from valkyrie.benchmarks.lock import LockedTask
 from valkyrie.benchmarks.steps import KEEPS_PROCESSES, STEPS, left_out_of, step_problems, step_specs
 from valkyrie.benchmarks.task_checks import (
@@ -34,10 +34,11 @@ from valkyrie.benchmarks.variables import (
 )
 from valkyrie.benchmarks.verifier import REWARDS, TESTS, Verification
 from valkyrie.errors import BenchmarkError
-from valkyrie.nouns import Json, TaskSpec, Timeouts, VerifyMode
+from valkyrie.nouns import ImageChoice, Json, TaskSpec, Timeouts, VerifyMode
 
 DEFAULT_WORKDIR = "/app"
 DOCKERFILE = "Dockerfile"
+COMPOSE_FILES = ("docker-compose.yaml", "docker-compose.yml")
 INSTRUCTION = "instruction.md"
 BUILD_SECONDS = 600.0
 
@@ -101,11 +102,16 @@ class Task:
     @property
     def named_image(self) -> str | None:
         """The image the task asks for; `Dockerfile` when it brings the recipe of one."""
-        environment = self.folder / "environment"
         if self.config.environment.docker_image:
             return self.config.environment.docker_image
-        recipes = (DOCKERFILE, "docker-compose.yaml", "docker-compose.yml")
-        return DOCKERFILE if any((environment / name).is_file() for name in recipes) else None
+        has_recipe = (self.folder / "environment" / DOCKERFILE).is_file() or self.compose_file
+        return DOCKERFILE if has_recipe else None
+
+    @property
+    def compose_file(self) -> str | None:
+        """The file that adds further containers to the task's own."""
+        names = (f"environment/{name}" for name in COMPOSE_FILES)
+        return next((name for name in names if (self.folder / name).is_file()), None)
 
     @property
     def image(self) -> str | None:
@@ -114,10 +120,12 @@ class Task:
 
     @cached_property
     def recipe(self) -> Recipe | None:
+        return None if self._dockerfile is None else read_dockerfile(self._dockerfile)
+
+    @cached_property
+    def _dockerfile(self) -> str | None:
         path = self.folder / "environment" / DOCKERFILE
-        if not path.is_file():
-            return None
-        return read_dockerfile(path.read_bytes().decode("utf-8", "replace"))
+        return path.read_bytes().decode("utf-8", "replace") if path.is_file() else None
 
     @cached_property
     def build(self) -> BuildSource | None:
@@ -223,6 +231,7 @@ class Task:
             digest=digest,
             instruction=texts[0],
             cwd=self.cwd,
+            of_image=self._choices_of_image(),
             image=self.image,
             source=self.build,
             limits=Limits(
@@ -244,7 +253,7 @@ class Task:
             mcp_servers={server.name: server.as_json() for server in environment.mcp_servers},
             tools_optional=True,
             gathering=gathering(config.verifier.collect),
-            artifacts=(ARTIFACTS_FOLDER, *kept_paths(config.artifacts, self.cwd)),
+            artifacts=(ARTIFACTS_FOLDER, *kept_paths(config.artifacts)),
             skills_dir=environment.skills_dir,
             work_suffices=not config.steps,
             carry=config.verifier.carry,
@@ -254,6 +263,23 @@ class Task:
         if not config.steps:
             return whole
         return replace(whole, steps=step_specs(whole, config, self.folder, texts))
+
+    def _choices_of_image(self) -> frozenset[ImageChoice]:
+        """What the task leaves to its image."""
+        if self.image is None:
+            return frozenset()
+        found: set[ImageChoice] = {"entrypoint"}
+        if self.config.environment.workdir is None:
+            found.add("cwd")
+        if self.config.agent.user is None:
+            found.add("user")
+        if self.config.verifier.user is None:
+            found.add("grading_user")
+        return frozenset(found)
+
+    @property
+    def _drops_compose(self) -> bool:
+        return self.host_image and self.compose_file is not None
 
     @property
     def _step_names(self) -> Sequence[str | None]:
@@ -266,7 +292,8 @@ class Task:
         if self.image is not None or not self.folder.joinpath("environment").is_dir():
             environment = None
         recipe = self.recipe or Recipe() if self.named_image is not None else None
-        return Preparation(environment, recipe, self.config.environment.healthcheck)
+        of_image = "cwd" in self._choices_of_image()
+        return Preparation(environment, recipe, self.config.environment.healthcheck, of_image)
 
     def verification(self, spec: TaskSpec, host_env: Mapping[str, str]) -> Verification:
         """What `evaluate` does for it, under the limits of `spec`."""
@@ -318,6 +345,8 @@ class Task:
             "description": info.description,
             "keywords": list(info.keywords),
             "named_image": self.named_image if self.host_image else None,
+            "compose_file": None if self.host_image else self.compose_file,
+            "buildkit": needs_of_buildkit(self._dockerfile or "") if self.build else [],
             "repeated_runs": self._repeated_runs(),
             "unknown_users": unknown_users(self.config) if self._users_are_known else [],
             "host_variables": [
@@ -331,6 +360,7 @@ class Task:
                 *self.parsed.warnings,
                 *filter(None, [said_of_withheld(self.config.environment.env)]),
                 *_left_out(self.config),
+                *([f"{self.compose_file} is left out: there is one sandbox"] if self._drops_compose else []),
                 *(text for step in self.config.steps for text in left_out_of(step)),
                 *_without_variables(self._missing_for_solution(host_env)),
             ],

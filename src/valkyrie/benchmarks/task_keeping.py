@@ -13,12 +13,12 @@ ARTIFACTS_FOLDER = KeptPath("/logs/artifacts", destination=".", expected=False)
 MAIN = "main"
 
 
-def kept_paths(declared: Sequence[str | Artifact], cwd: str) -> tuple[KeptPath, ...]:
-    """Those of the sandbox itself; a path that is not absolute is one below the working folder."""
+def kept_paths(declared: Sequence[str | Artifact]) -> tuple[KeptPath, ...]:
+    """Return those of the sandbox itself."""
     tables = [Artifact(source=one) if isinstance(one, str) else one for one in declared]
     return tuple(
         KeptPath(
-            posixpath.normpath(posixpath.join(cwd, one.source)),
+            posixpath.normpath(one.source),
             one.destination and one.destination.strip("/"),
             one.exclude,
         )

@@ -35,6 +35,8 @@ class Preparation:
     recipe: Recipe | None = None
     """The Dockerfile to repeat on the host's file system; then nothing else is copied."""
     healthcheck: Healthcheck | None = None
+    folder_of_image: bool = False
+    """The working folder is the image's own, which is there."""
 
 
 async def prepare(task: TaskSpec, preparation: Preparation, sandbox: Sandbox, log: OutputSink) -> None:
@@ -47,7 +49,7 @@ async def prepare(task: TaskSpec, preparation: Preparation, sandbox: Sandbox, lo
         await repeat_dockerfile(preparation.recipe, environment, sandbox, log)
     elif environment is not None:
         await _lay_out(task, environment, "environment", sandbox, log)
-    else:
+    elif not (preparation.folder_of_image and sandbox.image_defaults):
         await make_folder(sandbox, task.cwd)
     if preparation.healthcheck is not None:
         await _wait_until_healthy(task, preparation.healthcheck, sandbox, log)
@@ -110,8 +112,10 @@ async def _wait_until_healthy(task: TaskSpec, check: Healthcheck, sandbox: Sandb
     """As in compose files: failures in the start period do not count, then `retries` of them are too many."""
     started, failures = time.monotonic(), 0
     tail = Tail(log)
+    image = sandbox.image_defaults if "entrypoint" in task.of_image else None
+    user = image.user if image else None
     while True:
-        command = Command.shell(check.command, cwd=task.cwd, env=task.env, timeout=check.timeout)
+        command = Command.shell(check.command, cwd=task.cwd, env=task.env, user=user, timeout=check.timeout)
         code = await sandbox.run(command, tail)
         if code == 0:
             return

@@ -23,7 +23,11 @@ from pydantic import (
 from sandboxes.types import NetworkPolicy
 from valkyrie.errors import BenchmarkError
 from valkyrie.nouns import VerifyMode
+from valkyrie.regular_files import read_regular
 from valkyrie.suggest import did_you_mean
+
+MOST_BYTES = 8 << 20
+"""Of a file in TOML that is read whole."""
 
 NetworkMode = Literal["public", "no-network", "allowlist"]
 
@@ -276,7 +280,7 @@ class ParsedToml:
     def read(cls, path: Path) -> Self:
         """Parse the file at `path`. Raises BenchmarkError naming file and key."""
         try:
-            text = path.read_bytes().decode("utf-8")
+            text = read_regular(path, MOST_BYTES).decode("utf-8")
         except OSError as error:
             raise BenchmarkError(f"cannot read {path}: {error.strerror}") from error
         except UnicodeDecodeError as error:
@@ -287,7 +291,7 @@ class ParsedToml:
     def parse(cls, text: str, where: str) -> Self:
         """Parse TOML text; `where` is what messages call it."""
         try:
-            data = tomllib.loads(text)
+            data = parse_toml(text)
         except tomllib.TOMLDecodeError as error:
             raise BenchmarkError(f"{where} is not valid TOML: {error}") from error
         try:
@@ -295,6 +299,14 @@ class ParsedToml:
         except ValidationError as error:
             raise BenchmarkError("\n".join(_complaints(error, where))) from error
         return cls(config, list(_unknown_keys(config, "")))
+
+
+def parse_toml(text: str) -> dict[str, Any]:
+    """Return what TOML text says; TOMLDecodeError also for what is nested without end."""
+    try:
+        return tomllib.loads(text)
+    except RecursionError:
+        raise tomllib.TOMLDecodeError("nested too deeply") from None
 
 
 def _carry_problem(path: str) -> str | None:

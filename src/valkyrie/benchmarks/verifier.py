@@ -77,7 +77,8 @@ async def verify(work: Verification, sandbox: Sandbox, log: OutputSink, evidence
         )
     rewards = await _read_rewards(sandbox, exit_code, tail)
     score = score_of(rewards)
-    return Grade(score, passed=score >= 1.0, result={"rewards": rewards, "test_exit_code": exit_code})
+    passed, result = score >= 1.0, {"rewards": rewards, "test_exit_code": exit_code}
+    return Grade(score, passed, result, reason=None if passed else tail.last_line())
 
 
 async def sweep(sandbox: Sandbox) -> None:

@@ -1,4 +1,4 @@
-"""`admin org`, `admin key`, `admin secret-key`: for whoever runs a tracker, on its database."""
+"""`admin org`, `key`, `audit` and `secret-key`: for whoever runs a tracker, on its database."""
 
 from __future__ import annotations
 
@@ -12,14 +12,15 @@ import click
 
 from valkyrie.cli.options import WholeNumber, verb
 from valkyrie.cli.output import Output
-from valkyrie.nouns import DEFAULT_ORG
-from valkyrie.report.formats import NONE, moment, moment_short, safe
+from valkyrie.nouns import DEFAULT_ORG, Identity, Role
+from valkyrie.report.formats import NONE, moment, moment_short, plural, safe
 from valkyrie.report.layout import Column, Table
 
 if TYPE_CHECKING:
-    from valkyrie.store import Store
+    from valkyrie.store import Connection, Store
 
 DAY_S = 86_400
+MOST_AT_ONCE = 100_000
 org_option = click.option(
     "--org", default=DEFAULT_ORG, show_default=True, metavar="NAME", help="The organisation."
 )
@@ -51,6 +52,7 @@ def create_org(output: Output, *, name: str) -> None:
 
     with _store() as store, store.writing() as connection:
         made, place = people.create_org(connection, name), store.place
+        _record(connection, made.id, "admin_create_org", made.name)
     output.emit("org", id=made.id, name=made.name, database=place)
     output.line(f"Made organisation {safe(made.name)} ({made.id}) in {safe(place)}.")
     output.panel(
@@ -107,7 +109,9 @@ def list_orgs(output: Output) -> None:
 @verb(
     "create",
     examples="valkyrie admin key create --person ada@example.com\n"
-    "valkyrie admin key create --org research --person ada@example.com --name laptop --expires 90",
+    "valkyrie admin key create --org research --person ada@example.com --name laptop --expires 90\n"
+    "valkyrie admin key create --person ci --role reader\n"
+    "valkyrie admin key create --person ci@example.com --max-concurrency 8",
 )
 @org_option
 @click.option("--name", metavar="TEXT", help="What the key is for, to tell keys apart [default: the person].")
@@ -115,10 +119,34 @@ def list_orgs(output: Output) -> None:
     "--person", metavar="EMAIL", help="Whose runs are started with it [default: who types this command]."
 )
 @click.option("--expires", type=WholeNumber(1, 36_500), metavar="DAYS", help="Days until it is refused.")
+@click.option(
+    "--role",
+    type=click.Choice([role.value for role in Role]),
+    default=Role.MEMBER.value,
+    show_default=True,
+    help="What it may do.",
+)
+@click.option(
+    "--max-concurrency",
+    type=WholeNumber(1, MOST_AT_ONCE),
+    metavar="N",
+    help="Trials at once of all runs started with it [default: no limit].",
+)
 def create_key(
-    output: Output, *, org: str, name: str | None, person: str | None, expires: int | None
+    output: Output,
+    *,
+    org: str,
+    name: str | None,
+    person: str | None,
+    expires: int | None,
+    role: str,
+    max_concurrency: int | None,
 ) -> None:
     """Make an API key; it is printed once.
+
+    A reader looks at everything of the organisation and changes nothing (CI, dashboards); a member also
+    starts and steers runs, pushes agents and sets secrets; an admin also changes the organisation's settings
+    and sees who did what.
 
     The key alone goes to stdout, the rest to stderr. Only its hash is kept: a key that is lost is revoked
     and another one made. Works on the tracker's database (VALKYRIE_DATABASE_URL, or the data folder of this
@@ -130,13 +158,33 @@ def create_key(
     expires_at = time.time() + expires * DAY_S if expires else None
     with _store() as store, store.writing() as connection:
         owner, place = people.org_by_name(connection, org), store.place
-        key_id, clear = people.create_key(connection, owner.id, name or person, person, expires_at)
-    output.emit("api_key", id=key_id, key=clear, org=owner.name, person=person, expires_at=expires_at)
+        key_id, clear = people.create_key(
+            connection,
+            owner.id,
+            name or person,
+            person,
+            expires_at,
+            role=Role(role),
+            max_concurrency=max_concurrency,
+        )
+        _record(connection, owner.id, "admin_create_key", f"{key_id} ({role} of {person})")
+    output.emit(
+        "api_key",
+        id=key_id,
+        key=clear,
+        org=owner.name,
+        person=person,
+        role=role,
+        expires_at=expires_at,
+        max_concurrency=max_concurrency,
+    )
     if output.json:
         return
     ends = f" until {moment(expires_at)}" if expires_at else ""
+    at_most = f", at most {plural(max_concurrency, 'trial')} at once" if max_concurrency else ""
     output.note(
-        f"Key {key_id} of {safe(person)} in organisation {safe(owner.name)}{ends} ({safe(place)}). "
+        f"Key {key_id} ({role}) of {safe(person)} in organisation {safe(owner.name)}{ends}{at_most} "
+        f"({safe(place)}). "
         "It is shown this once:"
     )
     output.line(clear)
@@ -153,8 +201,8 @@ def create_key(
 def list_keys(output: Output, *, org: str | None) -> None:
     """List the API keys, never the keys themselves.
 
-    Whose they are, whether they still open anything, and when they were last used (to the minute). Works on
-    the tracker's database (VALKYRIE_DATABASE_URL, or the data folder of this machine).
+    Whose they are, what they may do, whether they still open anything, and when they were last used (to the
+    minute). Works on the tracker's database (VALKYRIE_DATABASE_URL, or the data folder of this machine).
     """
     from valkyrie.store import people
 
@@ -166,11 +214,18 @@ def list_keys(output: Output, *, org: str | None) -> None:
     if not keys:
         output.note("No keys yet. Make one: valkyrie admin key create --person EMAIL")
         return
-    names = ("Id", "Person", "Name", "Organisation", "State", "Last used", "Expires")
+    names = ("Id", "Person", "Role", "Name", "Organisation", "State", "Last used", "Expires", "At once")
     table = Table([Column(name, shrink=name in ("Person", "Name")) for name in names])
     for key in keys:
-        cells = [key.id, safe(key.person), safe(key.name), safe(key.org), key.state(now)]
-        table.rows.append([*cells, moment_short(key.last_used_at), moment_short(key.expires_at)])
+        cells = [key.id, safe(key.person), key.role.value, safe(key.name), safe(key.org), key.state(now)]
+        table.rows.append(
+            [
+                *cells,
+                moment_short(key.last_used_at),
+                moment_short(key.expires_at),
+                str(key.max_concurrency or NONE),
+            ]
+        )
     output.table(table)
 
 
@@ -186,8 +241,60 @@ def revoke_key(output: Output, *, key_id: str) -> None:
 
     with _store() as store, store.writing() as connection:
         revoked = people.revoke_key(connection, key_id, time.time())
+        owner = next(key.org_id for key in people.list_keys(connection) if key.id == key_id)
+        _record(connection, owner, "admin_revoke_key", key_id)
     output.emit("api_key_revoked", id=key_id, revoked=revoked)
     output.line(f"Revoked {key_id}." if revoked else f"{key_id} was revoked before.")
+
+
+@verb(
+    "audit",
+    examples="valkyrie admin audit\n"
+    "valkyrie admin audit --person ada@example.com --days 7\n"
+    "valkyrie admin audit --about 3f2a9c01 --json",
+)
+@click.option("--org", metavar="NAME", help="Only of this organisation.")
+@click.option("--person", metavar="EMAIL", help="Only what this person did.")
+@click.option("--about", metavar="TEXT", help="Only about the run, job, agent, secret or key that begins so.")
+@click.option("--days", type=WholeNumber(1, 36_500), metavar="N", help="Only the last N days.")
+@click.option(
+    "--limit", type=WholeNumber(1, 1_000_000), default=100, show_default=True, help="At most so many."
+)
+def audit(
+    output: Output,
+    *,
+    org: str | None,
+    person: str | None,
+    about: str | None,
+    days: int | None,
+    limit: int,
+) -> None:
+    """Show who did what.
+
+    Everything that changes something on a tracker, newest first: who asked for it, with which key, and
+    whether it was done. What was typed on the tracker's machine has no key. What is only looked at is not
+    kept. Works on the tracker's database (VALKYRIE_DATABASE_URL, or the data folder of this machine); admins
+    of an organisation see their own over HTTP, as `GET /v1/audit`.
+    """
+    from valkyrie.store import actions, people
+
+    since = time.time() - days * DAY_S if days else None
+    with _store() as store, store.reading() as connection:
+        owner = people.org_by_name(connection, org).id if org else None
+        found = actions.list_actions(
+            connection, org_id=owner, person=person, subject=about, since=since, limit=limit
+        )
+    output.emit("audit", actions=[asdict(one) for one in found])
+    if not found:
+        output.note("Nothing was done that these options ask for.")
+        return
+    names = ("When", "Who", "Key", "Organisation", "What", "About", "Outcome")
+    table = Table([Column(name, shrink=name in ("Who", "About")) for name in names])
+    for one in found:
+        who, key, about = (safe(value) if value else NONE for value in (one.person, one.key_id, one.subject))
+        outcome = one.outcome or "interrupted"
+        table.rows.append([moment_short(one.at), who, key, safe(one.org), one.name, about, outcome])
+    output.table(table)
 
 
 @verb("secret-key", examples="export VALKYRIE_SECRET_KEY=$(valkyrie admin secret-key)")
@@ -206,6 +313,17 @@ def secret_key(output: Output) -> None:
         output.note(
             f"Keep it safe: what is encrypted with it cannot be read without it. Set it as {VARIABLE}."
         )
+
+
+def _record(connection: Connection, org_id: str, name: str, subject: str) -> None:
+    """Write down who typed a command that changes the tracker, in the change's own transaction."""
+    from valkyrie.store import actions
+
+    try:
+        person = _who()
+    except click.UsageError:
+        person = None
+    actions.record(connection, Identity(org_id, person=person), name, subject, "done")
 
 
 def _who() -> str:

@@ -17,7 +17,7 @@ from valkyrie.cli.options import (
     yes_option,
 )
 from valkyrie.cli.output import Output
-from valkyrie.report.formats import moment_short, safe, size
+from valkyrie.report.formats import NONE, moment_short, safe, size
 from valkyrie.report.layout import Column, Table
 
 if TYPE_CHECKING:
@@ -46,22 +46,32 @@ def _complete_agent(_ctx: click.Context, _param: click.Parameter, incomplete: st
 _name_argument = click.argument("name", shell_complete=_complete_agent)
 
 
-@verb("init", examples="valk agent init my-agent\nvalk run start --agent ./my-agent --benchmark quickstart")
+@verb(
+    "init",
+    examples="valk agent init my-agent\nvalk agent init my-agent --calls-model\n"
+    "valk run start --agent ./my-agent --benchmark quickstart",
+)
 @click.argument("name")
+@click.option(
+    "--calls-model",
+    is_flag=True,
+    help="An agent in plain Python that asks an OpenAI-compatible model what to do.",
+)
 @_output_dir
-def init(output: Output, *, name: str, output_dir: Path) -> None:
+def init(output: Output, *, name: str, calls_model: bool, output_dir: Path) -> None:
     """Write a new agent with a valid contract.
 
     A folder with a contract.yaml and a script to start from; it runs as it is.
     """
     from valkyrie.agents.scaffold import init_agent
 
-    folder = init_agent(name, output_dir)
+    folder = init_agent(name, output_dir, calls_model=calls_model)
     output.emit("agent_created", name=name, folder=str(folder.absolute()))
     output.line(f"Wrote {folder}")
     shown = str(folder) if folder.is_absolute() else f"./{folder}"
+    model = " --model any --model-url http://127.0.0.1:8000" if calls_model else ""
     commands = [
-        ("Try it", f"valk run start --agent {shown} --benchmark quickstart --slice :1 --connect"),
+        ("Try it", f"valk run start --agent {shown}{model} --benchmark quickstart --slice :1 --connect"),
         ("Keep it", f"valk agent push {shown}"),
     ]
     output.panel("Next", commands)
@@ -99,11 +109,18 @@ def list_agents(output: Output) -> None:
         output.line("No agents yet. Make one: valk agent init my-agent. Built in: valk agent catalog")
         return
     table = Table(
-        [Column("Agent", shrink=True), Column("Last Modified"), Column("Size", "right"), Column("Digest")]
+        [
+            Column("Agent", shrink=True),
+            Column("Last Modified"),
+            Column("Size", "right"),
+            Column("Digest"),
+            Column("Pushed By", shrink=True, optional=True),
+        ]
     )
     for agent in found:
         digest = agent.digest[:12] if agent.digest else "damaged archive"
-        table.rows.append([safe(agent.name), moment_short(agent.modified_at), size(agent.bytes), digest])
+        cells = [safe(agent.name), moment_short(agent.modified_at), size(agent.bytes), digest]
+        table.rows.append([*cells, safe(agent.pushed_by) if agent.pushed_by else NONE])
     show_table(table, output)
 
 

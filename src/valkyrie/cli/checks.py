@@ -10,6 +10,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from importlib.util import find_spec
@@ -30,7 +31,6 @@ _EXTRAS = {
     "docker": "aiodocker",
     "hosted": "descope",
     "postgres": "psycopg",
-    "ray": "ray",
 }
 
 
@@ -62,9 +62,21 @@ def local_sandbox() -> LocalSandbox:
 
     with tempfile.TemporaryDirectory(prefix="valkyrie-doctor-") as scratch:
         try:
-            return LocalSandbox(True, capabilities=asyncio.run(_prove_local(Path(scratch))))
+            found = asyncio.run(_prove_local(Path(scratch)))
         except (SandboxError, OSError) as error:
             return LocalSandbox(False, str(error))
+    _keep_for_plans(found)
+    return LocalSandbox(True, capabilities=found)
+
+
+def _keep_for_plans(found: Capabilities) -> None:
+    """Write down what was found, so that `--dry-run` can say it without trying it again."""
+    from sandboxes import capability_file
+
+    folder = data_folder() / "sandboxes" / "local"
+    with suppress(OSError):
+        folder.mkdir(parents=True, exist_ok=True)
+        capability_file.write(folder, found)
 
 
 async def _prove_local(scratch: Path) -> Capabilities:

@@ -12,6 +12,10 @@ class Verb(NamedTuple):
     where: str
     """`module:attribute`."""
     summary: str
+    aliases: tuple[str, ...] = ()
+    """Other words for it, which work and are not shown."""
+    hidden: bool = False
+    """Works, and is not shown: another command does the same."""
 
 
 class Noun(NamedTuple):
@@ -23,49 +27,88 @@ class Noun(NamedTuple):
     """Other words for it."""
 
 
+SYNONYMS: Mapping[str, tuple[str, ...]] = {
+    "fetch": ("status", "info", "get", "describe", "inspect", "view", "score"),
+    "show": ("info", "get", "describe", "inspect", "view"),
+    "list": ("ls", "ps"),
+    "remove": ("rm", "delete", "del", "forget", "unset"),
+    "delete": ("rm", "remove", "del", "forget"),
+    "stop": ("kill", "abort", "end"),
+    "start": ("launch", "create", "new", "submit"),
+    "create": ("new", "add", "make"),
+    "init": ("new", "create"),
+    "set": ("put", "store"),
+    "logs": ("log",),
+    "results": ("result",),
+    "tasks": ("trials", "task", "trial"),
+    "errors": ("failures", "error"),
+    "lint": ("validate",),
+    "resume": ("continue",),
+    "revoke": ("delete", "remove"),
+    "serve": ("server",),
+    "compare": ("diff",),
+}
+"""By command: words that other programs have for the same thing. Offered, never taken for it."""
+
+
 def real_name(table: Mapping[str, Verb | Noun], word: str) -> str:
     """The name in the table that `word` stands for; `word` itself where it is no alias."""
-    for name, entry in table.items():
-        if isinstance(entry, Noun) and word in entry.aliases:
-            return name
-    return word
+    if word in table:
+        return word
+    return next((name for name, entry in table.items() if word in entry.aliases), word)
 
 
-def _verb(where: str, summary: str) -> Verb:
-    return Verb(f"valkyrie.cli.{where}", summary)
+def meant(table: Mapping[str, Verb | Noun], word: str) -> str | None:
+    """Return the shown command that means what `word` says elsewhere, or None."""
+    shown = [name for name, entry in table.items() if not is_hidden(entry)]
+    return next((name for name in shown if word.lower() in SYNONYMS.get(name, ())), None)
+
+
+def is_hidden(entry: Verb | Noun) -> bool:
+    """Whether the help leaves it out."""
+    return isinstance(entry, Verb) and entry.hidden
+
+
+def _verb(where: str, summary: str, *aliases: str, hidden: bool = False) -> Verb:
+    return Verb(f"valkyrie.cli.{where}", summary, aliases, hidden)
 
 
 RUN = Noun(
     "Start runs, watch them, take their results.",
     {
-        "start": _verb("run.start:start", "Start a run: one agent on one benchmark."),
-        "fetch": _verb("run.look:fetch", "Show a run as it stands, or watch it live."),
+        "start": _verb("run.start:start", "Start a run: one agent on one benchmark.", "run"),
+        "fetch": _verb("run.look:fetch", "Show a run as it stands, or watch it live.", "summary"),
         "list": _verb("run.look:list_runs", "List runs, newest first."),
         "wait": _verb("run.wait:wait", "Block until a run ended; the exit code says how."),
-        "stop": _verb("run.change:stop", "Stop a run; trials under way finish unless forced."),
+        "watch": _verb("run.wait:watch", "Same as `run wait --connect`.", hidden=True),
+        "stop": _verb("run.change:stop", "Stop a run; trials under way finish unless forced.", "cancel"),
         "resume": _verb("run.change:resume", "Go on with what was stopped or interrupted."),
         "retry": _verb("run.change:retry", "Run errored (and stopped) trials again."),
         "regrade": _verb("run.regrade:regrade", "Grade kept work again, with other tests or another judge."),
-        "update": _verb("run.change:update", "Change a run's concurrency, label, priority or cost limit."),
+        "update": _verb("run.change:update", "Change a run's concurrency, label, priority or limits."),
         "results": _verb("run.take:results", "Write a run's results file."),
         "outputs": _verb("run.take:outputs", "Copy what agents left behind to a folder."),
         "errors": _verb("run.trials:errors", "Show a run's open errors, grouped."),
         "tasks": _verb("run.trials:tasks", "List a run's trials."),
-        "show": _verb("run.show:show", "Show a trial's verdict and the evidence behind it."),
+        "show": _verb("run.show:show", "Show a trial to read: instruction, steps, verdict and evidence."),
         "logs": _verb("run.logs:logs", "Print logs: of one trial's attempt, or of a whole run."),
         "debug": _verb("run.trials:debug", "Open a shell in a kept sandbox."),
-        "delete": _verb("run.change:delete", "Forget an ended run and all that was kept of it."),
+        "delete": _verb(
+            "run.change:delete", "Forget an ended run, or all that are old, and all that was kept of them."
+        ),
     },
 )
 BENCHMARK_JOB = Noun(
     "Compare agents: many runs as one job.",
     {
-        "run": _verb("job.run:run", "Start a job: agents × tasks × trials, side by side."),
-        "watch": _verb("job.watch:watch", "Watch a job live; the exit code says how it ended."),
-        "summary": _verb("job.summary:summary", "Show who won: the table, intervals, comparisons."),
+        "start": _verb("job.run:start", "Start a job: agents × tasks × trials, side by side.", "run"),
+        "fetch": _verb("job.summary:fetch", "Show who won: the table, intervals, comparisons.", "summary"),
         "list": _verb("job.listing:list_jobs", "List jobs, newest first."),
+        "wait": _verb("job.watch:wait", "Block until a job ended; the exit code says how."),
+        "watch": _verb("job.watch:watch", "Same as `job wait --connect`.", hidden=True),
+        "results": _verb("job.results:results", "Write the results of a job's runs to one file."),
         "logs": _verb("job.logs:logs", "Write a job's logs and kept files to a folder."),
-        "cancel": _verb("job.change:cancel", "Stop a job; trials under way finish unless forced."),
+        "stop": _verb("job.change:stop", "Stop a job; trials under way finish unless forced.", "cancel"),
         "resume": _verb("job.change:resume", "Go on, perhaps with more agents, tasks or trials."),
         "retry": _verb("job.change:retry", "Run errored (and stopped) trials again."),
         "delete": _verb("job.change:delete", "Forget an ended job, its runs and all that was kept."),
@@ -166,6 +209,7 @@ ADMIN = Noun(
     {
         "org": ADMIN_ORG,
         "key": ADMIN_KEY,
+        "audit": _verb("admin:audit", "Show who did what."),
         "secret-key": _verb("admin:secret_key", "Print a fresh VALKYRIE_SECRET_KEY."),
     },
 )
@@ -183,6 +227,7 @@ DB = Noun(
         "upgrade": _verb("db:upgrade", "Bring the database to this program's schema."),
         "current": _verb("db:current", "Say where the database is and which schema it has."),
         "check": _verb("db:check", "Look for what is wrong with the database."),
+        "compact": _verb("db:compact", "Give the disk back what deleted runs left in the database."),
     },
 )
 EXPERIMENT = Noun(
@@ -192,6 +237,8 @@ EXPERIMENT = Noun(
         "merge": _verb("experiment:merge", "Put shards of an experiment together again."),
     },
 )
+OPERATORS = ("serve", "executor", "db", "admin", "queue", "sandbox", "disk")
+"""Commands for whoever runs a tracker or looks after a machine; they stand apart in the help."""
 COMMANDS: dict[str, Verb | Noun] = {
     "run": RUN,
     "benchmark-job": BENCHMARK_JOB,
@@ -201,6 +248,10 @@ COMMANDS: dict[str, Verb | Noun] = {
     "eval": _verb("eval:eval_command", "Run stimuli against an agent and grade what it did."),
     "grade": _verb(
         "grade:grade", "Grade results from stdin with the graders of an eval spec; no agent runs."
+    ),
+    "oracle": _verb(
+        "oracle:oracle",
+        "Prepare each stimulus, apply its golden inputs, and grade the result; no agent runs.",
     ),
     "compare": _verb("compare:compare", "Compare agents on the tasks they have in common."),
     "experiment": EXPERIMENT,
@@ -216,6 +267,10 @@ COMMANDS: dict[str, Verb | Noun] = {
     "serve": _verb("serve:serve", "Serve the tracker to a team over HTTP."),
     "executor": _verb("executor:executor", "Work off the runs of a tracker's database."),
     "db": DB,
+    "model-server": Verb(
+        "valkyrie.testing.model_server.command:model_server",
+        "Play a model by a script, on this machine's loopback, until interrupted.",
+    ),
     "demo": _verb("demo:demo", "Run oracle and nop on quickstart, end with a score table."),
     "doctor": _verb("doctor:doctor", "Say what this machine can do, and how to get the rest."),
     "disk": _verb("disk:disk", "Show where the bytes are."),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 import click
@@ -14,8 +15,9 @@ from valkyrie.cli.output import Output
 if TYPE_CHECKING:
     from valkyrie.report.comparing import Metric, Summary
     from valkyrie.report.gates import Gate, Margin
+    from valkyrie.report.scored_trials import ScoredTrials
     from valkyrie.tracker.protocol import Tracker
-    from valkyrie.views import RunView, TrialView
+    from valkyrie.views import RunView
 
 
 class Points(Number):
@@ -108,6 +110,12 @@ FORMATS = ("text", "json", "yaml")
     "points [without a number: by any]. Put it last, or write --fail-if-worse=2.",
 )
 @click.option(
+    "--fail-on-regression",
+    "regression",
+    is_flag=True,
+    help="Exit 1 when a later one is worse than the first by a one-sided test, by any amount.",
+)
+@click.option(
     "--no-worse-than",
     "margin",
     type=MarginType(),
@@ -158,23 +166,28 @@ def compare(
     by_task: bool,
     most: float | None,
     margin: Margin | None,
+    regression: bool,
     destination: str | None,
     **folder_flags: Any,
 ) -> int:
     """Compare agents on the tasks they have in common.
 
-    A, B, … are runs (an id or the beginning of one) or jobs (the same, or a name). One job: all its agents
+    A, B, … are runs (an id or the beginning of one, JOB/AGENT) or jobs (an id or the beginning of one, a
+    name); `latest` is what you started last. One job: all its agents
     are compared. Two jobs: agents of the same name, or their only runs. Runs must be on the same
     benchmark and dataset; tasks are matched by id, and several trials of a task are averaged first.
 
     A and B may also be two result folders of `valk eval`, or their results.jsonl: trials are matched by
     stimulus and number, and with --judge-model or --eval-spec a model judges both answers, in both orders.
+    A alone may be the folder of an experiment: each variant is compared with the baseline.
 
     RUN@0 RUN@1 compares two gradings of one run (see `run regrade`): which verdicts changed.
     """
-    from valkyrie.cli.compare_folders import FolderWish, Shown, compare_results, folders_among
+    from valkyrie.cli.compare_folders import FolderWish, Shown, compare_results, folders_among, variants_of
 
     words = _words(refs, baseline, treatment)
+    if regression and most is None:
+        most = 0.0
     if most is not None and margin is not None:
         raise click.UsageError("--no-worse-than and --fail-if-worse are two gates; give one of them.")
     asked = GateAsked(most, margin)
@@ -186,6 +199,9 @@ def compare(
         return compare_gradings(_destination(output, destination)[0], *found)
     output, file = _destination(output, destination)
     wish = FolderWish(file=file, **folder_flags)
+    if variants := variants_of(words):
+        pairs = [compare_results(output, *pair, wish, Shown(metric, by_task, asked)) for pair in variants]
+        return max(pairs)
     if folders_among(words):
         return compare_results(output, words[0], words[1], wish, Shown(metric, by_task, asked))
     if file is not None:
@@ -213,7 +229,7 @@ def gradings_among(words: Sequence[str]) -> tuple[str, int, int] | None:
     """Return the run and the two gradings of it that are named as RUN@N; None where none is."""
     parts = [word.strip().rpartition("@") for word in words]
     numbered = [bool(ref) and number.isdigit() for ref, _, number in parts]
-    if not any(numbered) or any("/" in word for word in words):
+    if not any(numbered) or any("/" in word and Path(word).exists() for word in words):
         return None
     if len(words) != 2 or not all(numbered) or parts[0][0] != parts[1][0]:
         raise click.UsageError("RUN@N compares two gradings of one run: valk compare RUN@0 RUN@1")
@@ -243,7 +259,7 @@ def compare_runs(output: Output, refs: Sequence[str], *, metric: str, by_task: b
     with tracker() as opened:
         groups = groups_of(opened, refs)
         pairs = pairs_of(groups)
-        runs = [(run, all_trials(opened, run)) for group in groups for run in group.runs]
+        runs = [(run, scored_trials(opened, run)) for group in groups for run in group.runs]
     names = [group.name_of(run, several=len(groups) > 1) for group in groups for run in group.runs]
     margin = asked.on_scale(fraction=metric == "pass" or all(run.score.fraction for run, _ in runs))
     summary = summarise(runs, metric=cast("Metric", metric), names=names, pairs=pairs, margin=margin)
@@ -258,11 +274,12 @@ def compare_runs(output: Output, refs: Sequence[str], *, metric: str, by_task: b
     return 1 if gate and gate.failures else 0
 
 
-def all_trials(opened: Tracker, run: RunView) -> list[TrialView]:
-    """Every trial of a run, page by page."""
+def scored_trials(opened: Tracker, run: RunView) -> ScoredTrials:
+    """Read what is compared of every trial of a run."""
+    from valkyrie.report.scored_trials import ScoredTrials
     from valkyrie.tracker.trial_pages import each_trial
 
-    return list(each_trial(opened, run.id))
+    return ScoredTrials(each_trial(opened, run.id, detail="scores"))
 
 
 def show_gate(gate: Gate | None, output: Output) -> None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
+from valkyrie.cli.eval_items import spec_file
 from valkyrie.cli.output import Output
 from valkyrie.errors import UsageError
 
@@ -72,6 +73,22 @@ def folders_among(refs: Sequence[str]) -> bool:
     return True
 
 
+def variants_of(refs: Sequence[str]) -> list[tuple[str, str]]:
+    """The baseline's folder with each other variant's, where one experiment's folder is named."""
+    from valkyrie.evals.experiments import variant_folders
+    from valkyrie.evals.shards import read_manifest
+
+    about = read_manifest(Path(refs[0])) if len(refs) == 1 else None
+    if about is None:
+        return []
+    names = [str(one) for one in about.get("variantNames") or ()]
+    places = variant_folders(Path(refs[0]), names)
+    baseline = about.get("baseline") or (names[0] if names else None)
+    if baseline not in places or len(places) < 2:
+        raise UsageError(f"{refs[0]} is an experiment with nothing to compare: it has {len(names)} variant.")
+    return [(str(places[baseline]), str(place)) for name, place in places.items() if name != baseline]
+
+
 def compare_results(output: Output, baseline: str, treatment: str, wish: FolderWish, shown: Shown) -> int:
     """Compare and print; 1 where nothing counts or the gate is shut."""
     import asyncio
@@ -104,7 +121,7 @@ def _plan(wish: FolderWish) -> JudgePlan | None:
     from valkyrie.grade.protocol import Asking
     from valkyrie.specs.reading import read_spec
 
-    specs = [read_spec(Path(path)).spec for path in wish.eval_specs]
+    specs = [read_spec(spec_file(path)).spec for path in wish.eval_specs]
     base = specs[0].folder if specs else None
     registry = load_plugins(wish.plugins, base) if wish.plugins else None
     asking = Asking(model=wish.judge_model, url=wish.judge_url, reasoning_effort=wish.judge_effort)

@@ -2,40 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from itertools import combinations, product
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 from valkyrie.errors import UnknownError, UsageError
 from valkyrie.report.comparing import check_alike
+from valkyrie.tracker.named_runs import NamedRuns, named_runs
 
 if TYPE_CHECKING:
-    from valkyrie.job_views import JobView
     from valkyrie.tracker.protocol import Tracker
     from valkyrie.views import RunView
 
-Found = TypeVar("Found")
 
-
-@dataclass(frozen=True, slots=True)
-class Group:
-    """What one word stands for: a run, or the runs of a job."""
-
-    runs: Sequence[RunView]
-    job: JobView | None = None
-
-    def name_of(self, run: RunView, *, several: bool) -> str:
-        """`agent:model`, its variant, and which job it is from where there are several."""
-        name = f"{run.agent}:{run.model}" if run.model else run.agent
-        if (variant := run.arguments.get("variant", "main")) != "main":
-            name = f"{name} ({variant})"
-        return f"{name} in {self.job.name}" if self.job and several else name
-
-
-def groups_of(opened: Tracker, refs: Sequence[str]) -> list[Group]:
+def groups_of(opened: Tracker, refs: Sequence[str]) -> list[NamedRuns]:
     """Each word as a job or a run; UsageError for one that is neither, and for one said twice."""
-    groups = [_group(opened, ref) for ref in refs]
+    groups = [_named(opened, ref) for ref in refs]
     seen: dict[str, str] = {}
     for ref, group in zip(refs, groups, strict=True):
         for run in group.runs:
@@ -48,36 +30,16 @@ def groups_of(opened: Tracker, refs: Sequence[str]) -> list[Group]:
     return groups
 
 
-def _group(opened: Tracker, ref: str) -> Group:
-    job, no_job = _asked(opened.fetch_job, ref)
-    if job and job.name == ref.strip():
-        return Group(job.runs, job)
-    run, no_run = _asked(opened.fetch, ref)
-    if job and run:
-        raise UsageError(f"{ref!r} is the beginning of run {run.id} and of job {job.id}; give more of it.")
-    if run:
-        return Group([run])
-    if job:
-        return Group(job.runs, job)
-    for error in (no_job, no_run):
-        if error and not isinstance(error, UnknownError) and _may_be_id(ref):
-            raise error  # several begin so
-    raise UnknownError(f"{no_job} No run's id begins so either.")
-
-
-def _may_be_id(ref: str) -> bool:
-    return all(character in "0123456789abcdef-" for character in ref.strip().lower())
-
-
-def _asked(fetch: Callable[[str], Found], ref: str) -> tuple[Found | None, UsageError | None]:
-    """What the word names, or why it names nothing."""
+def _named(opened: Tracker, ref: str) -> NamedRuns:
     try:
-        return fetch(ref), None
-    except UsageError as error:
-        return None, error
+        return named_runs(opened, ref)
+    except UnknownError as error:
+        if "/" not in ref:
+            raise
+        raise UnknownError(f"{error} It is no result folder either.") from None
 
 
-def pairs_of(groups: Sequence[Group]) -> list[tuple[int, int]]:
+def pairs_of(groups: Sequence[NamedRuns]) -> list[tuple[int, int]]:
     """Positions, in all runs, of those to compare.
 
     Of one group all with all; of several, each run with those of its name in another group, or with all of
@@ -98,7 +60,7 @@ def pairs_of(groups: Sequence[Group]) -> list[tuple[int, int]]:
     return pairs
 
 
-def _both_have_several(first: Group, second: Group) -> bool:
+def _both_have_several(first: NamedRuns, second: NamedRuns) -> bool:
     return len(first.runs) > 1 and len(second.runs) > 1
 
 

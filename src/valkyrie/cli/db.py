@@ -1,4 +1,4 @@
-"""`db upgrade`, `current`, `check`."""
+"""`db upgrade`, `current`, `check`, `compact`."""
 
 from __future__ import annotations
 
@@ -86,3 +86,19 @@ def check(output: Output) -> int:
         output.line(f"{safe(place)} is in order.")
     output.lines(f"- {safe(problem)}" for problem in found)
     return 1 if found else 0
+
+
+@verb("compact", examples="valkyrie db compact")
+def compact(output: Output) -> None:
+    """Give the disk back what deleted runs left in the database.
+
+    `run delete` does so by itself in a file that this version made; one of an earlier version does after
+    this. The file is written anew, which needs as much room once more; it is refused while an executor is at
+    work. On PostgreSQL the tables are vacuumed, which disturbs nobody.
+    """
+    from valkyrie.report.formats import size
+    from valkyrie.store import upkeep
+
+    done = upkeep.compact(_address())
+    output.emit("db_compact", place=done.place, given_back=done.given_back, reclaimable=done.after)
+    output.line(f"{safe(done.place)} is compact: {size(done.given_back)} given back.")

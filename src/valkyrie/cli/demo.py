@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from valkyrie.cli.options import tracker, verb
 from valkyrie.cli.output import Output
 from valkyrie.cli.watch import DETACHED, watch
+from valkyrie.report.comparison_tables import interval_notes
 from valkyrie.report.formats import short_id
 from valkyrie.report.tables import score_table
 
@@ -44,6 +45,8 @@ def demo(output: Output) -> int:
     output.emit("demo", passed=not wrong, reasons=wrong, runs=[to_json(run) for run in runs])
     if not output.json:
         output.table(score_table(runs, output.ink))
+        found = [(run.agent, run.score.interval, run.score.interval_method) for run in runs]
+        output.lines(output.ink.paint(note, "dim") for note in interval_notes(found))
         output.panel(
             "Next", [("Look closer", f"valk run tasks {short_id(runs[0].id)}"), ("All runs", "valk run list")]
         )

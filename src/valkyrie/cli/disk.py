@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 def disk(output: Output) -> None:
     """Show where the bytes are.
 
-    What the data folder holds, and which runs take most of it. `valk run delete` makes room.
+    What the data folder holds, and which runs take most of it; what runs keep in a shared folder or a bucket;
+    and what the database can give back. `valk run delete` makes room, `valkyrie db compact` gives it back.
     """
     from valkyrie.cli.pager import show_table
     from valkyrie.views import to_json
@@ -37,7 +38,11 @@ def _rows(view: DiskView) -> list[tuple[str, str]]:
     rows = [("Used", size(view.total_bytes))]
     if view.data_folder:  # a tracker tells it only to those whose machine it is
         rows = [("Folder", safe(view.data_folder)), *rows, ("Free", size(view.free_bytes))]
-    return rows + [(safe(what), size(count)) for what, count in view.parts]
+    rows += [(safe(what), size(count)) for what, count in view.parts]
+    rows += [(safe(where), size(count)) for where, count in view.elsewhere]
+    if view.reclaimable_bytes:
+        rows.append(("Can be given back", f"{size(view.reclaimable_bytes)} (valkyrie db compact)"))
+    return rows
 
 
 def _table(view: DiskView, output: Output) -> Table:

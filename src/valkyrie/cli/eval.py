@@ -11,16 +11,25 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from valkyrie.cli import eval_options as shared
-from valkyrie.cli.eval_asked import placed, refuse_with_resume, request_of, said_shutdown
-from valkyrie.cli.eval_watching import Watching, check_kind, job_of_folder, tell_tracker, tracker_here
+from valkyrie.cli.eval_asked import named_agent, placed, refuse_with_resume, request_of, said_shutdown
+from valkyrie.cli.eval_watching import (
+    Watching,
+    check_kind,
+    job_of_folder,
+    reporting_again,
+    reporting_of,
+    tell_tracker,
+    tracker_here,
+)
 from valkyrie.cli.options import WholeNumber, own_folder, verb
 from valkyrie.cli.output import Output
 from valkyrie.errors import UsageError
 
 if TYPE_CHECKING:
     from valkyrie.evals.console import Printer
+    from valkyrie.evals.reporters import Reporting
     from valkyrie.evals.request import EvalRequest
-    from valkyrie.evals.results import Invocation
+    from valkyrie.evals.running import Ran
     from valkyrie.specs.model import Project
     from valkyrie.tracker.local import LocalTracker
 
@@ -28,8 +37,9 @@ INTERRUPTED = 130
 DEFAULT_OUTPUT = "vally-results"
 
 EXAMPLES = """
-valk eval -e eval.yaml --executor mock
-valk eval -e eval.yaml --model gpt-5.5,claude-opus-4.8 --runs 5
+valk eval eval.yaml --agent mock
+valk eval -e eval.yaml --model gpt-5.5,claude-opus-4.8 --trials 5
+valk eval ./evals/dates --agent ./my-agent --task-ids leap-year
 valk eval --suite regression --junit --threshold 0.8
 valk eval --tag cost=free,low --skip-grade --output jsonl > outcomes.jsonl
 valk eval --resume
@@ -37,7 +47,9 @@ valk eval --resume
 
 
 @verb("eval", examples=EXAMPLES)
-@click.option("--eval-spec", "-e", "specs", multiple=True, metavar="PATH", help="An eval spec. Repeatable.")
+@click.argument("paths", metavar="[SPEC|FOLDER]…", nargs=-1)
+@click.option("--eval-spec", "-e", "specs", multiple=True, metavar="PATH", help="The same. Repeatable.")
+@shared.STIMULI
 @click.option("--suite", metavar="NAME", help="Run a suite of .vally.yaml. Not with --eval-spec.")
 @shared.TAG
 @shared.PARAM
@@ -48,8 +60,10 @@ valk eval --resume
 @shared.TIMEOUT
 @shared.RUNS
 @shared.THRESHOLD
+@shared.ENFORCE_CONSTRAINTS
 @shared.JUDGE
 @shared.GRADER_PLUGIN
+@shared.REPORTERS
 @click.option(
     "--eval-plugin",
     "eval_plugin",
@@ -65,7 +79,15 @@ valk eval --resume
 @shared.OUTPUT
 @click.option("--junit", is_flag=True, help="Write eval-results.junit.xml as well.")
 @shared.WORKSPACE
-@click.option("--workers", type=WholeNumber(min=1), default=5, show_default=True, help="Trials at once.")
+@click.option(
+    "--concurrency",
+    "workers",
+    type=WholeNumber(min=1),
+    metavar="N",
+    default=5,
+    show_default=True,
+    help="Trials at once.",
+)
 @shared.PARALLEL_TRIALS
 @shared.MAX_RETRIES
 @click.option("--skip-grade", is_flag=True, help="Run agents only; `valk grade` grades later.")
@@ -76,17 +98,19 @@ valk eval --resume
 @shared.ALLOWED
 @click.option("--dry-run", is_flag=True, help="Check and show the plan, run nothing.")
 @click.option("--name", metavar="TEXT", help="What this eval is called in lists.")
+@shared.RUN_ID
+@shared.REQUIRE_PASS
 @shared.RESUME
 @shared.VERBOSE
 def eval_command(output: Output, **given: Any) -> int:
     """Run stimuli against an agent and grade what it did.
 
-    Stimuli come from --eval-spec, from a --suite of .vally.yaml, or from all specs of the project that match
-    --tag. Every trial runs in a sandbox of its own; everything is kept as it happens, so an eval that was
-    interrupted goes on with --resume.
+    Stimuli come from specs (files, or folders that hold one), from a --suite of .vally.yaml, or from all
+    specs of the project that match --tag. Every trial runs in a sandbox of its own; everything is kept as it
+    happens, so an eval that was interrupted goes on with --resume.
 
-    Exit 0 when all verdicts passed (or --threshold 0 lets them), 1 when one failed or anything could not be
-    run or graded, 2 when the command or a spec is wrong, 130 when it was interrupted.
+    Exit 0 when all verdicts passed (or --threshold 0 or --no-require-pass lets them), 1 when one failed or
+    anything could not be run or graded, 2 when the command or a spec is wrong, 130 when it was interrupted.
     """
     from valkyrie.evals.console import Printer
     from valkyrie.evals.paper import Paper
@@ -95,16 +119,16 @@ def eval_command(output: Output, **given: Any) -> int:
     aside = records is not None or output.json
     paper = Paper.of(sys.stderr if aside else sys.stdout, no_color=not output.ink.enabled)
     printer = Printer(paper, verbose=given["verbose"], records=records)
-    if stray := click.get_current_context().args:
-        raise UsageError(f"{stray[0]!r} stands alone; a spec is named with -e: `valk eval -e {stray[0]}`.")
     if given["resume"]:
-        refuse_with_resume("eval")
+        refuse_with_resume("eval", "require_pass")
+    given["specs"] = (*_without_agent_word(given["paths"]), *given["specs"])
     with printer:
         return (_resume if given["resume"] else _start)(output, given, printer)
 
 
-# A path without -e is what people try first: it gets an answer of its own.
-eval_command.allow_extra_args = True
+def _without_agent_word(paths: tuple[str, ...]) -> tuple[str, ...]:
+    """`vally eval agent` is another name of `vally eval`."""
+    return paths[1:] if paths[:1] == ("agent",) and not Path("agent").exists() else paths
 
 
 def _start(output: Output, given: dict[str, Any], printer: Printer) -> int:
@@ -114,6 +138,7 @@ def _start(output: Output, given: dict[str, Any], printer: Printer) -> int:
     from valkyrie.evals.running import run_eval
     from valkyrie.specs.project import find_project
 
+    given["executor"], given["model"] = named_agent(given)
     project = find_project(Path.cwd())
     items = items_of(given, project)
     request = replace(
@@ -127,10 +152,11 @@ def _start(output: Output, given: dict[str, Any], printer: Printer) -> int:
     if given["dry_run"]:
         return show_eval_plan(output, request, project)
     request = with_asked(output, with_project_plugins(request, project, trust=given["trust"]))
+    reporting = reporting_of(output, request)
     with tracker_here() as tracker:
-        watcher = Watching(output, printer, verbose=given["verbose"])
+        watcher = Watching(output, printer, verbose=given["verbose"], reporting=reporting)
         ran = run_eval(tracker, request, watcher)
-        return _finish(output, request, ran.invocation, printer, interrupted=ran.interrupted)
+        return finish_eval(output, given, request, ran, printer, reporting)
 
 
 def _output_dir(said: str | None, project: Project) -> Path:
@@ -154,11 +180,12 @@ def _resume(output: Output, given: dict[str, Any], printer: Printer) -> int:
     with tracker_here() as tracker:
         ref = _interrupted(tracker, given["resume"])
         check_kind(tracker, ref, experiment=False)
-        watcher = Watching(output, printer, verbose=given["verbose"])
+        reporting = reporting_again(output, tracker, ref, trust=given["trust"])
+        watcher = Watching(output, printer, verbose=given["verbose"], reporting=reporting)
         request, ran = resume_eval(
             tracker, ref, watcher, shutdown_timeout=said_shutdown(given), trust=given["trust"]
         )
-        return _finish(output, request, ran.invocation, printer, interrupted=ran.interrupted)
+        return finish_eval(output, given, request, ran, printer, reporting)
 
 
 def _interrupted(tracker: LocalTracker, said: str) -> str:
@@ -174,14 +201,26 @@ def _interrupted(tracker: LocalTracker, said: str) -> str:
     return next((job for job in evals if job.state != "completed"), evals[0]).id
 
 
-def _finish(
-    output: Output, request: EvalRequest, invocation: Invocation, printer: Printer, *, interrupted: bool
+def finish_eval(
+    output: Output,
+    given: dict[str, Any],
+    request: EvalRequest,
+    ran: Ran,
+    printer: Printer,
+    reporting: Reporting | None = None,
 ) -> int:
+    """Write what an eval came to, say it, and return the exit code."""
     from valkyrie.cli.eval_report import document
     from valkyrie.evals.writing import write_all
 
-    written = write_all(invocation, junit=request.junit) if invocation.folder else None
+    invocation, interrupted = ran.invocation, ran.interrupted
+    traces = request.otlp_endpoint is None
+    written = write_all(invocation, junit=request.junit, spans=traces) if invocation.folder else None
     printer.finish(invocation, written)
     tell_tracker(output, invocation.folder)
     output.emit("eval", **document(invocation, written, interrupted=interrupted))
-    return INTERRUPTED if interrupted else invocation.exit_code
+    if reporting:
+        reporting.run_completed(invocation, written.places() if written else {}, interrupted=interrupted)
+    if interrupted:
+        return INTERRUPTED
+    return invocation.exit_code if given["require_pass"] else invocation.exit_code_of_errors

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from valkyrie.cli.eval_options import Duration
+from valkyrie.cli.eval_watching import tracker_here
 from valkyrie.errors import UsageError
 
 if TYPE_CHECKING:
@@ -33,8 +34,10 @@ def request_of(given: Mapping[str, Any], items: Sequence[EvalItem], output_dir: 
         skill_dir=_resolved(given["skill_dir"]),
         timeout=given["timeout"],
         threshold=given["threshold"],
+        enforce_constraints=given["enforce_constraints"],
         judge_model=given["judge_model"],
         judge_url=given["judge_url"],
+        judge_effort=given["judge_effort"],
         runs=given["runs"],
         max_retries=given["max_retries"],
         skip_validate=given["skip_validate"],
@@ -51,8 +54,31 @@ def request_of(given: Mapping[str, Any], items: Sequence[EvalItem], output_dir: 
         pass_env=given["pass_env"],
         allow_paths=given["allow_paths"],
         output_dir=output_dir.resolve(),
+        run_id=given["run_id"],
+        reporter_plugins=placed_plugins(given["reporter_plugins"]),
+        otlp_endpoint=given["otlp_endpoint"],
         command=tuple(_words(click.get_current_context())),
     )
+
+
+def named_agent(given: Mapping[str, Any]) -> tuple[str | None, str | None]:
+    """Return the executor and the model that `--agent NAME|FOLDER[:MODEL]` and `--model` name."""
+    from valkyrie.agents.executors import is_known_executor
+    from valkyrie.cli.agent_model import split_agent
+
+    said, model = given["executor"], given.get("model")
+    if said is None or (is_known_executor(said, given["executor_plugins"], Path.cwd()) and ":" not in said):
+        return said, model
+    prefix, word = ("agent:", said[6:]) if said.startswith("agent:") else ("", said)
+    agent, model = split_agent(word, model)
+    if "/" in agent or agent in (".", "..") or agent.startswith("~"):
+        # By its whole path: --resume may be typed in another folder.
+        return f"agent:{(Path.cwd() / Path(agent).expanduser()).resolve()}", model
+    if prefix or is_known_executor(agent, given["executor_plugins"], Path.cwd()):
+        return f"{prefix}{agent}", model
+    with tracker_here() as tracker:
+        pushed = any(one.name == agent for one in tracker.agents())
+    return f"agent:{agent}" if pushed else agent, model
 
 
 def _resolved(said: str | None) -> Path | None:
@@ -81,7 +107,7 @@ def _words(context: click.Context) -> Iterator[str]:
 
 def _said(parameter: click.Parameter, value: Any) -> Iterator[str]:
     if isinstance(parameter, click.Argument):
-        yield str(value)
+        yield from map(str, value) if isinstance(value, tuple) else [str(value)]
         return
     option = next(word for word in parameter.opts if word.startswith("--"))
     if isinstance(value, bool):

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from valkyrie.errors import UsageError
 from valkyrie.evals.request import EvalItem
 from valkyrie.specs.model import Project
 from valkyrie.suggest import did_you_mean
+
+if TYPE_CHECKING:
+    from valkyrie.benchmarks.eval_spec.options import EvalOptions
 
 Chosen = list[tuple[Path, tuple[str, ...] | None]]
 """Files, and which of their stimuli; None is all."""
@@ -19,9 +22,46 @@ def items_of(given: Mapping[str, Any], project: Project) -> list[EvalItem]:
     """One item for each spec and model."""
     _check(given)
     models = _models(given["model"])
-    return [
-        EvalItem(file, model, stimuli=names) for file, names in _chosen(given, project) for model in models
-    ]
+    chosen = _chosen(given, project)
+    if given["stimuli"]:
+        chosen = _named(chosen, given)
+    return [EvalItem(file, model, stimuli=names) for file, names in chosen for model in models]
+
+
+def _named(chosen: Chosen, given: Mapping[str, Any]) -> Chosen:
+    """Only the stimuli of these names; a word that is none may hold several between commas."""
+    from valkyrie.benchmarks.eval_spec.opening import open_spec
+
+    options = _options(given)
+    there = {
+        file: [
+            one.name for one in open_spec(file, options).spec.stimuli if names is None or one.name in names
+        ]
+        for file, names in chosen
+    }
+    known = {name for names in there.values() for name in names}
+    wanted: list[str] = []
+    for word in given["stimuli"]:
+        wanted += [word] if word in known else [one.strip() for one in word.split(",") if one.strip()]
+    if unknown := next((one for one in wanted if one not in known), None):
+        shown = ", ".join(sorted(known)[:10])
+        raise UsageError(
+            f"no stimulus is called {unknown!r}.{did_you_mean(unknown, known)} There are: {shown}."
+        )
+    found = [(file, tuple(one for one in names if one in wanted)) for file, names in there.items()]
+    return [(file, names) for file, names in found if names]
+
+
+def _options(given: Mapping[str, Any]) -> EvalOptions:
+    """What a spec is read with."""
+    from valkyrie.benchmarks.eval_spec.options import EvalOptions
+
+    return EvalOptions(
+        params=given["params"],
+        eval_plugin=given["eval_plugin"],
+        pass_env=given["pass_env"],
+        allow_paths=given["allow_paths"],
+    )
 
 
 def _check(given: Mapping[str, Any]) -> None:
@@ -32,8 +72,8 @@ def _check(given: Mapping[str, Any]) -> None:
         )
     if not (specs or suite or tags):
         raise UsageError(
-            "name what to run: --eval-spec FILE, --suite NAME, or --tag KEY=VALUE. `valk init` writes a "
-            "first spec."
+            "name what to run: a spec or a folder that holds one, --suite NAME, or --tag KEY=VALUE. "
+            "`valk init` writes a first spec."
         )
     if plugin and suite:
         raise UsageError("--eval-plugin cannot be combined with --suite.")
@@ -48,7 +88,7 @@ def _models(said: str | None) -> list[str | None]:
     if not all(models):
         raise UsageError(f"--model {said!r}: a name is missing between the commas.")
     if twice := next((one for one in models if models.count(one) > 1), None):
-        raise UsageError(f"--model names {twice} twice; --runs N tries each stimulus N times.")
+        raise UsageError(f"--model names {twice} twice; --trials N tries each stimulus N times.")
     return list(models)
 
 
@@ -75,15 +115,9 @@ def _with_tags(
 ) -> Chosen:
     """The stimuli of these files that fit every filter; files with none are left out."""
     from valkyrie.benchmarks.eval_spec.opening import open_spec
-    from valkyrie.benchmarks.eval_spec.options import EvalOptions
     from valkyrie.specs.choosing import fits
 
-    options = EvalOptions(
-        params=given["params"],
-        eval_plugin=given["eval_plugin"],
-        pass_env=given["pass_env"],
-        allow_paths=given["allow_paths"],
-    )
+    options = _options(given)
     found: Chosen = []
     tags: dict[str, dict[str, None]] = {}
     for file in files:
@@ -123,20 +157,45 @@ def _known_tags(
 
 
 def _files(said: Sequence[str]) -> list[Path]:
-    files = [Path(one).resolve() for one in said]
-    for word, file in zip(said, files, strict=True):
-        if not file.is_file():
-            raise UsageError(f"--eval-spec {word}: {_no_file(word, file)}")
-    return list(dict.fromkeys(files))
+    return list(dict.fromkeys(spec_file(one) for one in said))
+
+
+def spec_file(word: str | Path, option: str = "--eval-spec") -> Path:
+    """Return the file of a spec that is named by its path, or by that of a folder that holds one."""
+    file = Path(word).resolve()
+    if str(word) and file.is_dir():
+        return only_file(file, f"{option} {word}", ".eval", "eval spec")
+    if not file.is_file():
+        raise UsageError(f"{option} {word}: {_no_file(str(word), file)}")
+    return file
+
+
+def only_file(folder: Path, said: str, kind: str, what: str) -> Path:
+    """Return the one YAML file of a kind that a folder holds; UsageError where none or several may be meant.
+
+    `eval.yaml` is it, else the only `*.eval.yaml`, else the only file that is no settings file.
+    """
+    held = sorted(
+        one.name
+        for one in folder.iterdir()
+        if one.suffix in (".yaml", ".yml") and not one.name.startswith(".")
+    )
+    for found in (
+        [one for one in held if one.partition(".")[0] == kind.removeprefix(".") and one.count(".") == 1],
+        [one for one in held if Path(one).stem.endswith(kind)],
+        [one for one in held if kind == ".eval" and not Path(one).stem.endswith(".experiment")],
+    ):
+        if len(found) == 1:
+            return folder / found[0]
+        if found:
+            names = f"{', '.join(found[:5])}{' and more' if len(found) > 5 else ''}"
+            raise UsageError(f"{said} is a folder with several: {names}. Name the one that is meant.")
+    raise UsageError(f"{said} is a folder that holds no {what}.")
 
 
 def _no_file(word: str, file: Path) -> str:
     """Why this is no spec, and which one is near."""
     if word in ("-", ""):
         return "name a file; its paths are relative to where it is, so a spec is not read from stdin."
-    if file.is_dir():
-        held = sorted(one.name for one in file.iterdir() if one.name.endswith((".yaml", ".yml")))
-        near = f" It holds {', '.join(held[:5])}." if held else ""
-        return f"this is a folder; name the file.{near} --suite and --tag run many."
     beside = [one.name for one in file.parent.iterdir()] if file.parent.is_dir() else []
     return f"there is no such file.{did_you_mean(file.name, beside)}"

@@ -15,7 +15,7 @@ from valkyrie.cli.options import (
     pass_env_option,
     trust_option,
 )
-from valkyrie.cli.words import assignments
+from valkyrie.cli.vocabulary import Pairs, Words
 
 LAST = "last"
 """`--resume` without a word."""
@@ -57,8 +57,7 @@ PARAM = click.option(
     "--param",
     "-p",
     "params",
-    multiple=True,
-    callback=assignments,
+    cls=Pairs,
     metavar="KEY=VALUE",
     help="Fill ${KEY} in specs. Repeatable; --pass-env fills it from a variable of yours.",
 )
@@ -68,6 +67,13 @@ TAG = click.option(
     multiple=True,
     metavar="KEY=VALUES",
     help="Only stimuli with one of these values (cost=free,low); KEY=!VALUE leaves out. Repeatable.",
+)
+STIMULI = click.option(
+    "--task-ids",
+    "stimuli",
+    cls=Words,
+    metavar="NAME…",
+    help="Only these stimuli, by name; --stimulus is the same.",
 )
 EXECUTOR_PLUGIN = click.option(
     "--executor-plugin",
@@ -83,9 +89,28 @@ GRADER_PLUGIN = click.option(
     metavar="SPEC",
     help="A plugin with graders: entry point, module:Class or a .py file. Repeatable.",
 )
+REPORTERS = together(
+    click.option(
+        "--reporter-plugin",
+        "reporter_plugins",
+        multiple=True,
+        metavar="SPEC",
+        help="A plugin that is told of trials and of the end: entry point, module:Class or a .py file. "
+        "Repeatable.",
+    ),
+    click.option(
+        "--otlp-endpoint",
+        metavar="URL",
+        help="Send a trace of every trial to this OpenTelemetry collector (OTLP over HTTP). Without it they "
+        "are in otel-spans.jsonl beside the results.",
+    ),
+)
 AGENT = together(
     click.option(
-        "--executor", metavar="NAME", help="The agent to run, over the specs' own; mock needs nothing."
+        "--agent",
+        "executor",
+        metavar="NAME|FOLDER[:MODEL]",
+        help="The agent to run, over the specs' own; mock needs nothing.",
     ),
     EXECUTOR_PLUGIN,
 )
@@ -104,16 +129,31 @@ TIMEOUT = click.option(
     "--timeout", type=Duration(), help="How long an agent may take (5m, 300s). Default: the spec's, then 2m."
 )
 RUNS = click.option(
-    "--runs", type=WholeNumber(min=0), help="Trials of each stimulus; 0 only checks. Default: the spec's."
+    "--trials",
+    "runs",
+    type=WholeNumber(min=0),
+    metavar="N",
+    help="Trials of each stimulus; 0 only checks. Default: the spec's.",
 )
 THRESHOLD = click.option(
     "--threshold",
     type=Number(min=0, max=1),
-    help="The score a stimulus must reach; 0 lets all verdicts pass. Default: the spec's.",
+    help="The mean score an eval must reach; 0 lets all verdicts pass. Default: the spec's.",
+)
+ENFORCE_CONSTRAINTS = click.option(
+    "--enforce-constraints",
+    is_flag=True,
+    help="A trial that breaks one of its constraints fails; without it they are only reported.",
 )
 JUDGE = together(
     click.option("--judge-model", metavar="MODEL", help="The model of judges, over the specs' own."),
     click.option("--judge-url", metavar="URL", help="Where judges' models are served."),
+    click.option(
+        "--judge-reasoning-effort",
+        "judge_effort",
+        metavar="LEVEL",
+        help="How hard judges think (low, medium, high, …), over the specs' own.",
+    ),
 )
 OUTPUT = click.option(
     "--output",
@@ -165,17 +205,15 @@ GIVEN_TO_AGENT = together(
         "--secret",
         "-s",
         "secrets",
-        nargs=2,
-        multiple=True,
-        metavar="ENV NAME",
+        cls=Pairs,
+        metavar="ENV=NAME",
         help="A secret for the agent, by environment variable and name. Repeatable.",
     ),
     click.option(
         "--kwarg",
         "-k",
         "kwargs",
-        multiple=True,
-        callback=assignments,
+        cls=Pairs,
         metavar="KEY=VALUE",
         help="A parameter of the agent. Repeatable.",
     ),
@@ -187,6 +225,32 @@ REQUIRE_PASS = click.option(
     default=True,
     show_default=True,
     help="Exit 1 when a verdict fails; errors exit 1 either way.",
+)
+NO_REQUIRE_PASS = click.option(
+    "--require-pass/--no-require-pass", default=False, show_default=True, help="Exit 1 when a trial failed."
+)
+
+
+class RunId(click.ParamType[str]):
+    """A name for a run that can be the name of a folder."""
+
+    name = "run id"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        from valkyrie.errors import UsageError
+        from valkyrie.evals.shards import check_run_id
+
+        try:
+            return check_run_id(str(value))
+        except UsageError as error:
+            self.fail(str(error), param, ctx)
+
+
+RUN_ID = click.option(
+    "--run-id",
+    type=RunId(),
+    metavar="ID",
+    help="`runId` of its records and the name of its folder [default: made up].",
 )
 RESUME = click.option(
     "--resume",

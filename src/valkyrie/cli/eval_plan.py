@@ -28,7 +28,7 @@ def show_eval_plan(
     from valkyrie.report.layout import Column, Table
 
     used = used_plugins(request, project)
-    planned = plan_evals(request, used)
+    planned = plan_evals(request, used, shown_only=True)
     rows = _rows(planned, request, variants=experiment is not None)
     goes = _destinations(planned)
     more = {
@@ -106,13 +106,17 @@ def _destinations(planned: Planned) -> list[tuple[str, str]]:
 
 def _judges(planned: PlannedEval) -> Iterator[tuple[str, str]]:
     from valkyrie.benchmarks.eval_spec.needs import asking_of, graders_of
+    from valkyrie.errors import UserError
     from valkyrie.grade.judges.ready import endpoints
 
     asking = asking_of(planned.spec, planned.options)
     made = [one for each in planned.stimuli for one in graders_of(each, planned.spec, planned.options)]
-    for endpoint in endpoints([one.grader for one in made if one.is_judge], asking):
-        key = "its key" if endpoint.key else "no key"
-        yield f"judge {endpoint.model} ({key})", endpoint.place
+    try:
+        for endpoint in endpoints([one.grader for one in made if one.is_judge], asking):
+            key = "its key" if endpoint.key else "no key"
+            yield f"judge {endpoint.model} ({key})", endpoint.place
+    except UserError as error:
+        yield "judge", f"cannot be asked yet: {error}"
 
 
 def _rows(planned: Planned, request: EvalRequest, *, variants: bool) -> list[dict[str, Any]]:

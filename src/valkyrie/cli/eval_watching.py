@@ -13,6 +13,8 @@ from valkyrie.errors import UsageError
 if TYPE_CHECKING:
     from valkyrie.evals.console import Printer
     from valkyrie.evals.planning import Planned
+    from valkyrie.evals.reporters import Reporting
+    from valkyrie.evals.request import EvalRequest
     from valkyrie.evals.results import EvalResult, StimulusResult
     from valkyrie.tracker.bound import BoundJob
     from valkyrie.tracker.local import LocalTracker
@@ -60,23 +62,58 @@ def check_kind(tracker: LocalTracker, ref: str, *, experiment: bool) -> None:
         raise UsageError(f"{ref} is an eval; `valk eval --resume {ref}` goes on.")
 
 
+def reporting_of(output: Output, request: EvalRequest) -> Reporting | None:
+    """Whoever is told besides people; None: nobody. Raises UserError for a plugin that cannot be loaded."""
+    if not request.reporter_plugins and request.otlp_endpoint is None:
+        return None
+    from valkyrie.evals.otlp import OtlpReporter
+    from valkyrie.evals.reporters import Reporting, load_reporters
+
+    found = load_reporters(request.reporter_plugins)
+    if request.otlp_endpoint is not None:
+        found.append(OtlpReporter(request.otlp_endpoint))
+    return Reporting(found, output.note, request.metadata)
+
+
+def reporting_again(output: Output, tracker: LocalTracker, ref: str, *, trust: bool) -> Reporting | None:
+    """The same for an eval that goes on, whose plugins must still be trusted."""
+    from valkyrie.evals.project_plugins import check_still_trusted
+    from valkyrie.evals.request import EvalRequest
+
+    request = EvalRequest.from_json(tracker.fetch_bound(ref))
+    check_still_trusted(request, trust=trust)
+    return reporting_of(output, request)
+
+
+IGNORED = frozenset({"unknown-key", "ignored-key", "stray-grader-key", "unsupported-executor"})
+"""Of what an author wrote and nobody reads he is told, key by key."""
+
+
 class Watching:
     """Tells the printer, and the person beside it."""
 
-    def __init__(self, output: Output, printer: Printer, *, verbose: bool) -> None:
+    def __init__(
+        self, output: Output, printer: Printer, *, verbose: bool, reporting: Reporting | None = None
+    ) -> None:
         self._output = output
         self._printer = printer
         self._verbose = verbose
+        self._reporting = reporting
 
     def planned(self, planned: Planned, job: BoundJob | None) -> None:
         warnings = planned.warnings
-        for finding in warnings if self._verbose else ():
+        told = [one for one in warnings if self._verbose or one.code in IGNORED]
+        for finding in told:
             self._output.note(f"{finding.severity}: {finding}")
-        if warnings and not self._verbose:
-            count = len(warnings)
+        if count := len(warnings) - len(told):
             said = f"{count} warning{'s' if count > 1 else ''} in the specs"
             self._output.note(f"{said}; --verbose or `valk lint` shows them.")
         self._output.notices(job.notices if job else ())
+        if self._reporting and job:
+            from valkyrie.evals.loading import skipped_eval
+
+            run_id = job.kept.get("run_id") or job.id
+            self._reporting.run_started([skipped_eval(one) for one in planned.evals], run_id, job.name)
         if job and job.shows and self._verbose:
             from valkyrie.report.plan_power import gaps_text
 
@@ -87,6 +124,11 @@ class Watching:
 
     def stimulus_done(self, stimulus: StimulusResult, of: EvalResult) -> None:
         self._printer.stimulus_done(stimulus, of)
+        if self._reporting:
+            self._reporting.stimulus_done(stimulus, of)
+
+    def installing(self, line: str) -> None:
+        self._printer.note(line)
 
     def interrupted(self) -> None:
         self._printer.interrupted()

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from valkyrie.cli import eval_options as shared
-from valkyrie.cli.eval_asked import refuse_with_resume, request_of, said_shutdown
+from valkyrie.cli.eval_asked import named_agent, refuse_with_resume, request_of, said_shutdown
+from valkyrie.cli.eval_items import only_file
 from valkyrie.cli.options import WholeNumber, own_folder, verb
 from valkyrie.cli.output import Output
 from valkyrie.errors import UsageError
@@ -17,6 +19,7 @@ from valkyrie.errors import UsageError
 if TYPE_CHECKING:
     from valkyrie.evals.console import Printer
     from valkyrie.evals.experiments import WrittenExperiment
+    from valkyrie.evals.reporters import Reporting
     from valkyrie.evals.request import EvalRequest
     from valkyrie.evals.running import Ran
     from valkyrie.evals.variants import ExperimentResult
@@ -28,8 +31,8 @@ INTERRUPTED = 130
 @verb(
     "run",
     examples="valk experiment run skills.experiment.yaml --dry-run\n"
-    "valk experiment run skills.experiment.yaml --executor mock\n"
-    "valk experiment run skills.experiment.yaml --variant plain --variant skilled --runs 5 --compare\n"
+    "valk experiment run skills.experiment.yaml --agent mock\n"
+    "valk experiment run skills.experiment.yaml --variant plain --variant skilled --trials 5 --compare\n"
     "valk experiment run --resume",
 )
 @click.argument("file", required=False, type=click.Path(path_type=Path))
@@ -42,10 +45,32 @@ INTERRUPTED = 130
     help="Where results go, in a folder of their own.",
 )
 @click.option(
-    "--workers",
+    "--concurrency",
+    "workers",
     type=WholeNumber(min=1),
+    metavar="N",
     help="Trials at once, over all variants. Default: the file's `execution.workers`, then 5.",
 )
+@click.option(
+    "--eval-filter",
+    "eval_filters",
+    multiple=True,
+    metavar="PATH",
+    help="Only evals at this path, in this folder, or that fit this pattern. Repeatable.",
+)
+@click.option(
+    "--shard",
+    metavar="I/N",
+    help="Run one part of N, counted from 1; `experiment merge` puts them together. Needs --run-id.",
+)
+@click.option(
+    "--shard-strategy",
+    type=click.Choice(["by-stimulus"]),
+    default="by-stimulus",
+    show_default=True,
+    help="What stays together: all variants and trials of a stimulus.",
+)
+@shared.RUN_ID
 @click.option("--dry-run", is_flag=True, help="Check and show the plan, run nothing.")
 @shared.PARAM
 @shared.AGENT
@@ -54,8 +79,10 @@ INTERRUPTED = 130
 @shared.TIMEOUT
 @shared.RUNS
 @shared.THRESHOLD
+@shared.ENFORCE_CONSTRAINTS
 @shared.JUDGE
 @shared.GRADER_PLUGIN
+@shared.REPORTERS
 @click.option("--compare", is_flag=True, help="Let a judge compare each variant with the baseline, A/B.")
 @shared.WORKSPACE
 @shared.PARALLEL_TRIALS
@@ -88,10 +115,23 @@ def run(output: Output, **given: Any) -> int:
     from valkyrie.specs.project import find_project
 
     allowed = Allowance((*given["pass_env"], *dict(given["secrets"])), given["allow_paths"])
-    planned = plan_file(given["file"], variants=given["variants"], params=given["params"], allowed=allowed)
+    file = given["file"]
+    if file.is_dir():
+        file = given["file"] = only_file(file, f"FILE {file}", ".experiment", "experiment file")
+    given["executor"], model = named_agent(given)
+    planned = plan_file(
+        file,
+        variants=given["variants"],
+        evals=given["eval_filters"],
+        params=given["params"],
+        allowed=allowed,
+    )
     output.notices(str(finding) for finding in planned.experiment.findings)
     project = find_project(Path.cwd())
     request = planned.request(request_of(given, (), _output_dir(given["output_dir"])), given["workers"])
+    if model is not None:
+        request = replace(request, items=[replace(item, model=model) for item in request.items])
+    request = _planned_part(request, given)
     if given["dry_run"]:
         from valkyrie.cli.eval_plan import show_eval_plan
 
@@ -103,27 +143,42 @@ def run(output: Output, **given: Any) -> int:
     return _run(output, given, with_asked(output, request))
 
 
+def _planned_part(request: EvalRequest, given: dict[str, Any]) -> EvalRequest:
+    """The request of this shard, or of all, with the files its folder begins with."""
+    from valkyrie.evals.shards import Shard, manifests, plan_snapshot, sharded
+
+    shard = Shard.parse(given["shard"]) if given["shard"] else None
+    if shard is not None and request.run_id is None:
+        raise UsageError("--shard needs --run-id: the same one for all shards, so that they can be merged.")
+    plan = plan_snapshot(request)
+    part = request if shard is None else sharded(request, plan, shard)
+    return replace(part, begins_with=manifests(part, plan, given["file"], shard))
+
+
 def _run(output: Output, given: dict[str, Any], request: EvalRequest) -> int:
-    from valkyrie.cli.eval_watching import Watching, tracker_here
+    from valkyrie.cli.eval_watching import Watching, reporting_of, tracker_here
     from valkyrie.evals.running import run_eval
 
+    reporting = reporting_of(output, request)
     with tracker_here() as tracker, _printer(output, verbose=given["verbose"]) as printer:
-        ran = run_eval(tracker, request, Watching(output, printer, verbose=given["verbose"]))
-    return _finish(output, given, request, ran)
+        watcher = Watching(output, printer, verbose=given["verbose"], reporting=reporting)
+        ran = run_eval(tracker, request, watcher)
+    return _finish(output, given, request, ran, reporting)
 
 
 def _resume(output: Output, given: dict[str, Any]) -> int:
-    from valkyrie.cli.eval_watching import Watching, check_kind, tracker_here
+    from valkyrie.cli.eval_watching import Watching, check_kind, reporting_again, tracker_here
     from valkyrie.evals.running import resume_eval
 
     with tracker_here() as tracker, _printer(output, verbose=given["verbose"]) as printer:
         ref = _interrupted(given["resume"], given["output_dir"])
         check_kind(tracker, ref, experiment=True)
-        watcher = Watching(output, printer, verbose=given["verbose"])
+        reporting = reporting_again(output, tracker, ref, trust=given["trust"])
+        watcher = Watching(output, printer, verbose=given["verbose"], reporting=reporting)
         request, ran = resume_eval(
             tracker, ref, watcher, shutdown_timeout=said_shutdown(given), trust=given["trust"]
         )
-    return _finish(output, given, request, ran)
+    return _finish(output, given, request, ran, reporting)
 
 
 def _output_dir(said: Path) -> Path:
@@ -151,9 +206,12 @@ def _printer(output: Output, *, verbose: bool) -> Printer:
     return Printer(Paper.of(stream, no_color=not output.ink.enabled), verbose=verbose)
 
 
-def _finish(output: Output, given: dict[str, Any], request: EvalRequest, ran: Ran) -> int:
+def _finish(
+    output: Output, given: dict[str, Any], request: EvalRequest, ran: Ran, reporting: Reporting | None
+) -> int:
     from valkyrie.cli.eval_watching import tell_tracker
     from valkyrie.evals.experiments import write_experiment
+    from valkyrie.evals.shards import complete_shard
     from valkyrie.evals.variants import experiment_result
 
     folder = ran.invocation.folder
@@ -163,8 +221,12 @@ def _finish(output: Output, given: dict[str, Any], request: EvalRequest, ran: Ra
     about = [item.experiment or {} for item in request.items]
     baseline = next((str(one["variant"]) for one in about if one.get("baseline")), None)
     result = experiment_result(ran.invocation, name=about[0].get("name"), baseline=baseline)
-    written = write_experiment(result, folder, command=request.command)
+    written = write_experiment(result, folder, command=request.command, spans=request.otlp_endpoint is None)
+    complete_shard(folder, [trial for one in ran.invocation.evals for trial in one.trials])
     _show(output, result, written, interrupted=ran.interrupted)
+    if reporting:
+        files = {"folder": folder, "report": written.report, "summary": written.summary}
+        reporting.run_completed(ran.invocation, files, interrupted=ran.interrupted)
     tell_tracker(output, folder)
     if ran.interrupted:
         resume = f"valk experiment run --resume {(ran.invocation.id or '')[:8]}"
@@ -243,26 +305,41 @@ def _show(
     type=click.Choice(["newest"]),
     help="Of two results of one trial take the newest; without it that is refused.",
 )
+@shared.NO_REQUIRE_PASS
 def merge(
-    output: Output, *, folders: tuple[Path, ...], output_dir: Path, baseline: str | None, prefer: str | None
+    output: Output,
+    *,
+    folders: tuple[Path, ...],
+    output_dir: Path,
+    baseline: str | None,
+    prefer: str | None,
+    require_pass: bool,
 ) -> int:
     """Put shards of an experiment together again.
 
     Each DIR holds results.jsonl files, in it or below. Trials are matched by variant, eval, model, stimulus
     and number; the same one twice counts once, two different ones are refused. The report is made anew
-    from all of them.
+    from all of them. Folders of `experiment run --shard` must be all shards of one run and plan, each
+    complete.
+
+    Exit 0 when they were merged, with --require-pass only if every trial passed.
     """
     from datetime import UTC, datetime
 
     from valkyrie.evals.experiments import write_experiment
     from valkyrie.evals.merging import merge as merge_results
     from valkyrie.evals.merging import told
+    from valkyrie.evals.shards import check_shards
     from valkyrie.evals.variants import experiment_result
     from valkyrie.evals.writing import open_folder
 
+    check_shards(folders)
+    place = _output_dir(output_dir).resolve()
+    if inside := next((one for one in folders if place.is_relative_to(one.resolve())), None):
+        raise UsageError(f"--output-dir {place} lies in {inside}, which is merged; choose another folder.")
     merged = merge_results(folders, prefer_newest=prefer == "newest")
     result = experiment_result(merged.invocation, baseline=baseline)
-    written = write_experiment(result, open_folder(_output_dir(output_dir).resolve(), datetime.now(UTC)))
+    written = write_experiment(result, open_folder(place, datetime.now(UTC)))
     output.line(f"Merged {told(merged)}.")
     _show(output, result, written)
-    return 0
+    return 1 if require_pass and (result.has_errors or not result.every_trial_passed) else 0

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 import click
 
 from valkyrie.cli import eval_options as shared
 from valkyrie.cli.eval_asked import placed_plugins
+from valkyrie.cli.eval_items import spec_file
 from valkyrie.cli.options import own_folder, tracker, verb
 from valkyrie.cli.output import Output
 from valkyrie.permissions import Allowance
@@ -18,6 +21,10 @@ if TYPE_CHECKING:
     from valkyrie.evals.exporting.protocol import Exported
     from valkyrie.evals.results import Invocation
     from valkyrie.specs.model import EvalSpec
+
+
+_WITHOUT_TRAJECTORY = ("csv", "junit", "markdown")
+"""Forms that cannot hold one, so that none is fetched."""
 
 
 @verb(
@@ -82,14 +89,15 @@ def export(
         raise click.UsageError("--tag, --param and --grader-plugin are about specs (--eval-spec).")
     function = find_exporter(exporter)
     folder = output_dir or own_folder(exporter.replace(":", "-"))
-    request = ExportRequest(
-        output=folder,
-        specs=_specs(files, tags, params, Allowance(pass_env, allow_paths)) if files else (),
-        results=_results(sources) if sources else None,
-        options=options,
-        grader_plugins=placed_plugins(grader_plugins),
-    )
-    done = function(request)
+    with ExitStack() as opened:  # results are read while they are written
+        request = ExportRequest(
+            output=folder,
+            specs=_specs(files, tags, params, Allowance(pass_env, allow_paths)) if files else (),
+            results=_results(sources, opened, exporter, folder) if sources else None,
+            options=options,
+            grader_plugins=placed_plugins(grader_plugins),
+        )
+        done = function(request)
     _show(output, done, folder, verbose=verbose)
     return 0 if done.written else 1
 
@@ -118,7 +126,7 @@ def _specs(
 
     specs = [
         read_spec(file, params=params, project=find_project(file.parent), allowed=allowed).spec
-        for file in files
+        for file in map(spec_file, files)
     ]
     chosen = choose_stimuli(specs, parse_tags(tags)) if tags else specs
     if not chosen:
@@ -126,8 +134,8 @@ def _specs(
     return chosen
 
 
-def _results(sources: Sequence[str]) -> Invocation:
-    from valkyrie.evals.exporting.sources import from_folders, from_tracker
+def _results(sources: Sequence[str], opened: ExitStack, exporter: str, output: Path) -> Invocation:
+    from valkyrie.evals.exporting.sources import KeptFiles, from_folders, from_tracker
 
     folders = [Path(word) for word in sources if Path(word).exists()]
     refs = [word for word in sources if not Path(word).exists()]
@@ -135,8 +143,13 @@ def _results(sources: Sequence[str]) -> Invocation:
         raise click.UsageError("Export folders or runs, not both at once.")
     if folders:
         return from_folders(folders)
-    with tracker() as opened:
-        return from_tracker(opened, refs)
+    kept = None
+    if exporter == "jsonl":
+        kept = KeptFiles(output / "trials", logs=True)
+    elif exporter not in _WITHOUT_TRAJECTORY:
+        folder = opened.enter_context(TemporaryDirectory(prefix="valkyrie-export-"))
+        kept = KeptFiles(Path(folder) / "trials")
+    return from_tracker(opened.enter_context(tracker()), refs, kept)
 
 
 def _show(output: Output, done: Exported, folder: Path, *, verbose: bool) -> None:

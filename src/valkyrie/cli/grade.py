@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +12,7 @@ import click
 
 from valkyrie.cli import eval_options as shared
 from valkyrie.cli.eval_asked import placed_plugins
+from valkyrie.cli.eval_items import spec_file
 from valkyrie.cli.options import verb
 from valkyrie.cli.output import Output
 from valkyrie.errors import UsageError
@@ -46,11 +48,13 @@ valk grade -e eval.yaml --output jsonl --no-require-pass < outcomes.jsonl > grad
     help="A folder of results: patches and kept files of its trials are found there.",
 )
 @shared.THRESHOLD
+@shared.ENFORCE_CONSTRAINTS
 @shared.JUDGE
 @shared.GRADER_PLUGIN
 @shared.PARAM
 @shared.ALLOWED
 @shared.OUTPUT
+@shared.RUN_ID
 @shared.REQUIRE_PASS
 @shared.VERBOSE
 def grade(output: Output, **given: Any) -> int:
@@ -68,11 +72,11 @@ def grade(output: Output, **given: Any) -> int:
     how = _how(given)
     trials = _trials(how)
     graded = _graded(trials, how)
+    if given["run_id"]:
+        graded = [replace(trial, run_id=given["run_id"]) for trial in graded]
     invocation = invocation_of(graded, name=how.spec.name, threshold=how.threshold)
     _tell(output, invocation, graded, given)
-    if given["require_pass"]:
-        return invocation.exit_code
-    return 1 if any(one.faults for one in invocation.evals) else 0
+    return invocation.exit_code if given["require_pass"] else invocation.exit_code_of_errors
 
 
 def _how(given: dict[str, Any]) -> Regrading:
@@ -84,9 +88,7 @@ def _how(given: dict[str, Any]) -> Regrading:
     from valkyrie.specs.project import find_project
     from valkyrie.specs.reading import read_spec
 
-    file = Path(given["spec"])
-    if not file.is_file():
-        raise UsageError(f"--eval-spec {file} is not a file.")
+    file = spec_file(given["spec"])
     project = find_project(file.absolute().parent)
     allowed = Allowance(given["pass_env"], given["allow_paths"])
     spec = read_spec(file.resolve(), params=given["params"], project=project, allowed=allowed).spec
@@ -99,10 +101,11 @@ def _how(given: dict[str, Any]) -> Regrading:
         threshold=threshold,
         plugins=trusted_graders(project, spec, placed_plugins(given["grader_plugins"]), trust=given["trust"]),
         places=places,
+        enforce_constraints=given["enforce_constraints"],
         asking=Asking(
             model=given["judge_model"] or spec.defaults.judge_model,
             provider=spec.defaults.judge_provider,
-            reasoning_effort=spec.defaults.judge_reasoning_effort,
+            reasoning_effort=given["judge_effort"] or spec.defaults.judge_reasoning_effort,
             url=given["judge_url"],
         ),
     )

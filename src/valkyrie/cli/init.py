@@ -32,6 +32,6 @@ def init(output: Output, *, folder: Path, ci: str | None, force: bool) -> None:
     commands = [
         ("Check it", f"{there}valk lint --strict"),
         ("Run it", f"{there}valk eval --suite smoke"),
-        ("With an agent", f"{there}valk eval --suite smoke --executor claude-code"),
+        ("With an agent", f"{there}valk eval --suite smoke --agent claude-code"),
     ]
     output.panel("Next", commands)

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -47,7 +51,8 @@ def fetch(output: Output, *, name: str, version: str | None, image: str | None) 
 
     spec = _spec(name, version)
     layers = Layers(_folder())
-    layer = asyncio.run(_fetched(layers, spec, image, output))
+    with _ended_by_sigterm():
+        layer = asyncio.run(_fetched(layers, spec, image, output))
     manifest = read_manifest(layer)
     output.emit("agent_layer", layer=as_json(layer, manifest))
     output.line(f"{name} {spec.version} is ready  {size(manifest.bytes)}  {layer}")
@@ -81,6 +86,21 @@ def list_layers(output: Output) -> None:
             [safe(manifest.name), safe(manifest.version), safe(root), size(manifest.bytes), str(layer)]
         )
     output.table(table)
+
+
+@contextmanager
+def _ended_by_sigterm() -> Iterator[None]:
+    """Let SIGTERM end what is under way as Ctrl+C does: npm and pip with all their children."""
+
+    def interrupt(_number: int, _frame: object) -> None:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # the second one must not end the tidying up
+        os.kill(os.getpid(), signal.SIGINT)
+
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def _folder() -> Path:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -52,7 +53,7 @@ _path = click.Path(path_type=Path)
 @shared.EXECUTOR_PLUGIN
 @shared.PARAM
 @shared.READABLE
-@click.option("--strict", is_flag=True, help="Warnings fail too.")
+@click.option("--strict", is_flag=True, help="Warnings fail too; what lint only guesses is a note.")
 @click.option("--ignore", multiple=True, metavar="CODE", help="Leave findings of this code out. Repeatable.")
 @click.option(
     "--format",
@@ -94,9 +95,13 @@ def lint(
 
     _check_codes(ignore)
     checked = Linter(_options(**said), ignore).check(_targets(paths, specs))
+    notes: set[Finding] = set()
+    if strict:
+        checked, notes = _strictly(checked)
     failed = _failed(checked, strict=strict)
     shown = "json" if output.json else form
-    text = _written(checked, shown, PLAIN if file else output.ink, failed=failed, verbose=verbose)
+    ink = PLAIN if file else output.ink
+    text = _written(checked, shown, ink, failed=failed, verbose=verbose, notes=notes)
     if file is None:
         sys.stdout.write(printable(text, colors=output.ink.enabled) if shown == "text" else text)
     else:
@@ -147,12 +152,29 @@ def _check_codes(ignore: Sequence[str]) -> None:
         raise click.UsageError(f"--ignore {unknown}: there is no such code.{hint}")
 
 
+def _strictly(checked: Sequence[Checked]) -> tuple[list[Checked], set[Finding]]:
+    """As `--strict` takes it: guesses are notes, which are shown and fail nothing."""
+    from valkyrie.lint.codes import strictly
+
+    taken = [replace(one, findings=[strictly(found) for found in one.findings]) for one in checked]
+    before = {found for one in checked for found in one.findings}
+    return taken, {found for one in taken for found in one.findings} - before
+
+
 def _failed(checked: Sequence[Checked], *, strict: bool) -> bool:
     grave = ("error", "warning") if strict else ("error",)
     return any(finding.severity in grave for one in checked for finding in one.findings)
 
 
-def _written(checked: Sequence[Checked], form: str, ink: Ink, *, failed: bool, verbose: bool) -> str:
+def _written(
+    checked: Sequence[Checked],
+    form: str,
+    ink: Ink,
+    *,
+    failed: bool,
+    verbose: bool,
+    notes: Collection[Finding],
+) -> str:
     from valkyrie import __version__
     from valkyrie.lint.sarif import annotation, to_sarif
 
@@ -171,7 +193,7 @@ def _written(checked: Sequence[Checked], form: str, ink: Ink, *, failed: bool, v
         )
     if form == "github":
         return "".join(f"{annotation(finding, here)}\n" for finding in findings)
-    return "".join(f"{line}\n" for line in _lines(checked, ink, verbose=verbose))
+    return "".join(f"{line}\n" for line in _lines(checked, ink, verbose=verbose, notes=notes))
 
 
 def _row(finding: Finding) -> dict[str, Any]:
@@ -180,11 +202,13 @@ def _row(finding: Finding) -> dict[str, Any]:
     return {"code": finding.code, "severity": finding.severity, **at, "message": finding.message}
 
 
-def _lines(checked: Sequence[Checked], ink: Ink, *, verbose: bool) -> Iterator[str]:
-    """What is fine, then findings by file, the columns in line, then counts."""
+def _lines(
+    checked: Sequence[Checked], ink: Ink, *, verbose: bool, notes: Collection[Finding]
+) -> Iterator[str]:
+    """What is fine, then findings by file, the columns in line, then counts; `notes` are shown always."""
     by_file: dict[str, list[Finding]] = {}
     for one in checked:
-        shown = [finding for finding in one.findings if verbose or finding.severity != "info"]
+        shown = [found for found in one.findings if verbose or found.severity != "info" or found in notes]
         if verbose and not shown:
             yield f"{ink.paint(safe(str(one.target.path)), 'bold')}  {ink.paint('ok', 'green')} ({one.what})"
         for finding in shown:

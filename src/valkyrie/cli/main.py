@@ -6,6 +6,7 @@ Exit codes: 0 done · 1 failed · 2 the words of the command are wrong · 124 `r
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 from collections.abc import Mapping, Sequence
@@ -14,7 +15,7 @@ from typing import NamedTuple
 
 import click
 
-from valkyrie.cli.commands import COMMANDS, Noun, Verb, real_name
+from valkyrie.cli.commands import COMMANDS, OPERATORS, Noun, Verb, real_name
 from valkyrie.cli.lazy import LazyGroup
 
 INTERRUPTED = 130
@@ -40,6 +41,7 @@ def _print_version(ctx: click.Context, _param: click.Parameter, value: bool) -> 
 
 root = LazyGroup(
     COMMANDS,
+    apart=("For operators", OPERATORS),
     name="valkyrie",
     help="Benchmark orchestration for AI agents: plan every trial, isolate it, grade it, report it.",
     epilog=EPILOG,
@@ -53,6 +55,12 @@ root = LazyGroup(
             help="Print the version and exit.",
         )
     ],
+)
+
+
+_FULL_DISK = (
+    "Free some space, then try again: `valk disk` shows where the bytes are, "
+    "`valk run delete` gives some back."
 )
 
 
@@ -98,7 +106,7 @@ def _explain(error: Exception) -> Ending:
     if isinstance(error, click.exceptions.NoArgsIsHelpError):
         return Ending(2, error.ctx.get_help(), reason="usage")
     if isinstance(error, click.NoSuchOption):
-        from valkyrie.cli.same_options import called_here
+        from valkyrie.cli.vocabulary import called_here
 
         error = called_here(error)
     if isinstance(error, click.UsageError):
@@ -119,6 +127,9 @@ def _explain_ours(error: Exception) -> Ending:
         return Ending(error.exit_code, str(error), reason=error.cause)
     if isinstance(error, SandboxError):
         return Ending(1, str(error), reason="sandbox")
+    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+        where = f" ({error.filename})" if error.filename else ""
+        return Ending(1, f"The disk is full{where}; not everything was written.", _FULL_DISK, "disk_full")
     if isinstance(error, OSError):
         where = f"{error.filename}: " if error.filename else ""
         return Ending(1, f"{where}{error.strerror or error}", reason="os")
@@ -130,6 +141,9 @@ def _explain_ours(error: Exception) -> Ending:
 
 def _report(ending: Ending, words: Sequence[str]) -> int:
     sys.stdout.flush()
+    from valkyrie.plain_text import shorten_names
+
+    ending = ending._replace(message=shorten_names(ending.message))
     if _wants_json(words):
         from valkyrie.cli.output import write_json
 

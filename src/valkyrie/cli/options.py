@@ -12,6 +12,8 @@ import click
 
 from valkyrie.cli.lazy import HELP_NAMES
 from valkyrie.cli.output import Output, reader_left
+from valkyrie.cli.vocabulary import Pairs, VocabularyCommand, Words, mapping
+from valkyrie.nouns import may_be_id
 
 if TYPE_CHECKING:
     from valkyrie.tracker.protocol import Tracker
@@ -58,7 +60,9 @@ def verb(name: str, *, examples: str = "") -> Callable[[Callable[..., int | None
         call.__doc__ = function.__doc__
         call.__click_params__ = getattr(function, "__click_params__", [])  # type: ignore[attr-defined]
         epilog = "\b\nExamples:\n" + "\n".join(f"  {line}" for line in examples.strip().splitlines())
-        command = click.command(name, context_settings=HELP_NAMES, epilog=epilog if examples else None)(call)
+        command = click.command(
+            name, cls=VocabularyCommand, context_settings=HELP_NAMES, epilog=epilog if examples else None
+        )(call)
         command.params += [
             click.Option(
                 ["--json", "as_json"], is_flag=True, help="Print JSON on stdout, one document a line."
@@ -84,18 +88,56 @@ def tracker(*, to_start: bool = False) -> Iterator[Tracker]:
 
 def _complete_run(_ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[str]:
     from valkyrie.errors import ValkyrieError
+    from valkyrie.job_views import JobFilter
     from valkyrie.views import RunFilter
 
     try:
         with tracker() as opened:
-            return [run.id for run in opened.list(RunFilter()).runs if run.id.startswith(incomplete)]
+            runs, jobs = opened.list(RunFilter()).runs, opened.list_jobs(JobFilter()).jobs
     except (ValkyrieError, OSError):
         return []
+    named = [f"{job.name}/{run.agent}" if len(job.runs) > 1 else job.name for job in jobs for run in job.runs]
+    known = dict.fromkeys(["latest", *(run.id for run in runs), *named])
+    return [word for word in known if word.startswith(incomplete)]
 
 
 def run_argument(function: Decorated) -> Decorated:
-    """The run, by id or a unique prefix of it."""
+    """The run: its id or a unique prefix of it, `latest`, the name of a job of one run, or JOB/AGENT."""
     return click.argument("ref", metavar="RUN", shell_complete=_complete_run)(function)
+
+
+def optional_run_argument(function: Decorated) -> Decorated:
+    """The same where options may choose runs instead."""
+    return click.argument("ref", metavar="[RUN]", required=False, shell_complete=_complete_run)(function)
+
+
+class Age(click.ParamType[Any]):
+    """How long ago, as seconds: 30d, 12h, 2w; or a date, 2026-01-31."""
+
+    name = "age"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        import re
+        import time
+        from datetime import datetime
+
+        if isinstance(value, float):
+            return value
+        if (match := re.fullmatch(r"\s*(\d{1,6}(?:\.\d{1,3})?)\s*([mhdw])\s*", str(value))) is not None:
+            return float(match[1]) * {"m": 60.0, "h": 3600.0, "d": 86_400.0, "w": 604_800.0}[match[2]]
+        try:
+            return max(0.0, time.time() - datetime.fromisoformat(str(value).strip()).timestamp())
+        except (ValueError, OverflowError):
+            self.fail(
+                f"{str(value)[:80]!r} is no age; write 30d, 12h, 2w, or a date such as 2026-01-31.",
+                param,
+                ctx,
+            )
+
+
+def pinned(opened: Tracker, ref: str) -> str:
+    """Return what means the same run in the whole command: of `latest` and of names, the id."""
+    return ref if may_be_id(ref.strip()) else opened.fetch(ref).id
 
 
 def task_options(function: Decorated) -> Decorated:
@@ -105,30 +147,29 @@ def task_options(function: Decorated) -> Decorated:
         metavar="FILE|URL",
         help="File or http(s) URL with one task id per line; - reads stdin.",
     )(function)
-    return click.option("--task-ids", metavar="A,B,…", help="Only these tasks, by id, comma-separated.")(
-        function
-    )
+    return click.option(
+        "--task-ids",
+        cls=Words,
+        callback=_joined,
+        metavar="A,B,…",
+        help="Only these tasks, by id, with commas or spaces between them.",
+    )(function)
 
 
-def pairs(ctx: click.Context, param: click.Parameter, value: tuple[tuple[str, str], ...]) -> dict[str, str]:
-    """(name, value) pairs as a mapping; a name given twice is a mistake."""
-    names = [name for name, _ in value]
-    if twice := next((name for name in names if names.count(name) > 1), None):
-        raise click.BadParameter(f"{twice} is given twice.", ctx=ctx, param=param)
-    return dict(value)
+def _joined(_ctx: click.Context, _param: click.Parameter, value: tuple[str, ...]) -> str | None:
+    return ",".join(value) if value else None
 
 
-def _headers(
-    ctx: click.Context, param: click.Parameter, value: tuple[tuple[str, str], ...]
-) -> dict[str, str]:
-    """Headers as a mapping."""
+def _headers(ctx: click.Context, param: click.Parameter, value: tuple[str, ...]) -> dict[str, str]:
+    """Headers as a mapping; upper or lower case is the same name."""
     from valkyrie.benchmarks.service.headers import header_problem
 
-    for name, content in value:
+    headers = mapping(ctx, param, value)
+    for name, content in headers.items():
         if problem := header_problem(name, content):
             raise click.BadParameter(problem, ctx=ctx, param=param)
-    pairs(ctx, param, tuple((name.lower(), content) for name, content in value))
-    return dict(value)
+    mapping(ctx, param, [f"{name.lower()}={content}" for name, content in headers.items()])
+    return headers
 
 
 def header_option(function: Decorated) -> Decorated:
@@ -137,10 +178,9 @@ def header_option(function: Decorated) -> Decorated:
         "--header",
         "-H",
         "headers",
-        nargs=2,
-        multiple=True,
+        cls=Pairs,
         callback=_headers,
-        metavar="NAME VALUE",
+        metavar="NAME=VALUE",
         help="A header for every request to the benchmark's service; over `config auth`. Repeatable.",
     )(function)
 

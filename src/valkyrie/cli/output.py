@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterable
 from typing import Any
 
+from sandboxes.installation import as_typed
 from valkyrie.report.formats import printable, printable_json
 from valkyrie.report.layout import Ink, Table, panel
 
@@ -66,6 +67,8 @@ class Output:
             self.line(text)
 
     def panel(self, title: str, rows: list[tuple[str, str]]) -> None:
+        if title == "Next":
+            rows = [(label, as_typed(value)) for label, value in rows]
         self.lines(panel(title, rows, self.ink, self.width))
 
     def table(self, table: Table) -> None:

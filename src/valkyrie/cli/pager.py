@@ -7,7 +7,7 @@ import shutil
 import sys
 import termios
 import tty
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 from valkyrie.cli.output import Output
@@ -69,6 +69,15 @@ def _keys() -> Iterator[Callable[[], bytes]]:
         yield lambda: os.read(descriptor, 8)
     finally:
         termios.tcsetattr(descriptor, termios.TCSADRAIN, before)
+
+
+def show_lines(lines: Sequence[str], output: Output) -> None:
+    """Show a text: printed in a pipe or when it fits, else in pages."""
+    rows = page_rows()
+    if not (output.interactive and output.redraws) or len(lines) <= rows:
+        output.lines(lines)
+        return
+    browse(lambda page: (list(lines[page * rows :][:rows]), (page + 1) * rows < len(lines)), output.ink)
 
 
 def show_table(table: Table, output: Output) -> None:

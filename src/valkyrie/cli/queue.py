@@ -14,8 +14,9 @@ from valkyrie.report.queue import executor_table, queue_sentence, queue_table
 def status(output: Output) -> int:
     """Show what waits, what runs, and who works.
 
-    Open runs in the order they are served: by priority (0 first), then by age; runs of the same priority
-    share what room there is. Then the executors that live, with the age of their last heartbeat.
+    Open runs by priority (0 first), then by age. They share what room there is: people first, then each
+    person's runs, and each step of priority doubles the share. Then the executors that live, with the age
+    of their last heartbeat.
     """
     from valkyrie.views import to_json
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import asdict
 
 import click
 
 from valkyrie.cli.options import confirm, tracker, verb, yes_option
 from valkyrie.cli.output import Output
-from valkyrie.report.formats import safe
+from valkyrie.report.formats import NONE, moment_short, safe
+from valkyrie.report.layout import Column, Table
 
 
 @verb(
@@ -37,7 +39,7 @@ def set_secret(output: Output, *, name: str, from_stdin: bool) -> None:
 
 def _value(name: str, from_stdin: bool) -> str:
     if from_stdin:
-        value = sys.stdin.read().removesuffix("\n").removesuffix("\r")
+        value = _from_stdin(name)
     elif sys.stdin.isatty():
         value = str(
             click.prompt(f"Value of {name}", hide_input=True, err=True, default="", show_default=False)
@@ -49,18 +51,46 @@ def _value(name: str, from_stdin: bool) -> str:
     return value
 
 
+def _from_stdin(name: str) -> str:
+    """What stdin holds, without its last line break; no more of it is read than may be kept."""
+    from valkyrie.secrets.store import LONGEST_VALUE, check_value
+
+    read = sys.stdin.buffer.read(LONGEST_VALUE + 3)
+    try:
+        value = read.decode().removesuffix("\n").removesuffix("\r")
+    except UnicodeDecodeError:
+        if len(read) <= LONGEST_VALUE + 2:
+            raise click.UsageError(
+                f"The value of {safe(name)} is not UTF-8 text; nothing was kept. Encode it: base64 FILE | "
+                f"valk secret set {safe(name)} --stdin"
+            ) from None
+        value = read.decode(errors="replace")
+    if value:
+        check_value(name, value)
+    return value
+
+
 @verb("list", examples="valk secret list")
 def list_secrets(output: Output) -> None:
     """List the names of the secrets kept here.
 
-    Those of the tracker's organisation when a tracker is configured. Values are never shown.
+    Those of the tracker's organisation when a tracker is configured, with who set each and when. Values are
+    never shown.
     """
     with tracker() as opened:
-        names = [secret.name for secret in opened.secrets()]
-    output.emit("secret_list", names=names)
-    output.lines(safe(name) for name in names)
+        found = opened.secrets()
+    names = [secret.name for secret in found]
+    output.emit("secret_list", names=names, secrets=[asdict(secret) for secret in found])
     if not names:
         output.note("No secrets yet. Keep one: valk secret set NAME")
+    elif any(secret.created_by for secret in found):
+        table = Table([Column("Secret", shrink=True), Column("Set By", shrink=True), Column("Set")])
+        for secret in found:
+            who = safe(secret.created_by) if secret.created_by else NONE
+            table.rows.append([safe(secret.name), who, moment_short(secret.created_at)])
+        output.table(table)
+    else:
+        output.lines(safe(name) for name in names)
 
 
 @verb("remove", examples="valk secret remove openai-key --yes")

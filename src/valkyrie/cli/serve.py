@@ -99,7 +99,9 @@ def _open_office(options: ServeOptions) -> Office:
     from valkyrie.store.layout import DataFolder
     from valkyrie.tracker.office import Office
 
-    return Office(DataFolder(data_folder()), server=True, allow_local=options.settings.loopback)
+    # Where keys are asked for, those who show one come from elsewhere, through a proxy of this machine say.
+    local = options.settings.loopback and not options.settings.auth
+    return Office(DataFolder(data_folder()), server=True, allow_local=local)
 
 
 def _log_to_stderr(level: str) -> None:

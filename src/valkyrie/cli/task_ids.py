@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import errno
+import sys
 import time
 
 import click
+
+from valkyrie.regular_files import read_regular
 
 TIMEOUT_SECONDS = 30.0
 LARGEST_BYTES = 50 * 1024**2
@@ -15,11 +19,20 @@ def read_text(source: str) -> str:
     try:
         if source.lower().startswith(("http://", "https://")):
             return _download(source).decode("utf-8")
-        with click.open_file(source, encoding="utf-8") as lines:
-            return str(lines.read())
+        return _read(source).decode("utf-8")
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "not a text file (UTF-8)"
-        raise click.UsageError(f"--task-ids-file {_shown(source)}: {reason}") from error
+        hint = " A pipe is read as stdin: --task-ids-file -" if _is_special(error) else ""
+        raise click.UsageError(f"--task-ids-file {_shown(source)}: {reason}.{hint}") from error
+
+
+def _read(source: str) -> bytes:
+    if source != "-":
+        return read_regular(source, LARGEST_BYTES)
+    read = sys.stdin.buffer.read(LARGEST_BYTES + 1)
+    if len(read) > LARGEST_BYTES:
+        raise _refused(source, f"more than {LARGEST_BYTES // 1024**2} MB")
+    return read
 
 
 def _download(url: str) -> bytes:
@@ -44,6 +57,10 @@ def _download(url: str) -> bytes:
     except (httpx.HTTPError, httpx.InvalidURL) as error:
         raise _refused(url, str(error) or type(error).__name__) from None
     return bytes(received)
+
+
+def _is_special(error: Exception) -> bool:
+    return isinstance(error, OSError) and error.errno == errno.EINVAL
 
 
 def _refused(url: str, reason: str) -> click.UsageError:

@@ -6,8 +6,9 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
+from valkyrie.cli.options import pinned
 from valkyrie.cli.output import Output
-from valkyrie.report.formats import short_id
+from valkyrie.report.formats import safe, short_id
 from valkyrie.report.live import LiveView, Snapshot, change_line, frame
 from valkyrie.report.tables import ended, next_commands, run_rows
 
@@ -22,6 +23,7 @@ _SECONDS_BETWEEN_LINES = 1.0
 
 def connect(tracker: Tracker, ref: str, output: Output) -> int:
     """Watch one run to its end, then show it. Ctrl+C detaches: the run goes on, exit code 130."""
+    ref = pinned(tracker, ref)
     try:
         runs = watch(tracker, [ref], output)
     except KeyboardInterrupt:
@@ -47,11 +49,20 @@ def _detach(tracker: Tracker, ref: str, output: Output) -> int:
 
 def watch(tracker: Tracker, refs: Sequence[str], output: Output) -> list[RunView]:
     """Show these runs until all ended; returns them as they ended."""
+    if not output.redraws:
+        tracker.on_line(lambda lost: output.note(line_text(lost)))
     if output.json:
         return _watch_json(tracker, refs, output)
     if output.redraws:
         return _watch_live(tracker, refs, output)
     return _watch_lines(tracker, refs, output)
+
+
+def line_text(lost: str | None) -> str:
+    """What to say when the line to a tracker is cut, and when it is not any more."""
+    if lost is None:
+        return "The tracker answers again."
+    return f"{safe(lost).rstrip('.')}; trying again. What was started goes on meanwhile."
 
 
 def _changes(tracker: Tracker, refs: Sequence[str]) -> Iterator[list[RunView]]:
@@ -70,14 +81,21 @@ def _watch_live(tracker: Tracker, refs: Sequence[str], output: Output) -> list[R
     import shutil
 
     shots = [Snapshot(tracker.fetch(ref)) for ref in refs]
+    lost: str | None = None
 
     def render(now: float) -> list[str]:
         height = shutil.get_terminal_size().lines // len(shots)
         blocks = [frame(shot, output.ink, now=now, height=height) for shot in shots]
-        hint = "Ctrl+C stops watching; the run goes on."
+        hint = line_text(lost) if lost else "Ctrl+C stops watching; the run goes on."
         return [line for block in blocks for line in [*block, ""]] + [output.ink.paint(hint, "dim")]
 
+    def tell(why: str | None) -> None:
+        nonlocal lost
+        lost = why
+        live.refresh()
+
     with LiveView(render) as live:
+        tracker.on_line(tell)
         for runs in _changes(tracker, refs):
             shots[:] = [_detailed(tracker, run) for run in runs]
             live.refresh()

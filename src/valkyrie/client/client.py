@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -17,7 +17,7 @@ from valkyrie.client.connection import Call, Connection, path
 from valkyrie.client.jobs import JobVerbs
 from valkyrie.client.outputs import write_outputs
 from valkyrie.client.patience import PATIENT_S, Limits
-from valkyrie.client.runs import RunVerbs, given, named
+from valkyrie.client.runs import RunVerbs, given
 from valkyrie.errors import UsageError
 from valkyrie.nouns import DEFAULT_ORG, Json
 
@@ -58,6 +58,10 @@ class ValkyrieClient(RunVerbs, JobVerbs, BelongingVerbs):
         self._connection = Connection(
             url, api_key, timeout=timeout, limits=Limits.within(patience), transport=transport
         )
+
+    def on_line(self, tell: Callable[[str | None], None]) -> None:
+        """Call `tell` with why a stream of events is not heard any more, and with None when it is again."""
+        self._connection.on_line = tell
 
     @classmethod
     def from_config(cls, *, timeout: float = TIMEOUT_S, patience: float = PATIENT_S) -> Self:
@@ -105,14 +109,23 @@ class ValkyrieClient(RunVerbs, JobVerbs, BelongingVerbs):
         return await self._connection.get(dict[str, Any], Call("POST", path("init"), repeatable=True))
 
     async def outputs(
-        self, ref: str, destination: Path, *, task_ids: Sequence[str] | None = None
+        self,
+        ref: str,
+        destination: Path,
+        *,
+        task_ids: Sequence[str] | None = None,
+        files: Sequence[str] | None = None,
     ) -> Sequence[Path]:
         """Write what was kept of each trial's last attempt to `destination/<task>/…`, archives unpacked.
 
-        Everything is on disk, whole, before the first file of it appears.
+        `files` names some of them, as patterns (`agent/*`). Everything is on disk, whole, before the first
+        file of it appears.
         """
         call = Call(
-            "POST", path("runs", named(ref), "outputs"), body=given(task_ids=task_ids), repeatable=True
+            "POST",
+            await self._path(ref, "outputs"),
+            body=given(task_ids=task_ids, files=files),
+            repeatable=True,
         )
         with tempfile.TemporaryDirectory(prefix=".valkyrie-", dir=_existing(destination)) as folder:
             archive = Path(folder) / "outputs.tar"

@@ -6,7 +6,7 @@ import asyncio
 import json
 import socket
 import ssl
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -66,6 +66,8 @@ class Connection:
     ) -> None:
         self.url = checked_url(url)
         self.limits = limits
+        self.on_line: Callable[[str | None], None] = lambda _lost: None
+        """Called with why a stream is not heard any more, and with None when it is heard again."""
         self._adapters: dict[Any, TypeAdapter[Any]] = {}
         self._client = httpx.AsyncClient(
             headers={"User-Agent": f"valkyrie/{__version__}", **_authorization(api_key)},

@@ -68,12 +68,16 @@ async def _events(
     """
     patience = Patience(connection.limits)
     last: object = None
+    cut = False
     while True:
         silence: Silence
         try:
             async with aclosing(_listen(connection, call, after)) as heard:
                 async for message in heard:
                     patience.heard()
+                    if cut:
+                        cut = False
+                        connection.on_line(None)
                     if message is None:
                         continue
                     if message.kind == "end":
@@ -89,6 +93,9 @@ async def _events(
             silence = unreachable(connection.url, "it closed the stream of events", sent=False)
         except (TrackerUnreachableError, BusyError) as error:
             silence = error
+        if not cut:
+            cut = True
+            connection.on_line(str(silence.error if isinstance(silence, BusyError) else silence))
         await patience.bear(silence)
 
 

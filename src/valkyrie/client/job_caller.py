@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from valkyrie.client import caller
+from valkyrie.errors import UsageError
 from valkyrie.job_views import JobAgent, JobChange, JobPlan, JobRequest, JobView
 
 if TYPE_CHECKING:
@@ -16,7 +17,17 @@ if TYPE_CHECKING:
 async def complete(client: ValkyrieClient, request: JobRequest) -> JobRequest:
     """A request that means the same to the tracker: folders are sent, what the config says is said."""
     template = await caller.complete_benchmark(client, request.template)
-    return replace(request, agents=await sent(client, request.agents), template=template)
+    several = [
+        await caller.complete_benchmark(client, replace(request.template, benchmark=one))
+        for one in request.benchmarks
+    ]
+    if unlike := next((one for one in several if one.benchmark_url or one.headers != template.headers), None):
+        raise UsageError(
+            f"--benchmark {unlike.benchmark} is a service of your own; a job with other "
+            "benchmarks takes none. Start a job for it alone."
+        )
+    named = tuple(one.benchmark for one in several)
+    return replace(request, agents=await sent(client, request.agents), template=template, benchmarks=named)
 
 
 async def sent(client: ValkyrieClient, agents: Sequence[JobAgent]) -> tuple[JobAgent, ...]:

@@ -135,4 +135,4 @@ def _said(request: JobRequest) -> Json:
 
 
 def _agents(agents: Sequence[JobAgent]) -> list[Json]:
-    return [{name: value for name, value in asdict(one).items() if value is not None} for one in agents]
+    return [{name: value for name, value in asdict(one).items() if value} for one in agents]

@@ -23,7 +23,7 @@ RESULTS = "results.jsonl"
 CONFIG = "run_config.json"
 TOP = "ingest"
 """The archive's one top folder."""
-_NAMED = ("sessionLog", "artifactDir", "patch")
+_NAMED = ("sessionLog", "artifactDir", "patch", "log")
 """Where a record speaks of files."""
 _OF_A_TASK = ("generation.json", "eval.json")
 _LOGS = "agent_logs"

@@ -8,13 +8,14 @@ import uuid
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import MISSING, fields
+from pathlib import Path
 from typing import Any
 
 from valkyrie.client.connection import Call, Connection, Params, path
 from valkyrie.client.events import RunChanged, RunEvent, run_events
 from valkyrie.client.logs import log_lines, log_text
 from valkyrie.errors import InfrastructureError, StoreError, UnknownError, UsageError, UserError
-from valkyrie.nouns import Json, RunState
+from valkyrie.nouns import Json, RunState, may_be_id
 from valkyrie.views import (
     AttemptView,
     ErrorGroup,
@@ -44,7 +45,8 @@ NOBODY_WORKS_S = 60.0
 class RunVerbs:
     """Start runs, look at them, steer them, take their results.
 
-    `ref` is a run's id or a unique prefix of it.
+    `ref` is a run's id or a unique prefix of it, the name of a job of one run, JOB/AGENT, or `latest`: the
+    run you started last.
     """
 
     _connection: Connection
@@ -67,7 +69,21 @@ class RunVerbs:
 
     async def fetch(self, ref: str) -> RunView:
         """One run as it stands."""
-        return await self._connection.get(RunView, Call("GET", path("runs", named(ref))))
+        word = ref.strip()
+        if may_be_id(word):
+            return await self._connection.get(RunView, Call("GET", path("runs", word)))
+        if not word:
+            raise UsageError("A run is named by its id, a job's name, JOB/AGENT or latest.")
+        return await self._connection.get(RunView, Call("GET", path("runs", "named"), params({"ref": word})))
+
+    async def _path(self, ref: str, *parts: str) -> str:
+        """Return the path of a run, or of a part of it."""
+        return path("runs", await self._run_word(ref), *parts)
+
+    async def _run_word(self, ref: str) -> str:
+        """Return the run's name as one part of a path: what may not be one is asked for, and its id taken."""
+        word = ref.strip()
+        return word if may_be_id(word) else (await self.fetch(word)).id
 
     async def events(
         self, ref: str, *, trials: bool = True, after: int | None = None
@@ -76,7 +92,8 @@ class RunVerbs:
 
         `after` is the version of the last event that is known already.
         """
-        async with aclosing(run_events(self._connection, named(ref), trials=trials, after=after)) as found:
+        word = await self._run_word(ref)
+        async with aclosing(run_events(self._connection, word, trials=trials, after=after)) as found:
             async for event in found:
                 yield event
 
@@ -142,7 +159,7 @@ class RunVerbs:
 
     async def trials(self, ref: str, query: TrialFilter | None = None) -> tuple[Sequence[TrialView], int]:
         """Trials that match, and how many match in all."""
-        call = Call("GET", path("runs", named(ref), "trials"), _trial_params(query or TrialFilter()))
+        call = Call("GET", await self._path(ref, "trials"), _trial_params(query or TrialFilter()))
         answer = await self._connection.get(dict[str, Any], call)
         rows = self._connection.view(list[TrialView], answer.get("trials"))
         return rows, self._connection.view(int, answer.get("total"))
@@ -150,17 +167,17 @@ class RunVerbs:
     async def attempts(self, ref: str, task_id: str, k: int = 0) -> Sequence[AttemptView]:
         """Every attempt of one trial, oldest first."""
         params = [("task_id", task_id), ("k", str(k))]
-        call = Call("GET", path("runs", named(ref), "attempts"), params)
+        call = Call("GET", await self._path(ref, "attempts"), params)
         return await self._connection.get(list[AttemptView], call)
 
     async def errors(self, ref: str) -> Sequence[ErrorGroup]:
         """The run's open errors, alike ones together."""
-        return await self._connection.get(list[ErrorGroup], Call("GET", path("runs", named(ref), "errors")))
+        return await self._connection.get(list[ErrorGroup], Call("GET", await self._path(ref, "errors")))
 
     async def stop(self, ref: str, *, force: bool = False, task_ids: Sequence[str] | None = None) -> RunView:
         """Pending trials become STOPPED; running ones finish, unless `force` kills them."""
         body = given(force=force or None, task_ids=task_ids)
-        return await self._connection.get(RunView, Call("POST", path("runs", named(ref), "stop"), body=body))
+        return await self._connection.get(RunView, Call("POST", await self._path(ref, "stop"), body=body))
 
     async def resume(
         self,
@@ -175,7 +192,7 @@ class RunVerbs:
         body = given(
             concurrency=concurrency, task_ids=task_ids, headers=headers or None, benchmark_url=benchmark_url
         )
-        call = Call("POST", path("runs", named(ref), "resume"), body=body)
+        call = Call("POST", await self._path(ref, "resume"), body=body)
         return await self._connection.get(StartedRun, call)
 
     async def retry(
@@ -198,7 +215,7 @@ class RunVerbs:
             from_scratch=from_scratch or None,
             benchmark_url=benchmark_url,
         )
-        call = Call("POST", path("runs", named(ref), "retry"), body=body)
+        call = Call("POST", await self._path(ref, "retry"), body=body)
         return await self._connection.get(StartedRun, call)
 
     async def regrade(self, ref: str, request: RegradeRequest | None = None) -> RegradeView:
@@ -207,23 +224,21 @@ class RunVerbs:
         `tests` is the name of a benchmark, or `upload:<digest>` of a folder that was uploaded.
         """
         body = changed(request or RegradeRequest())
-        call = Call("POST", path("runs", named(ref), "regrade"), body=body)
+        call = Call("POST", await self._path(ref, "regrade"), body=body)
         return await self._connection.get(RegradeView, call)
 
     async def gradings(self, ref: str) -> Sequence[GradingView]:
         """The run's gradings by number; 0 is the one its own trials made."""
-        return await self._connection.get(
-            list[GradingView], Call("GET", path("runs", named(ref), "gradings"))
-        )
+        return await self._connection.get(list[GradingView], Call("GET", await self._path(ref, "gradings")))
 
     async def use_grading(self, ref: str, number: int) -> RunView:
         """Make one grading the run's own: verdicts, counters and final score."""
-        where = path("runs", named(ref), "gradings", str(number), "use")
+        where = await self._path(ref, "gradings", str(number), "use")
         return await self._connection.get(RunView, Call("POST", where, repeatable=True))
 
     async def compare_gradings(self, ref: str, a: int, b: int) -> GradingComparison:
         """Which trials two gradings of the run judge differently."""
-        where = path("runs", named(ref), "gradings", "compare")
+        where = await self._path(ref, "gradings", "compare")
         call = Call("GET", where, params({"a": a, "b": b}))
         return await self._connection.get(GradingComparison, call)
 
@@ -235,16 +250,23 @@ class RunVerbs:
         label: str | None = None,
         max_cost: float | None = None,
         priority: int | None = None,
+        abort_after: int | None = None,
     ) -> RunView:
         """Change a live run."""
-        body = given(concurrency=concurrency, label=label, max_cost=max_cost, priority=priority)
+        body = given(
+            concurrency=concurrency,
+            label=label,
+            max_cost=max_cost,
+            priority=priority,
+            abort_after=abort_after,
+        )
         # Setting the same values twice changes nothing.
-        call = Call("PATCH", path("runs", named(ref)), body=body, repeatable=True)
+        call = Call("PATCH", await self._path(ref), body=body, repeatable=True)
         return await self._connection.get(RunView, call)
 
     async def delete(self, ref: str) -> None:
         """Forget an ended run and everything kept of it."""
-        await self._connection.ask(Call("DELETE", path("runs", named(ref))))
+        await self._connection.ask(Call("DELETE", await self._path(ref)))
 
     async def results(
         self,
@@ -255,8 +277,21 @@ class RunVerbs:
     ) -> Json:
         """The results file's content; some tasks are scored anew, by their service with these headers."""
         body = given(task_ids=task_ids, headers=headers or None)
-        call = Call("POST", path("runs", named(ref), "results"), body=body, repeatable=True)
+        call = Call("POST", await self._path(ref, "results"), body=body, repeatable=True)
         return await self._connection.get(dict[str, Any], call)
+
+    async def download_results(
+        self,
+        ref: str,
+        target: Path,
+        *,
+        task_ids: Sequence[str] | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
+        """Write the results file to `target` as it comes; it may be larger than memory."""
+        body = given(task_ids=task_ids, headers=headers or None)
+        call = Call("POST", await self._path(ref, "results"), body=body, repeatable=True)
+        await self._connection.download(call, target)
 
     async def upload_results(
         self,
@@ -266,7 +301,7 @@ class RunVerbs:
         headers: Mapping[str, str] | None = None,
     ) -> ResultsLink:
         """Put the results file where the tracker keeps artifacts."""
-        where = path("runs", named(ref), "results", "upload")
+        where = await self._path(ref, "results", "upload")
         body = given(task_ids=task_ids, headers=headers or None)
         call = Call("POST", where, body=body, repeatable=True)
         return await self._connection.get(ResultsLink, call)
@@ -275,17 +310,18 @@ class RunVerbs:
         self, ref: str, task_id: str, *, k: int = 0, attempt: int | None = None, follow: bool = False
     ) -> AsyncGenerator[str, None]:
         """An attempt's log (the last one's unless said), piece by piece; `follow` goes on until it ended."""
+        ref = await self._run_word(ref)
         if attempt is None and (found := await self.attempts(ref, task_id, k)):
             attempt = found[-1].number  # the same one when it has to be asked for again
         asked = {"task_id": task_id, "k": k, "attempt": attempt, "follow": "true" if follow else None}
-        call = Call("GET", path("runs", named(ref), "log"), params(asked))
+        call = Call("GET", await self._path(ref, "log"), params(asked))
         async with aclosing(log_text(self._connection, call)) as pieces:
             async for piece in pieces:
                 yield piece
 
     async def run_logs(self, ref: str, query: LogQuery | None = None) -> AsyncGenerator[LogLine, None]:
         """Logs of many trials, those of each one's last attempt unless said."""
-        where = path("runs", named(ref), "logs")
+        where = await self._path(ref, "logs")
         call = Call("POST", where, body=changed(query or LogQuery()), repeatable=True)
         async with aclosing(log_lines(self._connection, call)) as pieces:
             async for piece in pieces:
@@ -293,7 +329,7 @@ class RunVerbs:
 
     async def shell(self, ref: str, task_id: str, k: int = 0) -> Sequence[str]:
         """The command that opens a shell in a kept sandbox, on the machine the sandbox is on."""
-        call = Call("GET", path("runs", named(ref), "shell"), params({"task_id": task_id, "k": k}))
+        call = Call("GET", await self._path(ref, "shell"), params({"task_id": task_id, "k": k}))
         answer = await self._connection.get(dict[str, Any], call)
         return self._connection.view(list[str], answer.get("argv"))
 
@@ -304,14 +340,6 @@ class RunVerbs:
 
 async def _next(views: AsyncIterator[RunView]) -> RunView | None:
     return await anext(views, None)
-
-
-def named(ref: str) -> str:
-    """A run's name as one part of a path; one that cannot be is refused as the tracker would."""
-    text = ref.strip().lower()
-    if not text or any(character not in "0123456789abcdef-" for character in text):
-        raise UsageError(f"{text!r} is not a run id. `valk run list` shows them.")
-    return text
 
 
 def changed(view: Any) -> Json:
@@ -340,9 +368,7 @@ def params(values: Mapping[str, Any]) -> Params:
 
 
 def _run_params(query: RunFilter) -> Params:
-    equal = {
-        name: getattr(query, name) for name in ("agent", "benchmark", "model", "dataset", "state", "label")
-    }
+    equal = ("agent", "benchmark", "model", "dataset", "state", "label", "job")
     rest = {
         "started_by": list(query.started_by),
         "order": "desc" if query.newest_first else "asc",
@@ -362,5 +388,7 @@ def _trial_params(query: TrialFilter) -> Params:
             "limit": query.limit,
             "offset": query.offset,
             "after": query.after,
+            "failed": "true" if query.failed else None,
+            "detail": None if query.detail == "trial" else query.detail,
         }
     )

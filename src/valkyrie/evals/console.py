@@ -14,6 +14,7 @@ from valkyrie.evals.records import dump_line, to_line
 from valkyrie.evals.results import EvalResult, Invocation, StimulusResult, TrialResult
 from valkyrie.evals.wording import (
     clipped,
+    constraints_text,
     counts_text,
     failed_graders,
     fault_text,
@@ -84,6 +85,10 @@ class Printer:
         for trial in stimulus.trials:
             self._record(replace(trial, threshold=stimulus.threshold) if trial.threshold is None else trial)
 
+    def note(self, line: str) -> None:
+        """A remark while it runs."""
+        self._print([self._paper.ink.paint(safe(line), "dim")])
+
     def interrupted(self) -> None:
         """Someone wants it to end; what runs is being stopped."""
         said = "Interrupted: stopping what runs (Ctrl+C again: at once). Everything that ended is kept."
@@ -133,8 +138,8 @@ class _Text:
 
     def _trial(self, trial: TrialResult) -> Iterator[str]:
         outcome = trial_outcome(trial)
-        why = ", ".join(safe(one.name) for one in failed_graders(trial))
-        reason = "" if self._verbose else why if trial.fault is None else _one_line(fault_text(trial))
+        why = "; ".join(f"{one.name}: {_first_line(one.evidence)}" for one in failed_graders(trial))
+        reason = "" if self._verbose else _one_line(why if trial.fault is None else fault_text(trial))
         told = f"  {self._ink.paint(reason, 'dim')}" if reason else ""
         yield f"  Trial {trial.index + 1} {self._mark(outcome)} {self._took(trial)}{told}"
         if self._verbose:
@@ -170,6 +175,8 @@ class _Text:
         graders = trial.graders if self._verbose else failed_graders(trial)
         for grader in graders:
             yield from self._grader(grader, indent)
+        if trial.constraints and (self._verbose or not all(one.held for one in trial.constraints)):
+            yield f"{indent}{self._ink.paint(constraints_text([trial]), 'dim')}"
         if self._verbose and (output := _output(trial)):
             yield f"{indent}{self._ink.paint('agent output:', 'dim')}"
             yield from _indented(safe(output, keep_lines=True), indent + "  ")
@@ -207,6 +214,8 @@ class _Text:
         if not found.counted:
             return
         yield from (f"  {part}" for part in score_parts(found))
+        if len(result.trials) > 1 and (held := constraints_text(result.trials)):
+            yield f"  {held}"
         points = curve(result.stimuli)
         if self._verbose and len(points) > 1:
             for point in points:

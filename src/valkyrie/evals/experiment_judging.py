@@ -32,7 +32,9 @@ def judge_variants(
         return []
     specs = _specs(request, result.baseline.name)
     plan = JudgePlan(
-        asking=Asking(model=request.judge_model, url=request.judge_url),
+        asking=Asking(
+            model=request.judge_model, url=request.judge_url, reasoning_effort=request.judge_effort
+        ),
         specs=specs,
         plugins=load_plugins(request.grader_plugins, specs[0].folder if specs else None),
         always=request.judge_model is not None,

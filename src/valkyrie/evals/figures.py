@@ -232,7 +232,7 @@ def used_by(trials: Iterable[TrialResult]) -> Used:
     costs: list[float] = []
     judge_costs: list[float] = []
     for trial in trials:
-        metrics = _mapping(trial.transcript or {}, "metrics")
+        metrics = trial.metrics
         tokens = _mapping(metrics, "tokenUsage")
         given += _whole(tokens, "inputTokens")
         taken += _whole(tokens, "outputTokens")

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from valkyrie.errors import UserError
 from valkyrie.nouns import Json
+from valkyrie.plain_text import safe
 from valkyrie.tracker.bounds import LONGEST_TEXT, MOST_TRIALS
 
 if TYPE_CHECKING:
@@ -68,6 +69,8 @@ class ForeignRun:
     score: ForeignScore | None = None
     """None: the mean over its tasks."""
     notices: Sequence[str] = ()
+    job: Json | None = None
+    """The job it was part of: `id`, `name`, and its `position` in it."""
     sent_as: str | None = None
     """What whoever sent the file calls it, where it was sent here."""
 
@@ -79,6 +82,15 @@ class ForeignRun:
     def id_here(self, org_id: str) -> str:
         """The id it has, or would have, in this store."""
         return str(uuid.uuid5(_SPACE, f"{org_id} {self.identity}"))
+
+    def job_here(self, org_id: str) -> tuple[str, str, int] | None:
+        """Return id here, name and position of the job it was part of; None where it was of none."""
+        told = self.job or {}
+        job_id, name, position = told.get("id"), told.get("name"), told.get("position")
+        if not isinstance(job_id, str) or not isinstance(name, str) or not name.strip():
+            return None
+        place = position if isinstance(position, int) and 0 <= position < MOST_TRIALS else 0
+        return str(uuid.uuid5(_SPACE, f"{org_id} job {job_id}")), safe(name)[:LONGEST_TEXT], place
 
     @property
     def errors(self) -> int:

@@ -70,6 +70,7 @@ def _run(file: Path, group: _Group, members: Sequence[TrialResult], times: Times
         variant=variant,
         run_id=run_id,
         fraction=is_fraction(trials),
+        job=next((trial.job for trial in trials if trial.job), None),
         about={"experiment": next((_experiment(trial) for trial in trials if trial.experiment), None)},
         trials=[
             ForeignTrial(ended_trial(trial, times), partial(keep_files, trial, source=file))

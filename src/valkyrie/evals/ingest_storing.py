@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import shutil
+import time
 import uuid
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,8 +16,9 @@ from valkyrie.errors import UserError
 from valkyrie.evals.foreign import ForeignRun
 from valkyrie.keeping.keys import attempt_prefix, run_prefix
 from valkyrie.nouns import INGESTED, Json
-from valkyrie.store import ingesting
+from valkyrie.store import ingesting, jobs
 from valkyrie.store.layout import RunFolder, encode_task_id
+from valkyrie.views import RunRequest
 
 if TYPE_CHECKING:
     from valkyrie.keeping.protocol import ArtifactStore
@@ -122,10 +124,32 @@ def _write(opened: LocalTracker, staged: Sequence[_Staged], wish: Replacing) -> 
             _put_away(artifacts, one)
     rows = [(one, _values(opened, one, wish.label, artifacts)) for one in staged]
     with _moving() as move, opened.store.writing() as connection:
+        _store_jobs(connection, rows)
         for one, values in rows:
             ended = [trial.ended for trial in one.run.trials]
             ingesting.store_ended(connection, values, ended, replace=wish.allowed)
             move(one.folder.root, one.target.root)
+
+
+def _store_jobs(connection: Connection, rows: Sequence[tuple[_Staged, Json]]) -> None:
+    """Store the jobs that these runs were part of, unless they are here from before."""
+    for one, values in rows:
+        found = one.run.job_here(values["org_id"])
+        if found is None or jobs.exists(connection, found[0]):
+            continue
+        agents = {
+            (other["agent"], other["model"]): None for _, other in rows if other.get("job_id") == found[0]
+        }
+        asked = RunRequest(values["agent"], values["benchmark"], dataset=values["dataset"])
+        told: Json = {
+            "agents": [{"agent": agent, "model": model} for agent, model in agents],
+            "template": {**asdict(asked), "trials": values["arguments"]["trials"]},
+            "selections": [],
+            "source": {"type": "benchmark", "benchmark_name": values["benchmark"]},
+        }
+        row = {"id": found[0], "name": found[1], "created_at": values["created_at"], "concurrency": 1}
+        about = {"org_id": values["org_id"], "started_by": values["started_by"], "about": {}}
+        jobs.create(connection, {**row, **about, "arguments": told, "ends_at": None})
 
 
 @contextlib.contextmanager
@@ -178,7 +202,9 @@ def _values(opened: LocalTracker, one: _Staged, label: str | None, artifacts: Ar
     if run.score is not None:
         final, graded = run.score.final, run.score.graded
     started = _started(run, min(trial.started_at for trial in trials))
+    job = run.job_here(opened.identity.org_id)
     return {
+        **({"job_id": job[0], "job_position": job[2]} if job else {}),
         "id": one.run_id,
         "org_id": opened.identity.org_id,
         "agent": run.agent,
@@ -191,7 +217,8 @@ def _values(opened: LocalTracker, one: _Staged, label: str | None, artifacts: Ar
         "place": kept_at(artifacts, None, one.run_id),
         "concurrency": 1,
         "fraction": run.fraction,
-        "created_at": started,
+        # Nothing a file says makes it newer than what is started after it.
+        "created_at": min(started, time.time()),
         "started_at": started,
         "finished_at": max(trial.finished_at for trial in trials),
         "arguments": {

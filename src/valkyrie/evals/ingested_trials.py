@@ -14,6 +14,7 @@ from valkyrie.digest import content_digest
 from valkyrie.evals.foreign import source_text
 from valkyrie.evals.foreign_runner_files import keep_below
 from valkyrie.nouns import Category, Json, TrialState
+from valkyrie.plain_text import safe
 from valkyrie.store.layout import log_of
 from valkyrie.trajectory.transcript import TRANSCRIPT
 from valkyrie.trial.collect import AGENT, GRADING, OUTPUT_LIMITS
@@ -58,7 +59,9 @@ def plain(trial: TrialResult) -> Json:
 
     whole: Json = json.loads(dump_line(to_line(trial)))
     return {
-        name: value for name, value in whole.items() if name not in ("sessionLog", "artifactDir", "patch")
+        name: value
+        for name, value in whole.items()
+        if name not in ("sessionLog", "artifactDir", "patch", "log")
     }
 
 
@@ -88,7 +91,17 @@ def ended_trial(trial: TrialResult, times: Times) -> EndedTrial:
         cost=_cost(trial),
         usage=_usage(trial),
         family=trial.family,
+        exit_code=trial.exit_code,
+        exit_reason=trial.exit_reason and source_text(trial.exit_reason, LONGEST_CAUSE),
+        evidence=_evidence(trial),
     )
+
+
+def _evidence(trial: TrialResult) -> Json | None:
+    """Why it is no pass, as whoever graded it said; how it was verified is not taken from a file."""
+    if trial.passed or not trial.reason:
+        return None
+    return {"reason": safe(source_text(trial.reason, LONGEST_MESSAGE))}
 
 
 def keep_files(trial: TrialResult, folder: Path, origin: str, *, source: Path) -> None:
@@ -109,7 +122,16 @@ def keep_files(trial: TrialResult, folder: Path, origin: str, *, source: Path) -
         said += f"{trial.fault.kind} error: {trial.fault.message}\n"
     for one in trial.graders:
         said += f"{'ok  ' if one.passed else 'FAIL'} {one.name}: {one.evidence}\n"
+    if log := beside(trial.log, source):
+        said += _log_text(log)
     log_of(folder).write_text(said, encoding="utf-8")
+
+
+def _log_text(log: Path) -> str:
+    """Return the log of the attempt that is ingested, within bounds."""
+    if not log.is_file() or log.stat().st_size > OUTPUT_LIMITS.max_bytes:
+        return f"{log.name} was left behind\n"
+    return log.read_text("utf-8", "replace")
 
 
 def beside(named: Path | None, source: Path) -> Path | None:
@@ -176,9 +198,9 @@ def _result(trial: TrialResult) -> Json:
 
 def _usage(trial: TrialResult) -> Json | None:
     """Its tokens, in the words of our own runs."""
-    metrics: Json = (trial.transcript or {}).get("metrics") or {}
+    metrics = trial.metrics
     tokens = metrics.get("tokenUsage")
-    if not isinstance(tokens, dict):
+    if not isinstance(tokens, dict) or not any(str(key).endswith("Tokens") for key in tokens):
         return None
     cached = _whole(tokens.get("cacheReadTokens", tokens.get("cacheRead")))
     return {
@@ -193,8 +215,7 @@ def _usage(trial: TrialResult) -> Json | None:
 
 
 def _cost(trial: TrialResult) -> float | None:
-    metrics: Json = (trial.transcript or {}).get("metrics") or {}
-    found = metrics.get("cost")
+    found = trial.metrics.get("cost")
     if not isinstance(found, int | float) or isinstance(found, bool) or not 0 <= found <= _DEAREST:
         return None
     return float(found)

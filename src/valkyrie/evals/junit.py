@@ -12,11 +12,14 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 from html import escape  # xml's own brings a web client with it
 
-from valkyrie.evals.figures import Figures, Outcome, figures, stimulus_outcome, trial_outcome
+from valkyrie.evals.figures import Figures, Outcome, figures, stimulus_outcome, trial_outcome, used_by
 from valkyrie.evals.results import EvalResult, Invocation, StimulusResult, TrialResult
 from valkyrie.evals.wording import (
     SKIPPED,
+    agent_end,
     clipped,
+    constraints_text,
+    exits_words,
     failed_graders,
     fault_text,
     flaky_text,
@@ -90,6 +93,8 @@ def _properties(result: EvalResult) -> Iterator[tuple[str, str]]:
         "score": None if found.score is None else f"{found.score:.4f}",
         "passRate": None if found.pass_rate is None else f"{found.pass_rate:.4f}",
         "used": used_text(found.used),
+        "agentExits": exits_words(result),
+        "constraints": constraints_text(result.trials).removeprefix("constraints: "),
         **_range_properties(found),
         **_score_properties(result),
     }
@@ -160,9 +165,12 @@ def _message(stimulus: StimulusResult, outcome: Outcome) -> str:
         return f"{stimulus.planned - len(stimulus.trials)} of {stimulus.planned} trials did not run"
     if outcome is Outcome.FAILED:
         names = dict.fromkeys(one.name for trial in stimulus.trials for one in failed_graders(trial))
-        said = f"grader(s) failed: {', '.join(names)}" if names else _zero(stimulus) or "failed"
+        reasons = dict.fromkeys(trial.reason for trial in stimulus.trials if trial.reason)
+        said = _zero(stimulus) or "; ".join(reasons) or "failed"
+        said = f"grader(s) failed: {', '.join(names)}" if names else said
         if stimulus.threshold is not None:
-            said = f"score {stimulus.score or 0.0:.2f} is below threshold {stimulus.threshold:g}; {said}"
+            score = f"the stimulus' score {stimulus.score or 0.0:.2f}"
+            said = f"{score} is below the threshold {stimulus.threshold:g}; {said}"
         return said[:1000]
     first = next(trial for trial in stimulus.faults if trial_outcome(trial) is outcome)
     return fault_text(first)[:1000]
@@ -183,6 +191,12 @@ def _why(stimulus: StimulusResult) -> Iterator[str]:
         for grader in failed_graders(trial):
             evidence = clipped(grader.evidence, characters=2000, lines=40)
             yield f"{before}{grader_label(grader)} scored {grader.score:.2f}: {evidence}"
+        if trial.reason and not failed_graders(trial):
+            yield before + clipped(trial.reason, characters=2000, lines=40)
+        if ended := agent_end(trial):
+            yield f"{before}agent's end: {ended}"
+        if trial.broke:
+            yield before + constraints_text([trial])
         for words in verification_words(trial):
             yield before + words
 
@@ -198,6 +212,8 @@ def _output(result: EvalResult) -> Iterator[str]:
 def _trial_line(trial: TrialResult) -> str:
     score = "" if trial.score is None else f", score {_score(trial.score, fraction=trial.fraction)}"
     again = f", attempt {trial.attempts}" if trial.attempts > 1 else ""
+    again += f", agent's end: {ended}" if (ended := agent_end(trial)) else ""
+    again += f", {used}" if (used := used_text(used_by([trial]))) else ""
     verified = "".join(f"; {words}" for words in verification_words(trial))
     return (
         f"trial {trial.index + 1} {trial_outcome(trial).value} in {seconds(trial.duration_ms)}"

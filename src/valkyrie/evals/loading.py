@@ -11,9 +11,11 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from valkyrie.benchmarks.eval_spec.final_state import folder_name
 from valkyrie.benchmarks.eval_spec.grading import ARTIFACTS, GRADERS, PATCH
 from valkyrie.evals.planning import PlannedEval, trials_of
 from valkyrie.evals.results import EvalResult, StimulusResult, TrialFault, TrialResult, fault_kind
+from valkyrie.grade.constraints import ConstraintResult
 from valkyrie.grade.protocol import GraderResult
 from valkyrie.keeping.stories import Stories
 from valkyrie.nouns import Category, Json, TrialState, ended_by_agent
@@ -74,10 +76,12 @@ class Loader:
     data: DataFolder
     planned: PlannedEval
     run_id: str
+    told_run_id: str | None = None
+    """What records call the run, if somebody named it."""
 
     def eval(self, known: Mapping[str, StimulusResult]) -> EvalResult:
         """All of it, as far as it has come; what is known already is not read again."""
-        names = list(expected(self.planned, self.planned.options.runs))
+        names = list(self._counts)
         rest = {one.name: one for one in self.stimuli([name for name in names if name not in known])}
         return EvalResult(
             name=self.planned.spec.name,
@@ -96,6 +100,12 @@ class Loader:
         """What it is, without results."""
         return replace(skipped_eval(self.planned), skipped=None, run_id=self.run_id)
 
+    @property
+    def outline(self) -> EvalResult:
+        """What it is, with its stimuli and without their trials."""
+        empty = [self._stimulus(name, (), count) for name, count in self._counts.items()]
+        return replace(self.heading, stimuli=empty)
+
     def stand(self) -> Mapping[str, int]:
         """How many trials of each stimulus have ended."""
         with self.store.reading() as connection:
@@ -107,19 +117,46 @@ class Loader:
             return runs.count_by_task(connection, self.run_id)
 
     def stimuli(
-        self, names: Sequence[str], ended: Mapping[str, Sequence[Ended]] | None = None
+        self, names: Sequence[str], ended: Mapping[str, Sequence[TrialResult]] | None = None
     ) -> list[StimulusResult]:
         """These stimuli, as far as they have come; `ended` has all trials of those that are not read."""
-        found: dict[str, list[Any]] = {name: list((ended or {}).get(name, ())) for name in names}
-        if asked := [name for name, trials in found.items() if not trials]:
+        known = {name: trials for name, trials in (ended or {}).items() if trials}
+        found: dict[str, list[Any]] = {name: [] for name in names if name not in known}
+        if found:
             with self.store.reading() as connection:
-                for row in runs.results_of_tasks(connection, self.run_id, asked):
+                for row in runs.results_of_tasks(connection, self.run_id, list(found)):
                     found[row.task_id].append(row)
-        return [self._stimulus(name, trials) for name, trials in found.items()]
+        return [
+            self._stimulus(name, known[name], len(known[name]))
+            if name in known
+            else self._read(name, found[name])
+            for name in names
+        ]
+
+    def trial(self, ended: Ended) -> TrialResult:
+        """One trial that has just ended."""
+        return self._trial(ended, self._counts[ended.task_id])
+
+    @cached_property
+    def _counts(self) -> Mapping[str, int]:
+        return expected(self.planned, self.planned.options.runs)
 
     @cached_property
     def _folder(self) -> RunFolder:
         return self.data.run(self.run_id)
+
+    @cached_property
+    def _experiment(self) -> Json | None:
+        about = self.planned.item.experiment
+        return {**about, "runId": self.told_run_id} if about and self.told_run_id else about
+
+    def _workspace(self, stimulus: str) -> Path | None:
+        """Where its final workspace is kept, if it is."""
+        options = self.planned.options
+        if options.workspace is None:
+            return None
+        path = Path(options.workspace) / options.variant / folder_name(stimulus)
+        return path if path.is_dir() else None
 
     @cached_property
     def _stories(self) -> Stories:
@@ -134,13 +171,16 @@ class Loader:
         key = self.planned.request.family if self.planned.request else None
         return {one.name: named_family({"tags": one.tags}, key) for one in self.planned.stimuli}
 
-    def _stimulus(self, name: str, rows: Sequence[Any]) -> StimulusResult:
-        ended = sorted((row for row in rows if _has_ended(row)), key=lambda row: row.k)
+    def _read(self, name: str, rows: Sequence[Any]) -> StimulusResult:
+        ended = [self._trial(row, len(rows)) for row in rows if _has_ended(row)]
+        return self._stimulus(name, ended, len(rows))
+
+    def _stimulus(self, name: str, trials: Sequence[TrialResult], planned: int) -> StimulusResult:
         return StimulusResult(
             name=name,
             prompt=self._prompts.get(name, ""),
-            trials=[self._trial(row, len(rows)) for row in ended],
-            planned=len(rows),
+            trials=sorted(trials, key=lambda trial: trial.index),
+            planned=planned,
             threshold=self.planned.threshold,
         )
 
@@ -162,16 +202,18 @@ class Loader:
             score=score,
             passed=passed,
             graders=[GraderResult.from_json(one) for one in result.get("graders", ())],
+            constraints=ConstraintResult.read_all(result.get("constraints")),
             fault=fault,
             transcript=story,
             attempts=row.attempts,
             graded_at=_iso(row.finished_at),
-            run_id=self.run_id,
+            run_id=self.told_run_id or self.run_id,
             eval_file=str(self.planned.item.file),
             session_log=left.session_log,
             artifacts=left.artifacts,
             patch=left.patch,
-            experiment=self.planned.item.experiment,
+            experiment=self._experiment,
+            workspace=self._workspace(row.task_id),
             planned=planned,
             family=self._families.get(row.task_id),
         )

@@ -12,9 +12,12 @@ from collections.abc import Iterator, Sequence
 from valkyrie.evals.figures import Figures, Outcome, curve, figures, repeats_of, stimulus_outcome
 from valkyrie.evals.results import EvalResult, Invocation, StimulusResult, TrialResult
 from valkyrie.evals.wording import (
+    agent_end,
     clipped,
+    constraints_text,
     counts_text,
     ends_text,
+    exits_words,
     failed_graders,
     fault_text,
     full_name,
@@ -57,6 +60,7 @@ def markdown(invocation: Invocation) -> str:
     lines += _summary(invocation, each)
     for result, found in each:
         lines += _eval_section(result, found)
+    lines += _compared(invocation)
     lines += _within(_failures(invocation), MOST_BYTES - _size(lines) - 4_000)
     lines += _reproduce(invocation)
     return "\n".join(lines).rstrip() + "\n"
@@ -82,10 +86,13 @@ def _summary(invocation: Invocation, each: Sequence[tuple[EvalResult, Figures]])
     found = each[0][1] if len(each) == 1 else figures(invocation.evals)
     yield f"**{'Passed' if invocation.exit_code == 0 else 'Not passed'}** · {counts_text(found)} (trials)"
     yield ""
-    yield "| eval | model | verdict | stimuli | score | 95% interval | pass rate | errors | not run |"
-    yield "| --- | --- | --- | --: | --: | --: | --: | --: | --: |"
+    runs = any(result.score is not None for result, _ in each)
+    agent = (" agent |", " --- |") if runs else ("", "")
+    numbered = ("stimuli", "score", "95% interval", "pass rate", "errors", "not run")
+    yield f"| eval |{agent[0]} model | verdict | {' | '.join(numbered)} |"
+    yield f"| --- |{agent[1]} --- | --- |{' --: |' * len(numbered)}"
     for result, numbers in each:
-        yield _summary_row(result, numbers)
+        yield _summary_row(result, numbers, agent=runs)
     yield ""
     if used := used_text(found.used):
         yield from (f"Used: {escaped(used)}.", "")
@@ -95,11 +102,20 @@ def _summary(invocation: Invocation, each: Sequence[tuple[EvalResult, Figures]])
         yield from (f"> {escaped(notice)}", "")
 
 
-def _summary_row(result: EvalResult, found: Figures) -> str:
+def _compared(invocation: Invocation) -> Iterator[str]:
+    """Who did better, how sure that is; each pair of runs in a sentence."""
+    sentences = invocation.sentences() if invocation.sentences else ()
+    if sentences:
+        yield from ("## Compared", "")
+        yield from (line for sentence in sentences for line in (escaped(sentence), ""))
+
+
+def _summary_row(result: EvalResult, found: Figures, *, agent: bool) -> str:
     interval, _ = found.score_interval
     cells = [
         escaped(result.name + ("" if result.variant == "main" else f" ({result.variant})"))
         + (" (ingested)" if result.ingested else ""),
+        *([escaped(result.executor)] if agent else []),
         escaped(result.model or "—"),
         f"{_eval_mark(result)} {escaped(verdict_text(result))}",
         f"{found.stimuli[Outcome.PASSED]}/{len(result.stimuli)}",
@@ -144,6 +160,8 @@ def _eval_section(result: EvalResult, found: Figures) -> Iterator[str]:
     yield from _stimuli_table(result.stimuli, found, several=several)
     for words in score_words(result):
         yield from (f"> {escaped(words)}", "")
+    if exits := exits_words(result):
+        yield from (f"> {exits}", "")  # numbers, and an id of the store
     yield from _statistics(result, found, several=several)
 
 
@@ -186,6 +204,8 @@ def _statistics(result: EvalResult, found: Figures, *, several: bool) -> Iterato
         "counts as the worst score; other errors count nowhere."
     )
     yield ""
+    if held := constraints_text(result.trials):
+        yield from (f"{escaped(held.capitalize())}. Constraints are in no score.", "")
     points = curve(result.stimuli)
     if not several or len(points) < 2:
         return
@@ -205,7 +225,12 @@ def _failures(invocation: Invocation) -> Iterator[list[str]]:
         for stimulus in result.stimuli
         for trial in stimulus.trials
     ]
-    wrong = [(heading, trial) for heading, trial in every if trial.fault is None and failed_graders(trial)]
+    failed = [(heading, trial) for heading, trial in every if trial.fault is None]
+    wrong = [(heading, trial) for heading, trial in failed if failed_graders(trial)]
+    told = [(heading, trial) for heading, trial in failed if trial.reason and not failed_graders(trial)]
+    if told:
+        yield ["## Failed trials", ""]
+        yield from ([heading, "", *_reason(trial)] for heading, trial in told)
     if wrong:
         yield ["## Failed graders", ""]
         yield from ([heading, "", *_wrong(trial)] for heading, trial in wrong)
@@ -229,7 +254,16 @@ def _heading(result: EvalResult, stimulus: StimulusResult, trial: TrialResult) -
     return f"### {' › '.join(escaped(part) for part in parts if part)}"
 
 
+def _reason(trial: TrialResult) -> list[str]:
+    return [*_end(trial), *fenced(clipped(trial.reason or "", characters=2000, lines=40)), ""]
+
+
+def _end(trial: TrialResult) -> list[str]:
+    return [f"Agent's end: {escaped(ended)}.", ""] if (ended := agent_end(trial)) else []
+
+
 def _wrong(trial: TrialResult) -> Iterator[str]:
+    yield from _end(trial)
     for grader in failed_graders(trial):
         yield from (f"{escaped(grader_label(grader))}, score {grader.score:.2f}:", "")
         yield from fenced(clipped(grader.evidence, characters=2000, lines=40) or "no evidence given")
@@ -254,10 +288,11 @@ def _size(lines: Sequence[str]) -> int:
 
 
 def _reproduce(invocation: Invocation) -> Iterator[str]:
-    words = invocation.command or _command(invocation)
-    if not words:
+    runs = any(result.score is not None for result in invocation.evals)
+    words = invocation.command or ([] if runs else _command(invocation))
+    commands = [shlex.join(one) for one in (*([words] if words else []), *invocation.again)]
+    if not commands:
         return
-    commands = [shlex.join(words)]
     if resume := resume_command(invocation):
         commands.append(resume)
     yield from ("## Run it again", "", *fenced(safe("\n".join(commands), keep_lines=True)))

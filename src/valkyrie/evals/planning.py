@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from valkyrie.lint.options import LintOptions
 
 MOCK = "mock"
-_OF_EXECUTORS = ("unknown-executor",)
+_OF_EXECUTORS = ("unknown-executor", "unsupported-executor")
 """Findings about a spec's own agent, which is not asked where the command line names another."""
 
 
@@ -91,10 +91,13 @@ class Planned:
     warnings: Sequence[Finding]
 
 
-def plan_evals(request: EvalRequest, unloaded: UsedPlugins | None = None) -> Planned:
+def plan_evals(
+    request: EvalRequest, unloaded: UsedPlugins | None = None, *, shown_only: bool = False
+) -> Planned:
     """Read, check and resolve everything; all that is wrong comes at once.
 
-    `unloaded` is what only plugins have that are not to be loaded, for a plan that is shown and not run.
+    `unloaded` is what only plugins have that are not to be loaded; `shown_only` is a plan of which nothing is
+    run, so that no judge has to be within reach.
     """
     check_options(request)
     wrong: list[Finding] = []
@@ -102,7 +105,7 @@ def plan_evals(request: EvalRequest, unloaded: UsedPlugins | None = None) -> Pla
     planned: list[PlannedEval] = []
     for item in request.items:
         try:
-            found, remarks = _plan_one(item, request, unloaded or UsedPlugins())
+            found, remarks = _plan_one(item, request, unloaded or UsedPlugins(), shown_only=shown_only)
             planned.append(found)
             doubtful += remarks
         except SpecError as error:
@@ -131,7 +134,7 @@ def which_agents(planned: Planned) -> str | None:
         return None
     others = ", ".join(known_executors())
     return (
-        f"{implied.item.file.name} names no executor, so {implied.agent.name} is meant. --executor chooses "
+        f"{implied.item.file.name} names no executor, so {implied.agent.name} is meant. --agent chooses "
         f"another: {others}. mock needs nothing."
     )
 
@@ -139,8 +142,8 @@ def which_agents(planned: Planned) -> str | None:
 def check_options(request: EvalRequest) -> None:
     """UsageError for what no eval can be."""
     for flag, value, least in (
-        ("--runs", request.runs, 0),
-        ("--workers", request.workers, 1),
+        ("--trials", request.runs, 0),
+        ("--concurrency", request.workers, 1),
         ("--max-retries", request.max_retries, 0),
     ):
         if value is not None and value < least:
@@ -167,17 +170,24 @@ def check_options(request: EvalRequest) -> None:
 
 
 def _plan_one(
-    item: EvalItem, request: EvalRequest, unloaded: UsedPlugins
+    item: EvalItem, request: EvalRequest, unloaded: UsedPlugins, *, shown_only: bool
 ) -> tuple[PlannedEval, Sequence[Finding]]:
+    from valkyrie.lint.executors import unsupported
+
     read = open_spec(item.file, first_options(item, request))
     spec = read.spec
     agent = _agent(spec, request, unloaded)
     stimuli = [one for one in spec.stimuli if item.stimuli is None or one.name in item.stimuli]
+    left_out = {one.name: why for one in stimuli if (why := unsupported(one, agent.name))}
+    if left_out:
+        stimuli = [one for one in stimuli if one.name not in left_out]
+        item = replace(item, stimuli=tuple(one.name for one in stimuli))
     options = _options(item, request, spec, agent)
-    findings = [*read.findings, *_linted(read, request, unloaded)]
+    linted = [one for one in _linted(read, request, unloaded) if one not in left_out.values()]
+    findings = [*read.findings, *linted, *left_out.values()]
     if errors := [finding for finding in findings if finding.severity == "error"]:
         raise SpecError(errors)
-    judged = not unloaded and _judged(spec, options, stimuli)
+    judged = not unloaded and _judged(spec, options, stimuli, check=not shown_only)
     nothing = bool(unloaded) or not any(trials_of(one, spec, request.runs) for one in stimuli)
     run = None if nothing else _run_request(item, request, spec, agent, options, stimuli)
     warnings = [finding for finding in findings if finding.severity == "warning"]
@@ -208,7 +218,7 @@ def _agent(spec: EvalSpec, request: EvalRequest, unloaded: UsedPlugins) -> Agent
     )
 
 
-def _judged(spec: EvalSpec, options: EvalOptions, stimuli: Sequence[Stimulus]) -> bool:
+def _judged(spec: EvalSpec, options: EvalOptions, stimuli: Sequence[Stimulus], *, check: bool) -> bool:
     """Whether judges are asked; one that could not be is refused before an agent has worked for nothing."""
     made = [] if options.skip_grade else [one for each in stimuli for one in graders_of(each, spec, options)]
     judges = [one.grader for one in made if one.is_judge]
@@ -216,7 +226,8 @@ def _judged(spec: EvalSpec, options: EvalOptions, stimuli: Sequence[Stimulus]) -
         return False
     from valkyrie.grade.judges import check_judges
 
-    check_judges(judges, asking_of(spec, options))
+    if check:
+        check_judges(judges, asking_of(spec, options))
     return True
 
 
@@ -281,10 +292,12 @@ def _options(item: EvalItem, request: EvalRequest, spec: EvalSpec, agent: AgentC
         threshold=request.threshold,
         judge_model=request.judge_model,
         judge_url=request.judge_url,
+        judge_effort=request.judge_effort,
         grader_plugins=request.grader_plugins,
         project_file=str(request.project_file) if request.project_file else None,
         project_digest=request.project_digest,
         skip_grade=request.skip_grade,
+        enforce_constraints=request.enforce_constraints,
         workspace=str(request.workspace) if request.workspace else None,
         network=network,
         hidden=_hidden(request),
@@ -323,6 +336,7 @@ def _run_request(
         benchmark_options=options.to_json(),
         provider=request.provider or ("null" if light else "local"),
         max_attempts=request.max_retries + 1,
+        abort_after=0,
         in_turn=not request.parallel_trials,
         label=request.name,
         kwargs={**_own_kwargs(spec, request, agent), **request.kwargs},

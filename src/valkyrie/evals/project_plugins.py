@@ -25,12 +25,16 @@ def with_project_plugins(request: EvalRequest, project: Project, *, trust: bool)
     the command line.
     """
     used = used_plugins(request, project)
-    if not used or (code := project.code()) is None:
+    reporters = project.plugins_of("reporters")
+    request = replace(request, metadata=project.metadata)
+    if not (used or reporters) or (code := project.code()) is None:
         return request
     if not trust:
-        check_trusted(code, f"{used} comes from the plugins of {project.file}.")
+        what = str(used) if used else f"reporter {reporters[0]!r}"
+        check_trusted(code, f"{what} comes from the plugins of {project.file}.")
     return replace(
         request,
+        reporter_plugins=(*reporters, *request.reporter_plugins),
         project_file=project.file,
         project_digest=code.digest(),
         grader_plugins=(*(project.plugins_of("graders") if used.graders else ()), *request.grader_plugins),

@@ -13,6 +13,7 @@ from typing import IO, Any, get_args
 from valkyrie.errors import UserError
 from valkyrie.evals.gathering import invocation_of
 from valkyrie.evals.results import TrialFault, TrialResult, Verification
+from valkyrie.grade.constraints import ConstraintResult
 from valkyrie.grade.protocol import GraderResult, Kind, Status
 from valkyrie.nouns import Json
 from valkyrie.report.formats import printable_json
@@ -27,6 +28,7 @@ Source = Path | str | IO[bytes] | Iterable[str]
 _UNNAMED = "eval"
 _DEEPEST = 200
 _GRADER_WORDS = {"kind": get_args(Kind), "status": get_args(Status)}
+_SLOT = ("runId", "eval", "evalName", "variant", "model", "stimulus")
 _ROUNDED = 1e-9
 """How far a mean of fractions may be off its scale."""
 _compact = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode
@@ -43,6 +45,7 @@ def to_line(trial: TrialResult) -> Json:
     executed = trial.fault is None or trial.fault.kind == "grader"
     record: Json = {
         "type": TYPE,
+        "itemId": trial_key(trial),
         "variant": trial.variant,
         "stimulus": trial.stimulus,
         "status": "success" if executed else "error",
@@ -50,14 +53,21 @@ def to_line(trial: TrialResult) -> Json:
         "trialIndex": trial.index,
         "totalTrials": trial.planned,
         "runId": trial.run_id,
+        "shardKey": trial_key(trial) if trial.experiment else None,
         "eval": trial.eval_name,
+        "evalName": trial.eval_name,
         "evalFile": trial.eval_file,
+        "evalFilePath": trial.eval_file,
         "model": trial.model,
         "executor": trial.executor,
         "attempts": trial.attempts,
         "fraction": None if trial.fraction else False,
         "ingested": trial.ingested or None,
         "family": trial.family,
+        "reason": trial.reason,
+        "exit": _exit(trial),
+        "usage": trial.usage,
+        "job": trial.job,
     }
     if trial.fault is not None:
         record["error"] = None if executed else trial.fault.message
@@ -74,11 +84,26 @@ def to_line(trial: TrialResult) -> Json:
         ("sessionLog", trial.session_log),
         ("artifactDir", trial.artifacts),
         ("patch", trial.patch),
+        ("log", trial.log),
+        ("workspacePath", trial.workspace),
     ):
         record[key] = None if path is None else str(path)
     return {key: value for key, value in record.items() if value is not None} | {
         "trajectory": trial.transcript
     }
+
+
+def _exit(trial: TrialResult) -> Json | None:
+    if trial.exit_code is None and trial.exit_reason is None:
+        return None
+    return {"code": trial.exit_code, "reason": trial.exit_reason}
+
+
+def trial_key(trial: TrialResult) -> str:
+    """What names a trial in every record of its eval: `evals/a.yaml::main::gpt-5.5::fix::trial-0`."""
+    file = (trial.experiment or {}).get("evalFile") or trial.eval_file or trial.eval_name
+    model = trial.model or "default"
+    return "::".join((str(file), trial.variant, model, trial.stimulus, f"trial-{trial.index}"))
 
 
 def _grade_result(trial: TrialResult) -> Json | None:
@@ -96,6 +121,8 @@ def _grade_result(trial: TrialResult) -> Json | None:
         "timestamp": trial.graded_at,
         "details": [grader.to_json() for grader in trial.graders],
     }
+    if trial.constraints:
+        found["constraints"] = [one.to_json() for one in trial.constraints]
     if not graded:
         found["status"] = "error"
     if trial.threshold is not None:
@@ -106,11 +133,15 @@ def _grade_result(trial: TrialResult) -> Json | None:
 def _evidence(trial: TrialResult) -> str:
     if trial.fault is not None:
         return trial.fault.message
+    if not trial.graders and not trial.constraints and trial.run_id is not None:
+        return trial.reason or ("passed" if trial.passed else "not passed")
     failed = [grader.name for grader in trial.graders if grader.status == "ok" and not grader.passed]
     spoken = sum(1 for grader in trial.graders if grader.status == "ok")
-    return f"{spoken - len(failed)} of {spoken} graders passed" + (
-        f"; failed: {', '.join(failed)}" if failed else ""
-    )
+    told = [f"{spoken - len(failed)} of {spoken} graders passed"]
+    told += [f"failed: {', '.join(failed)}"] if failed else []
+    if bounds := trial.constraints:
+        told.append(f"constraints: {sum(one.held for one in bounds)} of {len(bounds)} held")
+    return "; ".join(told)
 
 
 def dump_line(record: Json) -> str:
@@ -150,7 +181,7 @@ def iter_lines(source: Source, *, trajectories: bool = True) -> Iterator[TrialRe
         record = _parsed(line, number)
         if record.get("type", TYPE) != TYPE:
             continue
-        slot = tuple(str(record.get(key)) for key in ("runId", "eval", "variant", "model", "stimulus"))
+        slot = tuple(str(record.get(key)) for key in _SLOT)
         try:
             trial = from_line(record, index=seen[slot], trajectory=trajectories)
         except (TypeError, ValueError, AttributeError, KeyError, OverflowError) as error:
@@ -223,8 +254,10 @@ def from_line(record: Json, *, index: int = 0, trajectory: bool = True) -> Trial
     score, passed = _verdict(grade, fault, fraction=fraction)
     experiment = record.get("experiment")
     experiment = experiment if isinstance(experiment, dict) else None
+    named = _text(record.get("eval")) or _text(record.get("evalName"))
+    file = _text(record.get("evalFile")) or _text(record.get("evalFilePath"))
     return TrialResult(
-        eval_name=_text(record.get("eval")) or _text((experiment or {}).get("name")) or _UNNAMED,
+        eval_name=named or _text((experiment or {}).get("name")) or _UNNAMED,
         stimulus=_stimulus(record, story),
         index=index if record.get("trialIndex") is None else int(record["trialIndex"]),
         model=_text(record.get("model")) or _text(about.get("model")),
@@ -234,12 +267,14 @@ def from_line(record: Json, *, index: int = 0, trajectory: bool = True) -> Trial
         score=score,
         passed=passed,
         graders=_graders(grade) if grade else (),
+        constraints=ConstraintResult.read_all(grade.get("constraints")) if grade else (),
         fault=fault,
         transcript=story if trajectory else None,
         attempts=int(record.get("attempts") or 1),
         graded_at=_text(grade.get("timestamp")) if grade else None,
         run_id=_text(record.get("runId")),
-        eval_file=_text(record.get("evalFile")) or _text((experiment or {}).get("evalFile")),
+        eval_file=file or _text((experiment or {}).get("evalFile")),
+        workspace=_path(record.get("workspacePath")),
         session_log=_path(record.get("sessionLog")),
         artifacts=_path(record.get("artifactDir")),
         patch=_path(record.get("patch")),
@@ -250,7 +285,24 @@ def from_line(record: Json, *, index: int = 0, trajectory: bool = True) -> Trial
         fraction=fraction,
         ingested=record.get("ingested") is True,
         family=_text(record.get("family")),
+        reason=_text(record.get("reason")),
+        **_ending(record.get("exit")),
+        usage=_object(record.get("usage")),
+        job=_object(record.get("job")),
+        log=_path(record.get("log")),
     )
+
+
+def _object(said: Any) -> Json | None:
+    return said if isinstance(said, dict) else None
+
+
+def _ending(said: Any) -> Json:
+    """Return how the agent ended, where a record says so."""
+    told = said if isinstance(said, dict) else {}
+    code = told.get("code")
+    whole = isinstance(code, int) and not isinstance(code, bool) and abs(code) < 2**31
+    return {"exit_code": code if whole else None, "exit_reason": _text(told.get("reason"))}
 
 
 def _verdict(

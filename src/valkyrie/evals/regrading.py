@@ -10,13 +10,16 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
+from valkyrie.benchmarks.eval_spec.golden import patch_to_show
+from valkyrie.benchmarks.eval_spec.needs import all_needs
 from valkyrie.errors import InfrastructureError, UsageError, UserError
 from valkyrie.evals.grading_places import Places, opened_bench
 from valkyrie.evals.records import from_line
 from valkyrie.evals.results import TrialFault, TrialResult
-from valkyrie.grade.protocol import Asking, Given, Need
+from valkyrie.grade.constraints import check_constraints
+from valkyrie.grade.protocol import TOKENS_UNREPORTED, Asking, Given, GraderResult, Need
 from valkyrie.grade.registry import MadeGrader, make_graders
-from valkyrie.grade.running import grade_all
+from valkyrie.grade.running import GradingTime, grade_all
 from valkyrie.grade.verdict import verdict
 from valkyrie.specs.model import EvalSpec, Stimulus
 from valkyrie.suggest import did_you_mean
@@ -37,6 +40,7 @@ class Regrading:
     plugins: tuple[str, ...] = ()
     places: Places = field(default_factory=Places)
     asking: Asking = field(default_factory=Asking)
+    enforce_constraints: bool = False
 
     def __post_init__(self) -> None:
         names = [one.name for one in self.spec.stimuli]
@@ -105,7 +109,7 @@ async def _graded(
     scratch: Path,
 ) -> TrialResult:
     stimulus, graders = made
-    plain = replace(trial, graders=(), passed=None, score=None, fault=None)
+    plain = replace(trial, graders=(), constraints=(), passed=None, score=None, fault=None)
     if trial.transcript is None or (trial.fault is not None and trial.fault.kind == "execution"):
         if trial.fault is not None:
             return replace(trial, graders=())
@@ -118,23 +122,31 @@ async def _graded(
         diff=how.places.diff_of(trial),
         turn_diffs=how.places.turn_diffs_of(trial),
         asking=how.asking,
-        golden_patch=stimulus.golden_patch,
+        golden_patch=patch_to_show(stimulus, all_needs(graders)),
     )
     async with AsyncExitStack() as stack:
         if workspace is not None and any(Need.PROGRAMS in one.needs for one in graders):
             bench = await stack.enter_async_context(opened_bench(workspace, stimulus, scratch))
             given = replace(given, bench=bench)
         try:
-            results = await grade_all(graders, given)
+            results = await grade_all(graders, given, time=GradingTime.from_now(how.spec.scoring.timeout))
         except InfrastructureError as error:
             return replace(plain, fault=TrialFault("grader", str(error), error.category.value, error.cause))
+    held = await check_constraints(stimulus.constraints, given, enforced=how.enforce_constraints)
     found = verdict(results, how.threshold)
-    done = replace(plain, graders=tuple(results), graded_at=_now(), threshold=how.threshold)
+    done = replace(plain, graders=tuple(results), constraints=held, graded_at=_now(), threshold=how.threshold)
     if found.errors:
-        return replace(
-            done, fault=TrialFault("grader", found.errors[0].evidence, "benchmark", "grader_no_verdict")
-        )
-    return replace(done, score=found.score, passed=found.passed)
+        return _without_verdict(done, found.errors[0])
+    return replace(done, score=found.score, passed=found.passed and not done.broke)
+
+
+def _without_verdict(trial: TrialResult, error: GraderResult) -> TrialResult:
+    """The trial with a grader that could not tell; tokens an agent did not report count against it."""
+    causes = [str(one["cause"]) for one in error.details if one.get("cause")]
+    if TOKENS_UNREPORTED in causes and trial.executor != "mock":
+        fault = TrialFault("grader", error.evidence, "agent", TOKENS_UNREPORTED)
+        return replace(trial, fault=fault, score=0.0, passed=False)
+    return replace(trial, fault=TrialFault("grader", error.evidence, "benchmark", "grader_no_verdict"))
 
 
 def _trial(foreign: Foreign, how: Regrading, number: int) -> TrialResult:

@@ -43,6 +43,11 @@ class EvalRequest:
     """Over the specs' own."""
     executor_plugins: tuple[str, ...] = ()
     grader_plugins: tuple[str, ...] = ()
+    reporter_plugins: tuple[str, ...] = ()
+    otlp_endpoint: str | None = None
+    """Where traces of its trials are sent."""
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+    """Of its project, for reporters."""
     project_file: Path | None = None
     """The `.vally.yaml` whose plugins are among these; it must be trusted whenever they are loaded."""
     project_digest: str | None = None
@@ -55,9 +60,11 @@ class EvalRequest:
     threshold: float | None = None
     judge_model: str | None = None
     judge_url: str | None = None
+    judge_effort: str | None = None
     runs: int | None = None
     max_retries: int = DEFAULT_RETRIES
     skip_grade: bool = False
+    enforce_constraints: bool = False
     skip_validate: bool = False
     workers: int = DEFAULT_WORKERS
     parallel_trials: bool = False
@@ -82,6 +89,12 @@ class EvalRequest:
     """Below this it makes a folder of its own once everything is checked; None: it leaves no files."""
     folder: Path | None = None
     """Where its files are written."""
+    run_id: str | None = None
+    """What records and the folder are named by, if somebody named it."""
+    shard: str | None = None
+    """The folder of this part of an experiment, below that of the run."""
+    begins_with: Mapping[str, Json] = field(default_factory=dict)
+    """Files its folder has from the beginning, by name."""
     junit: bool = False
     command: tuple[str, ...] = ()
     """The words that asked for it."""
@@ -103,7 +116,14 @@ class EvalRequest:
         kept = {name: value for name, value in data.items() if name in known}
         for name in ("work_dir", "skill_dir", "workspace", "output_dir", "folder", "project_file"):
             kept[name] = Path(kept[name]) if kept.get(name) else None
-        for name in ("executor_plugins", "grader_plugins", "command", "pass_env", "allow_paths"):
+        for name in (
+            "executor_plugins",
+            "grader_plugins",
+            "reporter_plugins",
+            "command",
+            "pass_env",
+            "allow_paths",
+        ):
             kept[name] = tuple(kept.get(name, ()))
         kept["items"] = [_item(one) for one in kept["items"]]
         return cls(**kept)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
+from valkyrie.grade.constraints import ConstraintResult
 from valkyrie.grade.protocol import GraderResult
 from valkyrie.nouns import Json, TrialState, ended_by_agent
 
@@ -92,6 +93,8 @@ class TrialResult:
     passed: bool | None = None
     """None: not graded (--skip-grade), or a fault that is not the agent's doing."""
     graders: Sequence[GraderResult] = ()
+    constraints: Sequence[ConstraintResult] = ()
+    """Whether it kept to them; in no score, and in the verdict only where they are enforced."""
     fault: TrialFault | None = None
     transcript: Json | None = None
     """The trajectory of a record, as `trajectory.records.to_record` writes it."""
@@ -119,6 +122,34 @@ class TrialResult:
     """The family its stimulus belongs to."""
     ingested: bool = False
     """It ran elsewhere, and its score is what a file said."""
+    reason: str | None = None
+    """What the grader said last, where it gave no pass."""
+    exit_code: int | None = None
+    """The agent's."""
+    exit_reason: str | None = None
+    usage: Json | None = None
+    """`inputTokens`, `cacheReadTokens`, `outputTokens`, `cost`, where a run of the store knows them."""
+    job: Json | None = None
+    """The job its run belongs to: `id`, `name`, and the run's `position` in it."""
+    log: Path | None = None
+    """The log of its last attempt, where that was written beside the results."""
+    workspace: Path | None = None
+    """Where its workspace is kept as the agent left it."""
+    kept_in: Path | None = None
+    """The output folder that has its log and files already; its paths are relative to that."""
+
+    @property
+    def metrics(self) -> Json:
+        """What it used, as its run or its trajectory says: `tokenUsage`, `cost`."""
+        if self.usage is not None:
+            return {"tokenUsage": self.usage, "cost": self.usage.get("cost")}
+        said = (self.transcript or {}).get("metrics")
+        return said if isinstance(said, dict) else {}
+
+    @property
+    def broke(self) -> Sequence[ConstraintResult]:
+        """Constraints it did not keep to that fail it."""
+        return [one for one in self.constraints if one.enforced and not one.held]
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,12 +182,14 @@ class StimulusResult:
 
     @property
     def passed(self) -> bool:
-        """With a threshold: its mean score reaches it; without: every graded trial passed."""
-        if not self.graded:
+        """With a threshold: its mean score reaches it; without: every graded trial passed.
+
+        A broken constraint that is enforced fails it either way.
+        """
+        if not self.graded or any(trial.broke for trial in self.trials):
             return False
         if self.threshold is not None:
-            # A mean of tenths must not miss a threshold of tenths by the last bit.
-            return (self.score or 0.0) >= self.threshold - 1e-9
+            return _reaches(self.score, self.threshold)
         return all(trial.passed for trial in self.graded)
 
 
@@ -178,6 +211,12 @@ class EvalResult:
     """False with --skip-grade."""
     score: ScoreView | None = None
     """The named numbers of a run of the store."""
+    read_trials: Callable[[], Iterator[TrialResult]] | None = None
+    """Reads its trials in the order of their plan; None: they are all here."""
+
+    def each_trial(self) -> Iterator[TrialResult]:
+        """Yield its trials; of a run of the store without holding them all."""
+        return iter(self.trials) if self.read_trials is None else self.read_trials()
 
     @property
     def trials(self) -> Sequence[TrialResult]:
@@ -198,14 +237,33 @@ class EvalResult:
         return sum(stimulus.planned - len(stimulus.trials) for stimulus in self.stimuli)
 
     @property
+    def mean_score(self) -> float | None:
+        """The mean over stimuli of the mean over their graded trials."""
+        scores = [score for stimulus in self.stimuli if (score := stimulus.score) is not None]
+        return sum(scores) / len(scores) if scores else None
+
+    @property
     def passed(self) -> bool:
-        """Every stimulus passed; what was not graded on purpose fails nothing."""
-        return not self.graded or all(stimulus.passed for stimulus in self.stimuli if stimulus.graded)
+        """With a threshold: the mean score reaches it; without: every stimulus passed.
+
+        What was not graded on purpose fails nothing; a broken constraint that is enforced does.
+        """
+        graded = [stimulus for stimulus in self.stimuli if stimulus.graded]
+        if not self.graded or not graded:
+            return True
+        if self.threshold is None:
+            return all(stimulus.passed for stimulus in graded)
+        return _reaches(self.mean_score, self.threshold) and not any(trial.broke for trial in self.trials)
 
     @property
     def ok(self) -> bool:
         """Nothing to complain about: verdict, faults, completeness."""
         return self.passed and not self.faults and not self.missing
+
+
+def _reaches(score: float | None, threshold: float) -> bool:
+    """A mean of tenths must not miss a threshold of tenths by the last bit."""
+    return (score or 0.0) >= threshold - 1e-9
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,6 +280,15 @@ class Invocation:
     notices: Sequence[str] = field(default_factory=tuple)
     command: Sequence[str] = ()
     """The words that ran it, to be run again."""
+    again: Sequence[Sequence[str]] = ()
+    """The words that run its runs again, where they are runs of a store."""
+    sentences: Callable[[], Sequence[str]] | None = None
+    """Compares its runs, in words; None: there is nothing to compare."""
+
+    @property
+    def exit_code_of_errors(self) -> int:
+        """1 where something could not be run or graded; verdicts do not count."""
+        return 1 if any(one.faults or one.missing for one in self.evals) else 0
 
     @property
     def exit_code(self) -> int:

@@ -4,24 +4,26 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import signal
 import time
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Protocol
 
-from valkyrie.errors import UserError
+from valkyrie.errors import InfrastructureError, UserError
 from valkyrie.evals.agent_requests import refuse
+from valkyrie.evals.experiments import variant_folders
 from valkyrie.evals.loading import Ended, Loader, ended_now, expected, skipped_eval
 from valkyrie.evals.planning import Planned, PlannedEval, plan_evals, which_agents
 from valkyrie.evals.project_plugins import check_still_trusted
 from valkyrie.evals.request import EvalRequest
-from valkyrie.evals.results import EvalResult, Invocation, StimulusResult
-from valkyrie.evals.writing import open_folder
+from valkyrie.evals.results import EvalResult, Invocation, StimulusResult, TrialResult
+from valkyrie.evals.writing import LiveResults, open_folder
 from valkyrie.nouns import Json, TrialState
 from valkyrie.report.formats import plural
 from valkyrie.store.journal import Finish
@@ -30,6 +32,8 @@ from valkyrie.tracker.bound import BoundJob, BoundRequest, word_of
 from valkyrie.tracker.local import LocalTracker
 
 TELL_AFTER_S = 0.05
+LOOK_EVERY_S = 0.5
+"""How often the store is asked about runs that another executor has taken up."""
 MARKER = "eval.json"
 """In an output folder: which job it belongs to."""
 
@@ -47,6 +51,10 @@ class Watcher(Protocol):
 
     def stimulus_done(self, stimulus: StimulusResult, of: EvalResult) -> None:
         """All trials of a stimulus have ended; told in the order of the plan."""
+        ...
+
+    def installing(self, line: str) -> None:
+        """An agent's software is being installed, or is installed now."""
         ...
 
     def interrupted(self) -> None:
@@ -81,6 +89,9 @@ def _mark(request: EvalRequest, job: BoundJob) -> None:
     if request.folder:
         request.folder.mkdir(parents=True, exist_ok=True)
         write_marker(request.folder, {"id": job.id, "name": job.name, "kind": _kind(request)})
+        for name, content in request.begins_with.items():
+            if not (request.folder / name).exists():
+                (request.folder / name).write_text(json.dumps(content, indent=1) + "\n", "utf-8")
 
 
 def _alone(tracker: LocalTracker, job_id: str) -> AbstractContextManager[None]:
@@ -105,7 +116,8 @@ def _own_folder(request: EvalRequest) -> Iterator[EvalRequest]:
     if request.output_dir is None:
         yield request
         return
-    folder = open_folder(request.output_dir, datetime.now(UTC))
+    name = "/".join(part for part in (request.run_id, request.shard) if part)
+    folder = open_folder(request.output_dir, datetime.now(UTC), name or None)
     try:
         yield replace(request, folder=folder)
     except BaseException:
@@ -190,15 +202,15 @@ def _work(
 ) -> Ran:
     to_run = [one for one in planned.evals if one.request]
     loaders = [
-        Loader(tracker.store, tracker.data, one, run_id)
+        Loader(tracker.store, tracker.data, one, run_id, request.run_id)
         for one, run_id in zip(to_run, job.run_ids, strict=True)
     ]
     watcher.planned(planned, job)
-    following = _Following(loaders, request, watcher)
+    following = _Following(loaders, request, watcher, _live_results(request, planned, loaders))
     following.begin()
     judged = any(one.judged for one in to_run)
     interrupted = asyncio.run(_drive(tracker, job, request, following, judged=judged))
-    following.tell()
+    following.catch_up()
     results = iter([loader.eval(following.told.get(loader.run_id, {})) for loader in loaders])
     evals = [next(results) if one.request else skipped_eval(one) for one in planned.evals]
     return Ran(
@@ -213,6 +225,25 @@ def _work(
         ),
         interrupted,
     )
+
+
+def _live_results(
+    request: EvalRequest, planned: Planned, loaders: Sequence[Loader]
+) -> Mapping[str, LiveResults]:
+    """Where the records of each run are appended; of an experiment each variant has a folder of its own."""
+    if request.folder is None:
+        return {}
+    outlines = iter([loader.outline for loader in loaders])
+    evals = [next(outlines) if one.request else skipped_eval(one) for one in planned.evals]
+    if _kind(request) == "eval":
+        places = dict.fromkeys((one.variant for one in evals), request.folder)
+    else:
+        places = variant_folders(request.folder, dict.fromkeys(one.variant for one in evals))
+    live = {
+        place: LiveResults(Invocation([one for one in evals if places[one.variant] == place]), place)
+        for place in places.values()
+    }
+    return {loader.run_id: live[places[loader.planned.item.variant]] for loader in loaders}
 
 
 async def _drive(
@@ -231,7 +262,14 @@ async def _until_told(
     tracker: LocalTracker, job: BoundJob, request: EvalRequest, following: _Following
 ) -> bool:
     executor = tracker.executor_beside(job)
-    working = asyncio.create_task(executor.work(job.values, following.ended))
+
+    async def work() -> None:
+        await executor.work(job.values, following.ended, following.watcher.installing)
+        while await asyncio.to_thread(tracker.taken_from, job):
+            following.catch_up()
+            await asyncio.sleep(LOOK_EVERY_S)
+
+    working = asyncio.create_task(work())
     with _signals() as told:
         asking = asyncio.create_task(told.wait())
         try:
@@ -276,11 +314,17 @@ class _Following:
     loaders: Sequence[Loader]
     request: EvalRequest
     watcher: Watcher
+    live: Mapping[str, LiveResults] = field(default_factory=dict)
+    """Where records go as trials end, by run; nowhere without an output folder."""
     told: dict[str, dict[str, StimulusResult]] = field(default_factory=dict)
     """What was told of already, by run and stimulus."""
     _left: dict[tuple[str, str], int] = field(default_factory=dict)
-    _ended: dict[tuple[str, str], list[Ended]] = field(default_factory=dict)
+    _ended: dict[tuple[str, str], list[TrialResult]] = field(default_factory=dict)
     """Trials of stimuli that were not begun before and are not told of yet."""
+    _fresh: dict[str, list[Ended]] = field(default_factory=dict)
+    """Trials that have just ended, by run."""
+    _kept: dict[tuple[str, str, int], TrialResult] = field(default_factory=dict)
+    """Trials as their output folder has them."""
     _queue: deque[tuple[Loader, str]] = field(default_factory=deque)
     _done: int = 0
     _total: int = 0
@@ -301,6 +345,7 @@ class _Following:
 
     def begin(self) -> None:
         """Tell of what ended before, and how much there is to do."""
+        self._write_before()
         self.tell()
         self.watcher.progress(self._done, self._total, self._retries)
 
@@ -310,10 +355,8 @@ class _Following:
             self._retries += 1
         else:
             self._done += 1
-            stimulus = leased.run_id, leased.task_id
-            self._left[stimulus] -= 1
-            if (trials := self._ended.get(stimulus)) is not None:
-                trials.append(ended_now(leased, finish))
+            self._left[leased.run_id, leased.task_id] -= 1
+            self._fresh.setdefault(leased.run_id, []).append(ended_now(leased, finish))
         if self._telling is None:
             # Those that end at about the same time are told of together.
             self._telling = asyncio.get_running_loop().call_later(TELL_AFTER_S, self.tell)
@@ -322,9 +365,26 @@ class _Following:
     def interrupted(self) -> None:
         self.watcher.interrupted()
 
+    def catch_up(self) -> None:
+        """Tell of all that has ended, whoever ran it: the store knows what we were not told."""
+        for loader in {id(loader): loader for loader, _ in self._queue}.values():
+            stand = loader.stand()
+            for name, count in expected(loader.planned, self.request.runs).items():
+                stimulus = loader.run_id, name
+                left = count - stand.get(name, 0)
+                if (missed := self._left[stimulus] - left) > 0:
+                    self._left[stimulus] = left
+                    self._done += missed
+                    self._ended.pop(stimulus, None)
+        self.tell()
+        self.watcher.progress(self._done, self._total, self._retries)
+
     def tell(self) -> None:
         """Tell of the stimuli whose turn it is."""
-        self._telling = None
+        if self._telling is not None:
+            self._telling.cancel()
+            self._telling = None
+        self._take_fresh()
         while self._queue:
             loader, names = self._queue[0][0], list[str]()
             while (
@@ -337,14 +397,60 @@ class _Following:
                 return
             ended = {name: self._ended.pop((loader.run_id, name), ()) for name in names}
             for stimulus in loader.stimuli(names, ended):
-                self.told.setdefault(loader.run_id, {})[stimulus.name] = stimulus
+                kept = self._write(loader, stimulus.trials)
+                self.told.setdefault(loader.run_id, {})[stimulus.name] = replace(stimulus, trials=kept)
                 self.watcher.stimulus_done(stimulus, loader.heading)
+
+    def _take_fresh(self) -> None:
+        """Write the records of what has just ended, whether or not its stimulus has its turn."""
+        fresh, self._fresh = self._fresh, {}
+        for loader in self.loaders:
+            trials = [loader.trial(ended) for ended in fresh.get(loader.run_id, ())]
+            for trial in trials:
+                if (waiting := self._ended.get((loader.run_id, trial.stimulus))) is not None:
+                    waiting.append(trial)
+            if trials:
+                self._write(loader, trials)
+
+    def _write(self, loader: Loader, trials: Sequence[TrialResult]) -> list[TrialResult]:
+        """The same trials as the output folder has them; those it has not yet are written."""
+        if (live := self.live.get(loader.run_id)) is None:
+            return list(trials)
+        heading = loader.heading
+        new = [(trial, heading) for trial in trials if _key(loader, trial) not in self._kept]
+        if new:
+            self._keep(loader, live.write, new)
+        return [self._kept.get(_key(loader, trial), trial) for trial in trials]
+
+    def _keep(self, loader: Loader, write: _Write, trials: Sequence[tuple[TrialResult, EvalResult]]) -> None:
+        try:
+            kept = write(trials)
+        except (UserError, InfrastructureError):
+            self.live = {}  # a full disk is told of when everything is written at the end, or mended by then
+        else:
+            self._kept.update({_key(loader, trial): trial for trial in kept})
+
+    def _write_before(self) -> None:
+        """Let the folder of an eval that goes on have all that ended before, and nothing twice."""
+        begun: set[LiveResults] = set()
+        for loader in self.loaders:
+            names = [name for name, count in loader.stand().items() if count]
+            if names and (live := self.live.get(loader.run_id)):
+                heading = loader.heading
+                trials = [(trial, heading) for one in loader.stimuli(names) for trial in one.trials]
+                self._keep(loader, live.write if live in begun else live.begin, trials)
+                begun.add(live)
+
+
+_Write = Callable[[Sequence[tuple[TrialResult, EvalResult]]], list[TrialResult]]
+
+
+def _key(loader: Loader, trial: TrialResult) -> tuple[str, str, int]:
+    return loader.run_id, trial.stimulus, trial.index
 
 
 def find_marker(folder: Path) -> Json | None:
     """What an output folder says about the job it belongs to."""
-    import json
-
     try:
         found: Json = json.loads((folder / MARKER).read_text("utf-8"))
     except (OSError, ValueError):
@@ -354,6 +460,4 @@ def find_marker(folder: Path) -> Json | None:
 
 def write_marker(folder: Path, about: Mapping[str, object]) -> None:
     """Say in an output folder which job it belongs to."""
-    import json
-
     (folder / MARKER).write_text(json.dumps(about, indent=1) + "\n", "utf-8")

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import IO, Any, Literal
 
 from valkyrie.evals.figures import trial_outcome
-from valkyrie.evals.records import dump_line
+from valkyrie.evals.records import dump_line, trial_key
 from valkyrie.evals.results import TrialResult
 from valkyrie.keeping.folders import whole_file
 from valkyrie.nouns import Json
@@ -137,6 +137,8 @@ def _metadata(trial: TrialResult, kept: _Kept) -> Json:
     story = (trial.transcript or {}).get("metadata")
     story = story if isinstance(story, dict) else {}
     found = {
+        "trialId": trial_key(trial),
+        "trajectoryId": _short((trial.transcript or {}).get("id")),
         "eval": trial.eval_name,
         "model": trial.model,
         "executor": trial.executor,

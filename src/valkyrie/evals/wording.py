@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from valkyrie.evals.figures import Figures, Outcome, Used, repeats_of
@@ -11,10 +12,12 @@ from valkyrie.report.formats import (
     OPEN,
     confirmed_text,
     dollars,
+    exits_text,
     has_range,
     plural,
     range_text,
     safe,
+    short_id,
     tampering_text,
 )
 from valkyrie.report.tables import system_changes
@@ -39,10 +42,13 @@ def seconds(milliseconds: float) -> str:
 
 
 def full_name(result: EvalResult) -> str:
-    """`my-eval [gpt-5.5]`, with its variant where it is not the only one."""
+    """`my-eval [gpt-5.5]`, with its variant where it is not the only one; of runs with the agent."""
     variant = "" if result.variant == "main" else f" ({result.variant})"
     ingested = " (ingested)" if result.ingested else ""
-    return f"{result.name}{variant}" + (f" [{result.model}]" if result.model else "") + ingested
+    who = result.model or ""
+    if result.score is not None:  # a run of the store: its agent is what is tested
+        who = f"{result.executor}:{result.model}" if result.model else result.executor
+    return f"{result.name}{variant}" + (f" [{who}]" if who else "") + ingested
 
 
 def clipped(text: str, *, characters: int, lines: int) -> str:
@@ -69,6 +75,20 @@ def score_words(result: EvalResult) -> list[str]:
     if score.open_to_tampering:
         words.append(tampering_text(score.open_to_tampering, score.graded, tasks=False))
     return words
+
+
+def exits_words(result: EvalResult) -> str:
+    """How many agents ended by themselves with an exit code but 0, and where a run's logs are; or nothing."""
+    trials = result.trials
+    codes = Counter(str(one.exit_code) for one in trials if one.exit_code and one.exit_reason is None)
+    said = exits_text(codes, len(trials))
+    stored = said and result.score is not None and result.run_id
+    return f"{said}; `valk run logs {short_id(result.run_id or '')}`" if stored else said
+
+
+def agent_end(trial: TrialResult) -> str:
+    """`exit code 127`, or what ended the agent from outside; empty where it ended with 0."""
+    return trial.exit_reason or (f"exit code {trial.exit_code}" if trial.exit_code else "")
 
 
 def verification_words(trial: TrialResult) -> list[str]:
@@ -102,6 +122,21 @@ def fault_text(trial: TrialResult) -> str:
         return ""
     cause = "" if trial.fault.cause == "internal" else f" ({safe(trial.fault.cause)})"
     return f"{trial.fault.kind} error{cause}: {clipped(trial.fault.message, characters=2000, lines=8)}"
+
+
+def constraints_text(trials: Sequence[TrialResult]) -> str:
+    """`constraints: 2 of 3 held; broken: max_turns (7 turns, at most 5)`; nothing where there are none."""
+    every = [one for trial in trials for one in trial.constraints]
+    if not every:
+        return ""
+    broken = list({one.name: one for one in every if not one.held}.values())
+    only = len(trials) == 1
+    named = [
+        f"{one.name} ({clipped(one.evidence, characters=200, lines=1)})" if only else one.name
+        for one in broken
+    ]
+    said = f"constraints: {sum(one.held for one in every)} of {len(every)} held"
+    return f"{said}; broken: {', '.join(named)}" if named else said
 
 
 def repeats_parts(stimulus: StimulusResult) -> list[str]:
@@ -139,9 +174,12 @@ def _graded_text(result: EvalResult) -> str:
         return "" if result.trials or result.missing else "nothing to run"
     if all(trial.passed for trial in graded) and not any(failed_graders(trial) for trial in graded):
         return "all graders passed"
+    if any(trial.broke for trial in graded):
+        return "constraint(s) broken"
     if result.threshold is None:
         return "all trials passed" if all(trial.passed for trial in graded) else "grader(s) failed"
-    return f"{'reached' if result.passed else 'below'} threshold {result.threshold:g}"
+    reaches = "reaches" if result.passed else "is below"
+    return f"the eval's score {percent(result.mean_score)} {reaches} its threshold {result.threshold:g}"
 
 
 def _faults_parts(faults: Sequence[TrialResult]) -> Iterator[str]:

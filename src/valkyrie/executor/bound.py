@@ -54,9 +54,14 @@ class BoundExecutor:
         self,
         values: Mapping[str, Mapping[str, str]],
         on_ended: Callable[[Leased, Finish], None],
+        on_install: Callable[[str], None] = lambda _line: None,
     ) -> None:
-        """Work until nothing of its runs is left to do. `values`: what each run is handed."""
+        """Work until nothing of its runs is left to do.
+
+        `values`: what each run is handed; `on_install` is told of agents that are installed first.
+        """
         async with self._opened(values.keys()) as (writer, worlds):
+            worlds.layers.on_install = on_install
             for run_id, handed in values.items():
                 worlds.give_secrets(run_id, handed)
             scheduler = Scheduler(self.id, writer, worlds, self._room, bound=self._word)

@@ -8,9 +8,11 @@ import os
 import re
 import select
 import socket
+import struct
 import subprocess
 import sys
 import time
+from pathlib import Path
 from typing import Any
 
 from valkyrie import __version__
@@ -57,6 +59,8 @@ class ExecutorClient:
             with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as link:
                 link.settimeout(timeout)
                 link.connect(str(path))
+                if _suspended(link):
+                    return None  # no answer would come, however long one waits
                 link.sendall(json.dumps({"verb": verb, **details}).encode() + b"\n")
                 with link.makefile("rb") as answers:
                     line = answers.readline()
@@ -85,8 +89,26 @@ class ExecutorClient:
                 return False
         return True
 
+    def refuse_suspended(self) -> None:
+        """Raise InfrastructureError for an executor that was stopped by a signal: it holds the data folder,
+        and answers nobody."""
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as link:
+            link.settimeout(1.0)
+            try:
+                link.connect(str(socket_path(self._data)))
+            except OSError:
+                return
+            pid = _suspended(link)
+        if pid:
+            raise InfrastructureError(
+                f"Executor {pid} does not answer: it is suspended. `kill -CONT {pid}` lets it go on, "
+                f"`kill -KILL {pid}` ends it; then try again.",
+                cause="executor_suspended",
+            )
+
     def begin(self) -> Starting | None:
         """Start one unless one lives; does not wait for it to be ready."""
+        self.refuse_suspended()
         return None if self.status() else self._spawn()
 
     def ensure(self, starting: Starting | None = None) -> Json:
@@ -97,6 +119,7 @@ class ExecutorClient:
         """
         deadline = time.monotonic() + READY_TIMEOUT_S
         while True:
+            self.refuse_suspended()
             found = self.ask("wake")
             if found and _fits(found):
                 if starting:  # the very one, up before it was waited for
@@ -166,6 +189,17 @@ class Starting:
         """Wait for it no longer; when it finds nobody waiting and nothing to do, it goes at once."""
         os.close(self._pipe)
         self._launcher.wait()  # it forks and ends before it loads anything
+
+
+def _suspended(link: socket.socket) -> int | None:
+    """The process at the other end if a signal stopped it (SIGSTOP, Ctrl+Z), else None."""
+    credentials = link.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+    pid = int(struct.unpack("3i", credentials)[0])
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except (OSError, IndexError):
+        return None
+    return pid if state == "T" else None
 
 
 def _fits(status: Json) -> bool:

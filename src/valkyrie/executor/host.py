@@ -91,7 +91,8 @@ class ExecutorHost:
         self._writer = store.writer()
         self._worlds = RunWorlds(self._premises(store), self._writer, self._home)
         telling = RunTelling(store, self._writer, self._worlds)
-        sender = Sender(local_allowed)
+        networks = config.tracker_networks if self._server else None
+        sender = Sender(local_allowed, networks=networks)
         self._hooks = HookRunner(self.id, self._writer, telling, sender, self._home)
         self._worlds.on_ended = self._hooks.wake
         self._scheduler = Scheduler(self.id, self._writer, self._worlds, self._room)

@@ -16,6 +16,7 @@ from importlib.resources import files
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from valkyrie.config import tracker_networks
 from valkyrie.errors import InfrastructureError, UserError
 from valkyrie.hooks.wishes import local_allowed
 from valkyrie.targets import TargetError, connectable
@@ -153,7 +154,8 @@ async def _checked(host: str, port: int) -> Sequence[str]:
     url = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
     allow_local = is_loopback(url) or local_allowed()
     try:
-        return await asyncio.to_thread(connectable, host, port, allow_local=allow_local)
+        networks = tracker_networks()
+        return await asyncio.to_thread(connectable, host, port, allow_local=allow_local, networks=networks)
     except (TargetError, OSError):
         return ()
 

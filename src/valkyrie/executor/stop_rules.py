@@ -44,7 +44,7 @@ class StopRules:
             self._looked_at[job_id] = ended
             return bool((job.decision or {}).get("skipped"))
         decision, cuts = found
-        message = f"the comparison was decided without it: `valk job summary {job_id[:8]}`"
+        message = f"the comparison was decided without it: `valk job fetch {job_id[:8]}`"
         for row in rows:
             if row.id in cuts and row.id not in decision["skipped"]:
                 spared = decisions.skip(connection, row.id, cuts[row.id], message, now)

@@ -35,6 +35,7 @@ from valkyrie.secrets.mask import Masker
 from valkyrie.store import hooks, regrades, runs
 from valkyrie.store.secrets import forget_handed
 from valkyrie.store.writer import Writer
+from valkyrie.trajectory.cut import configured_limit
 from valkyrie.trial.away import Away
 from valkyrie.trial.failures import classify
 from valkyrie.trial.gear import Gear
@@ -68,7 +69,7 @@ class RunWorlds:
         """What regrades grade with, by run and number."""
         self._opening: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
         self._bringing = Bringing(premises)
-        self._layers = Layers(premises.data.cache / "layers", labels={"Home": home})
+        self.layers = Layers(premises.data.cache / "layers", labels={"Home": home})
         self._model_doors = ModelDoors(
             place_for_doors(premises.data.root / "doors" / home), guarded=premises.server
         )
@@ -173,6 +174,7 @@ class RunWorlds:
             away=away,
             gear=self._gear(agent, settings),
             keep_limits=KeepLimits.configured(),
+            trajectory_limit=configured_limit(),
             allowed_networks=networks_in(str(config.effective("allowed_networks").value or "")),
         )
         world.told = bool(row.notify)
@@ -203,7 +205,7 @@ class RunWorlds:
         url = settings.model_url
         # Without isolation there is no wall, and no door is needed.
         door = self._model_doors.to(url) if url and settings.provider != "process" else None
-        return Gear(self._layers, layer_of(agent), url, door)
+        return Gear(self.layers, layer_of(agent), url, door)
 
     async def _access(self, row: Any, provider: SandboxProvider) -> DaytonaProviderConfig | None:
         """How the run's benchmark reaches its sandboxes; None for benchmarks that are given them."""
@@ -243,6 +245,7 @@ class RunWorlds:
                 error=message,
                 finished_at=time.time(),
                 endings=row.endings + 1,
+                **runs.worked(row, time.time()),
             )
             hooks.plan_ending(connection, runs.get(connection, run_id), time.time())
             if not hooks.unfinished(connection, run_id):
@@ -362,7 +365,7 @@ class RunWorlds:
         if world is None or sandbox is None:
             return None
         task = await world.benchmark.describe(task_id, world.dataset)
-        return sandbox.shell_argv(task.cwd)
+        return sandbox.shell_argv(task.placed(sandbox.image_defaults).cwd)
 
     async def forget(self, run_id: str) -> None:
         """A person is done with a run: its kept sandboxes end."""

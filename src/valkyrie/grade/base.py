@@ -22,6 +22,9 @@ class BuiltIn:
     """Set where a class stands for one type; others go by their spec's."""
     needs: ClassVar[frozenset[Need]] = frozenset()
 
+    absence_only: bool = False
+    """It only says what an agent must not have said or done."""
+
     def __init__(self, spec: GraderSpec) -> None:
         self.spec = spec
         self.config = Config(spec)

@@ -78,6 +78,15 @@ class Config:
         """A regex or a list of them."""
         return tuple(self.regex(source) for source in self.texts(*keys))
 
+    def tool_patterns(self, key: str, *, required: bool = False) -> tuple[JsRegex, ...]:
+        """Regexes of tools' names; an empty list is a mistake, for it would mean all tools."""
+        if required and not self.has(key):
+            raise self.wrong(f"`{key}` is missing.{self._slip([key])}")
+        found = self.pattern_list(key)
+        if self.has(key) and not found:
+            raise self.wrong(f"`{key}` is empty; name at least one tool, or leave it out to count all.")
+        return found
+
     def regex(self, source: str) -> JsRegex:
         """A regex that was found deeper in."""
         self.patterns.append(JsRegex(source))
@@ -111,7 +120,7 @@ class Config:
         for name, value in self.mapping(key).items():
             if not isinstance(name, str) or not name or "=" in name or "\0" in name:
                 raise self.wrong(f"`{key}` has {name!r}, which is no name of a variable.")
-            if name in reserved:
+            if name.upper() in reserved:
                 raise self.wrong(f"`{key}` sets {name}, which is set for the program already.")
             text = _text(value, empty=True)
             if text is None or "\0" in text:
@@ -124,15 +133,26 @@ class Config:
         folder = self.spec.place.file.parent if self.spec.place else Path()
         return folder / path
 
+    def _known(self, key: str) -> str:
+        listed = f" It takes {', '.join(sorted(self.known))}." if self.known else " It takes none."
+        return did_you_mean(key, self.known) or listed
+
+    def refuse_others(self, what: str, entry: Mapping[str, Any], known: Sequence[str]) -> None:
+        """Raise SpecError for a key of a part of the config that nobody reads."""
+        for key in entry:
+            if key not in known:
+                hint = did_you_mean(str(key), known) or f" It takes {', '.join(known)}."
+                raise self.wrong(f"{what} has no `{key}`.{hint}")
+
     def findings(self) -> list[Finding]:
-        """Keys nobody reads, and patterns JavaScript would not take."""
+        """Keys nobody reads, for a verdict may hang on them, and patterns JavaScript would not take."""
         unknown = [str(key) for key in self.spec.config if key not in self.known]
         label, place = self.spec.label, self.spec.place
         found = [
             Finding(
-                "unknown-key",
-                "warning",
-                f"{label}: `{self.spec.type}` does not read `config.{key}`.{did_you_mean(key, self.known)}",
+                "grader-config",
+                "error",
+                f"{label}: `{self.spec.type}` has no `config.{key}`.{self._known(key)}",
                 place,
             )
             for key in unknown

@@ -120,7 +120,7 @@ class _Search:
 
     def inside(self, path: str) -> bool:
         """Whether it is there, and what it leads to is in the workspace."""
-        if path in self.unseen:
+        if self._is_unseen(path):
             return False
         try:
             if not stat.S_ISLNK(os.lstat(path).st_mode):
@@ -129,3 +129,10 @@ class _Search:
         except (OSError, ValueError):
             return False
         return target == self.root or target.startswith(self.root + os.sep)
+
+    def _is_unseen(self, path: str) -> bool:
+        """Whether it is one of the paths that count as not there, or a link leads it to one."""
+        if not self.unseen:
+            return False
+        real = os.path.realpath(path)
+        return path in self.unseen or any(real == one or real.startswith(one + os.sep) for one in self.unseen)

@@ -38,6 +38,8 @@ _WORDS = re.compile(r"(\^?)([\w \-,:;=@#%&'\"<>~`!]*)(\$?)", re.ASCII)
 """A pattern of nothing but words, which most are."""
 
 
+MOST_CAPTURED = 10_000
+"""Pieces of one text that are looked at."""
 _left: ContextVar[list[float] | None] = ContextVar("seconds left for searching", default=None)
 
 
@@ -129,3 +131,26 @@ class JsRegex:
             ) from None
         left[0] -= perf_counter() - start
         return found.span() if found else None
+
+    def captured(self, text: str) -> list[str]:
+        """What the first group matched wherever the pattern does, or the whole match where it has no group.
+
+        Raises as `search` does.
+        """
+        found: list[str] = []
+        if self._words is not None:
+            return [text[slice(*place)]] if (place := _find_words(self._words, text)) else []
+        pattern = self._pattern or _compiled(self.source)
+        left = _left.get() or [SEARCH_SECONDS]
+        start = perf_counter()
+        try:
+            for match in pattern.finditer(text, timeout=min(SEARCH_SECONDS, max(left[0], 0.001))):
+                if (piece := match[1 if pattern.groups else 0]) and len(found) < MOST_CAPTURED:
+                    found.append(piece)
+        except TimeoutError:
+            raise GraderError(
+                f"searching for /{self.source}/ takes too long ({len(text)} characters). "
+                "Write the pattern without nested or neighbouring repeats."
+            ) from None
+        left[0] -= perf_counter() - start
+        return found

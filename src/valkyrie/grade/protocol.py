@@ -21,6 +21,9 @@ JUDGE_REFUSED = "judge_refused"
 JUDGE_REFUSED_QUESTION = "judge_refused_question"
 """The cause where another question may be taken: servers filter contents, and an agent's words are in it."""
 
+TOKENS_UNREPORTED = "grader_tokens_unreported"
+"""The cause of a budget's error that nobody told the tokens of."""
+
 
 class Need(StrEnum):
     """What must be there for a grader to say anything."""
@@ -33,6 +36,8 @@ class Need(StrEnum):
     """A place where programs can run."""
     JUDGE = "judge"
     """A model to ask."""
+    GOLDEN_PATCH = "golden_patch"
+    """The stimulus's known good answer, if it has one; a file of it is read for nobody else."""
 
 
 @dataclass(frozen=True, slots=True)

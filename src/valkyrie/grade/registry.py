@@ -11,7 +11,6 @@ from typing import Any
 from valkyrie.errors import ValkyrieError
 from valkyrie.grade.base import BuiltIn
 from valkyrie.grade.config import Config
-from valkyrie.grade.constraints import implicit_graders
 from valkyrie.grade.plugins import GraderRegistry, installed_types, load_one, load_plugins, make_plugin_grader
 from valkyrie.grade.protocol import Grader, Need
 from valkyrie.grade.types import WHERE, built_in
@@ -47,17 +46,19 @@ class MadeGrader:
 def make_graders(
     stimulus: Stimulus, *, scoring: Scoring, plugins: Iterable[str] = (), base: Path | None = None
 ) -> list[MadeGrader]:
-    """The graders of a stimulus: its own in order, then those its constraints act as.
+    """The graders of a stimulus, in order.
 
     Raises SpecError with everything that is wrong. Plugins' relative paths are relative to `base`.
     """
     registry = load_plugins(plugins, base)
     made, problems = [], list[Finding]()
-    for spec in [*stimulus.graders, *implicit_graders(stimulus.constraints)]:
+    for spec in stimulus.graders:
         try:
             grader = make_grader(spec, registry)
             problems += _unfit(grader, stimulus)
             made.append(MadeGrader(grader, spec, spec.label, weight_of(spec, scoring)))
+            # A pattern that is none fails its grader when it is asked; a key nobody reads changes verdicts.
+            problems += [one for one in made[-1].findings() if one.code == "grader-config"]
         except SpecError as error:
             problems += error.findings
     if problems:
@@ -89,7 +90,7 @@ def check_grader(
         grader = make_grader(spec, registry)
     except SpecError as error:
         return list(error.findings)
-    unfit = _unfit(grader, stimulus) if stimulus else []
+    unfit = _doubts(grader, stimulus) if stimulus else []
     return [*MadeGrader(grader, spec, spec.label).findings(), *unfit]
 
 
@@ -120,9 +121,14 @@ def checks(made: Sequence[MadeGrader]) -> list[MadeGrader]:
 
 def _unfit(grader: Grader, stimulus: Stimulus) -> list[Finding]:
     """Why a grader that is fine by itself cannot speak about this stimulus."""
+    return [finding for finding in _doubts(grader, stimulus) if finding.severity == "error"]
+
+
+def _doubts(grader: Grader, stimulus: Stimulus) -> list[Finding]:
+    """What is wrong or doubtful about a grader in this stimulus."""
     check = getattr(grader, "check", None) if isinstance(grader, BuiltIn) else None
     found: list[Finding] = check(stimulus) if check else []
-    return [finding for finding in found if finding.severity == "error"]
+    return found
 
 
 def _maker(spec: GraderSpec, registry: GraderRegistry) -> Any:

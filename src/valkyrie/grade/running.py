@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from sandboxes.errors import SandboxError
 from valkyrie.errors import InfrastructureError, ValkyrieError
@@ -14,26 +14,49 @@ from valkyrie.grade.registry import MadeGrader
 from valkyrie.trajectory.turns import turn_slice
 
 JUDGES_AT_ONCE = 4
+SCORING_TIMEOUT = "scoring_timeout"
+"""Of a grader that was not done when the time of all of them was over."""
+
+
+@dataclass(frozen=True, slots=True)
+class GradingTime:
+    """The time that all graders of a trial have together."""
+
+    seconds: float
+    until: float
+    """By the clock of the loop."""
+
+    @classmethod
+    def from_now(cls, seconds: float | None) -> GradingTime | None:
+        """It begins; None where there is no limit."""
+        return cls(seconds, asyncio.get_running_loop().time() + seconds) if seconds else None
 
 
 async def grade_all(
-    made: Sequence[MadeGrader], given: Given, *, only: Callable[[MadeGrader], bool] | None = None
+    made: Sequence[MadeGrader],
+    given: Given,
+    *,
+    only: Callable[[MadeGrader], bool] | None = None,
+    time: GradingTime | None = None,
 ) -> list[GraderResult]:
     """What each grader (of those `only` lets through) found, in order.
 
     Judges are asked side by side. A judge that cannot be reached raises JudgeError when the others are done.
+    One that is not done in `time` could not tell; what the others said stays.
     """
     asked = [one for one in made if only is None or only(one)]
     at_once = asyncio.Semaphore(JUDGES_AT_ONCE)
 
     async def judged(one: MadeGrader) -> GraderResult:
         async with at_once:
-            return await grade_one(one, given)
+            return await _in_time(one, given, time)
 
     asking = {number: asyncio.ensure_future(judged(one)) for number, one in enumerate(asked) if one.is_judge}
     try:
         results = {
-            number: await grade_one(one, given) for number, one in enumerate(asked) if number not in asking
+            number: await _in_time(one, given, time)
+            for number, one in enumerate(asked)
+            if number not in asking
         }
         answers = await asyncio.gather(*asking.values(), return_exceptions=True)
     finally:
@@ -44,6 +67,17 @@ async def grade_all(
             raise answer
         results[number] = answer
     return [results[number] for number in range(len(asked))]
+
+
+async def _in_time(one: MadeGrader, given: Given, time: GradingTime | None) -> GraderResult:
+    try:
+        async with asyncio.timeout_at(time.until if time else None) as scope:
+            return await grade_one(one, given)
+    except TimeoutError:
+        if time is None or not scope.expired():
+            raise
+        message = f"not done when the time of all graders was over (`scoring.timeout`: {time.seconds:g} s)"
+        return _error(one, message, SCORING_TIMEOUT)
 
 
 async def grade_one(one: MadeGrader, given: Given) -> GraderResult:

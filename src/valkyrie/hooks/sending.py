@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import ssl
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
 from functools import cached_property
@@ -55,11 +55,14 @@ class Sender:
         timeout: float = TIMEOUT_S,
         resolver: Resolver = system_resolver,
         tls: ssl.SSLContext | None = None,
+        networks: Callable[[], Sequence[str]] | None = None,
     ) -> None:
+        """`networks`: of a tracker's executor, what besides public addresses messages may be sent to."""
         self._allow_local = allow_local if callable(allow_local) else lambda: allow_local
         self._timeout = timeout
         self._resolver = resolver
         self._given_tls = tls
+        self._networks = networks
 
     @cached_property
     def _tls(self) -> ssl.SSLContext:
@@ -83,7 +86,8 @@ class Sender:
 
     def _resolved(self, url: str) -> Target:
         """Where it leads now, by the rules of now: an executor outlives changes of the config file."""
-        return resolve_target(url, self._allow_local(), self._resolver)
+        networks = self._networks() if self._networks else None
+        return resolve_target(url, self._allow_local(), self._resolver, networks=networks)
 
     async def _to_first(self, target: Target, headers: Mapping[str, str], body: bytes) -> Answer:
         """To the first of the checked addresses that a connection can be made to."""

@@ -5,10 +5,20 @@ from __future__ import annotations
 import json
 
 from valkyrie.nouns import Category, Json, RunState
-from valkyrie.report.formats import duration, errors_text, number, plural, range_text, safe, tampering_text
+from valkyrie.report.formats import (
+    duration,
+    errors_text,
+    exits_text,
+    number,
+    plural,
+    range_text,
+    safe,
+    tampering_text,
+)
 from valkyrie.targets import TargetError, parse_target
 
 MOST_ERROR = 200
+MOST_REASON = 400
 _HEADERS = {
     RunState.FINISHED: "Benchmark Complete",
     RunState.ERROR: "Benchmark Error",
@@ -58,8 +68,13 @@ def _ending_lines(told: Json) -> list[str]:
         lines.append(
             f"*Verified:* {tampering_text(score['open_to_tampering'], score['graded'], tasks=tasks)}"
         )
+    ended = told["counts"].get("FINISHED", 0) + told["counts"].get("ERROR", 0)
+    if said := exits_text(told.get("exit_codes") or {}, ended):
+        lines.append(f"*Exits:* {said}; `valk run logs {told['id'][:8]}`")
     if told["error"]:
         lines.append(f"*Error:* {escaped(shortened(told['error'], MOST_ERROR))}")
+    if told.get("stop_reason"):
+        lines.append(f"*Reason:* {escaped(shortened(told['stop_reason'], MOST_REASON))}")
     return [*lines, f"*Duration:* {_seconds(told, told['finished_at'] or told['at'])}"]
 
 
@@ -77,7 +92,10 @@ def _things(told: Json) -> str:
 
 
 def _seconds(told: Json, until: float) -> str:
-    return duration(until - told["started_at"]) if told["started_at"] is not None else "N/A"
+    """How long it worked; what was written down before that was counted tells its times."""
+    if told["started_at"] is None:
+        return "N/A"
+    return duration(told.get("worked_s") or until - told["started_at"])
 
 
 def shortened(words: str, most: int) -> str:

@@ -53,12 +53,25 @@ def message(
 def _run(told: Json, links: Mapping[str, str]) -> Json:
     """The run as it is told: ids, names, state, counts, score, links."""
     done, total = told["done"], told["total"]
-    names = ("id", "benchmark", "dataset", "agent", "model", "label", "started_by", "state", "error")
+    names = (
+        "id",
+        "benchmark",
+        "dataset",
+        "agent",
+        "model",
+        "label",
+        "started_by",
+        "state",
+        "error",
+        "stop_reason",
+    )
     return {
-        **{name: told[name] for name in names},
+        **{name: told.get(name) for name in names},
         **{name: _moment(told[name]) for name in _TIMES},
         "progress": {"done": done, "total": total, "percent": int(100 * done / total) if total else 0},
         "counts": told["counts"],
+        "exit_codes": told.get("exit_codes") or {},
+        "worked_s": told.get("worked_s"),
         "score": told["score"],
         "links": dict(links),
     }

@@ -105,6 +105,7 @@ def preflight(
     if not wishes:
         return []
     allow_local = local_allowed() if allow_local is None else allow_local
+    networks = None if organisation.trusted else config.tracker_networks()
     problems: list[str] = []
     addresses: list[tuple[str, str]] = []
     secret = str(_part(wishes, "slack").get("secret") or "")
@@ -117,7 +118,7 @@ def preflight(
         addresses.append(("--webhook-url", url))
     for what, address in addresses:
         try:
-            check_target(address, allow_local, resolver, what)
+            check_target(address, allow_local, resolver, what, networks=networks)
         except TargetError as error:
             problems.append(str(error))
     if function := wishes.get("lambda"):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from valkyrie.specs.model import Finding, Place, Severity
 
@@ -14,6 +14,8 @@ class Rule:
 
     severity: Severity
     summary: str
+    heuristic: bool = False
+    """A guess that a spec may well prove wrong: under `--strict` it is a note and fails nothing."""
 
 
 _READING = {
@@ -21,9 +23,10 @@ _READING = {
     "too-large": Rule("error", "The file is larger than is read."),
     "missing-file": Rule("error", "The file is not there, or cannot be read."),
     "duplicate-key": Rule("error", "A key is given twice."),
-    "given-twice": Rule("warning", "Two names of the same key are given."),
+    "given-twice": Rule("warning", "Two names of the same key are given; an error where both are meant."),
     "unknown-key": Rule("warning", "A key is not known and is ignored."),
     "ignored-key": Rule("warning", "A key belongs to another tool and is ignored."),
+    "unsupported-key": Rule("error", "A key asks for what cannot be done here and must not be left out."),
     "older-key": Rule("warning", "A key stands where an older form of the file had it."),
     "renamed-key": Rule("warning", "A key has another name now."),
     "stray-grader-key": Rule("warning", "A key beside a grader's `type` belongs below `config`."),
@@ -55,9 +58,14 @@ _EXPERIMENTS = {
 }
 _GRADERS = {
     "unknown-grader-type": Rule("error", "No grader is of this type."),
-    "grader-config": Rule("error", "A grader's config is not what its type takes."),
+    "grader-config": Rule("error", "A grader's config is not what its type takes, or has a key it does not."),
     "grader-weight": Rule("error", "A grader's weight is below 0 or no number."),
-    "judge-without-criteria": Rule("error", "A judge has neither a prompt nor a rubric to go by."),
+    "grader-name": Rule(
+        "warning", "A grader's name is no word of a-z, 0-9 and hyphens, or is that of another grader."
+    ),
+    "judge-without-criteria": Rule(
+        "warning", "A judge has neither prompt nor rubric, only built-in criteria."
+    ),
     "grader-plugin": Rule("error", "A grader plugin cannot be loaded."),
     "plugin-not-loaded": Rule("info", "A grader's type may come from a plugin of the project."),
     "invalid-regex": Rule("error", "A pattern is no regular expression of JavaScript."),
@@ -67,9 +75,17 @@ _GRADERS = {
     ),
     "vacuous-grader": Rule("warning", "A grader passes whatever the agent does."),
     "impossible-grader": Rule("warning", "A grader can never pass."),
-    "passes-without-work": Rule("warning", "All graders of a stimulus pass for an agent that does nothing."),
+    "passes-without-work": Rule(
+        "warning", "All graders of a stimulus pass for an agent that does nothing.", heuristic=True
+    ),
     "prompt-holds-answer": Rule(
-        "warning", "All graders of a stimulus pass for an agent that repeats the prompt."
+        "warning", "All graders of a stimulus pass for an agent that repeats the prompt.", heuristic=True
+    ),
+    "doubly-escaped-pattern": Rule("warning", "A pattern is escaped twice and looks for a backslash."),
+    "path-outside-workspace": Rule("warning", "A grader's path is absolute or leads above the workspace."),
+    "command-with-space": Rule("warning", "A command with a space stands beside `args`: no shell reads it."),
+    "skill-not-offered": Rule(
+        "warning", "A grader requires a skill its stimulus does not offer; a remark where it forbids one."
     ),
     "tool-matches-nothing": Rule("warning", "A forbidden or counted tool is one that no known agent has."),
     "contradictory-graders": Rule(
@@ -84,8 +100,18 @@ _GRADERS = {
     "weights-all-zero": Rule("error", "All graders of a stimulus weigh nothing."),
 }
 _SPECS = {
+    "unsupported-executor": Rule("warning", "A stimulus is for other agents and is left out."),
+    "constraint-unscored": Rule("info", "A constraint is only reported; a grader would make it count."),
     "unknown-executor": Rule("warning", "No agent of this name is known here."),
-    "duplicate-prompt": Rule("warning", "Two stimuli say the same in the same environment."),
+    "duplicate-prompt": Rule(
+        "warning",
+        "Two stimuli say the same in the same environment; a remark where their graders differ by skill.",
+    ),
+    "regression-without-baseline": Rule(
+        "warning",
+        "A spec guards against regressions, and says nothing of what it is compared with.",
+        heuristic=True,
+    ),
     "runs-zero": Rule("info", "Nothing is run: `runs` is 0."),
     "environment-file-missing": Rule("error", "A file the workspace or grading needs is not there."),
     "outside-project": Rule("error", "A spec or project names a file outside the project."),
@@ -137,6 +163,12 @@ RULES: Mapping[str, Rule] = {
     **_SKILLS,
     **_OTHERS,
 }
+
+
+def strictly(found: Finding) -> Finding:
+    """As `--strict` takes it: a guess is a note."""
+    rule = RULES.get(found.code)
+    return replace(found, severity="info") if rule and rule.heuristic else found
 
 
 def finding(code: str, message: str, place: Place | None, *, quiet: bool = False) -> Finding:

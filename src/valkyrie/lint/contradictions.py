@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from valkyrie.grade.constraints import implicit_graders
+from valkyrie.grade.constraints import constraint_graders
 from valkyrie.lint.claims import (
     DEPENDS_ON_SURROUNDINGS,
     claims_of,
@@ -32,9 +32,13 @@ def contradictions(stimulus: Stimulus) -> Iterator[Finding]:
     yield from _turns(stimulus)
 
 
-def _against(first: str, second: str, place: Place | None) -> Finding:
-    message = f"{first}, but {second}: no trial can pass both. Drop one of them"
-    return finding("contradictory-graders", message, place)
+def _against(first: str, second: str, place: Place | None, *, counts: bool = True) -> Finding:
+    """Two demands that exclude each other; a warning where one is a constraint, which does not count."""
+    if counts:
+        message = f"{first}, but {second}: no trial can pass both. Drop one of them"
+        return finding("contradictory-graders", message, place)
+    message = f"{first}, but {second}: no trial can keep to both. Drop one of them"
+    return replace(finding("contradictory-graders", message, place), severity="warning")
 
 
 def _where(place: Place | None) -> str:
@@ -80,6 +84,8 @@ class _Demand:
     name: str
     turn: int | None
     place: Place | None
+    counts: bool = True
+    """It is a grader's, not a constraint's."""
 
     def meets(self, refused: _Demand) -> bool:
         """Whether the other, which forbids, holds where this one must be met."""
@@ -88,25 +94,34 @@ class _Demand:
 
 def _skills(stimulus: Stimulus) -> Iterator[Finding]:
     graders = _with_constraints(stimulus, "skill-invocation")
-    required = [_Demand(n, g.turn, g.place) for g in graders for n in texts(g.config.get("required"))]
-    refused = [_Demand(n, g.turn, g.place) for g in graders for n in texts(g.config.get("disallowed"))]
+    required = [
+        _Demand(n, g.turn, g.place, counts) for g, counts in graders for n in texts(g.config.get("required"))
+    ]
+    refused = [
+        _Demand(n, g.turn, g.place, counts)
+        for g, counts in graders
+        for n in texts(g.config.get("disallowed"))
+    ]
     for one in required:
         for other in refused:
             if other.name in (one.name, "*") and one.meets(other):
                 what = "every skill" if other.name == "*" else "it"
                 second = f"{what} is forbidden{_where(other.place)}"
-                yield _against(f"the skill {one.name} is required", second, one.place)
+                both = one.counts and other.counts
+                yield _against(f"the skill {one.name} is required", second, one.place, counts=both)
 
 
 def _tools(stimulus: Stimulus) -> Iterator[Finding]:
     """Only demands that surely meet: a name without further conditions, and a plain name."""
     graders = _with_constraints(stimulus, "tool-calls")
     required = [
-        _Demand(_tool_name(e), g.turn, g.place) for g in graders for e in items(g.config.get("required"))
+        _Demand(_tool_name(e), g.turn, g.place, counts)
+        for g, counts in graders
+        for e in items(g.config.get("required"))
     ]
     refused = [
-        _Demand(_tool_name(e), g.turn, g.place)
-        for g in graders
+        _Demand(_tool_name(e), g.turn, g.place, counts)
+        for g, counts in graders
         for e in items(g.config.get("disallowed"))
         if _only_name(e)
     ]
@@ -115,12 +130,14 @@ def _tools(stimulus: Stimulus) -> Iterator[Finding]:
         for other in (other for other in refused if other.name and one.meets(other)):
             if other.name == one.name or (plain and _surely_refuses(other.name, one.name, plain[1])):
                 second = f"{other.name!r} is forbidden{_where(other.place)}"
-                yield _against(f"a call of the tool {one.name!r} is required", second, one.place)
+                both = one.counts and other.counts
+                first = f"a call of the tool {one.name!r} is required"
+                yield _against(first, second, one.place, counts=both)
     for grader in stimulus.graders:
         if required and _allows_no_calls(grader):
             first = f"a call of the tool {required[0].name!r} is required"
             second = f"{grader.label}{_where(grader.place)} allows no calls"
-            yield _against(first, second, required[0].place)
+            yield _against(first, second, required[0].place, counts=required[0].counts)
 
 
 def _allows_no_calls(grader: GraderSpec) -> bool:
@@ -128,9 +145,11 @@ def _allows_no_calls(grader: GraderSpec) -> bool:
     return none and grader.turn is None and not grader.config.get("tools")
 
 
-def _with_constraints(stimulus: Stimulus, type_name: str) -> list[GraderSpec]:
-    graders = (*stimulus.graders, *implicit_graders(stimulus.constraints))
-    return [grader for grader in graders if grader.type == type_name]
+def _with_constraints(stimulus: Stimulus, type_name: str) -> list[tuple[GraderSpec, bool]]:
+    """Graders of a type, and what checks constraints; True for those that count."""
+    graders = [(one, True) for one in stimulus.graders]
+    graders += [(one, False) for one in constraint_graders(stimulus.constraints)]
+    return [(grader, counts) for grader, counts in graders if grader.type == type_name]
 
 
 def _surely_refuses(pattern: str, required: str, name: str) -> bool:
@@ -154,4 +173,4 @@ def _turns(stimulus: Stimulus) -> Iterator[Finding]:
     limit = stimulus.constraints.max_turns
     if limit is not None and limit < len(stimulus.turns):
         first = f"the conversation has {len(stimulus.turns)} turns"
-        yield _against(first, f"max_turns is {limit}", stimulus.constraints.place)
+        yield _against(first, f"max_turns is {limit}", stimulus.constraints.place, counts=False)

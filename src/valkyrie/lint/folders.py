@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from valkyrie.errors import ValkyrieError
 from valkyrie.lint.codes import finding
 from valkyrie.specs.model import Finding, Place
+
+if TYPE_CHECKING:
+    from valkyrie.benchmarks.task import Task
 
 _PLACED = re.compile(r"(?P<file>.+?):(?P<line>\d+)(?::(?P<column>\d+))?: (?P<message>.*)")
 
@@ -22,7 +26,13 @@ def lint_task(folder: Path, task_id: str | None = None, root: Path | None = None
         at = problem.path if problem.path.exists() else folder
         message = problem.message.removeprefix(f"{problem.path}: ")
         found.append(finding("task", f"task {problem.task_id}: {message}", Place(at)))
-    return found
+    return found or _unknown_keys(task)
+
+
+def _unknown_keys(task: Task) -> list[Finding]:
+    """What a run would note of a task that can run."""
+    place = Place(task.folder / "task.toml")
+    return [finding("unknown-key", f"task {task.id}: {text}", place) for text in task.parsed.warnings]
 
 
 def lint_benchmark(folder: Path) -> list[Finding]:

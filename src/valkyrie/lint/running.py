@@ -10,9 +10,11 @@ from valkyrie.lint.folders import lint_agent, lint_benchmark, lint_task
 from valkyrie.lint.options import LintOptions
 from valkyrie.lint.projects import lint_project
 from valkyrie.lint.skills import lint_skill
-from valkyrie.lint.specs import lint_spec_file
+from valkyrie.lint.specs import lint_spec_file, missing_skills
 from valkyrie.lint.targets import Target
+from valkyrie.specs.experiment import VariantPlan, plan_experiment, read_experiment
 from valkyrie.specs.model import EvalSpec, Finding, Place, SpecError
+from valkyrie.specs.reading import examine
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,16 +78,21 @@ class Linter:
 
 def _lint_experiment(file: Path, options: LintOptions) -> list[Finding]:
     """The file, and whether it plans: evals that are there, no drift between variants."""
-    from valkyrie.specs.experiment import plan_experiment, read_experiment
-
     found: list[Finding] = []
     try:
         experiment = read_experiment(file, params=options.params, allowed=options.allowed)
         found += experiment.findings
-        plan_experiment(experiment, params=options.params, allowed=options.allowed)
+        for plan in plan_experiment(experiment, params=options.params, allowed=options.allowed):
+            found += _lint_variant(plan, options)
     except SpecError as error:
         found += error.findings
-    return found
+    return list(dict.fromkeys(found))
+
+
+def _lint_variant(plan: VariantPlan, options: LintOptions) -> list[Finding]:
+    """Skills that only this variant has; the eval file itself says the rest."""
+    spec, _ = examine(plan.eval_file, params=options.params, patch=plan.patch, allowed=options.allowed)
+    return list(missing_skills(spec)) if spec else []
 
 
 def _placed(found: Finding, path: Path) -> Finding:

@@ -12,6 +12,7 @@ from valkyrie.benchmarks.eval_spec.options import EvalOptions
 from valkyrie.lint.codes import finding
 from valkyrie.lint.contradictions import contradictions
 from valkyrie.lint.executors import executor_findings, has_known_tools
+from valkyrie.lint.grader_values import grader_value_findings
 from valkyrie.lint.graders import grader_findings
 from valkyrie.lint.options import LintOptions
 from valkyrie.lint.programs import program_findings
@@ -64,16 +65,18 @@ def lint_spec(
         options = replace(options, grader_plugins=(*options.grader_plugins, *plugins))
     spec = read.spec
     found = [*executor_findings(spec, options), *grader_findings(spec, options), *weight_findings(spec)]
-    found += [*_runs(spec), *_judges(spec), *_same_prompts(spec)]
+    found += [*_runs(spec), *_regression(spec), *_judges(spec), *_same_prompts(spec)]
     known_tools = has_known_tools(spec.defaults.executor)
     committed = cache(is_committed)  # stimuli share such files, and each look starts git
     for stimulus in spec.stimuli:
         found += vacuous(stimulus)
         found += weak(spec, stimulus)
         found += program_findings(stimulus)
+        found += grader_value_findings(stimulus)
         found += _weighed(spec, contradictions(stimulus))
         found += tool_findings(spec, stimulus, known_agent=known_tools)
         found += _budgets(spec, stimulus)
+        found += _unscored(stimulus)
         found += _missing(spec, stimulus)
         found += _in_history(stimulus, committed)
     return _sorted(list(dict.fromkeys(found)))
@@ -101,6 +104,12 @@ def _missing(spec: EvalSpec, stimulus: Stimulus) -> list[Finding]:
         return [finding("environment-file-missing", message, stimulus.environment.place or stimulus.place)]
 
 
+def missing_skills(spec: EvalSpec) -> Iterator[Finding]:
+    """Skills of a spec that are not there, of an experiment's variant too."""
+    for stimulus in spec.stimuli:
+        yield from (one for one in _missing(spec, stimulus) if one.code == "missing-skill")
+
+
 def _in_history(stimulus: Stimulus, committed: Callable[[Path], bool]) -> Iterator[Finding]:
     """Files for grading that an agent in a view of `--work-dir` finds in its history."""
     if not stimulus.environment.empty:
@@ -121,6 +130,16 @@ def _runs(spec: EvalSpec) -> Iterator[Finding]:
         yield finding("runs-zero", message, Place(spec.file))
 
 
+def _regression(spec: EvalSpec) -> Iterator[Finding]:
+    if spec.type == "regression":
+        message = (
+            "`type` is regression, and the spec has no baseline to be worse than: compare with an earlier "
+            "result (`valk compare --baseline DIR --treatment DIR --fail-on-regression`), or run it in an "
+            "experiment that has a `baseline`"
+        )
+        yield finding("regression-without-baseline", message, Place(spec.file))
+
+
 def _judges(spec: EvalSpec) -> Iterator[Finding]:
     """One remark is enough: a model is named once for all."""
     if spec.defaults.judge_model:
@@ -136,6 +155,22 @@ def _judges(spec: EvalSpec) -> Iterator[Finding]:
                 return
 
 
+_COUNTED_BY = {
+    "expect_skills": "skill-invocation",
+    "reject_skills": "skill-invocation",
+    "expect_tools": "tool-calls",
+    "reject_tools": "tool-calls",
+}
+
+
+def _unscored(stimulus: Stimulus) -> Iterator[Finding]:
+    """Constraints of which an author may think that they count."""
+    for key, grader in _COUNTED_BY.items():
+        if getattr(stimulus.constraints, key):
+            message = f"`{key}` of {stimulus.name!r} is reported and not scored; a `{grader}` grader counts"
+            yield finding("constraint-unscored", message, stimulus.constraints.place)
+
+
 def _budgets(spec: EvalSpec, stimulus: Stimulus) -> Iterator[Finding]:
     """Time budgets that the time limit makes pointless."""
     from valkyrie.errors import UsageError
@@ -143,7 +178,7 @@ def _budgets(spec: EvalSpec, stimulus: Stimulus) -> Iterator[Finding]:
 
     limit = stimulus.timeout or spec.defaults.timeout or DEFAULT_TIMEOUT_S
     budgets: list[tuple[str, float, Place | None]] = []
-    if (longest := stimulus.constraints.max_duration) is not None:
+    if (longest := stimulus.constraints.time_limit) is not None:
         budgets.append(("max_duration", longest, stimulus.constraints.place))
     for grader in stimulus.graders:
         if grader.type == "wall-time" and isinstance(grader.config.get("max"), str):
@@ -167,8 +202,16 @@ def _same_prompts(spec: EvalSpec) -> Iterator[Finding]:
                 f"{stimulus.name!r} says the same as {twin.name!r} in the same environment; put their "
                 "graders together, or raise `runs` to try it more often"
             )
-            yield finding("duplicate-prompt", message, stimulus.place)
+            by_skill = _skill_demands(stimulus) != _skill_demands(twin)
+            yield finding("duplicate-prompt", message, stimulus.place, quiet=by_skill)
         said.append(stimulus)
+
+
+def _skill_demands(stimulus: Stimulus) -> str:
+    """What its graders and constraints say of skills."""
+    limits = stimulus.constraints
+    graders = [one.config for one in stimulus.graders if one.type == "skill-invocation"]
+    return repr((graders, limits.expect_skills, limits.reject_skills))
 
 
 def _alike(one: Stimulus, other: Stimulus) -> bool:
@@ -178,7 +221,7 @@ def _alike(one: Stimulus, other: Stimulus) -> bool:
 def _content(stimulus: Stimulus) -> str:
     """What the agent finds, without where it was written."""
     environment = stimulus.environment
-    skills = [ref.folder for ref in environment.skills or ()]
+    skills = environment.skills and [ref.folder for ref in environment.skills]
     files = [(entry.source, entry.dest) for entry in (*environment.files, *stimulus.attachments)]
     git = {**asdict(environment.git), "place": None} if environment.git else None
     return repr((skills, files, environment.commands, git, environment.mcp_servers))

@@ -53,8 +53,7 @@ def weak(spec: EvalSpec, stimulus: Stimulus) -> Iterator[Finding]:
     """Stimuli that are passed without any work: by any word, or by the prompt said back."""
     if not stimulus.graders:
         return
-    limits = stimulus.constraints
-    if limits.expect_skills or limits.expect_tools or any(_takes_work(one) for one in stimulus.graders):
+    if any(_takes_work(one) for one in stimulus.graders):
         return
     quiet = spec.defaults.executor == "mock"
     claims = [claim for claim in claims_of(stimulus) if claim.wanted]

@@ -5,17 +5,16 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from valkyrie.grade.constraints import implicit_graders
 from valkyrie.grade.registry import weight_of
 from valkyrie.lint.codes import finding
-from valkyrie.specs.model import EvalSpec, Finding, GraderSpec, Place, SpecError, Stimulus
+from valkyrie.specs.model import EvalSpec, Finding, GraderSpec, Place, SpecError
 from valkyrie.suggest import did_you_mean
 
 
 def weight_findings(spec: EvalSpec) -> Iterator[Finding]:
     """`scoring.weights` against the graders there are."""
     for stimulus in spec.stimuli:
-        graders = _graders(stimulus)
+        graders = stimulus.graders
         if graders and all(_weight(grader, spec) == 0 for grader in graders):
             message = f"every grader of {stimulus.name!r} has the weight 0; give one of them a weight"
             yield finding("weights-all-zero", message, stimulus.place)
@@ -26,7 +25,7 @@ def weight_findings(spec: EvalSpec) -> Iterator[Finding]:
     names = {
         word
         for stimulus in spec.stimuli
-        for grader in _graders(stimulus)
+        for grader in stimulus.graders
         for word in (grader.label, grader.type)
     }
     for word in weights:
@@ -41,10 +40,6 @@ def weight_findings(spec: EvalSpec) -> Iterator[Finding]:
             "stimulus, so only their proportion counts"
         )
         yield finding("weights-sum", message, place)
-
-
-def _graders(stimulus: Stimulus) -> list[GraderSpec]:
-    return [*stimulus.graders, *implicit_graders(stimulus.constraints)]
 
 
 def _weight(grader: GraderSpec, spec: EvalSpec) -> float:

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from benchmark_service.identity_provider import descope_client, only_tenant
+from sandboxes.installation import add_extra
 from valkyrie.errors import (
     AccessError,
     InfrastructureError,
@@ -22,7 +23,7 @@ from valkyrie.errors import (
     UserError,
     ValkyrieError,
 )
-from valkyrie.nouns import Identity
+from valkyrie.nouns import Identity, Role
 from valkyrie.organisation.access import Joined, Mode, one_of
 
 if TYPE_CHECKING:
@@ -59,6 +60,7 @@ class Caller:
     tenant_name: str
     person: str
     key_id: str | None
+    role: Role
     until: float
 
 
@@ -70,7 +72,7 @@ def hosted_settings() -> HostedSettings:
     if not project:
         raise UserError("AUTH_REQUIRED is set but DESCOPE_PROJECT_ID is not: nobody could be let in.")
     if find_spec("descope") is None:
-        raise UserError("Hosted mode needs the Descope SDK: pip install 'valkyrie-bench[hosted]'.")
+        raise UserError(f"Hosted mode needs the Descope SDK: {add_extra('hosted')}")
     base_url = os.environ.get("DESCOPE_BASE_URL") or os.environ.get("DESCOPE_BASE_URI")
     return HostedSettings(project, base_url or None, os.environ.get("DESCOPE_MANAGEMENT_KEY") or None)
 
@@ -105,7 +107,7 @@ class HostedAuthenticator:
                 "makes it known.",
                 cause="unknown_organisation",
             )
-        return Identity(org.id, org.name, caller.person, caller.key_id)
+        return Identity(org.id, org.name, caller.person, caller.key_id, role=caller.role)
 
     def init(self, api_key: str | None, bearer: str | None) -> Joined:
         caller = self._caller(api_key, bearer)
@@ -171,6 +173,7 @@ class HostedAuthenticator:
             self._tenant_name(tenant, claims["tenants"][tenant]),
             self._person(token, None if is_token else claims.get("keyId")),
             None if is_token else claims.get("keyId"),
+            _role_of(claims["tenants"][tenant]),
             min(float(expires), now + REMEMBER_S) if expires else now + REMEMBER_S,
         )
 
@@ -223,6 +226,16 @@ def _tenant_of(claims: Any) -> str:
     """The tenant a person chose when signing in, else the only one there is."""
     chosen = claims.get("dct")
     return chosen if isinstance(chosen, str) and chosen in claims["tenants"] else only_tenant(claims)
+
+
+def _role_of(told: Any) -> Role:
+    """The highest of our roles that Descope says the caller has in the tenant.
+
+    Whom it gives none of them may do everything, as before there were roles.
+    """
+    names = told.get("roles") if isinstance(told, Mapping) else None
+    given = {str(name).lower() for name in names} if isinstance(names, list) else set()
+    return next((role for role in reversed(Role) if role.value in given), Role.ADMIN)
 
 
 def _email_of(mgmt: Any, token: Mapping[str, Any], key_id: str | None) -> Any:

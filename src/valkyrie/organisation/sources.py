@@ -19,6 +19,7 @@ class StoredSecrets:
     """The secrets an organisation keeps with its tracker, encrypted."""
 
     by_variable = False
+    remote = False
     problems: Sequence[str] = ()
 
     def __init__(self, store: Store, sealer: Sealer | None, org_id: str) -> None:
@@ -47,6 +48,7 @@ class NotAsked:
 
     place = "AWS Secrets Manager"
     by_variable = False
+    remote = False
 
     def __init__(self, variable: str) -> None:
         self.problems: Sequence[str] = (
@@ -75,6 +77,10 @@ class LastResort:
     @property
     def by_variable(self) -> bool:
         return self._source.by_variable
+
+    @property
+    def remote(self) -> bool:
+        return self._source.remote
 
     @property
     def problems(self) -> Sequence[str]:

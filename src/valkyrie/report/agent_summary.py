@@ -4,51 +4,34 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from valkyrie.nouns import Json, RunState, TrialState, ended_by_agent
 from valkyrie.report.comparison_views import AgentSummary, Estimate, Metric, Repeats, Scores, TaskResult
-from valkyrie.report.pairing import Side
+from valkyrie.report.pairing import Side, TaskTrials
+from valkyrie.report.scored_trials import OfTask, ScoredTrial, ScoredTrials
 from valkyrie.report.statistics import (
     Interval,
     disagreement,
     mean_interval,
+    means_interval,
     pass_all,
     pass_all_interval,
     pass_at,
     pass_at_interval,
 )
-from valkyrie.report.tables import is_open
 
 if TYPE_CHECKING:
     from valkyrie.views import RunView, TrialView
 
-ByTask = Mapping[str, Sequence[float]]
-
-
-@dataclass(frozen=True, slots=True)
-class _Task:
-    """The trials of one task, by what they are worth."""
-
-    graded: list[float]
-    counted: list[float]
-    """Graded, and the worst for each error of the agent's own."""
-    planned: list[float]
-    """One for every trial, 0 where there is no grade."""
-    passing: list[float]
-    """The same, 1 where there is no grade and the agent did not bring that about."""
-    confirmed: list[float | None]
-    """What a fresh sandbox saw of every trial; None: not known."""
-    values: Mapping[int, float | None]
-    """What each repetition counts; None: ungraded."""
-    result: TaskResult
+Tasks = Mapping[str, TaskTrials]
 
 
 def side(
     run: RunView,
-    trials: Sequence[TrialView],
+    trials: Iterable[TrialView] | ScoredTrials,
     metric: Metric,
     name: str,
     worst: float = 0.0,
@@ -60,18 +43,13 @@ def side(
 
     `families` names the family of each task that has one, `scale` is the range of possible scores.
     """
-    by_task: dict[str, list[TrialView]] = {}
-    for trial in trials:
-        by_task.setdefault(trial.task_id, []).append(trial)
-    families = families or {one.task_id: one.family for one in trials if one.family is not None}
+    scored = trials if isinstance(trials, ScoredTrials) else ScoredTrials(trials)
+    families = families or scored.families
     fraction = metric == "pass" or run.score.fraction
-    tasks = {task: _task(own, metric, run.score.fraction, worst) for task, own in by_task.items()}
+    made = {own: _task(own, metric, run.score.fraction, worst) for own in scored.kinds}
+    tasks = {task: made[own] for task, own in scored.by_task.items()}
     results = {task: found.result for task, found in tasks.items()}
-    counted = {task: found.counted for task, found in tasks.items()}
-    errors = Counter(str(trial.category) for trial in trials if trial.state == TrialState.ERROR)
-    graded = sum(trial.state == TrialState.FINISHED for trial in trials)
-    passed = [_passed(trial, run.score.fraction) for trial in trials]
-    says_passed = any(found is not None for found in passed) or not graded
+    counts = _Counts.of(scored, fraction=run.score.fraction)
     summary = AgentSummary(
         run_id=run.id,
         name=name,
@@ -83,38 +61,64 @@ def side(
         ended=RunState(run.state).terminal,
         fraction=fraction,
         scores=_scores(tasks, families, scale),
-        planned=len(trials),
-        graded=graded,
-        passed=passed.count(True) if says_passed else None,
-        errors=dict(sorted(errors.items())),
-        not_run=len(trials) - graded - errors.total(),
-        repeats=_repeats(results if says_passed else {}, families),
+        planned=counts.planned,
+        graded=counts.graded,
+        passed=counts.passed[True] if counts.says_passed else None,
+        errors=dict(sorted(counts.errors.items())),
+        not_run=counts.planned - counts.graded - counts.errors.total(),
+        repeats=_repeats(results if counts.says_passed else {}, families),
         tasks=results,
-        ungraded=sum(map(_is_ungraded, trials)),
-        score_low=_mean_of_means(found.planned for found in tasks.values()) if fraction else None,
-        score_high=_mean_of_means(found.passing for found in tasks.values()) if fraction else None,
-        score_confirmed=_confirmed(tasks.values()) if fraction else None,
-        confirmed=sum(
-            one is True and trial.confirmed is True for one, trial in zip(passed, trials, strict=True)
-        ),
-        unconfirmed=_unconfirmed(trials, passed),
-        open_to_tampering=sum(map(is_open, trials)),
+        ungraded=counts.ungraded,
+        score_low=_mean(_means(tasks, lambda found: found.planned)) if fraction else None,
+        score_high=_mean(_means(tasks, lambda found: found.passing)) if fraction else None,
+        score_confirmed=_confirmed(tasks) if fraction else None,
+        confirmed=counts.passes_confirmed[True],
+        unconfirmed=None if counts.passes_confirmed[None] else counts.passes_confirmed[False],
+        open_to_tampering=counts.open_to_tampering,
         second_tries=run.score.second_tries,
         ingested=run.ingested,
+        exit_codes=dict(run.exit_codes),
         families=len({families.get(task, task) for task in tasks}) if families else None,
     )
-    return Side(
-        summary,
-        counted,
-        _recipe(run),
-        {(trial.task_id, trial.k): trial.digest for trial in trials},
-        {task: found.values for task, found in tasks.items()},
-        families or {},
-        scale,
-    )
+    return Side(summary, tasks, _recipe(run), scored, families or {}, scale)
 
 
-def _task(trials: Sequence[TrialView], metric: Metric, fraction: bool, worst: float) -> _Task:
+@dataclass(slots=True)
+class _Counts:
+    """How many trials of a run are what."""
+
+    planned: int = 0
+    graded: int = 0
+    ungraded: int = 0
+    open_to_tampering: int = 0
+    errors: Counter[str] = field(default_factory=Counter)
+    passed: Counter[bool | None] = field(default_factory=Counter)
+    passes_confirmed: Counter[bool | None] = field(default_factory=Counter)
+    """Passes, by whether a fresh sandbox saw them; None: not known."""
+
+    @property
+    def says_passed(self) -> bool:
+        """Whether the benchmark speaks of passing."""
+        return self.passed[True] + self.passed[False] > 0 or not self.graded
+
+    @classmethod
+    def of(cls, trials: ScoredTrials, *, fraction: bool) -> _Counts:
+        found = cls()
+        for trial, count in trials.counted():
+            passed = _passed(trial, fraction)
+            found.planned += count
+            found.graded += count * (trial.state == TrialState.FINISHED)
+            found.ungraded += count * _is_ungraded(trial)
+            found.open_to_tampering += count * trial.is_open
+            found.passed[passed] += count
+            if trial.state == TrialState.ERROR:
+                found.errors[str(trial.category)] += count
+            if passed:
+                found.passes_confirmed[trial.confirmed] += count
+        return found
+
+
+def _task(trials: OfTask, metric: Metric, fraction: bool, worst: float) -> TaskTrials:
     values = [_value(trial, metric, fraction) for trial in trials]
     graded = [value for value in values if value is not None]
     counted = graded + [worst] * sum(map(_agent_error, trials))
@@ -130,7 +134,7 @@ def _task(trials: Sequence[TrialView], metric: Metric, fraction: bool, worst: fl
         if value is not None or trial.state != TrialState.FINISHED
     }
     both = list(zip(trials, values, strict=True))
-    return _Task(
+    return TaskTrials(
         graded,
         counted,
         planned=[counts.get(trial.k) or 0.0 if value is None else value for trial, value in both],
@@ -141,7 +145,7 @@ def _task(trials: Sequence[TrialView], metric: Metric, fraction: bool, worst: fl
     )
 
 
-def _seen_fresh(trial: TrialView, value: float | None, metric: Metric) -> float | None:
+def _seen_fresh(trial: ScoredTrial, value: float | None, metric: Metric) -> float | None:
     """What a fresh sandbox saw of a trial; None: not known. A 0 needs no confirmation."""
     if not value:
         return 0.0
@@ -152,26 +156,20 @@ def _seen_fresh(trial: TrialView, value: float | None, metric: Metric) -> float 
     return value if trial.confirmed else trial.score_confirmed or 0.0
 
 
-def _confirmed(tasks: Iterable[_Task]) -> float | None:
+def _confirmed(tasks: Tasks) -> float | None:
     """The mean over tasks of what fresh sandboxes saw; None where that is not known of a trial."""
-    lists = [found.confirmed for found in tasks]
-    if any(value is None for values in lists for value in values):
+    kinds = {id(found): found for found in tasks.values()}.values()
+    if any(value is None for found in kinds for value in found.confirmed):
         return None
-    return _mean_of_means([value or 0.0 for value in values] for values in lists)
+    return _mean(_means(tasks, lambda found: [value or 0.0 for value in found.confirmed]))
 
 
-def _unconfirmed(trials: Sequence[TrialView], passed: Sequence[bool | None]) -> int | None:
-    """Passes only the sandbox the agent left saw; None where it is not known of one."""
-    found = [trial.confirmed for trial, one in zip(trials, passed, strict=True) if one]
-    return None if any(one is None for one in found) else found.count(False)
-
-
-def _is_ungraded(trial: TrialView) -> bool:
+def _is_ungraded(trial: ScoredTrial) -> bool:
     """Whether it says nothing about the agent."""
     return trial.state != TrialState.FINISHED and not _agent_error(trial)
 
 
-def _value(trial: TrialView, metric: Metric, fraction: bool) -> float | None:
+def _value(trial: ScoredTrial, metric: Metric, fraction: bool) -> float | None:
     """What a graded trial is worth; None where it has no number."""
     if trial.state != TrialState.FINISHED:
         return None
@@ -181,7 +179,7 @@ def _value(trial: TrialView, metric: Metric, fraction: bool) -> float | None:
     return trial.score if trial.score is not None and math.isfinite(trial.score) else None
 
 
-def _passed(trial: TrialView, fraction: bool) -> bool | None:
+def _passed(trial: ScoredTrial, fraction: bool) -> bool | None:
     if trial.state != TrialState.FINISHED:
         return None
     if trial.passed is None and trial.score is not None and fraction:
@@ -189,11 +187,11 @@ def _passed(trial: TrialView, fraction: bool) -> bool | None:
     return trial.passed
 
 
-def _agent_error(trial: TrialView) -> bool:
+def _agent_error(trial: ScoredTrial) -> bool:
     return ended_by_agent(trial.state, trial.category)
 
 
-def _why(trials: Sequence[TrialView]) -> str:
+def _why(trials: OfTask) -> str:
     """Why none of a task's trials counts: the most frequent error, or that nothing was tried."""
     errors = Counter(str(trial.category) for trial in trials if trial.state == TrialState.ERROR)
     if errors:
@@ -205,26 +203,40 @@ def _mean(values: Sequence[float]) -> float | None:
     return math.fsum(values) / len(values) if values else None
 
 
-def _mean_of_means(lists: Iterable[Sequence[float]]) -> float | None:
-    return _mean([math.fsum(values) / len(values) for values in lists if values])
+def _means(tasks: Tasks, of: Callable[[TaskTrials], Sequence[float]]) -> list[float]:
+    """Return the mean of each task that has values; tasks with the same results share one number."""
+    known: dict[int, float | None] = {}
+    for found in tasks.values():
+        if id(found) not in known:
+            known[id(found)] = _mean(of(found))
+    return [mean for found in tasks.values() if (mean := known[id(found)]) is not None]
 
 
-def _scores(tasks: Mapping[str, _Task], families: Mapping[str, str] | None, scale: Interval) -> Scores:
-    planned = {task: found.planned for task, found in tasks.items()}
-    graded = {task: found.graded for task, found in tasks.items()}
-    counted = {task: found.counted for task, found in tasks.items()}
-    leading = _estimate(counted, families, scale)
+def _scores(tasks: Tasks, families: Mapping[str, str] | None, scale: Interval) -> Scores:
+    kinds = {id(found): found for found in tasks.values()}.values()
+    leading = _estimate(tasks, lambda found: found.counted, families, scale)
+    same_planned = all(found.planned == found.counted for found in kinds)
+    same_graded = all(found.graded == found.counted for found in kinds)
     return Scores(
-        all_trials=leading if planned == counted else _estimate(planned, families, scale),
-        graded_only=leading if graded == counted else _estimate(graded, families, scale),
+        all_trials=leading if same_planned else _estimate(tasks, lambda one: one.planned, families, scale),
+        graded_only=leading if same_graded else _estimate(tasks, lambda one: one.graded, families, scale),
         infrastructure_excluded=leading,
     )
 
 
-def _estimate(by_task: ByTask, families: Mapping[str, str] | None, scale: Interval) -> Estimate:
-    means = [math.fsum(values) / len(values) for values in by_task.values() if values]
-    interval, method = mean_interval(by_task, scale=scale, families=families)
-    return Estimate(_mean(means), interval, method, len(means), sum(map(len, by_task.values())))
+def _estimate(
+    tasks: Tasks,
+    of: Callable[[TaskTrials], Sequence[float]],
+    families: Mapping[str, str] | None,
+    scale: Interval,
+) -> Estimate:
+    means = _means(tasks, of)
+    if families:
+        by_task = {task: values for task, found in tasks.items() if (values := of(found))}
+        interval, method = mean_interval(by_task, scale=scale, families=families)
+    else:
+        interval, method = means_interval(means, scale) if means else (None, "nothing was graded")
+    return Estimate(_mean(means), interval, method, len(means), sum(len(of(one)) for one in tasks.values()))
 
 
 def _repeats(results: Mapping[str, TaskResult], families: Mapping[str, str] | None) -> Repeats:

@@ -1,4 +1,4 @@
-"""What looks wrong with a run that goes on: trials that take too long, and room that is not used."""
+"""What looks wrong with a run that goes on: slow trials, room that is not used, more errors than before."""
 
 from __future__ import annotations
 
@@ -14,14 +14,20 @@ LONG_S = 30 * 60.0
 SETTLING_S = 60.0
 """A run that was just started has no work in hand yet, and that is no alarm."""
 ACTIVE = ("BUILDING", "IN_PROGRESS", "EVALUATING")
+ENDED = ("FINISHED", "ERROR")
+LAST_ENDED = 20
+"""So many trials that ended last are held against all before."""
 _NAMED = 3
 
 
 def alarms(run: RunView, trials: Sequence[TrialView], now: float) -> list[str]:
-    """Sentences; none when all is well. `trials` are the longest active ones, and some that are pending."""
+    """Sentences; none when all is well.
+
+    `trials` are the longest active ones, some that are pending, and the last that ended.
+    """
     if run.state != "IN_PROGRESS":
         return []
-    return [*_long(run, trials, now), *_idle_room(run, trials, now)]
+    return [*_long(run, trials, now), *_idle_room(run, trials, now), *_failing(run, trials)]
 
 
 def _long(run: RunView, trials: Sequence[TrialView], now: float) -> list[str]:
@@ -51,7 +57,7 @@ def _idle_room(run: RunView, trials: Sequence[TrialView], now: float) -> list[st
     if not active:
         return [
             f"{plural(pending, 'trial')} pending and none in progress, although an executor is alive; "
-            "valk queue status says who is served first"
+            "valk queue status says what the others have"
         ]
     if active < run.concurrency:
         return [
@@ -59,6 +65,20 @@ def _idle_room(run: RunView, trials: Sequence[TrialView], now: float) -> list[st
             "for more, or runs before it in the queue take it (valk queue status)"
         ]
     return []
+
+
+def _failing(run: RunView, trials: Sequence[TrialView]) -> list[str]:
+    """Say that most of what ended of late failed, and less of what ended before."""
+    last = [trial for trial in trials if trial.state in ENDED]
+    failed = sum(trial.state == "ERROR" for trial in last)
+    if len(last) < LAST_ENDED or 2 * failed < len(last):
+        return []
+    before = sum(run.counts.get(state, 0) for state in ENDED) - len(last)
+    failed_before = max(0, run.counts.get("ERROR", 0) - failed)
+    if before > 0 and failed * before <= 2 * failed_before * len(last):
+        return []
+    earlier = f", {failed_before} of {before} before" if before > 0 else ""
+    return [f"{failed} of the last {len(last)} trials that ended failed{earlier}; valk run errors says why"]
 
 
 def _active(run: RunView) -> int:

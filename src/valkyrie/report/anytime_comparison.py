@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -10,6 +9,7 @@ from valkyrie.nouns import RunState
 from valkyrie.report.comparison_views import Comparison, Metric, Verdict
 from valkyrie.report.evidence import gather_evidence
 from valkyrie.report.pairing import Side
+from valkyrie.report.scored_trials import ScoredTrials, TaskTrial
 from valkyrie.report.statistics.anytime import (
     ERROR_RATE,
     AnytimeStanding,
@@ -20,10 +20,10 @@ from valkyrie.report.statistics.anytime import (
 from valkyrie.report.statistics.intervals import mean
 
 if TYPE_CHECKING:
-    from valkyrie.views import RunView, TrialView
+    from valkyrie.views import RunView
 
 _OPEN = "none while trials are open"
-Run = tuple["RunView", Sequence["TrialView"]]
+Run = tuple["RunView", ScoredTrials]
 _VERDICTS: dict[DecidedOutcome | None, Verdict] = {
     DecidedOutcome.A_AHEAD: "better",
     DecidedOutcome.B_AHEAD: "worse",
@@ -48,7 +48,7 @@ def as_it_goes(one: Comparison, a: Run, b: Run, metric: Metric) -> Comparison:
     margin = one.margin if rule is None else rule["margin"]
     found: AnytimeStanding | None = None
     if one.fraction:
-        mine, theirs = ([_counted(trial, metric) for trial in trials] for _, trials in (a, b))
+        mine, theirs = ([_counted(trial, metric) for trial in trials.rows()] for _, trials in (a, b))
         evidence = gather_evidence(mine, theirs, planned_order=ruled)
         error = ERROR_RATE if rule is None else float(rule["error"])
         found = look(
@@ -111,12 +111,15 @@ def as_it_goes(one: Comparison, a: Run, b: Run, metric: Metric) -> Comparison:
     )
 
 
-def with_anytime_interval(one: Side, run: RunView) -> Side:
-    """Return the side with an interval of its score that holds although its run ended early or goes on."""
-    if RunState(run.state).terminal and not run.arguments.get("stop_rule"):
+def with_anytime_interval(one: Side, run: RunView, *, early: bool) -> Side:
+    """Return the side with an interval of its score that holds although its run ended early or goes on.
+
+    `early`: some run beside it may have ended early, so that all have intervals of that kind.
+    """
+    if RunState(run.state).terminal and not early:
         return one
     scores = one.summary.scores
-    means = [mean(values) for values in one.counted.values() if values]
+    means = [mean(found.counted) for found in one.tasks.values() if found.counted]
     if RunState(run.state).terminal and one.summary.fraction and means:
         low, high = confidence_sequence([(2 * value - 1, 2 * value - 1) for value in means])
         leading = replace(
@@ -136,7 +139,7 @@ def with_anytime_interval(one: Side, run: RunView) -> Side:
     return replace(one, summary=replace(one.summary, scores=changed))
 
 
-def _counted(trial: TrialView, metric: Metric) -> TrialView:
+def _counted(trial: TaskTrial, metric: Metric) -> TaskTrial:
     """The trial with what is compared as its score."""
     if metric == "score" or (trial.score is None and trial.passed is None):
         return trial

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from itertools import combinations
 from typing import TYPE_CHECKING
 
 from valkyrie.errors import UsageError
-from valkyrie.nouns import Json, TrialState, worst_score
+from valkyrie.nouns import Json, worst_score
 from valkyrie.report.agent_summary import side
 from valkyrie.report.anytime_comparison import as_it_goes, with_anytime_interval
 from valkyrie.report.comparison_views import AgentSummary, Comparison, Metric, Summary, summary_json
 from valkyrie.report.comparison_words import sentence
 from valkyrie.report.formats import run_mark, safe, short_id
 from valkyrie.report.pairing import compared, corrected
+from valkyrie.report.scored_trials import ScoredTrials
 
 if TYPE_CHECKING:
     from valkyrie.views import RunView, TrialView
@@ -32,7 +33,8 @@ __all__ = [
     "to_json",
 ]
 
-Runs = Sequence[tuple["RunView", Sequence["TrialView"]]]
+Runs = Sequence[tuple["RunView", "Iterable[TrialView] | ScoredTrials"]]
+"""Each with all of its trials, which are read once."""
 
 
 def summarise(
@@ -48,16 +50,22 @@ def summarise(
     `pairs` are positions of the runs to compare; all of them unless said. `names` is what runs are called,
     `agent:model` unless said. `margin` is the difference that counts as none, 2 points unless said.
     """
-    planned = runs
-    runs = [(run, [one for one in trials if one.state != TrialState.SKIPPED]) for run, trials in runs]
-    called = _distinct([run for run, _ in runs], names)
-    sides = [
-        side(run, trials, metric, name, _worst(run, runs, metric))
-        for (run, trials), name in zip(runs, called, strict=True)
+    planned = [
+        (run, trials if isinstance(trials, ScoredTrials) else ScoredTrials(trials)) for run, trials in runs
     ]
-    sides = [with_anytime_interval(one, run) for one, (run, _) in zip(sides, runs, strict=True)]
-    wanted = list(combinations(range(len(runs)), 2)) if pairs is None else pairs
-    wanted = [(a, b) for a, b in wanted if _alike(runs[a][0], runs[b][0])]
+    needed = [(run, trials.without_skipped()) for run, trials in planned]
+    called = _distinct([run for run, _ in needed], names)
+    sides = [
+        side(run, trials, metric, name, _worst(run, needed, metric), families=_families(run, needed))
+        for (run, trials), name in zip(needed, called, strict=True)
+    ]
+    # All of a table by one method: where one run ended early, that is the one that allows it.
+    early = any(run.arguments.get("stop_rule") for run, _ in needed)
+    sides = [
+        with_anytime_interval(one, run, early=early) for one, (run, _) in zip(sides, needed, strict=True)
+    ]
+    wanted = list(combinations(range(len(needed)), 2)) if pairs is None else pairs
+    wanted = [(a, b) for a, b in wanted if _alike(needed[a][0], needed[b][0])]
     found = [compared(sides[a], sides[b], together=len(wanted), margin=margin) for a, b in wanted]
     made = [
         as_it_goes(one, planned[a], planned[b], metric)
@@ -66,11 +74,21 @@ def summarise(
     return Summary(metric, _ranked([one.summary for one in sides]), made)
 
 
-def _worst(run: RunView, runs: Runs, metric: Metric) -> float:
+def _worst(run: RunView, runs: Sequence[tuple[RunView, ScoredTrials]], metric: Metric) -> float:
     """What an end counts that the agent itself brought about; never more than a grade beside it."""
     if metric == "pass" or run.score.fraction:
         return 0.0
-    return worst_score(trial.score for other, trials in runs if _alike(run, other) for trial in trials)
+    alike = [trials for other, trials in runs if _alike(run, other)]
+    return worst_score(trial.score for trials in alike for trial, _ in trials.counted())
+
+
+def _families(run: RunView, runs: Sequence[tuple[RunView, ScoredTrials]]) -> dict[str, str]:
+    """Return the family of each task, as any run on the same benchmark knows it: one method for all."""
+    found: dict[str, str] = {}
+    for other, trials in runs:
+        if _alike(run, other):
+            found |= trials.families
+    return found
 
 
 def _ranked(agents: Sequence[AgentSummary]) -> list[AgentSummary]:

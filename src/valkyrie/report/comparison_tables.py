@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from valkyrie.report.comparison_views import AgentSummary, Estimate, Summary
 from valkyrie.report.formats import (
     DAGGER,
     INGESTED_NOTE,
     NONE,
+    ends_text,
     errors_text,
+    exits_text,
     ids_preview,
     number,
     plural,
@@ -17,6 +19,7 @@ from valkyrie.report.formats import (
     range_text,
     safe,
     second_tries_text,
+    short_id,
     tampering_text,
 )
 from valkyrie.report.layout import PLAIN, Column, Ink, Table
@@ -87,6 +90,8 @@ def score_notes(agents: Sequence[AgentSummary]) -> Iterator[str]:
         if agent.unconfirmed:
             passes = plural(agent.unconfirmed, "pass", "passes")
             yield f"{agent.name}: {passes} only seen in the sandbox the agent left (unconfirmed)."
+        if said := exits_text(agent.exit_codes, agent.graded + sum(agent.errors.values())):
+            yield f"{agent.name}: {said}; `valk run logs {short_id(agent.run_id)}`."
         if agent.second_tries:
             yield f"{agent.name}: {second_tries_text(agent.second_tries)}."
         if agent.open_to_tampering:
@@ -98,8 +103,7 @@ def score_notes(agents: Sequence[AgentSummary]) -> Iterator[str]:
 def _range(found: Estimate, *, fraction: bool) -> str:
     if found.interval is None:
         return NONE
-    low, high = found.interval
-    return f"{low * 100:.1f}–{high * 100:.1f}" if fraction else f"{low:g}–{high:g}"
+    return ends_text(found.interval, fraction=fraction)
 
 
 def _denominators_differ(agent: AgentSummary) -> bool:
@@ -159,16 +163,16 @@ def repeats_cell(values: Sequence[float], intervals: Sequence[tuple[float, float
         return NONE
     said = number(values[k - 1], fraction=True)
     interval = intervals[k - 1] if k <= len(intervals) else None
-    return said if interval is None else f"{said} ({interval[0] * 100:.1f}–{interval[1] * 100:.1f})"
+    return said if interval is None else f"{said} ({ends_text(interval, fraction=True)})"
 
 
 def notes(summary: Summary) -> Iterator[str]:
     """What must be said below the tables: methods, errors, what is left out, which tasks are flaky."""
-    methods = {agent.name: agent.scores.infrastructure_excluded.method for agent in summary.agents}
-    if len(set(methods.values())) == 1:
-        yield f"Intervals: {next(iter(methods.values()))}."
-    else:
-        yield "Intervals: " + "; ".join(f"{name}: {method}" for name, method in methods.items()) + "."
+    yield from interval_notes(
+        (agent.name, found.interval, found.method)
+        for agent in summary.agents
+        for found in (agent.scores.infrastructure_excluded,)
+    )
     yield from score_notes(summary.agents)
     if named := [agent.name for agent in summary.agents if agent.ingested]:
         yield f"{', '.join(named)}: {INGESTED_NOTE.removeprefix('ingested: ')}."
@@ -178,6 +182,24 @@ def notes(summary: Summary) -> Iterator[str]:
     ranges = dict.fromkeys(one.interval_method for one in summary.comparisons if one.interval_method)
     if tests:
         yield f"Differences: p-values by {' and '.join(tests)}, intervals by {' and '.join(ranges)}."
+
+
+def interval_notes(
+    found: Iterable[tuple[str, tuple[float, float] | None, str | None]],
+) -> Iterator[str]:
+    """Say by which method a table's intervals were found, once for all of them, and which rows have none.
+
+    `found` has each row's name, its interval, and the method, or why there is no interval.
+    """
+    methods: dict[str, list[str]] = {}
+    for name, interval, method in found:
+        if method is not None:
+            methods.setdefault(method if interval else f"none, {method}", []).append(name)
+    if len(methods) == 1:
+        yield f"Intervals: {next(iter(methods))}."
+    elif methods:
+        told = (f"{method} ({', '.join(names)})" for method, names in methods.items())
+        yield f"Intervals: {'; '.join(told)}."
 
 
 def _agent_notes(agent: AgentSummary) -> Iterator[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field, replace
 from typing import Literal
 
 from valkyrie.nouns import Json
@@ -125,6 +125,8 @@ class AgentSummary:
     """Trials that had counted as ended by the agent's doing, and were tried again on demand."""
     ingested: bool = False
     """Its trials ran elsewhere, and its scores are what a file said."""
+    exit_codes: Mapping[str, int] = field(default_factory=dict)
+    """How many agents ended by themselves with each exit code but 0."""
     rank: int = 1
     """Among those on the same benchmark, by the lower end of the score."""
 
@@ -217,9 +219,8 @@ class Summary:
 
 def summary_json(summary: Summary, sentences: Sequence[str], *, tasks: bool = False) -> Json:
     """As plain JSON data; `sentences` are those of its comparisons."""
-    from dataclasses import asdict
-
-    data: Json = asdict(summary)
+    told = summary if tasks else replace(summary, agents=[replace(one, tasks={}) for one in summary.agents])
+    data: Json = asdict(told)
     for agent, view in zip(data["agents"], summary.agents, strict=True):
         agent["repeats"]["flaky_share"] = view.repeats.flaky_share
         if not tasks:

@@ -43,7 +43,7 @@ def error_rows(group: ErrorGroup, ink: Ink = PLAIN) -> list[tuple[str, str]]:
     return [
         ("Trials", ink.paint(str(group.count), "yellow" if group.retrying else "red")),
         ("Message", safe(group.message)),
-        ("Tasks", ids_preview(group.task_ids, group.count)),
+        ("Tasks", ids_preview(group.task_ids, group.tasks or len(group.task_ids))),
         ("Disposition", way),
         *([("Score", "counted as 0: the agent brought this about")] if zero else []),
     ]

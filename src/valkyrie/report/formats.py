@@ -12,9 +12,10 @@ from valkyrie.plain_text import printable_json as printable_json
 from valkyrie.plain_text import safe as safe
 
 if TYPE_CHECKING:
-    from valkyrie.views import RunView, ScoreView, TrialView
+    from valkyrie.views import GradingChange, LogLine, RunView, ScoreView, TrialLeftOut, TrialView
 
 BAR_CELLS = 30
+_CODES = 3
 NONE = "—"
 DAGGER = "†"
 OPEN = "open to tampering"
@@ -258,6 +259,8 @@ def score_rows(score: ScoreView, *, ended: bool) -> list[tuple[str, str]]:
         rest.append(("verified", tampering_text(score.open_to_tampering, score.graded, tasks=False)))
     if not ended:
         return [graded, *rest] if score.graded and score.fraction else rest
+    if not _is_counted(score):
+        return [("score", "none: no trial was graded"), *rest]
     if score.final_interval is None and score.interval is None and not score.fraction and score.graded:
         rest.append(("interval", "none: only the benchmark itself can compute this number"))
     if has_range(score):
@@ -274,6 +277,11 @@ def score_rows(score: ScoreView, *, ended: bool) -> list[tuple[str, str]]:
     return [final, graded, *rest]
 
 
+def _is_counted(score: ScoreView) -> bool:
+    """Whether anything is known of the agent: a grade, or an end of its own doing."""
+    return bool(score.graded or score.errors.get("agent"))
+
+
 def _is_whole(score: ScoreView) -> bool:
     return score.graded + score.errors.get("agent", 0) == score.planned
 
@@ -283,7 +291,7 @@ def score_sentence(score: ScoreView, *, ended: bool) -> str:
     names = ("score", "score_graded", "final_score", "score_confirmed")
     numbers = [row for row in score_rows(score, ended=ended) if row[0] in names]
     said = " · ".join(f"{name} {value}" for name, value in numbers if value != UNKNOWN)
-    if not (score.graded or score.errors.get("agent")) or not said:
+    if not _is_counted(score) or not said:
         said = "no score" if ended else "no score yet"
     mark = f" · {score.open_to_tampering} {OPEN}" if score.open_to_tampering else ""
     return f"{said} · {score.graded}/{score.planned} graded · {errors_text(score.errors)}{mark}"
@@ -296,13 +304,41 @@ def progress(run: RunView) -> str:
 
 
 def elapsed(run: RunView, now: float) -> float | None:
-    """Seconds from start to end, or to now."""
-    return None if run.started_at is None else (run.finished_at or now) - run.started_at
+    """Seconds it worked, up to its end or now: pauses between its passes do not count."""
+    if run.started_at is None:
+        return None
+    if run.worked_s is None:  # a file said when it began and ended
+        return (run.finished_at or now) - run.started_at
+    return run.worked_s + (max(0.0, now - run.working_since) if run.working_since else 0.0)
 
 
-def trial_name(trial: TrialView) -> str:
-    """Task id, with `#k` for further repetitions."""
-    return safe(trial.task_id) + (f" #{trial.k}" if trial.k else "")
+def exits_text(codes: Mapping[str, int], ended: int) -> str:
+    """`3 of 3 agents ended with exit code 127`, or which codes they ended with; empty if all ended with 0."""
+    if not codes:
+        return ""
+    total = sum(codes.values())
+    said = f"{total} of {plural(max(total, ended), 'agent')} ended with exit code"
+    if len(codes) == 1:
+        return f"{said} {next(iter(codes))}"
+    most = sorted(codes.items(), key=lambda item: (-item[1], item[0]))
+    named = ", ".join(f"{code}: {count}" for code, count in most[:_CODES])
+    return f"{said}s other than 0 ({named}{', …' if len(codes) > _CODES else ''})"
+
+
+def run_exits_text(run: RunView) -> str:
+    """The same of a run, with the command that shows what they printed."""
+    said = exits_text(run.exit_codes, run.counts.get("FINISHED", 0) + run.counts.get("ERROR", 0))
+    return f"{said}; `valk run logs {short_id(run.id)}`" if said else ""
+
+
+def agent_name(agent: str, model: str | None) -> str:
+    """`agent:model`, as `--agent` takes it, harmless on a terminal."""
+    return safe(agent) + (f":{safe(model)}" if model else "")
+
+
+def trial_name(trial: TrialView | LogLine | GradingChange | TrialLeftOut) -> str:
+    """`task`, and `task#k` for further repetitions: as results files and `--scenario` name a trial."""
+    return safe(trial.task_id) + (f"#{trial.k}" if trial.k else "")
 
 
 def ids_preview(ids: Sequence[str], total: int) -> str:

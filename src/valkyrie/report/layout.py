@@ -185,7 +185,8 @@ def panel(
 
 def wrapped(value: str, room: int | None) -> list[str]:
     """`value` in lines of at most `room` columns where it has spaces; commands stay whole."""
-    if room is None or cells(value) <= room or "\x1b" in value or value.startswith("valk "):
+    command = value.partition(" ")[0].endswith(("valk", "valkyrie"))
+    if room is None or cells(value) <= room or "\x1b" in value or command:
         return [value]
     from textwrap import wrap
 

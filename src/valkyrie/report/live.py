@@ -13,6 +13,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Self, TextIO
 
 from valkyrie.report.formats import (
+    agent_name,
     clock,
     counts_line,
     duration,
@@ -48,7 +49,7 @@ class Snapshot:
 def frame(shot: Snapshot, ink: Ink = PLAIN, *, now: float, height: int = 24) -> list[str]:
     """One run: progress, counts, score, active trials with phase and time, latest errors."""
     run = shot.run
-    title = f"{safe(run.agent)}{f' · {safe(run.model)}' if run.model else ''} on {safe(run.benchmark)}"
+    title = f"{agent_name(run.agent, run.model)} on {safe(run.benchmark)}"
     took = duration(elapsed(run, now))
     lines = [
         f"{ink.paint(title, 'bold')}  {ink.paint(short_id(run.id), 'dim')}  {ink.paint(took, 'dim')}",

@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from valkyrie.nouns import Json
-from valkyrie.report.comparison_views import AgentSummary, Bound, Comparison, Verdict
+from valkyrie.report.comparison_views import AgentSummary, Bound, Comparison, TaskResult, Verdict
+from valkyrie.report.scored_trials import ScoredTrials
 from valkyrie.report.statistics import SURE, Paired, holm, mean, needed, paired, surely_alike
 
 SMALL = 0.02
@@ -14,17 +15,32 @@ SMALL = 0.02
 
 
 @dataclass(frozen=True, slots=True)
+class TaskTrials:
+    """The trials of one task, by what they are worth."""
+
+    graded: Sequence[float]
+    counted: Sequence[float]
+    """Graded, and the worst for each error of the agent's own."""
+    planned: Sequence[float]
+    """One for every trial, 0 where there is no grade."""
+    passing: Sequence[float]
+    """The same, 1 where there is no grade and the agent did not bring that about."""
+    confirmed: Sequence[float | None]
+    """What a fresh sandbox saw of every trial; None: not known."""
+    values: Mapping[int, float | None]
+    """What each repetition counts; None: ungraded."""
+    result: TaskResult
+
+
+@dataclass(frozen=True, slots=True)
 class Side:
     """One of the two."""
 
     summary: AgentSummary
-    counted: Mapping[str, Sequence[float]]
-    """The trials that count, by task."""
+    tasks: Mapping[str, TaskTrials]
+    """Tasks with the same results share one object."""
     recipe: Json | None
-    digests: Mapping[tuple[str, int], str]
-    """Of every trial, by task and repetition."""
-    values: Mapping[str, Mapping[int, float | None]] = field(default_factory=dict)
-    """What every trial is worth, by task and repetition; None: ungraded."""
+    scored: ScoredTrials
     families: Mapping[str, str] = field(default_factory=dict)
     """The family of each task that has one."""
     scale: tuple[float, float] = (0.0, 1.0)
@@ -39,8 +55,8 @@ def compared(a: Side, b: Side, *, together: int = 1, margin: float | None = None
     excluded, common = _matched(a, b)
     fraction = a.summary.fraction and b.summary.fraction
     a_lacks, b_lacks = _lacking(a, b), _lacking(b, a)
-    left, right = ([side.counted[task] for task in common] for side in (a, b))
-    mine, theirs = ([mean(trials) for trials in lists] for lists in (left, right))
+    left, right = ([side.tasks[task].counted for task in common] for side in (a, b))
+    mine, theirs = ([side.tasks[task].result.mean or 0.0 for task in common] for side in (a, b))
     nothing = Comparison(
         a=a.summary.name,
         b=b.summary.name,
@@ -118,33 +134,35 @@ def _changed(a: Side, b: Side, task: str) -> bool:
     """Whether the task itself is another one: known where all else that makes a trial is the same."""
     if a.recipe is None or a.recipe != b.recipe:
         return False
-    first = (task, 0)
-    return first in a.digests and first in b.digests and a.digests[first] != b.digests[first]
+    first, other = a.scored.contents.get(task, 0), b.scored.contents.get(task, 0)
+    return bool(first and other) and first != other
 
 
 def _shared(a: Side, b: Side) -> list[str]:
     """Tasks both runs have, the same on both sides."""
-    return [task for task in a.values if task in b.values and not _changed(a, b, task)]
+    return [task for task in a.tasks if task in b.tasks and not _changed(a, b, task)]
 
 
 def _lacking(one: Side, other: Side) -> int:
     """Trials that have a value on the other side, and none on this one for reasons that are not its doing."""
     return sum(
-        value is None and other.values[task].get(k) is not None
+        value is None and other.tasks[task].values.get(k) is not None
         for task in _shared(one, other)
-        for k, value in one.values[task].items()
+        for k, value in one.tasks[task].values.items()
     )
 
 
 def _bound(a: Side, b: Side, filled: tuple[float, float]) -> Bound | None:
     """The comparison had all trials only A lacks, and all only B lacks, ended with these values."""
     mine, theirs, tasks = [], [], []
+    known: dict[tuple[int, int], tuple[float, float] | None] = {}
     for task in _shared(a, b):
-        left = _filled(a.values[task], b.values[task], filled[0])
-        right = _filled(b.values[task], a.values[task], filled[1])
-        if left and right:
-            mine.append(mean(left))
-            theirs.append(mean(right))
+        own, others = a.tasks[task], b.tasks[task]
+        if (kind := (id(own), id(others))) not in known:
+            known[kind] = _filled_means(own.values, others.values, filled)
+        if (means := known[kind]) is not None:
+            mine.append(means[0])
+            theirs.append(means[1])
             tasks.append(task)
     if not mine:
         return None
@@ -157,6 +175,14 @@ def _bound(a: Side, b: Side, filled: tuple[float, float]) -> Bound | None:
         len(mine),
         limits=(found.lowest, found.highest),
     )
+
+
+def _filled_means(
+    a: Mapping[int, float | None], b: Mapping[int, float | None], filled: tuple[float, float]
+) -> tuple[float, float] | None:
+    """Return the mean of either side of a task; None where there is nothing of one."""
+    left, right = _filled(a, b, filled[0]), _filled(b, a, filled[1])
+    return (mean(left), mean(right)) if left and right else None
 
 
 def _filled(

@@ -35,7 +35,7 @@ Families = Mapping[str, str] | None
 def run_view(
     row: Any,
     *,
-    executor: Literal["alive", "none"],
+    executor: Literal["alive", "away", "none"],
     folder: str,
     scores: ByTask | None = None,
     families: Families = None,
@@ -79,6 +79,9 @@ def run_view(
         hooks=list(hooks),
         job_id=row.job_id,
         tokens=_tokens(row),
+        exit_codes=dict(row.exit_codes or {}),
+        worked_s=row.worked_s if row.worked_s or row.working_since else None,
+        working_since=row.working_since,
     )
 
 
@@ -95,7 +98,7 @@ def _cost(row: Any) -> CostView | None:
 
 
 def _note(row: Any, executor: str, *, embedded: bool) -> str | None:
-    note: str | None = row.note
+    note: str | None = row.note or row.stop_reason
     if note is not None or executor == "alive" or RunState(row.state).terminal:
         return note
     if embedded:
@@ -155,7 +158,7 @@ def _spread(row: Any, scores: ByTask | None) -> Json | None:
 def _graded_interval(row: Any, found: RunScores, scores: ByTask | None, families: Families) -> FoundInterval:
     """Of `score_graded`: over graded trials, and those that ended by the agent's doing.
 
-    None of a run that stopped when its job was decided: `job summary` has one that holds all the same.
+    None of a run that stopped when its job was decided: `job fetch` has one that holds all the same.
     """
     if not found.counted or row.arguments.get("stop_rule"):
         return None, None
@@ -190,32 +193,45 @@ def _mean_interval(
     return mean_interval(by_task, families=families or None)
 
 
+def reason_of(evidence: object) -> str | None:
+    """Return why a grader gave no pass; nothing where it said nothing."""
+    said = evidence.get("reason") if isinstance(evidence, dict) else None
+    return said if isinstance(said, str) and said else None
+
+
 def trial_view(row: Any) -> TrialView:
-    """One trial."""
+    """One trial, as `store.trials` reads it."""
+    values = list(row[:24])
+    values[14], values[16] = values[14] or {}, _usage(values[16])
+    values.append(None if row.passed else reason_of(row.evidence))
+    return TrialView(*values)
+
+
+def scores_view(row: Any) -> TrialView:
+    """One trial with only what scores are compared by."""
+    task_id, k, state, score, passed, category, confirmed, fresh, digest, position, family, is_open = row
     return TrialView(
-        task_id=row.task_id,
-        k=row.k,
-        state=row.state,
-        attempts=row.attempts,
-        score=row.score,
-        passed=row.passed,
-        category=row.category,
-        cause=row.cause,
-        message=row.message,
-        exit_code=row.exit_code,
-        exit_reason=row.exit_reason,
-        retry_at=row.not_before,
-        started_at=row.started_at,
-        finished_at=row.finished_at,
-        timing=row.timing or {},
-        digest=row.digest,
-        usage=_usage(row.usage),
-        cost=row.cost,
-        confirmed=row.confirmed,
-        score_confirmed=row.score_confirmed,
-        evidence=row.evidence,
-        position=row.position,
-        family=row.family,
+        task_id,
+        k,
+        state,
+        attempts=0,
+        score=score,
+        passed=passed,
+        category=category,
+        cause=None,
+        message=None,
+        exit_code=None,
+        exit_reason=None,
+        retry_at=None,
+        started_at=None,
+        finished_at=None,
+        timing={},
+        digest=digest,
+        confirmed=confirmed,
+        score_confirmed=fresh,
+        evidence={"open_to_tampering": True} if is_open else None,
+        position=position,
+        family=family,
     )
 
 
@@ -280,13 +296,15 @@ def _error_group(rows: Sequence[Any], passes: Mapping[tuple[str, int], int]) -> 
     first = rows[0]
     most = max(passes.get((row.task_id, row.k), 1) for row in rows)
     retryable = policy_for(Category(first.category), first.cause).retryable
+    task_ids = list(dict.fromkeys(row.task_id for row in rows))
     return ErrorGroup(
         category=first.category,
         cause=first.cause,
         message=str(first.message or ""),
         count=len(rows),
         retryable=retryable,
-        task_ids=list(dict.fromkeys(row.task_id for row in rows))[:5],
+        task_ids=task_ids[:5],
+        tasks=len(task_ids),
         retrying=first.state == TrialState.PENDING,
         disposition=_disposition(first, retryable=retryable, chronic=most > 1),
         passes=most,
@@ -298,4 +316,6 @@ def _disposition(
 ) -> Literal["retryable", "chronic", "fix first", "counted as 0"]:
     if row.state == TrialState.FINISHED:
         return "counted as 0"
-    return "chronic" if chronic else "retryable" if retryable else "fix first"
+    if not retryable:
+        return "fix first"  # however often it failed alike: the same will fail in the same way
+    return "chronic" if chronic else "retryable"

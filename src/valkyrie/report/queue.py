@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def queue_table(queue: QueueView, ink: Ink = PLAIN, *, now: float, whole_ids: bool = True) -> Table:
-    """Open runs, the first to be served first."""
+    """Open runs, the most urgent first."""
     columns = [
         Column("ID"),
         Column("Priority", "right"),

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from valkyrie.nouns import COUNTED_AS_ZERO, Json, ended_by_agent
@@ -12,6 +13,7 @@ from valkyrie.report.formats import (
     INGESTED_NOTE,
     NONE,
     OPEN,
+    agent_name,
     counts_line,
     duration,
     elapsed,
@@ -23,6 +25,7 @@ from valkyrie.report.formats import (
     number,
     plural,
     progress,
+    run_exits_text,
     run_mark,
     safe,
     score_cell,
@@ -43,6 +46,7 @@ STAR_NOTE = (
 RANGE_NOTE = "a to b: the score if all ungraded trials had failed, and if all had passed"
 OPEN_NOTE = f"{DAGGER} some tasks are graded in the sandbox the agent left: {OPEN}"
 _ENDED = ("FINISHED", "STOPPED", "ERROR")
+_REASONS = 5
 
 
 _GRADED = {"sandbox": "sandbox the agent leaves", "text": "agent's text answer"}
@@ -63,7 +67,7 @@ def run_rows(run: RunView, ink: Ink = PLAIN, now: float | None = None, alarms: S
     benchmark = safe(run.benchmark) + ("" if run.dataset == "default" else f" ({safe(run.dataset)})")
     rows: Rows = [
         ("Run", ink.paint(run.id, "bold")),
-        ("Agent", safe(run.agent) + (f" with {safe(run.model)}" if run.model else "")),
+        ("Agent", agent_name(run.agent, run.model)),
         ("Benchmark", benchmark),
         ("State", ink.state(run.state) + (f"  {safe(run.error)}" if run.error else "")),
         *_origin_rows(run, ink),
@@ -71,6 +75,8 @@ def run_rows(run: RunView, ink: Ink = PLAIN, now: float | None = None, alarms: S
         ("Trials", counts_line(run.counts)),
     ]
     rows += score_rows(run.score, ended=ended(run))
+    if said := run_exits_text(run):
+        rows.append(("Exits", ink.paint(said, "yellow")))
     rows += [*cost_rows(run), *_time_rows(run, now), *owner_rows(run)]
     rows += [("Concurrency", str(run.concurrency)), *_sandbox_rows(run), *_limit_rows(run)]
     if run.label:
@@ -94,7 +100,7 @@ def started_rows(run: RunView, ink: Ink = PLAIN) -> Rows:
     """What was just started, for a panel."""
     rows: Rows = [
         ("Run", ink.paint(run.id, "bold")),
-        ("Agent", safe(run.agent) + (f" with {safe(run.model)}" if run.model else "")),
+        ("Agent", agent_name(run.agent, run.model)),
         ("Benchmark", f"{safe(run.benchmark)} ({safe(run.dataset)})"),
         ("State", ink.state(run.state)),
         ("Started", moment(run.started_at or run.created_at)),
@@ -164,6 +170,7 @@ def next_commands(run: RunView, *, everything: bool = False) -> Rows:
     wanted = {
         "Track": going,
         "Errors": errors,
+        "Logs": bool(run.exit_codes),
         "Tasks": not going,
         "Results": everything or not going,
         "Stop": run.state == "IN_PROGRESS",
@@ -192,34 +199,33 @@ def run_table(runs: Sequence[RunView], ink: Ink = PLAIN, *, whole_ids: bool = Tr
             *([Column("Confirmed", "right")] if unconfirmed else []),
             Column("Graded", "right"),
             Column("Errors", "right"),
+            Column("Created"),
+            Column("Started By", shrink=True, optional=True),
             Column("Progress", "right", optional=True),
-            Column("Started"),
             Column("Took", "right", optional=True),
             Column("Label", shrink=True, optional=True),
             Column("Dataset", shrink=True, optional=True),
-            Column("Started By", shrink=True, optional=True),
         ]
     )
     for run in runs:
         errors = sum(run.score.errors.values())
-        began = run.started_at or run.created_at
         table.rows.append(
             [
                 run.id if whole_ids else short_id(run.id),
                 safe(run.benchmark),
                 safe(run.agent),
                 _or_none(run.model),
-                ink.state(run.state) + (" (no executor)" if _orphan(run) else "") + run_mark(run),
+                ink.state(run.state) + (" (no executor)" if _nobody(run) else "") + run_mark(run),
                 score_cell(run.score),
                 *([_confirmed(run)] if unconfirmed else []),
                 f"{run.score.graded}/{run.score.planned}",
                 ink.paint(str(errors), "red" if errors else None),
+                moment_short(run.created_at) if whole_ids else moment_brief(run.created_at, now),
+                _or_none(run.started_by),
                 f"{int(100 * run.done / run.total) if run.total else 0} %",
-                moment_short(began) if whole_ids else moment_brief(began, now),
                 duration(elapsed(run, now)),
                 _or_none(run.label),
                 safe(run.dataset) if whole_ids or run.dataset != "default" else NONE,
-                _or_none(run.started_by),
             ]
         )
     return table
@@ -243,7 +249,7 @@ def score_table(runs: Sequence[RunView], ink: Ink = PLAIN) -> Table:
     now = time.time()
     for run in runs:
         errors = sum(run.score.errors.values())
-        name = safe(run.agent) + (f" · {safe(run.model)}" if run.model else "") + run_mark(run)
+        name = agent_name(run.agent, run.model) + run_mark(run)
         table.rows.append(
             [
                 ink.paint(name, "bold"),
@@ -272,11 +278,20 @@ def list_notes(runs: Sequence[RunView]) -> list[str]:
         notes.append(OPEN_NOTE)
     if any(run.ingested for run in runs):
         notes.append(INGESTED_NOTE)
+    notes += [f"{short_id(run.id)} {safe(run.note)}" for run in runs if run.note and run.state == "STOPPED"][
+        :_REASONS
+    ]
     orphans = [run for run in runs if _orphan(run)]
     if orphans:
         command = f"valk run resume {short_id(orphans[0].id)}"
         notes.append(f"{plural(len(orphans), 'run')} without an executor; {command} goes on")
+    if away := sum(run.executor == "away" and not ended(run) for run in runs):
+        notes.append(f"{plural(away, 'run')} without an executor; the tracker goes on as soon as one is back")
     return notes
+
+
+def _nobody(run: RunView) -> bool:
+    return run.executor != "alive" and not ended(run)
 
 
 def _orphan(run: RunView) -> bool:
@@ -295,7 +310,7 @@ def trial_table(trials: Sequence[TrialView], ink: Ink = PLAIN, *, fraction: bool
             Column("Attempts", "right"),
             Column("Took", "right"),
             Column("Exit", optional=True),
-            Column("Error", shrink=True, optional=True),
+            Column("Why", shrink=True, optional=True),
         ]
     )
     now = time.time()
@@ -309,7 +324,7 @@ def trial_table(trials: Sequence[TrialView], ink: Ink = PLAIN, *, fraction: bool
                 str(trial.attempts),
                 duration(trial_seconds(trial, now)),
                 trial_exit(trial),
-                trial_error(trial, now),
+                trial_why(trial, now),
             ]
         )
     return table
@@ -339,20 +354,45 @@ def needs_a_look(trial: TrialView) -> bool:
     return odd or system_changes(trial.evidence) > 0
 
 
-def trial_notes(trials: Sequence[TrialView]) -> list[str]:
+@dataclass(slots=True)
+class TrialNotes:
     """What must be said below a table of trials: which scores a reader should not take as they are."""
-    tasks = all(trial.k == 0 for trial in trials)
-    notes = []
-    if count := sum(map(is_open, trials)):
-        notes.append(f"{DAGGER} {tampering_text(count, len(trials), tasks=tasks)}")
-    if count := sum(bool(trial.passed) and trial.confirmed is False for trial in trials):
-        was = "was" if count == 1 else "were"
-        notes.append(
-            f"{plural(count, 'pass', 'passes')} {was} only seen in the sandbox the agent left: unconfirmed"
-        )
-    if count := sum(bool(system_changes(trial.evidence)) for trial in trials):
-        notes.append(f"agents changed system files in {plural(count, 'trial')}; valk run show lists them")
-    return notes
+
+    trials: int = 0
+    repeated: bool = False
+    open_to_tampering: int = 0
+    unconfirmed: int = 0
+    changed_system: int = 0
+
+    def watch(self, trials: Iterable[TrialView]) -> Iterator[TrialView]:
+        """Yield the trials, and count them."""
+        for trial in trials:
+            self.trials += 1
+            self.repeated |= trial.k > 0
+            self.open_to_tampering += is_open(trial)
+            self.unconfirmed += bool(trial.passed) and trial.confirmed is False
+            self.changed_system += system_changes(trial.evidence) > 0
+            yield trial
+
+    def lines(self) -> list[str]:
+        """Return the notes about those that were watched."""
+        notes = []
+        if count := self.open_to_tampering:
+            notes.append(f"{DAGGER} {tampering_text(count, self.trials, tasks=not self.repeated)}")
+        if count := self.unconfirmed:
+            seen = f"{plural(count, 'pass', 'passes')} {'was' if count == 1 else 'were'} only seen"
+            notes.append(f"{seen} in the sandbox the agent left: unconfirmed")
+        if count := self.changed_system:
+            notes.append(f"agents changed system files in {plural(count, 'trial')}; valk run show lists them")
+        return notes
+
+
+def trial_notes(trials: Iterable[TrialView]) -> list[str]:
+    """Return the notes about all of these."""
+    found = TrialNotes()
+    for _ in found.watch(trials):
+        pass
+    return found.lines()
 
 
 def trial_seconds(trial: TrialView, now: float) -> float | None:
@@ -369,6 +409,13 @@ def counts_as_zero(trial: TrialView) -> bool:
     """Whether the agent brought about an end without a verdict, which has the score 0."""
     zeroed = trial.state == "FINISHED" and trial.cause in COUNTED_AS_ZERO
     return zeroed or ended_by_agent(trial.state, trial.category)
+
+
+def trial_why(trial: TrialView, now: float) -> str:
+    """Return why it has no full score: its error, or what its grader said last."""
+    if trial.cause is not None or not trial.reason:
+        return trial_error(trial, now)
+    return safe(trial.reason)
 
 
 def trial_error(trial: TrialView, now: float) -> str:

@@ -53,6 +53,8 @@ def trial_rows(run: RunView, trial: TrialView, ink: Ink = PLAIN, now: float | No
         rows.append(("Caution", ink.paint(_caution(trial.evidence or {}), "yellow")))
     if trial.cause is not None:
         rows.append(("Cause", trial_error(trial, now)))
+    elif trial.reason:
+        rows.append(("Reason", safe(trial.reason)))
     rows += evidence_rows(trial.evidence)
     if (ended := trial_exit(trial)) != NONE:
         rows.append(("Agent's exit", ended))
@@ -159,6 +161,8 @@ def trial_commands(run: RunView, trial: TrialView) -> Rows:
     run_id, task = short_id(run.id), shlex.quote(safe(trial.task_id))
     repetition = f" -k {trial.k}" if trial.k else ""
     rows = [("Log", f"valk run logs {run_id} {task}{repetition}")]
+    if not run.ingested and "variant" not in run.arguments:
+        rows.append(("Look inside", f"valk run debug {run_id} {task} --again"))
     if trial.state in ("FINISHED", "ERROR"):
         rows.append(("Outputs", f"valk run outputs {run_id} --task-ids {task}"))
     return rows

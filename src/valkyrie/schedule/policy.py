@@ -62,6 +62,12 @@ TABLE: tuple[Policy, ...] = (
     ),
     Policy(
         _A,
+        "grader_tokens_unreported",
+        "A grader asks how many tokens were used, and the agent reported none. Score 0.",
+        _YES,
+    ),
+    Policy(
+        _A,
         "sandbox_killed_by_agent",
         "The sandbox ended or became useless after the agent started, and nothing outside it was the cause. "
         "Score 0.",
@@ -79,6 +85,12 @@ TABLE: tuple[Policy, ...] = (
         "The agent's command ended with a non-zero code and --on-agent-failure error was given.",
         _YES,
     ),
+    Policy(
+        _A,
+        "agent_not_started",
+        "The agent's command is not there or cannot be run (exit code 126 or 127), or could not load itself.",
+        _YES,
+    ),
     Policy(_A, "agent_timeout", "The agent of an eval took longer than it may.", _YES),
     Policy(_A, "agent_install_failed", "install_cmd failed.", _YES),
     Policy(_A, "agent_install_timeout", "install_cmd took longer than it may.", _YES),
@@ -89,6 +101,7 @@ TABLE: tuple[Policy, ...] = (
     Policy(_A, "agent_gave_up", "The agent said that it failed. Graded all the same.", _YES),
     Policy(_B, "benchmark", "The benchmark could not do its part.", _CONTROLLED),
     Policy(_B, "task_broken", "The task's own files are wrong."),
+    Policy(_B, "task_image_broken", "The task's image cannot be built, or does not start.", _BEFORE),
     Policy(_B, "task_setup_failed", "Setting the task up failed.", _BEFORE),
     Policy(_B, "task_unhealthy", "The task's health check did not pass.", _BEFORE, attempts=2),
     Policy(_B, "setup_timeout", "Setting the task up took longer than it may.", _BEFORE, attempts=2),

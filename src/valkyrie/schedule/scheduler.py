@@ -8,7 +8,7 @@ import random
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Coroutine
+from collections.abc import Callable, Collection, Coroutine, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
@@ -30,6 +30,9 @@ if TYPE_CHECKING:
     from valkyrie.store import Connection
 
 LOOK_EVERY_S = 1.0
+TOLD_EVERY_S = 5.0
+"""How often an executor's log says what it took and gave back."""
+_ENDS = {TrialState.FINISHED: "graded", TrialState.ERROR: "failed", TrialState.PENDING: "to try again"}
 """How often another process's changes are looked for when nobody wakes us."""
 
 
@@ -63,6 +66,29 @@ class Worlds(Protocol):
 class _Work:
     leased: Leased
     task: asyncio.Task[None]
+    ending: bool = False
+    """Its end is being committed; the lease decides whether it may be, not we."""
+
+
+class Activity:
+    """What an executor took and gave back, for its log: a line for each run, not more often than is read."""
+
+    def __init__(self) -> None:
+        self._counts: dict[str, Counter[str]] = {}
+        self._told_at = -math.inf
+
+    def add(self, run_id: str, what: str) -> None:
+        """Count one trial of a run that was taken, ended so, or was given back."""
+        self._counts.setdefault(run_id, Counter())[what] += 1
+
+    def lines(self, now: float, in_hand: Mapping[str, int]) -> Iterator[str]:
+        """Tell what was not told yet, unless something was told just now."""
+        if not self._counts or now - self._told_at < TOLD_EVERY_S:
+            return
+        counts, self._counts, self._told_at = self._counts, {}, now
+        for run_id, found in counts.items():
+            said = ", ".join(f"{what} {count}" for what, count in found.items())
+            yield f"run {run_id[:8]}: {said}; {in_hand.get(run_id, 0)} in hand"
 
 
 class Scheduler:
@@ -81,6 +107,7 @@ class Scheduler:
         # By trial and lease: what was taken from us may still be ending here when the trial is ours again.
         self._work: dict[tuple[int, int], _Work] = {}
         self._active: Counter[str] = Counter()
+        self._activity = Activity()
         self._chores: dict[str, asyncio.Task[None]] = {}
         self._data_version = -1
         self._busy_at = time.monotonic()
@@ -127,14 +154,21 @@ class Scheduler:
                 self._wake.clear()
                 busy = bool(self._work)
                 found = await self._look(group)
+                self._tell()
                 # What ended while we looked is seen only with the next look, and may be a run's last.
                 if self.draining and not (busy or self._work or self._chores):
+                    self._tell(last=True)
                     return
                 if self._work or self._chores or set(found.open_runs) - set(self._worlds.waiting()):
                     self._busy_at = time.monotonic()
                 elif self._idle_for() >= (math.inf if self.idle_exit_s is None else self.idle_exit_s):
+                    self._tell(last=True)
                     return
                 await self._pause(found.wake_at)
+
+    def _tell(self, *, last: bool = False) -> None:
+        for line in self._activity.lines(math.inf if last else time.monotonic(), self._active):
+            self.say(line)
 
     def _idle_for(self) -> float:
         return time.monotonic() - self._busy_at
@@ -205,14 +239,16 @@ class Scheduler:
     def _begin(self, group: asyncio.TaskGroup, leased: Leased) -> None:
         self._room.take(leased)
         self._active[leased.run_id] += 1
+        self._activity.add(leased.run_id, "took")
         work = _Work(leased, group.create_task(self._attempt(leased)))
         self._work[leased.trial_id, leased.epoch] = work
 
     def _drop(self, ours: set[int]) -> None:
         """Force stop, or another executor: end attempts whose trials were taken from us."""
         for (trial_id, _), work in self._work.items():
-            # Once: a second blow would hit the attempt while it removes its sandbox.
-            if trial_id not in ours and not work.task.cancelling():
+            # Once: a second blow would hit the attempt while it removes its sandbox. And not while its end is
+            # committed: the look that found it gone may be the very one that shares its transaction.
+            if trial_id not in ours and not (work.ending or work.task.cancelling()):
                 leased = work.leased
                 self.say(f"trial {leased.task_id!r} of run {leased.run_id} was taken from us; it ends here")
                 work.task.cancel()
@@ -221,9 +257,12 @@ class Scheduler:
         try:
             await self._run(leased)
         except LeaseLostError as error:
+            self._activity.add(leased.run_id, "lost")
             self.say(str(error))
         except asyncio.CancelledError:
-            pass  # The trial was taken from us; whoever holds it now will end it.
+            self._activity.add(
+                leased.run_id, "gave back"
+            )  # The trial was taken from us; whoever holds it now will end it.
         finally:
             self._end(leased)
 
@@ -233,17 +272,21 @@ class Scheduler:
             world = self._worlds[leased.run_id]
             ending = await run_attempt(leased, world, self)
             finish = self._finish(leased, ending, world.max_attempts)
-            await self._writer.record(replace(finish, told=True) if world.told else finish)
-            self.on_ended(leased, finish)
+            await self._commit_end(leased, replace(finish, told=True) if world.told else finish)
         except (LeaseLostError, StoreError):
             raise
         except Exception as error:  # noqa: BLE001 - an ending that cannot be written is an error of its own
             before = await self._writer.call(lambda connection: leases.state_of(connection, leased))
             if before is not None:
                 ending = Ending(before, {}, failure=classify(error))
-                finish = self._finish(leased, ending, None)
-                await self._writer.record(finish)
-                self.on_ended(leased, finish)
+                await self._commit_end(leased, self._finish(leased, ending, None))
+
+    async def _commit_end(self, leased: Leased, finish: Finish) -> None:
+        """Write how an attempt ended, and tell of it; LeaseLostError when the trial is no longer ours."""
+        self._work[leased.trial_id, leased.epoch].ending = True
+        await self._writer.record(finish)
+        self._activity.add(leased.run_id, _ENDS.get(finish.after, str(finish.after)))
+        self.on_ended(leased, finish)
 
     async def enter(self, leased: Leased, before: TrialState, after: TrialState) -> None:
         """Commit that a trial enters its next phase (the attempts' journal)."""

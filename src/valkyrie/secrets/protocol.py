@@ -19,6 +19,11 @@ class SecretSource(Protocol):
         """Whether names here are names of environment variables; then the variable's own name counts too."""
         ...
 
+    @property
+    def remote(self) -> bool:
+        """Whether it is a service elsewhere, which keeps secrets under the names that are asked for."""
+        ...
+
     def get(self, name: str) -> str | None:
         """The value, or None when there is none. An empty value is none."""
         ...

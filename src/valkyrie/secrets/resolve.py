@@ -74,11 +74,13 @@ def _look_up(source: SecretSource, name: str, variable: str) -> str | None:
 
 def _explain(missing: Sequence[tuple[str, str]], sources: Sequence[SecretSource]) -> str:
     lines = [f"{len(missing)} secret{'s' * (len(missing) > 1)} without a value:"]
+    places = dict.fromkeys(source.place for source in sources if source.remote)
     for variable, name in missing:
         export = name if name.isidentifier() else variable
         filled = "" if variable == name else f" (fills {variable})"
         lines.append(
             f"  {name}{filled}: `export {export}=…`, or {export}=… in .env, or `valk secret set {name}`"
+            + "".join(f", or {name} in {place}" for place in places)
         )
     lines += [f"  note: {problem}" for source in sources for problem in source.problems]
     return "\n".join(lines)

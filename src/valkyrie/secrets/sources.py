@@ -24,6 +24,7 @@ class EnvironmentSource:
 
     place = "the environment"
     by_variable = True
+    remote = False
     problems: Sequence[str] = ()
 
     def __init__(self, environment: Mapping[str, str] | None = None) -> None:
@@ -42,6 +43,7 @@ class DotenvSource:
     """
 
     by_variable = True
+    remote = False
 
     def __init__(self, file: Path) -> None:
         self.file = file

@@ -14,6 +14,8 @@ from pathlib import Path
 
 from valkyrie.errors import UsageError, UserError
 
+LONGEST_VALUE = 64 << 10
+"""Bytes of a secret's value."""
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_./+=@-]{0,255}")
 
 
@@ -23,10 +25,28 @@ def check_name(name: str) -> None:
         raise UsageError(f"{name!r} cannot name a secret: letters, digits and _ . / + = @ -, up to 256.")
 
 
+def check_value(name: str, value: str) -> None:
+    """Refuse what cannot be the value of a secret."""
+    if not value:
+        raise UsageError(f"the value of {name} is empty; nothing was stored.")
+    if "\0" in value:
+        raise UsageError(f"the value of {name} holds a NUL character, which no environment variable can.")
+    try:
+        size = len(value.encode())
+    except UnicodeEncodeError:
+        raise UsageError(f"the value of {name} is not UTF-8 text; nothing was stored.") from None
+    if size > LONGEST_VALUE:
+        raise UsageError(
+            f"the value of {name} has more than {LONGEST_VALUE >> 10} KiB; nothing was stored. A secret is a "
+            "key or a password: bring larger things in a file of the agent's or the task's folder."
+        )
+
+
 class SecretStore:
     """Names and values in `path` (mode 0600, in a folder of mode 0700), replaced whole on every change."""
 
     by_variable = False
+    remote = False
     problems: Sequence[str] = ()
 
     def __init__(self, path: Path) -> None:
@@ -50,10 +70,7 @@ class SecretStore:
     def set(self, name: str, value: str) -> None:
         """Keep a value under a name, over an earlier one."""
         check_name(name)
-        if not value:
-            raise UsageError(f"the value of {name} is empty; nothing was stored.")
-        if "\0" in value:
-            raise UsageError(f"the value of {name} holds a NUL character, which no environment variable can.")
+        check_value(name, value)
         with self._locked():
             self._write(self._read() | {name: value})
 

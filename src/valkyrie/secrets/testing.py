@@ -12,6 +12,7 @@ class MemorySource:
 
     place = "memory"
     by_variable = False
+    remote = False
     problems: Sequence[str] = ()
 
     def __init__(self, values: Mapping[str, str] | None = None) -> None:

@@ -9,15 +9,20 @@ from valkyrie.errors import UsageError
 
 _SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 _FORM = re.compile(r"\s*(\d+(?:\.\d+)?|\.\d+)\s*(ms|s|m|h)\s*", re.ASCII)
+_PARTS = re.compile(r"\s*(?:(\d+)h)?(?:(\d+)m)?(?:(\d+(?:\.\d+)?)s)?(?:(\d+)ms)?\s*", re.ASCII)
 MOST_S = 365 * 24 * 3600.0
 
 
 def parse_duration(text: str) -> float:
-    """Seconds of `5m`, `300s`, `30000ms`, `1.5h`; the unit is not optional."""
-    match = _FORM.fullmatch(text)
-    if match is None:
+    """Seconds of `5m`, `300s`, `30000ms`, `1.5h`, `2m40s`; the unit is not optional."""
+    if (match := _FORM.fullmatch(text)) is not None:
+        seconds = float(match[1]) * _SECONDS[match[2]]
+    elif (match := _PARTS.fullmatch(text)) is not None and text.strip():
+        seconds = sum(
+            float(part) * unit for part, unit in zip(match.groups("0"), (3600, 60, 1, 0.001), strict=True)
+        )
+    else:
         raise UsageError(f"{text!r} is not a duration. {_hint(text)}")
-    seconds = float(match[1]) * _SECONDS[match[2]]
     if seconds > MOST_S:
         raise UsageError(f"{text!r} is longer than a year.")
     return seconds
@@ -30,7 +35,7 @@ def _hint(text: str) -> str:
         number = math.nan
     if math.isfinite(number) and number >= 0:
         return f"Add the unit: `{text.strip()}s` for seconds (or ms, m, h)."
-    return "Write a number and a unit, such as `90s`, `5m`, `1.5h` or `500ms`."
+    return "Write a number and a unit, such as `90s`, `5m`, `2m40s`, `1.5h` or `500ms`."
 
 
 def format_duration(seconds: float) -> str:

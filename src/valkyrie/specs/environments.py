@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
@@ -17,6 +18,7 @@ from valkyrie.specs.model import (
 )
 from valkyrie.specs.nodes import Node
 
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 MCP_TYPES = ("stdio", "local", "http", "sse", "streamable-http")
 
 
@@ -30,6 +32,7 @@ class Declared:
     command_timeout: float | None = None
     git: GitSource | None = None
     mcp_servers: dict[str, Json] = field(default_factory=dict)
+    env: dict[str, str] = field(default_factory=dict)
     place: Place | None = None
 
     def under(self, own: Declared) -> Declared:
@@ -47,6 +50,7 @@ class Declared:
             command_timeout=self.command_timeout if own.command_timeout is None else own.command_timeout,
             git=own.git or self.git,
             mcp_servers={**self.mcp_servers, **own.mcp_servers},
+            env={**self.env, **own.env},
             place=own.place or self.place,
         )
 
@@ -63,6 +67,7 @@ class Declared:
             command_timeout=self.command_timeout or DEFAULT_COMMAND_TIMEOUT_S,
             git=self.git,
             mcp_servers=self.mcp_servers,
+            env=self.env,
             place=self.place,
         )
 
@@ -79,10 +84,20 @@ def read_environment(node: Node | None, notes: Notes, what: str = "environment")
         command_timeout=fields.duration("commandTimeout", "command_timeout"),
         git=_git(fields.take("git"), notes, what),
         mcp_servers=_mcp_servers(fields.take("mcpServers", "mcp_servers"), notes, what),
+        env=_variables(fields),
         place=node.place,
     )
     fields.finish()
     return declared
+
+
+def _variables(fields: Fields) -> dict[str, str]:
+    found = _texts_by_name(fields, "env") or {}
+    for name in found:
+        if not _VARIABLE.fullmatch(name):
+            message = f"{fields.what}: `env` has {name!r}, which is no name of a variable."
+            fields.notes.error("bad-value", message, fields.key_place("env"))
+    return found
 
 
 def read_files(fields: Fields) -> tuple[FileEntry, ...]:
@@ -96,8 +111,11 @@ def _file(node: Node, notes: Notes) -> FileEntry | None:
         notes.error("wrong-type", f"An entry of `files` must be {{src, dest}}, not {node.kind}.", node)
         return None
     fields = Fields(node, notes, "An entry of `files`")
-    src, dest = fields.text("src"), fields.text("dest")
+    src, dest, root = fields.text("src"), fields.text("dest"), fields.text("dest_root")
     fields.finish()
+    if root not in (None, "", "workspace"):
+        message = f"An entry of `files`: `dest_root` is {root!r}; files go into the workspace only."
+        notes.error("bad-value", message, node)
     missing = [key for key, value in (("src", src), ("dest", dest)) if not value]
     if missing:
         keys = " and ".join(f"`{key}`" for key in missing)

@@ -15,6 +15,7 @@ from valkyrie.specs.fields import Fields, Notes
 from valkyrie.specs.model import Finding, Place
 from valkyrie.specs.nodes import Node
 from valkyrie.specs.pointers import parse_pointer, set_at
+from valkyrie.specs.stimuli import with_environment
 from valkyrie.specs.variables import Variables
 from valkyrie.specs.yaml_places import load_yaml
 from valkyrie.suggest import did_you_mean
@@ -105,6 +106,7 @@ def read_experiment(
 
 def _variants(fields: Fields, overrides: Json, notes: Notes) -> tuple[dict[str, Variant], tuple[str, ...]]:
     given, matrix, vary = fields.take("variants"), fields.take("matrix"), fields.texts("vary")
+    vary = None if vary is None else tuple(map(_older, vary))
     if (given is None) == (matrix is None):
         if fields.given:
             notes.error(
@@ -127,8 +129,14 @@ def _variants(fields: Fields, overrides: Json, notes: Notes) -> tuple[dict[str, 
     return found, tuple(vary or ())
 
 
+def _older(pointer: str) -> str:
+    """A pointer below `agent_environment` by that key's older name."""
+    newer = "/agent_environment"
+    return pointer.replace(newer, "/environment", 1) if f"{pointer}/".startswith(f"{newer}/") else pointer
+
+
 def _variant(name: str, node: Node, overrides: Json, notes: Notes) -> Variant:
-    fields = Fields(node, notes, f"variant {name!r}")
+    fields = Fields(with_environment(node, notes, f"variant {name!r}"), notes, f"variant {name!r}")
     if not name or name in (".", "..") or "/" in name or "\\" in name:
         notes.error("bad-value", f"A variant's name is a folder's name too: {name!r} cannot be one.", node)
     defaults = {**overrides, **_settings(fields, "defaults", "config", notes=notes)}
@@ -138,7 +146,7 @@ def _variant(name: str, node: Node, overrides: Json, notes: Notes) -> Variant:
         if (found := fields.take(part)) is not None:
             patch[part] = found.data()
     variant = Variant(name, patch, fields.text("description") or "", place=node.place)
-    fields.finish(near=OVERRIDES)
+    fields.finish(near=OVERRIDES, within="overrides")
     return variant
 
 
@@ -162,7 +170,7 @@ def _matrix(node: Node, overrides: Json, notes: Notes) -> tuple[dict[str, Varian
     axes: dict[str, tuple[str, list[Any]]] = {}
     for axis, one in (node.mapping or {}).items():
         fields = Fields(one, notes, f"matrix axis {axis!r}")
-        pointer = fields.text("path", required=True)
+        pointer = _older(fields.text("path", required=True) or "")
         values = fields.items("values")
         fields.finish()
         if not values:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
 from valkyrie.errors import UsageError
@@ -177,8 +177,13 @@ class Fields:
     def wrong(self, name: str, wanted: str, node: Node) -> None:
         self.notes.error("wrong-type", f"{self.what}: `{name}` must be {wanted}, not {node.kind}.", node)
 
-    def finish(self, *, others: Mapping[str, str] | None = None, near: Iterable[str] = ()) -> None:
-        """Warn of every key nobody asked for. `others`: keys known from elsewhere and what to say of them."""
+    def finish(
+        self, *, others: Mapping[str, str] | None = None, near: Collection[str] = (), within: str = ""
+    ) -> None:
+        """Warn of every key nobody asked for. `others`: keys known from elsewhere and what to say of them.
+
+        `near` may be meant as well; where `within` is given, they stand under that key.
+        """
         known = self.asked | set(near)
         for key in self.node.mapping or {}:
             if key in self.asked:
@@ -186,7 +191,8 @@ class Fields:
             if others and key in others:
                 self.notes.once("ignored-key", key, f"`{key}` {others[key]}", self.key_place(key))
                 continue
-            hint = did_you_mean(key, known)
+            below = within and key in near
+            hint = f" It belongs under `{within}`." if below else did_you_mean(key, known)
             known_keys = "" if hint else f" Known: {', '.join(sorted(self.asked))}."
             self.notes.warning(
                 "unknown-key",

@@ -80,17 +80,25 @@ class GraderSpec:
 
 @dataclass(frozen=True, slots=True)
 class Constraints:
-    """Bounds an author set; each one acts as a grader."""
+    """Bounds an author set. The agent is held to some; all are reported, and none counts in the score."""
 
     max_turns: int | None = None
     max_tokens: int | None = None
     max_duration: float | None = None
     """Seconds."""
+    max_agent_duration: float | None = None
+    """Seconds."""
+    max_tool_calls: int | None = None
     expect_tools: tuple[str, ...] = ()
     reject_tools: tuple[str, ...] = ()
     expect_skills: tuple[str, ...] = ()
     reject_skills: tuple[str, ...] = ()
     place: Place | None = None
+
+    @property
+    def time_limit(self) -> float | None:
+        """Seconds after which the agent is stopped and what it did by then is graded."""
+        return min((one for one in (self.max_duration, self.max_agent_duration) if one), default=None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,6 +170,8 @@ class EnvironmentSpec:
     git: GitSource | None = None
     mcp_servers: Mapping[str, Json] = field(default_factory=dict)
     """By name; `type` is always there, `cwd` is absolute where it was given, `timeout` is in seconds."""
+    env: Mapping[str, str] = field(default_factory=dict)
+    """Variables of the agent's process."""
     place: Place | None = None
 
     @property
@@ -192,6 +202,13 @@ class Stimulus:
     """The patch itself, where it is written in the spec."""
     golden_patch_file: FileEntry | None = None
     """Where it is, when it is a file of its own; `dest` is empty."""
+    golden_trajectory: Json | None = None
+    """A known good trajectory (ATIF), where it is written in the spec."""
+    golden_trajectory_file: FileEntry | None = None
+    golden_command: str | None = None
+    """A line for the shell that does what is asked."""
+    supported_executors: tuple[str, ...] = ()
+    """Only these agents are asked; empty: all."""
     runs: int | None = None
     """Its own number of trials, where it says one."""
     timeout: float | None = None
@@ -278,7 +295,9 @@ class Project:
     environments: Mapping[str, Json] = field(default_factory=dict)
     """As written; merged and resolved by the reader of the spec that names one."""
     plugins: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    """`graders`, `executors`, `evals` → specifiers."""
+    """`graders`, `executors`, `evals`, `reporters` → specifiers."""
+    metadata: Json = field(default_factory=dict)
+    """What reporters are told besides."""
 
     def code(self) -> ProjectCode | None:
         """Return what of the project can execute on this machine; None when it has no file."""

@@ -20,9 +20,9 @@ PLUGIN_KINDS = {
     "graders": ("graders", "grader"),
     "executors": ("executors", "executor"),
     "evals": ("evals", "eval"),
+    "reporters": ("reporters", "reporter"),
 }
 OTHERS = {
-    "metadata": "is not used here.",
     "backend": "is not used here: the sandbox is chosen on the command line.",
 }
 
@@ -116,6 +116,7 @@ def examine_project(file: Path) -> tuple[Project, Notes]:
         suites=_suites(fields.take("suites"), notes),
         environments=_environments(fields.take("environments"), notes),
         plugins=_plugins(fields.take("plugins"), notes),
+        metadata=_metadata(fields.take("metadata"), fields),
     )
     paths.finish()
     fields.finish(others=OTHERS)
@@ -162,7 +163,7 @@ def _suite(name: str, node: Node, notes: Notes) -> Suite:
         message = f"suite {name!r} needs `filter` or `evals` (`filter: {{}}` takes everything)."
         notes.error("empty-suite", message, node)
     suite = Suite(name, fields.text("description") or "", wanted, evals)
-    fields.finish(others=OTHERS)
+    fields.finish(others={**OTHERS, "metadata": "is not used here."})
     return suite
 
 
@@ -178,6 +179,16 @@ def _filter(fields: Fields) -> dict[str, tuple[str, ...]] | None:
     if (inner := tags.get("tags")) is not None and inner.mapping is not None:
         tags = {**{key: value for key, value in tags.items() if key != "tags"}, **inner.mapping}
     return {key: texts_of(value, fields.notes, f"{fields.what}: tag `{key}`") for key, value in tags.items()}
+
+
+def _metadata(node: Node | None, fields: Fields) -> Json:
+    if node is None:
+        return {}
+    if node.mapping is None:
+        fields.wrong("metadata", "a map", node)
+        return {}
+    found: Json = node.data()
+    return found
 
 
 def _plugins(node: Node | None, notes: Notes) -> dict[str, tuple[str, ...]]:

@@ -82,6 +82,7 @@ def _named(spec: EvalSpec, stimulus: Stimulus) -> Iterator[tuple[Path, str, Plac
         *((entry, "attachments") for entry in stimulus.attachments),
         *((entry, "grading_environment.files") for entry in stimulus.grading_files),
         *((entry, "golden_patch") for entry in (stimulus.golden_patch_file,) if entry is not None),
+        *((entry, "golden_trajectory") for entry in (stimulus.golden_trajectory_file,) if entry is not None),
     ]
     for entry, what in files:
         yield entry.source, f"{what}: {entry.src!r}", entry.place

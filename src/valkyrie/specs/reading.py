@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -24,14 +25,23 @@ from valkyrie.specs.model import (
 from valkyrie.specs.nodes import Node, from_data, overlay, with_entries
 from valkyrie.specs.project import file_root, find_project, named_environment
 from valkyrie.specs.reach import outside_findings
-from valkyrie.specs.stimuli import Inherited, read_grading, read_stimulus, read_tags
+from valkyrie.specs.stimuli import (
+    Inherited,
+    read_artifacts,
+    read_grading,
+    read_stimulus,
+    read_tags,
+    with_environment,
+)
 from valkyrie.specs.variables import Variables
 from valkyrie.specs.yaml_places import load_yaml, parse_yaml
 from valkyrie.suggest import did_you_mean
 
 BASE = "$base"
 """In a patch: the folder its relative paths are relative to."""
-EFFORTS = ("low", "medium", "high", "xhigh")
+EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
+"""Words for how hard a model thinks; a model may know others."""
+EFFORT_FORM = re.compile(r"[a-z][a-z0-9_-]{0,31}")
 OLDER_ROOT_KEYS = ("runs", "timeout", "model", "judge_model", "executor", "reasoning_effort")
 """Once allowed at the top of the file, now below `defaults`."""
 ELSEWHERE = "is not part of the format and is ignored; use `tags`."
@@ -215,6 +225,8 @@ class _Reader:
         inherited = Inherited(
             tags=tags,
             environment=environment,
+            artifacts=read_artifacts(fields),
+            graders=tuple(fields.items("graders") or ()),
             grading_files=read_grading(fields, self.named),
             constraints=fields.take("constraints"),
             named=self.named,
@@ -259,7 +271,8 @@ class _Reader:
 
 
 def normalised(document: Node, notes: Notes) -> Node:
-    """`config` and keys that once stood at the top, as `defaults`."""
+    """`config` and keys that once stood at the top, as `defaults`; `agent_environment` as `environment`."""
+    document = with_environment(document, notes, "eval spec")
     entries = dict(document.mapping or {})
     config, defaults = document.get("config"), document.get("defaults")
     entries.pop("config", None)
@@ -296,6 +309,9 @@ def _defaults(node: Node | None, notes: Notes) -> Defaults:
         inner.finish()
     elif executor is not None:
         name = fields.text("executor")
+    if "executor" in (node.mapping or {}) and not (name or "").strip():
+        message = "`executor` is empty: name an agent, or leave the key out."
+        notes.error("bad-value", message, fields.key_place("executor"))
     runs = fields.integer("runs")
     defaults = Defaults(
         runs=1 if runs is None else runs,
@@ -306,20 +322,37 @@ def _defaults(node: Node | None, notes: Notes) -> Defaults:
         executor_config=config,
         reasoning_effort=_effort(fields, "reasoning_effort"),
         judge_reasoning_effort=_effort(fields, "judge_reasoning_effort"),
-        judge_provider=fields.text("judge_provider"),
+        judge_provider=_judge_provider(fields),
         executor_place=executor.place if executor is not None else None,
     )
     fields.finish()
     return defaults
 
 
+def _judge_provider(fields: Fields) -> str | None:
+    """Whose interface the judge speaks. Where it is and with which key is never a spec's to say."""
+    node = fields.take("judge_provider")
+    if node is None or node.mapping is None:
+        return fields.text("judge_provider")
+    message = (
+        "`judge_provider` as a map is not supported: a spec does not say where keys are sent. Write `openai` "
+        "or `anthropic` here, and the address on the command line: --judge-url (or VALKYRIE_JUDGE_URL), "
+        "with its key in VALKYRIE_JUDGE_API_KEY."
+    )
+    fields.notes.error("wrong-type", message, node)
+    return None
+
+
 def _effort(fields: Fields, key: str) -> str | None:
     effort = fields.text(key)
-    if effort is not None and effort not in EFFORTS:
-        hint = did_you_mean(effort, EFFORTS)
-        fields.notes.warning(
-            "bad-value", f"`{key}` is one of {', '.join(EFFORTS)}, not {effort!r}.{hint}", fields.take(key)
-        )
+    if effort is None or effort in EFFORTS:
+        return effort
+    if not EFFORT_FORM.fullmatch(effort):
+        message = f"`{key}` is a word such as {', '.join(EFFORTS)}, not {effort!r}."
+        fields.notes.error("bad-value", message, fields.take(key))
+    elif hint := did_you_mean(effort, EFFORTS):
+        message = f"`{key}` is {effort!r}, which only some models know.{hint}"
+        fields.notes.warning("bad-value", message, fields.take(key))
     return effort
 
 

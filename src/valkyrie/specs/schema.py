@@ -55,15 +55,20 @@ def json_schema() -> Json:
 
 def _spec() -> Json:
     config = said(ref("defaults"), "The older name of `defaults`.")
-    return record(
+    some = {"required": ["graders"], "properties": {"graders": {"minItems": 1}}}
+    graded = {"items": {"anyOf": [some, {"required": ["constraints"]}]}}
+    form = record(
         "What to ask an agent, and how to grade what it does.",
         {
             "name": text("What the eval is called (default: its folder's name)."),
             "description": text("What it is for."),
             "version": text("The author's version."),
             "type": choice("What it guards.", "capability", "regression"),
-            "environment": ref("named_environment"),
+            "agent_environment": ref("named_environment"),
+            "environment": said(ref("named_environment"), "Another name of `agent_environment`."),
             "grading_environment": ref("grading_environment"),
+            "artifacts": or_nothing(_artifacts()),
+            "graders": listing("Checks of every stimulus, besides its own.", ref("grader")),
             "defaults": ref("defaults"),
             "config": config,
             "scoring": ref("scoring"),
@@ -74,6 +79,7 @@ def _spec() -> Json:
         },
         "stimuli",
     )
+    return {**form, "anyOf": [some, {"properties": {"stimuli": graded}}]}
 
 
 def _defaults() -> Json:
@@ -114,6 +120,7 @@ def _file() -> Json:
         {
             "src": text("A file or folder, relative to this file."),
             "dest": text("Where it goes, relative to the workspace."),
+            "dest_root": choice("What `dest` is relative to.", "workspace"),
         },
         "src",
         "dest",
@@ -144,6 +151,7 @@ def _environment() -> Json:
             "commandTimeout": timeout,
             "command_timeout": timeout,
             "git": or_nothing(git),
+            "env": mapping("Variables of the agent's process.", text()),
             "mcpServers": mapping("MCP servers by name.", _mcp_server()),
             "mcp_servers": mapping("Another name of `mcpServers`.", _mcp_server()),
         },
@@ -184,11 +192,14 @@ def _grading_environment() -> Json:
 def _constraints() -> Json:
     return or_nothing(
         record(
-            "Bounds; each acts as a grader.",
+            "Bounds: limits of the agent, reported beside the graders; none counts in the score.",
             {
                 "max_turns": whole("At most so many turns."),
                 "max_tokens": whole("At most so many tokens."),
-                "max_duration": duration("At most so long."),
+                "max_duration": duration("At most so long; the agent is stopped then, and graded."),
+                "max_agent_duration": duration("The same, of the agent alone."),
+                "max_wall_time": duration("Another name of `max_duration`."),
+                "max_tool_calls": whole("At most so many tool calls."),
                 "max_duration_ms": {**number("The older name of `max_duration`."), "deprecated": True},
                 "expect_tools": texts("Tools that must be called."),
                 "reject_tools": texts("Tools that must not be called."),
@@ -199,15 +210,18 @@ def _constraints() -> Json:
     )
 
 
+def _artifacts() -> Json:
+    return record(
+        "Which files of the workspace are kept.",
+        {"include": texts("Globs of what is kept."), "exclude": texts("Globs of what is not; these win.")},
+    )
+
+
 def _stimulus() -> Json:
     own = record("Its own settings.", {"runs": whole("Its trials."), "timeout": duration("How long.")})
     patch = record("A patch.", {"path": text("Its file."), "content": text("Or the patch itself.")})
     attached = record(
         "A file.", {"path": text("Its path."), "src": text("Its path."), "dest": text("Its name.")}
-    )
-    artifacts = record(
-        "Which files of the workspace are kept.",
-        {"include": texts("Globs of what is kept."), "exclude": texts("Globs of what is not; these win.")},
     )
     form = record(
         "One task.",
@@ -218,26 +232,30 @@ def _stimulus() -> Json:
             "graders": listing("What is checked.", ref("grader")),
             "tags": ref("tags"),
             "rubric": texts("What a judge looks for."),
-            "environment": ref("named_environment"),
+            "agent_environment": ref("named_environment"),
+            "environment": said(ref("named_environment"), "Another name of `agent_environment`."),
+            "supported_executors": texts("Only these agents are asked."),
             "grading_environment": ref("grading_environment"),
             "constraints": ref("constraints"),
-            "artifacts": or_nothing(artifacts),
+            "artifacts": or_nothing(_artifacts()),
             "attachments": listing("Files given with the prompt.", {"anyOf": [text(), attached]}),
             "golden_patch": {"description": "A known good answer.", "anyOf": [text(), patch]},
             "runs": whole("Its own number of trials."),
             "timeout": duration("How long its trials may take."),
             "config": or_nothing(own),
             **dict.fromkeys(("simulation", "expect_activation", "area", "metadata"), ELSEWHERE),
-            **dict.fromkeys(("golden_trajectory", "golden_command"), ELSEWHERE),
+            "golden_trajectory": {
+                "description": "A known good trajectory (ATIF): its file, or written out.",
+                "anyOf": [text(), {"type": "object"}],
+            },
+            "golden_command": {
+                "description": "A line for the shell that does what is asked.",
+                "anyOf": [text(), record("A command.", {"command": text("The line.")}, "command")],
+            },
         },
         "name",
     )
-    graded = {"required": ["graders"], "properties": {"graders": {"minItems": 1}}}
-    return {
-        **form,
-        "oneOf": [{"required": ["prompt"]}, {"required": ["turns"]}],
-        "anyOf": [graded, {"required": ["constraints"]}],
-    }
+    return {**form, "oneOf": [{"required": ["prompt"]}, {"required": ["turns"]}]}
 
 
 def _grader() -> Json:
@@ -294,7 +312,8 @@ def _project() -> Json:
         },
     )
     plugins = {
-        key: texts("Entry points, module:Class, or files.") for key in ("graders", "executors", "evals")
+        key: texts("Entry points, module:Class, or files.")
+        for key in ("graders", "executors", "evals", "reporters")
     }
     return record(
         ".vally.yaml: where things are, and what they are called.",
@@ -317,6 +336,7 @@ def _experiment() -> Json:
         "defaults": ref("defaults"),
         "config": ref("defaults"),
         "overrides": ref("defaults"),
+        "agent_environment": ref("named_environment"),
         "environment": ref("named_environment"),
         "grading_environment": ref("grading_environment"),
         "scoring": ref("scoring"),

@@ -11,7 +11,10 @@ VARIABLE = {"type": "string", "pattern": r"\$\{[A-Za-z_][A-Za-z0-9_]*\}"}
 """`${NAME}`, which may stand for any value."""
 
 
-DURATION = r"^\s*([0-9]+(\.[0-9]+)?|\.[0-9]+)\s*(ms|s|m|h)\s*$"
+DURATION = (
+    r"^\s*(([0-9]+(\.[0-9]+)?|\.[0-9]+)\s*(ms|s|m|h)"
+    r"|([0-9]+h)?([0-9]+m)?([0-9]+(\.[0-9]+)?s)?([0-9]+ms)?)\s*$"
+)
 SCALARS: Json = {
     # Authors write `version: 1.0` and `ref: 1234567`; the reader takes them as they are spelled.
     "text": {"type": ["string", "number", "boolean"]},

@@ -46,28 +46,37 @@ PATH = text("A path or glob below the workspace: **, *, {a,b}.")
 ENV = mapping("Environment variables.", text())
 SUB_PATH = text("The folder below the workspace in which it runs.")
 TOOLS = texts("Regexes of tool names; only these count.")
-EFFORT = choice("How hard the judge thinks.", "low", "medium", "high", "xhigh")
+EFFORT = text("How hard it thinks: none, minimal, low, medium, high, xhigh, max, as the model knows it.")
 PROVIDER = choice("Whose interface the judge speaks.", "openai", "anthropic")
 MODEL = text("The judge's model.")
-CALL = {
-    "anyOf": [
-        text("A regex of the tool's name."),
-        record(
-            "A tool call; every part that is given must fit.",
-            {
-                "name": text("A regex of the tool's name."),
-                "command": text("A regex of its command."),
-                "path": text("A regex of its path."),
-                "args": mapping("Argument → regex.", text()),
-                "pattern": text("A regex of all arguments written as JSON."),
-                "turn": whole("Only calls of this turn, from 0."),
-                "parallel": flag("Whether it is made together with another call."),
-                "read_only": flag("Only calls that read."),
-                "write_only": flag("Only calls that write."),
-            },
-        ),
-    ]
+CALL_KEYS = {
+    "name": text("A regex of the tool's name."),
+    "command": text("A regex of its command."),
+    "path": text("A regex of its path."),
+    "args": mapping("Argument → regex; only arguments that are texts fit.", text()),
+    "pattern": text("A regex of all arguments written as JSON."),
+    "turn": whole("Only calls of this turn, from 0."),
+    "parallel": flag("Whether it is made together with another call."),
+    "read_only": flag("Only calls that read."),
+    "write_only": flag("Only calls that write."),
 }
+RESULT = {"result": text("A regex of what it returned.")}
+REQUIRED_KEYS = {
+    "min_count": whole("How often it is called at least (default: 1).", 1),
+    "final": flag("It is the last call of all."),
+    "at_step": whole("Only in this step of the agent, from 0."),
+    "before_step": whole("Only before this step.", 1),
+}
+
+
+def _call(*more: Mapping[str, Json]) -> Json:
+    keys = dict(CALL_KEYS)
+    for one in more:
+        keys.update(one)
+    form = record("A tool call; every part that is given must fit.", keys)
+    return {"anyOf": [text("A regex of the tool's name."), form]}
+
+
 JUDGE = {
     "prompt": text("What the judge is asked, besides the stimulus's rubric."),
     "scoring": choice("The judge's scale (default: scale_1_5).", "binary", "scale_1_5", "scale_1_10"),
@@ -75,7 +84,23 @@ JUDGE = {
     "evidence": texts("What the judge sees: trajectory, diff, repo, golden_patch."),
     "reasoning_effort": EFFORT,
     "provider": PROVIDER,
+    "output_delivery": {
+        **choice("Of older files: evidence is always given whole.", "workspace"),
+        "deprecated": True,
+    },
 }
+AGGREGATIONS = ("mean", "median", "majority", "min", "unanimous")
+CRITERION = record(
+    "One criterion, in place of the stimulus's rubric.",
+    {
+        "name": text("What judges call it; no two are called the same."),
+        "description": text("What it asks for."),
+        "weight": number("How much it counts (default: 1)."),
+        "pass_threshold": number("The score that passes (default: `threshold`).", most=1),
+        "required": flag("The panel fails where it does not pass (default: false)."),
+    },
+    "name",
+)
 
 
 def _contains(about: str) -> GraderForm:
@@ -120,10 +145,19 @@ DIFF_KEYS = {
 }
 VALUE = text("The text that is looked for; upper and lower case differ.")
 LOOP_KEYS = {
-    "max": number("How often the same may be repeated.", least=1),
     "max_cycle_period": whole("The longest cycle of calls that counts as a repeat, 1 to 10.", 1),
     "tools": TOOLS,
 }
+ASSERTION = record(
+    "What one metric must be.",
+    {
+        "metric": text("Its name."),
+        "equals": {"description": "The value: a number, a text, true or false."},
+        "min": number("Its least value.", least=-1e308),
+        "max": number("Its greatest value.", least=-1e308),
+    },
+    "metric",
+)
 COMMAND_KEYS = {
     "command": text("A program, or without `args` a line for the shell."),
     "args": listing("Its arguments; with them there is no shell.", text()),
@@ -190,50 +224,59 @@ GRADERS: Mapping[str, GraderForm] = {
     "tool-calls": GraderForm(
         "Which tools were called, and with what.",
         {
-            "required": listing("Calls that must be made.", CALL),
-            "disallowed": listing("Calls that must not be made.", CALL),
+            "required": listing("Calls that must be made, and return.", _call(RESULT, REQUIRED_KEYS)),
+            "disallowed": listing("Calls that must not be made.", _call(RESULT)),
+            "sequence": listing("Calls that must be made in this order.", _call()),
+            "parallel": listing("Calls that must be made at once.", _call(RESULT)),
             "ordered": flag("The required calls are made in this order (default: false)."),
         },
-        any_of=("required", "disallowed"),
+        any_of=("required", "disallowed", "sequence", "parallel"),
     ),
     "token-budget": _most("At most so many tokens."),
     "tool-call-count": _most("At most so many tool calls.", tools=TOOLS),
     "turn-count": _most("At most so many turns."),
-    "step-count": _most("At most so many steps."),
+    "step-count": _most("At most so many steps of the agent.", tools=TOOLS),
     "error-count": _most("At most so many errors."),
     "wall-time": GraderForm("At most so long.", {"max": duration("The longest that passes.")}, ("max",)),
-    "max-repeat": GraderForm("The same call is not repeated too often.", LOOP_KEYS),
+    "max-repeat": _most("The same call is not repeated too often.", **LOOP_KEYS),
     "loop-outcome": GraderForm(
         "The agent was stuck in a loop, or was not.",
-        {**LOOP_KEYS, "should_loop": flag("Whether it should be (default: false).")},
+        {
+            "max_acceptable_retries": whole("Retries that are no loop yet; N equal calls are N-1 retries."),
+            **LOOP_KEYS,
+            "match": choice(
+                "What makes calls equal: name and arguments (default), the name, or name and result.",
+                "name-args",
+                "name",
+                "observation",
+            ),
+            "should_loop": flag("Whether it should be (default: false)."),
+        },
+        ("max_acceptable_retries",),
     ),
     "assistant-contains-tool-output": GraderForm(
         "The agent passed on what a tool told it.",
         {
-            "tools": TOOLS,
-            "tool": text("One tool."),
-            "min_length": whole("The shortest piece that counts.", 1),
-            "case_sensitive": CASE,
-            "negate": NEGATE,
+            "tools": texts("Regexes of the names of tools whose results are looked at."),
+            "pattern": text("What must be passed on: its first group, or all it matches, in a result."),
         },
+        ("tools", "pattern"),
     ),
     "custom-metrics": GraderForm(
-        "Metrics the agent reported are within bounds.",
+        "Metrics in a JSON file of the trial are as asked.",
         {
-            "metrics": mapping("Metric → {min, max}.", {"type": "object"}),
-            "metric": text("One metric."),
-            "min": number("Its least value.", least=-1e308),
-            "max": number("Its greatest value.", least=-1e308),
+            "assertions": listing("What holds of each metric.", ASSERTION, least=1),
+            "path": text("The file, relative to the workspace (default: custom_metrics.json)."),
         },
+        ("assertions",),
     ),
     "system-event": GraderForm(
-        "System events of the agent.",
+        "Which system events there were.",
         {
-            "pattern": texts("Regexes of the event."),
-            "min": number("How many at least."),
-            "max": number("How many at most."),
-            "negate": NEGATE,
+            "required": texts("Events that must be there, by their exact `eventType`."),
+            "disallowed": texts("Events that must not be there."),
         },
+        any_of=("required", "disallowed"),
     ),
     "prompt": GraderForm("A model judges the work.", {**JUDGE, "model": MODEL}),
     "panel": GraderForm(
@@ -242,8 +285,10 @@ GRADERS: Mapping[str, GraderForm] = {
             **JUDGE,
             "models": listing("The judges: names of models, or {model, provider, reasoning_effort}.", {}),
             "judges": listing("Another name of `models`.", {}),
-            "aggregation": choice("How they become one.", "majority", "mean", "median", "min"),
-            "aggregate": choice("Another name of `aggregation`.", "majority", "mean", "median", "min"),
+            "aggregation": choice("How they become one (default: mean).", *AGGREGATIONS),
+            "aggregate": choice("Another name of `aggregation`.", *AGGREGATIONS),
+            "overall_threshold": number("The panel's score that passes (default: `threshold`).", most=1),
+            "criteria": listing("What is scored, in place of the stimulus's rubric.", CRITERION, least=1),
         },
         any_of=("models", "judges"),
     ),

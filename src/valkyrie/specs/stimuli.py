@@ -8,18 +8,17 @@ from dataclasses import fields as fields_of
 from pathlib import PurePath
 from typing import Any
 
+from valkyrie.nouns import Json
 from valkyrie.specs.environments import Declared, read_environment, read_files
 from valkyrie.specs.fields import Fields, Notes, text_of, texts_of
 from valkyrie.specs.model import Constraints, EnvironmentSpec, FileEntry, GraderSpec, SkillRef, Stimulus
-from valkyrie.specs.nodes import Node
+from valkyrie.specs.nodes import Node, with_entries
 from valkyrie.suggest import did_you_mean
 
 GRADER_KEYS = ("type", "config", "name", "turn", "weight")
 OTHERS = {
-    "simulation": "is not supported here and is ignored.",
-    "golden_trajectory": "is not used here.",
-    "golden_command": "is not used here.",
-    "expect_activation": "is another tool's own key and is ignored; use `constraints: {expect_skills: […]}`.",
+    "simulation": "is not supported here; it simulates nothing and is ignored.",
+    "expect_activation": "is another tool's own key and is ignored; use a `skill-invocation` grader.",
     "area": "is not part of the format and is ignored; use `tags`.",
     "metadata": "is not part of the format and is ignored; use `tags`.",
 }
@@ -31,6 +30,10 @@ class Inherited:
 
     tags: Mapping[str, tuple[str, ...]]
     environment: Declared
+    artifacts: tuple[tuple[str, ...], tuple[str, ...]]
+    """Globs of what is kept, and of what is not."""
+    graders: tuple[Node, ...]
+    """Run on every stimulus, after its own."""
     grading_files: tuple[FileEntry, ...]
     constraints: Node | None
     named: Callable[[Node], Node | None]
@@ -42,7 +45,9 @@ class Inherited:
 def read_stimulus(node: Node, at: int, inherited: Inherited, notes: Notes) -> Stimulus | None:
     """One stimulus; None where too little of it can be understood."""
     shown = node.get("name")
-    fields = Fields(node, notes, f"stimulus {shown.raw!r}" if shown and shown.raw else f"stimulus {at}")
+    what = f"stimulus {shown.raw!r}" if shown and shown.raw else f"stimulus {at}"
+    node = with_environment(node, notes, what)
+    fields = Fields(node, notes, what)
     if not fields.given:
         if node.value is None:
             notes.error("wrong-type", f"stimulus {at} is empty.", node)
@@ -52,29 +57,51 @@ def read_stimulus(node: Node, at: int, inherited: Inherited, notes: Notes) -> St
     constraints = read_constraints(inherited.constraints, fields.take("constraints"), notes, fields.what)
     own = fields.take("config")
     runs, timeout = _own_settings(fields, own, notes)
-    artifacts = Fields(fields.take("artifacts") or Node(None, node.place, node.base), notes, "artifacts")
+    include, exclude = read_artifacts(fields)
     golden, golden_file = _golden_patch(fields)
+    trajectory, trajectory_file = _golden_trajectory(fields)
     stimulus = Stimulus(
         name=name or "",
         turns=turns,
-        graders=_graders(fields, turns, constraints != Constraints(place=constraints.place)),
+        graders=_graders(
+            fields, turns, constraints != Constraints(place=constraints.place), inherited.graders
+        ),
         tags={**inherited.tags, **read_tags(fields)},
         rubric=fields.texts("rubric") or (),
         environment=_environment(fields, inherited),
         grading_files=inherited.grading_files + read_grading(fields, inherited.named),
         constraints=constraints,
-        artifacts_include=artifacts.texts("include") or (),
-        artifacts_exclude=artifacts.texts("exclude") or (),
+        artifacts_include=inherited.artifacts[0] + include,
+        artifacts_exclude=inherited.artifacts[1] + exclude,
         attachments=_attachments(fields),
         golden_patch=golden,
         golden_patch_file=golden_file,
+        golden_trajectory=trajectory,
+        golden_trajectory_file=trajectory_file,
+        golden_command=_golden_command(fields),
+        supported_executors=fields.texts("supported_executors") or (),
         runs=runs,
         timeout=timeout,
         place=node.place,
     )
-    artifacts.finish()
+    _refuse_simulation(fields)
     fields.finish(others=OTHERS)
     return stimulus if name else None
+
+
+def _refuse_simulation(fields: Fields) -> None:
+    """Tools that answer from a record are not to be had: with real ones the stimulus is another."""
+    node = fields.node.get("simulation")
+    said = node.data() if node is not None else None
+    if node is None or not said or (isinstance(said, dict) and not any(said.values())):
+        return
+    fields.take("simulation")
+    fields.notes.error(
+        "unsupported-key",
+        f"{fields.what}: `simulation` is not supported: with real tools in place of simulated ones the agent "
+        "would be tested on something else. Leave the key out, or keep such stimuli in a file of their own.",
+        fields.key_place("simulation"),
+    )
 
 
 def _turns(fields: Fields) -> tuple[str, ...]:
@@ -100,15 +127,44 @@ def _turns(fields: Fields) -> tuple[str, ...]:
     return found
 
 
-def _graders(fields: Fields, turns: tuple[str, ...], constrained: bool) -> tuple[GraderSpec, ...]:
+def with_environment(node: Node, notes: Notes, what: str) -> Node:
+    """The map with its `agent_environment` under the older name `environment`; both at once are an error."""
+    newer = node.get("agent_environment")
+    if newer is None:
+        return node
+    if node.get("environment") is not None:
+        message = f"{what}: `agent_environment` and `environment` mean the same; keep `agent_environment`."
+        notes.error("given-twice", message, node.keys.get("environment", node.place))
+    entries = {key: value for key, value in (node.mapping or {}).items() if key != "agent_environment"}
+    place = node.keys.get("agent_environment", node.place)
+    return with_entries(node, {**entries, "environment": newer}, {"environment": place})
+
+
+def read_artifacts(fields: Fields) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """`artifacts`: globs of what is kept, and of what is not."""
+    node = fields.take("artifacts")
+    if node is None:
+        return (), ()
+    inner = Fields(node, fields.notes, "artifacts")
+    found = inner.texts("include") or (), inner.texts("exclude") or ()
+    inner.finish()
+    return found
+
+
+def _graders(
+    fields: Fields, turns: tuple[str, ...], constrained: bool, shared: tuple[Node, ...]
+) -> tuple[GraderSpec, ...]:
     node = fields.take("graders")
-    entries = fields.items("graders")
+    entries = [*(fields.items("graders") or ()), *shared]
     if not entries:
         if node is not None and node.items is None:
             return ()
         if constrained:
             fields.notes.warning(
-                "no-graders", f"{fields.what} has no graders: only its constraints are checked.", fields.node
+                "no-graders",
+                f"{fields.what} has no graders: it is run and not graded. Constraints are only reported, "
+                "unless --enforce-constraints is given.",
+                fields.node,
             )
         else:
             fields.notes.error(
@@ -180,8 +236,11 @@ def read_constraints(root: Node | None, own: Node | None, notes: Notes, what: st
 
 def _constraints(node: Node, notes: Notes, what: str) -> dict[str, Any]:
     fields = Fields(node, notes, f"{what}: `constraints`")
-    found: dict[str, Any] = {key: fields.integer(key) for key in ("max_turns", "max_tokens")}
-    found["max_duration"] = fields.duration("max_duration")
+    found: dict[str, Any] = {
+        key: fields.integer(key) for key in ("max_turns", "max_tokens", "max_tool_calls")
+    }
+    found["max_duration"] = fields.duration("max_duration", "max_wall_time")
+    found["max_agent_duration"] = fields.duration("max_agent_duration")
     if (older := fields.number("max_duration_ms")) is not None:
         notes.warning(
             "renamed-key",
@@ -244,6 +303,35 @@ def _attachments(fields: Fields) -> tuple[FileEntry, ...]:
         if path:
             found.append(FileEntry(path, dest or PurePath(path).name, item.base, item.place))
     return tuple(found)
+
+
+def _golden_trajectory(fields: Fields) -> tuple[Json | None, FileEntry | None]:
+    """The trajectory written out (`{inline: …}`), or the file it is in (`{path: …}`, or a text)."""
+    node = fields.take("golden_trajectory")
+    if node is None:
+        return None, None
+    if node.mapping is None:
+        path = text_of(node, fields.notes, f"{fields.what}: `golden_trajectory`")
+        return None, FileEntry(path, "", node.base, node.place) if path else None
+    if "schema_version" in node.mapping:
+        return dict(node.data()), None
+    inner = Fields(node, fields.notes, f"{fields.what}: `golden_trajectory`")
+    inline, path = inner.data("inline"), inner.text("path", "file")
+    inner.finish()
+    return inline or None, FileEntry(path, "", node.base, node.place) if path else None
+
+
+def _golden_command(fields: Fields) -> str | None:
+    """A line for the shell: a text, or `{command: …}`."""
+    node = fields.take("golden_command")
+    if node is None:
+        return None
+    if node.mapping is None:
+        return text_of(node, fields.notes, f"{fields.what}: `golden_command`")
+    inner = Fields(node, fields.notes, f"{fields.what}: `golden_command`")
+    command = inner.text("command", required=True)
+    inner.finish()
+    return command
 
 
 def _golden_patch(fields: Fields) -> tuple[str | None, FileEntry | None]:

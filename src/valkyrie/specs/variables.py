@@ -27,6 +27,8 @@ FREE_TEXT = frozenset(
         "rubric",
         "graders",
         "golden_patch",
+        "golden_command",
+        "golden_trajectory",
         "simulation",
         "commands",
         "args",

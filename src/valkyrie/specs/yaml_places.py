@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from valkyrie.regular_files import read_regular
 from valkyrie.specs.model import Finding, Place, SpecError
 from valkyrie.specs.nodes import Node, Scalar
 
@@ -39,7 +40,7 @@ def load_yaml(file: Path, base: Path | None = None) -> Node:
     try:
         if file.stat().st_size > MAX_BYTES:
             raise SpecError([Finding("too-large", "error", f"Larger than {MAX_BYTES >> 20} MiB.", where)])
-        text = file.read_text(encoding="utf-8-sig")
+        text = read_regular(file, MAX_BYTES).decode("utf-8-sig")
     except FileNotFoundError:
         raise SpecError([Finding("missing-file", "error", f"There is no file {file}.")]) from None
     except IsADirectoryError:

@@ -73,6 +73,14 @@ class Store:
 
         return Writer(self._database) if patience is None else Writer(self._database, patience)
 
+    def reclaimable(self) -> int:
+        """Bytes of the database that hold nothing any more and can be given back to the disk."""
+        return self._database.reclaimable()
+
+    def give_back(self) -> None:
+        """Give them back, as far as that keeps nobody waiting."""
+        self._database.give_back()
+
     def close(self) -> None:
         """Let go of the database."""
         self._database.close()

@@ -1,4 +1,4 @@
-"""Which of the trials that could begin do: by priority, fairly among runs, as far as the host has room."""
+"""Which of the trials that could begin do: in fair shares by priority, as far as the host has room."""
 
 from __future__ import annotations
 
@@ -6,11 +6,12 @@ import sys
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from heapq import heapify, heappop, heapreplace
-from typing import Any
+from heapq import heappop, heappush, heapreplace
+from typing import Any, Generic, TypeVar
 
-from valkyrie.nouns import Json
+from valkyrie.nouns import LAST_PRIORITY, Json
 
+Member = TypeVar("Member")
 Person = tuple[str, str | None]
 """An organisation and the name of one of its people."""
 
@@ -84,20 +85,31 @@ class TickResult:
 
 @dataclass(slots=True)
 class Pool:
-    """What runs of one job share: how many more of their trials may begin."""
+    """What several runs share: how many more of their trials may begin."""
 
     left: int
 
 
-def pools_of(rows: Sequence[Any], tick: Tick) -> dict[str, Pool]:
-    """Each run's pool: its job's, or one of its own without end."""
-    of_job: dict[str, Pool] = {}
-    found: dict[str, Pool] = {}
+Pools = Mapping[str, Sequence[Pool]]
+"""By run: the pools its trials are taken from."""
+
+
+def pools_of(rows: Sequence[Any], tick: Tick) -> Pools:
+    """Return each run's pools: its job's, and that of the API key it was started with."""
+    known: dict[tuple[str, str], Pool] = {}
+    found: dict[str, list[Pool]] = {}
     for row in rows:
-        pool = of_job.setdefault(row.job_id, Pool(row.pool)) if row.pool is not None else Pool(sys.maxsize)
-        pool.left -= in_hand(row, tick)
-        found[row.id] = pool
+        job, key = ("job", row.job_id), ("key", row.key_id)
+        limits = [(name, most) for name, most in ((job, row.pool), (key, row.key_limit)) if most is not None]
+        found[row.id] = [known.setdefault(name, Pool(most)) for name, most in limits]
+        for pool in found[row.id]:
+            pool.left -= in_hand(row, tick)
     return found
+
+
+def left_in(pools: Sequence[Pool]) -> int:
+    """Return how many more trials may be taken from all of these pools; no pool is no limit."""
+    return min((pool.left for pool in pools), default=sys.maxsize)
 
 
 def in_hand(row: Any, tick: Tick) -> int:
@@ -105,68 +117,140 @@ def in_hand(row: Any, tick: Tick) -> int:
     return max(int(row.active), tick.active.get(row.id, 0))
 
 
-def choose(
-    ready: dict[int, dict[str, list[Any]]], tick: Tick, pools: Mapping[str, Pool], load: Load
-) -> list[Leased]:
-    """By priority; among equals whoever has the fewest trials in hand is next, until the host is full.
+def choose(ready: Mapping[str, Iterable[Any]], tick: Tick, pools: Pools, load: Load) -> list[Leased]:
+    """Whoever is furthest below its share is next, until the host is full.
 
     First among people, so that ten runs of one person count as one; then among that person's runs, each in
-    its own order.
+    its own order. Shares are in proportion to weights (`weight_of`); of equals, whoever has the fewest
+    trials in hand is next, and of those whoever was served longest ago.
     """
     room = _Left(tick.room)
     chosen: list[Leased] = []
-    for level in sorted(ready):
-        turns = _Turns(ready[level], load)
-        while (run_id := turns.next()) is not None:
-            row = turns.trial(run_id) if pools[run_id].left > 0 else None
-            if row is None or not room.take(row):
-                turns.leave()
-                continue
-            pools[run_id].left -= 1
-            turns.took()
-            chosen.append(_leased(run_id, row, tick))
+    turns = _Turns(ready, load)
+    while (run_id := turns.next()) is not None:
+        row = turns.trial(run_id) if left_in(pools[run_id]) > 0 else None
+        if row is None or not room.take(row):
+            turns.leave()
+            continue
+        for pool in pools[run_id]:
+            pool.left -= 1
+        turns.took()
+        chosen.append(_leased(run_id, row, tick))
     return chosen
+
+
+def weight_of(priority: int) -> int:
+    """Return what a run of this priority weighs when slots are shared: twice the next lower one's."""
+    return 1 << max(0, LAST_PRIORITY - priority)
 
 
 @dataclass(slots=True)
 class Load:
-    """Trials in hand, by run and by person."""
+    """Trials in hand, by run and by person, and what each run weighs."""
 
     of_run: dict[str, int]
     of_person: Counter[Person]
     person: dict[str, Person]
     """Whose run it is."""
+    weight: dict[str, int]
+    served_at: dict[str | Person, float]
+    """When a run, or one of a person's, was last served."""
 
 
 def load_of(rows: Iterable[Any], tick: Tick) -> Load:
     """Count what open runs and the people who started them have in hand."""
-    load = Load({}, Counter(), {})
+    load = Load({}, Counter(), {}, {}, {})
     for row in rows:
         person = row.org_id, row.started_by
         load.of_run[row.id] = in_hand(row, tick)
         load.of_person[person] += load.of_run[row.id]
         load.person[row.id] = person
+        load.weight[row.id] = weight_of(row.priority)
+        load.served_at[row.id] = row.leased_at or 0.0
+        load.served_at[person] = max(load.served_at[row.id], load.served_at.get(person, 0.0))
     return load
 
 
+class _Shares(Generic[Member]):
+    """Members who share slots in proportion to their weights; `next` is furthest below its share.
+
+    The share is of what all of them have in hand and the slot that is to be given: nobody gets more than one
+    trial above it. Members of one weight are in a heap, for among them the fewest trials in hand decide.
+    """
+
+    def __init__(self) -> None:
+        self._heaps: dict[int, list[tuple[int, float, int, Member]]] = {}
+        self._weights = 0
+        self._held = 0
+
+    def join(self, member: Member, weight: int, held: int, served_at: float, place: int) -> None:
+        """Add a member that has `held` trials in hand; `place` decides among equals."""
+        heappush(self._heaps.setdefault(weight, []), (held, served_at, place, member))
+        self._weights += weight
+        self._held += held
+
+    @property
+    def heaviest(self) -> int:
+        """The greatest weight of those who are left; 0 when nobody is."""
+        return max(self._heaps, default=0)
+
+    def next(self) -> Member | None:
+        """Return the member whose turn it is; None when all have left."""
+        return self._heaps[self._turn()][0][3] if self._heaps else None
+
+    def took(self) -> None:
+        """Count a trial for the member whose turn it is."""
+        heap = self._heaps[self._turn()]
+        held, served_at, place, member = heap[0]
+        heapreplace(heap, (held + 1, served_at, place, member))
+        self._held += 1
+
+    def leave(self) -> int:
+        """Take the member whose turn it is out of the turns; return its place."""
+        weight = self._turn()
+        held, _, place, _ = heappop(self._heaps[weight])
+        self._weights -= weight
+        self._held -= held
+        if not self._heaps[weight]:
+            del self._heaps[weight]
+        return place
+
+    def _turn(self) -> int:
+        """Return the weight in whose heap the next member is; of equals the heaviest."""
+        if len(self._heaps) == 1:
+            return next(iter(self._heaps))
+        slots = self._held + 1
+        # The distance to its share, times all weights: whole numbers, so that equals are equal.
+        return max(
+            self._heaps,
+            key=lambda weight: (weight * slots - self._heaps[weight][0][0] * self._weights, weight),
+        )
+
+
 class _Turns:
-    """Whose turn it is among runs of one priority: a heap of people, each with a heap of runs."""
+    """Whose turn it is: people share slots, and each person's runs share what that person gets."""
 
     def __init__(self, queues: Mapping[str, Iterable[Any]], load: Load) -> None:
         self._load = load
         self._trials = {run_id: iter(rows) for run_id, rows in queues.items()}
-        runs: dict[Person, list[tuple[int, int, str]]] = {}
+        self._runs: dict[Person, _Shares[str]] = {}
+        self._people: _Shares[Person] = _Shares()
         for place, run_id in enumerate(queues):
-            runs.setdefault(load.person[run_id], []).append((load.of_run[run_id], place, run_id))
-        for heap in runs.values():
-            heapify(heap)
-        self._runs = list(runs.values())
-        self._people = [(load.of_person[person], place, person) for place, person in enumerate(runs)]
-        heapify(self._people)
+            own = self._runs.setdefault(load.person[run_id], _Shares())
+            own.join(run_id, load.weight[run_id], load.of_run[run_id], load.served_at[run_id], place)
+        for place, person in enumerate(self._runs):
+            self._join(person, place)
+
+    def _join(self, person: Person, place: int) -> None:
+        """Let a person share with the weight of the most urgent of the runs that are left."""
+        if heaviest := self._runs[person].heaviest:
+            served_at = self._load.served_at[person]
+            self._people.join(person, heaviest, self._load.of_person[person], served_at, place)
 
     def next(self) -> str | None:
         """Return the run whose turn it is; None when all have left."""
-        return self._runs[self._people[0][1]][0][2] if self._people else None
+        person = self._people.next()
+        return None if person is None else self._runs[person].next()
 
     def trial(self, run_id: str) -> Any:
         """Return that run's next trial, if there is one."""
@@ -174,19 +258,18 @@ class _Turns:
 
     def took(self) -> None:
         """Count a trial for the run whose turn it was, and for its person."""
-        count, place, person = self._people[0]
-        own, order, run_id = self._runs[place][0]
-        heapreplace(self._runs[place], (own + 1, order, run_id))
-        heapreplace(self._people, (count + 1, place, person))
-        self._load.of_run[run_id] += 1
-        self._load.of_person[person] += 1
+        person = self._people.next()
+        if person is not None:
+            self._runs[person].took()
+            self._people.took()
+            self._load.of_person[person] += 1
 
     def leave(self) -> None:
         """Take the run whose turn it was out of the turns."""
-        place = self._people[0][1]
-        heappop(self._runs[place])
-        if not self._runs[place]:
-            heappop(self._people)
+        person = self._people.next()
+        if person is not None:
+            self._runs[person].leave()
+            self._join(person, self._people.leave())
 
 
 class _Left:

@@ -44,6 +44,9 @@ class Database(ABC):
             self.close()
             raise
 
+    def check_there(self) -> None:  # noqa: B027 - a server sees to its own files
+        """Raise StoreError when the file that was opened is no longer the database's."""
+
     @abstractmethod
     def revision(self) -> str | None:
         """The schema the database has; None when it has none."""
@@ -56,21 +59,36 @@ class Database(ABC):
     def changes(self, interval: float, at_least_every: float) -> Iterator[None]:
         """See `Store.changes`."""
 
+    @abstractmethod
+    def reclaimable(self) -> int:
+        """Bytes of its files that hold nothing and can be given back to the disk; 0 where nobody can tell."""
+
+    @abstractmethod
+    def give_back(self) -> None:
+        """Give such bytes back, as far as that keeps nobody waiting; what cannot be now is left."""
+
+    @abstractmethod
+    def compact(self) -> None:
+        """Give all of them back; others may have to wait meanwhile."""
+
     @contextmanager
     def reading(self, patience: float = PATIENCE_S) -> Iterator[Connection]:
         """One consistent look."""
+        self.check_there()
         with self.explained(), self._connected(self.reader, patience) as connection, connection.begin():
             yield connection
 
     @contextmanager
     def writing(self, patience: float = PATIENCE_S) -> Iterator[Connection]:
         """One write transaction."""
+        self.check_there()
         with self.explained(), self._connected(self.writer, patience) as connection, connection.begin():
             yield connection
 
     def write(self, work: Callable[[Connection], T]) -> T:
         """What `work` gives, in a write transaction that is repeated when another one was in its way."""
         deadline = time.monotonic() + PATIENCE_S
+        self.check_there()
         with self.explained():
             while True:
                 try:

@@ -61,6 +61,9 @@ class EndedTrial:
     evidence: Json | None = None
     family: str | None = None
     """The family its task belongs to."""
+    exit_code: int | None = None
+    """The agent's."""
+    exit_reason: str | None = None
 
     @property
     def state(self) -> TrialState:
@@ -80,6 +83,8 @@ _FOUND = (
     "timing",
     "cost",
     "usage",
+    "exit_code",
+    "exit_reason",
     "started_at",
     "finished_at",
 )
@@ -177,6 +182,8 @@ def _found(one: EndedTrial) -> Json:
         "timing": dict(one.timing),
         "cost": one.cost,
         "usage": one.usage,
+        "exit_code": one.exit_code,
+        "exit_reason": one.exit_reason,
         "started_at": one.started_at,
         "finished_at": one.finished_at,
     }

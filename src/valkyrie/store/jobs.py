@@ -10,7 +10,7 @@ from typing import Any
 from sqlalchemy import Connection, Row, delete, insert, select, tuple_, update
 
 from valkyrie.errors import UnknownError, UsageError, UserError
-from valkyrie.nouns import Json
+from valkyrie.nouns import LATEST, Json, may_be_id
 from valkyrie.store.counters import announce, lock_jobs, lock_runs
 from valkyrie.store.schema import job, run
 from valkyrie.suggest import did_you_mean
@@ -48,36 +48,62 @@ def exists(connection: Connection, job_id: str) -> bool:
     return connection.execute(select(job.c.id).where(job.c.id == job_id)).scalar() is not None
 
 
-def resolve(connection: Connection, ref: str, org_id: str) -> str:
-    """The id of the organisation's job that `ref` names: an id, a name, or a unique beginning of an id.
+def resolve(connection: Connection, ref: str, org_id: str, person: str | None = None) -> str:
+    """Return the id of the organisation's job that `ref` names: an id, a name, a unique beginning of an id.
 
-    Of several jobs with the same name the newest is meant.
+    Of several jobs with the same name the newest is meant. `latest` is the job that `person` started last.
     """
     ref = ref.strip()
-    if any(row.id == ref.lower() for row in _beginning_with(connection, ref.lower(), org_id)):
-        return ref.lower()
-    named = select(job.c.id).where(job.c.org_id == org_id, job.c.name == ref)
-    found = connection.execute(named.order_by(job.c.created_at.desc(), job.c.id.desc()).limit(1)).scalar()
-    if ref and found:
-        return str(found)
+    if ref == LATEST:
+        return _latest(connection, org_id, person)
+    if (found := find(connection, ref, org_id)) is not None:
+        return found
+    near = did_you_mean(ref, recent_names(connection, org_id))
+    raise UnknownError(f"No job {ref[:80]!r}.{near} `valk job list --all` shows them.")
+
+
+def find(connection: Connection, ref: str, org_id: str) -> str | None:
+    """Return the id of the job that `ref` names, or None; UsageError where several ids begin so."""
     by_id = _beginning_with(connection, ref.lower(), org_id)
+    if any(row.id == ref.lower() for row in by_id):
+        return ref.lower()
+    if (named := find_by_name(connection, ref, org_id)) is not None:
+        return named
     if len(by_id) > 1:
         lines = "".join(f"\n  {row.id}  {row.name}" for row in by_id[:10])
         raise UsageError(f"{ref[:80]!r} is the beginning of several job ids; give more of it:{lines}")
-    if not by_id:
-        near = did_you_mean(ref, _recent_names(connection, org_id))
-        raise UnknownError(f"No job {ref[:80]!r}.{near} `valk job list --all` shows them.")
-    return str(by_id[0].id)
+    return str(by_id[0].id) if by_id else None
+
+
+def find_by_name(connection: Connection, name: str, org_id: str) -> str | None:
+    """Return the id of the newest job that is called so; None where none is."""
+    if not name or not name.isprintable():  # some databases take no other text
+        return None
+    named = select(job.c.id).where(job.c.org_id == org_id, job.c.name == name)
+    found = connection.execute(named.order_by(job.c.created_at.desc(), job.c.id.desc()).limit(1)).scalar()
+    return str(found) if found else None
+
+
+def _latest(connection: Connection, org_id: str, person: str | None) -> str:
+    wanted = [job.c.org_id == org_id]
+    if person is not None:
+        wanted.append(job.c.started_by == person)
+    newest = select(job.c.id).where(*wanted).order_by(job.c.created_at.desc(), job.c.id.desc())
+    found = connection.execute(newest.limit(1)).scalar()
+    if found is None:
+        raise UnknownError(f"{person or 'Nobody'} has started no job yet. `valk job list --all` shows all.")
+    return str(found)
 
 
 def _beginning_with(connection: Connection, ref: str, org_id: str) -> Sequence[Any]:
-    if not ref or any(character not in "0123456789abcdef-" for character in ref):
+    if not may_be_id(ref):
         return []
     wanted = (job.c.org_id == org_id, job.c.id >= ref, job.c.id < ref + "g")
     return connection.execute(select(job.c.id, job.c.name).where(*wanted).order_by(job.c.id).limit(11)).all()
 
 
-def _recent_names(connection: Connection, org_id: str) -> Sequence[str]:
+def recent_names(connection: Connection, org_id: str) -> Sequence[str]:
+    """Return the names of the newest jobs."""
     recent = select(job.c.name).where(job.c.org_id == org_id).order_by(job.c.created_at.desc())
     return connection.execute(recent.limit(MOST_NAMES)).scalars().all()
 

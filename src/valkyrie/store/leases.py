@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
@@ -9,12 +10,12 @@ from typing import Any
 
 from sqlalchemy import Connection, bindparam, exists, func, or_, select, update
 
-from valkyrie.nouns import Outcome, RunState, TrialState
+from valkyrie.nouns import ABORT_SHARE, Outcome, RunState, TrialState
 from valkyrie.store.choosing import Leased as Leased
 from valkyrie.store.choosing import Room as Room
 from valkyrie.store.choosing import Tick as Tick
 from valkyrie.store.choosing import TickResult as TickResult
-from valkyrie.store.choosing import choose, in_hand, load_of, pools_of
+from valkyrie.store.choosing import choose, in_hand, left_in, load_of, pools_of
 from valkyrie.store.clock import CLOCK, skew
 from valkyrie.store.counters import count, lock_jobs
 from valkyrie.store.returning import abandon as abandon
@@ -24,7 +25,7 @@ from valkyrie.store.returning import recover as recover
 from valkyrie.store.returning import require_all
 from valkyrie.store.returning import still_ours as still_ours
 from valkyrie.store.rows import ForEach
-from valkyrie.store.schema import attempt, executor, job, regrade, run, trial
+from valkyrie.store.schema import api_key, attempt, executor, job, regrade, run, trial
 from valkyrie.store.trials import LARGEST
 
 OPEN_RUNS = [RunState.IN_PROGRESS.value, RunState.STOPPING.value]
@@ -38,14 +39,23 @@ _OPEN_COLUMNS = (
     run.c.n_skipped,
     run.c.priority,
     run.c.created_at,
+    run.c.leased_at,
     run.c.org_id,
     run.c.started_by,
     run.c.passes,
     run.c.max_cost,
     run.c.cost_sum,
+    run.c.abort_after,
+    run.c.errors_before,
+    run.c.n_finished,
+    run.c.n_error,
+    run.c.e_infrastructure,
     (run.c.n_building + run.c.n_in_progress + run.c.n_evaluating).label("active"),
+    (run.c.n_stopped + run.c.n_finished + run.c.n_error).label("ended"),
     run.c.job_id,
     job.c.concurrency.label("pool"),
+    run.c.key_id,
+    api_key.c.max_concurrency.label("key_limit"),
     job.c.ends_at,
     job.c.stop_rule.is_not(None).label("ruled"),
     run.c.benchmark,
@@ -57,7 +67,9 @@ _OPEN_COLUMNS = (
 )
 _OPEN = (
     select(*_OPEN_COLUMNS)
-    .select_from(run.outerjoin(job, job.c.id == run.c.job_id))
+    .select_from(
+        run.outerjoin(job, job.c.id == run.c.job_id).outerjoin(api_key, api_key.c.id == run.c.key_id)
+    )
     .where(
         run.c.state.in_(OPEN_RUNS),
         run.c.bound.is_not_distinct_from(bindparam("bound", type_=run.c.bound.type)),
@@ -70,6 +82,7 @@ _LOCKED = (
         or_(
             run.c.id.in_(bindparam("runs", expanding=True)),
             run.c.job_id.in_(bindparam("jobs", expanding=True)),
+            run.c.key_id.in_(bindparam("keys", expanding=True)),
         ),
         ~exists().where(executor.c.id == bindparam("executor"), executor.c.expires_at <= CLOCK),
     )
@@ -150,10 +163,14 @@ _TAKE = ForEach(
         )
     ),
 )
-_STARTED = (
+_SERVED = (
     update(run)
-    .where(run.c.id.in_(bindparam("b_runs", expanding=True)), run.c.started_at.is_(None))
-    .values(started_at=bindparam("b_now"))
+    .where(run.c.id.in_(bindparam("b_runs", expanding=True)))
+    .values(
+        started_at=func.coalesce(run.c.started_at, bindparam("b_now")),
+        working_since=func.coalesce(run.c.working_since, bindparam("b_now")),
+        leased_at=bindparam("b_now"),
+    )
 )
 _BEGIN = ForEach.insert(
     attempt,
@@ -170,7 +187,7 @@ _BEGIN = ForEach.insert(
 
 def lease(connection: Connection, tick: Tick) -> TickResult:
     """Take as many pending trials as runs' concurrency and the host's room allow, fairly among runs."""
-    ready: dict[int, dict[str, list[Any]]] = {}
+    ready: dict[str, Sequence[Any]] = {}
     retries: list[str] = []
     skewed = skew(connection)
     due = tick.now + skewed
@@ -181,14 +198,16 @@ def lease(connection: Connection, tick: Tick) -> TickResult:
     before = _in_step(connection, wanted)
     for row in sorted(wanted, key=serving_order):
         if _is_over(row, due):
+            if _is_hopeless(row):
+                abort(connection, row)
             _stop_pending(connection, row.id, tick.now)
             stopped.add(row.id)
-        elif (slots := min(_slots(row, tick), pools[row.id].left)) > 0:
+        elif (slots := min(_slots(row, tick), left_in(pools[row.id]))) > 0:
             query = _IN_TURN if row.in_turn else _READY
             asked = {"run": row.id, "now": due, "most": slots, "before": before.get(row.id, LARGEST)}
             found = connection.execute(query, asked).all()
             if found:
-                ready.setdefault(row.priority, {})[row.id] = list(found)
+                ready[row.id] = found
             if len(found) < min(slots, row.n_pending):
                 retries.append(row.id)
     # Runs that cannot begin anything more count, too: they are in their person's hand.
@@ -229,12 +248,13 @@ def _locked(connection: Connection, rows: Sequence[Any], tick: Tick) -> Sequence
     """These runs as they are now, and stay until this transaction ends; on SQLite they do anyway."""
     if not rows or connection.dialect.name == "sqlite":
         return rows
-    # With the job: a run that was just added to it shares its pool as well.
+    # With job and key: a run that was just added to them shares their pools as well.
     jobs = sorted({row.job_id for row in rows if row.job_id})
     lock_jobs(connection, jobs)
     names = {
         "runs": [row.id for row in rows],
         "jobs": jobs,
+        "keys": sorted({row.key_id for row in rows if row.key_limit is not None}),
         "executor": tick.executor_id,
         "bound": tick.bound,
     }
@@ -242,22 +262,66 @@ def _locked(connection: Connection, rows: Sequence[Any], tick: Tick) -> Sequence
 
 
 def _with_siblings(rows: Sequence[Any], tick: Tick, now: float) -> list[Any]:
-    """Runs of which something may begin or is to be stopped, and all others of their jobs: they share."""
-    moving = [row for row in rows if _is_over(row, now) or _slots(row, tick)]
-    jobs = {row.job_id for row in moving if row.job_id}
-    found = {row.id for row in moving}
-    return [row for row in rows if row.id in found or row.job_id in jobs]
+    """Runs of which something may begin or is to be stopped, and all that share a pool with them."""
+    found = [row for row in rows if _is_over(row, now) or _slots(row, tick)]
+    while True:
+        ids = {row.id for row in found}
+        jobs = {row.job_id for row in found if row.job_id}
+        keys = {row.key_id for row in found if row.key_limit is not None}
+        wider = [row for row in rows if row.id in ids or row.job_id in jobs or row.key_id in keys]
+        if len(wider) == len(found):
+            return wider
+        found = wider
 
 
 def _is_over(row: Any, now: float) -> bool:
-    """Nothing more of it may begin: it was stopped, has cost what it may, or its job's time is over.
+    """Nothing more of it may begin: it was stopped, has cost what it may, its job's time is over, or all that
+    ended so far failed.
 
-    Grading kept work again runs no agent: neither cost nor time end it.
+    Grading kept work again runs no agent: none of these ends it.
     """
     spent = row.max_cost is not None and row.cost_sum >= row.max_cost
     late = row.ends_at is not None and row.ends_at <= now
-    limited = (spent or late) and not row.regrading
+    limited = (spent or late or _is_hopeless(row)) and not row.regrading
     return bool(row.n_pending) and (row.state == RunState.STOPPING or limited)
+
+
+def _is_hopeless(row: Any) -> bool:
+    """Whether so many trials ended in errors, and none otherwise, that the others will, too.
+
+    Failures of the infrastructure are none of these: they go away. Each error was tried again as often as
+    that may help before it ended its trial.
+    """
+    if not row.abort_after or row.n_finished or row.e_infrastructure or row.state != RunState.IN_PROGRESS:
+        return False
+    planned = row.n_pending + row.active + row.ended
+    return bool(row.n_error - row.errors_before >= max(row.abort_after, math.ceil(ABORT_SHARE * planned)))
+
+
+def abort(connection: Connection, row: Any) -> None:
+    """Let a run stop by itself: nothing of it begins any more, and why is kept with it.
+
+    In the transaction that sees it: whoever is killed before or after it leaves the same.
+    """
+    alike = (
+        select(trial.c.category, trial.c.cause, func.count().label("times"))
+        .where(trial.c.run_id == row.id, trial.c.state == TrialState.ERROR.value)
+        .group_by(trial.c.category, trial.c.cause)
+        .order_by(func.count().desc(), trial.c.category, trial.c.cause)
+    )
+    kinds = connection.execute(alike).all()
+    most = kinds[0]
+    which = "all" if len(kinds) == 1 else f"{most.times} of {row.n_error}"
+    reason = (
+        f"stopped by itself: the first {row.n_error} trials that ended all failed, {which} with "
+        f"{most.category}/{most.cause}; `valk run errors {row.id[:8]}` says why, "
+        f"`valk run resume {row.id[:8]}` goes on"
+    )
+    connection.execute(
+        update(run)
+        .where(run.c.id == row.id)
+        .values(state=RunState.STOPPING.value, stop_reason=reason, version=run.c.version + 1)
+    )
 
 
 def _slots(row: Any, tick: Tick) -> int:
@@ -327,7 +391,7 @@ def _take(connection: Connection, leased: Sequence[Leased], tick: Tick, passes: 
             for one in leased
         ],
     )
-    connection.execute(_STARTED, {"b_runs": list(per_run), "b_now": tick.now})
+    connection.execute(_SERVED, {"b_runs": list(per_run), "b_now": tick.now})
 
 
 def data_version(connection: Connection) -> int:

@@ -11,29 +11,115 @@ from typing import Any
 from sqlalchemy import ColumnElement, Connection, FromClause, Row, Select, func, select, tuple_, union_all
 
 from valkyrie.errors import UnknownError, UsageError
+from valkyrie.nouns import LATEST, may_be_id
+from valkyrie.store import jobs
 from valkyrie.store.leases import OPEN_RUNS
 from valkyrie.store.schema import run
+from valkyrie.suggest import did_you_mean
 
 MOST_COUNTED = 100_000
 """A list of more says so many."""
+MOST_CHOICES = 20
+"""A refusal lists so many runs of a job."""
 MOST_PEOPLE = 20
 """Whose runs are looked up one by one; those of more are found by looking at all."""
 
 
-def resolve(connection: Connection, ref: str, org_id: str) -> str:
-    """The id of the organisation's run that `ref` names: an id, or a unique prefix of one."""
-    ref = ref.strip().lower()
-    if not ref or any(character not in "0123456789abcdef-" for character in ref):
-        raise UsageError(f"{ref[:80]!r} is not a run id. `valk run list` shows them.")
-    found = connection.execute(beginning_with(ref, org_id)).all()
-    if not found:
-        raise UnknownError(f"No run {ref[:80]!r}. `valk run list` shows them.")
-    if len(found) > 1:
-        newest = sorted(found, key=lambda row: -row.created_at)
+def resolve(connection: Connection, ref: str, org_id: str, person: str | None = None) -> str:
+    """Return the id of the organisation's run that `ref` names.
+
+    That is a run's id or a unique beginning of it; the name or id of a job of one run; JOB/AGENT, where AGENT
+    may have its model (`agent:model`); or `latest`, the run that `person` started last. A job's name comes
+    before the beginning of an id.
+    """
+    ref = ref.strip()
+    if ref == LATEST:
+        return _latest(connection, org_id, person)
+    begun = connection.execute(beginning_with(ref.lower(), org_id)).all() if may_be_id(ref) else []
+    if any(row.id == ref.lower() for row in begun):
+        return ref.lower()
+    if (named := jobs.find_by_name(connection, ref, org_id)) is not None:
+        return _only_run(connection, named)
+    if len(begun) == 1:
+        return str(begun[0].id)
+    if len(begun) > 1:
+        newest = sorted(begun, key=lambda row: -row.created_at)
         lines = "".join(f"\n  {row.id}  {row.agent} on {row.benchmark}" for row in newest[:10])
-        more = "\n  …" if len(found) > 10 else ""
+        more = "\n  …" if len(begun) > 10 else ""
         raise UsageError(f"{ref[:80]!r} is the beginning of several run ids; give more of it:{lines}{more}")
-    return str(found[0].id)
+    if (found := jobs.find(connection, ref, org_id)) is not None:
+        return _only_run(connection, found)
+    return _of_agent(connection, ref, org_id, person)
+
+
+def _latest(connection: Connection, org_id: str, person: str | None) -> str:
+    wanted = [run.c.org_id == org_id]
+    if person is not None:
+        wanted.append(run.c.started_by == person)
+    newest = select(run.c.id, run.c.job_id).where(*wanted).order_by(run.c.created_at.desc(), run.c.id.desc())
+    found = connection.execute(newest.limit(1)).one_or_none()
+    if found is None:
+        raise UnknownError(f"{person or 'Nobody'} has started no run yet. `valk run list` shows all.")
+    return str(found.id) if found.job_id is None else _only_run(connection, found.job_id)
+
+
+def _only_run(connection: Connection, job_id: str) -> str:
+    """Return the run of a job that has one; which one is meant of several, only the caller can say."""
+    rows = jobs.runs_of(connection, [job_id])[job_id]
+    if len(rows) == 1:
+        return str(rows[0].id)
+    name = jobs.get(connection, job_id).name
+    if not rows:
+        raise UnknownError(f"Job {name!r} has no run any more. `valk run list` shows those there are.")
+    raise UsageError(f"Job {name!r} has {len(rows)} runs; name one of them:{_choices(name, rows)}")
+
+
+def _of_agent(connection: Connection, ref: str, org_id: str, person: str | None) -> str:
+    """Return the run that JOB/AGENT names; both may have slashes of their own."""
+    parts = ref.split("/")
+    for at in range(1, len(parts)):
+        job_ref, agent = "/".join(parts[:at]), "/".join(parts[at:])
+        if job_ref == LATEST:
+            job_id: str | None = jobs.resolve(connection, job_ref, org_id, person)
+        else:
+            job_id = jobs.find(connection, job_ref, org_id)
+        if job_id is not None:
+            return _run_of_agent(connection, job_id, agent)
+    near = did_you_mean(ref, [LATEST, *jobs.recent_names(connection, org_id)])
+    raise UnknownError(
+        f"No run or job {ref[:80]!r}.{near} `valk run list` shows runs, `valk job list --all` jobs."
+    )
+
+
+def _run_of_agent(connection: Connection, job_id: str, agent: str) -> str:
+    name, rows = jobs.get(connection, job_id).name, jobs.runs_of(connection, [job_id])[job_id]
+    found = [row for row in rows if agent in (row.agent, _with_model(row))]
+    if len(found) == 1:
+        return str(found[0].id)
+    if found:
+        raise UsageError(f"Job {name!r} has {len(found)} runs of {agent!r}; name one:{_choices(name, found)}")
+    near = did_you_mean(agent, {word for row in rows for word in (row.agent, _with_model(row))})
+    raise UnknownError(f"Job {name!r} has no agent {agent[:80]!r}.{near}{_choices(name, rows)}")
+
+
+def _with_model(row: Any) -> str:
+    return f"{row.agent}:{row.model}" if row.model else str(row.agent)
+
+
+def _choices(name: str, rows: Sequence[Any]) -> str:
+    """Each run in the shortest words that mean no other: JOB/AGENT, JOB/AGENT:MODEL, or its id."""
+    agents = [row.agent for row in rows]
+    models = [_with_model(row) for row in rows]
+    lines = []
+    for row in rows[:MOST_CHOICES]:
+        if agents.count(row.agent) == 1:
+            word = f"{name}/{row.agent}"
+        elif models.count(_with_model(row)) == 1:
+            word = f"{name}/{_with_model(row)}"
+        else:
+            word = str(row.id)
+        lines.append(f"\n  {word}  {_with_model(row)} on {row.benchmark}")
+    return "".join(lines) + ("\n  …" if len(rows) > MOST_CHOICES else "")
 
 
 def beginning_with(ref: str, org_id: str) -> Select[Any]:

@@ -15,7 +15,7 @@ from sqlalchemy import Connection, Row, insert, or_, select, update
 from sqlalchemy.exc import IntegrityError
 
 from valkyrie.errors import UnknownError, UsageError
-from valkyrie.nouns import Identity, Json
+from valkyrie.nouns import Identity, Json, Role
 from valkyrie.store.schema import api_key, org
 from valkyrie.suggest import did_you_mean
 
@@ -49,10 +49,13 @@ class ApiKey:
     org: str
     name: str
     person: str
+    role: Role
     created_at: float
     expires_at: float | None
     last_used_at: float | None
     revoked_at: float | None
+    max_concurrency: int | None
+    """How many trials of runs started with it may be in hand at once; None is no limit."""
 
     def state(self, now: float) -> str:
         """`active`, `revoked` or `expired`."""
@@ -113,7 +116,14 @@ def set_org(
 
 
 def create_key(
-    connection: Connection, org_id: str, name: str, person: str, expires_at: float | None = None
+    connection: Connection,
+    org_id: str,
+    name: str,
+    person: str,
+    expires_at: float | None = None,
+    *,
+    role: Role = Role.MEMBER,
+    max_concurrency: int | None = None,
 ) -> tuple[str, str]:
     """A new key: its id, and the key itself, which nobody can be told again."""
     key_id = secrets.token_hex(_ID_BYTES)
@@ -124,9 +134,11 @@ def create_key(
             org_id=org_id,
             name=_checked("a key's name", name, LONGEST_NAME),
             person=_checked("a person", person, LONGEST_PERSON),
+            role=role.value,
             hash=_hash(clear),
             created_at=time.time(),
             expires_at=expires_at,
+            max_concurrency=max_concurrency,
         )
     )
     return key_id, clear
@@ -144,7 +156,7 @@ def find_key(connection: Connection, presented: str, now: float) -> Identity | N
         return None
     if found.revoked_at is not None or (found.expires_at is not None and found.expires_at <= now):
         return None
-    return Identity(found.org_id, found.org, found.person, found.id)
+    return Identity(found.org_id, found.org, found.person, found.id, found.max_concurrency, Role(found.role))
 
 
 def touch_key(connection: Connection, key_id: str, now: float) -> None:
@@ -198,8 +210,10 @@ def _api_key(row: Row[Any]) -> ApiKey:
         row.org,
         row.name,
         row.person,
+        Role(row.role),
         row.created_at,
         row.expires_at,
         row.last_used_at,
         row.revoked_at,
+        row.max_concurrency,
     )

@@ -32,6 +32,7 @@ from valkyrie.store.trials import errors as errors
 from valkyrie.store.trials import families as families
 from valkyrie.store.trials import one_trial as one_trial
 from valkyrie.store.trials import progress_since as progress_since
+from valkyrie.store.trials import results_behind as results_behind
 from valkyrie.store.trials import results_of_tasks as results_of_tasks
 from valkyrie.store.trials import scores as scores
 from valkyrie.store.trials import trials as trials
@@ -194,7 +195,8 @@ def reopen(
     What their grading saved is kept, unless they are to begin `from_scratch`. While kept work is graded
     again that goes on, and nothing else is reopened.
     """
-    grading = locked(connection, run_id).grading
+    before = locked(connection, run_id)
+    grading = before.grading
     fresh = {"saved": None} if from_scratch else {}
     states = [TrialState.STOPPED.value, *([TrialState.ERROR.value] if errors_too else [])]
     rows = [
@@ -240,11 +242,32 @@ def reopen(
         "note": None,
         "bound": bound,
         "passes": run.c.passes + 1,
+        "stop_reason": None,
+        "exit_codes": None,
+        **_interrupted(connection, before),
+        "errors_before": _errors_before(before, int(deltas[STATE_COUNTERS[TrialState.ERROR]])),
     }
     if concurrency:
         values["concurrency"] = concurrency
     connection.execute(update(run).where(run.c.id == run_id).values(**values))
     return len(rows)
+
+
+def _interrupted(connection: Connection, row: Any) -> Json:
+    """Return the columns of a run whose executor is gone: it worked until its last trial began or ended."""
+    if row.working_since is None or executors.living(connection):
+        return {}
+    last = connection.execute(select(func.max(trial.c.finished_at)).where(trial.c.run_id == row.id)).scalar()
+    return worked(row, max(row.leased_at or 0.0, last or 0.0))
+
+
+def _errors_before(row: Any, reopened: int) -> int:
+    """Return how many errors do not count when a run that goes on is looked at to stop by itself.
+
+    Those of one that was stopped do not; one that lost its executor is where it was.
+    """
+    left = int(row.n_error) + reopened
+    return left if row.state != RunState.IN_PROGRESS else min(left, int(row.errors_before))
 
 
 def regrading(connection: Connection, run_id: str) -> bool:
@@ -284,20 +307,47 @@ def conclude(
     state = RunState.STOPPED if row.n_stopped else RunState.FINISHED
     if error:
         state = RunState.ERROR
+    if final and not row.n_finished + row.e_agent:
+        final = {**final, "final_score": None, "properties": {}, "score_low": None, "score_high": None}
+        graded = confirmed = None
     set_values(
         connection,
         run_id,
         state=state.value,
         finished_at=now,
         error=error,
-        note=cost_note(row),
+        note=cost_note(row) or row.stop_reason,
         endings=row.endings + 1,
+        exit_codes=exit_codes(connection, run_id) or None,
+        **worked(row, now),
         final_evaluation=final,
         final_score=_finite(final["final_score"]) if final else None,
         score_graded=_finite(graded),
         score_confirmed=_finite(confirmed),
     )
     return True
+
+
+def worked(row: Any, until: float) -> Json:
+    """Return the columns of a run that does not work any more: how long it did, in all its passes."""
+    since = row.working_since
+    return {"working_since": None, "worked_s": row.worked_s + (max(0.0, until - since) if since else 0.0)}
+
+
+def exit_codes(connection: Connection, run_id: str) -> dict[str, int]:
+    """Return how many agents of a run ended by themselves with each exit code but 0."""
+    codes = (
+        select(trial.c.exit_code, func.count().label("times"))
+        .where(
+            trial.c.run_id == run_id,
+            trial.c.state.in_([TrialState.FINISHED.value, TrialState.ERROR.value]),
+            trial.c.exit_code != 0,
+            trial.c.exit_reason.is_(None),
+        )
+        .group_by(trial.c.exit_code)
+        .order_by(trial.c.exit_code)
+    )
+    return {str(row.exit_code): int(row.times) for row in connection.execute(codes)}
 
 
 def _finite(score: float | None) -> float | None:

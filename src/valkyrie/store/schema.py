@@ -23,9 +23,9 @@ from sqlalchemy import (
 )
 from sqlalchemy.types import TypeEngine
 
-from valkyrie.nouns import DEFAULT_ORG, DEFAULT_PRIORITY, Category, TrialState
+from valkyrie.nouns import DEFAULT_ORG, DEFAULT_PRIORITY, Category, Role, TrialState
 
-REVISION = "0008"
+REVISION = "0011"
 """The migration this program's schema stands at."""
 
 metadata = MetaData()
@@ -76,11 +76,28 @@ api_key = Table(
     Column("org_id", Text, ForeignKey("org.id", ondelete="CASCADE"), nullable=False),
     Column("name", Words, nullable=False),
     Column("person", Words, nullable=False),
+    Column("role", Text, nullable=False, server_default=Role.MEMBER.value),
     Column("hash", Text, nullable=False, unique=True),
     Column("created_at", Float, nullable=False),
     Column("expires_at", Float),
     Column("last_used_at", Float),
     Column("revoked_at", Float),
+    Column("max_concurrency", Integer),  # of all runs started with it together; null: no limit
+)
+
+action = Table(
+    "action",
+    metadata,
+    Column("id", Integer, primary_key=True),
+    Column("at", Float, nullable=False),
+    # No foreign keys: what was done stays known when who did it, or what it was done to, is gone.
+    Column("org_id", Text, nullable=False),
+    Column("person", Words),
+    Column("key_id", Text),
+    Column("name", Text, nullable=False),  # the operation, such as runs_start
+    Column("subject", Words),  # the run, job, agent, secret or key it was done to
+    Column("outcome", Text),  # done or refused; none while it is under way, or where that was interrupted
+    Index("action_by_org", "org_id", "id"),
 )
 
 secret = Table(
@@ -127,15 +144,27 @@ run = Table(
     Column("label", Words),
     Column("provider", Words, nullable=False),
     Column("started_by", Words),
+    Column("key_id", Text),  # the API key it was started with
     Column("concurrency", Integer, nullable=False),
     Column("fraction", Boolean, nullable=False),
     Column("created_at", Float, nullable=False),
     Column("started_at", Float),
     Column("finished_at", Float),
+    Column("leased_at", Float),  # when one of its trials was last begun
     Column("error", Words),
     Column("note", Words),
     Column("priority", Integer, nullable=False, server_default=str(DEFAULT_PRIORITY)),
     Column("max_cost", Float),
+    # After how many trials that all ended in errors it stops by itself (0, null: never); errors of earlier
+    # passes do not count. Why it did.
+    Column("abort_after", Integer),
+    Column("errors_before", Integer, nullable=False, server_default="0"),
+    Column("stop_reason", Words),
+    # Seconds of its earlier passes, and since when the present one works.
+    Column("worked_s", Float, nullable=False, server_default="0"),
+    Column("working_since", Float),
+    # When it ended: how many agents ended with each exit code but 0.
+    Column("exit_codes", JSON(none_as_null=True)),
     # How often the run was set going (start, resume, retry), and how often it came to an end.
     Column("passes", Integer, nullable=False, server_default="1"),
     Column("endings", Integer, nullable=False, server_default="0"),

@@ -66,10 +66,13 @@ def run_scores(row: Any) -> RunScores:
     confirmed_so_far = row.confirmed_sum / counted if counted and row.fraction and known else None
     final = _finite(row.final_score) if ended else None
     low, high = _range(row, planned, planned - counted, final if ended else so_far)
+    if ended and not counted:  # nothing is known: that is no score of 0
+        final = low = high = None
+    said = ended and counted
     return RunScores(
         final_score=final,
-        score_graded=_finite(row.score_graded) if ended and row.score_graded is not None else so_far,
-        score_confirmed=_finite(row.score_confirmed) if ended else confirmed_so_far,
+        score_graded=_finite(row.score_graded) if said and row.score_graded is not None else so_far,
+        score_confirmed=_finite(row.score_confirmed) if said else confirmed_so_far,
         score_low=low,
         score_high=high,
         graded=graded,

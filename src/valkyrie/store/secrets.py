@@ -12,13 +12,11 @@ from sqlalchemy import Connection, Table, delete, select
 
 from valkyrie.errors import UnknownError, UsageError
 from valkyrie.sealing import Sealer
-from valkyrie.secrets.store import check_name
+from valkyrie.secrets.store import check_name, check_value
 from valkyrie.store.schema import handover, secret
 from valkyrie.suggest import did_you_mean
 from valkyrie.views import SecretView
 
-LONGEST_VALUE = 131_072
-"""Bytes; no longer value can be an environment variable on Linux."""
 MOST_SECRETS = 1000
 _VALUE = "value"
 
@@ -28,10 +26,7 @@ def set_secret(
 ) -> None:
     """Keep a value under a name, over an earlier one."""
     check_name(name)
-    if not value or "\0" in value:
-        raise UsageError(f"The value of {name} is empty or holds a NUL character; nothing was stored.")
-    if len(value.encode("utf-8", "surrogatepass")) > LONGEST_VALUE:
-        raise UsageError(f"The value of {name} is longer than {LONGEST_VALUE} bytes; nothing was stored.")
+    check_value(name, value)
     known = list_secrets(connection, org_id)
     if len(known) >= MOST_SECRETS and name not in {one.name for one in known}:
         raise UsageError(f"There are {MOST_SECRETS} secrets already; remove some first.")

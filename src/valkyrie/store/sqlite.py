@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import fcntl
+import os
 import sqlite3
 import time
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 from sqlalchemy import Connection, Engine, create_engine, event, select, text
 from sqlalchemy.pool import NullPool, Pool, QueuePool
@@ -21,6 +23,10 @@ from valkyrie.store.documents import dumps
 from valkyrie.store.troubles import explain
 
 BUSY_TIMEOUT_S = 30.0
+_GIVES_BACK = "auto_vacuum=INCREMENTAL"
+_PAGES_AT_ONCE = 2000
+"""Given back in one transaction: others write in between."""
+_CHECKPOINT_WAIT_MS = 500
 _KEPT_READERS = 8
 """Opening the file and reading its schema takes longer than most looks; more readers open their own."""
 
@@ -34,6 +40,37 @@ class SqliteDatabase(Database):
         reader = _engine(address, poolclass=QueuePool, pool_size=_KEPT_READERS, max_overflow=-1)
         super().__init__(address, reader.execution_options(read_only=True), _engine(address))
         self._path = address.path
+        self._pinned: int | None = None
+        """The file that was opened, so that no other one gets its inode; without a lock to lose."""
+
+    def open(self) -> None:
+        super().open()
+        with suppress(OSError):
+            self._pinned = os.open(self._path, os.O_PATH | os.O_CLOEXEC)
+
+    def close(self) -> None:
+        super().close()
+        pinned, self._pinned = self._pinned, None
+        if pinned is not None:
+            os.close(pinned)
+
+    def check_there(self) -> None:
+        if self._pinned is not None and not self._is_there(self._pinned):
+            raise StoreError(
+                f"The database {self._path} is gone, or another file is in its place, while this program "
+                "used it. Nothing more is written. Put the file back as it was, then start again.",
+                cause="store_gone",
+            )
+
+    def _is_there(self, pinned: int) -> bool:
+        try:
+            opened = os.fstat(pinned)
+        except OSError:
+            return True  # it is being closed by another thread
+        try:
+            return os.path.samestat(self._path.stat(), opened)
+        except OSError:
+            return False
 
     def revision(self) -> str | None:
         if not self._path.exists() or not self._path.stat().st_size:
@@ -67,6 +104,7 @@ class SqliteDatabase(Database):
             seen: int | None = None
             told_at = 0.0
             while True:
+                self.check_there()
                 with connection.begin():
                     found = connection.exec_driver_sql("PRAGMA data_version").scalar()
                 if found != seen or time.monotonic() - told_at > at_least_every:
@@ -75,8 +113,41 @@ class SqliteDatabase(Database):
                 else:
                     time.sleep(interval)
 
+    def reclaimable(self) -> int:
+        if not self._path.exists():
+            return 0
+        with self.explained():
+            found = _outside_transactions(self.writer, "PRAGMA freelist_count", "PRAGMA page_size")
+        return int(found[0]) * int(found[1])
+
+    def give_back(self) -> None:
+        """A file that an earlier version made has to be compacted once before this does anything."""
+        with suppress(sqlite3.OperationalError):  # another program holds it locked
+            free = _outside_transactions(self.writer, "PRAGMA freelist_count")[0]
+            while free:
+                step = f"PRAGMA incremental_vacuum({_PAGES_AT_ONCE})"
+                _, left = _outside_transactions(self.writer, step, "PRAGMA freelist_count")
+                if left >= free:
+                    break
+                free = left
+            # The log of a large deletion is as long as what was deleted; a reader's is left to the next.
+            _outside_transactions(
+                self.writer, f"PRAGMA busy_timeout={_CHECKPOINT_WAIT_MS}", "PRAGMA wal_checkpoint(TRUNCATE)"
+            )
+
+    def compact(self) -> None:
+        with self.explained():
+            try:
+                _outside_transactions(
+                    self.writer, f"PRAGMA {_GIVES_BACK}", "VACUUM", "PRAGMA wal_checkpoint(TRUNCATE)"
+                )
+            except sqlite3.OperationalError as error:
+                raise explain(error, self.address) from error
+
     def _create(self) -> list[str]:
-        _outside_transactions(self.writer, "PRAGMA journal_mode=WAL")  # kept in the file for later openers
+        os.close(os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+        # Both are kept in the file for later openers; the first only where nothing is in it yet.
+        _outside_transactions(self.writer, f"PRAGMA {_GIVES_BACK}", "PRAGMA journal_mode=WAL")
         with self.writer.begin() as connection:
             create(connection)
         self._path.chmod(0o600)
@@ -93,13 +164,36 @@ class SqliteDatabase(Database):
         return [f"copied {self._path} to {copy}", f"migrated schema {found} to {schema.REVISION}"]
 
 
+def is_read_only(path: Path) -> bool:
+    """Whether the database's folder cannot be written, while the database is there to be read."""
+    return path.exists() and not os.access(path.parent, os.W_OK)
+
+
+def _connect(path: Path) -> sqlite3.Connection:
+    """Open the file, never make it: one that vanished under a running program must not come back empty.
+
+    Where nothing can be written beside it, it is read as it is.
+    """
+    mode = "rw"
+    if is_read_only(path):
+        wal = path.with_name(f"{path.name}-wal")
+        mode = "ro" if wal.exists() and wal.stat().st_size else "ro&immutable=1"
+    return sqlite3.connect(
+        f"file:{quote(str(path))}?mode={mode}",
+        uri=True,
+        timeout=BUSY_TIMEOUT_S,
+        check_same_thread=False,
+        isolation_level=None,
+    )
+
+
 def _engine(address: Address, poolclass: type[Pool] = NullPool, **pool: int) -> Engine:
     engine = create_engine(
-        address.url,
+        "sqlite://",
+        creator=lambda: _connect(address.path),
         poolclass=poolclass,
         hide_parameters=True,  # what is written may be an agent's; it has no place in our error messages
         json_serializer=dumps,
-        connect_args={"timeout": BUSY_TIMEOUT_S, "check_same_thread": False, "isolation_level": None},
         **pool,
     )
 
@@ -132,10 +226,18 @@ def _alone(path: Path) -> Iterator[None]:
         yield
 
 
-def _outside_transactions(engine: Engine, statement: str) -> None:
+def _outside_transactions(engine: Engine, *statements: str) -> list[Any]:
+    """Return what each statement says first; all of it is fetched, for some only work while they are read."""
     connection = engine.raw_connection()
     try:
-        connection.cursor().execute(statement)
+        cursor = connection.cursor()
+        found = []
+        for statement in statements:
+            cursor.execute(statement)
+            rows = cursor.fetchall()
+            # Newer versions answer some statements with rows that have no column.
+            found.append(rows[0][0] if rows and rows[0] else None)
+        return found
     finally:
         connection.close()
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from valkyrie.nouns import Json
+from valkyrie.nouns import Json, RunState
 from valkyrie.store.schema import ERROR_COUNTERS
 from valkyrie.store.scores import run_scores, state_counts
 
@@ -49,6 +49,9 @@ def snapshot(row: Any, now: float) -> Json:
             "fraction": bool(row.fraction),
         },
         "error": row.error[:MOST_ERROR] if row.error else None,
+        "stop_reason": row.note if row.state == RunState.STOPPED else None,
+        "exit_codes": row.exit_codes or {},
+        "worked_s": row.worked_s + (now - row.working_since if row.working_since else 0.0),
         "started_at": row.started_at,
         "finished_at": row.finished_at,
     }

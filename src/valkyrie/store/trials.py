@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Connection, Row, and_, func, or_, select
+from sqlalchemy import ColumnElement, Connection, Row, and_, func, null, or_, select
 
 from valkyrie.errors import UnknownError
 from valkyrie.nouns import COUNTED_AS_ZERO, TrialState, ended_by_agent, worst_score
@@ -29,6 +29,10 @@ class TrialQuery:
     offset: int = 0
     after: int | None = None
     """Only trials behind this position, in the order of positions."""
+    detail: str = "trial"
+    """`scores`: only what scores are compared by; `trial`: all but the result; `result`: all."""
+    failed: bool = False
+    """Only trials that ended without a pass."""
 
 
 _SORTS = {
@@ -37,7 +41,29 @@ _SORTS = {
     "started_at": trial.c.started_at,
     "duration": trial.c.finished_at - trial.c.started_at,
     "status": trial.c.state,
+    "score": trial.c.score,
 }
+
+
+_VIEWED = (
+    *("task_id", "k", "state", "attempts", "score", "passed", "category", "cause", "message", "exit_code"),
+    *("exit_reason", "not_before", "started_at", "finished_at", "timing", "digest", "usage", "cost"),
+    *("confirmed", "score_confirmed", "evidence", "position", "family"),
+)
+"""In the order of `views.TrialView`, whose last field is the result."""
+_SCORES = (
+    *("task_id", "k", "state", "score", "passed", "category", "confirmed", "score_confirmed", "digest"),
+    *("position", "family"),
+)
+
+
+def _columns(detail: str) -> list[ColumnElement[Any]]:
+    """Return what is read of a trial: documents take longer to read than all the rest."""
+    if detail == "scores":
+        is_open = trial.c.evidence["open_to_tampering"].as_boolean().label("open_to_tampering")
+        return [*(trial.c[name] for name in _SCORES), is_open]
+    result = trial.c.result if detail == "result" else null().label("result")
+    return [*(trial.c[name] for name in _VIEWED), result]
 
 
 def trials(connection: Connection, run_id: str, query: TrialQuery) -> tuple[Sequence[Row[Any]], int]:
@@ -47,7 +73,9 @@ def trials(connection: Connection, run_id: str, query: TrialQuery) -> tuple[Sequ
         wanted.append(trial.c.state.in_(list(query.states)))
     if query.search:
         wanted.append(trial.c.task_id.contains(query.search, autoescape=True))
-    columns = [column for column in trial.c if column.name != "result"]
+    if query.failed:
+        wanted.append(or_(trial.c.state == TrialState.ERROR.value, _no_pass()))
+    columns = _columns(query.detail)
     if query.after is not None:
         behind = select(*columns).where(*wanted, trial.c.position > min(query.after, LARGEST))
         found = connection.execute(behind.order_by(trial.c.position).limit(min(query.limit, LARGEST))).all()
@@ -68,10 +96,17 @@ def trials(connection: Connection, run_id: str, query: TrialQuery) -> tuple[Sequ
     return rows, total
 
 
+def _no_pass() -> ColumnElement[bool]:
+    """Graded, and no pass; where a benchmark knows no passes, with no more than nothing."""
+    unsaid = and_(trial.c.passed.is_(None), trial.c.score <= 0)
+    return and_(trial.c.state == TrialState.FINISHED.value, or_(trial.c.passed.is_(False), unsaid))
+
+
 def trials_since(connection: Connection, run_id: str, version: int) -> Sequence[Row[Any]]:
     """Trials that changed after the run had this version, oldest change first; without results."""
+    columns: list[ColumnElement[Any]] = [*_columns("trial"), trial.c.version]
     return connection.execute(
-        select(*(column for column in trial.c if column.name != "result"))
+        select(*columns)
         .where(trial.c.run_id == run_id, trial.c.version > min(version, LARGEST))
         .order_by(trial.c.version, trial.c.position)
     ).all()
@@ -111,6 +146,15 @@ def each_result(connection: Connection, run_id: str) -> Iterator[Row[Any]]:
     statement = select(trial).where(trial.c.run_id == run_id).order_by(trial.c.position)
     with connection.execute(statement.execution_options(yield_per=AT_ONCE)) as found:
         yield from found
+
+
+def results_behind(
+    connection: Connection, run_id: str, after: int, limit: int = AT_ONCE
+) -> Sequence[Row[Any]]:
+    """Return the next trials of a run behind a position, with what the results file says of each."""
+    wanted: list[ColumnElement[Any]] = [trial.c[name] for name in (*_VIEWED, "result")]
+    behind = select(*wanted).where(trial.c.run_id == run_id, trial.c.position > after)
+    return connection.execute(behind.order_by(trial.c.position).limit(limit)).all()
 
 
 def results_of_tasks(connection: Connection, run_id: str, task_ids: Sequence[str]) -> Sequence[Row[Any]]:

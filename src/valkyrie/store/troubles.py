@@ -67,7 +67,9 @@ def explain(error: BaseException, address: Address) -> ValkyrieError:
         return UsageError(f"A value is more than the store can keep: {first_line(error)}.")
     if "disk is full" in words or "no space left" in words or _sqlstate(error) in _DISK_FULL:
         return StoreError(
-            f"The disk that holds {place} is full. Free some space, then try again.", cause="disk_full"
+            f"The disk that holds {place} is full. Free some space, then try again: "
+            "`valk disk` shows where the bytes are.",
+            cause="disk_full",
         )
     if address.kind == "postgresql":
         return _explain_postgres(error, place)

@@ -9,7 +9,8 @@ from pathlib import Path
 
 from sqlalchemy import Connection
 
-from valkyrie.store import audit, migrations, schema
+from valkyrie.errors import UserError
+from valkyrie.store import audit, executors, migrations, schema
 from valkyrie.store.address import parse
 from valkyrie.store.database import Database, at, check_known
 
@@ -76,6 +77,42 @@ def problems(address: Path | str) -> list[str]:
         with database.reading() as connection:
             told = [f"the schema differs: {one}" for one in migrations.differences(connection)]
             return told + [line for look in audit.LOOKS for line in _some(look, connection)]
+
+
+@dataclass(frozen=True, slots=True)
+class Compacted:
+    """What compacting a database gave back."""
+
+    place: str
+    before: int
+    """Bytes that could be given back."""
+    after: int
+
+    @property
+    def given_back(self) -> int:
+        return max(0, self.before - self.after)
+
+
+def compact(address: Path | str) -> Compacted:
+    """Give the disk back what deleted runs left in the database; a file only while no executor is at work."""
+    with _opened(address) as database:
+        found = _standing(database)
+        if not found.current:
+            raise UserError(
+                f"{found.place} has schema {found.revision or 'none'}, this program needs {found.needed}: "
+                "`valkyrie db upgrade` first."
+            )
+        if found.kind == "sqlite":
+            with database.reading() as connection:
+                living = executors.living(connection)
+            if living:
+                raise UserError(
+                    f"An executor is at work on {found.place} (pid {living[0].pid}), and would have to "
+                    "wait for minutes. `valkyrie db compact` again when its runs have ended."
+                )
+        before = database.reclaimable()
+        database.compact()
+        return Compacted(found.place, before, database.reclaimable())
 
 
 def _some(look: Callable[[Connection], Iterator[str]], connection: Connection) -> list[str]:

@@ -150,6 +150,7 @@ class Writer:
         What a caller wrote may be refused for any reason (a plugin's grade that is no JSON, a number too
         large); only the store's own failure ends the writer.
         """
+        self._database.check_there()
         connection = self._connected()
         try:
             with connection.begin():
@@ -192,7 +193,7 @@ class Writer:
 
     def _fail(self, error: Exception) -> None:
         address = self._database.address
-        explained = troubles.explain(error, address) if troubles.of_the_store(error) else None
+        explained = troubles.explain(error, address) if troubles.of_the_store(error) else error
         if not isinstance(explained, StoreError):
             explained = StoreError(f"Writing to {address.place} failed: {error!r}")
         self._broken = explained

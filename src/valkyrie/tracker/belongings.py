@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import json
 import os
 import re
 import shutil
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
-from valkyrie.errors import UnknownError, UsageError, UserError
+from valkyrie.errors import UnknownError, UsageError, UserError, ValkyrieError
+from valkyrie.keeping.keys import run_prefix
+from valkyrie.nouns import Json
 from valkyrie.store import runs
 from valkyrie.tracker.desk import Desk
 from valkyrie.tracker.files import disk_view
@@ -33,12 +37,12 @@ class Belongings(Desk):
 
     def push_agent(self, folder: Path, name: str | None = None, *, origin: str | None = None) -> AgentView:
         library = self.organisation.library()
-        return library.view(library.push(folder, name, origin=origin))
+        return library.view(library.push(folder, name, origin=origin, person=self.identity.person))
 
     def push_archive(self, file: Path, name: str, origin: str | None = None) -> AgentView:
         """Take an agent in that came as an archive."""
         library = self.organisation.library()
-        return library.view(library.push_archive(file, name, origin=origin))
+        return library.view(library.push_archive(file, name, origin, self.identity.person))
 
     def agent_archive(self, name: str) -> tuple[int | None, Iterator[bytes]]:
         """A pushed agent's archive: its size, if that is known, and its bytes."""
@@ -115,12 +119,30 @@ class Belongings(Desk):
         self.data.make()
         wanted = runs.RunQuery({"org_id": self.identity.org_id}, limit=100_000)
         with self.store.reading() as connection:
-            states = {row.id: row.state for row in runs.page(connection, wanted)[0]}
-        view = disk_view(self.data, states)
+            rows = runs.page(connection, wanted)[0]
+        view = disk_view(self.data, {row.id: row.state for row in rows})
+        elsewhere = self._elsewhere({row.id: row.place for row in rows if (row.place or {}).get("artifacts")})
         if self.sees_machine:
-            return view
+            return replace(view, reclaimable_bytes=self.store.reclaimable(), elsewhere=elsewhere)
         size = sum(one for _, _, one in view.runs)
-        return DiskView("", size, 0, [("runs", size)], view.runs)
+        return DiskView("", size, 0, [("runs", size)], view.runs, elsewhere=elsewhere)
+
+    def _elsewhere(self, places: Mapping[str, Json]) -> list[tuple[str, int]]:
+        """Return how much of these runs is kept in each shared folder or bucket."""
+        found: dict[str, int] = {}
+        away: set[str] = set()
+        for run_id, place in places.items():
+            prefix = run_prefix(run_id)
+            kept = json.dumps(place["artifacts"], sort_keys=True)
+            if kept in away or (store := self.organisation.artifacts(place["artifacts"])) is None:
+                continue
+            where = store.url(f"{prefix}x").removesuffix(f"{prefix}x")
+            try:
+                found[where] = found.get(where, 0) + sum(one.size for one in store.list(prefix))
+            except ValkyrieError:  # what is here is worth showing all the same
+                away.add(kept)
+                found[f"{where} (cannot be reached)"] = 0
+        return sorted(found.items(), key=lambda item: -item[1])
 
 
 def _make_room(folder: Path, size: int) -> None:

@@ -108,13 +108,13 @@ class Bound(Jobs):
     def fetch_bound(self, ref: str) -> Json:
         """What was kept of a bound job."""
         with self.store.reading() as connection:
-            row = jobs.get(connection, jobs.resolve(connection, ref, self.identity.org_id))
+            row = jobs.get(connection, self.resolve_job(connection, ref))
         return {"id": row.id, "name": row.name, **_kept(row)}
 
     def go_on_bound(self, ref: str, *, errors_too: bool = True) -> BoundJob:
         """Let what is left of a bound job wait for the executor beside it again."""
         with self.store.reading() as connection:
-            row = jobs.get(connection, jobs.resolve(connection, ref, self.identity.org_id))
+            row = jobs.get(connection, self.resolve_job(connection, ref))
             of_job = jobs.runs_of(connection, [row.id])[row.id]
         kept = _kept(row)
         values: dict[str, Mapping[str, str]] = {}
@@ -146,6 +146,16 @@ class Bound(Jobs):
         from valkyrie.executor.bound import BoundExecutor
 
         return BoundExecutor(self.data, self.store, job.word)
+
+    def taken_from(self, job: BoundJob) -> bool:
+        """Return whether an executor other than the one beside it works on runs of this job.
+
+        That is so after `run resume` found the process that started them suspended for longer than its lease.
+        """
+        with self.store.reading() as connection:
+            of_job = jobs.runs_of(connection, [job.id])[job.id]
+            taken = any(one.bound != job.word and not RunState(one.state).terminal for one in of_job)
+            return taken and bool(executors.living(connection))
 
     def stop_bound(self, job: BoundJob) -> None:
         """End what is under way, keep what has ended; its executor sees to the rest."""

@@ -39,7 +39,7 @@ def check_trials(tasks: int, trials: int) -> None:
     if tasks * trials > MOST_TRIALS:
         raise UsageError(
             f"{tasks:,} tasks with {trials:,} trials each are more than the {MOST_TRIALS:,} trials a run can "
-            "have; choose fewer tasks (--slice), or fewer --trials (--n-attempts of a job)."
+            "have; choose fewer tasks (--slice), or fewer --trials."
         )
 
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from valkyrie.nouns import DEFAULT_ORG, Identity
-from valkyrie.store import runs
+from valkyrie.store import jobs, runs
 from valkyrie.store.layout import DataFolder
 from valkyrie.tracker.office import Office
 
@@ -49,6 +49,14 @@ class Desk:
         return not self.office.server or self.identity.org_id == DEFAULT_ORG
 
     @property
+    def only_looks(self) -> bool:
+        """Whether a plan starts no program of its own: on the caller's machine.
+
+        A server tries once what its machine can do: its callers can not, and starts there check the same.
+        """
+        return not self.office.server
+
+    @property
     def allow_local(self) -> bool:
         """Whether services on loopback may be named: by the machine's own people, or where it is configured.
 
@@ -60,7 +68,14 @@ class Desk:
 
     def resolve(self, connection: Connection, ref: str) -> str:
         """The id of the run of the caller's organisation that `ref` names."""
-        return runs.resolve(connection, ref, self.identity.org_id)
+        return runs.resolve(connection, ref, self.identity.org_id, self.identity.person)
+
+    def resolve_job(self, connection: Connection, ref: str) -> str:
+        """Return the id of the job of the caller's organisation that `ref` names."""
+        return jobs.resolve(connection, ref, self.identity.org_id, self.identity.person)
+
+    def on_line(self, tell: Callable[[str | None], None]) -> None:
+        """Nothing can be cut: the store is here."""
 
     def close(self) -> None:
         """Let go of the office, unless others use it too."""

@@ -123,13 +123,22 @@ def _unbuilt(images: Sequence[TaskSpec], capabilities: Capabilities, request: Ru
     if not capabilities.images:
         return []
     problems = []
-    composed = [task for task in images if task.image == "Dockerfile" and task.source is None]
+    composed = [task for task in images if task.metadata.get("compose_file")]
     if composed:
         problems.append(
-            f"{_names(composed, 'is', 'are')} made of several containers (docker-compose), which no provider "
-            "can run yet. --host-image runs it on the provider's own file system."
+            f"{_names(composed, 'is', 'are')} made of several containers "
+            f"({composed[0].metadata['compose_file']}), which no provider can run yet. --host-image runs it "
+            "in one sandbox, on the provider's own file system and without the other containers."
         )
     recipes = [task for task in images if task.source is not None and task.source.type == "build"]
+    modern = [task for task in recipes if task.metadata.get("buildkit")]
+    if modern and capabilities.builds and not capabilities.builds_buildkit:
+        lines = "; ".join(modern[0].metadata["buildkit"][:3])
+        problems.append(
+            f"{_names(modern, 'has', 'have')} a Dockerfile that only BuildKit can build ({lines}), which "
+            f"provider {request.provider!r} cannot use yet. Write these lines without it, or build the image "
+            "yourself and name it in task.toml (environment.docker_image)."
+        )
     if recipes and not capabilities.builds:
         problems.append(
             f"{_names(recipes, 'brings', 'bring')} a Dockerfile to build, which provider "

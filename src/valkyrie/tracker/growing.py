@@ -126,15 +126,15 @@ def _under_way(view: JobView, change: JobChange) -> list[str]:
     """What cannot reach a run that an executor is at work on."""
     limits = change.agent_timeout is not None or change.timeout_multiplier is not None
     if limits and not view.ended:
-        return ["runs under way keep their time limits; cancel the job and resume it to change them"]
+        return ["runs under way keep their time limits; stop the job and resume it to change them"]
     return []
 
 
 def _check(change: JobChange, trials: int) -> None:
     if change.concurrency is not None and change.concurrency < 1:
-        raise UsageError(f"--n-concurrent-trials must be at least 1, not {change.concurrency}.")
+        raise UsageError(f"--concurrency must be at least 1, not {change.concurrency}.")
     if change.trials is not None and change.trials < trials:
-        raise UsageError(f"--n-attempts was {trials} and can only grow, not become {change.trials}.")
+        raise UsageError(f"--trials was {trials} and can only grow, not become {change.trials}.")
     stretch = change.timeout_multiplier
     if stretch is not None and not 0 < stretch <= MOST_STRETCH:
         raise UsageError(

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from valkyrie.tracker.planning import PreparedRun
 
 MOST_AGENTS = 50
+MOST_RUNS = 200
 MOST_METADATA = 64
 MOST_ERROR_RATE = 0.2
 MOST_SECONDS = 10 * 365 * 86_400.0
@@ -45,6 +46,7 @@ class JobPlanned:
             benchmark=selection.benchmark,
             dataset=selection.dataset,
             task_ids=selection.task_ids,
+            kwargs={**template.kwargs, **agent.kwargs},
         )
 
 
@@ -57,11 +59,19 @@ def check(request: JobRequest) -> None:
     said = [agent.said for agent in request.agents]
     twice = next((one for one in said if said.count(one) > 1), None)
     if twice:
-        raise UsageError(f"--agent {twice} was given twice; --n-attempts N runs each task N times.")
-    if bool(request.scenarios) == bool(request.template.benchmark):
+        raise UsageError(f"--agent {twice} was given twice; --trials N runs each task N times.")
+    named = list(request.benchmarks)
+    if len([one for one in (request.scenarios, request.template.benchmark, named) if one]) != 1:
         raise UsageError("name either --benchmark or --scenarios.")
+    if len(named) * len(request.agents) > MOST_RUNS:
+        raise UsageError(
+            f"{len(named)} benchmarks with {len(request.agents)} agents are more than the {MOST_RUNS} runs a "
+            "job can have."
+        )
+    if twice := next((one for one in named if named.count(one) > 1), None):
+        raise UsageError(f"--benchmark {twice} was given twice; --trials N runs each task N times.")
     if request.concurrency < 1:
-        raise UsageError(f"--n-concurrent-trials must be at least 1, not {request.concurrency}.")
+        raise UsageError(f"--concurrency must be at least 1, not {request.concurrency}.")
     check_seconds("--time-limit", request.time_limit)
     check_stop(request)
     check_text("job's name", request.name)
@@ -112,7 +122,10 @@ def job_name(request: JobRequest, now: float) -> str:
     """The name people gave, or one that says what and when."""
     if request.name and request.name.strip():
         return request.name.strip()
-    what = request.template.benchmark.rstrip("/").rpartition("/")[2] or "scenarios"
+    first = request.template.benchmark or (request.benchmarks[0] if request.benchmarks else "")
+    what = first.rstrip("/").rpartition("/")[2] or "scenarios"
+    if len(request.benchmarks) > 1:
+        what += f"-and-{len(request.benchmarks) - 1}-more"
     return f"{what}-{time.strftime('%Y%m%d-%H%M%S', time.gmtime(now))}"
 
 
@@ -122,11 +135,11 @@ def stored(request: JobRequest, planned: JobPlanned, names: Mapping[str, str]) -
     `names`: what benchmarks are called that the request names by a path or an upload.
     """
     template = {name: value for name, value in asdict(request.template).items() if name not in _NOT_STORED}
-    source: Json = (
-        {"type": "scenarios", "scenario_ids": [_called(one, names) for one in request.scenarios]}
-        if request.scenarios
-        else {"type": "benchmark", "benchmark_name": names[request.template.benchmark]}
-    )
+    source: Json = {"type": "benchmark", "benchmark_name": names.get(request.template.benchmark)}
+    if request.scenarios:
+        source = {"type": "scenarios", "scenario_ids": [_called(one, names) for one in request.scenarios]}
+    elif request.benchmarks:
+        source = {"type": "benchmarks", "benchmark_names": [names[one] for one in request.benchmarks]}
     return {
         "agents": [asdict(agent) for agent in planned.agents],
         "template": template,

@@ -47,7 +47,7 @@ class Jobs(Starting, Steering, Belongings):
         from valkyrie.tracker.job_planning import stop_rule
 
         planned = self._planned(request)
-        prepared = self._prepared(planned.requests(_template(request)))
+        prepared = self._prepared(planned.requests(_template(request)), only_look=self.only_looks)
         problems = [str(problem) for one in prepared for problem in one.problems]
         rule = stop_rule(request, prepared)
         digest = plan_digest([one.trials for one in prepared], rule)
@@ -90,7 +90,7 @@ class Jobs(Starting, Steering, Belongings):
 
     def fetch_job(self, ref: str) -> JobView:
         with self.store.reading() as connection:
-            return self._job(connection, jobs.resolve(connection, ref, self.identity.org_id))
+            return self._job(connection, self.resolve_job(connection, ref))
 
     def follow_job(self, ref: str, *, interval: float = 0.2) -> Iterator[JobView]:
         view = self.fetch_job(ref)
@@ -179,7 +179,7 @@ class Jobs(Starting, Steering, Belongings):
         open_runs = [run for run in view.runs if not RunState(run.state).terminal]
         if open_runs:
             raise UserError(
-                f"Job {view.name!r} is {view.state}. `valk job cancel {view.id[:8]}` ends it first."
+                f"Job {view.name!r} is {view.state}. `valk job stop {view.id[:8]}` ends it first."
             )
         for run in view.runs:
             self.delete(run.id)
@@ -191,7 +191,7 @@ class Jobs(Starting, Steering, Belongings):
     def share(self, job_id: str, concurrency: int) -> None:
         """How many trials of a job run at once, from now on."""
         if concurrency < 1:
-            raise UsageError(f"--n-concurrent-trials must be at least 1, not {concurrency}.")
+            raise UsageError(f"--concurrency must be at least 1, not {concurrency}.")
         with self.store.writing() as connection:
             jobs.share(connection, job_id, concurrency)
         self.office.handing.wake()
@@ -228,9 +228,10 @@ class Jobs(Starting, Steering, Belongings):
         if request.scenarios:
             return JobPlanned(list(request.agents), self.select(request.scenarios, template))
         ids = None if template.task_ids is None else tuple(template.task_ids)
-        return JobPlanned(list(request.agents), [Selection(template.benchmark, template.dataset, ids)])
+        named = request.benchmarks or [template.benchmark]
+        return JobPlanned(list(request.agents), [Selection(one, template.dataset, ids) for one in named])
 
-    def _prepared(self, requests: Sequence[RunRequest]) -> list[PreparedRun]:
+    def _prepared(self, requests: Sequence[RunRequest], *, only_look: bool = False) -> list[PreparedRun]:
         """Every run resolved and checked; the problems of all in one refusal."""
         from valkyrie.tracker.planning import prepare
         from valkyrie.tracker.problems import Complaint, refuse
@@ -239,7 +240,15 @@ class Jobs(Starting, Steering, Belongings):
         refused: list[str] = []
         for request in requests:
             try:
-                found.append(prepare(request, self.organisation, self.data, allow_local=self.allow_local))
+                found.append(
+                    prepare(
+                        request,
+                        self.organisation,
+                        self.data,
+                        allow_local=self.allow_local,
+                        only_look=only_look,
+                    )
+                )
             except ValkyrieError as error:
                 if len(requests) == 1:
                     raise

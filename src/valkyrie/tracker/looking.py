@@ -9,8 +9,16 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from valkyrie.errors import UserError
 from valkyrie.nouns import Json, RunState
+from valkyrie.report.formats import number
 from valkyrie.report.links import run_links
-from valkyrie.report.present import attempt_view, group_errors, needs_scores, run_view, trial_view
+from valkyrie.report.present import (
+    attempt_view,
+    group_errors,
+    needs_scores,
+    run_view,
+    scores_view,
+    trial_view,
+)
 from valkyrie.store import executors, failures, hooks, regrades, runs
 from valkyrie.tracker.desk import Desk
 from valkyrie.tracker.kept import Kept
@@ -56,13 +64,17 @@ class Looking(Desk):
             hooks=hooks.of_run(connection, run_id),
             links=run_links(row.place, run_id),
         )
+        if detailed and view.done and not RunState(row.state).terminal:
+            view = replace(view, exit_codes=runs.exit_codes(connection, run_id))
         return _with_regrade(view, row, regrades.under_way(connection, [run_id]).get(run_id))
 
     def _folder(self, run_id: str) -> str:
         return "" if self.office.server else str(self.data.run(run_id).root)
 
-    def _alive(self) -> Literal["alive", "none"]:
-        return "alive" if self.office.handing.alive() else "none"
+    def _alive(self) -> Literal["alive", "away", "none"]:
+        if self.office.handing.alive():
+            return "alive"
+        return "away" if self.office.server else "none"
 
     def follow(self, ref: str, *, interval: float = 0.2) -> Iterator[RunView]:
         view = self.fetch(ref)
@@ -84,6 +96,7 @@ class Looking(Desk):
     def list(self, query: RunFilter) -> RunPage:
         equal = {
             "org_id": self.identity.org_id,
+            "job_id": query.job and self._job_id(query.job),
             "agent": query.agent,
             "benchmark": query.benchmark,
             "model": query.model,
@@ -113,13 +126,26 @@ class Looking(Desk):
         ]
         return RunPage(views, total, cursor)
 
+    def _job_id(self, ref: str) -> str:
+        with self.store.reading() as connection:
+            return self.resolve_job(connection, ref)
+
     def trials(self, ref: str, query: TrialFilter) -> tuple[Sequence[TrialView], int]:
         wanted = runs.TrialQuery(
-            query.states, query.search, query.sort, query.descending, query.limit, query.offset, query.after
+            query.states,
+            query.search,
+            query.sort,
+            query.descending,
+            query.limit,
+            query.offset,
+            query.after,
+            query.detail,
+            query.failed,
         )
         with self.store.reading() as connection:
             rows, total = runs.trials(connection, self.resolve(connection, ref), wanted)
-        return [trial_view(row) for row in rows], total
+        made = scores_view if query.detail == "scores" else trial_view
+        return [made(row) for row in rows], total
 
     def attempts(self, ref: str, task_id: str, k: int = 0) -> Sequence[AttemptView]:
         with self.store.reading() as connection:
@@ -207,7 +233,7 @@ def _with_regrade(view: RunView, row: Any, regrade: Any) -> RunView:
     left = row.n_pending + row.n_building + row.n_in_progress + row.n_evaluating
     before = f"grading {row.grading}"
     if row.final_score is not None:
-        before += f" had {row.final_score:.1%}" if row.fraction else f" had {row.final_score:g}"
+        before += f" had {number(row.final_score, fraction=row.fraction)}"
     note = (
         f"regrading: {total - left} of {total} trials are graded again (grading {regrade.number}); {before}"
     )

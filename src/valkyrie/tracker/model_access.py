@@ -13,9 +13,8 @@ from valkyrie.agents import PreparedAgent
 from valkyrie.agents.catalog import KeyGroup
 from valkyrie.errors import MissingSecretError, UsageError
 from valkyrie.permissions import redirection
-from valkyrie.targets import check_target
 from valkyrie.tracker.problems import Complaint
-from valkyrie.tracker.supplying import find_some
+from valkyrie.tracker.supplying import check_callers_url, find_some
 from valkyrie.views import RunRequest
 
 if TYPE_CHECKING:
@@ -51,7 +50,7 @@ def check_model_url(url: str | None, *, trusted: bool, allow_local: bool) -> Non
     if parts.username or parts.password:
         raise UsageError("--model-url must hold no password; give the key as a secret (-s VARIABLE NAME).")
     if not trusted:
-        check_target(url, allow_local, what="The model's address (--model-url)", only_loopback=True)
+        check_callers_url(url, allow_local, "The model's address (--model-url)")
 
 
 def unanswered(url: str | None) -> list[str]:

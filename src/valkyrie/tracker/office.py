@@ -33,7 +33,7 @@ class Office:
         self.data = data
         self.server = server
         self.allow_local = allow_local
-        """Only this machine reaches us, or a proxy on it: its own people may name services on loopback."""
+        """Only this machine's own people reach us: they may name services on loopback."""
         self.handing: Handing = ThroughTheStore(self) if server else OnThisMachine(data, starting)
 
     @cached_property
@@ -41,7 +41,12 @@ class Office:
         """The database, made or migrated if need be."""
         from valkyrie.store import Store
 
-        self.data.make()
+        try:
+            self.data.make()
+        except OSError:
+            if not database_url() and not self.data.database.exists():
+                raise
+            # What is there can be looked at all the same, on a disk that may not be written.
         return Store(database_url() or self.data.database)
 
     @cached_property

@@ -34,7 +34,6 @@ from valkyrie.nouns import Json, TaskSpec
 from valkyrie.plan import Settings, TrialPlan, make_plan
 from valkyrie.report.formats import plural
 from valkyrie.store.layout import DataFolder
-from valkyrie.targets import check_target
 from valkyrie.tracker.bounds import check_trials
 from valkyrie.tracker.families import family_remarks, without_family
 from valkyrie.tracker.fitting import doubtful, remarks, unable, unfit, untooled
@@ -45,6 +44,7 @@ from valkyrie.tracker.service_checks import service_problems
 from valkyrie.tracker.supplying import (
     allowed_variables,
     aws_credentials,
+    check_callers_url,
     find_secrets,
     provider_settings,
 )
@@ -114,9 +114,17 @@ class PreparedRun:
 
 
 def prepare(
-    request: RunRequest, organisation: Organisation, data: DataFolder, *, allow_local: bool = True
+    request: RunRequest,
+    organisation: Organisation,
+    data: DataFolder,
+    *,
+    allow_local: bool = True,
+    only_look: bool = False,
 ) -> PreparedRun:
-    """Resolve and check a request; all problems come in one list."""
+    """Resolve and check a request; all problems come in one list.
+
+    With `only_look` no program is started to find out what this machine's sandboxes can do.
+    """
     check_request(request, organisation, allow_local=allow_local)
     wishes, said = notify_wishes(request)
     problems: list[str] = []
@@ -130,7 +138,7 @@ def prepare(
         problems, lambda: open_requested(request, organisation, data, allowed, allow_local=allow_local)
     )
     settings_found = _provider_settings(request, organisation, allow_local, problems, missing)
-    capabilities = _capabilities(request.provider, data, settings_found)
+    capabilities = _capabilities(request.provider, data, settings_found, only_look)
     tasks = _tasks(benchmark, request, problems, missing) if benchmark else None
     if agent and benchmark and tasks is not None:
         problems += unfit(tasks, agent, capabilities, request)
@@ -187,6 +195,7 @@ def prepare(
         notices=[
             *agent.notices,
             *_model_notices(request, organisation),
+            *_key_notices(request, organisation),
             *doubtful(tasks, capabilities),
             *untooled(tasks, agent),
             *remarks(tasks),
@@ -215,6 +224,13 @@ def _settings(request: RunRequest) -> Settings:
 def _model_notices(request: RunRequest, organisation: Organisation) -> list[str]:
     # To others on a tracker it would tell which addresses answer.
     return unanswered(request.model_url) if organisation.trusted else []
+
+
+def _key_notices(request: RunRequest, organisation: Organisation) -> list[str]:
+    most = organisation.identity.max_concurrency
+    if most is None or request.concurrency <= most:
+        return []
+    return [f"your API key allows {plural(most, 'trial')} at once, all of its runs together; the others wait"]
 
 
 def _wanted_anyway(refused: str, request: RunRequest) -> Mapping[str, str]:
@@ -247,7 +263,7 @@ def open_requested(
     """The benchmark a request names, as far as whoever asks may name it; its tasks are given `variables`."""
     url = request.benchmark_url or (request.benchmark if "://" in request.benchmark else None)
     if url and not organisation.trusted:
-        check_target(url, allow_local=allow_local, what="The benchmark's address", only_loopback=True)
+        check_callers_url(url, allow_local, "The benchmark's address")
     asking = Asking(
         host_image=getattr(request, "host_image", False),
         headers=request.headers,
@@ -294,10 +310,13 @@ def _unwritable(artifacts: ArtifactStore | None, logs: LogKeeper | None) -> list
     return problems
 
 
-def _capabilities(provider: str, data: DataFolder, settings: Mapping[str, str]) -> Capabilities:
+def _capabilities(
+    provider: str, data: DataFolder, settings: Mapping[str, str], only_look: bool
+) -> Capabilities:
     try:
         options = settings or config.provider_options(provider)
-        return open_provider(provider, data.sandboxes(provider), options).capabilities()
+        opened = open_provider(provider, data.sandboxes(provider), options)
+        return opened.expected_capabilities() if only_look else opened.capabilities()
     except MissingSandboxConfigError:
         return Capabilities(provider=provider, isolation="unknown", images=True, networks=_ALL_NETWORKS)
     except SandboxError as error:

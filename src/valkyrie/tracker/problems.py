@@ -40,8 +40,8 @@ def gathered(problems: list[str], find: Callable[[], T]) -> T | None:
 
 
 def refuse(problems: Sequence[str], missing: Mapping[str, str] | None = None) -> ValkyrieError:
-    """The refusal that lists everything at once, and nothing twice."""
-    problems = list(dict.fromkeys(problems))
+    """The refusal that lists everything at once, and nothing twice; lists in it become part of it."""
+    problems = list(dict.fromkeys(part for one in problems for part in _parts(one)))
     if len(problems) == 1 and isinstance(problems[0], Complaint):
         return problems[0].error
     indented = [text.replace("\n", "\n     ") for text in problems[:MOST_PROBLEMS]]
@@ -50,9 +50,18 @@ def refuse(problems: Sequence[str], missing: Mapping[str, str] | None = None) ->
     text = "\n".join([f"{len(problems)} things stand in the way:", *shown, *more])
     if len(problems) == 1:
         text = problems[0]
-    if not missing:
-        return UserError(text)
-    return MissingSecretError(text, missing=missing, cause=None if _only_secrets(problems) else PREFLIGHT)
+    refused = (
+        MissingSecretError(text, missing=missing, cause=None if _only_secrets(problems) else PREFLIGHT)
+        if missing
+        else UserError(text)
+    )
+    refused.problems = tuple(problems)
+    return refused
+
+
+def _parts(problem: str) -> Sequence[str]:
+    """What a problem lists that is itself such a refusal; else just that problem."""
+    return (problem.error.problems or (problem,)) if isinstance(problem, Complaint) else (problem,)
 
 
 def _only_secrets(problems: Sequence[str]) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -47,8 +47,9 @@ from valkyrie.views import (
 class Tracker(Protocol):
     """Everything a person can ask of the platform.
 
-    `ref` is a run id or a unique prefix of one; an unknown or ambiguous one raises UsageError, the latter
-    listing the matches. Verbs raise ValkyrieError subclasses only.
+    `ref` is a run id or a unique prefix of one, the name or id of a job of one run, JOB/AGENT, or `latest`,
+    what the caller started last; an unknown or ambiguous one raises UsageError, the latter listing the
+    matches. Verbs raise ValkyrieError subclasses only.
     """
 
     def plan(self, request: RunRequest) -> PlanView:
@@ -138,6 +139,7 @@ class Tracker(Protocol):
         label: str | None = None,
         max_cost: float | None = None,
         priority: int | None = None,
+        abort_after: int | None = None,
     ) -> RunView:
         """Change a live run."""
         ...
@@ -156,6 +158,16 @@ class Tracker(Protocol):
         """The results file's content; some tasks are scored anew, by their service with these headers."""
         ...
 
+    def results_text(
+        self,
+        ref: str,
+        *,
+        task_ids: Sequence[str] | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> Iterator[str]:
+        """The same as the text of the file, piece by piece; no string of it is cut between two pieces."""
+        ...
+
     def upload_results(
         self,
         ref: str,
@@ -167,9 +179,17 @@ class Tracker(Protocol):
         ...
 
     def outputs(
-        self, ref: str, destination: Path, *, task_ids: Sequence[str] | None = None
+        self,
+        ref: str,
+        destination: Path,
+        *,
+        task_ids: Sequence[str] | None = None,
+        files: Sequence[str] | None = None,
     ) -> Sequence[Path]:
-        """Copy what was kept of each trial's last attempt to `destination/<task>/…`, archives unpacked."""
+        """Copy what was kept of each trial's last attempt to `destination/<task>/…`, archives unpacked.
+
+        `files` names some of each trial's files, as patterns (`agent/*`).
+        """
         ...
 
     def logs(
@@ -274,6 +294,10 @@ class Tracker(Protocol):
 
     def executor_status(self) -> Json | None:
         """What the executor of this store says of itself; None when there is none."""
+        ...
+
+    def on_line(self, tell: Callable[[str | None], None]) -> None:
+        """Call `tell` with why nothing is heard of a tracker elsewhere, and with None when it is again."""
         ...
 
     def close(self) -> None: ...

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
-from dataclasses import asdict
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, fields
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from valkyrie.agents.opening import ARCHIVE_NAME
+from valkyrie.errors import UserError
 from valkyrie.keeping.keys import frozen_agent_key, run_prefix, upload_key
 from valkyrie.nouns import Identity, Json
 from valkyrie.plan import FAMILY, TrialPlan
 from valkyrie.store.layout import RunFolder
 from valkyrie.store.runs import NewTrial
 from valkyrie.tracker.planning import PreparedRun
+from valkyrie.views import RunRequest, RunView
 
 if TYPE_CHECKING:
     from valkyrie.keeping.protocol import ArtifactStore, LogKeeper
@@ -51,8 +53,10 @@ def run_values(prepared: PreparedRun, run_id: str, frozen: Json, identity: Ident
         "provider": request.provider,
         "org_id": identity.org_id,
         "started_by": identity.person,
+        "key_id": identity.key_id,
         "priority": request.priority,
         "max_cost": request.max_cost,
+        "abort_after": request.abort_after,
         "notify": prepared.wishes,
         "place": kept_at(prepared.artifacts, prepared.logs, run_id),
         "concurrency": request.concurrency,
@@ -91,6 +95,39 @@ def run_values(prepared: PreparedRun, run_id: str, frozen: Json, identity: Ident
         "benchmark_source": prepared.benchmark.source,
         "enforcement": {"isolation": prepared.capabilities.isolation, **prepared.capabilities.enforcement},
     }
+
+
+def request_again(run: RunView, task_id: str, headers: Mapping[str, str]) -> RunRequest:
+    """Return the request that runs one task of a run once more, in a run of its own whose sandbox is kept.
+
+    The run it comes from keeps its verdict: another try of a trial that counts would be a second chance.
+    """
+    said = run.arguments
+    if run.ingested or "variant" in said:
+        what = "ran elsewhere" if run.ingested else "belongs to an eval; `valk eval` runs it again"
+        raise UserError(f"Run {run.id[:8]} {what}: its trials cannot be run again here.")
+    if lacking := [name for name in said.get("headers", []) if name not in headers]:
+        flags = " ".join(f"-H {name} VALUE" for name in lacking)
+        raise UserError(f"Run {run.id[:8]} was started with headers, which are not kept; add {flags}.")
+    settings = {key: value for key, value in said.get("settings", {}).items() if key in _AS_ASKED}
+    same = {key: said[key] for key in _SAME if said.get(key) is not None}
+    return RunRequest(
+        task_ids=[task_id],
+        concurrency=1,
+        label=f"debug of {run.id[:8]}",
+        keep_sandbox=True,
+        max_attempts=1,
+        headers=headers,
+        pass_env=said.get("host_variables", []),
+        **{**same, **settings},
+    )
+
+
+_SAME = (
+    *("agent", "benchmark", "model", "dataset", "kwargs", "secrets", "provider_secret"),
+    *("ignore_custom_services", "store_secrets"),
+)
+_AS_ASKED = tuple(one.name for one in fields(RunRequest))
 
 
 def _families(prepared: PreparedRun) -> Json:

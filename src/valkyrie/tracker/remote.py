@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+import tempfile
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -161,10 +162,16 @@ class RemoteTracker(RemoteJobs):
         label: str | None = None,
         max_cost: float | None = None,
         priority: int | None = None,
+        abort_after: int | None = None,
     ) -> RunView:
         return self._run(
             self._client.update(
-                ref, concurrency=concurrency, label=label, max_cost=max_cost, priority=priority
+                ref,
+                concurrency=concurrency,
+                label=label,
+                max_cost=max_cost,
+                priority=priority,
+                abort_after=abort_after,
             )
         )
 
@@ -183,6 +190,23 @@ class RemoteTracker(RemoteJobs):
             return await self._client.results(ref, task_ids=task_ids, headers=again)
 
         return self._run(ask())
+
+    def results_text(
+        self,
+        ref: str,
+        *,
+        task_ids: Sequence[str] | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> Iterator[str]:
+        async def ask(target: Path) -> None:
+            again = await self._scored_with(ref, task_ids, headers)
+            await self._client.download_results(ref, target, task_ids=task_ids, headers=again)
+
+        with tempfile.TemporaryDirectory(prefix="valkyrie-results-") as folder:
+            file = Path(folder) / "results.json"
+            self._run(ask(file))
+            with file.open(encoding="utf-8", newline="\n") as lines:
+                yield from lines
 
     def upload_results(
         self,
@@ -206,9 +230,14 @@ class RemoteTracker(RemoteJobs):
         return caller.headers_again(await self._client.fetch(ref), headers)
 
     def outputs(
-        self, ref: str, destination: Path, *, task_ids: Sequence[str] | None = None
+        self,
+        ref: str,
+        destination: Path,
+        *,
+        task_ids: Sequence[str] | None = None,
+        files: Sequence[str] | None = None,
     ) -> Sequence[Path]:
-        return self._run(self._client.outputs(ref, destination, task_ids=task_ids))
+        return self._run(self._client.outputs(ref, destination, task_ids=task_ids, files=files))
 
     def logs(
         self, ref: str, task_id: str, *, k: int = 0, attempt: int | None = None, follow: bool = False

@@ -47,6 +47,10 @@ class RemoteDesk:
             if not self._closed:
                 self._run(found.aclose())
 
+    def on_line(self, tell: Callable[[str | None], None]) -> None:
+        """Call `tell` with why nothing is heard of the tracker, and with None when it is heard again."""
+        self._client.on_line(tell)
+
     def close(self) -> None:
         if not self._closed:
             self._closed = True

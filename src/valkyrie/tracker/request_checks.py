@@ -39,6 +39,7 @@ def _check_numbers(request: RunRequest) -> None:
         ("--concurrency", request.concurrency, 1),
         ("--trials", request.trials, 1),
         ("--max-attempts", request.max_attempts or 1, 1),
+        ("--abort-after", request.abort_after, 0),
     ):
         if value < least:
             raise UsageError(f"{flag} must be at least {least}, not {value}.")

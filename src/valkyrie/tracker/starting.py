@@ -18,6 +18,7 @@ from valkyrie.store.past import past_scores
 from valkyrie.tracker.looking import Looking
 from valkyrie.tracker.moving import moved
 from valkyrie.tracker.spending import limit_reached
+from valkyrie.tracker.supplying import check_callers_url
 from valkyrie.views import PlanView, RunRequest, StartedRun
 
 if TYPE_CHECKING:
@@ -79,7 +80,9 @@ class Starting(Looking):
     def plan(self, request: RunRequest) -> PlanView:
         from valkyrie.tracker.planning import prepare
 
-        prepared = prepare(request, self.organisation, self.data, allow_local=self.allow_local)
+        prepared = prepare(
+            request, self.organisation, self.data, allow_local=self.allow_local, only_look=self.only_looks
+        )
         return replace(prepared.view(), shows=self.shown_gaps(prepared))
 
     def shown_gaps(self, prepared: PreparedRun) -> Json | None:
@@ -260,6 +263,8 @@ class Starting(Looking):
                     state=before.state,
                     finished_at=before.finished_at,
                     passes=before.passes,
+                    exit_codes=before.exit_codes,
+                    worked_s=before.worked_s,
                 )
             else:
                 self.office.handing.within(connection, run_id, values)
@@ -276,9 +281,7 @@ class Starting(Looking):
         if not RunState(row.state).terminal and self.office.handing.alive():
             return None
         if url and not self.organisation.trusted:
-            from valkyrie.targets import check_target
-
-            check_target(url, self.allow_local, what="The benchmark's address", only_loopback=True)
+            check_callers_url(url, self.allow_local, "The benchmark's address")
         return moved(row, url, trusted=self.organisation.trusted, allow_local=self.allow_local)
 
     def _handed_again(

@@ -52,6 +52,7 @@ class Steering(Looking):
         label: str | None = None,
         max_cost: float | None = None,
         priority: int | None = None,
+        abort_after: int | None = None,
     ) -> RunView:
         values: Json = {}
         if concurrency is not None:
@@ -65,9 +66,14 @@ class Steering(Looking):
             values["max_cost"] = check_max_cost(max_cost)
         if priority is not None:
             values["priority"] = check_priority(priority)
+        if abort_after is not None:
+            if abort_after < 0:
+                raise UsageError(f"--abort-after must be at least 0, not {abort_after}.")
+            values["abort_after"] = abort_after
         if not values:
             raise UsageError(
-                "There is nothing to change; give --concurrency, --label, --priority or --max-cost."
+                "There is nothing to change; give --concurrency, --label, --priority, --max-cost or "
+                "--abort-after."
             )
         with self.store.writing() as connection:
             run_id = self.resolve(connection, ref)
@@ -84,6 +90,7 @@ class Steering(Looking):
         shutil.rmtree(self.data.run(run_id).root, ignore_errors=True)
         if place and (artifacts := self.organisation.artifacts(place.get("artifacts"))):
             artifacts.delete(run_prefix(run_id))
+        self.store.give_back()
 
     def shell(self, ref: str, task_id: str, k: int = 0) -> Sequence[str]:
         with self.store.reading() as connection:

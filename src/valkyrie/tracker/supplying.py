@@ -75,6 +75,11 @@ def aws_credentials(organisation: Organisation) -> Mapping[str, str]:
     return {name: here[name] for name in CLOUD_VARIABLES if here.get(name)}
 
 
+def check_callers_url(url: str, allow_local: bool, what: str) -> None:
+    """Raise TargetError for an address that a caller of a tracker may not lead it to."""
+    check_target(url, allow_local, what=what, only_loopback=True, networks=config.tracker_networks())
+
+
 def provider_settings(
     provider: str, organisation: Organisation, named: str | None = None, *, allow_local: bool = True
 ) -> Mapping[str, str]:
@@ -100,7 +105,7 @@ def provider_settings(
     found = {**_DEFAULTS, **held}
     if not organisation.trusted:
         what = f"{_PROVIDER_URL} of provider {provider!r}"
-        check_target(found[_PROVIDER_URL], allow_local, what=what, only_loopback=True)
+        check_callers_url(found[_PROVIDER_URL], allow_local, what)
     return found
 
 

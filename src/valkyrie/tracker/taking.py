@@ -6,8 +6,9 @@ import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from valkyrie.errors import UsageError, UserError
 from valkyrie.keeping.keys import results_key
@@ -51,6 +52,38 @@ class Taking(Looking):
         part = replace(view, score=score, cost=None)
         return results_document(part, final, chosen, passes=row.passes, subset=True)
 
+    def results_text(
+        self,
+        ref: str,
+        *,
+        task_ids: Sequence[str] | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> Iterator[str]:
+        from valkyrie.report.arguments import told_arguments
+        from valkyrie.report.results import document_text, results_text
+
+        if task_ids is not None:
+            found = self.results(ref, task_ids=task_ids, headers=headers)
+            yield document_text(found) + "\n"
+            return
+        with self.store.reading() as connection:
+            run_id = self.resolve(connection, ref)
+            view = self._view(connection, run_id, detailed=True)
+            row = runs.get(connection, run_id)
+        view = replace(view, arguments=told_arguments(row))
+        yield from results_text(view, row.final_evaluation, self._each_result(run_id), passes=row.passes)
+
+    def _each_result(self, run_id: str) -> Iterator[Any]:
+        """Yield the trials with their results: whoever reads slowly keeps no transaction open."""
+        after = -1
+        while True:
+            with self.store.reading() as connection:
+                rows = runs.results_behind(connection, run_id, after)
+            yield from rows
+            if not rows:
+                return
+            after = rows[-1].position
+
     def upload_results(
         self,
         ref: str,
@@ -75,7 +108,12 @@ class Taking(Looking):
         return ResultsLink(artifacts.url(key), artifacts.link(key), artifacts.console_url(key))
 
     def outputs(
-        self, ref: str, destination: Path, *, task_ids: Sequence[str] | None = None
+        self,
+        ref: str,
+        destination: Path,
+        *,
+        task_ids: Sequence[str] | None = None,
+        files: Sequence[str] | None = None,
     ) -> Sequence[Path]:
         from valkyrie.client.outputs import OutputsWriter
 
@@ -83,17 +121,19 @@ class Taking(Looking):
         for task_id, k, number, kept in self._last_attempts(ref, task_ids):
             folder = Path(encode_task_id(task_id), str(k) if k else "")
             for name, pieces, _size in kept.files(task_id, k, number):
-                writer.write(folder, name, pieces)
+                if _is_wanted(name, files):
+                    writer.write(folder, name, pieces)
         return writer.close()
 
     def output_files(
-        self, ref: str, task_ids: Sequence[str] | None = None
+        self, ref: str, task_ids: Sequence[str] | None = None, files: Sequence[str] | None = None
     ) -> Iterator[tuple[str, Iterator[bytes], int]]:
         """Every file kept of each trial's last attempt: its relative name, its bytes, their number."""
         for task_id, k, number, kept in self._last_attempts(ref, task_ids):
             folder = Path(encode_task_id(task_id), str(k) if k else "")
             for name, pieces, size in kept.files(task_id, k, number):
-                yield (folder / name).as_posix(), pieces, size
+                if _is_wanted(name, files):
+                    yield (folder / name).as_posix(), pieces, size
 
     def _last_attempts(
         self, ref: str, task_ids: Sequence[str] | None
@@ -148,3 +188,7 @@ class Taking(Looking):
             run_id = self._checked(connection, ref, query.task_ids)
         source = StoredLogs(self.store, run_id, self.data.run(run_id), self._kept(run_id))
         return read_run_logs(source, query)
+
+
+def _is_wanted(name: str, files: Sequence[str] | None) -> bool:
+    return files is None or any(fnmatchcase(name, pattern) for pattern in files)

@@ -6,16 +6,21 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from valkyrie.tracker.protocol import Tracker
-from valkyrie.views import TrialFilter, TrialView
+from valkyrie.views import TrialDetail, TrialFilter, TrialView
 
 PAGE = 1000
 
 
 def each_trial(
-    tracker: Tracker, ref: str, *, states: Sequence[str] = (), search: str | None = None
+    tracker: Tracker,
+    ref: str,
+    *,
+    states: Sequence[str] = (),
+    search: str | None = None,
+    detail: TrialDetail = "trial",
 ) -> Iterator[TrialView]:
     """Yield the trials of a run in their order, without holding more than a page."""
-    query = TrialFilter(states=tuple(states), search=search, limit=PAGE, after=-1)
+    query = TrialFilter(states=tuple(states), search=search, limit=PAGE, after=-1, detail=detail)
     while True:
         page, total = tracker.trials(ref, query)
         yield from page

@@ -42,6 +42,8 @@ class TrajectoryBuilder:
         self._calls: dict[str, int] = {}
         self._room = MOST_IN_ALL
         self._left_out = 0
+        self.now: str | None = None
+        """The time of steps that come without one, in ISO 8601."""
 
     def __len__(self) -> int:
         return len(self._steps)
@@ -120,7 +122,7 @@ class TrajectoryBuilder:
             return False
         number = len(self._steps) + 1
         self._steps.append(
-            Step(step_id=number, source=source, message=self._text(message), timestamp=_time(at))
+            Step(step_id=number, source=source, message=self._text(message), timestamp=_time(at) or self.now)
         )
         return True
 

@@ -22,6 +22,10 @@ class ClaudeLog:
         self.session: str | None = None
         self.model: str | None = None
         self.result: dict[str, Any] | None = None
+        """How the last turn ended."""
+        self._results: list[dict[str, Any]] = []
+        self._begins = True
+        """The next answer is the first of a turn."""
         self.retry: dict[str, Any] | None = None
         """The last time a request was tried again."""
         self.failure: dict[str, Any] | None = None
@@ -39,14 +43,17 @@ class ClaudeLog:
             self._user(event)
         elif kind == "system" and event.get("subtype") == "api_retry":
             self.retry = event
+        elif kind == "system" and event.get("subtype") == "init":
+            self._begins = True
         elif kind == "result":
             self.result = event
+            self._results.append(event)
 
     def final(self) -> FinalMetrics:
-        """By the result, which counts everything; a run that was cut short has only its messages."""
-        per_model = at(self.result, "modelUsage")
-        if isinstance(per_model, dict) and per_model:
-            counted = list(per_model.values())
+        """By the results, which count everything; a run that was cut short has only its messages."""
+        per_turn = [at(result, "modelUsage") for result in self._results]
+        if per_turn and all(isinstance(one, dict) and one for one in per_turn):
+            counted = [one for per_model in per_turn for one in per_model.values()]
             cached = sum(tokens(at(one, "cacheReadInputTokens")) for one in counted)
             fresh = sum(
                 tokens(at(one, "inputTokens")) + tokens(at(one, "cacheCreationInputTokens"))
@@ -62,8 +69,18 @@ class ClaudeLog:
             total_prompt_tokens=fresh + cached,
             total_completion_tokens=output,
             total_cached_tokens=cached,
-            total_cost_usd=dollars(at(self.result, "total_cost_usd")) if self.spent else None,
+            total_cost_usd=self._cost() if self.spent else None,
         )
+
+    def milliseconds(self) -> float | None:
+        """How long it worked, by its own count; None where it does not say."""
+        told = [at(result, "duration_ms") for result in self._results]
+        return float(sum(told)) if told and all(isinstance(one, int | float) for one in told) else None
+
+    def _cost(self) -> float | None:
+        costs = [dollars(at(result, "total_cost_usd")) for result in self._results]
+        known = [cost for cost in costs if cost is not None]
+        return sum(known) if known and len(known) == len(costs) else None
 
     def _user(self, event: dict[str, Any]) -> None:
         content = at(event, "message", "content")
@@ -75,6 +92,7 @@ class ClaudeLog:
             return
         said = content if isinstance(content, str) else _joined(items(content), "text")
         if said:
+            self._begins = False
             self._built.user(said, at=event.get("timestamp"))
 
     def _answer(self, event: dict[str, Any]) -> None:
@@ -86,6 +104,10 @@ class ClaudeLog:
             return
         self.failure = None
         self.model = model or self.model
+        if self._told and self._begins:
+            # The stream has everything but what it was asked: that a turn begins is told all the same.
+            self._begins = False
+            self._built.user("", at=event.get("timestamp"))
         metrics = _metrics(at(message, "usage"))
         answer = str(at(message, "id"))
         first = answer not in self.spent

@@ -6,7 +6,8 @@ Whatever a foreign record says beyond that is kept in `Transcript.extra` and wri
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from valkyrie.trajectory.measuring import measured, token_count
@@ -33,6 +34,7 @@ _ABOUT = {
     "executor": "executor",
     "sessionID": "session_id",
 }
+_BY_SKILL, _CALLS, _BY_MODEL = "skillActivationBreakdown", "callCount", "byModel"
 _KNOWN_METRICS = frozenset(("tokenUsage", "wallTimeMs", "cost", *_COUNTS))
 _KNOWN_METADATA = frozenset((*_ABOUT, "skillsLoaded"))
 _OWN = ("id", "stimulus", "events", "metrics", "output", "workDir", "metadata", "endReason")
@@ -48,7 +50,7 @@ def to_record(transcript: Transcript, *, id: str, stimulus: Json | str, work_dir
         "id": id,
         "stimulus": stimulus,
         "events": [_event(event) for event in transcript.events],
-        "metrics": _metrics(transcript.measures, metrics),
+        "metrics": _metrics(transcript.measures, metrics, transcript.events),
         "output": transcript.output,
         "workDir": work_dir,
         "metadata": {
@@ -71,7 +73,7 @@ def from_record(record: Mapping[str, Any]) -> Transcript:
     events = tuple(_events(record.get("events")))
     metrics, metadata = _object(record.get("metrics")), _object(record.get("metadata"))
     extra = {key: value for key, value in record.items() if key not in _OWN}
-    for key, part in (("metrics", _more_metrics(metrics)), ("metadata", _more_metadata(metadata))):
+    for key, part in (("metrics", _more_metrics(metrics, events)), ("metadata", _more_metadata(metadata))):
         if part:
             extra[key] = part
     end = _text(record.get("endReason"))
@@ -106,8 +108,11 @@ def _events(value: Any) -> Iterator[Event]:
         yield Event(one["type"], {**beside, **data}, _text(one.get("timestamp")))
 
 
-def _metrics(measures: Measures, more: Json) -> Json:
-    usage = _object(more.get("tokenUsage"))
+def _metrics(measures: Measures, more: Json, events: Sequence[Event]) -> Json:
+    usage = {**_object(more.get("tokenUsage")), **_usage_by_call(events)}
+    skills = Counter(str(one.data.get("name")) for one in events if one.type == "skill_activation")
+    if skills:
+        more = {**more, _BY_SKILL: dict(skills)}
     found: Json = {
         **more,
         "tokenUsage": {**usage, **{key: getattr(measures, name) for key, name in _TOKENS.items()}},
@@ -115,6 +120,20 @@ def _metrics(measures: Measures, more: Json) -> Json:
         "wallTimeMs": measures.wall_time_ms,
     }
     return found if measures.cost is None else {**found, "cost": measures.cost}
+
+
+def _usage_by_call(events: Sequence[Event]) -> Json:
+    """How often a model was asked, and which used how many tokens, where the events tell."""
+    asked = [one.data for one in events if one.type == "token_usage"]
+    if not asked:
+        return {}
+    by_model: dict[str, Json] = {}
+    for data in asked:
+        if isinstance(model := data.get("model"), str):
+            counts = by_model.setdefault(model, {"inputTokens": 0, "outputTokens": 0})
+            for key in counts:
+                counts[key] += token_count(data.get(key))
+    return {_CALLS: len(asked), **({_BY_MODEL: by_model} if by_model else {})}
 
 
 def _measures(metrics: Json) -> Measures:
@@ -130,9 +149,13 @@ def _measures(metrics: Json) -> Measures:
     )
 
 
-def _more_metrics(metrics: Json) -> Json:
-    found = {key: value for key, value in metrics.items() if key not in _KNOWN_METRICS}
-    usage = {key: value for key, value in _object(metrics.get("tokenUsage")).items() if key not in _TOKENS}
+def _more_metrics(metrics: Json, events: Sequence[Event]) -> Json:
+    """What a foreign record counts besides; what its events tell as well is counted from them again."""
+    types = {event.type for event in events}
+    skills = (_BY_SKILL,) if "skill_activation" in types else ()
+    own = (*_TOKENS, *((_CALLS, _BY_MODEL) if "token_usage" in types else ()))
+    found = {key: value for key, value in metrics.items() if key not in (*_KNOWN_METRICS, *skills)}
+    usage = {key: value for key, value in _object(metrics.get("tokenUsage")).items() if key not in own}
     return {**found, "tokenUsage": usage} if usage else found
 
 

@@ -180,7 +180,11 @@ def _claude(events: Sequence[Any], skills: Sequence[str]) -> Transcript:
     if trajectory is None and not failed and isinstance(said, str):
         # `--output-format json` tells how it ended and nothing before.
         return Transcript(said, (Event("assistant_message", {"content": said}), Event("turn_end")))
-    return _told(trajectory, skills, error)
+    told = _told(trajectory, skills, error)
+    took = log.milliseconds()
+    # As `eval` counts them: answers of sub-agents too, and time by the program's own clock.
+    turns, wall = len(log.spent), told.measures.wall_time_ms if took is None else took
+    return replace(told, measures=replace(told.measures, turn_count=turns, wall_time_ms=wall))
 
 
 def _told(trajectory: Trajectory | None, skills: Sequence[str], error: str | None) -> Transcript:

@@ -10,6 +10,8 @@ Json = dict[str, Any]
 
 TRANSCRIPT = "transcript.json"
 """The file, beside trajectory.json, in which an agent that speaks in events leaves its transcript."""
+INSTRUCTION = "instruction.md"
+"""The file beside them with what the agent was told, where it left no account that says so."""
 
 
 @dataclass(frozen=True, slots=True)

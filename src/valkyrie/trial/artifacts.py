@@ -7,9 +7,10 @@ kept. Whatever it is, the attempt is graded all the same.
 from __future__ import annotations
 
 import asyncio
+import posixpath
 import shutil
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fnmatch import fnmatch
 from pathlib import Path, PurePosixPath
 
@@ -43,7 +44,8 @@ async def keep_paths(
 ) -> None:
     """Copy what the task names into `folder`. What is not there, or is too much, is told of."""
     keeping = _Keeping(sandbox, log, limits.max_bytes, limits.max_entries)
-    for one in task.artifacts:
+    for declared in task.artifacts:
+        one = replace(declared, source=posixpath.normpath(posixpath.join(task.cwd, declared.source)))
         try:
             await keeping.take(one, folder)
         except SandboxFileNotFoundError:

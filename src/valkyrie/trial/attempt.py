@@ -7,20 +7,23 @@ import json
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
+from sandboxes.types import OutputSink, StreamName
 from valkyrie.agents.protocol import AgentExit, Usage
 from valkyrie.keeping.stories import LONGEST
 from valkyrie.nouns import Grade, Json, TaskSpec, TrialState
 from valkyrie.store.layout import log_of
 from valkyrie.store.leases import Leased
-from valkyrie.trajectory.transcript import TRANSCRIPT, Transcript
+from valkyrie.trajectory.transcript import INSTRUCTION, TRANSCRIPT, Transcript
 from valkyrie.trial.collect import AGENT, ARCHIVE, ARTIFACTS, make_way, publish
+from valkyrie.trial.cost import Reported
 from valkyrie.trial.failures import Failure, PhaseTimeoutError
 from valkyrie.trial.log import AttemptLog
 from valkyrie.trial.world import Journal, World
 
+MOST_HEARD = 16 * 1024
 _compact = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 
 
@@ -50,6 +53,8 @@ class Attempt:
     """Folders of the image's own tools that are in no system folder."""
     agent_was_here: bool = False
     """Something of the agent ran in the sandbox."""
+    heard: str = ""
+    """The beginning of what the agent printed."""
     _cost_before: float | None = None
     """What the steps before this one cost."""
 
@@ -68,15 +73,31 @@ class Attempt:
             place.parent.mkdir(parents=True, exist_ok=True)
             archive.replace(place)
 
+    def listen(self, sink: OutputSink) -> OutputSink:
+        """Return a sink that also keeps the beginning of what is printed from now on."""
+        self.heard = ""
+
+        def hear(stream: StreamName, text: str) -> None:
+            if len(self.heard) < MOST_HEARD:
+                self.heard += text[: MOST_HEARD - len(self.heard)]
+            sink(stream, text)
+
+        return hear
+
     def use(self, usage: Usage | None) -> None:
         """Add what an agent used of its model, in its only step or a further one."""
         self._cost_before = self.cost
         self.usage = usage if self.usage is None else self.usage.plus(usage)
         self.cost = _sum(self.cost, usage.cost if usage else None)
 
-    def correct_cost(self, said: float | None) -> None:
-        """What the agent left written about its cost wins over what its log said."""
-        self.cost = self.cost if said is None else _sum(self._cost_before, said)
+    def correct_usage(self, said: Reported) -> None:
+        """Take what the agent left written: of its cost always, of tokens where its log told none."""
+        if said.cost is not None:
+            self.cost = _sum(self._cost_before, said.cost)
+        if said.tokens is not None and (self.exit is None or self.exit.usage is None):
+            source = None if said.cost is None else "agent"
+            used = replace(said.tokens, cost=said.cost, cost_source=source)
+            self.usage = used if self.usage is None else self.usage.plus(used)
 
     @property
     def start(self) -> Path:
@@ -119,6 +140,11 @@ class Attempt:
             self.world.stories.keep((leased.task_id, leased.k, leased.number), text)
         else:
             await asyncio.to_thread(_write, self.part(AGENT, task) / TRANSCRIPT, text)
+
+    async def keep_instruction(self, task: TaskSpec) -> None:
+        """Keep what the agent was told, for those who read the trial; its own account would have it."""
+        text = task.instruction.encode("utf-8", "replace")
+        await asyncio.to_thread(_write, self.part(AGENT, task) / INSTRUCTION, text)
 
     def inherit_story(self, earlier: int) -> None:
         """Keep the agent's account of an earlier attempt as this one's too, if it has no file of its own."""

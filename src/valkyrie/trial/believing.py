@@ -7,11 +7,9 @@ from dataclasses import replace
 
 from valkyrie.agents.protocol import AgentExit, Trouble, Usage
 from valkyrie.secrets.mask import Masker
-from valkyrie.trial.cost import MOST_DOLLARS
+from valkyrie.trial.cost import MOST_DOLLARS, MOST_TOKENS
 from valkyrie.trial.failures import MESSAGE_LIMIT
 
-MOST_TOKENS = 10**12
-"""Of one attempt: sums over a run must stay numbers a database can hold."""
 LONGEST_NAME = 200
 
 

@@ -9,10 +9,11 @@ import shutil
 import tarfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from itertools import chain, count, takewhile
 from pathlib import Path, PurePosixPath
 
-from sandboxes.errors import SandboxFileNotFoundError, SandboxUnsupportedError
+from sandboxes.errors import SandboxError, SandboxFileNotFoundError, SandboxUnsupportedError
 from sandboxes.protocol import Sandbox
 from sandboxes.types import CopyLimits
 from valkyrie.agents.protocol import Agent, OutputArtifact
@@ -43,30 +44,61 @@ def tools_may_be_gone(agent: Agent, log: AttemptLog) -> Iterator[None]:
 
 
 async def collect_outputs(
-    agent: Agent, task_id: str, sandbox: Sandbox, draft: Path, masker: Masker | None, log: AttemptLog
+    agent: Agent,
+    task_id: str,
+    sandbox: Sandbox,
+    draft: Path,
+    masker: Masker | None,
+    log: AttemptLog,
+    *,
+    limits: CopyLimits | None = None,
 ) -> None:
-    """Bring out `final_output` and `output_artifacts`; a missing required one is the agent's fault."""
+    """Bring out `final_output` and `output_artifacts`; a required one that is missing, or too large, is the
+    agent's fault, an optional one never fails a trial."""
+    limits = limits or OUTPUT_LIMITS
     if agent.final_output:
-        await _collect_final(agent.final_output, sandbox, draft, masker, log)
-    left, entries = OUTPUT_LIMITS.max_bytes, 0
+        await _collect_final(agent.final_output, sandbox, draft, masker, log, limits)
+    room = _Room(limits.max_bytes, limits.max_entries)
     for artifact in agent.output_artifacts:
-        # The id stands for itself, also where it looks like a pattern.
-        found = await sandbox.list_files(artifact.source.replace("{task_id}", glob.escape(task_id)))
-        if not found and artifact.required:
-            raise AgentOutputError(
-                f"The agent left no {artifact.source} (output artifact {artifact.path!r})."
-            )
-        if not found:
-            log.note(f"optional output {artifact.path} not found")
-        entries += len(found)
-        if entries > OUTPUT_LIMITS.max_entries:
-            raise AgentOutputError(
-                f"{artifact.source} matches too many files; {OUTPUT_LIMITS.max_entries} a trial may be kept."
-            )
-        for source in found:
-            target = draft / ARTIFACTS / _place(artifact, task_id, source)
-            make_way(target, draft)
-            left -= await save_file(sandbox, source, target, left)
+        try:
+            await _collect_artifact(artifact, task_id, sandbox, draft, room, log)
+        except (AgentOutputError, SandboxError) as error:
+            if artifact.required:
+                raise
+            # The work is graded all the same; of a sandbox that is lost the grading tells.
+            log.note(f"optional output {artifact.path} is not kept whole: {error}")
+
+
+@dataclass(slots=True)
+class _Room:
+    """What may still be kept of an attempt."""
+
+    bytes: int
+    entries: int
+
+
+async def _collect_artifact(
+    artifact: OutputArtifact, task_id: str, sandbox: Sandbox, draft: Path, room: _Room, log: AttemptLog
+) -> None:
+    # The id stands for itself, also where it looks like a pattern.
+    found = await sandbox.list_files(artifact.source.replace("{task_id}", glob.escape(task_id)))
+    if not found and artifact.required:
+        raise AgentOutputError(f"The agent left no {artifact.source} (output artifact {artifact.path!r}).")
+    if not found:
+        log.note(f"optional output {artifact.path} not found")
+    if len(found) > room.entries:
+        raise AgentOutputError(
+            f"{artifact.source} matches too many files; {OUTPUT_LIMITS.max_entries} a trial may be kept."
+        )
+    room.entries -= len(found)
+    for source in found:
+        target = draft / ARTIFACTS / _place(artifact, task_id, source)
+        make_way(target, draft)
+        try:
+            room.bytes -= await save_file(sandbox, source, target, room.bytes)
+        except BaseException:
+            target.unlink(missing_ok=True)  # half of it would be taken for the whole
+            raise
 
 
 def _place(artifact: OutputArtifact, task_id: str, source: str) -> PurePosixPath:
@@ -93,19 +125,23 @@ def make_way(target: Path, top: Path) -> None:
 
 
 async def _collect_final(
-    path: str, sandbox: Sandbox, draft: Path, masker: Masker | None, log: AttemptLog
+    path: str, sandbox: Sandbox, draft: Path, masker: Masker | None, log: AttemptLog, limits: CopyLimits
 ) -> None:
     staging = draft / "agent_output"
     try:
         if await sandbox.is_folder(path):
-            report = await sandbox.download_folder(path, staging, OUTPUT_LIMITS)
+            report = await sandbox.download_folder(path, staging, limits)
             if report.skipped_count:
                 shown = "; ".join(f"{name}: {reason}" for name, reason in report.skipped[:5])
                 log.note(f"{report.skipped_count} entries of {path} were left behind ({shown})")
         else:
-            await save_file(sandbox, path, staging / Path(path).name, OUTPUT_LIMITS.max_bytes)
+            await save_file(sandbox, path, staging / Path(path).name, limits.max_bytes)
     except SandboxFileNotFoundError:
         log.note(f"the agent left no {path}")
+        return
+    except AgentOutputError as error:
+        log.note(f"the agent's output is not kept: {error}")
+        shutil.rmtree(staging, ignore_errors=True)
         return
     await asyncio.to_thread(_archive, staging, draft / ARCHIVE, masker)
 

@@ -1,4 +1,4 @@
-"""What an agent says it cost, read from the `metrics.json` it left. The agent is not trusted with more."""
+"""What an agent says it used and cost, read from the `metrics.json` it left. It is not trusted with more."""
 
 from __future__ import annotations
 
@@ -8,13 +8,17 @@ import os
 import stat
 import tarfile
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 from sandboxes.types import CopyLimits
+from valkyrie.agents.protocol import Usage
 from valkyrie.trial.log import AttemptLog
 
 METRICS = "metrics.json"
 MOST_BYTES = 1024 * 1024
+MOST_TOKENS = 10**12
+"""Of one attempt: sums over a run must stay numbers a database can hold."""
 MOST_DOLLARS = 1_000_000.0
 """An attempt that says it cost more is not believed: sums must stay numbers."""
 
@@ -22,25 +26,36 @@ _ARCHIVE = CopyLimits()
 
 
 class _UnusableError(Exception):
-    """There is a file, and no cost in it that can be taken."""
+    """There is a file, and nothing in it that can be taken."""
 
 
-def reported_cost(folder: Path, note: Callable[[str], None] = lambda _: None) -> float | None:
-    """US dollars, from an attempt's collected outputs; None when the agent said nothing usable.
+@dataclass(frozen=True, slots=True)
+class Reported:
+    """What an agent wrote of itself."""
+
+    cost: float | None = None
+    """US dollars."""
+    tokens: Usage | None = None
+    """Tokens alone; None where it named none."""
+
+
+def reported_metrics(folder: Path, note: Callable[[str], None] = lambda _: None) -> Reported:
+    """Return cost and tokens from an attempt's collected outputs, as far as they can be taken.
 
     Looked for at the top of `agent_output.tar.gz`, then in `artifacts/`: `{"cost": {"total": 1.23}}`,
-    `{"cost": 1.23}` or `{"total_cost_usd": 1.23}`. `note` hears why a file that is there is not taken.
+    `{"cost": 1.23}` or `{"total_cost_usd": 1.23}`, and `"tokens": {"input": 51000, "cached": 200,
+    "output": 4200}`. `note` hears why a file that is there is not taken.
     """
     for where, read in _places(folder):
         try:
             content = read()
             if content is not None:
-                return _cost_in(content)
+                return _metrics_in(content, note)
         except OSError as error:
             note(f"the cost in {where} is not taken: {error.strerror or error}")
         except (_UnusableError, tarfile.TarError, EOFError) as error:
             note(f"the cost in {where} is not taken: {error}")
-    return None
+    return Reported()
 
 
 def _places(folder: Path) -> Iterator[tuple[str, Callable[[], bytes | None]]]:
@@ -87,17 +102,40 @@ def _check_size(size: int) -> None:
         raise _UnusableError(f"the file is larger than {MOST_BYTES >> 20} MiB")
 
 
-def _cost_in(content: bytes) -> float:
+def _metrics_in(content: bytes, note: Callable[[str], None]) -> Reported:
     try:
         said = json.loads(content)
     except (ValueError, RecursionError) as error:
         raise _UnusableError(f"it is not JSON ({type(error).__name__})") from None
     if not isinstance(said, dict):
         raise _UnusableError("it is not a JSON object")
+    tokens = _tokens(said.get("tokens"), note)
     cost = said.get("cost")
     if isinstance(cost, dict):
         cost = cost.get("total")
-    return _dollars(said.get("total_cost_usd") if cost is None else cost)
+    cost = said.get("total_cost_usd") if cost is None else cost
+    if cost is None and tokens is not None:
+        return Reported(None, tokens)
+    return Reported(_dollars(cost), tokens)
+
+
+def _tokens(said: object, note: Callable[[str], None]) -> Usage | None:
+    """Return the tokens that were named; `input` counts cached ones too."""
+    if not isinstance(said, dict):
+        return None
+    read: dict[str, int] = {}
+    for name in ("input", "cached", "output"):
+        count = said.get(name)
+        if count is None:
+            continue
+        if isinstance(count, bool) or not isinstance(count, int) or not 0 <= count <= MOST_TOKENS:
+            note(f"the tokens in {METRICS} are not taken: {name} is no whole number up to {MOST_TOKENS:,}")
+            return None
+        read[name] = count
+    if not read:
+        return None
+    whole = read.get("input", 0)
+    return Usage(whole, min(read.get("cached", 0), whole), read.get("output", 0))
 
 
 def _dollars(value: object) -> float:
@@ -110,10 +148,10 @@ def _dollars(value: object) -> float:
     return float(value)
 
 
-async def note_cost(folder: Path, log: AttemptLog) -> float | None:
-    """What the agent said it cost; why it is not believed goes into the attempt's log."""
+async def note_metrics(folder: Path, log: AttemptLog) -> Reported:
+    """What the agent said it used and cost; why it is not believed goes into the attempt's log."""
     said: list[str] = []
-    cost = await asyncio.to_thread(reported_cost, folder, said.append)
+    found = await asyncio.to_thread(reported_metrics, folder, said.append)
     for text in said:
         log.note(text)
-    return cost
+    return found

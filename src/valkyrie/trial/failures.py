@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import re
 import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,10 +16,11 @@ from sandboxes.errors import (
     SandboxDiedError,
     SandboxError,
     SandboxFullError,
+    SandboxImageError,
     SandboxNotFoundError,
     SandboxUnsupportedError,
 )
-from valkyrie.agents.protocol import Trouble
+from valkyrie.agents.protocol import AgentExit, Trouble
 from valkyrie.errors import AgentError, SandboxFailedError, ValkyrieError
 from valkyrie.nouns import COUNTED_AS_ZERO as COUNTED_AS_ZERO
 from valkyrie.nouns import Category
@@ -28,6 +30,36 @@ MESSAGE_LIMIT = 2000
 BROKEN = "grader_broken_by_work"
 KILLED = "sandbox_killed_by_agent"
 SETUP_BROKEN = "setup_broken_by_agent"
+
+
+NOT_STARTED = "agent_not_started"
+_NO_COMMAND = {126: "it cannot be executed", 127: "it, or what interprets it, was not found"}
+_UNLOADED = re.compile(
+    r"""\A\s*(
+        Traceback\ \(most\ recent\ call\ last\):\n(?:[ \t].*\n|\n)*(?:ModuleNotFound|Import)Error\b
+        | [ ]{0,2}File\ ".*",\ line\ \d+\n(?:.*\n){0,3}?(?:Syntax|Indentation|Tab)Error\b
+        | \S*python[\d.]*:\ (?:can't\ open\ file|No\ module\ named)
+        | node:internal/modules/.*\n(?:.*\n){0,6}?Error:\ Cannot\ find\ module
+    )""",
+    re.VERBOSE,
+)
+"""What interpreters print first about a program they cannot load."""
+
+
+def start_failure(ended: AgentExit, heard: str) -> AgentError | None:
+    """Return why an agent never started, by its exit code and the beginning of what it printed.
+
+    It counts as 0 and is never tried again, so that nothing is won by looking like one. An agent that used
+    its model has started, whatever its last command was.
+    """
+    if ended.reason is not None or ended.exit_code == 0 or (ended.usage and ended.usage.steps):
+        return None
+    said = f"The agent did not start: its command ended with exit code {ended.exit_code}"
+    if why := _NO_COMMAND.get(ended.exit_code):
+        return AgentError(f"{said}, so {why}.", cause=NOT_STARTED)
+    if _UNLOADED.match(heard):
+        return AgentError(f"{said} and printed {heard.strip().splitlines()[-1]!r}.", cause=NOT_STARTED)
+    return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,6 +183,8 @@ def classify(error: BaseException, masker: Masker | None = None) -> Failure:
         case PhaseTimeoutError():
             category, cause = _PHASE_TIMEOUTS.get(error.phase, (Category.INTERNAL, "internal"))
             return Failure(category, cause, message)
+        case SandboxImageError():
+            return Failure(Category.BENCHMARK, "task_image_broken", message)
         case SandboxUnsupportedError():
             return Failure(Category.USER, "sandbox_unsupported", message)
         case SandboxCapacityError():

@@ -26,7 +26,7 @@ from valkyrie.trial.artifacts import gather, keep_paths
 from valkyrie.trial.attempt import Attempt, Ending
 from valkyrie.trial.believing import believed
 from valkyrie.trial.collect import AGENT, ARTIFACTS, collect_outputs, inherit_outputs, tools_may_be_gone
-from valkyrie.trial.cost import note_cost
+from valkyrie.trial.cost import note_metrics
 from valkyrie.trial.failures import (
     COUNTED_AS_ZERO,
     Failure,
@@ -34,7 +34,9 @@ from valkyrie.trial.failures import (
     blamed_on_agent,
     classify,
     is_graded,
+    start_failure,
 )
+from valkyrie.trial.image import check_user, start_entrypoint
 from valkyrie.trial.log import AttemptLog
 from valkyrie.trial.verification import (
     GRACE_S,
@@ -94,6 +96,7 @@ async def _live(attempt: Attempt) -> Grade:
     if attempt.leased.saved is not None:
         return await _go_on_grading(attempt, task, attempt.leased.saved)
     async with _sandbox(attempt, task) as held:
+        task = task.placed(held.sandbox.image_defaults)
         steps = task.steps or (task,)
         for step in steps:
             await attempt.enter(TrialState.IN_PROGRESS)
@@ -170,6 +173,7 @@ async def _perform(attempt: Attempt, task: TaskSpec, sandbox: Sandbox) -> None:
             layer=world.gear.layer_to_bring,
             k=attempt.leased.k,
             attempt=attempt.leased.number,
+            trajectory_limit=world.trajectory_limit,
         )
         if len(trial.turns) > 1 and (look := getattr(world.benchmark, "turn_ended", None)):
             trial = replace(trial, turn_ended=partial(look, task, sandbox, sink, attempt.start))
@@ -192,7 +196,8 @@ async def _perform(attempt: Attempt, task: TaskSpec, sandbox: Sandbox) -> None:
         with blamed_on_agent():
             async with attempt.phase("agent", None if limit is None else limit + GRACE_S):
                 await world.gear.open_door(sandbox, sink)
-                attempt.exit = believed(await agent.run(trial), world.masker)
+                heard = replace(trial, log=attempt.listen(sink))
+                attempt.exit = believed(await agent.run(heard), world.masker)
                 attempt.use(attempt.exit.usage)
 
 
@@ -201,13 +206,18 @@ async def _set_up(attempt: Attempt, task: TaskSpec, sandbox: Sandbox, sink: Outp
     if attempt.agent_was_here:
         await set_up_after_agent(attempt, task, sandbox, sink)
     else:
+        await start_entrypoint(task, sandbox, sink)
         await attempt.world.benchmark.setup(task, sandbox, sink, attempt.start)
+        await check_user(task, sandbox)
         await note_start(attempt, task, sandbox)
 
 
 async def _keep_outputs(attempt: Attempt, task: TaskSpec, sandbox: Sandbox) -> None:
-    """Bring out what the agent made, however it ended."""
+    """Bring out what the agent made, however it ended; of one that never started there is nothing."""
     agent, masker = attempt.world.agent, attempt.world.masker
+    begun = attempt.grades or agent.needs_solution
+    if not begun and attempt.exit and (failure := start_failure(attempt.exit, attempt.heard)):
+        raise failure
     if task.artifacts or task.gathering:
         async with attempt.phase("collect", COLLECT_TIMEOUT_S):
             with masked(attempt) as sink, tools_may_be_gone(agent, attempt.log):
@@ -217,10 +227,11 @@ async def _keep_outputs(attempt: Attempt, task: TaskSpec, sandbox: Sandbox) -> N
         async with attempt.phase("collect", COLLECT_TIMEOUT_S):
             with tools_may_be_gone(agent, attempt.log):
                 await collect_outputs(agent, task.id, sandbox, attempt.draft, masker, attempt.log)
-            said = await note_cost(attempt.draft, attempt.log)
-            attempt.correct_cost(said)
+            attempt.correct_usage(await note_metrics(attempt.draft, attempt.log))
     if attempt.exit and attempt.exit.told:
         await attempt.keep_told(task, attempt.exit.told)
+    elif task.instruction:
+        await attempt.keep_instruction(task)
     _judge_exit(attempt)
 
 

@@ -59,6 +59,7 @@ class OtherTests:
         return replace(
             base,
             digest=other.digest,
+            of_image=base.of_image - {"grading_user"} | other.of_image & {"grading_user"},
             grading_user=other.grading_user,
             grading_folders=other.grading_folders,
             timeouts=replace(base.timeouts, grade=other.timeouts.grade),

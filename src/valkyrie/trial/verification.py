@@ -24,6 +24,7 @@ from sandboxes.errors import (
     SandboxConnectionError,
     SandboxDiedError,
     SandboxError,
+    SandboxImageError,
     SandboxUnsupportedError,
 )
 from sandboxes.protocol import Sandbox
@@ -39,6 +40,8 @@ from valkyrie.errors import (
     SandboxFailedError,
 )
 from valkyrie.nouns import Grade, Json, TaskSpec, VerifyMode
+from valkyrie.plain_text import safe
+from valkyrie.secrets.mask import Masker
 from valkyrie.trial import kept_work
 from valkyrie.trial.attempt import Attempt
 from valkyrie.trial.carry import (
@@ -55,6 +58,7 @@ from valkyrie.trial.carry import (
 )
 from valkyrie.trial.collect import AGENT, GRADING
 from valkyrie.trial.failures import BROKEN, OF_FILES, SETUP_BROKEN, PhaseTimeoutError, blamed_on_agent
+from valkyrie.trial.image import start_entrypoint
 from valkyrie.trial.leaving import keep, remove
 
 GRACE_S = 60.0
@@ -64,6 +68,7 @@ SYSTEM = "system.tar"
 """In the attempt's start folder: what the task's set-up changed of the system."""
 SHOWN_CHANGES = 50
 SHOWN_SKIPPED = 20
+LONGEST_REASON = 400
 PATHS_AT_ONCE = 1000
 """In the words of one command."""
 BYTECODE = "*/__pycache__/*.pyc"
@@ -360,9 +365,12 @@ class GradingSandboxes:
     @asynccontextmanager
     async def _with_work(self) -> AsyncIterator[Sandbox]:
         async with clean_sandbox(self.attempt, self.task, "grade") as sandbox:
+            task = self.task.placed(sandbox.image_defaults)
+            with masked(self.attempt) as sink:
+                await start_entrypoint(task, sandbox, sink)
             async with self.attempt.phase("carry", CARRY_TIMEOUT_S):
                 await sandbox.unpack_work(
-                    self.work.archive, rules_for(self.task, self.attempt.tool_folders), self.work.removed
+                    self.work.archive, rules_for(task, self.attempt.tool_folders), self.work.removed
                 )
             yield sandbox
 
@@ -461,7 +469,8 @@ async def clean_sandbox(attempt: Attempt, task: TaskSpec, purpose: str) -> Async
         if not system.exists():
             await _set_up(attempt, task, sandbox, attempt.scratch / purpose)
         elif not _is_empty(system):
-            await sandbox.unpack_work(system, rules_for(task, attempt.tool_folders).inverse)
+            placed = task.placed(sandbox.image_defaults)
+            await sandbox.unpack_work(system, rules_for(placed, attempt.tool_folders).inverse)
         yield sandbox
     finally:
         await asyncio.shield(remove(world, sandbox.id, attempt.log))
@@ -472,7 +481,7 @@ async def _create(attempt: Attempt, request: SandboxCreateRequest, purpose: str)
     named = request.model_copy(update={"name": f"{request.name}-{purpose}"})
     try:
         return await attempt.world.provider.create_sandbox(named)
-    except (SandboxUnsupportedError, SandboxCapacityError):
+    except (SandboxUnsupportedError, SandboxCapacityError, SandboxImageError):
         raise
     except SandboxError as error:
         raise SandboxFailedError(f"No sandbox for grading could be made: {error}") from error
@@ -489,7 +498,8 @@ async def _set_up(
     with masked(attempt) as sink:
         async with attempt.phase("setup", task.timeouts.setup):
             for step in steps[: names.index(until) + 1 if until else 1]:
-                await attempt.world.benchmark.setup(step, sandbox, sink, start)
+                placed = step.placed(sandbox.image_defaults)
+                await attempt.world.benchmark.setup(placed, sandbox, sink, start)
         await sandbox.kill_all()
 
 
@@ -504,6 +514,7 @@ async def evaluate(
 ) -> Grade:
     """Let the benchmark judge; what it kept as evidence appears whole or not at all."""
     world = attempt.world
+    task = task.placed(sandbox.image_defaults) if sandbox else task
     ended = None if control else attempt.exit
     saved = attempt.leased.saved
     with masked(attempt) as sink:
@@ -517,6 +528,7 @@ async def evaluate(
             save=_save_nothing if control else attempt.save,
             agent=attempt.scratch / "control-agent" if control else attempt.part(AGENT, task),
             told=ended.told if ended else None,
+            tokens=(used.input_tokens, used.output_tokens) if (used := attempt.usage) and ended else None,
             start=attempt.scratch / "control" if control else attempt.start if sandbox else None,
             exit_code=0 if control else ended.exit_code if ended else None,
             exit_reason=ended.reason if ended else None,
@@ -530,9 +542,21 @@ async def evaluate(
             grade = await world.benchmark.evaluate(grading)
     if world.masker:
         grade = replace(grade, result=world.masker.data(grade.result))
+    grade = _with_reason(grade, world.masker)
     if grade.score is not None and not math.isfinite(grade.score):
         raise GraderError(f"The benchmark's score is {grade.score}, which is no number.")
     return grade
+
+
+def _with_reason(grade: Grade, masker: Masker | None) -> Grade:
+    """Keep among the evidence why it is no pass: one line, which may hold text of the agent's."""
+    if grade.passed or not grade.reason:
+        return grade
+    # Masked first: what is left out of a line must not make a secret unlike itself.
+    line = safe(masker.text(grade.reason) if masker else grade.reason)
+    line = line.encode("utf-8", "replace").decode()
+    kept = line if len(line) <= LONGEST_REASON else f"{line[: LONGEST_REASON - 1]}…"
+    return replace(grade, evidence={**grade.evidence, "reason": kept}) if kept else grade
 
 
 async def _save_nothing(_state: Json) -> None:
@@ -623,6 +647,8 @@ async def _run_control(attempt: Attempt, task: TaskSpec) -> Json:
     sandbox = await _create(attempt, world.sandbox_request(attempt.leased, task), "control")
     try:
         await _set_up(attempt, task, sandbox, attempt.scratch / "control")
+        with masked(attempt) as sink:
+            await start_entrypoint(task, sandbox, sink)
         began = time.monotonic()
         grade = await evaluate(attempt, task, sandbox, f"{GRADING}/control", control=True)
         found: Json = {"verdict": {"score": grade.score, "passed": grade.passed}}

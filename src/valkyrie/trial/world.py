@@ -19,6 +19,7 @@ from valkyrie.plan import Settings, as_planned
 from valkyrie.secrets.mask import Masker
 from valkyrie.store.layout import RunFolder
 from valkyrie.store.leases import Leased
+from valkyrie.trajectory.cut import DEFAULT_LIMIT
 from valkyrie.trial.away import Away
 from valkyrie.trial.controls import Controls
 from valkyrie.trial.gear import Gear
@@ -79,6 +80,8 @@ class World:
     open_grader: Callable[[int], Awaitable[Benchmark | None]] = _no_grader
     """Opens what a regrade of that number grades with; None is the run's own benchmark."""
     keep_limits: KeepLimits = field(default_factory=KeepLimits)
+    trajectory_limit: int = DEFAULT_LIMIT
+    """Bytes kept of what an agent tells of itself."""
     work: KeptWork = field(init=False)
     """What the run's agents made, packed, each archive once."""
     controls: Controls = field(init=False)

@@ -22,6 +22,7 @@ from valkyrie.views.requests import (
     RunFilter,
     RunRequest,
     TasksRequest,
+    TrialDetail,
     TrialFilter,
 )
 from valkyrie.views.runs import (
@@ -76,6 +77,7 @@ __all__ = [
     "TasksRequest",
     "TasksView",
     "TokensView",
+    "TrialDetail",
     "TrialFilter",
     "TrialLeftOut",
     "TrialView",

@@ -57,3 +57,7 @@ class DiskView:
     """(what, bytes): database, runs, agents, caches, …"""
     runs: Sequence[tuple[str, str, int]]
     """(run id, state, bytes), largest first."""
+    reclaimable_bytes: int = 0
+    """What the database can give back (`db compact`): deleted runs left it."""
+    elsewhere: Sequence[tuple[str, int]] = ()
+    """(where, bytes) of runs' artifacts in a shared folder or a bucket; not in the total."""

@@ -17,6 +17,8 @@ class AgentView:
     """None where its archive is damaged, or only its name and size are known."""
     origin: str | None = None
     """Where it was installed from, commit included."""
+    pushed_by: str | None = None
+    """Who pushed it; None for those pushed before that was kept."""
 
 
 @dataclass(frozen=True, slots=True)

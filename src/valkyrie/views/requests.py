@@ -6,10 +6,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from valkyrie.nouns import DEFAULT_PRIORITY
+from valkyrie.nouns import ABORT_AFTER, DEFAULT_PRIORITY
 
 AgentFailureRule = Literal["grade", "error"]
 VerifyChoice = Literal["fresh", "shared", "both"]
+TrialDetail = Literal["scores", "trial", "result"]
+"""How much is told of each trial: only what scores are compared by, all but the benchmark's own result, or
+all of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +46,9 @@ class RunRequest:
     """0 (first) to 4 (last)."""
     max_cost: float | None = None
     """US dollars; when reported costs reach it, what has not begun is stopped."""
+    abort_after: int = ABORT_AFTER
+    """The run stops by itself when so many trials (or 5 % of them, if that is more) ended, all in errors that
+    trying again does not mend; 0 is never."""
     lambda_function: str | None = None
     """AWS Lambda function called after the run ended."""
     webhook: str | None = None
@@ -106,6 +112,8 @@ class RunFilter:
     newest_first: bool = True
     limit: int = 50
     cursor: str | None = None
+    job: str | None = None
+    """Only runs of this job: its id, a unique beginning of it, its name, or `latest`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,12 +122,15 @@ class TrialFilter:
 
     states: Sequence[str] = ()
     search: str | None = None
-    sort: Literal["position", "task_id", "started_at", "duration", "status"] = "position"
+    sort: Literal["position", "task_id", "started_at", "duration", "status", "score"] = "position"
     descending: bool = False
     limit: int = 50
     offset: int = 0
     after: int | None = None
     """Only trials behind this position, in the order of positions; how many match in all is not counted."""
+    detail: TrialDetail = "trial"
+    failed: bool = False
+    """Only trials that ended without a pass: in an error, or graded so."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -118,7 +118,7 @@ class RunView:
     error: str | None
     note: str | None
     """What the run is waiting for, and the command that goes on, if anything."""
-    executor: Literal["alive", "none"]
+    executor: Literal["alive", "away", "none"]
     """Whether an executor is at work on this store."""
     folder: str
     """Where its logs and artifacts are kept on this machine; empty where a tracker keeps them."""
@@ -141,6 +141,12 @@ class RunView:
     """The job it belongs to."""
     tokens: TokensView | None = None
     """What its agents used; None when no log said anything."""
+    exit_codes: Mapping[str, int] = field(default_factory=dict)
+    """How many agents ended by themselves with each exit code but 0."""
+    worked_s: float | None = None
+    """Seconds it worked before `working_since`, pauses between its passes left out; null: not known."""
+    working_since: float | None = None
+    """Since when its present pass works; null while it does not."""
 
     @property
     def ingested(self) -> bool:

@@ -91,6 +91,10 @@ class TrialView:
     """Its place in the run's order."""
     family: str | None = None
     """The family its task belongs to: tasks of one family resemble each other."""
+    result: Json | None = None
+    """What the benchmark said of it, where that was asked for."""
+    reason: str | None = None
+    """What the grader said last, where it gave no pass."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +115,8 @@ class ErrorGroup:
     counted as 0: no open error, the agent brought it about and these trials have the score 0."""
     passes: int = 1
     """In how many passes (start, each retry or resume) the worst of them failed alike."""
+    tasks: int | None = None
+    """How many tasks these trials are of; None where an older tracker does not say."""
 
 
 @dataclass(frozen=True, slots=True)

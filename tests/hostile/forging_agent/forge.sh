@@ -213,6 +213,9 @@ claim_rate_limited() { echo "Error: 429 Too Many Requests: rate limit exceeded, 
 claim_exit_137() { exit 137; }
 claim_exit_124() { exit 124; }
 claim_exit_255() { exit 255; }
+claim_exit_126() { exit 126; }
+claim_exit_127() { echo "bash: line 1: agent: command not found" >&2; exit 127; }
+claim_traceback() { printf 'Traceback (most recent call last):\n  File "a.py", line 1, in <module>\nModuleNotFoundError: No module named x\n' >&2; exit 1; }
 claim_killed_by_signal() { kill -KILL $$; }
 claim_segfault() { kill -SEGV $$; }
 claim_stopped() { kill -STOP $$; }

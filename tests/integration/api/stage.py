@@ -18,7 +18,7 @@ import httpx
 
 from valkyrie.api.serving import ApiServer
 from valkyrie.api.settings import ApiSettings
-from valkyrie.nouns import DEFAULT_ORG, Outcome, TrialState
+from valkyrie.nouns import DEFAULT_ORG, Outcome, Role, TrialState
 from valkyrie.store import jobs, journal, leases, people, runs
 from valkyrie.store.journal import Advance, Finish
 from valkyrie.store.layout import DataFolder
@@ -153,8 +153,8 @@ def open_stage(root: Path) -> Stage:
     office = Office(DataFolder(root), server=True)
     with office.store.writing() as connection:
         other = people.create_org(connection, "Other people")
-        _, ours = people.create_key(connection, DEFAULT_ORG, "test", "ada@example.org")
-        _, theirs = people.create_key(connection, other.id, "test", "eve@example.org")
+        _, ours = people.create_key(connection, DEFAULT_ORG, "test", "ada@example.org", role=Role.ADMIN)
+        _, theirs = people.create_key(connection, other.id, "test", "eve@example.org", role=Role.ADMIN)
     return Stage(office, ours, theirs, other.id, {ours: DEFAULT_ORG, theirs: other.id})
 
 

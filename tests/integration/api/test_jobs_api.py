@@ -139,7 +139,7 @@ async def test_a_job_is_stopped_resumed_grown_retried_and_deleted(
     job = await start(ours, name="steered")
     url = f"/v1/jobs/{job['id']}"
     refused = await ours.delete(url)
-    assert refused.status_code == 422 and "cancel" in refused.text
+    assert refused.status_code == 422 and f"valk job stop {job['id'][:8]}" in refused.text
     stopped = (await ours.post(f"{url}/stop", json={"force": True})).json()
     assert [run["counts"]["STOPPED"] for run in stopped["runs"]] == [4, 4]
     resumed = await ours.post(f"{url}/resume", json={"concurrency": 7, "trials": 3})
@@ -287,16 +287,17 @@ async def test_models_are_not_looked_for_on_the_servers_side(
     for url in ("http://127.0.0.1:9", "http://localhost:9", "http://[::1]:9/v1"):
         refused = await theirs.post(path, json=body(model_url=url))
         assert refused.status_code in (400, 422) and "loopback" in refused.text
+    for url in ("http://10.0.0.7:9", "https://192.168.1.1/v1", "https://192.0.2.1/v1", "http://[fd00::7]:9"):
+        refused = await theirs.post(path, json=body(model_url=url))
+        assert refused.status_code in (400, 422) and "no public address" in refused.text
     for given in ({"env_vars": {"A B": "c"}}, {"env_vars": {"A": 1}}, {"agent_timeout": 0}, {"model_url": 5}):
         assert (await ours.post(path, json=body(**given))).status_code == 400, given
-    fine = body(
-        model_url="https://192.0.2.1/v1", env_vars={"A": "b"}, agent_timeout=5, default_agent_timeout=9
-    )
+    fine = body(model_url="https://8.8.8.8/v1", env_vars={"A": "b"}, agent_timeout=5, default_agent_timeout=9)
     started = await theirs.post(path, json=fine)
     assert started.status_code == 201, started.text
     run = started.json()["run"] if path == "/v1/runs" else started.json()["job"]["runs"][1]
     settings = run["arguments"]["settings"]
-    assert (settings["model_url"], settings["env_vars"]) == ("https://192.0.2.1/v1", {"A": "b"})
+    assert (settings["model_url"], settings["env_vars"]) == ("https://8.8.8.8/v1", {"A": "b"})
     assert (settings["agent_timeout"], settings["default_agent_timeout"]) == (5, 9)
 
 

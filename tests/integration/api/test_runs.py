@@ -156,7 +156,7 @@ MISTAKES: list[tuple[str, str, object, int, str]] = [
     ("GET", "/v1/runs?lable=x", None, 400, "'label'"),
     ("GET", "/v1/runs?limit=501", None, 400, "limit"),
     ("GET", "/v1/runs?cursor=nonsense", None, 400, "cursor"),
-    ("GET", "/v1/runs/zzz", None, 400, "not a run id"),
+    ("GET", "/v1/runs/zzz", None, 404, "No run or job 'zzz'"),
     ("GET", "/v1/runs/abcdef", None, 404, "No run"),
     ("GET", "/v1/nowhere", None, 404, "address"),
     ("PUT", "/v1/runs", {}, 405, "method"),

@@ -54,6 +54,7 @@ def one_job(world: World) -> None:
     assert world.valk("job", "summary", "team/first").code == 0
     assert world.valk("job", "summary", "team/first", "-e").code == 0
     assert "team/first" in world.valk("job", "list", "--all").out
+    runs_by_their_job(world)
     listed = world.ask("job", "list", "--all", "--status", "running,queued", "-o", "json").json
     assert listed["jobs"] == []
     assert world.ask("job", "logs", "team/first", "-o", "kept").code == 0
@@ -62,6 +63,32 @@ def one_job(world: World) -> None:
     assert "notes.txt" in kept
     assert world.valk("job", "delete", "team/first", "--yes").code == 0
     assert world.valk("job", "delete", "team/first", "--yes").code == 2
+
+
+def runs_by_their_job(world: World) -> None:
+    """Wherever a run's id is taken, its job and agent are."""
+    runs = world.ask("run", "list", "--job", "team/first", "--json").json["runs"]
+    assert sorted(run["agent"] for run in runs) == ["nop", "worker"]
+    for word in ("team/first/worker", "team/first/nop", "team/first/nop:m1", "latest/worker"):
+        agent = word.split("/")[-1].split(":")[0]
+        assert world.ask("run", "fetch", word, "--json").json["run"]["agent"] == agent
+        assert world.valk("run", "tasks", word).code == 0
+    assert world.valk("run", "logs", "team/first/worker").code == 0
+    failed = world.ask("run", "tasks", "team/first/nop", "--failed", "--sort", "score", "--json").json[
+        "trials"
+    ]
+    assert failed and not any(trial["passed"] for trial in failed)
+    shown = world.ask("run", "show", "team/first/worker", "right", "--json").json
+    assert shown["accounts"][0]["instruction"] and shown["trial"]["task_id"] == "right"
+    assert world.valk("export", "team/first", "--exporter", "jsonl", "--output-dir", "exported").code == 0
+    records = (world.folder / "exported" / "results.jsonl").read_text().splitlines()
+    assert all((world.folder / "exported" / json.loads(one)["log"]).is_file() for one in records)
+    assert world.valk("export", "team/first", "--exporter", "markdown").code == 0
+    for word in ("team/first", "latest", "team/first/wroker"):
+        said = world.valk("run", "fetch", word)
+        assert said.code == 2 and "team/first/worker" in said.err, said
+    both = [world.valk("compare", word) for word in ("latest", "team/first")]
+    assert both[0] == both[1] and both[0].out, both
 
 
 def grown_job(world: World) -> None:
@@ -100,7 +127,7 @@ def secrets_of_jobs(world: World) -> None:
     run_id = world.ask("run", "list", "--agent-name", "keyed", "--json").json["runs"][0]["id"]
     assert f"a key of {len(VALUE)} characters" in world.ask("run", "logs", run_id, "right").out
     assert world.ask("job", "delete", "keyed", "--yes").code == 0
-    for name in [line for line in world.ask("secret", "list").out.splitlines() if line]:
+    for name in world.ask("secret", "list", "--json").json["names"]:
         assert world.ask("secret", "remove", name, "--yes").code == 0
 
 

@@ -176,11 +176,12 @@ def listing(world: World) -> None:
         ("--dataset", "default", "--status", "FINISHED"),
         ("--status", "IN_PROGRESS"),
         ("--started-by", "nobody,noone"),
-        ("--label", "it's & other=1"),
     ):
         found = world.ask("run", "list", "--label", "page", *words, "--json").json
         world.note(words, found["total"], [run["model"] for run in found["runs"]])
-    assert world.valk("run", "list", "--label", "no such").out == "No run matches.\n"
+    for label in ("no such", "it's & other=1"):
+        assert world.valk("run", "list", "--label", label).out == "No run matches.\n"
+    assert world.valk("run", "list", "--label", "page", "--label", "no such").code == 2
     page = world.ask("run", "list", "--label", "page", "--limit", "2", "--json").json
     assert [run["model"] for run in page["runs"]] == ["m2", "m1"] and page["cursor"]
     mine = world.ask(

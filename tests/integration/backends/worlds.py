@@ -77,7 +77,7 @@ class World:
             stack.enter_context(contextlib.chdir(self.folder))
             stack.enter_context(contextlib.redirect_stdout(out))
             stack.enter_context(contextlib.redirect_stderr(err))
-            stack.enter_context(patch.object(sys, "stdin", io.StringIO(stdin)))
+            stack.enter_context(patch.object(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin.encode()))))
             code = main(words)
         return Said(code, out.getvalue(), err.getvalue())
 
@@ -142,6 +142,7 @@ class Server:
     def __init__(self, root: Path, database: str | None = None) -> None:
         self._log = root / "server.log"
         self._env = {**os.environ, **_common(root), "VALKYRIE_HOME": str(root / "home")}
+        self._env["VALKYRIE_TRACKER_ALLOWED_NETWORKS"] = "127.0.0.0/8"  # services of tests are there
         if database:
             self._env |= {"VALKYRIE_DATABASE_URL": database, "VALKYRIE_SECRET_KEY": SEALING_KEY}
         self._process: subprocess.Popen[str] | None = None

@@ -180,8 +180,11 @@ class Desk:
     def run(
         self, *words: str, code: int = 0, run_id: str = "r1", model: str = "m1", service: bool = True
     ) -> str:
-        url = ("--service-url", self.service.url) if service else ()
-        return self("run", "--model", model, "--run-id", run_id, *url, *words, code=code).output
+        usual = {"--model": model, "--run-id": run_id}
+        if service:
+            usual["--service-url"] = self.service.url
+        left = [word for key, value in usual.items() if key not in words for word in (key, value)]
+        return self("run", *left, *words, code=code).output
 
     def evaluate(self, *words: str, code: int = 0, run_id: str = "r1") -> str:
         return self(

@@ -116,13 +116,15 @@ class Judge(QuizRunner):
         right = generation.answer == task.says
         return EvalResult(task_id=task_id, status=EvalStatus.EVALUATED, result={"correct": right})
 
-    async def score(self, eval_results: dict[str, EvalResult]) -> ScoreResult:
+    async def score(self, eval_results: list[EvalResult]) -> ScoreResult:
         match os.environ.get("QUIZ_SCORE"):
             case "interrupted":
                 raise KeyboardInterrupt
             case "infinite":
                 return ScoreResult(tasks_evaluated=[], final_score=float("inf"))
-        answer = await self._client.final_score(dict.fromkeys(eval_results), dataset=self._dataset)
+        answer = await self._client.final_score(
+            dict.fromkeys(one.task_id for one in eval_results), dataset=self._dataset
+        )
         return ScoreResult(tasks_evaluated=answer.tasks_evaluated, final_score=7)
 
 
@@ -225,7 +227,8 @@ class Runner(BenchmarkRunner):
             )
         return EvalResult(task_id=task_id, status=EvalStatus.EVALUATED, result=result)
 
-    async def score(self, eval_results: dict[str, EvalResult]) -> ScoreResult:
-        answer = await self._client.final_score(dict(eval_results), dataset=self._dataset)
+    async def score(self, eval_results: list[EvalResult]) -> ScoreResult:
+        given = {one.task_id: one for one in eval_results}
+        answer = await self._client.final_score(given, dataset=self._dataset)
         return ScoreResult(tasks_evaluated=answer.tasks_evaluated, final_score=answer.final_score)
 """

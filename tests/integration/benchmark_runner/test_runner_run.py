@@ -80,7 +80,7 @@ def test_what_is_kept_of_a_task_and_of_the_run(trivia: Desk, monkeypatch: pytest
         "model": "m1",
         "tasks": [SPIDER],
         "dataset_file": "tasks.json",
-        "dataset_name": None,
+        "dataset_name": "default",
         "task_source": "file",
         "payload_schema": "quiz.text.v1",
         "payload_type": "text",

@@ -108,8 +108,8 @@ def test_envelopes_and_raw_results_score_the_same(trivia: Desk, form: Any) -> No
 def test_a_score_of_the_authors_own(done: Desk) -> None:
     class Own(QuizRunner):
         async def score(self, eval_results: Any) -> Any:
-            right = sum(one.result.correct for one in eval_results.values())
-            return ScoreResult(tasks_evaluated=sorted(eval_results), final_score=right)
+            right = sum(one.result.correct for one in eval_results)
+            return ScoreResult(tasks_evaluated=sorted(one.task_id for one in eval_results), final_score=right)
 
     class Odd(QuizRunner):
         async def score(self, eval_results: Any) -> Any:

@@ -63,7 +63,7 @@ def test_from_a_manifest_to_a_score(hosted: Live, place: Path) -> None:
         *("manifest", "--service-url", hosted.url, "--dataset", "default", "--contract", str(folder)),
         *("--benchmark", "trivia", "--output", "out/trivia.yaml"),
     )
-    assert "12 tasks" in made and "benchmark add out/trivia.yaml" in made
+    assert "12 tasks" in made and "add out/trivia.yaml" in made
     added = benchmark("add", "out/trivia.yaml")
     assert "Installed trivia" in added and hosted.url in added
     assert "no pin changes" in benchmark("add", "out/trivia.yaml")

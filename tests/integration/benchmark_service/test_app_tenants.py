@@ -31,7 +31,7 @@ def key(name: str) -> dict[str, str]:
 def hosted(monkeypatch: pytest.MonkeyPatch) -> Iterator[Live]:
     """A key is a tenant's name here; `both` is scoped to two tenants, `bad` to none."""
 
-    def exchange(access_key: str, _project: str) -> Any:
+    def exchange(_project: str, access_key: str) -> Any:
         if access_key == "bad":
             raise PermissionError("unknown key")
         return {"tenants": {"acme": {}, "metered": {}} if access_key == "both" else {access_key: {}}}

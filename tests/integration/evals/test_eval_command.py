@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,8 @@ import pytest
 
 from tests.integration.evals.commands import Valk
 from tests.integration.evals.commands import valk as valk
+from valkyrie.evals import experiments, writing
+from valkyrie.store import leases
 
 SAYS_HELLO = {"type": "output-contains", "config": {"substring": "hello"}}
 SAYS_BYE = {"type": "output-contains", "config": {"substring": "goodbye"}}
@@ -79,7 +82,7 @@ def test_exit_codes(
 @pytest.mark.parametrize(
     ("flags", "said"),
     [
-        ([], "--eval-spec FILE, --suite NAME, or --tag"),
+        ([], "a folder that holds one, --suite NAME, or --tag"),
         (["-e", "eval.yaml", "--suite", "x"], "--suite cannot be combined with --eval-spec"),
         (["--suite", "x"], "no suite 'x'"),
         (["--suite", "x", "--eval-plugin", "a:b"], "--eval-plugin cannot be combined with --suite"),
@@ -131,7 +134,9 @@ def test_the_tree_it_leaves(valk: Valk, tmp_path: Path) -> None:
         "eval-results.md",
         "eval.json",
         "executor-session-logs",
+        "otel-spans.jsonl",
         "results.jsonl",
+        "run-summary.jsonl",
     ]
     assert sorted(path.name for path in logs.iterdir()) == ["trial-0", "trial-1"]
     about = json.loads((logs / "trial-1" / "metadata.json").read_text())
@@ -353,3 +358,76 @@ def test_nor_is_it_there_for_graders_where_nothing_runs(valk: Valk, tmp_path: Pa
     assert ended.code == 0, ended.out
     for name, files in (("a", {"other.txt"}), ("wrote", {"other.txt", "made.txt"})):
         assert {path.name for path in (tmp_path / "ws" / "main" / name).iterdir()} == files
+
+
+def test_our_words_mean_what_the_specs_mean(valk: Valk, tmp_path: Path) -> None:
+    (tmp_path / "evals").mkdir()
+    spec(tmp_path / "evals", stimulus("a"), stimulus("b, c"), stimulus("d"), file="greet.eval.yaml")
+    words = ("--agent", "mock:gpt-x", "--task-ids", "d", "b, c", "--trials", "2", "--concurrency", "3")
+    ended = valk("eval", "evals", *words)
+    assert ended.code == 0, ended.err
+    found = records(the_folder(tmp_path))
+    assert sorted(one["stimulus"] for one in found) == ["b, c", "b, c", "d", "d"]
+    assert {one["model"] for one in found} == {"gpt-x"}
+    planned = valk("eval", "--benchmark", "evals", "--executor", "mock", "--model", "gpt-y", "--dry-run")
+    assert planned.code == 0 and "gpt-y" in planned.out
+    assert valk("agent", "init", "mine").code == 0
+    planned = valk("eval", "evals", "--agent", "./mine", "--dry-run")
+    assert planned.code == 0 and "mine" in planned.out, planned.err
+
+
+def test_every_trial_is_told_of_while_others_write_to_the_same_store(
+    valk: Valk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written = itertools.count()  # another process commits before every look for work
+    monkeypatch.setattr(leases, "data_version", lambda _connection: next(written))
+    file = spec(tmp_path, *(stimulus(f"s{number}") for number in range(60)))
+    ended = valk("eval", "-e", file, "--output", "jsonl", "--output-dir", "out", "--workers", "20")
+    told = [json.loads(line)["stimulus"] for line in ended.out.splitlines()]
+    assert (ended.code, told) == (0, [f"s{number}" for number in range(60)])
+
+
+def test_an_eval_that_is_killed_leaves_the_records_of_what_had_ended(
+    valk: Valk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def killed(*_words: object, **_more: object) -> None:
+        raise KeyboardInterrupt
+
+    file = spec(tmp_path, stimulus("a"), stimulus("b/c", SAYS_BYE))
+    with monkeypatch.context() as patched:
+        patched.setattr(writing, "write_all", killed)
+        assert valk("eval", "-e", file, "--runs", "2").code == 130
+    folder = the_folder(tmp_path)
+    left = records(folder)
+    assert not (folder / "eval-results.md").exists()
+    assert {(one["stimulus"], one["trialIndex"]) for one in left} == {
+        ("a", 0),
+        ("a", 1),
+        ("b/c", 0),
+        ("b/c", 1),
+    }
+    assert all((folder / one["sessionLog"]).exists() for one in left)
+    assert valk("eval", "--resume").code == 1
+    assert sorted(map(str, records(folder))) == sorted(map(str, left))
+
+
+def test_an_experiment_that_is_killed_leaves_records_by_variant(
+    valk: Valk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec(tmp_path, stimulus("a"))
+    plan = {
+        "name": "two",
+        "evals": ["eval.yaml"],
+        "vary": ["/defaults/model"],
+        "baseline": "x",
+        "variants": {one: {"overrides": {"model": one}} for one in ("x", "y")},
+    }
+    (tmp_path / "experiment.yaml").write_text(json.dumps(plan))
+
+    def killed(*_words: object, **_more: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(experiments, "write_experiment", killed)
+    assert valk("experiment", "run", "experiment.yaml").code == 130
+    folder = the_folder(tmp_path, "vally-experiment-results")
+    assert [[one["variant"] for one in records(folder / name)] for name in ("x", "y")] == [["x"], ["y"]]

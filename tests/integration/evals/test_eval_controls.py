@@ -73,7 +73,8 @@ def test_a_judge_that_never_grades_is_the_evals_error(valk: Valk, tmp_path: Path
 
 
 def test_an_agent_cannot_choose_who_of_a_panel_judges_it(valk: Valk, tmp_path: Path) -> None:
-    panel = {"type": "panel", "config": {"models": ["openai/strict", "openai/kind"], "prompt": "Good?"}}
+    config = {"models": ["openai/strict", "openai/kind"], "prompt": "Good?", "aggregation": "majority"}
+    panel = {"type": "panel", "config": config}
     turns = {"default": [grade(2)], "kind": [grade(5)], "injected": [Say("no")]}
     script = Script(turns, {'kind"': "kind", INJECTED: "injected"})
     record, asked = judged(valk, tmp_path, script, panel)
@@ -100,3 +101,16 @@ async def test_where_a_stimulus_is_graded(grader: dict[str, Any], runs: bool, tm
     task = await benchmark.describe("a")
     assert (task.verify, task.grading_runs) == (VerifyMode.FRESH, runs)
     await benchmark.close()
+
+
+@pytest.mark.slow  # its time passes with the agent's work, and without
+def test_graders_that_were_done_in_time_are_kept(valk: Valk, tmp_path: Path) -> None:
+    slow = {"type": "run-command", "config": {"command": "sleep 60", "timeout": "2m"}}
+    file = spec(tmp_path, stimulus("a", {"type": "completed"}, slow), scoring={"timeout": "1s"})
+    ended = valk("eval", "-e", file, "--max-retries", "0")
+    assert ended.code == 1, ended.out + ended.err
+    (record,) = records(the_folder(tmp_path))
+    assert record["fault"]["cause"] == "grader_timeout", record
+    kept, late = record["gradeResult"]["details"]
+    assert kept["passed"] and "status" not in kept
+    assert late["status"] == "error" and "`scoring.timeout`: 1 s" in late["evidence"]

@@ -31,7 +31,9 @@ def grade(score: int) -> Call:
 def test_a_judge_decides(valk: Valk, tmp_path: Path, score: int, code: int) -> None:
     with serving(Script.of(grade(score))) as server:
         file = spec(tmp_path, stimulus("a", JUDGE))
-        ended = valk("eval", "-e", file, "--judge-model", "openai/judge", "--judge-url", server.url)
+        words = ("--judge-model", "openai/judge", "--judge-reasoning-effort", "low")
+        ended = valk("eval", "-e", file, *words, "--judge-url", server.url)
+        assert server.requests[0].body["reasoning_effort"] == "low"
     assert ended.code == code, ended.out + ended.err
     (found,) = records(the_folder(tmp_path))
     (detail,) = found["gradeResult"]["details"]

@@ -24,9 +24,10 @@ PROGRAM = [sys.executable, "-c", "import sys; from valkyrie.cli.main import main
     ("words", "said"),
     [
         (["-e", "eval.yml"], "Did you mean 'eval.yaml'?"),
-        (["-e", "."], "this is a folder; name the file. It holds eval.yaml."),
+        (["-e", ".."], "is a folder that holds no eval spec"),
         (["-e", "-"], "not read from stdin"),
-        (["eval.yaml"], "`valk eval -e eval.yaml`"),
+        (["eval.yaml", "--task-ids", "odds"], "no stimulus is called 'odds'."),
+        (["eval.yaml", "--agent", "./no-such-agent"], "nothing is there"),
         (["--timeout", "5", "-e", "eval.yaml"], "'--timeout': '5' is not a duration"),
         (["-e", "eval.yaml", "--tag", "teir=smoke"], "Tags they have: tier. Did you mean 'tier'?"),
         (["-e", "eval.yaml", "--tag", "tier=smok"], "Values of tier: smoke. Did you mean 'smoke'?"),

@@ -75,7 +75,9 @@ def test_variants_are_compared_with_the_baseline(valk: Valk, experiment: Path) -
     assert sorted(path.name for path in folder.iterdir()) == [
         "comparisons.jsonl",
         "eval.json",
+        "experiment-manifest.json",
         "muted",
+        "plan-snapshot.json",
         "report.md",
         "run-summary.jsonl",
         "spoken",
@@ -140,7 +142,7 @@ def test_options_of_evals_are_those_of_experiments(
     expected = "--variant spoken --timeout 90s --threshold 0.4 --max-retries 0 --json"
     assert f"valk experiment run ../mute.experiment.yaml {expected}" in again
     refused = valk("experiment", "run", "--resume", "--runs", "2")
-    assert refused.code == 2 and "leave out --runs" in refused.err
+    assert refused.code == 2 and "leave out --trials" in refused.err
     refused = valk("experiment", "run", "../mute.experiment.yaml", "--resume")
     assert refused.code == 2 and "leave out FILE" in refused.err
 
@@ -150,6 +152,33 @@ def test_dry_run_shows_the_plan(valk: Valk, experiment: Path, tmp_path: Path) ->
     assert said.code == 0, said.err
     assert "16 trials, 3 at once. Nothing was run" in said.out
     assert not (tmp_path / "vally-experiment-results").exists()
+
+
+def test_dry_run_asks_for_no_judge_key(valk: Valk, experiment: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("ANTHROPIC_API_KEY", "OPENAI_API_KEY", "VALKYRIE_JUDGE_KEY", "VALKYRIE_JUDGE_URL"):
+        monkeypatch.delenv(name, raising=False)
+    file = experiment.parent / "evals" / "a" / "eval.yaml"
+    judge = "{type: prompt, config: {prompt: Good?, model: anthropic/claude-x}}"
+    file.write_text(file.read_text().replace("graders: [", f"graders: [{judge}, ", 1))
+    said = valk("experiment", "run", experiment, "--dry-run")
+    assert said.code == 0, said.err
+    assert "judge → cannot be asked yet: " in said.out
+
+
+def test_lint_finds_missing_skills_of_variants(valk: Valk, experiment: Path) -> None:
+    text = experiment.read_text()
+    assert "vary: [/environment/files]" in text
+    plan = """name: skills
+evals: [evals/a/eval.yaml]
+vary: [/environment/skills]
+baseline: plain
+variants:
+  plain: {environment: {skills: []}}
+  skilled: {environment: {skills: [skills/gone]}}
+"""
+    experiment.write_text(plan)
+    said = valk("lint", experiment)
+    assert said.code == 1 and "missing-skill" in said.out and "skills/gone" in said.out, said.out
 
 
 def test_an_agent_that_fails_counts_as_0_in_every_comparison(valk: Valk, experiment: Path) -> None:

@@ -85,14 +85,14 @@ def test_what_is_written(valk: Valk, spec: Path, tmp_path: Path) -> None:
     assert said.code == 0
     assert [Path(path).name for path in said.json["written"]] == ["shout-it"]
     warnings = "\n".join(said.json["warnings"])
-    assert "shout-it: left out: grader constraint:max_turns: it looks at the transcript" in warnings
+    assert "shout-it: left out: constraints (max_turns): they look at the transcript" in warnings
     assert "talk was not exported: it has 2 turns" in warnings
     assert "judged was not exported: nothing would grade it (grader prompt: it asks a model)" in warnings
     task = tmp_path / "harbor" / "shout-it"
     about = tomllib.loads((task / "task.toml").read_text())
     assert about["environment"]["workdir"] == "/workspace"
     assert about["agent"]["timeout_sec"] == 30.0
-    assert about["metadata"]["left_out"] == ["grader constraint:max_turns: it looks at the transcript"]
+    assert about["metadata"]["left_out"] == ["constraints (max_turns): they look at the transcript"]
     assert about["task"]["keywords"] == ["tier=smoke"]
     # A file that the format means something by gets its name back at set-up.
     assert "mv -- setup.sh.workspace setup.sh" in (task / "environment" / "setup.sh").read_text()

@@ -151,3 +151,13 @@ def test_files_for_graders_alone_are_not_to_be_found_in_the_history(
     assert said.code == 1 and "[grading-file-in-history]" in said.out
     spec.write_text(spec.read_text().replace("    prompt", "    environment: {commands: [ls]}\n    prompt"))
     assert valk("lint", "-e", "eval.yaml", "--strict").code == 0
+
+
+def test_strict_makes_notes_of_guesses(valk: Valk, tmp_path: Path) -> None:
+    (tmp_path / "eval.yaml").write_text(
+        "name: t\ndefaults: {executor: claude-code}\nstimuli:\n  - name: s\n    prompt: Explain a mutex.\n"
+        "    graders: [{type: output-contains, config: {substring: mutex}}]\n"
+    )
+    mild, strict = valk("lint", "-e", "eval.yaml"), valk("lint", "-e", "eval.yaml", "--strict")
+    assert mild.code == 0 and "warning  an agent that repeats the prompt" in mild.out, mild.out
+    assert strict.code == 0 and "info     an agent that repeats the prompt" in strict.out, strict.out

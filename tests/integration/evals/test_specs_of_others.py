@@ -99,8 +99,9 @@ def plugins(spec: EvalSpec, tmp_path: Path) -> list[str]:
 def make_up(spec: EvalSpec, home: Path) -> None:
     for one in spec.stimuli:
         environment = one.environment
-        for entry in (*environment.files, *one.grading_files, *one.attachments):
-            if not entry.source.exists():
+        golden = (one.golden_patch_file, one.golden_trajectory_file)
+        for entry in (*environment.files, *one.grading_files, *one.attachments, *golden):
+            if entry and not entry.source.exists():
                 entry.source.parent.mkdir(parents=True, exist_ok=True)
                 entry.source.write_text("made up\n")
         for skill in environment.skills or ():

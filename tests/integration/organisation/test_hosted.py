@@ -16,6 +16,7 @@ import pytest
 from tests.integration.benchmark_service.conftest import serving
 from tests.integration.organisation.identity import KEY, MANAGEMENT_KEY, OTHER_KEY, PROJECT, Descope
 from valkyrie.errors import AccessError, InfrastructureError, UnknownError
+from valkyrie.nouns import Role
 from valkyrie.organisation import hosted
 from valkyrie.organisation.hosted import HostedAuthenticator, HostedSettings
 from valkyrie.store import Store, people
@@ -58,6 +59,19 @@ def test_an_organisation_is_made_once_by_init_and_never_by_asking(
     assert made and (me.org_id, me.org) == (made.id, "T1") and me.key_id == "id-acme"
     with pytest.raises(UnknownError):
         door.identify(OTHER_KEY, None)
+
+
+def test_the_highest_role_of_the_tenant_counts(door: HostedAuthenticator, descope: Descope) -> None:
+    door.init(KEY, None)
+    for roles, wanted in (
+        (["Reader"], Role.READER),
+        (["reader", "member", "Tenant Admin"], Role.MEMBER),
+        (["reader", "admin"], Role.ADMIN),
+        (["Tenant Admin"], Role.ADMIN),
+        ([], Role.ADMIN),
+    ):
+        token = descope.token({"T1": {"roles": roles}})
+        assert door.identify(None, token).role is wanted, roles
 
 
 @pytest.mark.parametrize("key", ["K-unknown-1234567890", "K-both", "K-none", "x" * 9000])

@@ -146,7 +146,7 @@ async def test_install_failure_shows_the_masked_tail(bench: Bench, library: Agen
         await agent.install(bench.trial(secrets={"KEY": "hush-hush-1"}))
     lines = str(caught.value).splitlines()
     assert lines[0] == "install_cmd failed with exit code 3."
-    assert len(lines) == 11
+    assert len(lines) == 15 and lines[1].strip() == "1"
     assert "  30" in lines
     assert "hush" not in str(caught.value) + bench.output
 

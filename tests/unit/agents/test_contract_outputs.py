@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -10,11 +11,12 @@ import pytest
 from sandboxes.process import ProcessProvider
 from sandboxes.protocol import Sandbox
 from sandboxes.types import SandboxCreateRequest
-from valkyrie import agents
+from valkyrie import agents, config
 from valkyrie.agents.bundled import MOST_OUTPUT
 from valkyrie.agents.library import AgentLibrary
 from valkyrie.agents.protocol import AgentTrial
 from valkyrie.nouns import TaskSpec
+from valkyrie.trajectory.cut import DEFAULT_LIMIT, configured_limit, is_cut
 
 TASK = TaskSpec(id="t", digest="d", instruction="Say hello.")
 CONTRACT = """\
@@ -39,7 +41,9 @@ async def sandbox(tmp_path: Path) -> AsyncIterator[Sandbox]:
         await provider.delete_sandbox(made.id)
 
 
-async def kept(sandbox: Sandbox, root: Path, body: str, **secrets: str) -> Path:
+async def kept(
+    sandbox: Sandbox, root: Path, body: str, *, limit: int = DEFAULT_LIMIT, **secrets: str
+) -> Path:
     """The folder with what an agent left whose run_cmd is `body`."""
     folder = root / "speaker"
     folder.mkdir()
@@ -47,7 +51,8 @@ async def kept(sandbox: Sandbox, root: Path, body: str, **secrets: str) -> Path:
     prepared = agents.open_agent(str(folder), library=AgentLibrary(root / "library"))
     assert not prepared.converses and not prepared.takes_mcp
     agent = agents.open_frozen(agents.freeze(prepared, root / "run"), root / "run", root / "cache")
-    trial = AgentTrial(TASK, sandbox, secrets, lambda _s, _t: None, kept=root / "kept")
+    places = {"kept": root / "kept", "trajectory_limit": limit}
+    trial = AgentTrial(TASK, sandbox, secrets, lambda _s, _t: None, **places)
     await agent.install(trial)
     await agent.run(trial)
     return root / "kept"
@@ -73,3 +78,22 @@ async def test_its_own_account_is_kept_as_such(sandbox: Sandbox, tmp_path: Path)
     await sandbox.upload_file("/tmp/story-t.json", b'{"schema_version": "ATIF-v1.7"}')
     folder = await kept(sandbox, tmp_path, "true")
     assert (folder / "trajectory.json").read_bytes() == b'{"schema_version": "ATIF-v1.7"}'
+
+
+async def test_its_account_is_cut_at_a_step_where_that_is_configured(
+    sandbox: Sandbox, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("VALKYRIE_CONFIG_PATH", str(tmp_path / "valkyrie.yaml"))
+    assert configured_limit() == DEFAULT_LIMIT
+    config.set_value("trajectory_max_mb", "1")
+    steps = [{"step_id": n, "source": "agent", "message": "x" * 300_000} for n in range(1, 6)]
+    story = json.dumps({"schema_version": "ATIF-v1.7", "steps": steps}).encode()
+    await sandbox.upload_file("/tmp/story-t.json", story)
+    folder = await kept(sandbox, tmp_path, "true", limit=configured_limit())
+    found = json.loads((folder / "trajectory.json").read_text())
+    assert is_cut(found) and found["steps"][:-1] == steps[:3]
+    assert found["steps"][-1]["message"].startswith("The account is larger than 1 MiB")
+    config.set_value("trajectory_max_mb", "2")
+    (tmp_path / "again").mkdir()
+    folder = await kept(sandbox, tmp_path / "again", "true", limit=configured_limit())
+    assert (folder / "trajectory.json").read_bytes() == story

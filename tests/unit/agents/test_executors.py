@@ -56,7 +56,7 @@ def test_names_are_understood(executor: str, spec: str, tmp_path: Path) -> None:
 def test_only_the_command_line_names_a_class(tmp_path: Path) -> None:
     name = "valkyrie.testing.null:NapAgent"
     assert agent_for("mock", override=name, base=tmp_path).spec_for_open_agent == name
-    with pytest.raises(UsageError, match=f"--executor {name}"):
+    with pytest.raises(UsageError, match=f"--agent {name}"):
         agent_for(name, base=tmp_path)
 
 

@@ -122,7 +122,7 @@ async def test_a_score_is_of_all_registered_tasks(shop: Shop) -> None:
     assert [task.id for task in shop.get_tasks()] == ["a", "b", "c"]
     graded = EvalResult(task_id="a", status=EvalStatus.EVALUATED, result={"pass_percentage": 50})
     failed = EvalResult(task_id="b", status=EvalStatus.ERROR, error="e")
-    score = await shop.score({"a": graded, "b": failed})
+    score = await shop.score([graded, failed])
     [(sent, dataset)] = client(shop).asked
     assert dataset == "default"
     assert sent == {

@@ -48,7 +48,10 @@ def test_the_tree_is_complete_and_nothing_is_left_to_fill_in(project: Path) -> N
 def test_the_project_file_names_the_command_and_the_framework(project: Path) -> None:
     described = tomllib.loads((project / "pyproject.toml").read_text())
     assert described["project"]["name"] == "demo-bench-runner"
-    assert described["project"]["scripts"] == {"demo-bench-runner": "runner.cli:cli"}
+    assert described["project"]["scripts"] == {
+        "demo-bench-runner": "runner.cli:cli",
+        "benchmark": "benchmark_runner.sandbox.cli:main",
+    }
     assert described["project"]["dependencies"] == [REQUIREMENT]
     assert described["tool"]["mypy"]["strict"] is True
     assert {"ruff", "pytest"} <= described["tool"].keys()

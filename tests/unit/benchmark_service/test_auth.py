@@ -7,10 +7,11 @@ import logging
 from collections.abc import Iterator
 from typing import Any
 
+import httpx
 import pytest
 
-from benchmark_service import auth
-from benchmark_service.allowlist import Allowlist
+from benchmark_service import auth, quota
+from benchmark_service.allowlist import Allowlist, CatalogAllowlistClient
 
 KEY = "descope-access-key"
 VARIABLES = (
@@ -32,7 +33,7 @@ class Exchange:
         self.answer = answer
         self.calls = 0
 
-    def __call__(self, access_key: str, project_id: str) -> Any:
+    def __call__(self, project_id: str, access_key: str) -> Any:
         self.calls += 1
         if isinstance(self.answer, Exception):
             raise self.answer
@@ -179,12 +180,44 @@ async def test_datasets_and_trials(hosted: pytest.MonkeyPatch) -> None:
     assert not await auth.dataset_allowed("tiny", None)
     assert not await auth.dataset_allowed("stranger", None)
     assert await auth.dataset_allowed("_legacy", "anything")
-    assert [await auth.is_trial(name) for name in ("acme", "tiny", "stranger", "_legacy")] == [
-        False,
-        True,
-        True,
-        False,
-    ]
+    assert [await auth.is_trial(name) for name in ("acme", "tiny", "_legacy")] == [False, True, False]
+
+
+async def test_a_tenant_that_left_the_list_meanwhile_is_on_trial(hosted: pytest.MonkeyPatch) -> None:
+    exchange(hosted, {"tenants": {"acme": {}}})
+    assert await auth.resolve_tenant({"x-descope-api-key": KEY}) == "acme"
+    hosted.setenv("DESCOPE_TENANT_ALLOWLIST_JSON", '{"tenants": {}}')
+    assert await auth.is_trial("acme")
+    with pytest.raises(quota.QuotaUnavailable):
+        await auth.consume_quota("service", "acme")
+
+
+async def test_tenants_that_a_service_names_by_itself_are_not_on_trial(hosted: pytest.MonkeyPatch) -> None:
+    assert not await auth.is_trial("partner")
+    await auth.consume_quota("service", "partner")
+    exchange(hosted, {"tenants": {"tiny": {}}})
+    assert await auth.resolve_tenant({"x-descope-api-key": KEY}) == "tiny"
+    assert await auth.is_trial("tiny-under-another-name"), "another name does not end a trial"
+
+
+async def test_a_catalogue_that_nobody_asks_is_said_at_start(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("BENCHMARK_CATALOG_API_URL", "https://catalogue.example")
+    auth.check_settings()
+    assert "AUTH_REQUIRED is not" in caplog.text
+
+
+async def test_a_catalogue_client_of_its_own_address_and_transport() -> None:
+    def answer(request: httpx.Request) -> httpx.Response:
+        assert str(request.url) == "https://catalogue.example/benchmark-services/quiz"
+        return httpx.Response(200, json={"name": "quiz", "datasets": ["lite"], "trial_mode": False})
+
+    client = CatalogAllowlistClient(
+        "https://catalogue.example/", "quiz", transport=httpx.MockTransport(answer)
+    )
+    policy = await client.policy("K1")
+    assert policy is not None and policy.allows("lite") and not policy.allows("hard")
 
 
 async def test_a_changed_list_counts_at_once(hosted: pytest.MonkeyPatch) -> None:
@@ -214,3 +247,19 @@ async def test_startup_refuses_a_malformed_list(hosted: pytest.MonkeyPatch) -> N
         auth.check_settings()
     hosted.setenv("AUTH_REQUIRED", "no")
     auth.check_settings()
+
+
+async def test_what_a_closed_service_lacks_is_said_at_start(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("AUTH_REQUIRED", "true")
+    monkeypatch.setattr(auth, "find_spec", lambda _name: None)
+    auth.check_settings()
+    for missing in ("DESCOPE_TENANT_ALLOWLIST_JSON", "DESCOPE_PROJECT_ID", "pip install 'descope"):
+        assert missing in caplog.text
+    caplog.clear()
+    monkeypatch.setattr(auth, "find_spec", lambda _name: object())
+    monkeypatch.setenv("DESCOPE_PROJECT_ID", "P1")
+    monkeypatch.setenv("DESCOPE_TENANT_ALLOWLIST_JSON", '{"tenants": {"acme": {"datasets": ["default"]}}}')
+    auth.check_settings()
+    assert caplog.text == ""

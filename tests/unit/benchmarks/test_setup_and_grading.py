@@ -310,3 +310,17 @@ async def test_a_raised_time_limit_holds(make: MakeTrial) -> None:
     longer = replace(task, timeouts=replace(task.timeouts, grade=20.0))
     grading = Grading(longer, trial.sandbox, trial.sink, trial.evidence)
     assert (await trial.benchmark.evaluate(grading)).score == 1.0
+
+
+async def test_the_last_line_of_the_tests_is_the_reason_of_a_failure(make: MakeTrial) -> None:
+    trial = make(
+        {"tests/test.sh": "echo first; echo 'FAIL: 2 is not 3'; echo; echo 0 > $VERIFIER_DIR/reward.txt"}
+    )
+    await trial.setup()
+    assert (await trial.grade()).reason == "FAIL: 2 is not 3"
+
+
+async def test_a_pass_has_no_reason(make: MakeTrial) -> None:
+    trial = make({"tests/test.sh": "echo ok; echo 1 > $VERIFIER_DIR/reward.txt"})
+    await trial.setup()
+    assert (await trial.grade()).reason is None

@@ -40,7 +40,9 @@ def valk(
     fake: FakeTracker, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> Callable[..., Said]:
     def call(*words: str, stdin: str = "") -> Said:
-        monkeypatch.setattr(sys, "stdin", io.StringIO(stdin))
+        monkeypatch.setattr(
+            sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin.encode(errors="surrogateescape")))
+        )
         code = main(words)
         captured = capsys.readouterr()
         return Said(code, captured.out, captured.err)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -100,6 +101,8 @@ class FakeTracker(Belongings):
         self.problems: list[str] = []
         self.trial_views: list[TrialView] = [make_trial()]
         self.groups: list[ErrorGroup] = []
+        self.kept: dict[str, str] = {}
+        """Files of trials, below the folder outputs go to."""
         self.log = "hello from the agent\n"
         self.steps: list[RunView] = []
         self.endless = False
@@ -200,8 +203,10 @@ class FakeTracker(Belongings):
         label: str | None = None,
         max_cost: float | None = None,
         priority: int | None = None,
+        abort_after: int | None = None,
     ) -> RunView:
-        self.asked.append(("update", ref, concurrency, label, max_cost, priority))
+        more = () if abort_after is None else (abort_after,)
+        self.asked.append(("update", ref, concurrency, label, max_cost, priority, *more))
         run = self._get(ref)
         cost = CostView(0.0, 0, max_cost) if max_cost else run.cost
         return replace(
@@ -220,6 +225,11 @@ class FakeTracker(Belongings):
         self.asked.append(("results", ref, task_ids))
         return {"run_id": self._get(ref).id, "final_score": 1.0}
 
+    def results_text(
+        self, ref: str, *, task_ids: Sequence[str] | None = None, headers: Any = None
+    ) -> Iterator[str]:
+        yield json.dumps(self.results(ref, task_ids=task_ids, headers=headers), indent=2) + "\n"
+
     def upload_results(
         self, ref: str, *, task_ids: Sequence[str] | None = None, headers: Any = None
     ) -> ResultsLink:
@@ -227,9 +237,17 @@ class FakeTracker(Belongings):
         return self.link
 
     def outputs(
-        self, ref: str, destination: Path, *, task_ids: Sequence[str] | None = None
+        self,
+        ref: str,
+        destination: Path,
+        *,
+        task_ids: Sequence[str] | None = None,
+        files: Sequence[str] | None = None,
     ) -> Sequence[Path]:
         self.asked.append(("outputs", ref, destination, task_ids))
+        for name, text in self.kept.items() if files else ():
+            (destination / name).parent.mkdir(parents=True, exist_ok=True)
+            (destination / name).write_text(text)
         return [destination / "a"]
 
     def logs(
@@ -258,6 +276,9 @@ class FakeTracker(Belongings):
 
     def executor_status(self) -> dict[str, Any] | None:
         return None
+
+    def on_line(self, tell: Callable[[str | None], None]) -> None:
+        """Nothing to lose."""
 
     def close(self) -> None:
         self.asked.append(("close",))

@@ -49,6 +49,34 @@ def test_a_keys_life(valk: Valk, tmp_path: Path) -> None:
     assert key[16:].encode() not in files
 
 
+def test_roles_and_who_did_what(valk: Valk) -> None:
+    made = valk("admin", "key", "create", "--person", "ci", "--role", "reader", "--json").json
+    assert made["role"] == "reader" and "reader" in valk("admin", "key", "list").out
+    refused = valk("admin", "key", "create", "--person", "ci", "--role", "root")
+    assert refused.code == 2 and "reader" in refused.err
+    assert valk("admin", "key", "revoke", made["id"]).code == 0
+    told = valk("admin", "audit", "--json").json["actions"]
+    assert [(one["name"], one["outcome"], one["key_id"]) for one in told] == [
+        ("admin_revoke_key", "done", None),
+        ("admin_create_key", "done", None),
+    ]
+    assert all(one["person"] and one["subject"].startswith(made["id"]) for one in told)
+    assert "admin_revoke_key" in valk("admin", "audit", "--about", made["id"], "--days", "1").out
+    assert "Nothing was done" in valk("admin", "audit", "--person", "nobody").err
+    assert valk("admin", "audit", "--org", "nope").code == 2
+
+
+def test_a_key_with_a_limit(valk: Valk, tmp_path: Path) -> None:
+    made = valk("admin", "key", "create", "--person", "ci", "--max-concurrency", "8")
+    assert "at most 8 trials at once" in made.err
+    store = Store(tmp_path / "home" / "valkyrie.db")
+    assert SelfHostedAuthenticator(store).identify(made.out.strip(), None).max_concurrency == 8
+    store.close()
+    assert valk("admin", "key", "list", "--json").json["keys"][0]["max_concurrency"] == 8
+    assert valk("admin", "key", "list").out.rstrip().endswith("8")
+    assert valk("admin", "key", "create", "--max-concurrency", "0").code == 2
+
+
 def test_organisations(valk: Valk, tmp_path: Path) -> None:
     said = valk("admin", "org", "create", "my team")
     assert said.code == 0 and "valkyrie admin key create --org 'my team'" in said.out

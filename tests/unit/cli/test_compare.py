@@ -140,7 +140,7 @@ def test_other_tasks_are_refused(valk: Valk, fake: World) -> None:
         ((), "Missing argument"),
         (("aa",), "name another run or job"),
         (("aa", "aa11"), "both stand for run aa11"),
-        (("aa", "zz"), "No run's id begins so either"),
+        (("aa", "zz"), "no run with id 'zz'"),
         (("aa", "bb", "--metric", "luck"), "'luck' is not one of"),
         (("--fail-if-worse", "aa", "bb"), "Put it last"),
         (("aa", "bb", "--fail-if-worse=nan"), "is not a number"),

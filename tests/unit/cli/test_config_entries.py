@@ -6,6 +6,7 @@ import json
 import socket
 import sys
 from collections.abc import Callable, Iterator
+from importlib.util import find_spec
 from pathlib import Path
 
 import pexpect
@@ -201,6 +202,7 @@ def test_a_providers_life(valk: Valk, config_file: Path, monkeypatch: pytest.Mon
     listed = {p["name"]: p for p in valk("config", "provider", "list", "--json").json["providers"]}
     assert listed["local"]["default"] and listed["local"]["configured"]
     assert not listed["daytona"]["configured"]
+    assert listed["docker"]["available"] is (find_spec("aiodocker") is not None)
     assert listed["daytona"]["reached_with"] == "not configured: no DAYTONA_API_KEY"
     said = valk("config", "provider", "set", "daytona", "my-secret")
     assert said.code == 0 and "valk config provider default daytona" in said.out

@@ -32,20 +32,20 @@ def cells(line: str) -> list[str]:
 
 def test_summary_counts_partial_credit_apart(valk: Valk, fake: FakeJobs) -> None:
     done = valk("job", "summary", "nightly")
-    row = next(line for line in done.out.splitlines() if line.startswith("codex / gpt-5  "))
+    row = next(line for line in done.out.splitlines() if line.startswith("codex:gpt-5  "))
     assert [cell.strip() for cell in cells(row)[1:7]] == [
         "3 (75.0 %)", "1 (25.0 %)", "0 (0.0 %)", "0 (0.0 %)", "4", "87.5 %",
     ]  # fmt: skip
     assert "depending on 1 ungraded trial; it is ranked by the lower end." in done.out
-    assert "codex / gpt-5 is ahead by 87.5 points" in done.out
+    assert "codex:gpt-5 is ahead by 87.5 points" in done.out
     assert "pass@2" in done.out and "Open" not in done.out
-    assert "fix/it #1" not in done.out
+    assert "fix/it#1" not in done.out
     assert done.code == 0
 
 
 def test_summary_extended_shows_the_scenarios(valk: Valk) -> None:
     said = valk("job", "summary", "nightly", "-e").out
-    assert said.count("fix/it #1") == 2
+    assert said.count("fix/it#1") == 2
     assert "infrastructure/sandbox_failed: no room" in said and "TIMEOUT" in said
 
 
@@ -63,7 +63,7 @@ def test_summary_of_a_job_that_goes_on_says_so(valk: Valk, fake: FakeJobs) -> No
     fake.by_run["run-one"][2:] = [make_trial("x", state="PENDING", score=None, passed=None)] * 2
     said = valk("job", "summary", "job-1")
     assert said.code == 0 and "The job is running; these numbers are what is known so far." in said.out
-    assert "Open" in said.out and "valk job watch job-1" in said.out
+    assert "Open" in said.out and "valk job fetch job-1 --connect" in said.out
 
 
 def test_summary_json_has_the_fields_of_the_reference(valk: Valk) -> None:
@@ -104,11 +104,12 @@ def test_watch_prints_a_line_per_change_and_the_table(valk: Valk, fake: FakeJobs
     fake.job_steps = [replace(ended, state="running", runs=[going, ended.runs[1]]), ended]
     done = valk("job", "watch", "nightly")
     lines = done.out.splitlines()
-    assert lines[0].endswith("codex / gpt-5  IN_PROGRESS  1/4  2 running, 1 scoring  score so far 80.0 %")
-    assert lines[1].endswith("nop  FINISHED  4/4  1 error  score 0.0 % (0.0–56.0)")
-    assert lines[2].endswith("codex / gpt-5  FINISHED  4/4  score 100.0 % (75.7–100.0)")
+    assert lines[0].endswith("codex:gpt-5  IN_PROGRESS  1/4  score so far 80.0 %  2 running, 1 scoring")
+    assert lines[1].endswith("nop  FINISHED  4/4  score 0.0 % (0.0–56.0)  1 error")
+    assert lines[2].endswith("codex:gpt-5  FINISHED  4/4  score 100.0 % (75.7–100.0)")
     assert "job nightly  completed  8/8" in lines[3]
-    assert "Agent / Model" in done.out and "\x1b" not in done.out and done.code == 0
+    assert "Agent" in done.out and "\x1b" not in done.out and done.code == 1
+    assert "Not passed: nop: 1 error open" in done.err
 
 
 def test_an_agent_that_gave_up_and_was_graded_is_told(valk: Valk, fake: FakeJobs) -> None:
@@ -125,7 +126,7 @@ def test_watch_shows_a_stopped_run_by_what_was_graded(valk: Valk, fake: FakeJobs
     )
     fake.jobs = {"job-1": make_job("job-1", state="cancelled", runs=[stopped])}
     done = valk("job", "watch", "job-1")
-    assert "1/4  3 stopped  score 100.0 % (20.0–100.0)" in done.out.splitlines()[0]
+    assert "1/4  score 100.0 % (20.0–100.0)  3 stopped" in done.out.splitlines()[0]
     assert "cancelled  1/4" in done.out
     assert " 1/4 " in valk("job", "list").out
 
@@ -135,7 +136,7 @@ def test_watch_says_of_what_a_score_is_where_errors_make_two(valk: Valk, fake: F
     run = make_run("run-one", agent="codex", total=2, score=two, counts={"FINISHED": 1, "ERROR": 1})
     fake.jobs = {"job-1": make_job("job-1", runs=[run])}
     said = valk("job", "watch", "job-1").out.splitlines()[0]
-    assert said.endswith("2/2  1 error  score 50.0 % of all, 100.0 % of graded")
+    assert said.endswith("2/2  score 50.0 % of all, 100.0 % of graded  1 error")
 
 
 @pytest.mark.parametrize("state", ["failed", "cancelled", "timeout"])
@@ -163,7 +164,7 @@ def test_list_looks_at_the_last_day(valk: Valk, fake: FakeJobs) -> None:
     done = valk("job", "list")
     since = query(fake).since
     assert since is not None and abs(time.time() - 86400 - since) < 60
-    assert "nightly" in done.out and "codex / gpt-5, nop" in done.out and "8/8" in done.out
+    assert "nightly" in done.out and "codex:gpt-5, nop" in done.out and "8/8" in done.out
 
 
 def test_list_filters(valk: Valk, fake: FakeJobs) -> None:

@@ -78,10 +78,11 @@ def test_what_was_started_is_told_with_the_next_commands(valk: Valk, fake: FakeJ
         "job-1": make_job("job-1", state="running", runs=[going, replace(going, id="r2", agent="nop")])
     }
     done = valk("job", "run", "--agent", "codex:gpt-5", "--agent", "nop", "--benchmark", "quickstart")
-    assert "codex / gpt-5, nop" in done.out
+    assert "codex:gpt-5, nop" in done.out
     assert "8 (2 agents × 2 tasks × 2 trials)" in done.out
     assert "the task's own, else 7200 s" in done.out
-    for verb in ("watch", "summary", "logs", "cancel"):
+    assert "valk job fetch job-1 --connect" in done.out
+    for verb in ("fetch", "results", "logs", "stop"):
         assert f"valk job {verb} job-1" in done.out
     assert "OPENAI_API_KEY comes from the environment" in done.err
 
@@ -119,7 +120,7 @@ def test_a_dry_run_starts_nothing(valk: Valk, fake: FakeJobs) -> None:
         (["--agent", "nop:", "--benchmark", "q"], "no model after it"),
         (["--agent", "nop", "--agent", "nop", "--benchmark", "q"], "given twice"),
         (["--agent", "nop", "--scenarios", "a", "--slice", ":1"], "already names the tasks"),
-        (["--agent", "nop", "--benchmark", "q", "--env-vars", "A"], "KEY=value"),
+        (["--agent", "nop", "--benchmark", "q", "--env-vars", "A"], "KEY=VALUE"),
         (["--agent", "nop", "--benchmark", "q", "--secrets", "A"], "ENV=SECRET"),
         (["--agent", "nop", "--benchmark", "q", "--timeout", "0"], "x>0"),
         (["--agent", "nop", "--benchmark", "q", "--n-attempts", "0"], "x>=1"),
@@ -135,7 +136,7 @@ def test_wrong_words_start_nothing(valk: Valk, fake: FakeJobs, words: list[str],
 
 def test_an_error_is_json_where_json_was_asked_for(valk: Valk) -> None:
     done = valk("job", "summary", "nothing-like-it", "-o", "json")
-    assert done.code == 2 and done.json_error["command"] == "benchmark-job summary"
+    assert done.code == 2 and done.json_error["command"] == "benchmark-job fetch"
 
 
 def test_follow_watches_to_the_end(valk: Valk, fake: FakeJobs) -> None:
@@ -153,7 +154,7 @@ def test_aliases_work_show_once_and_complete(valk: Valk) -> None:
     complete = ShellComplete(root, {}, "valk", "_VALK_COMPLETE")
     assert [item.value for item in complete.get_completions([], "bmj")] == ["bmj"]
     assert [item.value for item in complete.get_completions([], "jo")] == ["job"]
-    assert [item.value for item in complete.get_completions(["job"], "wa")] == ["watch"]
+    assert [item.value for item in complete.get_completions(["job"], "wa")] == ["wait"]
     assert [item.value for item in complete.get_completions(["bmj", "watch"], "nigh")] == ["nightly"]
     assert isinstance(root.get_command(click.Context(root), "job"), click.Group)
 
@@ -173,3 +174,40 @@ def test_a_rule_that_cannot_be_meant_is_refused(valk: Valk, fake: FakeJobs, word
     done = valk("job", "run", "--agent", "a", "--agent", "b", "--benchmark", "quickstart", *words)
     assert done.code == 2 and "--" in done.err
     assert not any(one[0] == "start_job" for one in fake.asked)
+
+
+def test_several_benchmarks_and_parameters_of_one_agent(valk: Valk, fake: FakeJobs) -> None:
+    words = ("--agent", "codex", "--agent", "nop", "--model", "gpt-5", "--benchmark", "a", "--benchmark", "b")
+    kwargs = (
+        "--agent-kwarg",
+        "codex",
+        "effort=high",
+        "--agent-kwarg",
+        "nop:gpt-5",
+        "x",
+        "1",
+        "-k",
+        "all",
+        "2",
+    )
+    assert valk("job", "start", *words, *kwargs, "--task-ids", "t1,t2", "t3").code == 0
+    request = next(asked[1] for asked in fake.asked if asked[0] == "start_job")
+    assert request.benchmarks == ("a", "b") and request.template.benchmark == ""
+    assert request.template.task_ids == ["t1", "t2", "t3"] and request.template.kwargs == {"all": "2"}
+    assert [(one.said, one.kwargs) for one in request.agents] == [
+        ("codex:gpt-5", {"effort": "high"}),
+        ("nop:gpt-5", {"x": "1"}),
+    ]
+    said = valk("job", "start", *words, "--agent-kwarg", "goose", "a=b")
+    assert said.code == 2 and "no agent of the job is called 'goose'" in said.err
+    said = valk("job", "start", *words, "--agent-kwarg", "nop")
+    assert said.code == 2 and "is not of the form AGENT KEY=VALUE" in said.err
+
+
+def test_tasks_alone_find_their_benchmark(valk: Valk, fake: FakeJobs) -> None:
+    assert valk("job", "start", "--agent", "nop", "--task-ids", "a,b", "c").code == 0
+    request = next(asked[1] for asked in fake.asked if asked[0] == "start_job")
+    assert request.scenarios == ("a", "b", "c") and request.template.task_ids is None
+    assert valk("job", "results", "nightly", "--path", "-").json["runs"][0]["name"] == "codex:gpt-5"
+    said = valk("job", "wait", "nightly")
+    assert said.code == 1 and "Not passed: nop: 1 error open" in said.err

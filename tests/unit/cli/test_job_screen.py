@@ -5,13 +5,17 @@ from __future__ import annotations
 import signal
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 import pexpect
 import pytest
 from fake_job_valk import scene
+from fake_jobs import make_job, trials_of_two
 from said import HERE
 
 from valkyrie.report.jobs.frame import HINT, job_frame, snapshot
+from valkyrie.report.jobs.summing import summarised, summary_table
+from valkyrie.report.layout import fit
 from valkyrie.views import TrialFilter
 
 Spawn = Callable[..., "pexpect.spawn[str]"]
@@ -54,7 +58,7 @@ def test_the_screen_shows_the_job_then_the_table_stays(spawn: Spawn) -> None:
     child.expect_exact(ENTER)
     child.expect("Progress")
     said, code = finish(child)
-    assert code == 0 and "Agent / Model" in said and "beats" not in said.split("Agent / Model")[0]
+    assert code == 1 and "Not passed: " in said and "Agent" in said and "beats" not in said.split("Agent")[0]
 
 
 def test_it_survives_a_resize_and_ctrl_c_detaches(spawn: Spawn) -> None:
@@ -67,7 +71,7 @@ def test_it_survives_a_resize_and_ctrl_c_detaches(spawn: Spawn) -> None:
     child.expect("Ctrl")
     child.sendintr()
     said, code = finish(child)
-    assert code == 130 and "Detached; job nightly" in said and "valk job watch job-aaaa1111" in said
+    assert code == 130 and "Detached; job nightly" in said and "valk job fetch job-aaaa1111 --connect" in said
 
 
 def test_a_failure_gives_the_terminal_back(spawn: Spawn) -> None:
@@ -103,7 +107,20 @@ def test_a_frame_fits_its_rows(rows: int) -> None:
     if rows >= 24:
         said = "\n".join(lines)
         assert "✓ nop" in said
-        assert "codex / gpt-5  6/12  40 running, 6 pending, 1 error  score so far 80.0 %" in said
+        assert "codex:gpt-5  6/12  score so far 80.0 %  40 running, 6 pending, 1 error" in said
         assert "ahead so far" in said and "not decided" in said
         assert "infrastructure/sandbox_failed: no room" in said and "task-00" in said
         assert ("task-39" in said) is (rows == 60) and ("more" in said) is (rows == 24)
+
+
+def test_at_80_columns_the_score_is_the_last_to_go() -> None:
+    job = make_job()
+    run = replace(job.runs[0], agent="an-agent-with-a-long-name", model="some-vendor/some-model-4.5")
+    counts = {"FINISHED": 6, "IN_PROGRESS": 40, "EVALUATING": 12, "BUILDING": 3, "PENDING": 600, "ERROR": 2}
+    going = replace(run, state="IN_PROGRESS", counts=counts)
+    lines = job_frame(snapshot(replace(job, runs=[going, job.runs[1]])), now=job.created_at, rows=24)
+    line = next(fit(line, 80) for line in lines if "40 running" in line)
+    assert "score so far" in line and line.endswith("…")
+    table = summary_table(job, trials_of_two(), summarised(job, trials_of_two()))
+    heading = table.lines(width=80)[0]
+    assert "Score" in heading and "95 % interval" in heading

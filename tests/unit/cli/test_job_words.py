@@ -9,13 +9,13 @@ import pytest
 from click.testing import CliRunner
 
 from valkyrie.agents.catalog import CATALOG
-from valkyrie.cli.job.agents import parse_agent
-from valkyrie.cli.words import Words, assignments
+from valkyrie.cli.agent_model import parse_agent, split_agent, with_models
+from valkyrie.cli.vocabulary import Pairs, VocabularyCommand, Words
 
 
-@click.command()
+@click.command(cls=VocabularyCommand)
 @click.option("--scenarios", cls=Words)
-@click.option("--set", "pairs", cls=Words, metavar="KEY=value…", callback=assignments)
+@click.option("--metadata", "--set", "pairs", cls=Pairs, metavar="KEY=value…")
 @click.option("--flag", is_flag=True)
 @click.argument("rest", nargs=-1)
 def command(scenarios: tuple[str, ...], pairs: dict[str, str], flag: bool, rest: tuple[str, ...]) -> None:
@@ -51,7 +51,7 @@ def test_words_go_on_to_the_next_flag(words: list[str], scenarios: list[str], re
 
 def test_a_following_flag_ends_the_words() -> None:
     assert said("--scenarios", "a", "b", "--flag", "c") == (["a", "b"], {}, True, ["c"])
-    assert said("--set", "A=1", "B=2=3", "C=", "--scenarios", "x", "y") == (
+    assert said("--metadata", "A=1", "B=2=3", "C=", "--scenarios", "x", "y") == (
         ["x", "y"], {"A": "1", "B": "2=3", "C": ""}, False, [],
     )  # fmt: skip
 
@@ -63,7 +63,8 @@ def test_a_following_flag_ends_the_words() -> None:
         (["--scenarios"], "requires an argument"),
         (["--set", "A"], "'A' is not of the form KEY=value."),
         (["--set", "=1"], "not of the form"),
-        (["--set", "A=1", "A=2"], "A is given twice"),
+        (["--metadata", "A=1", "A=2"], "A is given twice"),
+        (["--set", "A", "--flag"], "'A' is not of the form KEY=value."),
     ],
 )
 def test_wrong_words_are_refused(words: list[str], complaint: str) -> None:
@@ -98,9 +99,18 @@ def test_an_agent_ends_at_its_first_colon(word: str, agent: str, model: str | No
 
 def test_an_agent_that_needs_a_model_gets_one() -> None:
     needing = next(name for name, entry in CATALOG.items() if entry.needs_model)
-    with pytest.raises(ValueError, match=f"--agent {needing}:MODEL"):
-        parse_agent(needing)
-    assert parse_agent(f"{needing}:gpt-x").model == "gpt-x"
+    with pytest.raises(click.UsageError, match=f"--agent {needing}:MODEL"):
+        with_models([parse_agent(needing)])
+    assert with_models([parse_agent(needing)], "gpt-x") == with_models([parse_agent(f"{needing}:gpt-x")])
+
+
+def test_one_model_may_be_named_in_two_places_but_not_two() -> None:
+    assert split_agent("codex:gpt-5", None) == split_agent("codex", "gpt-5") == ("codex", "gpt-5")
+    assert split_agent("codex:gpt-5", "gpt-5") == ("codex", "gpt-5")
+    assert split_agent("upload:" + 64 * "a", None) == ("upload:" + 64 * "a", None)
+    assert split_agent("mock:gpt5", None) == ("mock", "gpt5")
+    with pytest.raises(click.UsageError, match="two models"):
+        split_agent("codex:gpt-5", "gpt-4")
 
 
 @pytest.mark.parametrize("word", ["", ":gpt", "codex:", "./mine:"])

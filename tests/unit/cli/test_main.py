@@ -73,7 +73,10 @@ def test_help_lists_every_command(valk: Valk) -> None:
         (["frobnicate"], "There are: run, benchmark"),
         (["run", "start", "--agnt", "x"], "'--agent'"),
         (["run", "start", "--agent", "x", "--benchmark", "y", "--turns", "z"], "No such option '--turns'."),
-        (["job", "run", "--trials", "2"], "Did you mean '--n-attempts'?"),
+        (["job", "start", "--name-of-job", "x"], "No such option '--name-of-job'."),
+        (["run", "start", "--allow-env", "X"], "Did you mean '--pass-env'?"),
+        (["run", "status"], "No such command 'status'. Did you mean 'fetch'?"),
+        (["test"], "No such command 'test'. There are: run,"),
         (["run", "list", "--status", "DONE"], "'DONE' is not one of 'IN_PROGRESS'"),
         (["run", "start", "--agent", "x"], "Missing option '--benchmark'"),
         (

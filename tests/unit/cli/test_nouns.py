@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import getpass
 import subprocess
 import sys
 from collections.abc import Callable
@@ -41,8 +42,9 @@ def test_an_agents_life(valk: Valk, tmp_path: Path) -> None:
     assert "valk agent push ./mine" in valk("agent", "init", "mine").out
     assert valk("agent", "push", "mine", "--name", "other", "--json").json["agent"]["name"] == "other"
     said = valk("agent", "list")
-    assert "other" in said.out and "Last Modified" in said.out
-    assert [agent["name"] for agent in valk("agent", "list", "--json").json["agents"]] == ["other"]
+    assert "other" in said.out and "Last Modified" in said.out and "Pushed By" in said.out
+    [listed] = valk("agent", "list", "--json").json["agents"]
+    assert (listed["name"], listed["pushed_by"]) == ("other", getpass.getuser())
     assert valk("agent", "download", "other", "-o", "copies").code == 0
     assert (tmp_path / "copies" / "other" / "contract.yaml").is_file()
     assert valk("agent", "remove", "other").code == 2
@@ -92,6 +94,13 @@ def test_secrets_come_from_stdin_and_are_never_shown(valk: Valk, tmp_path: Path)
     assert said.json["names"] == ["key"] and "hunter2" not in said.out
     assert valk("secret", "remove", "key").code == 2
     assert valk("secret", "remove", "key", "-y").code == 0
+    assert valk("secret", "list").out == ""
+
+
+def test_secrets_that_are_too_long_or_no_text(valk: Valk) -> None:
+    for content, why in (("x" * 70_000, "64 KiB"), ("\udcff\udcfe", "UTF-8"), ("\udcff" * 70_000, "64 KiB")):
+        said = valk("secret", "set", "key", "--stdin", stdin=content)
+        assert said.code == 2 and why in said.err
     assert valk("secret", "list").out == ""
 
 

@@ -35,6 +35,31 @@ def test_when_only_some_were_looked_at_it_says_at_least() -> None:
     assert said.startswith("at least 2 trials are under way")
 
 
+def of_late(failed: int, total: int = 20) -> list[TrialView]:
+    return [make_trial(f"e{n}", state="ERROR" if n < failed else "FINISHED") for n in range(total)]
+
+
+def test_a_rising_share_of_errors() -> None:
+    counts = {"IN_PROGRESS": 5, "FINISHED": 90, "ERROR": 20}
+    (said,) = alarms(going(counts=counts), of_late(15), NOW)
+    assert said == "15 of the last 20 trials that ended failed, 5 of 90 before; valk run errors says why"
+    (said,) = alarms(going(counts={"IN_PROGRESS": 5, "FINISHED": 2, "ERROR": 18}), of_late(18), NOW)
+    assert said == "18 of the last 20 trials that ended failed; valk run errors says why"
+
+
+@pytest.mark.parametrize(
+    ("counts", "last"),
+    [
+        ({"FINISHED": 90, "ERROR": 20}, of_late(9)),
+        ({"FINISHED": 50, "ERROR": 50}, of_late(12)),
+        ({"FINISHED": 2, "ERROR": 8}, of_late(8, 10)),
+    ],
+    ids=["few", "no more than before", "too early to tell"],
+)
+def test_errors_that_are_no_alarm(counts: dict[str, int], last: list[TrialView]) -> None:
+    assert alarms(going(counts={"IN_PROGRESS": 5, **counts}), last, NOW) == []
+
+
 def test_nothing_active_with_work_waiting() -> None:
     (said,) = alarms(going(pending=7), [make_trial("p", state="PENDING")], NOW)
     assert "7 trials pending and none in progress, although an executor is alive" in said

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from fake_tracker import FULL, HALFWAY, PROVISIONAL, FakeTracker, make_run, make_trial
@@ -174,6 +176,24 @@ def test_list_shows_errors_and_coverage_beside_the_score(valk: Valk, fake: FakeT
     assert len({len(line) for line in lines[:2]}) == 1 and "default" in lines[2]
 
 
+def test_fetch_says_how_agents_ended_and_leads_to_their_logs(valk: Valk, fake: FakeTracker) -> None:
+    use(fake, make_run(exit_codes={"127": 9, "1": 2, "2": 1}))
+    said = valk("run", "fetch", "run").out
+    assert "12 of 12 agents ended with exit codes other than 0 (127: 9, 1: 2, 2: 1)" in said
+    assert "valk run logs" in said.partition("Next")[2]
+
+
+def test_took_is_the_time_a_run_worked(valk: Valk, fake: FakeTracker) -> None:
+    use(fake, make_run(worked_s=125.0, started_at=1_700_000_000.0, finished_at=1_700_090_000.0))
+    assert "took 2 min 05 s" in valk("run", "fetch", "run").out
+    assert "2 min 05 s" in valk("run", "list").out
+
+
+def test_list_says_why_runs_stopped_by_themselves(valk: Valk, fake: FakeTracker) -> None:
+    use(fake, make_run(), make_run("run-bbbb", state="STOPPED", note="stopped by itself: all failed"))
+    assert "run-bbbb stopped by itself: all failed" in valk("run", "list").out
+
+
 def test_list_passes_filters_on(valk: Valk, fake: FakeTracker) -> None:
     words = "--agent-name a --benchmark-name b --model m --dataset d -l x --status finished"
     valk("run", "list", *words.split(), "--order-by", "asc", "--limit", "7")
@@ -200,7 +220,15 @@ def test_empty_lists_say_what_to_do(valk: Valk, fake: FakeTracker) -> None:
         ({}, ["--min-score", "1.0"], 0, ""),
         ({"score": PROVISIONAL}, [], 1, "2 errors open"),
         ({"state": "STOPPED"}, [], 1, "ended STOPPED"),
+        (
+            {"state": "STOPPED", "note": "stopped by itself"},
+            [],
+            1,
+            "the run ended STOPPED: stopped by itself",
+        ),
         ({"score": replace(PROVISIONAL, errors={}, provisional=False)}, [], 1, "10 of 12 planned"),
+        ({"score": replace(FULL, graded=0)}, [], 1, "no trial was graded"),
+        ({"exit_codes": {"3": 1}}, [], 0, "1 of 12 agents ended with exit code 3; `valk run logs"),
         ({}, ["--min-score", "1.1"], 1, "final_score 100.0 % is below 110.0 %"),
         ({"state": "IN_PROGRESS", "score": HALFWAY}, ["--timeout", "0"], 124, "did not end within 0 s"),
     ],
@@ -266,7 +294,7 @@ def test_force_stop_needs_a_yes(valk: Valk, fake: FakeTracker) -> None:
     assert valk("run", "stop", "run", "--force", "--yes", "--task-ids", "a").code == 0
     assert valk("run", "stop", "run").code == 0
     assert [a for a in fake.asked if a[0] == "stop"] == [
-        ("stop", "run", True, ["a"]),
+        ("stop", "run-aaaa1111", True, ["a"]),
         ("stop", "run", False, None),
     ]
 
@@ -303,29 +331,31 @@ def test_results_never_overwrites_unasked(valk: Valk, tmp_path: Path) -> None:
 def test_results_to_stdout_and_to_nowhere(valk: Valk, fake: FakeTracker) -> None:
     said = valk("run", "results", "run", "--path", "-", "--task-ids", "a")
     assert json.loads(said.out)["run_id"] == "run-aaaa1111"
-    assert ("results", "run", ["a"]) in fake.asked
+    assert ("results", "run-aaaa1111", ["a"]) in fake.asked
     said = valk("run", "results", "run", "--path", "no/such/folder.json")
     assert (said.code, said.err) == (
         1,
         "Error: no/such/folder.json cannot be written: No such file or directory.\n",
     )
     said = valk("run", "results", "run", "--path", ".", "--force")
-    assert said.code == 2 and ". is a folder" in said.err
+    assert (said.code, said.out) == (0, "Wrote quickstart.json\n")
 
 
 @pytest.mark.parametrize("noun", ["run", "agent"])
 def test_outputs(valk: Valk, fake: FakeTracker, noun: str) -> None:
     assert valk(noun, "outputs", "run", "--output-dir", "out").out == "1 trial folder in out\n"
     assert valk(noun, "outputs", "run", "--json").json["folder"].endswith("quickstart_oracle_run-aaaa1111")
-    assert ("outputs", "run", Path("out"), None) in fake.asked
+    assert ("outputs", "run-aaaa1111", Path("out"), None) in fake.asked
 
 
 def test_errors_are_grouped_with_the_way_on(valk: Valk, fake: FakeTracker) -> None:
-    fake.groups = [ErrorGroup("infrastructure", "sandbox_failed", "no room", 7, True, list("abcde"))]
+    fake.groups = [
+        ErrorGroup("infrastructure", "sandbox_failed", "no room", 70, True, list("abcde"), tasks=7)
+    ]
     said = valk("run", "errors", "run")
     assert "infrastructure/sandbox_failed" in said.out and "a, b, c, d, e and 2 more" in said.out
     assert "valk run retry run-aaaa1111" in said.out and "valk run logs run-aaaa1111 a" in said.out
-    assert valk("run", "errors", "run", "--json").json["groups"][0]["count"] == 7
+    assert valk("run", "errors", "run", "--json").json["groups"][0]["count"] == 70
     fake.groups = []
     assert valk("run", "errors", "run").out == "No open errors.\n"
 
@@ -342,12 +372,37 @@ def test_logs(valk: Valk, fake: FakeTracker) -> None:
     assert (
         valk("run", "logs", "run", "a/b", "--attempt", "2", "-k", "1", "-f").out == "hello from the agent\n"
     )
-    assert fake.asked[0] == ("logs", "run", "a/b", 1, 2, True)
+    assert fake.asked[0] == ("logs", "run-aaaa1111", "a/b", 1, 2, True)
     assert valk("run", "logs", "run", "a", "--json").json["text"] == "hello from the agent\n"
 
 
 def test_debug_under_json_prints_the_command(valk: Valk) -> None:
     assert valk("run", "debug", "run", "a", "--json").json["argv"] == ["echo", "in", "the", "sandbox"]
+
+
+def test_debug_again_runs_the_task_once_more_and_opens_that_sandbox(valk: Valk, fake: FakeTracker) -> None:
+    first, again = make_run("run-aaaa1111", agent="mine", model="m"), make_run("run-again222")
+    said = {"agent": "mine", "benchmark": "quickstart", "model": "m", "settings": {"provider": "local"}}
+    fake.runs = {again.id: again, first.id: replace(first, arguments={**said, "agent_digest": "old"})}
+    opened: list[Any] = []
+
+    def shell(*words: Any) -> list[str]:
+        opened.append(words)
+        return ["sh"]
+
+    fake.shell = shell  # type: ignore[method-assign]
+    ended = valk("run", "debug", "run-aaaa", "a/b", "-k", "2", "--again", "--json")
+    assert (ended.code, ended.json["argv"]) == (0, ["sh"]), ended
+    [request] = [asked[1] for asked in fake.asked if asked[0] == "start"]
+    assert (request.agent, request.model, request.task_ids) == ("mine", "m", ["a/b"])
+    assert request.keep_sandbox and request.max_attempts == 1 and request.provider == "local"
+    assert opened == [("run-again222", "a/b", 0)], "the new run's only trial, not the one that was named"
+    assert "The agent is not as it was" in ended.err and "its sandbox is kept" in ended.err
+
+
+def test_debug_takes_headers_only_to_run_again(valk: Valk) -> None:
+    ended = valk("run", "debug", "run", "a", "-H", "X-Key", "v")
+    assert ended.code == 2 and "-H is for --again" in ended.err
 
 
 def test_user_text_cannot_drive_the_terminal(valk: Valk, fake: FakeTracker) -> None:
@@ -378,3 +433,42 @@ def test_disk(valk: Valk) -> None:
 def test_completion(valk: Valk, shell: str) -> None:
     said = valk("completion", shell)
     assert "_VALK_COMPLETE" in said.out and "_VALKYRIE_COMPLETE" in said.out
+
+
+def test_the_list_shows_what_it_is_sorted_by_and_who_goes_on(valk: Valk, fake: FakeTracker) -> None:
+    use(fake, make_run(created_at=1_700_000_000.0, started_at=1_700_090_000.0))
+    out = valk("run", "list").out
+    assert "Created" in out and "2023-11-14" in out and "2023-11-15" not in out
+    use(fake, make_run(state="IN_PROGRESS", executor="away", finished_at=None))
+    out = valk("run", "list").out
+    assert "1 run without an executor; the tracker goes on as soon as one is back" in out
+    assert "run resume" not in out
+    assert "run resume" not in valk("run", "fetch", "run").out
+
+
+def test_old_runs_are_deleted_together(valk: Valk, fake: FakeTracker) -> None:
+    now, day = time.time(), 86_400.0
+    fake.runs = {
+        run.id: run
+        for run in (
+            make_run("new", finished_at=now - day),
+            make_run("busy", state="IN_PROGRESS", finished_at=None, created_at=now - 90 * day),
+            make_run("kept", finished_at=now - 40 * day),
+            make_run("halted", state="STOPPED", finished_at=now - 50 * day),
+            make_run("old", finished_at=now - 60 * day),
+        )
+    }
+    rule = ("run", "delete", "--before", "30d", "--keep-last", "3")
+    assert valk(*rule, "--dry-run", "--json").json["run_ids"] == ["old", "halted"]
+    assert "Would delete run old (oracle on quickstart, FINISHED, 12 trials)." in valk(*rule, "--dry-run").out
+    assert valk(*rule).code == 2  # nobody can be asked
+    assert not [asked for asked in fake.asked if asked[0] == "delete"]
+    assert valk(*rule, "--status", "stopped", "-y").out == "Deleted run halted (12 trials), 1 of 1.\n"
+    said = valk("run", "delete", "--before", "2w", "--yes", "--json").json
+    assert said["run_ids"] == ["old", "halted", "kept"] and said["trials"] == 36
+    assert [asked[1] for asked in fake.asked if asked[0] == "delete"] == ["halted", "old", "halted", "kept"]
+    assert valk("run", "delete", "--before", "99w", "--yes").out == "No ended run matches.\n"
+    assert valk("run", "delete", "--status", "IN_PROGRESS", "--yes").code == 2
+    assert "no age; write 30d" in valk("run", "delete", "--before", "soon", "--yes").err
+    assert "Name a RUN, or choose" in valk("run", "delete", "--yes").err
+    assert "choose among all" in valk("run", "delete", "old", "--before", "1d", "--yes").err

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 
 from fake_tracker import FakeTracker, make_trial
@@ -99,3 +100,67 @@ def test_errors_that_count_as_zero_are_no_open_errors(valk: Valk, fake: FakeTrac
     said = valk("run", "errors", "run").out
     assert "counted as 0: the agent brought this about" in said and "1 error: agent 1." in said
     assert valk("run", "errors", "run", "--json").json["totals"] == {"agent": 1}
+
+
+TRAJECTORY = {
+    "schema_version": "ATIF-v1.8",
+    "agent": {"name": "a", "version": "1"},
+    "steps": [
+        {"step_id": 1, "source": "user", "message": "Mend it.\n::error::no\x1b[31m"},
+        {
+            "step_id": 2,
+            "source": "agent",
+            "message": "I look.",
+            "model_name": "m",
+            "tool_calls": [{"tool_call_id": "1", "function_name": "bash", "arguments": {"command": "ls"}}],
+            "observation": {"results": [{"source_call_id": "1", "content": "x" * 5000}]},
+        },
+    ],
+}
+
+
+def test_a_trial_is_shown_to_read(valk: Valk, fake: FakeTracker) -> None:
+    fake.trial_views = [
+        make_trial("fix", k=1, score=0.0, passed=False, confirmed=True, reason="FAIL: 2\x1b[1m is not 3")
+    ]
+    fake.kept = {
+        "fix/agent/instruction.md": "of another trial",
+        "fix/1/agent/instruction.md": "Mend it.",
+        "fix/1/agent/trajectory.json": json.dumps(TRAJECTORY),
+        "fix/1/grading/test-stdout.txt": "1 passed\n##[error]boo\nFAIL: 2 is not 3\n",
+    }
+    said = valk("run", "show", "run", "fix", "-k", "1")
+    assert said.code == 0, said
+    in_order = (
+        *("Reason    FAIL: 2 is not 3", "Step 1 of 2 · user", "  Mend it.", "Step 2 of 2 · agent · m"),
+        *("I look.", "▸ bash", "command: ls", "1000 characters more", "What its tests printed", "1 passed"),
+        "valk run debug run-aaaa1111 fix --again",
+    )
+    at = 0
+    for words in in_order:
+        assert words in said.out[at:], words
+        at = said.out.index(words, at)
+    assert "another trial" not in said.out and said.out.count("Mend it.") == 1
+    assert "\x1b" not in said.out and "\n::" not in said.out and "##[" not in said.out
+    document = valk("run", "show", "run", "fix", "-k", "1", "--json").json
+    assert document["accounts"][0]["trajectory"]["steps"][1]["message"] == "I look."
+    assert document["trial"]["reason"] and "1 passed" in document["tests_output"]
+
+
+def test_an_account_that_cannot_be_read_is_said(valk: Valk, fake: FakeTracker) -> None:
+    fake.trial_views = [make_trial("fix")]
+    fake.kept = {
+        "fix/agent/instruction.md": "Mend it.",
+        "fix/agent/trajectory.json": '{"schema_version": "no\\u001b[31m"}',
+    }
+    said = valk("run", "show", "run", "fix")
+    assert "Instruction" in said.out and "what the agent left cannot be read" in said.out
+    assert "\x1b" not in said.out
+
+
+def test_failed_trials_are_asked_for_and_say_why(valk: Valk, fake: FakeTracker) -> None:
+    fake.trial_views = [make_trial("fix", score=0.0, passed=False, reason="FAIL: 2 is not 3")]
+    said = valk("run", "tasks", "run", "--failed", "--sort", "score")
+    assert said.code == 0 and "FAIL: 2 is not 3" in said.out and "Why" in said.out
+    query = next(asked[-1] for asked in fake.asked if asked[0] == "trials")
+    assert query.failed and query.sort == "score"

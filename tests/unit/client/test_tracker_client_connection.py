@@ -181,10 +181,21 @@ async def test_a_long_retry_after_is_not_slept_through(
     assert caught.value.retry_after == 600 and time.monotonic() - began < 60
 
 
-@pytest.mark.parametrize("ref", ["", "../me", "nope", "a b", "%2e"])
-async def test_words_that_are_no_run(client: ValkyrieClient, tracker: ScriptedTracker, ref: str) -> None:
-    with pytest.raises(UsageError, match="is not a run id"):
-        await client.fetch(ref)
+@pytest.mark.parametrize("ref", ["../me", "latest", "job/agent:a/b", "%2e", "a b&ref=x"])
+async def test_words_that_are_no_ids_are_looked_up(
+    client: ValkyrieClient, tracker: ScriptedTracker, ref: str
+) -> None:
+    tracker.on("GET", "/v1/runs/named", said(run()))
+    tracker.on("GET", f"{FETCH}/errors", said([]))
+    assert (await client.fetch(f" {ref} ")).id == RUN
+    assert await client.errors(ref) == []
+    asked = tracker.requests("GET", "/v1/runs/named")
+    assert [one.query for one in asked] == [[("ref", ref)], [("ref", ref)]]
+
+
+async def test_nothing_names_no_run(client: ValkyrieClient, tracker: ScriptedTracker) -> None:
+    with pytest.raises(UsageError, match="A run is named by"):
+        await client.fetch("  ")
     assert not tracker.asked
 
 

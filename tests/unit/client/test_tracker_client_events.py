@@ -53,6 +53,8 @@ async def test_a_lost_stream_goes_on_after_the_last_whole_version(
     third = Answer([event("run", 6, run(6, "FINISHED")), END])
     tracker.on("GET", EVENTS, first, refused("StoreError", 503), second, third)
     told = [("a", 5), ("a", 5), ("b", 5)]
+    line: list[str | None] = []
+    client.on_line(line.append)
     assert await all_events(client, after=3) == [
         ("IN_PROGRESS", 4),
         *told,
@@ -60,6 +62,7 @@ async def test_a_lost_stream_goes_on_after_the_last_whole_version(
         ("FINISHED", 6),
     ]
     assert [asked.headers["last-event-id"] for asked in tracker.asked] == ["3", "4", "4", "5"]
+    assert line[1::2] == [None, None] and all(lost and tracker.url in lost for lost in line[::2])
 
 
 async def test_the_same_view_is_not_told_twice(client: ValkyrieClient, tracker: ScriptedTracker) -> None:

@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 from tests.unit.evals.made import BROKEN, UNSURE, an_eval, grader, invoked, stimulus, trial
 
+from valkyrie.cli.eval_watching import Watching
+from valkyrie.cli.output import Output
 from valkyrie.evals.console import Printer
 from valkyrie.evals.paper import Paper
 from valkyrie.evals.results import EvalResult, StimulusResult
@@ -36,6 +38,13 @@ def timed(outcomes: list[bool], seconds: list[float]) -> StimulusResult:
     return replace(made, trials=trials)
 
 
+def test_an_installation_is_told_in_a_pipe() -> None:
+    stream = io.StringIO()
+    printer = Printer(Paper.of(stream))
+    Watching(Output(), printer, verbose=False).installing("Installing tool 1.0 for x86_64 glibc")
+    assert stream.getvalue() == "Installing tool 1.0 for x86_64 glibc\n"
+
+
 def test_several_trials_look_as_published() -> None:
     five = timed([True, True, False, True, True], [8.3, 7.1, 9.2, 6.8, 8.0])
     assert printed(an_eval(five), finish=False) == (
@@ -45,7 +54,7 @@ def test_several_trials_look_as_published() -> None:
         "\n"
         "  Trial 1 ✔ 8.3s\n"
         "  Trial 2 ✔ 7.1s\n"
-        "  Trial 3 ✘ 9.2s  says-foo\n"
+        "  Trial 3 ✘ 9.2s  says-foo: looked for foo\n"
         "  Trial 4 ✔ 6.8s\n"
         "  Trial 5 ✔ 8.0s\n"
         "\n"
@@ -96,13 +105,16 @@ def test_a_single_run_has_one_line_per_stimulus_and_why_below() -> None:
         (an_eval(stimulus([], planned=2)), "! my-eval [gpt-5.5] 2 not run"),
         (
             an_eval(stimulus([True, False], threshold=0.9), threshold=0.9),
-            "✘ my-eval [gpt-5.5] below threshold 0.9",
+            "✘ my-eval [gpt-5.5] the eval's score 50.0% is below its threshold 0.9",
         ),
         (
             an_eval(stimulus([True, False], threshold=0.5), threshold=0.5),
-            "✔ my-eval [gpt-5.5] reached threshold 0.5",
+            "✔ my-eval [gpt-5.5] the eval's score 50.0% reaches its threshold 0.5",
         ),
-        (an_eval(stimulus([False], threshold=0.0), threshold=0.0), "✔ my-eval [gpt-5.5] reached threshold 0"),
+        (
+            an_eval(stimulus([False], threshold=0.0), threshold=0.0),
+            "✔ my-eval [gpt-5.5] the eval's score 0.0% reaches its threshold 0",
+        ),
         (
             an_eval(stimulus([True]), variant="treatment"),
             "✔ my-eval (treatment) [gpt-5.5] all graders passed",

@@ -12,8 +12,10 @@ from hypothesis import strategies as st
 from tests.unit.evals.made import BROKEN, UNSURE, an_eval, grader, stimulus, trial
 
 from valkyrie.evals.figures import Outcome, Repeats, curve, figures, repeats_of, stimulus_outcome, used_by
+from valkyrie.evals.records import from_line, to_line
 from valkyrie.evals.results import StimulusResult, TrialFault
-from valkyrie.evals.wording import counts_text, score_parts
+from valkyrie.evals.wording import constraints_text, counts_text, score_parts
+from valkyrie.grade.constraints import ConstraintResult
 
 
 def test_four_of_five() -> None:
@@ -58,6 +60,52 @@ def test_trials_without_a_verdict_are_no_wrong_answers() -> None:
 )
 def test_what_a_stimulus_comes_to(outcomes: list[Any], more: Any, outcome: Outcome) -> None:
     assert stimulus_outcome(stimulus(outcomes, **more)) is outcome
+
+
+def bounded(result: StimulusResult, held: bool, *, enforced: bool = False) -> StimulusResult:
+    """The same with a constraint that its trials kept to, or did not."""
+    bound = ConstraintResult("max_turns", held, "7 turns, at most 5", enforced)
+    return replace(result, trials=[replace(one, constraints=(bound,)) for one in result.trials])
+
+
+def test_with_a_threshold_the_mean_over_stimuli_decides() -> None:
+    good, bad = stimulus([True, True], threshold=0.5), stimulus([False, False], "b", threshold=0.5)
+    assert (good.passed, bad.passed) == (True, False)
+    assert an_eval(good, bad, threshold=0.5).passed
+    assert not an_eval(good, bad, bad, threshold=0.5).passed
+    assert not an_eval(good, bad).passed  # without one, every stimulus must pass
+    late = TrialFault("execution", "late", "agent", "agent_timeout")
+    zero = replace(bad, trials=[replace(bad.trials[0], fault=late)])
+    assert not an_eval(good, zero, threshold=0.6).passed
+
+
+def test_constraints_change_no_verdict_unless_they_are_enforced() -> None:
+    free = an_eval(bounded(stimulus([True]), False))
+    assert free.passed and free.ok
+    assert constraints_text(free.trials) == (
+        "constraints: 0 of 1 held; broken: max_turns (7 turns, at most 5)"
+    )
+    both = [*free.trials, *bounded(stimulus([True]), True).trials]
+    assert constraints_text(both) == "constraints: 1 of 2 held; broken: max_turns"
+    assert constraints_text(an_eval(stimulus([True])).trials) == ""
+    for threshold in (None, 0.5):
+        held = an_eval(
+            bounded(stimulus([True], threshold=threshold), True, enforced=True), threshold=threshold
+        )
+        broke = an_eval(
+            bounded(stimulus([True], threshold=threshold), False, enforced=True), threshold=threshold
+        )
+        assert (held.passed, broke.passed) == (True, False)
+
+
+def test_constraints_stand_in_records() -> None:
+    (trial,) = an_eval(bounded(stimulus([True]), False)).trials
+    record = to_line(trial)
+    assert record["gradeResult"]["constraints"] == [
+        {"name": "max_turns", "held": False, "evidence": "7 turns, at most 5"}
+    ]
+    assert record["gradeResult"]["evidence"] == "1 of 1 graders passed; constraints: 0 of 1 held"
+    assert from_line(record).constraints == trial.constraints
 
 
 def test_an_eval_counts_and_averages_over_stimuli() -> None:

@@ -61,7 +61,9 @@ def test_a_failure_tells_every_failing_grader_and_its_evidence() -> None:
     )
     below = replace(failed, threshold=0.8)
     failure = checked(junit_xml(invoked(an_eval(below, threshold=0.8)))).find(".//failure")
-    assert failure is not None and "score 0.00 is below threshold 0.8" in failure.get("message", "")
+    assert failure is not None and "the stimulus' score 0.00 is below the threshold 0.8" in failure.get(
+        "message", ""
+    )
 
 
 @pytest.mark.parametrize(

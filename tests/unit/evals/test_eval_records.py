@@ -84,6 +84,7 @@ def test_a_record_has_the_published_shape() -> None:
     details = record["gradeResult"].pop("details")
     assert record == {
         "type": "trial-result",
+        "itemId": "my-eval::main::default::greet::trial-2",
         "variant": "main",
         "stimulus": "greet",
         "status": "success",
@@ -91,6 +92,7 @@ def test_a_record_has_the_published_shape() -> None:
         "trialIndex": 2,
         "runId": "r",
         "eval": "my-eval",
+        "evalName": "my-eval",
         "executor": "mock",
         "attempts": 1,
         "gradeResult": {

@@ -42,6 +42,7 @@ def test_the_agents_own_log_comes_first(tmp_path: Path) -> None:
     about, events = written(tmp_path, session_log=log, transcript=STORY, model="m", attempts=2)
     assert events == [{"a": 1}, {"b": 2}]
     assert about == {
+        "trialId": "my-eval::main::m::greet::trial-0",
         "eval": "my-eval",
         "model": "m",
         "executor": "mock",

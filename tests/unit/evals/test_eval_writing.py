@@ -59,6 +59,7 @@ def test_the_tree_is_the_published_one(tmp_path: Path) -> None:
         f"{logs}/gpt-5.5/two trials/trial-1/events.jsonl",
         f"{logs}/gpt-5.5/two trials/trial-1/metadata.json",
         "results.jsonl",
+        "run-summary.jsonl",
     ]
     assert [one.stimulus for one in read_lines(written.results)] == ["two trials", "two trials", "greet"]
     assert write_all(invocation, folder=tmp_path / "other").junit is None
@@ -161,3 +162,27 @@ def test_a_threshold_is_kept_with_each_record(tmp_path: Path) -> None:
     held = replace(stimulus([True, False]), threshold=0.5)
     written = write_all(invoked(an_eval(held, threshold=0.5)), folder=tmp_path)
     assert [one.threshold for one in read_lines(written.results)] == [0.5, 0.5]
+
+
+def test_spans_are_lines_a_collector_reads(tmp_path: Path) -> None:
+    from google.protobuf.json_format import Parse
+    from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+
+    began = {"startedAt": "2025-01-15T10:30:00+00:00"}
+    call = {"type": "tool_call", "data": {"toolName": "bash", "toolCallId": "c"}}
+    story = {"events": [call], "output": "foo", "metadata": began}
+    two = stimulus([True, BROKEN])
+    two = replace(two, trials=[replace(one, transcript=story) for one in two.trials])
+    write_all(invoked(an_eval(two), folder=tmp_path), spans=True)
+    text = (tmp_path / writing.SPANS).read_text()
+    first, second = (Parse(line, ExportTraceServiceRequest()) for line in text.splitlines())
+    trial_span, call_span = first.resource_spans[0].scope_spans[0].spans
+    assert (trial_span.name, call_span.name) == ("trial greet", "execute_tool bash")
+    assert trial_span.start_time_unix_nano == 1_736_937_000_000_000_000 <= call_span.end_time_unix_nano
+    assert (call_span.trace_id, call_span.parent_span_id) == (trial_span.trace_id, trial_span.span_id)
+    said = {one.key: one.value for one in trial_span.attributes}
+    assert said["valkyrie.passed"].bool_value and said["valkyrie.trial.index"].int_value == 0
+    failed = second.resource_spans[0].scope_spans[0].spans[0]
+    assert failed.status.code == 2 and failed.trace_id != trial_span.trace_id
+    write_all(invoked(an_eval(two), folder=tmp_path), spans=True)
+    assert (tmp_path / writing.SPANS).read_text() == text

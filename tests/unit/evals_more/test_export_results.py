@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -18,7 +19,8 @@ from valkyrie.evals.records import dump_line, to_line
 from valkyrie.evals.results import TrialFault, TrialResult
 from valkyrie.grade.protocol import GraderResult
 from valkyrie.specs.reading import read_text
-from valkyrie.views import RunView, ScoreView, TrialView
+from valkyrie.tracker.trial_pages import PAGE
+from valkyrie.views import RunView, ScoreView, TrialFilter, TrialView
 
 TRIALS = [
     TrialResult("e", "good", 0, model="m", score=1.0, passed=True, duration_ms=1500.0),
@@ -146,9 +148,6 @@ class OneRun:
             ),
         )  # fmt: skip
 
-    def results(self, _ref: str) -> dict[str, object]:
-        return {}
-
     def trials(self, _ref: str, _query: object) -> tuple[list[TrialView], int]:
         shared = {"mode": "shared", "open_to_tampering": True, "system": {"added": 1, "changed": 1}}
         found = [
@@ -168,6 +167,39 @@ def a_trial(task: str, score: float | None, **more: Any) -> TrialView:
     passed = None if score is None else score >= 1
     made: dict[str, Any] = {"state": "FINISHED", **dict.fromkeys(names.split()), **more}
     return TrialView(task, 0, attempts=1, score=score, passed=passed, timing={}, digest="d", **made)
+
+
+class ManyTrials(OneRun):
+    """A run of three pages."""
+
+    def __init__(self) -> None:
+        self.asked: list[TrialFilter] = []
+
+    def trials(self, _ref: str, query: object) -> tuple[list[TrialView], int]:
+        assert isinstance(query, TrialFilter) and query.after is not None
+        self.asked.append(query)
+        first = query.after + 1
+        found = [
+            replace(a_trial(f"t{number}", 1.0), position=number, result={"threshold": 0.5})
+            for number in range(first, min(first + query.limit, 2 * PAGE + 5))
+        ]
+        return found, len(found)
+
+
+@pytest.mark.parametrize("name", ["csv", "jsonl"])
+def test_trials_of_a_store_are_written_as_they_are_read(name: str, tmp_path: Path) -> None:
+    opened = ManyTrials()
+    results = from_tracker(opened, ["r"])  # type: ignore[arg-type]
+    assert not opened.asked
+    trials = results.evals[0].each_trial()
+    first = next(trials)
+    assert (first.stimulus, first.threshold, first.planned) == ("t0", 0.5, 1)
+    assert [query.after for query in opened.asked if query.detail == "result"] == [-1]
+    trials.close()  # type: ignore[attr-defined]
+    [path] = find_exporter(name)(ExportRequest(tmp_path, results=results)).written
+    assert len(path.read_text().splitlines()) == 2 * PAGE + 5 + (name == "csv")
+    assert [query.after for query in opened.asked if query.detail == "result"][1:] == [-1, 999, 1999]
+    assert [one.name for one in results.evals[0].stimuli[-2:]] == ["t2003", "t2004"]
 
 
 def of_the_store(name: str, out: Path) -> str:
@@ -196,6 +228,44 @@ def test_a_runs_csv_has_zeros_and_evidence(tmp_path: Path) -> None:
         "agent",
         "exit 3",
     )
+
+
+class NotStarted(OneRun):
+    """A run whose agents ended with codes; one was ended from outside, which is no code of its own."""
+
+    def trials(self, _ref: str, _query: object) -> tuple[list[TrialView], int]:
+        missing = {"state": "ERROR", "category": "agent", "cause": "agent_not_started", "exit_code": 127}
+        found = [
+            a_trial("gone", None, **missing),
+            a_trial("lost", None, **missing),
+            a_trial("slow", 0.0, exit_code=124, exit_reason="timeout"),
+            a_trial("good", 1.0, exit_code=0),
+        ]
+        return found, len(found)
+
+
+def test_exports_say_which_agents_ended_with_an_exit_code(tmp_path: Path) -> None:
+    results = from_tracker(NotStarted(), ["r"])  # type: ignore[arg-type]
+    texts = {
+        name: find_exporter(name)(ExportRequest(tmp_path, results=results)).written[0].read_text()
+        for name in ("markdown", "junit", "csv", "jsonl")
+    }
+    said = "2 of 4 agents ended with exit code 127; `valk run logs r`"
+    assert f"\n> {said}\n" in texts["markdown"]
+    [suite] = ElementTree.fromstring(texts["junit"])
+    told = {one.get("name"): one.get("value") for one in suite.iter("property")}
+    assert told["agentExits"] == said
+    assert [one.text.count("agent's end: exit code 127") for one in suite.iter("failure") if one.text] == [
+        1,
+        1,
+        0,
+    ]
+    assert "trial 1 failed in 0.0s, score 0.0%, agent's end: timeout" in (suite.findtext("system-out") or "")
+    rows = [(row["exit_code"], row["exit_reason"]) for row in csv.DictReader(texts["csv"].splitlines())]
+    assert rows == [("127", ""), ("127", ""), ("124", "timeout"), ("0", "")]
+    lines = [json.loads(line)["exit"]["code"] for line in texts["jsonl"].splitlines()]
+    assert lines == [127, 127, 124, 0]
+    assert "agents ended with" not in of_the_store("markdown", tmp_path / "none")
 
 
 def test_a_runs_jsonl_has_how_it_was_verified(tmp_path: Path) -> None:

@@ -251,4 +251,48 @@ COMMANDS = [
     Row("cannot start, verdict", "program", FILE, "error", given=bench(127, PASS)),
 ]
 
-LEFT = [*FILES, *DIFFS, *COMMANDS]
+METRICS = [
+    Row("within", "custom-metrics", {"assertions": [{"metric": "cost", "min": 1, "max": 3}]}, "pass"),
+    Row("over", "custom-metrics", {"assertions": [{"metric": "cost", "max": 2}]}, "fail"),
+    Row("under", "custom-metrics", {"assertions": [{"metric": "cost", "min": 3}]}, "fail"),
+    Row("a text", "custom-metrics", {"assertions": [{"metric": "mode", "equals": "fast"}]}, "pass"),
+    Row("a truth value", "custom-metrics", {"assertions": [{"metric": "clean", "equals": True}]}, "pass"),
+    Row("1 is not true", "custom-metrics", {"assertions": [{"metric": "clean", "equals": 1}]}, "fail"),
+    Row("no number", "custom-metrics", {"assertions": [{"metric": "mode", "min": 0}]}, "fail"),
+    Row("no value", "custom-metrics", {"assertions": [{"metric": "runs", "min": 0}]}, "fail"),
+    Row("not there", "custom-metrics", {"assertions": [{"metric": "speed", "min": 0}]}, "fail"),
+    Row(
+        "all of them",
+        "custom-metrics",
+        {"assertions": [{"metric": "cost", "min": 1}, {"metric": "mode", "equals": "slow"}]},
+        "fail",
+    ),
+    Row(
+        "`values` of another file",
+        "custom-metrics",
+        {"path": "data/metrics.json", "assertions": [{"metric": "cost", "equals": 7}]},
+        "pass",
+    ),
+    Row("no file", "custom-metrics", {"path": "no.json", "assertions": [{"metric": "a", "min": 0}]}, "fail"),
+    Row("no JSON", "custom-metrics", {"path": "go.mod", "assertions": [{"metric": "a", "min": 0}]}, "fail"),
+    Row(
+        "a link that leads out",
+        "custom-metrics",
+        {"path": "escape.txt", "assertions": [{"metric": "a", "min": 0}]},
+        "fail",
+    ),
+    Row(
+        "no workspace",
+        "custom-metrics",
+        {"assertions": [{"metric": "cost", "min": 1}]},
+        "error",
+        given={"workspace": None},
+    ),
+]
+
+LEFT = [
+    *METRICS,
+    *FILES,
+    *DIFFS,
+    *COMMANDS,
+]

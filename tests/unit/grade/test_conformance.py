@@ -29,6 +29,8 @@ def workspace(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ".github/workflows/ci.yml": b"jobs: {}\n",
         "latin.txt": b"caf\xe9",
         "data/out.json": b'{"n": 3}',
+        "custom_metrics.json": b'{"cost": 2.5, "clean": true, "mode": "fast", "runs": [1]}',
+        "data/metrics.json": b'{"values": {"cost": 7}, "cost": 1}',
         "../outside/secret.txt": b"secret",
     }.items():
         (root / name).parent.mkdir(parents=True, exist_ok=True)

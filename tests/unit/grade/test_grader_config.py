@@ -19,7 +19,7 @@ from valkyrie.specs.model import GraderSpec
         (GraderSpec("output-matches", {"pattern": ["a"]}), "grader-config", "it must be a text"),
         (
             GraderSpec("output-contains", {"value": "x", "negat": True}),
-            "unknown-key",
+            "grader-config",
             "Did you mean 'negate'?",
         ),
         (GraderSpec("output-contains", {"value": "x", "negate": "yes"}), "grader-config", "true or false"),
@@ -30,8 +30,55 @@ from valkyrie.specs.model import GraderSpec
         (GraderSpec("turn-count", {"max": True}), "grader-config", "at least 0"),
         (GraderSpec("turn-count"), "grader-config", "`max` is missing"),
         (GraderSpec("wall-time", {"max": 90}), "grader-config", "a duration with its unit"),
-        (GraderSpec("max-repeat", {"max_cycle_period": 11}), "grader-config", "from 1 to 10"),
-        (GraderSpec("max-repeat", {"max_cycle_period": "x"}), "grader-config", "from 1 to 10"),
+        (GraderSpec("max-repeat", {"max": 1, "max_cycle_period": 11}), "grader-config", "from 1 to 10"),
+        (GraderSpec("max-repeat", {"max": 1, "max_cycle_period": "x"}), "grader-config", "from 1 to 10"),
+        (GraderSpec("max-repeat"), "grader-config", "`max` is missing"),
+        (GraderSpec("loop-outcome"), "grader-config", "`max_acceptable_retries` is missing"),
+        (
+            GraderSpec("loop-outcome", {"max_acceptable_retries": 1, "match": "args"}),
+            "grader-config",
+            "no `match` is called 'args'",
+        ),
+        (GraderSpec("tool-call-count", {"max": 1, "tools": []}), "grader-config", "`tools` is empty"),
+        (GraderSpec("assistant-contains-tool-output", {"tools": ["x"]}), "grader-config", "`pattern`"),
+        (GraderSpec("assistant-contains-tool-output", {"pattern": "x"}), "grader-config", "`tools`"),
+        (GraderSpec("system-event"), "grader-config", "at least one event"),
+        (GraderSpec("system-event", {"pattern": "x", "required": ["y"]}), "grader-config", "has no"),
+        (
+            GraderSpec("system-event", {"required": ["a"], "disallowed": ["a"]}),
+            "grader-config",
+            "a is both",
+        ),
+        (
+            GraderSpec("tool-calls", {"sequence": [{"name": "x", "result": "y"}]}),
+            "grader-config",
+            "an entry of `sequence` has no `result`",
+        ),
+        (
+            GraderSpec("tool-calls", {"disallowed": [{"name": "x", "min_count": 2}]}),
+            "grader-config",
+            "has no `min_count`",
+        ),
+        (
+            GraderSpec("tool-calls", {"required": [{"name": "x", "before_step": 0}]}),
+            "grader-config",
+            "from 1",
+        ),
+        (GraderSpec("panel", {"models": ["m"], "aggregation": "sum"}), "grader-config", "no `aggregation`"),
+        (GraderSpec("panel", {"models": ["m"], "criteria": []}), "grader-config", "at least one"),
+        (
+            GraderSpec("panel", {"models": ["m"], "criteria": [{"name": "a"}, {"name": "a"}]}),
+            "grader-config",
+            "two of `criteria`",
+        ),
+        (
+            GraderSpec("panel", {"models": ["m"], "criteria": [{"name": "a", "wieght": 1}]}),
+            "grader-config",
+            "Did you mean 'weight'?",
+        ),
+        (GraderSpec("panel", {"models": [{"model": "m", "key": "x"}]}), "grader-config", "has no `key`"),
+        (GraderSpec("prompt", {"output_delivery": "inline"}), "grader-config", "no longer taken"),
+        (GraderSpec("prompt", {"reasoning_effort": "a b"}), "grader-config", "is a word"),
         (GraderSpec("skill-invocation"), "grader-config", "at least one skill"),
         (
             GraderSpec("skill-invocation", {"required": ["a"], "disallowed": ["a"]}),
@@ -68,15 +115,29 @@ from valkyrie.specs.model import GraderSpec
         (GraderSpec("json-path", {"query": "$[?(@.a)]"}), "grader-config", "a filter"),
         (GraderSpec("expected-diff", {"patch": "x", "file": "y"}), "grader-config", "not both"),
         (GraderSpec("file-exists", {"path": "{a,b}" * 12}), "grader-config", "patterns"),
-        (GraderSpec("custom-metrics"), "grader-config", "at least one metric"),
-        (GraderSpec("custom-metrics", {"metrics": {"a": 3}}), "grader-config", "`min` and/or `max`"),
+        (GraderSpec("custom-metrics"), "grader-config", "at least one"),
+        (
+            GraderSpec("custom-metrics", {"assertions": [{"metric": "a"}]}),
+            "grader-config",
+            "`min` and/or `max`",
+        ),
+        (
+            GraderSpec("custom-metrics", {"path": "../x", "assertions": [{"metric": "a", "min": 0}]}),
+            "grader-config",
+            "without `..`",
+        ),
+        (
+            GraderSpec("program", {"program": "x", "env": {"evaluate_workspace": "/"}}),
+            "grader-config",
+            "already",
+        ),
     ],
 )
 def test_findings(spec: GraderSpec, code: str, told: str) -> None:
     found = check_grader(spec, GraderRegistry())
     assert [one.code for one in found] == [code]
     assert told in found[0].message
-    assert found[0].severity == ("warning" if code == "unknown-key" else "error")
+    assert found[0].severity == "error"
 
 
 def test_every_key_of_the_schema_is_read_and_the_other_way_round() -> None:
@@ -91,7 +152,9 @@ def test_every_key_of_the_schema_is_read_and_the_other_way_round() -> None:
         "command": "x",
         "program": "x",
         "required": ["x"],
-        "metrics": {"m": {"max": 1}},
+        "assertions": [{"metric": "m", "max": 1}],
+        "tools": ["x"],
+        "max_acceptable_retries": 1,
         "schema": {},
         "query": "$",
         "models": ["m", "n"],

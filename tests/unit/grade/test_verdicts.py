@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
@@ -9,9 +10,11 @@ from tests.unit.grade.grading_world import called, outcome, results_of, said, sk
 
 from valkyrie.errors import GraderError, JudgeError
 from valkyrie.evals.figures import Repeats
+from valkyrie.grade.builtin.budgets import budget_score
+from valkyrie.grade.constraints import ConstraintResult, check_constraints
 from valkyrie.grade.protocol import Given, GraderResult, Need
 from valkyrie.grade.registry import MadeGrader, checks, judges, make_graders
-from valkyrie.grade.running import grade_all
+from valkyrie.grade.running import SCORING_TIMEOUT, GradingTime, grade_all
 from valkyrie.grade.verdict import verdict
 from valkyrie.specs.model import Constraints, GraderSpec, Scoring, SpecError, Stimulus
 
@@ -101,34 +104,65 @@ def test_a_negative_weight_is_refused() -> None:
 
 
 CONSTRAINED = [
-    (Constraints(max_turns=1), "constraint:max_turns", "fail"),
-    (Constraints(max_turns=2), "constraint:max_turns", "pass"),
-    (Constraints(max_tokens=10), "constraint:max_tokens", "pass"),
-    (Constraints(max_duration=0.5), "constraint:max_duration", "fail"),
-    (Constraints(max_duration=90.0), "constraint:max_duration", "pass"),
-    (Constraints(expect_tools=("bash",)), "constraint:expect_tools", "pass"),
-    (Constraints(expect_tools=("edit",)), "constraint:expect_tools", "fail"),
-    (Constraints(reject_tools=("bash",)), "constraint:reject_tools", "fail"),
-    (Constraints(reject_tools=("edit",)), "constraint:reject_tools", "pass"),
-    (Constraints(reject_tools=("*",)), "constraint:reject_tools", "fail"),
-    (Constraints(expect_skills=("azure",)), "constraint:expect_skills", "pass"),
-    (Constraints(reject_skills=("other",)), "constraint:reject_skills", "pass"),
-    (Constraints(reject_skills=("*",)), "constraint:reject_skills", "fail"),
+    (Constraints(max_turns=1), "max_turns", "fail"),
+    (Constraints(max_turns=2), "max_turns", "pass"),
+    (Constraints(max_tokens=10), "max_tokens", "fail"),
+    (Constraints(max_tool_calls=0), "max_tool_calls", "fail"),
+    (Constraints(max_agent_duration=0.5), "max_agent_duration", "fail"),
+    (Constraints(max_duration=0.5), "max_duration", "fail"),
+    (Constraints(max_duration=90.0), "max_duration", "pass"),
+    (Constraints(expect_tools=("bash",)), "expect_tools", "pass"),
+    (Constraints(expect_tools=("edit",)), "expect_tools", "fail"),
+    (Constraints(reject_tools=("bash",)), "reject_tools", "fail"),
+    (Constraints(reject_tools=("edit",)), "reject_tools", "pass"),
+    (Constraints(reject_tools=("*",)), "reject_tools", "fail"),
+    (Constraints(expect_skills=("azure",)), "expect_skills", "pass"),
+    (Constraints(reject_skills=("other",)), "reject_skills", "pass"),
+    (Constraints(reject_skills=("*",)), "reject_skills", "fail"),
 ]
 
 
 @pytest.mark.parametrize(("constraints", "name", "expected"), CONSTRAINED)
-async def test_constraints_act_as_graders(constraints: Constraints, name: str, expected: str) -> None:
+async def test_constraints_are_checked_beside_the_graders(
+    constraints: Constraints, name: str, expected: str
+) -> None:
     happened = story(skill("azure"), called("bash", command="ls"), said("one"), said("two"), ms=1000)
     found = await results_of([GraderSpec("exit-success")], happened, constraints=constraints)
-    assert [one.name for one in found] == ["exit-success", name]
-    assert outcome(found[1]) == expected
-    assert verdict(found).passed is (expected == "pass")
+    assert [one.name for one in found] == ["exit-success"]  # in no score and no verdict
+    held = await check_constraints(constraints, Given(Stimulus("s", ("p",)), happened))
+    assert [(one.name, one.held) for one in held] == [(name, expected == "pass")]
+    assert held[0].evidence
+    assert ConstraintResult.read_all([one.to_json() for one in held]) == held
 
 
 async def test_no_skill_may_load_and_none_did() -> None:
-    found = await results_of([], story(said("x")), constraints=Constraints(reject_skills=("*",)))
-    assert [outcome(one) for one in found] == ["pass"]
+    given = Given(Stimulus("s", ("p",)), story(said("x")))
+    assert [one.held for one in await check_constraints(Constraints(reject_skills=("*",)), given)] == [True]
+
+
+@pytest.mark.parametrize(
+    ("used", "most", "score"),
+    [
+        (3, 3, 1.0),
+        (4, 4, 1.0),
+        (6, 4, 0.5),
+        (8, 4, 0.0),
+        (100, 4, 0.0),
+        (1, 0, 0.0),
+        (0, 0, 1.0),
+        (1, 0.5, 0.5),
+    ],
+)
+def test_over_a_budget_the_score_falls_linearly(used: float, most: float, score: float) -> None:
+    assert budget_score(used, most) == score
+
+
+async def test_over_a_budget_a_grader_fails_with_part_of_its_score() -> None:
+    happened = story(*[said("x")] * 6, ms=90_000)
+    turns, time = await results_of(
+        [GraderSpec("turn-count", {"max": 4}), GraderSpec("wall-time", {"max": "1m"})], happened
+    )
+    assert (turns.passed, turns.score, time.passed, time.score) == (False, 0.5, False, 0.5)
 
 
 class Scripted:
@@ -170,3 +204,20 @@ async def test_a_judge_that_cannot_be_asked_is_told_to_whoever_retries() -> None
     assert [one.name for one in judges(graders)] == ["g1", "g2"]
     found = await grade_all(graders, GIVEN, only=lambda one: not one.is_judge)
     assert [one.name for one in found] == ["g0"]
+
+
+class Endless(Scripted):
+    """A grader that never comes to an end."""
+
+    async def grade(self, given: Given) -> GraderResult:
+        await asyncio.Event().wait()
+        raise AssertionError
+
+
+async def test_what_was_said_in_time_is_kept() -> None:
+    graders = made(Scripted("a"), Endless(""), Scripted("b", judge=True), Endless("", judge=True))
+    found = await grade_all(graders, GIVEN, time=GradingTime.from_now(0.05))
+    assert [outcome(one) for one in found] == ["pass", "error", "pass", "error"]
+    assert "`scoring.timeout`: 0.05 s" in found[1].evidence
+    assert [one.details for one in found if one.status == "error"] == [[{"cause": SCORING_TIMEOUT}]] * 2
+    assert GradingTime.from_now(None) is None

@@ -98,6 +98,23 @@ def test_error_and_stopped() -> None:
     assert slack.text(ended("STOPPED")).startswith("*Benchmark Stopped* — ")
 
 
+def test_a_run_that_stopped_by_itself_says_why() -> None:
+    reason = (
+        "stopped by itself: the first 20 trials that ended all failed; `valk run resume 0190d7a2` goes on"
+    )
+    stopped = ended("STOPPED", final=None, stop_reason=reason)
+    assert f"*Reason:* {reason}" in slack.text(stopped).splitlines()
+    _, body = webhook.message(stopped, "d", {}, None, NOW)
+    assert json.loads(body)["run"]["stop_reason"] == reason
+
+
+def test_agents_that_ended_badly_are_told_of() -> None:
+    counts = {"FINISHED": 2, "ERROR": 1}
+    said = slack.text(ended("FINISHED", exit_codes={"127": 3}, counts=counts, worked_s=75.0))
+    assert f"*Exits:* 3 of 3 agents ended with exit code 127; `valk run logs {RUN[:8]}`" in said
+    assert said.endswith("*Duration:* 1 min 15 s"), "the night between two passes is no work"
+
+
 def test_words_of_others_are_no_markup_and_mention_nobody() -> None:
     message = slack.text(
         ended("ERROR", agent="<!channel>", benchmark="a&b", error="<@U1> said\n*Duration:* \x1b[31mnever")
@@ -128,7 +145,18 @@ def test_a_message_says_what_happened_to_what(state: str, event: str) -> None:
     assert document["run"]["progress"]["total"] == 20
     assert set(document["run"]) == {
         *("id", "benchmark", "dataset", "agent", "model", "label", "started_by", "state", "error"),
-        *("created_at", "started_at", "finished_at", "progress", "counts", "score", "links"),
+        *(
+            "stop_reason",
+            "exit_codes",
+            "worked_s",
+            "created_at",
+            "started_at",
+            "finished_at",
+            "progress",
+            "counts",
+            "score",
+            "links",
+        ),
     }
 
 

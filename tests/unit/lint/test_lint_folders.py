@@ -39,6 +39,17 @@ def test_a_task_that_cannot_run(tmp_path: Path) -> None:
     assert [finding.code for finding in lint("benchmark", benchmark)] == ["task", "task"]
 
 
+def test_unknown_keys_of_a_task_are_warnings(tmp_path: Path) -> None:
+    benchmark = init_benchmark("bench", tmp_path)
+    toml = benchmark / "count-lines" / "task.toml"
+    toml.write_text(f"surprise = 1\n{toml.read_text()}\n[solution]\nenvv = 1\n")
+    found = lint("benchmark", benchmark)
+    assert [(one.code, one.severity) for one in found] == [("unknown-key", "warning")] * 2
+    assert "unknown key surprise is ignored" in found[0].message
+    assert "solution.envv" in found[1].message and "Did you mean 'env'?" in found[1].message
+    assert found[0].place and found[0].place.file == toml
+
+
 def test_a_manifest_that_names_no_task(tmp_path: Path) -> None:
     benchmark = init_benchmark("bench", tmp_path)
     (benchmark / "benchmark.toml").write_text('[datasets]\nsmoke = ["count-lins"]\n')

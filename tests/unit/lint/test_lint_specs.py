@@ -34,8 +34,12 @@ DOUBTFUL = [
     ("grader-config", stimulus("{type: output-matches, config: {}}")),
     ("grader-config", stimulus("{type: skill-invocation, config: {required: [a], disallowed: [a]}}")),
     ("invalid-regex", stimulus("{type: output-matches, config: {pattern: '(a'}}")),
-    ("unknown-key", stimulus("{type: output-matches, config: {pattern: a1b, patern: x}}")),
+    ("grader-config", stimulus("{type: output-matches, config: {pattern: a1b, patern: x}}")),
     ("stray-grader-key", stimulus("{type: prompt, prompt: Is it good?}", "rubric: [good]")),
+    ("grader-name", stimulus("{type: run-command, name: Tests pass, config: {command: pytest}}")),
+    ("grader-name", stimulus("{type: run-command, name: unit/tests, config: {command: pytest}}")),
+    ("grader-name", stimulus(f"{{name: same, {WORKS[1:]}\n{{name: same, {WORKS[1:]}")),
+    ("regression-without-baseline", stimulus(WORKS, head="type: regression\n")),
     ("pairwise-grader", stimulus("{type: pairwise, config: {prompt: which}}")),
     ("program-prints-agent-output", stimulus("{type: program, config: {program: ./check}}")),
     ("vacuous-grader", stimulus("{type: output-matches, config: {pattern: '.*'}}")),
@@ -52,6 +56,16 @@ DOUBTFUL = [
         "prompt-holds-answer",
         stimulus("{type: output-matches, config: {pattern: 'bug|error'}}\n{type: completed}"),
     ),
+    ("doubly-escaped-pattern", stimulus(r"{type: output-matches, config: {pattern: 'a\\.py'}}")),
+    ("doubly-escaped-pattern", stimulus(r"{type: output-matches, config: {pattern: '\\bfixed'}}")),
+    ("doubly-escaped-pattern", stimulus(r"{type: output-not-matches, config: {pattern: 'x\\d+'}}")),
+    (
+        "doubly-escaped-pattern",
+        stimulus(r"{type: tool-calls, config: {required: [{name: Bash, command: 'go\\s+test'}]}}"),
+    ),
+    ("path-outside-workspace", stimulus("{type: file-exists, config: {path: /app/out.txt}}")),
+    ("path-outside-workspace", stimulus("{type: file-contains, config: {path: a/../../b, value: x}}")),
+    ("command-with-space", stimulus("{type: run-command, config: {command: python -m pytest, args: [-q]}}")),
     ("tool-matches-nothing", stimulus(f"{WORKS}\n{{type: tool-calls, config: {{disallowed: ['^bsh$']}}}}")),
     ("tool-matches-nothing", stimulus(WORKS, "constraints: {reject_tools: [wite_file]}")),
     (
@@ -109,11 +123,17 @@ DOUBTFUL = [
         stimulus("{type: tool-calls, config: {required: [bash]}}\n{type: tool-call-count, config: {max: 0}}"),
     ),
     ("contradictory-graders", stimulus(WORKS, "constraints: {max_turns: 1}", "turns: [one, two]")),
+    ("passes-without-work", stimulus("{type: completed}", "constraints: {expect_skills: [greeting]}")),
     (
         "turn-out-of-range",
         stimulus("{type: output-matches, config: {pattern: abc}, turn: 2}", prompt="turns: [a, b]"),
     ),
     ("no-judge-model", stimulus("{type: prompt, config: {prompt: Is it good?}}", "rubric: [good]")),
+    (
+        "unsupported-executor",
+        stimulus(WORKS, "supported_executors: [claude-cli]", head="defaults: {executor: mock}\n"),
+    ),
+    ("constraint-unscored", stimulus(WORKS, "constraints: {expect_skills: [greeting]}")),
     ("budget-above-timeout", stimulus(WORKS, "timeout: 30s\nconstraints: {max_duration: 1m}")),
     ("runs-zero", stimulus(WORKS, head="defaults: {runs: 0}\n")),
     ("unused-weight", stimulus(WORKS, head="scoring: {weights: {run-comand: 1}}\n")),
@@ -140,13 +160,24 @@ DOUBTFUL = [
     ),
 ]
 FINE = [
+    ("grader-name", stimulus("{type: run-command, name: unit-tests-2, config: {command: pytest}}")),
+    (
+        "grader-name",  # one grader of several stimuli
+        "name: t\ngraders: [{type: completed, name: done}]\nstimuli:\n"
+        "  - {name: a, prompt: x}\n  - {name: b, prompt: y}\n",
+    ),
+    ("regression-without-baseline", stimulus(WORKS, head="type: capability\n")),
     ("vacuous-grader", stimulus("{type: output-matches, config: {pattern: '^$'}}")),
+    ("doubly-escaped-pattern", stimulus(r"{type: output-matches, config: {pattern: 'C:\\Users\\dev'}}")),
+    ("doubly-escaped-pattern", stimulus(r"{type: output-matches, config: {pattern: '\bfixed\b \d+\.'}}")),
+    ("doubly-escaped-pattern", stimulus(r"{type: output-matches, config: {pattern: '\\frac'}}")),
+    ("path-outside-workspace", stimulus("{type: file-exists, config: {path: a..b/out.txt}}")),
+    ("command-with-space", stimulus("{type: run-command, config: {command: python -m pytest}}")),
     ("impossible-grader", stimulus(f"{WORKS}\n{{type: tool-call-count, config: {{max: 0}}}}")),
     (
         "passes-without-work",
         stimulus(f"{WORKS}\n{{type: output-not-contains, config: {{substring: sorry}}}}"),
     ),
-    ("passes-without-work", stimulus("{type: completed}", "constraints: {expect_skills: [greeting]}")),
     (
         "prompt-holds-answer",
         stimulus(
@@ -217,7 +248,7 @@ FINE = [
     ("weights-sum", stimulus(WORKS, head="scoring: {weights: {run-command: 1}}\n")),
     (
         "unused-weight",
-        stimulus(WORKS, "constraints: {max_turns: 3}", head="scoring: {weights: {turn-count: 1}}\n"),
+        stimulus("{type: turn-count, config: {max: 3}}", head="scoring: {weights: {turn-count: 1}}\n"),
     ),
     ("unknown-executor", stimulus(WORKS, head="defaults: {executor: copilot-sdk}\n")),
     (
@@ -290,6 +321,30 @@ def test_equal_prompts_in_equal_surroundings(tmp_path: Path) -> None:
     assert [(finding.code, finding.place and finding.place.line) for finding in found] == [
         ("duplicate-prompt", 4)
     ]
+
+
+def test_equal_prompts_that_differ_by_skill_are_a_remark(tmp_path: Path) -> None:
+    stimuli = "".join(
+        f"  - {{name: {key}, prompt: Do, graders: [{{type: skill-invocation, config: {{{key}: [tidy]}}}}]}}\n"
+        for key in ("required", "disallowed")
+    )
+    found = [one for one in lint(tmp_path, f"name: t\nstimuli:\n{stimuli}") if one.code == "duplicate-prompt"]
+    assert [one.severity for one in found] == ["info"]
+    off = f"  - {{name: on, prompt: Do, graders: [{WORKS}]}}\n"
+    off += f"  - {{name: off, prompt: Do, environment: {{skills: []}}, graders: [{WORKS}]}}\n"
+    assert not lint(tmp_path, f"name: t\nstimuli:\n{off}")
+
+
+def test_skills_that_are_not_offered(tmp_path: Path) -> None:
+    (tmp_path / "tidy").mkdir()
+    (tmp_path / "tidy" / "SKILL.md").write_text("---\nname: tidy\ndescription: Tidies.\n---\nTidy up.\n")
+    graders = "{type: skill-invocation, config: {required: [tidi], disallowed: [other]}}"
+    found = lint(tmp_path, stimulus(graders, "environment: {skills: [tidy]}"))
+    assert [(one.code, one.severity) for one in found] == [
+        ("skill-not-offered", "warning"),
+        ("skill-not-offered", "info"),
+    ]
+    assert "Did you mean 'tidy'?" in found[0].message
 
 
 def test_a_plugin_brings_its_type(tmp_path: Path) -> None:

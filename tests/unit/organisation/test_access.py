@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from valkyrie.errors import AccessError, StoreError, UsageError, UserError
-from valkyrie.nouns import DEFAULT_ORG, Identity
+from valkyrie.nouns import DEFAULT_ORG, Identity, Role
 from valkyrie.organisation.access import SelfHostedAuthenticator, open_authenticator
 from valkyrie.store import Store, people
 
@@ -31,7 +31,7 @@ def key(here: Store) -> tuple[str, str]:
 
 def test_a_key_in_either_header_is_its_person(here: Store, key: tuple[str, str]) -> None:
     door, (key_id, clear) = SelfHostedAuthenticator(here), key
-    whom = Identity(DEFAULT_ORG, DEFAULT_ORG, "ada@example.com", key_id)
+    whom = Identity(DEFAULT_ORG, DEFAULT_ORG, "ada@example.com", key_id, role=Role.MEMBER)
     assert door.identify(clear, None) == door.identify(None, clear) == door.identify(clear, clear) == whom
     assert door.mode == "self-hosted"
 

@@ -82,3 +82,9 @@ def test_what_failed_alike_in_two_passes_is_chronic_and_stands_apart() -> None:
         ("chronic", 3, 2),
     ]
     assert groups[1].task_ids == ["t0", "t1"] and len(groups[0].task_ids) == 5
+
+
+def test_what_must_be_changed_first_stays_so_however_often_it_failed() -> None:
+    rows = [failed("a", "pip failed", category="agent", cause="agent_install_failed")]
+    [group] = group_errors(rows, {("a", 0): 2})
+    assert (group.disposition, group.passes) == ("fix first", 2)

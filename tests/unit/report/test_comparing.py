@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import random
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -19,6 +19,7 @@ from valkyrie.report.comparing import check_alike, sentence, summarise, to_json
 from valkyrie.report.comparison_tables import notes, score_table
 from valkyrie.report.comparison_words import points, probability
 from valkyrie.report.pairing import compared
+from valkyrie.report.scored_trials import ScoredTrials
 from valkyrie.views import RunView, ScoreView, TrialView
 
 STATES = ("PENDING", "BUILDING", "IN_PROGRESS", "EVALUATING", "FINISHED", "ERROR", "STOPPED")
@@ -429,3 +430,59 @@ def test_confirmed_and_unconfirmed_passes_are_told_apart() -> None:
     assert "B: 1 pass only seen in the sandbox the agent left (unconfirmed)." in said
     assert "† B: 1 of 4 tasks is graded in the sandbox the agent left: open to tampering." in said
     assert len(score_table(two(sure, sure)).columns) == 6
+
+
+def test_trials_of_a_large_run_are_read_once_and_kept_small() -> None:
+    import tracemalloc
+
+    def each(shift: int) -> Iterator[TrialView]:
+        for number in range(20_000):
+            score = float((number + shift) % 3 > 0)
+            yield a_trial(f"task-{number}", score, digest=f"sha256:{number:064}")
+
+    tracemalloc.start()
+    try:
+        summary = summarise([(a_run("A"), each(0)), (a_run("B"), each(1))])
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert summary.comparisons[0].tasks == 20_000
+    assert peak < 40_000 * 600  # a view alone takes more than that
+
+
+def test_what_a_task_is_made_of_is_known_whatever_the_order_of_its_trials() -> None:
+    forth, back = scored([1.0, 0.0], [0.0, 0.0]), scored([1.0, 0.0], [0.0, 0.0])[::-1]
+    found, other = ScoredTrials(iter(forth)), ScoredTrials(iter(back))
+    assert found.contents == other.contents == {"t0": hash("t00"), "t1": hash("t10")}
+    assert sorted(found.by_task["t0"]) == sorted(other.by_task["t0"])
+    skipped = [*forth, a_trial("t2", None, state="SKIPPED"), a_trial("t1", None, 2, state="SKIPPED")]
+    planned = ScoredTrials(skipped)
+    assert list(planned.without_skipped()) == list(found)
+    assert planned.without_skipped().contents == found.contents
+    assert found.without_skipped() is found
+    assert [row.task_id for row in planned.rows()] == ["t0", "t0", "t1", "t1", "t1", "t2"]
+
+
+def told(summary: Any) -> str:
+    return next(note for note in notes(summary) if note.startswith("Intervals"))
+
+
+def test_all_intervals_of_a_table_come_from_one_method() -> None:
+    """A family only one side knows of counts for both; a run that ended early decides for all."""
+    plain = scored(1, 0, 1, 1)
+    family = [replace(trial, family="f") for trial in plain]
+    summary = two(family, plain)
+    methods = {agent.scores.infrastructure_excluded.method for agent in summary.agents}
+    assert len(methods) == 1 and "family" in methods.pop()
+    assert told(summary).startswith("Intervals: Gaffke over 1 family")
+    early = a_run("A", arguments={"stop_rule": {"error": 0.05}})
+    summary = summarise([(early, plain), (a_run("B"), scored(0, 0, 1, 0))])
+    assert told(summary) == "Intervals: betting confidence sequence over tasks."
+    intervals = [agent.scores.infrastructure_excluded.interval for agent in summary.agents]
+    assert all(intervals)
+    assert told(two(plain, plain)) == "Intervals: Gaffke over tasks."
+
+
+def test_rows_without_an_interval_are_named_apart() -> None:
+    summary = two(scored(1, 0), [an_error("t0"), an_error("t1")])
+    assert told(summary) == "Intervals: Gaffke over tasks (A); none, nothing was graded (B)."

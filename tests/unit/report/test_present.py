@@ -21,6 +21,7 @@ def a_row(**changed: Any) -> Any:
         "id": "r", "benchmark": "b", "dataset": "default", "agent": "a", "model": None, "label": None,
         "provider": "local", "state": "FINISHED", "concurrency": 5, "created_at": 0.0, "started_at": 0.0,
         "finished_at": 60.0, "started_by": "ann", "error": None, "note": None, "arguments": {},
+        "stop_reason": None, "worked_s": 0.0, "working_since": None, "exit_codes": None,
         "enforcement": {}, "version": 1, "priority": 3, "max_cost": None, "cost_sum": 0.0, "n_costed": 0,
         "job_id": None, "input_tokens": 0, "cached_tokens": 0, "output_tokens": 0,
         "fraction": True, "n_passed": 0, "n_partial": 0, "score_sum": 0.0, "score_graded": None,

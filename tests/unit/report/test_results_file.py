@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
-from valkyrie.report.results import results_document
+from valkyrie.report.results import results_document, results_text
 from valkyrie.views import CostView, HookView, RunView, ScoreView
 
 SCORE = ScoreView(1.0, 1.0, 1, 2, 0.5, {}, False, True, 1)
@@ -77,3 +78,25 @@ def test_evidence_and_what_counts_as_zero_are_told() -> None:
     assert {"score_confirmed", "unconfirmed", "score_low", "score_high", "ungraded"} <= document[
         "score"
     ].keys()
+
+
+def test_the_file_is_written_while_trials_are_read() -> None:
+    seen: list[str] = []
+
+    def rows() -> Iterator[Any]:
+        for name in ("x", 'odd "\n## name', "half \ud800", "y"):
+            seen.append(name)
+            yield a_row(name, evidence={"mode": "fresh"})
+        yield a_row("z", k=1, state="ERROR", category="infrastructure", cause="sandbox_failed", message="m")
+        yield a_row("n", score=float("nan"), passed=None)
+        yield a_row("s", state="STOPPED")
+
+    pieces = results_text(a_run(), {"final_score": 1.0}, rows(), passes=2)
+    first = next(piece for piece in pieces if "evaluation_results" in piece)
+    assert '"x": {' in first and seen == ["x"]
+    text = "".join(results_text(a_run(), {"final_score": 1.0}, rows(), passes=2))
+    document = results_document(a_run(), {"final_score": 1.0}, rows(), passes=2)
+    document["evaluation_results"]["n"]["score"] = None  # no JSON has a word for it
+    assert json.loads(text) == document and list(json.loads(text)) == list(document)
+    assert text.splitlines()[1] == '  "schema_version": 1,' and text.endswith("\n}\n")
+    assert json.loads("".join(results_text(a_run(), None, []))) == results_document(a_run(), None, [])

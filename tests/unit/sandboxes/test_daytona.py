@@ -270,12 +270,12 @@ from sandboxes.daytona import DaytonaSandboxProvider
 provider = DaytonaSandboxProvider(DaytonaProviderConfig(**{NOWHERE.model_dump()!r}))
 print(provider.capabilities().problem)
 try:
-    asyncio.run(provider.get_sandbox("x"))
+    asyncio.run(provider.create_sandbox(None))
 except Exception as error:
     print(type(error).__name__, error)
 """
     problem, raised = python(program).splitlines()
-    assert "pip install 'valkyrie-bench[daytona]'" in problem
+    assert "-m pip install 'daytona>=" in problem
     assert raised == f"SandboxUnsupportedError {problem}"
 
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 import io
 import tarfile
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from sandboxes.daytona import egress, errors
+from sandboxes.daytona.sandbox import DaytonaSandbox
 from sandboxes.daytona.session import Report
 from sandboxes.daytona.sources import IDLE_MINUTES, MADE_LABEL, parameters
 from sandboxes.errors import (
@@ -266,3 +268,8 @@ def test_a_report_of_nonsense_is_none() -> None:
     assert report.feed("plain") == "plain"
     assert report.feed(f"\036{report.token}:{'9' * 200}")
     assert report.read() is None
+
+
+def test_a_sandbox_of_a_services_test_needs_no_labels() -> None:
+    sandbox = DaytonaSandbox(SimpleNamespace(id="s1", name="one"))  # type: ignore[arg-type]
+    assert (sandbox.id, sandbox.labels, sandbox.created_at) == ("s1", {}, None)

@@ -10,11 +10,12 @@ import pytest
 
 from sandboxes.docker import network, seccomp
 from sandboxes.docker.engine import Engine
-from sandboxes.docker.listing import Found, Listing
+from sandboxes.docker.listing import Found, Listing, folders_above
 from sandboxes.docker.members import Wanted
 from sandboxes.docker.requests import Plan, container
 from sandboxes.machine_code import PROCESSORS, assemble
 from sandboxes.types import SandboxCreateRequest
+from sandboxes.values import ImageDefaults
 
 LOCAL = Engine("unix:///run/x.sock", {"NCPU": 2, "MemTotal": 16 << 30})
 
@@ -39,7 +40,9 @@ def test_public_addresses_are_not_refused() -> None:
 
 def test_limits_and_protections_are_always_there() -> None:
     programs = {"Type": "bind", "Source": "/x", "Target": "/.valkyrie", "ReadOnly": True}
-    body = container(SandboxCreateRequest(), Plan("image", "/app", LOCAL, programs=programs, seccomp="{}"))
+    body = container(
+        SandboxCreateRequest(), Plan("image", ImageDefaults("/app"), LOCAL, programs=programs, seccomp="{}")
+    )
     host = body["HostConfig"]
     assert host["Memory"] == host["MemorySwap"] == 2 << 30
     assert host["PidsLimit"] == 4096
@@ -50,7 +53,7 @@ def test_limits_and_protections_are_always_there() -> None:
     assert body["Entrypoint"] == ["/.valkyrie/init"]
     assert body["User"] == ""
     labelled = Engine("unix:///x", {"SecurityOptions": ["name=selinux"]})
-    body = container(SandboxCreateRequest(), Plan("image", "/app", labelled, image_user="app"))
+    body = container(SandboxCreateRequest(), Plan("image", ImageDefaults("/app", "app"), labelled))
     assert "/proc/1/oom_score_adj" in body["HostConfig"]["ReadonlyPaths"]
     assert "/proc/1" not in body["HostConfig"]["ReadonlyPaths"]
     assert body["User"] == "0"
@@ -94,6 +97,11 @@ def test_neighbours_are_fetched_together() -> None:
     assert len(system.requests()) == 10, "never all of /usr"
     whole = Wanted({"/made", "/made/deep/x", "/made/y"}, whole={"/made"})
     assert whole.requests() == [("/made", True)]
+
+
+@pytest.mark.parametrize(("path", "above"), [("/a/b/c", ["/a/b", "/a"]), ("/a", []), ("/", []), ("//", [])])
+def test_folders_above_end_at_the_root(path: str, above: list[str]) -> None:
+    assert list(folders_above(path)) == above
 
 
 def test_what_is_in_an_added_folder_was_added() -> None:

@@ -16,12 +16,14 @@ from sandboxes.docker import DockerProvider
 from sandboxes.docker.building import context_digest, tag_of
 from sandboxes.docker.engine import Engine, find_engine
 from sandboxes.docker.execution import Ending
-from sandboxes.docker.requests import LABELS, Plan, container, container_name
+from sandboxes.docker.requests import LABELS, Plan, container, container_name, shown_folders
 from sandboxes.docker.sandbox import moment
+from sandboxes.dockerignore import Dockerignore
 from sandboxes.errors import SandboxError, SandboxUnsupportedError
 from sandboxes.registry import open_provider
 from sandboxes.scripted.archives import pack_context
 from sandboxes.types import BuildSource, Limits, Mount, Resources, SandboxCreateRequest
+from sandboxes.values import ImageDefaults
 
 HERE = Engine("unix:///run/engine.sock", {"NCPU": 4})
 AWAY = Engine("tcp://engine:2375", {"NCPU": 4})
@@ -29,7 +31,7 @@ AWAY = Engine("tcp://engine:2375", {"NCPU": 4})
 
 def body(engine: Engine = HERE, **fields: object) -> dict:
     request = SandboxCreateRequest.model_validate(fields)
-    return container(request, Plan("image", "/app", engine))
+    return container(request, Plan("image", ImageDefaults("/app"), engine))
 
 
 @pytest.mark.parametrize("cut", range(1, 22))
@@ -78,7 +80,7 @@ def test_labels_of_an_image_cannot_pass_for_the_requests() -> None:
 
 def test_what_is_asked_for_in_vain() -> None:
     with pytest.raises(SandboxUnsupportedError, match="another machine"):
-        body(AWAY, mounts=(Mount(source="/srv", target="/x"),))
+        shown_folders(SandboxCreateRequest(mounts=(Mount(source="/srv", target="/x"),)), AWAY)
     with pytest.raises(SandboxUnsupportedError, match="gpu_type"):
         body(resources=Resources(vcpu=1, memory=1, disk=1, gpu=1, gpu_type="H100"))
     with pytest.raises(SandboxError, match="environment variable"):
@@ -94,9 +96,12 @@ def test_names_are_what_engines_take() -> None:
 def test_variables_of_an_image_that_are_refused_are_taken_away() -> None:
     names = ("PATH", "MODEL_URL", "GIVEN")
     request = SandboxCreateRequest(env_vars={"GIVEN": "1"}, refused_image_env=lambda name: name != "PATH")
-    made = container(request, Plan("image", "/app", HERE, image_env=names))
+    made = container(request, Plan("image", ImageDefaults("/app"), HERE, image_env=names))
     assert made["Env"] == ["GIVEN=1", "MODEL_URL"]
-    assert container(SandboxCreateRequest(), Plan("image", "/app", HERE, image_env=names))["Env"] == []
+    assert (
+        container(SandboxCreateRequest(), Plan("image", ImageDefaults("/app"), HERE, image_env=names))["Env"]
+        == []
+    )
     assert "refused_image_env" not in request.model_dump()
 
 
@@ -126,7 +131,7 @@ def test_a_build_is_given_nothing_its_digest_leaves_out(tmp_path: Path) -> None:
     (context / "program").write_text("x")
     (context / "program").chmod(0o4711)
     with (tmp_path / "packed.tar").open("wb") as packed:
-        pack_context(context, packed, LEFTOVERS)
+        pack_context(context, packed, LEFTOVERS, Dockerignore.of(context))
     with tarfile.open(tmp_path / "packed.tar") as tar:
         assert {member.name: member.mode for member in tar} == {"private": 0o644, "program": 0o755}
 

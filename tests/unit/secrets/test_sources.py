@@ -138,3 +138,13 @@ def test_values_do_not_show() -> None:
     assert "hush" not in f"{secrets} {secrets!r} {resolve({'A': 'A'}, [MemorySource({'A': 'hush-hush'})])!r}"
     with pytest.raises(TypeError):
         pickle.dumps(secrets)
+
+
+def test_a_missing_secret_names_the_service_it_may_be_kept_in() -> None:
+    class Elsewhere(MemorySource):
+        place = "AWS Secrets Manager"
+        remote = True
+
+    with pytest.raises(MissingSecretError) as raised:
+        resolve({"API_KEY": "team-key"}, [MemorySource({}), Elsewhere({})])
+    assert str(raised.value).endswith("or `valk secret set team-key`, or team-key in AWS Secrets Manager")

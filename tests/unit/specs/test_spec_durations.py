@@ -12,14 +12,43 @@ from valkyrie.specs.durations import MOST_S, format_duration, parse_duration
 
 @pytest.mark.parametrize(
     ("text", "seconds"),
-    [("500ms", 0.5), ("90s", 90), ("5m", 300), ("1.5h", 5400), (" 2 m ", 120), (".5s", 0.5), ("0s", 0)],
+    [
+        ("500ms", 0.5),
+        ("90s", 90),
+        ("5m", 300),
+        ("1.5h", 5400),
+        (" 2 m ", 120),
+        (".5s", 0.5),
+        ("0s", 0),
+        ("2m40s", 160),
+        ("17m30s", 1050),
+        ("1h2m3s4ms", 3723.004),
+        ("1m30.5s", 90.5),
+    ],
 )
 def test_a_number_and_its_unit(text: str, seconds: float) -> None:
     assert parse_duration(text) == seconds
 
 
 @pytest.mark.parametrize(
-    "text", ["", "5", "600", "-5s", "5 minutes", "1m30s", "5M", "s", "1e3s", "٣s", "9e99h", "400d"]
+    "text",
+    [
+        "",
+        "5",
+        "600",
+        "-5s",
+        "5 minutes",
+        "30s1m",
+        "1m30",
+        "1m 30s",
+        "1.5m30s",
+        "5M",
+        "s",
+        "1e3s",
+        "٣s",
+        "9e99h",
+        "400d",
+    ],
 )
 def test_anything_else_is_refused(text: str) -> None:
     with pytest.raises(UsageError, match="not a duration"):

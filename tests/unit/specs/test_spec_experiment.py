@@ -222,3 +222,9 @@ def test_unknown_keys_are_warned_of(lab: Path) -> None:
     )
     found = read_experiment(write(lab, text)).findings
     assert [finding.code for finding in found] == ["unknown-key", "unknown-key", "ignored-key"]
+
+
+def test_a_setting_beside_overrides_is_told_where_it_belongs(lab: Path) -> None:
+    text = "name: a\nevals: [a]\nvariants: {a: {executor: mock}}"
+    [found] = read_experiment(write(lab, text)).findings
+    assert "`executor` is ignored. It belongs under `overrides`." in found.message

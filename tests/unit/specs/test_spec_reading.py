@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from valkyrie.specs.experiment_file import read_experiment
 from valkyrie.specs.model import Constraints, EvalSpec, FileEntry, Finding, Project, SpecError
 from valkyrie.specs.reading import examine, read_spec, read_text
 
@@ -179,6 +180,18 @@ def test_an_unknown_environment_names_those_there_are() -> None:
         ("name: x", "no-stimuli", 1, "at least one"),
         ("stimuli: []", "no-stimuli", 1, "at least one"),
         ("stimuli: {}", "wrong-type", 1, "must be a list, not a map"),
+        (
+            one(f"prompt: x\nsimulation: {{tool_overrides: {{bash: x}}}}\n{GRADED}"),
+            "unsupported-key",
+            4,
+            "`simulation` is not supported",
+        ),
+        (
+            one(f"prompt: x\n{GRADED}", "defaults: {judge_provider: {type: azure, url: x}}"),
+            "wrong-type",
+            1,
+            "--judge-url (or VALKYRIE_JUDGE_URL)",
+        ),
         ("stimuli: [text]", "wrong-type", 1, "must be a map, not text"),
         ("tasks: [a]\nskill: b", "foreign-format", 1, "waza"),
         ("variants: {a: {}}\nevals: [b]", "foreign-format", 1, "experiment"),
@@ -349,3 +362,68 @@ stimuli:
     found = [[skill.path for skill in one.environment.skills or ()] for one in spec.stimuli]
     assert found == [["common"], ["common", "own"], []]
     assert spec.stimuli[2].environment.skills == ()
+
+
+NEWER = """
+name: newer
+artifacts: {include: [out/*]}
+graders: [{type: completed}]
+agent_environment: {env: {MODE: fast, LEVEL: 3}, skills: [a]}
+stimuli:
+  - name: one
+    prompt: p
+    supported_executors: [claude-cli]
+    agent_environment: {env: {MODE: slow}, files: [{src: x, dest: y, dest_root: workspace}]}
+    artifacts: {include: [more/*], exclude: [more/not]}
+    golden_patch: {path: fix.patch}
+    golden_command: {command: make fix}
+    golden_trajectory: {inline: {schema_version: ATIF-v1.6, steps: []}}
+    graders: [{type: exit-success}]
+  - name: two
+    prompt: q
+    golden_command: make
+    golden_trajectory: good.json
+"""
+
+
+def test_keys_of_newer_versions(tmp_path: Path) -> None:
+    spec = read_text(NEWER, tmp_path / "eval.yaml").spec
+    one, two = spec.stimuli
+    assert dict(one.environment.env) == {"MODE": "slow", "LEVEL": "3"}
+    assert [ref.path for ref in one.environment.skills or ()] == ["a"]
+    assert one.artifacts_include == ("out/*", "more/*") and one.artifacts_exclude == ("more/not",)
+    assert [grader.type for grader in one.graders] == ["exit-success", "completed"]
+    assert [grader.type for grader in two.graders] == ["completed"]
+    assert one.supported_executors == ("claude-cli",)
+    assert (one.golden_command, two.golden_command) == ("make fix", "make")
+    assert one.golden_trajectory == {"schema_version": "ATIF-v1.6", "steps": []}
+    assert two.golden_trajectory_file is not None and two.golden_trajectory_file.src == "good.json"
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "told"),
+    [
+        ("agent_environment: {env", "environment: {}\nagent_environment: {env", "mean the same; keep"),
+        ("dest_root: workspace", "dest_root: home", "files go into the workspace"),
+        ("MODE: slow", "'A B': slow", "no name of a variable"),
+        ("name: newer", "name: newer\ndefaults: {executor: ''}", "`executor` is empty"),
+        ("name: newer", "name: newer\ndefaults: {executor: null}", "`executor` is empty"),
+    ],
+)
+def test_mistakes_in_keys_of_newer_versions(tmp_path: Path, old: str, new: str, told: str) -> None:
+    with pytest.raises(SpecError, match=told):
+        read_text(NEWER.replace(old, new, 1), tmp_path / "eval.yaml")
+
+
+def test_an_experiment_may_say_agent_environment(tmp_path: Path) -> None:
+    (tmp_path / "eval.yaml").write_text(NEWER)
+    text = """
+name: x
+evals: [eval.yaml]
+vary: [/agent_environment/skills]
+variants: {on: {agent_environment: {skills: [b]}}, off: {environment: {skills: []}}}
+"""
+    (tmp_path / "x.experiment.yaml").write_text(text)
+    found = read_experiment(tmp_path / "x.experiment.yaml")
+    assert found.vary == ("/environment/skills",)
+    assert found.variants["on"].patch == {"environment": {"skills": ["b"]}}

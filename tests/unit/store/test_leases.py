@@ -6,19 +6,20 @@ import asyncio
 import time
 from collections import Counter
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from random import Random
 
 import pytest
-from sqlalchemy import select, update
+from sqlalchemy import insert, select, update
 from sqlalchemy.exc import OperationalError
 from tests.store_world import add_executor, add_run, assert_counters_true, ended, tick
 
 from valkyrie.errors import LeaseLostError, StoreError, UserError
 from valkyrie.nouns import Category, Outcome, TrialState
-from valkyrie.store import Store, executors, leases, runs
+from valkyrie.store import Store, executors, leases, people, runs
 from valkyrie.store.journal import Advance, Finish, Save
-from valkyrie.store.leases import Room
-from valkyrie.store.schema import attempt, executor, trial
+from valkyrie.store.leases import Room, TickResult
+from valkyrie.store.schema import attempt, executor, regrade, trial
 from valkyrie.store.writer import Writer
 
 
@@ -280,6 +281,32 @@ async def test_stop_resume_retry_keep_the_books(store: Store, writer: Writer) ->
     assert len(tick(store, run_id).leased) == 4
 
 
+async def test_the_time_between_two_passes_is_no_work(store: Store, writer: Writer) -> None:
+    run_id = add_run(store, tasks=2, concurrency=1)
+    for began in (1000.0, 90_000.0):
+        (leased,) = tick(store, run_id, now=began).leased
+        await writer.record(ended(leased, score=1.0))
+        with store.writing() as connection:
+            if began < 2000:
+                runs.stop(connection, run_id, began + 5, force=False, task_ids=None)
+            runs.conclude(connection, run_id, began + 10, final=None, graded=None, error=None)
+            assert runs.get(connection, run_id).working_since is None
+            if began < 2000:
+                assert runs.reopen(connection, run_id, errors_too=False) == 1
+    with store.reading() as connection:
+        assert runs.get(connection, run_id).worked_s == pytest.approx(20.0)
+
+
+async def test_a_night_without_an_executor_is_no_work(store: Store, writer: Writer) -> None:
+    run_id = add_run(store, tasks=2, concurrency=1)
+    (leased,) = tick(store, run_id, now=1000.0).leased
+    await writer.record(replace(ended(leased, score=1.0), at=1030.0))
+    with store.writing() as connection:
+        runs.reopen(connection, run_id, errors_too=False)
+        row = runs.get(connection, run_id)
+    assert (row.worked_s, row.working_since) == (30.0, None)
+
+
 def test_force_stop_takes_active_trials_away(store: Store) -> None:
     run_id = add_run(store, tasks=6, concurrency=3)
     tick(store, run_id)
@@ -293,16 +320,29 @@ def test_force_stop_takes_active_trials_away(store: Store) -> None:
         runs.stop(connection, run_id, time.time(), force=True, task_ids=None)
 
 
-def test_priorities_come_first(store: Store) -> None:
-    late = add_run(store, tasks=3, cpus=1.0, priority=4)
-    middle = [add_run(store, tasks=3, cpus=1.0) for _ in range(2)]
-    urgent = add_run(store, tasks=3, cpus=1.0, priority=0)
-    found = tick(store, late, *middle, urgent, room=Room(7.0, 1e9, idle=False))
-    assert Counter(one.run_id for one in found.leased) == {urgent: 3, middle[0]: 2, middle[1]: 2}
+def test_urgent_runs_have_a_larger_share_and_come_first(store: Store) -> None:
+    late = add_run(store, cpus=1.0, concurrency=10, priority=4)
+    middle = [add_run(store, cpus=1.0, concurrency=10) for _ in range(2)]
+    urgent = add_run(store, cpus=1.0, concurrency=10, priority=1)
+    found = tick(store, late, *middle, urgent, room=Room(13.0, 1e9, idle=False))
+    assert Counter(one.run_id for one in found.leased) == {urgent: 8, middle[0]: 2, middle[1]: 2, late: 1}
+    assert found.leased[0].run_id == urgent
     assert found.open_runs == [urgent, *middle, late]
     with store.reading() as connection:
         assert [row.id for row in runs.queue(connection, "default")] == [urgent, *middle, late]
         assert runs.queue(connection, "other") == []
+
+
+def test_runs_of_one_key_have_no_more_in_hand_than_it_allows(store: Store) -> None:
+    with store.writing() as connection:
+        few, _ = people.create_key(connection, "default", "ci", "ci", max_concurrency=3)
+        many, _ = people.create_key(connection, "default", "ada", "ada")
+    own = [add_run(store, concurrency=4, key_id=few, started_by="ci") for _ in range(2)]
+    other = add_run(store, concurrency=4, key_id=many, started_by="ada")
+    found = Counter(one.run_id for one in tick(store, *own, other).leased)
+    assert found == {own[0]: 2, own[1]: 1, other: 4}
+    assert tick(store, *own, other).leased == []
+    assert_counters_true(store)
 
 
 async def test_a_run_that_cost_what_it_may_goes_no_further(store: Store, writer: Writer) -> None:
@@ -322,6 +362,63 @@ async def test_a_run_that_cost_what_it_may_goes_no_further(store: Store, writer:
         row = runs.get(connection, run_id)
     assert (row.n_stopped, row.n_finished, row.n_costed) == (4, 2, 2)
     assert row.cost_sum == pytest.approx(1.1)
+
+
+async def fail(writer: Writer, found: TickResult, category: Category = Category.BENCHMARK) -> None:
+    """End what was leased in errors."""
+    for one in found.leased:
+        failed = {"category": category, "cause": "grader_no_verdict", "message": "no reward"}
+        now = time.time()
+        await writer.record(Finish(one, TrialState.BUILDING, TrialState.ERROR, Outcome.FAILED, now, **failed))
+
+
+async def test_a_run_all_of_whose_trials_fail_stops_by_itself(store: Store, writer: Writer) -> None:
+    run_id = add_run(store, tasks=100, concurrency=10, abort_after=20)
+    for _ in range(2):
+        await fail(writer, tick(store, run_id))
+    assert tick(store, run_id).ended == [run_id]
+    assert_counters_true(store)
+    with store.writing() as connection:
+        row = runs.get(connection, run_id)
+        assert (row.state, row.n_error, row.n_stopped) == ("STOPPING", 20, 80)
+        runs.conclude(connection, run_id, time.time(), final=None, graded=None, error=None)
+    with store.writing() as connection:
+        row = runs.get(connection, run_id)
+        assert row.state == "STOPPED"
+        assert row.note == (
+            "stopped by itself: the first 20 trials that ended all failed, all with benchmark/"
+            f"grader_no_verdict; `valk run errors {run_id[:8]}` says why, `valk run resume {run_id[:8]}` "
+            "goes on"
+        )
+        assert runs.reopen(connection, run_id, errors_too=False) == 80
+    found = tick(store, run_id)
+    assert len(found.leased) == 10, "whoever resumes it is believed"
+    await fail(writer, found)
+    with store.writing() as connection:  # its executor died; that is no new beginning
+        runs.reopen(connection, run_id, errors_too=False)
+    await fail(writer, tick(store, run_id))
+    assert tick(store, run_id).ended == [run_id], "the next twenty count again"
+
+
+@pytest.mark.parametrize("harmless", ["graded", "infrastructure", "never", "few", "regraded"])
+async def test_a_run_that_may_come_right_goes_on(store: Store, writer: Writer, harmless: str) -> None:
+    tasks = 1000 if harmless == "few" else 100
+    after = 0 if harmless == "never" else 20
+    run_id = add_run(store, tasks=tasks, concurrency=7, abort_after=after)
+    found = tick(store, run_id)
+    if harmless == "graded":
+        await writer.record(ended(found.leased[0], score=0.0))
+        found = replace(found, leased=found.leased[1:])
+    for _ in range(3):
+        category = Category.INFRASTRUCTURE if harmless == "infrastructure" else Category.BENCHMARK
+        await fail(writer, found, category)
+        if harmless == "regraded":
+            with store.writing() as connection:
+                values = {"run_id": run_id, "number": 1, "created_at": 1.0, "arguments": {}}
+                connection.execute(insert(regrade).values(**values))
+            harmless = "regraded already"
+        found = tick(store, run_id)
+    assert len(found.leased) == 7
 
 
 async def test_each_change_is_found_under_a_later_version(store: Store, writer: Writer) -> None:

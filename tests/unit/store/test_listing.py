@@ -15,9 +15,11 @@ from tests.store_world import add_run, ended, run_values, tick
 
 from valkyrie.errors import UnknownError, UsageError
 from valkyrie.nouns import TrialState
+from valkyrie.report.present import scores_view, trial_view
 from valkyrie.store import Store, journal, listing, runs
 from valkyrie.store.listing import RunQuery
-from valkyrie.store.schema import LISTED_BY, run
+from valkyrie.store.schema import LISTED_BY, run, trial
+from valkyrie.store.trials import TrialQuery
 
 MINE = {"org_id": "mine"}
 
@@ -101,11 +103,33 @@ def test_runs_are_found_by_their_beginning(filled: Store) -> None:
         assert runs.resolve(connection, " 00000005-0000-4 ".upper(), "mine").startswith("00000005")
         with pytest.raises(UsageError, match=r"several run ids.*(\n.*agent.*){10}\n.*…"):
             runs.resolve(connection, "0000", "mine")
-        with pytest.raises(UnknownError, match="No run '00000003'"):
+        with pytest.raises(UnknownError, match="No run or job '00000003'"):
             runs.resolve(connection, "00000003", "mine")
         for nonsense in ("", "zzz", "%", "g", "\0"):
             with pytest.raises(UsageError):
                 runs.resolve(connection, nonsense, "mine")
+
+
+def test_failed_trials_and_trials_by_score(store: Store) -> None:
+    run_id = add_run(store, tasks=6, concurrency=6)
+    leased = tick(store, run_id).leased
+    ends = [
+        ended(leased[0], score=1.0, passed=True),
+        ended(leased[1], score=0.5, passed=False),
+        ended(leased[2], score=0.0),
+        ended(leased[3], score=0.25),
+        ended(leased[4], TrialState.ERROR),
+    ]
+    with store.writing() as connection:
+        journal.record(connection, ends)
+
+    def tasks(**query: Any) -> list[str]:
+        with store.reading() as connection:
+            return [row.task_id for row in runs.trials(connection, run_id, TrialQuery(**query))[0]]
+
+    assert tasks(failed=True) == tasks(failed=True, after=-1) == ["t1", "t2", "t4"]
+    assert tasks(sort="score") == ["t4", "t5", "t2", "t3", "t1", "t0"]
+    assert tasks(sort="score", descending=True)[:4] == ["t0", "t1", "t3", "t2"]
 
 
 def test_trials_that_never_began_are_sorted_alike(store: Store) -> None:
@@ -235,3 +259,25 @@ def test_pages_behind_a_position_follow_one_another(store: Store) -> None:
             asked = "SELECT * FROM trial WHERE run_id = ? AND position > ? ORDER BY position"
             plan = str(connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {asked}", (run_id, 3)).all())
             assert "trial_order" in plan and "TEMP B-TREE" not in plan
+
+
+def test_trials_are_read_with_as_much_detail_as_is_asked_for(store: Store) -> None:
+    run_id = add_run(store, tasks=2)
+    with store.writing() as connection:
+        said = {"result": {"graders": []}, "timing": {"agent": 2.0}, "evidence": {"open_to_tampering": True}}
+        connection.execute(trial.update().where(trial.c.position == 1).values(**said, state="FINISHED"))
+    with store.reading() as connection:
+        scores, told, whole = (
+            runs.trials(connection, run_id, runs.TrialQuery(detail=detail))[0]
+            for detail in ("scores", "trial", "result")
+        )
+    assert [scores_view(row).evidence for row in scores] == [None, {"open_to_tampering": True}]
+    assert [scores_view(row).timing for row in scores] == [{}, {}]
+    assert [(trial_view(row).timing, trial_view(row).result) for row in told] == [
+        ({}, None),
+        ({"agent": 2.0}, None),
+    ]
+    assert [trial_view(row).result for row in whole] == [None, {"graders": []}]
+    for one, other in zip(scores, whole, strict=True):
+        left, right = scores_view(one), trial_view(other)
+        assert (left.task_id, left.digest, left.position) == (right.task_id, right.digest, right.position)

@@ -10,7 +10,8 @@ from sqlalchemy import Engine, create_engine, inspect, text
 from tests.postgres import Postgres
 from tests.store_world import run_values
 
-from valkyrie.store import Store, leases, migrations, runs, schema
+from valkyrie.nouns import Role
+from valkyrie.store import Store, leases, migrations, people, runs, schema
 from valkyrie.store.address import parse
 
 RUN = (
@@ -88,6 +89,18 @@ def test_what_is_in_an_older_database_is_kept(address: Path | str, engine: Engin
     assert len(copies) == (1 if isinstance(address, Path) else 0)
 
 
+def test_keys_from_before_roles_may_do_what_they_could(address: Path | str, engine: Engine) -> None:
+    columns = "(id, org_id, name, person, hash, created_at)"
+    key = f"INSERT INTO api_key {columns} VALUES ('k', 'default', 'n', 'p', 'h', 1)"
+    with engine.begin() as connection:
+        migrations.upgrade(connection, "0009")
+        connection.execute(text(key))
+    store = Store(address)
+    with store.reading() as connection:
+        assert [found.role for found in people.list_keys(connection)] == [Role.ADMIN]
+    store.close()
+
+
 def test_a_migrated_database_is_a_new_one(address: Path | str, engine: Engine) -> None:
     fill(engine, "0001")
     Store(address).close()
@@ -137,7 +150,7 @@ def test_a_difference_is_found(address: Path | str, engine: Engine) -> None:
 
 
 def test_steps_are_told_in_order() -> None:
-    numbers = ["0001", "0002", "0003", "0004", "0005", "0006", "0007", "0008"]
+    numbers = [f"{number:04d}" for number in range(1, int(schema.REVISION) + 1)]
     assert [revision for revision, _ in migrations.steps("0001")] == numbers[1:]
     assert [revision for revision, _ in migrations.steps(None)] == numbers
     assert migrations.steps(schema.REVISION) == []

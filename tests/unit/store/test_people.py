@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from valkyrie.errors import UnknownError, UsageError
-from valkyrie.nouns import DEFAULT_ORG, Identity
+from valkyrie.nouns import DEFAULT_ORG, Identity, Role
 from valkyrie.store import Store, people
 
 NOW = 1_800_000_000.0
@@ -81,7 +81,7 @@ def test_a_key_opens_its_own_organisation(store: Store) -> None:
     with store.writing() as connection:
         other = people.create_org(connection, "research")
     key_id, clear = make_key(store, other.id)
-    assert find(store, clear) == Identity(other.id, "research", "ada@example.com", key_id)
+    assert find(store, clear) == Identity(other.id, "research", "ada@example.com", key_id, role=Role.MEMBER)
     assert len(clear) == 3 + 12 + 1 + 43 and clear.startswith(f"vk_{key_id}_")
 
 

@@ -27,6 +27,6 @@ def test_services_on_loopback_are_refused_unless_configured(
         finally:
             office.close()
 
-    assert "a loopback address" in refusal() and "VALKYRIE_ALLOW_LOCAL_WEBHOOKS" in refusal()
+    assert "a loopback address" in refusal() and "tracker.allowed_networks" in refusal()
     monkeypatch.setenv("VALKYRIE_ALLOW_LOCAL_WEBHOOKS", "true")
     assert "cannot reach the service" in refusal()

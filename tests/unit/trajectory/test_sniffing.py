@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from valkyrie.agents.catalog import AgentOptions
+from valkyrie.agents.catalogue.claude_code import ClaudeCode
+from valkyrie.agents.catalogue.reading import Ran
 from valkyrie.trajectory import TrajectoryError
-from valkyrie.trajectory.records import to_record
+from valkyrie.trajectory.converting import transcript_of
+from valkyrie.trajectory.records import from_record, to_record
 from valkyrie.trajectory.sniffing import Foreign, read_foreign
 from valkyrie.trajectory.transcript import Event, Transcript
 
@@ -156,6 +161,33 @@ def test_claudes_stream() -> None:
     assert (told.measures.input_tokens, told.measures.cache_read_tokens) == (10, 3)
 
 
+def test_claudes_stream_is_graded_as_eval_reads_it(tmp_path: Path) -> None:
+    usage = {"input_tokens": 7, "output_tokens": 2, "cache_read_input_tokens": 3}
+    use = {"type": "tool_use", "id": "c1", "name": "Task", "input": {}}
+    inner = {"id": "sub", "model": "m", "content": [{"type": "text", "text": "looking"}], "usage": usage}
+    text = lines(
+        {"type": "system", "subtype": "init", "session_id": "s-1", "claude_code_version": "2.1.197"},
+        {"type": "assistant", "message": {"id": "m1", "model": "m", "content": [use], "usage": usage}},
+        {"type": "assistant", "parent_tool_use_id": "c1", "message": inner},
+        {
+            "type": "assistant",
+            "message": {"id": "m2", "model": "m", "content": [{"type": "text", "text": "Done."}]},
+        },
+        {"type": "result", "subtype": "success", "is_error": False, "duration_ms": 4200, "session_id": "s-1"},
+    )
+    log = tmp_path / "claude-code.jsonl"
+    log.write_text(text)
+    read = ClaudeCode(AgentOptions()).read(Ran(log, 0, instruction="Do it."))
+    assert read.trajectory is not None
+    by_eval = transcript_of(read.trajectory, usage=read.usage, seconds=4.2)
+    (found,) = read_foreign(text)
+    told = found.transcript
+    assert told.measures == by_eval.measures
+    assert (told.measures.turn_count, told.measures.wall_time_ms) == (3, 4200)
+    assert [one.type for one in told.events] == [one.type for one in by_eval.events]
+    assert told.output == by_eval.output == "Done."
+
+
 def test_a_session_that_failed_is_an_error() -> None:
     text = lines({"type": "result", "subtype": "x", "session_id": "s", "is_error": True, "result": "no key"})
     (found,) = read_foreign(text)
@@ -191,3 +223,24 @@ def test_skills_that_were_offered_are_seen_in_what_was_read() -> None:
 def test_what_is_none_of_it_is_told(text: str, message: str) -> None:
     with pytest.raises(TrajectoryError, match=message):
         read_foreign(text)
+
+
+def test_records_count_calls_models_and_skills() -> None:
+    events = (
+        Event("token_usage", {"inputTokens": 5, "outputTokens": 1, "model": "m"}),
+        Event("token_usage", {"inputTokens": 7, "outputTokens": 2, "model": "m"}),
+        Event("skill_activation", {"name": "tidy", "path": ""}),
+        Event("skill_activation", {"name": "tidy", "path": ""}),
+    )
+    record = to_record(Transcript("done", events), id="i", stimulus="s", work_dir="")
+    usage = record["metrics"]["tokenUsage"]
+    assert (usage["callCount"], usage["byModel"]) == (2, {"m": {"inputTokens": 12, "outputTokens": 3}})
+    assert record["metrics"]["skillActivationBreakdown"] == {"tidy": 2}
+    assert not from_record(record).extra
+    foreign = {"output": "x", "events": [], "metrics": {"tokenUsage": {"callCount": 9}}}
+    assert (
+        to_record(from_record(foreign), id="i", stimulus="s", work_dir="")["metrics"]["tokenUsage"][
+            "callCount"
+        ]
+        == 9
+    )

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from valkyrie.trial.cost import MOST_BYTES, reported_cost
+from valkyrie.trial.cost import MOST_BYTES, Reported, reported_metrics
 
 
 def archive(folder: Path, *members: tuple[tarfile.TarInfo, bytes]) -> None:
@@ -39,7 +39,7 @@ def artifact(folder: Path, text: str) -> None:
 
 def heard(folder: Path) -> tuple[float | None, list[str]]:
     notes: list[str] = []
-    return reported_cost(folder, notes.append), notes
+    return reported_metrics(folder, notes.append).cost, notes
 
 
 def test_an_agent_that_says_nothing_costs_nothing_known(tmp_path: Path) -> None:
@@ -146,3 +146,35 @@ def test_an_archive_that_swells_is_left(tmp_path: Path) -> None:
         tar.fileobj.write(info.tobuf())  # type: ignore[union-attr]
     cost, notes = heard(tmp_path)
     assert cost is None and "larger than one of ours" in notes[0]
+
+
+@pytest.mark.parametrize(
+    ("said", "wanted"),
+    [
+        ({"cost": {"total": 1.5}, "tokens": {"input": 51000, "output": 4200}}, (1.5, (51000, 0, 4200))),
+        ({"tokens": {"input": 10, "cached": 99, "output": 0}}, (None, (10, 10, 0))),
+        ({"tokens": {"output": 7}}, (None, (0, 0, 7))),
+        ({"cost": 1, "tokens": {}}, (1.0, None)),
+        ({"cost": 1, "tokens": [1]}, (1.0, None)),
+        ({"cost": 1, "tokens": {"input": -1}}, (1.0, None)),
+        ({"cost": 1, "tokens": {"input": 1e9}}, (1.0, None)),
+        ({"cost": 1, "tokens": {"input": True}}, (1.0, None)),
+        ({"cost": 1, "tokens": {"input": 10**30}}, (1.0, None)),
+    ],
+)
+def test_tokens_are_taken(tmp_path: Path, said: object, wanted: tuple[object, object]) -> None:
+    artifact(tmp_path, json.dumps(said))
+    notes: list[str] = []
+    found = reported_metrics(tmp_path, notes.append)
+    tokens = found.tokens and (
+        found.tokens.input_tokens,
+        found.tokens.cached_tokens,
+        found.tokens.output_tokens,
+    )
+    assert (found.cost, tokens) == wanted
+    odd = {"-1", "1000000000.0", "true", str(10**30)}
+    assert bool(notes) == any(word in json.dumps(said) for word in odd)
+
+
+def test_silence_is_nothing_reported(tmp_path: Path) -> None:
+    assert reported_metrics(tmp_path) == Reported()

@@ -242,8 +242,10 @@ async def test_too_many_outputs_are_refused(tmp_path: Path, monkeypatch: pytest.
 
     monkeypatch.setattr(collect, "OUTPUT_LIMITS", CopyLimits(max_entries=3))
     files = {f"/out/{n}": "" for n in range(4)}
-    ending = await attempt(make_world(tmp_path, Writes(files, OutputArtifact("all", "/out/*", False))))
+    ending = await attempt(make_world(tmp_path, Writes(files, OutputArtifact("all", "/out/*", True))))
     assert ending.failure is not None and "3 a trial may be kept" in ending.failure.message
+    ending = await attempt(make_world(tmp_path, Writes(files, OutputArtifact("all", "/out/*", False))))
+    assert ending.failure is None
 
 
 async def test_what_only_the_benchmark_was_given_is_hidden_too(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import asyncio
 import json
 import re
 import tempfile
+import time
 from abc import ABC, abstractmethod
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -25,7 +26,7 @@ from valkyrie.agents.catalogue.turning import Clock, append, together, used_in
 from valkyrie.agents.protocol import AgentExit, AgentTrial, LayerSpec, OutputArtifact, Usage
 from valkyrie.digest import content_digest
 from valkyrie.errors import AgentInstallError, UsageError
-from valkyrie.nouns import Json, TaskSpec
+from valkyrie.nouns import MAX_TURNS, Json, TaskSpec
 from valkyrie.secrets.mask import Masker
 from valkyrie.suggest import did_you_mean
 from valkyrie.trajectory import Trajectory
@@ -128,6 +129,11 @@ class InstalledAgent(ABC):
         """The value of a `-k`, if it was given."""
         return self._options.kwargs.get(key)
 
+    def turn_limit(self, key: str, task: TaskSpec) -> str | None:
+        """How often the model may be asked: a `-k`, else what the task's author allows."""
+        own = task.metadata.get(MAX_TURNS)
+        return self.parameter(key) or (str(own) if isinstance(own, int) and own > 0 else None)
+
     @property
     def layer(self) -> LayerSpec:
         """Installed once, seen by every trial."""
@@ -201,7 +207,7 @@ class InstalledAgent(ABC):
             # Servers repeat a wrong key in their complaint.
             reading = together(readings, masker.text, ended=ended.reason is None)
             note = await asyncio.to_thread(_keep, reading.trajectory, kept) or note
-            usage = await asyncio.to_thread(self._priced, reading.usage)
+            usage = await asyncio.to_thread(self._priced, reading.usage, trial.model_url)
             log("stderr", f"{self.name} {self.version}: {note or said(usage, reading)}\n")
         return replace(ended, usage=usage, trouble=reading.trouble)
 
@@ -245,12 +251,14 @@ class InstalledAgent(ABC):
         if limit == 0:
             return TIMEOUT_EXIT_CODE, Reading(), None
         file = LogFile(path, log, LOG_LIMIT - _size(whole)) if number else LogFile(path, log)
+        began = time.time()
         with file as sink:
             code = await self._in_reach(trial, headless.command(trial.task, limit), sink.write)
         with suppress(SandboxError):
             # Without it less can be read; what the agent did stands all the same.
             await self.bring(trial, kept)
-        ran = Ran(path, code, sink.stderr, trial.turns[number], kept, seen, used_in(earlier))
+        told = trial.turns[number]
+        ran = Ran(path, code, sink.stderr, told, kept, seen, used_in(earlier), began, sink.arrived)
         reading, note = await asyncio.to_thread(self._read_safely, ran)
         if number:
             await asyncio.to_thread(append, whole, path)
@@ -278,8 +286,13 @@ class InstalledAgent(ABC):
         except Exception as error:  # noqa: BLE001 - hostile data; the trial goes on without it
             return Reading(), f"its log could not be read: {type(error).__name__}: {error}"[:300]
 
-    def _priced(self, usage: Usage | None) -> Usage | None:
-        """With the agent's own cost, or one from published prices where they are known."""
+    def _priced(self, usage: Usage | None, model_url: str | None) -> Usage | None:
+        """With the agent's own cost, or one from published prices where they are known.
+
+        A model of one's own has a price that neither knows: agents reckon with their vendor's too.
+        """
+        if usage is not None and model_url is not None:
+            return replace(usage, cost=None, cost_source=None)
         if usage is None or usage.cost is not None:
             return usage
         from valkyrie.agents.catalogue.prices import cost_of

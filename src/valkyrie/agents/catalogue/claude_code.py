@@ -9,7 +9,7 @@ from typing import ClassVar
 
 from valkyrie.agents.catalogue.base import PLACEHOLDER_KEY, InstalledAgent, environment, unversioned
 from valkyrie.agents.catalogue.headless import HOME, Headless
-from valkyrie.agents.catalogue.reading import Ran, Reading, at, json_lines, word
+from valkyrie.agents.catalogue.reading import Ran, Reading, at, word
 from valkyrie.agents.catalogue.troubles import trouble
 from valkyrie.agents.mcp import as_json, mcp_servers
 from valkyrie.agents.protocol import AgentTrial, LayerSpec, Trouble, Usage
@@ -66,7 +66,7 @@ class ClaudeCode(InstalledAgent):
         argv += ["--dangerously-skip-permissions"]
         for flag, value in (
             ("--model", self.model),
-            ("--max-turns", self.parameter("max_turns")),
+            ("--max-turns", self.turn_limit("max_turns", trial.task)),
             ("--effort", self.parameter("effort")),
         ):
             argv += [flag, value] if value else []
@@ -126,8 +126,8 @@ class _Log:
         self._seen = ClaudeLog(self._built)
 
     def read(self, ran: Ran) -> Reading:
-        self._built.user(ran.instruction)
-        for event in json_lines(ran.log):
+        ran.begin(self._built)
+        for event in ran.events(self._built):
             self._seen.take(event)
         final = self._seen.final()
         usage = self._usage(final)

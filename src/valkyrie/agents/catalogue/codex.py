@@ -126,9 +126,9 @@ class _Log:
         self._asked = 0
 
     def read(self, ran: Ran) -> Reading:
-        self._built.user(ran.instruction)
+        ran.begin(self._built)
         ended = False
-        for event in json_lines(ran.log):
+        for event in ran.events(self._built):
             ended = event.get("type") == "turn.completed" or (ended and event.get("type") != "turn.started")
             self._take(event)
         for item in self._open.values():

@@ -79,10 +79,10 @@ class CopilotCli(InstalledAgent):
 
     def read(self, ran: Ran) -> Reading:
         built, counted = TrajectoryBuilder(), Counted()
-        built.user(ran.instruction)
+        ran.begin(built)
         metrics = _used(ran.kept / _RECORD, counted, ran.seen) if ran.kept else []
         log = CopilotLog(built)
-        for event in json_lines(ran.log):
+        for event in ran.events(built):
             log.take(event, metrics[log.answers] if log.answers < len(metrics) else None)
         error = None if log.error is None else _trouble(log.error)
         if error is None and ran.exit_code != 0:

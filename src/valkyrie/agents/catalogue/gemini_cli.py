@@ -9,7 +9,7 @@ from typing import Any
 from valkyrie.agents.catalogue.base import PLACEHOLDER_KEY, InstalledAgent, environment, unversioned
 from valkyrie.agents.catalogue.counting import Counted
 from valkyrie.agents.catalogue.headless import HOME, Headless
-from valkyrie.agents.catalogue.reading import Ran, Reading, at, json_lines, tokens, word
+from valkyrie.agents.catalogue.reading import Ran, Reading, at, tokens, word
 from valkyrie.agents.catalogue.troubles import trouble
 from valkyrie.agents.mcp import McpServer, mcp_servers
 from valkyrie.agents.protocol import AgentTrial, LayerSpec, Trouble
@@ -106,8 +106,8 @@ class _Log:
         self._since: Any = None
 
     def read(self, ran: Ran) -> Reading:
-        self._built.user(ran.instruction)
-        for event in json_lines(ran.log):
+        ran.begin(self._built)
+        for event in ran.events(self._built):
             self._take(str(event.get("type")), event)
         self._close()
         if self._error is None and ran.exit_code != 0:

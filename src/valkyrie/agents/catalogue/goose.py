@@ -11,7 +11,7 @@ from valkyrie.agents.abilities import skills_of
 from valkyrie.agents.catalogue.base import PLACEHOLDER_KEY, InstalledAgent, environment, unversioned
 from valkyrie.agents.catalogue.counting import Counted
 from valkyrie.agents.catalogue.headless import HOME, Headless
-from valkyrie.agents.catalogue.reading import Ran, Reading, at, dollars, items, json_lines, tokens, word
+from valkyrie.agents.catalogue.reading import Ran, Reading, at, dollars, items, tokens, word
 from valkyrie.agents.catalogue.troubles import trouble
 from valkyrie.agents.catalogue.vendors import ELSEWHERE, vendor_and_model
 from valkyrie.agents.mcp import McpServer, mcp_servers
@@ -57,7 +57,7 @@ class Goose(InstalledAgent):
             "developer,skills" if skills_of(trial.task) else "developer",
         ]
         argv += ["--provider", provider, "--model", model]
-        if turns := self.parameter("max_turns"):
+        if turns := self.turn_limit("max_turns", trial.task):
             argv += ["--max-turns", turns]
         servers = mcp_servers(trial.task)
         argv += [word for server in servers for word in _extension(server)]
@@ -121,9 +121,9 @@ class _Log:
         self._calls: list[tuple[Any, Any, Any]] = []
 
     def read(self, ran: Ran) -> Reading:
-        self._built.user(ran.instruction)
+        ran.begin(self._built)
         self._before = ran.before or Usage()
-        for event in json_lines(ran.log):
+        for event in ran.events(self._built):
             if event.get("type") == "message":
                 self._message(event.get("message"))
             elif event.get("type") == "error":

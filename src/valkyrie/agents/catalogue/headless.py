@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,6 +18,7 @@ from valkyrie.nouns import TaskSpec
 HOME = "/var/tmp/valkyrie-agent"
 """A folder in the sandbox for the program's own settings and state, nobody else's."""
 LOG_LIMIT = 64 * 1024 * 1024
+SAME_TIME_S = 0.02
 STDERR_KEPT = 16_000
 Prompt = Literal["stdin", "argument", "none"]
 
@@ -106,6 +108,8 @@ class LogFile:
         self._room = limit
         self._file: IO[bytes] | None = None
         self.stderr = ""
+        self.arrived: list[tuple[int, float]] = []
+        """Up to which byte it had come by when."""
 
     def __enter__(self) -> Self:
         self.path.parent.mkdir(parents=True, exist_ok=True)
@@ -128,5 +132,12 @@ class LogFile:
             self._file.write(data[: self._room])
             self._file.flush()
             self._room -= len(data)
+            self._date(self._file.tell(), time.time())
             if self._room <= 0:
                 self._log("stderr", f"\n… the agent's output beyond {LOG_LIMIT >> 20} MiB is not kept …\n")
+
+    def _date(self, upto: int, now: float) -> None:
+        """Remember when this much had come; what comes at about the same time has one time."""
+        if self.arrived and now - self.arrived[-1][1] < SAME_TIME_S:
+            now = self.arrived.pop()[1]
+        self.arrived.append((upto, now))

@@ -17,7 +17,7 @@ from valkyrie.agents.catalogue.base import (
 )
 from valkyrie.agents.catalogue.counting import Counted
 from valkyrie.agents.catalogue.headless import HOME, Headless, bring_out
-from valkyrie.agents.catalogue.reading import Ran, Reading, at, dollars, items, parsed, tokens, word
+from valkyrie.agents.catalogue.reading import Ran, Reading, at, dollars, iso_time, items, parsed, tokens, word
 from valkyrie.agents.catalogue.troubles import trouble
 from valkyrie.agents.catalogue.vendors import vendor_and_model
 from valkyrie.agents.protocol import AgentTrial, LayerSpec, Trouble, Usage
@@ -56,7 +56,7 @@ class MiniSweAgent(InstalledAgent):
             bare = vendor == "anthropic"
             url = unversioned(trial.model_url) if bare else versioned(trial.model_url)
             argv += ["--config", f"model.model_kwargs.api_base={url}"]
-        if steps := self.parameter("step_limit"):
+        if steps := self.turn_limit("step_limit", trial.task):
             argv += ["--config", f"agent.step_limit={steps}"]
         env = environment(trial, **_environment(trial, vendor))
         return Headless([*argv, "--task"], env, prompt="argument")
@@ -105,6 +105,7 @@ def _read(agent: MiniSweAgent, data: Any) -> Reading:
     refused = False
     for message in items(at(data, "messages")):
         role, extra = at(message, "role"), at(message, "extra")
+        built.now = _said_at(at(extra, "timestamp")) or built.now
         if at(extra, "response") is not None:
             finish = at(extra, "response", "choices", 0, "finish_reason")
             refused = finish in ("content_filter", "refusal")
@@ -122,6 +123,12 @@ def _read(agent: MiniSweAgent, data: Any) -> Reading:
                 _metrics(counted, extra)
     found = counted.reading(built, agent)
     return Reading(found.trajectory, found.usage, error)
+
+
+def _said_at(moment: Any) -> str | None:
+    """Its messages carry seconds since 1970."""
+    sane = isinstance(moment, int | float) and 0 < moment < 1e11
+    return iso_time(moment) if sane else None
 
 
 def _answer(built: TrajectoryBuilder, message: Any, metrics: Metrics | None) -> None:

@@ -16,7 +16,7 @@ from valkyrie.agents.catalogue.base import (
 )
 from valkyrie.agents.catalogue.counting import Counted
 from valkyrie.agents.catalogue.headless import HOME, Headless
-from valkyrie.agents.catalogue.reading import Ran, Reading, at, dollars, json_lines, tokens, word
+from valkyrie.agents.catalogue.reading import Ran, Reading, at, dollars, tokens, word
 from valkyrie.agents.catalogue.troubles import trouble
 from valkyrie.agents.catalogue.vendors import vendor_and_model
 from valkyrie.agents.mcp import McpServer, mcp_servers
@@ -147,8 +147,8 @@ class _Log:
         self._tools: list[dict[str, Any]] = []
 
     def read(self, ran: Ran) -> Reading:
-        self._built.user(ran.instruction)
-        for event in json_lines(ran.log):
+        ran.begin(self._built)
+        for event in ran.events(self._built):
             self._session = self._session or word(event.get("sessionID"))
             self._take(str(event.get("type")), event)
         self._close(None)

@@ -59,6 +59,8 @@ class Layers:
         self._failed: dict[str, tuple[float, ValkyrieError]] = {}
         self._digests = FolderDigests()
         self._turns: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
+        self.on_install: Log = lambda _line: None
+        """Told that something is being installed, and when it is; the rest is in the attempt's log."""
 
     async def ready(
         self, spec: LayerSpec, provider: SandboxProvider, source: SandboxSource, log: Log
@@ -139,7 +141,9 @@ class Layers:
                     await asyncio.shield(asyncio.to_thread(shutil.rmtree, draft, ignore_errors=True))
 
     async def _fill(self, spec: LayerSpec, root: RootKind, draft: Path, facts: Any, log: Log) -> None:
-        log(f"Installing {spec.name} {spec.version} for {root.machine} {root.libc}, once for all trials.")
+        begun = f"Installing {spec.name} {spec.version} for {root.machine} {root.libc}, once for all trials."
+        log(begun)
+        self.on_install(begun)
         start = time.monotonic()
         try:
             async with asyncio.timeout(BUILD_TIMEOUT_S):
@@ -163,7 +167,9 @@ class Layers:
             digest=await asyncio.to_thread(layer_digest, draft, FolderDigests()),
         ).write(draft)
         (draft / NAME).chmod(0o644)
-        log(f"Installed {spec.name} {spec.version}: {files:,} files, {size >> 20} MiB, {seconds:g} s.")
+        done = f"Installed {spec.name} {spec.version}: {files:,} files, {size >> 20} MiB, {seconds:g} s."
+        log(done)
+        self.on_install(done)
 
 
 def _facts(spec: LayerSpec, root: RootKind) -> dict[str, Any]:

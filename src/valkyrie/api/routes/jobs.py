@@ -9,20 +9,18 @@ from starlette.responses import Response
 
 from valkyrie.api.context import Ask
 from valkyrie.api.job_bodies import JobBody, JobResumeBody, JobRetryBody, JobStopBody
-from valkyrie.api.routes import errors, router
+from valkyrie.api.routes import LONGEST_REF, errors, router
 from valkyrie.api.routes.watching import Seen, described, watched
 from valkyrie.job_views import JobFilter, JobPage, JobPlan, JobView, StartedJob
 from valkyrie.nouns import JobState
 
 routes = router("jobs", "/v1/jobs")
 
-_LONGEST_REF = 1100
-"""A job without a name is called by its benchmark and the time."""
 JobRef = Annotated[
     str,
     Path(
-        description="A job's id, a unique prefix of it, or its name (of several the newest).",
-        max_length=_LONGEST_REF,
+        description="A job's id, a unique prefix of it, its name (of several the newest), or `latest`.",
+        max_length=LONGEST_REF,
     ),
 ]
 _KEY = "Makes the start safe to repeat: the same key gives the job that was started with it."
@@ -59,7 +57,7 @@ async def list_jobs(
         Query(description="Created at this time or later: seconds since the epoch.", ge=0, le=_LATEST),
     ] = None,
     states: Annotated[list[JobState] | None, Query(description="In one of these states.")] = None,
-    name: Annotated[str | None, Query(description="Called so.", max_length=_LONGEST_REF)] = None,
+    name: Annotated[str | None, Query(description="Called so.", max_length=LONGEST_REF)] = None,
     limit: Annotated[int, Query(ge=1, le=500)] = 50,
     cursor: Annotated[str | None, Query(description="Where the page before ended.", max_length=500)] = None,
 ) -> Response:

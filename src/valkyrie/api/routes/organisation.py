@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Annotated, cast
 
-from fastapi import Request
+from fastapi import Query, Request
 from starlette.responses import Response
 
 from valkyrie.api.answers import answer
@@ -14,10 +14,14 @@ from valkyrie.api.context import Ask, Asking, context_of
 from valkyrie.api.errors import refused
 from valkyrie.api.gate import RefusedError
 from valkyrie.api.routes import errors, router
+from valkyrie.nouns import Role
 from valkyrie.organisation.access import Joined, Mode
+from valkyrie.store import actions
+from valkyrie.store.actions import Action
 
 if TYPE_CHECKING:
     from valkyrie.organisation.server import ServerOrganisation
+    from valkyrie.tracker.local import LocalTracker
 
 routes = router("organisation", "/v1")
 
@@ -30,6 +34,8 @@ class Me:
     org: str
     person: str | None
     key_id: str | None
+    role: Role
+    """What the key may do."""
     mode: Mode
     """Who makes keys: whoever runs the tracker, or its identity service."""
 
@@ -57,7 +63,7 @@ def _organisation(ask: Asking) -> ServerOrganisation:
 async def me(ask: Ask) -> Response:
     """Whose key this is."""
     who = ask.identity
-    return answer(Me(who.org_id, who.org, who.person, who.key_id, ask.context.door.mode))
+    return answer(Me(who.org_id, who.org, who.person, who.key_id, who.role, ask.context.door.mode))
 
 
 @routes.post(
@@ -75,6 +81,33 @@ async def init(request: Request) -> Response:
         )
         raise RefusedError(refused(405, message, headers={"Allow": ""}))
     return answer(await door.init(request.headers))
+
+
+@routes.get("/audit", response_model=list[Action], responses=errors(400))
+async def audit(
+    ask: Ask,
+    person: Annotated[str | None, Query(description="Only of this person.", max_length=320)] = None,
+    subject: Annotated[
+        str | None, Query(description="Only about this run, job, agent, secret or key.", max_length=512)
+    ] = None,
+    since: Annotated[float | None, Query(description="Only after this moment (Unix time).")] = None,
+    limit: Annotated[int, Query(ge=1, le=10_000)] = 100,
+) -> Response:
+    """Who did what in the organisation, newest first; for keys of the role `admin`."""
+
+    def look(tracker: LocalTracker) -> list[Action]:
+        with tracker.store.reading() as connection:
+            found = actions.list_actions(
+                connection,
+                org_id=ask.identity.org_id,
+                person=person,
+                subject=subject,
+                since=since,
+                limit=limit,
+            )
+        return list(found)
+
+    return await ask.quick(look)
 
 
 @routes.get("/organisation", response_model=OrganisationView, responses=errors())

@@ -9,7 +9,7 @@ from starlette.responses import Response
 
 from valkyrie.api.bodies import RegradeBody, ResumeBody, RetryBody, RunBody, StopBody, UpdateBody
 from valkyrie.api.context import Ask
-from valkyrie.api.routes import Ref, errors, router
+from valkyrie.api.routes import LONGEST_REF, RUN_REF, Ref, errors, router
 from valkyrie.api.routes.watching import Seen, described, watched
 from valkyrie.nouns import RunState
 from valkyrie.views import (
@@ -63,6 +63,9 @@ async def list_runs(
     dataset: str | None = None,
     state: RunState | None = None,
     label: str | None = None,
+    job: Annotated[
+        str | None, Query(description="Of this job: its id, name or `latest`.", max_length=LONGEST_REF)
+    ] = None,
     started_by: Annotated[list[str] | None, Query(description="One of these people.", max_length=100)] = None,
     order: Annotated[Literal["desc", "asc"], Query(description="By time of creation.")] = "desc",
     limit: Annotated[int, Query(ge=1, le=500)] = 50,
@@ -76,12 +79,22 @@ async def list_runs(
         dataset=dataset,
         state=state.value if state else None,
         label=label,
+        job=job,
         started_by=tuple(started_by or ()),
         newest_first=order == "desc",
         limit=limit,
         cursor=cursor,
     )
     return await ask.quick(lambda tracker: tracker.list(query))
+
+
+@routes.get("/named", response_model=RunView, responses=errors(400, 404))
+async def fetch_named(
+    ask: Ask,
+    ref: Annotated[str, Query(description=f"{RUN_REF} Or JOB/AGENT.", max_length=2 * LONGEST_REF)],
+) -> Response:
+    """One run, by a word that may be no part of a path."""
+    return await ask.quick(lambda tracker: tracker.fetch(ref))
 
 
 @routes.get("/{ref}", response_model=RunView, responses=errors(400, 404))
@@ -171,6 +184,7 @@ async def update(ref: Ref, request: UpdateBody, ask: Ask) -> Response:
             label=request.label,
             max_cost=request.max_cost,
             priority=request.priority,
+            abort_after=request.abort_after,
         )
     )
 

@@ -9,20 +9,20 @@ from typing import Annotated, Any, Literal
 from fastapi import Query
 from starlette.responses import Response
 
-from valkyrie.api.answers import JSON, encode, encode_document
+from valkyrie.api.answers import JSON, encode
 from valkyrie.api.auth import until_unwelcome
-from valkyrie.api.bodies import LogBody, ResultsBody, TasksChosenBody
+from valkyrie.api.bodies import LogBody, OutputsBody, ResultsBody
 from valkyrie.api.context import Ask
 from valkyrie.api.routes import Ref, errors, router
 from valkyrie.api.streams import gather, stream, tar_of
 from valkyrie.nouns import TrialState
-from valkyrie.views import AttemptView, ErrorGroup, LogLine, ResultsLink, TrialFilter, TrialView
+from valkyrie.views import AttemptView, ErrorGroup, LogLine, ResultsLink, TrialDetail, TrialFilter, TrialView
 
 routes = router("trials", "/v1/runs/{ref}")
 
 TaskId = Annotated[str, Query(max_length=1000)]
 K = Annotated[int, Query(description="Which repetition of the task.", ge=0, le=1_000_000)]
-Sort = Literal["position", "task_id", "started_at", "duration", "status"]
+Sort = Literal["position", "task_id", "started_at", "duration", "status", "score"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,13 +58,18 @@ async def trials(
         int | None,
         Query(ge=-1, description="Only trials behind this position, in that order; `total` is not counted."),
     ] = None,
+    detail: Annotated[
+        TrialDetail,
+        Query(description="Only what scores are compared by, all but the result, or that as well."),
+    ] = "trial",
+    failed: Annotated[bool, Query(description="Only those that ended without a pass.")] = False,
 ) -> Response:
     """Trials of a run.
 
     To read them all, begin with `after=-1` and go on with the `position` of the last one seen.
     """
     wanted = tuple(state.value for state in states or ())
-    query = TrialFilter(wanted, search, sort, descending, limit, offset, after)
+    query = TrialFilter(wanted, search, sort, descending, limit, offset, after, detail, failed)
 
     def look(tracker: Any) -> TrialPage:
         found, total = tracker.trials(ref, query)
@@ -93,8 +98,9 @@ async def results(ref: Ref, wanted: ResultsBody, ask: Ask) -> Response:
     context, tracker = ask.context, ask.tracker()
 
     def pieces() -> Iterator[bytes]:
-        found = tracker.results(ref, task_ids=wanted.task_ids, headers=wanted.headers)
-        return gather(encode_document(found))
+        found = tracker.results_text(ref, task_ids=wanted.task_ids, headers=wanted.headers)
+        # What is no Unicode is said in escapes, which is what JSON does.
+        return gather(text.encode("utf-8", "backslashreplace") for text in found)
 
     lanes, stuck_s = context.lanes, context.settings.stuck_s
     return await stream(lanes.slow, lanes.downloads, pieces, JSON, stuck_s=stuck_s)
@@ -116,12 +122,12 @@ async def upload_results(ref: Ref, wanted: ResultsBody, ask: Ask) -> Response:
     },
     response_class=Response,
 )
-async def outputs(ref: Ref, chosen: TasksChosenBody, ask: Ask) -> Response:
+async def outputs(ref: Ref, chosen: OutputsBody, ask: Ask) -> Response:
     """What was kept of each trial's last attempt."""
     context, tracker = ask.context, ask.tracker()
 
     def pieces() -> Iterator[bytes]:
-        return gather(tar_of(tracker.output_files(ref, chosen.task_ids)))
+        return gather(tar_of(tracker.output_files(ref, chosen.task_ids, chosen.files)))
 
     lanes, stuck_s = context.lanes, context.settings.stuck_s
     return await stream(lanes.slow, lanes.downloads, pieces, "application/x-tar", stuck_s=stuck_s)

@@ -65,7 +65,7 @@ def _changed_outside(path: str, before: Before) -> bool:
 def _layered(folders: Sequence[Path]) -> Files:
     files: Files = {}
     for number, folder in enumerate(folders):
-        for path, place in files_in(folder, but=_GIT):
+        for path, place in files_in(folder, but=_GIT, links=True):
             if _is_large(place):
                 continue
             if number:
@@ -92,9 +92,11 @@ def _is_large(path: Path) -> bool:
 def _differs(old: Path | None, new: Path | None) -> bool:
     if old is None or new is None:
         return True
-    was, is_now = old.stat(), new.stat()
+    was, is_now = old.lstat(), new.lstat()
     if was.st_size != is_now.st_size or _mode(was) != _mode(is_now):
         return True
+    if stat.S_ISLNK(was.st_mode):
+        return old.readlink() != new.readlink()
     with old.open("rb") as one, new.open("rb") as other:
         while piece := one.read(1 << 18):
             if piece != other.read(1 << 18):
@@ -103,6 +105,8 @@ def _differs(old: Path | None, new: Path | None) -> bool:
 
 
 def _mode(info: os.stat_result) -> str:
+    if stat.S_ISLNK(info.st_mode):
+        return "120000"
     return "100755" if info.st_mode & stat.S_IXUSR else "100644"
 
 
@@ -175,6 +179,10 @@ def _write_commit(out: BinaryIO, name: str, files: Iterable[tuple[str, Path]]) -
     """One commit as fast-import reads it."""
     out.write(f"commit refs/heads/{name}\ncommitter valkyrie <> 0 +0000\ndata 0\n".encode())
     for path, place in files:
+        if place.is_symlink():
+            said = os.fsencode(place.readlink())
+            out.write(f"M 120000 inline {_quoted(path)}\ndata {len(said)}\n".encode() + said + b"\n")
+            continue
         with place.open("rb") as file:
             info = os.fstat(file.fileno())
             out.write(f"M {_mode(info)} inline {_quoted(path)}\ndata {info.st_size}\n".encode())

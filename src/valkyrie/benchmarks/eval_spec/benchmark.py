@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import statistics
+import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import is_dataclass
 from functools import cached_property
@@ -17,7 +18,8 @@ from sandboxes.types import OutputSink
 from valkyrie.benchmarks.content import ContentDigests
 from valkyrie.benchmarks.eval_spec import contents, workspace
 from valkyrie.benchmarks.eval_spec.git_staging import Checkouts
-from valkyrie.benchmarks.eval_spec.grading import StimulusGrading
+from valkyrie.benchmarks.eval_spec.golden import ORACLE, has_golden, write_solution
+from valkyrie.benchmarks.eval_spec.grading import StimulusGrading, hard_limit, time_limit
 from valkyrie.benchmarks.eval_spec.needs import graders_of
 from valkyrie.benchmarks.eval_spec.opening import open_spec, opened_spec
 from valkyrie.benchmarks.eval_spec.options import WORKSPACE, EvalOptions
@@ -26,9 +28,9 @@ from valkyrie.benchmarks.eval_spec.workbench import ROOM
 from valkyrie.benchmarks.protocol import Grading
 from valkyrie.digest import content_digest
 from valkyrie.errors import BenchmarkError, UsageError
-from valkyrie.nouns import FinalScore, Grade, Json, TaskSpec, Timeouts, VerifyMode
+from valkyrie.nouns import MAX_TURNS, FinalScore, Grade, Json, TaskSpec, Timeouts, VerifyMode
 from valkyrie.permissions import outside
-from valkyrie.specs.model import DEFAULT_TIMEOUT_S, EvalSpec, SpecError, Stimulus
+from valkyrie.specs.model import EvalSpec, SpecError, Stimulus
 from valkyrie.specs.project import file_root
 from valkyrie.suggest import did_you_mean
 
@@ -115,12 +117,14 @@ class EvalBenchmark:
             id=stimulus.name,
             digest=await self._known_digest(stimulus, fixture),
             instruction=stimulus.turns[0],
-            turns=stimulus.turns if len(stimulus.turns) > 1 else (),
+            turns=stimulus.turns if len(stimulus.turns) > 1 and not self._proves else (),
             cwd=WORKSPACE,
             network=options.network,
-            timeouts=Timeouts(agent=self._timeout(stimulus), grade=self.spec.scoring.timeout or 600.0),
+            env=dict(stimulus.environment.env),
+            timeouts=Timeouts(agent=self._agent_seconds(stimulus), grade=self.spec.scoring.timeout or 600.0),
             trials=self._trials(stimulus),
-            mcp_servers=servers_inside(stimulus, self._options, self._file.parent),
+            mcp_servers={} if self._proves else servers_inside(stimulus, self._options, self._file.parent),
+            has_solution=self._options.executor == ORACLE and has_golden(stimulus),
             mounts=workspace.mounts(stimulus, options),
             grading_folders=(ROOM,) if runs_programs else (),
             # What a program needs comes with the workspace; what an agent did to the system does not count.
@@ -149,9 +153,23 @@ class EvalBenchmark:
         """A turn of the conversation, but the last, has ended."""
         await self._grading(self._stimulus(task.id)).look_after_turn(number, sandbox, log, start)
 
+    @property
+    def _proves(self) -> bool:
+        """No agent works: golden inputs take its place, or nothing does."""
+        return self._options.executor in (ORACLE, "nop")
+
     def solution(self, task: TaskSpec) -> Path | None:
-        _ = task
-        return None
+        """The stimulus's golden patch and command, for the oracle alone."""
+        stimulus = self._stimulus(task.id)
+        if self._options.executor != ORACLE or not has_golden(stimulus):
+            return None
+        folder = Path(self._solutions.name, content_digest(task.id)[-16:])
+        return write_solution(stimulus, folder, task.cwd)
+
+    @cached_property
+    def _solutions(self) -> tempfile.TemporaryDirectory[str]:
+        """Where solutions are written; gone with this object."""
+        return tempfile.TemporaryDirectory(prefix="valkyrie-golden-")
 
     async def evaluate(self, grading: Grading) -> Grade:
         return await self._grading(self._stimulus(grading.task.id)).grade(grading)
@@ -174,6 +192,9 @@ class EvalBenchmark:
 
     async def close(self) -> None:
         await asyncio.to_thread(self._checkouts.close)
+        if "_solutions" in self.__dict__:
+            await asyncio.to_thread(self._solutions.cleanup)
+            del self._solutions
 
     @property
     def _threshold(self) -> float | None:
@@ -193,8 +214,10 @@ class EvalBenchmark:
         own = self.spec.defaults.runs if stimulus.runs is None else stimulus.runs
         return own if asked is None else asked
 
-    def _timeout(self, stimulus: Stimulus) -> float:
-        return self._options.timeout or stimulus.timeout or self.spec.defaults.timeout or DEFAULT_TIMEOUT_S
+    def _agent_seconds(self, stimulus: Stimulus) -> float:
+        """How long the agent may work: its time-out, or a constraint that stops it before."""
+        about = stimulus, self.spec, self._options
+        return time_limit(*about) or hard_limit(*about)
 
     def _problems(self, stimulus: Stimulus) -> list[str]:
         found = [
@@ -233,11 +256,16 @@ class EvalBenchmark:
                     "stimulus": self._text_digest(stimulus),
                     "files": contents.content_digest(stimulus, options, self._contents),
                     "scoring": [self._threshold, dict(spec.scoring.weights)],
-                    "judge": [options.judge_model or spec.defaults.judge_model, options.judge_url],
+                    "judge": [
+                        options.judge_model or spec.defaults.judge_model,
+                        options.judge_url,
+                        *([options.judge_effort] if options.judge_effort else []),
+                    ],
                     "efforts": [spec.defaults.reasoning_effort, spec.defaults.judge_reasoning_effort],
                     "skills": [options.skill_dir, options.skills_at],
                     "plugins": list(options.grader_plugins),
                     "graded": not options.skip_grade,
+                    "enforced": options.enforce_constraints,
                     "fixture": fixture,
                 }
             )
@@ -259,6 +287,8 @@ class EvalBenchmark:
             found["skills"] = list(skills)
         if effort := self.spec.defaults.reasoning_effort:
             found["reasoning_effort"] = effort
+        if (turns := stimulus.constraints.max_turns) is not None:
+            found[MAX_TURNS] = turns
         return found
 
     def _fixture_places(self, stimulus: Stimulus) -> Iterator[Path | str]:

@@ -10,7 +10,7 @@ import shutil
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from valkyrie.benchmarks.eval_spec.snapshot import LIMITS, files_in
+from valkyrie.benchmarks.eval_spec.snapshot import LIMITS, files_in, make_links
 from valkyrie.digest import content_digest
 from valkyrie.errors import UsageError
 from valkyrie.grade.globs import TooManyFilesError, WorkspaceGlob
@@ -31,8 +31,8 @@ def folder_name(name: str) -> str:
 async def materialise(final: Path, target: Path, unseen: Collection[str] = ()) -> None:
     """A copy of a final state at `target`, whole or not at all, in place of an earlier one of ours.
 
-    Links are not copied, nor what is at a path in `unseen`. Raises UsageError when something that we
-    did not make is at `target`.
+    Links that lead out of it are not copied, nor what is at a path in `unseen`. Raises UsageError when
+    something that we did not make is at `target`.
     """
     await asyncio.to_thread(_materialise, final, target, unseen)
 
@@ -47,7 +47,12 @@ async def keep_artifacts(
 def merge(folders: Iterable[Path], into: Path, unseen: Collection[str] = ()) -> bool:
     """Copy the files of folders into one, later ones over earlier ones; whether that was too much."""
     into.mkdir(parents=True, exist_ok=True)
-    return any(not _copy(files_in(folder, unseen=unseen), into) for folder in folders)
+    layers = list(folders)
+    cut_short = any(not _copy(files_in(folder, unseen=unseen), into) for folder in layers)
+    for folder in reversed(layers):
+        found = dict(files_in(folder, unseen=unseen, links=True))
+        make_links(into, {name: str(path.readlink()) for name, path in found.items() if path.is_symlink()})
+    return cut_short
 
 
 def _materialise(final: Path, target: Path, unseen: Collection[str]) -> None:
@@ -58,7 +63,7 @@ def _materialise(final: Path, target: Path, unseen: Collection[str]) -> None:
     new, old = (target.parent / f".{target.name}.{word}-{token}" for word in ("new", "old"))
     try:
         new.mkdir()
-        _copy(_not_kept_before(dict(files_in(final, unseen=unseen))), new)
+        _copy(_not_kept_before(dict(files_in(final, unseen=unseen, links=True))), new)
         if target.exists():
             target.rename(old)
         new.rename(target)

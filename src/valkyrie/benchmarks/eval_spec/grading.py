@@ -17,18 +17,28 @@ from sandboxes.types import OutputSink
 from valkyrie.benchmarks.eval_spec import workspace
 from valkyrie.benchmarks.eval_spec.final_state import folder_name, keep_artifacts, materialise
 from valkyrie.benchmarks.eval_spec.git_staging import Checkouts
+from valkyrie.benchmarks.eval_spec.golden import ORACLE, patch_to_show
 from valkyrie.benchmarks.eval_spec.needs import all_needs, asking_of
 from valkyrie.benchmarks.eval_spec.options import EvalOptions
 from valkyrie.benchmarks.eval_spec.story import Story, read_story, silent_transcript
 from valkyrie.benchmarks.eval_spec.turn_patches import read_turn_patches, turn_patch
 from valkyrie.benchmarks.protocol import Grading
-from valkyrie.errors import AgentError, GraderError, UserError
-from valkyrie.grade.protocol import JUDGE_NO_VERDICT, JUDGE_REFUSED, Given, GraderResult, Need, Workbench
+from valkyrie.errors import AgentError, GraderError, GraderTimeoutError, UserError
+from valkyrie.grade.constraints import ConstraintResult, check_constraints
+from valkyrie.grade.protocol import (
+    JUDGE_NO_VERDICT,
+    JUDGE_REFUSED,
+    TOKENS_UNREPORTED,
+    Given,
+    GraderResult,
+    Need,
+    Workbench,
+)
 from valkyrie.grade.registry import MadeGrader
-from valkyrie.grade.running import grade_all
+from valkyrie.grade.running import SCORING_TIMEOUT, GradingTime, grade_all
 from valkyrie.grade.verdict import verdict
 from valkyrie.nouns import ExitReason, Grade, Json
-from valkyrie.specs.model import EvalSpec, Stimulus
+from valkyrie.specs.model import DEFAULT_TIMEOUT_S, EvalSpec, Stimulus
 from valkyrie.trajectory.records import to_record
 from valkyrie.trajectory.transcript import TRANSCRIPT, Transcript
 
@@ -68,6 +78,10 @@ class StimulusGrading:
         self._diff_turns = frozenset(_diff_turns(made, last=len(stimulus.turns) - 1))
 
     @cached_property
+    def _golden_patch(self) -> str | None:
+        return patch_to_show(self._stimulus, self._needs)
+
+    @cached_property
     def _skills(self) -> Sequence[str]:
         return workspace.skill_names(self._stimulus, self._options)
 
@@ -83,7 +97,7 @@ class StimulusGrading:
             given = await self._given(grading, story.transcript)
         if not story.as_left:
             await asyncio.to_thread(_write_json, grading.evidence / TRANSCRIPT, self._record(grading, story))
-        unfinished = _unfinished(grading, given.transcript)
+        unfinished = self._unfinished(grading, given.transcript)
         if self._options.skip_grade:
             if unfinished is not None:
                 raise unfinished
@@ -91,26 +105,41 @@ class StimulusGrading:
         if unfinished is not None:
             result: Json = {"graders": [], "threshold": self._threshold}
             return Grade(0.0, False, result, cause=unfinished.cause, message=str(unfinished))
+        held = await self._constraints(given)
+        if not self._made:
+            return _ungraded(held)
+        time = GradingTime.from_now(self._spec.scoring.timeout)
         if grading.saved is None:
-            results = await grade_all(self._checks, given)
+            results = await grade_all(self._checks, given, time=time)
             if self._judges:
                 await self._set_aside(grading, given, self._record(grading, story))
                 await grading.save({"results": [one.to_json() for one in results]})
         else:
             results = [GraderResult.from_json(one) for one in grading.saved["results"]]
-        checked, judged = iter(results), iter(await self._ask_judges(given))
+        checked, judged = iter(results), iter(await self._ask_judges(given, time))
         in_order = [next(judged if one.is_judge else checked) for one in self._made]
-        return await self._verdict(in_order, grading)
+        if self._options.executor == ORACLE and _is_silent(given.transcript):
+            in_order = [
+                _not_applicable(said) if getattr(one.grader, "absence_only", False) else said
+                for one, said in zip(self._made, in_order, strict=True)
+            ]
+            if all(one.status == "skipped" for one in in_order):
+                return _ungraded(held, in_order)
+        return await self._verdict(in_order, grading, held)
 
-    async def _ask_judges(self, given: Given) -> list[GraderResult]:
+    async def _constraints(self, given: Given) -> tuple[ConstraintResult, ...]:
+        enforced = self._options.enforce_constraints
+        return await check_constraints(self._stimulus.constraints, given, enforced=enforced)
+
+    async def _ask_judges(self, given: Given, time: GradingTime | None) -> list[GraderResult]:
         """What judges say. One that ended without a verdict is asked once more, from the beginning.
 
         By chance a model does not call its tool; what the agent wrote is not to be blamed for that.
         """
-        results = await grade_all(self._judges, given)
+        results = await grade_all(self._judges, given, time=time)
         silent = [at for at, one in enumerate(results) if _cause_of(one) == JUDGE_NO_VERDICT]
         if silent:
-            again = await grade_all([self._judges[at] for at in silent], given)
+            again = await grade_all([self._judges[at] for at in silent], given, time=time)
             for at, result in zip(silent, again, strict=True):
                 results[at] = result
         return results
@@ -126,7 +155,7 @@ class StimulusGrading:
             transcript=silent_transcript(self._stimulus, self._options, self._skills),
             bench=self._bench(grading),
             asking=asking_of(self._spec, self._options),
-            golden_patch=self._stimulus.golden_patch,
+            golden_patch=self._golden_patch,
             diff="" if self.wants_diff else None,
             turn_diffs=dict.fromkeys(range(turns), "") if self._diff_turns else {},
         )
@@ -141,7 +170,8 @@ class StimulusGrading:
             )
             unseen = workspace.unseen(self._stimulus, self._options, final)
             given = replace(given, workspace=final, unseen=unseen)
-        return await self._verdict(await grade_all(self._made, given), grading)
+        time = GradingTime.from_now(self._spec.scoring.timeout)
+        return await self._verdict(await grade_all(self._made, given, time=time), grading)
 
     async def look_after_turn(self, number: int, sandbox: Sandbox, log: OutputSink, start: Path) -> None:
         """Keep what has changed so far, if a grader wants to know that of this turn."""
@@ -165,19 +195,60 @@ class StimulusGrading:
             work_dir=grading.task.cwd,
         )
 
-    async def _verdict(self, results: Sequence[GraderResult], grading: Grading) -> Grade:
+    async def _verdict(
+        self, results: Sequence[GraderResult], grading: Grading, held: Sequence[ConstraintResult] = ()
+    ) -> Grade:
         found = verdict(results, self._threshold)
         details: Json = {"graders": [one.to_json() for one in found.results], "threshold": self._threshold}
+        if held:
+            details["constraints"] = [one.to_json() for one in held]
         if found.errors:
             await asyncio.to_thread(_write_json, grading.evidence / GRADERS, details)
             first = found.errors[0]
             cause = _cause_of(first)
+            if cause == TOKENS_UNREPORTED and self._agent_reports(grading):
+                # The agent kept its tokens from being counted: that is graded, and not tried again.
+                return Grade(
+                    0.0, False, details, cause=cause, message=f"grader {first.name}: {first.evidence}"
+                )
             if cause == JUDGE_REFUSED:  # whatever it is asked
                 raise UserError(f"grader {first.name}: {first.evidence}", cause=cause)
+            if any(_cause_of(one) == SCORING_TIMEOUT for one in found.errors):
+                raise GraderTimeoutError(f"grader {first.name}: {first.evidence}")
             raise GraderError(
                 f"grader {first.name}: {first.evidence}", cause=cause if cause.startswith("judge") else None
             )
-        return Grade(found.score, found.passed, details)
+        failed = next((one for one in found.results if one.status == "ok" and not one.passed), None)
+        broken = any(one.enforced and not one.held for one in held)
+        passed = found.passed and not broken
+        reason = f"{failed.name}: {failed.evidence}" if failed and not passed else None
+        return Grade(found.score, passed, details, reason=reason)
+
+    def _agent_reports(self, grading: Grading) -> bool:
+        """Whether tokens are the agent's to report; a plugin and the mock tell what they were made to."""
+        told = ("mock", "nop", ORACLE)
+        return not grading.control and grading.told is None and self._options.executor not in told
+
+    def _unfinished(self, grading: Grading, transcript: Transcript) -> AgentError | None:
+        """Why there is no answer: the agent was cut off, or broke before it said anything.
+
+        One that came to a limit of its constraints is graded by what it had done by then.
+        """
+        if grading.exit_reason is ExitReason.TIMEOUT:
+            if time_limit(self._stimulus, self._spec, self._options) is not None:
+                return None
+            return AgentError(
+                f"The agent took longer than {grading.task.timeouts.agent:g} s.", cause="agent_timeout"
+            )
+        if grading.exit_code and not transcript.output.strip() and grading.exit_reason is None:
+            most = self._stimulus.constraints.max_turns
+            if most is not None and transcript.measures.turn_count >= most > 0:
+                return None
+            return AgentError(
+                f"The agent said nothing and ended with exit code {grading.exit_code}; `valk run logs` shows "
+                "why."
+            )
+        return None
 
     async def _given(self, grading: Grading, transcript: Transcript) -> Given:
         given = Given(
@@ -185,7 +256,7 @@ class StimulusGrading:
             transcript=transcript,
             bench=self._bench(grading),
             asking=asking_of(self._spec, self._options),
-            golden_patch=self._stimulus.golden_patch,
+            golden_patch=self._golden_patch,
         )
         if grading.place is None or grading.start is None:
             return await asyncio.to_thread(_as_set_aside, grading.agent, given)
@@ -291,17 +362,37 @@ def _reading_work() -> Iterator[None]:
         raise GraderError(f"what the agent left cannot be looked at: {error}") from error
 
 
-def _unfinished(grading: Grading, transcript: Transcript) -> AgentError | None:
-    """Why there is no answer: the agent was cut off, or broke before it said anything."""
-    if grading.exit_code and not transcript.output.strip() and grading.exit_reason is None:
-        return AgentError(
-            f"The agent said nothing and ended with exit code {grading.exit_code}; `valk run logs` shows why."
-        )
-    if grading.exit_reason is ExitReason.TIMEOUT:
-        return AgentError(
-            f"The agent took longer than {grading.task.timeouts.agent:g} s.", cause="agent_timeout"
-        )
-    return None
+def hard_limit(stimulus: Stimulus, spec: EvalSpec, options: EvalOptions) -> float:
+    """Seconds after which the agent is stopped, and has not answered."""
+    return options.timeout or stimulus.timeout or spec.defaults.timeout or DEFAULT_TIMEOUT_S
+
+
+def time_limit(stimulus: Stimulus, spec: EvalSpec, options: EvalOptions) -> float | None:
+    """Seconds after which a constraint stops the agent, if that is before its time is over."""
+    limit = stimulus.constraints.time_limit
+    return limit if limit is not None and limit < hard_limit(stimulus, spec, options) else None
+
+
+def _is_silent(transcript: Transcript) -> bool:
+    """Whether nobody said or did anything in it."""
+    shown = ("assistant_message", "tool_call", "skill_activation", "system")
+    return not transcript.output.strip() and not any(one.type in shown for one in transcript.events)
+
+
+def _not_applicable(result: GraderResult) -> GraderResult:
+    """Nobody worked, so that what must not be there cannot be: that proves nothing of the grader."""
+    evidence = "n/a: no agent worked, and it only says what must not be there; give a `golden_trajectory`"
+    return replace(result, status="skipped", passed=True, score=1.0, evidence=evidence)
+
+
+def _ungraded(held: Sequence[ConstraintResult], results: Sequence[GraderResult] = ()) -> Grade:
+    """Of a stimulus without graders that speak: only constraints that are enforced give it a verdict."""
+    graders = [one.to_json() for one in results]
+    result: Json = {"graders": graders, "graded": False, "constraints": [one.to_json() for one in held]}
+    if not any(one.enforced for one in held):
+        return Grade(None, None, result)
+    kept = all(one.held for one in held)
+    return Grade(float(kept), kept, {**result, "graded": True})
 
 
 def _write(path: Path, text: str) -> None:

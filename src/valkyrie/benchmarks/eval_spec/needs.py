@@ -74,6 +74,6 @@ def asking_of(spec: EvalSpec, options: EvalOptions) -> Asking:
     return Asking(
         model=options.judge_model or defaults.judge_model,
         provider=defaults.judge_provider,
-        reasoning_effort=defaults.judge_reasoning_effort,
+        reasoning_effort=options.judge_effort or defaults.judge_reasoning_effort,
         url=options.judge_url,
     )

@@ -36,6 +36,7 @@ class EvalOptions:
     threshold: float | None = None
     judge_model: str | None = None
     judge_url: str | None = None
+    judge_effort: str | None = None
     grader_plugins: tuple[str, ...] = ()
     project_file: str | None = None
     """The `.vally.yaml` that names some of these; None where only the command line does."""
@@ -44,6 +45,8 @@ class EvalOptions:
     eval_plugin: str | None = None
     """What turns the file into a spec, where it is none."""
     skip_grade: bool = False
+    enforce_constraints: bool = False
+    """A constraint that is broken fails its trial."""
     workspace: str | None = None
     """`--workspace`: where final states are kept; absolute."""
     network: NetworkPolicy = "public"

@@ -11,10 +11,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from sandboxes.errors import SandboxError
+from valkyrie.benchmarks.eval_spec.golden import ORACLE, golden_transcript
 from valkyrie.benchmarks.eval_spec.options import EvalOptions
 from valkyrie.benchmarks.protocol import Grading
 from valkyrie.nouns import ExitReason, Json
 from valkyrie.specs.model import Stimulus
+from valkyrie.trajectory.cut import is_cut, is_too_large
 from valkyrie.trajectory.reading import TrajectoryError
 from valkyrie.trajectory.records import from_record
 from valkyrie.trajectory.transcript import TRANSCRIPT, Event, Measures, Transcript
@@ -23,8 +25,6 @@ TRAJECTORY = "trajectory.json"
 OUTPUT = "output.txt"
 OUTPUT_ARCHIVE = "agent_output.tar.gz"
 """The file of an attempt that holds what was at the agent's `final_output`."""
-LARGEST = 64 << 20
-"""A longer story than this is not read."""
 LONGEST_ANSWER = 4 << 20
 DEEPEST = 200
 """Levels of nesting; what is deeper can be read, and then neither written nor searched."""
@@ -45,6 +45,8 @@ async def read_story(
     grading: Grading, stimulus: Stimulus, options: EvalOptions, skills: Sequence[str]
 ) -> Story:
     """The trial's transcript; an agent that left nothing said nothing."""
+    if options.executor == ORACLE and (golden := golden_transcript(stimulus, tuple(skills))) is not None:
+        return Story(_completed(golden, grading, options, skills))
     if grading.told is not None:
         whole = _completed(grading.told, grading, options, skills)
         return Story(whole, as_left=whole == grading.told)
@@ -90,11 +92,15 @@ def _from_steps(data: Json, skills: Sequence[str]) -> Transcript:
 
 
 def _read(path: Path) -> Json | None:
-    if not path.is_file() or path.stat().st_size > LARGEST:
+    if not path.is_file():
         return None
+    if is_too_large(size := path.stat().st_size):
+        raise ValueError(f"it has {size >> 20} MiB, more than trajectory_max_mb allows")
     found: Json = json.loads(path.read_text("utf-8", "replace"))
     if _is_too_deep(found):
         raise ValueError(f"it is nested more than {DEEPEST} levels deep")
+    if isinstance(found, dict) and is_cut(found):
+        raise ValueError("it is so large that only its beginning was kept, which tells nothing of the rest")
     return found
 
 
@@ -189,6 +195,9 @@ def _completed(
     # Time is what we know better than any agent; a fixture's is its author's, and he may set it.
     if not measures.wall_time_ms or (options.executor != "mock" and measures.wall_time_ms < took):
         measures = replace(measures, wall_time_ms=took)
+    if grading.tokens and not (measures.total_tokens or measures.input_tokens + measures.output_tokens):
+        given, taken = grading.tokens
+        measures = replace(measures, input_tokens=given, output_tokens=taken, total_tokens=given + taken)
     known: Json = {
         "measures": measures,
         "model": found.model or options.model,

@@ -77,6 +77,13 @@ def _problems(stimulus: Stimulus, options: EvalOptions) -> Iterator[Finding]:
     elif (work_dir := _work_dir(stimulus, options)) is not None and not work_dir.is_dir():
         yield Finding("work-dir-missing", "error", f"--work-dir {work_dir} is not a folder", stimulus.place)
     yield from skill_problems(stimulus, options)
+    patch = stimulus.golden_patch_file
+    if patch is not None and not patch.source.is_file():
+        message = (
+            f"`golden_patch`: {str(patch.src)[:200]!r} is no file in {patch.base.absolute()}; write it, or "
+            "leave the key out"
+        )
+        yield Finding("environment-file-missing", "error", message, patch.place)
 
 
 def skill_names(stimulus: Stimulus, options: EvalOptions) -> list[str]:

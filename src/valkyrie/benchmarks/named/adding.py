@@ -12,13 +12,17 @@ from pathlib import Path
 from typing import Protocol, TypeVar
 
 from valkyrie.archives.writing import disk_error
+from valkyrie.benchmarks.lock import FILE_NAME as LOCK
+from valkyrie.benchmarks.manifest import FILE_NAME as MANIFEST
+from valkyrie.benchmarks.manifest import Manifest, read_manifest
 from valkyrie.benchmarks.named import catalog, shelf, sources, writing
 from valkyrie.benchmarks.named.catalog import Entry, converter_of
 from valkyrie.benchmarks.named.drafts import Options, TaskDraft
 from valkyrie.benchmarks.named.records import digest_of
 from valkyrie.benchmarks.named.shelf import Added
 from valkyrie.benchmarks.named.sources import Found
-from valkyrie.errors import UsageError
+from valkyrie.benchmarks.task_checks import stray_problem
+from valkyrie.errors import BenchmarkError, UsageError
 from valkyrie.settings import data_folder
 from valkyrie.suggest import did_you_mean
 
@@ -62,7 +66,9 @@ def add(request: AddRequest, watcher: Watcher) -> tuple[Added, bool]:
         found = sources.locate(entry, name, request.source, data_folder() / "cache", watcher.say)
         variant = entry.variant if entry else ""
         ids = sorted(request.task_ids)
-        asked = digest_of([name, variant, found.revision, request.limit, ids, request.network])
+        own = _manifest_of(entry, found)
+        more = [own.model_dump()] if own != Manifest() else []
+        asked = digest_of([name, variant, found.revision, request.limit, ids, request.network, *more])
         before = shelf.read(name)
         if before and not request.overwrite:
             if before.asked == asked:
@@ -76,14 +82,14 @@ def add(request: AddRequest, watcher: Watcher) -> tuple[Added, bool]:
             made = _write(entry, name, found, request, work / "tasks", watcher)
             new = Added(
                 name=name,
-                description=_description(entry, found),
+                description=made.description,
                 tasks=len(made.ids),
                 origin=found.origin,
                 revision=found.revision,
                 asked=asked,
                 content=sources.digest_of_folders({"": work / "tasks"})[:20],
                 added_at=time.time(),
-                notices=[*found.notices, *_remarks(entry, made, request)],
+                notices=[*found.notices, *made.notices, *_remarks(entry, made, request)],
             )
             shelf.put(new, work / "tasks")
         except OSError as error:
@@ -100,6 +106,8 @@ class _Made:
     ids: list[str] = field(default_factory=list)
     bad: list[str] = field(default_factory=list)
     datasets: dict[str, list[str]] = field(default_factory=dict)
+    description: str = ""
+    notices: list[str] = field(default_factory=list)
 
 
 def _named(text: str) -> tuple[Entry | None, str]:
@@ -127,14 +135,37 @@ def _write(
         made = _copy(entry, found, request, target, watcher)
     if not made.ids:
         raise UsageError(f"{found.origin} holds no task.")
+    own = _manifest_of(entry, found)
+    made.description = own.description or _description(entry, found)
+    _keep_datasets(own, found, made)
     bad = set(made.bad)
     if bad and len(bad) < len(made.ids):
         made.datasets[SOUND] = [task_id for task_id in made.ids if task_id not in bad]
-    manifest = writing.toml_text({"name": name, "description": _description(entry, found)})
+    manifest = writing.toml_text({"name": name, "description": made.description})
     if made.datasets:
         manifest += f"\n[datasets]\n{writing.toml_text(made.datasets)}"
     writing.put_file(target / "benchmark.toml", manifest)
     return made
+
+
+def _manifest_of(entry: Entry | None, found: Found) -> Manifest:
+    """Return what a folder of tasks says of itself; of what is in the catalogue, that says it."""
+    if entry is not None or found.folder is None:
+        return Manifest()
+    if problem := stray_problem(found.folder / MANIFEST, found.folder):
+        raise BenchmarkError(f"{MANIFEST} {problem}")
+    return read_manifest(found.folder)
+
+
+def _keep_datasets(own: Manifest, found: Found, made: _Made) -> None:
+    """Keep the datasets of a folder as far as their tasks are added."""
+    there = set(made.ids)
+    for dataset in own.datasets:
+        chosen = own.choose(dataset, list(found.tasks), str(found.folder))
+        if kept := [task_id for task_id in chosen if task_id in there]:
+            made.datasets[dataset] = kept
+        else:
+            made.notices.append(f"dataset {dataset!r} is left out: none of its tasks was added")
 
 
 def _convert(
@@ -180,6 +211,9 @@ def _copy(entry: Entry | None, found: Found, request: AddRequest, target: Path, 
         watcher.count(len(made.ids), request.limit or len(request.task_ids) or len(found.tasks))
         if entry and entry.why_bad(task_id):
             made.bad.append(task_id)
+    lock = found.folder / LOCK if found.folder and entry is None else None
+    if lock and lock.is_file() and not lock.is_symlink():
+        shutil.copyfile(lock, target / LOCK)
     return made
 
 

@@ -14,6 +14,7 @@ from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any, TextIO
 
+from sandboxes.installation import add_packages
 from valkyrie.errors import UsageError
 from valkyrie.suggest import did_you_mean
 
@@ -231,7 +232,7 @@ def _parquet(path: Path) -> Iterator[Record]:
         import pyarrow.parquet as parquet  # type: ignore[import-not-found, import-untyped, unused-ignore]
     except ImportError:
         raise UsageError(
-            f"{path} is parquet, which needs the package pyarrow: `pip install pyarrow` beside valkyrie, or "
+            f"{path} is parquet, which needs the package pyarrow: `{add_packages(['pyarrow'])}`, or "
             'convert the file: python -c "import pandas; '
             "pandas.read_parquet('FILE').to_json('FILE.jsonl', orient='records', lines=True)\"."
         ) from None

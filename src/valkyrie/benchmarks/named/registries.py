@@ -13,11 +13,12 @@ from typing import Any
 from valkyrie.benchmarks.content import ContentDigests
 from valkyrie.benchmarks.discovery import find_tasks
 from valkyrie.benchmarks.named.git_source import FolderAt, fetch_all
-from valkyrie.benchmarks.task_toml import ParsedToml
+from valkyrie.benchmarks.task_toml import ParsedToml, parse_toml
 from valkyrie.errors import BenchmarkError, UsageError
 from valkyrie.git.address import COMMIT, parse_source
 from valkyrie.git.command import Progress
 from valkyrie.git.fetching import TIMEOUT_S
+from valkyrie.regular_files import read_regular
 from valkyrie.suggest import did_you_mean
 
 _TASK_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}")
@@ -132,7 +133,7 @@ def _registered_task(task: object, where: str) -> tuple[str, FolderAt]:
 def read_dataset(path: Path) -> ListedDataset:
     """A `dataset.toml`: its tasks are looked for in the folder it lies in."""
     try:
-        data = tomllib.loads(_text(path))
+        data = parse_toml(_text(path))
     except tomllib.TOMLDecodeError as error:
         raise UsageError(f"{path} is not valid TOML: {error}.") from None
     about, listed = data.get("dataset", {}), data.get("tasks", [])
@@ -204,7 +205,7 @@ def _text(path: Path) -> str:
     try:
         if path.stat().st_size > _MOST_BYTES:
             raise UsageError(f"{path} is larger than {_MOST_BYTES >> 20} MiB; it cannot be a list of tasks.")
-        return path.read_bytes().decode("utf-8")
+        return read_regular(path, _MOST_BYTES).decode("utf-8")
     except OSError as error:
         raise UsageError(f"cannot read {path}: {error.strerror}.") from error
     except UnicodeDecodeError as error:

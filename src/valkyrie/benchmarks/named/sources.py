@@ -29,6 +29,8 @@ class Found:
     tasks: Mapping[str, Path] = field(default_factory=dict)
     """Task directories, by id."""
     notices: Sequence[str] = ()
+    folder: Path | None = None
+    """The folder the task directories are in, with what it says of them."""
 
 
 def locate(entry: Entry | None, name: str, source: str | None, cache: Path, say: Say) -> Found:
@@ -82,7 +84,7 @@ def _fetched(entry: Entry | None, address: str, cache: Path, say: Say) -> Found:
         ) from None
     tasks = find_tasks(got.folder) if entry is None or entry.kind == "tasks" else {}
     path = None if tasks else got.folder
-    return Found(got.origin, got.commit, path, tasks, got.notices)
+    return Found(got.origin, got.commit, path, tasks, got.notices, got.folder if tasks else None)
 
 
 def _registered(entry: Entry | None, name: str, path: Path, cache: Path, say: Say) -> Found:
@@ -108,7 +110,7 @@ def _local(entry: Entry | None, path: Path) -> Found:
             what = entry.name if entry else "a benchmark outside the catalogue"
             raise UsageError(f"--from {path}: {what} is made from a folder of task directories, not a file.")
         tasks = find_tasks(path)
-        return Found(path.absolute().name, digest_of_folders(tasks), None, tasks)
+        return Found(path.absolute().name, digest_of_folders(tasks), None, tasks, folder=path)
     files = _files(path) if path.is_dir() else [path]
     return Found(path.absolute().name, _digest(files), path)
 

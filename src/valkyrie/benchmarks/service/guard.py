@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 
 from valkyrie.benchmarks.service.address import Reach
+from valkyrie.config import tracker_networks
 from valkyrie.targets import TargetError, connectable
 
 
@@ -18,7 +19,10 @@ def guard(reach: Reach) -> Callable[[str, int], Awaitable[Sequence[str]]]:
 
     async def resolve(host: str, port: int) -> Sequence[str]:
         try:
-            return await asyncio.to_thread(connectable, host, port, allow_local=reach == "loopback")
+            networks = tracker_networks()
+            return await asyncio.to_thread(
+                connectable, host, port, allow_local=reach == "loopback", networks=networks
+            )
         except TargetError as error:
             raise ConnectionRefusedError(str(error)) from None
 

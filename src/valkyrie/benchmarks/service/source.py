@@ -6,8 +6,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from sandboxes.errors import SandboxFileNotFoundError
 from sandboxes.protocol import Sandbox
-from sandboxes.types import OutputSink
+from sandboxes.types import Command, OutputSink
 from sandboxes.values import NetworkPolicy
 from valkyrie.benchmarks.protocol import Grading
 from valkyrie.benchmarks.service.address import GradingMode, ServiceAddress
@@ -171,8 +172,12 @@ class ServiceBenchmark:
                 f"Benchmark service {self.name}: setting up ended with status {done.status!r}.",
                 cause="task_setup_failed",
             )
-        if not await sandbox.is_folder(task.problem_path) and not await sandbox.list_files(task.problem_path):
-            log("stderr", f"the service left no problem statement at {task.problem_path}\n")
+        if not await _has_text(sandbox, task.problem_path):
+            raise BenchmarkError(
+                f"Benchmark service {self.name}: setting up task {task.id!r} left no problem statement at "
+                f"{task.problem_path}, so that no agent could know what to do.",
+                cause="task_setup_failed",
+            )
 
     def solution(self, task: TaskSpec) -> Path | None:
         _ = task
@@ -266,6 +271,20 @@ def _network(run: str | list[str] | None) -> tuple[NetworkPolicy, list[str]]:
         return "public", []
     hosts = [run] if isinstance(run, str) else list(run or [])
     return ("allowlist", hosts) if hosts else ("none", [])
+
+
+async def _has_text(sandbox: Sandbox, path: str) -> bool:
+    """Whether a folder, or a file that is not empty, is there."""
+    if await sandbox.is_folder(path):
+        return True
+    try:
+        async for piece in sandbox.stream_download(path):
+            if piece.strip():
+                return True
+    except SandboxFileNotFoundError:
+        # A link is as good: the agent can read it.
+        return await sandbox.run(Command(("/bin/sh", "-c", '[ -s "$1" ]', "sh", path))) == 0
+    return False
 
 
 def _lines(log: OutputSink, before: str = "") -> Any:

@@ -14,6 +14,7 @@ from valkyrie.nouns import Grade, Json
 RESULT_LIMIT = 16 * 1024 * 1024
 _VERDICTS = ("resolved", "passed", "correct", "success", "is_correct")
 _SCORES = ("score", "reward")
+_REASONS = ("reason", "failure_reason", "explanation", "feedback", "message", "error")
 _ALONE = "result"
 
 
@@ -25,7 +26,13 @@ def grade_of(result: Any) -> Grade:
         passed = score >= 1.0
     if score is None and passed is not None:
         score = float(passed)
-    return Grade(score=score, passed=passed, result=_boxed(result))
+    return Grade(score=score, passed=passed, result=_boxed(result), reason=_reason(result))
+
+
+def _reason(result: Any) -> str | None:
+    """Return why the service gave no pass, where it says so under a name that is usual for it."""
+    said = [result.get(name) for name in _REASONS] if isinstance(result, dict) else []
+    return next((one for one in said if isinstance(one, str) and one.strip()), None)
 
 
 def result_of(grade: Grade) -> Any:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from sandboxes.installation import add_extra
 from valkyrie.cli.config.entries import forget
 from valkyrie.cli.config.keys import check_provider
 from valkyrie.cli.options import verb
@@ -134,7 +135,7 @@ def list_providers(output: Output) -> None:
                 row["name"],
                 "yes" if row["default"] else NONE,
                 safe(row["reached_with"]),
-                "yes" if row["available"] else f"pip install 'valkyrie-bench[{row['extra']}]'",
+                "yes" if row["available"] else add_extra(row["extra"]),
                 row["summary"],
             ]
         )
@@ -158,7 +159,7 @@ def _described(entry: ProviderEntry, configured: dict[str, Any], chosen: bool) -
         "secret": secret,
         "reached_with": reached,
         "extra": entry.extra,
-        "available": entry.extra is None or find_spec(entry.extra) is not None,
+        "available": entry.package is None or find_spec(entry.package) is not None,
     }
 
 

@@ -1,4 +1,4 @@
-"""`benchmark-job cancel`, `resume`, `retry`, `delete`."""
+"""`benchmark-job stop`, `resume`, `retry`, `delete`."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from valkyrie.cli.agent_model import with_models
 from valkyrie.cli.job.options import (
     CATEGORIES,
     agent_option,
@@ -34,12 +35,12 @@ if TYPE_CHECKING:
     from valkyrie.tracker.protocol import Tracker
 
 
-@verb("cancel", examples="valk job cancel 3f2a\nvalk job cancel nightly --force --yes")
+@verb("stop", examples="valk job stop 3f2a\nvalk job stop nightly --force --yes")
 @job_argument
 @click.option("--force", is_flag=True, help="Kill trials under way instead of letting them finish.")
 @yes_option
 @output_option
-def cancel(output: Output, *, ref: str, force: bool, yes: bool) -> int:
+def stop(output: Output, *, ref: str, force: bool, yes: bool) -> int:
     """Stop a job; trials under way finish unless forced.
 
     What has not begun is stopped; `job resume` goes on with it. --force asks first on a terminal; where
@@ -53,11 +54,12 @@ def cancel(output: Output, *, ref: str, force: bool, yes: bool) -> int:
             confirm(output, question, yes=yes)
         job = opened.stop_job(job.id, force=force)
     output.emit("job", event="update", **job_document(job))
-    _show_state(job, output)
+    show_state(job, output)
     return 0
 
 
-def _show_state(job: JobView, output: Output) -> None:
+def show_state(job: JobView, output: Output) -> None:
+    """A job's state, what its runs count, and what one may do next."""
     output.line(f"{job.id}  {safe(job.name)}  {job_state(job.state, output.ink)}")
     names = run_names(job)
     output.lines(f"  {names[run.id]}  {counts_line(run.counts)}" for run in job.runs)
@@ -66,13 +68,13 @@ def _show_state(job: JobView, output: Output) -> None:
 
 @verb(
     "resume",
-    examples="valk job resume 3f2a --follow\n"
-    "valk job resume 3f2a --agent codex:gpt-5 --n-concurrent-trials 50\n"
-    "valk job resume 3f2a --scenarios parse-dates sort-words --n-attempts 4",
+    examples="valk job resume 3f2a --connect\n"
+    "valk job resume 3f2a --agent codex:gpt-5 --concurrency 50\n"
+    "valk job resume 3f2a --task-ids parse-dates sort-words --trials 4",
 )
 @job_argument
 @agent_option(required=False, help="Add this agent to the job's. Repeatable.")
-@scenarios_option("Add these tasks to the job's; `all` is every task of its benchmark.")
+@scenarios_option("Add these tasks to the job's; `all` is every task of its benchmark.", "--task-ids")
 @attempts_option(None, "Trials of each task from now on; never fewer than before.")
 @concurrency_option(None, "Trials at once from now on.")
 @timeout_option("Seconds an agent may take from now on.")
@@ -103,7 +105,7 @@ def resume(
     from valkyrie.job_views import JobChange
 
     change = JobChange(
-        agents=agents,
+        agents=with_models(agents),
         scenarios=tuple(dict.fromkeys(scenarios)),
         trials=trials,
         concurrency=concurrency,
@@ -116,7 +118,7 @@ def resume(
         return _go_on(opened, opened.resume_job(ref, change), follow, output)
 
 
-@verb("retry", examples="valk job retry 3f2a\nvalk job retry 3f2a --category infrastructure --follow")
+@verb("retry", examples="valk job retry 3f2a\nvalk job retry 3f2a --category infrastructure --connect")
 @job_argument
 @click.option("--category", type=click.Choice(CATEGORIES), help="Only errors of this category.")
 @concurrency_option(None, "Trials at once from now on.")
@@ -149,7 +151,7 @@ def retry(
 def delete(output: Output, *, ref: str, yes: bool) -> int:
     """Forget an ended job, its runs and all that was kept.
 
-    Results, logs and kept files are deleted for good. A job in progress is refused: cancel it first.
+    Results, logs and kept files are deleted for good. A job in progress is refused: stop it first.
     """
     with tracker() as opened:
         job = opened.fetch_job(ref)

@@ -110,6 +110,6 @@ def _nothing(query: JobFilter, days: float | None) -> str:
     if query.states or query.name:
         return "No job matches." + ("" if query.since is None else " --all also looks at older ones.")
     if query.since is None:
-        return "No jobs yet. Start one: valk job run --agent oracle --agent nop --benchmark quickstart"
+        return "No jobs yet. Start one: valk job start --agent oracle --agent nop --benchmark quickstart"
     span = "day" if days in (None, 1) else f"{days:g} days"
     return f"No jobs in the last {span}. --all shows older ones."

@@ -37,7 +37,7 @@ _MOST_WARNINGS = 10
     default=Path("logs"),
     help="Folder to write below [default: ./logs].",
 )
-@click.option("--run", "run_ref", metavar="ID", help="Only this run of the job, by id or beginning of it.")
+@click.option("--run", "run_ref", metavar="RUN", help="Only this run of the job: its agent, or its id.")
 @click.option("--scenario", metavar="ID", help="Only this scenario: a task, or one trial of it as `task#k`.")
 def logs(output: Output, *, ref: str, output_dir: Path, run_ref: str | None, scenario: str | None) -> int:
     """Write a job's logs and kept files to a folder.
@@ -87,11 +87,12 @@ def _told(place: Place, folder: Path) -> dict[str, str]:
 def _chosen_run(job: JobView, ref: str | None) -> RunView | None:
     if ref is None:
         return None
-    found = [run for run in job.runs if run.id.startswith(ref)]
+    names = [run for run in job.runs if ref in (run.agent, f"{run.agent}:{run.model}")]
+    found = names or [run for run in job.runs if run.id.startswith(ref)]
     if len(found) == 1:
         return found[0]
     known = ", ".join(f"{run.id} ({safe(run.agent)})" for run in found or job.runs)
-    reason = f"{len(found)} runs of the job begin with" if found else "the job has no run"
+    reason = f"{len(found)} runs of the job are called" if found else "the job has no run"
     raise click.UsageError(f"--run: {reason} {ref!r}. There are: {known}.")
 
 
@@ -108,6 +109,6 @@ def _wanted(opened: Tracker, job: JobView, run: RunView | None, scenario: str | 
         hint = did_you_mean(scenario, {place.trial.task_id for place in found})
         raise click.UsageError(
             f"--scenario: the job has begun no {scenario!r}.{hint} "
-            f"`valk job summary {job.id[:8]} -e` lists what it has."
+            f"`valk job fetch {job.id[:8]} -e` lists what it has."
         )
     return chosen

@@ -12,7 +12,7 @@ import click
 
 from valkyrie.cli.options import Decorated, Number, WholeNumber, tracker
 from valkyrie.cli.output import Output, write_json
-from valkyrie.cli.words import Words
+from valkyrie.cli.vocabulary import Words, between_commas
 from valkyrie.job_views import DEFAULT_ERROR_RATE, JobAgent
 
 if TYPE_CHECKING:
@@ -106,7 +106,11 @@ def output_option(function: Callable[..., int]) -> Callable[..., int]:
 
 
 follow_option = click.option(
-    "--follow", "-f", is_flag=True, help="Watch it live to its end; Ctrl+C detaches with exit code 130."
+    "--connect",
+    "-f",
+    "follow",
+    is_flag=True,
+    help="Watch it live to its end; Ctrl+C detaches with exit code 130.",
 )
 
 
@@ -131,7 +135,7 @@ def _complete_agent(_ctx: click.Context, _param: click.Parameter, incomplete: st
 
 
 def _agents(ctx: click.Context, param: click.Parameter, value: tuple[str, ...]) -> list[JobAgent]:
-    from valkyrie.cli.job.agents import parse_agent
+    from valkyrie.cli.agent_model import parse_agent
 
     found: list[JobAgent] = []
     for word in value:
@@ -141,22 +145,25 @@ def _agents(ctx: click.Context, param: click.Parameter, value: tuple[str, ...]) 
             raise click.BadParameter(str(error), ctx=ctx, param=param) from None
         if agent in found:
             raise click.BadParameter(
-                f"{agent.said} is given twice; --n-attempts repeats tasks.", ctx=ctx, param=param
+                f"{agent.said} is given twice; --trials N runs each task N times.", ctx=ctx, param=param
             )
         found.append(agent)
     return found
 
 
-def scenarios_option(help: str) -> Callable[[Decorated], Decorated]:
-    """`--scenarios a b c`."""
-    return click.option("--scenarios", cls=Words, metavar="TASK…", help=help)
+def scenarios_option(
+    help: str, word: str = "--scenarios", *, hidden: bool = False
+) -> Callable[[Decorated], Decorated]:
+    """`--scenarios a b c`, or `--task-ids a b c` where a command has no other option of that name."""
+    return click.option(
+        word, "scenarios", cls=Words, callback=between_commas, metavar="TASK…", hidden=hidden, help=help
+    )
 
 
 def attempts_option(default: int | None, help: str) -> Callable[[Decorated], Decorated]:
-    """`--n-attempts`."""
+    """`--trials`."""
     return click.option(
-        "--n-attempts",
-        "trials",
+        "--trials",
         type=WholeNumber(min=1),
         metavar="N",
         default=default,
@@ -166,10 +173,9 @@ def attempts_option(default: int | None, help: str) -> Callable[[Decorated], Dec
 
 
 def concurrency_option(default: int | None, help: str) -> Callable[[Decorated], Decorated]:
-    """`--n-concurrent-trials`."""
+    """`--concurrency`."""
     return click.option(
-        "--n-concurrent-trials",
-        "concurrency",
+        "--concurrency",
         type=WholeNumber(min=1),
         metavar="N",
         default=default,

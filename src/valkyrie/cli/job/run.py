@@ -1,4 +1,4 @@
-"""`benchmark-job run`."""
+"""`benchmark-job start`."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from valkyrie.cli.agent_model import with_models
 from valkyrie.cli.job.options import (
     agent_option,
     attempts_option,
@@ -27,7 +28,7 @@ from valkyrie.cli.output import Output
 from valkyrie.cli.run.start import default_provider
 from valkyrie.cli.run.start import start as run_start
 from valkyrie.cli.run.telling import with_configured
-from valkyrie.cli.words import Words, assignments
+from valkyrie.cli.vocabulary import AgentPairs, Pairs
 from valkyrie.job_views import (
     DEFAULT_CONCURRENCY,
     DEFAULT_ERROR_RATE,
@@ -46,16 +47,24 @@ if TYPE_CHECKING:
     from valkyrie.views import RunRequest
 
 EXAMPLES = """
-valk job run --agent oracle --agent nop --benchmark quickstart --follow
-valk job run --agent claude-code:claude-sonnet-4-5 --agent codex:gpt-5 --benchmark aime --n-attempts 4
-valk job run --agent ./mine:gpt-x --scenarios fix-the-bug parse-dates -n trial-of-mine
-valk job run --agent my-agent --benchmark quickstart --env-vars DEBUG=1 --secrets API_KEY=my-key
-valk job run --agent oracle --benchmark quickstart --n-concurrent-trials 50 --timeout 3600 -o json
-valk job run --agent old --agent new --benchmark swe-bench --stop-when-decided --margin 5
+valk job start --agent oracle --agent nop --benchmark quickstart --connect
+valk job start --agent claude-code:claude-sonnet-4-5 --agent codex:gpt-5 --benchmark aime --trials 4
+valk job start --agent ./mine:gpt-x --task-ids fix-the-bug parse-dates -n trial-of-mine
+valk job start --agent my-agent --benchmark quickstart --env-vars DEBUG=1 --secrets API_KEY=my-key
+valk job start --agent oracle --benchmark quickstart --concurrency 50 --timeout 3600 -o json
+valk job start --agent old --agent new --benchmark swe-bench --stop-when-decided --margin 5
 """
 _BORROWED = (
     *("dataset", "task_ids", "task_ids_file", "slice_", "provider", "kwargs", "label", "model_url"),
-    *("priority", "max_cost", "max_attempts", "host_image", "on_agent_failure", "keep_sandbox"),
+    *(
+        "priority",
+        "max_cost",
+        "abort_after",
+        "max_attempts",
+        "host_image",
+        "on_agent_failure",
+        "keep_sandbox",
+    ),
     *("verify", "family", "pass_env", "allow_paths"),
     *("headers", "ignore_custom_services", "no_store_secrets"),
     *("intervals", "webhook", "webhook_url", "webhook_key", "lambda_function"),
@@ -71,21 +80,33 @@ def _options_of_run_start(function: Decorated) -> Decorated:
 
 
 def _pairs_option(flag: str, name: str, metavar: str, help: str) -> Callable[[Decorated], Decorated]:
-    return click.option(flag, name, cls=Words, metavar=metavar, callback=assignments, help=help)
+    return click.option(flag, name, cls=Pairs, metavar=metavar, help=help)
 
 
-@verb("run", examples=EXAMPLES)
+@verb("start", examples=EXAMPLES)
 @agent_option(
     required=True,
     help="Agent, by name or folder, and its model if it needs one; split at the first colon. Repeatable.",
 )
-@click.option("--benchmark", metavar="NAME|FOLDER|URL", help="Benchmark to run: this, or --scenarios.")
-@scenarios_option(
-    "Tasks to run instead of a benchmark: `task`, or `benchmark[@dataset]/task` where that is ambiguous."
+@click.option("--model", metavar="MODEL", help="Model of the agents that name none.")
+@click.option(
+    "--benchmark",
+    "benchmarks",
+    multiple=True,
+    metavar="NAME|FOLDER|URL",
+    help="Benchmark to run; --task-ids alone finds its own. Repeatable: each agent has a run on each.",
+)
+@scenarios_option("Tasks to run instead of a benchmark; --task-ids does the same.", hidden=True)
+@click.option(
+    "--agent-kwarg",
+    "agent_kwargs",
+    cls=AgentPairs,
+    metavar="AGENT KEY=VALUE",
+    help="A parameter of one agent alone, by its name or NAME:MODEL; -k is for all. Repeatable.",
 )
 @click.option("--job-name", "-n", "name", metavar="NAME", help="Name for this job [default: made up].")
 @_pairs_option(
-    "--env-vars", "env_vars", "KEY=value…", "Environment variables of the agents; not for secrets."
+    "--env-vars", "env_vars", "KEY=VALUE…", "Environment variables of the agents; not for secrets."
 )
 @_pairs_option(
     "--secrets", "secrets", "ENV=SECRET…", "Fill the environment variable ENV from the secret SECRET."
@@ -96,7 +117,7 @@ def _pairs_option(flag: str, name: str, metavar: str, help: str) -> Callable[[De
 @attempts_option(1, "Trials of each task, independent of each other.")
 @concurrency_option(DEFAULT_CONCURRENCY, "Trials at once, of all agents together.")
 @multiplier_option(1.0)
-@_pairs_option("--metadata", "metadata", "key=value…", "Words of yours, kept with the job.")
+@_pairs_option("--metadata", "metadata", "KEY=VALUE…", "Words of yours, kept with the job.")
 @time_limit_option
 @stop_option
 @margin_option
@@ -107,14 +128,14 @@ def _pairs_option(flag: str, name: str, metavar: str, help: str) -> Callable[[De
 )
 @follow_option
 @output_option
-def run(output: Output, *, dry_run: bool, follow: bool, **given: Any) -> int:
+def start(output: Output, *, dry_run: bool, follow: bool, **given: Any) -> int:
     """Start a job: agents × tasks × trials, side by side.
 
-    Every agent gets the same tasks; all trials share one pool of --n-concurrent-trials, fairly. The job is
+    Every agent gets the same tasks; all trials share one pool of --concurrency, fairly. The job is
     planned and checked whole before anything is stored; it returns at once with the job's id and the
     commands one needs next.
 
-    An option with … takes several words up to the next flag, and may be repeated: --scenarios a b c.
+    An option with … takes several words up to the next flag, and may be repeated: --task-ids a b c.
     """
     request = _request(**given)
     with tracker(to_start=not dry_run) as opened:
@@ -138,7 +159,9 @@ def run(output: Output, *, dry_run: bool, follow: bool, **given: Any) -> int:
 def _request(
     *,
     agents: Sequence[JobAgent],
-    benchmark: str | None,
+    model: str | None,
+    agent_kwargs: Sequence[tuple[str, str, str]],
+    benchmarks: tuple[str, ...],
     scenarios: tuple[str, ...],
     name: str | None,
     metadata: Mapping[str, str],
@@ -151,16 +174,23 @@ def _request(
 ) -> JobRequest:
     if not stop_when_decided and (margin is not None or error_rate is not None):
         raise click.UsageError("--margin and --error-rate go with --stop-when-decided.")
-    if bool(benchmark) == bool(scenarios):
-        raise click.UsageError("Give either --benchmark or --scenarios.")
+    if not benchmarks and not scenarios:
+        scenarios = tuple(chosen_tasks(given.pop("task_ids"), given.pop("task_ids_file")) or ())
+        given |= {"task_ids": None, "task_ids_file": None}
+    if benchmarks and scenarios:
+        raise click.UsageError("Give either --benchmark or --scenarios; --task-ids are tasks of a benchmark.")
+    if not benchmarks and not scenarios:
+        raise click.UsageError("Give either --benchmark or --scenarios (--task-ids is the same).")
     if scenarios and any(given[option] for option in ("slice_", "task_ids", "task_ids_file")):
         raise click.UsageError("--scenarios already names the tasks; leave --slice and --task-ids out.")
     if name is not None and not name.strip():
         raise click.UsageError("--job-name is empty; leave it out for a made-up one.")
+    one = benchmarks[0] if len(benchmarks) == 1 else ""
     return JobRequest(
-        agents=agents,
-        template=_template(benchmark or "", concurrency, **given),
+        agents=_with_kwargs(with_models(agents, model), agent_kwargs),
+        template=_template(one, concurrency, **given),
         scenarios=tuple(dict.fromkeys(scenarios)),
+        benchmarks=() if one else benchmarks,
         name=name,
         concurrency=concurrency,
         metadata=metadata,
@@ -169,6 +199,24 @@ def _request(
         margin=None if margin is None else margin / 100,
         error_rate=DEFAULT_ERROR_RATE if error_rate is None else error_rate,
     )
+
+
+def _with_kwargs(agents: Sequence[JobAgent], given: Sequence[tuple[str, str, str]]) -> Sequence[JobAgent]:
+    """Agents with the parameters that are theirs alone."""
+    found = list(agents)
+    for word, key, value in given:
+        places = [place for place, one in enumerate(found) if word in (one.agent, one.said)]
+        if not places:
+            names = ", ".join(one.said for one in agents)
+            raise click.UsageError(
+                f"--agent-kwarg: no agent of the job is called {word!r}. There are: {names}."
+            )
+        for place in places:
+            one = found[place]
+            if key in one.kwargs:
+                raise click.UsageError(f"--agent-kwarg: {key} of {one.said} is given twice.")
+            found[place] = replace(one, kwargs={**one.kwargs, key: value})
+    return found
 
 
 def _template(

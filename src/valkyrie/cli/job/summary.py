@@ -1,4 +1,4 @@
-"""`benchmark-job summary`."""
+"""`benchmark-job fetch`: who won."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from valkyrie.cli.job.options import job_argument, output_option
+from valkyrie.cli.compare import scored_trials
+from valkyrie.cli.job.options import follow_option, job_argument, output_option
 from valkyrie.cli.options import tracker, verb
 from valkyrie.cli.output import Output
 from valkyrie.report.formats import duration, safe, score_sentence
@@ -26,20 +27,27 @@ if TYPE_CHECKING:
 
 _AT_ONCE = 500
 _MOST_COMPARISONS = 15
+_MOST_TASKS = 40
 
 
-@verb("summary", examples="valk job summary 3f2a\nvalk job summary nightly -e\nvalk job summary 3f2a -o json")
+@verb("fetch", examples="valk job fetch 3f2a\nvalk job fetch nightly -e\nvalk job fetch 3f2a -o json")
 @job_argument
+@follow_option
 @click.option("--extended", "-e", is_flag=True, help="Also show every scenario of every agent.")
 @output_option
-def summary(output: Output, *, ref: str, extended: bool) -> int:
+def fetch(output: Output, *, ref: str, extended: bool, follow: bool) -> int:
     """Show who won: the table, intervals, comparisons.
 
     Passed is a full score; partial credit has its own column; Errors are trials without a grade. The score
     is the mean over tasks with its 95 % interval, and agents are compared on the tasks they have in common.
-    A job that goes on is shown as far as it came. JSON and YAML always hold every scenario.
+    A job that goes on is shown as far as it came. JSON and YAML always hold every scenario. The exit code
+    says whether it could be shown; `job wait` says how it ended.
     """
     with tracker() as opened:
+        if follow:
+            from valkyrie.cli.job.watch import watch_job
+
+            return watch_job(opened, ref, output)
         job = opened.fetch_job(ref)
         if not output.json:
             show_summary(opened, job, output, extended=extended)
@@ -73,7 +81,7 @@ def show_summary(opened: Tracker, job: JobView, output: Output, *, extended: boo
     from valkyrie.report.jobs.summing import repeats_table, summarised, summary_notes, summary_table
 
     now = time.time()
-    trials = trials_of(opened, job)
+    trials = {run.id: scored_trials(opened, run) for run in job.runs}
     found = summarised(job, trials)
     ink = output.ink
     took = duration(seconds(job.runs, now))
@@ -91,8 +99,9 @@ def show_summary(opened: Tracker, job: JobView, output: Output, *, extended: boo
         output.line()
         output.table(repeats)
     _show_comparisons(found, output)
+    _show_tasks(job, found, output)
     if extended:
-        _show_scenarios(job, trials, output)
+        _show_scenarios(job, trials_of(opened, job), output)
     output.panel("Next", next_commands(job, summary=False))
 
 
@@ -105,6 +114,18 @@ def _show_comparisons(found: Summary, output: Output) -> None:
         output.lines(wrapped(sentence(one), output.width))
     if len(found.comparisons) > _MOST_COMPARISONS:
         output.note(f"{_MOST_COMPARISONS} of {len(found.comparisons)} comparisons; -o json has all.")
+
+
+def _show_tasks(job: JobView, found: Summary, output: Output) -> None:
+    """Who did better on which task, as `compare --tasks` has it; of a few tasks only."""
+    from valkyrie.report.comparison_tables import task_tables
+
+    for table in task_tables(found, output.ink):
+        if len(table.rows) <= _MOST_TASKS:
+            output.line()
+            output.table(table)
+        else:
+            output.note(f"{len(table.rows)} tasks; `valk compare {job.id[:8]} --tasks` shows each.")
 
 
 def _show_scenarios(job: JobView, trials: Trials, output: Output) -> None:

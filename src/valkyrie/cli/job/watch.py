@@ -1,17 +1,21 @@
-"""`benchmark-job watch`: the whole screen on a terminal, a line per change in a pipe, JSON Lines."""
+"""`benchmark-job wait` and `watch`: the screen on a terminal, a line per change in a pipe, JSON Lines."""
 
 from __future__ import annotations
 
 import time
 from typing import TYPE_CHECKING
 
-from valkyrie.cli.job.options import job_argument
+import click
+
+from valkyrie.cli.job.change import show_state
+from valkyrie.cli.job.options import job_argument, output_option
 from valkyrie.cli.job.summary import show_summary, trials_of
-from valkyrie.cli.options import tracker, verb
+from valkyrie.cli.options import Number, tracker, verb
 from valkyrie.cli.output import Output
+from valkyrie.cli.watch import line_text
 from valkyrie.report.formats import safe, short_id
 from valkyrie.report.jobs.documents import job_document
-from valkyrie.report.jobs.frame import JobSnapshot, change_line, end_line, job_frame, snapshot
+from valkyrie.report.jobs.frame import HINT, JobSnapshot, change_line, end_line, job_frame, snapshot
 from valkyrie.report.jobs.panels import next_commands
 from valkyrie.report.jobs.screen import FullScreen
 from valkyrie.report.jobs.sides import ACTIVE, run_names
@@ -23,33 +27,97 @@ if TYPE_CHECKING:
     from valkyrie.tracker.protocol import Tracker
 
 DETACHED = 130
+TIMED_OUT = 124
 _MOST_ACTIVE = 100
 _MOST_FAILED = 5
 _SECONDS_BETWEEN_LINES = 1.0
 
 
-@verb("watch", examples="valk job watch 3f2a\nvalk job watch nightly --json | jq .state")
+@verb(
+    "wait",
+    examples="valk job wait 3f2a --timeout 3600 && ./publish\n"
+    "valk job wait nightly --connect\n"
+    "valk job wait nightly --json | jq .reasons",
+)
 @job_argument
-def watch(output: Output, *, ref: str) -> int:
-    """Watch a job live; the exit code says how it ended.
+@click.option("--timeout", type=Number(min=0), metavar="SECONDS", help="Give up after this long: exit 124.")
+@click.option("--connect", "-f", is_flag=True, help="Watch it live meanwhile; Ctrl+C detaches.")
+@output_option
+def wait(output: Output, *, ref: str, timeout: float | None, connect: bool) -> int:
+    """Block until a job ended; the exit code says how.
 
     \b
-    0    completed
-    1    failed, cancelled or timeout
-    2    no such job
-    130  Ctrl+C: the job goes on
+    0    completed, every planned trial of every run graded
+    1    failed, cancelled or timeout, or errors still open
+    2    no such job, or a wrong flag
+    124  --timeout passed before the end
+    130  interrupted; the job goes on
 
-    On a terminal it takes the whole screen and gives it back: progress and running score of each agent,
-    scenarios under way, latest failures, and at the end the table of `summary`. Elsewhere it prints a line
-    per change. JOB is a job's id, a unique beginning of it, or its name.
+    With --connect on a terminal it takes the whole screen and gives it back: progress and running score of
+    each agent, scenarios under way, latest failures, and at the end the table of `job fetch`. In a pipe it
+    prints a line per change. JOB is a job's id, a unique beginning of it, or its name.
     """
+    if connect and timeout is not None:
+        raise click.UsageError("--timeout and --connect exclude each other.")
     with tracker() as opened:
-        return watch_job(opened, ref, output)
+        return _wait(opened, ref, timeout, output, connect=connect)
+
+
+@verb("watch", examples="valk job watch 3f2a\nvalk job watch nightly --json | jq .state")
+@job_argument
+@output_option
+def watch(output: Output, *, ref: str) -> int:
+    """Same as `job wait --connect`."""
+    with tracker() as opened:
+        return _wait(opened, ref, None, output, connect=True)
+
+
+def _wait(opened: Tracker, ref: str, timeout: float | None, output: Output, *, connect: bool) -> int:
+    if connect:
+        code = watch_job(opened, ref, output)
+        if code == DETACHED:
+            return code
+        job = opened.fetch_job(ref)
+    else:
+        try:
+            job = _ended(opened, ref, timeout)
+        except TimeoutError:
+            output.note(f"Not passed: the job did not end within {timeout:g} s.")
+            return TIMED_OUT
+        show_state(job, output)
+    reasons = _shortcomings(job)
+    if not connect:
+        output.emit("job_wait", passed=not reasons, reasons=reasons, **job_document(job))
+    if reasons and not output.json:
+        output.note(f"Not passed: {'; '.join(reasons)}.")
+    return 1 if reasons else 0
+
+
+def _ended(opened: Tracker, ref: str, timeout: float | None) -> JobView:
+    """The job once all of its runs ended; TimeoutError when that takes longer."""
+    until = None if timeout is None else time.monotonic() + timeout
+    job = opened.fetch_job(ref)
+    while not job.ended:
+        for run in job.runs:
+            opened.wait(run.id, timeout=None if until is None else max(0.0, until - time.monotonic()))
+        job = opened.fetch_job(job.id)
+    return job
+
+
+def _shortcomings(job: JobView) -> list[str]:
+    """Why an ended job is not a pass, run by run."""
+    from valkyrie.cli.run.wait import shortcomings
+
+    names = run_names(job)
+    found = [f"the job ended {job.state}"] if job.state != "completed" else []
+    return found + [f"{names[run.id]}: {reason}" for run in job.runs for reason in shortcomings(run)]
 
 
 def watch_job(opened: Tracker, ref: str, output: Output) -> int:
     """Show a job until it ended, then its table; Ctrl+C detaches with exit code 130."""
     job = opened.fetch_job(ref)
+    if output.json or not output.redraws:
+        opened.on_line(lambda lost: output.note(line_text(lost)))
     try:
         if output.json:
             job = _watch_json(opened, job, output)
@@ -76,11 +144,19 @@ def _detach(opened: Tracker, job: JobView, output: Output) -> int:
 
 def _watch_screen(opened: Tracker, first: JobView, output: Output) -> JobView:
     job, shot = first, snapshot(first)
+    lost: str | None = None
 
     def render(now: float, rows: int) -> list[str]:
-        return job_frame(shot, output.ink, now=now, rows=rows)
+        hint = line_text(lost) if lost else HINT
+        return job_frame(shot, output.ink, now=now, rows=rows, hint=hint)
+
+    def tell(why: str | None) -> None:
+        nonlocal lost
+        lost = why
+        screen.refresh()
 
     with FullScreen(render) as screen:
+        opened.on_line(tell)
         for job in opened.follow_job(first.id):
             shot = _detailed(opened, job)
             screen.refresh()

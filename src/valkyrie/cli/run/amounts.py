@@ -1,12 +1,13 @@
-"""Sums of money on the command line."""
+"""Limits of a run on the command line: what it may cost, and how many trials may fail."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import click
 
-from valkyrie.cli.options import Decorated, Number
+from valkyrie.cli.options import Decorated, Number, WholeNumber
 
 
 class Dollars(Number):
@@ -32,3 +33,16 @@ def max_cost_option(function: Decorated) -> Decorated:
         metavar="USD",
         help="Begin no further trial once agents have reported this much, in US dollars.",
     )(function)
+
+
+def abort_option(default: int | None) -> Callable[[Decorated], Decorated]:
+    """`--abort-after N`."""
+    return click.option(
+        "--abort-after",
+        type=WholeNumber(0, 1_000_000),
+        metavar="N",
+        default=default,
+        show_default=default is not None,
+        help="Stop by itself when N trials (or 5 % of them, if that is more) ended, all in errors that "
+        "trying again does not mend; 0 is never.",
+    )

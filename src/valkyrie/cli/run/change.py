@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from valkyrie.cli.options import (
+    Age,
+    Capitals,
     WholeNumber,
     chosen_tasks,
     confirm,
     header_option,
+    optional_run_argument,
     run_argument,
     task_options,
     tracker,
@@ -18,7 +24,7 @@ from valkyrie.cli.options import (
     yes_option,
 )
 from valkyrie.cli.output import Output
-from valkyrie.cli.run.amounts import max_cost_option
+from valkyrie.cli.run.amounts import abort_option, max_cost_option
 from valkyrie.nouns import DEFAULT_PRIORITY, RunState
 from valkyrie.report.formats import counts_line, plural, safe
 from valkyrie.report.run_details import cost_text
@@ -28,11 +34,16 @@ if TYPE_CHECKING:
     from valkyrie.tracker.protocol import Tracker
     from valkyrie.views import RunView, StartedRun
 
+ENDED = ["FINISHED", "STOPPED", "ERROR"]
+_MANY_TRIALS = 5000
+"""Deleting so many takes long enough for people to wonder."""
 CATEGORIES = ["agent", "benchmark", "infrastructure", "user", "internal"]
 _concurrency = click.option(
     "--concurrency", type=WholeNumber(min=1), metavar="N", help="Trials at once from now on."
 )
-_connect = click.option("--connect", is_flag=True, help="Watch it live; Ctrl+C detaches with exit code 130.")
+_connect = click.option(
+    "--connect", "-f", is_flag=True, help="Watch it live; Ctrl+C detaches with exit code 130."
+)
 
 
 @verb(
@@ -58,6 +69,7 @@ def stop(
     with tracker() as opened:
         if force:
             run = opened.fetch(ref)
+            ref = run.id
             confirm(output, _kill_question(run, chosen), yes=yes)
         run = opened.stop(ref, force=force, task_ids=chosen)
     return _show_changed(run, output)
@@ -138,36 +150,131 @@ def retry(
 @_concurrency
 @click.option("--label", "-l", metavar="LABEL", help="A word of yours to find the run again.")
 @click.option(
-    "--priority", type=WholeNumber(0, 4), metavar="0..4", help="Place in the queue: 0 is served first."
+    "--priority",
+    type=WholeNumber(0, 4),
+    metavar="0..4",
+    help="Share of the slots: 0 is the largest, each step halves it.",
 )
 @max_cost_option
+@abort_option(None)
 def update(output: Output, *, ref: str, **changes: Any) -> int:
-    """Change a run's concurrency, label, priority or cost limit.
+    """Change a run's concurrency, label, priority or limits.
 
     A lower concurrency lets trials under way finish, and so does a lower --max-cost. A run that its
     --max-cost ended goes on with `run resume` after a higher one is set.
     """
     if all(value is None for value in changes.values()):
-        raise click.UsageError("Nothing to change: give --concurrency, --label, --priority or --max-cost.")
+        raise click.UsageError(
+            "Nothing to change: give --concurrency, --label, --priority, --max-cost or --abort-after."
+        )
     with tracker() as opened:
         run = opened.update(ref, **changes)
     return _show_changed(run, output)
 
 
-@verb("delete", examples="valk run delete 3f2a --yes")
-@run_argument
+@verb(
+    "delete",
+    examples="valk run delete 3f2a --yes\n"
+    "valk run delete --before 30d --keep-last 20 --dry-run\n"
+    "valk run delete --before 30d --status STOPPED --status ERROR --yes",
+)
+@optional_run_argument
+@click.option(
+    "--before", type=Age(), metavar="AGE", help="Runs that ended so long ago: 30d, 12h, 2026-01-31."
+)
+@click.option(
+    "--status", "states", multiple=True, type=Capitals(ENDED), help="Runs that ended so. Repeatable."
+)
+@click.option("--keep-last", type=WholeNumber(min=0), metavar="N", help="Leave the newest N runs alone.")
+@click.option("--agent", metavar="NAME", help="Only runs of this agent.")
+@click.option("--benchmark", metavar="NAME", help="Only runs on this benchmark.")
+@click.option("--label", "-l", metavar="LABEL", help="Only runs with this label.")
+@click.option("--dry-run", is_flag=True, help="Only say which runs would be deleted.")
 @yes_option
-def delete(output: Output, *, ref: str, yes: bool) -> int:
-    """Forget an ended run and all that was kept of it.
+def delete(output: Output, *, ref: str | None, yes: bool, dry_run: bool, **chosen: Any) -> int:
+    """Forget an ended run, or all that are old, and all that was kept of them.
 
-    Results, logs and artifacts are deleted for good. A run in progress is refused: stop it first.
+    Results, logs and artifacts are deleted for good. A run in progress is refused: stop it first. Without
+    RUN, --before, --status and --keep-last choose among ended runs; --keep-last counts from the newest of
+    those that --agent, --benchmark and --label leave, ended or not.
     """
+    given = any(value not in (None, ()) for value in chosen.values())
+    if ref is None:
+        if chosen["before"] is None and not chosen["states"] and chosen["keep_last"] is None:
+            raise click.UsageError(
+                "Name a RUN, or choose some: --before 30d, --status STOPPED, --keep-last 20."
+            )
+        return _delete_chosen(output, RetentionRule(**chosen), yes=yes, dry_run=dry_run)
+    if given:
+        raise click.UsageError(f"RUN names the run to delete ({ref!r}); the other options choose among all.")
     with tracker() as opened:
         run = opened.fetch(ref)
+        if dry_run:
+            return _show_retained(output, [run])
         confirm(output, f"Delete run {run.id} ({run.agent} on {run.benchmark}) for good?", yes=yes)
+        if run.total >= _MANY_TRIALS:
+            output.note(f"Deleting {run.total} trials …")
         opened.delete(run.id)
     output.emit("run_deleted", run_id=run.id)
     output.line(f"Deleted run {run.id}.")
+    return 0
+
+
+@dataclass(frozen=True, slots=True)
+class RetentionRule:
+    """Which ended runs are deleted."""
+
+    before: float | None = None
+    """Seconds since they ended."""
+    states: Sequence[str] = ()
+    keep_last: int | None = None
+    agent: str | None = None
+    benchmark: str | None = None
+    label: str | None = None
+
+    def choose(self, opened: Tracker) -> list[RunView]:
+        """Return the runs to delete, oldest first."""
+        from valkyrie.cli.run.look import collect_runs
+        from valkyrie.views import RunFilter
+
+        query = RunFilter(agent=self.agent, benchmark=self.benchmark, label=self.label)
+        newest_first = collect_runs(opened, query, None).runs
+        return [run for run in newest_first[self.keep_last or 0 :] if self._matches(run)][::-1]
+
+    def _matches(self, run: RunView) -> bool:
+        if not RunState(run.state).terminal or (self.states and run.state not in self.states):
+            return False
+        ended_at = run.finished_at or run.created_at
+        return self.before is None or ended_at < time.time() - self.before
+
+
+def _delete_chosen(output: Output, rule: RetentionRule, *, yes: bool, dry_run: bool) -> int:
+    with tracker() as opened:
+        runs = rule.choose(opened)
+        if dry_run or not runs:
+            return _show_retained(output, runs)
+        total = sum(run.total for run in runs)
+        question = f"Delete {plural(len(runs), 'run')} with {plural(total, 'trial')} for good?"
+        confirm(output, question, yes=yes)
+        for number, run in enumerate(runs, 1):
+            opened.delete(run.id)
+            output.line(f"Deleted run {run.id} ({plural(run.total, 'trial')}), {number} of {len(runs)}.")
+    output.emit("runs_deleted", run_ids=[run.id for run in runs], trials=total, dry_run=False)
+    return 0
+
+
+def _show_retained(output: Output, runs: Sequence[RunView]) -> int:
+    """Say which runs would go; nothing is deleted."""
+    output.emit(
+        "runs_deleted", run_ids=[run.id for run in runs], trials=sum(run.total for run in runs), dry_run=True
+    )
+    if not runs:
+        output.line("No ended run matches.")
+    for run in runs:
+        output.line(
+            f"Would delete run {run.id} ({safe(run.agent)} on {safe(run.benchmark)}, {run.state}, "
+            f"{plural(run.total, 'trial')})."
+        )
     return 0
 
 

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from valkyrie.cli.options import WholeNumber, run_argument, tracker, verb
+from valkyrie.cli.options import WholeNumber, pinned, run_argument, tracker, verb
 from valkyrie.cli.output import Output
-from valkyrie.report.formats import no_command, printable, safe
+from valkyrie.report.formats import no_command, printable, trial_name
 
 if TYPE_CHECKING:
     from valkyrie.tracker.protocol import Tracker
     from valkyrie.views import LogLine, LogQuery
 
+_PHASE = re.compile(r"── \d\d:\d\d:\d\d \w+")
+_AGENT = re.compile(r"── \d\d:\d\d:\d\d agent")
 NOT_HERE = (
     "Nothing of it is kept here. Where executors run on other machines, S3_BUCKET or "
     "VALKYRIE_ARTIFACTS_FOLDER gives them and the tracker one place for logs and outputs."
@@ -77,7 +81,9 @@ def _print_attempt(
 ) -> int:
     some = False
     begun = ""
+    silent = _AgentSilence()
     with tracker() as opened:
+        ref = pinned(opened, ref)
         for piece in opened.logs(ref, task_id, k=k, attempt=attempt, follow=follow):
             some = True
             if output.json:
@@ -85,6 +91,7 @@ def _print_attempt(
                 continue
             # Whole lines only: half an escape sequence, or half a command, looks harmless.
             whole, newline, begun = (begun + piece).rpartition("\n")
+            silent.read(whole)
             sys.stdout.write(printable(whole + newline, colors=False))
             if follow:
                 sys.stdout.flush()
@@ -92,12 +99,28 @@ def _print_attempt(
             sys.stdout.write(printable(begun, colors=False))
         if not some:
             output.note(_why_none(opened, ref, [task_id], k, attempt))
+        elif silent.found and not begun:
+            output.note("The agent printed nothing.")
     return 0
+
+
+class _AgentSilence:
+    """Whether an attempt went from the agent to what comes after it without a line in between."""
+
+    def __init__(self) -> None:
+        self.found = False
+        self._before = ""
+
+    def read(self, lines: str) -> None:
+        for line in lines.split("\n") if lines else ():
+            self.found = self.found or bool(_AGENT.fullmatch(self._before) and _PHASE.fullmatch(line))
+            self._before = line
 
 
 def _print_lines(output: Output, ref: str, wanted: LogQuery, *, named: bool) -> int:
     some = False
     with tracker() as opened:
+        ref = pinned(opened, ref)
         for line in opened.run_logs(ref, wanted):
             some = True
             if output.json:
@@ -117,15 +140,17 @@ def _print_lines(output: Output, ref: str, wanted: LogQuery, *, named: bool) -> 
 def _why_none(
     opened: Tracker, ref: str, task_ids: Sequence[str] | None, k: int | None, attempt: int | None = None
 ) -> str:
-    """Every attempt logs its phases: of one that ended, a log that is not here is elsewhere or gone."""
+    """Of an attempt that ended, a log that is not here was never begun, or is elsewhere or gone."""
     if task_ids is None:
         ended = opened.fetch(ref).done > 0
     else:
         found = [one for task_id in task_ids for one in opened.attempts(ref, task_id, k or 0)]
         ended = any(one.finished_at for one in found if attempt in (None, one.number))
-    return NOT_HERE if ended else "No lines yet."
+    if not ended:
+        return "No lines yet."
+    folder = opened.fetch(ref).folder
+    return "Nothing was printed." if folder and Path(folder).is_dir() else NOT_HERE
 
 
 def _name(line: LogLine, output: Output) -> str:
-    repetition = f" #{line.k}" if line.k else ""
-    return output.ink.paint(f"{safe(line.task_id)}{repetition} │", "dim") + " "
+    return output.ink.paint(f"{trial_name(line)} │", "dim") + " "

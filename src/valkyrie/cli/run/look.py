@@ -9,7 +9,7 @@ import click
 
 from valkyrie.cli.options import Capitals, WholeNumber, run_argument, tracker, verb
 from valkyrie.cli.output import Output
-from valkyrie.report.alarms import ACTIVE, alarms
+from valkyrie.report.alarms import ACTIVE, ENDED, LAST_ENDED, alarms
 from valkyrie.report.tables import ended, list_notes, next_commands, run_rows, run_table
 
 if TYPE_CHECKING:
@@ -22,16 +22,19 @@ _WATCHED = 100
 
 @verb(
     "fetch",
-    examples="valk run fetch 3f2a\nvalk run fetch 3f2a --connect\nvalk run fetch 3f2a --json | jq .run.score",
+    examples="valk run fetch latest\n"
+    "valk run fetch nightly/claude-code --connect\n"
+    "valk run fetch 3f2a --json | jq .run.score",
 )
 @run_argument
-@click.option("--connect", is_flag=True, help="Watch it live; Ctrl+C detaches with exit code 130.")
+@click.option("--connect", "-f", is_flag=True, help="Watch it live; Ctrl+C detaches with exit code 130.")
 def fetch(output: Output, *, ref: str, connect: bool) -> int:
     """Show a run as it stands, or watch it live.
 
-    RUN is a run's id or a unique prefix of it. The exit code says whether the run could be shown, not how
-    it ended; `run wait` does that. Alarms say what looks wrong: a trial under way for more than 30 min,
-    or room that is not used while trials wait.
+    RUN is a run's id or a unique prefix of it, `latest` (the one you started last), the name of a job of
+    one run, or JOB/AGENT; so it is in every command. The exit code says whether the run could be shown, not
+    how it ended; `run wait` does that. Alarms say what looks wrong: a trial under way for more than 30 min,
+    room that is not used while trials wait, or more errors of late than before.
     """
     from valkyrie.views import to_json
 
@@ -50,7 +53,8 @@ def fetch(output: Output, *, ref: str, connect: bool) -> int:
 
 
 def _trials_to_watch(opened: Tracker, run: RunView) -> list[TrialView]:
-    """The trials that have been under way longest, and the first that are pending where there is room."""
+    """The trials that have been under way longest, the first that are pending where there is room, and,
+    where some failed, the last that ended."""
     from valkyrie.views import TrialFilter
 
     if ended(run):
@@ -60,6 +64,9 @@ def _trials_to_watch(opened: Tracker, run: RunView) -> list[TrialView]:
     trials = [*opened.trials(run.id, longest)[0]] if active else []
     if run.counts.get("PENDING") and active < run.concurrency:
         trials += opened.trials(run.id, TrialFilter(states=("PENDING",), limit=_WATCHED))[0]
+    if run.counts.get("ERROR"):
+        last = TrialFilter(states=ENDED, sort="started_at", descending=True, limit=LAST_ENDED)
+        trials += opened.trials(run.id, last)[0]
     return trials
 
 
@@ -67,6 +74,7 @@ def _trials_to_watch(opened: Tracker, run: RunView) -> list[TrialView]:
     "list",
     examples="valk run list --agent-name my-agent --status FINISHED\n"
     "valk run list --started-by ann,bob --label nightly\n"
+    "valk run list --job nightly\n"
     "valk run list --all --json",
 )
 @click.option("--agent-name", metavar="NAME", help="Only runs of this agent.")
@@ -74,6 +82,7 @@ def _trials_to_watch(opened: Tracker, run: RunView) -> list[TrialView]:
 @click.option("--model", metavar="MODEL", help="Only runs with this model.")
 @click.option("--dataset", metavar="NAME", help="Only runs on this dataset.")
 @click.option("--label", "-l", metavar="LABEL", help="Only runs with this label.")
+@click.option("--job", metavar="JOB", help="Only runs of this job, by name or id.")
 @click.option("--started-by", metavar="A,B,…", help="Only runs these people started, comma-separated.")
 @click.option("--status", type=Capitals(RUN_STATES), help="Only runs in this state.")
 @click.option(
@@ -122,7 +131,7 @@ def list_runs(
     with tracker() as opened:
         if output.interactive and output.redraws and not (limit or everything):
             return _browse(opened, query, output)
-        page = _collect(opened, query, None if everything else limit or 50)
+        page = collect_runs(opened, query, None if everything else limit or 50)
     if output.json:
         return _emit_page(page, output)
     if not page.runs:
@@ -153,7 +162,7 @@ def _nothing(query: RunFilter) -> str:
     return "No run matches."
 
 
-def _collect(opened: Tracker, query: RunFilter, limit: int | None) -> RunPage:
+def collect_runs(opened: Tracker, query: RunFilter, limit: int | None) -> RunPage:
     """Pages of the tracker, put together up to `limit`."""
     from dataclasses import replace
 

@@ -10,7 +10,7 @@ import click
 from valkyrie.cli.options import WholeNumber, run_argument, tracker, verb
 from valkyrie.cli.output import Output
 from valkyrie.nouns import RunState
-from valkyrie.report.formats import moment_short, number, plural, safe
+from valkyrie.report.formats import moment_short, number, plural, safe, trial_name
 from valkyrie.report.layout import Column, Table
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ SHOWN_REASONS = 20
     "--task", "task_ids", multiple=True, metavar="ID", help="Grade only this task's trials again. Repeatable."
 )
 @click.option("--dry-run", is_flag=True, help="Say what would be graded again, and change nothing.")
-@click.option("--connect", is_flag=True, help="Watch it live; Ctrl+C detaches with exit code 130.")
+@click.option("--connect", "-f", is_flag=True, help="Watch it live; Ctrl+C detaches with exit code 130.")
 @click.option("--list", "listed", is_flag=True, help="Show the run's gradings; 0 is the original.")
 @click.option("--use", type=WholeNumber(min=0), metavar="N", help="Make grading N the run's own.")
 @click.option(
@@ -119,7 +119,7 @@ def _say_left_out(left_out: Sequence[TrialLeftOut], output: Output) -> None:
         return
     output.line(f"{plural(len(left_out), 'trial')} keep{'s' * (len(left_out) == 1)} the verdict:")
     for one in left_out[:SHOWN_REASONS]:
-        output.line(f"  {safe(_name(one.task_id, one.k))}: {safe(one.reason)}")
+        output.line(f"  {trial_name(one)}: {safe(one.reason)}")
     if len(left_out) > SHOWN_REASONS:
         output.line(f"  … and {len(left_out) - SHOWN_REASONS} more (--json names all)")
 
@@ -128,7 +128,7 @@ def _list(opened: Tracker, ref: str, output: Output) -> int:
     from valkyrie.views import to_json
 
     run = opened.fetch(ref)
-    found = opened.gradings(ref)
+    found = opened.gradings(run.id)
     output.emit("gradings", run_id=run.id, gradings=[to_json(one) for one in found])
     names = ("Grading", "State", "Begun", "Graded with", "Trials", "Final score", "Graded", "Confirmed")
     table = Table([Column(name) for name in names], [_row(one, fraction=run.score.fraction) for one in found])
@@ -205,8 +205,4 @@ _KINDS = {
 
 def _change_row(one: GradingChange, fraction: bool) -> Sequence[str]:
     scores = [number(score, fraction=fraction) for score in (one.score_a, one.score_b)]
-    return [safe(_name(one.task_id, one.k)), one.kind, *scores]
-
-
-def _name(task_id: str, k: int) -> str:
-    return f"{task_id}#{k}" if k else task_id
+    return [trial_name(one), one.kind, *scores]

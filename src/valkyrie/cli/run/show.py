@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 import click
@@ -11,9 +15,18 @@ from valkyrie.cli.output import Output
 
 if TYPE_CHECKING:
     from valkyrie.tracker.protocol import Tracker
+    from valkyrie.trajectory.kept import Account
     from valkyrie.views import AttemptView, RunView, TrialView
 
-_AT_ONCE = 500
+TESTS_OUTPUT = "test-stdout.txt"
+
+
+@dataclass(frozen=True, slots=True)
+class KeptTrial:
+    """What was kept that tells of a trial."""
+
+    accounts: Sequence[Account]
+    tests_output: str
 
 
 @verb(
@@ -35,10 +48,12 @@ _AT_ONCE = 500
     help="Repetition of the task.",
 )
 def show(output: Output, *, ref: str, task_id: str | None, k: int) -> int:
-    """Show a trial's verdict and the evidence behind it.
+    """Show a trial to read: instruction, steps, verdict and evidence.
 
-    With TASK: its score, where that was verified, which system files the agent changed, which of its work
-    was not carried to the fresh sandbox, what a control found, every attempt and its log. Without: the run,
+    With TASK: its score and the reason of it, what the agent was told, what it did step by step, what its
+    tests printed, where the score was verified, which system files the agent changed, which of its work was
+    not carried to the fresh sandbox, what a control found, every attempt and its log; on a terminal in
+    pages: h previous, l next, q quit. Without: the run,
     and the trials whose scores a reader should look at twice: unconfirmed, open to tampering, counted as 0
     for what the agent did, or with changed system files.
     """
@@ -46,8 +61,11 @@ def show(output: Output, *, ref: str, task_id: str | None, k: int) -> int:
         run = opened.fetch(ref)
         if task_id is not None:
             trial = _trial(opened, run, task_id, k)
-            return _show_trial(run, trial, [*opened.attempts(run.id, task_id, k)], output)
-        return _show_run(run, _all_trials(opened, run), output)
+            attempts = [*opened.attempts(run.id, task_id, k)]
+            with TemporaryDirectory(prefix="valkyrie-show-") as folder:
+                kept = _kept_of(opened, run, trial, Path(folder))
+                return _show_trial(run, trial, attempts, kept, output)
+        return _show_run(opened, run, output)
 
 
 def _trial(opened: Tracker, run: RunView, task_id: str, k: int) -> TrialView:
@@ -64,47 +82,70 @@ def _trial(opened: Tracker, run: RunView, task_id: str, k: int) -> TrialView:
     )
 
 
-def _show_trial(run: RunView, trial: TrialView, attempts: list[AttemptView], output: Output) -> int:
+def _kept_of(opened: Tracker, run: RunView, trial: TrialView, folder: Path) -> KeptTrial:
+    """Fetch what tells of the trial: the agent's account, and what its tests printed."""
+    from valkyrie.store.layout import encode_task_id
+    from valkyrie.trajectory.kept import FILES, GRADING_FOLDER, read_accounts
+
+    tests = f"{GRADING_FOLDER}/*{TESTS_OUTPUT}"
+    opened.outputs(run.id, folder, task_ids=[trial.task_id], files=[*FILES, tests])
+    own = folder / encode_task_id(trial.task_id) / (str(trial.k) if trial.k else "")
+    printed = [one.read_text("utf-8", "replace") for one in sorted(own.glob(f"{GRADING_FOLDER}/**/*.txt"))]
+    return KeptTrial(read_accounts(own), "\n".join(printed))
+
+
+def _show_trial(
+    run: RunView, trial: TrialView, attempts: list[AttemptView], kept: KeptTrial, output: Output
+) -> int:
+    from valkyrie.cli.pager import show_lines
+    from valkyrie.report.layout import panel
     from valkyrie.report.trial_details import attempt_table, evidence_tables, trial_commands, trial_rows
+    from valkyrie.report.trial_story import story_lines, tail_lines
     from valkyrie.views import to_json
 
-    output.emit("run_show", run_id=run.id, trial=to_json(trial), attempts=[to_json(one) for one in attempts])
+    output.emit(
+        "run_show",
+        run_id=run.id,
+        trial=to_json(trial),
+        attempts=[to_json(one) for one in attempts],
+        accounts=[one.to_json() for one in kept.accounts],
+        tests_output=kept.tests_output or None,
+    )
     if output.json:
         return 0
-    output.panel("Trial", trial_rows(run, trial, output.ink))
+    ink = output.ink
+    lines = [*panel("Trial", trial_rows(run, trial, ink), ink, output.width), ""]
+    lines += story_lines(kept.accounts, ink, output.width)
+    if kept.tests_output.strip():
+        lines += [ink.paint("What its tests printed", "bold"), *tail_lines(kept.tests_output), ""]
     for title, table in evidence_tables(trial.evidence):
-        output.line(output.ink.paint(title, "bold"))
-        output.table(table)
-        output.line()
+        lines += [ink.paint(title, "bold"), *table.lines(ink, output.width), ""]
     if attempts:
-        output.table(attempt_table(attempts, fraction=run.score.fraction))
-    output.panel("Next", trial_commands(run, trial))
+        lines += attempt_table(attempts, fraction=run.score.fraction).lines(ink, output.width)
+    lines += panel("Next", trial_commands(run, trial), ink, output.width)
+    show_lines(lines, output)
     return 0
 
 
-def _all_trials(opened: Tracker, run: RunView) -> list[TrialView]:
-    from valkyrie.cli.compare import all_trials
-
-    return all_trials(opened, run)
-
-
-def _show_run(run: RunView, trials: list[TrialView], output: Output) -> int:
+def _show_run(opened: Tracker, run: RunView, output: Output) -> int:
     from valkyrie.report.tables import (
+        TrialNotes,
         needs_a_look,
         next_commands,
         run_rows,
-        trial_notes,
         trial_table,
     )
+    from valkyrie.tracker.trial_pages import each_trial
     from valkyrie.views import to_json
 
-    noted = [trial for trial in trials if needs_a_look(trial)]
+    notes = TrialNotes()
+    noted = [trial for trial in notes.watch(each_trial(opened, run.id)) if needs_a_look(trial)]
     output.emit("run_show", run=to_json(run), trials=[to_json(trial) for trial in noted])
     if output.json:
         return 0
     output.panel("Run Details", run_rows(run, output.ink))
     if noted:
         output.table(trial_table(noted, output.ink, fraction=run.score.fraction))
-        output.lines(output.ink.paint(note, "dim") for note in trial_notes(trials))
+        output.lines(output.ink.paint(note, "dim") for note in notes.lines())
     output.panel("Next", next_commands(run))
     return 0

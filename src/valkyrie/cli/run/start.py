@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from valkyrie.cli.agent_model import split_agent
 from valkyrie.cli.options import (
     Number,
     WholeNumber,
@@ -15,7 +16,6 @@ from valkyrie.cli.options import (
     chosen_tasks,
     header_option,
     ignore_custom_option,
-    pairs,
     pass_env_option,
     start_asking,
     task_options,
@@ -23,10 +23,11 @@ from valkyrie.cli.options import (
     verb,
 )
 from valkyrie.cli.output import Output
-from valkyrie.cli.run.amounts import max_cost_option
+from valkyrie.cli.run.amounts import abort_option, max_cost_option
 from valkyrie.cli.run.repeated import MOST_RUNS, start_repeatedly
 from valkyrie.cli.run.telling import telling_options, with_configured
-from valkyrie.nouns import DEFAULT_PRIORITY
+from valkyrie.cli.vocabulary import Pairs
+from valkyrie.nouns import ABORT_AFTER, DEFAULT_PRIORITY
 from valkyrie.report.formats import NONE, plural, safe
 from valkyrie.report.tables import next_commands, shows_rows, started_rows
 
@@ -50,7 +51,12 @@ def _complete_provider(_ctx: click.Context, _param: click.Parameter, incomplete:
 
 
 @verb("start", examples=EXAMPLES)
-@click.option("--agent", required=True, metavar="NAME|FOLDER", help="Agent: pushed, built in, or a folder.")
+@click.option(
+    "--agent",
+    required=True,
+    metavar="NAME|FOLDER[:MODEL]",
+    help="Agent: pushed, built in, or a folder; its model may follow.",
+)
 @click.option(
     "--benchmark",
     required=True,
@@ -74,30 +80,24 @@ def _complete_provider(_ctx: click.Context, _param: click.Parameter, incomplete:
     "--secret",
     "-s",
     "secrets",
-    nargs=2,
-    multiple=True,
-    callback=pairs,
-    metavar="ENV NAME",
+    cls=Pairs,
+    metavar="ENV=NAME",
     help="Fill environment variable ENV from the secret NAME; over the contract's own. Repeatable.",
 )
 @click.option(
     "--kwarg",
     "-k",
     "kwargs",
-    nargs=2,
-    multiple=True,
-    callback=pairs,
-    metavar="KEY VALUE",
+    cls=Pairs,
+    metavar="KEY=VALUE",
     help="A parameter the agent's contract declares. Repeatable.",
 )
 @click.option(
     "--env",
     "-e",
     "env_vars",
-    nargs=2,
-    multiple=True,
-    callback=pairs,
-    metavar="NAME VALUE",
+    cls=Pairs,
+    metavar="NAME=VALUE",
     help="An environment variable of the agent's commands; for secrets use -s. Repeatable.",
 )
 @pass_env_option
@@ -176,9 +176,10 @@ def _complete_provider(_ctx: click.Context, _param: click.Parameter, incomplete:
     metavar="0..4",
     default=DEFAULT_PRIORITY,
     show_default=True,
-    help="Place in the queue: 0 is served first.",
+    help="Share of the slots: 0 is the largest, each step halves it.",
 )
 @max_cost_option
+@abort_option(ABORT_AFTER)
 @telling_options
 @click.option(
     "--count",
@@ -197,7 +198,7 @@ def _complete_provider(_ctx: click.Context, _param: click.Parameter, incomplete:
 @click.option(
     "--dry-run", is_flag=True, help="Plan and check everything, start nothing; exit 1 if it would not start."
 )
-@click.option("--connect", is_flag=True, help="Watch it live; Ctrl+C detaches with exit code 130.")
+@click.option("--connect", "-f", is_flag=True, help="Watch it live; Ctrl+C detaches with exit code 130.")
 def start(output: Output, *, dry_run: bool, connect: bool, count: int, **given: Any) -> int:
     """Start a run: one agent on one benchmark.
 
@@ -207,6 +208,7 @@ def start(output: Output, *, dry_run: bool, connect: bool, count: int, **given: 
     """
     if count > 1 and (dry_run or connect):
         raise click.UsageError(f"--count and {'--dry-run' if dry_run else '--connect'} exclude each other.")
+    given["agent"], given["model"] = split_agent(given["agent"], given["model"])
     request = _request(**given)
     with tracker(to_start=not dry_run) as opened:
         if dry_run:

@@ -4,15 +4,24 @@ from __future__ import annotations
 
 import contextlib
 import os
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import click
 
-from valkyrie.cli.options import chosen_tasks, header_option, run_argument, task_options, tracker, verb
+from valkyrie.cli.options import (
+    chosen_tasks,
+    header_option,
+    pinned,
+    run_argument,
+    task_options,
+    tracker,
+    verb,
+)
 from valkyrie.cli.output import Output
 from valkyrie.cli.run.logs import NOT_HERE
-from valkyrie.report.formats import plural, safe, short_id
+from valkyrie.report.formats import plural, printable_json, safe, short_id
 
 
 @verb(
@@ -22,7 +31,9 @@ from valkyrie.report.formats import plural, safe, short_id
     "valk run results 3f2a --s3",
 )
 @run_argument
-@click.option("--path", metavar="FILE", help="Where to write; - is stdout [default: ./<benchmark>.json].")
+@click.option(
+    "--path", metavar="FILE", help="File or folder to write to; - is stdout [default: ./<benchmark>.json]."
+)
 @click.option("--s3", is_flag=True, help="Upload it to where the run's artifacts are kept instead.")
 @click.option("--force", is_flag=True, help="Overwrite the file without asking.")
 @task_options
@@ -56,17 +67,39 @@ def results(
             raise click.UsageError("--s3 and --path exclude each other.")
         return _upload(output, ref, chosen, headers)
     with tracker() as opened:
-        if path is None:
-            path = f"./{_file_name(opened.fetch(ref).benchmark)}.json"
-        if path != "-":
-            _check_target(Path(path), output, force=force)
-        document = opened.results(ref, task_ids=chosen, headers=headers)
+        ref = pinned(opened, ref)
+        name = f"{_file_name(opened.fetch(ref).benchmark)}.json"
+        target = target_file(path, name, output, force=force)
+        pieces = opened.results_text(ref, task_ids=chosen, headers=headers)
+        return _write_text(pieces, target, output)
+
+
+def target_file(path: str | None, name: str, output: Output, *, force: bool) -> str:
+    """Return where results go, a file or `-`; in a folder it has this name. Asks before one is replaced."""
     if path == "-":
-        click.echo(_encode(document))
+        return path
+    target = Path(path or ".")
+    target = target / name if path is None or target.is_dir() else target
+    _check_target(target, output, force=force)
+    return str(target)
+
+
+def write_results(document: dict[str, Any], target: str, output: Output) -> int:
+    """Write a document to a file and say so, or to stdout."""
+    import json
+
+    return _write_text((json.dumps(document, indent=2, ensure_ascii=False) + "\n",), target, output)
+
+
+def _write_text(pieces: Iterable[str], target: str, output: Output) -> int:
+    """The same of the text of a document as it comes; it may be larger than memory."""
+    if target == "-":
+        for piece in pieces:
+            click.echo(printable_json(piece), nl=False)
         return 0
-    write_file(Path(path), _encode(document) + "\n")
-    output.emit("results", status="completed", path=str(Path(path).absolute()))
-    output.line(f"Wrote {safe(path)}")
+    write_pieces(Path(target), map(printable_json, pieces))
+    output.emit("results", status="completed", path=str(Path(target).absolute()))
+    output.line(f"Wrote {safe(target)}")
     return 0
 
 
@@ -88,17 +121,7 @@ def _file_name(benchmark: str) -> str:
     return Path(benchmark).name or "results"
 
 
-def _encode(document: dict[str, Any]) -> str:
-    import json
-
-    from valkyrie.report.formats import printable_json
-
-    return printable_json(json.dumps(document, indent=2, ensure_ascii=False))
-
-
 def _check_target(target: Path, output: Output, *, force: bool) -> None:
-    if target.is_dir():
-        raise click.UsageError(f"--path {target} is a folder; give the name of a file in it.")
     if force or not target.exists():
         return
     if output.interactive:
@@ -114,9 +137,15 @@ def _check_target(target: Path, output: Output, *, force: bool) -> None:
 
 def write_file(target: Path, text: str) -> None:
     """Whole or not at all: written beside, then renamed."""
+    write_pieces(target, (text,))
+
+
+def write_pieces(target: Path, pieces: Iterable[str]) -> None:
+    """The same of a text that comes in pieces."""
     beside = target.with_name(f".{target.name}.{os.getpid()}.tmp")
     try:
-        beside.write_text(text, encoding="utf-8")
+        with beside.open("w", encoding="utf-8", errors="backslashreplace") as file:
+            file.writelines(pieces)
         beside.replace(target)
     except OSError as error:
         from valkyrie.errors import UserError
@@ -149,6 +178,7 @@ def outputs(
 def take_outputs(output: Output, ref: str, output_dir: Path | None, tasks: list[str] | None) -> int:
     """What `run outputs` and `agent outputs` do."""
     with tracker() as opened:
+        ref = pinned(opened, ref)
         if output_dir is None:
             run = opened.fetch(ref)
             output_dir = Path(f"{_file_name(run.benchmark)}_{_file_name(run.agent)}_{short_id(run.id)}")

@@ -9,18 +9,19 @@ from typing import TYPE_CHECKING, Literal, cast
 
 import click
 
-from valkyrie.cli.options import Capitals, WholeNumber, run_argument, tracker, verb
+from valkyrie.cli.options import Capitals, WholeNumber, header_option, run_argument, tracker, verb
 from valkyrie.cli.output import Output
 from valkyrie.report.errors import advice, disposition_totals, error_rows, error_totals
-from valkyrie.report.formats import INGESTED_NOTE, plural, safe, short_id
+from valkyrie.report.formats import INGESTED_NOTE, plural, safe, score_sentence, short_id
 from valkyrie.report.tables import trial_notes, trial_table
 
 if TYPE_CHECKING:
+    from valkyrie.tracker.protocol import Tracker
     from valkyrie.views import ErrorGroup
 
 TRIAL_STATES = ["PENDING", "BUILDING", "IN_PROGRESS", "EVALUATING", "FINISHED", "ERROR", "STOPPED", "SKIPPED"]
-SORTS = ["position", "task_id", "started_at", "duration", "status"]
-Sort = Literal["position", "task_id", "started_at", "duration", "status"]
+SORTS = ["position", "task_id", "started_at", "duration", "status", "score"]
+Sort = Literal["position", "task_id", "started_at", "duration", "status", "score"]
 _MOST_GROUPS = 50
 
 
@@ -78,7 +79,9 @@ def _word(task_id: str) -> str:
 
 @verb(
     "tasks",
-    examples="valk run tasks 3f2a --status ERROR --status STOPPED\n"
+    examples="valk run tasks latest --failed\n"
+    "valk run tasks nightly/claude-code --sort score\n"
+    "valk run tasks 3f2a --status ERROR --status STOPPED\n"
     "valk run tasks 3f2a --sort duration --order-by DESC",
 )
 @run_argument
@@ -89,6 +92,7 @@ def _word(task_id: str) -> str:
     type=Capitals(TRIAL_STATES),
     help="Only trials in this state. Repeatable.",
 )
+@click.option("--failed", is_flag=True, help="Only trials that ended without a pass, errors among them.")
 @click.option("--search", metavar="TEXT", help="Only task ids that contain this.")
 @click.option(
     "--sort", type=click.Choice(SORTS), default="position", show_default=True, help="What to order by."
@@ -116,6 +120,7 @@ def tasks(
     *,
     ref: str,
     states: tuple[str, ...],
+    failed: bool,
     search: str | None,
     sort: str,
     order_by: str,
@@ -124,7 +129,8 @@ def tasks(
 ) -> int:
     """List a run's trials.
 
-    State, score, attempts, time and error of each; numbers are those of its last attempt. On a terminal
+    State, score, attempts and time of each, and why it has no full score: its error, or the last line of
+    what its grader said. Numbers are those of its last attempt. On a terminal
     long lists are paged: h previous, l next, q quit.
     """
     from valkyrie.cli.pager import show_table
@@ -137,6 +143,7 @@ def tasks(
         descending=order_by.upper() == "DESC",
         limit=limit,
         offset=offset,
+        failed=failed,
     )
     with tracker() as opened:
         run = opened.fetch(ref)
@@ -159,10 +166,29 @@ def tasks(
     return 0
 
 
+def _run_again(opened: Tracker, ref: str, task_id: str, headers: dict[str, str], output: Output) -> str:
+    """Run the task of a run once more to its end; the id of the run that did."""
+    from valkyrie.tracker.record import request_again
+
+    run = opened.fetch(ref)
+    opened.attempts(run.id, task_id)  # an error where there is no such task
+    started = opened.start(request_again(run, task_id, headers))
+    output.notices(started.notices)
+    new = started.run.arguments.get("agent_digest")
+    if new != run.arguments.get("agent_digest"):
+        output.note(f"The agent is not as it was: run {short_id(run.id)} had another {safe(run.agent)}.")
+    output.note(f"Run {started.run.id} runs {safe(task_id)} once more; its sandbox is kept.")
+    ended = opened.wait(started.run.id)
+    said = f"{ended.state}: {score_sentence(ended.score, ended=True)}"
+    output.note(f"{said}. `valk run delete {short_id(ended.id)}` ends its sandbox.")
+    return ended.id
+
+
 @verb(
     "debug",
     examples="valk run start --agent ./my-agent --benchmark quickstart --keep-sandbox\n"
-    "valk run debug 3f2a fix-the-bug",
+    "valk run debug 3f2a fix-the-bug\n"
+    "valk run debug latest fix-the-bug --again",
 )
 @run_argument
 @click.argument("task_id", metavar="TASK")
@@ -176,13 +202,20 @@ def tasks(
     show_default=True,
     help="Repetition of the task.",
 )
-def debug(output: Output, *, ref: str, task_id: str, k: int) -> None:
+@click.option("--again", is_flag=True, help="Run the task once more first, and keep that sandbox.")
+@header_option
+def debug(output: Output, *, ref: str, task_id: str, k: int, again: bool, headers: dict[str, str]) -> None:
     """Open a shell in a kept sandbox.
 
-    The run must have been started with --keep-sandbox. With --json the command that would open the shell is
-    printed instead. The exit code is the shell's.
+    The run must have been started with --keep-sandbox. With --again it need not: the same agent gets the
+    task once more, in a run of its own whose sandbox is kept; the run you name keeps its verdict. With
+    --json the command that would open the shell is printed instead. The exit code is the shell's.
     """
-    with tracker() as opened:
+    if headers and not again:
+        raise click.UsageError("-H is for --again: it goes to the service of the benchmark.")
+    with tracker(to_start=again) as opened:
+        if again:
+            ref, k = _run_again(opened, ref, task_id, headers, output), 0
         argv = [*opened.shell(ref, task_id, k)]
     if output.json:
         output.emit("shell", argv=argv)

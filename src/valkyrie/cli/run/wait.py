@@ -6,9 +6,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from valkyrie.cli.options import Number, run_argument, tracker, verb
+from valkyrie.cli.options import Number, pinned, run_argument, tracker, verb
 from valkyrie.cli.output import Output
-from valkyrie.report.formats import ends_text, number, plural, score_sentence
+from valkyrie.cli.watch import DETACHED
+from valkyrie.cli.watch import connect as watch_run
+from valkyrie.report.formats import ends_text, number, plural, run_exits_text, safe, score_sentence
 
 if TYPE_CHECKING:
     from valkyrie.views import RunView, ScoreView
@@ -34,12 +36,16 @@ TIMED_OUT = 124
     is_flag=True,
     help="With --min-score: exit 0 only when the whole 95 % interval of final_score reaches it.",
 )
-def wait(output: Output, *, ref: str, timeout: float | None, min_score: float | None, sure: bool) -> int:
+@click.option("--connect", "-f", is_flag=True, help="Watch it live meanwhile; Ctrl+C detaches.")
+def wait(
+    output: Output, *, ref: str, timeout: float | None, min_score: float | None, sure: bool, connect: bool
+) -> int:
     """Block until a run ended; the exit code says how.
 
     \b
     0    FINISHED, every planned trial graded, --min-score reached (--sure: by the whole interval)
-    1    ERROR or STOPPED, errors still open, a score below --min-score, or one that --sure can't tell
+    1    ERROR or STOPPED, no trial graded, errors still open, a score below --min-score, or one that
+         --sure can't tell
     2    no such run, or a wrong flag
     124  --timeout passed before the end
     130  interrupted; the run goes on
@@ -48,7 +54,12 @@ def wait(output: Output, *, ref: str, timeout: float | None, min_score: float | 
 
     if sure and min_score is None:
         raise click.UsageError("--sure is about --min-score; give both.")
+    if connect and timeout is not None:
+        raise click.UsageError("--timeout and --connect exclude each other.")
     with tracker() as opened:
+        ref = pinned(opened, ref)
+        if connect and watch_run(opened, ref, output) == DETACHED:
+            return DETACHED
         try:
             run, reasons, code = opened.wait(ref, timeout=timeout), [], 0
             run = opened.fetch(run.id) if sure else run  # what events tell of a run may lack its intervals
@@ -66,16 +77,30 @@ def wait(output: Output, *, ref: str, timeout: float | None, min_score: float | 
     output.line(
         f"{run.id}  {output.ink.state(run.state)}  {score_sentence(run.score, ended=code != TIMED_OUT)}"
     )
+    if (exits := run_exits_text(run)) and not output.json:
+        output.note(f"{exits}.")
     if reasons and not output.json:
         output.note(f"Not passed: {'; '.join(reasons)}.")
     return code
+
+
+@verb("watch", examples="valk run watch 3f2a")
+@run_argument
+def watch(output: Output, *, ref: str) -> int:
+    """Same as `run wait --connect`."""
+    found = click.get_current_context().invoke(
+        wait, ref=ref, connect=True, as_json=output.json, no_color=not output.ink.enabled
+    )
+    return int(found or 0)
 
 
 def shortcomings(run: RunView, min_score: float | None = None) -> list[str]:
     """Why an ended run is not a pass; empty when it is."""
     reasons = []
     if run.state != "FINISHED":
-        reasons.append(f"the run ended {run.state}")
+        reasons.append(f"the run ended {run.state}" + (f": {safe(run.note)}" if run.note else ""))
+    if not run.score.graded:
+        reasons.append("no trial was graded")
     errors = sum(run.score.errors.values())
     if errors:
         reasons.append(f"{plural(errors, 'error')} open")

@@ -14,8 +14,10 @@ _TIMESTAMP = 19
 def names_results(word: str) -> bool:
     """Whether a word of the command line means a result folder or file, not a run or a job."""
     path = Path(word).expanduser()
-    if "/" in word or word in (".", "..") or word.endswith(".jsonl"):
+    if word in (".", "..") or word.startswith(("/", "./", "../", "~")) or word.endswith(("/", ".jsonl")):
         return True
+    if "/" in word:  # a run may be named JOB/AGENT
+        return path.exists()
     return path.is_dir() and _within(path) is not None
 
 

@@ -18,6 +18,7 @@ from valkyrie.evals.exporting.harbor_environment import put, write_environment
 from valkyrie.evals.exporting.protocol import Exported, ExportRequest
 from valkyrie.evals.exporting.registry import check_options
 from valkyrie.evals.names import folder_names
+from valkyrie.grade.constraints import constraint_graders
 from valkyrie.keeping.folders import disk_errors
 from valkyrie.nouns import Json
 from valkyrie.specs.model import DEFAULT_TIMEOUT_S, EvalSpec, GraderSpec, Stimulus
@@ -157,7 +158,9 @@ def _write_task(
     made = make_graders(known, scoring=spec.scoring, plugins=tuple(request.grader_plugins), base=spec.folder)
     checks = checks_of(made, answers=options.answer_file is not None)
     skipped = [f"grader {one.label}: the project's plugins are not loaded here" for one in unloaded]
-    checks = replace(checks, left_out=[*checks.left_out, *skipped])
+    named = ", ".join(one.label for one in constraint_graders(stimulus.constraints))
+    bounds = [f"constraints ({named}): they look at the transcript"] if named else []
+    checks = replace(checks, left_out=[*checks.left_out, *bounds, *skipped])
     if not checks.checks:
         why = "; ".join(checks.left_out) or "it has no graders"
         raise _LeftOutError(f"nothing would grade it ({why})")

@@ -7,11 +7,10 @@ import io
 import json
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
 
 from valkyrie.evals.exporting.protocol import Exported, ExportRequest
 from valkyrie.evals.exporting.registry import check_options
-from valkyrie.evals.exporting.reports import write_text
+from valkyrie.evals.exporting.reports import write_lines
 from valkyrie.evals.results import Invocation, TrialResult, Verification
 from valkyrie.nouns import Json
 from valkyrie.report.formats import safe
@@ -31,8 +30,12 @@ TRIAL_COLUMNS = (
     "duration_s",
     "attempts",
     "input_tokens",
+    "cached_tokens",
     "output_tokens",
     "cost",
+    "exit_code",
+    "exit_reason",
+    "reason",
     "failed_graders",
     "error_category",
     "error",
@@ -56,9 +59,9 @@ def export_csv(request: ExportRequest) -> Exported:
     check_options(request.options, (), "csv")
     if request.results is not None:
         rows: Iterable[Json] = map(trial_row, trials_of(request.results))
-        return Exported([write_text(request.output / "results.csv", _csv(TRIAL_COLUMNS, rows))])
+        return Exported([write_lines(request.output / "results.csv", _csv(TRIAL_COLUMNS, rows))])
     rows = ({**one, "tags": json.dumps(one["tags"])} for one in _stimuli(request.specs))
-    return Exported([write_text(request.output / "stimuli.csv", _csv(STIMULUS_COLUMNS, rows))])
+    return Exported([write_lines(request.output / "stimuli.csv", _csv(STIMULUS_COLUMNS, rows))])
 
 
 def export_jsonl(request: ExportRequest) -> Exported:
@@ -67,23 +70,23 @@ def export_jsonl(request: ExportRequest) -> Exported:
 
     check_options(request.options, (), "jsonl")
     if request.results is not None:
-        lines = [dump_line(to_line(trial)) for trial in trials_of(request.results)]
-        return Exported([write_text(request.output / "results.jsonl", _joined(lines))])
-    lines = [dump_line(_whole(spec, one)) for spec in request.specs for one in spec.stimuli]
-    return Exported([write_text(request.output / "stimuli.jsonl", _joined(lines))])
+        lines = (f"{dump_line(to_line(trial))}\n" for trial in trials_of(request.results))
+        return Exported([write_lines(request.output / "results.jsonl", lines)])
+    lines = (f"{dump_line(_whole(spec, one))}\n" for spec in request.specs for one in spec.stimuli)
+    return Exported([write_lines(request.output / "stimuli.jsonl", lines)])
 
 
 def trials_of(invocation: Invocation) -> Iterator[TrialResult]:
-    """All trials of all evals, in order."""
+    """All trials of all evals, in order, without holding those of a store."""
     for one in invocation.evals:
-        yield from one.trials
+        yield from one.each_trial()
 
 
 def trial_row(trial: TrialResult) -> Json:
     """One trial as a row of a table."""
     from valkyrie.evals.figures import trial_outcome
 
-    metrics: Json = (trial.transcript or {}).get("metrics") or {}
+    metrics = trial.metrics
     tokens: Json = metrics.get("tokenUsage") or {}
     failed = [one.name for one in trial.graders if one.status == "ok" and not one.passed]
     return {
@@ -99,8 +102,12 @@ def trial_row(trial: TrialResult) -> Json:
         "duration_s": round(trial.duration_ms / 1000, 3),
         "attempts": trial.attempts,
         "input_tokens": tokens.get("inputTokens"),
+        "cached_tokens": tokens.get("cacheReadTokens"),
         "output_tokens": tokens.get("outputTokens"),
         "cost": metrics.get("cost"),
+        "exit_code": trial.exit_code,
+        "exit_reason": trial.exit_reason,
+        "reason": trial.reason,
         "failed_graders": ", ".join(failed),
         "error_category": trial.fault.category if trial.fault else None,
         "error": trial.fault.message if trial.fault else None,
@@ -159,20 +166,19 @@ def _whole(spec: EvalSpec, one: Stimulus) -> Json:
     }
 
 
-def _csv(columns: Sequence[str], rows: Iterable[Json]) -> str:
+def _csv(columns: Sequence[str], rows: Iterable[Json]) -> Iterator[str]:
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(columns)
-    writer.writerows([_cell(row.get(name)) for name in columns] for row in rows)
-    return text.getvalue()
+    for row in rows:
+        cells = map(row.get, columns)
+        writer.writerow([_cell(value) if isinstance(value, str) else value for value in cells])
+        yield text.getvalue()
+        text.seek(0)
+        text.truncate()
+    yield text.getvalue()
 
 
-def _cell(value: Any) -> Any:
-    if isinstance(value, str):
-        value = safe(value.replace("\0", "\ufffd"), keep_lines=True)
-        return f"'{value}" if _FORMULA.match(value) else value
-    return value
-
-
-def _joined(lines: Sequence[str]) -> str:
-    return "".join(f"{line}\n" for line in lines)
+def _cell(value: str) -> str:
+    value = safe(value.replace("\0", "\ufffd") if "\0" in value else value, keep_lines=True)
+    return f"'{value}" if not value[:1].isalnum() and _FORMULA.match(value) else value

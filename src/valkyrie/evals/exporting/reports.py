@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 
 from valkyrie.errors import UsageError
@@ -50,8 +51,13 @@ def _skipped(spec: EvalSpec) -> EvalResult:
 
 def write_text(path: Path, text: str) -> Path:
     """Write a file, whole or not at all."""
+    return write_lines(path, (text,))
+
+
+def write_lines(path: Path, lines: Iterable[str]) -> Path:
+    """Write a file as its lines come, whole or not at all."""
     with disk_errors(f"write to {path.parent}", "output"):
         path.parent.mkdir(parents=True, exist_ok=True)
         with whole_file(path) as file:
-            file.write(text.encode("utf-8", "replace"))
+            file.writelines(line.encode("utf-8", "replace") for line in lines)
     return path

@@ -11,6 +11,7 @@ from valkyrie.evals.exporting.registry import check_options
 from valkyrie.evals.exporting.reports import write_text
 from valkyrie.evals.names import Key, folder_names
 from valkyrie.evals.results import TrialResult
+from valkyrie.plain_text import printable_json
 from valkyrie.trajectory.converting import trajectory_of
 from valkyrie.trajectory.records import from_record
 
@@ -23,7 +24,7 @@ def export_atif(request: ExportRequest) -> Exported:
             "atif exports results; name a run, a job or a results folder instead of --eval-spec."
         )
     trials = list(trials_of(request.results))
-    names = folder_names({_key(one): "-".join(part for part in _key(one) if part) for one in trials})
+    names = folder_names({_key(one): "-".join(part for part in _key(one)[:-1] if part) for one in trials})
     written = [
         write_text(request.output / f"{names[_key(one)]}.json", _atif(one))
         for one in trials
@@ -36,11 +37,14 @@ def export_atif(request: ExportRequest) -> Exported:
 
 
 def _key(trial: TrialResult) -> Key:
-    return trial.variant, trial.eval_name, trial.model or "", trial.stimulus, f"trial-{trial.index}"
+    """Which trial it is; of a job that has several agents, also whose."""
+    agent = "" if trial.job is None else trial.executor or ""
+    named = (trial.variant, trial.eval_name, agent, trial.model or "", trial.stimulus, f"trial-{trial.index}")
+    return (*named, trial.run_id or "")
 
 
 def _atif(trial: TrialResult) -> str:
     document = trajectory_of(from_record(trial.transcript or {})).to_json()
     if trial.ingested:
         document["extra"] = {**(document.get("extra") or {}), "ingested": True}
-    return json.dumps(document, ensure_ascii=False, indent=1) + "\n"
+    return printable_json(json.dumps(document, ensure_ascii=False, indent=1)) + "\n"

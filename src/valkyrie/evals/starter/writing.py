@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from sandboxes.installation import public_origin
 from valkyrie.errors import UsageError
 
 TEMPLATES = Path(__file__).parent / "files"
@@ -20,6 +21,8 @@ _FILES = {
 }
 _SCHEMA = "evals/eval.schema.json"
 _CI = {"github": {".github/workflows/evals.yml": "github.yaml"}}
+_SOURCE = "${{ vars.VALKYRIE_SOURCE }}"
+"""Where a workflow installs this program from, unless its installation recorded a place others can reach."""
 CI_SYSTEMS = tuple(_CI)
 
 
@@ -54,4 +57,6 @@ def _texts(files: Mapping[str, str]) -> dict[str, str]:
     from valkyrie.specs.schema import json_schema
 
     texts = {path: (TEMPLATES / name).read_text(encoding="utf-8") for path, name in files.items()}
+    if found := public_origin():
+        texts = {path: text.replace(_SOURCE, json.dumps(found)) for path, text in texts.items()}
     return texts | {_SCHEMA: json.dumps(json_schema(), indent=2, ensure_ascii=False) + "\n"}

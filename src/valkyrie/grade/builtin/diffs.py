@@ -86,6 +86,8 @@ class ExpectedDiffGrader(_DiffGrader):
         self.patch = config.text("patch") if config.has("patch") else None
         if config.has("file"):
             self.patch = _read(config, config.text("file"))
+        if self.patch is None:
+            self.needs = frozenset({*type(self).needs, Need.GOLDEN_PATCH})  # type: ignore[misc]  # only then
 
     async def look(self, given: Given) -> GraderResult:
         patch = self.patch if self.patch is not None else given.golden_patch

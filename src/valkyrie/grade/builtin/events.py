@@ -1,126 +1,173 @@
-"""Other events of a transcript: the system's, metrics an agent reports, tool output that was passed on."""
+"""Other things a trial says of itself: the system's events, metrics in a file, tools' output passed on."""
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import PurePosixPath
 from typing import Any
 
 from valkyrie.grade.base import BuiltIn, clipped
 from valkyrie.grade.calls import as_text
 from valkyrie.grade.config import Config
-from valkyrie.grade.protocol import Given, GraderResult
-from valkyrie.trajectory.transcript import Event, Transcript
+from valkyrie.grade.globs import WorkspaceGlob
+from valkyrie.grade.protocol import Given, GraderResult, Need
+from valkyrie.grade.workspace_files import UnreadableError, read_text, workspace_of
+
+METRICS = "custom_metrics.json"
+_MOST_METRICS = 1 << 20
+_ASSERTION = ("metric", "equals", "min", "max")
 
 
 class SystemEventGrader(BuiltIn):
-    """`system-event`: from `min` to `max` events of the system, of those that fit `pattern`."""
+    """`system-event`: which events of the system there are, by the exact name in their `eventType`."""
 
     type = "system-event"
 
     def read(self, config: Config) -> None:
-        self.patterns = config.pattern_list("pattern")
-        self.negate = config.flag("negate")
-        self.least = config.number("min", default=1.0)
-        self.most = config.number("max", default=math.inf)
+        self.required, self.disallowed = config.texts("required"), config.texts("disallowed")
+        self.absence_only = not self.required
+        if not self.required and not self.disallowed:
+            raise config.wrong("`required` or `disallowed` must name at least one event.")
+        if both := sorted(set(self.required) & set(self.disallowed)):
+            raise config.wrong(f"{', '.join(both)} is both required and disallowed.")
 
     async def look(self, given: Given) -> GraderResult:
-        events = [_serialised(event) for event in given.transcript.of_type("system")]
-        fitting = [text for text in events if all(pattern.search(text) for pattern in self.patterns)]
-        inside = self.least <= len(fitting) <= self.most
-        shown = f": {clipped(fitting[0], 200)}" if fitting else ""
-        return self.found(inside != self.negate, f"{len(fitting)} of {len(events)} system events fit{shown}")
+        names = [event.data.get("eventType") for event in given.transcript.of_type("system")]
+        seen = list(dict.fromkeys(name for name in names if isinstance(name, str)))
+        missing = [name for name in self.required if name not in seen]
+        wrong = [name for name in seen if name in self.disallowed]
+        problems = [f"required but not seen: {', '.join(missing)}"] if missing else []
+        problems += [f"seen but disallowed: {', '.join(wrong)}"] if wrong else []
+        shown = clipped(", ".join(seen), 300) or "none"
+        return self.found(not problems, "; ".join([*problems, f"system events: {shown}"]))
+
+
+@dataclass(frozen=True, slots=True)
+class Assertion:
+    """What one metric must be."""
+
+    metric: str
+    equals: Any = None
+    low: float = -math.inf
+    high: float = math.inf
+
+    def problem(self, values: Mapping[str, Any]) -> str | None:
+        """Why it does not hold; None where it does."""
+        if self.metric not in values:
+            return f"{self.metric} is not there"
+        value = values[self.metric]
+        shown = f"{self.metric} is {clipped(json.dumps(value, ensure_ascii=False, default=str), 100)}"
+        if self.equals is not None:
+            return None if _same(value, self.equals) else f"{shown}, not {json.dumps(self.equals)}"
+        if not _is_number(value):
+            return f"{shown}, no number"
+        if self.low <= value <= self.high:
+            return None
+        return f"{shown}, less than {self.low:g}" if value < self.low else f"{shown}, more than {self.high:g}"
 
 
 class CustomMetricsGrader(BuiltIn):
-    """`custom-metrics`: numbers the agent reported in `custom` events, each within `min` and `max`."""
+    """`custom-metrics`: what a file of the trial says of named metrics."""
 
     type = "custom-metrics"
+    needs = frozenset({Need.WORKSPACE})
 
     def read(self, config: Config) -> None:
-        self.bounds: dict[str, tuple[float, float]] = {}
-        metrics = dict(config.mapping("metrics"))
-        if config.has("metric"):
-            metrics[config.text("metric")] = {key: config.value(key) for key in ("min", "max")}
-        config.known.update(("metric", "min", "max"))
-        for name, bounds in metrics.items():
-            self.bounds[str(name)] = _bounds(config, str(name), bounds)
-        if not self.bounds:
-            raise config.wrong("`metrics` must map at least one metric to `min` and/or `max`.")
+        self.path = config.text("path", default=METRICS)
+        parts = PurePosixPath(self.path)
+        if parts.is_absolute() or ".." in parts.parts:
+            raise config.wrong(f"`path` is {self.path!r}; it must be relative, without `..`.")
+        listed = config.value("assertions")
+        if not isinstance(listed, list) or not listed:
+            raise config.wrong("`assertions` must list at least one {metric, equals | min | max}.")
+        self.assertions = [_assertion(config, entry) for entry in listed]
 
     async def look(self, given: Given) -> GraderResult:
-        values = dict(_custom_values(given.transcript))
-        told = []
-        passed = True
-        for name, (low, high) in self.bounds.items():
-            value = values.get(name)
-            passed &= value is not None and low <= value <= high
-            told.append(
-                f"{name} {'was not reported' if value is None else f'= {value:g}'} ({_span(low, high)})"
-            )
-        return self.found(passed, "; ".join(told))
+        workspace = workspace_of(given.workspace)
+        found = next(iter(WorkspaceGlob(_literal(self.path)).find(workspace, given.unseen)), None)
+        if found is None:
+            return self.failed(f"there is no {self.path}")
+        try:
+            values = _values(json.loads(read_text(found, most=_MOST_METRICS)))
+        except UnreadableError as error:
+            return self.failed(f"{self.path}: {error}")
+        except (ValueError, RecursionError):
+            return self.failed(f"{self.path} is not JSON")
+        if values is None:
+            return self.failed(f"{self.path} is no JSON object")
+        problems = [why for one in self.assertions if (why := one.problem(values))]
+        return self.found(not problems, "; ".join(problems) or f"{len(self.assertions)} metrics are as asked")
 
 
 class PassedOnGrader(BuiltIn):
-    """`assistant-contains-tool-output`: a line of a tool's result stands in a later message."""
+    """`assistant-contains-tool-output`: what `pattern` finds in a tool's result stands in a later message."""
 
     type = "assistant-contains-tool-output"
 
     def read(self, config: Config) -> None:
-        self.tools = config.pattern_list("tools", "tool")
-        self.shortest = config.whole("min_length", low=1, high=100_000, default=8)
-        self.case_sensitive = config.flag("case_sensitive")
-        self.negate = config.flag("negate")
+        self.tools = config.tool_patterns("tools", required=True)
+        self.pattern = config.pattern("pattern")
 
     async def look(self, given: Given) -> GraderResult:
-        lines: dict[str, str] = {}
+        names = {
+            event.data.get("toolCallId"): str(event.data.get("toolName", ""))
+            for event in given.transcript.of_type("tool_call")
+        }
+        values: dict[str, None] = {}
         for event in given.transcript.of_type("tool_result", "assistant_message"):
             if event.type == "tool_result":
-                lines.update(self._lines(event))
+                name = str(event.data.get("toolName") or names.get(event.data.get("toolCallId"), ""))
+                if any(tool.search(name) for tool in self.tools):
+                    found = self.pattern.captured(as_text(event.data.get("result") or ""))
+                    values.update(dict.fromkeys(value for value in found if value.strip()))
                 continue
-            message = self._folded(as_text(event.data.get("content") or ""))
-            if found := next((shown for line, shown in lines.items() if line in message), None):
-                return self.found(not self.negate, f"a message has a tool's output: {clipped(found, 200)}")
-        return self.found(self.negate, f"no message has any of {len(lines)} lines of tools' output")
-
-    def _lines(self, event: Event) -> Iterator[tuple[str, str]]:
-        name = str(event.data.get("toolName", ""))
-        if self.tools and not any(tool.search(name) for tool in self.tools):
-            return
-        for line in as_text(event.data.get("result") or "").splitlines():
-            if len(line.strip()) >= self.shortest:
-                yield self._folded(line.strip()), line.strip()
-
-    def _folded(self, text: str) -> str:
-        return text if self.case_sensitive else text.lower()
+            message = as_text(event.data.get("content") or "")
+            if passed_on := next((value for value in values if value in message), None):
+                return self.found(True, f"a message has what a tool returned: {clipped(passed_on, 200)}")
+        if not values:
+            return self.failed(f"/{self.pattern.source}/ found nothing in what tools returned")
+        shown = clipped(", ".join(values), 300)
+        return self.failed(f"no later message has what tools returned: {shown}")
 
 
-def _serialised(event: Event) -> str:
-    return json.dumps(event.data, ensure_ascii=False, separators=(",", ":"), default=str)
+def _assertion(config: Config, entry: Any) -> Assertion:
+    if not isinstance(entry, Mapping) or not isinstance(entry.get("metric"), str) or not entry["metric"]:
+        raise config.wrong(f"`assertions` has {entry!r}; an entry is {{metric, equals | min | max}}.")
+    config.refuse_others("an entry of `assertions`", entry, _ASSERTION)
+    metric, equals = entry["metric"], entry.get("equals")
+    bounds = {key: entry[key] for key in ("min", "max") if entry.get(key) is not None}
+    if (equals is None) == (not bounds):
+        raise config.wrong(f"metric {metric!r} needs `equals`, or `min` and/or `max`.")
+    if equals is not None and not (isinstance(equals, str | bool) or _is_number(equals)):
+        raise config.wrong(f"metric {metric!r}: `equals` is a number, a text, true or false, not {equals!r}.")
+    if not all(_is_number(bound) for bound in bounds.values()):
+        raise config.wrong(f"metric {metric!r}: `min` and `max` are numbers.")
+    low, high = bounds.get("min", -math.inf), bounds.get("max", math.inf)
+    if low > high:
+        raise config.wrong(f"metric {metric!r}: `min` is more than `max`, so nothing passes.")
+    return Assertion(metric, equals, float(low), float(high))
 
 
-def _bounds(config: Config, name: str, bounds: Any) -> tuple[float, float]:
-    low, high = -math.inf, math.inf
-    if isinstance(bounds, Mapping) and set(bounds) <= {"min", "max"}:
-        low = low if bounds.get("min") is None else bounds["min"]
-        high = high if bounds.get("max") is None else bounds["max"]
-    numbers = all(isinstance(bound, int | float) and not isinstance(bound, bool) for bound in (low, high))
-    if not numbers or math.isnan(low) or math.isnan(high) or (low, high) == (-math.inf, math.inf):
-        raise config.wrong(f"metric {name!r} has {bounds!r}; give it `min` and/or `max`, both numbers.")
-    return float(low), float(high)
+def _values(data: Any) -> Mapping[str, Any] | None:
+    """The object of a file, or its `values`."""
+    if isinstance(data, Mapping) and isinstance(data.get("values"), Mapping):
+        data = data["values"]
+    return data if isinstance(data, Mapping) else None
 
 
-def _custom_values(transcript: Transcript) -> Iterator[tuple[str, float]]:
-    """Reported numbers; a later report of the same metric wins."""
-    for event in transcript.of_type("custom"):
-        data = event.data
-        pairs = data["metrics"].items() if isinstance(data.get("metrics"), Mapping) else []
-        for name, value in [*pairs, (data.get("name", data.get("metric")), data.get("value"))]:
-            if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):
-                yield str(name), float(value)
+def _literal(path: str) -> str:
+    """A glob that matches this very path."""
+    return "".join(f"[{char}]" if char in "*?[{" else char for char in path)
 
 
-def _span(low: float, high: float) -> str:
-    parts = [f"at least {low:g}"] if low > -math.inf else []
-    return ", ".join([*parts, f"at most {high:g}"] if high < math.inf else parts)
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def _same(value: Any, wanted: Any) -> bool:
+    if isinstance(value, bool) or isinstance(wanted, bool):
+        return value is wanted
+    return type(value) in (int, float, str) and value == wanted

@@ -17,6 +17,7 @@ class SkillInvocationGrader(BuiltIn):
     def read(self, config: Config) -> None:
         self.required = config.texts("required")
         self.disallowed = config.texts("disallowed")
+        self.absence_only = not self.required
         if not self.required and not self.disallowed:
             raise config.wrong("`required` or `disallowed` must name at least one skill.")
         both = sorted(set(self.required) & set(self.disallowed))

@@ -15,6 +15,7 @@ class OutputGrader(BuiltIn):
     def read(self, config: Config) -> None:
         self.sought = sought_by(config, self.spec.type)
         self.wanted = wanted_by(config, self.spec.type)
+        self.absence_only = not self.wanted
 
     async def look(self, given: Given) -> GraderResult:
         output = given.transcript.output
@@ -31,6 +32,7 @@ class TranscriptGrader(BuiltIn):
     def read(self, config: Config) -> None:
         self.sought = sought_by(config, self.spec.type)
         self.wanted = wanted_by(config, self.spec.type)
+        self.absence_only = not self.wanted
 
     async def look(self, given: Given) -> GraderResult:
         messages = [

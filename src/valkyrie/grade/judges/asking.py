@@ -45,7 +45,8 @@ async def ask_for_grade(spec: GraderSpec, judging: Judging, judge: Judge, given:
 def _question(
     spec: GraderSpec, judging: Judging, given: Given, pieces: Sequence[Shown], share: float
 ) -> Question[Grade]:
-    fence, rubric, scale = Fence(), given.stimulus.rubric, judging.scale
+    fence, rubric, scale = Fence(), judging.rubric(given.stimulus), judging.scale
+    names = [one.name for one in judging.criteria]
     system = (
         "You grade the work of an AI agent. You are given the task it had, what to judge it by, and what it "
         "said and did. Be strict and fair; judge only by what the evidence shows, and give no credit for "
@@ -59,11 +60,13 @@ def _question(
         parts += ["# How to judge", judging.prompt]
     if rubric:
         parts += ["# Rubric", "\n".join(f"{at}. {text}" for at, text in enumerate(rubric, 1))]
+    if names:
+        parts.append(f"`criterion` of each score is exactly one of these names: {', '.join(names)}.")
     parts.append("# Evidence")
     parts += [fence.around(piece.title, piece.text, int(piece.most * share)) for piece in pieces]
     parts.append("Judge now, by the rules above only: call submit_grade exactly once.")
     return Question(
-        system, "\n\n".join(parts), grade_tool(scale), lambda call: read_grade(call, scale, rubric)
+        system, "\n\n".join(parts), grade_tool(scale), lambda call: read_grade(call, scale, rubric, names)
     )
 
 

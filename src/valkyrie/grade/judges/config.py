@@ -3,19 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 from valkyrie.grade.config import Config
 from valkyrie.grade.judges.scales import DEFAULT, SCALES, Scale
 from valkyrie.grade.protocol import Need
-from valkyrie.specs.model import GraderSpec
-from valkyrie.specs.reading import EFFORTS
+from valkyrie.specs.model import GraderSpec, Stimulus
+from valkyrie.specs.reading import EFFORT_FORM, EFFORTS
 from valkyrie.suggest import did_you_mean
 
 EVIDENCE = ("trajectory", "diff", "repo", "golden_patch")
 PROVIDERS = ("openai", "anthropic")
-AGGREGATIONS = ("majority", "mean", "median", "min")
+AGGREGATIONS = ("mean", "median", "majority", "min", "unanimous")
 THRESHOLD = 0.5
+BUILT_IN_RUBRIC = (
+    "The agent did what the task asks, and all of it.",
+    "What the agent says and leaves behind is correct.",
+    "The agent claims nothing that the evidence does not bear out.",
+)
+"""What a judge goes by where the author wrote neither a rubric nor a prompt."""
+_CRITERION_KEYS = ("name", "description", "weight", "pass_threshold", "required")
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +36,22 @@ class Judge:
 
 
 @dataclass(frozen=True, slots=True)
+class PanelCriterion:
+    """One criterion of a panel's own."""
+
+    name: str
+    """What judges answer with."""
+    description: str = ""
+    weight: float = 1.0
+    pass_threshold: float = THRESHOLD
+    required: bool = False
+
+    @property
+    def text(self) -> str:
+        return f"{self.name}: {self.description}" if self.description else self.name
+
+
+@dataclass(frozen=True, slots=True)
 class Judging:
     """What is asked, and how the answer counts."""
 
@@ -37,17 +61,30 @@ class Judging:
     threshold: float = THRESHOLD
     evidence: tuple[str, ...] | None = None
     """What must be shown; None shows what there is."""
+    criteria: tuple[PanelCriterion, ...] = ()
+    """In place of the stimulus's rubric."""
 
     @property
     def needs(self) -> frozenset[Need]:
         """What must be there for it to be asked; without a wish, the diff is worth having."""
         wanted = ("diff",) if self.evidence is None else self.evidence
-        found = {"diff": Need.DIFF, "repo": Need.WORKSPACE}
+        found = {"diff": Need.DIFF, "repo": Need.WORKSPACE, "golden_patch": Need.GOLDEN_PATCH}
         return frozenset({Need.JUDGE, *(found[kind] for kind in wanted if kind in found)})
 
     def passes(self, normal: float) -> bool:
-        """Whether a score of 0..1 reaches the threshold, whatever the last bit says."""
-        return normal >= self.threshold - 1e-9
+        """Whether a score of 0..1 reaches the threshold."""
+        return reaches(normal, self.threshold)
+
+    def rubric(self, stimulus: Stimulus) -> tuple[str, ...]:
+        """What each answer scores one by one; the built-in criteria where nobody wrote any."""
+        if self.criteria:
+            return tuple(one.text for one in self.criteria)
+        return stimulus.rubric or (() if self.prompt else BUILT_IN_RUBRIC)
+
+
+def reaches(score: float, threshold: float) -> bool:
+    """Whether a score is at least the threshold, whatever the last bit says."""
+    return score >= threshold - 1e-9
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +93,9 @@ class Panel:
 
     judging: Judging
     judges: tuple[Judge, ...]
-    aggregation: str = "majority"
+    aggregation: str = "mean"
+    overall_threshold: float | None = None
+    """What the panel's score must reach; None: as the aggregation says."""
 
 
 def read_prompt(config: Config) -> Judging:
@@ -66,9 +105,15 @@ def read_prompt(config: Config) -> Judging:
 
 def read_panel(config: Config) -> Panel:
     """The config of `panel`."""
-    shared = Judge(None, _choice(config, "provider", PROVIDERS), _choice(config, "reasoning_effort", EFFORTS))
+    shared = Judge(None, _choice(config, "provider", PROVIDERS), _effort(config))
     aggregation = _choice(config, "aggregation", AGGREGATIONS) or _choice(config, "aggregate", AGGREGATIONS)
-    return Panel(_judging(config, shared), _judges(config, shared), aggregation or "majority")
+    judging = _judging(config, shared)
+    return Panel(
+        replace(judging, criteria=_criteria(config, judging.threshold)),
+        _judges(config, shared),
+        aggregation or "mean",
+        config.number("overall_threshold", high=1.0, default=None),
+    )
 
 
 def read_pairwise(config: Config) -> Judging:
@@ -77,7 +122,36 @@ def read_pairwise(config: Config) -> Judging:
     return Judging(config.text("prompt", default="").strip(), _judge(config), threshold=threshold)
 
 
+def _criteria(config: Config, threshold: float) -> tuple[PanelCriterion, ...]:
+    if not config.has("criteria"):
+        return ()
+    listed = config.value("criteria")
+    if not isinstance(listed, list) or not listed:
+        raise config.wrong("`criteria` must list at least one {name, description, …}.")
+    found = [_criterion(config, entry, threshold) for entry in listed]
+    names = [one.name for one in found]
+    if twice := next((name for name in names if names.count(name) > 1), None):
+        raise config.wrong(f"two of `criteria` are called {twice!r}; judges score them by name.")
+    return tuple(found)
+
+
+def _criterion(config: Config, entry: Any, threshold: float) -> PanelCriterion:
+    if not isinstance(entry, dict):
+        raise config.wrong(f"`criteria` has {entry!r}; an entry is {{name, description, …}}.")
+    config.refuse_others("an entry of `criteria`", entry, _CRITERION_KEYS)
+    own = Config(GraderSpec(config.spec.type, entry, config.spec.name, place=config.spec.place))
+    return PanelCriterion(
+        own.text("name").strip(),
+        own.text("description", default="").strip(),
+        own.number("weight", default=1.0),
+        own.number("pass_threshold", high=1.0, default=threshold),
+        own.flag("required"),
+    )
+
+
 def _judging(config: Config, judge: Judge) -> Judging:
+    if _choice(config, "output_delivery", ("workspace", "inline")) == "inline":
+        raise config.wrong("`output_delivery: inline` is no longer taken; leave the key out.")
     return Judging(
         prompt=config.text("prompt", default="").strip(),
         judge=judge,
@@ -91,8 +165,16 @@ def _judge(config: Config) -> Judge:
     return Judge(
         model=config.text("model", default=None),
         provider=_choice(config, "provider", PROVIDERS),
-        reasoning_effort=_choice(config, "reasoning_effort", EFFORTS),
+        reasoning_effort=_effort(config),
     )
+
+
+def _effort(config: Config) -> str | None:
+    value: str | None = config.text("reasoning_effort", default=None)
+    if value is not None and not EFFORT_FORM.fullmatch(value):
+        known = ", ".join(EFFORTS)
+        raise config.wrong(f"`reasoning_effort` is a word such as {known}, not {value!r}.")
+    return value
 
 
 def _choice(config: Config, key: str, known: Iterable[str]) -> str | None:
@@ -130,6 +212,7 @@ def _judges(config: Config, shared: Judge) -> tuple[Judge, ...]:
         entry = {"model": item} if isinstance(item, str) else item
         if not isinstance(entry, dict) or not entry.get("model"):
             raise config.wrong("each of `models` is the name of a model, or an object with `model`.")
+        config.refuse_others("an entry of `models`", entry, ("model", "provider", "reasoning_effort"))
         one = _judge(Config(GraderSpec(config.spec.type, entry, config.spec.name, place=config.spec.place)))
         found.append(
             Judge(

@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 from valkyrie.errors import UsageError, UserError
 from valkyrie.grade.judges.config import PROVIDERS, Judge
 from valkyrie.grade.judges.speaking import RESPONSES
-from valkyrie.specs.reading import EFFORTS
+from valkyrie.specs.reading import EFFORT_FORM, EFFORTS
 from valkyrie.suggest import did_you_mean
 
 if TYPE_CHECKING:
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from valkyrie.secrets import SecretSource
 
 JUDGE_URL, JUDGE_KEY = "VALKYRIE_JUDGE_URL", "VALKYRIE_JUDGE_API_KEY"
+JUDGE_EFFORT = "EVAL_JUDGE_REASONING_EFFORT"
+"""How hard judges think where neither grader, command line nor spec says."""
 _KEYS = {"openai": "OPENAI_API_KEY", "anthropic": "ANTHROPIC_API_KEY"}
 _BASES = {"openai": "OPENAI_BASE_URL", "anthropic": "ANTHROPIC_BASE_URL"}
 _PUBLIC = {"openai": "https://api.openai.com/v1", "anthropic": "https://api.anthropic.com"}
@@ -97,9 +99,11 @@ def find_endpoint(judge: Judge, asking: Asking, around: Surroundings | None = No
     said = judge.provider or asking.provider
     if said is not None and said not in PROVIDERS:
         raise UsageError(f"No judge provider is called {said!r}.{did_you_mean(said, PROVIDERS)}")
-    effort = judge.reasoning_effort or asking.reasoning_effort
-    if effort is not None and effort not in EFFORTS:
-        raise UsageError(f"No reasoning effort is called {effort!r}. It is one of {', '.join(EFFORTS)}.")
+    effort = judge.reasoning_effort or asking.reasoning_effort or around.get(JUDGE_EFFORT)
+    if effort is not None and not EFFORT_FORM.fullmatch(effort):
+        raise UsageError(
+            f"No reasoning effort is called {effort!r}. It is a word such as {', '.join(EFFORTS)}."
+        )
     url = asking.url or around.address(JUDGE_URL)
     if url:
         provider = said or ("anthropic" if _speaks_messages(url) else "openai")

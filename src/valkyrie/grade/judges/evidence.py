@@ -18,13 +18,15 @@ if TYPE_CHECKING:
     from valkyrie.grade.protocol import Given
 
 OUTPUT = 30_000
-_MOST = {"trajectory": 80_000, "diff": 60_000, "repo": 80_000, "golden_patch": 40_000}
+_MOST = {"trajectory": 80_000, "diff": 60_000, "repo": 256 * 1024, "golden_patch": 40_000}
 """Characters of each."""
 _EVENT = 4_000
-_FILE = 12_000
+_FILE = 32 * 1024
 _FILES = 400
 _READ = 64 * 1024
-_SKIPPED = frozenset({".git", "node_modules", "__pycache__", ".venv"})
+_SKIPPED = frozenset(
+    {".git", "node_modules", "__pycache__", ".venv", "venv", "site-packages", "vendor", "bower_components"}
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,8 +13,8 @@ if TYPE_CHECKING:
 
 VERSION = "2023-06-01"
 _MOST_TOKENS = 8192
-_THINKING = {"low": 2048, "medium": 8192, "high": 16384, "xhigh": 32768}
-"""Tokens a model may think with, by effort."""
+_THINKING = {"minimal": 1024, "low": 2048, "medium": 8192, "high": 16384, "xhigh": 32768, "max": 65536}
+"""Tokens a model may think with, by effort; any other word is no thinking."""
 
 
 class Messages:

@@ -12,14 +12,14 @@ from valkyrie.errors import GraderError, JudgeError, UserError
 from valkyrie.grade.base import BuiltIn
 from valkyrie.grade.config import Config
 from valkyrie.grade.judges.asking import ask_for_grade, cited
-from valkyrie.grade.judges.config import Judge, read_panel
+from valkyrie.grade.judges.config import Judge, PanelCriterion, reaches, read_panel
 from valkyrie.grade.judges.conversation import Answered, summed
 from valkyrie.grade.judges.evidence import nothing_done
 from valkyrie.grade.judges.prompt import nothing_to_judge_by
 from valkyrie.grade.judges.verdicts import Grade
 from valkyrie.grade.protocol import JUDGE_NO_VERDICT, JUDGE_REFUSED_QUESTION, Given, GraderResult, Need
 from valkyrie.nouns import Json
-from valkyrie.specs.model import Finding, GraderSpec, SpecError, Stimulus
+from valkyrie.specs.model import Finding, GraderSpec, Stimulus
 
 Failure = JudgeError | GraderError | UserError
 _BY_EVIDENCE = frozenset({JUDGE_NO_VERDICT, JUDGE_REFUSED_QUESTION, "judge_too_long"})
@@ -40,6 +40,16 @@ class _Heard:
     failure: Failure | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class _Scored:
+    """One criterion, as all judges together see it."""
+
+    criterion: PanelCriterion
+    score: float
+    passed: bool
+    normals: Sequence[float]
+
+
 class PanelGrader(BuiltIn):
     """Judges in parallel. One that fails is noted and left out; only all of them failing is an error."""
 
@@ -57,13 +67,11 @@ class PanelGrader(BuiltIn):
         return self.panel.judges
 
     def check(self, stimulus: Stimulus) -> list[Finding]:
-        """What is wrong with it for this stimulus."""
-        return nothing_to_judge_by(self.spec, self.judging.prompt, stimulus)
+        """What is doubtful about it for this stimulus."""
+        return nothing_to_judge_by(self.spec, self.judging, stimulus)
 
     async def look(self, given: Given) -> GraderResult:
         """Ask all judges and put their grades together."""
-        if findings := self.check(given.stimulus):
-            raise SpecError(findings)
         async with asyncio.TaskGroup() as group:
             asked = [group.create_task(self._heard(judge, given)) for judge in self.judges]
         heard = [task.result() for task in asked]
@@ -71,7 +79,8 @@ class PanelGrader(BuiltIn):
         if not grades:
             raise _all_failed(self.spec, [one.failure for one in heard if one.failure])
         normals = [self.judging.scale.normal(grade.overall) for grade in grades]
-        score, passed = self._together(normals)
+        criteria = [self._criterion(one, grades) for one in self.judging.criteria]
+        score, passed = self._together(normals, criteria)
         return GraderResult(
             name=self.spec.label,
             type=self.type,
@@ -79,7 +88,7 @@ class PanelGrader(BuiltIn):
             score=score,
             evidence=self._evidence(heard, normals, passed=passed),
             kind="llm",
-            details=[*map(self._detail, heard), _spread(normals)],
+            details=[*map(_criterion_detail, criteria), *map(self._detail, heard), _spread(normals)],
             usage=summed([one.answered.usage for one in heard if one.answered]),
         )
 
@@ -105,13 +114,31 @@ class PanelGrader(BuiltIn):
         why = f"lowest score: {failure} It graded a trial in which nothing was done."
         return _Heard(judge, Answered(Grade(self.judging.scale.low, why, ()), answered.usage))
 
-    def _together(self, normals: Sequence[float]) -> tuple[float, bool]:
-        """Score and verdict of the panel; a tied vote has not passed."""
-        if self.panel.aggregation == "majority":
-            votes = sum(map(self.judging.passes, normals))
-            return votes / len(normals), votes * 2 > len(normals)
-        score = _AGGREGATES[self.panel.aggregation](normals)
-        return score, self.judging.passes(score)
+    def _together(self, normals: Sequence[float], criteria: Sequence[_Scored]) -> tuple[float, bool]:
+        """Score and verdict of the panel.
+
+        With criteria: the weighted mean of theirs, which must reach the threshold, and every required one
+        must pass. Without: what the judges' overall scores come to.
+        """
+        overall = self.panel.overall_threshold
+        if not criteria:
+            score, passed = aggregated(normals, self.panel.aggregation, self.judging.threshold)
+            return score, passed if overall is None else reaches(score, overall)
+        total = sum(one.criterion.weight for one in criteria)
+        weighted = sum(one.criterion.weight * one.score for one in criteria)
+        score = weighted / total if total else statistics.fmean(one.score for one in criteria)
+        enough = reaches(score, self.judging.threshold if overall is None else overall)
+        return score, enough and all(one.passed for one in criteria if one.criterion.required)
+
+    def _criterion(self, criterion: PanelCriterion, grades: Sequence[Grade]) -> _Scored:
+        """What the judges say of one criterion; one that said nothing of it gives it the lowest score."""
+        name, scale = criterion.name, self.judging.scale
+        normals = [
+            next((scale.normal(one.score) for one in grade.criteria if one.text == name), 0.0)
+            for grade in grades
+        ]
+        found = aggregated(normals, self.panel.aggregation, criterion.pass_threshold)
+        return _Scored(criterion, *found, normals)
 
     def _evidence(self, heard: Sequence[_Heard], normals: Sequence[float], *, passed: bool) -> str:
         votes, failed = sum(map(self.judging.passes, normals)), len(heard) - len(normals)
@@ -145,6 +172,31 @@ class PanelGrader(BuiltIn):
             "rubricScores": grade.details(scale),
             "usage": one.answered.usage,
         }
+
+
+def aggregated(normals: Sequence[float], aggregation: str, threshold: float) -> tuple[float, bool]:
+    """Several scores as one, and whether that passes; a tied vote has not passed."""
+    if aggregation in ("majority", "unanimous"):
+        votes = sum(reaches(normal, threshold) for normal in normals)
+        enough = votes == len(normals) if aggregation == "unanimous" else votes * 2 > len(normals)
+        return votes / len(normals), enough
+    score = _AGGREGATES[aggregation](normals)
+    return score, reaches(score, threshold)
+
+
+def _criterion_detail(one: _Scored) -> Json:
+    return {
+        "name": f"panel/criterion/{one.criterion.name}",
+        "score": one.score,
+        "passed": one.passed,
+        "weight": one.criterion.weight,
+        "metadata": {
+            "criterion": one.criterion.name,
+            "required": one.criterion.required,
+            "passThreshold": one.criterion.pass_threshold,
+            "judgeScores": list(one.normals),
+        },
+    }
 
 
 def _spread(normals: Sequence[float]) -> Json:

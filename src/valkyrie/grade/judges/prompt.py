@@ -7,9 +7,9 @@ from typing import ClassVar
 from valkyrie.grade.base import BuiltIn
 from valkyrie.grade.config import Config
 from valkyrie.grade.judges.asking import ask_for_grade, cited
-from valkyrie.grade.judges.config import Judge, read_prompt
+from valkyrie.grade.judges.config import Judge, Judging, read_prompt
 from valkyrie.grade.protocol import Given, GraderResult, Need
-from valkyrie.specs.model import Finding, GraderSpec, SpecError, Stimulus
+from valkyrie.specs.model import Finding, GraderSpec, Stimulus
 
 
 class PromptGrader(BuiltIn):
@@ -28,13 +28,11 @@ class PromptGrader(BuiltIn):
         return (self.judging.judge,)
 
     def check(self, stimulus: Stimulus) -> list[Finding]:
-        """What is wrong with it for this stimulus."""
-        return nothing_to_judge_by(self.spec, self.judging.prompt, stimulus)
+        """What is doubtful about it for this stimulus."""
+        return nothing_to_judge_by(self.spec, self.judging, stimulus)
 
     async def look(self, given: Given) -> GraderResult:
         """Ask the judge. Raises JudgeError, GraderError or UserError: never a fail for want of an answer."""
-        if findings := self.check(given.stimulus):
-            raise SpecError(findings)
         answered = await ask_for_grade(self.spec, self.judging, self.judging.judge, given)
         grade, scale = answered.value, self.judging.scale
         normal = scale.normal(grade.overall)
@@ -50,12 +48,12 @@ class PromptGrader(BuiltIn):
         )
 
 
-def nothing_to_judge_by(spec: GraderSpec, prompt: str, stimulus: Stimulus) -> list[Finding]:
-    """An error where there is neither a prompt nor a rubric."""
-    if prompt or stimulus.rubric:
+def nothing_to_judge_by(spec: GraderSpec, judging: Judging, stimulus: Stimulus) -> list[Finding]:
+    """A warning where there is neither a prompt nor a rubric."""
+    if judging.prompt or judging.criteria or stimulus.rubric:
         return []
     message = (
-        f"{spec.label}: stimulus {stimulus.name!r} has no rubric and the grader no `prompt`, so a judge has "
-        "nothing to judge by. Write one of them."
+        f"{spec.label}: stimulus {stimulus.name!r} has no rubric and the grader no `prompt`, so the judge "
+        "goes by built-in criteria (done, correct, honest). Write what counts here."
     )
-    return [Finding("judge-without-criteria", "error", message, spec.place)]
+    return [Finding("judge-without-criteria", "warning", message, spec.place)]

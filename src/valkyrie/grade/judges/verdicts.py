@@ -72,8 +72,11 @@ def grade_tool(scale: Scale) -> Tool:
     return Tool("submit_grade", "Submit your grade. Call it exactly once, when you have decided.", schema)
 
 
-def read_grade(given: Json, scale: Scale, rubric: Sequence[str]) -> Grade:
-    """The grade of a call. Raises WrongAnswerError for scores off the scale and criteria left out."""
+def read_grade(given: Json, scale: Scale, rubric: Sequence[str], names: Sequence[str] = ()) -> Grade:
+    """The grade of a call. Raises WrongAnswerError for scores off the scale and criteria left out.
+
+    `names`: each of them is scored once, by that name.
+    """
     overall = scale.read(given.get("overall_score"))
     if overall is None:
         raise WrongAnswerError(f"overall_score must be {scale.words}.")
@@ -87,6 +90,9 @@ def read_grade(given: Json, scale: Scale, rubric: Sequence[str]) -> Grade:
         raise WrongAnswerError(
             f"rubric_scores must have an entry for each of {len(rubric)} criteria; it has {len(criteria)}."
         )
+    scored = [one.text for one in criteria]
+    if wrong := [name for name in names if scored.count(name) != 1]:
+        raise WrongAnswerError(f"rubric_scores must have exactly one entry whose criterion is {wrong[0]!r}.")
     return Grade(overall, words(given.get("overall_reasoning")), criteria)
 
 

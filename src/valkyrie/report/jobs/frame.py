@@ -73,7 +73,9 @@ def snapshot(
     )
 
 
-def job_frame(shot: JobSnapshot, ink: Ink = PLAIN, *, now: float, rows: int = 24) -> list[str]:
+def job_frame(
+    shot: JobSnapshot, ink: Ink = PLAIN, *, now: float, rows: int = 24, hint: str = HINT
+) -> list[str]:
     """Title, progress of each agent, scenarios under way, latest failures, footer: as much as has room."""
     lines = [*_head(shot, ink, now), "", *_progress(shot, ink)]
     room = max(0, rows - len(lines) - 2)
@@ -81,7 +83,7 @@ def job_frame(shot: JobSnapshot, ink: Ink = PLAIN, *, now: float, rows: int = 24
     lines += _active(shot, ink, now, room - len(failed))
     lines += failed
     body = lines[: max(0, rows - 2)]
-    return [*body, "", ink.paint(HINT, "dim")][-rows:]
+    return [*body, "", ink.paint(hint, "dim")][-rows:]
 
 
 def _head(shot: JobSnapshot, ink: Ink, now: float) -> list[str]:
@@ -123,24 +125,27 @@ def _mark(run: RunView, ink: Ink) -> str:
 
 
 def run_progress(run: RunView) -> str:
-    """`8/12  2 running, 1 scoring, 1 error  score 87.5 % (55.2–95.3)`."""
+    """`8/12  score 87.5 % (55.2–95.3)  2 running, 1 scoring, 1 error`: on a narrow screen the end is cut."""
     parts = [f"{run.counts[state]} {word}" for state, word in _WORDS.items() if run.counts.get(state)]
     if errors := run.counts.get("ERROR", 0):
         parts.append(plural(errors, "error"))
+    return "  ".join([f"{run.done}/{run.total}", _score_so_far(run), *([", ".join(parts)] if parts else [])])
+
+
+def _score_so_far(run: RunView) -> str:
     score = run.score
     found = leading_score(score)
     if has_range(score):
-        ends = range_text(score.score_low, score.score_high, score.ungraded)
-        return "  ".join([f"{run.done}/{run.total}", *([", ".join(parts)] if parts else []), f"score {ends}"])
+        return f"score {range_text(score.score_low, score.score_high, score.ungraded)}"
     word = "score" if ended(run) else "score so far"
     said = f"{word} {number(found, fraction=score.fraction)}" if found is not None else "no score yet"
     if not ended(run):
-        return "  ".join([f"{run.done}/{run.total}", *([", ".join(parts)] if parts else []), said])
+        return said
     if found is not None and score.interval is not None and found == score.score_graded:
         said += f" ({interval(score)})"
     elif found is not None and score.score_graded is not None and found != score.score_graded:
         said += f" of all, {number(score.score_graded, fraction=score.fraction)} of graded"
-    return "  ".join([f"{run.done}/{run.total}", *([", ".join(parts)] if parts else []), said])
+    return said
 
 
 def _active(shot: JobSnapshot, ink: Ink, now: float, room: int) -> list[str]:

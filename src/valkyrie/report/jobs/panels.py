@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from valkyrie.nouns import DEFAULT_ORG
 from valkyrie.report.formats import (
     NONE,
+    agent_name,
     dollars,
     duration,
     moment,
@@ -19,7 +20,7 @@ from valkyrie.report.formats import (
     short_id,
 )
 from valkyrie.report.jobs.decided import rule_text
-from valkyrie.report.jobs.sides import seconds, side_name, sides, trials_done
+from valkyrie.report.jobs.sides import seconds, sides, trials_done
 from valkyrie.report.layout import PLAIN, Column, Ink, Table
 from valkyrie.report.tables import shows_rows
 
@@ -49,8 +50,10 @@ def about(job: JobView) -> str:
     """What the job is on: a benchmark, or scenarios by name."""
     scenarios = job.source.get("scenario_ids")
     if not isinstance(scenarios, Sequence) or isinstance(scenarios, str):
-        evals = job.source.get("evals")
-        named = ", ".join(map(str, evals)) if isinstance(evals, list) else job.source.get("benchmark_name")
+        several = job.source.get("evals") or job.source.get("benchmark_names")
+        named = (
+            ", ".join(map(str, several)) if isinstance(several, list) else job.source.get("benchmark_name")
+        )
         return safe(named or NONE)
     named = ", ".join(safe(one) for one in scenarios[:_MOST_NAMED])
     more = len(scenarios) - _MOST_NAMED
@@ -113,15 +116,21 @@ def next_commands(job: JobView, *, everything: bool = False, summary: bool = Tru
     stopped = any(run.counts.get("STOPPED") for run in job.runs)
     orphan = going and any(run.executor == "none" for run in job.runs)
     wanted = {
-        "Watch": going,
-        "Summary": summary,
+        "Track": going,
+        "Fetch": summary,
+        "Results": everything or not going,
         "Logs": everything or not going,
-        "Cancel": going,
+        "Stop": going,
         "Resume": stopped or orphan,
         "Retry": errors and not going,
     }
     job_id = short_id(job.id)
-    said = {name: f"valk job {name.lower()} {job_id}" for name, shown in wanted.items() if shown}
+    flags = {"Track": f"fetch {job_id} --connect"}
+    words = {name: flags.get(name, f"{name.lower()} {job_id}") for name, shown in wanted.items() if shown}
+    said = {name: f"valk job {word}" for name, word in words.items()}
+    failed = [run for run in job.runs if run.score.passed < run.score.planned]
+    if failed and not going:
+        said["Failed"] = f"valk run tasks {short_id(failed[-1].id)} --failed"
     if command := _EVALS.get(str(job.source.get("type"))):
         said |= {name: f"valk {command} --resume {job_id}" for name in ("Resume", "Retry") if name in said}
     return list(said.items())
@@ -176,7 +185,7 @@ def plan_table(plans: Sequence[PlanView], ink: Ink = PLAIN) -> Table:
     """What would run, a line for each run."""
     table = Table(
         [
-            Column("Agent / Model", shrink=True),
+            Column("Agent", shrink=True),
             Column("Benchmark", shrink=True),
             Column("Tasks", "right"),
             Column("Trials", "right"),
@@ -188,7 +197,7 @@ def plan_table(plans: Sequence[PlanView], ink: Ink = PLAIN) -> Table:
         dataset = "" if plan.dataset == "default" else f" ({safe(plan.dataset)})"
         table.rows.append(
             [
-                ink.paint(side_name(plan.agent, plan.model), "bold"),
+                ink.paint(agent_name(plan.agent, plan.model), "bold"),
                 safe(plan.benchmark) + dataset,
                 str(len({task for task, _, _ in plan.trials})),
                 str(len(plan.trials)),

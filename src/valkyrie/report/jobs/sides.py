@@ -7,10 +7,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from valkyrie.report.formats import safe
+from valkyrie.report.formats import agent_name, elapsed, safe
 
 if TYPE_CHECKING:
     from valkyrie.job_views import JobView
+    from valkyrie.report.scored_trials import ScoredTrial
     from valkyrie.views import RunView, TrialView
 
 Trials = Mapping[str, Sequence["TrialView"]]
@@ -23,20 +24,15 @@ class Side:
     """One agent with its model: a run, or one on each benchmark."""
 
     name: str
-    """`agent / model`, unlike any other of the job."""
+    """`agent:model`, unlike any other of the job."""
     runs: Sequence[RunView]
-
-
-def side_name(agent: str, model: str | None) -> str:
-    """`agent / model`, harmless on a terminal."""
-    return safe(agent) + (f" / {safe(model)}" if model else "")
 
 
 def sides(job: JobView) -> list[Side]:
     """In the order the agents were named; two that share a name (folders of another place) stay apart."""
     found: dict[str, list[RunView]] = {}
     for run in job.runs:
-        plain = side_name(run.agent, run.model)
+        plain = agent_name(run.agent, run.model)
         name, number = plain, 1
         while any(_same_tasks(other, run) for other in found.get(name, ())):
             number += 1
@@ -60,7 +56,7 @@ def run_names(job: JobView) -> dict[str, str]:
     return names
 
 
-def verdict(trial: TrialView, *, fraction: bool = True) -> str:
+def verdict(trial: TrialView | ScoredTrial, *, fraction: bool = True) -> str:
     """passed, partial, failed, error, skipped, or open: what has neither grade nor error (yet).
 
     Where a benchmark does not say what passed, a full score of 1 does if scores are fractions.
@@ -88,7 +84,7 @@ class Tally:
         return sum(count for verdict, count in self.verdicts.items() if verdict != "skipped")
 
 
-def tally(trials: Iterable[TrialView], *, fraction: bool = True) -> Tally:
+def tally(trials: Iterable[TrialView | ScoredTrial], *, fraction: bool = True) -> Tally:
     """Count trials by verdict."""
     found = Tally()
     for trial in trials:
@@ -97,12 +93,9 @@ def tally(trials: Iterable[TrialView], *, fraction: bool = True) -> Tally:
 
 
 def seconds(runs: Sequence[RunView], now: float | None = None) -> float | None:
-    """From the first start to the last end, or to now."""
+    """How long the run of them worked that worked longest, up to its end or now."""
     now = time.time() if now is None else now
-    began = [run.started_at for run in runs if run.started_at is not None]
-    if not began:
-        return None
-    return max(run.finished_at or now for run in runs) - min(began)
+    return max((took for run in runs if (took := elapsed(run, now)) is not None), default=None)
 
 
 def trials_done(runs: Sequence[RunView]) -> tuple[int, int]:

@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
-from valkyrie.report.comparison_tables import agent_score_cell, by_rank, repeats_cell, score_notes
+from valkyrie.report.comparison_tables import (
+    agent_score_cell,
+    by_rank,
+    interval_notes,
+    repeats_cell,
+    score_notes,
+)
 from valkyrie.report.formats import NONE, dollars, duration, elapsed, ends_text, number, plural, score_cell
 from valkyrie.report.jobs.sides import Tally, Trials, run_names, tally
 from valkyrie.report.layout import PLAIN, Column, Ink, Table
 from valkyrie.report.plan_power import spread_text
+from valkyrie.report.scored_trials import ScoredTrials
 
 if TYPE_CHECKING:
     from valkyrie.job_views import JobView
@@ -18,7 +26,7 @@ if TYPE_CHECKING:
 _VERDICTS = ("passed", "partial", "failed", "error")
 
 
-def summarised(job: JobView, trials: Trials) -> Summary:
+def summarised(job: JobView, trials: Trials | Mapping[str, ScoredTrials]) -> Summary:
     """The numbers of every run and the comparisons between them."""
     from valkyrie.report.comparing import summarise
 
@@ -27,7 +35,11 @@ def summarised(job: JobView, trials: Trials) -> Summary:
 
 
 def summary_table(
-    job: JobView, trials: Trials, summary: Summary, ink: Ink = PLAIN, now: float = 0.0
+    job: JobView,
+    trials: Trials | Mapping[str, ScoredTrials],
+    summary: Summary,
+    ink: Ink = PLAIN,
+    now: float = 0.0,
 ) -> Table:
     """A line for each agent, the highest lower end first; what is still open, what was skipped and what is
     confirmed have a column only where something is, and for the last where something is not.
@@ -40,12 +52,12 @@ def summary_table(
     unconfirmed = any(agent.unconfirmed for agent in summary.agents)
     table = Table(
         [
-            Column("Agent / Model", shrink=True),
+            Column("Agent", shrink=True),
             Column("Passed", "right"),
             Column("Partial", "right", optional=True),
-            Column("Failed", "right"),
+            Column("Failed", "right", optional=True),
             Column("Errors", "right"),
-            *([Column("Open", "right")] if some_open else []),
+            *([Column("Open", "right", optional=True)] if some_open else []),
             *([Column("Skipped", "right", optional=True)] if some_skipped else []),
             Column("Total", "right", optional=True),
             Column("Score", "right"),
@@ -117,16 +129,18 @@ def amount(count: int) -> str:
 
 
 def repeats_table(summary: Summary) -> Table | None:
-    """What several trials of each task say; None where there is one of each."""
+    """pass@1 and pass@n, and how steady that is; None where there is one trial of each task.
+
+    `compare` has those in between, and pass^k.
+    """
     most = max((len(agent.repeats.pass_at) for agent in summary.agents), default=0)
     if most < 2:
         return None
-    counts = _powers(most)
+    counts = [1, most]
     table = Table(
         [
-            Column("Agent / Model", shrink=True),
+            Column("Agent", shrink=True),
             *(Column(f"pass@{k}", "right") for k in counts),
-            *(Column(f"pass^{k}", "right") for k in counts if k > 1),
             Column("Flaky tasks", "right"),
             Column("Two trials disagree", "right", optional=True),
         ]
@@ -137,17 +151,11 @@ def repeats_table(summary: Summary) -> Table | None:
             [
                 agent.name,
                 *(repeats_cell(repeats.pass_at, repeats.pass_at_intervals, k) for k in counts),
-                *(repeats_cell(repeats.pass_all, repeats.pass_all_intervals, k) for k in counts if k > 1),
                 f"{len(repeats.flaky)} of {repeats.flaky_of}" if repeats.flaky_of else NONE,
                 number(repeats.flakiness, fraction=True),
             ]
         )
     return table
-
-
-def _powers(most: int) -> list[int]:
-    """1, 2, 4, … and the last one."""
-    return sorted({most, *(2**power for power in range(most.bit_length()) if 2**power <= most)})
 
 
 def summary_notes(job: JobView, summary: Summary) -> list[str]:
@@ -173,4 +181,17 @@ def summary_notes(job: JobView, summary: Summary) -> list[str]:
         for run in job.runs
         if run.score.spread is not None
     ]
-    return [*notes, *score_notes(summary.agents)]
+    return [*_interval_notes(job, summary), *notes, *score_notes(summary.agents)]
+
+
+def _interval_notes(job: JobView, summary: Summary) -> Iterator[str]:
+    """Of the intervals that `_interval` shows."""
+    runs = {run.id: run for run in job.runs}
+    found: list[tuple[str, tuple[float, float] | None, str | None]] = []
+    for agent in summary.agents:
+        own, score = agent.scores.infrastructure_excluded, runs[agent.run_id].score
+        if agent.fraction:
+            found.append((agent.name, own.interval, own.method))
+        elif score.final_interval is not None:
+            found.append((agent.name, score.final_interval, score.final_interval_method))
+    return interval_notes(found)

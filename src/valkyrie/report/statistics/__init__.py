@@ -6,6 +6,7 @@ from valkyrie.report.statistics.intervals import (
     counted_interval,
     mean,
     mean_interval,
+    means_interval,
     student,
     unseen_share,
 )
@@ -48,6 +49,7 @@ __all__ = [
     "mcnemar",
     "mean",
     "mean_interval",
+    "means_interval",
     "needed",
     "no_worse_than",
     "paired",

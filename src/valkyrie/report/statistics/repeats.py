@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 
-from valkyrie.report.statistics.intervals import Interval, mean, mean_interval
+from valkyrie.report.statistics.intervals import Interval, mean, mean_interval, means_interval
 
 Tally = tuple[int, int]
 """(passed, trials) of one task."""
@@ -78,6 +78,8 @@ def _mean(values: Sequence[float]) -> float | None:
 
 
 def _interval(values: Sequence[float], families: Sequence[str] | None) -> Interval | None:
+    if not families:
+        return means_interval(values)[0] if values else None
     tasks = {str(number): [value] for number, value in enumerate(values)}
-    known = {str(number): family for number, family in enumerate(families or ())}
+    known = {str(number): family for number, family in enumerate(families)}
     return mean_interval(tasks, families=known)[0]

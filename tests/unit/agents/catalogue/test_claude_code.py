@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
 from typing import Any, cast
 
@@ -11,6 +12,7 @@ import pytest
 from sandboxes.protocol import Sandbox
 from valkyrie.agents.catalog import CATALOG, AgentOptions
 from valkyrie.agents.catalogue.claude_code import KEYS, ClaudeCode
+from valkyrie.agents.catalogue.headless import LogFile
 from valkyrie.agents.catalogue.reading import Ran, Reading
 from valkyrie.agents.protocol import AgentTrial
 from valkyrie.nouns import TaskSpec
@@ -193,3 +195,21 @@ def test_the_catalogue_says_the_same() -> None:
     entry = CATALOG["claude-code"]
     assert entry.version == ClaudeCode.default_version
     assert [group.names for group in entry.keys] == [KEYS]
+
+
+def test_steps_carry_the_time_their_line_arrived(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 1_800_000_000.0
+    monkeypatch.setattr(time, "time", lambda: now)
+    lines = [json.dumps(one) for one in (answer(1, call("Bash", "ls")), answer(2, text("Done.")))]
+    with LogFile(tmp_path / "log.jsonl", lambda _stream, _text: None) as log:
+        for piece in (lines[0][:20], lines[0][20:] + "\n", lines[1] + "\n"):
+            now += 10
+            log.write("stdout", piece)
+    ran = Ran(log.path, 0, instruction="Do it.", began=1_800_000_000.0, arrived=log.arrived)
+    found = ClaudeCode(AgentOptions()).read(ran).trajectory
+    assert found is not None
+    assert [step.timestamp for step in found.steps] == [
+        "2027-01-15T08:00:00.000Z",
+        "2027-01-15T08:00:20.000Z",
+        "2027-01-15T08:00:30.000Z",
+    ]

@@ -35,7 +35,8 @@ async def test_each_turn_goes_on_with_the_session(stage: Stage) -> None:
         seen.append((number, prompts.decode().split()))
 
     task = {"turns": ("one", "two", "three")}
-    ended = await stage.run(NOTING + printing(EVENT, RESULT), "one", task=task, turn_ended=look)
+    body = NOTING + printing(EVENT, RESULT)
+    ended = await stage.run(body, "one", task=task, turn_ended=look, model_url=None)
     assert seen == [(0, ["one"]), (1, ["one", "two"])]
     sandbox = await stage.made()
     assert (await sandbox.download_file("/app/prompts")).decode() == "one\ntwo\nthree\n"

@@ -35,6 +35,7 @@ EVENT = {
     },
 }
 RESULT = {"type": "result", "is_error": False, "total_cost_usd": 0.5, "modelUsage": {}}
+MODEL_URL = "http://127.0.0.1:8765"
 
 
 def program(layer: Path, body: str) -> Path:
@@ -72,7 +73,7 @@ class Stage:
             more.pop("secrets", {}),
             lambda _stream, text: self.logged.append(text),
             kept=self.kept,
-            model_url="http://127.0.0.1:8765",
+            model_url=more.pop("model_url", MODEL_URL),
             **more,
         )
 
@@ -118,7 +119,7 @@ async def test_the_prompt_arrives_as_it_is(stage: Stage) -> None:
 
 async def test_what_it_did_is_kept(stage: Stage) -> None:
     body = "echo complaint of $KEY >&2\n" + printing(EVENT, RESULT)
-    ended = await stage.run(body, "Do it.", secrets={"KEY": "very-secret"})
+    ended = await stage.run(body, "Do it.", secrets={"KEY": "very-secret"}, model_url=None)
     usage = ended.usage
     assert (usage.input_tokens, usage.output_tokens, usage.steps) == (7, 2, 1)
     assert (usage.cost, usage.cost_source, usage.model) == (0.5, "agent", "some-model")
@@ -128,6 +129,12 @@ async def test_what_it_did_is_kept(stage: Stage) -> None:
     assert trajectory.agent.version == ClaudeCode.default_version
     assert "complaint of ***" in stage.log
     assert "1 steps, 7 tokens in (0 cached), 2 out, $0.5000 (agent)" in stage.log
+
+
+async def test_a_model_of_ones_own_has_no_price(stage: Stage) -> None:
+    ended = await stage.run(printing(EVENT, RESULT), model_url=MODEL_URL)
+    assert (ended.usage.input_tokens, ended.usage.cost, ended.usage.cost_source) == (7, None, None)
+    assert "7 tokens in (0 cached), 2 out" in stage.log and "$" not in stage.log
 
 
 async def test_a_key_in_a_complaint_is_masked(stage: Stage) -> None:

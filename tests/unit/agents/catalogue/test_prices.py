@@ -7,6 +7,8 @@ import sys
 
 import pytest
 
+from valkyrie.agents.catalog import AgentOptions
+from valkyrie.agents.catalogue.claude_code import ClaudeCode
 from valkyrie.agents.catalogue.prices import cost_of
 from valkyrie.agents.protocol import Usage
 
@@ -55,3 +57,11 @@ def test_more_cached_than_sent_is_taken_as_all_cached() -> None:
 def test_the_price_list_is_not_loaded_before_it_is_asked() -> None:
     code = "import sys, valkyrie.agents.catalogue.prices; sys.exit('genai_prices' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_a_model_of_ones_own_has_no_price_that_anybody_knows() -> None:
+    """Neither published prices nor what the agent reckons with its vendor's."""
+    agent = ClaudeCode(AgentOptions(model="claude-sonnet-4-5"))
+    for usage in (Usage(1000, 0, 100), Usage(1000, 0, 100, cost=1.5, cost_source="agent")):
+        assert agent._priced(usage, "http://127.0.0.1:9/v1") == Usage(1000, 0, 100)
+        assert (agent._priced(usage, None) or usage).cost

@@ -45,12 +45,14 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[str]]:
 async def test_a_layer_is_built_once_for_many_trials(tmp_path: Path) -> None:
     cache, spec = tmp_path / "layers", pip_spec(tmp_path)
     async with ProcessProvider(tmp_path / "state") as provider:
-        layers = Layers(cache)
+        layers, told = Layers(cache), list[str]()
+        layers.on_install = told.append
         asked = [layers.ready(spec, provider, HostSource(), lambda _line: None) for _ in range(200)]
         folders = set(await asyncio.gather(*asked))
         folders.add(await Layers(cache).ready(spec, provider, HostSource(), lambda _line: None))
         assert [sandbox.id async for sandbox in provider.list_sandboxes()] == []
     assert len(folders) == len(builds(cache)) == 1
+    assert [line.split(" ", 2)[:2] for line in told] == [["Installing", "tool"], ["Installed", "tool"]]
     assert (folders.pop() / "python" / "hello.py").is_file()
 
 

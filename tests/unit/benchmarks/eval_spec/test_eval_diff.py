@@ -106,13 +106,17 @@ def test_a_folder_laid_over_another_is_what_was_there(tmp_path: Path) -> None:
     assert baseline.diff(Before((lower, upper)), Snapshot(after)) == ""
 
 
-def test_links_are_neither_followed_nor_told(tmp_path: Path) -> None:
+def test_links_that_lead_out_are_neither_followed_nor_told(tmp_path: Path) -> None:
     (tmp_path / "secret").write_text("the host's\n")
     for name in ("before", "after"):
         write(tmp_path / name, {"file": "x"})
-    (tmp_path / "before/link").symlink_to("file")
+        (tmp_path / name / "link").symlink_to("file")
+    (tmp_path / "before/up").symlink_to("../secret")
     (tmp_path / "after/out").symlink_to(tmp_path / "secret")
     assert changes(tmp_path, {}, {}) == ""
+    (tmp_path / "after/link").unlink()
+    told = changes(tmp_path, {}, {})
+    assert "deleted file mode 120000" in told and "-file" in told
 
 
 def test_files_too_large_to_be_fetched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

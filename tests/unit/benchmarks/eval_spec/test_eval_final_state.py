@@ -70,8 +70,11 @@ async def test_links_are_not_followed(tmp_path: Path) -> None:
     (tmp_path / "secret").write_text("secret")
     (final / "out").symlink_to(tmp_path / "secret")
     (final / "folder").symlink_to(tmp_path)
+    (final / "up").symlink_to("../secret")
+    (final / "in").symlink_to("a")
     await materialise(final, tmp_path / "kept")
-    assert names(tmp_path / "kept") == ["a"]
+    assert sorted(path.name for path in (tmp_path / "kept").iterdir()) == ["a", "in"]
+    assert (tmp_path / "kept/in").is_symlink() and (tmp_path / "kept/in").read_text() == "1"
     assert await keep_artifacts(final, ["**/*", "out", "folder"], [], tmp_path / "artifacts") == ["a"]
     assert names(tmp_path / "artifacts") == ["a"]
 

@@ -17,7 +17,7 @@ from valkyrie.benchmarks.listing import known_benchmarks
 from valkyrie.benchmarks.named import shelf
 from valkyrie.benchmarks.named.adding import AddRequest, add
 from valkyrie.benchmarks.named.shelf import Added, find_added, remove
-from valkyrie.errors import UnknownError, UsageError, UserError
+from valkyrie.errors import BenchmarkError, UnknownError, UsageError, UserError
 from valkyrie.nouns import TaskSpec
 
 
@@ -199,6 +199,31 @@ async def test_a_folder_of_tasks_under_a_name_of_ones_own(tmp_path: Path) -> Non
         added("others", aime("a.jsonl", range(1)))
     with pytest.raises(UsageError, match="say --from where"):
         added("others")
+
+
+async def test_what_a_folder_says_of_itself_is_kept(tmp_path: Path) -> None:
+    folder = write_tasks(tmp_path / "ours", "one", "two", "three")
+    (folder / "benchmark.toml").write_text(
+        'name = "ours"\ndescription = "All of ours."\n[datasets]\nsmoke = ["t*"]\nlast = ["three"]\n'
+    )
+    (folder / "benchmark.lock").write_text('{"version": 1, "tasks": {}}')
+    new, _ = added("our-tasks", str(folder))
+    assert new.description == "All of ours."
+    assert next(one for one in known_benchmarks() if one.name == "our-tasks").description == "All of ours."
+    assert await open_benchmark("our-tasks").datasets() == ["default", "smoke", "last"]
+    assert await ids("our-tasks", "smoke") == await ids(str(folder), "smoke") == ["three", "two"]
+    assert (new.folder / "benchmark.lock").is_file()
+    some, _ = added("some-tasks", str(folder), task_ids=("two",))
+    assert await ids("some-tasks", "smoke") == ["two"]
+    assert await open_benchmark("some-tasks").datasets() == ["default", "smoke"]
+    assert any("'last'" in notice for notice in some.notices)
+    (folder / "benchmark.toml").write_text('[datasets]\nsmoke = ["one"]\n')
+    with pytest.raises(UsageError, match="--overwrite"):
+        added("our-tasks", str(folder))
+    (folder / "benchmark.toml").unlink()
+    (folder / "benchmark.toml").symlink_to("/etc/hostname")
+    with pytest.raises(BenchmarkError, match=r"benchmark\.toml"):
+        added("other-tasks", str(folder))
 
 
 async def test_a_list_of_tasks(tmp_path: Path) -> None:

@@ -119,7 +119,14 @@ def test_a_provider_or_effort_nobody_knows() -> None:
     with pytest.raises(UsageError, match="anthropic"):
         found("m", {}, provider="antropic")
     with pytest.raises(UsageError, match="xhigh"):
-        found("m", OPENAI, reasoning_effort="maximal")
+        found("m", OPENAI, reasoning_effort="as hard as can be")
+    assert found("m", OPENAI, reasoning_effort="ultra").reasoning_effort == "ultra"
+
+
+def test_the_environment_may_say_how_hard_judges_think() -> None:
+    around = {**OPENAI, "EVAL_JUDGE_REASONING_EFFORT": "minimal"}
+    assert found("m", around).reasoning_effort == "minimal"
+    assert found("m", around, reasoning_effort="high").reasoning_effort == "high"
 
 
 def test_the_key_is_in_no_text_about_it() -> None:

@@ -11,7 +11,7 @@ from valkyrie.errors import JudgeError, UserError
 from valkyrie.grade.judges import PanelGrader, Patience, shared_client
 from valkyrie.grade.protocol import GraderResult
 from valkyrie.specs.model import GraderSpec, SpecError
-from valkyrie.testing import Fault, ModelServer, Say, Script
+from valkyrie.testing import Call, Fault, ModelServer, Say, Script
 from valkyrie.testing.model_server.script import Turn
 
 MODELS = ("judge-a", "judge-b", "judge-c")
@@ -42,19 +42,63 @@ def three(*scores: int) -> dict[str, list[Turn]]:
         ("median", (5, 4, 1), 0.75, True),
         ("min", (5, 5, 2), 0.25, False),
         ("min", (5, 5, 3), 0.5, True),
+        ("unanimous", (5, 5, 3), 1.0, True),
+        ("unanimous", (5, 5, 2), 2 / 3, False),
+        (None, (5, 4, 3), 0.75, True),
     ],
 )
 async def test_how_grades_become_one(
-    aggregation: str, scores: tuple[int, ...], score: float, passed: bool
+    aggregation: str | None, scores: tuple[int, ...], score: float, passed: bool
 ) -> None:
-    result = await judged(three(*scores), aggregation=aggregation)
+    result = await judged(three(*scores), **({"aggregation": aggregation} if aggregation else {}))
     assert result.score == pytest.approx(score)
     assert result.passed is passed
 
 
 async def test_a_tied_vote_has_not_passed() -> None:
-    result = await judged({"judge-a": [grade(5)], "judge-b": [grade(1)]})
+    result = await judged({"judge-a": [grade(5)], "judge-b": [grade(1)]}, aggregation="majority")
     assert (result.score, result.passed) == (0.5, False)
+
+
+CRITERIA = [
+    {"name": "correct", "description": "It is right.", "weight": 3, "required": True, "pass_threshold": 0.75},
+    {"name": "short", "description": "It is short."},
+]
+
+
+def scored(overall: int, **criteria: int) -> list[Turn]:
+    """A judge that scores criteria by their names."""
+    listed = [{"criterion": name, "score": score, "reasoning": "so"} for name, score in criteria.items()]
+    return [
+        Call("submit_grade", {"rubric_scores": listed, "overall_score": overall, "overall_reasoning": "so"})
+    ]
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "more", "score", "passed"),
+    [
+        ({"correct": 5, "short": 1}, {"correct": 5, "short": 1}, {}, 0.75, True),
+        ({"correct": 5, "short": 5}, {"correct": 1, "short": 5}, {}, 0.625, False),  # the required one fails
+        ({"correct": 5, "short": 1}, {"correct": 5, "short": 1}, {"overall_threshold": 0.8}, 0.75, False),
+        ({"correct": 4, "short": 1}, {"correct": 5, "short": 1}, {"aggregation": "majority"}, 0.75, True),
+    ],
+)
+async def test_criteria_are_scored_one_by_one(
+    first: dict[str, int], second: dict[str, int], more: dict[str, Any], score: float, passed: bool
+) -> None:
+    turns = {"judge-a": scored(3, **first), "judge-b": scored(3, **second)}
+    result = await judged(turns, criteria=CRITERIA, **more)
+    assert (result.score, result.passed) == (pytest.approx(score), passed)
+    assert [one["name"] for one in result.details[:2]] == ["panel/criterion/correct", "panel/criterion/short"]
+    assert result.details[0]["metadata"]["criterion"] == "correct"
+
+
+async def test_a_judge_that_names_no_criterion_is_reminded() -> None:
+    wrong, right = scored(3, correctness=5, short=5), scored(3, correct=5, short=5)
+    result = await judged({"judge-a": [*wrong, *right]}, criteria=CRITERIA)
+    assert (result.score, result.passed) == (1.0, True)
+    assert result.usage is not None
+    assert result.usage["requests"] == 2
 
 
 async def test_every_judge_and_the_spread_are_told() -> None:
@@ -74,7 +118,7 @@ async def test_every_judge_and_the_spread_are_told() -> None:
 )
 async def test_one_that_fails_does_not_sink_the_others(failing: list[Turn]) -> None:
     result = await judged({"judge-a": failing, "judge-b": [grade(5)], "judge-c": [grade(4)]})
-    assert (result.passed, result.score, result.status) == (True, 1.0, "ok")
+    assert (result.passed, result.score, result.status) == (True, 0.875, "ok")
     failed = result.details[0]
     assert (failed["judge"], failed["status"]) == ("judge-a", "error")
     assert "1 failed and are left out" in result.evidence

@@ -161,7 +161,7 @@ async def test_a_model_without_a_price_has_no_cost() -> None:
         ({"evidence": ["dif"]}, "diff"),
         ({"prompt": ["a"]}, "`prompt`"),
         ({"model": ""}, "`model`"),
-        ({"reasoning_effort": "extreme"}, "low, medium, high, xhigh"),
+        ({"reasoning_effort": "very hard"}, "low, medium, high, xhigh"),
         ({"provider": "openal"}, "openai"),
     ],
 )
@@ -186,13 +186,17 @@ def test_what_must_be_there(config: dict[str, Any], needs: set[str]) -> None:
     assert PanelGrader(GraderSpec("panel", {"models": ["a"], **config})).needs == needs
 
 
-async def test_without_prompt_and_rubric_there_is_nothing_to_judge_by() -> None:
+async def test_without_prompt_and_rubric_the_judge_goes_by_built_in_criteria() -> None:
     bare = Stimulus("greeting", ("Say hello.",))
     grader = PromptGrader(prompt_spec())
-    assert [finding.code for finding in grader.check(bare)] == ["judge-without-criteria"]
+    found = grader.check(bare)
+    assert [(one.code, one.severity) for one in found] == [("judge-without-criteria", "warning")]
     assert not PromptGrader(prompt_spec(prompt="Judge.")).check(bare)
-    with pytest.raises(SpecError, match="nothing to judge by"):
-        await grader.grade(trial(stimulus=bare))
+    assert len(grader.judging.rubric(bare)) == 3
+    async with judge(grade(5, 4, 4, 4)) as server:
+        result = await grader.grade(asked_at(server, trial(stimulus=bare)))
+        assert "claims nothing that the evidence" in str(server.requests[0].body)
+    assert (result.score, len(result.details)) == (1.0, 3)
 
 
 async def test_without_a_model_the_ways_to_name_one_are_told() -> None:

@@ -1,0 +1,274 @@
+"""Folders of ours that containers see, read-only, as volumes of the engine.
+
+A bind mount would tell its path on this machine to everyone in the container. A volume is named by the digest
+of what is in it and filled once, by whoever comes first. It is never written to again: one whose content is
+not what its name says is removed and filled anew. So a process may be killed at any moment, and what it left
+half filled is found by its digest.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import os
+import socket
+import tarfile
+import tempfile
+import time
+from collections import defaultdict
+from collections.abc import AsyncIterator, Iterable, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from secrets import token_hex
+from typing import Any, BinaryIO
+
+from sandboxes.contents import FolderDigests, UnreadableContentError, walk_folder
+from sandboxes.docker import files
+from sandboxes.docker.client import EngineClient
+from sandboxes.docker.engine import Engine
+from sandboxes.docker.locks import locked
+from sandboxes.docker.requests import CONTEXT, FOLDER_KIND, GUARD, KIND, LABELS, MADE, NAME, OWNER
+from sandboxes.errors import SandboxError, SandboxUnsupportedError
+from sandboxes.threads import uninterrupted
+
+_PLACE = "/valkyrie"
+"""Where a volume is in the container it is filled through."""
+_POLL_SECONDS = 0.2
+_STALE_SECONDS = 120.0
+"""So long others wait for whoever fills a volume from another data folder, and may have died of it."""
+
+
+class FolderVolumes:
+    """The volumes of one engine, used from one data folder."""
+
+    def __init__(self, client: EngineClient, engine: Engine, state_dir: Path) -> None:
+        self._client = client
+        self._is_local = engine.is_local
+        self._lock = state_dir / "volumes.lock"
+        place = f"{socket.gethostname()} {state_dir.absolute()}"
+        self._owner = hashlib.sha256(place.encode("utf-8", "surrogateescape")).hexdigest()[:16]
+        self._digests = FolderDigests()
+        self._turns: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
+        self._marks: dict[str, str] = {}
+        """Volumes whose content was seen to be right, and the mark each was made with."""
+
+    async def mount(self, folder: Path, target: str, image: str) -> dict[str, Any]:
+        """Return the mount that shows a folder; `image` is any that the engine has."""
+        try:
+            digest = await asyncio.to_thread(self._digest_of, folder)
+        except (OSError, UnreadableContentError) as error:
+            raise SandboxUnsupportedError(f"{folder} cannot be shown in a container: {error}") from error
+        name = f"valkyrie-{digest[:40]}"
+        async with self._turns[name]:
+            mark = await self._sound(name, digest)
+            if mark is None:
+                mark = await self._made(name, digest, folder, image)
+            self._marks[name] = mark
+        options = {"NoCopy": True}
+        return {
+            "Type": "volume",
+            "Source": name,
+            "Target": target,
+            "ReadOnly": True,
+            "VolumeOptions": options,
+        }
+
+    async def are_held(self, mounts: Iterable[Mapping[str, Any]]) -> bool:
+        """Whether a container that was just made holds the very volumes that were looked at.
+
+        The engine makes an empty one in place of one that another process removed in between.
+        """
+        for mount in mounts:
+            labels = _labels_of(await self._inspect(str(mount["Source"])))
+            if labels.get(MADE) != self._marks.get(str(mount["Source"])):
+                return False
+        return True
+
+    async def remove_unused(self) -> None:
+        """Remove the volumes no container uses, and what a killed process of this data folder left."""
+        async with locked(self._lock):
+            await self._clear(OWNER, self._owner)
+            found = await self._list("volumes", KIND, FOLDER_KIND)
+            for volume in found:
+                await self._remove(str(volume["Name"]))
+
+    async def _list(self, path: str, label: str, value: str, **query: int) -> list[dict[str, Any]]:
+        filters = json.dumps({"label": [f"{label}={value}"]})
+        found = await self._client.call("GET", path, what=f"list {path}", query={"filters": filters, **query})
+        listed = found.get("Volumes") if isinstance(found, dict) else found
+        return list(listed or ())
+
+    async def _remove(self, name: str) -> bool:
+        """Remove a volume; False when a container has it."""
+        try:
+            await self._client.call("DELETE", f"volumes/{name}", what=f"remove volume {name}")
+        except SandboxError as error:
+            if getattr(error.__cause__, "status", None) == 404:
+                return True
+            if getattr(error.__cause__, "status", None) not in (409, 500):
+                raise
+            return False
+        return True
+
+    async def _inspect(self, name: str) -> dict[str, Any] | None:
+        try:
+            found: dict[str, Any] = await self._client.call(
+                "GET", f"volumes/{name}", what=f"look at volume {name}"
+            )
+        except SandboxError as error:
+            if getattr(error.__cause__, "status", None) == 404:
+                return None
+            raise
+        return found
+
+    async def _sound(self, name: str, digest: str) -> str | None:
+        """Return the mark of a volume that is there with just this content, as far as that is seen here."""
+        found = await self._inspect(name)
+        labels = _labels_of(found)
+        mark = labels.get(MADE)
+        if found is None or mark is None or labels.get(CONTEXT) != digest:
+            return None
+        place = Path(str(found.get("Mountpoint") or "/nowhere"))
+        if not (self._is_local and os.access(place, os.R_OK | os.X_OK)):
+            return mark if self._marks.get(name) == mark else None
+        return mark if await asyncio.to_thread(self._has, place, digest) else None
+
+    def _digest_of(self, folder: Path) -> str:
+        return self._digests.known_or_read(folder, tuple(walk_folder(os.fspath(folder), ".", frozenset())))
+
+    def _has(self, folder: Path, digest: str) -> bool:
+        try:
+            return self._digest_of(folder) == digest
+        except (OSError, UnreadableContentError):
+            return False
+
+    async def _made(self, name: str, digest: str, folder: Path, image: str) -> str:
+        """Fill the volume, unless somebody has by now; return its mark."""
+        what = f"put {folder} on the engine"
+        async with self._alone(name, image):
+            if mark := await self._sound(name, digest):
+                return mark
+            labels = _labels_of(await self._inspect(name))
+            if labels.get(CONTEXT) == digest and await self._reads_back(name, digest, image):
+                return labels[MADE]
+            if not await self._remove(name):
+                raise SandboxError(
+                    f"volume {name} of the engine is not what it was made as, and a container uses it; end "
+                    f"that and `docker volume rm {name}`"
+                )
+            mark = token_hex(8)
+            body = {"Name": name, "Labels": {KIND: FOLDER_KIND, CONTEXT: digest, MADE: mark}}
+            await self._client.call("POST", "volumes/create", what=what, body=body)
+            async with self._opened(name, image) as opened:
+                with tempfile.TemporaryFile() as packed:
+                    await uninterrupted(asyncio.to_thread(_pack, folder, packed))
+                    packed.seek(0)
+                    await files.put(self._client, opened, _PLACE, packed, what=what)
+            if not await self._reads_back(name, digest, image):
+                raise SandboxError(f"cannot {what}: volume {name} does not hold what was put into it")
+            return mark
+
+    async def _reads_back(self, name: str, digest: str, image: str) -> bool:
+        """Whether a volume has just this content, read through the engine where it cannot be seen here."""
+        found = await self._inspect(name)
+        place = Path(str((found or {}).get("Mountpoint") or "/nowhere"))
+        if self._is_local and os.access(place, os.R_OK | os.X_OK):
+            return await asyncio.to_thread(self._has, place, digest)
+        async with self._opened(name, image) as opened:
+            with tempfile.TemporaryFile() as packed:
+                async with self._client.answer(
+                    "GET", f"containers/{opened}/archive", what=f"read {name}", query={"path": _PLACE}
+                ) as answer:
+                    async for piece in answer.content.iter_any():
+                        packed.write(piece)
+                packed.seek(0)
+                return await asyncio.to_thread(_holds, packed, digest)
+
+    @asynccontextmanager
+    async def _opened(self, name: str, image: str) -> AsyncIterator[str]:
+        """A container that has the volume and never runs."""
+        async with self._container(f"valkyrie-volume-{token_hex(8)}", image, name, mounted=True) as opened:
+            yield opened
+
+    @asynccontextmanager
+    async def _alone(self, name: str, image: str) -> AsyncIterator[None]:
+        """Be the only one who fills a volume, whatever data folder others have."""
+        async with locked(self._lock), AsyncExitStack() as held:
+            await self._clear(OWNER, self._owner)
+            # No two containers have one name: that is a lock all processes of an engine share.
+            since = time.monotonic()
+            while True:
+                try:
+                    await held.enter_async_context(self._container(f"{name}-filling", image, name))
+                    break
+                except _TakenError:
+                    pass
+                if time.monotonic() - since > _STALE_SECONDS:
+                    await self._clear(NAME, name)
+                    since = time.monotonic()
+                await asyncio.sleep(_POLL_SECONDS)
+            yield
+
+    async def _clear(self, label: str, value: str) -> None:
+        """Remove containers that dead processes left: a live one of this data folder has the lock."""
+        for left in await self._list("containers/json", label, value, all=1):
+            if left["Labels"].get(KIND) == GUARD:
+                await self._client.remove_container(str(left["Id"]))
+
+    @asynccontextmanager
+    async def _container(
+        self, name: str, image: str, volume: str, *, mounted: bool = False
+    ) -> AsyncIterator[str]:
+        what = f"make container {name}"
+        mount = {"Type": "volume", "Source": volume, "Target": _PLACE}
+        body = {
+            "Image": image,
+            "Entrypoint": [_PLACE],
+            "Cmd": [],
+            "Labels": {KIND: GUARD, LABELS: "{}", OWNER: self._owner, NAME: volume},
+            "HostConfig": {"NetworkMode": "none", "Mounts": [mount] if mounted else []},
+        }
+        try:
+            await self._client.call("POST", "containers/create", what=what, query={"name": name}, body=body)
+        except SandboxError as error:
+            if getattr(error.__cause__, "status", None) == 409:
+                raise _TakenError(str(error)) from error
+            raise
+        try:
+            yield name
+        finally:
+            await uninterrupted(self._client.remove_container(name))
+
+
+class _TakenError(SandboxError):
+    """A container of that name is there."""
+
+
+def _labels_of(found: Mapping[str, Any] | None) -> Mapping[str, str]:
+    return (found or {}).get("Labels") or {}
+
+
+def _pack(folder: Path, packed: BinaryIO) -> None:
+    """Pack a folder as it is, but for owners; links keep their words."""
+
+    def owned(member: tarfile.TarInfo) -> tarfile.TarInfo:
+        member.uid = member.gid = 0
+        member.uname = member.gname = ""
+        return member
+
+    with tarfile.open(fileobj=packed, mode="w", format=tarfile.GNU_FORMAT) as tar:
+        tar.add(folder, arcname=".", filter=owned)
+
+
+def _holds(packed: BinaryIO, digest: str) -> bool:
+    """Whether an archive of a volume, as the engine made it, has this content."""
+    with tempfile.TemporaryDirectory(prefix="valkyrie-") as scratch:
+        try:
+            with tarfile.open(fileobj=packed, mode="r:") as tar:
+                tar.extractall(scratch, filter="data")
+            top = Path(scratch) / _PLACE.lstrip("/")
+            entries = tuple(walk_folder(os.fspath(top), ".", frozenset()))
+            return FolderDigests().known_or_read(top, entries) == digest
+        except (OSError, tarfile.TarError, UnreadableContentError):
+            return False
