@@ -4,8 +4,8 @@
     python scripts/test_suites.py lint package  these
     python scripts/test_suites.py --list        their names
 
-Suites run in two lanes beside each other: those that compute, and those that wait for registries, engines
-and processes. The last three use the whole machine, one after the other. Output is kept under .cache/suites/.
+Suites run in three lanes beside each other: those that compute, and those that wait for registries and for a
+container engine. The last three use the whole machine, one after the other. Output is kept under .cache/suites/.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Literal
 
@@ -95,7 +96,8 @@ class Log:
         """What a reader of CI's output needs to know of a failure: tests that failed, else the last lines."""
         lines = self.path.read_text(errors="replace").splitlines()
         failed = [line for line in lines if line.startswith(("FAILED ", "ERROR "))]
-        return failed[:COMPLAINTS] + [line for line in lines[-5:] if line not in failed]
+        last = lines[-5:] if failed else lines[-COMPLAINTS:]  # pytest itself can fail after its last test
+        return failed[:COMPLAINTS] + [line for line in last if line not in failed]
 
     def pytest(self, *arguments: str, env: dict[str, str] | None = None) -> None:
         """Run tests; a suite in which all were skipped is itself skipped."""
@@ -109,7 +111,7 @@ class Suite:
 
     name: str
     body: Callable[[Log], None]
-    lane: Literal["computes", "waits", "alone"] = "computes"
+    lane: Literal["computes", "registries", "engine", "alone"] = "computes"
 
 
 @dataclass(frozen=True, slots=True)
@@ -296,8 +298,8 @@ def all_suites() -> list[Suite]:
         Suite("docs", docs),
         Suite("package", package),
         *(Suite(f"python-{version}", other_python(version)) for version in OTHER_PYTHONS),
-        Suite("agents", agents, "waits"),
-        Suite("docker", docker, "waits"),
+        Suite("agents", agents, "registries"),
+        Suite("docker", docker, "engine"),
         Suite("unprivileged", unprivileged),
         Suite("scaffold", scaffold),
         Suite("slow", slow, "alone"),
@@ -329,12 +331,13 @@ def describe(report: Report) -> str:
 
 
 def run_all(suites: Iterable[Suite]) -> list[Report]:
-    lanes: dict[str, list[Suite]] = {"computes": [], "waits": [], "alone": []}
+    lanes: dict[str, list[Suite]] = {"computes": [], "registries": [], "engine": [], "alone": []}
     for suite in suites:
         lanes[suite.lane].append(suite)
-    with ThreadPoolExecutor(max_workers=2) as pool:
-        beside = list(pool.map(run_lane, (lanes["computes"], lanes["waits"])))
-    return [*beside[0], *beside[1], *run_lane(lanes["alone"])]
+    alone = lanes.pop("alone")
+    with ThreadPoolExecutor(max_workers=len(lanes)) as pool:
+        beside = list(pool.map(run_lane, lanes.values()))
+    return [*chain.from_iterable(beside), *run_lane(alone)]
 
 
 def run_lane(suites: Iterable[Suite]) -> list[Report]:

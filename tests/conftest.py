@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import gc
 import os
+import shutil
 import signal
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -35,14 +37,33 @@ settings.register_profile("search", STEADY, derandomize=False, max_examples=1000
 settings.load_profile("steady")
 
 
-def pytest_configure() -> None:
-    """Whoever runs the tests in the background may have them ignore what programs under test must obey."""
+TEMPORARY = pytest.StashKey[Path]()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_configure(config: pytest.Config) -> None:
+    """Give the session its own temporary folder, and undo what a shell in the background set up.
+
+    By default pytest keeps folders of several sessions side by side and deletes the oldest when it ends:
+    suites that run beside each other then fail on each other's leftovers, after their last test.
+    """
+    if config.option.basetemp is None and not hasattr(config, "workerinput"):
+        config.stash[TEMPORARY] = Path(tempfile.mkdtemp(prefix="valkyrie-tests-"))
+        config.option.basetemp = str(config.stash[TEMPORARY] / "t")
+    # Whoever runs the tests in the background may have them ignore what programs under test must obey.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
     # As in a shell where the program is installed: panels print commands by their names.
     os.environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     # Thousands of tests are imported and none of it is garbage: looking for some is a quarter of the time.
     gc.disable()
+
+
+def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
+    """Delete the temporary folder of a session that passed; the files of one that failed are of use."""
+    folder = session.config.stash.get(TEMPORARY, None)
+    if folder is not None and exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED):
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -241,7 +241,10 @@ def _estimate(
 
 def _repeats(results: Mapping[str, TaskResult], families: Mapping[str, str] | None) -> Repeats:
     counting = {task: result for task, result in results.items() if result.trials}
-    tallies = [(result.passed, result.trials) for result in counting.values()]
+    kinds: dict[tuple[int, int], tuple[int, int]] = {}  # tasks with the same tally share one tuple
+    tallies = [
+        kinds.setdefault(tally, tally) for one in counting.values() if (tally := (one.passed, one.trials))
+    ]
     least = min((trials for _, trials in tallies), default=0)
     most = max((trials for _, trials in tallies), default=0)
     repeated = [task for task, result in counting.items() if result.trials > 1]

@@ -134,8 +134,7 @@ def _changed(a: Side, b: Side, task: str) -> bool:
     """Whether the task itself is another one: known where all else that makes a trial is the same."""
     if a.recipe is None or a.recipe != b.recipe:
         return False
-    first, other = a.scored.contents.get(task, 0), b.scored.contents.get(task, 0)
-    return bool(first and other) and first != other
+    return task in a.scored.other_contents(b.scored)
 
 
 def _shared(a: Side, b: Side) -> list[str]:

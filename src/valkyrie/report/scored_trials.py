@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 from array import array
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple, cast
@@ -52,13 +53,15 @@ class ScoredTrials:
         """Of each task that has one."""
         self._contents = array("q")
         self._found_late: dict[str, int] = {}
+        self._compared: tuple[ScoredTrials, frozenset[str]] | None = None
         by_task: dict[str, OfTask | list[ScoredTrial]] = {}
         alone: dict[ScoredTrial, OfTask] = {}
         for trial in trials:
             one = _scored(trial)
             found = by_task.get(trial.task_id)
             if found is None:
-                by_task[trial.task_id] = alone.setdefault(one, (one,))
+                task = sys.intern(trial.task_id)  # shared with the run it is compared with
+                by_task[task] = alone.setdefault(one, (one,))
                 self._contents.append(hash(trial.digest) if trial.k == 0 else 0)
             else:
                 if isinstance(found, tuple):
@@ -74,10 +77,24 @@ class ScoredTrials:
                 by_task[task] = alike.setdefault(tuple(found), tuple(found))
         self.by_task = cast("dict[str, OfTask]", by_task)
 
-    @cached_property
-    def contents(self) -> Mapping[str, int]:
+    @property
+    def contents(self) -> dict[str, int]:
         """By task, a hash of its first trial's digest, which takes a tenth of that; 0: not known."""
         return dict(zip(self.by_task, self._contents, strict=True)) | self._found_late
+
+    def other_contents(self, other: ScoredTrials) -> frozenset[str]:
+        """Return the tasks of both whose first trials have different digests."""
+        if self._compared is None or self._compared[0] is not other:
+            theirs = other.contents
+            changed = (
+                task
+                for task, digest in zip(self.by_task, self._contents, strict=True)
+                if (own := self._found_late.get(task, digest))
+                and (found := theirs.get(task, 0))
+                and own != found
+            )
+            self._compared = other, frozenset(changed)
+        return self._compared[1]
 
     @cached_property
     def kinds(self) -> Counter[OfTask]:
@@ -106,10 +123,11 @@ class ScoredTrials:
         if not any(one.state == TrialState.SKIPPED for one, _ in self.counted()):
             return self
         kept = ScoredTrials(())
+        contents = self.contents
         for task, own in self.by_task.items():
             if needed := tuple(one for one in own if one.state != TrialState.SKIPPED):
                 kept.by_task[task] = needed
-                kept._contents.append(self.contents[task] if needed[0].k == 0 else 0)
+                kept._contents.append(contents[task] if needed[0].k == 0 else 0)
         kept.families = {task: family for task, family in self.families.items() if task in kept.by_task}
         return kept
 

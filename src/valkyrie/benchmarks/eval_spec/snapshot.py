@@ -65,17 +65,18 @@ def files_in(
     waiting = [("", os.fspath(folder), 0)]
     while waiting:
         prefix, path, depth = waiting.pop()
-        with os.scandir(path) as entries:
-            for entry in entries:
-                if entry.name in but or not is_utf8(entry.name) or prefix + entry.name in unseen:
-                    continue
-                if entry.is_dir(follow_symlinks=False):
-                    if depth < MAX_DEPTH:
-                        waiting.append((f"{prefix}{entry.name}/", entry.path, depth + 1))
-                elif entry.is_file(follow_symlinks=False) or (
-                    links and entry.is_symlink() and leads_inside(entry.path, top, unseen)
-                ):
-                    yield prefix + entry.name, Path(entry.path)
+        with os.scandir(path) as found:
+            entries = list(found)  # not read while callers hold the iterator: they may never come back
+        for entry in entries:
+            if entry.name in but or not is_utf8(entry.name) or prefix + entry.name in unseen:
+                continue
+            if entry.is_dir(follow_symlinks=False):
+                if depth < MAX_DEPTH:
+                    waiting.append((f"{prefix}{entry.name}/", entry.path, depth + 1))
+            elif entry.is_file(follow_symlinks=False) or (
+                links and entry.is_symlink() and leads_inside(entry.path, top, unseen)
+            ):
+                yield prefix + entry.name, Path(entry.path)
 
 
 def leads_inside(link: str, top: str, unseen: Collection[str] = ()) -> bool:

@@ -96,9 +96,10 @@ def paired(
     `families` names each task's family: limits and test then go over families. `scale` is the range of
     possible scores.
     """
-    apart = [left - right for left, right in zip(a, b, strict=True)]
+    pairs = {pair: pair[0] - pair[1] for pair in set(zip(a, b, strict=True))}
+    apart = [pairs[pair] for pair in zip(a, b, strict=True)]
     width = max([*a, *b, scale[1]]) - min([*a, *b, scale[0]])
-    pass_fail = all(value in (0.0, 1.0) for value in (*a, *b))
+    pass_fail = all(left in (0.0, 1.0) and right in (0.0, 1.0) for left, right in pairs)
     return differences(apart, families=families, width=width, pass_fail=pass_fail)
 
 
@@ -110,7 +111,8 @@ def differences(
     pass_fail: bool = False,
 ) -> Paired:
     """Do the same from one difference per task, none of which can be larger than `width`."""
-    apart = [_tidy(value) for value in apart]
+    tidy = {value: _tidy(value) for value in set(apart)}  # few: most tasks differ by the same number
+    apart = [tidy[value] for value in apart]
     if families is None:
         groups: Groups = [(value, 1.0, count) for value, count in Counter(apart).items()]
         units: Sequence[float] = apart
