@@ -4,8 +4,9 @@
     python scripts/test_suites.py lint package  these
     python scripts/test_suites.py --list        their names
 
-Suites run in three lanes beside each other: those that compute, and those that wait for registries and for a
-container engine. The last three use the whole machine, one after the other. Output is kept under .cache/suites/.
+Suites run in three lanes beside each other: those that compute, and those that wait for registries and for
+a container engine. The last three use the whole machine, one after the other. Output is kept under
+.cache/suites/.
 """
 
 from __future__ import annotations
