@@ -85,7 +85,7 @@ class TrackerAdmission:
                 raise RefusedError(unknown)
             return
         identity = await self._door.identify(headers)
-        check_role(identity, scope["method"], path)
+        check_role(identity, scope.get("method", "GET"), path)
         ask_for(identity.org_id)
         scope["identity"] = identity
 
