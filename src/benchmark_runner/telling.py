@@ -16,6 +16,7 @@ import click
 from benchmark_runner.artifacts import ArtifactError
 from benchmark_runner.llm import without_logins
 from benchmark_runner.opening import RunError
+from sandboxes.masker import Masker
 
 if TYPE_CHECKING:
     from benchmark_runner.llm import LLMConfig
@@ -97,13 +98,11 @@ def _standard_output_set_apart() -> Iterator[TextIO]:
 
 def redactor(config: LLMConfig | None = None) -> Callable[[str], str]:
     """Takes every secret the environment, the options and URLs hold out of what is written or said."""
-    from benchmark_service.redaction import Redactor
-
     secrets = {name: value for name, value in os.environ.items() if len(value) >= SHORTEST_SECRET}
     if config is not None and config.custom_api_key is not None:
         secrets["CUSTOM_API_KEY"] = config.custom_api_key.get_secret_value()
-    known = Redactor.of(secrets)
-    return lambda text: without_logins(known(text))
+    masker = Masker.from_settings(secrets)
+    return lambda text: without_logins(masker.text(text))
 
 
 @contextmanager

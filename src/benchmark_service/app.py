@@ -12,9 +12,10 @@ from fastapi import FastAPI
 
 from benchmark_service import failures, routes, sockets
 from benchmark_service.base import BenchmarkService
-from benchmark_service.gate import Gate
+from benchmark_service.gate import MAX_BODY_BYTES, TenantAdmission
 from benchmark_service.schemas import EvalMode
 from benchmark_service.versions import owning_distribution
+from sandboxes.web_gate import RequestGate
 
 if TYPE_CHECKING:
     from benchmark_service.admission import Admission
@@ -40,7 +41,12 @@ class BenchmarkServiceApp(FastAPI):
         settings.setdefault("title", service_cls.__name__)
         super().__init__(lifespan=_lifespan, **settings)
         failures.install(self)
-        self.add_middleware(Gate, service_app=self)
+        self.add_middleware(
+            RequestGate,
+            admit=TenantAdmission(self).admit,
+            answer=lambda _scope, error: failures.detail(error.status_code, error.detail, error.headers),
+            limit=lambda _scope: MAX_BODY_BYTES,
+        )
         self.add_middleware(failures.FailureMiddleware)
         self._count_inflight()
         routes.add_routes(self)
@@ -114,8 +120,21 @@ def _check_sandbox_providers(cls: type[BenchmarkService]) -> None:
         raise ValueError(f"default_sandbox_provider must be one of {known}, not {default!r}")
 
 
-def serve(app: FastAPI, host: str = "127.0.0.1", port: int = 8001) -> None:
-    """Run until interrupted, with what long quiet streams need: pings, and room for large frames."""
+def serve(app: FastAPI, host: str = "127.0.0.1", port: int = 8001, *, head_s: float | None = None) -> None:
+    """Run until interrupted, with what long quiet streams need: pings, and room for large frames.
+
+    A connection on which a request's head is not complete after `head_s` seconds (15) is cut.
+    """
     import uvicorn
 
-    uvicorn.run(app, host=host, port=port, ws_ping_interval=20, ws_ping_timeout=600, ws_max_size=64 << 20)
+    from sandboxes.web_listener import HEAD_S, http_protocol
+
+    uvicorn.run(
+        app,
+        host=host,
+        port=port,
+        http=http_protocol(HEAD_S if head_s is None else head_s),
+        ws_ping_interval=20,
+        ws_ping_timeout=600,
+        ws_max_size=64 << 20,
+    )

@@ -26,6 +26,7 @@ from benchmark_service.allowlist import LEGACY_TENANT, Allowlist, CatalogAllowli
 from benchmark_service.flights import Flights
 from benchmark_service.identity_provider import descope_client, only_tenant
 from sandboxes.installation import add_extra
+from sandboxes.masker import Masker
 
 __all__ = [
     "LEGACY_TENANT",
@@ -253,4 +254,4 @@ def _cache_ttl() -> float:
 
 
 def _without(secret: str, text: str) -> str:
-    return text.replace(secret, "***")[:300]
+    return Masker([secret]).text(text)[:300]

@@ -48,7 +48,6 @@ from benchmark_service.errors import (
     BenchmarkServiceUnauthenticatedError,
     StreamIdleError,
 )
-from benchmark_service.redaction import Redactor
 from benchmark_service.schemas import (
     FinalScoreResponse,
     RetrieveTaskResponse,
@@ -61,6 +60,7 @@ from benchmark_service.versions import DatasetVersion
 from benchmark_service.wire import Resolve
 from benchmark_service.wires import Wires
 from sandboxes.configs import SandboxProviderConfig
+from sandboxes.masker import Masker
 
 if TYPE_CHECKING:
     from daytona import AsyncDaytona
@@ -126,7 +126,7 @@ class BenchmarkServiceClient(V1Calls):
             self._url,
             self._http_client,
             backoff,
-            Redactor.of(self._headers),
+            Masker.from_settings(self._headers),
             timeout=timeout,
             max_bytes=max_chunk_bytes,
             dataset_version=dataset_version,

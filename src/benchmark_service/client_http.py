@@ -21,8 +21,8 @@ from benchmark_service.errors import (
     BenchmarkServiceProtocolError,
     BenchmarkServiceUnauthenticatedError,
 )
-from benchmark_service.redaction import Redactor
 from benchmark_service.shape import TOO_LARGE, is_overgrown
+from sandboxes.masker import Masker
 
 DATASET_VERSION_HEADER = "X-Benchmark-Dataset-Version"
 DETAIL_CHARS = 2000
@@ -126,7 +126,7 @@ class ServiceHttp:
         url: str,
         client: httpx.AsyncClient,
         backoff: Backoff,
-        redact: Redactor,
+        masker: Masker,
         *,
         timeout: float,
         max_bytes: int,
@@ -135,7 +135,7 @@ class ServiceHttp:
         self._url = url
         self._client = client
         self._backoff = backoff
-        self._redact = redact
+        self._mask = masker.text
         self._timeout = timeout
         self._max_bytes = max_bytes
         self._dataset_version = dataset_version
@@ -154,7 +154,7 @@ class ServiceHttp:
             kind = response.headers.get("content-type", "no content type")
             raise BenchmarkServiceProtocolError(
                 f"{call.operation}: {shown(str(response.url))} answered {kind} instead of JSON ({error}), "
-                f"beginning {self._redact(_first_line(response.text))!r}; is this a benchmark service's URL?",
+                f"beginning {self._mask(_first_line(response.text))!r}; is this a benchmark service's URL?",
                 response.status_code,
             ) from None
 
@@ -180,12 +180,12 @@ class ServiceHttp:
         """Raise for an answer that is not a success, or not of the dataset version asked for."""
         if response.status_code == 401:
             raise BenchmarkServiceUnauthenticatedError(
-                f"Authentication failed: {self._redact(detail_of(self._redact(response.text)))}", 401
+                f"Authentication failed: {self._mask(detail_of(self._mask(response.text)))}", 401
             )
         if response.status_code != 200:
             raise BenchmarkServiceError(
                 f"{call.operation} failed with status code {response.status_code}, "
-                f"response: {self._redact(detail_of(self._redact(response.text)))}",
+                f"response: {self._mask(detail_of(self._mask(response.text)))}",
                 response.status_code,
                 retry_after=parse_retry_after(response.headers.get("retry-after")),
             )
@@ -258,7 +258,7 @@ class ServiceHttp:
         )
 
     def _unreachable(self, call: Call, error: Exception) -> str:
-        said = f" ({self._redact(str(error))})" if str(error) else ""
+        said = f" ({self._mask(str(error))})" if str(error) else ""
         return (
             f"{call.operation}: cannot reach the service at {shown(self._url)}{said}; "
             "check that it is running and that its URL is right"

@@ -23,10 +23,10 @@ from benchmark_service.errors import (
     BenchmarkServiceUnauthenticatedError,
     StreamIdleError,
 )
-from benchmark_service.redaction import Redactor
 from benchmark_service.schemas import RESUMABLE
 from benchmark_service.wire import Resolve
 from sandboxes.configs import SandboxProviderConfig
+from sandboxes.masker import Masker
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -109,18 +109,18 @@ class ServiceStreams:
 
     async def result(self, spec: StreamSpec) -> Any:
         """Send the request, hand every chunk on, return the data of the result."""
-        redact = Redactor.of({**spec.headers, **(spec.body.get("sandbox_provider") or {})})
-        async with self._socket(spec, redact) as socket:
+        masker = Masker.from_settings({**spec.headers, **(spec.body.get("sandbox_provider") or {})})
+        async with self._socket(spec, masker) as socket:
             clock = asyncio.get_running_loop().time
             seen = _Seen(heard_at=clock())
             while True:
-                frame = await self._frame(spec, socket, seen, redact)
+                frame = await self._frame(spec, socket, seen, masker)
                 seen.heard_at = clock()
                 seen.frames += 1
                 if seen.frames % _FRAMES_AT_A_TIME == 0:
                     await asyncio.sleep(0)  # thousands may have come in one piece: let others go on
-                chunk = self._chunk(spec, frame, redact)
-                if await self._is_result(spec, chunk, seen, redact):
+                chunk = self._chunk(spec, frame, masker)
+                if await self._is_result(spec, chunk, seen, masker):
                     return chunk["data"]
 
     async def evaluation(
@@ -153,10 +153,10 @@ class ServiceStreams:
             spec = replace(spec, operation="Resume evaluation", path=RESUME_PATH, body=body)
 
     @asynccontextmanager
-    async def _socket(self, spec: StreamSpec, redact: Redactor) -> AsyncIterator[ClientConnection]:
+    async def _socket(self, spec: StreamSpec, masker: Masker) -> AsyncIterator[ClientConnection]:
         from websockets.exceptions import ConnectionClosed
 
-        socket = await self._open(spec, redact)
+        socket = await self._open(spec, masker)
         try:
             try:
                 await socket.send(encode_json(spec.body), text=True)
@@ -170,7 +170,7 @@ class ServiceStreams:
                 # Cancelled again while closing: the connection must not outlive the call.
                 socket.transport.abort()
 
-    async def _open(self, spec: StreamSpec, redact: Redactor) -> ClientConnection:
+    async def _open(self, spec: StreamSpec, masker: Masker) -> ClientConnection:
         """A socket. Opening is repeated freely: the request only goes out afterwards."""
         from websockets.exceptions import InvalidStatus, WebSocketException
 
@@ -180,14 +180,15 @@ class ServiceStreams:
             try:
                 return await self._connect(spec)
             except InvalidStatus as error:
-                refused = _refused(where, error, redact)
+                refused = _refused(where, error, masker)
                 if attempt == self._backoff.attempts or refused.status_code not in _BUSY:
                     raise refused from None
                 retry_after = refused.retry_after
             except (OSError, WebSocketException) as error:
                 if attempt == self._backoff.attempts:
+                    said = masker.text(str(error))
                     raise BenchmarkServiceConnectionError(
-                        f"{where} ({redact(str(error))}); check that it is running and that its URL is right"
+                        f"{where} ({said}); check that it is running and that its URL is right"
                     ) from error
             await self._backoff.wait(attempt, retry_after)
         raise AssertionError("the last attempt returns or raises")
@@ -201,7 +202,7 @@ class ServiceStreams:
         )
 
     async def _frame(
-        self, spec: StreamSpec, socket: ClientConnection, seen: _Seen, redact: Redactor
+        self, spec: StreamSpec, socket: ClientConnection, seen: _Seen, masker: Masker
     ) -> str | bytes:
         from websockets.exceptions import ConnectionClosed
 
@@ -211,7 +212,7 @@ class ServiceStreams:
         except TimeoutError:
             raise await self._idle(spec) from None
         except ConnectionClosed as closed:
-            raise self._ended(spec, closed, seen, redact) from None
+            raise self._ended(spec, closed, seen, masker) from None
 
     async def _idle(self, spec: StreamSpec) -> StreamIdleError:
         health = "still answers" if await self._probe() else "does not answer either"
@@ -221,13 +222,13 @@ class ServiceStreams:
         )
 
     def _ended(
-        self, spec: StreamSpec, closed: ConnectionClosed, seen: _Seen, redact: Redactor
+        self, spec: StreamSpec, closed: ConnectionClosed, seen: _Seen, masker: Masker
     ) -> BenchmarkServiceError:
         """What the end of a stream without a result means."""
         if closed.sent is not None and not closed.rcvd_then_sent and closed.sent.code in _UNREADABLE:
             return self._unreadable(spec, closed.sent.code, closed.sent.reason)
         code = closed.rcvd.code if closed.rcvd else 1006
-        reason = redact(closed.rcvd.reason) if closed.rcvd else ""
+        reason = masker.text(closed.rcvd.reason) if closed.rcvd else ""
         if code == 1008:
             return _denied(spec.operation, reason)
         if seen.last_error is not None and code in _ENDED | _UNREADABLE:
@@ -253,7 +254,7 @@ class ServiceStreams:
             what = f"frames that are not WebSocket text ({reason})"
         return BenchmarkServiceProtocolError(f"{spec.operation}: the service sent {what}")
 
-    def _chunk(self, spec: StreamSpec, frame: str | bytes, redact: Redactor) -> dict[str, Any]:
+    def _chunk(self, spec: StreamSpec, frame: str | bytes, masker: Masker) -> dict[str, Any]:
         try:
             chunk = decode_json(frame)
             _check_chunk(chunk)
@@ -261,14 +262,12 @@ class ServiceStreams:
             text = frame[:400].decode("utf-8", "replace") if isinstance(frame, bytes) else frame[:400]
             raise BenchmarkServiceProtocolError(
                 f"{spec.operation}: the service sent a malformed chunk ({error}), "
-                f"beginning {redact(text)[:200]!r}"
+                f"beginning {masker.text(text)[:200]!r}"
             ) from None
         checked: dict[str, Any] = chunk
         return checked
 
-    async def _is_result(
-        self, spec: StreamSpec, chunk: dict[str, Any], seen: _Seen, redact: Redactor
-    ) -> bool:
+    async def _is_result(self, spec: StreamSpec, chunk: dict[str, Any], seen: _Seen, masker: Masker) -> bool:
         """Hand a chunk on; true when it ends the stream."""
         self._check_version(spec, chunk, seen)
         match chunk["type"]:
@@ -277,7 +276,7 @@ class ServiceStreams:
             case "message":
                 await _tell(spec.on_message, chunk["data"])
             case "error":
-                seen.last_error = _error_of(spec.operation, chunk, redact)
+                seen.last_error = _error_of(spec.operation, chunk, masker)
                 if spec.on_error is not None:
                     await _tell(spec.on_error, chunk["data"])
                 else:
@@ -334,10 +333,10 @@ def _check_chunk(chunk: Any) -> None:
             raise ValueError("it has no data")
 
 
-def _error_of(operation: str, chunk: dict[str, Any], redact: Redactor) -> BenchmarkServiceError:
+def _error_of(operation: str, chunk: dict[str, Any], masker: Masker) -> BenchmarkServiceError:
     code, status = chunk.get("error_code"), chunk.get("status_code")
     return BenchmarkServiceError(
-        f"{operation} failed: {redact(chunk['data'])[:_ERROR_CHARS]}",
+        f"{operation} failed: {masker.text(chunk['data'])[:_ERROR_CHARS]}",
         status if isinstance(status, int) else None,
         error_code=code if isinstance(code, str) else None,
     )
@@ -353,10 +352,10 @@ def _denied(operation: str, reason: str) -> BenchmarkServiceError:
     return BenchmarkServiceError(said, 403)
 
 
-def _refused(where: str, error: InvalidStatus, redact: Redactor) -> BenchmarkServiceError:
+def _refused(where: str, error: InvalidStatus, masker: Masker) -> BenchmarkServiceError:
     """A handshake answered with an HTTP error."""
     response = error.response
-    text = redact((response.body or b"").decode("utf-8", "replace"))
+    text = masker.text((response.body or b"").decode("utf-8", "replace"))
     if response.status_code == 401:
         return BenchmarkServiceUnauthenticatedError(f"Authentication failed: {detail_of(text)}", 401)
     location = response.headers.get("Location")

@@ -12,6 +12,7 @@ from benchmark_service.encoding import to_json
 from benchmark_service.failures import message_of, record
 from benchmark_service.grading import GradingFailed, GradingJob, grade
 from benchmark_service.v1_schemas import V1EvalResponse, V1Status
+from sandboxes.masker import Masker
 
 __all__ = ["for_trial", "graded"]
 
@@ -54,9 +55,7 @@ async def for_trial(service: BenchmarkService, answer: V1EvalResponse) -> V1Eval
 def _told(error: Exception, job: GradingJob) -> str:
     """The error's message for the caller, with the id its traceback has in the log."""
     message = message_of(error) if not isinstance(error, GradingFailed) else str(error)
-    for name in _SECRETS:
-        if secret := os.environ.get(name):
-            message = message.replace(secret, "***")
+    message = Masker(os.environ.get(name, "") for name in _SECRETS).text(message)
     if isinstance(error, GradingFailed):
         log.warning("grading of task %r, run %r came to nothing: %r", job.task_id, job.run_id, message)
         return message

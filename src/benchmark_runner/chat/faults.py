@@ -7,6 +7,7 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from benchmark_runner.chat.errors import ChatError, ChatRefusalError, ChatTooLongError
+from sandboxes.masker import Masker
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -64,7 +65,7 @@ def refusal(endpoint: Endpoint, words: str) -> ChatRefusalError:
 
 def quotable(endpoint: Endpoint, text: str) -> str:
     """What a server says, in one short line, without the key it may echo."""
-    masked = text.replace(endpoint.key, "***") if endpoint.key and len(endpoint.key) >= 4 else text
+    masked = Masker([endpoint.key or ""]).text(text)
     return re.sub(r"\s+", " ", masked).strip()[:QUOTED] or "(no words)"
 
 

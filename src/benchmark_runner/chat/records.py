@@ -9,6 +9,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from sandboxes.masker import Masker
+
 if TYPE_CHECKING:
     from benchmark_runner.chat.endpoint import Endpoint
     from benchmark_runner.chat.speaking import Json
@@ -38,9 +40,7 @@ class Record:
             "request": self.request,
         }
         line |= {"error": self.error} if self.response is None else {"response": self.response}
-        text = json.dumps(line, ensure_ascii=False)
-        if endpoint.key and len(endpoint.key) >= 4:
-            text = text.replace(json.dumps(endpoint.key)[1:-1], "***")
+        text = json.dumps(Masker([endpoint.key or ""]).data(line), ensure_ascii=False)
         folder.mkdir(parents=True, exist_ok=True)
         with (folder / FILE).open("ab", buffering=0) as file:
             file.write(f"{text}\n".encode("utf-8", "replace"))

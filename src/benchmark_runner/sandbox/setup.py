@@ -13,6 +13,7 @@ from benchmark_runner.sandbox.backend import Agent, SandboxTaskSpec
 from benchmark_runner.sandbox.bundle import Bundle
 from benchmark_runner.sandbox.contract import AgentContract, format_run_cmd
 from benchmark_runner.telling import redactor
+from sandboxes.masker import Masker
 
 if TYPE_CHECKING:
     from sandboxes.protocol import SandboxProvider
@@ -117,11 +118,9 @@ def refuse_host_folder(source: SandboxSource | None, task_id: str) -> None:
 
 def redacting(env: Mapping[str, str]) -> Callable[[str], str]:
     """Takes out what an agent was given, and every secret the environment holds besides."""
-    from benchmark_service.redaction import Redactor
-
     given = {f"secret {name}": value for name, value in env.items() if name != "CUSTOM_ENDPOINT"}
-    declared, others = Redactor.of(given), redactor()
-    return lambda text: others(declared(text))
+    declared, others = Masker.from_settings(given), redactor()
+    return lambda text: others(declared.text(text))
 
 
 def refuse_unable(provider: SandboxProvider, setup: Setup) -> None:

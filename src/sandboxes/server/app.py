@@ -21,7 +21,8 @@ from sandboxes.server import (
 )
 from sandboxes.server.access import AccessTable
 from sandboxes.server.errors import ApiError, api_error, error_body
-from sandboxes.server.gate import Gate
+from sandboxes.server.gate import GrantAdmission, RevocableRequests, answer, limit
+from sandboxes.web_gate import RequestGate
 
 TOOLBOX = "/toolbox"
 """Where the calls that go into one sandbox begin; its id follows."""
@@ -40,14 +41,13 @@ def create_app(table: AccessTable, base_url: Callable[[], str]) -> FastAPI:
     app.add_exception_handler(RequestValidationError, _tell)
     app.add_exception_handler(ClientDisconnect, _tell_no_one)
     app.add_exception_handler(Exception, _tell_nothing)
-    app.add_middleware(Gate, table=table)
+    app.add_middleware(RevocableRequests)
+    app.add_middleware(RequestGate, admit=GrantAdmission(table).admit, answer=answer, limit=limit)
     return app
 
 
 async def _tell(connection: HTTPConnection, error: Exception) -> Response:
-    told = _as_api_error(error)
-    body = error_body(told.status, told.message, connection.url.path)
-    return JSONResponse(body, told.status, headers=told.headers)
+    return answer(connection.scope, _as_api_error(error))
 
 
 async def _tell_no_one(_request: Request, _error: Exception) -> Response:

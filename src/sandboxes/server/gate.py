@@ -1,19 +1,21 @@
-"""In front of every route: whose token it is, and how much the request may carry."""
+"""Decide which requests reach the sandbox server's routes, and end those whose token is revoked."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, cast
 
+from starlette.exceptions import HTTPException
 from starlette.requests import HTTPConnection
-from starlette.responses import JSONResponse
+from starlette.responses import JSONResponse, Response
 from starlette.websockets import WebSocket
 
 from sandboxes.server.access import Access, AccessTable
 from sandboxes.server.errors import ApiError, error_body
+from sandboxes.web_gate import bearer_token
 
 if TYPE_CHECKING:
+    from starlette.datastructures import Headers
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 MAX_JSON_BYTES = 16 << 20
@@ -22,86 +24,75 @@ _UPLOADS = ("/files/bulk-upload", "/files/upload", "/files/upload-v2")
 
 
 def access_of(connection: HTTPConnection) -> Access:
-    """The grant whose token the request carried."""
+    """Return the grant whose token the request carried."""
     return cast(Access, connection.scope["access"])
 
 
-class Gate:
-    """Refuses strangers before anything else is looked at, and bounds what the others send."""
+def limit(scope: Scope) -> int:
+    """Return how many bytes the request's body may have."""
+    return MAX_UPLOAD_BYTES if scope["path"].endswith(_UPLOADS) else MAX_JSON_BYTES
 
-    def __init__(self, app: ASGIApp, table: AccessTable) -> None:
-        self._app = app
+
+def answer(scope: Scope, error: ApiError | HTTPException) -> Response:
+    """Return an error as Daytona's clients read it."""
+    status, message = (
+        (error.status, error.message) if isinstance(error, ApiError) else (error.status_code, error.detail)
+    )
+    return JSONResponse(error_body(status, message, scope["path"]), status, headers=dict(error.headers or {}))
+
+
+class GrantAdmission:
+    """Admit whoever shows a live token of the table."""
+
+    def __init__(self, table: AccessTable) -> None:
         self._table = table
+
+    async def admit(self, scope: Scope, headers: Headers) -> None:
+        """Note the token's grant in the request's scope, or raise HTTPException."""
+        access = self._table.find(bearer_token(headers))
+        if access is None:
+            raise HTTPException(401, "The API key is missing or not valid")
+        scope["access"] = access
+
+
+class RevocableRequests:
+    """Run each admitted request where revoking its token can end it."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] not in ("http", "websocket"):
+            await self._app(scope, receive, send)
             return
-        scheme, _, token = HTTPConnection(scope).headers.get("authorization", "").partition(" ")
-        access = self._table.find(token.strip()) if scheme.lower() == "bearer" else None
-        if access is None:
-            await refuse(scope, receive, send, ApiError(401, "The API key is missing or not valid"))
-            return
-        scope["access"] = access
-        if scope["type"] == "http":
-            limit = MAX_UPLOAD_BYTES if scope["path"].endswith(_UPLOADS) else MAX_JSON_BYTES
-            announced = HTTPConnection(scope).headers.get("content-length", "0")
-            if announced.isdigit() and int(announced) > limit:
-                await refuse(scope, receive, send, _too_large(limit))
-                return
-            receive = _bounded(receive, limit)
-        await _watched(self._app, scope, receive, send, access)
+        access, task = access_of(HTTPConnection(scope)), asyncio.current_task()
+        assert task is not None
+        started = False
+
+        async def noting(message: Message) -> None:
+            nonlocal started
+            started = True
+            await send(message)
+
+        access.tasks.add(task)
+        try:
+            await self._app(scope, receive, noting)
+        except asyncio.CancelledError:
+            if not access.revoked:
+                raise
+            task.uncancel()
+            await _tell_revoked(scope, receive, send, started=started)
+        finally:
+            access.tasks.discard(task)
 
 
-async def _watched(app: ASGIApp, scope: Scope, receive: Receive, send: Send, access: Access) -> None:
-    """Run the request where revoking its token can end it."""
-    task = asyncio.current_task()
-    assert task is not None
-    started = False
-
-    async def noting(message: Message) -> None:
-        nonlocal started
-        started = True
-        await send(message)
-
-    access.tasks.add(task)
-    try:
-        await app(scope, receive, noting)
-    except asyncio.CancelledError:
-        if not access.revoked:
-            raise
-        task.uncancel()
+async def _tell_revoked(scope: Scope, receive: Receive, send: Send, *, started: bool) -> None:
+    message = "The API key was revoked"
+    response = answer(scope, ApiError(401, message))
+    if scope["type"] == "http":
         if not started:
-            await refuse(scope, receive, send, ApiError(401, "The API key was revoked"))
-        elif scope["type"] == "websocket":
-            await send({"type": "websocket.close", "code": 1008, "reason": "The API key was revoked"})
-    finally:
-        access.tasks.discard(task)
-
-
-async def refuse(scope: Scope, receive: Receive, send: Send, error: ApiError) -> None:
-    """Answer a request, or the opening of a websocket, with an error."""
-    response = JSONResponse(
-        error_body(error.status, error.message, scope["path"]), error.status, headers=error.headers
-    )
-    if scope["type"] == "websocket":
-        await WebSocket(scope, receive, send).send_denial_response(response)
+            await response(scope, receive, send)
+    elif started:
+        await send({"type": "websocket.close", "code": 1008, "reason": message})
     else:
-        await response(scope, receive, send)
-
-
-def _bounded(receive: Receive, limit: int) -> Callable[[], Awaitable[Message]]:
-    taken = 0
-
-    async def counted() -> Message:
-        nonlocal taken
-        message = await receive()
-        taken += len(message.get("body", b""))
-        if taken > limit:
-            raise _too_large(limit)
-        return message
-
-    return counted
-
-
-def _too_large(limit: int) -> ApiError:
-    return ApiError(413, f"The request is larger than {limit >> 20} MiB")
+        await WebSocket(scope, receive, send).send_denial_response(response)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import socket
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
@@ -11,20 +10,31 @@ from sandboxes.protocol import SandboxProvider
 from sandboxes.server.access import Access, AccessTable, Grant
 
 if TYPE_CHECKING:
-    from sandboxes.server.listener import Listener
+    from sandboxes.web_listener import Listener
+
+GRACE_SECONDS = 3
 
 
 class SandboxServer:
     """Offers providers over Daytona's REST on one address, to whoever holds a grant's key.
 
     `public_url` is what clients are told when they reach the server by another way, such as a tunnel: the
-    scheme and host in front of `/api`.
+    scheme and host in front of `/api`. A connection on which a request's head is not complete after `head_s`
+    seconds is cut.
     """
 
-    def __init__(self, *, host: str = "127.0.0.1", port: int = 0, public_url: str | None = None) -> None:
+    def __init__(
+        self,
+        *,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        public_url: str | None = None,
+        head_s: float | None = None,
+    ) -> None:
         self._host = host
         self._port = port
         self._public_url = None if public_url is None else public_url.rstrip("/").removesuffix("/api")
+        self._head_s = head_s
         self._table = AccessTable()
         self._listener: Listener | None = None
         self._endings: set[asyncio.Task[None]] = set()
@@ -37,12 +47,17 @@ class SandboxServer:
     async def start(self) -> None:
         """Bind the address and serve it in the background, until `close`."""
         from sandboxes.server.app import create_app
-        from sandboxes.server.listener import Listener
+        from sandboxes.web_listener import HEAD_S, Listener, bind
 
         if self._listener is not None:
             raise RuntimeError("the sandbox server runs already")
-        bound = _bind(self._host, self._port)
-        self._listener = Listener(create_app(self._table, self._base_url), bound)
+        self._listener = Listener(
+            create_app(self._table, self._base_url),
+            bind(self._host, self._port),
+            websockets=True,
+            grace_s=GRACE_SECONDS,
+            head_s=HEAD_S if self._head_s is None else self._head_s,
+        )
         await self._listener.start()
 
     def grant(
@@ -85,19 +100,3 @@ class SandboxServer:
         if self._listener is None:
             raise RuntimeError("the sandbox server has no address before it is started")
         return self._listener.url
-
-
-def _bind(host: str, port: int) -> socket.socket:
-    family, kind, protocol, _, address = socket.getaddrinfo(
-        host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-    )[0]
-    bound = socket.socket(family, kind, protocol)
-    try:
-        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        bound.bind(address)
-        bound.listen(256)
-        bound.setblocking(False)
-    except BaseException:
-        bound.close()
-        raise
-    return bound

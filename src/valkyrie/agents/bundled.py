@@ -15,6 +15,7 @@ from types import TracebackType
 from typing import IO, Self
 
 from sandboxes.contents import Entry, walk_folder
+from sandboxes.masker import Masker
 from sandboxes.types import TIMEOUT_EXIT_CODE, Command, OutputSink, StreamName
 from valkyrie.agents.catalog import exit_of
 from valkyrie.agents.catalogue.headless import bring_out
@@ -23,7 +24,6 @@ from valkyrie.agents.resolve import ResolvedContract
 from valkyrie.agents.unpack import digest_unpacked, unpack
 from valkyrie.errors import AgentInstallError, BundleError, SandboxFailedError
 from valkyrie.nouns import Json, TaskSpec
-from valkyrie.secrets.mask import Masker
 from valkyrie.trajectory.cut import mend_cut
 from valkyrie.trajectory.transcript import TRANSCRIPT
 

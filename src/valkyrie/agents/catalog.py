@@ -11,12 +11,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from sandboxes.masker import Masker
 from sandboxes.values import KILLED_EXIT_CODE, TIMEOUT_EXIT_CODE, Command
 from valkyrie.agents.catalogue.entries import CATALOG, CatalogEntry, KeyGroup
 from valkyrie.agents.protocol import AgentExit, AgentTrial, OutputArtifact
 from valkyrie.errors import BenchmarkError, UsageError
 from valkyrie.nouns import ExitReason, Json
-from valkyrie.secrets.mask import Masker
 
 __all__ = ["CATALOG", "AgentOptions", "CatalogEntry", "KeyGroup", "Nop", "Oracle", "exit_of"]
 

@@ -12,13 +12,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar
 
+from sandboxes.masker import Masker
 from sandboxes.types import TIMEOUT_EXIT_CODE, Command
 from valkyrie.agents.catalog import AgentOptions
 from valkyrie.agents.protocol import AgentExit, AgentTrial, OutputArtifact
 from valkyrie.digest import content_digest
 from valkyrie.errors import AgentError, UsageError, ValkyrieError
 from valkyrie.nouns import ExitReason, Json
-from valkyrie.secrets.mask import Masker
 from valkyrie.suggest import did_you_mean
 from valkyrie.trajectory.measuring import measured
 from valkyrie.trajectory.records import to_record

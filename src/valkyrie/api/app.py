@@ -14,13 +14,14 @@ from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 from starlette.routing import BaseRoute
 
+from sandboxes.web_gate import BodyError, BodyPace, RequestGate
 from valkyrie import __version__
 from valkyrie.api.answers import refuse
 from valkyrie.api.auth import Door, Doorkeeper, OpenDoor
 from valkyrie.api.context import Context
 from valkyrie.api.describing import describe
 from valkyrie.api.errors import Refusal, refusal, refused
-from valkyrie.api.gate import Gate, RefusedError
+from valkyrie.api.gate import RefusedError, TrackerAdmission, refusal_of_body
 from valkyrie.api.hub import EventHub
 from valkyrie.api.journal import Journal
 from valkyrie.api.lanes import Lanes
@@ -58,7 +59,14 @@ def create_app(office: Office, settings: ApiSettings | None = None) -> FastAPI:
     app = bare_app()
     app.state.context = Context(office, settings, lanes, door, hub, metrics)
     app.router.lifespan_context = _lifespan
-    app.add_middleware(Gate, settings=settings, door=door)
+    admission = TrackerAdmission(settings, door)
+    app.add_middleware(
+        RequestGate,
+        admit=admission.admit,
+        answer=lambda _scope, error: refuse(_refusal(error)),
+        limit=admission.limit,
+        pace=BodyPace(settings.body_pause_s, settings.body_rate),
+    )
     app.add_middleware(Journal, metrics=metrics)
     return app
 
@@ -129,13 +137,8 @@ async def end_streams(app: FastAPI) -> None:
     await context.hub.close()
 
 
-async def _tell(request: Request, error: Exception) -> Response:
-    response = refuse(_refusal(error))
-    if isinstance(error, RefusedError) and error.status_code in (408, 413):
-        if error.status_code == 413:
-            await request.scope["body"].linger()
-        response.headers["connection"] = "close"
-    return response
+async def _tell(_request: Request, error: Exception) -> Response:
+    return refuse(_refusal(error))
 
 
 async def _tell_no_one(_request: Request, _error: Exception) -> Response:
@@ -145,6 +148,8 @@ async def _tell_no_one(_request: Request, _error: Exception) -> Response:
 def _refusal(error: Exception) -> Refusal:
     if isinstance(error, RefusedError):
         return error.told
+    if isinstance(error, BodyError):
+        return refusal_of_body(error)
     if isinstance(error, ValkyrieError):
         return refusal(error)
     if isinstance(error, HTTPException):

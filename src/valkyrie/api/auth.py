@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from starlette.datastructures import Headers
 
+from sandboxes.web_gate import bearer_token
 from valkyrie.api.together import Together
 from valkyrie.errors import AccessError, UsageError, ValkyrieError
 from valkyrie.nouns import Identity
@@ -38,9 +39,7 @@ class Credential(NamedTuple):
 
     @classmethod
     def of(cls, headers: Headers) -> Credential:
-        scheme, _, token = headers.get("authorization", "").partition(" ")
-        bearer = token.strip() if scheme.lower() == "bearer" else ""
-        return cls(headers.get("x-api-key", "").strip() or None, bearer or None)
+        return cls(headers.get("x-api-key", "").strip() or None, bearer_token(headers) or None)
 
 
 def access_key(headers: Headers) -> str | None:

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from valkyrie.api.context import Asking
-from valkyrie.api.gate import RefusedError
 from valkyrie.api.lanes import Lane
 from valkyrie.errors import DiskFullError, InfrastructureError
 from valkyrie.evals.ingest_archive import sweep_unpacked
@@ -43,8 +42,6 @@ async def receive_archive(ask: Asking) -> AsyncIterator[Received]:
             async for piece in ask.request.stream():
                 await writer.write(piece)
             yield Received(writer.file, await writer.finish())
-        except RefusedError:
-            raise
         except OSError as error:
             raise _explained(error) from error
         finally:

@@ -6,17 +6,18 @@ import asyncio
 import contextlib
 import logging
 import signal
+import socket
 import time
 from collections.abc import Callable, Coroutine, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from sandboxes.limits import raise_open_files
+from sandboxes.web_listener import HEAD_S, Listener, bind
 from valkyrie.api.app import create_app, end_streams
-from valkyrie.api.listener import Listener, bind
 from valkyrie.api.settings import ApiSettings
 from valkyrie.api.supervisor import Supervisor
-from valkyrie.errors import InfrastructureError
+from valkyrie.errors import InfrastructureError, UserError
 
 if TYPE_CHECKING:
     from valkyrie.tracker.office import Office
@@ -41,9 +42,18 @@ class ServeOptions:
 class ApiServer:
     """The application on a socket; the office stays the caller's."""
 
-    def __init__(self, office: Office, settings: ApiSettings, port: int = 0, grace_s: float = 10.0) -> None:
+    def __init__(
+        self,
+        office: Office,
+        settings: ApiSettings,
+        port: int = 0,
+        *,
+        grace_s: float = 10.0,
+        head_s: float = HEAD_S,
+    ) -> None:
         self.app = create_app(office, settings)
-        self._listener = Listener(self.app, bind(settings.host, port), grace_s=max(1, round(grace_s)))
+        bound = _bind(settings.host, port)
+        self._listener = Listener(self.app, bound, grace_s=max(1, round(grace_s)), head_s=head_s)
         self.url = self._listener.url
 
     async def start(self) -> None:
@@ -96,6 +106,14 @@ async def serve(office: Office, options: ServeOptions, ready: Callable[[str], No
                 ending.create_task(server.close())
                 if supervisor:
                     ending.create_task(supervisor.close(options.drain_timeout))
+
+
+def _bind(host: str, port: int) -> socket.socket:
+    """Return a listening socket; UserError says why there is none."""
+    try:
+        return bind(host, port)
+    except OSError as error:
+        raise UserError(f"Cannot listen on {host}, port {port}: {error.strerror or error}.") from error
 
 
 def _await_executor(office: Office) -> None:

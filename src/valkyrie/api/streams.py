@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from starlette.responses import Response
 
+from sandboxes.web_listener import ABORT
 from valkyrie.api.lanes import Lane, Seats
 from valkyrie.errors import InfrastructureError
 from valkyrie.tracker.patience import NobodyWaitsError, until_gone
@@ -20,8 +21,6 @@ if TYPE_CHECKING:
     from starlette.types import Receive, Scope, Send
 
 PIECE_BYTES = 1 << 16
-ABORT = "valkyrie.abort"
-"""In a request's scope: cuts the connection, whatever is still to be sent."""
 STREAMED = "valkyrie.streamed"
 """In a request's scope: how long its answer took says nothing about us."""
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sandboxes.errors import SandboxError
+from sandboxes.masker import Masker
 from sandboxes.protocol import SandboxProvider
 from sandboxes.registry import open_provider
 from valkyrie import agents, benchmarks, config, handed
@@ -31,7 +32,6 @@ from valkyrie.executor.premises import Premises
 from valkyrie.nouns import Json, RunState
 from valkyrie.plan import Settings
 from valkyrie.sealing import SEALED
-from valkyrie.secrets.mask import Masker
 from valkyrie.store import hooks, regrades, runs
 from valkyrie.store.secrets import forget_handed
 from valkyrie.store.writer import Writer

@@ -8,12 +8,12 @@ import sys
 from collections import Counter
 from typing import TYPE_CHECKING
 
+from sandboxes.masker import Masker
 from valkyrie.errors import InfrastructureError, StoreError, ValkyrieError
 from valkyrie.hooks import deeds
 from valkyrie.hooks.deeds import Outcome
 from valkyrie.hooks.sending import Sender
 from valkyrie.hooks.world import HookWorld
-from valkyrie.secrets.mask import Masker
 from valkyrie.store import hook_leases, hooks
 from valkyrie.store.hook_leases import Due, Look
 from valkyrie.store.hooks import LAMBDA, RESULTS, SLACK, WEBHOOK

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from benchmark_service.identity_provider import descope_client, only_tenant
 from sandboxes.installation import add_extra
+from sandboxes.masker import Masker
 from valkyrie.errors import (
     AccessError,
     InfrastructureError,
@@ -264,13 +265,14 @@ def _refusal(error: Exception, shown: str) -> ValkyrieError:
     """Whether the key is no good, or Descope cannot say so now."""
     import httpx
 
+    said = Masker([shown]).text(str(error))[:300]
     status, kind = getattr(error, "status_code", None), getattr(error, "error_type", None)
     unavailable = isinstance(error, httpx.HTTPError) or status == 429
     # The SDK also says 500 of tokens it cannot read; only "server error" is an answer of the service.
     if unavailable or (kind == "server error" and isinstance(status, int) and status >= 500):
-        log.warning("Descope cannot be asked: %s", str(error).replace(shown, "***")[:300])
+        log.warning("Descope cannot be asked: %s", said)
         return _unavailable()
-    log.info("a key or token was refused: %s", str(error).replace(shown, "***")[:300])
+    log.info("a key or token was refused: %s", said)
     reason = f": {error}" if isinstance(error, PermissionError) else ""
     return AccessError(
         f"This key or session is not accepted{reason}. Ask for a new one, then `valk config init`."

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from valkyrie.secrets.mask import Masker
+from sandboxes.masker import Masker
 from valkyrie.secrets.protocol import SecretSource
 from valkyrie.secrets.resolve import Resolution, resolve
 from valkyrie.secrets.sources import DotenvSource, EnvironmentSource, default_sources

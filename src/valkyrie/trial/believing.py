@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
+from sandboxes.masker import Masker
 from valkyrie.agents.protocol import AgentExit, Trouble, Usage
-from valkyrie.secrets.mask import Masker
 from valkyrie.trial.cost import MOST_DOLLARS, MOST_TOKENS
 from valkyrie.trial.failures import MESSAGE_LIMIT
 

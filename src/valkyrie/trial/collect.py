@@ -14,11 +14,11 @@ from itertools import chain, count, takewhile
 from pathlib import Path, PurePosixPath
 
 from sandboxes.errors import SandboxError, SandboxFileNotFoundError, SandboxUnsupportedError
+from sandboxes.masker import Masker
 from sandboxes.protocol import Sandbox
 from sandboxes.types import CopyLimits
 from valkyrie.agents.protocol import Agent, OutputArtifact
 from valkyrie.errors import AgentOutputError
-from valkyrie.secrets.mask import Masker
 from valkyrie.trial.log import AttemptLog
 
 OUTPUT_LIMITS = CopyLimits()

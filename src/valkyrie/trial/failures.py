@@ -20,11 +20,11 @@ from sandboxes.errors import (
     SandboxNotFoundError,
     SandboxUnsupportedError,
 )
+from sandboxes.masker import Masker
 from valkyrie.agents.protocol import AgentExit, Trouble
 from valkyrie.errors import AgentError, SandboxFailedError, ValkyrieError
 from valkyrie.nouns import COUNTED_AS_ZERO as COUNTED_AS_ZERO
 from valkyrie.nouns import Category
-from valkyrie.secrets.mask import Masker
 
 MESSAGE_LIMIT = 2000
 BROKEN = "grader_broken_by_work"

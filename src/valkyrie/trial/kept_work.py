@@ -17,10 +17,10 @@ import uuid
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from sandboxes.masker import Masker
 from valkyrie import config
 from valkyrie.keeping.keys import run_prefix
 from valkyrie.nouns import Json
-from valkyrie.secrets.mask import Masker
 from valkyrie.store.layout import RunFolder
 from valkyrie.trial.away import Away
 

@@ -8,8 +8,8 @@ import time
 from pathlib import Path
 from typing import TextIO
 
+from sandboxes.masker import Masker
 from sandboxes.types import StreamName
-from valkyrie.secrets.mask import Masker
 
 LOG_LIMIT = 64 * 1024 * 1024
 FLUSH_AT = 32 * 1024

@@ -27,6 +27,7 @@ from sandboxes.errors import (
     SandboxImageError,
     SandboxUnsupportedError,
 )
+from sandboxes.masker import Masker
 from sandboxes.protocol import Sandbox
 from sandboxes.types import Command, OutputSink, SandboxCreateRequest
 from sandboxes.work import MOST_LISTED, Change, PackedWork, WorkLimits, is_below
@@ -41,7 +42,6 @@ from valkyrie.errors import (
 )
 from valkyrie.nouns import Grade, Json, TaskSpec, VerifyMode
 from valkyrie.plain_text import safe
-from valkyrie.secrets.mask import Masker
 from valkyrie.trial import kept_work
 from valkyrie.trial.attempt import Attempt
 from valkyrie.trial.carry import (

@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
+from sandboxes.masker import Masker
 from sandboxes.protocol import Sandbox, SandboxProvider
 from sandboxes.types import HostSource, ImageSource, SandboxCreateRequest, SandboxSource
 from valkyrie.agents.protocol import Agent
@@ -16,7 +17,6 @@ from valkyrie.errors import UserError
 from valkyrie.keeping.stories import Stories
 from valkyrie.nouns import Json, TaskSpec, Timeouts, TrialState
 from valkyrie.plan import Settings, as_planned
-from valkyrie.secrets.mask import Masker
 from valkyrie.store.layout import RunFolder
 from valkyrie.store.leases import Leased
 from valkyrie.trajectory.cut import DEFAULT_LIMIT

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
 import io
 import json
@@ -118,6 +119,22 @@ async def test_a_body_that_comes_too_slowly_is_given_up(stage: Stage) -> None:
         await writer.wait_closed()
     assert b"408" in answer.split(b"\r\n")[0]
     assert b"too slowly" in answer
+
+
+async def test_a_request_head_that_never_ends_is_cut(stage: Stage) -> None:
+    server = ApiServer(stage.office, ApiSettings(), head_s=0.2)
+    await server.start()
+    try:
+        reader, writer = await connect(server)
+        writer.write(head(stage, "GET", "/v1/runs").removesuffix(b"\r\n"))
+        with contextlib.suppress(ConnectionResetError):
+            async with asyncio.timeout(60):
+                assert await reader.read() == b""
+        writer.close()
+        async with client(server, stage.ours) as http:
+            assert (await http.get("/v1/runs")).status_code == 200
+    finally:
+        await server.close()
 
 
 async def test_slow_clients_hold_no_worker(stage: Stage) -> None:

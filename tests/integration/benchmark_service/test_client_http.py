@@ -26,6 +26,7 @@ from tests.integration.benchmark_service.scripted_service import (
     scripted,
     unused_url,
 )
+from tests.secret_forms import FORMS, SECRET, shows_secret
 
 TASK = {
     "docker_image": "python:3.12-slim",
@@ -236,6 +237,17 @@ class TestErrors:
                 await client.retrieve_task("a")
         assert str(caught.value) == "Authentication failed: bad key ***"
         assert "sesame" not in repr(client)
+
+    @pytest.mark.parametrize("form", FORMS.values(), ids=FORMS)
+    async def test_a_service_that_echoes_a_form_of_the_credential(
+        self, service: ScriptedService, form: str
+    ) -> None:
+        service.answer("GET /retrieve-task/", JSONResponse({"detail": f"bad key <{form}>"}, 401))
+        async with client_of(service.url, {"Authorization": f"Bearer {SECRET}"}) as client:
+            with pytest.raises(BenchmarkServiceUnauthenticatedError) as caught:
+                await client.retrieve_task("a")
+        assert "bad key <" in str(caught.value) and "***" in str(caught.value)
+        assert not shows_secret(str(caught.value))
 
     async def test_a_page_instead_of_json(
         self, service: ScriptedService, client: BenchmarkServiceClient

@@ -24,6 +24,7 @@ from sandboxes.null import NullProvider
 from sandboxes.protocol import Sandbox, SandboxProvider
 from sandboxes.types import SandboxCreateRequest
 from tests.integration.benchmark_service.quizzes import Quiz, hosted, submission
+from tests.secret_forms import FORMS, SECRET, shows_secret
 
 
 class Recording(NullProvider):
@@ -69,8 +70,8 @@ class Coding(Quiz):
         self, sandbox: Any, submission: Any, dataset: str | None = None
     ) -> None:
         assert isinstance(submission, TextGradingSubmission)
-        if submission.data == "unpreparable":
-            raise RuntimeError("no room for very-secret-key")
+        if submission.data.startswith("unpreparable"):
+            raise RuntimeError(submission.data.replace("unpreparable", "no room"))
         await sandbox.upload_file("/w/answer", submission.data.encode())
 
     async def evaluate_instance(self, task_id: str, sandbox: Any, dataset: str | None = None) -> Any:
@@ -132,14 +133,17 @@ async def test_the_tasks_own_grading_sandbox_wins(
     assert request.resources == Resources(vcpu=8, memory=16, disk=1)
 
 
+@pytest.mark.parametrize("form", FORMS.values(), ids=FORMS)
 async def test_deleted_also_when_preparing_fails_and_no_secret_is_told(
-    monkeypatch: pytest.MonkeyPatch, provider: Recording
+    monkeypatch: pytest.MonkeyPatch, provider: Recording, form: str
 ) -> None:
+    monkeypatch.setenv("DAYTONA_API_KEY", SECRET)
     async with hosted(monkeypatch, Coding) as service, service.caller() as caller:
-        answer = await caller.post("/v1/evaluate", json=submission("unpreparable"))
+        answer = await caller.post("/v1/evaluate", json=submission(f"unpreparable for <{form}>"))
     assert answer.json()["status"] == "error"
-    assert "no room for ***" in answer.json()["errors"][0]
-    assert "very-secret-key" not in answer.text
+    [told] = answer.json()["errors"]
+    assert "no room for <" in told and "***" in told
+    assert not shows_secret(told)
     assert len(provider.deleted) == 1
 
 

@@ -10,7 +10,6 @@ import pytest
 from benchmark_service.addresses import same_place, shown
 from benchmark_service.client import BenchmarkServiceClient
 from benchmark_service.client_http import batches, decode_json, detail_of
-from benchmark_service.redaction import Redactor
 from sandboxes.configs import DaytonaProviderConfig
 from sandboxes.errors import MissingSandboxConfigError
 
@@ -42,11 +41,6 @@ def test_json_is_strict() -> None:
     for bad in ("NaN", "[Infinity]", "[" * 100_000, "", "1" * 5000, b"\xff"):
         with pytest.raises(ValueError):
             decode_json(bad)
-
-
-def test_secrets_are_replaced_longest_first() -> None:
-    redact = Redactor.of({"Authorization": "Bearer abcdef", "X-Other": "plain", "x-api-key": "abcdefgh"})
-    assert redact("Bearer abcdef, abcdef, abcdefgh, plain") == "***, ***, ***, plain"
 
 
 @pytest.mark.parametrize(

@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.unit.trial.test_lifecycle import SECRET, Writes, attempt, make_world
 
+from sandboxes.masker import Masker
 from valkyrie.agents.protocol import AgentExit, AgentTrial, OutputArtifact, Trouble, Usage
-from valkyrie.secrets.mask import Masker
 from valkyrie.trial.believing import MOST_TOKENS, believed
 from valkyrie.trial.cost import MOST_DOLLARS
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from sandboxes.masker import Masker
 from valkyrie import config
 from valkyrie.keeping.disk import DiskArtifacts
-from valkyrie.secrets.mask import Masker
 from valkyrie.store.layout import RunFolder
 from valkyrie.trial.away import Away
 from valkyrie.trial.kept_work import (

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from sandboxes.masker import Masker
 from valkyrie.nouns import Grade
-from valkyrie.secrets.mask import Masker
 from valkyrie.trial.verification import LONGEST_REASON, _with_reason
 
 

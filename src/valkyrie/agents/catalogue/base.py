@@ -17,6 +17,7 @@ from typing import ClassVar
 from urllib.parse import urlsplit
 
 from sandboxes.errors import SandboxError
+from sandboxes.masker import Masker
 from sandboxes.types import TIMEOUT_EXIT_CODE, Command, OutputSink
 from valkyrie.agents.catalog import AgentOptions, exit_of
 from valkyrie.agents.catalogue.headless import LOG_LIMIT, Headless, LogFile, make_home
@@ -27,7 +28,6 @@ from valkyrie.agents.protocol import AgentExit, AgentTrial, LayerSpec, OutputArt
 from valkyrie.digest import content_digest
 from valkyrie.errors import AgentInstallError, UsageError
 from valkyrie.nouns import MAX_TURNS, Json, TaskSpec
-from valkyrie.secrets.mask import Masker
 from valkyrie.suggest import did_you_mean
 from valkyrie.trajectory import Trajectory
 

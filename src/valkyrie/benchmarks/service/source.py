@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sandboxes.errors import SandboxFileNotFoundError
+from sandboxes.masker import Masker
 from sandboxes.protocol import Sandbox
 from sandboxes.types import Command, OutputSink
 from sandboxes.values import NetworkPolicy
@@ -22,7 +23,6 @@ from valkyrie.digest import content_digest
 from valkyrie.errors import BenchmarkError, GraderError
 from valkyrie.handed import unspeakable, with_headers
 from valkyrie.nouns import FinalScore, Grade, Json, TaskSpec, Timeouts, VerifyMode
-from valkyrie.secrets.mask import Masker
 
 if TYPE_CHECKING:
     from benchmark_service.client import BenchmarkServiceClient

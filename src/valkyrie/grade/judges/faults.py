@@ -71,7 +71,7 @@ def object_in(response: httpx.Response) -> Json:
 
 def _quoted(response: httpx.Response, endpoint: Endpoint) -> str:
     """What the endpoint says, in one short line, without the key it may echo."""
-    from valkyrie.secrets import Masker
+    from sandboxes.masker import Masker
 
     text = response.text
     try:

@@ -13,7 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from valkyrie.secrets import Masker, mask
+from sandboxes import masker as masker_module
+from sandboxes.masker import Masker
 
 KEY = 'sk-ab/cd+ef"gh 12'
 
@@ -73,6 +74,13 @@ def test_lines_of_a_key_file() -> None:
     assert Masker([key]).text("got abcdefghijklmnopqrstuvwxyz.") == "got ***."
 
 
+def test_settings_with_secret_names_are_hidden_longest_first() -> None:
+    masker = Masker.from_settings(
+        {"Authorization": "Bearer abcdef", "X-Other": "plain", "x-api-key": "abcdefgh", "retries": 4096}
+    )
+    assert masker.text("Bearer abcdef, abcdef, abcdefgh, plain 4096") == "***, ***, ***, plain 4096"
+
+
 def test_short_values_are_left_alone() -> None:
     assert Masker(["abc", ""]).text("abc abc") == "abc abc"
     assert "abc" not in repr(Masker(["abcdef"]))
@@ -116,7 +124,7 @@ def test_a_long_stream_is_not_kept_in_memory() -> None:
 @given(st.binary(max_size=60), st.binary(max_size=60), st.integers(1, 40))
 def test_files_are_masked_however_they_are_read(before: bytes, after: bytes, piece: int) -> None:
     with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
-        patch.setattr(mask, "_PIECE", piece)
+        patch.setattr(masker_module, "_PIECE", piece)
         path = Path(folder, "kept")
         path.write_bytes(before + KEY.encode() + after)
         path.chmod(0o750)

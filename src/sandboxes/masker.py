@@ -1,12 +1,13 @@
-"""Keep secret values out of logs and kept files, also when one arrives in two pieces."""
+"""Hide secret values in texts, data, files and streams of output, in every form they commonly travel in."""
 
 from __future__ import annotations
 
 import base64
 import json
 import os
+import re
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
@@ -16,8 +17,9 @@ from sandboxes.values import OutputSink, StreamName
 
 MASK = "***"
 MIN_LENGTH = 4
-"""Shorter values are not masked: they would blacken half of any log and are no secrets worth the name."""
+"""Shorter values are not masked: they would blacken half of any log."""
 _MIN_LINE = 16
+_SECRET_NAME = re.compile(r"auth|key|token|secret|cookie|password", re.IGNORECASE)
 _PIECE = 1 << 20
 
 
@@ -33,6 +35,15 @@ class Masker:
         self._forms = sorted(forms, key=len, reverse=True)
         # Bytes as text, a character each: what is true of text then holds for files of any kind.
         self._byte_forms = [form.encode("utf-8", "surrogatepass").decode("latin-1") for form in self._forms]
+
+    @classmethod
+    def from_settings(cls, settings: Mapping[str, Any]) -> Masker:
+        """Hide each value whose header, variable or setting has a secret-sounding name.
+
+        The last word of a value is hidden by itself too: a server may echo `Bearer KEY` without its scheme.
+        """
+        values = [str(value) for name, value in settings.items() if _SECRET_NAME.search(name)]
+        return cls(piece for value in values for piece in (value, value.rpartition(" ")[2]))
 
     def __repr__(self) -> str:
         return f"Masker({len(self._forms)} forms)"
@@ -93,7 +104,7 @@ class Masker:
 
     @contextmanager
     def sink(self, sink: OutputSink) -> Iterator[OutputSink]:
-        """A sink that masks and hands on; what was held back is handed on at the end."""
+        """Yield a sink that masks text and passes it on; what it holds back follows at the end."""
         if not self._forms:
             yield sink
             return
@@ -112,7 +123,7 @@ class Masker:
 
 
 class _Stream:
-    """One stream's text on its way: what may be the beginning of a secret waits for what follows."""
+    """Mask one stream of text; hold back what may be the beginning of a secret until the rest comes."""
 
     def __init__(self, forms: list[str]) -> None:
         self._forms = forms
