@@ -87,6 +87,8 @@ TASK_ID_HEADER = "X-Vals-Task-ID"
 _MAX_QUERY_CHARS = 6000
 _PROBE_TIMEOUT_S = 5
 
+_BACKOFF = Backoff(first_s=1.0, longest_s=60.0, jitter=1.0, attempts=5)
+
 
 class BenchmarkServiceClient(V1Calls):
     """One service. Use as `async with`, or call `close`."""
@@ -121,15 +123,8 @@ class BenchmarkServiceClient(V1Calls):
             timeout=httpx.Timeout(timeout, connect=min(timeout, 15)),
             transport=Lanes(Wires(keepalive_s=2, most_idle=50, resolve=resolve)),
         )
-        backoff = Backoff(
-            first_s=1.0,
-            longest_s=max_retry_wait,
-            jitter=1.0,
-            attempts=5,
-            cap_asked_s=max_retry_wait,
-            draw=jitter,
-            sleep=pause,
-        )
+        longest = max_retry_wait
+        backoff = replace(_BACKOFF, longest_s=longest, cap_asked_s=longest, draw=jitter, sleep=pause)
         self._resume_backoff = replace(backoff, attempts=resume_attempts + 1, first_s=2.0)
         self._http = ServiceHttp(
             self._url,
