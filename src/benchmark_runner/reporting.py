@@ -12,6 +12,8 @@ from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from sandboxes.retry import Backoff, Retries, parse_retry_after
+
 if TYPE_CHECKING:
     import httpx
 
@@ -20,7 +22,7 @@ if TYPE_CHECKING:
 KEY = "VALKYRIE_API_KEY"
 TIMEOUT_S = 300.0
 """The tracker stores everything before it answers."""
-TRIES = 4
+BACKOFF = Backoff(first_s=0.5, longest_s=10.0, jitter=1.0, attempts=4, cap_asked_s=10.0)
 PIECE = 1 << 18
 _BUSY = frozenset({429, 502, 503, 504})
 _LARGEST_ANSWER = 1 << 20
@@ -111,32 +113,31 @@ async def _sent(base: str, archive: Path) -> Any:
     import httpx
 
     from benchmark_service.addresses import is_loopback
-    from benchmark_service.client_retry import Backoff, parse_retry_after
 
-    backoff = Backoff(attempts=TRIES, base_s=0.5, max_wait_s=10.0)
     key = os.environ.get(KEY, "").strip()
     if key and not (key.isascii() and key.isprintable() and " " not in key):
         raise ReportError(f"{KEY} has characters no key has; copy it again")
     headers = {"Authorization": f"Bearer {key}"} if key else {}
     timeout = httpx.Timeout(TIMEOUT_S, connect=5.0)
     async with httpx.AsyncClient(headers=headers, timeout=timeout, trust_env=not is_loopback(base)) as client:
-        for attempt in range(1, TRIES + 1):
-            retry_after = None
+        retries = Retries(BACKOFF)
+        while True:
             try:
                 response = await client.send(_request(client, base, archive), stream=True)
                 try:
                     content = await _read(response)
                 finally:
                     await response.aclose()
-                if response.status_code not in _BUSY or attempt == TRIES:
+                asked = parse_retry_after(response.headers.get("retry-after"))
+                delay = retries.next_delay(asked) if response.status_code in _BUSY else None
+                if delay is None:
                     return _answer(base, response.status_code, content)
-                retry_after = parse_retry_after(response.headers.get("retry-after"))
             except httpx.HTTPError as error:
-                if attempt == TRIES or isinstance(error, httpx.UnsupportedProtocol):
+                delay = None if isinstance(error, httpx.UnsupportedProtocol) else retries.next_delay()
+                if delay is None:
                     said = str(error).rstrip(".") or "the connection broke off"
                     raise ReportError(f"cannot reach the tracker at {base}: {said}") from None
-            await backoff.wait(attempt, retry_after)
-    raise AssertionError("the last attempt returns or raises")
+            await BACKOFF.sleep(delay)
 
 
 def _request(client: httpx.AsyncClient, base: str, archive: Path) -> httpx.Request:

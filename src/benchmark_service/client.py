@@ -23,13 +23,13 @@ from benchmark_service.client_http import (
     checked_url,
     given,
 )
+from benchmark_service.client_recovery import RecoveryPlan, SandboxRecoveryAttempt, run_attempts
 from benchmark_service.client_requests import (
     instance_body,
     provider_config_in,
     resume_body,
     stream_headers,
 )
-from benchmark_service.client_retry import Backoff, Pause, RecoveryPlan, SandboxRecoveryAttempt, run_attempts
 from benchmark_service.client_streams import (
     RESUME_PATH,
     ServiceStreams,
@@ -61,6 +61,7 @@ from benchmark_service.wire import Resolve
 from benchmark_service.wires import Wires
 from sandboxes.configs import SandboxProviderConfig
 from sandboxes.masker import Masker
+from sandboxes.retry import AsyncSleep, Backoff
 
 if TYPE_CHECKING:
     from daytona import AsyncDaytona
@@ -86,6 +87,8 @@ TASK_ID_HEADER = "X-Vals-Task-ID"
 _MAX_QUERY_CHARS = 6000
 _PROBE_TIMEOUT_S = 5
 
+_BACKOFF = Backoff(first_s=1.0, longest_s=60.0, jitter=1.0, attempts=5)
+
 
 class BenchmarkServiceClient(V1Calls):
     """One service. Use as `async with`, or call `close`."""
@@ -104,7 +107,7 @@ class BenchmarkServiceClient(V1Calls):
         run_id: str | None = None,
         task_id: str | None = None,
         resolve: Resolve | None = None,
-        pause: Pause = asyncio.sleep,
+        pause: AsyncSleep = asyncio.sleep,
         jitter: Callable[[], float] = random.random,
     ) -> None:
         """`resolve` says which addresses a host's connections may go to; left out, the system's resolver."""
@@ -120,8 +123,9 @@ class BenchmarkServiceClient(V1Calls):
             timeout=httpx.Timeout(timeout, connect=min(timeout, 15)),
             transport=Lanes(Wires(keepalive_s=2, most_idle=50, resolve=resolve)),
         )
-        backoff = Backoff(max_wait_s=max_retry_wait, pause=pause, jitter=jitter)
-        self._resume_backoff = replace(backoff, attempts=resume_attempts, base_s=2.0)
+        longest = max_retry_wait
+        backoff = replace(_BACKOFF, longest_s=longest, cap_asked_s=longest, draw=jitter, sleep=pause)
+        self._resume_backoff = replace(backoff, attempts=resume_attempts + 1, first_s=2.0)
         self._http = ServiceHttp(
             self._url,
             self._http_client,

@@ -6,7 +6,7 @@ import asyncio
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 from urllib.parse import urlencode, urljoin
 
@@ -14,7 +14,6 @@ import httpx
 from pydantic import BaseModel, ValidationError
 
 from benchmark_service.addresses import same_place, shown
-from benchmark_service.client_retry import Backoff, parse_retry_after
 from benchmark_service.errors import (
     BenchmarkServiceConnectionError,
     BenchmarkServiceError,
@@ -23,6 +22,7 @@ from benchmark_service.errors import (
 )
 from benchmark_service.shape import TOO_LARGE, is_overgrown
 from sandboxes.masker import Masker
+from sandboxes.retry import Backoff, Retries, parse_retry_after
 
 DATASET_VERSION_HEADER = "X-Benchmark-Dataset-Version"
 DETAIL_CHARS = 2000
@@ -160,21 +160,22 @@ class ServiceHttp:
 
     async def send(self, call: Call) -> httpx.Response:
         """The answer, whatever its status, after the retries that are safe."""
-        attempts = call.attempts or self._backoff.attempts
-        for attempt in range(1, attempts + 1):
-            retry_after = None
+        retries = Retries(replace(self._backoff, attempts=call.attempts or self._backoff.attempts))
+        while True:
             try:
                 response = await self._once(call)
             except BenchmarkServiceConnectionError as error:
                 repeatable = call.safe or isinstance(error, RequestNeverSentError)
-                if not repeatable or attempt == attempts:
+                delay = retries.next_delay() if repeatable else None
+                if delay is None:
                     raise
             else:
-                retry_after = parse_retry_after(response.headers.get("retry-after"))
-                if attempt == attempts or not _worth_repeating(call, response.status_code, retry_after):
+                asked = parse_retry_after(response.headers.get("retry-after"))
+                repeatable = _worth_repeating(call, response.status_code, asked)
+                delay = retries.next_delay(asked) if repeatable else None
+                if delay is None:
                     return response
-            await self._backoff.wait(attempt, retry_after)
-        raise AssertionError("the last attempt returns or raises")
+            await self._backoff.sleep(delay)
 
     def check(self, call: Call, response: httpx.Response) -> None:
         """Raise for an answer that is not a success, or not of the dataset version asked for."""

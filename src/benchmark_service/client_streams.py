@@ -5,15 +5,17 @@ from __future__ import annotations
 import asyncio
 import inspect
 import os
+import re
+import time
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from benchmark_service.addresses import shown
 from benchmark_service.client_http import DATASET_VERSION_HEADER, decode_json, detail_of, encode_json
 from benchmark_service.client_requests import resume_body
-from benchmark_service.client_retry import Backoff, parse_retry_after, retry_after_in
 from benchmark_service.client_sockets import open_socket
 from benchmark_service.errors import (
     BenchmarkServiceConnectionError,
@@ -27,6 +29,7 @@ from benchmark_service.schemas import RESUMABLE
 from benchmark_service.wire import Resolve
 from sandboxes.configs import SandboxProviderConfig
 from sandboxes.masker import Masker
+from sandboxes.retry import Backoff, Retries, parse_retry_after, seconds_until
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -42,6 +45,7 @@ _IDLE_VARIABLE = "BENCHMARK_SERVICE_WS_IDLE_TIMEOUT_S"
 _DEFAULT_IDLE_S = 3600.0
 _FRAMES_AT_A_TIME = 50
 _ERROR_CHARS = 4000
+_ISO_TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?(?:Z|[+-]\d\d:\d\d)")
 _BUSY = frozenset({429, 502, 503, 504})
 _UNREADABLE = frozenset({1002, 1003, 1007, 1009})
 _ENDED = frozenset({1000, 1005, 1011})
@@ -139,16 +143,17 @@ class ServiceStreams:
             state = newest
 
         spec = replace(spec, on_resume_state=keep)
-        resumed = 0
+        retries = Retries(backoff)
         while True:
             try:
                 return await self.result(spec)
             except BenchmarkServiceError as error:
-                if state is None or not _is_break(error) or resumed >= backoff.attempts:
+                delay = retries.next_delay() if state is not None and _is_break(error) else None
+                if state is None or delay is None:
                     raise
-            resumed += 1
-            await _tell(spec.on_message, f"the stream broke; resuming the evaluation (attempt {resumed})")
-            await backoff.wait(resumed)
+            again = f"the stream broke; resuming the evaluation (attempt {retries.failed})"
+            await _tell(spec.on_message, again)
+            await backoff.sleep(delay)
             body = resume_body(spec.body["task_id"], state, provider, spec.body.get("dataset"))
             spec = replace(spec, operation="Resume evaluation", path=RESUME_PATH, body=body)
 
@@ -175,23 +180,24 @@ class ServiceStreams:
         from websockets.exceptions import InvalidStatus, WebSocketException
 
         where = f"{spec.operation}: cannot open a stream to {shown(self._url + spec.path)}"
-        for attempt in range(1, self._backoff.attempts + 1):
-            retry_after = None
+        retries = Retries(self._backoff)
+        while True:
             try:
                 return await self._connect(spec)
             except InvalidStatus as error:
                 refused = _refused(where, error, masker)
-                if attempt == self._backoff.attempts or refused.status_code not in _BUSY:
+                busy = refused.status_code in _BUSY
+                delay = retries.next_delay(refused.retry_after) if busy else None
+                if delay is None:
                     raise refused from None
-                retry_after = refused.retry_after
             except (OSError, WebSocketException) as error:
-                if attempt == self._backoff.attempts:
+                delay = retries.next_delay()
+                if delay is None:
                     said = masker.text(str(error))
                     raise BenchmarkServiceConnectionError(
                         f"{where} ({said}); check that it is running and that its URL is right"
                     ) from error
-            await self._backoff.wait(attempt, retry_after)
-        raise AssertionError("the last attempt returns or raises")
+            await self._backoff.sleep(delay)
 
     async def _connect(self, spec: StreamSpec) -> ClientConnection:
         headers = dict(spec.headers)
@@ -350,6 +356,15 @@ def _denied(operation: str, reason: str) -> BenchmarkServiceError:
     if "quota" in reason.lower():
         return BenchmarkServiceError(said, 429, retry_after=retry_after_in(reason))
     return BenchmarkServiceError(said, 403)
+
+
+def retry_after_in(reason: str, now: Callable[[], float] = time.time) -> float | None:
+    """Return the seconds until the ISO time a reason names ("... retry after 2031-01-01T00:00:00Z.")."""
+    found = _ISO_TIME.search(reason)
+    try:
+        return seconds_until(datetime.fromisoformat(found[0]), now) if found else None
+    except ValueError:
+        return None
 
 
 def _refused(where: str, error: InvalidStatus, masker: Masker) -> BenchmarkServiceError:

@@ -1,13 +1,7 @@
-"""The `Retry-After` header."""
+"""The `Retry-After` header, as authors of services import it."""
 
 from __future__ import annotations
 
-import re
+from sandboxes.retry import parse_retry_after_seconds
 
-_NUMBER = re.compile(r"\d{1,9}(\.\d{1,9})?")
-
-
-def parse_retry_after_seconds(value: str | None) -> float | None:
-    """Seconds to wait, from the numeric form only; a date, or nothing sensible, is None."""
-    text = (value or "").strip()
-    return float(text) if _NUMBER.fullmatch(text) and text.isascii() else None
+__all__ = ["parse_retry_after_seconds"]

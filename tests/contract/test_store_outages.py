@@ -18,7 +18,8 @@ from tests.store_world import add_executor, add_run, assert_counters_true, ended
 
 from valkyrie.errors import LeaseLostError, StoreError
 from valkyrie.nouns import TrialState
-from valkyrie.store import Store, leases, patience, runs, sqlite
+from valkyrie.store import Store, leases, runs, sqlite
+from valkyrie.store import writer as writers
 from valkyrie.store.journal import Advance, Save
 from valkyrie.store.schema import executor
 
@@ -212,7 +213,7 @@ async def test_a_locked_file_is_waited_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(sqlite, "BUSY_TIMEOUT_S", 0.05)
-    monkeypatch.setattr(patience, "SAID_AFTER_S", 0.1)
+    monkeypatch.setattr(writers, "SAID_AFTER_S", 0.1)
     store = Store(tmp_path / "v.db")
     run_id = add_run(store, tasks=1)
     (leased,) = tick(store, run_id).leased

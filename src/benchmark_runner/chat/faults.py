@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from benchmark_runner.chat.errors import ChatError, ChatRefusalError, ChatTooLongError
 from sandboxes.masker import Masker
+from sandboxes.retry import parse_retry_after
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -37,8 +38,6 @@ class PassingError(Exception):
 
 def failure_of(endpoint: Endpoint, status: int, headers: Mapping[str, str], text: str) -> Exception:
     """What to raise for an answer that is none."""
-    from benchmark_service.client_retry import parse_retry_after
-
     code, words = _said(text)
     quoted = quotable(endpoint, words)
     if (status in _LATER or status >= 500) and not _SPENT.search(code):

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 from benchmark_runner.chat.completions import ChatCompletions
 from benchmark_runner.chat.connections import Connections, kept_connections
@@ -29,9 +29,7 @@ from benchmark_runner.chat.speaking import (
 )
 from benchmark_runner.llm import LLMConfig
 from benchmark_service.wire import BrokeOffError, NotConnectedError, NotConnectedInTimeError, SilentError
-
-if TYPE_CHECKING:
-    from benchmark_service.client_retry import Backoff
+from sandboxes.retry import Backoff, Retries
 
 TRIES = 8
 """Half a minute of back-off on average; the task's timeout ends it earlier."""
@@ -100,11 +98,11 @@ class ChatModel:
         return reply
 
     async def _patiently(self, body: Json, record: Record) -> Reply:
-        from benchmark_service.client_retry import Backoff
-
-        backoff = self._backoff or Backoff(TRIES, _FIRST_PAUSE_S, _LONGEST_PAUSE_S)
-        content = _encoded(body)
-        for number in range(1, backoff.attempts + 1):
+        backoff = self._backoff or Backoff(
+            first_s=_FIRST_PAUSE_S, longest_s=_LONGEST_PAUSE_S, jitter=1.0, attempts=TRIES
+        )
+        content, retries = _encoded(body), Retries(backoff)
+        while True:
             try:
                 return await self._once(content, record)
             except PassingError as error:
@@ -112,13 +110,14 @@ class ChatModel:
             except UnreadableAnswerError as error:
                 passing = PassingError(f"answered with something else than its API ({error})")
             record.failed.append(str(passing))
-            if number == backoff.attempts or (passing.retry_after or 0.0) > backoff.max_wait_s:
+            delay = retries.next_delay(passing.retry_after)
+            if delay is None or (passing.retry_after or 0.0) > backoff.longest_s:
                 break
-            await backoff.wait(number, passing.retry_after)
+            await backoff.sleep(delay)
         later = f"; it asks to wait {passing.retry_after:g} s" if passing.retry_after else ""
         raise ChatUnavailableError(
             f"Model {self.endpoint.model} at {self.endpoint.place} {passing}{later}. "
-            f"Tried {number} {'time' if number == 1 else 'times'}.",
+            f"Tried {retries.failed} {'time' if retries.failed == 1 else 'times'}.",
             passing.status,
         )
 

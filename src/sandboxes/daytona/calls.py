@@ -2,26 +2,28 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import TypeVar
 
 from sandboxes.daytona import errors
+from sandboxes.retry import Backoff, Retries
 
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True)
-class Patience:
-    """How long trouble on the way is borne."""
+LOST = Backoff(first_s=0.2, longest_s=10.0, jitter=0.3, attempts=8)
+"""After lost connections: for about 20 s in all."""
+THROTTLED = Backoff(first_s=2.0, longest_s=2.0, within_s=120.0)
+"""After a refusal for asking too often."""
 
-    delays: tuple[float, ...] = (0.2, 0.5, 1, 2, 5, 10)
-    """Seconds before each further try after a lost connection."""
-    throttled: float = 120.0
-    """Seconds to spend in all on waiting because Daytona asked to."""
-    throttled_default: float = 2.0
-    """The wait when it does not say how long."""
+
+@dataclass(frozen=True, slots=True)
+class DaytonaBackoff:
+    """How long trouble with Daytona is waited out."""
+
+    lost: Backoff = LOST
+    throttled: Backoff = THROTTLED
 
 
 Judge = Callable[[BaseException, str], Awaitable[Exception]]
@@ -29,28 +31,28 @@ Judge = Callable[[BaseException, str], Awaitable[Exception]]
 
 
 async def call(
-    action: Callable[[], Awaitable[T]], what: str, judge: Judge, patience: Patience, *, repeat: bool
+    action: Callable[[], Awaitable[T]], what: str, judge: Judge, backoff: DaytonaBackoff, *, repeat: bool
 ) -> T:
     """Await `action`; `repeat` says that doing it twice does no harm.
 
     A refusal for asking too often is always tried again: the call was not carried out.
     """
-    delays = list(patience.delays) if repeat else []
-    budget = patience.throttled
+    lost, throttled = Retries(backoff.lost), None
     while True:
         try:
             return await action()
         except errors.failures() as error:
             if errors.status_of(error) == 429:
-                wait = errors.retry_after(error) or patience.throttled_default
-                budget -= wait
-                if budget < 0:
+                throttled = throttled or Retries(backoff.throttled)
+                delay = throttled.next_delay(errors.retry_after(error))
+                if delay is None:
                     raise errors.translated(error, what) from error
             else:
-                lost = errors.is_connection_failure(error)
                 verdict = await judge(error, what)
                 # A verdict other than the plain one is final: the sandbox is gone, or the file is.
-                if not (lost and delays and type(verdict) is type(errors.translated(error, what))):
+                plain = type(verdict) is type(errors.translated(error, what))
+                passing = repeat and plain and errors.is_connection_failure(error)
+                delay = lost.next_delay() if passing else None
+                if delay is None:
                     raise verdict from error
-                wait = delays.pop(0)
-        await asyncio.sleep(wait)
+        await backoff.lost.sleep(delay)

@@ -21,6 +21,7 @@ from sandboxes.errors import (
     SandboxFileNotFoundError,
     SandboxFullError,
 )
+from sandboxes.retry import parse_retry_after
 
 GATEWAY = frozenset({502, 503, 504})
 """A proxy's answers for what stands behind it; 502 is also its answer for a sandbox that is gone."""
@@ -79,9 +80,9 @@ def retry_after(error: BaseException) -> float | None:
     """The longest wait asked for in seconds: `retry-after`, or one named after its throttler."""
     headers = getattr(error, "headers", None)
     waits = [
-        float(value)
+        seconds
         for name, value in (headers.items() if isinstance(headers, Mapping) else ())
-        if _RETRY_AFTER.fullmatch(str(name)) and re.fullmatch(r"\d+(\.\d+)?", str(value))
+        if _RETRY_AFTER.fullmatch(str(name)) and (seconds := parse_retry_after(str(value))) is not None
     ]
     return max(waits, default=None)
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, TypeVar
 from weakref import WeakSet
 
 from sandboxes.daytona import errors, sdk
-from sandboxes.daytona.calls import Patience, call
+from sandboxes.daytona.calls import DaytonaBackoff, call
 from sandboxes.daytona.creation import Creation
 from sandboxes.daytona.sandbox import DaytonaSandbox
 from sandboxes.errors import SandboxError, SandboxFileNotFoundError, SandboxNotFoundError
@@ -38,9 +38,9 @@ _BUSY = frozenset({400, 409})
 class DaytonaSandboxProvider(SandboxProvider):
     """Sandboxes of one Daytona account and region. The SDK is loaded by the first call that needs it."""
 
-    def __init__(self, config: DaytonaProviderConfig, *, patience: Patience | None = None) -> None:
+    def __init__(self, config: DaytonaProviderConfig, *, backoff: DaytonaBackoff | None = None) -> None:
         self._config = config
-        self._patience = patience or Patience()
+        self._backoff = backoff or DaytonaBackoff()
         self._deleted: set[str] = set()
         self._given: WeakSet[DaytonaSandbox] = WeakSet()
 
@@ -144,7 +144,7 @@ class DaytonaSandboxProvider(SandboxProvider):
             await asyncio.to_thread(sdk.preload)
 
     def _wrap(self, sandbox: AsyncSandbox) -> DaytonaSandbox:
-        made = DaytonaSandbox(sandbox, config=self._config, deleted=self._deleted, patience=self._patience)
+        made = DaytonaSandbox(sandbox, config=self._config, deleted=self._deleted, backoff=self._backoff)
         self._given.add(made)
         return made
 
@@ -189,4 +189,4 @@ class DaytonaSandboxProvider(SandboxProvider):
         async def judge(error: BaseException, what: str) -> SandboxError:
             return errors.translated(error, what)
 
-        return await call(action, what, judge, self._patience, repeat=repeat)
+        return await call(action, what, judge, self._backoff, repeat=repeat)

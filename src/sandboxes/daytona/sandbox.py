@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from sandboxes.daytona import egress, errors
-from sandboxes.daytona.calls import Patience, call
+from sandboxes.daytona.calls import DaytonaBackoff, call
 from sandboxes.daytona.session import Session
 from sandboxes.errors import (
     SandboxCommandError,
@@ -49,12 +49,12 @@ class DaytonaSandbox(ScriptedSandbox):
         *,
         config: DaytonaProviderConfig | None = None,
         deleted: set[str] | None = None,
-        patience: Patience | None = None,
+        backoff: DaytonaBackoff | None = None,
     ) -> None:
         self._sandbox = sandbox
         self._config = config
         self._deleted = deleted if deleted is not None else set()
-        self._patience = patience or Patience()
+        self._backoff = backoff or DaytonaBackoff()
         self._sessions: list[Session] = []
         self._sessions_kept = SESSIONS_KEPT if config is not None else 0
         # Tests of services hand in objects of their own, which have what the test is about.
@@ -91,7 +91,7 @@ class DaytonaSandbox(ScriptedSandbox):
                 f"commands of this Daytona sandbox run as {own}, not {command.user}; leave the user out"
             )
         check_names(command.env)
-        session = self._sessions.pop() if self._sessions else Session(self._sandbox, self, self._patience)
+        session = self._sessions.pop() if self._sessions else Session(self._sandbox, self, self._backoff.lost)
         code = await session.run(command, sink)
         if session.reusable and len(self._sessions) < self._sessions_kept:
             self._sessions.append(session)
@@ -219,7 +219,7 @@ class DaytonaSandbox(ScriptedSandbox):
     async def call(self, action: Callable[[], Awaitable[T]], what: str, *, repeat: bool) -> T:
         """A call of the SDK on this sandbox, its failures in the protocol's terms."""
         self._check()
-        return await call(action, what, self._judge, self._patience, repeat=repeat)
+        return await call(action, what, self._judge, self._backoff, repeat=repeat)
 
     async def _judge(self, error: BaseException, what: str) -> SandboxError:
         verdict = errors.translated(error, f"{what} in sandbox {self.id}")

@@ -9,13 +9,13 @@ from secrets import token_hex
 from typing import TYPE_CHECKING, Protocol, TypeVar, runtime_checkable
 
 from sandboxes.daytona import errors, sdk
-from sandboxes.daytona.calls import Patience
 from sandboxes.errors import (
     SandboxConnectionError,
     SandboxError,
     SandboxFileNotFoundError,
     SandboxNotFoundError,
 )
+from sandboxes.retry import Backoff
 from sandboxes.scripted.wrapping import reporting, wrapped
 from sandboxes.threads import uninterrupted
 from sandboxes.types import TIMEOUT_EXIT_CODE, Command, OutputSink, StreamName
@@ -91,11 +91,11 @@ class Report:
 class Session:
     """Runs one command after another, for as long as each leaves it `reusable`."""
 
-    def __init__(self, sandbox: AsyncSandbox, calls: Calls, patience: Patience) -> None:
+    def __init__(self, sandbox: AsyncSandbox, calls: Calls, backoff: Backoff) -> None:
         self._sandbox_id = sandbox.id
         self._process = sandbox.process
         self._calls = calls
-        self._patience = patience
+        self._backoff = backoff
         self._id = ""
         self._times = self._chars = 0
         self.reusable = False
@@ -183,8 +183,7 @@ class Session:
             drops = drops + 1 if sum(self._seen.values()) == before else 1
             if drops > _DROPS or self._timed_out:
                 raise SandboxConnectionError(f"cannot follow a command: its log broke off ({lost})")
-            delays = self._patience.delays
-            await asyncio.sleep(delays[min(drops, len(delays)) - 1] if delays else 0)
+            await self._backoff.sleep(self._backoff.delay(drops))
 
     async def _read_log(self, command_id: str, sink: OutputSink | None) -> None:
         # Each connection tells the log from its beginning: what is known already is passed over.

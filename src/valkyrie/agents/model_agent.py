@@ -86,7 +86,8 @@ def ask(model: str, messages: list[dict[str, Any]]) -> dict[str, Any]:
             said = error.read().decode(errors="replace")
             if (error.code != 429 and error.code < 500) or number == TRIES - 1:
                 sys.exit(f"the model's server answered {error.code}: {said[:2000]}")
-            wait = float(error.headers.get("Retry-After") or 2**number)
+            asked = error.headers.get("Retry-After") or ""
+            wait = float(asked) if asked.isdecimal() else 2.0**number
         except OSError as error:
             if number == TRIES - 1:
                 sys.exit(f"the model's server cannot be reached at {url}: {error}")

@@ -9,8 +9,10 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from sandboxes.retry import Backoff
 from valkyrie.errors import InfrastructureError
 from valkyrie.executor.client import clean_environment
 
@@ -21,8 +23,7 @@ log = logging.getLogger("valkyrie.api")
 PARENT_PIPE = "VALKYRIE_PARENT_PIPE"
 """The descriptor of a pipe that nobody writes to: when it closes, whoever started the executor is gone."""
 _HANDED_ON = ("VALKYRIE_DATABASE_URL", "VALKYRIE_SECRET_KEY")
-_FIRST_PAUSE_S = 1.0
-_LONGEST_PAUSE_S = 30.0
+_BACKOFF = Backoff(first_s=1.0, longest_s=30.0, jitter=0.0)
 _STEADY_S = 60.0
 """Whoever lived so long may start again at once."""
 _LAST_WORDS_S = 15.0
@@ -49,12 +50,12 @@ class Supervisor:
         command: Sequence[str],
         environment: Mapping[str, str],
         restarted: Callable[[], None] = lambda: None,
-        first_pause_s: float = _FIRST_PAUSE_S,
+        first_pause_s: float = _BACKOFF.first_s,
     ) -> None:
         self._command = list(command)
         self._environment = dict(environment)
         self._restarted = restarted
-        self._first_pause_s = first_pause_s
+        self._backoff = replace(_BACKOFF, first_s=first_pause_s)
         self._child: asyncio.subprocess.Process | None = None
         self._task: asyncio.Task[None] | None = None
         self._ending = asyncio.Event()
@@ -98,18 +99,19 @@ class Supervisor:
 
     async def _keep_alive(self, child: asyncio.subprocess.Process) -> None:
         loop = asyncio.get_running_loop()
-        pause = self._first_pause_s
+        deaths = 0
         while True:
             began = loop.time()
             code = await child.wait()
             if self._ending.is_set():
                 return
             if loop.time() - began >= _STEADY_S:
-                pause = self._first_pause_s
+                deaths = 0
+            deaths += 1
+            pause = self._backoff.delay(deaths)
             log.warning("executor %d %s; it is started again in %.0f s", child.pid, _how(code), pause)
             if await self._told_to_end_within(pause):
                 return
-            pause = min(_LONGEST_PAUSE_S, 2 * pause)
             try:
                 child = self._child = await self._spawn()
             except OSError as error:

@@ -7,14 +7,15 @@ import threading
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import quote
 
+from sandboxes.retry import Backoff, Retries
 from valkyrie.aws.faults import Act, explained, fault_code
 from valkyrie.aws.objects import as_attributes, connect, read_metadata
-from valkyrie.aws.outage import Outage, outlast
 from valkyrie.aws.sdk import sdk
 from valkyrie.aws.session import AwsSession
 from valkyrie.errors import InfrastructureError, UserError
@@ -32,6 +33,7 @@ _PARTS_AT_ONCE = 3
 _DELETED_AT_ONCE = 1_000
 _LONGEST_LINK_S = 604_800
 _READ_PATIENCE_S = 60.0
+_BACKOFF = Backoff(first_s=0.5, longest_s=15.0, jitter=0.3)
 _READ_ANEW = 5
 
 
@@ -83,7 +85,7 @@ class S3Artifacts:
 
     def read(self, key: str) -> Iterator[bytes]:
         path, act = self._path(key), self._act("read", "s3:GetObject", key)
-        outage = self._outage(writing=False)
+        retries = self._retries(writing=False)
         position, tag = 0, None
         while True:
             try:
@@ -92,7 +94,7 @@ class S3Artifacts:
                     size, tag = answer.meta["size"], answer.meta["e_tag"]
                     for piece in answer.stream(min_chunk_size=_PIECE):
                         position += len(piece)
-                        outage.over()
+                        retries.reset()
                         yield bytes(piece)
                     if position < size:
                         raise InfrastructureError(f"{self.url(key)} broke off.", cause="artifacts")
@@ -100,7 +102,7 @@ class S3Artifacts:
             except _ReplacedError:
                 raise
             except InfrastructureError as error:
-                outage.wait(error)
+                retries.block(error, self._given_up.wait)
 
     def get(self, key: str, file: Path) -> None:
         for left in reversed(range(_READ_ANEW)):
@@ -128,18 +130,18 @@ class S3Artifacts:
     def list(self, prefix: str) -> Iterator[Artifact]:
         below = self._top + check_prefix(prefix)
         act = self._act("list", f"s3:ListBucket on arn:aws:s3:::{self._bucket}, and s3:GetObject", prefix)
-        outage = self._outage(writing=False)
+        retries = self._retries(writing=False)
         last: str | None = None
         while True:
             try:
                 with explained(act):
                     for entry in self._listed(below.rstrip("/"), last):
                         last = entry["path"]
-                        outage.over()
+                        retries.reset()
                         yield self._artifact(entry)
                 return
             except InfrastructureError as error:
-                outage.wait(error)
+                retries.block(error, self._given_up.wait)
 
     def copy(self, source: str, target: str) -> None:
         before, after, obstore = self._path(source), self._path(target), sdk("obstore")
@@ -246,15 +248,19 @@ class S3Artifacts:
             refused="artifacts_config",
         )
 
-    def _outage(self, *, writing: bool) -> Outage:
-        return Outage(self._patience if writing else min(self._patience, _READ_PATIENCE_S), self._given_up)
+    def _retries(self, *, writing: bool) -> Retries:
+        within = self._patience if writing else min(self._patience, _READ_PATIENCE_S)
+        return Retries(replace(_BACKOFF, within_s=within))
 
     def _ask(self, act: Act, ask: Callable[[], T], *, writing: bool = False) -> T:
-        def explaining() -> T:
-            with explained(act):
-                return ask()
-
-        return outlast(self._outage(writing=writing), explaining)
+        """Return what `ask` gives, asked again while AWS cannot be reached."""
+        retries = self._retries(writing=writing)
+        while True:
+            try:
+                with explained(act):
+                    return ask()
+            except InfrastructureError as error:
+                retries.block(error, self._given_up.wait)
 
     def _store(self, *, patient: bool = False) -> Any:
         """The client; a patient one repeats the request at hand, so that an upload need not begin anew."""

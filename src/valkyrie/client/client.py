@@ -16,7 +16,7 @@ from valkyrie.client.belongings import BelongingVerbs
 from valkyrie.client.connection import Call, Connection, path
 from valkyrie.client.jobs import JobVerbs
 from valkyrie.client.outputs import write_outputs
-from valkyrie.client.patience import PATIENT_S, Limits
+from valkyrie.client.retries import PATIENT_S, SilenceLimits
 from valkyrie.client.runs import RunVerbs, given
 from valkyrie.errors import UsageError
 from valkyrie.nouns import DEFAULT_ORG, Json
@@ -56,7 +56,7 @@ class ValkyrieClient(RunVerbs, JobVerbs, BelongingVerbs):
         """`timeout`: seconds one answer may take to begin. `patience`: seconds a stream waits for a tracker
         that went away before it gives up."""
         self._connection = Connection(
-            url, api_key, timeout=timeout, limits=Limits.within(patience), transport=transport
+            url, api_key, timeout=timeout, limits=SilenceLimits.within(patience), transport=transport
         )
 
     def on_line(self, tell: Callable[[str | None], None]) -> None:

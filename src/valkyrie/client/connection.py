@@ -17,9 +17,10 @@ from urllib.request import getproxies, proxy_bypass
 import httpx
 from pydantic import TypeAdapter, ValidationError
 
+from sandboxes.retry import parse_retry_after
 from valkyrie import __version__
 from valkyrie.client.faults import BUSY, BusyError, later, refusal, strange, unreachable
-from valkyrie.client.patience import Limits, persist
+from valkyrie.client.retries import SilenceLimits, persist
 from valkyrie.errors import AccessError, UsageError
 
 CONNECT_S = 5.0
@@ -61,7 +62,7 @@ class Connection:
         api_key: str | None,
         *,
         timeout: float,
-        limits: Limits,
+        limits: SilenceLimits,
         transport: httpx.AsyncBaseTransport | None = None,
     ) -> None:
         self.url = checked_url(url)
@@ -184,7 +185,7 @@ class Connection:
         if response.is_redirect:
             where = response.headers.get("location", "elsewhere")
             raise strange(self.url, f"it sends us to {where[:200]}")
-        retry_after = _seconds(response.headers.get("retry-after"))
+        retry_after = parse_retry_after(response.headers.get("retry-after"))
         error = refusal(self.url, response.status_code, body, retry_after)
         raise BusyError(error) if response.status_code in BUSY and later(error) else error
 
@@ -278,8 +279,3 @@ def _words(error: Exception) -> str:
     if isinstance(error, httpx.TimeoutException):
         return "it took too long"
     return str(error).rstrip(".") or "the connection broke off"
-
-
-def _seconds(value: str | None) -> float | None:
-    text = (value or "").strip()
-    return float(text) if text.isascii() and text.isdigit() and len(text) < 7 else None

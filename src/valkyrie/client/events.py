@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from valkyrie.client.connection import Call, Connection, path
 from valkyrie.client.faults import BusyError, TrackerUnreachableError, strange, unreachable
 from valkyrie.client.lines import Message, messages
-from valkyrie.client.patience import Patience, Silence
+from valkyrie.client.retries import Silence, TrackerRetries
 from valkyrie.job_views import JobView
 from valkyrie.views import RunView, TrialView
 
@@ -66,7 +66,7 @@ async def _events(
 
     What was told of a version that was not told to its end is told again, so a trial's event may come twice.
     """
-    patience = Patience(connection.limits)
+    retries = TrackerRetries(connection.limits)
     last: object = None
     cut = False
     while True:
@@ -74,7 +74,7 @@ async def _events(
         try:
             async with aclosing(_listen(connection, call, after)) as heard:
                 async for message in heard:
-                    patience.heard()
+                    retries.heard()
                     if cut:
                         cut = False
                         connection.on_line(None)
@@ -96,7 +96,7 @@ async def _events(
         if not cut:
             cut = True
             connection.on_line(str(silence.error if isinstance(silence, BusyError) else silence))
-        await patience.bear(silence)
+        await retries.pause(silence)
 
 
 async def _listen(

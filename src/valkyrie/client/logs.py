@@ -11,7 +11,7 @@ from typing import TypeVar
 from valkyrie.client.connection import Call, Connection
 from valkyrie.client.faults import BusyError, TrackerUnreachableError, strange
 from valkyrie.client.lines import lines, text
-from valkyrie.client.patience import Patience
+from valkyrie.client.retries import TrackerRetries
 from valkyrie.views import LogLine
 
 Piece = TypeVar("Piece")
@@ -78,18 +78,18 @@ async def _persist(
     read: Callable[[AsyncIterator[bytes]], AsyncGenerator[Piece, None]],
 ) -> AsyncGenerator[Piece, None]:
     """The same question again and again, until an answer was read to its end."""
-    patience = Patience(connection.limits)
+    retries = TrackerRetries(connection.limits)
     while True:
         try:
             # A log may be silent as long as its agent is.
             async with connection.stream(call, silence_s=None) as response:
-                patience.heard()
+                retries.heard()
                 async with aclosing(read(response.aiter_bytes())) as found:
                     async for piece in found:
                         yield piece
             return
         except (TrackerUnreachableError, BusyError) as error:
-            await patience.bear(error)
+            await retries.pause(error)
 
 
 def _piece(connection: Connection, line: str) -> LogLine:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import random
 import sys
 from collections import Counter
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from sandboxes.masker import Masker
+from sandboxes.retry import Backoff
 from valkyrie.errors import InfrastructureError, StoreError, ValkyrieError
 from valkyrie.hooks import deeds
 from valkyrie.hooks.deeds import Outcome
@@ -28,8 +29,8 @@ WAIT_AT_MOST_S = 24 * 3600.0
 """How long a message waits for what only a person can give."""
 MOST_ATTEMPTS = {SLACK: 3, WEBHOOK: 3, LAMBDA: 1}
 RESULTS_FOR_S = 3600.0
-MOST_PAUSE_S = 300.0
-"""Whatever a receiver asks for."""
+BACKOFF = Backoff(first_s=1.0, longest_s=120.0, factor=4.0, cap_asked_s=300.0)
+RESULTS_BACKOFF = replace(BACKOFF, first_s=5.0)
 LIMITS_S = {SLACK: 30.0, WEBHOOK: 30.0, LAMBDA: 15 * 60.0 + 30.0, RESULTS: 15 * 60.0}
 """The longest one attempt may take; a sender's own timeout comes long before."""
 ROOM = {SLACK: 8, WEBHOOK: 8, LAMBDA: 8, RESULTS: 4}
@@ -46,7 +47,6 @@ class HookRunner:
         self._world = world
         self._sender = sender
         self._home = home
-        self._rng = random.Random()  # noqa: S311 - jitter, not secrets
         self._wake = asyncio.Event()
         self._in_hand: dict[int, Due] = {}
         self._waiting: set[str] = set()
@@ -167,13 +167,10 @@ class HookRunner:
         if outcome.state != "again":
             return None
         if due.kind == RESULTS:
-            base, once_more = 5.0, due.age < RESULTS_FOR_S
+            backoff, once_more = RESULTS_BACKOFF, due.age < RESULTS_FOR_S
         else:
-            base, once_more = 1.0, due.attempt < MOST_ATTEMPTS[due.kind]
-        if not once_more:
-            return None
-        pause = min(base * (1 << 2 * min(due.attempt - 1, 8)), 120.0) * self._rng.uniform(0.5, 1.0)
-        return min(max(pause, outcome.retry_after or 0.0), MOST_PAUSE_S)
+            backoff, once_more = BACKOFF, due.attempt < MOST_ATTEMPTS[due.kind]
+        return backoff.delay(due.attempt, outcome.retry_after) if once_more else None
 
     async def _pause(self, later: float | None) -> None:
         try:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from email.utils import parsedate_to_datetime
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+from sandboxes.retry import parse_retry_after
 from valkyrie.hooks.threads import in_own_thread
 from valkyrie.targets import Resolver, Target, resolve_target, system_resolver
 
@@ -120,7 +119,7 @@ class Sender:
                 refused = response.status_code >= 400
                 return Answer(
                     response.status_code,
-                    retry_after(response.headers.get("retry-after")),
+                    parse_retry_after(response.headers.get("retry-after")),
                     await _beginning(response) if refused else "",
                 )
             finally:
@@ -134,18 +133,3 @@ async def _beginning(response: httpx.Response) -> str:
         if len(held) >= MOST_ANSWER_BYTES:
             break
     return held[:MOST_ANSWER_BYTES].decode("utf-8", "replace")
-
-
-def retry_after(text: str | None, now: float | None = None) -> float | None:
-    """Seconds that a Retry-After header asks for: a number, or a moment."""
-    if not text:
-        return None
-    try:
-        return max(0.0, float(int(text)))
-    except ValueError:
-        pass
-    try:
-        moment = parsedate_to_datetime(text).timestamp()
-    except (ValueError, TypeError, OverflowError):
-        return None
-    return max(0.0, moment - (time.time() if now is None else now))

@@ -12,6 +12,7 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from pathlib import Path
 
+from sandboxes.retry import Backoff
 from valkyrie.errors import InfrastructureError, ValkyrieError
 from valkyrie.keeping.protocol import LogName
 
@@ -19,7 +20,7 @@ PIECE = 1 << 20
 PIECES_A_TURN = 8
 """Of one file, before the others have theirs."""
 EVERY_S = 2.0
-LONGEST_PAUSE_S = 30.0
+BACKOFF = Backoff(first_s=0.5, longest_s=30.0)
 REFUSED_PAUSE_S = 60.0
 
 
@@ -118,7 +119,7 @@ class ShippedLogs(ABC):
             except InfrastructureError as error:
                 self.problem = str(error)
                 self._failures += 1
-                return min(2.0**self._failures * 0.25, 0.5 if closing else LONGEST_PAUSE_S)
+                return BACKOFF.first_s if closing else BACKOFF.delay(self._failures)
             except ValkyrieError as error:
                 problem = str(error)
                 one.not_before = time.monotonic() + REFUSED_PAUSE_S

@@ -11,6 +11,7 @@ from typing import TypeVar
 from sqlalchemy import Connection, Engine, insert
 from sqlalchemy.exc import SQLAlchemyError
 
+from sandboxes.retry import Backoff, Retries
 from valkyrie.errors import StoreError
 from valkyrie.nouns import DEFAULT_ORG
 from valkyrie.store import schema, troubles
@@ -20,7 +21,9 @@ T = TypeVar("T")
 
 PATIENCE_S = 10.0
 """How long whoever wants to read or write waits for a database that restarts."""
-SHORTEST_PAUSE_S, LONGEST_PAUSE_S = 0.05, 2.0
+LONGEST_OUTAGE_S = 300.0
+"""How long an executor waits for a database before it gives up."""
+BACKOFF = Backoff(first_s=0.05, longest_s=2.0)
 
 
 class Database(ABC):
@@ -100,15 +103,14 @@ class Database(ABC):
 
     def _connected(self, engine: Engine, patience: float) -> AbstractContextManager[Connection]:
         """A connection; a database that is just restarting is waited for."""
-        deadline, pause = time.monotonic() + patience, SHORTEST_PAUSE_S
+        retries = Retries(BACKOFF)
         while True:
             try:
                 return engine.connect()
             except SQLAlchemyError as error:
-                if not troubles.passing(error) or time.monotonic() + pause > deadline:
+                if not troubles.passing(error):
                     raise
-            time.sleep(pause)
-            pause = min(pause * 2, LONGEST_PAUSE_S)
+                retries.block(error, within_s=patience)
 
     @contextmanager
     def explained(self) -> Iterator[None]:

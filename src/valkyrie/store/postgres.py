@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Any
 from sqlalchemy import Connection, Engine, create_engine, event, select, text
 
 from sandboxes.installation import add_extra
+from sandboxes.retry import Retries
 from valkyrie.errors import StoreError, UsageError
 from valkyrie.store import schema
 from valkyrie.store.address import Address
 from valkyrie.store.counters import CHANNEL
-from valkyrie.store.database import LONGEST_PAUSE_S, SHORTEST_PAUSE_S, Database, check_known, create
+from valkyrie.store.database import BACKOFF, Database, check_known, create
 from valkyrie.store.documents import dumps
 
 if TYPE_CHECKING:
@@ -135,18 +136,17 @@ class PostgresDatabase(Database):
         """On a connection of its own; one that breaks is made anew, and what was missed meanwhile is told."""
         from psycopg import OperationalError
 
-        pause = SHORTEST_PAUSE_S
+        retries = Retries(BACKOFF)
         while True:
             try:
                 # Before the first look: what is written after it was heard of.
                 with closing(self._listen()) as listening:
-                    pause = SHORTEST_PAUSE_S
+                    retries.reset()
                     yield
                     yield from _heard(listening, interval, at_least_every)
-            except OperationalError:
+            except OperationalError as error:
                 yield
-                time.sleep(pause)
-                pause = min(pause * 2, LONGEST_PAUSE_S)
+                retries.block(error)
 
     def _listen(self) -> Listening[Any]:
         import psycopg

@@ -11,7 +11,7 @@ from sqlalchemy import ColumnElement, Connection, and_, func, or_, select, text,
 from valkyrie.nouns import Json, Outcome, TrialState
 from valkyrie.store import clock
 from valkyrie.store.counters import count, lock_runs, spending
-from valkyrie.store.patience import LONGEST_OUTAGE_S
+from valkyrie.store.database import LONGEST_OUTAGE_S
 from valkyrie.store.schema import STATE_COUNTERS, attempt, executor, trial
 
 ACTIVE_STATES = [state.value for state in TrialState if state.active]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 import threading
 import time
 from collections import deque
@@ -12,10 +13,10 @@ from typing import Any, TypeVar
 
 from sqlalchemy import Connection
 
+from sandboxes.retry import Backoff, Retries
 from valkyrie.errors import LeaseLostError, StoreError
 from valkyrie.store import journal, troubles
-from valkyrie.store.database import Database
-from valkyrie.store.patience import LONGEST_OUTAGE_S, Patience, say
+from valkyrie.store.database import LONGEST_OUTAGE_S, Database
 from valkyrie.store.returning import StaleLeaseError
 
 T = TypeVar("T")
@@ -24,6 +25,10 @@ GATHER_S = 0.002
 """How long a commit of few changes waits for more, while commits follow one another."""
 BUSY_WITHIN_S = 0.01
 FEW = 4
+BACKOFF = Backoff(first_s=0.05, longest_s=5.0)
+AT_THE_END_S = 15.0
+"""How long a database is waited for when nothing but the last writes is left."""
+SAID_AFTER_S = 1.0
 
 
 @dataclass(slots=True)
@@ -34,6 +39,38 @@ class _Call:
 
 
 _Answers = list[tuple[_Call, Any]]
+
+
+class WriteOutage:
+    """The waits of one write for a database that is away or locked; the log hears of long ones."""
+
+    def __init__(self, seconds: float, place: str) -> None:
+        self._seconds = seconds
+        self._place = place
+        self._retries = Retries(BACKOFF)
+        self._said = False
+
+    def wait(self, error: Exception, ending: threading.Event) -> bool:
+        """Wait a while; return False when it has been long enough. `ending` shortens it."""
+        limit = min(self._seconds, AT_THE_END_S) if ending.is_set() else self._seconds
+        delay = self._retries.next_delay(within_s=limit)
+        if delay is None:
+            return False
+        if not self._said and self._retries.lasted_s > SAID_AFTER_S:
+            self._said = True
+            _say(f"{self._place} cannot be written ({troubles.first_line(error)}); trying again")
+        if troubles.clashed(error):
+            delay = BACKOFF.delay(1)
+        if ending.is_set():
+            time.sleep(delay)
+        else:
+            ending.wait(delay)
+        return True
+
+    def end(self) -> None:
+        """Say that it was written, where the log knows that it could not be."""
+        if self._said:
+            _say(f"{self._place} can be written again after {self._retries.lasted_s:.0f} s")
 
 
 class Writer:
@@ -130,18 +167,18 @@ class Writer:
 
     def _surely(self, unit: list[_Call], *, again: bool = False) -> _Answers:
         """Write it, and while the database is away or locked, wait and write it again."""
-        patience = Patience(self._patience, self._database.address.place)
+        outage = WriteOutage(self._patience, self._database.address.place)
         while True:
             try:
                 answers = self._write(unit, again=again)
             except Exception as error:
                 self._disconnect()
-                if not troubles.passing(error) or not patience.wait(error, self._closing):
+                if not troubles.passing(error) or not outage.wait(error, self._closing):
                     raise
                 # Unless it clashed, what it wrote may have been committed all the same.
                 again = again or not troubles.clashed(error)
             else:
-                patience.over()
+                outage.end()
                 return answers
 
     def _write(self, unit: list[_Call], *, again: bool) -> _Answers:
@@ -178,7 +215,7 @@ class Writer:
             f"a late write of trial {lost.task_id}/{lost.k} (run {lost.run_id[:8]}, attempt {lost.number}) "
             "was refused: another lease is in force"
         )
-        say(str(refused))
+        _say(str(refused))
         return refused
 
     def _connected(self) -> Connection:
@@ -217,3 +254,9 @@ def _resolve(answers: _Answers) -> None:
             call.future.set_exception(answer)
         else:
             call.future.set_result(answer)
+
+
+def _say(text: str) -> None:
+    """Write one line to the executor's log."""
+    sys.stderr.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {text}\n")
+    sys.stderr.flush()

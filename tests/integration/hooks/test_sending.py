@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.integration.hooks.receiver import Receiver, Reply
-from valkyrie.hooks.sending import Sender, SendingError, retry_after
+from valkyrie.hooks.sending import Sender, SendingError
 from valkyrie.targets import TargetError
 
 
@@ -194,22 +194,6 @@ def make_certificate(folder: Path, name: str) -> tuple[Path, Path]:
         )
     )
     return files
-
-
-@pytest.mark.parametrize(
-    ("text", "seconds"),
-    [
-        ("7", 7.0),
-        ("-3", 0.0),
-        ("Tue, 14 Nov 2023 22:13:30 GMT", 10.0),
-        ("Tue, 14 Nov 2023 22:13:00 GMT", 0.0),
-        ("soon", None),
-        ("", None),
-        (None, None),
-    ],
-)
-def test_how_long_to_leave_it_alone(text: str | None, seconds: float | None) -> None:
-    assert retry_after(text, now=1_700_000_000.0) == seconds
 
 
 async def test_cancelling_hangs_up(receiver: Receiver) -> None:

@@ -9,6 +9,7 @@ import pytest
 from canned import RUN, run
 from scripted_tracker import KEY, Answer, ScriptedTracker, refused, said
 
+from sandboxes.retry import LONGEST_ASKED_S
 from valkyrie import errors
 from valkyrie.client import ValkyrieClient
 from valkyrie.errors import (
@@ -171,14 +172,17 @@ async def test_a_request_that_never_arrived_is_repeated(tracker: ScriptedTracker
         assert (await asking).state == "STOPPING"
 
 
+@pytest.mark.parametrize(
+    ("asked", "seconds"), [(600, 600), ("Fri, 01 Jan 2100 00:00:00 GMT", LONGEST_ASKED_S)]
+)
 async def test_a_long_retry_after_is_not_slept_through(
-    client: ValkyrieClient, tracker: ScriptedTracker
+    client: ValkyrieClient, tracker: ScriptedTracker, asked: object, seconds: float
 ) -> None:
-    tracker.on("GET", FETCH, refused("InfrastructureError", 503, "later", cause="busy", retry_after=600))
+    tracker.on("GET", FETCH, refused("InfrastructureError", 503, "later", cause="busy", retry_after=asked))
     began = time.monotonic()
     with pytest.raises(InfrastructureError, match="later") as caught:
         await client.fetch(RUN)
-    assert caught.value.retry_after == 600 and time.monotonic() - began < 60
+    assert caught.value.retry_after == seconds and time.monotonic() - began < 60
 
 
 @pytest.mark.parametrize("ref", ["../me", "latest", "job/agent:a/b", "%2e", "a b&ref=x"])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
@@ -12,7 +12,7 @@ from tests.ports import free_port
 
 from sandboxes.configs import DaytonaProviderConfig
 from sandboxes.daytona import DaytonaSandboxProvider
-from sandboxes.daytona.calls import Patience
+from sandboxes.daytona.calls import LOST, DaytonaBackoff
 from sandboxes.errors import (
     SandboxCapacityError,
     SandboxCommandError,
@@ -21,11 +21,15 @@ from sandboxes.errors import (
     SandboxNotFoundError,
 )
 from sandboxes.process import ProcessProvider
+from sandboxes.retry import Backoff
 from sandboxes.server import SandboxServer
 from sandboxes.testing.base import output_of
 from sandboxes.types import SandboxCreateRequest, SandboxQuery
 
-QUICK = Patience(delays=(0, 0), throttled=30, throttled_default=0.01)
+QUICK = DaytonaBackoff(
+    lost=Backoff(first_s=0, longest_s=0, attempts=3),
+    throttled=Backoff(first_s=0.01, longest_s=0.01, within_s=30),
+)
 
 
 @dataclass
@@ -134,7 +138,7 @@ async def config(line: Line, tmp_path: Path) -> AsyncIterator[DaytonaProviderCon
 
 @pytest.fixture
 async def provider(config: DaytonaProviderConfig) -> AsyncIterator[DaytonaSandboxProvider]:
-    async with DaytonaSandboxProvider(config, patience=QUICK) as provider:
+    async with DaytonaSandboxProvider(config, backoff=QUICK) as provider:
         yield provider
 
 
@@ -204,7 +208,8 @@ async def test_a_gateways_error_for_a_sandbox_that_is_gone(
 
 async def test_no_server_at_all(config: DaytonaProviderConfig, line: Line) -> None:
     line.faults = [Fault(b"/api/", times=1000)]
-    async with DaytonaSandboxProvider(config, patience=Patience(delays=())) as provider:
+    once = DaytonaBackoff(lost=replace(LOST, attempts=1))
+    async with DaytonaSandboxProvider(config, backoff=once) as provider:
         with pytest.raises(SandboxConnectionError):
             await provider.create_sandbox(REQUEST)
 

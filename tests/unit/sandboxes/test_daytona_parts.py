@@ -22,6 +22,7 @@ from sandboxes.errors import (
     SandboxFullError,
     SandboxUnsupportedError,
 )
+from sandboxes.retry import LONGEST_ASKED_S
 from sandboxes.scripted import archives
 from sandboxes.scripted.listing import MAX_BYTES, Pattern
 from sandboxes.scripted.wrapping import wrapped
@@ -113,7 +114,8 @@ def test_failures_in_our_own_terms(failure: Exception, kind: type[SandboxError])
     [
         ({"Retry-After": "3"}, 3),
         ({"retry-after-anonymous": "7", "Retry-After": "3"}, 7),
-        ({"Retry-After": "Wed, 21 Oct 2026 07:28:00 GMT"}, None),
+        ({"Retry-After": "Wed, 21 Oct 2015 07:28:00 GMT"}, 0),
+        ({"Retry-After": "2", "Retry-After-Sandbox": "Fri, 01 Jan 2100 00:00:00 GMT"}, LONGEST_ASKED_S),
         ({"X-Retry-After": "3"}, None),
         ({}, None),
     ],

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, ClassVar
 
+from sandboxes.retry import parse_retry_after
 from valkyrie.agents.catalogue.base import (
     PLACEHOLDER_KEY,
     InstalledAgent,
@@ -200,11 +201,10 @@ class _Log:
 
 def _trouble(error: Any) -> Trouble:
     status = at(error, "data", "statusCode")
-    after = at(error, "data", "responseHeaders", "retry-after")
     said = [word(at(error, "name")), word(at(error, "data", "message"), 1000), word(at(error, "message"))]
     body = word(at(error, "data", "responseBody"), 500)
     return trouble(
         ": ".join(filter(None, [*said, body])),
         status if isinstance(status, int) else None,
-        float(after) if isinstance(after, str) and after.isdigit() else None,
+        parse_retry_after(at(error, "data", "responseHeaders", "retry-after")),
     )

@@ -106,10 +106,10 @@ def check_secret(name: str, session: AwsSession | None) -> str:
 
 def _asked(url: str, key: str | None, method: str, path: str, body: Any = None) -> Any:
     from valkyrie.client.connection import Call, Connection
-    from valkyrie.client.patience import Limits
+    from valkyrie.client.retries import SilenceLimits
 
     async def ask() -> Any:
-        connection = Connection(url, key, timeout=TIMEOUT_S, limits=Limits.within(2))
+        connection = Connection(url, key, timeout=TIMEOUT_S, limits=SilenceLimits.within(2))
         try:
             return await connection.ask(Call(method, path, body=body))
         finally:

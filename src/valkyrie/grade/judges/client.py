@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import json
-import random
-from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
 from functools import cache
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
+from sandboxes.retry import Backoff, Retries
 from valkyrie.errors import JudgeError
 from valkyrie.grade.judges.faults import NotForcedError, PassingError, failure_of, object_in
 from valkyrie.grade.judges.speaking import Answer, Tool, UnreadableAnswerError, dialect_of
@@ -23,35 +22,18 @@ if TYPE_CHECKING:
 
     from valkyrie.grade.judges.endpoint import Endpoint
 
-TRIES = 4
+BACKOFF = Backoff(first_s=0.5, longest_s=20.0, attempts=4)
+"""Within one call. What an endpoint asks for beyond `longest_s` is left to the next attempt of the trial."""
 AT_ONCE = 16
 """Requests in flight; more wait."""
-_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.5, 20.0
 _CONNECT_S, _ANSWER_S = 10.0, 600.0
-
-
-@dataclass(frozen=True, slots=True)
-class Patience:
-    """How often an endpoint is tried within one call, and how long the pauses are."""
-
-    tries: int = TRIES
-    first_pause: float = _FIRST_PAUSE_S
-    longest_pause: float = _LONGEST_PAUSE_S
-    """What an endpoint asks for beyond this is left to the next attempt of the trial."""
-    sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
-
-    def pause(self, number: int, asked: float | None) -> float:
-        """Seconds before try `number` + 1: full jitter, but never less than was asked for."""
-        most = min(self.longest_pause, self.first_pause * 2.0 ** (number - 1))
-        jittered = random.uniform(most / 2, most)  # noqa: S311 - spreads requests, keeps no secret
-        return max(jittered, asked or 0.0)
 
 
 class JudgeClient:
     """One pool of connections for all judges. `async with` opens and closes it."""
 
-    def __init__(self, *, patience: Patience | None = None, at_once: int = AT_ONCE) -> None:
-        self._patience = patience or Patience()
+    def __init__(self, *, backoff: Backoff = BACKOFF, at_once: int = AT_ONCE) -> None:
+        self._backoff = backoff
         self._room = asyncio.Semaphore(at_once)
         self._http: httpx.AsyncClient | None = None
         self._not_forced: set[str] = set()
@@ -86,8 +68,8 @@ class JudgeClient:
     async def ask(self, endpoint: Endpoint, system: str, messages: list[Json], tool: Tool) -> Answer:
         """One answer. Raises JudgeError after tries in vain, UserError where the endpoint refuses."""
         dialect = dialect_of(endpoint)
-        why, asked = "", None
-        for number in range(1, self._patience.tries + 1):
+        retries = Retries(self._backoff)
+        while True:
             forced = endpoint.url not in self._not_forced
             body = dialect.body(endpoint, system, messages, tool, forced=forced)
             try:
@@ -96,13 +78,14 @@ class JudgeClient:
                 why, asked = str(error), error.retry_after
             except UnreadableAnswerError as error:
                 why, asked = f"answered with something else than its API ({error})", None
-            if number == self._patience.tries or (asked or 0.0) > self._patience.longest_pause:
+            delay = retries.next_delay(asked)
+            if delay is None or (asked or 0.0) > self._backoff.longest_s:
                 break
             self.retries += 1
-            await self._patience.sleep(self._patience.pause(number, asked))
+            await self._backoff.sleep(delay)
         raise JudgeError(
-            f"Judge {endpoint.model} at {endpoint.place} {why}; tried {number} "
-            f"{'time' if number == 1 else 'times'}.",
+            f"Judge {endpoint.model} at {endpoint.place} {why}; tried {retries.failed} "
+            f"{'time' if retries.failed == 1 else 'times'}.",
             retry_after=asked,
         )
 

@@ -6,6 +6,7 @@ import json
 import re
 from typing import TYPE_CHECKING
 
+from sandboxes.retry import parse_retry_after
 from valkyrie.errors import GraderError, UserError
 from valkyrie.grade.judges.speaking import UnreadableAnswerError
 from valkyrie.grade.protocol import JUDGE_REFUSED, JUDGE_REFUSED_QUESTION
@@ -47,7 +48,7 @@ def failure_of(endpoint: Endpoint, response: httpx.Response) -> Exception:
     """What to raise for an answer that is none."""
     status, text = response.status_code, _quoted(response, endpoint)
     if status in _LATER or status >= 500:
-        return PassingError(f"answered {status}", _retry_after(response))
+        return PassingError(f"answered {status}", parse_retry_after(response.headers.get("retry-after")))
     if status == 400 and "tool_choice" in text:
         return NotForcedError("does not take tool_choice")
     if status in (400, 413) and _TOO_LONG.search(text):
@@ -83,26 +84,6 @@ def _quoted(response: httpx.Response, endpoint: Endpoint) -> str:
         pass
     masked = Masker([endpoint.key or ""]).text(text)
     return re.sub(r"\s+", " ", masked).strip()[:_QUOTED] or "without a word."
-
-
-def _retry_after(response: httpx.Response) -> float | None:
-    said = response.headers.get("retry-after", "")
-    try:
-        seconds = float(said)
-    except ValueError:
-        return _until(said)
-    return seconds if 0 <= seconds < 86_400 else None
-
-
-def _until(date: str) -> float | None:
-    """Seconds until a date of HTTP."""
-    import time
-    from email.utils import parsedate_to_datetime
-
-    try:
-        return max(0.0, parsedate_to_datetime(date).timestamp() - time.time())
-    except (ValueError, TypeError, OverflowError):
-        return None
 
 
 def _way_out(status: int) -> str:

@@ -8,7 +8,8 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from weakref import WeakKeyDictionary
 
-from valkyrie.grade.judges.client import JudgeClient, Patience
+from sandboxes.retry import Backoff
+from valkyrie.grade.judges.client import BACKOFF, JudgeClient
 
 
 @dataclass(slots=True)
@@ -21,16 +22,16 @@ _clients: WeakKeyDictionary[asyncio.AbstractEventLoop, _Shared] = WeakKeyDiction
 
 
 @asynccontextmanager
-async def shared_client(patience: Patience | None = None) -> AsyncIterator[JudgeClient]:
+async def shared_client(backoff: Backoff = BACKOFF) -> AsyncIterator[JudgeClient]:
     """The client of this event loop: opened by the first who asks, closed by the last who leaves.
 
     Who runs many trials holds it around them, so that connections last from one judge to the next. The
-    patience is that of who opens it.
+    back-off is that of who opens it.
     """
     loop = asyncio.get_running_loop()
     shared = _clients.get(loop)
     if shared is None:
-        shared = _clients[loop] = _Shared(JudgeClient(patience=patience).opened())
+        shared = _clients[loop] = _Shared(JudgeClient(backoff=backoff).opened())
     shared.users += 1
     try:
         yield shared.client

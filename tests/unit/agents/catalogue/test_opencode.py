@@ -86,11 +86,22 @@ def test_troubles(tmp_path: Path, error: dict[str, Any], cause: str) -> None:
     assert found.trouble.cause == cause
 
 
-def test_it_says_how_long_to_wait(tmp_path: Path) -> None:
-    error = failed(429, "slow down", responseHeaders={"retry-after": "7"})
+@pytest.mark.parametrize(
+    ("said", "seconds"),
+    [
+        ("7", 7.0),
+        ("1.5", 1.5),
+        ("Wed, 21 Oct 2015 07:28:00 GMT", 0.0),
+        ("²", None),
+        ("soon", None),
+        (7, None),
+    ],
+)
+def test_it_says_how_long_to_wait(tmp_path: Path, said: object, seconds: float | None) -> None:
+    error = failed(429, "slow down", responseHeaders={"retry-after": said})
     found = reading(made(OpenCode, CLAUDE), tmp_path, error, exit_code=1)
     assert found.trouble is not None
-    assert (found.trouble.cause, found.trouble.retry_after) == ("model_rate_limited", 7.0)
+    assert (found.trouble.cause, found.trouble.retry_after) == ("model_rate_limited", seconds)
 
 
 def test_an_error_it_got_over_is_none(tmp_path: Path) -> None:

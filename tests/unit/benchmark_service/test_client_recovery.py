@@ -1,4 +1,4 @@
-"""Pauses between attempts, Retry-After, and attempts after a lost sandbox."""
+"""When a service lets a client come back, and attempts after a lost sandbox."""
 
 from __future__ import annotations
 
@@ -7,29 +7,12 @@ from typing import Any
 import pytest
 
 from benchmark_service.client import BenchmarkServiceClient, SandboxRecoveryAttempt
-from benchmark_service.client_retry import Backoff, parse_retry_after, retry_after_in
+from benchmark_service.client_streams import retry_after_in
 from benchmark_service.schemas import RetrieveTaskResponse
 from sandboxes.errors import SandboxNotFoundError
+from sandboxes.retry import LONGEST_ASKED_S
 
 NOON = 946_728_000.0
-
-
-@pytest.mark.parametrize(
-    ("value", "seconds"),
-    [
-        ("7", 7.0),
-        ("1.5", 1.5),
-        ("Sat, 01 Jan 2000 12:00:30 GMT", 30.0),
-        ("Sat, 01 Jan 2000 11:00:00 GMT", 0.0),
-        ("-3", None),
-        ("soon", None),
-        ("1e9", None),
-        ("", None),
-        (None, None),
-    ],
-)
-def test_retry_after(value: str | None, seconds: float | None) -> None:
-    assert parse_retry_after(value, now=lambda: NOON) == seconds
 
 
 @pytest.mark.parametrize(
@@ -37,26 +20,13 @@ def test_retry_after(value: str | None, seconds: float | None) -> None:
     [
         ("Evaluation quota reached; retry after 2000-01-01T12:01:00Z.", 60.0),
         ("retry after 2000-01-01T14:00:10+02:00", 10.0),
+        ("retry after 9999-01-01T00:00:00Z.", LONGEST_ASKED_S),
         ("retry after 2000-13-01T12:01:00Z.", None),
         ("Dataset not allowed", None),
     ],
 )
 def test_the_time_in_a_closing_reason(reason: str, seconds: float | None) -> None:
     assert retry_after_in(reason, now=lambda: NOON) == seconds
-
-
-async def test_pauses_double_up_to_the_limit_and_never_come_before_retry_after() -> None:
-    taken: list[float] = []
-
-    async def pause(seconds: float) -> None:
-        taken.append(seconds)
-
-    backoff = Backoff(max_wait_s=10, pause=pause, jitter=lambda: 0.5)
-    for failed in range(1, 7):
-        await backoff.wait(failed)
-    await backoff.wait(1, retry_after=4)
-    await backoff.wait(1, retry_after=4000)
-    assert taken == [0.5, 1, 2, 4, 8, 10, 4.5, 10]
 
 
 class Tasks(BenchmarkServiceClient):

@@ -1,75 +1,22 @@
-"""When a client tries again: pauses between attempts, and sandboxes that were lost under a trial."""
+"""Attempts at a task, repeated when its sandbox was lost under a trial."""
 
 from __future__ import annotations
 
 import asyncio
 import inspect
-import random
-import re
 import time
 import uuid
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
-from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, TypeVar
 
-from benchmark_service.retry_after import parse_retry_after_seconds
 from sandboxes.errors import SandboxNotFoundError
+from sandboxes.retry import AsyncSleep
 
 if TYPE_CHECKING:
     from benchmark_service.schemas import RetrieveTaskResponse
 
-Pause = Callable[[float], Awaitable[None]]
 Result = TypeVar("Result")
-
-_ISO_TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?(?:Z|[+-]\d\d:\d\d)")
-
-
-@dataclass(frozen=True)
-class Backoff:
-    """Exponential pauses with full jitter; a service's own Retry-After goes before them."""
-
-    attempts: int = 5
-    base_s: float = 1.0
-    max_wait_s: float = 60.0
-    pause: Pause = asyncio.sleep
-    jitter: Callable[[], float] = random.random
-    """A number in [0, 1)."""
-
-    async def wait(self, failed: int, retry_after: float | None = None) -> None:
-        """Pause after the `failed`-th attempt (from 1)."""
-        if retry_after is None:
-            seconds = self.jitter() * self.base_s * 2 ** (failed - 1)
-        else:
-            # Many clients hear the same number at once: they come back a little apart, never earlier.
-            seconds = retry_after + self.jitter() * self.base_s
-        await self.pause(min(seconds, self.max_wait_s))
-
-
-def parse_retry_after(value: str | None, now: Callable[[], float] = time.time) -> float | None:
-    """Seconds of a Retry-After header, given as a number or an HTTP date; None when it is neither."""
-    seconds = parse_retry_after_seconds(value)
-    if seconds is not None:
-        return seconds
-    try:
-        return _seconds_until(parsedate_to_datetime(value or ""), now)
-    except ValueError:
-        return None
-
-
-def retry_after_in(reason: str, now: Callable[[], float] = time.time) -> float | None:
-    """Seconds until the ISO time a closing reason names ("... retry after 2031-01-01T00:00:00Z.")."""
-    found = _ISO_TIME.search(reason)
-    try:
-        return _seconds_until(datetime.fromisoformat(found[0]), now) if found else None
-    except ValueError:
-        return None
-
-
-def _seconds_until(moment: datetime, now: Callable[[], float]) -> float:
-    aware = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
-    return max(0.0, aware.timestamp() - now())
 
 
 @dataclass
@@ -143,7 +90,7 @@ class RecoveryPlan:
     default_max_attempts: int = 1
     retry_delay_s: float = 2.0
     on_retry: Callable[[SandboxRecoveryAttempt, Exception], Awaitable[None] | None] | None = None
-    pause: Pause = asyncio.sleep
+    pause: AsyncSleep = asyncio.sleep
 
 
 async def run_attempts(

@@ -1,14 +1,12 @@
-"""How long a tracker that does not answer is waited for."""
+"""How long a tracker that does not answer is asked again."""
 
 from __future__ import annotations
 
-import asyncio
-import random
-import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import TypeVar
 
+from sandboxes.retry import Backoff, Retries
 from valkyrie.client.faults import BusyError, TrackerUnreachableError
 
 PATIENT_S = 60.0
@@ -17,15 +15,14 @@ QUICK_S = 3.0
 """A single request nobody answers: long enough for a hiccup, short enough for a wrong address."""
 BUSY_S = 20.0
 """A single request that is answered with `not now`."""
-_FIRST_PAUSE_S = 0.1
-_LONGEST_PAUSE_S = 5.0
+BACKOFF = Backoff(first_s=0.1, longest_s=5.0)
 
 Result = TypeVar("Result")
 Silence = TrackerUnreachableError | BusyError
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class SilenceLimits:
     """Seconds without an answer, by what is waited for."""
 
     stream: float = PATIENT_S
@@ -33,59 +30,52 @@ class Limits:
     busy: float = BUSY_S
 
     @classmethod
-    def within(cls, seconds: float) -> Limits:
-        """None of them longer than this."""
+    def within(cls, seconds: float) -> SilenceLimits:
+        """Return the usual limits, none of them longer than this."""
         return cls(seconds, min(QUICK_S, seconds), min(BUSY_S, seconds))
 
 
-class Patience:
-    """Pauses that grow while nothing is heard, up to a limit."""
+class TrackerRetries:
+    """The tries of one request, or of one stream since it was last heard."""
 
-    def __init__(self, limits: Limits) -> None:
+    def __init__(self, limits: SilenceLimits) -> None:
         self._limits = limits
         self._streaming = False
-        self._begin()
-
-    def _begin(self) -> None:
-        self._since = time.monotonic()
-        self._pause = _FIRST_PAUSE_S
+        self._retries = Retries(BACKOFF)
 
     def heard(self) -> None:
-        """A stream spoke: from now on its silence is borne longer, each time anew."""
+        """Note that a stream spoke: from now on its silence is borne longer, each time anew."""
         self._streaming = True
-        self._begin()
+        self._retries.reset()
 
-    async def bear(self, silence: Silence) -> None:
-        """Pause before the next attempt; when patience is at its end, raise what it was tried with."""
+    async def pause(self, silence: Silence) -> None:
+        """Sleep before the next try; raise the error of this one if there is none."""
         busy = isinstance(silence, BusyError)
         error = silence.error if isinstance(silence, BusyError) else silence
         limit = self._limits.stream if self._streaming else self._limits.busy if busy else self._limits.quick
-        # Many clients lose the same tracker at once: they come back a little apart.
-        pause = max(error.retry_after or 0.0, self._pause * random.uniform(0.7, 1.3))  # noqa: S311
-        if time.monotonic() + pause - self._since > limit:
-            raise error from None
-        self._pause = min(self._pause * 2, _LONGEST_PAUSE_S)
-        await asyncio.sleep(pause)
+        await self._retries.pause(error, error.retry_after, within_s=limit)
 
 
-async def persist(once: Callable[[], Awaitable[Result]], limits: Limits, *, repeatable: bool) -> Result:
+async def persist(
+    once: Callable[[], Awaitable[Result]], limits: SilenceLimits, *, repeatable: bool
+) -> Result:
     """Do it until it is answered. What may not be done twice is repeated only if it never arrived."""
-    patience = Patience(limits)
+    retries = TrackerRetries(limits)
     while True:
         try:
             return await once()
         except TrackerUnreachableError as error:
             if error.sent and not repeatable:
                 raise unknown_outcome(error) from None
-            await patience.bear(error)
+            await retries.pause(error)
         except BusyError as error:
             if not repeatable:
                 raise error.error from None
-            await patience.bear(error)
+            await retries.pause(error)
 
 
 def unknown_outcome(error: TrackerUnreachableError) -> TrackerUnreachableError:
-    """The words for a request that arrived, perhaps, and was answered to nobody."""
+    """Return the error for a request that arrived, perhaps, and was answered to nobody."""
     return TrackerUnreachableError(
         f"{error} Whether it did what was asked is not known: look (`valk run list`, `valk run fetch`) "
         "before asking again.",
