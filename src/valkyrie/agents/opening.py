@@ -13,14 +13,20 @@ from valkyrie import plugins
 from valkyrie.agents.abilities import SKILLS_AT, converses, skills_at, takes_mcp, takes_skills
 from valkyrie.agents.catalog import CATALOG, AgentOptions, KeyGroup
 from valkyrie.agents.protocol import Agent, OutputArtifact
-from valkyrie.archives.telling import told_as
-from valkyrie.errors import BundleError, ContractValidationError, UsageError, UserError, ValkyrieError
+from valkyrie.errors import (
+    BundleError,
+    ContractValidationError,
+    UsageError,
+    UserError,
+    ValkyrieError,
+    paths_shown_as,
+)
 from valkyrie.nouns import Json
 from valkyrie.suggest import did_you_mean
 
 if TYPE_CHECKING:
     # Reading contracts takes YAML and pydantic; the catalogue's agents need neither.
-    from valkyrie.agents.contract import AgentContract
+    from benchmark_runner.agent_bundle.contract import AgentContract
     from valkyrie.agents.library import Library
 
 PLUGIN_GROUP = "valkyrie.agents"
@@ -81,7 +87,7 @@ def open_agent(
     options = AgentOptions(model, dict(kwargs or {}), dict(secrets or {}), model_url)
     if uploads and (match := _UPLOAD.fullmatch(spec)):
         archive = uploads(match[1])
-        with told_as({archive: "the uploaded agent"}):
+        with paths_shown_as({archive: "the uploaded agent"}):
             return _open_archive(archive, None, options)
     if not trusted:
         _refuse_this_machines(spec)
@@ -119,8 +125,7 @@ def freeze(prepared: PreparedAgent, folder: Path) -> Json:
     """Copy the agent's archive into a run's own folder; returns what `open_frozen` needs."""
     if prepared.source is None:
         return prepared.frozen
-    from valkyrie.agents.bundle import copy_archive, pack
-    from valkyrie.agents.unpack import digest_archive
+    from benchmark_runner.agent_bundle.bundle import copy_archive, digest_archive, pack
 
     archive = folder / ARCHIVE_NAME
     if prepared.source.is_dir():
@@ -231,16 +236,16 @@ def _open_path(path: Path, options: AgentOptions) -> PreparedAgent:
         raise UsageError(
             f"{path} is no folder. An agent is a folder with a contract.yaml (`valk agent init NAME`)."
         )
-    from valkyrie.agents.bundle import digest_folder
-    from valkyrie.agents.contract import load_contract
+    from benchmark_runner.agent_bundle.bundle import digest_folder
+    from benchmark_runner.agent_bundle.contract import load_contract
 
     contract = load_contract(path)
     return _bundle(contract, contract.name, digest_folder(path), path.resolve(), options)
 
 
 def _open_archive(archive: Path, name: str | None, options: AgentOptions) -> PreparedAgent:
-    from valkyrie.agents.contract import load_contract
-    from valkyrie.agents.unpack import digest_archive, read_contract
+    from benchmark_runner.agent_bundle.bundle import digest_archive, read_contract
+    from benchmark_runner.agent_bundle.contract import load_contract
 
     file, text = read_contract(archive)
     contract = load_contract(text, where=f"{archive}/{file}")
@@ -252,8 +257,8 @@ def _bundle(
 ) -> PreparedAgent:
     from dataclasses import replace
 
+    from benchmark_runner.agent_bundle.resolution import misspelt, resolve
     from valkyrie.agents.bundled import contract_digest
-    from valkyrie.agents.resolve import misspelt, resolve
 
     secrets = {**contract.secrets, **options.secrets}
     try:

@@ -13,18 +13,25 @@ from contextlib import suppress
 from pathlib import Path, PurePosixPath
 from posixpath import normpath
 
+from benchmark_runner.archive import (
+    DEEPEST,
+    ArchiveLimits,
+    OpenArchive,
+    disk_error,
+    file_entry,
+    folder_entry,
+    link_entry,
+    new_file,
+    open_archive,
+)
 from sandboxes.contents import LEFTOVERS
-from valkyrie.archives.limits import ArchiveLimits
-from valkyrie.archives.reading import DEEPEST, OpenArchive, open_archive
-from valkyrie.archives.telling import told_as
-from valkyrie.archives.writing import disk_error, file_entry, folder_entry, link_entry, new_file
 from valkyrie.benchmarks.content import PARTS
 from valkyrie.benchmarks.discovery import find_tasks, is_task
 from valkyrie.benchmarks.lock import FILE_NAME as LOCK
 from valkyrie.benchmarks.lock import lock_file
 from valkyrie.benchmarks.manifest import FILE_NAME
 from valkyrie.benchmarks.task_checks import stray_problem
-from valkyrie.errors import BundleError, UnknownError
+from valkyrie.errors import BundleError, UnknownError, paths_shown_as
 
 _CHUNK = 1024 * 1024
 _DIGEST = re.compile("[0-9a-f]{64}")
@@ -143,7 +150,7 @@ def unpack_benchmark(archive: Path, cache: Path, digest: str) -> Path:
         raise UnknownError(f"{digest[:80]!r} is no sha256 digest.")
     place = cache / _UNPACKED / digest
     if not place.is_dir():
-        with told_as({archive: "the uploaded benchmark"}):
+        with paths_shown_as({archive: "the uploaded benchmark"}):
             _unpack(archive, place, digest)
     return next(place.iterdir())
 

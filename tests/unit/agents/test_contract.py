@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from valkyrie.agents.contract import load_contract
+from benchmark_runner.agent_bundle.contract import load_contract
 from valkyrie.errors import ContractValidationError
 
 BASE = "name: a\ninstall_cmd: 'true'\nrun_cmd: run {problem_statement_path}\n"
@@ -78,20 +78,20 @@ def test_errors_name_file_and_line(tmp_path: Path) -> None:
 
 
 def test_all_problems_come_at_once() -> None:
-    text = "name: 5\nrun_cmd: echo\nfinal_output: logs\nkwargs:\n  n:\n    typ: int\n    type: integer\n"
+    text = "run_cmd: echo\ninstall_cmd: 5\nfinal_output: logs\nkwargs:\n  n:\n    typ: int\n    type: integer\n"
     with pytest.raises(ContractValidationError) as caught:
         load_contract(text, where="c.yaml")
     lines = str(caught.value).splitlines()
     assert [line.split(": ")[:2] for line in lines] == [
         ["c.yaml:1", "name"],
-        ["c.yaml:1", "install_cmd"],
-        ["c.yaml:2", "run_cmd"],
+        ["c.yaml:2", "install_cmd"],
+        ["c.yaml:1", "run_cmd"],
         ["c.yaml:3", "final_output"],
         ["c.yaml:7", "kwargs.n.type"],
         ["c.yaml:6", "kwargs.n.typ"],
     ]
-    assert "must be text, is 5" in lines[0]
-    assert "missing" in lines[1]
+    assert "missing" in lines[0]
+    assert "must be text, is 5" in lines[1]
     assert "{problem_statement_path}" in lines[2]
     assert "must be one of str, int, float, bool, dict, is 'integer'" in lines[4]
 

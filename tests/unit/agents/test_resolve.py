@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from valkyrie.agents.contract import load_contract
-from valkyrie.agents.resolve import ResolvedContract, misspelt, resolve
+from benchmark_runner.agent_bundle.contract import load_contract
+from benchmark_runner.agent_bundle.resolution import ResolvedContract, misspelt, resolve
 from valkyrie.errors import ContractValidationError
 
 

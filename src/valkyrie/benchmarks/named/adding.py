@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Protocol, TypeVar
 
-from valkyrie.archives.writing import disk_error
+from benchmark_runner.archive import disk_error
 from valkyrie.benchmarks.lock import FILE_NAME as LOCK
 from valkyrie.benchmarks.manifest import FILE_NAME as MANIFEST
 from valkyrie.benchmarks.manifest import Manifest, read_manifest

@@ -9,8 +9,8 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection, Mapping
 
-from valkyrie.agents.shell import Quoting, Spot, find_placeholders
-from valkyrie.errors import ContractValidationError
+from benchmark_runner.agent_bundle.shell import Quoting, Spot, find_placeholders
+from benchmark_runner.errors import ContractValidationError
 
 __all__ = ["find_placeholders", "placeholder_names", "strangers", "substitute"]
 

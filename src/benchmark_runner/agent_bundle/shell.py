@@ -12,7 +12,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from valkyrie.errors import ContractValidationError
+from benchmark_runner.errors import ContractValidationError
 
 
 class Quoting(StrEnum):

@@ -6,7 +6,7 @@ import fnmatch
 from dataclasses import dataclass
 from pathlib import Path
 
-from valkyrie.errors import BundleError
+from benchmark_runner.errors import BundleError
 
 FILE = ".valkyrieignore"
 LARGEST = 64 * 1024
@@ -30,7 +30,7 @@ ALWAYS = (
 
 
 @dataclass(frozen=True, slots=True)
-class Ignored:
+class IgnoredPaths:
     """What is left out: names anywhere in the folder, and paths below it."""
 
     names: tuple[str, ...] = ALWAYS
@@ -44,7 +44,7 @@ class Ignored:
         )
 
 
-def read_ignored(folder: Path) -> Ignored:
+def read_ignored(folder: Path) -> IgnoredPaths:
     """What the folder's own file says, one pattern a line, and what is never bundled."""
     file = folder / FILE
     if file.is_symlink() or (file.exists() and not file.is_file()):
@@ -53,7 +53,7 @@ def read_ignored(folder: Path) -> Ignored:
         with file.open("rb") as opened:
             text = opened.read(LARGEST + 1).decode("utf-8")
     except FileNotFoundError:
-        return Ignored()
+        return IgnoredPaths()
     except (OSError, UnicodeDecodeError) as error:
         raise BundleError(f"{file} cannot be read: {error}.") from None
     if len(text) > LARGEST:
@@ -68,4 +68,4 @@ def read_ignored(folder: Path) -> Ignored:
             raise BundleError(f"{file}, line {number}: a pattern cannot be taken back with `!`.")
         anchored = pattern.rstrip("/").lstrip("/")
         (paths if "/" in pattern.rstrip("/") else names).append(anchored)
-    return Ignored(tuple(names), tuple(paths))
+    return IgnoredPaths(tuple(names), tuple(paths))

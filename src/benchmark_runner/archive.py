@@ -1,10 +1,12 @@
-"""Read a zip archive of one top folder without trusting a word of it."""
+"""Zip archives of one top folder: written the same way every time, and read without trusting them."""
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 import stat
+import tempfile
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator
@@ -13,12 +15,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-from valkyrie.archives.limits import ArchiveLimits
-from valkyrie.errors import BundleError
+from benchmark_runner.errors import ArchiveLimitError, BundleError, DiskFullError, ValkyrieError
 
+UPLOAD = "AGENT_UPLOAD_MAX_BYTES"
+EXPANDED = "AGENT_ARCHIVE_MAX_EXPANDED_BYTES"
+ENTRIES = "AGENT_ARCHIVE_MAX_ENTRIES"
 DEEPEST = 100
 """Folders in folders; more than anyone means, fewer than what walks them can stand."""
 LONGEST_LINK = 1024
+_TIMESTAMP = (1980, 1, 1, 0, 0, 0)
 _CHUNK = 1024 * 1024
 _DIRECTORY_ENTRY = b"PK\x01\x02"
 # Everything `zipfile` is known to raise on hostile bytes.
@@ -34,7 +39,50 @@ _FAULTS = (
 
 
 @dataclass(frozen=True, slots=True)
-class Member:
+class ArchiveLimits:
+    """Limits of one archive, packed and unpacked."""
+
+    upload_bytes: int = 1024**3
+    expanded_bytes: int = 5 * 1024**3
+    entries: int = 100_000
+
+    @classmethod
+    def from_environment(cls) -> ArchiveLimits:
+        """The limits, each overridable by its environment variable."""
+        base = cls()
+        return cls(
+            _number(UPLOAD, base.upload_bytes),
+            _number(EXPANDED, base.expanded_bytes),
+            _number(ENTRIES, base.entries),
+        )
+
+    @property
+    def upload_hint(self) -> str:
+        """The limit and how to raise it."""
+        return f"{self.upload_bytes:,} are allowed (raise it with {UPLOAD})."
+
+    @property
+    def expanded_hint(self) -> str:
+        """The limit and how to raise it."""
+        return f"{self.expanded_bytes:,} bytes unpacked are allowed (raise it with {EXPANDED})."
+
+    @property
+    def entries_hint(self) -> str:
+        """How to raise the limit."""
+        return f"leave out what is not needed, or raise it with {ENTRIES}."
+
+
+def _number(variable: str, default: int) -> int:
+    text = os.environ.get(variable, "")
+    if not text:
+        return default
+    if not text.isascii() or not text.isdigit() or int(text) < 1:
+        raise ArchiveLimitError(f"{variable}={text!r} must be a whole number above 0.")
+    return int(text)
+
+
+@dataclass(frozen=True, slots=True)
+class ArchiveMember:
     """One checked entry."""
 
     name: str
@@ -62,10 +110,10 @@ class OpenArchive:
     file: zipfile.ZipFile
     top: str
     """Name of its one top folder."""
-    members: list[Member]
+    members: list[ArchiveMember]
     limits: ArchiveLimits
 
-    def link_target(self, member: Member) -> str:
+    def link_target(self, member: ArchiveMember) -> str:
         """Where a link leads, as text."""
         with self.file.open(member.info) as source:
             target = source.read(LONGEST_LINK + 1)
@@ -112,7 +160,7 @@ class OpenArchive:
 
 @contextmanager
 def open_archive(archive: Path, *, links: bool = False) -> Iterator[OpenArchive]:
-    """The archive, its size, names and kinds of members checked; `links` may be among them."""
+    """Open an archive; check its size and its members' names and kinds. `links` may be among them."""
     limits = ArchiveLimits.from_environment()
     if not archive.is_file():
         raise BundleError(f"{archive} does not exist or is no file.")
@@ -121,6 +169,8 @@ def open_archive(archive: Path, *, links: bool = False) -> Iterator[OpenArchive]
         with zipfile.ZipFile(archive) as opened:
             top, members = _members(opened, archive, limits, links)
             yield OpenArchive(archive, opened, top, members, limits)
+    except ValkyrieError:
+        raise
     except _FAULTS as error:
         raise BundleError(f"{archive} is no usable zip archive: {error or type(error).__name__}.") from None
 
@@ -142,14 +192,14 @@ def _check_size(archive: Path, limits: ArchiveLimits) -> None:
 
 def _members(
     opened: zipfile.ZipFile, archive: Path, limits: ArchiveLimits, links: bool
-) -> tuple[str, list[Member]]:
+) -> tuple[str, list[ArchiveMember]]:
     infos = opened.infolist()
     if len(infos) > limits.entries:
         raise BundleError(f"{archive} holds more than {limits.entries:,} files; {limits.entries_hint}")
     tops: set[str] = set()
     files: set[str] = set()
     folders: set[str] = set()
-    members: list[Member] = []
+    members: list[ArchiveMember] = []
     for info in infos:
         top, name = _checked_name(info, archive, links)
         tops.add(top)
@@ -159,7 +209,7 @@ def _members(
         if name in known:
             raise BundleError(f"{archive}: {info.filename!r} is in it twice.")
         known.add(name)
-        members.append(Member(name, info))
+        members.append(ArchiveMember(name, info))
     if len(tops) != 1 or not members:
         raise BundleError(f"{archive} must hold one top folder with everything in it, has {len(tops)}.")
     _check_clashes(files, folders, archive)
@@ -200,7 +250,7 @@ def _checked_name(info: zipfile.ZipInfo, archive: Path, links: bool) -> tuple[st
 
 
 @contextmanager
-def _sink(root: Path | None, member: Member) -> Iterator[IO[bytes]]:
+def _sink(root: Path | None, member: ArchiveMember) -> Iterator[IO[bytes]]:
     if root is None:
         with open(os.devnull, "wb") as nowhere:
             yield nowhere
@@ -212,3 +262,65 @@ def _sink(root: Path | None, member: Member) -> Iterator[IO[bytes]]:
     with open(handle, "wb") as file:
         yield file
     path.chmod(0o755 if member.executable else 0o644)
+
+
+def file_entry(name: str, *, executable: bool) -> zipfile.ZipInfo:
+    """A file's entry, with one of two modes as in git: a umask changes neither it nor who can read it."""
+    return _entry(name, stat.S_IFREG | (0o755 if executable else 0o644))
+
+
+def folder_entry(name: str) -> zipfile.ZipInfo:
+    """A folder's entry."""
+    info = _entry(f"{name}/", stat.S_IFDIR | 0o755)
+    info.external_attr |= 0x10
+    return info
+
+
+def link_entry(name: str) -> zipfile.ZipInfo:
+    """A link's entry; its content is the target."""
+    return _entry(name, stat.S_IFLNK | 0o777)
+
+
+def _entry(name: str, mode: int) -> zipfile.ZipInfo:
+    info = zipfile.ZipInfo(name, _TIMESTAMP)
+    info.create_system = 3
+    info.compress_type = zipfile.ZIP_DEFLATED
+    info.external_attr = mode << 16
+    return info
+
+
+@contextmanager
+def new_file(destination: Path, what: str) -> Iterator[IO[bytes]]:
+    """Open a file that takes its name, durably, once it was written without error."""
+    part: Path | None = None
+    try:
+        destination.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile(dir=destination.parent, prefix=".part-", delete=False) as file:
+            part = Path(file.name)
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        part.chmod(0o644)
+        part.replace(destination)
+        _sync_folder(destination.parent)
+    except OSError as error:
+        raise disk_error(what, error) from None
+    finally:
+        if part is not None:
+            part.unlink(missing_ok=True)
+
+
+def disk_error(what: str, error: OSError) -> BundleError | DiskFullError:
+    """Return the error for a file that could not be written; a full disk has one of its own."""
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return DiskFullError(f"{what}: the disk is full. Free some space and try again.")
+    return BundleError(f"{what}: {error.strerror or error}.")
+
+
+def _sync_folder(folder: Path) -> None:
+    """A rename is durable only once its folder is."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

@@ -1,6 +1,6 @@
 """An agent's folder as one zip: packed the same way every time, and unpacked without trusting it.
 
-What is left out when packing is in `valkyrie.agents.ignoring`. Names are compared whole, part by part of the
+What is left out when packing is in `agent_bundle.ignore`. Names are compared whole, part by part of the
 path; upstream looks for substrings and so also loses `.gitignore` or `my_venv_tool.py`. Native libraries
 (`.so`, `.dll`, `.dylib`) are kept, unlike upstream: an agent that ships one needs it.
 """
@@ -8,24 +8,42 @@ path; upstream looks for substrings and so also loses `.gitignore` or `my_venv_t
 from __future__ import annotations
 
 import hashlib
+import re
 import shutil
+import stat
+import tempfile
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-from valkyrie.agents.ignoring import Ignored, read_ignored
-from valkyrie.archives.limits import ArchiveLimits
-from valkyrie.archives.reading import DEEPEST
-from valkyrie.archives.writing import file_entry, folder_entry, new_file
-from valkyrie.errors import BundleError
+from benchmark_runner.agent_bundle.ignore import IgnoredPaths, read_ignored
+from benchmark_runner.archive import (
+    DEEPEST,
+    ArchiveLimits,
+    OpenArchive,
+    disk_error,
+    file_entry,
+    folder_entry,
+    new_file,
+    open_archive,
+)
+from benchmark_runner.errors import BundleError
+from sandboxes.contents import Entry, UnreadableContentError, file_digest
 
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+"""What an agent may be called: its name becomes a file name and a folder in the sandbox."""
+NAME_RULE = "1 to 64 letters, digits, `.`, `_` or `-`, starting with a letter or digit"
+PLACE = "/bundle"
+"""A bundle stands in `/bundle/<name>` in the sandbox."""
+CONTRACT_FILES = ("contract.yaml", "contract.yml")
+_MAX_CONTRACT_BYTES = 1024 * 1024
 _CHUNK = 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class BundleFile:
     """One file (or empty folder) of an agent's folder."""
 
     name: str
@@ -55,16 +73,19 @@ def digest_folder(folder: Path) -> str:
     return _read_all(folder, ArchiveLimits.from_environment(), lambda _entry: None)
 
 
-def pack(folder: Path, name: str, destination: Path) -> str:
+def pack(folder: Path, name: str, destination: Path, *, compressed: bool = True) -> str:
     """Write the agent's folder as a zip under the top folder `name`; returns its content digest.
 
-    The same content gives the same bytes. `destination` appears whole or not at all.
+    The same content gives the same bytes; `compressed=False` gives them with every version of zlib, for an
+    archive that is pinned by its own sha256. `destination` appears whole or not at all.
     """
     limits = ArchiveLimits.from_environment()
+    method = zipfile.ZIP_DEFLATED if compressed else zipfile.ZIP_STORED
     with new_file(destination, f"{folder} cannot be packed") as file:
-        with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED, compresslevel=6) as archive:
+        with zipfile.ZipFile(file, "w", method, compresslevel=6) as archive:
             digest = _read_all(folder, limits, lambda entry: _writer(archive, name, entry))
-            archive.comment = digest.encode()
+            if compressed:
+                archive.comment = digest.encode()
         if (size := file.tell()) > limits.upload_bytes:
             raise BundleError(f"{folder}: {size:,} bytes packed; {limits.upload_hint}")
     return digest
@@ -76,15 +97,16 @@ def copy_archive(archive: Path, destination: Path) -> None:
         shutil.copyfileobj(source, file, _CHUNK)
 
 
-def _writer(archive: zipfile.ZipFile, top: str, entry: Entry) -> IO[bytes] | None:
+def _writer(archive: zipfile.ZipFile, top: str, entry: BundleFile) -> IO[bytes] | None:
     if entry.file is None:
         archive.writestr(folder_entry(f"{top}/{entry.name}"), b"")
         return None
     info = file_entry(f"{top}/{entry.name}", executable=entry.executable)
+    info.compress_type = archive.compression
     return archive.open(info, "w", force_zip64=entry.file.stat().st_size > 2**31)
 
 
-def _read_all(folder: Path, limits: ArchiveLimits, writer: Callable[[Entry], IO[bytes] | None]) -> str:
+def _read_all(folder: Path, limits: ArchiveLimits, writer: Callable[[BundleFile], IO[bytes] | None]) -> str:
     """Read every file once, into its digest and whatever `writer` opens for it."""
     digest, total = ContentDigest(), 0
     for count, entry in enumerate(list_folder(folder), 1):
@@ -111,7 +133,7 @@ def _read_all(folder: Path, limits: ArchiveLimits, writer: Callable[[Entry], IO[
     return digest.hexdigest()
 
 
-def list_folder(folder: Path) -> Iterator[Entry]:
+def list_folder(folder: Path) -> Iterator[BundleFile]:
     """Everything that belongs into the bundle, sorted. Links are followed as long as they stay inside."""
     if not folder.is_dir():
         raise BundleError(f"{folder} is no folder.")
@@ -120,8 +142,8 @@ def list_folder(folder: Path) -> Iterator[Entry]:
 
 
 def _walk(
-    root: Path, folder: Path, prefix: str, above: tuple[Path, ...], ignored: Ignored
-) -> Iterator[Entry]:
+    root: Path, folder: Path, prefix: str, above: tuple[Path, ...], ignored: IgnoredPaths
+) -> Iterator[BundleFile]:
     if prefix.count("/") + 2 > DEEPEST:
         raise BundleError(f"{prefix[:200]}… has more than {DEEPEST} folders in folders.")
     try:
@@ -129,7 +151,7 @@ def _walk(
     except PermissionError:
         raise BundleError(f"{folder} cannot be read (permission denied).") from None
     if not names and prefix:
-        yield Entry(prefix.rstrip("/"), None)
+        yield BundleFile(prefix.rstrip("/"), None)
     for name in names:
         path = folder / name
         if "\\" in name or not name.isprintable():
@@ -142,14 +164,14 @@ def _walk(
                 raise BundleError(f"{prefix}{name} links to a folder it stands in.")
             yield from _walk(root, target, f"{prefix}{name}/", (*above, folder), ignored)
         elif target.is_file():
-            yield Entry(prefix + name, target, bool(target.stat().st_mode & 0o111))
+            yield BundleFile(prefix + name, target, bool(target.stat().st_mode & 0o111))
         else:
             raise BundleError(
                 f"{prefix}{name} is neither file nor folder; remove it from the agent's folder."
             )
 
 
-def _inside(root: Path, link: Path, name: str, ignored: Ignored) -> Path:
+def _inside(root: Path, link: Path, name: str, ignored: IgnoredPaths) -> Path:
     try:
         target = link.resolve(strict=True)
     except (OSError, RuntimeError):
@@ -160,3 +182,76 @@ def _inside(root: Path, link: Path, name: str, ignored: Ignored) -> Path:
     if any(ignored.leaves_out(path.as_posix()) for path in (below, *below.parents[:-1])):
         raise BundleError(f"{name} links to {target.relative_to(root)}, which is never bundled.")
     return target
+
+
+def unpack(archive: Path, destination: Path, *, expect: str | None = None) -> str:
+    """Unpack the archive's one top folder as `destination`, which must not exist; returns its digest.
+
+    Nothing is left behind unless everything went well and the digest is the one expected.
+    """
+    if destination.exists() or destination.is_symlink():
+        raise BundleError(f"{destination} exists already; nothing is overwritten. Choose another folder.")
+    destination.parent.mkdir(parents=True, exist_ok=True)
+    part = Path(tempfile.mkdtemp(dir=destination.parent, prefix=".unpack-"))
+    try:
+        root = part / "root"
+        root.mkdir()
+        with open_archive(archive) as opened:
+            digest = _digest(opened, root)
+        if expect is not None and digest != expect:
+            raise BundleError(
+                f"{archive} is not the agent that was frozen (digest {digest[:12]}, expected {expect[:12]})."
+            )
+        root.rename(destination)
+    except OSError as error:
+        raise disk_error(f"{archive} cannot be unpacked as {destination}", error) from None
+    finally:
+        shutil.rmtree(part, ignore_errors=True)
+    return digest
+
+
+def digest_archive(archive: Path) -> str:
+    """Content digest of an archive, read in full; the same `digest_folder` gives for its folder."""
+    with open_archive(archive) as opened:
+        return _digest(opened, None)
+
+
+def _digest(opened: OpenArchive, root: Path | None) -> str:
+    digest = ContentDigest()
+    opened.extract(root, digest.add)
+    return digest.hexdigest()
+
+
+def digest_unpacked(folder: Path, entries: Sequence[Entry]) -> str | None:
+    """Return the content digest of an unpacked folder; None for one with what no archive holds."""
+    digest, paths = ContentDigest(), [entry.path for entry in entries]
+    populated = {path.rsplit("/", up)[0] for path in paths for up in range(1, path.count("/") + 1)}
+    for entry in entries:
+        name = entry.path.removeprefix("./")
+        if stat.S_ISDIR(entry.mode):
+            if entry.path not in populated:
+                digest.add(name, False, "")
+        elif stat.S_ISREG(entry.mode):
+            try:
+                content = file_digest(folder / name).hex()
+            except UnreadableContentError:
+                return None
+            digest.add(name, bool(entry.mode & 0o111), content)
+        else:
+            return None
+    return digest.hexdigest()
+
+
+def read_contract(archive: Path) -> tuple[str, str]:
+    """(name inside the archive, text) of the contract in the top folder."""
+    with open_archive(archive) as opened:
+        found = [member for member in opened.members if member.name in CONTRACT_FILES]
+        if len(found) != 1:
+            both = "both contract.yaml and contract.yml" if found else "no contract.yaml"
+            raise BundleError(f"{archive} has {both} in its top folder.")
+        with opened.file.open(found[0].info) as file:
+            content = file.read(_MAX_CONTRACT_BYTES + 1)
+    try:
+        return found[0].name, content.decode()
+    except UnicodeDecodeError:
+        raise BundleError(f"{archive}: {found[0].name} is not UTF-8 text.") from None

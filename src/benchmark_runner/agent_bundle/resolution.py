@@ -6,16 +6,29 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from valkyrie.agents.parameters import TYPES, as_text, coerce
-from valkyrie.agents.placeholders import placeholder_names, strangers, substitute
-from valkyrie.agents.protocol import OutputArtifact
-from valkyrie.errors import ContractValidationError
-from valkyrie.nouns import Json
-from valkyrie.suggest import did_you_mean
+from benchmark_runner.agent_bundle.parameters import TYPES, as_text, coerce
+from benchmark_runner.agent_bundle.placeholders import placeholder_names, strangers, substitute
+from benchmark_runner.errors import ContractValidationError
+from benchmark_runner.suggest import did_you_mean
 
 if TYPE_CHECKING:
     # Pydantic and YAML are needed to read a contract, not to run a resolved one.
-    from valkyrie.agents.contract import AgentContract, Parameter
+    from benchmark_runner.agent_bundle.contract import AgentContract, Parameter
+
+Json = dict[str, Any]
+RUNTIME_PLACEHOLDERS = ("problem_statement_path", "task_id")
+"""Placeholders that each task fills."""
+
+
+@dataclass(frozen=True, slots=True)
+class OutputArtifact:
+    """One file (or glob) to keep from the sandbox after the agent ran."""
+
+    path: str
+    """Where it is kept, relative."""
+    source: str
+    """Absolute path or glob in the sandbox; may hold {task_id}."""
+    required: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +37,8 @@ class ResolvedContract:
 
     name: str
     model: str | None
-    install_cmd: str
+    install_cmd: str | None
+    """None: nothing is to be installed."""
     run_template: str
     """`run_cmd` as the contract has it."""
     kwargs: Mapping[str, Any]
@@ -101,17 +115,15 @@ def resolve(contract: AgentContract, model: str | None, kwargs: Mapping[str, str
             for entry in contract.output_artifacts
         ),
         egress_allowlist=tuple(contract.egress_allowlist),
-        secrets=dict(contract.secrets),
+        secrets=contract.environment,
     )
-    _ = (
-        resolved.run_cmd
-    )  # A value its place in the command cannot take is refused here, before anything runs.
+    _ = resolved.run_cmd  # refuses a value that its place in the command cannot take, before anything runs
     return resolved
 
 
 def misspelt(contract: AgentContract) -> list[str]:
     """A note for each `{word}` of run_cmd that is no placeholder but looks like one."""
-    known = {*contract.parameters, "model", "problem_statement_path", "task_id"}
+    known = {*contract.parameters, "model", *RUNTIME_PLACEHOLDERS}
     hints = ((word, did_you_mean(word, known)) for word in strangers(contract.run_cmd, known))
     return [
         f"Agent {contract.name}: {{{word}}} in run_cmd is no placeholder and stays as it is.{hint}"

@@ -1,0 +1,4 @@
+"""An agent as a folder: its contract, the values that fill its command, and its archive.
+
+The platform and the runner install and run the same agents; both read, fill, pack and unpack them here.
+"""
