@@ -206,7 +206,7 @@ def _members(
         if not name:
             continue
         known = folders if info.is_dir() else files
-        if name in known:
+        if name in known and len(tops) == 1:
             raise BundleError(f"{archive}: {info.filename!r} is in it twice.")
         known.add(name)
         members.append(ArchiveMember(name, info))

@@ -84,8 +84,7 @@ def pack(folder: Path, name: str, destination: Path, *, compressed: bool = True)
     with new_file(destination, f"{folder} cannot be packed") as file:
         with zipfile.ZipFile(file, "w", method, compresslevel=6) as archive:
             digest = _read_all(folder, limits, lambda entry: _writer(archive, name, entry))
-            if compressed:
-                archive.comment = digest.encode()
+            archive.comment = digest.encode()
         if (size := file.tell()) > limits.upload_bytes:
             raise BundleError(f"{folder}: {size:,} bytes packed; {limits.upload_hint}")
     return digest

@@ -9,12 +9,12 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection, Mapping
 
-from benchmark_runner.agent_bundle.shell import Quoting, Spot, find_placeholders
+from benchmark_runner.agent_bundle.shell import PLACEHOLDER, Quoting, Spot, find_placeholders
 from benchmark_runner.errors import ContractValidationError
 
 __all__ = ["find_placeholders", "placeholder_names", "strangers", "substitute"]
 
-_BRACED = re.compile(r"(?<!\$)\{([A-Za-z_]\w*)\}")
+_BRACED = re.compile(r"(?<!\$)" + PLACEHOLDER.pattern)
 _VARIABLE = re.compile(r"\$\w+\Z")
 _INTEGER = re.compile(r"[+-]?[0-9]+")
 

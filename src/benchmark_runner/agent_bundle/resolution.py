@@ -51,15 +51,17 @@ class ResolvedContract:
     @property
     def run_cmd(self) -> str:
         """The command with model and parameters filled in; problem path and task id are left for later."""
-        return substitute(self.run_template, self._values())
+        return substitute(self.run_template, self.values)
 
     def command(self, problem_statement_path: str, task_id: str) -> str:
         """The whole command for one task."""
         runtime = {"problem_statement_path": problem_statement_path, "task_id": task_id}
         # All at once, from the template: a parameter whose text is `{task_id}` must stay that text.
-        return substitute(self.run_template, self._values() | runtime)
+        return substitute(self.run_template, self.values | runtime)
 
-    def _values(self) -> dict[str, str]:
+    @property
+    def values(self) -> dict[str, str]:
+        """The text of model and parameters, as far as they have one."""
         values = {name: as_text(value) for name, value in self.kwargs.items()}
         return values if self.model is None else values | {"model": self.model}
 

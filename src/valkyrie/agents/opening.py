@@ -260,7 +260,7 @@ def _bundle(
     from benchmark_runner.agent_bundle.resolution import misspelt, resolve
     from valkyrie.agents.bundled import contract_digest
 
-    secrets = {**contract.secrets, **options.secrets}
+    secrets = {**contract.environment, **options.secrets}
     try:
         resolved = replace(resolve(contract, options.model, options.kwargs), secrets=secrets)
     except ContractValidationError as error:

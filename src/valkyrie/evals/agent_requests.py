@@ -45,7 +45,7 @@ def unallowed(agent: str, request: EvalRequest) -> AgentAsks | None:
     names = set(request.pass_env)
     asked = tuple(
         (variable, name)
-        for variable, name in contract.secrets.items()
+        for variable, name in contract.environment.items()
         if variable not in request.secrets and not {variable, name} <= names
     )
     return AgentAsks(agent, asked) if asked else None

@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from benchmark_runner.agent_bundle.bundle import digest_archive, digest_folder, pack, read_contract, unpack
-from valkyrie.errors import BundleError, UsageError
+from benchmark_runner.errors import BundleError, UsageError
 
 
 @pytest.fixture

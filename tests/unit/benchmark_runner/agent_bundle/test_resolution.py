@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from benchmark_runner.agent_bundle.contract import load_contract
 from benchmark_runner.agent_bundle.resolution import ResolvedContract, misspelt, resolve
-from valkyrie.errors import ContractValidationError
+from benchmark_runner.errors import ContractValidationError
 
 
 def contract(parameters: str = "", run: str = "run {problem_statement_path}") -> Any:

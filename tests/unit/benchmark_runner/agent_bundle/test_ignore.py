@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from benchmark_runner.agent_bundle.bundle import digest_folder, list_folder
-from valkyrie.errors import BundleError
+from benchmark_runner.errors import BundleError
 
 FILES = "contract.yaml data/a.json data/deep/b.json lib/data/c.json notes/one.md notes/two.txt run.sh"
 
