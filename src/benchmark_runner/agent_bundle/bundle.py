@@ -30,7 +30,7 @@ from benchmark_runner.archive import (
     open_archive,
 )
 from benchmark_runner.errors import BundleError
-from sandboxes.contents import Entry, UnreadableContentError, file_digest
+from sandboxes.contents import FolderEntry, UnreadableContentError, file_digest
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 """What an agent may be called: its name becomes a file name and a folder in the sandbox."""
@@ -221,7 +221,7 @@ def _digest(opened: OpenArchive, root: Path | None) -> str:
     return digest.hexdigest()
 
 
-def digest_unpacked(folder: Path, entries: Sequence[Entry]) -> str | None:
+def digest_unpacked(folder: Path, entries: Sequence[FolderEntry]) -> str | None:
     """Return the content digest of an unpacked folder; None for one with what no archive holds."""
     digest, paths = ContentDigest(), [entry.path for entry in entries]
     populated = {path.rsplit("/", up)[0] for path in paths for up in range(1, path.count("/") + 1)}

@@ -16,7 +16,7 @@ from typing import IO, Self
 
 from benchmark_runner.agent_bundle.bundle import PLACE, digest_unpacked, unpack
 from benchmark_runner.agent_bundle.resolution import ResolvedContract
-from sandboxes.contents import Entry, walk_folder
+from sandboxes.contents import FolderEntry, walk_folder
 from sandboxes.types import TIMEOUT_EXIT_CODE, Command, OutputSink, StreamName
 from valkyrie.agents.catalog import exit_of
 from valkyrie.agents.catalogue.headless import bring_out
@@ -42,7 +42,7 @@ class BundleCache:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._lock = threading.Lock()
-        self._seen: dict[Path, tuple[Entry, ...]] = {}
+        self._seen: dict[Path, tuple[FolderEntry, ...]] = {}
         """What folders looked like whose content was that of their archive."""
 
     def unpacked(self, archive: Path, digest: str) -> Path:
