@@ -10,7 +10,7 @@ import tempfile
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
@@ -269,24 +269,110 @@ def file_entry(name: str, *, executable: bool) -> zipfile.ZipInfo:
     return _entry(name, stat.S_IFREG | (0o755 if executable else 0o644))
 
 
-def folder_entry(name: str) -> zipfile.ZipInfo:
-    """A folder's entry."""
-    info = _entry(f"{name}/", stat.S_IFDIR | 0o755)
-    info.external_attr |= 0x10
-    return info
-
-
-def link_entry(name: str) -> zipfile.ZipInfo:
-    """A link's entry; its content is the target."""
-    return _entry(name, stat.S_IFLNK | 0o777)
-
-
 def _entry(name: str, mode: int) -> zipfile.ZipInfo:
     info = zipfile.ZipInfo(name, _TIMESTAMP)
     info.create_system = 3
     info.compress_type = zipfile.ZIP_DEFLATED
     info.external_attr = mode << 16
     return info
+
+
+class ArchivePacker:
+    """Adds entries below one top folder, within the limits; errors name the `source` that is packed.
+
+    Without an `archive` everything is read and checked, and nothing written.
+    """
+
+    def __init__(self, archive: zipfile.ZipFile | None, top: str, source: Path) -> None:
+        self._archive = archive
+        self._top = top
+        self._source = source
+        self._limits = ArchiveLimits.from_environment()
+        self._entries = 0
+        self._bytes = 0
+
+    def add_folder(self, name: str) -> None:
+        """Add an empty folder."""
+        info = _entry(f"{self._checked(name)}/", stat.S_IFDIR | 0o755)
+        info.external_attr |= 0x10
+        self._write(info, b"")
+
+    def add_link(self, name: str, target: str) -> None:
+        """Add a link; its content is the target."""
+        self._write(_entry(self._checked(name), stat.S_IFLNK | 0o777), target.encode())
+
+    def add_file(self, name: str, path: Path) -> tuple[bool, str]:
+        """Add a file; returns whether it is executable, and its sha256."""
+        status = path.stat()
+        executable = bool(status.st_mode & 0o111)
+        info = file_entry(self._checked(name), executable=executable)
+        content = hashlib.sha256()
+        try:
+            source = path.open("rb")
+        except PermissionError:
+            raise BundleError(f"{path} cannot be read (permission denied).") from None
+        with source, self._open(info, large=status.st_size > 2**31) as sink:
+            while chunk := source.read(_CHUNK):
+                self._bytes += len(chunk)
+                if self._bytes > self._limits.expanded_bytes:
+                    raise BundleError(f"{self._source} is too large; {self._limits.expanded_hint}")
+                content.update(chunk)
+                if sink is not None:
+                    sink.write(chunk)
+        return executable, content.hexdigest()
+
+    def set_comment(self, text: str) -> None:
+        """Write a comment into the archive."""
+        if self._archive is not None:
+            self._archive.comment = text.encode()
+
+    def _open(self, info: zipfile.ZipInfo, *, large: bool) -> AbstractContextManager[IO[bytes] | None]:
+        if self._archive is None:
+            return nullcontext()
+        info.compress_type = self._archive.compression
+        return self._archive.open(info, "w", force_zip64=large)
+
+    def _write(self, info: zipfile.ZipInfo, content: bytes) -> None:
+        if self._archive is not None:
+            info.compress_type = self._archive.compression
+            self._archive.writestr(info, content)
+
+    def _checked(self, name: str) -> str:
+        """Return the entry's name with its top folder, as unpacking will take it."""
+        self._entries += 1
+        if self._entries > self._limits.entries:
+            raise BundleError(
+                f"{self._source} holds more than {self._limits.entries:,} files; {self._limits.entries_hint}"
+            )
+        full = f"{self._top}/{name}"
+        if "\\" in full or not full.isprintable():
+            raise BundleError(f"{name!r}: rename it; names may not hold backslashes or control characters.")
+        if full.count("/") >= DEEPEST:
+            raise BundleError(f"{full[:200]}… has more than {DEEPEST} folders in folders.")
+        return full
+
+
+@contextmanager
+def new_archive(
+    source: Path, top: str, destination: Path, *, compressed: bool = True
+) -> Iterator[ArchivePacker]:
+    """Open an archive of `source` that appears as `destination` whole or not at all.
+
+    The same content gives the same bytes; without compression it does so with every version of zlib.
+    """
+    method = zipfile.ZIP_DEFLATED if compressed else zipfile.ZIP_STORED
+    limits = ArchiveLimits.from_environment()
+    with new_file(destination, f"{source} cannot be packed") as file:
+        with zipfile.ZipFile(file, "w", method, compresslevel=6) as archive:
+            yield ArchivePacker(archive, top, source)
+        if (size := file.tell()) > limits.upload_bytes:
+            raise BundleError(f"{source}: {size:,} bytes packed; {limits.upload_hint}")
+
+
+def file_sha256(file: Path) -> str:
+    """Return the sha256 of a file's bytes."""
+    with file.open("rb") as opened:
+        return hashlib.file_digest(opened, "sha256").hexdigest()
 
 
 @contextmanager

@@ -12,20 +12,16 @@ import re
 import shutil
 import stat
 import tempfile
-import zipfile
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import IO
 
 from benchmark_runner.agent_bundle.ignore import IgnoredPaths, read_ignored
 from benchmark_runner.archive import (
     DEEPEST,
-    ArchiveLimits,
+    ArchivePacker,
     OpenArchive,
     disk_error,
-    file_entry,
-    folder_entry,
+    new_archive,
     new_file,
     open_archive,
 )
@@ -40,17 +36,6 @@ PLACE = "/bundle"
 CONTRACT_FILES = ("contract.yaml", "contract.yml")
 _MAX_CONTRACT_BYTES = 1024 * 1024
 _CHUNK = 1024 * 1024
-
-
-@dataclass(frozen=True, slots=True)
-class BundleFile:
-    """One file (or empty folder) of an agent's folder."""
-
-    name: str
-    """Path below the agent's folder, with `/`."""
-    file: Path | None
-    """Where its content is read from; None is an empty folder."""
-    executable: bool = False
 
 
 class ContentDigest:
@@ -69,24 +54,15 @@ class ContentDigest:
 
 
 def digest_folder(folder: Path) -> str:
-    """The digest `pack` would give, without packing."""
-    return _read_all(folder, ArchiveLimits.from_environment(), lambda _entry: None)
+    """Return the digest `pack` would give, without packing."""
+    return _add_all(folder, ArchivePacker(None, "agent", folder))
 
 
 def pack(folder: Path, name: str, destination: Path, *, compressed: bool = True) -> str:
-    """Write the agent's folder as a zip under the top folder `name`; returns its content digest.
-
-    The same content gives the same bytes; `compressed=False` gives them with every version of zlib, for an
-    archive that is pinned by its own sha256. `destination` appears whole or not at all.
-    """
-    limits = ArchiveLimits.from_environment()
-    method = zipfile.ZIP_DEFLATED if compressed else zipfile.ZIP_STORED
-    with new_file(destination, f"{folder} cannot be packed") as file:
-        with zipfile.ZipFile(file, "w", method, compresslevel=6) as archive:
-            digest = _read_all(folder, limits, lambda entry: _writer(archive, name, entry))
-            archive.comment = digest.encode()
-        if (size := file.tell()) > limits.upload_bytes:
-            raise BundleError(f"{folder}: {size:,} bytes packed; {limits.upload_hint}")
+    """Write the agent's folder as a zip under the top folder `name`; returns its content digest."""
+    with new_archive(folder, name, destination, compressed=compressed) as packer:
+        digest = _add_all(folder, packer)
+        packer.set_comment(digest)
     return digest
 
 
@@ -96,44 +72,22 @@ def copy_archive(archive: Path, destination: Path) -> None:
         shutil.copyfileobj(source, file, _CHUNK)
 
 
-def _writer(archive: zipfile.ZipFile, top: str, entry: BundleFile) -> IO[bytes] | None:
-    if entry.file is None:
-        archive.writestr(folder_entry(f"{top}/{entry.name}"), b"")
-        return None
-    info = file_entry(f"{top}/{entry.name}", executable=entry.executable)
-    info.compress_type = archive.compression
-    return archive.open(info, "w", force_zip64=entry.file.stat().st_size > 2**31)
-
-
-def _read_all(folder: Path, limits: ArchiveLimits, writer: Callable[[BundleFile], IO[bytes] | None]) -> str:
-    """Read every file once, into its digest and whatever `writer` opens for it."""
-    digest, total = ContentDigest(), 0
-    for count, entry in enumerate(list_folder(folder), 1):
-        if count > limits.entries:
-            raise BundleError(f"{folder} holds more than {limits.entries:,} files; {limits.entries_hint}")
-        content = hashlib.sha256()
-        sink = writer(entry)
-        try:
-            if entry.file is not None:
-                with entry.file.open("rb") as file:
-                    while chunk := file.read(_CHUNK):
-                        total += len(chunk)
-                        if total > limits.expanded_bytes:
-                            raise BundleError(f"{folder} is too large; {limits.expanded_hint}")
-                        content.update(chunk)
-                        if sink is not None:
-                            sink.write(chunk)
-        except PermissionError:
-            raise BundleError(f"{entry.file} cannot be read (permission denied).") from None
-        finally:
-            if sink is not None:
-                sink.close()
-        digest.add(entry.name, entry.executable, content.hexdigest() if entry.file else "")
+def _add_all(folder: Path, packer: ArchivePacker) -> str:
+    digest = ContentDigest()
+    for name, path in list_folder(folder):
+        if path is None:
+            packer.add_folder(name)
+            digest.add(name, False, "")
+        else:
+            digest.add(name, *packer.add_file(name, path))
     return digest.hexdigest()
 
 
-def list_folder(folder: Path) -> Iterator[BundleFile]:
-    """Everything that belongs into the bundle, sorted. Links are followed as long as they stay inside."""
+def list_folder(folder: Path) -> Iterator[tuple[str, Path | None]]:
+    """Yield the name of each file that belongs into the bundle, sorted, and where its content is.
+
+    Empty folders have no content. Links are followed as long as they stay inside.
+    """
     if not folder.is_dir():
         raise BundleError(f"{folder} is no folder.")
     root = folder.resolve()
@@ -142,7 +96,7 @@ def list_folder(folder: Path) -> Iterator[BundleFile]:
 
 def _walk(
     root: Path, folder: Path, prefix: str, above: tuple[Path, ...], ignored: IgnoredPaths
-) -> Iterator[BundleFile]:
+) -> Iterator[tuple[str, Path | None]]:
     if prefix.count("/") + 2 > DEEPEST:
         raise BundleError(f"{prefix[:200]}… has more than {DEEPEST} folders in folders.")
     try:
@@ -150,20 +104,16 @@ def _walk(
     except PermissionError:
         raise BundleError(f"{folder} cannot be read (permission denied).") from None
     if not names and prefix:
-        yield BundleFile(prefix.rstrip("/"), None)
+        yield prefix.rstrip("/"), None
     for name in names:
         path = folder / name
-        if "\\" in name or not name.isprintable():
-            raise BundleError(
-                f"{prefix}{name!r}: rename it; names may not hold backslashes or control characters."
-            )
         target = _inside(root, path, prefix + name, ignored) if path.is_symlink() else path
         if target.is_dir():
             if target in (*above, folder):
                 raise BundleError(f"{prefix}{name} links to a folder it stands in.")
             yield from _walk(root, target, f"{prefix}{name}/", (*above, folder), ignored)
         elif target.is_file():
-            yield BundleFile(prefix + name, target, bool(target.stat().st_mode & 0o111))
+            yield prefix + name, target
         else:
             raise BundleError(
                 f"{prefix}{name} is neither file nor folder; remove it from the agent's folder."

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -126,6 +125,7 @@ def freeze(prepared: PreparedAgent, folder: Path) -> Json:
     if prepared.source is None:
         return prepared.frozen
     from benchmark_runner.agent_bundle.bundle import copy_archive, digest_archive, pack
+    from benchmark_runner.archive import file_sha256
 
     archive = folder / ARCHIVE_NAME
     if prepared.source.is_dir():
@@ -136,19 +136,20 @@ def freeze(prepared: PreparedAgent, folder: Path) -> Json:
     if digest != prepared.frozen["bundle_digest"]:
         archive.unlink()
         raise BundleError(f"{prepared.source} changed while it was being read; start again.")
-    return prepared.frozen | {"archive": ARCHIVE_NAME, "archive_sha256": _sha256(archive)}
+    return prepared.frozen | {"archive": ARCHIVE_NAME, "archive_sha256": file_sha256(archive)}
 
 
 def open_frozen(frozen: Json, folder: Path, cache: Path) -> Agent:
     """The same agent in another process; `folder` is the one it was frozen into."""
     kind = frozen["kind"]
     if kind == "bundle":
+        from benchmark_runner.archive import file_sha256
         from valkyrie.agents.bundled import BundleCache, ContractAgent
 
         archive = folder / str(frozen["archive"])
         if not archive.is_file():
             raise BundleError(f"the run's copy of its agent is missing: {archive}.")
-        if _sha256(archive) != frozen["archive_sha256"]:
+        if file_sha256(archive) != frozen["archive_sha256"]:
             raise BundleError(
                 f"{archive} is not the agent that was frozen into the run; it was changed since."
             )
@@ -287,8 +288,3 @@ def _bundle(
         notices=misspelt(contract),
         source=source,
     )
-
-
-def _sha256(file: Path) -> str:
-    with file.open("rb") as opened:
-        return hashlib.file_digest(opened, "sha256").hexdigest()
