@@ -1,21 +1,22 @@
 """An agent's folder as one zip: packed the same way every time, and unpacked without trusting it.
 
-What is left out when packing is in `agent_bundle.ignore`. Names are compared whole, part by part of the
-path; upstream looks for substrings and so also loses `.gitignore` or `my_venv_tool.py`. Native libraries
-(`.so`, `.dll`, `.dylib`) are kept, unlike upstream: an agent that ships one needs it.
+Names that are left out are compared whole, part by part of the path; upstream looks for substrings and so
+also loses `.gitignore` or `my_venv_tool.py`. Native libraries (`.so`, `.dll`, `.dylib`) are kept, unlike
+upstream: an agent that ships one needs it.
 """
 
 from __future__ import annotations
 
+import fnmatch
 import hashlib
 import re
 import shutil
 import stat
 import tempfile
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
-from benchmark_runner.agent_bundle.ignore import IgnoredPaths, read_ignored
 from benchmark_runner.archive import (
     DEEPEST,
     ArchivePacker,
@@ -34,6 +35,14 @@ NAME_RULE = "1 to 64 letters, digits, `.`, `_` or `-`, starting with a letter or
 PLACE = "/bundle"
 """A bundle stands in `/bundle/<name>` in the sandbox."""
 CONTRACT_FILES = ("contract.yaml", "contract.yml")
+IGNORE_FILE = ".valkyrieignore"
+"""Says what of an agent's folder stays at home."""
+NEVER_BUNDLED = (
+    *("__pycache__", ".git", ".venv", "venv", ".mypy_cache", ".pytest_cache", ".ruff_cache", ".DS_Store"),
+    *(".env", ".env.*", "*.egg-info", "*.pyc", "*.pyo", "*.pyd"),
+)
+"""Names that stay at home whatever the file says: what a machine makes for itself, and what holds keys."""
+_LARGEST_IGNORE = 64 * 1024
 _MAX_CONTRACT_BYTES = 1024 * 1024
 _CHUNK = 1024 * 1024
 
@@ -45,11 +54,11 @@ class ContentDigest:
         self._entries: list[str] = []
 
     def add(self, name: str, executable: bool, content_sha256: str) -> None:
-        """One file; an empty folder has an empty content digest."""
+        """Add one file; an empty folder has an empty content digest."""
         self._entries.append(f"{content_sha256}\0{int(executable)}\0{name}")
 
     def hexdigest(self) -> str:
-        """sha256 over all entries."""
+        """Return the sha256 over all entries."""
         return hashlib.sha256("\n".join(sorted(self._entries)).encode()).hexdigest()
 
 
@@ -133,6 +142,48 @@ def _inside(root: Path, link: Path, name: str, ignored: IgnoredPaths) -> Path:
     return target
 
 
+@dataclass(frozen=True, slots=True)
+class IgnoredPaths:
+    """What is left out: names anywhere in the folder, and paths below it."""
+
+    names: tuple[str, ...] = NEVER_BUNDLED
+    paths: tuple[str, ...] = ()
+
+    def leaves_out(self, path: str) -> bool:
+        """Return whether the file or folder at `path`, relative and with `/`, stays at home."""
+        name = path.rpartition("/")[2]
+        return any(fnmatch.fnmatchcase(name, pattern) for pattern in self.names) or any(
+            fnmatch.fnmatchcase(path, pattern) for pattern in self.paths
+        )
+
+
+def read_ignored(folder: Path) -> IgnoredPaths:
+    """Read what the folder's own file says, one pattern a line; what is never bundled is added."""
+    file = folder / IGNORE_FILE
+    if file.is_symlink() or (file.exists() and not file.is_file()):
+        raise BundleError(f"{file} must be a plain file.")
+    try:
+        with file.open("rb") as opened:
+            text = opened.read(_LARGEST_IGNORE + 1).decode("utf-8")
+    except FileNotFoundError:
+        return IgnoredPaths()
+    except (OSError, UnicodeDecodeError) as error:
+        raise BundleError(f"{file} cannot be read: {error}.") from None
+    if len(text) > _LARGEST_IGNORE:
+        raise BundleError(f"{file} is larger than {_LARGEST_IGNORE >> 10} KiB.")
+    names: list[str] = [*NEVER_BUNDLED]
+    paths: list[str] = []
+    for number, line in enumerate(text.splitlines(), 1):
+        pattern = line.strip()
+        if not pattern or pattern.startswith("#"):
+            continue
+        if pattern.startswith("!"):
+            raise BundleError(f"{file}, line {number}: a pattern cannot be taken back with `!`.")
+        anchored = pattern.rstrip("/").lstrip("/")
+        (paths if "/" in pattern.rstrip("/") else names).append(anchored)
+    return IgnoredPaths(tuple(names), tuple(paths))
+
+
 def unpack(archive: Path, destination: Path, *, expect: str | None = None) -> str:
     """Unpack the archive's one top folder as `destination`, which must not exist; returns its digest.
 
@@ -160,7 +211,7 @@ def unpack(archive: Path, destination: Path, *, expect: str | None = None) -> st
 
 
 def digest_archive(archive: Path) -> str:
-    """Content digest of an archive, read in full; the same `digest_folder` gives for its folder."""
+    """Return the content digest of an archive, read in full; its folder has the same."""
     with open_archive(archive) as opened:
         return _digest(opened, None)
 
@@ -192,7 +243,7 @@ def digest_unpacked(folder: Path, entries: Sequence[FolderEntry]) -> str | None:
 
 
 def read_contract(archive: Path) -> tuple[str, str]:
-    """(name inside the archive, text) of the contract in the top folder."""
+    """Return name and text of the contract in the archive's top folder."""
     with open_archive(archive) as opened:
         found = [member for member in opened.members if member.name in CONTRACT_FILES]
         if len(found) != 1:

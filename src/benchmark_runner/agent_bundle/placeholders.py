@@ -20,17 +20,17 @@ _INTEGER = re.compile(r"[+-]?[0-9]+")
 
 
 def placeholder_names(script: str, names: Collection[str]) -> set[str]:
-    """Those of `names` that the script really uses."""
+    """Return those of `names` that the script really uses."""
     return {spot.name for spot in find_placeholders(script, names)}
 
 
 def strangers(script: str, names: Collection[str]) -> list[str]:
-    """Words in braces that are none of `names`; the shell gets them as they stand."""
+    """Return the words in braces that are none of `names`; the shell gets them as they stand."""
     return [word for word in dict.fromkeys(_BRACED.findall(script)) if word not in names]
 
 
 def substitute(script: str, values: Mapping[str, str]) -> str:
-    """The script with each `{name}` of `values` replaced; everything else is left as it stands.
+    """Replace each `{name}` of `values` in the script; everything else is left as it stands.
 
     All values go in at once, so a value that reads `{task_id}` stays that text.
     """

@@ -50,30 +50,30 @@ class ResolvedContract:
 
     @property
     def run_cmd(self) -> str:
-        """The command with model and parameters filled in; problem path and task id are left for later."""
+        """Return the command with model and parameters filled in; problem path and task id come later."""
         return substitute(self.run_template, self.values)
 
     def command(self, problem_statement_path: str, task_id: str) -> str:
-        """The whole command for one task."""
+        """Return the whole command for one task."""
         runtime = {"problem_statement_path": problem_statement_path, "task_id": task_id}
         # All at once, from the template: a parameter whose text is `{task_id}` must stay that text.
         return substitute(self.run_template, self.values | runtime)
 
     @property
     def values(self) -> dict[str, str]:
-        """The text of model and parameters, as far as they have one."""
+        """Return the text of model and parameters, as far as they have one."""
         values = {name: as_text(value) for name, value in self.kwargs.items()}
         return values if self.model is None else values | {"model": self.model}
 
     def to_json(self) -> Json:
-        """Plain JSON; `run_cmd` is in it for readers."""
+        """Return plain JSON; `run_cmd` is in it for readers."""
         plain = asdict(self)
         plain["output_artifacts"] = [asdict(artifact) for artifact in self.output_artifacts]
         return plain | {"run_cmd": self.run_cmd, "egress_allowlist": list(self.egress_allowlist)}
 
     @classmethod
     def from_json(cls, plain: Json) -> ResolvedContract:
-        """The inverse of `to_json`."""
+        """Make the contract that `to_json` wrote."""
         fields = {key: value for key, value in plain.items() if key != "run_cmd"}
         artifacts = tuple(OutputArtifact(**entry) for entry in fields.pop("output_artifacts"))
         allowlist = tuple(fields.pop("egress_allowlist"))
@@ -124,7 +124,7 @@ def resolve(contract: AgentContract, model: str | None, kwargs: Mapping[str, str
 
 
 def misspelt(contract: AgentContract) -> list[str]:
-    """A note for each `{word}` of run_cmd that is no placeholder but looks like one."""
+    """Return a note for each `{word}` of run_cmd that is not a placeholder but looks like one."""
     known = {*contract.parameters, "model", *RUNTIME_PLACEHOLDERS}
     hints = ((word, did_you_mean(word, known)) for word in strangers(contract.run_cmd, known))
     return [

@@ -24,7 +24,7 @@ class YamlDocument:
     lines: Mapping[KeyPath, int]
 
     def line(self, path: KeyPath) -> int:
-        """The line of this key, or of the nearest thing around it."""
+        """Return the line of this key, or of the nearest thing around it."""
         while path not in self.lines and path:
             path = path[:-1]
         return self.lines.get(path, 1)

@@ -343,7 +343,8 @@ def _checked_url(url: str) -> str:
 
 @contextmanager
 def _in_words() -> Iterator[None]:
-    """What a person can mend is said to them, without a traceback."""
+    """Tell people what they can mend, without a traceback."""
+    from benchmark_runner.errors import ValkyrieError
     from benchmark_runner.telling import in_words, printable, redactor
     from benchmark_service.errors import BenchmarkServiceError
     from sandboxes.errors import SandboxError
@@ -351,7 +352,7 @@ def _in_words() -> Iterator[None]:
     try:
         with in_words():
             yield
-    except* (ValueError, SandboxError, BenchmarkServiceError) as group:
+    except* (ValueError, ValkyrieError, SandboxError, BenchmarkServiceError) as group:
         first: BaseException = group
         while isinstance(first, BaseExceptionGroup):
             first = first.exceptions[0]
