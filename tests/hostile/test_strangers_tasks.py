@@ -10,7 +10,7 @@ from pathlib import Path
 import click
 import pytest
 
-from benchmark_runner.agent_bundle.bundle import CONTRACT_FILES
+from benchmark_runner.agent_bundle import CONTRACT_FILES
 from benchmark_runner.sandbox.setup import refuse_host_folder
 from benchmark_service.schemas import RetrieveTaskResponse
 from tests.abilities import need_local_sandboxes

@@ -17,6 +17,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from benchmark_runner.agent_bundle import CONTRACT_FILES
 from benchmark_runner.archive import (
     DEEPEST,
     ArchivePacker,
@@ -34,7 +35,6 @@ NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 NAME_RULE = "1 to 64 letters, digits, `.`, `_` or `-`, starting with a letter or digit"
 PLACE = "/bundle"
 """A bundle stands in `/bundle/<name>` in the sandbox."""
-CONTRACT_FILES = ("contract.yaml", "contract.yml")
 IGNORE_FILE = ".valkyrieignore"
 """Says what of an agent's folder stays at home."""
 NEVER_BUNDLED = (

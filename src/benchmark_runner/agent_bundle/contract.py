@@ -19,8 +19,8 @@ from pydantic import (
 )
 from pydantic_core import ErrorDetails
 
-from benchmark_runner.agent_bundle import strict_yaml
-from benchmark_runner.agent_bundle.bundle import CONTRACT_FILES, NAME, NAME_RULE
+from benchmark_runner.agent_bundle import CONTRACT_FILES, strict_yaml
+from benchmark_runner.agent_bundle.bundle import NAME, NAME_RULE
 from benchmark_runner.agent_bundle.parameters import TYPES, ParameterType, coerce, fits
 from benchmark_runner.agent_bundle.placeholders import placeholder_names
 from benchmark_runner.agent_bundle.resolution import RUNTIME_PLACEHOLDERS

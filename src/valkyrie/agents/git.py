@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
-from benchmark_runner.agent_bundle.bundle import CONTRACT_FILES
+from benchmark_runner.agent_bundle import CONTRACT_FILES
 from valkyrie.agents.library import check_name
 from valkyrie.errors import BundleError, paths_shown_as
 from valkyrie.git.address import GitSource

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from benchmark_runner.agent_bundle import CONTRACT_FILES
 from valkyrie import plugins
 from valkyrie.agents.abilities import SKILLS_AT, converses, skills_at, takes_mcp, takes_skills
 from valkyrie.agents.catalog import CATALOG, AgentOptions, KeyGroup
@@ -101,7 +102,7 @@ def open_agent(
     pushed = library.names()
     if spec in pushed:
         return _open_archive(library.path(spec), spec, options)
-    if trusted and any((Path(spec) / name).is_file() for name in ("contract.yaml", "contract.yml")):
+    if trusted and any((Path(spec) / name).is_file() for name in CONTRACT_FILES):
         return _open_path(Path(spec), options)
     if spec in plugins.names(PLUGIN_GROUP):
         return _prepare("plugin", spec, spec, options)

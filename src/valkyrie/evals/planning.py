@@ -199,7 +199,7 @@ def _asks(agent: AgentChoice, request: EvalRequest) -> AgentAsks | None:
     named = agent.spec_for_open_agent
     if request.executor is not None or named in CATALOG:
         return None
-    from benchmark_runner.agent_bundle.bundle import CONTRACT_FILES
+    from benchmark_runner.agent_bundle import CONTRACT_FILES
     from valkyrie.evals.agent_requests import unallowed
 
     # A bare name may be a folder of the current one as well as a pushed agent.

@@ -61,7 +61,7 @@ def lint_benchmark(folder: Path) -> list[Finding]:
 
 def lint_agent(folder: Path) -> list[Finding]:
     """Its contract."""
-    from benchmark_runner.agent_bundle.bundle import CONTRACT_FILES
+    from benchmark_runner.agent_bundle import CONTRACT_FILES
     from benchmark_runner.agent_bundle.contract import load_contract
     from benchmark_runner.agent_bundle.resolution import misspelt
 
