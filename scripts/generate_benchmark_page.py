@@ -6,7 +6,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from valkyrie.benchmarks.named.catalog import Entry, catalog
+from valkyrie.benchmarks.named.catalog import PublicBenchmark, catalog
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "reference" / "public-benchmarks.md"
 INTRODUCTION = " ".join(
@@ -41,11 +41,11 @@ def render() -> str:
     return f"{HEAD}{INTRODUCTION}\n\n" + "\n".join(lines) + "\n" + sections
 
 
-def section(entry: Entry) -> str:
+def section(entry: PublicBenchmark) -> str:
     return f"## {entry.name}\n\n{entry.title}. {entry.what}\n\n" + "\n".join(facts(entry)) + "\n"
 
 
-def facts(entry: Entry) -> Iterator[str]:
+def facts(entry: PublicBenchmark) -> Iterator[str]:
     yield f"- Measures: {entry.metric}."
     yield f"- Published as: {'; '.join(entry.published)}."
     yield f"- `--from` takes: {entry.bring}."

@@ -18,7 +18,7 @@ class UnreadableContentError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class FolderEntry:
     """One file, folder or link below a folder."""
 
     path: str
@@ -39,7 +39,7 @@ class FolderDigests:
         """Return the digest of everything in `folder`."""
         return self.known_or_read(folder, tuple(walk_folder(os.fspath(folder), ".")))
 
-    def known_or_read(self, folder: Path, entries: Sequence[Entry]) -> str:
+    def known_or_read(self, folder: Path, entries: Sequence[FolderEntry]) -> str:
         """Return the digest of `entries` of `folder`, from memory where none of them changed."""
         looks = hashlib.sha256(repr(entries).encode("utf-8", "surrogateescape")).digest()
         known = self._known.get(folder)
@@ -55,7 +55,7 @@ def folder_digest(folder: Path) -> str:
     return digest_entries(folder, [*walk_folder(os.fspath(folder), ".")])
 
 
-def walk_folder(path: str, relative: str, left_out: frozenset[str] = LEFTOVERS) -> Iterator[Entry]:
+def walk_folder(path: str, relative: str, left_out: frozenset[str] = LEFTOVERS) -> Iterator[FolderEntry]:
     """Yield what is below `path`, sorted by name, without the names in `left_out`; links are not followed."""
     with os.scandir(path) as found:
         entries = sorted((entry for entry in found if entry.name not in left_out), key=lambda e: e.name)
@@ -66,15 +66,15 @@ def walk_folder(path: str, relative: str, left_out: frozenset[str] = LEFTOVERS) 
             yield from walk_folder(entry.path, below, left_out)
 
 
-def entry_of(path: str, info: os.stat_result) -> Entry:
+def entry_of(path: str, info: os.stat_result) -> FolderEntry:
     """Return the entry for a path with this status."""
     if stat.S_ISDIR(info.st_mode):
         # A folder's own times change with leftovers in it; what it holds is listed below it anyway.
-        return Entry(path, info.st_mode, (0, 0, 0, info.st_ino))
-    return Entry(path, info.st_mode, (info.st_mtime_ns, info.st_ctime_ns, info.st_size, info.st_ino))
+        return FolderEntry(path, info.st_mode, (0, 0, 0, info.st_ino))
+    return FolderEntry(path, info.st_mode, (info.st_mtime_ns, info.st_ctime_ns, info.st_size, info.st_ino))
 
 
-def digest_entries(folder: Path, entries: Sequence[Entry]) -> str:
+def digest_entries(folder: Path, entries: Sequence[FolderEntry]) -> str:
     """Read and digest the entries. Raises UnreadableContentError."""
     total = hashlib.sha256()
     for entry in entries:

@@ -1,47 +1,26 @@
 """One exception root, grouped by who must act.
 
 Every error carries a `cause`: a short stable code that the retry policy, the score and the reports share.
+The root, and the errors that a runner raises too, are in `benchmark_runner.errors`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from types import MappingProxyType
-from typing import ClassVar
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
 
-from valkyrie.nouns import Category
+from benchmark_runner.errors import BundleError as BundleError
+from benchmark_runner.errors import Category
+from benchmark_runner.errors import ContractValidationError as ContractValidationError
+from benchmark_runner.errors import DiskFullError as DiskFullError
+from benchmark_runner.errors import InfrastructureError as InfrastructureError
+from benchmark_runner.errors import UsageError as UsageError
+from benchmark_runner.errors import UserError as UserError
+from benchmark_runner.errors import ValkyrieError as ValkyrieError
 
 PREFLIGHT = "preflight"
 """The cause of a refusal for several reasons, missing secrets among them."""
-
-
-class ValkyrieError(Exception):
-    """Anything this product says went wrong."""
-
-    category: ClassVar[Category] = Category.INTERNAL
-    default_cause: ClassVar[str] = "internal"
-    exit_code: ClassVar[int] = 1
-
-    def __init__(self, message: str, *, cause: str | None = None, retry_after: float | None = None) -> None:
-        super().__init__(message)
-        self.cause = cause or self.default_cause
-        self.retry_after = retry_after
-        self.problems: tuple[str, ...] = ()
-        """What a refusal lists, one by one."""
-
-
-class UserError(ValkyrieError):
-    """What was asked cannot be done as asked; the message names the thing, the place and the way out."""
-
-    category = Category.USER
-    default_cause = "user"
-
-
-class UsageError(UserError):
-    """The words of the command are wrong (unknown name, flag, id, value)."""
-
-    default_cause = "usage"
-    exit_code = 2
 
 
 class UnknownError(UsageError):
@@ -60,20 +39,6 @@ class RoleError(AccessError):
     """Who asks is known, but their key's role is not enough for this."""
 
     default_cause = "role"
-
-
-class ContractValidationError(UsageError):
-    """An agent's contract, or a value given to it, does not fit."""
-
-    default_cause = "contract"
-    secrets: Mapping[str, str] = MappingProxyType({})
-    """What the contract asks for all the same: environment variable → secret name."""
-
-
-class BundleError(UserError):
-    """An agent's folder or archive cannot be taken."""
-
-    default_cause = "bundle"
 
 
 class MissingSecretError(UserError):
@@ -127,23 +92,10 @@ class GraderTimeoutError(GraderError):
     default_cause = "grader_timeout"
 
 
-class InfrastructureError(ValkyrieError):
-    """Machine, sandbox, network or disk failed; says nothing about the agent."""
-
-    category = Category.INFRASTRUCTURE
-    default_cause = "infrastructure"
-
-
 class SandboxFailedError(InfrastructureError):
     """The sandbox could not be made, or was lost."""
 
     default_cause = "sandbox_failed"
-
-
-class DiskFullError(InfrastructureError):
-    """The host's disk is full."""
-
-    default_cause = "disk_full"
 
 
 class LeaseLostError(InfrastructureError):
@@ -163,3 +115,16 @@ class StoreError(ValkyrieError):
 
     category = Category.INFRASTRUCTURE
     default_cause = "store"
+
+
+@contextmanager
+def paths_shown_as(names: Mapping[Path, str]) -> Iterator[None]:
+    """Have errors name these paths as people know them, not as this machine does."""
+    try:
+        yield
+    except ValkyrieError as error:
+        text = str(error)
+        for path, name in names.items():
+            text = text.replace(str(path), name)
+        error.args = (text,)
+        raise

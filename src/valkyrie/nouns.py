@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Literal
 
+from benchmark_runner.errors import Category as Category
 from sandboxes.values import ImageDefaults, Limits, NetworkPolicy
 
 if TYPE_CHECKING:
@@ -118,16 +119,6 @@ class JobState(StrEnum):
     FAILED = "failed"
     CANCELLED = "cancelled"
     TIMEOUT = "timeout"
-
-
-class Category(StrEnum):
-    """Who must act when an attempt did not end in a grade."""
-
-    AGENT = "agent"
-    BENCHMARK = "benchmark"
-    INFRASTRUCTURE = "infrastructure"
-    USER = "user"
-    INTERNAL = "internal"
 
 
 class Outcome(StrEnum):

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 from tests.ministack_world import Ministack
 
+from benchmark_runner.agent_bundle.bundle import digest_folder
 from valkyrie import agents
-from valkyrie.agents.bundle import digest_folder
 from valkyrie.agents.library import AgentLibrary, Library, StoredLibrary
 from valkyrie.aws.s3 import S3Artifacts
 from valkyrie.errors import BundleError, ContractValidationError, UnknownError, UsageError

@@ -10,11 +10,11 @@ from pathlib import Path
 import click
 import pytest
 
+from benchmark_runner.agent_bundle import CONTRACT_FILES
 from benchmark_runner.sandbox.setup import refuse_host_folder
 from benchmark_service.schemas import RetrieveTaskResponse
 from tests.abilities import need_local_sandboxes
 from tests.integration.conftest import tracker as tracker
-from valkyrie.agents.contract import FILE_NAMES
 from valkyrie.agents.mcp import mcp_servers
 from valkyrie.benchmarks import open_benchmark, pack_upload
 from valkyrie.benchmarks.service.task_checks import check_task
@@ -298,7 +298,7 @@ def test_an_agent_in_a_sandbox_is_not_redirected(
     write(task_toml=TOLD, tests__test_sh=LOOKS, environment__setup_sh=setup)
     agent = tmp_path / "teller"
     agent.mkdir()
-    (agent / FILE_NAMES[0]).write_text(AGENT)
+    (agent / CONTRACT_FILES[0]).write_text(AGENT)
     request = RunRequest(
         agent=str(agent),
         benchmark=str(tmp_path / "tasks"),

@@ -17,12 +17,12 @@ from pydantic import ValidationError
 from pydantic_core import from_json
 
 from benchmark_runner.artifacts import folder_name
-from benchmark_runner.sandbox.contract import AgentContract, fill
 from benchmark_runner.sandbox.yaml_files import problems
 from benchmark_runner.schemas import GenerationResult, GenerationStatus
 from sandboxes.errors import SandboxCommandError, SandboxError, SandboxUnsupportedError
 
 if TYPE_CHECKING:
+    from benchmark_runner.agent_bundle.resolution import ResolvedContract
     from benchmark_runner.sandbox.bundle import Bundle
     from sandboxes.protocol import Sandbox
     from sandboxes.types import Resources, SandboxSource
@@ -57,11 +57,10 @@ class SandboxTaskSpec:
 
 
 @dataclass(frozen=True, slots=True)
-class Agent:
+class SandboxAgent:
     """What answers: a contract with its parameters filled, and the files it needs."""
 
-    contract: AgentContract
-    run_cmd: str
+    contract: ResolvedContract
     bundle: Bundle | None = None
     unpacked: Path | None = None
     """The bundle's files on this machine."""
@@ -87,7 +86,7 @@ class _Failed(Exception):
 
 async def generate(
     sandbox: Sandbox,
-    agent: Agent,
+    agent: SandboxAgent,
     task_id: str,
     spec: SandboxTaskSpec,
     limit: float | None,
@@ -115,7 +114,7 @@ async def generate(
         return _ended(task_id, GenerationStatus.ERROR, logs.redact(str(error)))
 
 
-async def _install(sandbox: Sandbox, agent: Agent, cwd: str, logs: Logs) -> None:
+async def _install(sandbox: Sandbox, agent: SandboxAgent, cwd: str, logs: Logs) -> None:
     place = cwd
     if agent.bundle is not None and agent.unpacked is not None:
         place = agent.bundle.place
@@ -146,16 +145,19 @@ async def _upload(sandbox: Sandbox, folder: Path, place: str) -> None:
 
 
 async def _run(
-    sandbox: Sandbox, agent: Agent, task_id: str, spec: SandboxTaskSpec, limit: float | None
+    sandbox: Sandbox, agent: SandboxAgent, task_id: str, spec: SandboxTaskSpec, limit: float | None
 ) -> tuple[int, str]:
-    script = fill(agent.run_cmd, {"problem_statement_path": spec.problem_path, "task_id": task_id})
+    script = agent.contract.command(spec.problem_path, task_id)
     command = f"cd {shlex.quote(spec.cwd)} && PYTHONSAFEPATH=1 {_limited(script, limit)}"
     return await run_in(sandbox, command, limit + KILL_AFTER_S + GUARD_S if limit is not None else None)
 
 
 def _limited(script: str, limit: float | None) -> str:
-    """A whole script under one limit; `timeout` alone would end the first of its commands only."""
-    shell = f'"$(command -v bash || echo sh)" -c {shlex.quote(script)}'
+    """Put a whole script under one limit; `timeout` alone would end the first of its commands only.
+
+    As on the platform, a pipeline fails when any part of it does, where there is a bash.
+    """
+    shell = f"$(command -v bash >/dev/null && echo bash -o pipefail || echo sh) -c {shlex.quote(script)}"
     # A fraction of a second is more than some versions of `timeout` understand.
     return shell if limit is None else f"timeout -k {KILL_AFTER_S} {max(1, round(limit))} {shell}"
 

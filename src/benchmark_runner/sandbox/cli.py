@@ -143,7 +143,7 @@ def score(context: click.Context, /, args: Sequence[str], direct: bool, **given:
 @click.option("--output", type=click.Path(dir_okay=False, path_type=Path), required=True)
 def manifest(output: Path, **given: Any) -> None:
     """Write a service's dataset and an agent into one file that `add` installs elsewhere."""
-    from benchmark_runner.sandbox.manifesting import write_manifest
+    from benchmark_runner.sandbox.manifest import write_manifest
 
     with _in_words():
         made = asyncio.run(write_manifest(output, **given))
@@ -215,8 +215,7 @@ def _run(
     **given: Any,
 ) -> int:
     from benchmark_runner.sandbox import store
-    from benchmark_runner.sandbox.manifesting import agent_in
-    from benchmark_runner.sandbox.setup import Setup, checked_agent
+    from benchmark_runner.sandbox.setup import Setup, checked_agent, load_agent
     from sandboxes.types import HostSource, ImageSource
 
     if image and host_image:
@@ -237,7 +236,7 @@ def _run(
         dataset = dataset or installed.dataset.name
     else:
         assert contract is not None
-        loaded, bundle = agent_in(contract, agent_bundle)
+        loaded, bundle = load_agent(contract, agent_bundle)
         setup = Setup(loaded, bundle, benchmark=loaded.name, **options)
         if not (place.get("service_url") or given["service_url"]):
             raise click.UsageError("Whose tasks these are is not known: give --service-url (or SERVICE_URL).")
@@ -344,7 +343,8 @@ def _checked_url(url: str) -> str:
 
 @contextmanager
 def _in_words() -> Iterator[None]:
-    """What a person can mend is said to them, without a traceback."""
+    """Tell people what they can mend, without a traceback."""
+    from benchmark_runner.errors import ValkyrieError
     from benchmark_runner.telling import in_words, printable, redactor
     from benchmark_service.errors import BenchmarkServiceError
     from sandboxes.errors import SandboxError
@@ -352,7 +352,7 @@ def _in_words() -> Iterator[None]:
     try:
         with in_words():
             yield
-    except* (ValueError, SandboxError, BenchmarkServiceError) as group:
+    except* (ValueError, ValkyrieError, SandboxError, BenchmarkServiceError) as group:
         first: BaseException = group
         while isinstance(first, BaseExceptionGroup):
             first = first.exceptions[0]

@@ -9,20 +9,30 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
+from benchmark_runner.agent_bundle.bundle import NAME
+from benchmark_runner.agent_bundle.placeholders import find_placeholders, substitute
+from benchmark_runner.agent_bundle.resolution import RUNTIME_PLACEHOLDERS
+from benchmark_runner.client import build_client
+from benchmark_runner.llm import without_credentials
 from benchmark_runner.sandbox.backend import PROBLEM_PATH, SandboxTaskSpec
 from benchmark_runner.sandbox.bundle import Bundle, load_bundle
-from benchmark_runner.sandbox.contract import AgentContract, fill, format_run_cmd, made_contract
-from benchmark_runner.sandbox.setup import Setup, checked_agent, refuse_host_folder, refuse_snapshot
-from benchmark_runner.sandbox.yaml_files import read_yaml
+from benchmark_runner.sandbox.contract import AgentContract, format_run_cmd, resolve_all
+from benchmark_runner.sandbox.setup import (
+    Setup,
+    checked_agent,
+    load_agent,
+    refuse_host_folder,
+    refuse_snapshot,
+)
+from benchmark_runner.sandbox.yaml_files import problems, read_yaml, write_whole, write_yaml
 from sandboxes.types import ImageSource, Resources
 
 if TYPE_CHECKING:
     from benchmark_service.client import BenchmarkServiceClient
     from benchmark_service.v1_schemas import V1Task
 
-NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"
 AT_ONCE = 10
 _CLOSED = ConfigDict(extra="forbid")
 
@@ -120,7 +130,7 @@ class Manifest(BaseModel):
 
     model_config = _CLOSED
 
-    benchmark: str = Field(pattern=NAME)
+    benchmark: str = Field(pattern=f"^{NAME.pattern}$")
     service: ServicePart
     dataset: DatasetPart
     agent: AgentPart
@@ -152,13 +162,16 @@ class Manifest(BaseModel):
     def contract(self) -> AgentContract:
         """The agent's contract."""
         agent = self.agent
-        return made_contract(
-            name=self.benchmark,
-            run_cmd=agent.run_cmd,
-            install_cmd=agent.install_cmd,
-            final_output=agent.final_output,
-            required_env=agent.required_env,
-        )
+        try:
+            return AgentContract(
+                name=self.benchmark,
+                run_cmd=agent.run_cmd,
+                install_cmd=agent.install_cmd,
+                final_output=agent.final_output,
+                required_env=agent.required_env,
+            )
+        except ValidationError as error:
+            raise ValueError(f"This is no agent's contract: {problems(error)}") from None
 
     def fingerprint(self) -> str:
         """Names what is asked, and where it is answered."""
@@ -224,10 +237,17 @@ def preflight(manifest: Manifest, folder: Path, model: str) -> None:
 
 
 def _with_defaults(contract: AgentContract) -> str:
-    """The command with its parameters as the contract has them; a manifest leaves only the model open."""
-    values = {name: value for name, value in contract.parameters("", {}).items() if name != "model"}
-    command = fill(contract.run_cmd, values)
+    """Return the command with the contract's own parameters; a manifest leaves only the model open."""
+    model = contract.parameters.get("model")
+    choices = model.allowed if model else []
+    values = resolve_all(contract, choices[0] if choices else "any", {}).values
+    command = substitute(contract.run_cmd, {name: text for name, text in values.items() if name != "model"})
     format_run_cmd(command, {"model": "any"})
+    later = (*RUNTIME_PLACEHOLDERS, "model")
+    if len(find_placeholders(command, later)) != len(find_placeholders(contract.run_cmd, later)):
+        raise ValueError(
+            f"contract {contract.name}: a default reads like a placeholder; a run would fill it."
+        )
     return command
 
 
@@ -289,4 +309,33 @@ async def generate_manifest(
         dataset=said.dataset_version,
         dataset_fingerprint=made.fingerprint(),
     )
+    return made
+
+
+async def write_manifest(
+    output: Path,
+    *,
+    service_url: str,
+    dataset: str,
+    contract: Path,
+    benchmark: str,
+    required_env: Sequence[str] = (),
+    agent_bundle: Path | None = None,
+) -> Manifest:
+    """Write a manifest, and the agent's bundle beside it."""
+    loaded, bundle = load_agent(contract, agent_bundle)
+    pin = BundlePin(file=f"{benchmark}.bundle.zip", sha256=bundle.sha256) if bundle else None
+    async with build_client(service_url) as client:
+        made = await generate_manifest(
+            client=client,
+            service_url=without_credentials(service_url),
+            dataset=dataset,
+            contract=loaded,
+            benchmark=benchmark,
+            bundle=pin,
+            required_env=required_env,
+        )
+    if bundle is not None and pin is not None:
+        write_whole(output.parent / pin.file, bundle.content)
+    write_yaml(output, made.model_dump(mode="json"))
     return made

@@ -10,10 +10,9 @@ from benchmark_runner.artifacts import RunArtifacts
 from benchmark_runner.opening import OpenedRun, Wanted, open_run
 from benchmark_runner.running import How, Watch, Work
 from benchmark_runner.sandbox.backend import SandboxTaskSpec
-from benchmark_runner.sandbox.bundle import pack_bundle
-from benchmark_runner.sandbox.contract import AgentContract, load_contract
+from benchmark_runner.sandbox.contract import AgentContract
 from benchmark_runner.sandbox.runner import SandboxRunner
-from benchmark_runner.sandbox.setup import Setup, checked_agent
+from benchmark_runner.sandbox.setup import Setup, checked_agent, load_agent
 from benchmark_runner.schemas import ScoreResult, Task
 from benchmark_runner.summary import survey
 
@@ -79,9 +78,8 @@ async def run_benchmark(
     if (contract is None) == (contract_path is None):
         raise ValueError("give exactly one of contract and contract_path")
     if contract_path is not None:
-        contract = load_contract(contract_path)
-        if contract_path.is_dir():
-            options.setdefault("bundle", pack_bundle(contract_path, contract.name))
+        contract, bundle = load_agent(contract_path)
+        options.setdefault("bundle", bundle)
     assert contract is not None
     setup = Setup(
         contract,

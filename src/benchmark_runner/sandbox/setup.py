@@ -7,11 +7,12 @@ import json
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from benchmark_runner.sandbox.backend import Agent, SandboxTaskSpec
-from benchmark_runner.sandbox.bundle import Bundle
-from benchmark_runner.sandbox.contract import AgentContract, format_run_cmd
+from benchmark_runner.sandbox.backend import SandboxAgent, SandboxTaskSpec
+from benchmark_runner.sandbox.bundle import Bundle, load_bundle, pack_bundle
+from benchmark_runner.sandbox.contract import AgentContract, load_contract, resolve_all
 from benchmark_runner.telling import redactor
 from sandboxes.masker import Masker
 
@@ -62,22 +63,30 @@ class Setup:
         }
 
 
-def checked_agent(setup: Setup, model: str) -> Agent:
-    """The agent with its command and its environment; ValueError for all that can be known to fail."""
+def load_agent(contract: Path, agent_bundle: Path | None = None) -> tuple[AgentContract, Bundle | None]:
+    """Read a contract from its file or its agent's folder; a folder is also the bundle, if none is named."""
+    loaded = load_contract(contract)
+    source = agent_bundle or (contract if contract.is_dir() else None)
+    if source is None:
+        return loaded, None
+    return loaded, pack_bundle(source, loaded.name) if source.is_dir() else load_bundle(source)
+
+
+def checked_agent(setup: Setup, model: str) -> SandboxAgent:
+    """Return the agent with its command and its environment; ValueError for all that is known to fail."""
     contract = setup.contract
     if contract.final_output is None:
         raise ValueError(f"contract {contract.name} has no final_output, so there is no answer to take.")
     for task_id, spec in setup.specs.items():
         refuse_source(setup, spec, task_id)
-    command = format_run_cmd(contract.run_cmd, contract.parameters(model, setup.parameters))
-    return Agent(contract, command, setup.bundle, env=agent_env(contract))
+    resolved = resolve_all(contract, model, setup.parameters)
+    return SandboxAgent(resolved, setup.bundle, env=agent_env(contract))
 
 
 def agent_env(contract: AgentContract) -> dict[str, str]:
     """What an agent is given of this environment: what its contract declares, and where the model is."""
-    wanted = {**{name: name for name in contract.required_env}, **contract.secrets}
     found, missing = {}, []
-    for name, reference in wanted.items():
+    for name, reference in contract.environment.items():
         value = os.environ.get(name) or os.environ.get(reference)
         if value:
             found[name] = value

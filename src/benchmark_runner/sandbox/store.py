@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from benchmark_runner.sandbox.manifest import NAME, BundlePin, Manifest, load_manifest
+from benchmark_runner.agent_bundle.bundle import NAME
+from benchmark_runner.sandbox.manifest import BundlePin, Manifest, load_manifest
 from benchmark_runner.sandbox.yaml_files import write_whole, write_yaml
 
 STORE = Path("benchmarks")
@@ -14,7 +15,7 @@ SUFFIX = ".manifest.yaml"
 
 def manifest_path(name: str, store: Path = STORE) -> Path:
     """Where a benchmark's manifest lies; ValueError for what is no benchmark's name."""
-    if not re.match(NAME, name):
+    if not NAME.fullmatch(name):
         raise ValueError(f"{name!r} is no benchmark's name: letters, digits, `.`, `_` and `-`.")
     return store / f"{name}{SUFFIX}"
 

@@ -14,14 +14,14 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Self
 
-from sandboxes.contents import Entry, walk_folder
+from benchmark_runner.agent_bundle.bundle import PLACE, digest_unpacked, unpack
+from benchmark_runner.agent_bundle.resolution import ResolvedContract
+from sandboxes.contents import FolderEntry, walk_folder
 from sandboxes.masker import Masker
 from sandboxes.types import TIMEOUT_EXIT_CODE, Command, OutputSink, StreamName
 from valkyrie.agents.catalog import exit_of
 from valkyrie.agents.catalogue.headless import bring_out
 from valkyrie.agents.protocol import AgentExit, AgentTrial, OutputArtifact
-from valkyrie.agents.resolve import ResolvedContract
-from valkyrie.agents.unpack import digest_unpacked, unpack
 from valkyrie.errors import AgentInstallError, BundleError, SandboxFailedError
 from valkyrie.nouns import Json, TaskSpec
 from valkyrie.trajectory.cut import mend_cut
@@ -42,7 +42,7 @@ class BundleCache:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._lock = threading.Lock()
-        self._seen: dict[Path, tuple[Entry, ...]] = {}
+        self._seen: dict[Path, tuple[FolderEntry, ...]] = {}
         """What folders looked like whose content was that of their archive."""
 
     def unpacked(self, archive: Path, digest: str) -> Path:
@@ -107,14 +107,16 @@ class ContractAgent:
     @property
     def bundle_folder(self) -> str:
         """Where the bundle stands in the sandbox."""
-        return f"/bundle/{self.contract.name}"
+        return f"{PLACE}/{self.contract.name}"
 
     async def install(self, trial: AgentTrial) -> None:
-        """Upload the bundle and run `install_cmd` in it, as root."""
+        """Upload the bundle and run `install_cmd` in it, if there is one, as root."""
         folder = await asyncio.to_thread(
             self._cache.unpacked, self._archive, str(self._frozen["bundle_digest"])
         )
         await trial.sandbox.upload_folder(folder, self.bundle_folder)
+        if self.contract.install_cmd is None:
+            return
         timeout = trial.task.timeouts.install
         tail = Tail(TAIL_LINES)
         with Masker(trial.secrets.values()).sink(tail.after(trial.log)) as log:

@@ -7,10 +7,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
+from benchmark_runner.agent_bundle import CONTRACT_FILES
 from valkyrie.agents.library import check_name
-from valkyrie.agents.unpack import CONTRACTS
-from valkyrie.archives.telling import told_as
-from valkyrie.errors import BundleError
+from valkyrie.errors import BundleError, paths_shown_as
 from valkyrie.git.address import GitSource
 from valkyrie.git.command import Progress
 from valkyrie.git.fetching import MOST_NAMED, TIMEOUT_S, Repository, Wanted, not_fetched, opened
@@ -45,12 +44,12 @@ def checked_out(
         commit = repository.fetch(wanted)
         tree = repository.tree(commit, wanted.folder)
         entries = repository.check_listing(tree)
-        if not any(path in CONTRACTS for _, path in entries):
+        if not any(path in CONTRACT_FILES for _, path in entries):
             raise _no_contract(repository, commit, wanted)
         repository.check_out(tree)
         place = f"{source.url}/{wanted.folder}" if wanted.folder else source.url
         notices = not_fetched(entries, repository.files)
-        with told_as({repository.files: place}):
+        with paths_shown_as({repository.files: place}):
             yield Checkout(repository.files, chosen, commit, f"{place}@{commit}", notices)
 
 
@@ -59,7 +58,7 @@ def _no_contract(repository: Repository, commit: str, wanted: Wanted) -> BundleE
     source = repository.source
     where = f"folder {wanted.folder!r} of {source.url}" if wanted.folder else source.url
     paths = [PurePosixPath(path) for _, path in repository.entries(commit)]
-    folders = [str(path.parent) for path in paths if path.name in CONTRACTS and str(path.parent) != "."]
+    folders = [str(path.parent) for path in paths if path.name in CONTRACT_FILES and str(path.parent) != "."]
     said = f"{where} has no contract.yaml at {commit[:12]}"
     if len(folders) == 1:
         url = source.folder_url(wanted.word, folders[0])

@@ -17,14 +17,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import quote, unquote
 
-from valkyrie.agents.bundle import pack
+from benchmark_runner.agent_bundle.bundle import NAME, NAME_RULE, digest_archive, pack, unpack
+from benchmark_runner.archive import new_file
 from valkyrie.agents.catalog import CATALOG
-from valkyrie.agents.names import NAME, NAME_RULE
-from valkyrie.agents.unpack import digest_archive, unpack
-from valkyrie.archives.telling import told_as
-from valkyrie.archives.writing import new_file
 from valkyrie.digest import content_digest
-from valkyrie.errors import BundleError, UnknownError, UsageError
+from valkyrie.errors import BundleError, UnknownError, UsageError, paths_shown_as
 from valkyrie.git.address import hide_credentials
 from valkyrie.keeping.keys import AGENTS, agent_key
 from valkyrie.suggest import did_you_mean
@@ -69,7 +66,7 @@ class Library(ABC):
         person: str | None = None,
     ) -> PushedAgent:
         """Take an agent's folder in, over an earlier one of that name. Its contract must be valid."""
-        from valkyrie.agents.contract import load_contract
+        from benchmark_runner.agent_bundle.contract import load_contract
 
         if not directory.is_dir():
             raise UsageError(f"{directory} is no folder. An agent is a folder with a contract.yaml.")
@@ -87,7 +84,7 @@ class Library(ABC):
         check_name(name)
         with tempfile.TemporaryDirectory(dir=self._room(), prefix=".push-") as room:
             folder = Path(room) / name
-            with told_as({folder: name, file: f"{name}.zip"}):
+            with paths_shown_as({folder: name, file: f"{name}.zip"}):
                 unpack(file, folder)
                 return self.push(folder, name, origin=origin, person=person)
 

@@ -2,25 +2,31 @@
 
 from __future__ import annotations
 
-import hashlib
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from benchmark_runner.agent_bundle import CONTRACT_FILES
 from valkyrie import plugins
 from valkyrie.agents.abilities import SKILLS_AT, converses, skills_at, takes_mcp, takes_skills
 from valkyrie.agents.catalog import CATALOG, AgentOptions, KeyGroup
 from valkyrie.agents.protocol import Agent, OutputArtifact
-from valkyrie.archives.telling import told_as
-from valkyrie.errors import BundleError, ContractValidationError, UsageError, UserError, ValkyrieError
+from valkyrie.errors import (
+    BundleError,
+    ContractValidationError,
+    UsageError,
+    UserError,
+    ValkyrieError,
+    paths_shown_as,
+)
 from valkyrie.nouns import Json
 from valkyrie.suggest import did_you_mean
 
 if TYPE_CHECKING:
     # Reading contracts takes YAML and pydantic; the catalogue's agents need neither.
-    from valkyrie.agents.contract import AgentContract
+    from benchmark_runner.agent_bundle.contract import AgentContract
     from valkyrie.agents.library import Library
 
 PLUGIN_GROUP = "valkyrie.agents"
@@ -81,7 +87,7 @@ def open_agent(
     options = AgentOptions(model, dict(kwargs or {}), dict(secrets or {}), model_url)
     if uploads and (match := _UPLOAD.fullmatch(spec)):
         archive = uploads(match[1])
-        with told_as({archive: "the uploaded agent"}):
+        with paths_shown_as({archive: "the uploaded agent"}):
             return _open_archive(archive, None, options)
     if not trusted:
         _refuse_this_machines(spec)
@@ -96,7 +102,7 @@ def open_agent(
     pushed = library.names()
     if spec in pushed:
         return _open_archive(library.path(spec), spec, options)
-    if trusted and any((Path(spec) / name).is_file() for name in ("contract.yaml", "contract.yml")):
+    if trusted and any((Path(spec) / name).is_file() for name in CONTRACT_FILES):
         return _open_path(Path(spec), options)
     if spec in plugins.names(PLUGIN_GROUP):
         return _prepare("plugin", spec, spec, options)
@@ -119,8 +125,8 @@ def freeze(prepared: PreparedAgent, folder: Path) -> Json:
     """Copy the agent's archive into a run's own folder; returns what `open_frozen` needs."""
     if prepared.source is None:
         return prepared.frozen
-    from valkyrie.agents.bundle import copy_archive, pack
-    from valkyrie.agents.unpack import digest_archive
+    from benchmark_runner.agent_bundle.bundle import copy_archive, digest_archive, pack
+    from benchmark_runner.archive import file_sha256
 
     archive = folder / ARCHIVE_NAME
     if prepared.source.is_dir():
@@ -131,19 +137,20 @@ def freeze(prepared: PreparedAgent, folder: Path) -> Json:
     if digest != prepared.frozen["bundle_digest"]:
         archive.unlink()
         raise BundleError(f"{prepared.source} changed while it was being read; start again.")
-    return prepared.frozen | {"archive": ARCHIVE_NAME, "archive_sha256": _sha256(archive)}
+    return prepared.frozen | {"archive": ARCHIVE_NAME, "archive_sha256": file_sha256(archive)}
 
 
 def open_frozen(frozen: Json, folder: Path, cache: Path) -> Agent:
     """The same agent in another process; `folder` is the one it was frozen into."""
     kind = frozen["kind"]
     if kind == "bundle":
+        from benchmark_runner.archive import file_sha256
         from valkyrie.agents.bundled import BundleCache, ContractAgent
 
         archive = folder / str(frozen["archive"])
         if not archive.is_file():
             raise BundleError(f"the run's copy of its agent is missing: {archive}.")
-        if _sha256(archive) != frozen["archive_sha256"]:
+        if file_sha256(archive) != frozen["archive_sha256"]:
             raise BundleError(
                 f"{archive} is not the agent that was frozen into the run; it was changed since."
             )
@@ -231,16 +238,16 @@ def _open_path(path: Path, options: AgentOptions) -> PreparedAgent:
         raise UsageError(
             f"{path} is no folder. An agent is a folder with a contract.yaml (`valk agent init NAME`)."
         )
-    from valkyrie.agents.bundle import digest_folder
-    from valkyrie.agents.contract import load_contract
+    from benchmark_runner.agent_bundle.bundle import digest_folder
+    from benchmark_runner.agent_bundle.contract import load_contract
 
     contract = load_contract(path)
     return _bundle(contract, contract.name, digest_folder(path), path.resolve(), options)
 
 
 def _open_archive(archive: Path, name: str | None, options: AgentOptions) -> PreparedAgent:
-    from valkyrie.agents.contract import load_contract
-    from valkyrie.agents.unpack import digest_archive, read_contract
+    from benchmark_runner.agent_bundle.bundle import digest_archive, read_contract
+    from benchmark_runner.agent_bundle.contract import load_contract
 
     file, text = read_contract(archive)
     contract = load_contract(text, where=f"{archive}/{file}")
@@ -252,10 +259,10 @@ def _bundle(
 ) -> PreparedAgent:
     from dataclasses import replace
 
+    from benchmark_runner.agent_bundle.resolution import misspelt, resolve
     from valkyrie.agents.bundled import contract_digest
-    from valkyrie.agents.resolve import misspelt, resolve
 
-    secrets = {**contract.secrets, **options.secrets}
+    secrets = {**contract.environment, **options.secrets}
     try:
         resolved = replace(resolve(contract, options.model, options.kwargs), secrets=secrets)
     except ContractValidationError as error:
@@ -282,8 +289,3 @@ def _bundle(
         notices=misspelt(contract),
         source=source,
     )
-
-
-def _sha256(file: Path) -> str:
-    with file.open("rb") as opened:
-        return hashlib.file_digest(opened, "sha256").hexdigest()

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
+from benchmark_runner.agent_bundle.resolution import OutputArtifact as OutputArtifact
 from sandboxes.protocol import Sandbox
 from sandboxes.values import OutputSink
 from valkyrie.nouns import ExitReason, Json, TaskSpec
@@ -128,17 +129,6 @@ class AgentExit:
     trouble: Trouble | None = None
     told: Transcript | None = None
     """What it did, of an agent that tells it here and not in a file; kept with the attempt."""
-
-
-@dataclass(frozen=True, slots=True)
-class OutputArtifact:
-    """One file (or glob) to keep from the sandbox after the agent ran."""
-
-    path: str
-    """Where it is kept, relative."""
-    source: str
-    """Absolute path or glob in the sandbox; may hold {task_id}."""
-    required: bool = True
 
 
 class Agent(Protocol):

@@ -6,8 +6,8 @@ import shutil
 import tempfile
 from pathlib import Path
 
-from valkyrie.agents.names import NAME, NAME_RULE
-from valkyrie.archives.writing import disk_error
+from benchmark_runner.agent_bundle.bundle import NAME, NAME_RULE
+from benchmark_runner.archive import disk_error
 from valkyrie.errors import UsageError
 
 _CONTRACT = """\

@@ -2,31 +2,32 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import re
 import shutil
 import stat
 import tempfile
-import zipfile
 from contextlib import suppress
 from pathlib import Path, PurePosixPath
 from posixpath import normpath
 
+from benchmark_runner.archive import (
+    ArchivePacker,
+    OpenArchive,
+    disk_error,
+    file_sha256,
+    new_archive,
+    open_archive,
+)
 from sandboxes.contents import LEFTOVERS
-from valkyrie.archives.limits import ArchiveLimits
-from valkyrie.archives.reading import DEEPEST, OpenArchive, open_archive
-from valkyrie.archives.telling import told_as
-from valkyrie.archives.writing import disk_error, file_entry, folder_entry, link_entry, new_file
 from valkyrie.benchmarks.content import PARTS
 from valkyrie.benchmarks.discovery import find_tasks, is_task
 from valkyrie.benchmarks.lock import FILE_NAME as LOCK
 from valkyrie.benchmarks.lock import lock_file
 from valkyrie.benchmarks.manifest import FILE_NAME
 from valkyrie.benchmarks.task_checks import stray_problem
-from valkyrie.errors import BundleError, UnknownError
+from valkyrie.errors import BundleError, UnknownError, paths_shown_as
 
-_CHUNK = 1024 * 1024
 _DIGEST = re.compile("[0-9a-f]{64}")
 _UNPACKED = "benchmarks"
 _READ_WHOLE = frozenset({FILE_NAME, LOCK, "task.toml", "instruction.md", "Dockerfile", "setup.sh"})
@@ -44,94 +45,46 @@ def pack_benchmark(folder: Path, target: Path) -> str:
     top = folder.name or folder.resolve().name
     if top == "..":
         top = folder.resolve().name
-    limits = ArchiveLimits.from_environment()
-    with new_file(target, f"{folder} cannot be packed") as file:
-        with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED, compresslevel=6) as archive:
-            _Packer(archive, top, folder, limits).pack()
-        if (size := file.tell()) > limits.upload_bytes:
-            raise BundleError(f"{folder}: {size:,} bytes packed; {limits.upload_hint}")
-    return _sha256(target)
+    with new_archive(folder, top, target) as packer:
+        _pack(folder, packer)
+    return file_sha256(target)
 
 
-class _Packer:
-    """Writes one archive, counting."""
+def _pack(folder: Path, packer: ArchivePacker) -> None:
+    places = [folder / FILE_NAME, folder / LOCK, *find_tasks(folder).values()]
+    for path in places:
+        if problem := stray_problem(path, folder):
+            raise BundleError(f"{path} {problem.partition(',')[0]}.")
+    if (folder / FILE_NAME).is_file():
+        packer.add_file(FILE_NAME, folder / FILE_NAME)
+    if (lock := lock_file(folder)) is not None:
+        # Also where the data folder keeps it, since the folder itself cannot be written.
+        packer.add_file(LOCK, lock)
+    for task_id, task in find_tasks(folder).items():
+        # A folder that is itself a task has no id below itself.
+        prefix = "" if task == folder and is_task(folder) else f"{task_id}/"
+        for part in PARTS:
+            if os.path.lexists(task / part):
+                _add(packer, task / part, prefix + part)
 
-    def __init__(self, archive: zipfile.ZipFile, top: str, folder: Path, limits: ArchiveLimits) -> None:
-        self._archive = archive
-        self._top = top
-        self._folder = folder
-        self._limits = limits
-        self._entries = 0
-        self._bytes = 0
 
-    def pack(self) -> None:
-        places = [self._folder / FILE_NAME, self._folder / LOCK, *find_tasks(self._folder).values()]
-        for path in places:
-            if problem := stray_problem(path, self._folder):
-                raise BundleError(f"{path} {problem.partition(',')[0]}.")
-        if (self._folder / FILE_NAME).is_file():
-            self._add_file(self._folder / FILE_NAME, FILE_NAME)
-        if (lock := lock_file(self._folder)) is not None:
-            # Also where the data folder keeps it, since the folder itself cannot be written.
-            self._add_file(lock, LOCK)
-        for task_id, task in find_tasks(self._folder).items():
-            # A folder that is itself a task has no id below itself.
-            prefix = "" if task == self._folder and is_task(self._folder) else f"{task_id}/"
-            for part in PARTS:
-                if os.path.lexists(task / part):
-                    self._add(task / part, prefix + part)
-
-    def _add(self, path: Path, name: str) -> None:
-        mode = path.lstat().st_mode
-        if stat.S_ISLNK(mode):
-            self._add_link(path, name)
-        elif stat.S_ISDIR(mode):
-            self._add_folder(path, name)
-        elif stat.S_ISREG(mode):
-            self._add_file(path, name)
-        else:
-            raise BundleError(f"{path} is neither file, folder nor link; remove it.")
-
-    def _add_folder(self, path: Path, name: str) -> None:
-        below = sorted(entry.name for entry in path.iterdir() if entry.name not in LEFTOVERS)
-        if not below:
-            self._archive.writestr(folder_entry(self._checked(name)), b"")
-        for entry in below:
-            self._add(path / entry, f"{name}/{entry}")
-
-    def _add_link(self, path: Path, name: str) -> None:
+def _add(packer: ArchivePacker, path: Path, name: str) -> None:
+    mode = path.lstat().st_mode
+    if stat.S_ISLNK(mode):
         target = str(path.readlink())
         if problem := _link_problem(name, target):
             raise BundleError(f"{path} is a link to {target!r}, {problem}; put a copy in its place.")
-        self._archive.writestr(link_entry(self._checked(name)), target.encode())
-
-    def _add_file(self, path: Path, name: str) -> None:
-        status = path.stat()
-        info = file_entry(self._checked(name), executable=bool(status.st_mode & 0o111))
-        try:
-            source = path.open("rb")
-        except PermissionError:
-            raise BundleError(f"{path} cannot be read (permission denied).") from None
-        with source, self._archive.open(info, "w", force_zip64=status.st_size > 2**31) as sink:
-            while chunk := source.read(_CHUNK):
-                self._bytes += len(chunk)
-                if self._bytes > self._limits.expanded_bytes:
-                    raise BundleError(f"{self._folder} is too large; {self._limits.expanded_hint}")
-                sink.write(chunk)
-
-    def _checked(self, name: str) -> str:
-        """The entry's name below the top folder, as unpacking will take it."""
-        self._entries += 1
-        if self._entries > self._limits.entries:
-            raise BundleError(
-                f"{self._folder} holds more than {self._limits.entries:,} files; {self._limits.entries_hint}"
-            )
-        full = f"{self._top}/{name}"
-        if "\\" in full or not full.isprintable():
-            raise BundleError(f"{full!r}: rename it; names may not hold backslashes or control characters.")
-        if full.count("/") >= DEEPEST:
-            raise BundleError(f"{full[:200]}… has more than {DEEPEST} folders in folders.")
-        return full
+        packer.add_link(name, target)
+    elif stat.S_ISDIR(mode):
+        below = sorted(entry.name for entry in path.iterdir() if entry.name not in LEFTOVERS)
+        if not below:
+            packer.add_folder(name)
+        for entry in below:
+            _add(packer, path / entry, f"{name}/{entry}")
+    elif stat.S_ISREG(mode):
+        packer.add_file(name, path)
+    else:
+        raise BundleError(f"{path} is neither file, folder nor link; remove it.")
 
 
 def unpack_benchmark(archive: Path, cache: Path, digest: str) -> Path:
@@ -143,7 +96,7 @@ def unpack_benchmark(archive: Path, cache: Path, digest: str) -> Path:
         raise UnknownError(f"{digest[:80]!r} is no sha256 digest.")
     place = cache / _UNPACKED / digest
     if not place.is_dir():
-        with told_as({archive: "the uploaded benchmark"}):
+        with paths_shown_as({archive: "the uploaded benchmark"}):
             _unpack(archive, place, digest)
     return next(place.iterdir())
 
@@ -153,7 +106,7 @@ def _unpack(archive: Path, place: Path, digest: str) -> None:
         place.parent.mkdir(parents=True, exist_ok=True)
         part = Path(tempfile.mkdtemp(dir=place.parent, prefix=".unpack-"))
         try:
-            if _sha256(archive) != digest:
+            if file_sha256(archive) != digest:
                 raise BundleError("the benchmark is not what its digest says; upload it again.")
             with open_archive(archive, links=True) as opened:
                 root = part / opened.top
@@ -208,8 +161,3 @@ def _link_problem(name: str, target: str) -> str | None:
         return "which is no usable path"
     ended = normpath(PurePosixPath(name).parent / target)
     return "outside the benchmark's folder" if ended == ".." or ended.startswith("../") else None
-
-
-def _sha256(file: Path) -> str:
-    with file.open("rb") as opened:
-        return hashlib.file_digest(opened, "sha256").hexdigest()

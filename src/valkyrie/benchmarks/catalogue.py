@@ -10,13 +10,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from valkyrie import config, plugins
-from valkyrie.archives.telling import told_as
 from valkyrie.benchmarks.asking import Asking
 from valkyrie.benchmarks.discovery import find_tasks
 from valkyrie.benchmarks.protocol import Benchmark
 from valkyrie.benchmarks.task_dir import TaskDirBenchmark
 from valkyrie.config_keys import SERVICES, find_map
-from valkyrie.errors import UsageError, UserError
+from valkyrie.errors import UsageError, UserError, paths_shown_as
 from valkyrie.handed import headers_of
 from valkyrie.nouns import Json, TaskSpec
 from valkyrie.suggest import did_you_mean
@@ -62,7 +61,7 @@ class UploadedBenchmark(TaskDirBenchmark):
             return await super().describe(task_id, dataset)
 
     def _told(self) -> AbstractContextManager[None]:
-        return told_as({self._folder: self._folder.name})
+        return paths_shown_as({self._folder: self._folder.name})
 
 
 def open_benchmark(spec: str, asking: Asking) -> Benchmark:

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from sandboxes import contents
-from sandboxes.contents import LEFTOVERS, Entry, FolderDigests, UnreadableContentError
+from sandboxes.contents import LEFTOVERS, FolderDigests, FolderEntry, UnreadableContentError
 from valkyrie.errors import BenchmarkError
 
 PARTS = ("task.toml", "instruction.md", "environment", "tests", "solution", "steps")
@@ -24,7 +24,7 @@ class ContentDigests(FolderDigests):
         """Digest over relative paths, executable bits and contents of one task's parts."""
         return self.known_or_read(task, tuple(_walk(task)))
 
-    def known_or_read(self, folder: Path, entries: Sequence[Entry]) -> str:
+    def known_or_read(self, folder: Path, entries: Sequence[FolderEntry]) -> str:
         try:
             return super().known_or_read(folder, entries)
         except UnreadableContentError as error:
@@ -44,7 +44,7 @@ def has_leftovers(folder: Path) -> bool:
     return any(name in LEFTOVERS for _, folders, files in os.walk(folder) for name in (*folders, *files))
 
 
-def _walk(task: Path) -> Iterator[Entry]:
+def _walk(task: Path) -> Iterator[FolderEntry]:
     for part in PARTS:
         path = task / part
         try:

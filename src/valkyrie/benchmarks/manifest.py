@@ -16,7 +16,7 @@ from valkyrie.suggest import did_you_mean
 FILE_NAME = "benchmark.toml"
 
 
-class Manifest(BaseModel):
+class BenchmarkManifest(BaseModel):
     """What a folder of tasks says about itself; every field may be left out."""
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
@@ -55,25 +55,25 @@ class Manifest(BaseModel):
         return list(chosen)
 
 
-def read_manifest(folder: Path) -> Manifest:
+def read_manifest(folder: Path) -> BenchmarkManifest:
     """The manifest of `folder`; an empty one when there is no file."""
     path = folder / FILE_NAME
     try:
         data = parse_toml(read_regular(path, MOST_BYTES).decode("utf-8"))
     except FileNotFoundError:
-        return Manifest()
+        return BenchmarkManifest()
     except OSError as error:
         raise BenchmarkError(f"cannot read {path}: {error.strerror}") from error
     except ValueError as error:
         raise BenchmarkError(f"{path} is not valid TOML: {error}") from error
     try:
-        return Manifest.model_validate(data)
+        return BenchmarkManifest.model_validate(data)
     except ValidationError as error:
         lines = []
         for item in error.errors(include_url=False):
             key = ".".join(map(str, item["loc"]))
             if item["type"] == "extra_forbidden":
-                lines.append(f"{path}: unknown key {key}.{did_you_mean(key, Manifest.model_fields)}")
+                lines.append(f"{path}: unknown key {key}.{did_you_mean(key, BenchmarkManifest.model_fields)}")
             else:
                 lines.append(f"{path}: {key}: {item['msg']}")
         raise BenchmarkError("\n".join(lines)) from error

@@ -16,7 +16,7 @@ from valkyrie.benchmarks.discovery import find_tasks
 from valkyrie.benchmarks.lock import FILE_NAME as LOCK
 from valkyrie.benchmarks.lock import Lock, read_lock
 from valkyrie.benchmarks.manifest import FILE_NAME as MANIFEST
-from valkyrie.benchmarks.manifest import Manifest, read_manifest
+from valkyrie.benchmarks.manifest import BenchmarkManifest, read_manifest
 from valkyrie.benchmarks.protocol import Grading
 from valkyrie.benchmarks.steps import graded, step_preparation
 from valkyrie.benchmarks.task import Problem, Task
@@ -50,7 +50,7 @@ class TaskDirBenchmark:
         self._host_image = host_image
         self._host_env: Mapping[str, str] = host_env or {}
         self._allow_paths = tuple(map(Path, allow_paths))
-        self._manifest: Manifest | None = None
+        self._manifest: BenchmarkManifest | None = None
         self._folders: dict[str, Path] | None = None
         self._lock: Lock | None = None
         self._read_task = lru_cache(maxsize=TASKS_KEPT)(self._open_task)
@@ -148,7 +148,7 @@ class TaskDirBenchmark:
     async def close(self) -> None:
         return
 
-    def _read_manifest(self) -> Manifest:
+    def _read_manifest(self) -> BenchmarkManifest:
         if self._manifest is None:
             self._refuse_stray(MANIFEST)
             self._manifest = read_manifest(self._folder)

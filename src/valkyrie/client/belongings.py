@@ -39,8 +39,8 @@ class BelongingVerbs:
         self, folder: Path, name: str | None = None, *, origin: str | None = None
     ) -> AgentView:
         """Send an agent's folder, over an earlier one of that name; its contract is checked first."""
-        from valkyrie.agents.bundle import pack
-        from valkyrie.agents.contract import load_contract
+        from benchmark_runner.agent_bundle.bundle import pack
+        from benchmark_runner.agent_bundle.contract import load_contract
         from valkyrie.agents.library import check_name
 
         if not folder.is_dir():
@@ -62,7 +62,7 @@ class BelongingVerbs:
 
     async def download_agent(self, name: str, output_dir: Path) -> Path:
         """Unpack a pushed agent as `output_dir/<name>`, which must not exist."""
-        from valkyrie.agents.unpack import unpack
+        from benchmark_runner.agent_bundle.bundle import unpack
 
         await self._check_agent(name)
         destination = output_dir / name
@@ -76,7 +76,7 @@ class BelongingVerbs:
 
     async def _check_agent(self, name: str) -> None:
         """Refuse here what cannot be part of a path, in the words the tracker has for it."""
-        from valkyrie.agents.names import NAME
+        from benchmark_runner.agent_bundle.bundle import NAME
 
         if not NAME.fullmatch(name):
             known = [agent.name for agent in await self.agents()]

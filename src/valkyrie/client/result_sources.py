@@ -13,8 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from valkyrie.archives.limits import ArchiveLimits
-from valkyrie.archives.writing import file_entry
+from benchmark_runner.archive import ArchiveLimits, file_entry
 from valkyrie.errors import BundleError, UnknownError, UserError
 
 DEEPEST = 4

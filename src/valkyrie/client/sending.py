@@ -52,9 +52,8 @@ async def put(connection: Connection, call: Call) -> Any:
 
 async def upload_agent(connection: Connection, source: Path) -> str:
     """Send an agent's folder or zip; its contract is checked first, here."""
-    from valkyrie.agents.bundle import pack
-    from valkyrie.agents.contract import load_contract
-    from valkyrie.agents.unpack import read_contract
+    from benchmark_runner.agent_bundle.bundle import pack, read_contract
+    from benchmark_runner.agent_bundle.contract import load_contract
 
     if source.suffix == ".zip" and source.is_file():
         file, text = await asyncio.to_thread(read_contract, source)

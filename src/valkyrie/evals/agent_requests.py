@@ -37,15 +37,15 @@ class AgentAsks:
 
 def unallowed(agent: str, request: EvalRequest) -> AgentAsks | None:
     """Return what the agent at this path asks for beyond what is allowed; None when there is nothing."""
-    from valkyrie.agents.contract import load_contract
-    from valkyrie.agents.unpack import read_contract
+    from benchmark_runner.agent_bundle.bundle import read_contract
+    from benchmark_runner.agent_bundle.contract import load_contract
 
     path = Path(agent)
     contract = load_contract(path) if path.is_dir() else load_contract(read_contract(path)[1], where=agent)
     names = set(request.pass_env)
     asked = tuple(
         (variable, name)
-        for variable, name in contract.secrets.items()
+        for variable, name in contract.environment.items()
         if variable not in request.secrets and not {variable, name} <= names
     )
     return AgentAsks(agent, asked) if asked else None

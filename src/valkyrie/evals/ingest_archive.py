@@ -13,7 +13,7 @@ from dataclasses import replace as changed
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from valkyrie.archives.reading import OpenArchive, open_archive
+from benchmark_runner.archive import OpenArchive, open_archive
 from valkyrie.errors import UserError, ValkyrieError
 from valkyrie.evals.ingesting import ingest_runs, read_runs
 from valkyrie.tracker.bounds import check_text

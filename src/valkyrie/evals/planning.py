@@ -199,12 +199,12 @@ def _asks(agent: AgentChoice, request: EvalRequest) -> AgentAsks | None:
     named = agent.spec_for_open_agent
     if request.executor is not None or named in CATALOG:
         return None
-    from valkyrie.agents.contract import FILE_NAMES
+    from benchmark_runner.agent_bundle import CONTRACT_FILES
     from valkyrie.evals.agent_requests import unallowed
 
     # A bare name may be a folder of the current one as well as a pushed agent.
     folder = Path(named).absolute()
-    if folder.suffix == ".zip" or any((folder / name).is_file() for name in FILE_NAMES):
+    if folder.suffix == ".zip" or any((folder / name).is_file() for name in CONTRACT_FILES):
         return unallowed(str(folder), request)
     return None
 

@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
-from valkyrie.archives.limits import ArchiveLimits
+from benchmark_runner.archive import ArchiveLimits
 from valkyrie.errors import BundleError, InfrastructureError, UserError
 from valkyrie.git.address import hide_credentials
 

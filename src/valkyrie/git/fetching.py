@@ -10,9 +10,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from benchmark_runner.archive import DEEPEST, ArchiveLimits
 from valkyrie import config
-from valkyrie.archives.limits import ArchiveLimits
-from valkyrie.archives.reading import DEEPEST
 from valkyrie.errors import AccessError, BundleError, InfrastructureError, UnknownError, UserError
 from valkyrie.git.address import COMMIT, GitSource, check_ref
 from valkyrie.git.command import GitCommand, Progress

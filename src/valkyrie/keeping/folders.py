@@ -23,7 +23,7 @@ _IN_THE_WAY = (errno.EISDIR, errno.ENOTEMPTY, errno.EEXIST)
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class ListedEntry:
     """A file or folder in a folder."""
 
     name: str
@@ -93,7 +93,7 @@ class Folder:
         if self._is_folder(name):
             shutil.rmtree(name, dir_fd=self._handle)
 
-    def entries(self) -> list[Entry]:
+    def entries(self) -> list[ListedEntry]:
         """Plain files and folders in it; links and the like are not told of."""
         found = []
         for name in os.listdir(self._handle):  # noqa: PTH208 - of a handle
@@ -102,7 +102,7 @@ class Folder:
             except FileNotFoundError:
                 continue
             if stat.S_ISDIR(status.st_mode) or stat.S_ISREG(status.st_mode):
-                found.append(Entry(name, stat.S_ISDIR(status.st_mode), status.st_size, status.st_mtime))
+                found.append(ListedEntry(name, stat.S_ISDIR(status.st_mode), status.st_size, status.st_mtime))
         return found
 
     def sync(self) -> None:

@@ -61,10 +61,13 @@ def lint_benchmark(folder: Path) -> list[Finding]:
 
 def lint_agent(folder: Path) -> list[Finding]:
     """Its contract."""
-    from valkyrie.agents.contract import FILE_NAMES, load_contract
-    from valkyrie.agents.resolve import misspelt
+    from benchmark_runner.agent_bundle import CONTRACT_FILES
+    from benchmark_runner.agent_bundle.contract import load_contract
+    from benchmark_runner.agent_bundle.resolution import misspelt
 
-    file = next((folder / name for name in FILE_NAMES if (folder / name).is_file()), folder / FILE_NAMES[0])
+    file = next(
+        (folder / name for name in CONTRACT_FILES if (folder / name).is_file()), folder / CONTRACT_FILES[0]
+    )
     try:
         contract = load_contract(folder)
     except ValkyrieError as error:

@@ -10,6 +10,7 @@ from fnmatch import fnmatch
 from pathlib import Path
 from typing import Literal
 
+from benchmark_runner.agent_bundle import CONTRACT_FILES
 from valkyrie.benchmarks.discovery import is_task
 from valkyrie.errors import UsageError
 from valkyrie.permissions import outside
@@ -20,7 +21,6 @@ from valkyrie.specs.project import file_root, read_project
 Kind = Literal["spec", "experiment", "project", "skill", "task", "benchmark", "agent"]
 MAX_DEPTH = 8
 PROJECT_FILES = (".vally.yaml", ".vally.yml")
-CONTRACTS = ("contract.yaml", "contract.yml")
 _SPECS = ("eval.yaml", "eval.yml", "*.eval.yaml", "*.eval.yml")
 _EXPERIMENTS = ("experiment.yaml", "experiment.yml", "*.experiment.yaml", "*.experiment.yml")
 _HIDDEN_BUT_SEARCHED = (".github", ".claude", ".agents", ".copilot")
@@ -98,7 +98,7 @@ def _of_file(file: Path) -> Target:
         return Target("project", file)
     if file.name == "SKILL.md":
         return Target("skill", file.parent)
-    if file.name in CONTRACTS:
+    if file.name in CONTRACT_FILES:
         return Target("agent", file.parent)
     if file.name == "benchmark.toml":
         return Target("benchmark", file.parent)
@@ -123,7 +123,7 @@ def _kind_of_yaml(file: Path) -> Kind:
 def _below(folder: Path, depth: int, root: Path) -> Iterator[Target]:
     """A skill, an agent and a task are whole things; only a skill may keep its evals inside."""
     files, folders = _entries(folder, root)
-    if any(name in CONTRACTS for name in files):
+    if any(name in CONTRACT_FILES for name in files):
         yield Target("agent", folder)
         return
     if is_task(folder):

@@ -11,14 +11,12 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from benchmark_runner.yaml_errors import explain, syntax_hint
 from valkyrie.regular_files import read_regular
 from valkyrie.specs.model import Finding, Place, SpecError
 from valkyrie.specs.nodes import Node, Scalar
-
-if TYPE_CHECKING:
-    import yaml
 
 MAX_BYTES = 4 * 1024 * 1024
 MAX_DEPTH = 64
@@ -75,24 +73,6 @@ def parse_yaml(text: str, file: Path, base: Path | None = None) -> Node:
         reason = getattr(error, "reason", None) or str(error)
         line = text.count("\n", 0, getattr(error, "position", None) or 0) + 1
         raise SpecError([Finding("yaml", "error", f"Not valid YAML: {reason}.", Place(file, line))]) from None
-
-
-def explain(error: yaml.MarkedYAMLError) -> tuple[int, int, str]:
-    """Line, column and what is wrong, of a parser's error."""
-    mark = error.problem_mark or error.context_mark
-    problem = error.problem or error.context or "cannot be read"
-    return (mark.line + 1, mark.column + 1, problem) if mark else (1, 1, problem)
-
-
-def syntax_hint(problem: str, char: str = "") -> str:
-    """What usually is behind a parser's complaint; `char` is what it stumbled over, where that is known."""
-    if char in ("`", "@", "%") or "'`'" in problem or "'@'" in problem or "'%'" in problem:
-        return " Put the value in quotes or in a block (`key: |`)."
-    if char == "\t" or "'\\t'" in problem or "mapping values" in problem:
-        return " Indent with spaces, and put a value that holds `: ` in quotes or in a block (`key: |`)."
-    if "expected ',' or" in problem:
-        return " Inside { } and [ ], put a value that holds braces, brackets or commas in quotes."
-    return ""
 
 
 def _char_at(text: str, line: int, column: int) -> str:

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from benchmark_runner.sandbox import backend
-from benchmark_runner.sandbox.backend import Agent, Logs, SandboxTaskSpec
-from benchmark_runner.sandbox.contract import AgentContract
+from benchmark_runner.sandbox.backend import Logs, SandboxAgent, SandboxTaskSpec
+from benchmark_runner.sandbox.contract import AgentContract, resolve_all
 from benchmark_runner.schemas import GenerationResult
 from sandboxes.local import LocalProvider
 from sandboxes.protocol import Sandbox
@@ -37,7 +37,7 @@ async def ran(
     made = AgentContract(name="a", run_cmd=command, **{"final_output": "/out", **contract})
     logs = Logs(folder / "logs", lambda text: text.replace("hush-hush-9", "***"))
     spec = SandboxTaskSpec(cwd="/srv/there", question="?")
-    return await backend.generate(sandbox, Agent(made, command), "t1", spec, limit, logs)
+    return await backend.generate(sandbox, SandboxAgent(resolve_all(made, "m", {})), "t1", spec, limit, logs)
 
 
 def written(document: Any) -> str:
@@ -71,6 +71,11 @@ async def test_an_agent_that_fails_without_a_word(sandbox: Sandbox, place: Path)
     got = await ran(sandbox, place, "echo the key is $KEY >&2; exit 3")
     assert got.status == "error" and got.error is not None
     assert "exit code 3" in got.error and "the key is ***" in got.error
+
+
+async def test_a_pipeline_fails_when_any_part_of_it_does(sandbox: Sandbox, place: Path) -> None:
+    got = await ran(sandbox, place, "sh -c 'exit 3' | tee /tmp/log")
+    assert got.status == "error" and "failed with exit code 3" in str(got.error)
 
 
 async def test_one_file_is_an_answer_too(sandbox: Sandbox, place: Path) -> None:

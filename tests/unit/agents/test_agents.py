@@ -137,6 +137,20 @@ async def test_environment_secrets_and_masking(bench: Bench, library: AgentLibra
     assert fields[6].endswith("/app/deep er")
 
 
+async def test_a_contract_without_install_cmd_installs_only_its_files(
+    bench: Bench, library: AgentLibrary
+) -> None:
+    text = "name: a\nrun_cmd: 'cat /bundle/a/said.txt; : {problem_statement_path}'\nrequired_env: [KEY]\n"
+    folder = write_agent(bench.root / "a", text)
+    (folder / "said.txt").write_text("it is there")
+    prepared = agents.open_agent(str(folder), library=library)
+    assert prepared.secrets == {"KEY": "KEY"}
+    agent = thaw(prepared, bench.root)
+    await agent.install(bench.trial())
+    assert (await agent.run(bench.trial())).exit_code == 0
+    assert "it is there" in bench.output
+
+
 async def test_install_failure_shows_the_masked_tail(bench: Bench, library: AgentLibrary) -> None:
     text = (
         "name: a\ninstall_cmd: 'seq 1 30; echo key $KEY >&2; exit 3'\nrun_cmd: x {problem_statement_path}\n"
@@ -351,7 +365,7 @@ def test_catalogue_agents_load_no_contract_reader() -> None:
     program = (
         "import sys, pathlib; from valkyrie import agents; p = pathlib.Path('.');"
         "agents.open_frozen({'kind': 'catalog', 'name': 'oracle'}, p, p);"
-        "print([m for m in ('yaml', 'valkyrie.agents.contract') if m in sys.modules])"
+        "print([m for m in ('yaml', 'benchmark_runner.agent_bundle.contract') if m in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"

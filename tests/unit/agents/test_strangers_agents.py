@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from benchmark_runner.agent_bundle.bundle import pack
 from valkyrie import agents, plugins
-from valkyrie.agents.bundle import pack
 from valkyrie.agents.catalog import Nop
 from valkyrie.agents.library import AgentLibrary
 from valkyrie.errors import BundleError, ContractValidationError, UnknownError, UsageError

@@ -12,11 +12,11 @@ from pathlib import Path
 import pytest
 import yaml
 
+from benchmark_runner.agent_bundle.bundle import list_folder
+from benchmark_runner.agent_bundle.contract import load_contract
+from benchmark_runner.agent_bundle.resolution import resolve
 from benchmark_runner.scaffolder.generator import RunnerSpec, generate
 from benchmark_service.scaffolding import GenerationError
-from valkyrie.agents.bundle import list_folder
-from valkyrie.agents.contract import load_contract
-from valkyrie.agents.resolve import resolve
 
 ROOT = Path(__file__).resolve().parents[3]
 REQUIREMENT = "valkyrie-bench>=0.1,<0.2"
@@ -109,7 +109,7 @@ def test_only_what_runs_goes_into_the_sandbox(project: Path) -> None:
     for folder in ("results/first", ".mypy_cache", "vendor", "wheels", "lib"):
         (project / folder).mkdir(parents=True)
         (project / folder / "file").touch()
-    tops = {entry.name.split("/")[0] for entry in list_folder(project)}
+    tops = {name.split("/")[0] for name, _ in list_folder(project)}
     assert {"contract.yaml", "install.py", "run.sh", "runner", "vendor"} <= tops
     assert not tops & {"results", "data", "tests", "wheels", "lib", ".mypy_cache", ".github"}
 

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 import yaml
 
+from benchmark_runner.agent_bundle.contract import load_contract
 from benchmark_service.cli.generator import ProjectSpec, generate
 from benchmark_service.scaffolding import GenerationError
 from benchmark_service.scaffolding.names import benchmark_name
-from valkyrie.agents.contract import load_contract
 
 REQUIREMENT = "valkyrie-bench[daytona]>=0.1,<0.2"
 TREE = """

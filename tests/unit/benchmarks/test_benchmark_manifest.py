@@ -4,13 +4,13 @@ from pathlib import Path
 
 import pytest
 
-from valkyrie.benchmarks.manifest import Manifest, read_manifest
+from valkyrie.benchmarks.manifest import BenchmarkManifest, read_manifest
 from valkyrie.errors import BenchmarkError, UsageError
 
 IDS = ["a-1", "a-2", "b/x", "c"]
 
 
-def manifest(folder: Path, text: str) -> Manifest:
+def manifest(folder: Path, text: str) -> BenchmarkManifest:
     (folder / "benchmark.toml").write_text(text)
     return read_manifest(folder)
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from scripted_tracker import Answer, ScriptedTracker, refused, said
 
-from valkyrie.agents.bundle import pack
+from benchmark_runner.agent_bundle.bundle import pack
 from valkyrie.agents.scaffold import init_agent
 from valkyrie.benchmarks.scaffold import init_benchmark
 from valkyrie.client import ValkyrieClient

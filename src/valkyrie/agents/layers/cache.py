@@ -23,7 +23,7 @@ from valkyrie.agents.layers.installing import NODE_PACKAGE, filled, install
 from valkyrie.agents.layers.locking import locked
 from valkyrie.agents.layers.manifest import (
     NAME,
-    Manifest,
+    LayerManifest,
     installed_packages,
     layer_digest,
     read_manifest,
@@ -155,7 +155,7 @@ class Layers:
             ) from None
         seconds = round(time.monotonic() - start, 1)
         files, size = await asyncio.to_thread(settle, draft)
-        Manifest(
+        LayerManifest(
             name=spec.name,
             version=spec.version,
             root=facts["root"],
@@ -228,12 +228,12 @@ def _disk_trouble(spec: LayerSpec) -> Iterator[None]:
         raise fetch_failed(said) from error
 
 
-def layers_in(folder: Path) -> list[tuple[Path, Manifest]]:
+def layers_in(folder: Path) -> list[tuple[Path, LayerManifest]]:
     """Every whole layer below `folder`."""
     found = sorted(file.parent for file in folder.glob(f"[!.]*/{NAME}"))
     return [(layer, read_manifest(layer)) for layer in found]
 
 
-def as_json(layer: Path, manifest: Manifest) -> dict[str, Any]:
+def as_json(layer: Path, manifest: LayerManifest) -> dict[str, Any]:
     """One layer for `--json`."""
     return {**asdict(manifest), "folder": str(layer)}

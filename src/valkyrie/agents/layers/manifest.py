@@ -19,7 +19,7 @@ MOST_FILES = 200_000
 
 
 @dataclass(frozen=True, slots=True)
-class Manifest:
+class LayerManifest:
     """Kept as `layer.json` in the layer."""
 
     name: str
@@ -40,9 +40,9 @@ class Manifest:
         (layer / NAME).write_text(json.dumps(asdict(self), indent=1, sort_keys=True) + "\n")
 
 
-def read_manifest(layer: Path) -> Manifest:
+def read_manifest(layer: Path) -> LayerManifest:
     """What `layer` says of itself."""
-    return Manifest(**json.loads((layer / NAME).read_text()))
+    return LayerManifest(**json.loads((layer / NAME).read_text()))
 
 
 def layer_digest(layer: Path, digests: FolderDigests) -> str:

@@ -11,12 +11,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Protocol, TypeVar
 
-from valkyrie.archives.writing import disk_error
+from benchmark_runner.archive import disk_error
 from valkyrie.benchmarks.lock import FILE_NAME as LOCK
 from valkyrie.benchmarks.manifest import FILE_NAME as MANIFEST
-from valkyrie.benchmarks.manifest import Manifest, read_manifest
+from valkyrie.benchmarks.manifest import BenchmarkManifest, read_manifest
 from valkyrie.benchmarks.named import catalog, shelf, sources, writing
-from valkyrie.benchmarks.named.catalog import Entry, converter_of
+from valkyrie.benchmarks.named.catalog import PublicBenchmark, converter_of
 from valkyrie.benchmarks.named.drafts import Options, TaskDraft
 from valkyrie.benchmarks.named.records import digest_of
 from valkyrie.benchmarks.named.shelf import Added
@@ -67,7 +67,7 @@ def add(request: AddRequest, watcher: Watcher) -> tuple[Added, bool]:
         variant = entry.variant if entry else ""
         ids = sorted(request.task_ids)
         own = _manifest_of(entry, found)
-        more = [own.model_dump()] if own != Manifest() else []
+        more = [own.model_dump()] if own != BenchmarkManifest() else []
         asked = digest_of([name, variant, found.revision, request.limit, ids, request.network, *more])
         before = shelf.read(name)
         if before and not request.overwrite:
@@ -110,7 +110,7 @@ class _Made:
     notices: list[str] = field(default_factory=list)
 
 
-def _named(text: str) -> tuple[Entry | None, str]:
+def _named(text: str) -> tuple[PublicBenchmark | None, str]:
     """The catalogue's entry, or a name of the user's own."""
     from valkyrie.benchmarks.catalogue import SHIPPED
 
@@ -127,7 +127,12 @@ def _named(text: str) -> tuple[Entry | None, str]:
 
 
 def _write(
-    entry: Entry | None, name: str, found: Found, request: AddRequest, target: Path, watcher: Watcher
+    entry: PublicBenchmark | None,
+    name: str,
+    found: Found,
+    request: AddRequest,
+    target: Path,
+    watcher: Watcher,
 ) -> _Made:
     if found.path is not None and entry is not None:
         made = _convert(entry, found, found.path, request, target, watcher)
@@ -148,16 +153,16 @@ def _write(
     return made
 
 
-def _manifest_of(entry: Entry | None, found: Found) -> Manifest:
+def _manifest_of(entry: PublicBenchmark | None, found: Found) -> BenchmarkManifest:
     """Return what a folder of tasks says of itself; of what is in the catalogue, that says it."""
     if entry is not None or found.folder is None:
-        return Manifest()
+        return BenchmarkManifest()
     if problem := stray_problem(found.folder / MANIFEST, found.folder):
         raise BenchmarkError(f"{MANIFEST} {problem}")
     return read_manifest(found.folder)
 
 
-def _keep_datasets(own: Manifest, found: Found, made: _Made) -> None:
+def _keep_datasets(own: BenchmarkManifest, found: Found, made: _Made) -> None:
     """Keep the datasets of a folder as far as their tasks are added."""
     there = set(made.ids)
     for dataset in own.datasets:
@@ -169,7 +174,7 @@ def _keep_datasets(own: Manifest, found: Found, made: _Made) -> None:
 
 
 def _convert(
-    entry: Entry, found: Found, records: Path, request: AddRequest, target: Path, watcher: Watcher
+    entry: PublicBenchmark, found: Found, records: Path, request: AddRequest, target: Path, watcher: Watcher
 ) -> _Made:
     made = _Made()
     total = request.limit or len(request.task_ids) or entry.tasks
@@ -200,7 +205,9 @@ def _connected(draft: TaskDraft, request: AddRequest) -> TaskDraft:
     return replace(draft, config={**draft.config, "environment": environment})
 
 
-def _copy(entry: Entry | None, found: Found, request: AddRequest, target: Path, watcher: Watcher) -> _Made:
+def _copy(
+    entry: PublicBenchmark | None, found: Found, request: AddRequest, target: Path, watcher: Watcher
+) -> _Made:
     """Task directories stay as their authors wrote them: what they are pinned to is in `source.json`."""
     if request.network is not None:
         raise UsageError("--network is for converted tasks; these say in their task.toml what they need.")
@@ -242,11 +249,11 @@ def _chosen(
         raise UsageError(f"there is no task {first!r}{more}.{did_you_mean(first, seen)}")
 
 
-def _description(entry: Entry | None, found: Found) -> str:
+def _description(entry: PublicBenchmark | None, found: Found) -> str:
     return f"{entry.title}: {entry.what}" if entry else f"Tasks of {found.origin}."
 
 
-def _remarks(entry: Entry | None, made: _Made, request: AddRequest) -> Iterator[str]:
+def _remarks(entry: PublicBenchmark | None, made: _Made, request: AddRequest) -> Iterator[str]:
     if entry is None:
         return
     whole = request.limit is None and not request.task_ids

@@ -29,7 +29,7 @@ class KnownBad:
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class PublicBenchmark:
     """One public benchmark."""
 
     name: str
@@ -76,20 +76,20 @@ class Entry:
 
 
 @cache
-def catalog() -> tuple[Entry, ...]:
+def catalog() -> tuple[PublicBenchmark, ...]:
     """Every public benchmark that is known, by name."""
     tables = tomllib.loads(_FILE.read_text(encoding="utf-8"))["benchmark"]
     return tuple(sorted(map(_entry, tables), key=lambda entry: entry.name))
 
 
-def _entry(table: dict[str, Any]) -> Entry:
-    unknown = set(table) - {field.name for field in fields(Entry)}
+def _entry(table: dict[str, Any]) -> PublicBenchmark:
+    unknown = set(table) - {field.name for field in fields(PublicBenchmark)}
     assert not unknown, f"catalog.toml: {table['name']} has unknown keys {unknown}"
     known_bad = tuple(KnownBad(tuple(bad["ids"]), bad["why"]) for bad in table.pop("known_bad", ()))
-    return Entry(**table, known_bad=known_bad)
+    return PublicBenchmark(**table, known_bad=known_bad)
 
 
-def find(text: str) -> Entry | None:
+def find(text: str) -> PublicBenchmark | None:
     """The benchmark people mean by `text`, however they write it."""
     return _by_word().get(folded(text)) if text.strip() else None
 
@@ -100,8 +100,8 @@ def folded(text: str) -> str:
 
 
 @cache
-def _by_word() -> dict[str, Entry]:
-    found: dict[str, Entry] = {}
+def _by_word() -> dict[str, PublicBenchmark]:
+    found: dict[str, PublicBenchmark] = {}
     for entry in catalog():
         for word in (entry.name, entry.title, *entry.aliases):
             other = found.setdefault(folded(word), entry)
@@ -118,7 +118,7 @@ def suggestion(text: str) -> str:
     return did_you_mean(text.casefold(), names())
 
 
-def converter_of(entry: Entry) -> Converter:
+def converter_of(entry: PublicBenchmark) -> Converter:
     """The module that converts this benchmark's records."""
     module = importlib.import_module(f"valkyrie.benchmarks.named.{entry.converter}")
     return cast("Converter", module)

@@ -11,9 +11,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from valkyrie.archives.telling import told_as
-from valkyrie.archives.writing import disk_error
-from valkyrie.errors import BundleError, UsageError
+from benchmark_runner.archive import disk_error
+from valkyrie.errors import BundleError, UsageError, paths_shown_as
 from valkyrie.git.address import COMMIT, GitSource, parse_source
 from valkyrie.git.command import Progress
 from valkyrie.git.fetching import TIMEOUT_S, Repository, Wanted, not_fetched, opened
@@ -105,7 +104,7 @@ def _take(repository: Repository, commit: str, folders: Mapping[FolderAt, str], 
     url = repository.source.url
     notices = [f"{url}: {notice}" for notice in not_fetched(entries, repository.files)]
     for at, name in folders.items():
-        with told_as({repository.files / name: f"{url}/{at.path}".rstrip("/")}):
+        with paths_shown_as({repository.files / name: f"{url}/{at.path}".rstrip("/")}):
             _refuse_links_outside(repository.files / name)
         _keep(repository.files / name, _place(cache, at))
     return notices

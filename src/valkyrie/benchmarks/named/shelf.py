@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from valkyrie.archives.writing import disk_error, new_file
+from benchmark_runner.archive import disk_error, new_file
 from valkyrie.benchmarks.named.catalog import find, folded
 from valkyrie.errors import UnknownError, UsageError, UserError
 from valkyrie.settings import data_folder

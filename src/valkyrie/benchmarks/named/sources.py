@@ -10,7 +10,7 @@ from pathlib import Path
 
 from valkyrie.benchmarks.discovery import find_tasks
 from valkyrie.benchmarks.named import git_source, registries
-from valkyrie.benchmarks.named.catalog import Entry, suggestion
+from valkyrie.benchmarks.named.catalog import PublicBenchmark, suggestion
 from valkyrie.errors import UnknownError, UsageError
 from valkyrie.git.address import parse_source
 
@@ -33,7 +33,7 @@ class Found:
     """The folder the task directories are in, with what it says of them."""
 
 
-def locate(entry: Entry | None, name: str, source: str | None, cache: Path, say: Say) -> Found:
+def locate(entry: PublicBenchmark | None, name: str, source: str | None, cache: Path, say: Say) -> Found:
     """What `source` means for this benchmark; `say` is told before the network is used."""
     if source is None:
         return _fetched(entry, _home(entry, name), cache, say)
@@ -55,7 +55,7 @@ def locate(entry: Entry | None, name: str, source: str | None, cache: Path, say:
     )
 
 
-def _home(entry: Entry | None, name: str) -> str:
+def _home(entry: PublicBenchmark | None, name: str) -> str:
     if entry is not None and entry.git:
         return entry.git
     if entry is None:
@@ -68,7 +68,7 @@ def _home(entry: Entry | None, name: str) -> str:
     )
 
 
-def _fetched(entry: Entry | None, address: str, cache: Path, say: Say) -> Found:
+def _fetched(entry: PublicBenchmark | None, address: str, cache: Path, say: Say) -> Found:
     wanted = parse_source(address)
     if entry is not None and entry.commit and not wanted.tree:
         wanted = parse_source(address, entry.commit)
@@ -87,7 +87,7 @@ def _fetched(entry: Entry | None, address: str, cache: Path, say: Say) -> Found:
     return Found(got.origin, got.commit, path, tasks, got.notices, got.folder if tasks else None)
 
 
-def _registered(entry: Entry | None, name: str, path: Path, cache: Path, say: Say) -> Found:
+def _registered(entry: PublicBenchmark | None, name: str, path: Path, cache: Path, say: Say) -> Found:
     datasets = registries.read_registry(path)
     known = {dataset.reference for dataset in datasets} | {dataset.name for dataset in datasets}
     words = (name, *(entry.aliases if entry else ()))
@@ -104,7 +104,7 @@ def _listed(path: Path) -> Found:
     )
 
 
-def _local(entry: Entry | None, path: Path) -> Found:
+def _local(entry: PublicBenchmark | None, path: Path) -> Found:
     if entry is None or entry.kind == "tasks":
         if not path.is_dir():
             what = entry.name if entry else "a benchmark outside the catalogue"

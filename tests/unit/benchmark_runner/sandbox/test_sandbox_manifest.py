@@ -127,7 +127,7 @@ def test_preflight_finds_what_is_missing(tmp_path: Path, monkeypatch: pytest.Mon
     with pytest.raises(ValueError, match="final_output"):
         preflight(Manifest.model_validate(changed(agent__final_output=None)), tmp_path, "m")
     pinned = changed(agent__bundle={"file": "a.zip", "sha256": "a" * 64})
-    with pytest.raises(ValueError, match=r"a\.zip: No such file"):
+    with pytest.raises(ValueError, match=r"a\.zip does not exist"):
         preflight(Manifest.model_validate(pinned), tmp_path, "m")
 
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from valkyrie.agents.bundle import digest_folder, list_folder
-from valkyrie.errors import BundleError
+from benchmark_runner.agent_bundle.bundle import digest_folder, list_folder
+from benchmark_runner.errors import BundleError
 
 FILES = "contract.yaml data/a.json data/deep/b.json lib/data/c.json notes/one.md notes/two.txt run.sh"
 
@@ -23,7 +23,7 @@ def agent(tmp_path: Path) -> Path:
 
 def bundled(agent: Path, patterns: str) -> set[str]:
     (agent / ".valkyrieignore").write_text(patterns)
-    return {entry.name for entry in list_folder(agent)} - {".valkyrieignore"}
+    return {name for name, _ in list_folder(agent)} - {".valkyrieignore"}
 
 
 @pytest.mark.parametrize(

@@ -14,9 +14,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from valkyrie.agents.bundle import digest_folder, pack
-from valkyrie.agents.unpack import digest_archive, read_contract, unpack
-from valkyrie.errors import BundleError, UsageError
+from benchmark_runner.agent_bundle.bundle import digest_archive, digest_folder, pack, read_contract, unpack
+from benchmark_runner.errors import BundleError, UsageError
 
 
 @pytest.fixture

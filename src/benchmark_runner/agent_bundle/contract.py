@@ -13,26 +13,31 @@ from pydantic import (
     ConfigDict,
     Field,
     ValidationError,
+    ValidationInfo,
     field_validator,
     model_validator,
 )
+from pydantic_core import ErrorDetails
 
-from valkyrie.agents import strict_yaml
-from valkyrie.agents.contract_problems import describe
-from valkyrie.agents.names import NAME, NAME_RULE
-from valkyrie.agents.parameters import TYPES, ParameterType, coerce, fits
-from valkyrie.agents.placeholders import placeholder_names
-from valkyrie.agents.strict_yaml import KeyPath
-from valkyrie.errors import ContractValidationError
+from benchmark_runner.agent_bundle import CONTRACT_FILES, strict_yaml
+from benchmark_runner.agent_bundle.bundle import NAME, NAME_RULE
+from benchmark_runner.agent_bundle.parameters import TYPES, ParameterType, coerce, fits
+from benchmark_runner.agent_bundle.placeholders import placeholder_names
+from benchmark_runner.agent_bundle.resolution import RUNTIME_PLACEHOLDERS
+from benchmark_runner.agent_bundle.strict_yaml import KeyPath, YamlDocument
+from benchmark_runner.errors import ContractValidationError
+from benchmark_runner.suggest import did_you_mean
 
-FILE_NAMES = ("contract.yaml", "contract.yml")
-RUNTIME_PLACEHOLDERS = ("problem_statement_path", "task_id")
 MAX_OUTPUT_ARTIFACTS = 10
 MAX_COMMAND_BYTES = 64 * 1024
 """Linux takes no argument above 128 KiB, and values are still to be filled in."""
 ARTIFACT_FOLDER = "/tmp/valkyrie"
 _PARAMETER_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*")
 _VARIABLE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_LATER = ("conversation", "finalize_cmd")
+"""Keys that contracts of other versions have."""
+_IN_A_FILE = "file"
+"""Tells validators that someone wrote the values: a key without a value is a mistake there."""
 
 
 class _Strict(BaseModel):
@@ -109,13 +114,19 @@ def _artifact(entry: object) -> object:
     return {"path": entry} if isinstance(entry, str) else entry
 
 
+def _parameter(value: object) -> object:
+    """Take a bare value in `defaults` for the default of a parameter of its type."""
+    types = {str: "str", int: "int", float: "float", bool: "bool"}
+    return {"type": types[type(value)], "default": value} if type(value) in types else value
+
+
 class AgentContract(_Strict):
     """What stands in `contract.yaml`."""
 
     name: str
     """What the agent is called; its bundle stands in `/bundle/<name>` in the sandbox."""
-    install_cmd: str
-    """Run once per sandbox, in `/bundle/<name>`."""
+    install_cmd: str | None = None
+    """Run once per sandbox, in `/bundle/<name>`; None installs nothing."""
     run_cmd: str
     """Run in the task's folder. Must hold `{problem_statement_path}`; may hold `{task_id}` and parameters."""
     final_output: str | None = None
@@ -125,8 +136,10 @@ class AgentContract(_Strict):
     """URLs the agent may reach while `run_cmd` runs; empty is unrestricted."""
     secrets: dict[str, str] = Field(default_factory=dict)
     """Environment variable → name of the secret that fills it."""
-    defaults: dict[str, Parameter] = Field(default_factory=dict)
-    """Predefined parameters; `model` is filled from `--model`."""
+    required_env: list[str] = Field(default_factory=list)
+    """Environment variables the agent needs besides, each filled by what has its own name."""
+    defaults: dict[str, Annotated[Parameter, BeforeValidator(_parameter)]] = Field(default_factory=dict)
+    """Predefined parameters, or just their values; `model` is filled from `--model`."""
     kwargs: dict[str, Parameter] = Field(default_factory=dict)
     """The agent's own parameters, filled by `-k`."""
     provided: Annotated[None, BeforeValidator(lambda _anything: None)] = None
@@ -139,6 +152,11 @@ class AgentContract(_Strict):
         """Predefined and own parameters together."""
         return {**self.defaults, **self.kwargs}
 
+    @property
+    def environment(self) -> dict[str, str]:
+        """Every environment variable the agent needs → name of the secret that fills it."""
+        return {**{name: name for name in self.required_env}, **self.secrets}
+
     @field_validator("name")
     @classmethod
     def _name(cls, name: str) -> str:
@@ -148,7 +166,11 @@ class AgentContract(_Strict):
 
     @field_validator("install_cmd", "run_cmd")
     @classmethod
-    def _command(cls, command: str) -> str:
+    def _command(cls, command: str | None, info: ValidationInfo) -> str | None:
+        if command is None:
+            if info.context == _IN_A_FILE:
+                raise ValueError("must be text, is empty; leave the key out where nothing is to be installed")
+            return None
         if not command.strip() or "\0" in command:
             raise ValueError("is empty; write `true` for a command that does nothing")
         if len(command.encode("utf-8", "replace")) > MAX_COMMAND_BYTES:
@@ -160,7 +182,11 @@ class AgentContract(_Strict):
     @field_validator("run_cmd")
     @classmethod
     def _told_the_problem(cls, command: str) -> str:
-        if not placeholder_names(command, RUNTIME_PLACEHOLDERS[:1]):
+        try:
+            told = placeholder_names(command, RUNTIME_PLACEHOLDERS[:1])
+        except ContractValidationError as error:
+            raise ValueError(str(error).removeprefix("run_cmd: ")) from None
+        if not told:
             raise ValueError(
                 "must contain {problem_statement_path}, outside comments: the file that holds the instruction"
             )
@@ -212,6 +238,14 @@ class AgentContract(_Strict):
                 raise ValueError(f"{variable} names no secret")
         return secrets
 
+    @field_validator("required_env")
+    @classmethod
+    def _variables(cls, names: list[str]) -> list[str]:
+        for name in names:
+            if not _VARIABLE_NAME.fullmatch(name):
+                raise ValueError(f"{name!r} is no name of an environment variable")
+        return names
+
     @field_validator("defaults", "kwargs")
     @classmethod
     def _parameter_names(cls, parameters: dict[str, Parameter]) -> dict[str, Parameter]:
@@ -232,33 +266,31 @@ class AgentContract(_Strict):
 
 
 def load_contract(source: Path | str, where: str | None = None) -> AgentContract:
-    """The contract in an agent's folder (a Path) or in a text. Raises with all its problems at once."""
+    """Read the contract in an agent's folder, in a file (both a Path) or in a text (a str).
+
+    ContractValidationError lists all its problems at once.
+    """
     if isinstance(source, Path):
-        file = find_contract(source)
+        file = find_contract(source) if source.is_dir() else source
         where = where or str(file)
-        if (size := file.stat().st_size) > strict_yaml.MAX_BYTES:
-            raise ContractValidationError(f"{where}: too large for a contract ({size:,} bytes, 1 MiB).")
-        try:
-            source = file.read_bytes().decode()
-        except UnicodeDecodeError:
-            raise ContractValidationError(f"{where}: not UTF-8 text.") from None
-    where = where or FILE_NAMES[0]
+        source = _read_text(file, where)
+    where = where or CONTRACT_FILES[0]
     document = strict_yaml.parse(source, where)
     if not isinstance(document.data, dict):
         raise ContractValidationError(
             f"{where}: must be keys and values (name: …, install_cmd: …, run_cmd: …)."
         )
     try:
-        return AgentContract.model_validate(document.data)
+        return AgentContract.model_validate(document.data, context=_IN_A_FILE)
     except ValidationError as error:
-        raise ContractValidationError(describe(error, document, where, _model_of)) from None
+        raise ContractValidationError(_describe(error, document, where)) from None
 
 
 def find_contract(folder: Path) -> Path:
-    """The contract file of an agent's folder."""
-    found = [folder / name for name in FILE_NAMES if (folder / name).is_file()]
+    """Return the contract file of an agent's folder."""
+    found = [folder / name for name in CONTRACT_FILES if (folder / name).is_file()]
     if len(found) > 1:
-        raise ContractValidationError(f"{folder} has both {' and '.join(FILE_NAMES)}; keep one.")
+        raise ContractValidationError(f"{folder} has both {' and '.join(CONTRACT_FILES)}; keep one.")
     if not found:
         old = (
             " contract.py is no longer read; write its values into contract.yaml."
@@ -270,7 +302,75 @@ def find_contract(folder: Path) -> Path:
     return found[0]
 
 
+def _read_text(file: Path, where: str) -> str:
+    try:
+        if (size := file.stat().st_size) > strict_yaml.MAX_BYTES:
+            raise ContractValidationError(f"{where}: too large for a contract ({size:,} bytes, 1 MiB).")
+        return file.read_bytes().decode()
+    except OSError as error:
+        raise ContractValidationError(f"{where}: {error.strerror}.") from None
+    except UnicodeDecodeError:
+        raise ContractValidationError(f"{where}: not UTF-8 text.") from None
+
+
+def _describe(error: ValidationError, document: YamlDocument, where: str) -> str:
+    """Name each problem in a line of its own: file, line, key and the way out."""
+    problems: list[str] = []
+    for item in error.errors(include_url=False):
+        path = _without_union_arms(item["loc"])
+        line = f"{where}:{document.line(path)}: {_dotted(path)}{_explain(item, path)}"
+        if line not in problems:
+            problems.append(line)
+    return "\n".join(problems)
+
+
+def _without_union_arms(path: KeyPath) -> KeyPath:
+    """Pydantic names the tried types of a union after the index; people do not write those."""
+    return path[:4] if path[2:3] == ("choices",) else path
+
+
+def _dotted(path: KeyPath) -> str:
+    text = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in path)
+    return f"{text.lstrip('.')}: " if text else ""
+
+
+_WANTED = {
+    "string_type": "text",
+    "list_type": "a list",
+    "dict_type": "keys and values",
+    "model_type": "keys and values",
+    "bool_type": "true or false",
+}
+
+
+def _explain(item: ErrorDetails, path: KeyPath) -> str:
+    kind, given = item["type"], item["input"]
+    if kind == "missing":
+        return "missing; add it."
+    if kind == "extra_forbidden":
+        key = str(path[-1])
+        if len(path) == 1 and key in _LATER:
+            return "not supported by this version; remove it."
+        known = list(_model_of(path).model_fields)
+        return f"unknown key.{did_you_mean(key, known)} Known: {', '.join(known)}."
+    if kind in _WANTED:
+        quote = " Put it in quotes or a block (`|`)." if kind == "string_type" and given is not None else ""
+        return f"must be {_WANTED[kind]}, is {_named(given)}.{quote}"
+    if kind == "literal_error":
+        return f"must be one of {', '.join(TYPES)}, is {given!r}."
+    return item["msg"].removeprefix("Value error, ").rstrip(".") + "."
+
+
+def _named(given: object) -> str:
+    if given is None:
+        return "empty"
+    if isinstance(given, dict | list):
+        return "keys and values" if isinstance(given, dict) else "a list"
+    return f"{str(given).lower() if isinstance(given, bool) else given!r}"
+
+
 def _model_of(path: KeyPath) -> type[BaseModel]:
+    """Return the model whose key a path is."""
     if len(path) == 1:
         return AgentContract
     return ArtifactEntry if path[0] == "output_artifacts" else Parameter

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from valkyrie.agents.placeholders import placeholder_names, substitute
-from valkyrie.errors import ContractValidationError
+from benchmark_runner.agent_bundle.placeholders import placeholder_names, substitute
+from benchmark_runner.errors import ContractValidationError
 
 # Each prints its arguments (or body) as `<…>`; VALUE must come out exactly once, whole.
 CONTEXTS = {

@@ -8,8 +8,8 @@ from typing import Any
 
 import yaml
 
-from valkyrie.errors import ContractValidationError
-from valkyrie.specs.yaml_places import explain, syntax_hint
+from benchmark_runner.errors import ContractValidationError
+from benchmark_runner.yaml_errors import explain, syntax_hint
 
 MAX_BYTES = 1024 * 1024
 
@@ -17,14 +17,14 @@ KeyPath = tuple[str | int, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Document:
+class YamlDocument:
     """Plain data and the line each part of it stands on."""
 
     data: object
     lines: Mapping[KeyPath, int]
 
     def line(self, path: KeyPath) -> int:
-        """The line of this key, or of the nearest thing around it."""
+        """Return the line of this key, or of the nearest thing around it."""
         while path not in self.lines and path:
             path = path[:-1]
         return self.lines.get(path, 1)
@@ -42,7 +42,7 @@ class _Loader(yaml.SafeLoader):
         return super().compose_node(parent, index)
 
 
-def parse(text: str, where: str) -> Document:
+def parse(text: str, where: str) -> YamlDocument:
     """Read one YAML document; every fault is an error with file, line and column."""
     if len(text) > MAX_BYTES:
         raise ContractValidationError(f"{where}: too large for a contract ({len(text):,} characters, 1 MiB).")
@@ -64,7 +64,7 @@ def parse(text: str, where: str) -> Document:
         raise ContractValidationError(f"{where}:{line}: not valid YAML: {error.reason}.") from None
     except RecursionError:
         raise ContractValidationError(f"{where}: nested too deeply.") from None
-    return Document(data, lines)
+    return YamlDocument(data, lines)
 
 
 def _build(

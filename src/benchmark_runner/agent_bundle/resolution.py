@@ -6,16 +6,29 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from valkyrie.agents.parameters import TYPES, as_text, coerce
-from valkyrie.agents.placeholders import placeholder_names, strangers, substitute
-from valkyrie.agents.protocol import OutputArtifact
-from valkyrie.errors import ContractValidationError
-from valkyrie.nouns import Json
-from valkyrie.suggest import did_you_mean
+from benchmark_runner.agent_bundle.parameters import TYPES, as_text, coerce
+from benchmark_runner.agent_bundle.placeholders import placeholder_names, strangers, substitute
+from benchmark_runner.errors import ContractValidationError
+from benchmark_runner.suggest import did_you_mean
 
 if TYPE_CHECKING:
     # Pydantic and YAML are needed to read a contract, not to run a resolved one.
-    from valkyrie.agents.contract import AgentContract, Parameter
+    from benchmark_runner.agent_bundle.contract import AgentContract, Parameter
+
+Json = dict[str, Any]
+RUNTIME_PLACEHOLDERS = ("problem_statement_path", "task_id")
+"""Placeholders that each task fills."""
+
+
+@dataclass(frozen=True, slots=True)
+class OutputArtifact:
+    """One file (or glob) to keep from the sandbox after the agent ran."""
+
+    path: str
+    """Where it is kept, relative."""
+    source: str
+    """Absolute path or glob in the sandbox; may hold {task_id}."""
+    required: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +37,8 @@ class ResolvedContract:
 
     name: str
     model: str | None
-    install_cmd: str
+    install_cmd: str | None
+    """None: nothing is to be installed."""
     run_template: str
     """`run_cmd` as the contract has it."""
     kwargs: Mapping[str, Any]
@@ -36,28 +50,30 @@ class ResolvedContract:
 
     @property
     def run_cmd(self) -> str:
-        """The command with model and parameters filled in; problem path and task id are left for later."""
-        return substitute(self.run_template, self._values())
+        """Return the command with model and parameters filled in; problem path and task id come later."""
+        return substitute(self.run_template, self.values)
 
     def command(self, problem_statement_path: str, task_id: str) -> str:
-        """The whole command for one task."""
+        """Return the whole command for one task."""
         runtime = {"problem_statement_path": problem_statement_path, "task_id": task_id}
         # All at once, from the template: a parameter whose text is `{task_id}` must stay that text.
-        return substitute(self.run_template, self._values() | runtime)
+        return substitute(self.run_template, self.values | runtime)
 
-    def _values(self) -> dict[str, str]:
+    @property
+    def values(self) -> dict[str, str]:
+        """Return the text of model and parameters, as far as they have one."""
         values = {name: as_text(value) for name, value in self.kwargs.items()}
         return values if self.model is None else values | {"model": self.model}
 
     def to_json(self) -> Json:
-        """Plain JSON; `run_cmd` is in it for readers."""
+        """Return plain JSON; `run_cmd` is in it for readers."""
         plain = asdict(self)
         plain["output_artifacts"] = [asdict(artifact) for artifact in self.output_artifacts]
         return plain | {"run_cmd": self.run_cmd, "egress_allowlist": list(self.egress_allowlist)}
 
     @classmethod
     def from_json(cls, plain: Json) -> ResolvedContract:
-        """The inverse of `to_json`."""
+        """Make the contract that `to_json` wrote."""
         fields = {key: value for key, value in plain.items() if key != "run_cmd"}
         artifacts = tuple(OutputArtifact(**entry) for entry in fields.pop("output_artifacts"))
         allowlist = tuple(fields.pop("egress_allowlist"))
@@ -101,17 +117,15 @@ def resolve(contract: AgentContract, model: str | None, kwargs: Mapping[str, str
             for entry in contract.output_artifacts
         ),
         egress_allowlist=tuple(contract.egress_allowlist),
-        secrets=dict(contract.secrets),
+        secrets=contract.environment,
     )
-    _ = (
-        resolved.run_cmd
-    )  # A value its place in the command cannot take is refused here, before anything runs.
+    _ = resolved.run_cmd  # refuses a value that its place in the command cannot take, before anything runs
     return resolved
 
 
 def misspelt(contract: AgentContract) -> list[str]:
-    """A note for each `{word}` of run_cmd that is no placeholder but looks like one."""
-    known = {*contract.parameters, "model", "problem_statement_path", "task_id"}
+    """Return a note for each `{word}` of run_cmd that is not a placeholder but looks like one."""
+    known = {*contract.parameters, "model", *RUNTIME_PLACEHOLDERS}
     hints = ((word, did_you_mean(word, known)) for word in strangers(contract.run_cmd, known))
     return [
         f"Agent {contract.name}: {{{word}}} in run_cmd is no placeholder and stays as it is.{hint}"

@@ -12,7 +12,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from valkyrie.errors import ContractValidationError
+from benchmark_runner.errors import ContractValidationError
 
 
 class Quoting(StrEnum):
@@ -60,7 +60,7 @@ _COMMAND_FOLLOWS = frozenset({"if", "then", "elif", "else", "while", "until", "d
 
 
 def find_placeholders(script: str, names: Collection[str]) -> list[Spot]:
-    """Every `{name}` of these names that bash would see, in order.
+    """Return every `{name}` of these names that bash would see, in order.
 
     Not found: one after a `$` (that is a variable), after an active backslash, or in a comment.
     """

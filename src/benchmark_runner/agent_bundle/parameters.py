@@ -22,7 +22,7 @@ _INTEGER = re.compile(r"[+-]?[0-9]{1,1000}")
 
 
 def coerce(text: str, type_: ParameterType) -> Any:
-    """The value `text` stands for. Raises ValueError that names what was expected."""
+    """Return the value `text` stands for; ValueError names what was expected."""
     stripped = text.strip()
     if type_ == "str":
         return text
@@ -59,7 +59,7 @@ def _object(text: str) -> dict[str, Any]:
 
 
 def fits(value: object, type_: ParameterType) -> bool:
-    """Whether a value written in YAML is of this type as it stands."""
+    """Return whether a value written in YAML is of this type as it stands."""
     if type_ == "float":
         return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
     if type_ == "int":
@@ -68,7 +68,7 @@ def fits(value: object, type_: ParameterType) -> bool:
 
 
 def as_text(value: object) -> str:
-    """How a value is written into a command."""
+    """Write a value as a command gets it."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, dict):

@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from valkyrie.agents.contract import load_contract
-from valkyrie.errors import ContractValidationError
+from benchmark_runner.agent_bundle.contract import load_contract
+from benchmark_runner.agent_bundle.resolution import resolve
+from benchmark_runner.errors import ContractValidationError
 
 BASE = "name: a\ninstall_cmd: 'true'\nrun_cmd: run {problem_statement_path}\n"
 FULL = """\
@@ -78,20 +79,22 @@ def test_errors_name_file_and_line(tmp_path: Path) -> None:
 
 
 def test_all_problems_come_at_once() -> None:
-    text = "name: 5\nrun_cmd: echo\nfinal_output: logs\nkwargs:\n  n:\n    typ: int\n    type: integer\n"
+    text = (
+        "run_cmd: echo\ninstall_cmd: 5\nfinal_output: logs\nkwargs:\n  n:\n    typ: int\n    type: integer\n"
+    )
     with pytest.raises(ContractValidationError) as caught:
         load_contract(text, where="c.yaml")
     lines = str(caught.value).splitlines()
     assert [line.split(": ")[:2] for line in lines] == [
         ["c.yaml:1", "name"],
-        ["c.yaml:1", "install_cmd"],
-        ["c.yaml:2", "run_cmd"],
+        ["c.yaml:2", "install_cmd"],
+        ["c.yaml:1", "run_cmd"],
         ["c.yaml:3", "final_output"],
         ["c.yaml:7", "kwargs.n.type"],
         ["c.yaml:6", "kwargs.n.typ"],
     ]
-    assert "must be text, is 5" in lines[0]
-    assert "missing" in lines[1]
+    assert "missing" in lines[0]
+    assert "must be text, is 5" in lines[1]
     assert "{problem_statement_path}" in lines[2]
     assert "must be one of str, int, float, bool, dict, is 'integer'" in lines[4]
 
@@ -153,6 +156,9 @@ def test_all_problems_come_at_once() -> None:
         (BASE + "secrets: [A]\n", "secrets: must be keys and values, is a list"),
         (BASE + "secrets: {A-B: x}\n", "'A-B' is no name of an environment variable"),
         (BASE + "secrets: {A: 5}\n", r"secrets\.A: must be text, is 5"),
+        (BASE + "required_env: [A-B]\n", "'A-B' is no name of an environment variable"),
+        (BASE + "defaults: {n: [1]}\n", r"defaults\.n: must be keys and values, is a list"),
+        (f"{BASE}x: &a 1\n".replace("run {", "$(" * 3000 + "run {"), "nested too deeply"),
         (BASE + "kwargs: {task_id: {type: str}}\n", "filled in by the platform"),
         (BASE + "kwargs: {'a b': {type: str}}\n", "starting with a letter"),
         (BASE + "kwargs: {n: {type: int, default: x}}\n", "the default 'x' is no whole number"),
@@ -171,6 +177,28 @@ def test_bad_contracts(text: str, says: str) -> None:
         load_contract(text, where="c.yaml")
     assert str(caught.value).startswith("c.yaml")
     assert caught.value.exit_code == 2
+
+
+def test_nothing_needs_to_be_installed() -> None:
+    contract = load_contract("name: a\nrun_cmd: run {problem_statement_path}\n")
+    assert contract.install_cmd is None
+    assert resolve(contract, None, {}).install_cmd is None
+
+
+def test_variables_that_are_needed_besides_the_secrets() -> None:
+    contract = load_contract(BASE + "secrets: {KEY: vault-key, URL: vault-url}\nrequired_env: [HOST, KEY]\n")
+    assert contract.environment == {"HOST": "HOST", "KEY": "vault-key", "URL": "vault-url"}
+    assert resolve(contract, None, {}).secrets == contract.environment
+
+
+def test_a_bare_default_is_a_parameter_of_its_type() -> None:
+    contract = load_contract(BASE + "defaults: {model: big, depth: 3, ratio: 0.5, loud: true}\n")
+    assert {name: (one.type, one.default) for name, one in contract.parameters.items()} == {
+        "model": ("str", "big"),
+        "depth": ("int", 3),
+        "ratio": ("float", 0.5),
+        "loud": ("bool", True),
+    }
 
 
 @given(st.text(max_size=60) | st.builds(lambda tail: BASE + tail, st.text(max_size=40)))

@@ -9,28 +9,28 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection, Mapping
 
-from valkyrie.agents.shell import Quoting, Spot, find_placeholders
-from valkyrie.errors import ContractValidationError
+from benchmark_runner.agent_bundle.shell import PLACEHOLDER, Quoting, Spot, find_placeholders
+from benchmark_runner.errors import ContractValidationError
 
 __all__ = ["find_placeholders", "placeholder_names", "strangers", "substitute"]
 
-_BRACED = re.compile(r"(?<!\$)\{([A-Za-z_]\w*)\}")
+_BRACED = re.compile(r"(?<!\$)" + PLACEHOLDER.pattern)
 _VARIABLE = re.compile(r"\$\w+\Z")
 _INTEGER = re.compile(r"[+-]?[0-9]+")
 
 
 def placeholder_names(script: str, names: Collection[str]) -> set[str]:
-    """Those of `names` that the script really uses."""
+    """Return those of `names` that the script really uses."""
     return {spot.name for spot in find_placeholders(script, names)}
 
 
 def strangers(script: str, names: Collection[str]) -> list[str]:
-    """Words in braces that are none of `names`; the shell gets them as they stand."""
+    """Return the words in braces that are none of `names`; the shell gets them as they stand."""
     return [word for word in dict.fromkeys(_BRACED.findall(script)) if word not in names]
 
 
 def substitute(script: str, values: Mapping[str, str]) -> str:
-    """The script with each `{name}` of `values` replaced; everything else is left as it stands.
+    """Replace each `{name}` of `values` in the script; everything else is left as it stands.
 
     All values go in at once, so a value that reads `{task_id}` stays that text.
     """

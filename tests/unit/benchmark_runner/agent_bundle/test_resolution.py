@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from valkyrie.agents.contract import load_contract
-from valkyrie.agents.resolve import ResolvedContract, misspelt, resolve
-from valkyrie.errors import ContractValidationError
+from benchmark_runner.agent_bundle.contract import load_contract
+from benchmark_runner.agent_bundle.resolution import ResolvedContract, misspelt, resolve
+from benchmark_runner.errors import ContractValidationError
 
 
 def contract(parameters: str = "", run: str = "run {problem_statement_path}") -> Any:
