@@ -7,7 +7,8 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any
 
-from valkyrie.grade.judges import Patience, shared_client
+from valkyrie.grade.judges import shared_client
+from valkyrie.grade.judges.client import BACKOFF
 from valkyrie.grade.protocol import Asking, Given
 from valkyrie.specs.model import GraderSpec, Stimulus
 from valkyrie.testing import Call, ModelServer, Script
@@ -15,6 +16,14 @@ from valkyrie.testing.model_server.script import Turn
 from valkyrie.trajectory.transcript import Event, Transcript
 
 Json = dict[str, Any]
+
+
+async def _no_time(seconds: float) -> None:
+    return None
+
+
+QUICKLY = replace(BACKOFF, pause=_no_time)
+"""As often as ever, and without pauses."""
 RUBRIC = ("It is polite.", "It is short.")
 
 
@@ -44,12 +53,8 @@ def grade(overall: Any, *scores: Any, why: str = "Because.") -> Call:
 async def judge(*turns: Turn, quick: bool = True, **named: Any) -> AsyncIterator[ModelServer]:
     """A server that plays the judge; pauses between tries take no time."""
     async with ModelServer(Script.of(*turns, **named)) as server:
-        async with shared_client(Patience(sleep=_no_time) if quick else None):
+        async with shared_client(QUICKLY if quick else BACKOFF):
             yield server
-
-
-async def _no_time(seconds: float) -> None:
-    return None
 
 
 def asked_at(server: ModelServer, given: Given, conversation: str = "", **asking: Any) -> Given:
