@@ -17,7 +17,7 @@ from tests.integration.evals.commands import Said, Valk
 from tests.integration.evals.commands import valk as valk
 from valkyrie.errors import MissingSecretError, UsageError
 from valkyrie.grade.judges.config import Judge
-from valkyrie.grade.judges.endpoint import Surroundings, find_endpoint
+from valkyrie.grade.judges.endpoint import JudgeSettings, find_endpoint
 from valkyrie.grade.protocol import Asking
 from valkyrie.secrets import DotenvSource, EnvironmentSource, resolve
 
@@ -476,7 +476,7 @@ def test_a_dotenv_of_another_user_is_not_read(tmp_path: Path) -> None:
 def test_a_judge_s_key_does_not_go_elsewhere_because_its_address_was_refused(tmp_path: Path) -> None:
     file = tmp_path / ".env"
     file.write_text("OPENAI_BASE_URL=http://localhost:1\nOPENAI_API_KEY=of-the-local-server\n")
-    around = Surroundings([EnvironmentSource({}), DotenvSource(file)])
+    around = JudgeSettings([EnvironmentSource({}), DotenvSource(file)])
     with pytest.raises(UsageError, match="export OPENAI_BASE_URL"):
         find_endpoint(Judge(), Asking(model="gpt-x"), around)
 

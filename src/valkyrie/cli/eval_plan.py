@@ -107,7 +107,7 @@ def _destinations(planned: Planned) -> list[tuple[str, str]]:
 def _judges(planned: PlannedEval) -> Iterator[tuple[str, str]]:
     from valkyrie.benchmarks.eval_spec.needs import asking_of, graders_of
     from valkyrie.errors import UserError
-    from valkyrie.grade.judges.ready import endpoints
+    from valkyrie.grade.judges.readiness import endpoints
 
     asking = asking_of(planned.spec, planned.options)
     made = [one for each in planned.stimuli for one in graders_of(each, planned.spec, planned.options)]

@@ -153,11 +153,9 @@ def check_options(request: EvalRequest) -> None:
     if request.timeout is not None and request.timeout <= 0:
         raise UsageError("--timeout must be above 0.")
     if request.judge_url is not None:
-        from valkyrie.grade.judges.endpoint import request_url
+        from valkyrie.grade.judges.endpoint import check_address
 
-        request_url(
-            "openai", request.judge_url
-        )  # raises for what is no address, also where no judge is asked
+        check_address(request.judge_url)  # also where no judge is asked
     if request.skill_dir is not None:
         if not request.skill_dir.is_dir():
             raise UsageError(f"--skill-dir {request.skill_dir}: there is no such folder.")

@@ -88,7 +88,7 @@ async def grade_again(trials: Iterable[TrialResult], how: Regrading, scratch: Pa
 
     async with AsyncExitStack() as stack:
         if any(one.is_judge for _, graders in made.values() for one in graders):
-            from valkyrie.grade.judges.sharing import shared_client
+            from valkyrie.grade.judges import shared_client
 
             await stack.enter_async_context(shared_client())
         group = await stack.enter_async_context(asyncio.TaskGroup())

@@ -1,57 +1,47 @@
-"""Asks endpoints, patiently: what may pass is tried again, what will not is said at once."""
+"""The client all judges of an event loop share: bounded, patient, and with errors in the platform's words."""
 
 from __future__ import annotations
 
-import asyncio
-import json
-from collections.abc import Mapping
-from functools import cache
+from collections.abc import Sequence
+from contextlib import AbstractAsyncContextManager
 from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import Self
 
-from sandboxes.retry import Backoff, Retries
-from valkyrie.errors import JudgeError
-from valkyrie.grade.judges.faults import NotForcedError, PassingError, failure_of, object_in
-from valkyrie.grade.judges.speaking import Answer, Tool, UnreadableAnswerError, dialect_of
+from benchmark_runner.models.client import DIALECTS, ask_endpoint
+from benchmark_runner.models.connections import Connections, LoopShared
+from benchmark_runner.models.dialect import FunctionTool, ModelRequest, Reply
+from benchmark_runner.models.errors import ChatError, ChatTooLongError, ChatUnavailableError
+from benchmark_runner.models.exchange import Exchange
+from benchmark_service.client_retry import Backoff
+from valkyrie.errors import GraderError, JudgeError, UserError, ValkyrieError
+from valkyrie.grade.judges.endpoint import JudgeEndpoint
+from valkyrie.grade.protocol import JUDGE_REFUSED, JUDGE_REFUSED_QUESTION
 from valkyrie.nouns import Json
 
-if TYPE_CHECKING:
-    from ssl import SSLContext
-
-    import httpx
-
-    from valkyrie.grade.judges.endpoint import Endpoint
-
-BACKOFF = Backoff(first_s=0.5, longest_s=20.0, attempts=4)
-"""Within one call. What an endpoint asks for beyond `longest_s` is left to the next attempt of the trial."""
+BACKOFF = Backoff(attempts=4, base_s=0.5, max_wait_s=20.0)
+"""A wait that an endpoint asks for beyond this is left to the next attempt of the trial."""
 AT_ONCE = 16
 """Requests in flight; more wait."""
-_CONNECT_S, _ANSWER_S = 10.0, 600.0
+_WHATEVER_IS_ASKED = frozenset({401, 402, 403, 404, 405, 429, *range(300, 400)})
+"""Statuses of an endpoint that takes no question; 429 is final where a quota is spent."""
+
+
+class QuestionTooLongError(GraderError):
+    """The question is longer than the judge's model can read."""
+
+    default_cause = "judge_too_long"
 
 
 class JudgeClient:
-    """One pool of connections for all judges. `async with` opens and closes it."""
+    """One pool of connections for all judges. Use as `async with`."""
 
-    def __init__(self, *, backoff: Backoff = BACKOFF, at_once: int = AT_ONCE) -> None:
+    def __init__(self, *, backoff: Backoff = BACKOFF, most_at_once: int = AT_ONCE) -> None:
         self._backoff = backoff
-        self._room = asyncio.Semaphore(at_once)
-        self._http: httpx.AsyncClient | None = None
-        self._not_forced: set[str] = set()
+        self._connections: Connections | None = Connections(most_at_once=most_at_once)
+        self._unforced: set[str] = set()
         """Endpoints that refuse to be told which tool to use."""
-        self.retries = 0
-        """Tries beyond the first, of all calls."""
 
     async def __aenter__(self) -> Self:
-        return self.opened()
-
-    def opened(self) -> Self:
-        """The same without waiting, so that nobody comes in between."""
-        import httpx
-
-        limits = httpx.Limits(max_connections=AT_ONCE, max_keepalive_connections=AT_ONCE)
-        self._http = httpx.AsyncClient(
-            timeout=httpx.Timeout(_ANSWER_S, connect=_CONNECT_S, pool=None), limits=limits, verify=_trust()
-        )
         return self
 
     async def __aexit__(
@@ -60,61 +50,54 @@ class JudgeClient:
         await self.close()
 
     async def close(self) -> None:
-        """Let go of all connections."""
-        if self._http is not None:
-            await self._http.aclose()
-            self._http = None
+        """Close all connections."""
+        if self._connections is not None:
+            await self._connections.aclose()
+            self._connections = None
 
-    async def ask(self, endpoint: Endpoint, system: str, messages: list[Json], tool: Tool) -> Answer:
-        """One answer. Raises JudgeError after tries in vain, UserError where the endpoint refuses."""
-        dialect = dialect_of(endpoint)
-        retries = Retries(self._backoff)
-        while True:
-            forced = endpoint.url not in self._not_forced
-            body = dialect.body(endpoint, system, messages, tool, forced=forced)
-            try:
-                return dialect.read(await self._once(endpoint, body, dialect.headers(endpoint)))
-            except PassingError as error:
-                why, asked = str(error), error.retry_after
-            except UnreadableAnswerError as error:
-                why, asked = f"answered with something else than its API ({error})", None
-            delay = retries.next_delay(asked)
-            if delay is None or (asked or 0.0) > self._backoff.longest_s:
-                break
-            self.retries += 1
-            await self._backoff.sleep(delay)
-        raise JudgeError(
-            f"Judge {endpoint.model} at {endpoint.place} {why}; tried {retries.failed} "
-            f"{'time' if retries.failed == 1 else 'times'}.",
-            retry_after=asked,
-        )
+    async def ask(self, endpoint: JudgeEndpoint, messages: Sequence[Json], tool: FunctionTool) -> Reply:
+        """Return one answer.
 
-    async def _once(self, endpoint: Endpoint, body: Json, headers: Mapping[str, str]) -> Json:
-        import httpx
+        Raises JudgeError after tries in vain, QuestionTooLongError, and UserError where the endpoint refuses.
+        """
+        try:
+            if endpoint.url not in self._unforced:
+                try:
+                    return await self._ask(endpoint, messages, tool, forced=True)
+                except ChatError as error:
+                    if error.status != 400 or "tool_choice" not in str(error):
+                        raise
+                    self._unforced.add(endpoint.url)
+            return await self._ask(endpoint, messages, tool, forced=False)
+        except ChatError as error:
+            raise _in_our_words(error) from None
 
-        assert self._http is not None, "the client is not open"
-        content = json.dumps(body).encode()
-        async with self._room:
-            try:
-                response = await self._http.post(
-                    endpoint.url, content=content, headers={"content-type": "application/json", **headers}
-                )
-            except httpx.TimeoutException:
-                raise PassingError("did not answer in time") from None
-            except httpx.RequestError as error:
-                # What httpx says may hold headers of the request; its kind is enough.
-                raise PassingError(f"cannot be reached ({type(error).__name__})") from None
-        if response.is_success:
-            return object_in(response)
-        failure = failure_of(endpoint, response)
-        if isinstance(failure, NotForcedError):
-            self._not_forced.add(endpoint.url)
-        raise failure
+    async def _ask(
+        self, endpoint: JudgeEndpoint, messages: Sequence[Json], tool: FunctionTool, *, forced: bool
+    ) -> Reply:
+        assert self._connections is not None, "the client is closed"
+        sampling = {"reasoning_effort": endpoint.reasoning_effort} if endpoint.reasoning_effort else {}
+        request = ModelRequest(messages, sampling, tool=tool, forced=forced)
+        body = DIALECTS[endpoint.api].body(endpoint, request)
+        return await ask_endpoint(self._connections, endpoint, Exchange(body), self._backoff)
 
 
-@cache
-def _trust() -> SSLContext:
-    """Whom to trust; reading the certificates takes longer than asking a judge nearby."""
-    import httpx
+def _in_our_words(error: ChatError) -> ValkyrieError:
+    if isinstance(error, ChatUnavailableError):
+        return JudgeError(str(error), retry_after=error.retry_after)
+    if isinstance(error, ChatTooLongError):
+        return QuestionTooLongError(str(error))
+    cause = JUDGE_REFUSED if error.status in _WHATEVER_IS_ASKED else JUDGE_REFUSED_QUESTION
+    return UserError(str(error), cause=cause)
 
-    return httpx.create_ssl_context()
+
+_shared = LoopShared(JudgeClient.close)
+
+
+def shared_client(backoff: Backoff = BACKOFF) -> AbstractAsyncContextManager[JudgeClient]:
+    """Hold the client of this event loop: opened by the first who asks, closed by the last who leaves.
+
+    Whoever runs many trials holds it around them, so that connections last from one judge to the next. The
+    back-off is that of who opens it.
+    """
+    return _shared.hold(lambda: JudgeClient(backoff=backoff))

@@ -30,7 +30,7 @@ _SKIPPED = frozenset(
 
 
 @dataclass(frozen=True, slots=True)
-class Shown:
+class EvidencePiece:
     """One piece of evidence."""
 
     title: str
@@ -39,13 +39,13 @@ class Shown:
     """Characters that are shown at most."""
 
 
-def gather(given: Given, wanted: Sequence[str] | None) -> list[Shown]:
+def gather(given: Given, wanted: Sequence[str] | None) -> list[EvidencePiece]:
     """The final answer, and what is wanted; without a wish, trajectory and diff as far as there are any.
 
     GraderError where something wanted is not there: silence would look like an agent that did nothing.
     """
     said = given.transcript.output
-    pieces = [Shown("final answer", said if said.strip() else "(the agent said nothing)", OUTPUT)]
+    pieces = [EvidencePiece("final answer", said if said.strip() else "(the agent said nothing)", OUTPUT)]
     if wanted is None:
         kinds = [kind for kind in ("trajectory", "diff") if _is_there(kind, given)]
     else:
@@ -55,7 +55,7 @@ def gather(given: Given, wanted: Sequence[str] | None) -> list[Shown]:
                 raise GraderError(
                     f"The judge is to see `{kind}`, but {_absence(kind)}", cause="judge_evidence_missing"
                 )
-    return pieces + [Shown(kind, _text(kind, given), _MOST[kind]) for kind in kinds]
+    return pieces + [EvidencePiece(kind, _text(kind, given), _MOST[kind]) for kind in kinds]
 
 
 @contextmanager

@@ -6,16 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from valkyrie.errors import GraderError
-from valkyrie.grade.judges.asking import SHARES, task_of, told_task
+from benchmark_runner.models.dialect import FunctionTool
 from valkyrie.grade.judges.config import Judge
-from valkyrie.grade.judges.conversation import Answered, Question, WrongAnswerError, converse
+from valkyrie.grade.judges.conversation import Answered, JudgeQuestion, WrongAnswerError, ask_judge
 from valkyrie.grade.judges.endpoint import find_endpoint
-from valkyrie.grade.judges.evidence import Shown, gather
-from valkyrie.grade.judges.faults import TooLongError
-from valkyrie.grade.judges.fencing import Fence
-from valkyrie.grade.judges.sharing import shared_client
-from valkyrie.grade.judges.speaking import Tool
+from valkyrie.grade.judges.evidence import EvidencePiece, gather
+from valkyrie.grade.judges.fence import Fence
+from valkyrie.grade.judges.questions import task_of, told_task
 from valkyrie.grade.judges.verdicts import words
 from valkyrie.nouns import Json
 
@@ -24,7 +21,7 @@ if TYPE_CHECKING:
 
 Winner = Literal["A", "B", "tie"]
 MAGNITUDES = {"much-better": 1.0, "slightly-better": 0.4, "equal": 0.0}
-_TOOL = Tool(
+_TOOL = FunctionTool(
     "submit_comparison",
     "Submit which response is better. Call it exactly once, when you have decided.",
     {
@@ -54,21 +51,18 @@ class Preference:
 
 
 async def ask_for_preference(prompt: str, judge: Judge, a: Given, b: Given) -> Answered[Preference]:
-    """One judge's preference between two trials of one stimulus, in this order."""
+    """Return one judge's preference between two trials of one stimulus, in this order."""
     endpoint = find_endpoint(judge, a.asking)
     shown = gather(a, None), gather(b, None)
-    async with shared_client() as client:
-        for share in SHARES:
-            try:
-                return await converse(client, endpoint, _question(prompt, (a, b), shown, share / 2))
-            except TooLongError as error:
-                too_long = error
-    raise GraderError(str(too_long), cause=too_long.cause)
+    return await ask_judge(endpoint, lambda share: _question(prompt, (a, b), shown, share / 2))
 
 
 def _question(
-    prompt: str, pair: tuple[Given, Given], shown: tuple[Sequence[Shown], Sequence[Shown]], share: float
-) -> Question[Preference]:
+    prompt: str,
+    pair: tuple[Given, Given],
+    shown: tuple[Sequence[EvidencePiece], Sequence[EvidencePiece]],
+    share: float,
+) -> JudgeQuestion[Preference]:
     fence, given = Fence(), pair[0]
     system = (
         "You compare two responses, A and B, of AI agents to the same task. Judge the responses, not their "
@@ -91,7 +85,7 @@ def _question(
             for piece in pieces
         ]
     parts.append("Judge now, by the rules above only: call submit_comparison exactly once.")
-    return Question(system, "\n\n".join(parts), _TOOL, read_preference)
+    return JudgeQuestion(system, "\n\n".join(parts), _TOOL, read_preference)
 
 
 def _tasks(pair: tuple[Given, Given], fence: Fence) -> list[str]:

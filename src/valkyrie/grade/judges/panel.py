@@ -11,12 +11,12 @@ from typing import ClassVar
 from valkyrie.errors import GraderError, JudgeError, UserError
 from valkyrie.grade.base import BuiltIn
 from valkyrie.grade.config import Config
-from valkyrie.grade.judges.asking import ask_for_grade, cited
 from valkyrie.grade.judges.config import Judge, PanelCriterion, reaches, read_panel
 from valkyrie.grade.judges.conversation import Answered, summed
 from valkyrie.grade.judges.evidence import nothing_done
 from valkyrie.grade.judges.prompt import nothing_to_judge_by
-from valkyrie.grade.judges.verdicts import Grade
+from valkyrie.grade.judges.questions import ask_for_grade, cited
+from valkyrie.grade.judges.verdicts import JudgeGrade
 from valkyrie.grade.protocol import JUDGE_NO_VERDICT, JUDGE_REFUSED_QUESTION, Given, GraderResult, Need
 from valkyrie.nouns import Json
 from valkyrie.specs.model import Finding, GraderSpec, Stimulus
@@ -36,7 +36,7 @@ class _Heard:
     """One judge of the panel: its grade, or why there is none."""
 
     judge: Judge
-    answered: Answered[Grade] | None
+    answered: Answered[JudgeGrade] | None
     failure: Failure | None = None
 
 
@@ -112,7 +112,7 @@ class PanelGrader(BuiltIn):
         except (JudgeError, GraderError, UserError):
             return _Heard(judge, None, failure)
         why = f"lowest score: {failure} It graded a trial in which nothing was done."
-        return _Heard(judge, Answered(Grade(self.judging.scale.low, why, ()), answered.usage))
+        return _Heard(judge, Answered(JudgeGrade(self.judging.scale.low, why, ()), answered.usage))
 
     def _together(self, normals: Sequence[float], criteria: Sequence[_Scored]) -> tuple[float, bool]:
         """Score and verdict of the panel.
@@ -130,7 +130,7 @@ class PanelGrader(BuiltIn):
         enough = reaches(score, self.judging.threshold if overall is None else overall)
         return score, enough and all(one.passed for one in criteria if one.criterion.required)
 
-    def _criterion(self, criterion: PanelCriterion, grades: Sequence[Grade]) -> _Scored:
+    def _criterion(self, criterion: PanelCriterion, grades: Sequence[JudgeGrade]) -> _Scored:
         """What the judges say of one criterion; one that said nothing of it gives it the lowest score."""
         name, scale = criterion.name, self.judging.scale
         normals = [

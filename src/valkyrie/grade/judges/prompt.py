@@ -6,8 +6,8 @@ from typing import ClassVar
 
 from valkyrie.grade.base import BuiltIn
 from valkyrie.grade.config import Config
-from valkyrie.grade.judges.asking import ask_for_grade, cited
 from valkyrie.grade.judges.config import Judge, Judging, read_prompt
+from valkyrie.grade.judges.questions import ask_for_grade, cited
 from valkyrie.grade.protocol import Given, GraderResult, Need
 from valkyrie.specs.model import Finding, GraderSpec, Stimulus
 

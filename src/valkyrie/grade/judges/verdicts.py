@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from benchmark_runner.models.dialect import FunctionTool
 from valkyrie.grade.judges.conversation import WrongAnswerError
 from valkyrie.grade.judges.scales import Scale
-from valkyrie.grade.judges.speaking import Tool
 from valkyrie.nouns import Json
 
 _MOST_WORDS = 4000
@@ -24,7 +24,7 @@ class Criterion:
 
 
 @dataclass(frozen=True, slots=True)
-class Grade:
+class JudgeGrade:
     """What a judge submitted; scores are on its scale."""
 
     overall: float
@@ -44,7 +44,7 @@ class Grade:
         ]
 
 
-def grade_tool(scale: Scale) -> Tool:
+def grade_tool(scale: Scale) -> FunctionTool:
     """`submit_grade`."""
     number = {"type": "integer" if scale.whole else "number", "minimum": scale.low, "maximum": scale.high}
     criterion = {
@@ -69,10 +69,12 @@ def grade_tool(scale: Scale) -> Tool:
         },
         "required": ["rubric_scores", "overall_reasoning", "overall_score"],
     }
-    return Tool("submit_grade", "Submit your grade. Call it exactly once, when you have decided.", schema)
+    return FunctionTool(
+        "submit_grade", "Submit your grade. Call it exactly once, when you have decided.", schema
+    )
 
 
-def read_grade(given: Json, scale: Scale, rubric: Sequence[str], names: Sequence[str] = ()) -> Grade:
+def read_grade(given: Json, scale: Scale, rubric: Sequence[str], names: Sequence[str] = ()) -> JudgeGrade:
     """The grade of a call. Raises WrongAnswerError for scores off the scale and criteria left out.
 
     `names`: each of them is scored once, by that name.
@@ -93,7 +95,7 @@ def read_grade(given: Json, scale: Scale, rubric: Sequence[str], names: Sequence
     scored = [one.text for one in criteria]
     if wrong := [name for name in names if scored.count(name) != 1]:
         raise WrongAnswerError(f"rubric_scores must have exactly one entry whose criterion is {wrong[0]!r}.")
-    return Grade(overall, words(given.get("overall_reasoning")), criteria)
+    return JudgeGrade(overall, words(given.get("overall_reasoning")), criteria)
 
 
 def _criterion(entry: Any, scale: Scale) -> Criterion:

@@ -6,7 +6,16 @@ import json
 from collections.abc import Iterator, Mapping
 
 from valkyrie.testing.model_server.script import Fault
-from valkyrie.testing.model_server.shape import Answer, Asked, Failure, Json, Tool, event, pieces, turns_of
+from valkyrie.testing.model_server.shape import (
+    Asked,
+    Json,
+    OfferedTool,
+    ScriptedAnswer,
+    ScriptedFailure,
+    event,
+    pieces,
+    turns_of,
+)
 
 _ERRORS: Mapping[str, tuple[int, str, str]] = {
     "rate_limit": (429, "rate_limit_error", "This request would exceed your account's rate limit."),
@@ -31,7 +40,7 @@ class Messages:
             stream=bool(body.get("stream")),
             turn=turns_of(messages, lambda item: item.get("role") == "assistant"),
             tools=[
-                Tool(str(tool.get("name")), tool.get("input_schema") or {})
+                OfferedTool(str(tool.get("name")), tool.get("input_schema") or {})
                 for tool in body.get("tools") or []
                 if isinstance(tool, dict)
             ],
@@ -39,7 +48,7 @@ class Messages:
             session=session if isinstance(session, str) else None,
         )
 
-    def whole(self, answer: Answer) -> Json:
+    def whole(self, answer: ScriptedAnswer) -> Json:
         content: list[Json] = [{"type": "text", "text": answer.text}] if answer.text else []
         if answer.use:
             use = answer.use
@@ -57,7 +66,7 @@ class Messages:
             "usage": _usage(answer, answer.spent.output),
         }
 
-    def events(self, answer: Answer) -> Iterator[bytes]:
+    def events(self, answer: ScriptedAnswer) -> Iterator[bytes]:
         whole = self.whole(answer)
         start = {**whole, "content": [], "stop_reason": None, "usage": _usage(answer, 1)}
         yield _event({"type": "message_start", "message": start})
@@ -68,19 +77,19 @@ class Messages:
         yield _event({"type": "message_delta", "delta": delta, "usage": usage})
         yield _event({"type": "message_stop"})
 
-    def failure(self, fault: Fault) -> Failure:
+    def failure(self, fault: Fault) -> ScriptedFailure:
         status, kind, message = _ERRORS[fault.kind]
         error = {"type": kind, "message": fault.message or message}
-        return Failure(status, {"type": "error", "error": error, "request_id": "req_scripted"})
+        return ScriptedFailure(status, {"type": "error", "error": error, "request_id": "req_scripted"})
 
 
-def _stop(answer: Answer) -> str:
+def _stop(answer: ScriptedAnswer) -> str:
     if answer.refused:
         return "refusal"
     return "tool_use" if answer.use else "end_turn"
 
 
-def _usage(answer: Answer, output: int) -> Json:
+def _usage(answer: ScriptedAnswer, output: int) -> Json:
     return {
         "input_tokens": answer.spent.input - answer.spent.cached,
         "cache_creation_input_tokens": 0,

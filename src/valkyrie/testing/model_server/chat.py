@@ -7,7 +7,16 @@ from collections.abc import Iterator, Mapping
 
 from valkyrie.testing.model_server.openai_errors import openai_failure
 from valkyrie.testing.model_server.script import Fault
-from valkyrie.testing.model_server.shape import Answer, Asked, Failure, Json, Tool, event, pieces, turns_of
+from valkyrie.testing.model_server.shape import (
+    Asked,
+    Json,
+    OfferedTool,
+    ScriptedAnswer,
+    ScriptedFailure,
+    event,
+    pieces,
+    turns_of,
+)
 
 
 class ChatCompletions:
@@ -22,12 +31,12 @@ class ChatCompletions:
             model=str(body.get("model", "")),
             stream=bool(body.get("stream")),
             turn=turns_of(messages, lambda item: item.get("role") == "assistant"),
-            tools=[Tool(str(tool.get("name")), tool.get("parameters") or {}) for tool in functions],
+            tools=[OfferedTool(str(tool.get("name")), tool.get("parameters") or {}) for tool in functions],
             history=messages,
             session=headers.get("x-session-id"),
         )
 
-    def whole(self, answer: Answer) -> Json:
+    def whole(self, answer: ScriptedAnswer) -> Json:
         message: Json = {"role": "assistant", "content": answer.text or None, "refusal": None}
         if answer.refused:
             message |= {"content": None, "refusal": answer.text}
@@ -36,7 +45,7 @@ class ChatCompletions:
         choice = {"index": 0, "message": message, "finish_reason": _finish(answer), "logprobs": None}
         return _head(answer, "chat.completion") | {"choices": [choice], "usage": usage_of(answer)}
 
-    def events(self, answer: Answer) -> Iterator[bytes]:
+    def events(self, answer: ScriptedAnswer) -> Iterator[bytes]:
         head = _head(answer, "chat.completion.chunk")
 
         def chunk(delta: Json, finish: str | None = None) -> bytes:
@@ -52,11 +61,11 @@ class ChatCompletions:
         yield event({**head, "choices": [], "usage": usage_of(answer)})
         yield b"data: [DONE]\n\n"
 
-    def failure(self, fault: Fault) -> Failure:
+    def failure(self, fault: Fault) -> ScriptedFailure:
         return openai_failure(fault)
 
 
-def usage_of(answer: Answer) -> Json:
+def usage_of(answer: ScriptedAnswer) -> Json:
     spent = answer.spent
     return {
         "prompt_tokens": spent.input,
@@ -66,17 +75,17 @@ def usage_of(answer: Answer) -> Json:
     }
 
 
-def _head(answer: Answer, kind: str) -> Json:
+def _head(answer: ScriptedAnswer, kind: str) -> Json:
     return {"id": f"chatcmpl-{answer.id}", "object": kind, "created": 1_700_000_000, "model": answer.model}
 
 
-def _finish(answer: Answer) -> str:
+def _finish(answer: ScriptedAnswer) -> str:
     if answer.refused:
         return "content_filter"
     return "tool_calls" if answer.use else "stop"
 
 
-def _call(answer: Answer) -> Json:
+def _call(answer: ScriptedAnswer) -> Json:
     assert answer.use is not None
     use = answer.use
     return {

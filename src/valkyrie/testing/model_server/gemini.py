@@ -6,7 +6,16 @@ import re
 from collections.abc import Iterator, Mapping
 
 from valkyrie.testing.model_server.script import Fault
-from valkyrie.testing.model_server.shape import Answer, Asked, Failure, Json, Tool, event, pieces, turns_of
+from valkyrie.testing.model_server.shape import (
+    Asked,
+    Json,
+    OfferedTool,
+    ScriptedAnswer,
+    ScriptedFailure,
+    event,
+    pieces,
+    turns_of,
+)
 
 _PATH = re.compile(r"/models/([^/:]+):(\w+)")
 _ERRORS: Mapping[str, tuple[int, str, str]] = {
@@ -42,38 +51,40 @@ class GenerateContent:
             stream=bool(match and match[2].startswith("stream")),
             turn=turns_of(contents, lambda item: item.get("role") == "model"),
             tools=[
-                Tool(str(item.get("name")), item.get("parametersJsonSchema") or item.get("parameters") or {})
+                OfferedTool(
+                    str(item.get("name")), item.get("parametersJsonSchema") or item.get("parameters") or {}
+                )
                 for item in declared
             ],
             history=contents,
         )
 
-    def whole(self, answer: Answer) -> Json:
+    def whole(self, answer: ScriptedAnswer) -> Json:
         return _chunk(answer, _parts(answer, answer.text), last=True)
 
-    def events(self, answer: Answer) -> Iterator[bytes]:
+    def events(self, answer: ScriptedAnswer) -> Iterator[bytes]:
         *first, end = pieces(answer.text)
         for piece in first:
             yield event(_chunk(answer, [{"text": piece}], last=False))
         yield event(_chunk(answer, _parts(answer, end), last=True))
 
-    def failure(self, fault: Fault) -> Failure:
+    def failure(self, fault: Fault) -> ScriptedFailure:
         status, word, message = _ERRORS[fault.kind]
         error: Json = {"code": status, "message": fault.message or message, "status": word}
         if fault.kind == "rate_limit" and fault.retry_after is not None:
             kind = "type.googleapis.com/google.rpc.RetryInfo"
             error["details"] = [{"@type": kind, "retryDelay": f"{fault.retry_after:g}s"}]
-        return Failure(status, {"error": error})
+        return ScriptedFailure(status, {"error": error})
 
 
-def _parts(answer: Answer, text: str) -> list[Json]:
+def _parts(answer: ScriptedAnswer, text: str) -> list[Json]:
     found: list[Json] = [{"text": text}] if text else []
     if answer.use:
         found.append({"functionCall": {"name": answer.use.tool.name, "args": dict(answer.use.arguments)}})
     return found
 
 
-def _chunk(answer: Answer, parts: list[Json], *, last: bool) -> Json:
+def _chunk(answer: ScriptedAnswer, parts: list[Json], *, last: bool) -> Json:
     candidate: Json = {"index": 0, "content": {"role": "model", "parts": parts}}
     found: Json = {"candidates": [candidate], "modelVersion": answer.model, "responseId": answer.id}
     if last:

@@ -39,7 +39,7 @@ class Request:
 
 
 @dataclass(frozen=True, slots=True)
-class Reply:
+class HttpReply:
     """What is answered: a whole body, or pieces as they come."""
 
     status: int = 200
@@ -51,12 +51,12 @@ class Reply:
     """The connection breaks before the end of the body."""
 
     @classmethod
-    def of(cls, data: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Reply:
+    def of(cls, data: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> HttpReply:
         """Plain data as JSON."""
         return cls(status, json.dumps(data).encode(), headers=headers or {})
 
 
-Handler = Callable[[Request], Awaitable[Reply]]
+Handler = Callable[[Request], Awaitable[HttpReply]]
 
 
 async def serve_connection(
@@ -116,7 +116,7 @@ async def _body(reader: asyncio.StreamReader, headers: Mapping[str, str]) -> byt
     return bytes(found)
 
 
-async def _write(writer: asyncio.StreamWriter, request: Request, reply: Reply) -> None:
+async def _write(writer: asyncio.StreamWriter, request: Request, reply: HttpReply) -> None:
     length = ("transfer-encoding", "chunked") if reply.pieces else ("content-length", str(len(reply.body)))
     headers = {"content-type": reply.content_type, length[0]: length[1], **reply.headers}
     head = f"HTTP/1.1 {reply.status} {_phrase(reply.status)}\r\n"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from valkyrie.testing.model_server.script import Fault
-from valkyrie.testing.model_server.shape import Failure
+from valkyrie.testing.model_server.shape import ScriptedFailure
 
 ERRORS: Mapping[str, tuple[int, str, str | None, str]] = {
     "rate_limit": (429, "requests", "rate_limit_exceeded", "Rate limit reached for requests."),
@@ -27,8 +27,8 @@ ERRORS: Mapping[str, tuple[int, str, str | None, str]] = {
 }
 
 
-def openai_failure(fault: Fault) -> Failure:
+def openai_failure(fault: Fault) -> ScriptedFailure:
     """The error object, with its status."""
     status, kind, code, message = ERRORS[fault.kind]
     error = {"message": fault.message or message, "type": kind, "param": None, "code": code}
-    return Failure(status, {"error": error})
+    return ScriptedFailure(status, {"error": error})

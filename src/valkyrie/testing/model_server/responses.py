@@ -8,7 +8,16 @@ from typing import Any
 
 from valkyrie.testing.model_server.openai_errors import openai_failure
 from valkyrie.testing.model_server.script import Fault
-from valkyrie.testing.model_server.shape import Answer, Asked, Failure, Json, Tool, event, pieces, turns_of
+from valkyrie.testing.model_server.shape import (
+    Asked,
+    Json,
+    OfferedTool,
+    ScriptedAnswer,
+    ScriptedFailure,
+    event,
+    pieces,
+    turns_of,
+)
 
 _MODELS = ("function_call", "custom_tool_call", "local_shell_call", "reasoning", "web_search_call")
 
@@ -31,14 +40,14 @@ class Responses:
             session=session if isinstance(session, str) else None,
         )
 
-    def whole(self, answer: Answer) -> Json:
+    def whole(self, answer: ScriptedAnswer) -> Json:
         return _head(answer) | {
             "status": "completed",
             "output": _output(answer),
             "usage": _usage(answer),
         }
 
-    def events(self, answer: Answer) -> Iterator[bytes]:
+    def events(self, answer: ScriptedAnswer) -> Iterator[bytes]:
         number = 0
 
         def said(kind: str, **data: Any) -> bytes:
@@ -59,7 +68,7 @@ class Responses:
             yield said("response.output_item.done", output_index=at, item=item)
         yield said("response.completed", response=self.whole(answer))
 
-    def failure(self, fault: Fault) -> Failure:
+    def failure(self, fault: Fault) -> ScriptedFailure:
         return openai_failure(fault)
 
 
@@ -67,14 +76,14 @@ def _is_models(item: Any) -> bool:
     return isinstance(item, dict) and (item.get("role") == "assistant" or item.get("type") in _MODELS)
 
 
-def _tool(tool: Any) -> Tool | None:
+def _tool(tool: Any) -> OfferedTool | None:
     if not isinstance(tool, dict):
         return None
     name = tool.get("name") or tool.get("type")
-    return Tool(str(name), tool.get("parameters") or {}, custom=tool.get("type") == "custom")
+    return OfferedTool(str(name), tool.get("parameters") or {}, custom=tool.get("type") == "custom")
 
 
-def _head(answer: Answer) -> Json:
+def _head(answer: ScriptedAnswer) -> Json:
     return {
         "id": f"resp_{answer.id}",
         "object": "response",
@@ -88,7 +97,7 @@ def _head(answer: Answer) -> Json:
     }
 
 
-def _output(answer: Answer) -> list[Json]:
+def _output(answer: ScriptedAnswer) -> list[Json]:
     found: list[Json] = []
     if answer.text or answer.use is None:
         part: Json = {"type": "output_text", "text": answer.text, "annotations": []}
@@ -107,7 +116,7 @@ def _output(answer: Answer) -> list[Json]:
     return found
 
 
-def _usage(answer: Answer) -> Json:
+def _usage(answer: ScriptedAnswer) -> Json:
     spent = answer.spent
     return {
         "input_tokens": spent.input,

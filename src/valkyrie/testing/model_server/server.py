@@ -15,10 +15,18 @@ from typing import Any, Self
 from valkyrie.testing.model_server.anthropic import Messages
 from valkyrie.testing.model_server.chat import ChatCompletions
 from valkyrie.testing.model_server.gemini import GenerateContent
-from valkyrie.testing.model_server.http import MOST_HEAD, Reply, Request, serve_connection
+from valkyrie.testing.model_server.http import MOST_HEAD, HttpReply, Request, serve_connection
 from valkyrie.testing.model_server.responses import Responses
 from valkyrie.testing.model_server.script import LAST, Call, Fault, Say, Script, Shell, Turn
-from valkyrie.testing.model_server.shape import Answer, Api, Asked, Spent, Tool, ToolUse, rough_tokens
+from valkyrie.testing.model_server.shape import (
+    Api,
+    Asked,
+    OfferedTool,
+    ScriptedAnswer,
+    Spent,
+    ToolUse,
+    rough_tokens,
+)
 from valkyrie.testing.model_server.shells import shell_arguments, shell_tool
 
 LOOPBACK = "127.0.0.1"
@@ -111,25 +119,25 @@ class ModelServer:
         finally:
             self._open.discard(task)
 
-    async def _answer(self, request: Request) -> Reply:
+    async def _answer(self, request: Request) -> HttpReply:
         name, path = _conversation(request.path)
         if path == request.path and self.script.by_text:
             text = json.dumps(request.json(), ensure_ascii=False)
             name = next((named for part, named in self.script.by_text.items() if part in text), name)
         if name not in self.script.conversations:
-            return Reply.of({"error": {"message": f"the script has no conversation {name!r}"}}, 404)
+            return HttpReply.of({"error": {"message": f"the script has no conversation {name!r}"}}, 404)
         if request.method in ("GET", "HEAD"):
             return _looked_at(path)
         if path.endswith("/count_tokens"):
-            return Reply.of({"input_tokens": rough_tokens(request.json())})
+            return HttpReply.of({"input_tokens": rough_tokens(request.json())})
         if path.endswith(":countTokens"):
-            return Reply.of({"totalTokens": rough_tokens(request.json())})
+            return HttpReply.of({"totalTokens": rough_tokens(request.json())})
         for end, api in _APIS.items():
             if path.endswith(end):
                 return await self._play(api, name, path, request)
-        return Reply.of({"error": {"message": f"nothing is served at {request.method} {path}"}}, 404)
+        return HttpReply.of({"error": {"message": f"nothing is served at {request.method} {path}"}}, 404)
 
-    async def _play(self, api: Api, name: str, path: str, request: Request) -> Reply:
+    async def _play(self, api: Api, name: str, path: str, request: Request) -> HttpReply:
         body = request.json()
         asked = api.asked(path, body, request.headers)
         turns = self.script.conversations[name]
@@ -181,13 +189,13 @@ def _conversation(path: str) -> tuple[str, str]:
     return name, f"/{rest}"
 
 
-def _looked_at(path: str) -> Reply:
+def _looked_at(path: str) -> HttpReply:
     if path.endswith("/models"):
-        return Reply.of({"object": "list", "data": [], "models": [], "has_more": False})
-    return Reply.of({"status": "ok"})
+        return HttpReply.of({"object": "list", "data": [], "models": [], "has_more": False})
+    return HttpReply.of({"status": "ok"})
 
 
-def _made(turn: Turn, asked: Asked, number: int, body: Mapping[str, Any]) -> Answer:
+def _made(turn: Turn, asked: Asked, number: int, body: Mapping[str, Any]) -> ScriptedAnswer:
     """The turn as an answer to what was asked, with the tool it needs."""
     text, use, refused = "", None, False
     if isinstance(turn, Say):
@@ -208,7 +216,7 @@ def _made(turn: Turn, asked: Asked, number: int, body: Mapping[str, Any]) -> Ans
         told.output if told.output else rough_tokens(text + (json.dumps(dict(use.arguments)) if use else "")),
         told.cached,
     )
-    return Answer(f"scripted{number}", asked.model, text, use, spent, refused)
+    return ScriptedAnswer(f"scripted{number}", asked.model, text, use, spent, refused)
 
 
 def _use(turn: Call | Shell, asked: Asked, number: int) -> ToolUse | None:
@@ -216,23 +224,23 @@ def _use(turn: Call | Shell, asked: Asked, number: int) -> ToolUse | None:
         tool = shell_tool(asked.tools)
         return ToolUse(f"call_{number}", tool, shell_arguments(tool, turn.command)) if tool else None
     named = [tool for tool in asked.tools if tool.name == turn.tool]
-    return ToolUse(f"call_{number}", named[0] if named else Tool(turn.tool), turn.arguments)
+    return ToolUse(f"call_{number}", named[0] if named else OfferedTool(turn.tool), turn.arguments)
 
 
-def _failed(api: Api, fault: Fault) -> Reply:
+def _failed(api: Api, fault: Fault) -> HttpReply:
     failure = api.failure(fault)
     asked = {} if fault.retry_after is None else {"retry-after": f"{fault.retry_after:g}"}
-    return Reply.of(failure.body, failure.status, {**failure.headers, **asked})
+    return HttpReply.of(failure.body, failure.status, {**failure.headers, **asked})
 
 
-def _spoken(api: Api, answer: Answer, *, stream: bool, cut: bool) -> Reply:
+def _spoken(api: Api, answer: ScriptedAnswer, *, stream: bool, cut: bool) -> HttpReply:
     if not stream:
-        return Reply(body=json.dumps(api.whole(answer)).encode(), cut=cut)
+        return HttpReply(body=json.dumps(api.whole(answer)).encode(), cut=cut)
     events: Iterator[bytes] = api.events(answer)
     if cut:
         whole = list(events)
         events = iter(whole[: len(whole) // 2])
-    return Reply(content_type="text/event-stream", pieces=_each(events), cut=cut)
+    return HttpReply(content_type="text/event-stream", pieces=_each(events), cut=cut)
 
 
 async def _each(events: Iterator[bytes]) -> AsyncIterator[bytes]:

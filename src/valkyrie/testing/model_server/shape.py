@@ -14,7 +14,7 @@ _CHARACTERS_A_TOKEN = 4
 
 
 @dataclass(frozen=True, slots=True)
-class Tool:
+class OfferedTool:
     """A tool a request offers."""
 
     name: str
@@ -32,7 +32,7 @@ class Asked:
     stream: bool
     turn: int
     """How often the model has answered before in this conversation, as its history shows."""
-    tools: Sequence[Tool]
+    tools: Sequence[OfferedTool]
     history: Any
     """The messages; the same ones are the same request, tried again."""
     session: str | None = None
@@ -44,7 +44,7 @@ class ToolUse:
     """A tool the answer asks for."""
 
     id: str
-    tool: Tool
+    tool: OfferedTool
     arguments: Mapping[str, Any]
 
 
@@ -58,7 +58,7 @@ class Spent:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class ScriptedAnswer:
     """What the model says."""
 
     id: str
@@ -70,7 +70,7 @@ class Answer:
 
 
 @dataclass(frozen=True, slots=True)
-class Failure:
+class ScriptedFailure:
     """An error in an API's own words."""
 
     status: int
@@ -85,11 +85,11 @@ class Api(Protocol):
 
     def asked(self, path: str, body: Json, headers: Mapping[str, str]) -> Asked: ...
 
-    def whole(self, answer: Answer) -> Json: ...
+    def whole(self, answer: ScriptedAnswer) -> Json: ...
 
-    def events(self, answer: Answer) -> Iterator[bytes]: ...
+    def events(self, answer: ScriptedAnswer) -> Iterator[bytes]: ...
 
-    def failure(self, fault: Fault) -> Failure: ...
+    def failure(self, fault: Fault) -> ScriptedFailure: ...
 
 
 def rough_tokens(value: Any) -> int:

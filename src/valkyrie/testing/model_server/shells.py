@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from valkyrie.testing.model_server.shape import Tool
+from valkyrie.testing.model_server.shape import OfferedTool
 
 SHELLS = (
     "bash",
@@ -24,13 +24,13 @@ _COMMAND = ("command", "cmd", "script", "input", "code")
 _EMPTY: Mapping[str, Any] = {"string": "run it", "integer": 1, "number": 1, "boolean": False, "array": []}
 
 
-def shell_tool(tools: Sequence[Tool]) -> Tool | None:
+def shell_tool(tools: Sequence[OfferedTool]) -> OfferedTool | None:
     """The first known shell among the tools."""
     by_name = {tool.name.lower(): tool for tool in reversed(tools)}
     return next((by_name[name] for name in SHELLS if name in by_name), None)
 
 
-def shell_arguments(tool: Tool, command: str) -> dict[str, Any]:
+def shell_arguments(tool: OfferedTool, command: str) -> dict[str, Any]:
     """The command in the tool's own words; what else it requires is filled in."""
     properties: Mapping[str, Any] = tool.schema.get("properties") or {}
     key = next((name for name in _COMMAND if name in properties), "command")

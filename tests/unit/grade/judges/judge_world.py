@@ -16,6 +16,14 @@ from valkyrie.testing.model_server.script import Turn
 from valkyrie.trajectory.transcript import Event, Transcript
 
 Json = dict[str, Any]
+
+
+async def _no_time(seconds: float) -> None:
+    return None
+
+
+QUICKLY = replace(BACKOFF, pause=_no_time)
+"""As often as ever, and without pauses."""
 RUBRIC = ("It is polite.", "It is short.")
 
 
@@ -45,12 +53,8 @@ def grade(overall: Any, *scores: Any, why: str = "Because.") -> Call:
 async def judge(*turns: Turn, quick: bool = True, **named: Any) -> AsyncIterator[ModelServer]:
     """A server that plays the judge; pauses between tries take no time."""
     async with ModelServer(Script.of(*turns, **named)) as server:
-        async with shared_client(replace(BACKOFF, sleep=_no_time) if quick else BACKOFF):
+        async with shared_client(QUICKLY if quick else BACKOFF):
             yield server
-
-
-async def _no_time(seconds: float) -> None:
-    return None
 
 
 def asked_at(server: ModelServer, given: Given, conversation: str = "", **asking: Any) -> Given:

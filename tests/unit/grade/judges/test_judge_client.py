@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from dataclasses import replace
 from typing import Any
 
 import pytest
-from judge_world import asked_at, grade, judge, prompt_spec, trial
+from judge_world import QUICKLY, asked_at, grade, judge, prompt_spec, trial
+from tests.unit.benchmark_runner.canned import answering, http
 
-from valkyrie.errors import JudgeError, UserError
+from benchmark_runner.models import answer_stream
+from benchmark_runner.models.dialect import Reply
+from valkyrie.errors import GraderError, JudgeError, UserError
 from valkyrie.grade.judges import JudgeClient, PromptGrader, shared_client
 from valkyrie.grade.judges.client import BACKOFF
-from valkyrie.grade.judges.endpoint import Endpoint
+from valkyrie.grade.judges.endpoint import JudgeEndpoint
 from valkyrie.grade.judges.scales import SCALES
-from valkyrie.grade.judges.speaking import Answer
 from valkyrie.grade.judges.verdicts import grade_tool
 from valkyrie.testing import Fault, ModelServer, Script
 from valkyrie.testing.model_server.script import Turn
@@ -33,69 +36,70 @@ class Pauses:
         self.taken.append(seconds)
 
 
-def endpoint(server: ModelServer, provider: str = "openai") -> Endpoint:
-    return Endpoint(provider, f"{server.url}/v1/chat/completions", "m", KEY)
+def endpoint(url: str, key: str | None = KEY, api: str = "chat") -> JudgeEndpoint:
+    paths = {"chat": "/chat/completions", "responses": "/responses", "messages": "/messages"}
+    return JudgeEndpoint(api, f"{url}/v1{paths[api]}", "m", key=key)
 
 
-async def asked(client: JudgeClient, at: Endpoint) -> Answer:
-    return await client.ask(at, "s", [{"role": "user", "content": "q"}], TOOL)
+async def asked(client: JudgeClient, at: JudgeEndpoint) -> Reply:
+    messages = [{"role": "system", "content": "s"}, {"role": "user", "content": "q"}]
+    return await client.ask(at, messages, TOOL)
 
 
 @pytest.mark.parametrize("kind", ["server_error", "overloaded", "rate_limit", "cut"])
 async def test_what_may_pass_is_tried_again_with_growing_pauses(kind: Any) -> None:
     pauses = Pauses()
     script = Script.of(Fault(kind, times=3), grade(1))
-    async with ModelServer(script) as server, JudgeClient(backoff=replace(BACKOFF, sleep=pauses)) as client:
-        answer = await asked(client, endpoint(server))
+    async with ModelServer(script) as server, JudgeClient(backoff=replace(BACKOFF, pause=pauses)) as client:
+        answer = await asked(client, endpoint(server.url))
     assert answer.calls[0].name == "submit_grade"
-    assert len(server.requests) == 4 and client.retries == 3
-    for at, (low, high) in enumerate([(0.25, 0.5), (0.5, 1.0), (1.0, 2.0)]):
-        assert low <= pauses.taken[at] <= high
+    assert len(server.requests) == 4 and len(pauses.taken) == 3
+    for pause, longest in zip(pauses.taken, (0.5, 1.0, 2.0), strict=True):
+        assert 0 <= pause <= longest
 
 
 async def test_a_server_that_asks_for_time_gets_it() -> None:
     pauses = Pauses()
     script = Script.of(Fault("rate_limit", times=1, retry_after=7), grade(1))
-    async with ModelServer(script) as server, JudgeClient(backoff=replace(BACKOFF, sleep=pauses)) as client:
-        await asked(client, endpoint(server))
-    assert 7 <= pauses.taken[0] <= 7.5 and len(pauses.taken) == 1
+    async with ModelServer(script) as server, JudgeClient(backoff=replace(BACKOFF, pause=pauses)) as client:
+        await asked(client, endpoint(server.url))
+    assert len(pauses.taken) == 1 and 7 <= pauses.taken[0] <= 7.5
 
 
-@pytest.mark.parametrize("seconds", [120, 100_000])
-async def test_a_server_that_asks_for_much_time_is_left_to_the_next_attempt(seconds: int) -> None:
+async def test_a_server_that_asks_for_much_time_is_left_to_the_next_attempt() -> None:
     pauses = Pauses()
-    script = Script.of(Fault("rate_limit", retry_after=seconds))
-    async with ModelServer(script) as server, JudgeClient(backoff=replace(BACKOFF, sleep=pauses)) as client:
-        with pytest.raises(JudgeError, match="tried 1 time") as caught:
-            await asked(client, endpoint(server))
-    assert caught.value.retry_after == seconds
+    script = Script.of(Fault("rate_limit", retry_after=120))
+    async with ModelServer(script) as server, JudgeClient(backoff=replace(BACKOFF, pause=pauses)) as client:
+        with pytest.raises(JudgeError, match="Tried 1 time") as caught:
+            await asked(client, endpoint(server.url))
+    assert caught.value.retry_after == 120
     assert not pauses.taken
 
 
 async def test_nobody_there() -> None:
     async with ModelServer(Script.of()) as server:
-        gone = endpoint(server)
-    async with JudgeClient(backoff=replace(BACKOFF, sleep=Pauses())) as client:
+        gone = endpoint(server.url)
+    async with JudgeClient(backoff=QUICKLY) as client:
         with pytest.raises(JudgeError, match="cannot be reached") as caught:
             await asked(client, gone)
     assert KEY not in f"{caught.value!r}{caught.value.__cause__}{caught.value.__context__}"
 
 
-@pytest.mark.parametrize("echo", ["Incorrect API key provided: {}.", "Bearer {}"])
+@pytest.mark.parametrize("echo", ["Incorrect API key provided: {}.", "Bearer {}", "x" * 290 + "{}"])
 async def test_an_endpoint_that_echoes_the_key_does_not_get_it_into_the_error(echo: str) -> None:
     script = Script.of(Fault("unauthorized", message=echo.format(KEY)))
     async with ModelServer(script) as server, JudgeClient() as client:
         with pytest.raises(UserError) as caught:
-            await asked(client, endpoint(server))
+            await asked(client, endpoint(server.url))
     assert "hush" not in str(caught.value)
     assert "VALKYRIE_JUDGE_API_KEY" in str(caught.value)
 
 
 async def test_the_key_goes_where_each_api_wants_it() -> None:
     async with ModelServer(Script.of(grade(1))) as server, JudgeClient() as client:
-        await asked(client, endpoint(server))
-        await asked(client, Endpoint("anthropic", f"{server.url}/v1/messages", "m", KEY))
-        await asked(client, Endpoint("openai", f"{server.url}/v1/chat/completions", "m"))
+        await asked(client, endpoint(server.url))
+        await asked(client, endpoint(server.url, api="messages"))
+        await asked(client, endpoint(server.url, key=None))
     chat, messages, bare = (request.headers for request in server.requests)
     assert chat["authorization"] == f"Bearer {KEY}" and "x-api-key" not in chat
     assert messages["x-api-key"] == KEY and "anthropic-version" in messages
@@ -105,10 +109,59 @@ async def test_the_key_goes_where_each_api_wants_it() -> None:
 async def test_an_endpoint_that_takes_no_tool_choice_is_asked_without() -> None:
     refusal = Fault("context_overflow", times=1, message="tool_choice is not supported with this model")
     async with ModelServer(Script.of(refusal, grade(1))) as server:
-        async with JudgeClient(backoff=replace(BACKOFF, sleep=Pauses())) as client:
+        async with JudgeClient(backoff=QUICKLY) as client:
             for _ in range(2):
-                await asked(client, endpoint(server))
+                await asked(client, endpoint(server.url))
     assert ["tool_choice" in request.body for request in server.requests] == [True, False, False]
+
+
+@pytest.mark.parametrize(
+    ("answer", "cause", "words"),
+    [
+        (
+            http(b'{"error": {"code": "insufficient_quota", "message": "spent"}}', "429 Too Many Requests"),
+            "judge_refused",
+            "spent",
+        ),
+        (http(b"", "302 Found", location="http://elsewhere/"), "judge_refused", "Redirects are not followed"),
+        (
+            http(b'{"error": {"code": "content_filter", "message": "no"}}', "400 Bad Request"),
+            "judge_refused_question",
+            "no",
+        ),
+    ],
+)
+async def test_what_will_not_pass_is_asked_once(answer: bytes, cause: str, words: str) -> None:
+    async with answering(answer) as server, JudgeClient(backoff=QUICKLY) as client:
+        with pytest.raises(UserError, match=words) as caught:
+            await asked(client, endpoint(server.url))
+    assert caught.value.cause == cause
+    assert len(server.requests) == 1
+
+
+async def test_a_server_of_another_kind_may_say_that_a_question_is_too_long() -> None:
+    answer = http(b'{"error": {"message": "prompt is too long"}}', "422 Unprocessable Entity")
+    async with answering(answer) as server, JudgeClient(backoff=QUICKLY) as client:
+        with pytest.raises(GraderError) as caught:
+            await asked(client, endpoint(server.url))
+    assert caught.value.cause == "judge_too_long"
+
+
+async def test_a_response_that_failed_is_asked_for_again() -> None:
+    failed = {"status": "failed", "output": [], "error": {"code": "server_error", "message": "oops"}}
+    call = {"type": "function_call", "call_id": "1", "name": "submit_grade", "arguments": "{}"}
+    answers = [http(json.dumps(data).encode()) for data in (failed, {"output": [call]})]
+    async with answering(*answers) as server, JudgeClient(backoff=QUICKLY) as client:
+        reply = await asked(client, endpoint(server.url, api="responses"))
+    assert len(reply.calls) == 1
+    assert len(server.requests) == 2
+
+
+async def test_an_endless_answer_is_not_read_to_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(answer_stream, "MOST_BYTES", 1000)
+    async with answering(*[http(b"x" * 5000)] * 4) as server, JudgeClient(backoff=QUICKLY) as client:
+        with pytest.raises(JudgeError, match="more than 1000 bytes"):
+            await asked(client, endpoint(server.url))
 
 
 async def test_only_so_many_requests_are_in_flight() -> None:
@@ -131,8 +184,8 @@ async def test_only_so_many_requests_are_in_flight() -> None:
         writer.close()
 
     server = await asyncio.start_server(serve, "127.0.0.1", 0)
-    at = Endpoint("openai", f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/v1", "m")
-    async with server, JudgeClient(at_once=3) as client:
+    at = endpoint(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}")
+    async with server, JudgeClient(most_at_once=3) as client:
         answers = await asyncio.gather(*(asked(client, at) for _ in range(12)))
     assert len(answers) == 12
     assert most == 3
@@ -143,7 +196,7 @@ async def test_one_client_is_shared_and_closed_by_the_last_who_leaves() -> None:
         async with shared_client() as second:
             assert second is first
         async with ModelServer(Script.of(grade(1))) as server:
-            at = endpoint(server)
+            at = endpoint(server.url)
             await asked(first, at)
     async with shared_client() as third:
         assert third is not first
@@ -165,7 +218,7 @@ async def test_an_endpoint_that_fails_half_the_time_changes_no_verdict() -> None
         found: dict[str, tuple[bool, float]] = {}
         async with ModelServer(script) as server:
             # One try only, so that errors reach the grader's caller as well.
-            async with shared_client(replace(BACKOFF, attempts=1, sleep=Pauses())):
+            async with shared_client(replace(BACKOFF, attempts=1)):
                 grader = PromptGrader(prompt_spec())
                 for name in scores:
                     while name not in found:

@@ -9,52 +9,71 @@ import pytest
 from valkyrie.errors import UsageError, UserError
 from valkyrie.grade.judges import PanelGrader, PromptGrader, check_judges
 from valkyrie.grade.judges.config import Judge
-from valkyrie.grade.judges.endpoint import Endpoint, Surroundings, find_endpoint, request_url
+from valkyrie.grade.judges.endpoint import JudgeEndpoint, JudgeSettings, check_address, find_endpoint
 from valkyrie.grade.protocol import Asking
 from valkyrie.secrets import SecretStore
 from valkyrie.settings import secrets_path
 from valkyrie.specs.model import GraderSpec
 
 OPENAI, ANTHROPIC = {"OPENAI_API_KEY": "ok"}, {"ANTHROPIC_API_KEY": "ak"}
+PUBLIC = {"openai": "https://api.openai.com", "anthropic": "https://api.anthropic.com"}
 GATE = "http://gate.test/v1"
 
 
-def found(model: str, environment: dict[str, str], **asking: str) -> Endpoint:
-    return find_endpoint(Judge(model), Asking(**asking), Surroundings.of(environment))
+def found(model: str, environment: dict[str, str], **asking: str) -> JudgeEndpoint:
+    return find_endpoint(Judge(model), Asking(**asking), JudgeSettings.of(environment))
 
 
 @pytest.mark.parametrize(
-    ("model", "environment", "asking", "provider", "place", "named", "key"),
+    ("model", "environment", "asking", "api", "place", "named", "key"),
     [
-        ("gpt-x", OPENAI, {}, "openai", "https://api.openai.com", "gpt-x", "ok"),
-        ("claude-x", ANTHROPIC, {}, "anthropic", "https://api.anthropic.com", "claude-x", "ak"),
-        ("claude-x", OPENAI | ANTHROPIC, {}, "anthropic", "https://api.anthropic.com", "claude-x", "ak"),
-        ("gpt-x", OPENAI | ANTHROPIC, {}, "openai", "https://api.openai.com", "gpt-x", "ok"),
-        ("claude-x", OPENAI, {}, "openai", "https://api.openai.com", "claude-x", "ok"),
-        ("mystery", ANTHROPIC, {}, "anthropic", "https://api.anthropic.com", "mystery", "ak"),
-        ("openai/gpt-x", OPENAI | ANTHROPIC, {}, "openai", "https://api.openai.com", "gpt-x", "ok"),
-        ("anthropic/m", OPENAI | ANTHROPIC, {}, "anthropic", "https://api.anthropic.com", "m", "ak"),
+        ("gpt-x", OPENAI, {}, "chat", "https://api.openai.com", "gpt-x", "ok"),
+        ("claude-x", ANTHROPIC, {}, "messages", "https://api.anthropic.com", "claude-x", "ak"),
+        ("claude-x", OPENAI | ANTHROPIC, {}, "messages", "https://api.anthropic.com", "claude-x", "ak"),
+        ("gpt-x", OPENAI | ANTHROPIC, {}, "chat", "https://api.openai.com", "gpt-x", "ok"),
+        ("claude-x", OPENAI, {}, "chat", "https://api.openai.com", "claude-x", "ok"),
+        ("mystery", ANTHROPIC, {}, "messages", "https://api.anthropic.com", "mystery", "ak"),
+        ("openai/gpt-x", OPENAI | ANTHROPIC, {}, "chat", "https://api.openai.com", "gpt-x", "ok"),
+        ("anthropic/m", OPENAI | ANTHROPIC, {}, "messages", "https://api.anthropic.com", "m", "ak"),
         (
             "gpt-x",
             ANTHROPIC,
             {"provider": "anthropic"},
-            "anthropic",
+            "messages",
             "https://api.anthropic.com",
             "gpt-x",
             "ak",
         ),
-        ("m", {"OPENAI_BASE_URL": GATE}, {}, "openai", "http://gate.test", "m", None),
-        ("m", {"VALKYRIE_JUDGE_URL": GATE}, {}, "openai", "http://gate.test", "m", None),
-        ("a/m", OPENAI, {"url": GATE}, "openai", "http://gate.test", "a/m", None),
-        ("m", {"VALKYRIE_JUDGE_API_KEY": "jk"}, {"url": GATE}, "openai", "http://gate.test", "m", "jk"),
-        ("m", {}, {"url": GATE, "provider": "anthropic"}, "anthropic", "http://gate.test", "m", None),
-        ("m", {}, {"url": "http://gate.test/anthropic"}, "anthropic", "http://gate.test", "m", None),
-        ("m", OPENAI, {"url": "https://api.openai.com/v1"}, "openai", "https://api.openai.com", "m", "ok"),
+        ("m", {"OPENAI_BASE_URL": GATE}, {}, "chat", "http://gate.test", "m", None),
+        ("m", {"VALKYRIE_JUDGE_URL": GATE}, {}, "chat", "http://gate.test", "m", None),
+        ("a/m", OPENAI, {"url": GATE}, "chat", "http://gate.test", "a/m", None),
+        ("m", {"VALKYRIE_JUDGE_API_KEY": "jk"}, {"url": GATE}, "chat", "http://gate.test", "m", "jk"),
+        ("m", {}, {"url": GATE, "provider": "anthropic"}, "messages", "http://gate.test", "m", None),
+        ("m", {}, {"url": "http://gate.test/anthropic"}, "messages", "http://gate.test", "m", None),
+        (
+            "m",
+            OPENAI,
+            {"url": "https://api.openai.com:8443/v1"},
+            "chat",
+            "https://api.openai.com:8443",
+            "m",
+            None,
+        ),
+        (
+            "m",
+            ANTHROPIC,
+            {"url": "https://api.anthropic.com/v1"},
+            "chat",
+            "https://api.anthropic.com",
+            "m",
+            "ak",
+        ),
+        ("m", OPENAI, {"url": "https://api.openai.com/v1"}, "chat", "https://api.openai.com", "m", "ok"),
         (
             "gpt-x",
             OPENAI | {"VALKYRIE_JUDGE_API_KEY": "jk"},
             {},
-            "openai",
+            "chat",
             "https://api.openai.com",
             "gpt-x",
             "jk",
@@ -65,19 +84,19 @@ def test_what_is_asked_where(
     model: str,
     environment: dict[str, str],
     asking: dict[str, str],
-    provider: str,
+    api: str,
     place: str,
     named: str,
     key: str | None,
 ) -> None:
     endpoint = found(model, environment, **asking)
-    assert (endpoint.provider, endpoint.place, endpoint.model, endpoint.key) == (provider, place, named, key)
+    assert (endpoint.api, endpoint.place, endpoint.model, endpoint.key) == (api, place, named, key)
 
 
 def test_a_graders_own_config_wins_over_the_evals() -> None:
     asking = Asking(model="other", provider="openai", reasoning_effort="low", url="http://gate.test")
-    endpoint = find_endpoint(Judge("mine", "anthropic", "high"), asking, Surroundings.of({}))
-    assert (endpoint.model, endpoint.provider, endpoint.reasoning_effort) == ("mine", "anthropic", "high")
+    endpoint = find_endpoint(Judge("mine", "anthropic", "high"), asking, JudgeSettings.of({}))
+    assert (endpoint.model, endpoint.api, endpoint.reasoning_effort) == ("mine", "messages", "high")
 
 
 @pytest.mark.parametrize(
@@ -98,13 +117,14 @@ def test_a_graders_own_config_wins_over_the_evals() -> None:
     ],
 )
 def test_addresses_as_people_write_them(provider: str, base: str, url: str) -> None:
-    assert request_url(provider, base) == url
+    asking = Asking(model="m", provider=provider, url=base)
+    assert find_endpoint(Judge(), asking, JudgeSettings.of({})).url == url
 
 
 @pytest.mark.parametrize("base", ["gate.test/v1", "ftp://h", "http://", "http://user:hunter2@h/v1"])
 def test_addresses_that_are_none(base: str) -> None:
     with pytest.raises(UsageError) as caught:
-        request_url("openai", base)
+        check_address(base)
     assert "hunter2" not in str(caught.value)
 
 
@@ -154,8 +174,8 @@ def test_a_key_may_stand_in_the_dotenv_file_or_the_secret_store(
 def test_judges_that_cannot_be_asked_are_found_before_anything_runs() -> None:
     prompt = PromptGrader(GraderSpec("prompt", {}))
     panel = PanelGrader(GraderSpec("panel", {"models": ["gpt-x", "anthropic/m"]}))
-    check_judges([prompt, panel], Asking(model="m"), Surroundings.of(OPENAI | ANTHROPIC))
+    check_judges([prompt, panel], Asking(model="m"), JudgeSettings.of(OPENAI | ANTHROPIC))
     with pytest.raises(UsageError, match="--judge-model"):
-        check_judges([panel, prompt], Asking(), Surroundings.of(OPENAI | ANTHROPIC))
+        check_judges([panel, prompt], Asking(), JudgeSettings.of(OPENAI | ANTHROPIC))
     with pytest.raises(UserError, match="ANTHROPIC_API_KEY"):
-        check_judges([panel], Asking(), Surroundings.of(OPENAI))
+        check_judges([panel], Asking(), JudgeSettings.of(OPENAI))

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
-from judge_world import asked_at, grade, panel_spec, trial
+from judge_world import QUICKLY, asked_at, grade, panel_spec, trial
 
 from valkyrie.errors import JudgeError, UserError
 from valkyrie.grade.judges import PanelGrader, shared_client
-from valkyrie.grade.judges.client import BACKOFF
 from valkyrie.grade.protocol import GraderResult
 from valkyrie.specs.model import GraderSpec, SpecError
 from valkyrie.testing import Call, Fault, ModelServer, Say, Script
@@ -19,14 +17,10 @@ from valkyrie.testing.model_server.script import Turn
 MODELS = ("judge-a", "judge-b", "judge-c")
 
 
-async def _no_time(seconds: float) -> None:
-    return None
-
-
 async def judged(turns: dict[str, list[Turn]], **config: Any) -> GraderResult:
     """The panel of these models, each with turns of its own."""
     script = Script({"default": [], **turns}, {f'"model": "{name}"': name for name in turns})
-    async with ModelServer(script) as server, shared_client(replace(BACKOFF, sleep=_no_time)):
+    async with ModelServer(script) as server, shared_client(QUICKLY):
         return await PanelGrader(panel_spec(*turns, **config)).grade(asked_at(server, trial()))
 
 

@@ -211,7 +211,7 @@ async def test_without_a_model_the_ways_to_name_one_are_told() -> None:
 
 async def test_an_endpoint_that_stays_down_is_no_fail() -> None:
     async with judge(Fault("overloaded")) as server:
-        with pytest.raises(JudgeError, match="tried 4 times") as caught:
+        with pytest.raises(JudgeError, match="Tried 4 times") as caught:
             await PromptGrader(prompt_spec()).grade(asked_at(server, trial()))
     assert (caught.value.cause, caught.value.category) == ("judge_unreachable", "infrastructure")
 

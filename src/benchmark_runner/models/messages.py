@@ -6,57 +6,61 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from benchmark_runner.chat.speaking import (
-    BrokenStreamError,
+from benchmark_runner.models.dialect import (
+    FunctionCall,
     Json,
     Message,
+    ModelRequest,
     Reply,
-    UnreadableAnswerError,
-    Usage,
+    TokenUsage,
     object_in,
     objects_in,
     text_in,
     whole_number,
 )
+from benchmark_runner.models.errors import BrokenStreamError, UnreadableAnswerError
 
 if TYPE_CHECKING:
-    from benchmark_runner.chat.endpoint import Endpoint
-    from benchmark_runner.llm import LLMConfig
+    from benchmark_runner.models.endpoint import Endpoint
 
 VERSION = "2023-06-01"
 MOST_TOKENS = 8192
 """Of an answer, where nobody says; the API wants a number."""
-THINKING = {"low": 2048, "medium": 8192, "high": 16384, "xhigh": 32768}
-"""Tokens a model may think with, by effort, beyond those of its answer."""
+THINKING = {"minimal": 1024, "low": 2048, "medium": 8192, "high": 16384, "xhigh": 32768, "max": 65536}
+"""Tokens a model may think with, by effort, beyond those of its answer; any other word is no thinking."""
 _FINISHED = {"end_turn": "stop", "stop_sequence": "stop", "max_tokens": "length", "tool_use": "tool_calls"}
 
 
-class Messages:
+class MessagesDialect:
     """`POST …/v1/messages`."""
-
-    name = "messages"
 
     def headers(self, key: str | None) -> Mapping[str, str]:
         version = {"anthropic-version": VERSION}
         return {**version, "x-api-key": key} if key else version
 
-    def body(self, endpoint: Endpoint, messages: Sequence[Message], config: LLMConfig) -> Json:
-        sampling = {"max_tokens": MOST_TOKENS, **config.sampling}
+    def body(self, endpoint: Endpoint, request: ModelRequest) -> Json:
+        sampling, tool = {"max_tokens": MOST_TOKENS, **request.sampling}, request.tool
         effort = sampling.pop("reasoning_effort", None)
         if budget := THINKING.get(str(effort)):
             sampling["max_tokens"] += budget
             sampling["thinking"] = {"type": "enabled", "budget_tokens": budget}
         body: Json = {
             "model": endpoint.model,
-            "messages": [dict(message) for message in messages if not _is_system(message)],
+            "messages": [dict(message) for message in request.messages if not _is_system(message)],
             **sampling,
         }
-        if system := [message["content"] for message in messages if _is_system(message)]:
+        if system := [message["content"] for message in request.messages if _is_system(message)]:
             body["system"] = _joined(system)
-        return body | ({"stream": True} if config.provider_config.stream_completions else {})
+        if tool is not None:
+            function = {"name": tool.name, "description": tool.description, "input_schema": tool.schema}
+            body["tools"] = [function]
+            # A model that thinks must not be forced to a tool: the API refuses both together.
+            if request.forced and "thinking" not in body:
+                body["tool_choice"] = {"type": "tool", "name": tool.name}
+        return body | ({"stream": True} if request.stream else {})
 
-    def gathered(self) -> GatheredMessage:
-        return GatheredMessage()
+    def collector(self) -> MessageCollector:
+        return MessageCollector()
 
     def read(self, data: Json) -> Reply:
         if not isinstance(data.get("content"), list):
@@ -69,11 +73,21 @@ class Messages:
             usage=_usage(object_in(data, "usage")),
             model=text_in(data, "model") or None,
             raw=data,
+            calls=tuple(_call(block) for block in blocks if block.get("type") == "tool_use"),
         )
 
+    def follow_up(self, reply: Reply, text: str) -> list[Json]:
+        said = objects_in(reply.raw, "content") or [{"type": "text", "text": "(nothing)"}]
+        results: list[Json] = [
+            {"type": "tool_result", "tool_use_id": call.id, "content": text, "is_error": True}
+            for call in reply.calls
+        ]
+        answer = results or [{"type": "text", "text": text}]
+        return [{"role": "assistant", "content": said}, {"role": "user", "content": answer}]
 
-class GatheredMessage:
-    """The events of a message."""
+
+class MessageCollector:
+    """Puts the events of a message together."""
 
     def __init__(self) -> None:
         self._message: Json | None = None
@@ -110,6 +124,13 @@ class GatheredMessage:
         return {**self._message, "content": content}
 
 
+def _call(block: Json) -> FunctionCall:
+    given = block.get("input")
+    return FunctionCall(
+        str(block.get("id") or ""), str(block.get("name")), given if isinstance(given, dict) else None
+    )
+
+
 def _finished(block: Json, pieces: list[str]) -> Json:
     said = "".join(pieces)
     if block.get("type") == "tool_use":
@@ -135,8 +156,8 @@ def _joined(system: Sequence[object]) -> object:
     return parts
 
 
-def _usage(usage: Json) -> Usage:
+def _usage(usage: Json) -> TokenUsage:
     cached = whole_number(usage.get("cache_read_input_tokens"))
     written = whole_number(usage.get("cache_creation_input_tokens"))
     plain = whole_number(usage.get("input_tokens"))
-    return Usage(plain + cached + written, whole_number(usage.get("output_tokens")), cached)
+    return TokenUsage(plain + cached + written, whole_number(usage.get("output_tokens")), cached)

@@ -2,50 +2,54 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from benchmark_runner.chat.speaking import (
-    BrokenStreamError,
+from benchmark_runner.models.dialect import (
+    FunctionCall,
     Json,
-    Message,
+    ModelRequest,
     Reply,
-    UnreadableAnswerError,
-    Usage,
+    TokenUsage,
+    arguments_in,
     bearer,
     object_in,
     objects_in,
     text_in,
     whole_number,
 )
+from benchmark_runner.models.errors import BrokenStreamError, UnreadableAnswerError
 
 if TYPE_CHECKING:
-    from benchmark_runner.chat.endpoint import Endpoint
-    from benchmark_runner.llm import LLMConfig
+    from benchmark_runner.models.endpoint import Endpoint
 
 _INCOMPLETE = {"max_output_tokens": "length", "content_filter": "refusal"}
 
 
-class Responses:
+class ResponsesDialect:
     """`POST …/responses`. Nothing is stored at the server: every request brings its whole conversation."""
-
-    name = "responses"
 
     def headers(self, key: str | None) -> Mapping[str, str]:
         return bearer(key)
 
-    def body(self, endpoint: Endpoint, messages: Sequence[Message], config: LLMConfig) -> Json:
-        sampling = config.sampling
+    def body(self, endpoint: Endpoint, request: ModelRequest) -> Json:
+        sampling, tool = dict(request.sampling), request.tool
         if "max_tokens" in sampling:
             sampling["max_output_tokens"] = sampling.pop("max_tokens")
         if "reasoning_effort" in sampling:
             sampling["reasoning"] = {"effort": sampling.pop("reasoning_effort")}
-        given = [dict(message) for message in messages]
+        given = [dict(message) for message in request.messages]
         body: Json = {"model": endpoint.model, "input": given, "store": False, **sampling}
-        return body | ({"stream": True} if config.provider_config.stream_completions else {})
+        if tool is not None:
+            function = {"name": tool.name, "description": tool.description, "parameters": tool.schema}
+            body["tools"] = [{"type": "function", "strict": False, **function}]
+            if request.forced:
+                body["tool_choice"] = {"type": "function", "name": tool.name}
+        return body | ({"stream": True} if request.stream else {})
 
-    def gathered(self) -> GatheredResponse:
-        return GatheredResponse()
+    def collector(self) -> ResponseCollector:
+        return ResponseCollector()
 
     def read(self, data: Json) -> Reply:
         if not isinstance(data.get("output"), list):
@@ -64,11 +68,22 @@ class Responses:
             usage=_usage(object_in(data, "usage")),
             model=text_in(data, "model") or None,
             raw=data,
+            calls=tuple(_call(item) for item in items if item.get("type") == "function_call"),
         )
 
+    def follow_up(self, reply: Reply, text: str) -> list[Json]:
+        # Thoughts stay behind: they could only go back by their id, and nothing is stored.
+        said = [reply.message] if reply.text else []
+        if not reply.calls:
+            return [*said, {"role": "user", "content": text}]
+        results = [
+            {"type": "function_call_output", "call_id": call.id, "output": text} for call in reply.calls
+        ]
+        return [*said, *map(_again, reply.calls), *results]
 
-class GatheredResponse:
-    """The events of a response; the last one has it whole."""
+
+class ResponseCollector:
+    """Takes a response from its events; the last one has it whole."""
 
     def __init__(self) -> None:
         self._whole: Json | None = None
@@ -86,6 +101,17 @@ class GatheredResponse:
         return self._whole
 
 
+def _call(item: Json) -> FunctionCall:
+    return FunctionCall(
+        str(item.get("call_id") or ""), str(item.get("name")), arguments_in(item.get("arguments"))
+    )
+
+
+def _again(call: FunctionCall) -> Json:
+    arguments = json.dumps(call.arguments or {})
+    return {"type": "function_call", "call_id": call.id, "name": call.name, "arguments": arguments}
+
+
 def _finish(data: Json, items: Sequence[Json]) -> str:
     if data.get("status") == "incomplete":
         why = text_in(object_in(data, "incomplete_details"), "reason")
@@ -94,8 +120,8 @@ def _finish(data: Json, items: Sequence[Json]) -> str:
     return "tool_calls" if calls else "stop"
 
 
-def _usage(usage: Json) -> Usage:
-    return Usage(
+def _usage(usage: Json) -> TokenUsage:
+    return TokenUsage(
         whole_number(usage.get("input_tokens")),
         whole_number(usage.get("output_tokens")),
         whole_number(object_in(usage, "input_tokens_details").get("cached_tokens")),

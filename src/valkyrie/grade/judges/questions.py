@@ -1,4 +1,4 @@
-"""How a judge is asked for a grade: the words around rubric, task and evidence."""
+"""The question a judge is asked for a grade: the words around rubric, task and evidence."""
 
 from __future__ import annotations
 
@@ -6,22 +6,17 @@ import asyncio
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from valkyrie.errors import GraderError
 from valkyrie.grade.judges.config import Judge, Judging
-from valkyrie.grade.judges.conversation import Answered, Question, converse
+from valkyrie.grade.judges.conversation import Answered, JudgeQuestion, ask_judge
 from valkyrie.grade.judges.endpoint import find_endpoint
-from valkyrie.grade.judges.evidence import Shown, gather
-from valkyrie.grade.judges.faults import TooLongError
-from valkyrie.grade.judges.fencing import Fence, shortened
-from valkyrie.grade.judges.sharing import shared_client
-from valkyrie.grade.judges.verdicts import Grade, grade_tool, read_grade
+from valkyrie.grade.judges.evidence import EvidencePiece, gather
+from valkyrie.grade.judges.fence import Fence, shortened
+from valkyrie.grade.judges.verdicts import JudgeGrade, grade_tool, read_grade
 from valkyrie.specs.model import GraderSpec
 
 if TYPE_CHECKING:
     from valkyrie.grade.protocol import Given
 
-SHARES = (1.0, 0.35, 0.1)
-"""How much of the evidence is shown: less, each time a model says that it is too much."""
 _TASK = 20_000
 _RECORDED = (
     "No spec tells it; what follows stands in the record of a trial. Take from it what the agent was to do, "
@@ -29,22 +24,18 @@ _RECORDED = (
 )
 
 
-async def ask_for_grade(spec: GraderSpec, judging: Judging, judge: Judge, given: Given) -> Answered[Grade]:
-    """One judge's grade of one trial. Raises JudgeError, GraderError or UserError."""
+async def ask_for_grade(
+    spec: GraderSpec, judging: Judging, judge: Judge, given: Given
+) -> Answered[JudgeGrade]:
+    """Return one judge's grade of one trial. Raises JudgeError, GraderError or UserError."""
     endpoint = find_endpoint(judge, given.asking)
     pieces = await asyncio.to_thread(gather, given, judging.evidence)
-    async with shared_client() as client:
-        for share in SHARES:
-            try:
-                return await converse(client, endpoint, _question(spec, judging, given, pieces, share))
-            except TooLongError as error:
-                too_long = error
-    raise GraderError(str(too_long), cause=too_long.cause)
+    return await ask_judge(endpoint, lambda share: _question(spec, judging, given, pieces, share))
 
 
 def _question(
-    spec: GraderSpec, judging: Judging, given: Given, pieces: Sequence[Shown], share: float
-) -> Question[Grade]:
+    spec: GraderSpec, judging: Judging, given: Given, pieces: Sequence[EvidencePiece], share: float
+) -> JudgeQuestion[JudgeGrade]:
     fence, rubric, scale = Fence(), judging.rubric(given.stimulus), judging.scale
     names = [one.name for one in judging.criteria]
     system = (
@@ -65,7 +56,7 @@ def _question(
     parts.append("# Evidence")
     parts += [fence.around(piece.title, piece.text, int(piece.most * share)) for piece in pieces]
     parts.append("Judge now, by the rules above only: call submit_grade exactly once.")
-    return Question(
+    return JudgeQuestion(
         system, "\n\n".join(parts), grade_tool(scale), lambda call: read_grade(call, scale, rubric, names)
     )
 
@@ -88,6 +79,6 @@ def task_of(given: Given, turn: int | None = None) -> str:
     return shortened("\n\n".join(f"Turn {at}: {text}" for at, text in enumerate(turns, 1)), _TASK)
 
 
-def cited(grade: Grade, judging: Judging) -> str:
+def cited(grade: JudgeGrade, judging: Judging) -> str:
     """The grade in one line of evidence."""
     return f"{judging.scale.said(grade.overall)}: {grade.reasoning or 'no reason given'}"

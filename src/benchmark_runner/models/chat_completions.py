@@ -2,54 +2,57 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from benchmark_runner.chat.speaking import (
-    BrokenStreamError,
+from benchmark_runner.models.dialect import (
+    FunctionCall,
     Json,
-    Message,
+    ModelRequest,
     Reply,
-    UnreadableAnswerError,
-    Usage,
+    TokenUsage,
+    arguments_in,
     bearer,
     object_in,
     objects_in,
     text_in,
     whole_number,
 )
+from benchmark_runner.models.errors import BrokenStreamError, UnreadableAnswerError
 
 if TYPE_CHECKING:
-    from benchmark_runner.chat.endpoint import Endpoint
-    from benchmark_runner.llm import LLMConfig
+    from benchmark_runner.models.endpoint import Endpoint
 
 _FINISHED = {"content_filter": "refusal", "function_call": "tool_calls"}
 
 
-class ChatCompletions:
+class ChatCompletionsDialect:
     """`POST …/chat/completions`."""
-
-    name = "chat"
 
     def headers(self, key: str | None) -> Mapping[str, str]:
         return bearer(key)
 
-    def body(self, endpoint: Endpoint, messages: Sequence[Message], config: LLMConfig) -> Json:
-        sampling = config.sampling
+    def body(self, endpoint: Endpoint, request: ModelRequest) -> Json:
+        sampling, tool = dict(request.sampling), request.tool
         if endpoint.vendor == "openai" and "max_tokens" in sampling:
             # OpenAI's reasoning models know only the newer name, other servers often only the older.
             sampling["max_completion_tokens"] = sampling.pop("max_tokens")
         body: Json = {
             "model": endpoint.model,
-            "messages": [dict(message) for message in messages],
+            "messages": [dict(message) for message in request.messages],
             **sampling,
         }
-        if config.provider_config.stream_completions:
+        if tool is not None:
+            function = {"name": tool.name, "description": tool.description, "parameters": tool.schema}
+            body["tools"] = [{"type": "function", "function": function}]
+            if request.forced:
+                body["tool_choice"] = {"type": "function", "function": {"name": tool.name}}
+        if request.stream:
             body |= {"stream": True, "stream_options": {"include_usage": True}}
         return body
 
-    def gathered(self) -> GatheredCompletion:
-        return GatheredCompletion()
+    def collector(self) -> CompletionCollector:
+        return CompletionCollector()
 
     def read(self, data: Json) -> Reply:
         choices = objects_in(data, "choices")
@@ -61,18 +64,28 @@ class ChatCompletions:
         return Reply(
             text=_text(message.get("content")) or refusal,
             finish_reason="refusal" if refusal else _FINISHED.get(finish, finish),
-            usage=Usage(
+            usage=TokenUsage(
                 whole_number(usage.get("prompt_tokens")),
                 whole_number(usage.get("completion_tokens")),
                 whole_number(object_in(usage, "prompt_tokens_details").get("cached_tokens")),
             ),
             model=text_in(data, "model") or None,
             raw=data,
+            calls=tuple(map(_call, _function_calls(message))),
         )
 
+    def follow_up(self, reply: Reply, text: str) -> list[Json]:
+        said = reply.raw["choices"][0]["message"]
+        kept: Json = {"role": "assistant", "content": said.get("content") or ""}
+        if not reply.calls:
+            return [kept, {"role": "user", "content": text}]
+        kept["tool_calls"] = _function_calls(said)
+        results = [{"role": "tool", "tool_call_id": call.id, "content": text} for call in reply.calls]
+        return [kept, *results]
 
-class GatheredCompletion:
-    """Chunks of a completion."""
+
+class CompletionCollector:
+    """Puts the chunks of a completion together."""
 
     def __init__(self) -> None:
         self._head: Json = {}
@@ -118,8 +131,20 @@ class GatheredCompletion:
         return {**self._head, "object": "chat.completion", "choices": [choice], "usage": self._usage}
 
 
+def _function_calls(message: Json) -> list[Json]:
+    """Return the calls of functions; other tools have calls of other forms."""
+    return [call for call in objects_in(message, "tool_calls") if isinstance(call.get("function"), dict)]
+
+
+def _call(call: Json) -> FunctionCall:
+    function = call["function"]
+    return FunctionCall(
+        str(call.get("id") or ""), str(function.get("name")), arguments_in(function.get("arguments"))
+    )
+
+
 def _text(content: object) -> str:
-    """Text as most servers answer it, or the parts some do."""
+    """Return text as most servers answer it, or of the parts some do."""
     if isinstance(content, list):
         return "".join(text_in(part, "text") for part in content if isinstance(part, dict))
     return content if isinstance(content, str) else ""

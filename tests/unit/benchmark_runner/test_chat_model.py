@@ -80,6 +80,16 @@ async def test_the_config_goes_into_the_request(model: str, native: bool, sent: 
     assert not {"temperature", "top_p", "top_k", "reasoning_effort", "reasoning", "thinking"} & set(plain)
 
 
+@pytest.mark.parametrize(("effort", "budget"), [("minimal", 1024), ("xhigh", 32768), ("max", 65536)])
+async def test_every_effort_lets_an_anthropic_model_think(effort: str, budget: int) -> None:
+    async with ModelServer(Script.of(Say("ok"))) as server:
+        async with ChatModel("anthropic/claude-y", config(server.url, reasoning_effort=effort)) as chat:
+            await chat.ask("Hi.")
+    body = server.requests[0].body
+    assert body["thinking"] == {"type": "enabled", "budget_tokens": budget}
+    assert body["max_tokens"] > budget
+
+
 async def test_the_system_has_its_own_place_at_anthropic() -> None:
     async with ModelServer(Script.of(Say("ok"))) as server:
         async with ChatModel("anthropic/claude-y", config(server.url)) as chat:
@@ -97,7 +107,7 @@ async def test_the_system_has_its_own_place_at_anthropic() -> None:
 
 
 @pytest.mark.parametrize(("model", "native", "stream"), WAYS)
-async def test_a_tools_call_is_in_the_raw_answer(model: str, native: bool, stream: bool) -> None:
+async def test_a_tools_call_is_read_and_in_the_raw_answer(model: str, native: bool, stream: bool) -> None:
     async with ModelServer(Script.of(Call("look_up", {"word": "spider"}))) as server:
         async with ChatModel(model, config(server.url, native=native, stream=stream)) as chat:
             parameters = {"type": "object", "properties": {}}
@@ -106,6 +116,7 @@ async def test_a_tools_call_is_in_the_raw_answer(model: str, native: bool, strea
     assert reply.finish_reason == "tool_calls"
     said = json.dumps(reply.raw).replace("\\", "")
     assert "look_up" in said and '"word": "spider"' in said
+    assert [(call.name, call.arguments) for call in reply.calls] == [("look_up", {"word": "spider"})]
 
 
 async def test_every_question_is_kept_without_the_key(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from tests.unit.benchmark_runner.canned import answering, http
-from tests.unit.benchmark_runner.test_chat_asking import KEY, WAYS, config
+from tests.unit.benchmark_runner.test_chat_model import KEY, WAYS, config
 
 from benchmark_runner.chat import (
     ChatError,
@@ -18,9 +18,9 @@ from benchmark_runner.chat import (
     ChatRefusalError,
     ChatTooLongError,
     ChatUnavailableError,
-    reading,
 )
-from sandboxes.retry import Backoff
+from benchmark_runner.models import answer_stream
+from benchmark_service.client_retry import Backoff
 from valkyrie.testing import Fault, ModelServer, Say, Script
 
 ANSWER = http(json.dumps({"choices": [{"message": {"content": "ok"}, "finish_reason": "stop"}]}).encode())
@@ -33,9 +33,7 @@ class Pauses(list[float]):
         self.append(seconds)
 
     def backoff(self, attempts: int = 4, max_wait_s: float = 600) -> Backoff:
-        return Backoff(
-            first_s=0.5, longest_s=max_wait_s, jitter=1.0, attempts=attempts, draw=lambda: 0.5, sleep=self
-        )
+        return Backoff(attempts, 0.5, max_wait_s, pause=self, jitter=lambda: 0.5)
 
 
 @pytest.mark.parametrize("kind", ["rate_limit", "overloaded", "server_error", "cut"])
@@ -168,7 +166,7 @@ async def test_nonsense_is_tried_again(nonsense: bytes) -> None:
 
 @pytest.mark.parametrize("kind", ["application/json", "text/event-stream"])
 async def test_an_endless_answer_is_not_read_to_its_end(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reading, "MOST_BYTES", 1000)
+    monkeypatch.setattr(answer_stream, "MOST_BYTES", 1000)
     async with answering(http(b"x" * 5000, kind=kind)) as server:
         async with ChatModel("llama", config(server.url), backoff=Pauses().backoff(attempts=1)) as chat:
             with pytest.raises(ChatUnavailableError, match="more than 1000 bytes"):

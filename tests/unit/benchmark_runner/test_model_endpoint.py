@@ -80,6 +80,20 @@ def test_the_vendors_address_may_be_elsewhere() -> None:
 
 
 @pytest.mark.parametrize(
+    ("endpoint", "key"),
+    [
+        ("https://api.openai.com:443/v1", "sk-openai"),
+        ("https://api.anthropic.com/v1/messages", "sk-anthropic"),
+        ("https://api.openai.com:8443/v1", None),
+        ("http://api.openai.com/v1", None),
+        ("https://api.openai.com.elsewhere.test/v1", None),
+    ],
+)
+def test_a_vendors_key_goes_to_the_vendors_own_address_alone(endpoint: str, key: str | None) -> None:
+    assert find_endpoint("llama", LLMConfig(custom_endpoint=endpoint), KEYS).key == key
+
+
+@pytest.mark.parametrize(
     ("model", "config", "env", "words"),
     [
         ("openai/gpt-x", {}, {}, "OPENAI_API_KEY"),

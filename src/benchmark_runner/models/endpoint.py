@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import TYPE_CHECKING
 from urllib.parse import SplitResult, urlsplit, urlunsplit
 
-from benchmark_runner.chat.errors import ChatConfigError
+from benchmark_runner.models.errors import ChatConfigError
 
 if TYPE_CHECKING:
     from benchmark_runner.llm import LLMConfig
@@ -18,13 +18,15 @@ if TYPE_CHECKING:
 VENDORS = ("openai", "anthropic")
 KEYS = {"openai": "OPENAI_API_KEY", "anthropic": "ANTHROPIC_API_KEY"}
 BASES = {"openai": "OPENAI_BASE_URL", "anthropic": "ANTHROPIC_BASE_URL"}
-_PUBLIC = {"openai": "https://api.openai.com/v1", "anthropic": "https://api.anthropic.com"}
-_NATIVE = {"openai": "responses", "anthropic": "messages"}
-_PATHS = {"chat": "/chat/completions", "responses": "/responses", "messages": "/messages"}
-_NAMED = {
+PUBLIC = {"openai": "https://api.openai.com/v1", "anthropic": "https://api.anthropic.com"}
+NAMED = {
     "anthropic": re.compile(r"claude", re.IGNORECASE),
     "openai": re.compile(r"(chat)?gpt|o\d", re.IGNORECASE),
 }
+"""What names of a vendor's models begin with."""
+_NATIVE = {"openai": "responses", "anthropic": "messages"}
+_PATHS = {"chat": "/chat/completions", "responses": "/responses", "messages": "/messages"}
+_PORTS = {"http": 80, "https": 443}
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,51 +45,66 @@ class Endpoint:
 
     @property
     def place(self) -> str:
-        """The address as people may see it."""
+        """Return the address as people may see it."""
         return urlunsplit(urlsplit(self.url)._replace(query="", fragment=""))
 
     @property
-    def key_source(self) -> str:
-        """What to look at when the key is refused."""
-        return KEYS[self.vendor] if self.vendor else "--custom-api-key (CUSTOM_API_KEY)"
+    def title(self) -> str:
+        """Return what messages call it."""
+        return f"Model {self.model} at {self.place}"
+
+    def masked(self, text: str) -> str:
+        """Return a text without the key."""
+        return text.replace(self.key, "***") if self.key and len(self.key) >= 4 else text
+
+    def advice(self, status: int | None) -> str:
+        """Return what to look at when a request is refused."""
+        if status in (401, 403):
+            source = KEYS[self.vendor] if self.vendor else "--custom-api-key (CUSTOM_API_KEY)"
+            return f"Look at the key: {source}."
+        return "Look at the model's name and the server's address." if status == 404 else ""
 
 
 def find_endpoint(model: str, config: LLMConfig, env: Mapping[str, str] | None = None) -> Endpoint:
-    """Where to ask; ChatConfigError that names the ways where nothing says so.
+    """Return where to ask; raise ChatConfigError that names the ways where nothing says so.
 
     `openai/` and `anthropic/` name the vendor and are not sent. A vendor's key from the environment goes to
     the vendor's address only; a custom endpoint gets the custom key or none.
     """
     around = os.environ if env is None else env
-    prefix, slash, rest = model.partition("/")
-    named = prefix if slash and prefix in VENDORS else None
-    name = rest if named else model
+    named, name = split_vendor(model)
     if not name:
         raise ChatConfigError(f"{model!r} is no model's name; one looks like openai/NAME or anthropic/NAME.")
     own = config.custom_api_key.get_secret_value() if config.custom_api_key else None
     native = _NATIVE[named] if named and config.native else "chat"
     if config.custom_endpoint:
-        api, url = _address(config.custom_endpoint, native, "--custom-endpoint")
-        vendor = _vendor_at(url, tuple(around.get(BASES[known]) or _PUBLIC[known] for known in VENDORS))
+        api, url = request_address(config.custom_endpoint, native, "--custom-endpoint")
+        vendor = vendor_at(url, around.get)
         key = own or (around.get(KEYS[vendor]) if vendor else None)
-        return Endpoint(api, url, name, vendor, _usable(key))
+        return Endpoint(api, url, name, vendor, usable_key(key))
     vendor = named or _vendor_of(name, around)
     base = around.get(BASES[vendor])
-    key = _usable(own or around.get(KEYS[vendor]))
+    key = usable_key(own or around.get(KEYS[vendor]))
     if key is None and not base:
         raise ChatConfigError(
             f"Model {model} cannot be asked without a key: set {KEYS[vendor]}, or give the address of "
             "another server with --custom-endpoint."
         )
-    if named is None and config.native and _NAMED[vendor].match(name):
+    if named is None and config.native and NAMED[vendor].match(name):
         native = _NATIVE[vendor]
-    api, url = _address(base or _PUBLIC[vendor], native, BASES[vendor])
+    api, url = request_address(base or PUBLIC[vendor], native, BASES[vendor])
     return Endpoint(api, url, name, vendor, key)
 
 
+def split_vendor(model: str) -> tuple[str | None, str]:
+    """Return the vendor that a name's prefix names, and the name as the vendor knows it."""
+    prefix, slash, rest = model.partition("/")
+    return (prefix, rest) if slash and prefix in VENDORS else (None, model)
+
+
 def _vendor_of(name: str, around: Mapping[str, str]) -> str:
-    """Whose model a bare name is."""
-    for vendor, pattern in _NAMED.items():
+    """Return whose model a bare name is."""
+    for vendor, pattern in NAMED.items():
         if pattern.match(name):
             return vendor
     if around.get(BASES["openai"]):
@@ -98,9 +115,13 @@ def _vendor_of(name: str, around: Mapping[str, str]) -> str:
     )
 
 
+def vendor_at(url: str, setting: Callable[[str], str | None]) -> str | None:
+    """Return the vendor whose own address this is: where its key may go. `setting` reads the environment."""
+    return _vendor_among(url, tuple(setting(BASES[known]) or PUBLIC[known] for known in VENDORS))
+
+
 @lru_cache(maxsize=64)
-def _vendor_at(url: str, addresses: tuple[str, ...]) -> str | None:
-    """The vendor whose own address this is, of those of all vendors."""
+def _vendor_among(url: str, addresses: tuple[str, ...]) -> str | None:
     for vendor, own in zip(VENDORS, addresses, strict=True):
         if _origin(urlsplit(url)) == _origin(urlsplit(own)):
             return vendor
@@ -108,17 +129,22 @@ def _vendor_at(url: str, addresses: tuple[str, ...]) -> str | None:
 
 
 def _origin(parts: SplitResult) -> tuple[str, str | None, int | None]:
-    return parts.scheme, parts.hostname, parts.port
+    return parts.scheme, parts.hostname, parts.port or _PORTS.get(parts.scheme)
 
 
 @lru_cache(maxsize=64)
-def _address(base: str, api: str, source: str) -> tuple[str, str]:
-    """API and address of the request, from what people write: with or without /v1, or the whole of it."""
+def request_address(base: str, api: str, source: str, key_place: str = "--custom-api-key") -> tuple[str, str]:
+    """Return API and URL of the request, from what people write: with or without /v1, or the whole of it.
+
+    Raises ChatConfigError that names the address as `source` and tells to give a key with `key_place`.
+    """
     parts = urlsplit(base.strip())
     if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise ChatConfigError(f"{source} is a model server's address that begins with http:// or https://.")
+        shown = re.sub(r"//[^/@]*@", "//…@", base)[:200]
+        begun = source[:1].upper() + source[1:]
+        raise ChatConfigError(f"{begun} begins with http:// or https://; {shown!r} does not.")
     if parts.username or parts.password:
-        raise ChatConfigError(f"A key has no place in {source}; give it with --custom-api-key.")
+        raise ChatConfigError(f"A key has no place in {source}; give it with {key_place}.")
     path = parts.path.rstrip("/")
     whole = next((known for known, end in _PATHS.items() if path.endswith(end)), None)
     if whole is not None:
@@ -128,9 +154,9 @@ def _address(base: str, api: str, source: str) -> tuple[str, str]:
     return api, urlunsplit(parts._replace(path=path + _PATHS[api]))
 
 
-def _usable(key: str | None) -> str | None:
-    """A key that can stand in a header; one that cannot must not come up in the error of who tries."""
+def usable_key(key: str | None, whose: str = "The model's") -> str | None:
+    """Return a key that can stand in a header; raise ChatConfigError, which does not show it, for others."""
     key = key.strip() if key else None
     if key and not (key.isascii() and key.isprintable()):
-        raise ChatConfigError("The model's key has characters no key has; set it anew.")
+        raise ChatConfigError(f"{whose} key has characters no key has; set it anew.")
     return key or None

@@ -12,15 +12,15 @@ from typing import TYPE_CHECKING, Any
 from sandboxes.masker import Masker
 
 if TYPE_CHECKING:
-    from benchmark_runner.chat.endpoint import Endpoint
-    from benchmark_runner.chat.speaking import Json
+    from benchmark_runner.models.dialect import Json
+    from benchmark_runner.models.endpoint import Endpoint
 
 FILE = "chat.jsonl"
 
 
 @dataclass(slots=True)
-class Record:
-    """One question: its request, the tries that failed, and what came of it."""
+class Exchange:
+    """One request, the tries that failed, and what came of it."""
 
     request: Json
     failed: list[str] = field(default_factory=list)
@@ -29,8 +29,8 @@ class Record:
     _begun: float = field(default_factory=time.monotonic)
     _at: datetime = field(default_factory=lambda: datetime.now(UTC))
 
-    def keep(self, folder: Path, endpoint: Endpoint) -> None:
-        """Append it to the folder's file; the key is in none of it."""
+    def append_to(self, folder: Path, endpoint: Endpoint) -> None:
+        """Append it to the folder's file, without the key."""
         line: dict[str, Any] = {
             "at": self._at.isoformat(timespec="milliseconds"),
             "seconds": round(time.monotonic() - self._begun, 3),

@@ -1,4 +1,4 @@
-"""Reads a server's answer within bounds: whole, or as the stream it was asked for."""
+"""Read a server's answer within bounds: whole, or as the stream it was asked for."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from benchmark_runner.chat.faults import PassingError, failure_of
-from benchmark_runner.chat.speaking import Api, Json, UnreadableAnswerError
+from benchmark_runner.models.dialect import Dialect, Json
+from benchmark_runner.models.errors import TransientError, UnreadableAnswerError, failure_of
 from benchmark_service.wire import BrokeOffError
 
 if TYPE_CHECKING:
-    from benchmark_runner.chat.connections import Incoming
-    from benchmark_runner.chat.endpoint import Endpoint
+    from benchmark_runner.models.connections import Incoming
+    from benchmark_runner.models.endpoint import Endpoint
 
 MOST_BYTES = 64 * 1024 * 1024
 """Of one answer."""
@@ -24,13 +24,13 @@ _LINGER_S = 1.0
 _END = b"[DONE]"
 
 
-async def answer_in(endpoint: Endpoint, api: Api, incoming: Incoming) -> Json:
-    """The answer in the API's own form, however it came."""
+async def read_answer(endpoint: Endpoint, dialect: Dialect, incoming: Incoming) -> Json:
+    """Return the answer in the API's own form, however it came."""
     if not 200 <= incoming.status < 300:
         words = await _bounded(incoming, _MOST_ERROR, cut=True)
         raise failure_of(endpoint, incoming.status, incoming.headers, words.decode("utf-8", "replace"))
     if incoming.headers.get("content-type", "").startswith("text/event-stream"):
-        return await _gathered(api, incoming)
+        return await _collected(dialect, incoming)
     return _object(await _bounded(incoming, MOST_BYTES))
 
 
@@ -45,20 +45,20 @@ async def _bounded(incoming: Incoming, most: int, *, cut: bool = False) -> bytes
     return bytes(found[:most])
 
 
-async def _gathered(api: Api, incoming: Incoming) -> Json:
-    gathering, events, pieces = api.gathered(), _Events(), incoming.pieces
+async def _collected(dialect: Dialect, incoming: Incoming) -> Json:
+    collector, events, pieces = dialect.collector(), _Events(), incoming.pieces
     # A connection that breaks after the answer's end takes nothing from it.
     with suppress(BrokeOffError):
         async for piece in pieces:
             for data in events.feed(piece):
                 if data != _END:
-                    gathering.add(_object(data))
+                    collector.add(_object(data))
             if events.ended:
                 await _linger(pieces)
                 break
-    whole = gathering.whole()
+    whole = collector.whole()
     if whole is None:
-        raise PassingError("broke off in the middle of its answer")
+        raise TransientError("broke off in the middle of its answer")
     return whole
 
 
@@ -80,7 +80,7 @@ class _Events:
         self._size = 0
 
     def feed(self, piece: bytes) -> Iterator[bytes]:
-        """The data of the events that are complete with this piece."""
+        """Yield the data of the events that are complete with this piece."""
         self._size += len(piece)
         if self._size > MOST_BYTES:
             raise UnreadableAnswerError(f"more than {MOST_BYTES} bytes")

@@ -1,0 +1,43 @@
+"""Ask models for answers, at any server that speaks OpenAI's or Anthropic's API.
+
+    async with ChatModel(model, llm_config, log_dir=log_dir) as chat:
+        reply = await chat.ask("How many legs does a spider have?")
+    reply.text, reply.usage, reply.finish_reason
+
+Names load on first use; httpx only where a server is behind a proxy, or compresses.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from sandboxes.lazy_names import lazy_names
+
+_HOME = {
+    "benchmark_runner.models.chat_model": ["ChatModel"],
+    "benchmark_runner.models.connections": ["kept_connections"],
+    "benchmark_runner.models.dialect": ["Message", "Reply", "Usage"],
+    "benchmark_runner.models.endpoint": ["Endpoint", "find_endpoint"],
+    "benchmark_runner.models.errors": [
+        "ChatConfigError",
+        "ChatError",
+        "ChatRefusalError",
+        "ChatTooLongError",
+        "ChatUnavailableError",
+    ],
+}
+__getattr__, __dir__ = lazy_names(__name__, _HOME)
+
+if TYPE_CHECKING:
+    from benchmark_runner.models.chat_model import ChatModel as ChatModel
+    from benchmark_runner.models.connections import kept_connections as kept_connections
+    from benchmark_runner.models.dialect import Message as Message
+    from benchmark_runner.models.dialect import Reply as Reply
+    from benchmark_runner.models.dialect import Usage as Usage
+    from benchmark_runner.models.endpoint import Endpoint as Endpoint
+    from benchmark_runner.models.endpoint import find_endpoint as find_endpoint
+    from benchmark_runner.models.errors import ChatConfigError as ChatConfigError
+    from benchmark_runner.models.errors import ChatError as ChatError
+    from benchmark_runner.models.errors import ChatRefusalError as ChatRefusalError
+    from benchmark_runner.models.errors import ChatTooLongError as ChatTooLongError
+    from benchmark_runner.models.errors import ChatUnavailableError as ChatUnavailableError
