@@ -15,7 +15,7 @@ from benchmark_runner.models.dialect import Message, ModelRequest, Reply, TokenU
 from benchmark_runner.models.endpoint import find_endpoint
 from benchmark_runner.models.errors import ChatError, ChatRefusalError, quotable
 from benchmark_runner.models.exchange import Exchange
-from benchmark_service.client_retry import Backoff
+from sandboxes.retry import Backoff
 
 
 class ChatModel:

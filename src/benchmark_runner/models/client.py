@@ -22,15 +22,15 @@ from benchmark_runner.models.errors import (
 from benchmark_runner.models.exchange import Exchange
 from benchmark_runner.models.messages import MessagesDialect
 from benchmark_runner.models.responses import ResponsesDialect
-from benchmark_service.client_retry import Backoff
 from benchmark_service.wire import NotConnectedError, NotConnectedInTimeError, SilentError, WireError
+from sandboxes.retry import Backoff, Retries
 
 DIALECTS: Mapping[str, Dialect] = {
     "chat": ChatCompletionsDialect(),
     "responses": ResponsesDialect(),
     "messages": MessagesDialect(),
 }
-BACKOFF = Backoff(attempts=8, base_s=0.5, max_wait_s=600.0)
+BACKOFF = Backoff(first_s=0.5, longest_s=600.0, jitter=1.0, attempts=8)
 """Half a minute on average; the task's timeout ends it earlier."""
 
 
@@ -48,8 +48,8 @@ async def ask_endpoint(
         "user-agent": "benchmark-runner",
         **dialect.headers(endpoint.key),
     }
-    content = _encoded(exchange.request)
-    for number in range(1, backoff.attempts + 1):
+    content, retries = _encoded(exchange.request), Retries(backoff)
+    while True:
         try:
             async with connections.post(endpoint.url, headers, content) as incoming:
                 exchange.response = answer = await read_answer(endpoint, dialect, incoming)
@@ -57,12 +57,13 @@ async def ask_endpoint(
         except (TransientError, UnreadableAnswerError, BrokenStreamError, WireError) as error:
             failure = _transient(endpoint, error)
         exchange.failed.append(str(failure))
-        if number == backoff.attempts or (failure.retry_after or 0.0) > backoff.max_wait_s:
+        delay = retries.next_delay(failure.retry_after)
+        if delay is None or (failure.retry_after or 0.0) > backoff.longest_s:
             break
-        await backoff.wait(number, failure.retry_after)
+        await backoff.sleep(delay)
     later = f"; it asks to wait {failure.retry_after:g} s" if failure.retry_after else ""
     raise ChatUnavailableError(
-        f"{endpoint.title} {failure}{later}. Tried {number} {'time' if number == 1 else 'times'}.",
+        f"{endpoint.title} {failure}{later}. Tried {retries.failed} {'time' if retries.failed == 1 else 'times'}.",
         failure.status,
         failure.retry_after,
     )

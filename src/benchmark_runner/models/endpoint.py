@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import SplitResult, urlsplit, urlunsplit
 
 from benchmark_runner.models.errors import ChatConfigError
+from sandboxes.masker import Masker
 
 if TYPE_CHECKING:
     from benchmark_runner.llm import LLMConfig
@@ -55,7 +56,7 @@ class Endpoint:
 
     def masked(self, text: str) -> str:
         """Return a text without the key."""
-        return text.replace(self.key, "***") if self.key and len(self.key) >= 4 else text
+        return Masker([self.key or ""]).text(text)
 
     def advice(self, status: int | None) -> str:
         """Return what to look at when a request is refused."""

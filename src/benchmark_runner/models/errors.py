@@ -6,7 +6,7 @@ import json
 import re
 from typing import TYPE_CHECKING, Any
 
-from benchmark_service.client_retry import parse_retry_after
+from sandboxes.retry import parse_retry_after
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

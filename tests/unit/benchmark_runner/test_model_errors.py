@@ -20,7 +20,7 @@ from benchmark_runner.chat import (
     ChatUnavailableError,
 )
 from benchmark_runner.models import answer_stream
-from benchmark_service.client_retry import Backoff
+from sandboxes.retry import Backoff
 from valkyrie.testing import Fault, ModelServer, Say, Script
 
 ANSWER = http(json.dumps({"choices": [{"message": {"content": "ok"}, "finish_reason": "stop"}]}).encode())
@@ -33,7 +33,9 @@ class Pauses(list[float]):
         self.append(seconds)
 
     def backoff(self, attempts: int = 4, max_wait_s: float = 600) -> Backoff:
-        return Backoff(attempts, 0.5, max_wait_s, pause=self, jitter=lambda: 0.5)
+        return Backoff(
+            first_s=0.5, longest_s=max_wait_s, attempts=attempts, jitter=1.0, sleep=self, draw=lambda: 0.5
+        )
 
 
 @pytest.mark.parametrize("kind", ["rate_limit", "overloaded", "server_error", "cut"])

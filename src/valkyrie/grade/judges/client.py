@@ -12,13 +12,13 @@ from benchmark_runner.models.connections import Connections, LoopShared
 from benchmark_runner.models.dialect import FunctionTool, ModelRequest, Reply
 from benchmark_runner.models.errors import ChatError, ChatTooLongError, ChatUnavailableError
 from benchmark_runner.models.exchange import Exchange
-from benchmark_service.client_retry import Backoff
+from sandboxes.retry import Backoff
 from valkyrie.errors import GraderError, JudgeError, UserError, ValkyrieError
 from valkyrie.grade.judges.endpoint import JudgeEndpoint
 from valkyrie.grade.protocol import JUDGE_REFUSED, JUDGE_REFUSED_QUESTION
 from valkyrie.nouns import Json
 
-BACKOFF = Backoff(attempts=4, base_s=0.5, max_wait_s=20.0)
+BACKOFF = Backoff(first_s=0.5, longest_s=20.0, jitter=1.0, attempts=4)
 """A wait that an endpoint asks for beyond this is left to the next attempt of the trial."""
 AT_ONCE = 16
 """Requests in flight; more wait."""

@@ -22,7 +22,7 @@ async def _no_time(seconds: float) -> None:
     return None
 
 
-QUICKLY = replace(BACKOFF, pause=_no_time)
+QUICKLY = replace(BACKOFF, sleep=_no_time)
 """As often as ever, and without pauses."""
 RUBRIC = ("It is polite.", "It is short.")
 

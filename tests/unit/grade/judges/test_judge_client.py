@@ -50,7 +50,7 @@ async def asked(client: JudgeClient, at: JudgeEndpoint) -> Reply:
 async def test_what_may_pass_is_tried_again_with_growing_pauses(kind: Any) -> None:
     pauses = Pauses()
     script = Script.of(Fault(kind, times=3), grade(1))
-    async with ModelServer(script) as server, JudgeClient(backoff=replace(BACKOFF, pause=pauses)) as client:
+    async with ModelServer(script) as server, JudgeClient(backoff=replace(BACKOFF, sleep=pauses)) as client:
         answer = await asked(client, endpoint(server.url))
     assert answer.calls[0].name == "submit_grade"
     assert len(server.requests) == 4 and len(pauses.taken) == 3
@@ -61,7 +61,7 @@ async def test_what_may_pass_is_tried_again_with_growing_pauses(kind: Any) -> No
 async def test_a_server_that_asks_for_time_gets_it() -> None:
     pauses = Pauses()
     script = Script.of(Fault("rate_limit", times=1, retry_after=7), grade(1))
-    async with ModelServer(script) as server, JudgeClient(backoff=replace(BACKOFF, pause=pauses)) as client:
+    async with ModelServer(script) as server, JudgeClient(backoff=replace(BACKOFF, sleep=pauses)) as client:
         await asked(client, endpoint(server.url))
     assert len(pauses.taken) == 1 and 7 <= pauses.taken[0] <= 7.5
 
@@ -69,7 +69,7 @@ async def test_a_server_that_asks_for_time_gets_it() -> None:
 async def test_a_server_that_asks_for_much_time_is_left_to_the_next_attempt() -> None:
     pauses = Pauses()
     script = Script.of(Fault("rate_limit", retry_after=120))
-    async with ModelServer(script) as server, JudgeClient(backoff=replace(BACKOFF, pause=pauses)) as client:
+    async with ModelServer(script) as server, JudgeClient(backoff=replace(BACKOFF, sleep=pauses)) as client:
         with pytest.raises(JudgeError, match="Tried 1 time") as caught:
             await asked(client, endpoint(server.url))
     assert caught.value.retry_after == 120
