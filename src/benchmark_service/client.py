@@ -87,7 +87,10 @@ TASK_ID_HEADER = "X-Vals-Task-ID"
 _MAX_QUERY_CHARS = 6000
 _PROBE_TIMEOUT_S = 5
 
-_BACKOFF = Backoff(first_s=1.0, longest_s=60.0, jitter=1.0, attempts=5)
+
+def _bounded(longest_s: float) -> Backoff:
+    """Return the back-off of a client that waits no longer at once, also when it is asked to."""
+    return Backoff(first_s=1.0, longest_s=longest_s, jitter=1.0, attempts=5, cap_asked_s=longest_s)
 
 
 class BenchmarkServiceClient(V1Calls):
@@ -123,8 +126,7 @@ class BenchmarkServiceClient(V1Calls):
             timeout=httpx.Timeout(timeout, connect=min(timeout, 15)),
             transport=Lanes(Wires(keepalive_s=2, most_idle=50, resolve=resolve)),
         )
-        longest = max_retry_wait
-        backoff = replace(_BACKOFF, longest_s=longest, cap_asked_s=longest, draw=jitter, sleep=pause)
+        backoff = replace(_bounded(max_retry_wait), draw=jitter, sleep=pause)
         self._resume_backoff = replace(backoff, attempts=resume_attempts + 1, first_s=2.0)
         self._http = ServiceHttp(
             self._url,
