@@ -75,7 +75,7 @@ class ChatCompletionsDialect:
         )
 
     def follow_up(self, reply: Reply, text: str) -> list[Json]:
-        said = reply.raw["choices"][0]["message"]
+        said = objects_in(reply.raw, "choices")[0]["message"]
         kept: Json = {"role": "assistant", "content": said.get("content") or ""}
         if not reply.calls:
             return [kept, {"role": "user", "content": text}]

@@ -126,9 +126,9 @@ class StreamCollector(Protocol):
 
 def whole_number(value: object) -> int:
     """Return a count of tokens; 0 for anything else."""
-    if isinstance(value, float):
-        return max(0, int(value)) if math.isfinite(value) else 0
-    return max(0, value) if isinstance(value, int) else 0
+    if isinstance(value, int):
+        return max(0, value)
+    return max(0, int(value)) if isinstance(value, float) and math.isfinite(value) else 0
 
 
 def bearer(key: str | None) -> Mapping[str, str]:

@@ -139,10 +139,14 @@ def request_address(base: str, api: str, source: str, key_place: str = "--custom
 
     Raises ChatConfigError that names the address as `source` and tells to give a key with `key_place`.
     """
-    parts = urlsplit(base.strip())
+    shown = re.sub(r"//[^/@]*@", "//…@", base)[:200]
+    begun = source[:1].upper() + source[1:]
+    try:
+        parts = urlsplit(base.strip())
+        _origin(parts)
+    except ValueError:  # also of a port that is none
+        raise ChatConfigError(f"{begun} is a URL; {shown!r} is none.") from None
     if parts.scheme not in ("http", "https") or not parts.hostname:
-        shown = re.sub(r"//[^/@]*@", "//…@", base)[:200]
-        begun = source[:1].upper() + source[1:]
         raise ChatConfigError(f"{begun} begins with http:// or https://; {shown!r} does not.")
     if parts.username or parts.password:
         raise ChatConfigError(f"A key has no place in {source}; give it with {key_place}.")

@@ -101,6 +101,8 @@ def test_a_vendors_key_goes_to_the_vendors_own_address_alone(endpoint: str, key:
         ("llama", {}, KEYS, "--custom-endpoint"),
         ("openai/", {}, KEYS, "no model's name"),
         ("llama", {"custom_endpoint": "h:1/v1"}, KEYS, "http://"),
+        ("llama", {"custom_endpoint": "http://h:99999/v1"}, KEYS, "is none"),
+        ("llama", {"custom_endpoint": "http://[h/v1"}, KEYS, "is none"),
         ("llama", {"custom_endpoint": "http://me:sk-hidden@h/v1"}, KEYS, "--custom-api-key"),
         ("openai/gpt-x", {"custom_api_key": "sk-\nhidden"}, KEYS, "characters"),
     ],

@@ -119,18 +119,19 @@ def find_endpoint(judge: Judge, asking: Asking, settings: JudgeSettings | None =
             f"No reasoning effort is called {effort!r}. It is a word such as {', '.join(EFFORTS)}."
         )
     own = settings.get(JUDGE_KEY)
+    name = model
     if base := asking.url or settings.address(JUDGE_URL):
         api, url = _address(provider or ("anthropic" if _speaks_messages(base) else "openai"), base)
         vendor = vendor_at(url, settings.get)
         key = own or (settings.get(KEYS[vendor]) if vendor else None)
     else:
-        vendor, model = _vendor_of(model, provider, settings)
+        vendor, name = _vendor_of(model, provider, settings)
         moved, key = settings.address(BASES[vendor]), own or settings.get(KEYS[vendor])
         if key is None and moved is None:
             raise _nowhere(model, vendor)
         api, url = _address(vendor, moved or PUBLIC[vendor])
     try:
-        return JudgeEndpoint(api, url, model, vendor, usable_key(key, "The judge's"), effort)
+        return JudgeEndpoint(api, url, name, vendor, usable_key(key, "The judge's"), effort)
     except ChatConfigError as error:
         raise UserError(str(error), cause="judge_refused") from None
 

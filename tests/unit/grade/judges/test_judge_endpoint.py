@@ -121,7 +121,9 @@ def test_addresses_as_people_write_them(provider: str, base: str, url: str) -> N
     assert find_endpoint(Judge(), asking, JudgeSettings.of({})).url == url
 
 
-@pytest.mark.parametrize("base", ["gate.test/v1", "ftp://h", "http://", "http://user:hunter2@h/v1"])
+@pytest.mark.parametrize(
+    "base", ["gate.test/v1", "ftp://h", "http://", "http://h:99999", "http://[h", "http://user:hunter2@h/v1"]
+)
 def test_addresses_that_are_none(base: str) -> None:
     with pytest.raises(UsageError) as caught:
         check_address(base)
@@ -132,6 +134,7 @@ def test_addresses_that_are_none(base: str) -> None:
 def test_without_any_key_the_ways_are_told(model: str) -> None:
     with pytest.raises(UserError, match="VALKYRIE_JUDGE_URL") as caught:
         found(model, {})
+    assert repr(model) in str(caught.value)
     assert caught.value.cause == "judge_refused"
 
 
