@@ -62,8 +62,9 @@ async def ask_endpoint(
             break
         await backoff.sleep(delay)
     later = f"; it asks to wait {failure.retry_after:g} s" if failure.retry_after else ""
+    times = f"{retries.failed} {'time' if retries.failed == 1 else 'times'}"
     raise ChatUnavailableError(
-        f"{endpoint.title} {failure}{later}. Tried {retries.failed} {'time' if retries.failed == 1 else 'times'}.",
+        f"{endpoint.title} {failure}{later}. Tried {times}.",
         failure.status,
         failure.retry_after,
     )
