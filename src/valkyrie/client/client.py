@@ -17,9 +17,10 @@ from valkyrie.client.connection import Call, Connection, path
 from valkyrie.client.jobs import JobVerbs
 from valkyrie.client.outputs import write_outputs
 from valkyrie.client.patience import PATIENT_S, Limits
-from valkyrie.client.runs import RunVerbs, given
+from valkyrie.client.runs import RunVerbs, changed
 from valkyrie.errors import UsageError
 from valkyrie.nouns import DEFAULT_ORG, Json
+from valkyrie.views import OutputsWanted
 
 TIMEOUT_S = 60.0
 
@@ -124,7 +125,7 @@ class ValkyrieClient(RunVerbs, JobVerbs, BelongingVerbs):
         call = Call(
             "POST",
             await self._path(ref, "outputs"),
-            body=given(task_ids=task_ids, files=files),
+            body=changed(OutputsWanted(task_ids, files)),
             repeatable=True,
         )
         with tempfile.TemporaryDirectory(prefix=".valkyrie-", dir=_existing(destination)) as folder:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from valkyrie.client.connection import Call, Connection, path
 from valkyrie.client.events import job_events
-from valkyrie.client.runs import changed, given, params
+from valkyrie.client.runs import changed, fields_of, params
 from valkyrie.errors import UnknownError, UsageError
 from valkyrie.job_views import (
     JobAgent,
@@ -19,6 +19,8 @@ from valkyrie.job_views import (
     JobPage,
     JobPlan,
     JobRequest,
+    JobRetry,
+    JobStop,
     JobView,
     StartedJob,
 )
@@ -80,10 +82,10 @@ class JobVerbs:
                 if job.ended:
                     return
 
-    async def stop_job(self, ref: str, *, force: bool = False) -> JobView:
+    @fields_of(JobStop)
+    async def stop_job(self, ref: str, request: JobStop) -> JobView:
         """Pending trials of all its runs become STOPPED; running ones finish, unless `force` kills them."""
-        body = given(force=force or None)
-        call = Call("POST", path("jobs", await self._named(ref), "stop"), body=body)
+        call = Call("POST", path("jobs", await self._named(ref), "stop"), body=changed(request))
         return await self._connection.get(JobView, call)
 
     async def resume_job(self, ref: str, change: JobChange | None = None) -> StartedJob:
@@ -94,17 +96,10 @@ class JobVerbs:
         call = Call("POST", path("jobs", await self._named(ref), "resume"), body=body)
         return await self._connection.get(StartedJob, call)
 
-    async def retry_job(
-        self,
-        ref: str,
-        *,
-        category: str | None = None,
-        concurrency: int | None = None,
-        headers: Mapping[str, str] | None = None,
-    ) -> StartedJob:
+    @fields_of(JobRetry)
+    async def retry_job(self, ref: str, request: JobRetry) -> StartedJob:
         """As `resume_job`, and ERROR trials too (only of `category`, if given)."""
-        body = given(category=category, concurrency=concurrency, headers=headers or None)
-        call = Call("POST", path("jobs", await self._named(ref), "retry"), body=body)
+        call = Call("POST", path("jobs", await self._named(ref), "retry"), body=changed(request))
         return await self._connection.get(StartedJob, call)
 
     async def delete_job(self, ref: str) -> None:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import time
 import uuid
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import MISSING, fields
+from functools import wraps
 from pathlib import Path
-from typing import Any
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from valkyrie.client.connection import Call, Connection, Params, path
 from valkyrie.client.events import RunChanged, RunEvent, run_events
@@ -28,18 +30,51 @@ from valkyrie.views import (
     RegradeRequest,
     RegradeView,
     ResultsLink,
+    ResultsWanted,
+    ResumeRequest,
+    RetryRequest,
     RunFilter,
     RunPage,
     RunRequest,
     RunView,
     StartedRun,
+    StopRequest,
     TrialFilter,
     TrialView,
+    UpdateRequest,
 )
+
+Fields = ParamSpec("Fields")
+Request = TypeVar("Request")
+Verbs = TypeVar("Verbs")
+Answer = TypeVar("Answer")
 
 LOOK_EVERY_S = 5.0
 NOBODY_WORKS_S = 60.0
 """How long `wait` hopes for an executor of the tracker's to come back."""
+
+
+def fields_of(
+    kind: Callable[Fields, Request],
+) -> Callable[
+    [Callable[[Verbs, str, Request], Awaitable[Answer]]],
+    Callable[Concatenate[Verbs, str, Fields], Coroutine[Any, Any, Answer]],
+]:
+    """Let people call a verb with the fields of its request: `resume(ref, concurrency=3)`."""
+
+    def decorate(
+        verb: Callable[[Verbs, str, Request], Awaitable[Answer]],
+    ) -> Callable[Concatenate[Verbs, str, Fields], Coroutine[Any, Any, Answer]]:
+        @wraps(verb)
+        async def call(self: Verbs, ref: str, /, *args: Fields.args, **fields: Fields.kwargs) -> Answer:
+            return await verb(self, ref, kind(*args, **fields))
+
+        first = list(inspect.signature(verb).parameters.values())[:2]
+        rest = inspect.signature(kind).parameters.values()
+        call.__signature__ = inspect.Signature([*first, *rest])  # type: ignore[attr-defined]
+        return call
+
+    return decorate
 
 
 class RunVerbs:
@@ -174,48 +209,22 @@ class RunVerbs:
         """The run's open errors, alike ones together."""
         return await self._connection.get(list[ErrorGroup], Call("GET", await self._path(ref, "errors")))
 
-    async def stop(self, ref: str, *, force: bool = False, task_ids: Sequence[str] | None = None) -> RunView:
+    @fields_of(StopRequest)
+    async def stop(self, ref: str, request: StopRequest) -> RunView:
         """Pending trials become STOPPED; running ones finish, unless `force` kills them."""
-        body = given(force=force or None, task_ids=task_ids)
-        return await self._connection.get(RunView, Call("POST", await self._path(ref, "stop"), body=body))
+        call = Call("POST", await self._path(ref, "stop"), body=changed(request))
+        return await self._connection.get(RunView, call)
 
-    async def resume(
-        self,
-        ref: str,
-        *,
-        concurrency: int | None = None,
-        task_ids: Sequence[str] | None = None,
-        headers: Mapping[str, str] | None = None,
-        benchmark_url: str | None = None,
-    ) -> StartedRun:
+    @fields_of(ResumeRequest)
+    async def resume(self, ref: str, request: ResumeRequest) -> StartedRun:
         """STOPPED trials run again; what was interrupted goes on. Headers are not stored: give them again."""
-        body = given(
-            concurrency=concurrency, task_ids=task_ids, headers=headers or None, benchmark_url=benchmark_url
-        )
-        call = Call("POST", await self._path(ref, "resume"), body=body)
+        call = Call("POST", await self._path(ref, "resume"), body=changed(request))
         return await self._connection.get(StartedRun, call)
 
-    async def retry(
-        self,
-        ref: str,
-        *,
-        concurrency: int | None = None,
-        task_ids: Sequence[str] | None = None,
-        category: str | None = None,
-        headers: Mapping[str, str] | None = None,
-        from_scratch: bool = False,
-        benchmark_url: str | None = None,
-    ) -> StartedRun:
+    @fields_of(RetryRequest)
+    async def retry(self, ref: str, request: RetryRequest) -> StartedRun:
         """As `resume`, and ERROR trials too (only of `category`, if given)."""
-        body = given(
-            concurrency=concurrency,
-            task_ids=task_ids,
-            category=category,
-            headers=headers or None,
-            from_scratch=from_scratch or None,
-            benchmark_url=benchmark_url,
-        )
-        call = Call("POST", await self._path(ref, "retry"), body=body)
+        call = Call("POST", await self._path(ref, "retry"), body=changed(request))
         return await self._connection.get(StartedRun, call)
 
     async def regrade(self, ref: str, request: RegradeRequest | None = None) -> RegradeView:
@@ -242,68 +251,35 @@ class RunVerbs:
         call = Call("GET", where, params({"a": a, "b": b}))
         return await self._connection.get(GradingComparison, call)
 
-    async def update(
-        self,
-        ref: str,
-        *,
-        concurrency: int | None = None,
-        label: str | None = None,
-        max_cost: float | None = None,
-        priority: int | None = None,
-        abort_after: int | None = None,
-    ) -> RunView:
+    @fields_of(UpdateRequest)
+    async def update(self, ref: str, request: UpdateRequest) -> RunView:
         """Change a live run."""
-        body = given(
-            concurrency=concurrency,
-            label=label,
-            max_cost=max_cost,
-            priority=priority,
-            abort_after=abort_after,
-        )
         # Setting the same values twice changes nothing.
-        call = Call("PATCH", await self._path(ref), body=body, repeatable=True)
+        call = Call("PATCH", await self._path(ref), body=changed(request), repeatable=True)
         return await self._connection.get(RunView, call)
 
     async def delete(self, ref: str) -> None:
         """Forget an ended run and everything kept of it."""
         await self._connection.ask(Call("DELETE", await self._path(ref)))
 
-    async def results(
-        self,
-        ref: str,
-        *,
-        task_ids: Sequence[str] | None = None,
-        headers: Mapping[str, str] | None = None,
-    ) -> Json:
+    @fields_of(ResultsWanted)
+    async def results(self, ref: str, request: ResultsWanted) -> Json:
         """The results file's content; some tasks are scored anew, by their service with these headers."""
-        body = given(task_ids=task_ids, headers=headers or None)
-        call = Call("POST", await self._path(ref, "results"), body=body, repeatable=True)
+        call = Call("POST", await self._path(ref, "results"), body=changed(request), repeatable=True)
         return await self._connection.get(dict[str, Any], call)
 
     async def download_results(
-        self,
-        ref: str,
-        target: Path,
-        *,
-        task_ids: Sequence[str] | None = None,
-        headers: Mapping[str, str] | None = None,
+        self, ref: str, target: Path, request: ResultsWanted = ResultsWanted()
     ) -> None:
         """Write the results file to `target` as it comes; it may be larger than memory."""
-        body = given(task_ids=task_ids, headers=headers or None)
-        call = Call("POST", await self._path(ref, "results"), body=body, repeatable=True)
+        call = Call("POST", await self._path(ref, "results"), body=changed(request), repeatable=True)
         await self._connection.download(call, target)
 
-    async def upload_results(
-        self,
-        ref: str,
-        *,
-        task_ids: Sequence[str] | None = None,
-        headers: Mapping[str, str] | None = None,
-    ) -> ResultsLink:
+    @fields_of(ResultsWanted)
+    async def upload_results(self, ref: str, request: ResultsWanted) -> ResultsLink:
         """Put the results file where the tracker keeps artifacts."""
         where = await self._path(ref, "results", "upload")
-        body = given(task_ids=task_ids, headers=headers or None)
-        call = Call("POST", where, body=body, repeatable=True)
+        call = Call("POST", where, body=changed(request), repeatable=True)
         return await self._connection.get(ResultsLink, call)
 
     async def logs(
@@ -348,14 +324,9 @@ def changed(view: Any) -> Json:
     for one in fields(view):
         value = getattr(view, one.name)
         default = one.default_factory() if one.default_factory is not MISSING else one.default
-        if value != default:
+        if value is not None and value != default:
             said[one.name] = value if not isinstance(value, Mapping) else dict(value)
     return said
-
-
-def given(**values: Any) -> Json:
-    """What was given."""
-    return {name: value for name, value in values.items() if value is not None}
 
 
 def params(values: Mapping[str, Any]) -> Params:

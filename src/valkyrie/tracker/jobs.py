@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +15,8 @@ from valkyrie.job_views import (
     JobPage,
     JobPlan,
     JobRequest,
+    JobRetry,
+    JobStop,
     JobView,
     StartedJob,
 )
@@ -26,7 +28,7 @@ from valkyrie.tracker.belongings import Belongings
 from valkyrie.tracker.spending import limit_reached
 from valkyrie.tracker.starting import Again, NewRun, Starting
 from valkyrie.tracker.steering import Steering
-from valkyrie.views import RunRequest
+from valkyrie.views import ResumeRequest, RunRequest
 
 if TYPE_CHECKING:
     from valkyrie.store import Connection
@@ -133,14 +135,14 @@ class Jobs(Starting, Steering, Belongings):
             if cursor is None:
                 return JobPage(found, None)
 
-    def stop_job(self, ref: str, *, force: bool = False) -> JobView:
+    def stop_job(self, ref: str, request: JobStop = JobStop()) -> JobView:
         view = self.fetch_job(ref)
         if view.ended:
             raise UserError(f"Job {view.name!r} is {view.state} already; there is nothing to cancel.")
         with self.store.writing() as connection:
             for run_id in sorted(run.id for run in view.runs):
                 if not RunState(runs.locked(connection, run_id).state).terminal:
-                    runs.stop(connection, run_id, time.time(), force=force, task_ids=None)
+                    runs.stop(connection, run_id, time.time(), force=request.force, task_ids=None)
         self.office.handing.wake(needed=True)
         return self.fetch_job(view.id)
 
@@ -155,23 +157,16 @@ class Jobs(Starting, Steering, Belongings):
             )
         change = change or JobChange()
         notices = grow(self, view, change)
-        again = Again(None, None, dict(change.headers), None)
+        again = Again(ResumeRequest(headers=change.headers))
         return self._all_again(view, again, notices)
 
-    def retry_job(
-        self,
-        ref: str,
-        *,
-        category: str | None = None,
-        concurrency: int | None = None,
-        headers: Mapping[str, str] | None = None,
-    ) -> StartedJob:
+    def retry_job(self, ref: str, request: JobRetry = JobRetry()) -> StartedJob:
         view = self.fetch_job(ref)
-        if concurrency is not None:
-            self.share(view.id, concurrency)
-        again = Again(
-            None, None, headers or {}, None, errors_too=True, category=category, conclude=category is None
-        )
+        if request.concurrency is not None:
+            self.share(view.id, request.concurrency)
+        category = request.category
+        asked = ResumeRequest(headers=request.headers)
+        again = Again(asked, errors_too=True, category=category, conclude=category is None)
         return self._all_again(view, again, [])
 
     def delete_job(self, ref: str) -> None:

@@ -19,7 +19,7 @@ from valkyrie.tracker.looking import Looking
 from valkyrie.tracker.moving import moved
 from valkyrie.tracker.spending import limit_reached
 from valkyrie.tracker.supplying import check_callers_url
-from valkyrie.views import PlanView, RunRequest, StartedRun
+from valkyrie.views import PlanView, ResumeRequest, RetryRequest, RunRequest, StartedRun
 
 if TYPE_CHECKING:
     from valkyrie.store import Connection
@@ -33,10 +33,7 @@ _SPACE = uuid.UUID("5f3d4f5e-5d0c-4a56-9d2b-6d1f3f0a7c11")
 class Again:
     """Which trials of a run go on, and how."""
 
-    concurrency: int | None
-    task_ids: Sequence[str] | None
-    headers: Mapping[str, str]
-    benchmark_url: str | None
+    request: ResumeRequest
     errors_too: bool = False
     category: str | None = None
     from_scratch: bool = False
@@ -46,7 +43,7 @@ class Again:
     @property
     def names_agents(self) -> bool:
         """Who names the category or the tasks means ends by the agent's doing, too, which count already."""
-        return self.errors_too and (self.category is not None or self.task_ids is not None)
+        return self.errors_too and (self.category is not None or self.request.task_ids is not None)
 
     def remarks(self, before: int, after: int) -> Iterator[str]:
         """What is to be said of ends by the agent's doing, of which there were and are so many."""
@@ -175,44 +172,25 @@ class Starting(Looking):
         except StoreError:
             return False
 
-    def resume(
-        self,
-        ref: str,
-        *,
-        concurrency: int | None = None,
-        task_ids: Sequence[str] | None = None,
-        headers: Mapping[str, str] | None = None,
-        benchmark_url: str | None = None,
-    ) -> StartedRun:
+    def resume(self, ref: str, request: ResumeRequest = ResumeRequest()) -> StartedRun:
         # Who names a task that ended in an error means it, whichever word they use.
-        again = Again(concurrency, task_ids, headers or {}, benchmark_url, errors_too=task_ids is not None)
-        return self._again(ref, again)
+        return self._again(ref, Again(request, errors_too=request.task_ids is not None))
 
-    def retry(
-        self,
-        ref: str,
-        *,
-        concurrency: int | None = None,
-        task_ids: Sequence[str] | None = None,
-        category: str | None = None,
-        headers: Mapping[str, str] | None = None,
-        from_scratch: bool = False,
-        benchmark_url: str | None = None,
-    ) -> StartedRun:
-        again = Again(
-            concurrency,
-            task_ids,
-            headers or {},
-            benchmark_url,
-            errors_too=True,
-            category=category,
-            from_scratch=from_scratch,
-            conclude=task_ids is None and category is None,
+    def retry(self, ref: str, request: RetryRequest = RetryRequest()) -> StartedRun:
+        return self._again(
+            ref,
+            Again(
+                request,
+                errors_too=True,
+                category=request.category,
+                from_scratch=request.from_scratch,
+                conclude=request.task_ids is None and request.category is None,
+            ),
         )
-        return self._again(ref, again)
 
     def _again(self, ref: str, again: Again) -> StartedRun:
         """Reopen what may run again, with secrets resolved anew: nothing is changed when one is missing."""
+        request = again.request
         with self.store.reading() as connection:
             row = runs.get(connection, self.resolve(connection, ref))
             regrading = runs.regrading(connection, row.id)
@@ -225,9 +203,9 @@ class Starting(Looking):
         left = row.n_pending + row.n_stopped + (errors if again.errors_too else 0)
         if left and not regrading and (reached := limit_reached(run_id, row.cost_sum, row.max_cost)):
             raise UserError(reached, cause="max_cost")
-        change = self._moved(row, again.benchmark_url)
+        change = self._moved(row, request.benchmark_url)
         source = change[0]["benchmark_source"] if change else row.benchmark_source
-        values, notices = self._handed_again(row, again.headers, source)
+        values, notices = self._handed_again(row, request.headers, source)
         with self.store.writing() as connection:
             before = runs.locked(connection, run_id)
             if before.bound and executors.lives_at(connection, before.bound):
@@ -238,15 +216,15 @@ class Starting(Looking):
             if change:
                 runs.set_values(connection, run_id, **change[0])
                 notices = [*notices, change[1]]
-            if again.task_ids is not None:
-                runs.check_tasks(connection, run_id, again.task_ids)
+            if request.task_ids is not None:
+                runs.check_tasks(connection, run_id, request.task_ids)
             reopened = runs.reopen(
                 connection,
                 run_id,
                 errors_too=again.errors_too,
                 category=again.category,
-                task_ids=again.task_ids,
-                concurrency=again.concurrency,
+                task_ids=request.task_ids,
+                concurrency=request.concurrency,
                 from_scratch=again.from_scratch,
             )
             after = runs.get(connection, run_id)

@@ -6,14 +6,14 @@ import math
 import shutil
 import time
 from collections.abc import Sequence
+from dataclasses import asdict
 
 from valkyrie.errors import UsageError, UserError
 from valkyrie.keeping.keys import run_prefix
-from valkyrie.nouns import Json
 from valkyrie.store import runs
 from valkyrie.tracker.bounds import check_text
 from valkyrie.tracker.looking import Looking
-from valkyrie.views import RunView
+from valkyrie.views import RunView, StopRequest, UpdateRequest
 
 PRIORITIES = range(5)
 
@@ -32,49 +32,39 @@ def check_max_cost(max_cost: float) -> float:
     return max_cost
 
 
+def check_update(request: UpdateRequest) -> None:
+    """UsageError for what no run can become."""
+    if request.concurrency is not None and request.concurrency < 1:
+        raise UsageError(f"--concurrency must be at least 1, not {request.concurrency}.")
+    check_text("label", request.label)
+    if request.max_cost is not None:
+        check_max_cost(request.max_cost)
+    if request.priority is not None:
+        check_priority(request.priority)
+    if request.abort_after is not None and request.abort_after < 0:
+        raise UsageError(f"--abort-after must be at least 0, not {request.abort_after}.")
+
+
 class Steering(Looking):
     """Stop, change, delete; look into a sandbox."""
 
-    def stop(self, ref: str, *, force: bool = False, task_ids: Sequence[str] | None = None) -> RunView:
+    def stop(self, ref: str, request: StopRequest = StopRequest()) -> RunView:
         with self.store.writing() as connection:
             run_id = self.resolve(connection, ref)
-            if task_ids is not None:
-                runs.check_tasks(connection, run_id, task_ids)
-            runs.stop(connection, run_id, time.time(), force=force, task_ids=task_ids)
+            if request.task_ids is not None:
+                runs.check_tasks(connection, run_id, request.task_ids)
+            runs.stop(connection, run_id, time.time(), force=request.force, task_ids=request.task_ids)
         self.office.handing.wake(needed=True)  # it ends what was taken from it, and writes the score
         return self.fetch(run_id)
 
-    def update(
-        self,
-        ref: str,
-        *,
-        concurrency: int | None = None,
-        label: str | None = None,
-        max_cost: float | None = None,
-        priority: int | None = None,
-        abort_after: int | None = None,
-    ) -> RunView:
-        values: Json = {}
-        if concurrency is not None:
-            if concurrency < 1:
-                raise UsageError(f"--concurrency must be at least 1, not {concurrency}.")
-            values["concurrency"] = concurrency
-        if label is not None:
-            check_text("label", label)
-            values["label"] = label
-        if max_cost is not None:
-            values["max_cost"] = check_max_cost(max_cost)
-        if priority is not None:
-            values["priority"] = check_priority(priority)
-        if abort_after is not None:
-            if abort_after < 0:
-                raise UsageError(f"--abort-after must be at least 0, not {abort_after}.")
-            values["abort_after"] = abort_after
+    def update(self, ref: str, request: UpdateRequest) -> RunView:
+        values = {name: value for name, value in asdict(request).items() if value is not None}
         if not values:
             raise UsageError(
                 "There is nothing to change; give --concurrency, --label, --priority, --max-cost or "
                 "--abort-after."
             )
+        check_update(request)
         with self.store.writing() as connection:
             run_id = self.resolve(connection, ref)
             runs.set_values(connection, run_id, **values)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -17,7 +17,7 @@ from valkyrie.store import regrades, runs
 from valkyrie.store.layout import encode_task_id
 from valkyrie.tracker.kept import Kept
 from valkyrie.tracker.looking import Looking
-from valkyrie.views import LogLine, LogQuery, ResultsLink
+from valkyrie.views import LogLine, LogQuery, OutputsWanted, ResultsLink, ResultsWanted
 
 if TYPE_CHECKING:
     from valkyrie.store import Connection
@@ -26,45 +26,32 @@ if TYPE_CHECKING:
 class Taking(Looking):
     """What is left of runs, wherever it is kept."""
 
-    def results(
-        self,
-        ref: str,
-        *,
-        task_ids: Sequence[str] | None = None,
-        headers: Mapping[str, str] | None = None,
-    ) -> Json:
+    def results(self, ref: str, request: ResultsWanted = ResultsWanted()) -> Json:
         from valkyrie.report.arguments import told_arguments
         from valkyrie.report.results import results_document
 
         with self.store.reading() as connection:
-            run_id = self._checked(connection, ref, task_ids)
+            run_id = self._checked(connection, ref, request.task_ids)
             view = self._view(connection, run_id, detailed=True)
             row = runs.get(connection, run_id)
             view = replace(view, arguments=told_arguments(row))
             rows = runs.each_result(connection, run_id)
-            if task_ids is None:
+            if request.task_ids is None:
                 return results_document(view, row.final_evaluation, rows, passes=row.passes)
-            wanted = set(task_ids)
+            wanted = set(request.task_ids)
             chosen = [row for row in rows if row.task_id in wanted]
         from valkyrie.tracker.subset import rescored
 
-        final, score = rescored(row, chosen, self.organisation, headers or {})
+        final, score = rescored(row, chosen, self.organisation, request.headers)
         part = replace(view, score=score, cost=None)
         return results_document(part, final, chosen, passes=row.passes, subset=True)
 
-    def results_text(
-        self,
-        ref: str,
-        *,
-        task_ids: Sequence[str] | None = None,
-        headers: Mapping[str, str] | None = None,
-    ) -> Iterator[str]:
+    def results_text(self, ref: str, request: ResultsWanted = ResultsWanted()) -> Iterator[str]:
         from valkyrie.report.arguments import told_arguments
         from valkyrie.report.results import document_text, results_text
 
-        if task_ids is not None:
-            found = self.results(ref, task_ids=task_ids, headers=headers)
-            yield document_text(found) + "\n"
+        if request.task_ids is not None:
+            yield document_text(self.results(ref, request)) + "\n"
             return
         with self.store.reading() as connection:
             run_id = self.resolve(connection, ref)
@@ -84,14 +71,8 @@ class Taking(Looking):
                 return
             after = rows[-1].position
 
-    def upload_results(
-        self,
-        ref: str,
-        *,
-        task_ids: Sequence[str] | None = None,
-        headers: Mapping[str, str] | None = None,
-    ) -> ResultsLink:
-        document = self.results(ref, task_ids=task_ids, headers=headers)
+    def upload_results(self, ref: str, request: ResultsWanted = ResultsWanted()) -> ResultsLink:
+        document = self.results(ref, request)
         view = self.fetch(ref)
         with self.store.reading() as connection:
             place = runs.get(connection, view.id).place or {}
@@ -102,37 +83,33 @@ class Taking(Looking):
                 "or `valk run results` without --s3 writes a file.",
                 cause="artifacts_config",
             )
-        subset = hashlib.sha256("\n".join(sorted(task_ids)).encode()).hexdigest()[:12] if task_ids else None
+        chosen = request.task_ids
+        subset = hashlib.sha256("\n".join(sorted(chosen)).encode()).hexdigest()[:12] if chosen else None
         key = results_key(view.id, view.benchmark, subset)
         artifacts.put_text(key, json.dumps(document, indent=2, ensure_ascii=False) + "\n")
         return ResultsLink(artifacts.url(key), artifacts.link(key), artifacts.console_url(key))
 
     def outputs(
-        self,
-        ref: str,
-        destination: Path,
-        *,
-        task_ids: Sequence[str] | None = None,
-        files: Sequence[str] | None = None,
+        self, ref: str, destination: Path, request: OutputsWanted = OutputsWanted()
     ) -> Sequence[Path]:
         from valkyrie.client.outputs import OutputsWriter
 
         writer = OutputsWriter(destination)
-        for task_id, k, number, kept in self._last_attempts(ref, task_ids):
+        for task_id, k, number, kept in self._last_attempts(ref, request.task_ids):
             folder = Path(encode_task_id(task_id), str(k) if k else "")
             for name, pieces, _size in kept.files(task_id, k, number):
-                if _is_wanted(name, files):
+                if _is_wanted(name, request.files):
                     writer.write(folder, name, pieces)
         return writer.close()
 
     def output_files(
-        self, ref: str, task_ids: Sequence[str] | None = None, files: Sequence[str] | None = None
+        self, ref: str, request: OutputsWanted = OutputsWanted()
     ) -> Iterator[tuple[str, Iterator[bytes], int]]:
         """Every file kept of each trial's last attempt: its relative name, its bytes, their number."""
-        for task_id, k, number, kept in self._last_attempts(ref, task_ids):
+        for task_id, k, number, kept in self._last_attempts(ref, request.task_ids):
             folder = Path(encode_task_id(task_id), str(k) if k else "")
             for name, pieces, size in kept.files(task_id, k, number):
-                if _is_wanted(name, files):
+                if _is_wanted(name, request.files):
                     yield (folder / name).as_posix(), pieces, size
 
     def _last_attempts(
