@@ -31,13 +31,13 @@ def _store() -> Iterator[Store]:
     """The tracker's database: the one of this machine, never one behind an HTTP API."""
     from valkyrie.settings import data_folder
     from valkyrie.store.layout import DataFolder
-    from valkyrie.tracker.office import Office
+    from valkyrie.tracker.app import TrackerApp
 
-    office = Office(DataFolder(data_folder()), server=True)
+    tracker_app = TrackerApp(DataFolder(data_folder()), server=True)
     try:
-        yield office.store
+        yield tracker_app.store
     finally:
-        office.close()
+        tracker_app.close()
 
 
 @verb("create", examples="valkyrie admin org create research")

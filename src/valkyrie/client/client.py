@@ -12,12 +12,12 @@ from typing import Any, Self
 
 import httpx
 
-from valkyrie.client.belongings import BelongingVerbs
 from valkyrie.client.connection import Call, Connection, path
-from valkyrie.client.jobs import JobVerbs
+from valkyrie.client.jobs import JobCalls
+from valkyrie.client.library import LibraryCalls
 from valkyrie.client.outputs import write_outputs
 from valkyrie.client.patience import PATIENT_S, Limits
-from valkyrie.client.runs import RunVerbs, changed
+from valkyrie.client.runs import RunCalls, changed
 from valkyrie.errors import UsageError
 from valkyrie.nouns import DEFAULT_ORG, Json
 from valkyrie.views import OutputsWanted
@@ -38,7 +38,7 @@ class Caller:
     """self-hosted or hosted."""
 
 
-class ValkyrieClient(RunVerbs, JobVerbs, BelongingVerbs):
+class ValkyrieClient(RunCalls, JobCalls, LibraryCalls):
     """A tracker's verbs as coroutines and async iterators; made for `async with`.
 
     Errors are those of `valkyrie.errors`, of the class the tracker raised. Requests that may be done twice

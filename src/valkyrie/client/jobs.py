@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from valkyrie.nouns import Json
 
 
-class JobVerbs:
+class JobCalls:
     """Start several runs together, look at them, steer them.
 
     `ref` is a job's id, a unique prefix of it, or its name (of several jobs of that name the newest).

@@ -77,7 +77,7 @@ def fields_of(
     return decorate
 
 
-class RunVerbs:
+class RunCalls:
     """Start runs, look at them, steer them, take their results.
 
     `ref` is a run's id or a unique prefix of it, the name of a job of one run, JOB/AGENT, or `latest`: the

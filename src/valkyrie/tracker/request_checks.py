@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING
 from sandboxes.registry import PROVIDERS
 from valkyrie.errors import UsageError
 from valkyrie.nouns import DEFAULT_ORG, VerifyMode
-from valkyrie.tracker.bounds import check_texts, switched_on
+from valkyrie.tracker.bounds import check_max_cost, check_priority, check_texts, switched_on
 from valkyrie.tracker.model_access import check_model_url
-from valkyrie.tracker.steering import check_max_cost, check_priority
 from valkyrie.views import RunRequest
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from belongings import Belongings
+from fake_library import FakeLibrary
 
 from valkyrie.errors import UsageError, UserError
 from valkyrie.views import (
@@ -98,7 +98,7 @@ def make_trial(task_id: str = "fix-the-bug", **changed: Any) -> TrialView:
     return replace(trial, **changed)
 
 
-class FakeTracker(Belongings):
+class FakeTracker(FakeLibrary):
     """Speaks the Tracker protocol; remembers what it was asked."""
 
     def __init__(self, runs: Sequence[RunView] = ()) -> None:

@@ -1,4 +1,4 @@
-"""What verbs stand on: one store, its organisations, and the way runs reach an executor."""
+"""What the verbs share: the store, its organisations, the way runs reach an executor, and who asks."""
 
 from __future__ import annotations
 
@@ -6,21 +6,22 @@ from collections.abc import Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from valkyrie.nouns import Identity
+from valkyrie.nouns import DEFAULT_ORG, Identity
 from valkyrie.settings import database_url
+from valkyrie.store import jobs, runs
 from valkyrie.store.layout import DataFolder
-from valkyrie.tracker.handing import Handing, OnThisMachine, ThroughTheStore
+from valkyrie.tracker.dispatch import Dispatch, SocketDispatch, StoreDispatch
 
 if TYPE_CHECKING:
     from valkyrie.executor.client import Starting
     from valkyrie.organisation import Organisation
     from valkyrie.sealing import Sealer
-    from valkyrie.store import Store
+    from valkyrie.store import Connection, Store
     from valkyrie.tracker.local import LocalTracker
 
 
-class Office:
-    """Opened once by a command or a server; everything in it opens when it is first needed."""
+class TrackerApp:
+    """Open once per command or server; everything in it opens when it is first needed."""
 
     def __init__(
         self,
@@ -34,7 +35,7 @@ class Office:
         self.server = server
         self.allow_local = allow_local
         """Only this machine's own people reach us: they may name services on loopback."""
-        self.handing: Handing = ThroughTheStore(self) if server else OnThisMachine(data, starting)
+        self.dispatch: Dispatch = StoreDispatch(self) if server else SocketDispatch(data, starting)
 
     @cached_property
     def store(self) -> Store:
@@ -82,7 +83,65 @@ class Office:
 
     def close(self) -> None:
         """Let go of everything."""
-        self.handing.close()
+        self.dispatch.close()
         if "store" in self.__dict__:
             self.store.close()
             del self.__dict__["store"]
+
+
+class CallerContext:
+    """Who asks, and what their verbs work on: one person, their organisation, the store."""
+
+    def __init__(
+        self, app: TrackerApp, identity: Identity, caller_headers: Mapping[str, str] | None = None
+    ) -> None:
+        self.app = app
+        self.identity = identity
+        self._caller_headers = caller_headers
+
+    @property
+    def data(self) -> DataFolder:
+        return self.app.data
+
+    @property
+    def dispatch(self) -> Dispatch:
+        return self.app.dispatch
+
+    @property
+    def store(self) -> Store:
+        return self.app.store
+
+    @cached_property
+    def organisation(self) -> Organisation:
+        return self.app.organisation(self.identity, self._caller_headers)
+
+    @property
+    def sees_machine(self) -> bool:
+        """The machine is the operator's business: on a server only the default organisation sees it."""
+        return not self.app.server or self.identity.org_id == DEFAULT_ORG
+
+    @property
+    def only_looks(self) -> bool:
+        """Whether a plan starts no program of its own: on the caller's machine.
+
+        A server tries once what its machine can do: its callers can not, and starts there check the same.
+        """
+        return not self.app.server
+
+    @property
+    def allow_local(self) -> bool:
+        """Whether services on loopback may be named: by the machine's own people, or where it is configured.
+
+        Other organisations' people come through a proxy, and what listens here is not theirs.
+        """
+        from valkyrie.hooks.wishes import local_allowed
+
+        return (self.app.allow_local and self.sees_machine) or local_allowed()
+
+    def resolve(self, connection: Connection, ref: str) -> str:
+        """The id of the run of the caller's organisation that `ref` names."""
+        return runs.resolve(connection, ref, self.identity.org_id, self.identity.person)
+
+    def resolve_job(self, connection: Connection, ref: str) -> str:
+        """Return the id of the job of the caller's organisation that `ref` names."""
+        return jobs.resolve(connection, ref, self.identity.org_id, self.identity.person)

@@ -1,4 +1,4 @@
-"""Verbs about what an organisation has besides runs: agents, secrets, benchmarks, settings."""
+"""Verbs about the library of an organisation: agents, secrets, benchmarks, settings, as coroutines."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from valkyrie.views import (
 )
 
 
-class BelongingVerbs:
+class LibraryCalls:
     """Agents, secrets and benchmarks of the caller's organisation."""
 
     _connection: Connection

@@ -1,25 +1,36 @@
-"""Verbs that set runs going: plan, start, resume, retry."""
+"""Verbs that change runs: plan, start, resume, retry, stop, update, delete, and a shell in a sandbox."""
 
 from __future__ import annotations
 
 import contextlib
 import shutil
+import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from valkyrie import handed
-from valkyrie.errors import StoreError, UserError, ValkyrieError
+from valkyrie.errors import StoreError, UsageError, UserError, ValkyrieError
+from valkyrie.keeping.keys import run_prefix
 from valkyrie.nouns import SECOND_TRIES, Json, RunState, TrialState
 from valkyrie.report.formats import plural
 from valkyrie.store import executors, runs
 from valkyrie.store.past import past_scores
-from valkyrie.tracker.looking import Looking
-from valkyrie.tracker.moving import moved
-from valkyrie.tracker.spending import limit_reached
+from valkyrie.tracker.app import CallerContext
+from valkyrie.tracker.bounds import check_update
+from valkyrie.tracker.run_reader import RunReader
 from valkyrie.tracker.supplying import check_callers_url
-from valkyrie.views import PlanView, ResumeRequest, RetryRequest, RunRequest, StartedRun
+from valkyrie.views import (
+    PlanView,
+    ResumeRequest,
+    RetryRequest,
+    RunRequest,
+    RunView,
+    StartedRun,
+    StopRequest,
+    UpdateRequest,
+)
 
 if TYPE_CHECKING:
     from valkyrie.store import Connection
@@ -71,14 +82,22 @@ class NewRun:
     """Columns besides those that follow from the request."""
 
 
-class Starting(Looking):
-    """From a request to a run in an executor's hands."""
+class RunVerbs:
+    """Start runs, change them, end them."""
+
+    def __init__(self, context: CallerContext, reader: RunReader) -> None:
+        self._context = context
+        self._reader = reader
 
     def plan(self, request: RunRequest) -> PlanView:
         from valkyrie.tracker.planning import prepare
 
         prepared = prepare(
-            request, self.organisation, self.data, allow_local=self.allow_local, only_look=self.only_looks
+            request,
+            self._context.organisation,
+            self._context.data,
+            allow_local=self._context.allow_local,
+            only_look=self._context.only_looks,
         )
         return replace(prepared.view(), shows=self.shown_gaps(prepared))
 
@@ -90,18 +109,20 @@ class Starting(Looking):
         if not tasks or not prepared.benchmark.fraction:
             return None
         place = prepared.benchmark.name, prepared.request.dataset
-        with self.store.reading() as connection:
-            past = past_scores(connection, self.identity.org_id, *place)
+        with self._context.store.reading() as connection:
+            past = past_scores(connection, self._context.identity.org_id, *place)
         return planned_gaps(len(tasks), max(1, round(len(prepared.trials) / len(tasks))), past)
 
     def start(self, request: RunRequest, *, key: str | None = None) -> StartedRun:
-        run_id = str(uuid.uuid5(_SPACE, f"{self.identity.org_id} {key}") if key else uuid.uuid4())
+        run_id = str(uuid.uuid5(_SPACE, f"{self._context.identity.org_id} {key}") if key else uuid.uuid4())
         if key and self._is_stored(run_id):
-            return StartedRun(self.fetch(run_id), ["this start was asked for before; here is its run"])
+            return StartedRun(
+                self._reader.fetch(run_id), ["this start was asked for before; here is its run"]
+            )
         prepared = self._prepare(request)
         self._write(run_id, prepared)
-        notices = self.office.handing.after(run_id, prepared.secrets)
-        return StartedRun(self.fetch(run_id), [*prepared.notices, *notices])
+        notices = self._context.dispatch.deliver(run_id, prepared.secrets)
+        return StartedRun(self._reader.fetch(run_id), [*prepared.notices, *notices])
 
     def enqueue(self, request: RunRequest) -> str:
         """Plan, check and store a run, and leave it to whichever executor comes; its id."""
@@ -113,27 +134,29 @@ class Starting(Looking):
         from valkyrie.tracker.planning import prepare
         from valkyrie.tracker.problems import refuse
 
-        prepared = prepare(request, self.organisation, self.data, allow_local=self.allow_local)
+        prepared = prepare(
+            request, self._context.organisation, self._context.data, allow_local=self._context.allow_local
+        )
         if prepared.problems:
             raise refuse(prepared.problems, prepared.missing)
         return prepared
 
     def _write(self, run_id: str, prepared: PreparedRun) -> None:
-        self._write_all([NewRun(run_id, prepared)])
+        self.store_all([NewRun(run_id, prepared)])
 
-    def _write_all(self, new: Sequence[NewRun], also: Callable[[Connection], None] | None = None) -> None:
+    def store_all(self, new: Sequence[NewRun], also: Callable[[Connection], None] | None = None) -> None:
         """Freeze the agents, then store runs and trials, and what comes with them, in one transaction; a
         failure leaves nothing."""
         from valkyrie.tracker.record import new_trials
 
         try:
             rows = [(one, self._frozen_values(one), new_trials(one.prepared.trials)) for one in new]
-            with self.store.writing() as connection:
+            with self._context.store.writing() as connection:
                 if also:
                     also(connection)
                 for one, values, trials in rows:
                     runs.create(connection, values, trials)
-                    self.office.handing.within(connection, one.run_id, one.prepared.secrets)
+                    self._context.dispatch.seal(connection, one.run_id, one.prepared.secrets)
         except BaseException:
             for one in new:
                 self._clear_away(one)
@@ -144,10 +167,10 @@ class Starting(Looking):
         from valkyrie import agents
         from valkyrie.tracker.record import keep_frozen, run_values
 
-        folder = self.data.run(new.run_id)
+        folder = self._context.data.run(new.run_id)
         frozen = agents.freeze(new.prepared.agent, folder.agent)
-        keep_frozen(new.prepared, new.run_id, folder, self.organisation.uploads())
-        values = run_values(new.prepared, new.run_id, frozen, self.identity)
+        keep_frozen(new.prepared, new.run_id, folder, self._context.organisation.uploads())
+        values = run_values(new.prepared, new.run_id, frozen, self._context.identity)
         if shows := self.shown_gaps(new.prepared):
             values["arguments"]["shows"] = shows
         return {**values, **new.values}
@@ -157,27 +180,25 @@ class Starting(Looking):
         # Ctrl+C may come after the commit: then the run exists, and needs its agent.
         if self._is_stored(new.run_id):
             return
-        shutil.rmtree(self.data.run(new.run_id).root, ignore_errors=True)
+        shutil.rmtree(self._context.data.run(new.run_id).root, ignore_errors=True)
         if new.prepared.artifacts:
-            from valkyrie.keeping.keys import run_prefix
-
             # The first error is the one to tell; what is left in the bucket belongs to no run.
             with contextlib.suppress(ValkyrieError):
                 new.prepared.artifacts.delete(run_prefix(new.run_id))
 
     def _is_stored(self, run_id: str) -> bool:
         try:
-            with self.store.reading() as connection:
+            with self._context.store.reading() as connection:
                 return runs.version(connection, run_id) is not None
         except StoreError:
             return False
 
     def resume(self, ref: str, request: ResumeRequest = ResumeRequest()) -> StartedRun:
         # Who names a task that ended in an error means it, whichever word they use.
-        return self._again(ref, Again(request, errors_too=request.task_ids is not None))
+        return self.go_on(ref, Again(request, errors_too=request.task_ids is not None))
 
     def retry(self, ref: str, request: RetryRequest = RetryRequest()) -> StartedRun:
-        return self._again(
+        return self.go_on(
             ref,
             Again(
                 request,
@@ -188,11 +209,11 @@ class Starting(Looking):
             ),
         )
 
-    def _again(self, ref: str, again: Again) -> StartedRun:
+    def go_on(self, ref: str, again: Again) -> StartedRun:
         """Reopen what may run again, with secrets resolved anew: nothing is changed when one is missing."""
         request = again.request
-        with self.store.reading() as connection:
-            row = runs.get(connection, self.resolve(connection, ref))
+        with self._context.store.reading() as connection:
+            row = runs.get(connection, self._context.resolve(connection, ref))
             regrading = runs.regrading(connection, row.id)
         run_id = row.id
         if row.benchmark_source.get("kind") == "ingested":
@@ -205,8 +226,8 @@ class Starting(Looking):
             raise UserError(reached, cause="max_cost")
         change = self._moved(row, request.benchmark_url)
         source = change[0]["benchmark_source"] if change else row.benchmark_source
-        values, notices = self._handed_again(row, request.headers, source)
-        with self.store.writing() as connection:
+        values, notices = self.values_again(row, request.headers, source)
+        with self._context.store.writing() as connection:
             before = runs.locked(connection, run_id)
             if before.bound and executors.lives_at(connection, before.bound):
                 raise UserError(
@@ -245,24 +266,26 @@ class Starting(Looking):
                     worked_s=before.worked_s,
                 )
             else:
-                self.office.handing.within(connection, run_id, values)
+                self._context.dispatch.seal(connection, run_id, values)
         if finished:
-            return StartedRun(self.fetch(run_id), ["nothing is left to run"])
-        notices = [*notices, *self.office.handing.after(run_id, values)]
-        view = self.fetch(run_id)
+            return StartedRun(self._reader.fetch(run_id), ["nothing is left to run"])
+        notices = [*notices, *self._context.dispatch.deliver(run_id, values)]
+        view = self._reader.fetch(run_id)
         if not reopened and view.counts[TrialState.PENDING] == 0:
             notices = [*notices, "nothing was left to run; the score is computed again"]
         return StartedRun(view, notices)
 
     def _moved(self, row: Any, url: str | None) -> tuple[Json, str] | None:
         """What changes of a run whose service is elsewhere now; not while an executor is at work on it."""
-        if not RunState(row.state).terminal and self.office.handing.alive():
+        if not RunState(row.state).terminal and self._context.dispatch.alive():
             return None
-        if url and not self.organisation.trusted:
-            check_callers_url(url, self.allow_local, "The benchmark's address")
-        return moved(row, url, trusted=self.organisation.trusted, allow_local=self.allow_local)
+        if url and not self._context.organisation.trusted:
+            check_callers_url(url, self._context.allow_local, "The benchmark's address")
+        return moved_service(
+            row, url, trusted=self._context.organisation.trusted, allow_local=self._context.allow_local
+        )
 
-    def _handed_again(
+    def values_again(
         self, row: Any, headers: Mapping[str, str], source: Json
     ) -> tuple[Mapping[str, str], Sequence[str]]:
         """What the run must be handed, from wherever it is now."""
@@ -270,4 +293,92 @@ class Starting(Looking):
             return {}, []
         from valkyrie.tracker.supplying import supply_again
 
-        return supply_again(row, headers, source, self.organisation, allow_local=self.allow_local)
+        return supply_again(
+            row, headers, source, self._context.organisation, allow_local=self._context.allow_local
+        )
+
+    def stop(self, ref: str, request: StopRequest = StopRequest()) -> RunView:
+        with self._context.store.writing() as connection:
+            run_id = self._context.resolve(connection, ref)
+            if request.task_ids is not None:
+                runs.check_tasks(connection, run_id, request.task_ids)
+            runs.stop(connection, run_id, time.time(), force=request.force, task_ids=request.task_ids)
+        self._context.dispatch.wake(needed=True)  # it ends what was taken from it, and writes the score
+        return self._reader.fetch(run_id)
+
+    def update(self, ref: str, request: UpdateRequest) -> RunView:
+        values = {name: value for name, value in asdict(request).items() if value is not None}
+        if not values:
+            raise UsageError(
+                "There is nothing to change; give --concurrency, --label, --priority, --max-cost or "
+                "--abort-after."
+            )
+        check_update(request)
+        with self._context.store.writing() as connection:
+            run_id = self._context.resolve(connection, ref)
+            runs.set_values(connection, run_id, **values)
+        self._context.dispatch.wake()
+        return self._reader.fetch(run_id)
+
+    def delete(self, ref: str) -> None:
+        with self._context.store.writing() as connection:
+            run_id = self._context.resolve(connection, ref)
+            place = runs.get(connection, run_id).place
+            runs.forget(connection, run_id)
+        self._context.dispatch.forget(run_id)
+        shutil.rmtree(self._context.data.run(run_id).root, ignore_errors=True)
+        if place and (artifacts := self._context.organisation.artifacts(place.get("artifacts"))):
+            artifacts.delete(run_prefix(run_id))
+        self._context.store.give_back()
+
+    def shell(self, ref: str, task_id: str, k: int = 0) -> Sequence[str]:
+        with self._context.store.reading() as connection:
+            run_id = self._context.resolve(connection, ref)
+            runs.one_trial(connection, run_id, task_id, k)
+        argv = self._context.dispatch.shell(run_id, task_id, k)
+        if not argv:
+            raise UserError(
+                f"No sandbox of task {task_id!r} is kept. Start the run with --keep-sandbox; kept sandboxes "
+                "end with their executor, after some hours, or when the run is deleted."
+            )
+        return argv
+
+
+def limit_reached(run_id: str, spent: float, limit: float | None) -> str | None:
+    """Why a run would stop at once, and the command that lets it go on; None when it would not."""
+    if limit is None or spent < limit:
+        return None
+    return (
+        f"Run {run_id[:8]} has cost ${spent:.2f} of --max-cost ${limit:.2f}, so nothing more of it begins. "
+        f"`valk run update {run_id[:8]} --max-cost N` raises the limit; then go on."
+    )
+
+
+def moved_service(
+    row: Any, given: str | None = None, *, trusted: bool = True, allow_local: bool = False
+) -> tuple[Json, str] | None:
+    """What to change of a run whose service is elsewhere now, and what to say of it.
+
+    `given` is the address a caller of a server has in their own config; here `config service set` says it.
+    Where callers may lead us to is this machine only if `allow_local`.
+    """
+    source: Json = row.benchmark_source
+    if source.get("where") != "custom":
+        return None
+    from valkyrie.benchmarks.service.address import ServiceAddress, custom_service, reach_of
+
+    found = custom_service(source["name"]) if trusted else None
+    if given:
+        reach = reach_of(trusted=trusted, allow_local=allow_local)
+        found = ServiceAddress(source["name"], given.rstrip("/"), "custom", reach=reach)
+    if found is None or found.url == source["url"]:
+        return None
+    here = {"url": found.url, "reaches_sandboxes": "loopback" if found.on_loopback else "public"}
+    if found.reach:
+        here["reach"] = found.reach
+    arguments: Json = row.arguments
+    service = {**arguments.get("service", {}), "url": found.url}
+    return (
+        {"benchmark_source": {**source, **here}, "arguments": {**arguments, "service": service}},
+        f"benchmark service {found.name} is at {found.url} now (it was at {source['url']})",
+    )
