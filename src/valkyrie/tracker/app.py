@@ -13,11 +13,14 @@ from valkyrie.store.layout import DataFolder
 from valkyrie.tracker.dispatch import Dispatch, SocketDispatch, StoreDispatch
 
 if TYPE_CHECKING:
+    from valkyrie.benchmarks.protocol import Benchmark
     from valkyrie.executor.client import Starting
     from valkyrie.organisation import Organisation
     from valkyrie.sealing import Sealer
     from valkyrie.store import Connection, Store
     from valkyrie.tracker.local import LocalTracker
+    from valkyrie.tracker.prepare import PreparedRun
+    from valkyrie.views import RunRequest, TasksRequest
 
 
 class TrackerApp:
@@ -145,3 +148,19 @@ class CallerContext:
     def resolve_job(self, connection: Connection, ref: str) -> str:
         """Return the id of the job of the caller's organisation that `ref` names."""
         return jobs.resolve(connection, ref, self.identity.org_id, self.identity.person)
+
+    def prepare(self, request: RunRequest, *, only_look: bool = False) -> PreparedRun:
+        """Resolve and check a request as far as the caller may ask for it; see `tracker.prepare`."""
+        from valkyrie.tracker.prepare import prepare
+
+        return prepare(
+            request, self.organisation, self.data, allow_local=self.allow_local, only_look=only_look
+        )
+
+    def open_benchmark(
+        self, request: RunRequest | TasksRequest, variables: Mapping[str, str] | None = None
+    ) -> Benchmark:
+        """Open the benchmark a request names, as far as the caller may name it."""
+        from valkyrie.tracker.prepare import open_requested
+
+        return open_requested(request, self.organisation, self.data, variables, allow_local=self.allow_local)

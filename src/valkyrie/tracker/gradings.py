@@ -21,7 +21,7 @@ from valkyrie.store.regrades import Regraded, Verdict
 from valkyrie.tracker.app import CallerContext
 from valkyrie.tracker.run_reader import RunReader
 from valkyrie.tracker.runs import RunVerbs
-from valkyrie.tracker.supplying import given_again
+from valkyrie.tracker.secrets import given_again
 from valkyrie.trial.kept_work import KeptWork, read_record, work_key
 from valkyrie.views import (
     GradingChange,
@@ -138,16 +138,8 @@ class GradingVerbs:
             dataset=row.dataset,
             host_image=bool(row.arguments["settings"].get("host_image")),
         )
-        from valkyrie.tracker.planning import open_requested
-
         variables = given_again(row.arguments, self._context.organisation)
-        opened = open_requested(
-            asked,
-            self._context.organisation,
-            self._context.data,
-            variables,
-            allow_local=self._context.allow_local,
-        )
+        opened = self._context.open_benchmark(asked, variables)
         if opened.source.get("kind") != "task_dir":
             raise UsageError(f"--tests {request.tests} is no folder of task directories, nor names one.")
         source = self._frozen_tests(row, opened, scratch, keep=not request.dry_run)

@@ -17,14 +17,14 @@ from valkyrie.job_views import JobChange, JobView
 from valkyrie.nouns import Json, TaskSpec
 from valkyrie.plan import Settings, TrialPlan, as_planned, make_plan
 from valkyrie.store import jobs, runs
-from valkyrie.tracker import job_planning
+from valkyrie.tracker import job_plan
 from valkyrie.tracker.bounds import check_trials
-from valkyrie.tracker.job_planning import JobPlanned
+from valkyrie.tracker.checks import LONGEST_S, MOST_STRETCH
+from valkyrie.tracker.job_plan import JobPlanned
 from valkyrie.tracker.problems import refuse
 from valkyrie.tracker.record import new_trials
-from valkyrie.tracker.request_checks import LONGEST_S, MOST_STRETCH
 from valkyrie.tracker.scenarios import Selection
-from valkyrie.tracker.supplying import given_again
+from valkyrie.tracker.secrets import given_again
 
 if TYPE_CHECKING:
     from valkyrie.store import Connection
@@ -70,8 +70,8 @@ def _grow(context: CallerContext, verbs: JobVerbs, view: JobView, change: JobCha
             f"Job {view.name!r} stops when it is decided: what it compares was fixed before it began. "
             "Start a new job for other agents, tasks or trials."
         )
-    template = _changed(job_planning.stored_template(row.arguments), change)
-    selections = job_planning.stored_selections(row.arguments)
+    template = _changed(job_plan.stored_template(row.arguments), change)
+    selections = job_plan.stored_selections(row.arguments)
     trials_grow = change.trials is not None or bool(change.scenarios)
     if template.slice is not None and (trials_grow or change.agents):
         selections = [_sliced(context, rows, template, one) for one in selections]
@@ -81,9 +81,9 @@ def _grow(context: CallerContext, verbs: JobVerbs, view: JobView, change: JobCha
         _growth(context, one, template, _selection_of(one, selections), trials_grow=trials_grow)
         for one in rows
     ]
-    had = job_planning.stored_agents(row.arguments)
+    had = job_plan.stored_agents(row.arguments)
     new = [agent for agent in change.agents if agent not in had]
-    known = {(one.benchmark, one.dataset) for one in job_planning.stored_selections(row.arguments)}
+    known = {(one.benchmark, one.dataset) for one in job_plan.stored_selections(row.arguments)}
     added = [one for one in selections if (one.benchmark, one.dataset) not in known]
     further = [
         *JobPlanned(had, added).requests(template),
@@ -142,8 +142,8 @@ def _check(change: JobChange, trials: int) -> None:
         raise UsageError(
             f"--timeout-multiplier must be above 0 and at most {MOST_STRETCH:g}, not {stretch:g}."
         )
-    job_planning.check_seconds("--timeout", change.agent_timeout, LONGEST_S)
-    job_planning.check_seconds("--time-limit", change.time_limit)
+    job_plan.check_seconds("--timeout", change.agent_timeout, LONGEST_S)
+    job_plan.check_seconds("--time-limit", change.time_limit)
 
 
 def _changed(template: Any, change: JobChange) -> Any:
@@ -209,10 +209,8 @@ def _named(
 
 
 async def _task_ids(context: CallerContext, template: Any, selection: Selection) -> set[str]:
-    from valkyrie.tracker.planning import open_requested
-
     asked = replace(template, benchmark=selection.benchmark, dataset=selection.dataset)
-    benchmark = open_requested(asked, context.organisation, context.data, allow_local=context.allow_local)
+    benchmark = context.open_benchmark(asked)
     try:
         return set(await benchmark.list_tasks(selection.dataset))
     finally:
@@ -269,7 +267,7 @@ async def _describe(
 
 def _refuse_unfit(context: CallerContext, row: Any, tasks: Sequence[TaskSpec], template: Any) -> None:
     from sandboxes.registry import open_provider
-    from valkyrie.tracker.fitting import unfit
+    from valkyrie.tracker.checks import unfit
 
     agent = agents.open_frozen(row.agent_frozen, context.data.run(row.id).agent, context.data.bundles)
     stand_in = PreparedAgent(

@@ -31,8 +31,8 @@ from valkyrie.views import ResumeRequest, RunRequest
 
 if TYPE_CHECKING:
     from valkyrie.store import Connection
-    from valkyrie.tracker.job_planning import JobPlanned
-    from valkyrie.tracker.planning import PreparedRun
+    from valkyrie.tracker.job_plan import JobPlanned
+    from valkyrie.tracker.prepare import PreparedRun
     from valkyrie.tracker.scenarios import Selection
 
 _SPACE = uuid.UUID("0b9c5a2e-8e0f-4b57-9c62-7f0b6a1d4e33")
@@ -50,7 +50,7 @@ class JobVerbs:
 
     def plan_job(self, request: JobRequest) -> JobPlan:
         from valkyrie.plan import plan_digest
-        from valkyrie.tracker.job_planning import stop_rule
+        from valkyrie.tracker.job_plan import stop_rule
 
         planned = self._planned(request)
         prepared = self._prepared(planned.requests(_template(request)), only_look=self._context.only_looks)
@@ -62,7 +62,7 @@ class JobVerbs:
 
     def start_job(self, request: JobRequest, *, key: str | None = None) -> StartedJob:
         from valkyrie.plan import plan_digest, shuffled
-        from valkyrie.tracker.job_planning import job_name, stop_rule, stored
+        from valkyrie.tracker.job_plan import job_name, stop_rule, stored
 
         job_id = str(uuid.uuid5(_SPACE, f"{self._context.identity.org_id} {key}") if key else uuid.uuid4())
         if key and self._job_is_stored(job_id):
@@ -211,20 +211,17 @@ class JobVerbs:
     def select(self, scenarios: Sequence[str], template: RunRequest) -> list[Selection]:
         """The tasks that scenarios name, as far as whoever asks may name them."""
         from valkyrie.benchmarks.listing import known_benchmarks
-        from valkyrie.tracker.planning import open_requested
         from valkyrie.tracker.scenarios import select_scenarios
 
         def open_one(name: str) -> Any:
             asked = replace(template, benchmark=name)
-            return open_requested(
-                asked, self._context.organisation, self._context.data, allow_local=self._context.allow_local
-            )
+            return self._context.open_benchmark(asked)
 
         known = [one.name for one in known_benchmarks() if one.url is None]
         return select_scenarios(scenarios, known, open_one)
 
     def _planned(self, request: JobRequest) -> JobPlanned:
-        from valkyrie.tracker.job_planning import JobPlanned, check
+        from valkyrie.tracker.job_plan import JobPlanned, check
         from valkyrie.tracker.scenarios import Selection
 
         check(request)
@@ -237,22 +234,13 @@ class JobVerbs:
 
     def _prepared(self, requests: Sequence[RunRequest], *, only_look: bool = False) -> list[PreparedRun]:
         """Every run resolved and checked; the problems of all in one refusal."""
-        from valkyrie.tracker.planning import prepare
         from valkyrie.tracker.problems import Complaint, refuse
 
         found: list[PreparedRun] = []
         refused: list[str] = []
         for request in requests:
             try:
-                found.append(
-                    prepare(
-                        request,
-                        self._context.organisation,
-                        self._context.data,
-                        allow_local=self._context.allow_local,
-                        only_look=only_look,
-                    )
-                )
+                found.append(self._context.prepare(request, only_look=only_look))
             except ValkyrieError as error:
                 if len(requests) == 1:
                     raise

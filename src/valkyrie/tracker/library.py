@@ -74,11 +74,7 @@ class LibraryVerbs:
     def benchmark_tasks(self, request: TasksRequest) -> TasksView:
         import asyncio
 
-        from valkyrie.tracker.planning import open_requested
-
-        benchmark = open_requested(
-            request, self._context.organisation, self._context.data, allow_local=self._context.allow_local
-        )
+        benchmark = self._context.open_benchmark(request)
 
         async def ask() -> TasksView:
             try:

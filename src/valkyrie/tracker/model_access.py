@@ -14,7 +14,7 @@ from valkyrie.agents.catalog import KeyGroup
 from valkyrie.errors import MissingSecretError, UsageError
 from valkyrie.permissions import redirection
 from valkyrie.tracker.problems import Complaint
-from valkyrie.tracker.supplying import check_callers_url, find_some
+from valkyrie.tracker.secrets import check_callers_url, find_some
 from valkyrie.views import RunRequest
 
 if TYPE_CHECKING:

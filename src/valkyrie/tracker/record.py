@@ -15,7 +15,7 @@ from valkyrie.nouns import Identity, Json
 from valkyrie.plan import FAMILY, TrialPlan
 from valkyrie.store.layout import RunFolder
 from valkyrie.store.runs import NewTrial
-from valkyrie.tracker.planning import PreparedRun
+from valkyrie.tracker.prepare import PreparedRun
 from valkyrie.views import RunRequest, RunView
 
 if TYPE_CHECKING:

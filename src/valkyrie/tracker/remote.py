@@ -247,7 +247,7 @@ class RemoteTracker:
 
     async def _complete_job(self, request: JobRequest) -> JobRequest:
         """A request that means the same to the tracker; its name is made of words the caller used."""
-        from valkyrie.tracker.job_planning import job_name
+        from valkyrie.tracker.job_plan import job_name
         from valkyrie.tracker.scenarios import sent_scenarios
 
         scenarios = await sent_scenarios(self.client, request.scenarios)

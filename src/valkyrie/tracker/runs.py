@@ -20,7 +20,7 @@ from valkyrie.store.past import past_scores
 from valkyrie.tracker.app import CallerContext
 from valkyrie.tracker.bounds import check_update
 from valkyrie.tracker.run_reader import RunReader
-from valkyrie.tracker.supplying import check_callers_url
+from valkyrie.tracker.secrets import check_callers_url
 from valkyrie.views import (
     PlanView,
     ResumeRequest,
@@ -34,7 +34,7 @@ from valkyrie.views import (
 
 if TYPE_CHECKING:
     from valkyrie.store import Connection
-    from valkyrie.tracker.planning import PreparedRun
+    from valkyrie.tracker.prepare import PreparedRun
 
 _SPACE = uuid.UUID("5f3d4f5e-5d0c-4a56-9d2b-6d1f3f0a7c11")
 """Run ids of starts that carry a key of the caller's are made from it: the same start is the same run."""
@@ -90,15 +90,7 @@ class RunVerbs:
         self._reader = reader
 
     def plan(self, request: RunRequest) -> PlanView:
-        from valkyrie.tracker.planning import prepare
-
-        prepared = prepare(
-            request,
-            self._context.organisation,
-            self._context.data,
-            allow_local=self._context.allow_local,
-            only_look=self._context.only_looks,
-        )
+        prepared = self._context.prepare(request, only_look=self._context.only_looks)
         return replace(prepared.view(), shows=self.shown_gaps(prepared))
 
     def shown_gaps(self, prepared: PreparedRun) -> Json | None:
@@ -131,12 +123,9 @@ class RunVerbs:
         return run_id
 
     def _prepare(self, request: RunRequest) -> PreparedRun:
-        from valkyrie.tracker.planning import prepare
         from valkyrie.tracker.problems import refuse
 
-        prepared = prepare(
-            request, self._context.organisation, self._context.data, allow_local=self._context.allow_local
-        )
+        prepared = self._context.prepare(request)
         if prepared.problems:
             raise refuse(prepared.problems, prepared.missing)
         return prepared
@@ -291,7 +280,7 @@ class RunVerbs:
         """What the run must be handed, from wherever it is now."""
         if not headers and not handed.wanted(row.arguments):
             return {}, []
-        from valkyrie.tracker.supplying import supply_again
+        from valkyrie.tracker.secrets import supply_again
 
         return supply_again(
             row, headers, source, self._context.organisation, allow_local=self._context.allow_local

@@ -17,7 +17,7 @@ from valkyrie.report.present import score_view
 from valkyrie.secrets.mask import Masker
 from valkyrie.store.counters import add_grade
 from valkyrie.store.schema import ERROR_COUNTERS, STATE_COUNTERS
-from valkyrie.tracker.supplying import service_headers
+from valkyrie.tracker.secrets import service_headers
 from valkyrie.views import ScoreView
 
 if TYPE_CHECKING:

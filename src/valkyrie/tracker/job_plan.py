@@ -15,7 +15,7 @@ from valkyrie.tracker.scenarios import Selection
 from valkyrie.views import RunRequest
 
 if TYPE_CHECKING:
-    from valkyrie.tracker.planning import PreparedRun
+    from valkyrie.tracker.prepare import PreparedRun
 
 MOST_AGENTS = 50
 MOST_RUNS = 200

@@ -35,13 +35,20 @@ from valkyrie.plan import Settings, TrialPlan, make_plan
 from valkyrie.report.formats import plural
 from valkyrie.store.layout import DataFolder
 from valkyrie.tracker.bounds import check_trials
-from valkyrie.tracker.families import family_remarks, without_family
-from valkyrie.tracker.fitting import doubtful, remarks, unable, unfit, untooled
+from valkyrie.tracker.checks import (
+    check_request,
+    doubtful,
+    family_remarks,
+    remarks,
+    service_problems,
+    unable,
+    unfit,
+    untooled,
+    without_family,
+)
 from valkyrie.tracker.model_access import destinations, unanswered, with_keys
 from valkyrie.tracker.problems import Complaint, gathered, refuse
-from valkyrie.tracker.request_checks import check_request
-from valkyrie.tracker.service_checks import service_problems
-from valkyrie.tracker.supplying import (
+from valkyrie.tracker.secrets import (
     allowed_variables,
     aws_credentials,
     check_callers_url,

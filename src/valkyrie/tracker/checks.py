@@ -1,23 +1,99 @@
-"""What tasks ask for and a provider, this machine or the agent cannot give."""
+"""Checks before a run: of the request, of its tasks against provider and agent, of services and families."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from sandboxes.limits import host_memory_mb
 from sandboxes.registry import PROVIDERS
 from sandboxes.types import Capabilities
+from valkyrie import config
 from valkyrie.agents import PreparedAgent
 from valkyrie.agents.abilities import refuses
-from valkyrie.nouns import TaskSpec
+from valkyrie.agents.catalog import CATALOG
+from valkyrie.errors import UsageError
+from valkyrie.nouns import DEFAULT_ORG, Json, TaskSpec, VerifyMode
+from valkyrie.plan import family_of
+from valkyrie.suggest import did_you_mean
+from valkyrie.tracker.bounds import check_max_cost, check_priority, check_texts, switched_on
+from valkyrie.tracker.model_access import check_model_url
 from valkyrie.tracker.problems import MOST_PROBLEMS
 from valkyrie.views import RunRequest
 
+if TYPE_CHECKING:
+    from valkyrie.organisation import Organisation
+
+MOST_STRETCH = 1000.0
+"""How far time limits may be stretched: ten minutes become a week."""
+UNISOLATED = "VALKYRIE_ALLOW_UNISOLATED"
+LONGEST_S = 366 * 86_400.0
+"""Seconds; a year."""
 NOT_BUILT = ": no provider can yet. Ask for 'public' or 'no-network' in its task.toml."
 _ROOT = frozenset({None, "root", "0"})
 """Users every sandbox has."""
 _OF_THE_HOST = frozenset({"local", "process"})
 """Providers whose sandboxes have this host's users."""
+_OWN_KEYS = ("tags", "warnings", "host_variables", "allowed_hosts", "keywords", "description", "name")
+"""Keys of metadata that no author wrote as such."""
+
+
+# What no run can be, whatever its agent and tasks are, and what only some may ask for
+
+
+def check_request(request: RunRequest, organisation: Organisation, *, allow_local: bool) -> None:
+    """UsageError for what is refused before anything is looked at."""
+    check_texts(request)
+    _check_numbers(request)
+    _check_place(request, organisation)
+    if request.verify is not None and request.verify not in list(VerifyMode):
+        raise UsageError(f"--verify is {' or '.join(VerifyMode)}, not {request.verify!r}.")
+    if request.family is not None and not request.family.strip():
+        raise UsageError("--family is empty; name a key of the tasks' metadata.")
+    check_model_url(request.model_url, trusted=organisation.trusted, allow_local=allow_local)
+
+
+def _check_numbers(request: RunRequest) -> None:
+    for flag, value, least in (
+        ("--concurrency", request.concurrency, 1),
+        ("--trials", request.trials, 1),
+        ("--max-attempts", request.max_attempts or 1, 1),
+        ("--abort-after", request.abort_after, 0),
+    ):
+        if value < least:
+            raise UsageError(f"{flag} must be at least {least}, not {value}.")
+    if not 0 < request.timeout_multiplier <= MOST_STRETCH:
+        raise UsageError(
+            f"--timeout-multiplier must be above 0 and at most {MOST_STRETCH:g}, "
+            f"not {request.timeout_multiplier:g}."
+        )
+    if request.agent_timeout is not None and not 0 < request.agent_timeout <= LONGEST_S:
+        raise UsageError(
+            f"--timeout must be above 0 and at most {LONGEST_S:.0f} seconds, not {request.agent_timeout:g}."
+        )
+    check_priority(request.priority)
+    if request.max_cost is not None:
+        check_max_cost(request.max_cost)
+
+
+def _check_place(request: RunRequest, organisation: Organisation) -> None:
+    """Who asks from elsewhere runs no code on a server's bare machine, and leaves no sandboxes on it."""
+    if organisation.trusted:
+        return
+    if request.provider == "process" and not switched_on(UNISOLATED):
+        raise UsageError(
+            "--provider process isolates nothing, so this tracker does not offer it; its operator can with "
+            f"{UNISOLATED}=1. --provider local isolates."
+        )
+    of_the_machine = not (found := PROVIDERS.get(request.provider)) or not found.settings
+    if request.keep_sandbox and of_the_machine and organisation.identity.org_id != DEFAULT_ORG:
+        raise UsageError(
+            "--keep-sandbox leaves sandboxes on the tracker's machine, where only its own people could look "
+            "into them; leave it out. `valk run outputs` has what the agent left."
+        )
+
+
+# What tasks ask for and a provider, this machine or the agent cannot give
 
 
 def unable(capabilities: Capabilities, provider: str) -> list[str]:
@@ -190,3 +266,61 @@ def _names(tasks: Sequence[TaskSpec], one: str = "asks for", many: str = "ask fo
         return f"Task {shown} {one}"
     more = f" and {len(tasks) - 3} more" if len(tasks) > 3 else ""
     return f"Tasks {shown}{more} {many}"
+
+
+# What must hold before a run on a benchmark service begins
+
+
+def service_problems(source: Json, agent: PreparedAgent, *, remote: bool) -> list[str]:
+    """Why the service could not do its part; `remote`: the sandboxes are not of this machine."""
+    if source.get("kind") != "service":
+        return []
+    return [*_unreachable(source, remote), *_answerless(source, agent)]
+
+
+def _unreachable(source: Json, remote: bool) -> list[str]:
+    """A service elsewhere must find its way to the sandboxes."""
+    if remote or source["reaches_sandboxes"] == "loopback" or config.effective("sandbox_public_url").value:
+        return []
+    return [
+        f"Benchmark service {source['name']} ({source['url']}) is not on this machine and cannot reach "
+        "sandboxes here. Two ways: a tunnel to us (`valk config set sandbox_port 8090`, let a tunnel lead to "
+        "that port, `valk config set sandbox_public_url https://…`), or sandboxes both can reach: "
+        "--provider daytona."
+    ]
+
+
+def _answerless(source: Json, agent: PreparedAgent) -> list[str]:
+    """Text grading takes the answer from the agent's final_output."""
+    if source["grading"] != "text" or agent.final_output or agent.name in CATALOG:
+        return []
+    return [
+        f"Benchmark service {source['name']} grades text answers, and the contract of agent {agent.name} "
+        "names no final_output to take one from."
+    ]
+
+
+# What is said of the families of a run's tasks
+
+
+def without_family(tasks: Sequence[TaskSpec], key: str | None) -> list[str]:
+    """Return the problem that no task says what `--family` asks for."""
+    if key is None or not tasks or any(family_of(task, key) is not None for task in tasks):
+        return []
+    known = {name for task in tasks for name in (*task.metadata, *(task.metadata.get("tags") or {}))}
+    known -= set(_OWN_KEYS)
+    hint = did_you_mean(key, known) or (f" There is: {', '.join(sorted(known)[:10])}." if known else "")
+    return [f"--family {key}: no task has that key in its metadata.{hint}"]
+
+
+def family_remarks(tasks: Sequence[TaskSpec], key: str | None) -> list[str]:
+    """Say what families there are, and of how many tasks none is known where others have one."""
+    found = [family_of(task, key) for task in tasks]
+    known = [one for one in found if one is not None]
+    if not known:
+        return []
+    lacking = len(found) - len(known)
+    alone = f"; {lacking} of {len(found)} tasks name none, each is its own" if lacking else ""
+    count = len(set(known)) + lacking
+    few = ": fewer than five say little about others" if count < 5 else ""
+    return [f"{count} families of tasks: intervals and tests go over families, not tasks{few}{alone}"]
