@@ -13,7 +13,7 @@ from tests.integration.api.stage import Stage, open_stage
 from valkyrie.executor.premises import Premises
 from valkyrie.executor.worlds import RunWorlds
 from valkyrie.nouns import RunState
-from valkyrie.sealing import Sealer, new_key, parse_keys
+from valkyrie.secrets.sealed import Sealer, new_key, parse_keys
 from valkyrie.store import runs, secrets
 
 VALUES = {"KEY": "planted-value-5512"}

@@ -116,7 +116,7 @@ def _log_to_stderr(level: str) -> None:
 def _warnings(tracker_app: TrackerApp, options: ServeOptions) -> list[str]:
     """What whoever starts it should know about who can use it, and what it cannot do."""
     from valkyrie.cli.executor import no_common_place
-    from valkyrie.sealing import VARIABLE
+    from valkyrie.secrets.sealed import VARIABLE
 
     found = []
     if not options.settings.auth:

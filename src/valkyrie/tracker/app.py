@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from valkyrie.benchmarks.protocol import Benchmark
     from valkyrie.executor.client import Starting
     from valkyrie.organisation import Organisation
-    from valkyrie.sealing import Sealer
+    from valkyrie.secrets.sealed import Sealer
     from valkyrie.store import Connection, Store
     from valkyrie.tracker.local import LocalTracker
     from valkyrie.tracker.prepare import PreparedRun
@@ -56,7 +56,7 @@ class TrackerApp:
     @cached_property
     def sealer(self) -> Sealer | None:
         """What values are encrypted at rest with; a server whose database is a file has a key of its own."""
-        from valkyrie.sealing import find_sealer
+        from valkyrie.secrets.sealed import find_sealer
 
         own = self.data.root / "server.key" if self.store.kind == "sqlite" else None
         return find_sealer(own)

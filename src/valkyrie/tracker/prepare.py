@@ -28,11 +28,11 @@ from valkyrie.errors import (
     UserError,
     ValkyrieError,
 )
-from valkyrie.handed import with_credentials, with_headers, with_hooks, with_settings
 from valkyrie.hooks.wishes import notify_wishes, preflight, wanted_secrets
 from valkyrie.nouns import Json, TaskSpec
 from valkyrie.plan import Settings, TrialPlan, make_plan
 from valkyrie.report.formats import plural
+from valkyrie.secrets.delivery import with_credentials, with_headers, with_hooks, with_settings
 from valkyrie.store.layout import DataFolder
 from valkyrie.tracker.bounds import check_trials
 from valkyrie.tracker.checks import (

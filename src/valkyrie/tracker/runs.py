@@ -10,11 +10,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from valkyrie import handed
 from valkyrie.errors import StoreError, UsageError, UserError, ValkyrieError
 from valkyrie.keeping.keys import run_prefix
 from valkyrie.nouns import SECOND_TRIES, Json, RunState, TrialState
 from valkyrie.report.formats import plural
+from valkyrie.secrets import delivery
 from valkyrie.store import executors, runs
 from valkyrie.store.past import past_scores
 from valkyrie.tracker.app import CallerContext
@@ -278,7 +278,7 @@ class RunVerbs:
         self, row: Any, headers: Mapping[str, str], source: Json
     ) -> tuple[Mapping[str, str], Sequence[str]]:
         """What the run must be handed, from wherever it is now."""
-        if not headers and not handed.wanted(row.arguments):
+        if not headers and not delivery.wanted(row.arguments):
             return {}, []
         from valkyrie.tracker.secrets import supply_again
 

@@ -11,8 +11,8 @@ from valkyrie import config, secrets
 from valkyrie.benchmarks.service.address import HOSTED
 from valkyrie.benchmarks.service.headers import check_headers
 from valkyrie.errors import MissingSecretError, UserError
-from valkyrie.handed import with_credentials, with_headers, with_hooks, with_settings
 from valkyrie.nouns import Json
+from valkyrie.secrets.delivery import with_credentials, with_headers, with_hooks, with_settings
 from valkyrie.targets import check_target
 
 if TYPE_CHECKING:

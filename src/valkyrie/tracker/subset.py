@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 from valkyrie import benchmarks
 from valkyrie.benchmarks.scoring import computed, confirmed_score, grades_of
 from valkyrie.errors import ValkyrieError
-from valkyrie.handed import unspeakable, with_headers
 from valkyrie.nouns import Category, Json, RunState, TrialState, ended_by_agent, worst_score
 from valkyrie.report.present import score_view
+from valkyrie.secrets.delivery import unspeakable, with_headers
 from valkyrie.secrets.mask import Masker
 from valkyrie.store.counters import add_grade
 from valkyrie.store.schema import ERROR_COUNTERS, STATE_COUNTERS

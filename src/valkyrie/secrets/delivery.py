@@ -1,4 +1,4 @@
-"""What is handed to an executor with a run and kept in its memory only, never in the store.
+"""The values delivered to an executor with a run, which keeps them in memory only, never in the store.
 
 All of it travels in one mapping: the agent's environment variables under their names; headers of a benchmark
 service, settings of a sandbox provider, what hooks and the user's cloud need under keys no variable can have.
