@@ -39,8 +39,20 @@ class LocalTracker:
         app = TrackerApp(DataFolder(app)) if isinstance(app, Path) else app
         self.context = context = CallerContext(app, identity or Identity(person=_user()), caller_headers)
 
-        # Runs, looked at: run_reader.py
         reader = RunReader(context)
+        runs = RunVerbs(context, reader)
+        results = ResultVerbs(context, reader)
+        gradings = GradingVerbs(context, reader, runs)
+        jobs = JobVerbs(context, reader, runs)
+        foreground = ForegroundJobs(context, runs, jobs)
+        library = LibraryVerbs(context)
+        self._offer_runs(reader, runs)
+        self._offer_results(results, gradings)
+        self._offer_jobs(jobs, foreground)
+        self._offer_library(library)
+
+    def _offer_runs(self, reader: RunReader, runs: RunVerbs) -> None:
+        # Runs, looked at: run_reader.py
         self.fetch = reader.fetch
         self.follow = reader.follow
         self.list = reader.list
@@ -50,9 +62,7 @@ class LocalTracker:
         self.wait = reader.wait
         self.queue = reader.queue
         self.executor_status = reader.executor_status
-
         # Runs, started and changed: runs.py
-        runs = RunVerbs(context, reader)
         self.plan = runs.plan
         self.start = runs.start
         self.enqueue = runs.enqueue
@@ -63,8 +73,8 @@ class LocalTracker:
         self.delete = runs.delete
         self.shell = runs.shell
 
+    def _offer_results(self, results: ResultVerbs, gradings: GradingVerbs) -> None:
         # What runs left: results.py
-        results = ResultVerbs(context, reader)
         self.results = results.results
         self.results_text = results.results_text
         self.upload_results = results.upload_results
@@ -72,16 +82,14 @@ class LocalTracker:
         self.output_files = results.output_files
         self.logs = results.logs
         self.run_logs = results.run_logs
-
         # Kept work, graded again: gradings.py
-        gradings = GradingVerbs(context, reader, runs)
         self.regrade = gradings.regrade
         self.gradings = gradings.gradings
         self.use_grading = gradings.use_grading
         self.compare_gradings = gradings.compare_gradings
 
+    def _offer_jobs(self, jobs: JobVerbs, foreground: ForegroundJobs) -> None:
         # Jobs: jobs.py
-        jobs = JobVerbs(context, reader, runs)
         self.plan_job = jobs.plan_job
         self.start_job = jobs.start_job
         self.fetch_job = jobs.fetch_job
@@ -91,9 +99,7 @@ class LocalTracker:
         self.resume_job = jobs.resume_job
         self.retry_job = jobs.retry_job
         self.delete_job = jobs.delete_job
-
         # Foreground jobs: foreground.py
-        foreground = ForegroundJobs(context, runs, jobs)
         self.start_foreground = foreground.start_foreground
         self.fetch_foreground = foreground.fetch_foreground
         self.resume_foreground = foreground.resume_foreground
@@ -101,8 +107,8 @@ class LocalTracker:
         self.is_taken_over = foreground.is_taken_over
         self.stop_foreground = foreground.stop_foreground
 
+    def _offer_library(self, library: LibraryVerbs) -> None:
         # Agents, secrets, benchmarks, uploads, disk: library.py
-        library = LibraryVerbs(context)
         self.agents = library.agents
         self.push_agent = library.push_agent
         self.push_archive = library.push_archive

@@ -200,67 +200,24 @@ class RunVerbs:
 
     def go_on(self, ref: str, again: Again) -> StartedRun:
         """Reopen what may run again, with secrets resolved anew: nothing is changed when one is missing."""
-        request = again.request
         with self._context.store.reading() as connection:
             row = runs.get(connection, self._context.resolve(connection, ref))
             regrading = runs.regrading(connection, row.id)
-        run_id = row.id
-        if row.benchmark_source.get("kind") == "ingested":
-            from valkyrie.benchmarks.ingested import not_runnable
-
-            raise not_runnable(run_id)
-        errors = row.n_error - (0 if again.names_agents else row.e_agent)
-        left = row.n_pending + row.n_stopped + (errors if again.errors_too else 0)
-        if left and not regrading and (reached := limit_reached(run_id, row.cost_sum, row.max_cost)):
-            raise UserError(reached, cause="max_cost")
-        change = self._moved(row, request.benchmark_url)
+        _refuse_unrunnable(row, again, regrading=regrading)
+        change = self._moved(row, again.request.benchmark_url)
         source = change[0]["benchmark_source"] if change else row.benchmark_source
-        values, notices = self.values_again(row, request.headers, source)
+        values, notices = self.values_again(row, again.request.headers, source)
         with self._context.store.writing() as connection:
-            before = runs.locked(connection, run_id)
-            if before.bound and executors.lives_at(connection, before.bound):
-                raise UserError(
-                    f"An eval is at work on run {run_id[:8]}. Wait for it, or end it first: Ctrl+C there, or "
-                    f"`valk run stop {run_id[:8]}`."
-                )
-            if change:
-                runs.set_values(connection, run_id, **change[0])
-                notices = [*notices, change[1]]
-            if request.task_ids is not None:
-                runs.check_tasks(connection, run_id, request.task_ids)
-            reopened = runs.reopen(
-                connection,
-                run_id,
-                errors_too=again.errors_too,
-                category=again.category,
-                task_ids=request.task_ids,
-                concurrency=request.concurrency,
-                from_scratch=again.from_scratch,
-            )
-            after = runs.get(connection, run_id)
-            notices = [*notices, *again.remarks(before.e_agent, after.e_agent)]
-            if before.e_agent > after.e_agent:
-                tries = after.arguments.get(SECOND_TRIES, 0) + before.e_agent - after.e_agent
-                runs.set_values(connection, run_id, arguments={**after.arguments, SECOND_TRIES: tries})
-            left = reopened or before.n_pending
-            finished = not left and before.state == RunState.FINISHED and not again.conclude
-            if finished:
-                runs.set_values(
-                    connection,
-                    run_id,
-                    state=before.state,
-                    finished_at=before.finished_at,
-                    passes=before.passes,
-                    exit_codes=before.exit_codes,
-                    worked_s=before.worked_s,
-                )
-            else:
-                self._context.dispatch.seal(connection, run_id, values)
-        if finished:
-            return StartedRun(self._reader.fetch(run_id), ["nothing is left to run"])
-        notices = [*notices, *self._context.dispatch.deliver(run_id, values)]
-        view = self._reader.fetch(run_id)
-        if not reopened and view.counts[TrialState.PENDING] == 0:
+            reopened = _reopen(connection, row.id, again, change[0] if change else {})
+            if not reopened.still_ended:
+                self._context.dispatch.seal(connection, row.id, values)
+        if reopened.still_ended:
+            return StartedRun(self._reader.fetch(row.id), ["nothing is left to run"])
+        moved = [change[1]] if change else []
+        delivered = self._context.dispatch.deliver(row.id, values)
+        notices = [*notices, *moved, *reopened.remarks, *delivered]
+        view = self._reader.fetch(row.id)
+        if not reopened.trials and view.counts[TrialState.PENDING] == 0:
             notices = [*notices, "nothing was left to run; the score is computed again"]
         return StartedRun(view, notices)
 
@@ -331,6 +288,62 @@ class RunVerbs:
                 "end with their executor, after some hours, or when the run is deleted."
             )
         return argv
+
+
+@dataclass(frozen=True, slots=True)
+class _Reopened:
+    """What became of a run that was to go on."""
+
+    trials: int
+    still_ended: bool
+    """Nothing was left to run, and the run stays as it was."""
+    remarks: Sequence[str]
+
+
+def _refuse_unrunnable(row: Any, again: Again, *, regrading: bool) -> None:
+    """Raise UserError for a run that came about elsewhere, or that has cost what it may."""
+    if row.benchmark_source.get("kind") == "ingested":
+        from valkyrie.benchmarks.ingested import not_runnable
+
+        raise not_runnable(row.id)
+    errors = row.n_error - (0 if again.names_agents else row.e_agent)
+    left = row.n_pending + row.n_stopped + (errors if again.errors_too else 0)
+    if left and not regrading and (reached := limit_reached(row.id, row.cost_sum, row.max_cost)):
+        raise UserError(reached, cause="max_cost")
+
+
+def _reopen(connection: Connection, run_id: str, again: Again, change: Json) -> _Reopened:
+    """Let a run's trials wait again; one with nothing left stays as it was, unless it is to be concluded."""
+    before = runs.locked(connection, run_id)
+    if before.bound and executors.lives_at(connection, before.bound):
+        raise UserError(
+            f"An eval is at work on run {run_id[:8]}. Wait for it, or end it first: Ctrl+C there, or "
+            f"`valk run stop {run_id[:8]}`."
+        )
+    if change:
+        runs.set_values(connection, run_id, **change)
+    request = again.request
+    if request.task_ids is not None:
+        runs.check_tasks(connection, run_id, request.task_ids)
+    trials = runs.reopen(
+        connection,
+        run_id,
+        errors_too=again.errors_too,
+        category=again.category,
+        task_ids=request.task_ids,
+        concurrency=request.concurrency,
+        from_scratch=again.from_scratch,
+    )
+    after = runs.get(connection, run_id)
+    if before.e_agent > after.e_agent:
+        tries = after.arguments.get(SECOND_TRIES, 0) + before.e_agent - after.e_agent
+        runs.set_values(connection, run_id, arguments={**after.arguments, SECOND_TRIES: tries})
+    left = trials or before.n_pending
+    still_ended = not left and before.state == RunState.FINISHED and not again.conclude
+    if still_ended:
+        kept = ("state", "finished_at", "passes", "exit_codes", "worked_s")
+        runs.set_values(connection, run_id, **{name: getattr(before, name) for name in kept})
+    return _Reopened(trials, still_ended, list(again.remarks(before.e_agent, after.e_agent)))
 
 
 def limit_reached(run_id: str, spent: float, limit: float | None) -> str | None:
