@@ -113,13 +113,6 @@ def unfit(
 ) -> list[str]:
     """What the provider, this machine or the agent cannot give a task."""
     images = [task for task in tasks if task.image is not None and not request.host_image]
-    networks: dict[str, list[TaskSpec]] = {}
-    for task in tasks:
-        if task.network not in capabilities.networks:
-            networks.setdefault(task.network, []).append(task)
-    memory = host_memory_mb()
-    here = not PROVIDERS[request.provider].settings
-    large = [task for task in tasks if here and (task.limits.memory_mb or 0) > memory]
     problems = unable(capabilities, request.provider)
     if images and not capabilities.images:
         problems.append(
@@ -129,6 +122,25 @@ def unfit(
         )
     problems += _unbuilt(images, capabilities, request)
     problems += [refused for task in tasks if (refused := refuses(agent, task))]
+    problems += _unconnected(tasks, agent, capabilities, request)
+    problems += _unknown_users(tasks, capabilities, request)
+    if request.verify == "fresh" and not capabilities.carries_work:
+        problems.append(
+            f"--verify fresh: provider {request.provider!r} cannot carry an agent's work into another "
+            "sandbox. Leave it out, or use --provider local or docker."
+        )
+    return problems + _oversized(tasks, capabilities, request) + _unsuited(tasks, agent, request)
+
+
+def _unconnected(
+    tasks: Sequence[TaskSpec], agent: PreparedAgent, capabilities: Capabilities, request: RunRequest
+) -> list[str]:
+    """Networks that the provider cannot give."""
+    networks: dict[str, list[TaskSpec]] = {}
+    for task in tasks:
+        if task.network not in capabilities.networks:
+            networks.setdefault(task.network, []).append(task)
+    problems = []
     for policy, found in networks.items():
         ways = "; ".join(f"{what}: {way}" for what, way in capabilities.missing if "network" in what.lower())
         problems.append(
@@ -140,33 +152,40 @@ def unfit(
             f"Agent {agent.name} restricts its network to a list (egress_allowlist), which provider "
             f"{request.provider!r} cannot enforce yet. Remove the list from its contract to run without it."
         )
+    return problems
+
+
+def _unknown_users(tasks: Sequence[TaskSpec], capabilities: Capabilities, request: RunRequest) -> list[str]:
+    """Users that commands run as and sandboxes do not have."""
     others = [task for task in tasks if not _users(task) <= _ROOT]
     if others and not capabilities.users:
         user = min(str(name) for name in _users(others[0]) - _ROOT)
-        problems.append(
+        return [
             f"{_names(others)} a user other than root ({user!r}), whom provider {request.provider!r} cannot "
             "give it here. Run as root, or remove `user` from task.toml."
-        )
-    elif request.provider in _OF_THE_HOST:
-        problems += [
-            f"{task.id}: {text}" for task in tasks for text in task.metadata.get("unknown_users", [])
         ]
-    if request.verify == "fresh" and not capabilities.carries_work:
-        problems.append(
-            f"--verify fresh: provider {request.provider!r} cannot carry an agent's work into another "
-            "sandbox. Leave it out, or use --provider local or docker."
-        )
+    if request.provider not in _OF_THE_HOST:
+        return []
+    return [f"{task.id}: {text}" for task in tasks for text in task.metadata.get("unknown_users", [])]
+
+
+def _oversized(tasks: Sequence[TaskSpec], capabilities: Capabilities, request: RunRequest) -> list[str]:
+    """Hardware that the provider or this machine does not have."""
+    problems = []
     gifted = [task for task in tasks if task.limits.gpus]
     if gifted and not capabilities.gpus:
         problems.append(
             f"{_names(gifted)} a GPU, which provider {request.provider!r} does not have. --provider docker "
             "passes this machine's on, where its engine can."
         )
+    memory = host_memory_mb()
+    here = not PROVIDERS[request.provider].settings
+    large = [task for task in tasks if here and (task.limits.memory_mb or 0) > memory]
     if large:
         problems.append(
             f"{_names(large)} {large[0].limits.memory_mb} MB of memory; this machine has {memory} MB."
         )
-    return problems + _unsuited(tasks, agent, request)
+    return problems
 
 
 def _unsuited(tasks: Sequence[TaskSpec], agent: PreparedAgent, request: RunRequest) -> list[str]:
