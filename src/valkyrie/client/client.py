@@ -66,7 +66,7 @@ class ValkyrieClient(RunCalls, JobCalls, LibraryCalls):
 
     @classmethod
     def from_config(cls, *, timeout: float = TIMEOUT_S, patience: float = PATIENT_S) -> Self:
-        """The tracker of environment or config file: `tracker_url` and `api_key`."""
+        """Return the tracker of environment or config file: `tracker_url` and `api_key`."""
         from valkyrie import config
 
         url = config.effective("tracker_url").value
@@ -82,7 +82,7 @@ class ValkyrieClient(RunCalls, JobCalls, LibraryCalls):
 
     @property
     def url(self) -> str:
-        """The tracker's address."""
+        """Return the tracker's address."""
         return self._connection.url
 
     async def __aenter__(self) -> Self:
@@ -98,7 +98,7 @@ class ValkyrieClient(RunCalls, JobCalls, LibraryCalls):
         await self._connection.close()
 
     async def health(self) -> Json:
-        """What the tracker says of itself; needs no key."""
+        """Return what the tracker says of itself; needs no key."""
         return await self._connection.get(dict[str, Any], Call("GET", "/health"))
 
     async def me(self) -> Caller:
@@ -135,5 +135,5 @@ class ValkyrieClient(RunCalls, JobCalls, LibraryCalls):
 
 
 def _existing(folder: Path) -> Path:
-    """The nearest folder above that exists, so that the archive stands on the disk it is unpacked on."""
+    """Return the nearest folder above that exists: the archive is unpacked on the same disk."""
     return next(one for one in (folder.absolute(), *folder.absolute().parents) if one.is_dir())

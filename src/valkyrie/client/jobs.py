@@ -38,7 +38,7 @@ class JobCalls:
     _connection: Connection
 
     async def plan_job(self, request: JobRequest) -> JobPlan:
-        """What `start_job` would do, checked in full; starts nothing."""
+        """Return what `start_job` would do, checked in full; starts nothing."""
         call = Call("POST", path("jobs", "plan"), body=_said(request), repeatable=True)
         return await self._connection.get(JobPlan, call)
 
@@ -70,10 +70,9 @@ class JobCalls:
         return await self._connection.get(JobPage, Call("GET", path("jobs"), params(asked)))
 
     async def job_events(self, ref: str, *, after: int | None = None) -> AsyncGenerator[JobView, None]:
-        """The job now, then again after every change, until it ended (that view is the last); goes on after
-        interruptions.
+        """Yield the job now, then again after every change, until it ended (that view is the last).
 
-        `after` is the version that is known already.
+        Goes on after interruptions. `after` is the version that is known already.
         """
         name = await self._named(ref)
         async with aclosing(job_events(self._connection, name, after=after)) as found:
@@ -120,7 +119,7 @@ class JobCalls:
 
 
 def _said(request: JobRequest) -> Json:
-    """What a request says beyond its defaults."""
+    """Return what a request says beyond its defaults."""
     template = changed(request.template)
     for name in ("agent", "model"):
         template.pop(name, None)  # of each run its own

@@ -127,7 +127,7 @@ class LibraryCalls:
         await self._connection.ask(Call("DELETE", path("secrets", name)))
 
     async def benchmarks(self) -> Sequence[BenchmarkView]:
-        """The benchmarks the tracker knows by name."""
+        """Return the benchmarks the tracker knows by name."""
         return await self._connection.get(list[BenchmarkView], Call("GET", path("benchmarks")))
 
     async def benchmark_tasks(self, request: TasksRequest) -> TasksView:
@@ -136,11 +136,11 @@ class LibraryCalls:
         return await self._connection.get(TasksView, call)
 
     async def disk(self) -> DiskView:
-        """Where the tracker's bytes are."""
+        """Return where the tracker's bytes are."""
         return await self._connection.get(DiskView, Call("GET", path("disk")))
 
     async def executor_status(self) -> Json | None:
-        """What the executor beside the tracker says of itself; None when there is none."""
+        """Return what the executor beside the tracker says of itself; None when there is none."""
         answer: Json | None = await self._connection.ask(Call("GET", path("executor")))
         return answer
 

@@ -87,7 +87,7 @@ class RunCalls:
     _connection: Connection
 
     async def plan(self, request: RunRequest) -> PlanView:
-        """What `start` would do, checked in full; starts nothing."""
+        """Return what `start` would do, checked in full; starts nothing."""
         call = Call("POST", path("runs", "plan"), body=changed(request), repeatable=True)
         return await self._connection.get(PlanView, call)
 
@@ -133,7 +133,7 @@ class RunCalls:
                 yield event
 
     async def follow(self, ref: str) -> AsyncGenerator[RunView, None]:
-        """The run now, then again after every change, until it ended (that view is the last)."""
+        """Yield the run now, then again after every change, until it ended (that view is the last)."""
         told = False
         try:
             async with aclosing(self.events(ref, trials=False)) as events:
@@ -180,7 +180,7 @@ class RunCalls:
         return run
 
     async def _look(self, run: RunView) -> RunView:
-        """The run now; a tracker that cannot say is the business of the stream, which has more patience."""
+        """Return the run now, or as it was: when the tracker cannot say, the stream waits for it."""
         try:
             return await self.fetch(run.id)
         except (InfrastructureError, StoreError):
@@ -206,7 +206,7 @@ class RunCalls:
         return await self._connection.get(list[AttemptView], call)
 
     async def errors(self, ref: str) -> Sequence[ErrorGroup]:
-        """The run's open errors, alike ones together."""
+        """Return the run's open errors, alike ones together."""
         return await self._connection.get(list[ErrorGroup], Call("GET", await self._path(ref, "errors")))
 
     @fields_of(StopRequest)
@@ -237,7 +237,7 @@ class RunCalls:
         return await self._connection.get(RegradeView, call)
 
     async def gradings(self, ref: str) -> Sequence[GradingView]:
-        """The run's gradings by number; 0 is the one its own trials made."""
+        """Return the run's gradings by number; 0 is the one its own trials made."""
         return await self._connection.get(list[GradingView], Call("GET", await self._path(ref, "gradings")))
 
     async def use_grading(self, ref: str, number: int) -> RunView:
@@ -246,7 +246,7 @@ class RunCalls:
         return await self._connection.get(RunView, Call("POST", where, repeatable=True))
 
     async def compare_gradings(self, ref: str, a: int, b: int) -> GradingComparison:
-        """Which trials two gradings of the run judge differently."""
+        """Return which trials two gradings of the run judge differently."""
         where = await self._path(ref, "gradings", "compare")
         call = Call("GET", where, params({"a": a, "b": b}))
         return await self._connection.get(GradingComparison, call)
@@ -264,7 +264,7 @@ class RunCalls:
 
     @fields_of(ResultsWanted)
     async def results(self, ref: str, request: ResultsWanted) -> Json:
-        """The results file's content; some tasks are scored anew, by their service with these headers."""
+        """Return the results file's content; their service scores some tasks anew, with the headers."""
         call = Call("POST", await self._path(ref, "results"), body=changed(request), repeatable=True)
         return await self._connection.get(dict[str, Any], call)
 
@@ -304,7 +304,7 @@ class RunCalls:
                 yield piece
 
     async def shell(self, ref: str, task_id: str, k: int = 0) -> Sequence[str]:
-        """The command that opens a shell in a kept sandbox, on the machine the sandbox is on."""
+        """Return the command that opens a shell in a kept sandbox, on the machine the sandbox is on."""
         call = Call("GET", await self._path(ref, "shell"), params({"task_id": task_id, "k": k}))
         answer = await self._connection.get(dict[str, Any], call)
         return self._connection.view(list[str], answer.get("argv"))
@@ -319,7 +319,7 @@ async def _next(views: AsyncIterator[RunView]) -> RunView | None:
 
 
 def changed(view: Any) -> Json:
-    """What a request says beyond its defaults: an older tracker need not know the rest."""
+    """Return what a request says beyond its defaults: an older tracker need not know the rest."""
     said: Json = {}
     for one in fields(view):
         value = getattr(view, one.name)

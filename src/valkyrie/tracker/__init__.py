@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def open_tracker(*, to_start: bool = False) -> Tracker:
-    """The tracker the user's settings name (`tracker_url`), else the one on this machine.
+    """Return the tracker the user's settings name (`tracker_url`), else the one on this machine.
 
     `to_start`: an executor will be needed, so it comes up while everything else is being loaded.
     """

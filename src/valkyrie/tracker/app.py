@@ -42,7 +42,7 @@ class TrackerApp:
 
     @cached_property
     def store(self) -> Store:
-        """The database, made or migrated if need be."""
+        """Return the database, made or migrated if need be."""
         from valkyrie.store import Store
 
         try:
@@ -55,7 +55,7 @@ class TrackerApp:
 
     @cached_property
     def sealer(self) -> Sealer | None:
-        """What values are encrypted at rest with; a server whose database is a file has a key of its own."""
+        """Return what encrypts values at rest; a server whose database is a file has a key of its own."""
         from valkyrie.secrets.sealed import find_sealer
 
         own = self.data.root / "server.key" if self.store.kind == "sqlite" else None
@@ -64,7 +64,7 @@ class TrackerApp:
     def organisation(
         self, identity: Identity, caller_headers: Mapping[str, str] | None = None
     ) -> Organisation:
-        """The caller's organisation."""
+        """Return the caller's organisation."""
         from valkyrie.organisation.opening import open_organisation
 
         return open_organisation(
@@ -125,7 +125,7 @@ class CallerContext:
 
     @property
     def only_looks(self) -> bool:
-        """Whether a plan starts no program of its own: on the caller's machine.
+        """Return whether a plan starts no program of its own: on the caller's machine.
 
         A server tries once what its machine can do: its callers can not, and starts there check the same.
         """
@@ -133,7 +133,7 @@ class CallerContext:
 
     @property
     def allow_local(self) -> bool:
-        """Whether services on loopback may be named: by the machine's own people, or where it is configured.
+        """Return whether the caller may name services on loopback: on their own machine, or if configured.
 
         Other organisations' people come through a proxy, and what listens here is not theirs.
         """
@@ -142,7 +142,7 @@ class CallerContext:
         return (self.app.allow_local and self.sees_machine) or local_allowed()
 
     def resolve(self, connection: Connection, ref: str) -> str:
-        """The id of the run of the caller's organisation that `ref` names."""
+        """Return the id of the run of the caller's organisation that `ref` names."""
         return runs.resolve(connection, ref, self.identity.org_id, self.identity.person)
 
     def resolve_job(self, connection: Connection, ref: str) -> str:

@@ -114,7 +114,7 @@ def audit_benchmark(request: AuditRequest, progress: Progress) -> BenchmarkAudit
 
 
 def lock_entries(audit: BenchmarkAudit) -> dict[str, LockedTask]:
-    """What of an audit is locked: tasks whose mode was found."""
+    """Return what of an audit is locked: tasks whose mode was found."""
     return {
         task.task_id: LockedTask(
             digest=task.digest,
@@ -153,7 +153,7 @@ async def _choose(benchmark: TaskDirBenchmark, request: AuditRequest) -> list[st
 
 
 def _read(task: Task) -> TaskAudit:
-    """What the files of a task tell."""
+    """Return what the files of a task tell."""
     problems = [str(problem) for problem in task.problems()]
     if problems:
         return TaskAudit(task.id, problems=problems)
@@ -343,7 +343,7 @@ class _Auditor:
         return found
 
     def audit_of(self, task_id: str, read: TaskAudit) -> TaskAudit:
-        """What was found of one task, its files and all its runs together."""
+        """Return what was found of one task, its files and all its runs together."""
         spec = self._specs[task_id]
         mode, keep = self._modes.get(task_id, (None, False))
         oracle = self._oracle.get(task_id, [])
@@ -371,7 +371,7 @@ class _Auditor:
 
 
 def _scored(cheats: Mapping[str, TrialView], nop: TrialView | None) -> Iterator[Finding]:
-    """What the ways to cheat that scored say of the task."""
+    """Yield what the ways to cheat that scored say of the task."""
     if nop is not None and (nop.score or 0.0) > 0:
         yield Finding(
             Weakness.VACUOUS,

@@ -22,7 +22,7 @@ _YES = ("1", "true", "yes", "on")
 
 
 def check_texts(request: RunRequest) -> None:
-    """UsageError for a text nobody means to give a run."""
+    """Raise UsageError for a text nobody means to give a run."""
     for name in _TEXTS:
         check_text(name.replace("_", " "), getattr(request, name))
     for name in ("kwargs", "secrets", "headers", "env_vars"):
@@ -31,13 +31,13 @@ def check_texts(request: RunRequest) -> None:
 
 
 def check_text(what: str, text: str | None) -> None:
-    """UsageError for a text that is too long to be a name or a label."""
+    """Raise UsageError for a text that is too long to be a name or a label."""
     if text is not None and len(text) > LONGEST_TEXT:
         raise UsageError(f"The {what} has {len(text):,} characters; {LONGEST_TEXT:,} are taken.")
 
 
 def check_trials(tasks: int, trials: int) -> None:
-    """UsageError for a run of more trials than one can have."""
+    """Raise UsageError for a run of more trials than one can have."""
     if tasks * trials > MOST_TRIALS:
         raise UsageError(
             f"{tasks:,} tasks with {trials:,} trials each are more than the {MOST_TRIALS:,} trials a run can "
@@ -46,7 +46,7 @@ def check_trials(tasks: int, trials: int) -> None:
 
 
 def switched_on(variable: str) -> bool:
-    """Whether the operator's environment says yes."""
+    """Return whether the operator's environment says yes."""
     return os.environ.get(variable, "").strip().lower() in _YES
 
 
@@ -65,7 +65,7 @@ def check_max_cost(max_cost: float) -> float:
 
 
 def check_update(request: UpdateRequest) -> None:
-    """UsageError for what no run can become."""
+    """Raise UsageError for what no run can become."""
     if request.concurrency is not None and request.concurrency < 1:
         raise UsageError(f"--concurrency must be at least 1, not {request.concurrency}.")
     check_text("label", request.label)

@@ -42,7 +42,7 @@ _OWN_KEYS = ("tags", "warnings", "host_variables", "allowed_hosts", "keywords", 
 
 
 def check_request(request: RunRequest, organisation: Organisation, *, allow_local: bool) -> None:
-    """UsageError for what is refused before anything is looked at."""
+    """Raise UsageError for what is refused before anything is looked at."""
     check_texts(request)
     _check_numbers(request)
     _check_place(request, organisation)
@@ -97,7 +97,7 @@ def _check_place(request: RunRequest, organisation: Organisation) -> None:
 
 
 def unable(capabilities: Capabilities, provider: str) -> list[str]:
-    """Why the provider can run nothing at all now."""
+    """Return why the provider can run nothing at all now."""
     if not capabilities.problem:
         return []
     if PROVIDERS[provider].settings:
@@ -111,7 +111,7 @@ def unable(capabilities: Capabilities, provider: str) -> list[str]:
 def unfit(
     tasks: Sequence[TaskSpec], agent: PreparedAgent, capabilities: Capabilities, request: RunRequest
 ) -> list[str]:
-    """What the provider, this machine or the agent cannot give a task."""
+    """Return what the provider, this machine or the agent cannot give a task."""
     images = [task for task in tasks if task.image is not None and not request.host_image]
     problems = unable(capabilities, request.provider)
     if images and not capabilities.images:
@@ -189,7 +189,7 @@ def _oversized(tasks: Sequence[TaskSpec], capabilities: Capabilities, request: R
 
 
 def _unsuited(tasks: Sequence[TaskSpec], agent: PreparedAgent, request: RunRequest) -> list[str]:
-    """What the agent needs of a task, wherever it runs, and does not find."""
+    """Return what the agent needs of a task, wherever it runs, and does not find."""
     problems = []
     if agent.keys and not (request.model_url or "").startswith("http:"):
         silent = [task for task in tasks if task.network == "none"]
@@ -244,7 +244,7 @@ def _unbuilt(images: Sequence[TaskSpec], capabilities: Capabilities, request: Ru
 
 
 def doubtful(tasks: Sequence[TaskSpec], capabilities: Capabilities) -> list[str]:
-    """What may well fail, and cannot be known before."""
+    """Return what may well fail, and cannot be known before."""
     repeating = [task for task in tasks if task.metadata.get("repeated_runs")]
     if not repeating or capabilities.writable_system:
         return []
@@ -255,7 +255,7 @@ def doubtful(tasks: Sequence[TaskSpec], capabilities: Capabilities) -> list[str]
 
 
 def untooled(tasks: Sequence[TaskSpec], agent: PreparedAgent) -> list[str]:
-    """What tasks offer and this agent does without; the oracle needs nothing."""
+    """Return what tasks offer and this agent does without; the oracle needs nothing."""
     if agent.needs_solution:
         return []
     offers = {
@@ -270,7 +270,7 @@ def untooled(tasks: Sequence[TaskSpec], agent: PreparedAgent) -> list[str]:
 
 
 def remarks(tasks: Sequence[TaskSpec]) -> list[str]:
-    """What the tasks' files ask for and do not get, each said once."""
+    """Return what the tasks' files ask for and do not get, each said once."""
     found: dict[str, list[TaskSpec]] = {}
     for task in tasks:
         for text in task.metadata.get("warnings", []):
@@ -291,7 +291,7 @@ def _names(tasks: Sequence[TaskSpec], one: str = "asks for", many: str = "ask fo
 
 
 def service_problems(source: Json, agent: PreparedAgent, *, remote: bool) -> list[str]:
-    """Why the service could not do its part; `remote`: the sandboxes are not of this machine."""
+    """Return why the service could not do its part; `remote`: the sandboxes are not of this machine."""
     if source.get("kind") != "service":
         return []
     return [*_unreachable(source, remote), *_answerless(source, agent)]

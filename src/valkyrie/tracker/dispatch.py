@@ -34,11 +34,11 @@ class Dispatch(Protocol):
         ...
 
     def alive(self) -> bool:
-        """Whether an executor is at work on this store."""
+        """Return whether an executor is at work on this store."""
         ...
 
     def status(self) -> Json | None:
-        """What the executor of this machine says of itself."""
+        """Return what the executor of this machine says of itself."""
         ...
 
     def forget(self, run_id: str) -> None:
@@ -46,7 +46,7 @@ class Dispatch(Protocol):
         ...
 
     def shell(self, run_id: str, task_id: str, k: int) -> Sequence[str] | None:
-        """The command that opens a shell in a kept sandbox."""
+        """Return the command that opens a shell in a kept sandbox."""
         ...
 
     def close(self) -> None: ...
@@ -74,7 +74,7 @@ class SocketDispatch:
         ]
 
     def _send(self, run_id: str, values: Mapping[str, str]) -> Json:
-        """What the executor says that has the run; one that leaves meanwhile is followed by another."""
+        """Return the answer of the executor that has the run; another follows one that leaves meanwhile."""
         for _ in range(MOST_DELIVERIES):
             self._ensure()
             if answer := self._executor.ask("secrets", run_id=run_id, values=dict(values)):

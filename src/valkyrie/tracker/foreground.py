@@ -53,12 +53,12 @@ class ForegroundJob:
 
     @property
     def binding(self) -> str:
-        """What its runs are bound to."""
+        """Return what its runs are bound to."""
         return binding_of(self.id)
 
 
 def binding_of(job_id: str) -> str:
-    """What the runs of a job are bound to."""
+    """Return what the runs of a job are bound to."""
     return f"eval-{job_id}"
 
 
@@ -112,7 +112,7 @@ class ForegroundJobs:
         }
 
     def fetch_foreground(self, ref: str) -> Json:
-        """What was kept of a foreground job."""
+        """Return what was kept of a foreground job."""
         with self._context.store.reading() as connection:
             row = jobs.get(connection, self._context.resolve_job(connection, ref))
         return {"id": row.id, "name": row.name, **_kept(row)}
@@ -148,7 +148,7 @@ class ForegroundJobs:
                 runs.reopen(connection, run_id, errors_too=errors_too, bound=job.binding)
 
     def foreground_executor(self, job: ForegroundJob) -> BoundExecutor:
-        """The executor for a foreground job, in this process."""
+        """Return the executor for a foreground job, in this process."""
         from valkyrie.executor.bound import BoundExecutor
 
         return BoundExecutor(self._context.data, self._context.store, job.binding)

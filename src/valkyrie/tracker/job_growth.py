@@ -125,7 +125,7 @@ def _grow(context: CallerContext, verbs: JobVerbs, view: JobView, change: JobCha
 
 
 def _under_way(view: JobView, change: JobChange) -> list[str]:
-    """What cannot reach a run that an executor is at work on."""
+    """Return what cannot reach a run that an executor is at work on."""
     limits = change.agent_timeout is not None or change.timeout_multiplier is not None
     if limits and not view.ended:
         return ["runs under way keep their time limits; stop the job and resume it to change them"]
@@ -158,7 +158,7 @@ def _changed(template: Any, change: JobChange) -> Any:
 
 
 def _sliced(context: CallerContext, rows: Sequence[Any], template: Any, selection: Selection) -> Selection:
-    """The same tasks, by their ids: a slice of a job's tasks would be another one once some are added."""
+    """Return the same tasks by their ids: once some are added, the slice would be another one."""
     key = selection.benchmark, selection.dataset
     row = next(one for one in rows if (one.arguments["benchmark"], one.dataset) == key)
     benchmark = benchmarks.open_frozen(row.benchmark_source, given_again(row.arguments, context.organisation))
@@ -179,7 +179,7 @@ async def _chosen(benchmark: Benchmark, selection: Selection, slice_text: str) -
 def _more(
     context: CallerContext, verbs: JobVerbs, change: JobChange, template: Any, had: Sequence[Selection]
 ) -> list[Selection]:
-    """The job's tasks with those that are added; `all` is every task of the benchmarks it has."""
+    """Return the job's tasks with those that are added; `all` is every task of the benchmarks it has."""
     if ALL in change.scenarios:
         had = [replace(one, task_ids=None) for one in had]
     named = [one for one in change.scenarios if one != ALL]
@@ -225,7 +225,7 @@ def _selection_of(row: Any, selections: Sequence[Selection]) -> Selection:
 def _growth(
     context: CallerContext, row: Any, template: Any, selection: Selection, *, trials_grow: bool
 ) -> Growth:
-    """What a run that is there gets; its agent is the one that was frozen into it."""
+    """Return what a run that is there gets; its agent is the one that was frozen into it."""
     settings = Settings(**row.arguments["settings"])
     changed = replace(
         settings,

@@ -209,7 +209,7 @@ class JobVerbs:
         return self._hand_over(new)
 
     def select(self, scenarios: Sequence[str], template: RunRequest) -> list[Selection]:
-        """The tasks that scenarios name, as far as whoever asks may name them."""
+        """Return the tasks that scenarios name, as far as whoever asks may name them."""
         from valkyrie.benchmarks.listing import known_benchmarks
         from valkyrie.tracker.scenarios import select_scenarios
 

@@ -87,7 +87,7 @@ class LibraryVerbs:
     # What comes with requests
 
     def has_upload(self, digest: str) -> bool:
-        """Whether this was sent before; it stays a while longer, because someone means to use it."""
+        """Return whether this was sent before; it stays a while longer, because someone means to use it."""
         file = self._upload_file(digest)
         with contextlib.suppress(FileNotFoundError):
             os.utime(file)
@@ -181,7 +181,7 @@ def _size(file: Path) -> int:
 
 
 def _disk_view(data: DataFolder, states: Mapping[str, str]) -> DiskView:
-    """Where the bytes of a data folder are; `states` are its runs'."""
+    """Return where the bytes of a data folder are; `states` are its runs'."""
     sizes = sorted(
         ((run_id, state, _folder_size(data.run(run_id).root)) for run_id, state in states.items()),
         key=lambda item: -item[2],

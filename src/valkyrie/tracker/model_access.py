@@ -37,7 +37,7 @@ VARIABLE = re.compile("[A-Za-z_][A-Za-z0-9_]*")
 
 
 def check_model_url(url: str | None, *, trusted: bool, allow_local: bool) -> None:
-    """UsageError for an address no model can be served at, or that the caller may not lead us to."""
+    """Raise UsageError for an address no model can be served at, or that the caller may not lead us to."""
     if url is None:
         return
     try:
@@ -76,8 +76,10 @@ def with_keys(
     problems: list[str],
     missing: dict[str, str],
 ) -> PreparedAgent:
-    """The agent with those API keys among its secrets that have a value; one more problem when it needs
-    some and there is none, a notice where it may do without."""
+    """Return the agent with those API keys among its secrets that have a value.
+
+    Add a problem when it needs a key and there is none, a notice where it may do without.
+    """
     _check_variables(request)
     wanted = dict(agent.secrets)
     notices = list(agent.notices)
@@ -136,7 +138,7 @@ def _check_variables(request: RunRequest) -> None:
 
 
 def _no_variable(name: str) -> str:
-    """Why a variable cannot have this name; what follows a `=` may be a secret and is not repeated."""
+    """Return why a variable cannot have this name; what follows a `=` may be a secret and is not repeated."""
     said, equals, _ = name.partition("=")
     if equals and VARIABLE.fullmatch(said):
         return f"the environment variable {said} and its value are two words: --env {said} VALUE."

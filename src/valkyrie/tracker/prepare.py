@@ -100,7 +100,7 @@ class PreparedRun:
     """When the job it is part of is decided."""
 
     def view(self) -> PlanView:
-        """What would run."""
+        """Return what would run."""
         return PlanView(
             agent=self.agent.name,
             agent_digest=self.agent.digest,
@@ -267,7 +267,7 @@ def open_requested(
     *,
     allow_local: bool,
 ) -> Benchmark:
-    """The benchmark a request names, as far as whoever asks may name it; its tasks are given `variables`."""
+    """Return the benchmark a request names, as far as the caller may name it; its tasks get `variables`."""
     url = request.benchmark_url or (request.benchmark if "://" in request.benchmark else None)
     if url and not organisation.trusted:
         check_callers_url(url, allow_local, "The benchmark's address")
@@ -301,12 +301,12 @@ def _uploads(organisation: Organisation) -> Callable[[str], Path]:
 def _hook_values(
     wishes: Json | None, organisation: Organisation, problems: list[str], missing: dict[str, str]
 ) -> Mapping[str, str]:
-    """The secrets that messages to the outside need."""
+    """Return the secrets that messages to the outside need."""
     return _resolve_secrets(wanted_secrets(wishes), organisation, problems, missing)[0]
 
 
 def _unwritable(artifacts: ArtifactStore | None, logs: LogKeeper | None) -> list[str]:
-    """Why what the run leaves could not be kept where it should be."""
+    """Return why what the run leaves could not be kept where it should be."""
     problems = []
     for place in (artifacts, logs):
         try:
@@ -364,7 +364,7 @@ def _kept_back(names: Iterable[str], organisation: Organisation) -> list[str]:
 def _tasks(
     benchmark: Benchmark, request: RunRequest, problems: list[str], missing: dict[str, str]
 ) -> list[TaskSpec] | None:
-    """The tasks asked for; None and one more problem when they cannot be known."""
+    """Return the tasks asked for; None and one more problem when they cannot be known."""
     refused: list[MissingVariablesError] = []
     found = gathered(problems, lambda: asyncio.run(_describe(benchmark, request, problems, refused)))
     if refused:

@@ -31,7 +31,7 @@ class Complaint(str):
 
 
 def gathered(problems: list[str], find: Callable[[], T]) -> T | None:
-    """What was found, or None and one more problem: not there, refused, broken or out of reach."""
+    """Return what was found, or None and one more problem: not there, refused, broken or out of reach."""
     try:
         return find()
     except (UserError, BenchmarkError, InfrastructureError) as error:
@@ -40,7 +40,7 @@ def gathered(problems: list[str], find: Callable[[], T]) -> T | None:
 
 
 def refuse(problems: Sequence[str], missing: Mapping[str, str] | None = None) -> ValkyrieError:
-    """The refusal that lists everything at once, and nothing twice; lists in it become part of it."""
+    """Return the refusal that lists everything at once, and nothing twice; lists in it become part of it."""
     problems = list(dict.fromkeys(part for one in problems for part in _parts(one)))
     if len(problems) == 1 and isinstance(problems[0], Complaint):
         return problems[0].error
@@ -60,7 +60,7 @@ def refuse(problems: Sequence[str], missing: Mapping[str, str] | None = None) ->
 
 
 def _parts(problem: str) -> Sequence[str]:
-    """What a problem lists that is itself such a refusal; else just that problem."""
+    """Return what a problem lists that is itself such a refusal; else just that problem."""
     return (problem.error.problems or (problem,)) if isinstance(problem, Complaint) else (problem,)
 
 

@@ -61,7 +61,7 @@ class Tracker(Protocol):
     """
 
     def plan(self, request: RunRequest) -> PlanView:
-        """What `start` would do, checked in full; starts nothing."""
+        """Return what `start` would do, checked in full; starts nothing."""
         ...
 
     def start(self, request: RunRequest) -> StartedRun:
@@ -71,7 +71,7 @@ class Tracker(Protocol):
     def fetch(self, ref: str) -> RunView: ...
 
     def follow(self, ref: str, *, interval: float = 0.2) -> Iterator[RunView]:
-        """The run now, then again after every change, until it ended (that view is the last)."""
+        """Yield the run now, then again after every change, until it ended (that view is the last)."""
         ...
 
     def list(self, query: RunFilter) -> RunPage: ...
@@ -103,7 +103,7 @@ class Tracker(Protocol):
         ...
 
     def gradings(self, ref: str) -> Sequence[GradingView]:
-        """The run's gradings by number; 0 is the one its own trials made."""
+        """Return the run's gradings by number; 0 is the one its own trials made."""
         ...
 
     def use_grading(self, ref: str, number: int) -> RunView:
@@ -111,7 +111,7 @@ class Tracker(Protocol):
         ...
 
     def compare_gradings(self, ref: str, a: int, b: int) -> GradingComparison:
-        """Which trials two gradings of a run judge differently."""
+        """Return which trials two gradings of a run judge differently."""
         ...
 
     def update(self, ref: str, request: UpdateRequest) -> RunView:
@@ -123,11 +123,11 @@ class Tracker(Protocol):
         ...
 
     def results(self, ref: str, request: ResultsWanted = ResultsWanted()) -> Json:
-        """The results file's content; some tasks are scored anew, by their service with these headers."""
+        """Return the results file's content; their service scores some tasks anew, with the headers."""
         ...
 
     def results_text(self, ref: str, request: ResultsWanted = ResultsWanted()) -> Iterator[str]:
-        """The same as the text of the file, piece by piece; no string of it is cut between two pieces."""
+        """Yield the text of that file, piece by piece; no string in it is cut between two pieces."""
         ...
 
     def upload_results(self, ref: str, request: ResultsWanted = ResultsWanted()) -> ResultsLink:
@@ -155,7 +155,7 @@ class Tracker(Protocol):
         ...
 
     def shell(self, ref: str, task_id: str, k: int = 0) -> Sequence[str]:
-        """The command that opens a shell in a kept sandbox (`--keep-sandbox`)."""
+        """Return the command that opens a shell in a kept sandbox (`--keep-sandbox`)."""
         ...
 
     def queue(self) -> QueueView:
@@ -165,7 +165,7 @@ class Tracker(Protocol):
     # Jobs: several runs started together
 
     def plan_job(self, request: JobRequest) -> JobPlan:
-        """What `start_job` would do, checked in full; starts nothing."""
+        """Return what `start_job` would do, checked in full; starts nothing."""
         ...
 
     def start_job(self, request: JobRequest) -> StartedJob:
@@ -177,7 +177,7 @@ class Tracker(Protocol):
         ...
 
     def follow_job(self, ref: str, *, interval: float = 0.2) -> Iterator[JobView]:
-        """The job now, then again after every change, until it ended (that view is the last)."""
+        """Yield the job now, then again after every change, until it ended (that view is the last)."""
         ...
 
     def list_jobs(self, query: JobFilter) -> JobPage: ...
@@ -226,7 +226,7 @@ class Tracker(Protocol):
     def remove_secret(self, name: str) -> None: ...
 
     def benchmarks(self) -> Sequence[BenchmarkView]:
-        """The benchmarks that can be named."""
+        """Return the benchmarks that can be named."""
         ...
 
     def benchmark_tasks(self, request: TasksRequest) -> TasksView: ...
@@ -234,7 +234,7 @@ class Tracker(Protocol):
     def disk(self) -> DiskView: ...
 
     def executor_status(self) -> Json | None:
-        """What the executor of this store says of itself; None when there is none."""
+        """Return what the executor of this store says of itself; None when there is none."""
         ...
 
     def on_line(self, tell: Callable[[str | None], None]) -> None:

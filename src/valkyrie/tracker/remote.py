@@ -205,7 +205,7 @@ class RemoteTracker:
     def _again(
         self, ref: str, request: ResumeRequest, again: Callable[[str, ResumeRequest], Awaitable[StartedRun]]
     ) -> StartedRun:
-        """Whether values may be kept by the tracker was said when the run was started."""
+        """Ask for a run to go on; whether the tracker may keep values was said when it was started."""
 
         async def ask() -> StartedRun:
             run = await self.client.fetch(ref)
@@ -338,7 +338,7 @@ class RemoteTracker:
     # Benchmarks
 
     def benchmarks(self) -> Sequence[BenchmarkView]:
-        """The tracker's, and the services of the caller's own config, which win."""
+        """Return the tracker's, and the services of the caller's own config, which win."""
         from valkyrie.benchmarks.listing import known_benchmarks
 
         own = {found.name: found for found in known_benchmarks() if found.source in ("custom", "registry")}
@@ -365,5 +365,5 @@ class RemoteTracker:
 
 
 def _may_be_kept(job: JobView) -> bool:
-    """Whether values may be kept by the tracker, as it was said when the job was started."""
+    """Return whether values may be kept by the tracker, as it was said when the job was started."""
     return all(run.arguments.get("store_secrets", True) for run in job.runs)

@@ -140,7 +140,7 @@ class ResultVerbs:
         return run_id
 
     def _kept(self, run_id: str) -> Kept:
-        """What the run kept, here or elsewhere."""
+        """Return what the run kept, here or elsewhere."""
         with self._context.store.reading() as connection:
             place = runs.get(connection, run_id).place or {}
         return Kept(self._context.data.run(run_id), self._context.organisation, place)

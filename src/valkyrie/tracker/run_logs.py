@@ -150,7 +150,7 @@ class _Following:
         (self._unsettled.discard if settled else self._unsettled.add)(key)
 
     def read(self, source: LogSource, *, last: bool) -> Iterator[LogLine]:
-        """What was written since; a log whose attempt has ended is let go."""
+        """Yield what was written since; a log whose attempt has ended is let go."""
         for which, tail in list(self._tails.items()):
             trial = self._trials[which.task_id, which.k]
             complete = last or which.attempt < trial.attempts or not trial.active

@@ -57,7 +57,7 @@ class Again:
         return self.errors_too and (self.category is not None or self.request.task_ids is not None)
 
     def remarks(self, before: int, after: int) -> Iterator[str]:
-        """What is to be said of ends by the agent's doing, of which there were and are so many."""
+        """Yield what is to be said of ends by the agent's doing, of which there were and are so many."""
         if before > after:
             get = "gets" if before - after == 1 else "get"
             yield (
@@ -152,7 +152,7 @@ class RunVerbs:
             raise
 
     def _frozen_values(self, new: NewRun) -> Json:
-        """The columns of a new run, its agent frozen into its folder."""
+        """Return the columns of a new run, its agent frozen into its folder."""
         from valkyrie import agents
         from valkyrie.tracker.record import keep_frozen, run_values
 
@@ -222,7 +222,7 @@ class RunVerbs:
         return StartedRun(view, notices)
 
     def _moved(self, row: Any, url: str | None) -> tuple[Json, str] | None:
-        """What changes of a run whose service is elsewhere now; not while an executor is at work on it."""
+        """Return what changes for a run whose service moved; None while an executor works on it."""
         if not RunState(row.state).terminal and self._context.dispatch.alive():
             return None
         if url and not self._context.organisation.trusted:
@@ -234,7 +234,7 @@ class RunVerbs:
     def values_again(
         self, row: Any, headers: Mapping[str, str], source: Json
     ) -> tuple[Mapping[str, str], Sequence[str]]:
-        """What the run must be handed, from wherever it is now."""
+        """Return what the run must be handed, from wherever it is now."""
         if not headers and not delivery.wanted(row.arguments):
             return {}, []
         from valkyrie.tracker.secrets import supply_again
@@ -347,7 +347,7 @@ def _reopen(connection: Connection, run_id: str, again: Again, change: Json) -> 
 
 
 def limit_reached(run_id: str, spent: float, limit: float | None) -> str | None:
-    """Why a run would stop at once, and the command that lets it go on; None when it would not."""
+    """Return why a run would stop at once, and the command that lets it go on; None when it would not."""
     if limit is None or spent < limit:
         return None
     return (
@@ -359,7 +359,7 @@ def limit_reached(run_id: str, spent: float, limit: float | None) -> str | None:
 def moved_service(
     row: Any, given: str | None = None, *, trusted: bool = True, allow_local: bool = False
 ) -> tuple[Json, str] | None:
-    """What to change of a run whose service is elsewhere now, and what to say of it.
+    """Return what to change of a run whose service is elsewhere now, and what to say of it.
 
     `given` is the address a caller of a server has in their own config; here `config service set` says it.
     Where callers may lead us to is this machine only if `allow_local`.

@@ -31,7 +31,7 @@ class Selection:
 
 
 def select_scenarios(scenarios: Sequence[str], known: Sequence[str], open_benchmark: Open) -> list[Selection]:
-    """The tasks that scenarios name, by benchmark and dataset, in the order they were named.
+    """Return the tasks that scenarios name, by benchmark and dataset, in the order they were named.
 
     A bare task is looked up in the `known` benchmarks; a path or name before the last `/`s is tried as a
     benchmark's when it is one.
