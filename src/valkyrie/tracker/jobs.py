@@ -234,7 +234,7 @@ class JobVerbs:
 
     def _prepared(self, requests: Sequence[RunRequest], *, only_look: bool = False) -> list[PreparedRun]:
         """Every run resolved and checked; the problems of all in one refusal."""
-        from valkyrie.tracker.problems import Complaint, refuse
+        from valkyrie.tracker.problems import Problem, refuse
 
         found: list[PreparedRun] = []
         refused: list[str] = []
@@ -244,7 +244,7 @@ class JobVerbs:
             except ValkyrieError as error:
                 if len(requests) == 1:
                     raise
-                refused.append(Complaint(error))
+                refused.append(Problem(error))
         if refused:
             raise refuse(refused, _missing(refused))
         return found

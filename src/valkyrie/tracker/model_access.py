@@ -13,7 +13,7 @@ from valkyrie.agents import PreparedAgent
 from valkyrie.agents.catalog import KeyGroup
 from valkyrie.errors import MissingSecretError, UsageError
 from valkyrie.permissions import redirection
-from valkyrie.tracker.problems import Complaint
+from valkyrie.tracker.problems import ProblemList
 from valkyrie.tracker.secrets import check_callers_url, find_some
 from valkyrie.views import RunRequest
 
@@ -73,8 +73,7 @@ def with_keys(
     agent: PreparedAgent,
     request: RunRequest,
     organisation: Organisation,
-    problems: list[str],
-    missing: dict[str, str],
+    problems: ProblemList,
 ) -> PreparedAgent:
     """Return the agent with those API keys among its secrets that have a value.
 
@@ -91,8 +90,7 @@ def with_keys(
         if found or request.model_url is not None:
             continue
         if group.required:
-            problems.append(Complaint(_no_key(agent, group)))
-            missing.update({name: name for name in group.names})
+            problems.add(_no_key(agent, group))
         elif not wanted and not request.env_vars:
             notices.append(
                 f"agent {agent.name} has no key for its model, only one that asks for none will answer; "

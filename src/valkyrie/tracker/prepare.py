@@ -47,7 +47,7 @@ from valkyrie.tracker.checks import (
     without_family,
 )
 from valkyrie.tracker.model_access import destinations, unanswered, with_keys
-from valkyrie.tracker.problems import Complaint, gathered, refuse
+from valkyrie.tracker.problems import ProblemList, refuse
 from valkyrie.tracker.secrets import (
     allowed_variables,
     aws_credentials,
@@ -134,32 +134,31 @@ def prepare(
     """
     check_request(request, organisation, allow_local=allow_local)
     wishes, said = notify_wishes(request)
-    problems: list[str] = []
-    missing: dict[str, str] = {}
-    agent = gathered(problems, lambda: _open_agent(request, organisation))
+    problems = ProblemList()
+    agent = problems.collect(lambda: _open_agent(request, organisation))
     if agent:
-        agent = with_keys(agent, request, organisation, problems, missing)
-    wanted = agent.secrets if agent else _wanted_anyway(problems[-1], request)
+        agent = with_keys(agent, request, organisation, problems)
+    wanted = agent.secrets if agent else _wanted_anyway(problems.texts[-1], request)
     allowed = allowed_variables(request, organisation)
-    benchmark = gathered(
-        problems, lambda: open_requested(request, organisation, data, allowed, allow_local=allow_local)
+    benchmark = problems.collect(
+        lambda: open_requested(request, organisation, data, allowed, allow_local=allow_local)
     )
-    settings_found = _provider_settings(request, organisation, allow_local, problems, missing)
+    settings_found = _provider_settings(request, organisation, allow_local, problems)
     capabilities = _capabilities(request.provider, data, settings_found, only_look)
-    tasks = _tasks(benchmark, request, problems, missing) if benchmark else None
+    tasks = _tasks(benchmark, request, problems) if benchmark else None
     if agent and benchmark and tasks is not None:
-        problems += unfit(tasks, agent, capabilities, request)
-        problems += without_family(tasks, request.family)
-        problems += service_problems(benchmark.source, agent, remote=bool(settings_found))
+        problems.texts += unfit(tasks, agent, capabilities, request)
+        problems.texts += without_family(tasks, request.family)
+        problems.texts += service_problems(benchmark.source, agent, remote=bool(settings_found))
     else:
-        problems += unable(capabilities, request.provider)
-    values, found_where = _resolve_secrets(wanted, organisation, problems, missing)
-    hook_values = _hook_values(wishes, organisation, problems, missing)
+        problems.texts += unable(capabilities, request.provider)
+    values, found_where = _resolve_secrets(wanted, organisation, problems)
+    hook_values, _ = _resolve_secrets(wanted_secrets(wishes), organisation, problems)
     artifacts, logs = organisation.artifacts(), organisation.logs()
-    problems += preflight(wishes, organisation, hook_values)
-    problems += _unwritable(artifacts, logs)
+    problems.texts += preflight(wishes, organisation, hook_values)
+    problems.texts += _unwritable(artifacts, logs)
     if agent is None or benchmark is None or tasks is None:
-        raise refuse(problems, missing)
+        raise refuse(problems.texts, problems.missing)
     settings = _settings(request)
     headers: Mapping[str, str] = getattr(benchmark, "headers", {})
     asked = {name for task in tasks for name in task.metadata.get("host_variables", [])}
@@ -196,8 +195,8 @@ def prepare(
         wishes=wishes,
         artifacts=artifacts,
         logs=logs,
-        problems=problems,
-        missing=missing,
+        problems=problems.texts,
+        missing=problems.missing,
         destinations=destinations(agent, request, settings_found),
         notices=[
             *agent.notices,
@@ -298,13 +297,6 @@ def _uploads(organisation: Organisation) -> Callable[[str], Path]:
     return find
 
 
-def _hook_values(
-    wishes: Json | None, organisation: Organisation, problems: list[str], missing: dict[str, str]
-) -> Mapping[str, str]:
-    """Return the secrets that messages to the outside need."""
-    return _resolve_secrets(wanted_secrets(wishes), organisation, problems, missing)[0]
-
-
 def _unwritable(artifacts: ArtifactStore | None, logs: LogKeeper | None) -> list[str]:
     """Return why what the run leaves could not be kept where it should be."""
     problems = []
@@ -334,15 +326,13 @@ def _provider_settings(
     request: RunRequest,
     organisation: Organisation,
     allow_local: bool,
-    problems: list[str],
-    missing: dict[str, str],
+    problems: ProblemList,
 ) -> Mapping[str, str]:
     secret = request.provider_secret
     try:
         return provider_settings(request.provider, organisation, secret, allow_local=allow_local)
     except UserError as error:
-        problems.append(Complaint(error))
-        missing.update(getattr(error, "missing", {}))
+        problems.add(error)
         return {}
 
 
@@ -361,27 +351,22 @@ def _kept_back(names: Iterable[str], organisation: Organisation) -> list[str]:
     return [f"tasks ask for {', '.join(found)} of yours and take their own defaults; {flags} gives it."]
 
 
-def _tasks(
-    benchmark: Benchmark, request: RunRequest, problems: list[str], missing: dict[str, str]
-) -> list[TaskSpec] | None:
+def _tasks(benchmark: Benchmark, request: RunRequest, problems: ProblemList) -> list[TaskSpec] | None:
     """Return the tasks asked for; None and one more problem when they cannot be known."""
     refused: list[MissingVariablesError] = []
-    found = gathered(problems, lambda: asyncio.run(_describe(benchmark, request, problems, refused)))
+    found = problems.collect(lambda: asyncio.run(_describe(benchmark, request, problems, refused)))
     if refused:
-        problems.append(Complaint(_refused_variables(refused, request, missing)))
+        problems.add(_refused_variables(refused, request))
     return found
 
 
-def _refused_variables(
-    refused: Sequence[MissingVariablesError], request: RunRequest, missing: dict[str, str]
-) -> UserError:
+def _refused_variables(refused: Sequence[MissingVariablesError], request: RunRequest) -> UserError:
     """One problem of all tasks that ask for variables of the user's."""
     names = list(dict.fromkeys(name for one in refused for name in one.names))
     more = f" (and {plural(len(refused) - 1, 'other task')})" if len(refused) > 1 else ""
     where = f"{refused[0].where}{more}"
     allowed = {*request.pass_env, *request.secrets}
     if unset := [name for name in names if name in allowed]:
-        missing.update({name: name for name in unset})
         return MissingSecretError(
             f"{where} asks for {', '.join(unset)}, which is not set here: `export {unset[0]}=…`, or "
             f"`valk secret set {unset[0]}`.",
@@ -391,7 +376,7 @@ def _refused_variables(
 
 
 async def _describe(
-    benchmark: Benchmark, request: RunRequest, problems: list[str], refused: list[MissingVariablesError]
+    benchmark: Benchmark, request: RunRequest, problems: ProblemList, refused: list[MissingVariablesError]
 ) -> list[TaskSpec]:
     tasks: list[TaskSpec] = []
     try:
@@ -407,7 +392,7 @@ async def _describe(
                 if isinstance(one, MissingVariablesError):
                     refused.append(one)
                 elif isinstance(one, BenchmarkError | UserError):
-                    problems.append(str(one))
+                    problems.texts.append(str(one))
                 elif isinstance(one, BaseException):
                     raise one
                 else:
@@ -418,13 +403,12 @@ async def _describe(
 
 
 def _resolve_secrets(
-    wanted: Mapping[str, str], organisation: Organisation, problems: list[str], missing: dict[str, str]
+    wanted: Mapping[str, str], organisation: Organisation, problems: ProblemList
 ) -> tuple[Mapping[str, str], Sequence[str]]:
     if not wanted:
         return {}, []
     try:
         return find_secrets(wanted, organisation)
     except MissingSecretError as error:
-        problems.append(Complaint(error))
-        missing.update(error.missing)
+        problems.add(error)
         return {}, []
