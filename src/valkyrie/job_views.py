@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from valkyrie.nouns import DEFAULT_ORG, Json
 from valkyrie.views import PlanView, RunRequest, RunView
+from valkyrie.views.requests import AtLeastOne, ErrorCategory
 
 DEFAULT_TIMEOUT_S = 7200.0
 DEFAULT_CONCURRENCY = 10
@@ -69,6 +70,24 @@ class JobChange:
     time_limit: float | None = None
     """Counted from now."""
     headers: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class JobStop:
+    """How to stop a job."""
+
+    force: bool = False
+    """Trials under way are killed, not finished."""
+
+
+@dataclass(frozen=True, slots=True)
+class JobRetry:
+    """Which errors are tried again."""
+
+    category: ErrorCategory | None = None
+    concurrency: AtLeastOne | None = None
+    headers: Mapping[str, str] = field(default_factory=dict)
+    """For the benchmark's service; given again, because they are not stored."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ import pytest
 
 from tests.crash.conftest import Home, assert_nothing_left
 from valkyrie.tracker.local import LocalTracker
-from valkyrie.views import RunRequest
+from valkyrie.views import RunRequest, StopRequest
 
 TOML = """
 [environment]
@@ -57,7 +57,7 @@ def test_killed_in_parts_of_both_steps(home: Home, tmp_path: Path, monkeypatch: 
         status = home.executor.status()
         assert status is not None
         if part == "build-agent":
-            tracker.stop(run_id, force=True)
+            tracker.stop(run_id, StopRequest(force=True))
             assert tracker.wait(run_id, timeout=60).counts["STOPPED"] == 1
         os.kill(status["pid"], signal.SIGKILL)
         monkeypatch.setenv("STEPS_HOLD", PARTS[number] if number < len(PARTS) else "")

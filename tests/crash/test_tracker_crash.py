@@ -30,7 +30,7 @@ from tests.crash.tracker_proof import (
 from tests.crash.tracker_world import Program, Team, room_for, until
 from tests.ministack_world import running_ministack
 from tests.postgres import Postgres
-from valkyrie.views import RunFilter, RunRequest
+from valkyrie.views import RunFilter, RunRequest, UpdateRequest
 
 KILLS = 8 if ROUNDS > 10 else 4
 RNG = random.Random()
@@ -164,7 +164,7 @@ def test_a_server_ends_with_the_executor_a_killed_one_left(teams: Callable[..., 
         until(lambda: not team.processes(), "it leaves, too", state=team.processes)
         assert not team.is_over(run_id)
         serve.start(ready='"url"')
-        tracker.update(run_id, concurrency=6)
+        tracker.update(run_id, UpdateRequest(concurrency=6))
         assert_graded_once(team, tracker.wait(run_id, timeout=120), before=frozenset())
     assert_nothing_left(team)
 
@@ -186,7 +186,7 @@ def test_postgres_restarted_twice(server: Postgres, address: str, teams: Callabl
             until(lambda number=outage: serve.said().count(BACK) >= number, "the executor writes again")
             until(lambda: team.health() == 200, "so does the server")
             assert not team.is_over(run_id)
-        tracker.update(run_id, concurrency=6)
+        tracker.update(run_id, UpdateRequest(concurrency=6))
         run = tracker.wait(run_id, timeout=120)
         assert_graded_once(team, run)
         watcher.assert_saw_it_all(run)
@@ -224,7 +224,7 @@ def test_an_executor_frozen_past_its_lease(tmp_path: Path, address: str, teams: 
         forget_files_of_the_server(team)
         for program in (first, second):
             program.start(ready="Executor")
-        tracker.update(run_id, concurrency=8)
+        tracker.update(run_id, UpdateRequest(concurrency=8))
         watcher = Watcher(team, run_id)
         until(lambda: len(graded_by(team, run_id)) == 2, "both work")
         freeze_while_it_writes(second, address, run_id)

@@ -15,7 +15,7 @@ from valkyrie.errors import UserError
 from valkyrie.executor.client import ExecutorClient
 from valkyrie.store.layout import DataFolder
 from valkyrie.tracker.local import LocalTracker
-from valkyrie.views import RunRequest
+from valkyrie.views import RunRequest, StopRequest
 
 __all__ = ["tracker"]
 pytestmark = pytest.mark.slow
@@ -94,7 +94,7 @@ def test_what_a_killed_executor_left_is_reaped(
     tracker.resume(run.id)
     until(lambda: tracker.fetch(run.id).counts["IN_PROGRESS"] == 2, timeout=60)
     assert not set(before) & set(engine.docker("ps", "-aq").split())
-    tracker.stop(run.id, force=True)
+    tracker.stop(run.id, StopRequest(force=True))
     tracker.wait(run.id, timeout=60)
     until(lambda: engine.left() == [], timeout=60)
     engine.docker("image", "prune", "-af", "--filter", "label=valkyrie.kind=build")

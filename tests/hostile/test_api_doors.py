@@ -18,7 +18,7 @@ from valkyrie.nouns import Identity
 def stage(tmp_path: Path) -> Iterator[Stage]:
     made = open_stage(tmp_path / "home")
     yield made
-    made.office.close()
+    made.tracker_app.close()
 
 
 async def test_only_names_of_loopback_are_answered_on_loopback(stage: Stage) -> None:
@@ -45,7 +45,7 @@ async def test_pages_of_other_sites_cannot_act_in_their_readers_name(stage: Stag
             assert (await http.get(f"/v1/runs/{run_id}", headers={"Origin": origin})).status_code == 403
             preflight = await http.options("/v1/runs", headers={"Origin": origin})
             assert preflight.status_code == 403
-        assert stage.office.tracker(Identity()).fetch(run_id).state == "IN_PROGRESS"
+        assert stage.tracker_app.tracker(Identity()).fetch(run_id).state == "IN_PROGRESS"
         assert (await http.get("/v1/me", headers={"Origin": server.url})).status_code == 200
 
 

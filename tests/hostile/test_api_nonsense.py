@@ -57,13 +57,13 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
         reopened = {"/v1/runs": stage.finished_run(), "/v1/jobs": ended_job(stage)}
         with serving_aside(stage, ApiSettings(keep_alive_s=0.5)) as url:
             yield Served(stage, url, looked_at, reopened)
-        stage.office.close()
+        stage.tracker_app.close()
 
 
 def ended_job(stage: Stage) -> str:
     """A job as people start it, all of it worked off."""
     request = JobRequest([JobAgent("nop")], RunRequest("", "quickstart", slice=":2", provider="null"))
-    job = stage.office.tracker(Identity()).start_job(request).job
+    job = stage.tracker_app.tracker(Identity()).start_job(request).job
     for leased in stage.lease(job.runs[0].id):
         stage.finish(leased)
     stage.conclude(job.runs[0].id)

@@ -112,7 +112,7 @@ def prepare(stage: Stage) -> Mine:
     run_id = stage.finished_run(label=LABEL, agent=AGENT, started_by="ada@example.org")
     waiting = stage.add_run(label=LABEL, agent=AGENT, started_by="ada@example.org")
     job_id = stage.finished_job(name=JOB_NAME, label=LABEL, agent=AGENT, started_by="ada@example.org")
-    with stage.office.store.writing() as connection:
+    with stage.tracker_app.store.writing() as connection:
         people.create_key(connection, DEFAULT_ORG, "another", "bob@example.org")
     people_of_ours = ["ada@example.org", "bob@example.org"]
     return Mine(
@@ -126,7 +126,7 @@ def stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Stage]:
     monkeypatch.setenv("VALKYRIE_CONFIG_PATH", str(tmp_path / "config" / "valkyrie.yaml"))
     made = open_stage(tmp_path / "home")
     yield made
-    made.office.close()
+    made.tracker_app.close()
 
 
 @pytest.fixture
@@ -256,7 +256,7 @@ async def test_strangers_get_nowhere(stage: Stage, server: ApiServer) -> None:
 
 
 async def test_a_revoked_or_expired_key_opens_nothing(stage: Stage, server: ApiServer) -> None:
-    with stage.office.store.writing() as connection:
+    with stage.tracker_app.store.writing() as connection:
         key_id, revoked = people.create_key(connection, DEFAULT_ORG, "old", "ada@example.org")
         people.revoke_key(connection, key_id, 1.0)
         _, expired = people.create_key(connection, DEFAULT_ORG, "older", "ada@example.org", expires_at=1.0)
@@ -288,6 +288,6 @@ async def test_keys_are_in_no_log_and_no_database(
         "\nforged",
     ):
         assert secret not in written
-    stored = b"".join(file.read_bytes() for file in stage.office.data.root.glob("valkyrie.db*"))
+    stored = b"".join(file.read_bytes() for file in stage.tracker_app.data.root.glob("valkyrie.db*"))
     assert stage.ours.encode() not in stored
     assert json.dumps(VALUE).encode() not in stored

@@ -59,7 +59,7 @@ def stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Stage]:
     monkeypatch.setenv("VALKYRIE_CONFIG_PATH", str(tmp_path / "config" / "valkyrie.yaml"))
     made = open_stage(tmp_path / "home")
     yield made
-    made.office.close()
+    made.tracker_app.close()
 
 
 @pytest.fixture
@@ -69,7 +69,7 @@ async def server(stage: Stage) -> AsyncIterator[ApiServer]:
 
 
 def key_of(stage: Stage, role: Role) -> str:
-    with stage.office.store.writing() as connection:
+    with stage.tracker_app.store.writing() as connection:
         return people.create_key(connection, DEFAULT_ORG, "walk", f"{role}@example.org", role=role)[1]
 
 

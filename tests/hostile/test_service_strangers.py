@@ -24,7 +24,7 @@ from tests.integration.conftest import end_executor, until
 from valkyrie import config
 from valkyrie.store.layout import DataFolder
 from valkyrie.tracker.local import LocalTracker
-from valkyrie.views import RunRequest
+from valkyrie.views import RunRequest, StopRequest
 
 pytestmark = pytest.mark.slow
 
@@ -108,5 +108,5 @@ def test_sandboxes_of_a_service_do_not_outlive_a_killed_executor(
         tracker.resume(run.id)
         until(lambda: len(Maker.made) > 1, 30)
         assert first not in asyncio.run(living())
-        tracker.stop(run.id, force=True)
+        tracker.stop(run.id, StopRequest(force=True))
         until(lambda: not asyncio.run(living()), 30)

@@ -22,9 +22,9 @@ from valkyrie.benchmarks.variables import MissingVariablesError, given_to_agent,
 from valkyrie.cli.options import start_asking
 from valkyrie.cli.output import Output
 from valkyrie.errors import BenchmarkError, UsageError, ValkyrieError
-from valkyrie.handed import given_to_benchmark, with_headers, with_settings
 from valkyrie.lint.folders import lint_benchmark
 from valkyrie.nouns import TaskSpec
+from valkyrie.secrets.delivery import given_to_benchmark, with_headers, with_settings
 from valkyrie.tracker.local import LocalTracker
 from valkyrie.views import PlanView, RunRequest, TrialFilter, TrialView
 

@@ -18,7 +18,7 @@ def stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Stage]:
     monkeypatch.chdir(tmp_path)
     made = open_stage(tmp_path / "home")
     yield made
-    made.office.close()
+    made.tracker_app.close()
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from tests.integration.api.stage import Stage, open_stage
 from valkyrie.executor.premises import Premises
 from valkyrie.executor.worlds import RunWorlds
 from valkyrie.nouns import RunState
-from valkyrie.sealing import Sealer, new_key, parse_keys
+from valkyrie.secrets.sealed import Sealer, new_key, parse_keys
 from valkyrie.store import runs, secrets
 
 VALUES = {"KEY": "planted-value-5512"}
@@ -24,14 +24,16 @@ ARGUMENTS = {"secrets": {"KEY": "key"}, "settings": {"provider": "null"}}
 async def stage(tmp_path: Path) -> AsyncIterator[Stage]:
     made = open_stage(tmp_path / "home")
     yield made
-    made.office.close()
+    made.tracker_app.close()
 
 
 @pytest.fixture
 async def worlds(stage: Stage) -> AsyncIterator[RunWorlds]:
-    office = stage.office
-    writer = office.store.writer()
-    made = RunWorlds(Premises(office.data, office.store, server=True, sealer=office.sealer), writer, "here")
+    tracker_app = stage.tracker_app
+    writer = tracker_app.store.writer()
+    made = RunWorlds(
+        Premises(tracker_app.data, tracker_app.store, server=True, sealer=tracker_app.sealer), writer, "here"
+    )
     yield made
     await made.close()
     await writer.close()
@@ -39,12 +41,12 @@ async def worlds(stage: Stage) -> AsyncIterator[RunWorlds]:
 
 def hand(stage: Stage, run_id: str, values: Mapping[str, str]) -> None:
     """As a server does when a run is started or goes on."""
-    with stage.office.store.writing() as connection:
-        stage.office.handing.within(connection, run_id, values)
+    with stage.tracker_app.store.writing() as connection:
+        stage.tracker_app.dispatch.seal(connection, run_id, values)
 
 
 def is_sealed(stage: Stage, run_id: str) -> bool:
-    with stage.office.store.reading() as connection:
+    with stage.tracker_app.store.reading() as connection:
         return secrets.handed(connection, run_id) is not None
 
 
@@ -52,7 +54,7 @@ async def test_nothing_handed_outlives_a_run_that_cannot_be_opened(stage: Stage,
     run_id = stage.add_run(arguments=ARGUMENTS)  # its agent is nothing that could be opened
     hand(stage, run_id, VALUES)
     await worlds.open(run_id)
-    with stage.office.store.reading() as connection:
+    with stage.tracker_app.store.reading() as connection:
         assert runs.get(connection, run_id).state == RunState.ERROR
     assert not is_sealed(stage, run_id)
     assert await worlds.handed(run_id) is None, "the executor's memory holds it still"
@@ -63,10 +65,12 @@ async def test_an_agent_that_is_on_another_machine_only(stage: Stage, worlds: Ru
         arguments={"settings": {"provider": "null"}}, agent_frozen={"archive": "agent.zip"}
     )
     await worlds.open(run_id)
-    with stage.office.store.reading() as connection:
+    with stage.tracker_app.store.reading() as connection:
         found = runs.get(connection, run_id)
     assert found.state == RunState.ERROR and "artifacts_folder" in found.error
-    assert str(stage.office.data.root) not in found.error, "the executor's folders are no caller's business"
+    assert str(stage.tracker_app.data.root) not in found.error, (
+        "the executor's folders are no caller's business"
+    )
 
 
 async def test_what_its_messages_need_stays_until_they_are_sent(stage: Stage, worlds: RunWorlds) -> None:
@@ -93,11 +97,11 @@ async def test_a_run_sealed_with_another_key_waits_and_ends_nobody_else(
 ) -> None:
     run_id = stage.add_run(arguments=ARGUMENTS)
     other = Sealer(parse_keys(new_key()))
-    with stage.office.store.writing() as connection:
+    with stage.tracker_app.store.writing() as connection:
         secrets.hand(connection, run_id, other.seal(VALUES, f"run:{run_id}"))
     await worlds.open(run_id)
     await worlds.open(run_id)
-    with stage.office.store.reading() as connection:
+    with stage.tracker_app.store.reading() as connection:
         assert "KEY" in runs.get(connection, run_id).note
     assert run_id in worlds.waiting()
     assert capsys.readouterr().err.count("is not the key it was sealed with") == 1

@@ -31,7 +31,7 @@ def stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Stage]:
     monkeypatch.setenv("VALKYRIE_CONFIG_PATH", str(tmp_path / "config" / "valkyrie.yaml"))
     made = open_stage(tmp_path / "home")
     yield made
-    made.office.close()
+    made.tracker_app.close()
 
 
 @pytest.fixture
@@ -106,7 +106,7 @@ async def reachable_ways(http: httpx.AsyncClient, url: str, ended: str) -> list[
 @pytest.mark.parametrize("who", ["ours", "theirs"])
 async def test_open_and_closed_ports_of_the_network_look_the_same(stage: Stage, who: str) -> None:
     """Also to people of the default organisation: where keys are asked for, they come from elsewhere too."""
-    stage.office.allow_local = False  # as `valkyrie serve` with keys
+    stage.tracker_app.allow_local = False  # as `valkyrie serve` with keys
     source = {"kind": "service", "name": "x", "url": "http://x.invalid", "where": "custom"}
     org = {"ours": DEFAULT_ORG, "theirs": stage.their_org}[who]
     ended = stage.finished_run(org, benchmark_source=source)
@@ -159,7 +159,7 @@ async def test_a_name_that_leads_elsewhere_by_the_time_of_the_connection_gains_n
     ended = stage.finished_run(stage.their_org, benchmark_source=source)
     looked.clear()
     assert (await theirs.post(f"/v1/runs/{ended}/resume", json={"benchmark_url": named})).status_code == 200
-    with stage.office.store.reading() as connection:
+    with stage.tracker_app.store.reading() as connection:
         kept = runs.get(connection, ended).benchmark_source
     assert (kept["url"], kept["reach"]) == (named, "outside"), "executors are told how far it may lead"
 
@@ -249,7 +249,7 @@ def test_what_is_kept_is_private_in_a_folder_that_is_not(tmp_path: Path) -> None
     """As a service manager makes it, or a volume is mounted."""
     tmp_path.chmod(0o755)
     stage = open_stage(tmp_path)
-    stage.office.close()
+    stage.tracker_app.close()
     readable = [path.name for path in tmp_path.iterdir() if path.stat().st_mode & 0o077]
     assert [name for name in readable if not name.endswith(".lock")] == []
     assert {"agents", "cache", "orgs", "runs"} <= {path.name for path in tmp_path.iterdir()}
@@ -283,10 +283,10 @@ async def test_sandboxes_stay_on_the_machine_for_its_own_people_only(
 async def test_strangers_are_not_told_where_the_database_is(
     stage: Stage, caplog: pytest.LogCaptureFixture
 ) -> None:
-    place = str(stage.office.data.database)
+    place = str(stage.tracker_app.data.database)
     async with serving(stage) as server, client(server, "vk_000000000000_" + "A" * 43) as stranger:
-        stage.office.store.close()
-        stage.office.data.database.write_bytes(b"no database" * 1000)
+        stage.tracker_app.store.close()
+        stage.tracker_app.data.database.write_bytes(b"no database" * 1000)
         answer = await stranger.get("/v1/runs")
     assert (answer.status_code, answer.json()["error"]["type"]) == (503, "StoreError"), answer.text
     assert place not in answer.text

@@ -24,7 +24,7 @@ def stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Stage]:
     monkeypatch.setenv("VALKYRIE_CONFIG_PATH", str(tmp_path / "config" / "valkyrie.yaml"))
     made = open_stage(tmp_path / "home")
     yield made
-    made.office.close()
+    made.tracker_app.close()
 
 
 @asynccontextmanager
@@ -98,7 +98,7 @@ async def test_a_followed_log_ends_when_its_key_is_revoked(
         async with asyncio.timeout(60), following as response:
             texts = response.aiter_text()
             assert "before" in await anext(texts)
-            with stage.office.store.writing() as connection:
+            with stage.tracker_app.store.writing() as connection:
                 people.revoke_key(connection, stage.ours.split("_")[1], 1.0)
             with pytest.raises(httpx.RemoteProtocolError):  # cut off: nobody takes it for the log's end
                 await anext(texts)

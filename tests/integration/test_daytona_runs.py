@@ -22,7 +22,7 @@ from valkyrie.errors import UserError
 from valkyrie.executor.client import ExecutorClient
 from valkyrie.store.layout import DataFolder
 from valkyrie.tracker.local import LocalTracker
-from valkyrie.views import RunRequest
+from valkyrie.views import RunRequest, StopRequest
 
 pytestmark = pytest.mark.slow
 
@@ -93,7 +93,7 @@ def test_what_a_killed_executor_left_there_is_reaped(
     tracker.resume(run.id)
     until(lambda: tracker.fetch(run.id).counts["IN_PROGRESS"] == 2, timeout=60)
     assert not set(before) & set(sandboxes(cloud))
-    tracker.stop(run.id, force=True)
+    tracker.stop(run.id, StopRequest(force=True))
     tracker.wait(run.id, timeout=60)
     until(lambda: sandboxes(cloud) == [], timeout=60)
 

@@ -19,7 +19,17 @@ from valkyrie.executor.client import ExecutorClient
 from valkyrie.report.formats import score_rows
 from valkyrie.store.layout import DataFolder
 from valkyrie.tracker.local import LocalTracker
-from valkyrie.views import RunFilter, RunRequest, RunView, TrialFilter
+from valkyrie.views import (
+    OutputsWanted,
+    ResumeRequest,
+    RetryRequest,
+    RunFilter,
+    RunRequest,
+    RunView,
+    StopRequest,
+    TrialFilter,
+    UpdateRequest,
+)
 
 ROOT = Path(__file__).parents[2]
 BENCHMARK = "tests.integration.scripted:ScriptedBenchmark"
@@ -80,7 +90,7 @@ def test_a_run_all_of_whose_trials_fail_stops_by_itself_and_goes_on(tracker: Loc
     assert run.note is not None and run.note.startswith("stopped by itself: the first ")
     assert 4 <= run.counts["ERROR"] <= 6 and run.counts["STOPPED"] == 20 - run.counts["ERROR"]
     assert tracker.results(run.id)["stop_reason"] == run.note
-    tracker.update(run.id, abort_after=0)
+    tracker.update(run.id, UpdateRequest(abort_after=0))
     tracker.resume(run.id)
     ended = tracker.wait(run.id, timeout=60)
     assert (ended.state, ended.note) == ("FINISHED", None)
@@ -154,7 +164,7 @@ def test_stop_lets_running_trials_finish(tracker: LocalTracker) -> None:
     assert (ended.state, ended.counts["FINISHED"], ended.counts["STOPPED"]) == ("STOPPED", 2, 20)
     with pytest.raises(UserError, match="STOPPED already"):
         tracker.stop(run.id)
-    resumed = tracker.resume(run.id, concurrency=10)
+    resumed = tracker.resume(run.id, ResumeRequest(concurrency=10))
     assert resumed.run.concurrency == 10
     ended = tracker.wait(run.id, timeout=60)
     assert (ended.state, ended.counts["FINISHED"], ended.score.final_score) == ("FINISHED", 22, 1.0)
@@ -179,13 +189,15 @@ def test_retrying_a_run_without_errors_concludes_it_again(tracker: LocalTracker,
     assert (ended.state, ended.score.final_score, ended.counts["FINISHED"]) == ("FINISHED", 1.0, 2)
     until(lambda: uploads() == [("ended:1", "done"), ("ended:2", "done")])
     assert file.is_file() and len(tracker.attempts(run.id, "ok-0")) == 1
-    assert tracker.retry(run.id, category="infrastructure").notices == ["nothing is left to run"]
+    assert tracker.retry(run.id, RetryRequest(category="infrastructure")).notices == [
+        "nothing is left to run"
+    ]
 
 
 def test_a_task_that_is_named_is_run_again_after_an_error(tracker: LocalTracker) -> None:
     run = finished(tracker, "exit=3*2,ok", on_agent_failure="error")
     assert tracker.resume(run.id).notices == ["nothing is left to run"]
-    tracker.resume(run.id, task_ids=["exit=3-1", "ok-0"])
+    tracker.resume(run.id, ResumeRequest(task_ids=["exit=3-1", "ok-0"]))
     tracker.wait(run.id, timeout=60)
     assert [len(tracker.attempts(run.id, task)) for task in ("exit=3-0", "exit=3-1", "ok-0")] == [1, 2, 1]
 
@@ -193,7 +205,7 @@ def test_a_task_that_is_named_is_run_again_after_an_error(tracker: LocalTracker)
 def test_force_stop_ends_running_trials_at_once(tracker: LocalTracker) -> None:
     run = tracker.start(request("held*3", concurrency=3)).run
     until(lambda: tracker.fetch(run.id).counts["IN_PROGRESS"] == 3)
-    tracker.stop(run.id, force=True)
+    tracker.stop(run.id, StopRequest(force=True))
     ended = tracker.wait(run.id, timeout=60)
     assert (ended.state, ended.counts["STOPPED"]) == ("STOPPED", 3)
     assert [one.outcome for one in tracker.attempts(run.id, "held-0")] == ["stopped"]
@@ -204,18 +216,18 @@ def test_force_stop_ends_running_trials_at_once(tracker: LocalTracker) -> None:
 def test_stopping_single_tasks(tracker: LocalTracker) -> None:
     run = tracker.start(request("held*2,ok", concurrency=2)).run
     until(lambda: tracker.fetch(run.id).counts["IN_PROGRESS"] == 2)
-    tracker.stop(run.id, force=True, task_ids=["held-1"])
+    tracker.stop(run.id, StopRequest(force=True, task_ids=["held-1"]))
     open_gate()
     ended = tracker.wait(run.id, timeout=60)
     assert (ended.counts["FINISHED"], ended.counts["STOPPED"]) == (2, 1)
     with pytest.raises(UsageError, match="has no task 'nope'"):
-        tracker.stop(run.id, task_ids=["nope"])
+        tracker.stop(run.id, StopRequest(task_ids=["nope"]))
 
 
 def test_concurrency_changes_live(tracker: LocalTracker) -> None:
     run = tracker.start(request("held*8", concurrency=1)).run
     until(lambda: tracker.fetch(run.id).counts["IN_PROGRESS"] == 1)
-    assert tracker.update(run.id, concurrency=8).concurrency == 8
+    assert tracker.update(run.id, UpdateRequest(concurrency=8)).concurrency == 8
     until(lambda: tracker.fetch(run.id).counts["IN_PROGRESS"] == 8)
     open_gate()
     assert tracker.wait(run.id, timeout=60).counts["FINISHED"] == 8
@@ -224,9 +236,9 @@ def test_concurrency_changes_live(tracker: LocalTracker) -> None:
 def test_retry_runs_errors_again_and_keeps_history(tracker: LocalTracker) -> None:
     run = finished(tracker, "ok,flaky*2", max_attempts=1)
     assert run.score.errors == {"infrastructure": 2}
-    tracker.retry(run.id, category="agent")
+    tracker.retry(run.id, RetryRequest(category="agent"))
     assert tracker.wait(run.id, timeout=60).counts["ERROR"] == 2
-    tracker.retry(run.id, task_ids=["flaky-0"])
+    tracker.retry(run.id, RetryRequest(task_ids=["flaky-0"]))
     assert tracker.wait(run.id, timeout=60).counts["ERROR"] == 1
     tracker.retry(run.id)
     ended = tracker.wait(run.id, timeout=60)
@@ -249,7 +261,7 @@ def test_an_end_by_the_agents_doing_counts_and_is_tried_again_only_on_demand(tra
     )
     ended = tracker.wait(run.id, timeout=60)
     assert (tries(), ended.score.errors) == ([1, 1, 1], {"agent": 2})
-    (said, *_) = tracker.retry(run.id, category="agent").notices
+    (said, *_) = tracker.retry(run.id, RetryRequest(category="agent")).notices
     assert said.startswith("2 trials that had counted, by the agent's own doing, get a second try")
     ended = tracker.wait(run.id, timeout=60)
     assert (tries(), ended.score.second_tries) == ([1, 2, 2], 2)
@@ -304,7 +316,7 @@ def test_an_executor_without_the_secret_waits_and_says_so(
     monkeypatch.setenv("API_KEY", "secret-value-123")
     tracker.resume(run.id)
     until(lambda: tracker.fetch(run.id).counts["IN_PROGRESS"] == 1)
-    tracker.stop(run.id, force=True)
+    tracker.stop(run.id, StopRequest(force=True))
     tracker.wait(run.id, timeout=60)
 
 
@@ -330,7 +342,7 @@ def test_follow_ends_with_the_run(tracker: LocalTracker) -> None:
 
 def test_outputs_and_delete(tracker: LocalTracker, tmp_path: Path) -> None:
     run = finished(tracker, "ok*2")
-    written = tracker.outputs(run.id, tmp_path / "out", task_ids=["ok-1"])
+    written = tracker.outputs(run.id, tmp_path / "out", OutputsWanted(task_ids=["ok-1"]))
     assert [path.name for path in written] == ["ok-1"]
     assert (tmp_path / "out" / "ok-1" / "grading" / "verdict.txt").exists()
     assert "working on ok-1" in (tmp_path / "out" / "ok-1" / "attempt.log").read_text()
@@ -345,7 +357,7 @@ def test_a_live_run_is_not_deleted(tracker: LocalTracker) -> None:
     run = tracker.start(request("held")).run
     with pytest.raises(UserError, match=r"stop .* --force"):
         tracker.delete(run.id)
-    tracker.stop(run.id, force=True)
+    tracker.stop(run.id, StopRequest(force=True))
     tracker.wait(run.id, timeout=60)
 
 

@@ -30,7 +30,7 @@ from valkyrie.nouns import Json
 from valkyrie.store import Store, runs
 from valkyrie.store.layout import DataFolder
 from valkyrie.tracker.local import LocalTracker
-from valkyrie.views import RunFilter, TrialFilter
+from valkyrie.views import ResumeRequest, RunFilter, StopRequest, TrialFilter
 
 ROOT = Path(__file__).parents[2]
 
@@ -100,9 +100,9 @@ def test_a_drained_executor_that_is_told_again_leaves_a_stopped_run_stopped(trac
     until(lambda: (tracker.executor_status() or {})["draining"])
     os.kill(pid, signal.SIGTERM)
     until(lambda: not alive(pid))
-    tracker.resume(run.id, concurrency=1)
+    tracker.resume(run.id, ResumeRequest(concurrency=1))
     until(lambda: tracker.fetch(run.id).counts["IN_PROGRESS"] == 1)
-    tracker.stop(run.id, force=True)
+    tracker.stop(run.id, StopRequest(force=True))
     assert tracker.wait(run.id, timeout=60).counts["STOPPED"] == 2
 
 
@@ -110,7 +110,7 @@ def test_a_trial_comes_back_while_its_last_attempt_still_ends(tracker: LocalTrac
     run = tracker.start(request("clinging", concurrency=2)).run
     until(lambda: tracker.fetch(run.id).counts["IN_PROGRESS"] == 1)
     before = tracker.executor_status() or {}
-    tracker.stop(run.id, force=True)
+    tracker.stop(run.id, StopRequest(force=True))
     tracker.retry(run.id)
     until(lambda: tracker.fetch(run.id).counts["FINISHED"] == 1)
     until(lambda: (tracker.executor_status() or {})["active"] == 1)
@@ -164,7 +164,7 @@ def test_what_a_killed_executor_was_putting_together_is_swept(tracker: LocalTrac
     tracker.resume(run.id)
     until(lambda: tracker.fetch(run.id).counts["IN_PROGRESS"] == 1)
     assert not draft.exists()
-    tracker.stop(run.id, force=True)
+    tracker.stop(run.id, StopRequest(force=True))
     assert tracker.wait(run.id, timeout=60).state == "STOPPED"
 
 
@@ -211,7 +211,7 @@ def test_the_control_socket_stands_whatever_it_is_sent(tracker: LocalTracker, ho
     for link in idle:
         link.close()
     assert tracker.fetch(run.id).executor == "alive"
-    tracker.stop(run.id, force=True)
+    tracker.stop(run.id, StopRequest(force=True))
     assert tracker.wait(run.id, timeout=60).state == "STOPPED"
     log = (home / "executor.log").read_text()
     assert "Traceback" not in log and "secret-value" not in log
@@ -224,7 +224,7 @@ def test_a_removed_socket_comes_back(tracker: LocalTracker, home: Path) -> None:
     socket_path(DataFolder(home)).unlink()
     until(lambda: tracker.executor_status() is not None)
     assert (tracker.executor_status() or {})["pid"] == pid
-    tracker.stop(run.id, force=True)
+    tracker.stop(run.id, StopRequest(force=True))
     assert tracker.wait(run.id, timeout=60).state == "STOPPED"
 
 
@@ -271,7 +271,7 @@ def test_following_notices_a_dead_executor(tracker: LocalTracker) -> None:
     kill_executor(tracker)
     note = next(view.note for view in views if view.executor == "none")
     assert note is not None and "run resume" in note
-    tracker.stop(run.id, force=True)
+    tracker.stop(run.id, StopRequest(force=True))
     assert tracker.wait(run.id, timeout=60).state == "STOPPED"
 
 
@@ -334,7 +334,7 @@ def test_no_secret_is_in_the_executors_environment(
     pid = (tracker.executor_status() or {})["pid"]
     for file in ("environ", "cmdline"):
         assert b"secret-value" not in Path(f"/proc/{pid}/{file}").read_bytes()
-    tracker.stop(run.id, force=True)
+    tracker.stop(run.id, StopRequest(force=True))
     assert tracker.wait(run.id, timeout=60).state == "STOPPED"
 
 
@@ -367,7 +367,7 @@ def test_secrets_given_to_a_leaving_executor_are_asked_for_again(
     ExecutorClient(DataFolder(home)).ask("drain")
     second = tracker.start(request("ok", agent=KEYED))
     assert any("run resume" in notice for notice in second.notices)
-    tracker.stop(first.id, force=True)
+    tracker.stop(first.id, StopRequest(force=True))
     until(lambda: "API_KEY" in (tracker.fetch(second.run.id).note or ""))
     tracker.resume(second.run.id)
     assert tracker.wait(second.run.id, timeout=60).state == "FINISHED"

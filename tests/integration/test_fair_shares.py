@@ -18,7 +18,7 @@ from valkyrie.nouns import Identity
 from valkyrie.schedule.host import FILES_OF_OUR_OWN, FILES_PER_TRIAL
 from valkyrie.store.layout import DataFolder
 from valkyrie.store.schema import attempt, run, trial
-from valkyrie.tracker.office import Office
+from valkyrie.tracker.app import TrackerApp
 from valkyrie.views import RunRequest
 
 ROOM = 8
@@ -35,7 +35,7 @@ def files_for(trials: int) -> None:
 @pytest.mark.slow
 def test_nobody_holds_more_than_one_trial_above_anothers_share(tmp_path: Path) -> None:
     home = tmp_path / "home"
-    office = Office(DataFolder(home))
+    tracker_app = TrackerApp(DataFolder(home))
     request = RunRequest(
         agent="valkyrie.testing.null:NapAgent",
         benchmark="valkyrie.testing.null:NullBenchmark",
@@ -45,7 +45,7 @@ def test_nobody_holds_more_than_one_trial_above_anothers_share(tmp_path: Path) -
     )
     for person, count in RUNS.items():
         for _ in range(count):
-            office.tracker(Identity(person=person)).enqueue(request)
+            tracker_app.tracker(Identity(person=person)).enqueue(request)
     environment = {
         **os.environ,
         "VALKYRIE_HOME": str(home),
@@ -60,9 +60,9 @@ def test_nobody_holds_more_than_one_trial_above_anothers_share(tmp_path: Path) -
         .join(run, run.c.id == trial.c.run_id)
         .where(attempt.c.outcome == "graded")
     )
-    with office.store.reading() as connection:
+    with tracker_app.store.reading() as connection:
         rows = [tuple(row) for row in connection.execute(query)]
-    office.close()
+    tracker_app.close()
     check_shares(rows)
 
 

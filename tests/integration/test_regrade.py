@@ -18,7 +18,7 @@ from valkyrie import config
 from valkyrie.errors import UserError
 from valkyrie.testing.model_server import Script
 from valkyrie.tracker.local import LocalTracker
-from valkyrie.views import RegradeRequest, RunFilter, RunRequest, RunView, TrialFilter
+from valkyrie.views import RegradeRequest, RunFilter, RunRequest, RunView, StopRequest, TrialFilter
 
 pytestmark = pytest.mark.skipif(shutil.which("bwrap") is None, reason="bubblewrap is not installed")
 
@@ -129,7 +129,7 @@ def test_a_run_says_that_it_is_graded_again(tracker: LocalTracker, tmp_path: Pat
     said = "regrading: 0 of 1 trials are graded again (grading 1); grading 0 had 100.0 %"
     assert (view.state, view.note) == ("IN_PROGRESS", said)
     assert [one.note for one in tracker.list(RunFilter()).runs] == [said]
-    tracker.stop(run.id, force=True)
+    tracker.stop(run.id, StopRequest(force=True))
     ended = tracker.wait(run.id, timeout=60)
     assert (ended.state, ended.note, ended.score) == ("FINISHED", None, run.score)
 

@@ -22,7 +22,15 @@ from valkyrie.nouns import Json
 from valkyrie.report.tables import started_rows
 from valkyrie.testing.null import NapAgent
 from valkyrie.tracker.local import LocalTracker
-from valkyrie.views import RunRequest, RunView, TrialFilter, TrialView
+from valkyrie.views import (
+    ResultsWanted,
+    RetryRequest,
+    RunRequest,
+    RunView,
+    StopRequest,
+    TrialFilter,
+    TrialView,
+)
 
 pytestmark = pytest.mark.slow
 
@@ -95,20 +103,23 @@ def test_some_tasks_are_scored_by_the_service_and_the_run_keeps_its_own_score(
     service = FaultyService(["ok-1", "ok-2", "grade-error-1"], key="Bearer let-me-in")
     serve(service)
     run = finished(tracker)
-    part = tracker.results(run.id, task_ids=["ok-2"])
+    part = tracker.results(run.id, ResultsWanted(task_ids=["ok-2"]))
     assert part["final_evaluation"] == {"final_score": 100.0, "properties": {"good": 1}}
     assert list(service.scored[-1]) == ["ok-2"] and part["subset"] == ["ok-2"]
     assert (part["score"]["planned"], part["score"]["coverage"], part["score"]["errors"]) == (1, 1.0, {})
-    wrong = tracker.results(run.id, task_ids=["ok-1", "grade-error-1"])["score"]
+    wrong = tracker.results(run.id, ResultsWanted(task_ids=["ok-1", "grade-error-1"]))["score"]
     assert (wrong["final_score"], wrong["score_graded"], wrong["errors"]) == (50.0, 100.0, {"benchmark": 1})
     whole = tracker.results(run.id)
     assert whole["score"]["planned"] == 3 and whole["final_evaluation"]["properties"] == {"good": 2}
     config.remove_entry("benchmark_auth", "faulty")
-    alone = tracker.results(run.id, task_ids=["ok-2"])
+    alone = tracker.results(run.id, ResultsWanted(task_ids=["ok-2"]))
     assert "Authorization" in alone["final_evaluation"]["properties"]["not_computed"]
     assert alone["score"]["final_score"] is None and alone["score"]["graded"] == 1
     given = {"authorization": "Bearer let-me-in"}
-    assert tracker.results(run.id, task_ids=["ok-2"], headers=given)["score"]["final_score"] == 100.0
+    assert (
+        tracker.results(run.id, ResultsWanted(task_ids=["ok-2"], headers=given))["score"]["final_score"]
+        == 100.0
+    )
 
 
 def test_every_fault_has_its_category_and_hurts_nobody_else(tracker: LocalTracker, serve: Serve) -> None:
@@ -172,7 +183,7 @@ def test_from_scratch_forgets_the_saved_state(tracker: LocalTracker, serve: Serv
     service = FaultyService(["grade-checkpoint-lost-1"])
     serve(service)
     run = finished(tracker)
-    tracker.wait(tracker.retry(run.id, from_scratch=True).run.id, timeout=60)
+    tracker.wait(tracker.retry(run.id, RetryRequest(from_scratch=True)).run.id, timeout=60)
     assert service.asked["evaluate", "grade-checkpoint-lost-1"] == 2
     assert "agent" in tracker.attempts(run.id, "grade-checkpoint-lost-1")[1].timing
 
@@ -190,7 +201,7 @@ def test_text_answers_are_graded_and_never_asked_for_twice(tracker: LocalTracker
     assert "the judge crashed" in (failed.message or "")
     assert service.responses["fails-once-1"] == ["answer to fails-once-1", ""]
     assert (found["html-1"].category, found["html-1"].cause) == ("benchmark", "service_protocol")
-    again = tracker.wait(tracker.retry(run.id, task_ids=["fails-once-1"]).run.id, timeout=60)
+    again = tracker.wait(tracker.retry(run.id, RetryRequest(task_ids=["fails-once-1"])).run.id, timeout=60)
     assert again.counts["FINISHED"] == 2
     assert service.responses["fails-once-1"] == ["answer to fails-once-1", "", "answer to fails-once-1"]
     assert "agent" not in tracker.attempts(run.id, "fails-once-1")[1].timing
@@ -258,9 +269,12 @@ def test_the_credential_is_sent_kept_out_of_sight_and_asked_for_again(
     assert service.seen_headers[-1]["x-team"] == "blue"
     with pytest.raises(UserError, match="-H Authorization VALUE -H X-Team VALUE"):
         tracker.retry(run.id)
-    tracker.wait(tracker.retry(run.id, headers={"authorization": secret, "X-Team": "b"}).run.id, timeout=60)
+    tracker.wait(
+        tracker.retry(run.id, RetryRequest(headers={"authorization": secret, "X-Team": "b"})).run.id,
+        timeout=60,
+    )
     config.set_entry("benchmark_auth", "faulty", secret)
-    tracker.wait(tracker.retry(run.id, headers={"X-Team": "b"}).run.id, timeout=60)
+    tracker.wait(tracker.retry(run.id, RetryRequest(headers={"X-Team": "b"})).run.id, timeout=60)
     assert len(tracker.attempts(run.id, "grade-error-1")) == 3
     said = json.dumps(tracker.results(run.id)) + json.dumps(run.arguments)
     kept = b"".join(path.read_bytes() for path in (tmp_path / "home").rglob("*") if path.is_file())
@@ -331,5 +345,5 @@ def test_what_is_tried_again_is_not_kept_quiet(tracker: LocalTracker, serve: Ser
     until(lambda: tracker.errors(run.id))
     (group,) = tracker.errors(run.id)
     assert (group.retrying, group.cause, group.task_ids) == (True, "service_unreachable", ["setup-drop-1"])
-    tracker.stop(run.id, force=True)
+    tracker.stop(run.id, StopRequest(force=True))
     tracker.wait(run.id, timeout=60)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 from importlib import import_module
 from pathlib import Path
@@ -25,3 +26,13 @@ def test_the_named_function_exists(module: str, name: str) -> None:
     for part in name.split("."):
         found = getattr(found, part)
     assert callable(found)
+
+
+@pytest.mark.parametrize(("module", "name"), NAMED, ids=[f"{module}:{name}" for module, name in NAMED])
+def test_the_named_function_is_in_the_file_that_is_named(module: str, name: str) -> None:
+    home = import_module(module)
+    found: object = home
+    for part in name.split("."):
+        found = getattr(found, part)
+    found = getattr(found, "callback", found)  # of a command
+    assert callable(found) and inspect.getsourcefile(inspect.unwrap(found)) == inspect.getsourcefile(home)

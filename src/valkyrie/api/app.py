@@ -45,19 +45,19 @@ from valkyrie.api.settings import ApiSettings
 from valkyrie.errors import ValkyrieError
 
 if TYPE_CHECKING:
-    from valkyrie.tracker.office import Office
+    from valkyrie.tracker.app import TrackerApp
 
 NOUNS = (health, organisation, runs, trials, jobs, queue, ingest, agents, uploads, secrets, benchmarks)
 
 
-def create_app(office: Office, settings: ApiSettings | None = None) -> FastAPI:
-    """The application on one office. It owns neither the office nor an executor."""
+def create_app(tracker_app: TrackerApp, settings: ApiSettings | None = None) -> FastAPI:
+    """The application on one tracker_app. It owns neither the tracker_app nor an executor."""
     settings = settings or ApiSettings()
     lanes, metrics = Lanes(settings), Metrics()
-    door = _door(office, settings, lanes)
-    hub = EventHub(office, settings, lanes.events)
+    door = _door(tracker_app, settings, lanes)
+    hub = EventHub(tracker_app, settings, lanes.events)
     app = bare_app()
-    app.state.context = Context(office, settings, lanes, door, hub, metrics)
+    app.state.context = Context(tracker_app, settings, lanes, door, hub, metrics)
     app.router.lifespan_context = _lifespan
     admission = TrackerAdmission(settings, door)
     app.add_middleware(
@@ -102,18 +102,18 @@ def _routes() -> tuple[BaseRoute, ...]:
     return tuple(whole.routes)
 
 
-def _door(office: Office, settings: ApiSettings, lanes: Lanes) -> Door:
+def _door(tracker_app: TrackerApp, settings: ApiSettings, lanes: Lanes) -> Door:
     if not settings.auth:
         return OpenDoor()
     from valkyrie.organisation.access import open_authenticator
 
-    return Doorkeeper(open_authenticator(office.store), lanes.doors)
+    return Doorkeeper(open_authenticator(tracker_app.store), lanes.doors)
 
 
 @asynccontextmanager
 async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     context: Context = app.state.context
-    sweep_incoming(context.office.data)
+    sweep_incoming(context.tracker_app.data)
     context.hub.start()
     _warm_up(app)
     try:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection
 from dataclasses import dataclass, field, fields
 from functools import cache
 from typing import Annotated, Any, cast
@@ -12,9 +12,19 @@ from fastapi import Body
 from pydantic import BaseModel, ConfigDict, Field, GetCoreSchemaHandler, model_validator
 from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
-from valkyrie.nouns import Category
 from valkyrie.suggest import did_you_mean
-from valkyrie.views import LogQuery, RegradeRequest, RunRequest, TasksRequest
+from valkyrie.views import (
+    LogQuery,
+    OutputsWanted,
+    RegradeRequest,
+    ResultsWanted,
+    ResumeRequest,
+    RetryRequest,
+    RunRequest,
+    StopRequest,
+    TasksRequest,
+    UpdateRequest,
+)
 
 _LARGEST = 1 << 53
 """Beyond it a number is not the same in every language, and no database takes it."""
@@ -85,75 +95,6 @@ def check_text(text: str) -> None:
         text.encode()
     except UnicodeEncodeError:
         raise PydanticCustomError("surrogate", "a text is not valid Unicode") from None
-
-
-AtLeastOne = Annotated[int, Field(ge=1, le=1_000_000)]
-
-
-@dataclass(frozen=True, slots=True)
-class StopRequest:
-    """How to stop a run."""
-
-    force: bool = False
-    """Trials under way are killed, not finished."""
-    task_ids: Sequence[str] | None = None
-    """Only these tasks; the run goes on with the others."""
-
-
-@dataclass(frozen=True, slots=True)
-class ResumeRequest:
-    """How a run goes on."""
-
-    concurrency: AtLeastOne | None = None
-    task_ids: Sequence[str] | None = None
-    headers: Mapping[str, str] = field(default_factory=dict)
-    """For the benchmark's service; given again, because they are not stored."""
-    benchmark_url: str | None = None
-    """Where the service is now, if it moved."""
-
-
-@dataclass(frozen=True, slots=True)
-class RetryRequest(ResumeRequest):
-    """Which errors are tried again."""
-
-    category: Annotated[Category, Field(strict=False)] | None = None
-    from_scratch: bool = False
-    """What grading had saved is not used."""
-
-
-@dataclass(frozen=True, slots=True)
-class UpdateRequest:
-    """What changes; what is left out, or null, stays."""
-
-    concurrency: AtLeastOne | None = None
-    label: str | None = None
-    max_cost: float | None = None
-    """US dollars."""
-    priority: Annotated[int, Field(ge=0, le=4)] | None = None
-    abort_after: Annotated[int, Field(ge=0, le=1_000_000)] | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class TasksChosen:
-    """Some tasks of a run; null is all."""
-
-    task_ids: Sequence[str] | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class OutputsWanted(TasksChosen):
-    """Which tasks the outputs are of, and which files of each trial."""
-
-    files: Sequence[str] | None = None
-    """Names as they stand in a trial's folder; `*` stands for anything. Null is all."""
-
-
-@dataclass(frozen=True, slots=True)
-class ResultsWanted(TasksChosen):
-    """Which tasks the results are of; some tasks are scored anew."""
-
-    headers: Mapping[str, str] = field(default_factory=dict)
-    """For the service that scores them; given again, because they are not stored."""
 
 
 @dataclass(frozen=True, slots=True)

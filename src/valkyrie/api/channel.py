@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from valkyrie.api.lanes import Lane
     from valkyrie.job_views import JobView
     from valkyrie.nouns import Identity
-    from valkyrie.tracker.office import Office
+    from valkyrie.tracker.app import TrackerApp
     from valkyrie.views import RunView
 
 _MOST_KEPT = 64
@@ -74,7 +74,9 @@ class Caught(NamedTuple):
 class Channel:
     """The newest updates of one run or job. Whoever fell behind further is given the newest state."""
 
-    def __init__(self, office: Office, identity: Identity, kind: Kind, subject: str, lane: Lane) -> None:
+    def __init__(
+        self, tracker_app: TrackerApp, identity: Identity, kind: Kind, subject: str, lane: Lane
+    ) -> None:
         self.kind = kind
         self.subject = subject
         """The id of what is watched."""
@@ -86,7 +88,7 @@ class Channel:
         """Ended, or deleted: nothing more will come."""
         self.nudged = asyncio.Event()
         """The database changed, in whatever."""
-        self._office = office
+        self._app = tracker_app
         self._identity = identity
         self._lane = lane
         self._latest: Update | None = None
@@ -127,15 +129,15 @@ class Channel:
 
     def _look(self) -> tuple[Update, bool, bool] | None:
         before, wanted = self._latest, self.trial_watchers > 0
-        subject, alive = SUBJECTS[self.kind], self._office.handing.alive()
+        subject, alive = SUBJECTS[self.kind], self._app.dispatch.alive()
         if before and alive == self._alive:
-            with self._office.store.reading() as connection:
+            with self._app.store.reading() as connection:
                 if subject.version(connection, self.subject) == before.version:
                     return None
-        view, ended = subject.fetch(self._office.tracker(self._identity), self.subject)
+        view, ended = subject.fetch(self._app.tracker(self._identity), self.subject)
         trials = None
         if before and wanted:
-            with self._office.store.reading() as connection:
+            with self._app.store.reading() as connection:
                 rows = runs.trials_since(connection, self.subject, before.version)
             # What changed since the view was made comes with the next one.
             trials = trial_events((row for row in rows if row.version <= view.version), before.version)
@@ -181,7 +183,7 @@ class Channel:
         latest = self.latest
 
         def look() -> bytes:
-            with self._office.store.reading() as connection:
+            with self._app.store.reading() as connection:
                 # Trials nothing happened to yet have version 0: they are news to nobody, and may be many.
                 rows = runs.trials_since(connection, self.subject, max(since, 0))
             return trial_events(rows, since)

@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from valkyrie.api.metrics import Metrics
     from valkyrie.api.subjects import Kind
     from valkyrie.store import Connection
+    from valkyrie.tracker.app import TrackerApp
     from valkyrie.tracker.local import LocalTracker
-    from valkyrie.tracker.office import Office
 
 log = logging.getLogger("valkyrie.api")
 DESCOPE = "X-Descope-Api-Key"
@@ -39,7 +39,7 @@ DESCOPE = "X-Descope-Api-Key"
 class Context:
     """One server's parts, the same for all requests."""
 
-    office: Office
+    tracker_app: TrackerApp
     settings: ApiSettings
     lanes: Lanes
     door: Door
@@ -58,7 +58,7 @@ class Asking:
     def tracker(self) -> LocalTracker:
         """The verbs, as the caller; hosted benchmark services know people by the keys we know them by."""
         key = access_key(self.request.headers) if self.context.door.mode == "hosted" else None
-        return self.context.office.tracker(self.identity, {DESCOPE: key} if key else None)
+        return self.context.tracker_app.tracker(self.identity, {DESCOPE: key} if key else None)
 
     async def quick(self, ask: Callable[[LocalTracker], Any], status: int = 200) -> Response:
         """The answer of a verb that only looks, or changes little."""
@@ -115,7 +115,7 @@ class Asking:
         with suppress(ValkyrieError):  # the verb itself says what is wrong with it
             if self.request.scope["path"].startswith("/v1/jobs/"):
                 return jobs.resolve(connection, ref, self.identity.org_id)
-            return tracker.resolve(connection, ref)
+            return tracker.context.resolve(connection, ref)
         return str(ref)
 
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from valkyrie.api.lanes import Lane
     from valkyrie.api.settings import ApiSettings
     from valkyrie.nouns import Identity
-    from valkyrie.tracker.office import Office
+    from valkyrie.tracker.app import TrackerApp
 
 log = logging.getLogger("valkyrie.api")
 _LOOK_AGAIN_S = 0.5
@@ -35,8 +35,8 @@ _LONGEST_PAUSE_S = 2.0
 class EventHub:
     """Who watches what."""
 
-    def __init__(self, office: Office, settings: ApiSettings, lane: Lane) -> None:
-        self._office = office
+    def __init__(self, tracker_app: TrackerApp, settings: ApiSettings, lane: Lane) -> None:
+        self._app = tracker_app
         self._settings = settings
         self._lane = lane
         self._channels: dict[tuple[Kind, str], Channel] = {}
@@ -77,7 +77,7 @@ class EventHub:
         """The id of what `ref` names to them."""
 
         def look() -> str:
-            with self._office.store.reading() as connection:
+            with self._app.store.reading() as connection:
                 return SUBJECTS[kind].resolve(connection, ref, identity.org_id, identity.person)
 
         return await self._finding.look((kind, identity.org_id, identity.person, ref), lambda: lane.run(look))
@@ -89,7 +89,7 @@ class EventHub:
         key = (watch.kind, watch.subject)
         channel = self._channels.get(key)
         if channel is None or channel.ended:
-            channel = Channel(self._office, watch.identity, watch.kind, watch.subject, self._lane)
+            channel = Channel(self._app, watch.identity, watch.kind, watch.subject, self._lane)
             self._channels[key] = channel
             task = asyncio.get_running_loop().create_task(self._keep_up(channel))
             self._tasks.add(task)
@@ -159,7 +159,7 @@ class EventHub:
                 self._closing.wait(_LOOK_AGAIN_S)
 
     def _changes(self) -> Generator[None]:
-        yield from self._office.store.changes(self._settings.update_every_s, _LOOK_AGAIN_S)
+        yield from self._app.store.changes(self._settings.update_every_s, _LOOK_AGAIN_S)
 
     def _nudge(self) -> None:
         for channel in self._channels.values():

@@ -10,11 +10,19 @@ from fastapi import Body
 from pydantic import AfterValidator, Field
 from pydantic_core import PydanticCustomError
 
-from valkyrie.api.bodies import AtLeastOne, Strictly
-from valkyrie.job_views import DEFAULT_CONCURRENCY, DEFAULT_ERROR_RATE, JobAgent, JobChange, JobRequest
-from valkyrie.nouns import Category
+from valkyrie.api.bodies import Strictly
+from valkyrie.job_views import (
+    DEFAULT_CONCURRENCY,
+    DEFAULT_ERROR_RATE,
+    JobAgent,
+    JobChange,
+    JobRequest,
+    JobRetry,
+    JobStop,
+)
 from valkyrie.tracker.bounds import LONGEST_TEXT
 from valkyrie.views import RunRequest
+from valkyrie.views.requests import AtLeastOne
 
 
 def _left_out(text: str) -> str:
@@ -86,24 +94,6 @@ class JobResume(JobChange):
     concurrency: AtLeastOne | None = None
     time_limit: float | None = None
     """Counted from now."""
-    headers: Mapping[str, str] = field(default_factory=dict)
-    """For the benchmark's service; given again, because they are not stored."""
-
-
-@dataclass(frozen=True, slots=True)
-class JobStop:
-    """How to stop a job."""
-
-    force: bool = False
-    """Trials under way are killed, not finished."""
-
-
-@dataclass(frozen=True, slots=True)
-class JobRetry:
-    """Which errors are tried again."""
-
-    category: Annotated[Category, Field(strict=False)] | None = None
-    concurrency: AtLeastOne | None = None
     headers: Mapping[str, str] = field(default_factory=dict)
     """For the benchmark's service; given again, because they are not stored."""
 

@@ -37,7 +37,7 @@ async def receive_archive(ask: Asking) -> AsyncIterator[Received]:
     """The request's body as a file, which is gone afterwards unless it was moved away."""
     context = ask.context
     with context.lanes.downloads.seat():
-        writer = _Writer(context.lanes.quick, incoming(context.office.data))
+        writer = _Writer(context.lanes.quick, incoming(context.tracker_app.data))
         try:
             async for piece in ask.request.stream():
                 await writer.write(piece)

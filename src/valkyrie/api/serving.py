@@ -20,7 +20,7 @@ from valkyrie.api.supervisor import Supervisor
 from valkyrie.errors import InfrastructureError, UserError
 
 if TYPE_CHECKING:
-    from valkyrie.tracker.office import Office
+    from valkyrie.tracker.app import TrackerApp
 
 log = logging.getLogger("valkyrie.api")
 _EXECUTOR_S = 10.0
@@ -40,18 +40,18 @@ class ServeOptions:
 
 
 class ApiServer:
-    """The application on a socket; the office stays the caller's."""
+    """The application on a socket; the tracker app stays the caller's."""
 
     def __init__(
         self,
-        office: Office,
+        tracker_app: TrackerApp,
         settings: ApiSettings,
         port: int = 0,
         *,
         grace_s: float = 10.0,
         head_s: float = HEAD_S,
     ) -> None:
-        self.app = create_app(office, settings)
+        self.app = create_app(tracker_app, settings)
         bound = _bind(settings.host, port)
         self._listener = Listener(self.app, bound, grace_s=max(1, round(grace_s)), head_s=head_s)
         self.url = self._listener.url
@@ -74,15 +74,15 @@ class ApiServer:
         self._listener.hurry()
 
 
-async def serve(office: Office, options: ServeOptions, ready: Callable[[str], None]) -> None:
+async def serve(tracker_app: TrackerApp, options: ServeOptions, ready: Callable[[str], None]) -> None:
     """Serve until a signal says otherwise; `ready` is called with the address once requests are answered.
 
     The first signal ends it in order: answers are finished, the executor drains. The second means now.
     """
     raise_open_files()  # every connection is one
-    server = ApiServer(office, options.settings, options.port, grace_s=options.drain_timeout)
+    server = ApiServer(tracker_app, options.settings, options.port, grace_s=options.drain_timeout)
     metrics = server.app.state.context.metrics
-    supervisor = Supervisor.of_executor(office.data, metrics.restarted) if options.executor else None
+    supervisor = Supervisor.of_executor(tracker_app.data, metrics.restarted) if options.executor else None
 
     def hurry() -> None:
         log.warning("told again to end: nothing is waited for any more")
@@ -95,7 +95,7 @@ async def serve(office: Office, options: ServeOptions, ready: Callable[[str], No
             await server.start()
             if supervisor:
                 await supervisor.start()
-                await asyncio.to_thread(_await_executor, office)
+                await asyncio.to_thread(_await_executor, tracker_app)
             ready(server.url)
             await _first_of(asked_to_end.wait(), server.ended())
             if not asked_to_end.is_set():
@@ -116,12 +116,12 @@ def _bind(host: str, port: int) -> socket.socket:
         raise UserError(f"Cannot listen on {host}, port {port}: {error.strerror or error}.") from error
 
 
-def _await_executor(office: Office) -> None:
+def _await_executor(tracker_app: TrackerApp) -> None:
     """Return when an executor is at work; not without end, for requests are answered without one too."""
     deadline = time.monotonic() + _EXECUTOR_S
-    with contextlib.closing(office.store.changes(0.1, 0.5)) as changes:  # type: ignore[type-var]
+    with contextlib.closing(tracker_app.store.changes(0.1, 0.5)) as changes:  # type: ignore[type-var]
         for _ in changes:
-            if office.handing.alive() or time.monotonic() > deadline:
+            if tracker_app.dispatch.alive() or time.monotonic() > deadline:
                 return
 
 

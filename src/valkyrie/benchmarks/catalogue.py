@@ -16,8 +16,8 @@ from valkyrie.benchmarks.protocol import Benchmark
 from valkyrie.benchmarks.task_dir import TaskDirBenchmark
 from valkyrie.config_keys import SERVICES, find_map
 from valkyrie.errors import UsageError, UserError, paths_shown_as
-from valkyrie.handed import headers_of
 from valkyrie.nouns import Json, TaskSpec
+from valkyrie.secrets.delivery import headers_of
 from valkyrie.suggest import did_you_mean
 
 if TYPE_CHECKING:

@@ -31,13 +31,13 @@ def _store() -> Iterator[Store]:
     """The tracker's database: the one of this machine, never one behind an HTTP API."""
     from valkyrie.settings import data_folder
     from valkyrie.store.layout import DataFolder
-    from valkyrie.tracker.office import Office
+    from valkyrie.tracker.app import TrackerApp
 
-    office = Office(DataFolder(data_folder()), server=True)
+    tracker_app = TrackerApp(DataFolder(data_folder()), server=True)
     try:
-        yield office.store
+        yield tracker_app.store
     finally:
-        office.close()
+        tracker_app.close()
 
 
 @verb("create", examples="valkyrie admin org create research")
@@ -304,7 +304,7 @@ def secret_key(output: Output) -> None:
     A tracker encrypts the secrets it keeps with it, and its executors open them with it: all of them need
     the same one. It is kept nowhere. To replace a key, put the new one before the old with a comma.
     """
-    from valkyrie.sealing import VARIABLE, new_key
+    from valkyrie.secrets.sealed import VARIABLE, new_key
 
     made = new_key()
     output.emit("secret_key", variable=VARIABLE, key=made)

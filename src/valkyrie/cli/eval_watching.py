@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from valkyrie.evals.reporters import Reporting
     from valkyrie.evals.request import EvalRequest
     from valkyrie.evals.results import EvalResult, StimulusResult
-    from valkyrie.tracker.bound import BoundJob
+    from valkyrie.tracker.foreground import ForegroundJob
     from valkyrie.tracker.local import LocalTracker
 
 
@@ -55,7 +55,7 @@ def job_of_folder(folder: Path) -> str:
 
 def check_kind(tracker: LocalTracker, ref: str, *, experiment: bool) -> None:
     """UsageError for an experiment where an eval is gone on with, and the other way round."""
-    is_experiment = any(item["experiment"] for item in tracker.fetch_bound(ref)["items"])
+    is_experiment = any(item["experiment"] for item in tracker.fetch_foreground(ref)["items"])
     if is_experiment and not experiment:
         raise UsageError(f"{ref} is an experiment; `valk experiment run --resume {ref}` goes on.")
     if experiment and not is_experiment:
@@ -80,7 +80,7 @@ def reporting_again(output: Output, tracker: LocalTracker, ref: str, *, trust: b
     from valkyrie.evals.project_plugins import check_still_trusted
     from valkyrie.evals.request import EvalRequest
 
-    request = EvalRequest.from_json(tracker.fetch_bound(ref))
+    request = EvalRequest.from_json(tracker.fetch_foreground(ref))
     check_still_trusted(request, trust=trust)
     return reporting_of(output, request)
 
@@ -100,7 +100,7 @@ class Watching:
         self._verbose = verbose
         self._reporting = reporting
 
-    def planned(self, planned: Planned, job: BoundJob | None) -> None:
+    def planned(self, planned: Planned, job: ForegroundJob | None) -> None:
         warnings = planned.warnings
         told = [one for one in warnings if self._verbose or one.code in IGNORED]
         for finding in told:

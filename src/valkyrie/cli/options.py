@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -51,14 +52,13 @@ def verb(name: str, *, examples: str = "") -> Callable[[Callable[..., int | None
     """A command that gets an `Output` first and returns its exit code, with the flags every command has."""
 
     def decorate(function: Callable[..., int | None]) -> click.Command:
+        @wraps(function)
         def call(*, as_json: bool, no_color: bool, **given: Any) -> int | None:
             try:
                 return function(Output(json=as_json, no_color=no_color), **given)
             except BrokenPipeError:
                 return 0 if reader_left() else 1
 
-        call.__doc__ = function.__doc__
-        call.__click_params__ = getattr(function, "__click_params__", [])  # type: ignore[attr-defined]
         epilog = "\b\nExamples:\n" + "\n".join(f"  {line}" for line in examples.strip().splitlines())
         command = click.command(
             name, cls=VocabularyCommand, context_settings=HELP_NAMES, epilog=epilog if examples else None

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from valkyrie.api.serving import ServeOptions
-    from valkyrie.tracker.office import Office
+    from valkyrie.tracker.app import TrackerApp
 
 LEVELS = ["debug", "info", "warning", "error"]
 
@@ -83,25 +83,27 @@ def serve(
 
     options = ServeOptions(settings_for(host, auth=not no_auth), port, not no_executor, drain_timeout)
     _log_to_stderr(log_level)
-    office = _open_office(options)
+    tracker_app = _open_app(options)
     try:
-        warnings = _warnings(office, options)
+        warnings = _warnings(tracker_app, options)
         asyncio.run(
-            serve_until_told(office, options, lambda url: _show(url, office, options, warnings, output))
+            serve_until_told(
+                tracker_app, options, lambda url: _show(url, tracker_app, options, warnings, output)
+            )
         )
     finally:
-        office.close()
+        tracker_app.close()
     output.emit("tracker_ended")
 
 
-def _open_office(options: ServeOptions) -> Office:
+def _open_app(options: ServeOptions) -> TrackerApp:
     from valkyrie.settings import data_folder
     from valkyrie.store.layout import DataFolder
-    from valkyrie.tracker.office import Office
+    from valkyrie.tracker.app import TrackerApp
 
     # Where keys are asked for, those who show one come from elsewhere, through a proxy of this machine say.
     local = options.settings.loopback and not options.settings.auth
-    return Office(DataFolder(data_folder()), server=True, allow_local=local)
+    return TrackerApp(DataFolder(data_folder()), server=True, allow_local=local)
 
 
 def _log_to_stderr(level: str) -> None:
@@ -111,22 +113,22 @@ def _log_to_stderr(level: str) -> None:
     logging.getLogger("uvicorn").setLevel("WARNING")
 
 
-def _warnings(office: Office, options: ServeOptions) -> list[str]:
+def _warnings(tracker_app: TrackerApp, options: ServeOptions) -> list[str]:
     """What whoever starts it should know about who can use it, and what it cannot do."""
     from valkyrie.cli.executor import no_common_place
-    from valkyrie.sealing import VARIABLE
+    from valkyrie.secrets.sealed import VARIABLE
 
     found = []
     if not options.settings.auth:
         found.append("No key is asked for: everyone on this machine can use it.")
-    elif not _has_keys(office):
+    elif not _has_keys(tracker_app):
         reached = (
             "" if options.settings.loopback else f" {options.settings.host} can be reached from outside."
         )
         found.append(f"There is no API key yet: `valkyrie admin key create` makes one.{reached}")
     if not options.executor and (apart := no_common_place()):
         found.append(apart)
-    if office.sealer is None:
+    if tracker_app.sealer is None:
         found.append(
             f"{VARIABLE} is not set, so no secret can be kept: `valkyrie admin secret-key` makes one, for "
             "this server and its executors."
@@ -134,19 +136,21 @@ def _warnings(office: Office, options: ServeOptions) -> list[str]:
     return found
 
 
-def _has_keys(office: Office) -> bool:
+def _has_keys(tracker_app: TrackerApp) -> bool:
     """Whether anyone can be let in: hosted mode makes keys elsewhere."""
     from valkyrie.organisation.access import open_authenticator
     from valkyrie.store import people
 
-    if open_authenticator(office.store).mode == "hosted":
+    if open_authenticator(tracker_app.store).mode == "hosted":
         return True
-    with office.store.reading() as connection:
+    with tracker_app.store.reading() as connection:
         return bool(people.list_keys(connection))
 
 
-def _show(url: str, office: Office, options: ServeOptions, warnings: Sequence[str], output: Output) -> None:
-    kind = office.store.kind
+def _show(
+    url: str, tracker_app: TrackerApp, options: ServeOptions, warnings: Sequence[str], output: Output
+) -> None:
+    kind = tracker_app.store.kind
     output.emit(
         "tracker", url=url, database=kind, executor=options.executor, pid=os.getpid(), warnings=warnings
     )
@@ -154,8 +158,8 @@ def _show(url: str, office: Office, options: ServeOptions, warnings: Sequence[st
         "Tracker",
         [
             ("URL", safe(url)),
-            ("Database", safe(f"{kind}, {office.store.place}")),
-            ("Data folder", safe(str(office.data.root))),
+            ("Database", safe(f"{kind}, {tracker_app.store.place}")),
+            ("Data folder", safe(str(tracker_app.data.root))),
             ("Executor", "its own, started again when it dies" if options.executor else "none here"),
             ("Keys", "needed" if options.settings.auth else "none asked for"),
         ],

@@ -97,7 +97,7 @@ def _leads_inside(member: tarfile.TarInfo) -> bool:
 
 
 def _place(name: str, root: Path) -> Path:
-    """Where an entry goes; the folders above it are made, and are no links."""
+    """Return where an entry goes; the folders above it are made, and are no links."""
     parts = [part for part in name.split("/") if part not in ("", ".")]
     if name.startswith("/") or ".." in parts or "\0" in name or len(name) > 4000:
         raise NotUnpackedError(f"{name[:200]!r} in it is no plain relative path.")

@@ -54,7 +54,7 @@ async def with_tests(client: ValkyrieClient, request: RegradeRequest) -> Regrade
 
 
 def with_service(request: Request) -> Request:
-    """Where the benchmark's service is and its credential, as the caller's config has them."""
+    """Return where the benchmark's service is and its credential, as the caller's config has them."""
     found = _own_service(request.benchmark, ignore_custom=request.ignore_custom_services)
     if found is None:
         return request
@@ -73,19 +73,19 @@ def with_credential(benchmark: str, headers: Mapping[str, str]) -> dict[str, str
 
 
 def headers_again(run: RunView, headers: Mapping[str, str] | None) -> Mapping[str, str]:
-    """The headers a run goes on with: values are not stored, and the credential is the caller's to give."""
+    """Return the headers a run goes on with: values are not stored, so the caller gives the credential."""
     wanted = {str(name).lower() for name in run.arguments.get("headers") or ()}
     return with_credential(run.benchmark, headers or {}) if "authorization" in wanted else headers or {}
 
 
 def service_now(run: RunView) -> str | None:
-    """Where the caller's config says that the run's service is now."""
+    """Return where the caller's config says that the run's service is now."""
     found = address.custom_service(run.benchmark) if run.arguments.get("service") else None
     return found.url if found else None
 
 
 def local_benchmark(spec: str, *, ignore_custom: bool) -> Path | None:
-    """The folder (or zip) a benchmark's name means on this machine; None for one the tracker must know."""
+    """Return the folder (or zip) a benchmark's name means here; None for one the tracker must know."""
     if _is_word(spec) or address.given_url(spec) or (not ignore_custom and address.custom_service(spec)):
         return None
     found = Path(spec).expanduser()
@@ -108,12 +108,12 @@ def _own_service(spec: str, *, ignore_custom: bool) -> address.ServiceAddress | 
 
 
 def _is_word(spec: str) -> bool:
-    """Whether a benchmark's name means the same everywhere, whatever lies in this folder."""
+    """Return whether a benchmark's name means the same everywhere, whatever lies in this folder."""
     return spec in SHIPPED or plugins.is_target(spec) or spec.startswith("upload:")
 
 
 async def _local_agent(client: ValkyrieClient, spec: str) -> Path | None:
-    """The folder or zip an agent's name means on this machine; None for one the tracker must know."""
+    """Return the folder or zip an agent's name means on this machine; None for one the tracker must know."""
     if "/" in spec or spec in (".", "..") or spec.startswith("~"):
         return Path(spec).expanduser()
     if spec in CATALOG or plugins.is_target(spec) or spec.startswith("upload:"):
@@ -161,7 +161,7 @@ async def supply(client: ValkyrieClient, refused: MissingSecretError, *, allowed
 
 
 def _found_here(missing: Mapping[str, str]) -> secrets.Resolution:
-    """The values this machine has; of keys any of which will do, one is enough."""
+    """Return the values this machine has; of keys any of which will do, one is enough."""
     sources = secrets.default_sources(secrets.SecretStore(secrets_path()))
     try:
         return secrets.resolve(missing, sources)
@@ -175,7 +175,7 @@ def _found_here(missing: Mapping[str, str]) -> secrets.Resolution:
 
 
 def _with_note(refused: MissingSecretError, here: Collection[str]) -> MissingSecretError:
-    """The refusal, which does not know what this machine has."""
+    """Return the refusal, which does not know what this machine has."""
     if not here:
         return refused
     note = f"note: this machine has {', '.join(sorted(here))}; a run that starts lets the tracker keep it."

@@ -12,14 +12,15 @@ from typing import Any, Self
 
 import httpx
 
-from valkyrie.client.belongings import BelongingVerbs
 from valkyrie.client.connection import Call, Connection, path
-from valkyrie.client.jobs import JobVerbs
+from valkyrie.client.jobs import JobCalls
+from valkyrie.client.library import LibraryCalls
 from valkyrie.client.outputs import write_outputs
 from valkyrie.client.retries import PATIENT_S, SilenceLimits
-from valkyrie.client.runs import RunVerbs, given
+from valkyrie.client.runs import RunCalls, changed
 from valkyrie.errors import UsageError
 from valkyrie.nouns import DEFAULT_ORG, Json
+from valkyrie.views import OutputsWanted
 
 TIMEOUT_S = 60.0
 
@@ -37,7 +38,7 @@ class Caller:
     """self-hosted or hosted."""
 
 
-class ValkyrieClient(RunVerbs, JobVerbs, BelongingVerbs):
+class ValkyrieClient(RunCalls, JobCalls, LibraryCalls):
     """A tracker's verbs as coroutines and async iterators; made for `async with`.
 
     Errors are those of `valkyrie.errors`, of the class the tracker raised. Requests that may be done twice
@@ -65,7 +66,7 @@ class ValkyrieClient(RunVerbs, JobVerbs, BelongingVerbs):
 
     @classmethod
     def from_config(cls, *, timeout: float = TIMEOUT_S, patience: float = PATIENT_S) -> Self:
-        """The tracker of environment or config file: `tracker_url` and `api_key`."""
+        """Return the tracker of environment or config file: `tracker_url` and `api_key`."""
         from valkyrie import config
 
         url = config.effective("tracker_url").value
@@ -81,7 +82,7 @@ class ValkyrieClient(RunVerbs, JobVerbs, BelongingVerbs):
 
     @property
     def url(self) -> str:
-        """The tracker's address."""
+        """Return the tracker's address."""
         return self._connection.url
 
     async def __aenter__(self) -> Self:
@@ -97,7 +98,7 @@ class ValkyrieClient(RunVerbs, JobVerbs, BelongingVerbs):
         await self._connection.close()
 
     async def health(self) -> Json:
-        """What the tracker says of itself; needs no key."""
+        """Return what the tracker says of itself; needs no key."""
         return await self._connection.get(dict[str, Any], Call("GET", "/health"))
 
     async def me(self) -> Caller:
@@ -124,7 +125,7 @@ class ValkyrieClient(RunVerbs, JobVerbs, BelongingVerbs):
         call = Call(
             "POST",
             await self._path(ref, "outputs"),
-            body=given(task_ids=task_ids, files=files),
+            body=changed(OutputsWanted(task_ids, files)),
             repeatable=True,
         )
         with tempfile.TemporaryDirectory(prefix=".valkyrie-", dir=_existing(destination)) as folder:
@@ -134,5 +135,5 @@ class ValkyrieClient(RunVerbs, JobVerbs, BelongingVerbs):
 
 
 def _existing(folder: Path) -> Path:
-    """The nearest folder above that exists, so that the archive stands on the disk it is unpacked on."""
+    """Return the nearest folder above that exists: the archive is unpacked on the same disk."""
     return next(one for one in (folder.absolute(), *folder.absolute().parents) if one.is_dir())

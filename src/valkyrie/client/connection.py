@@ -84,7 +84,7 @@ class Connection:
         await self._client.aclose()
 
     async def ask(self, call: Call) -> Any:
-        """The JSON a request is answered with; None for an empty answer."""
+        """Return the JSON a request is answered with; None for an empty answer."""
 
         async def once() -> Any:
             async with self.stream(call) as response:
@@ -93,11 +93,11 @@ class Connection:
         return await persist(once, self.limits, repeatable=call.safe_to_repeat)
 
     async def get(self, kind: type[View], call: Call) -> View:
-        """The answer as a view."""
+        """Return the answer as a view."""
         return self.view(kind, await self.ask(call))
 
     async def exists(self, path: str) -> bool:
-        """Whether something is there."""
+        """Return whether something is there."""
 
         async def once() -> bool:
             with self._translated():
@@ -249,7 +249,7 @@ def _transport(url: str) -> httpx.AsyncBaseTransport:
 
 
 def _proxy(url: str) -> str | None:
-    """The environment's proxy for this address; none leads to this machine itself."""
+    """Return the environment's proxy for this address; none leads to this machine itself."""
     parts = urlsplit(url)
     proxy = getproxies().get(parts.scheme)
     if not proxy or proxy_bypass(parts.netloc):

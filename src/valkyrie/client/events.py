@@ -52,7 +52,7 @@ async def run_events(
 
 
 async def job_events(connection: Connection, ref: str, *, after: int | None) -> AsyncGenerator[JobView, None]:
-    """The job after every change, until it ended."""
+    """Yield the job after every change, until it ended."""
     call = Call("GET", path("jobs", ref, "events"))
     async with aclosing(_events(connection, call, _job_event, after)) as found:
         async for job in found:

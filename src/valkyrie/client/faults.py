@@ -54,7 +54,7 @@ class BusyError(Exception):
 
 
 def later(error: ValkyrieError) -> bool:
-    """Whether the tracker itself cannot answer now; what fails behind it (a service, a disk) is an answer."""
+    """Return whether the tracker cannot answer now; what fails behind it (a service, a disk) is an answer."""
     return isinstance(error, StoreError) or error.cause in ("busy", "tracker_unreachable")
 
 
@@ -68,7 +68,7 @@ def unreachable(url: str, reason: str, *, sent: bool) -> TrackerUnreachableError
 
 
 def strange(url: str, what: str) -> InfrastructureError:
-    """What answers is no tracker, or speaks another version's words."""
+    """Return the error for what answers and is no tracker, or one of another version."""
     return InfrastructureError(
         f"What answers at {url} does not speak as a tracker of this version: {what[:_LONGEST]}. Is its "
         f"address right ({ADDRESS_HINT}), and is it of the same version?",
@@ -77,7 +77,7 @@ def strange(url: str, what: str) -> InfrastructureError:
 
 
 def refusal(url: str, status: int, body: bytes, retry_after: float | None) -> ValkyrieError:
-    """The error an answer stands for: of the class the tracker raised, with its words."""
+    """Return the error an answer stands for: of the class the tracker raised, with its words."""
     try:
         said = json.loads(body)["error"]
         error = _again(said, retry_after)

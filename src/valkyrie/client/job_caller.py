@@ -43,7 +43,7 @@ async def complete_change(client: ValkyrieClient, change: JobChange, job: JobVie
 
 
 def headers_again(job: JobView, headers: Mapping[str, str] | None) -> Mapping[str, str]:
-    """The headers a job goes on with; the credential kept for its service, if it has one service only."""
+    """Return the headers a job goes on with; with the credential kept for its service, if it has only one."""
     if len({run.benchmark for run in job.runs}) != 1:
         return headers or {}
     return caller.headers_again(job.runs[0], headers)

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from valkyrie.client.connection import Call, Connection, path
 from valkyrie.client.events import job_events
-from valkyrie.client.runs import changed, given, params
+from valkyrie.client.runs import changed, fields_of, params
 from valkyrie.errors import UnknownError, UsageError
 from valkyrie.job_views import (
     JobAgent,
@@ -19,6 +19,8 @@ from valkyrie.job_views import (
     JobPage,
     JobPlan,
     JobRequest,
+    JobRetry,
+    JobStop,
     JobView,
     StartedJob,
 )
@@ -27,7 +29,7 @@ if TYPE_CHECKING:
     from valkyrie.nouns import Json
 
 
-class JobVerbs:
+class JobCalls:
     """Start several runs together, look at them, steer them.
 
     `ref` is a job's id, a unique prefix of it, or its name (of several jobs of that name the newest).
@@ -36,7 +38,7 @@ class JobVerbs:
     _connection: Connection
 
     async def plan_job(self, request: JobRequest) -> JobPlan:
-        """What `start_job` would do, checked in full; starts nothing."""
+        """Return what `start_job` would do, checked in full; starts nothing."""
         call = Call("POST", path("jobs", "plan"), body=_said(request), repeatable=True)
         return await self._connection.get(JobPlan, call)
 
@@ -68,10 +70,9 @@ class JobVerbs:
         return await self._connection.get(JobPage, Call("GET", path("jobs"), params(asked)))
 
     async def job_events(self, ref: str, *, after: int | None = None) -> AsyncGenerator[JobView, None]:
-        """The job now, then again after every change, until it ended (that view is the last); goes on after
-        interruptions.
+        """Yield the job now, then again after every change, until it ended (that view is the last).
 
-        `after` is the version that is known already.
+        Goes on after interruptions. `after` is the version that is known already.
         """
         name = await self._named(ref)
         async with aclosing(job_events(self._connection, name, after=after)) as found:
@@ -80,10 +81,10 @@ class JobVerbs:
                 if job.ended:
                     return
 
-    async def stop_job(self, ref: str, *, force: bool = False) -> JobView:
+    @fields_of(JobStop)
+    async def stop_job(self, ref: str, request: JobStop) -> JobView:
         """Pending trials of all its runs become STOPPED; running ones finish, unless `force` kills them."""
-        body = given(force=force or None)
-        call = Call("POST", path("jobs", await self._named(ref), "stop"), body=body)
+        call = Call("POST", path("jobs", await self._named(ref), "stop"), body=changed(request))
         return await self._connection.get(JobView, call)
 
     async def resume_job(self, ref: str, change: JobChange | None = None) -> StartedJob:
@@ -94,17 +95,10 @@ class JobVerbs:
         call = Call("POST", path("jobs", await self._named(ref), "resume"), body=body)
         return await self._connection.get(StartedJob, call)
 
-    async def retry_job(
-        self,
-        ref: str,
-        *,
-        category: str | None = None,
-        concurrency: int | None = None,
-        headers: Mapping[str, str] | None = None,
-    ) -> StartedJob:
+    @fields_of(JobRetry)
+    async def retry_job(self, ref: str, request: JobRetry) -> StartedJob:
         """As `resume_job`, and ERROR trials too (only of `category`, if given)."""
-        body = given(category=category, concurrency=concurrency, headers=headers or None)
-        call = Call("POST", path("jobs", await self._named(ref), "retry"), body=body)
+        call = Call("POST", path("jobs", await self._named(ref), "retry"), body=changed(request))
         return await self._connection.get(StartedJob, call)
 
     async def delete_job(self, ref: str) -> None:
@@ -125,7 +119,7 @@ class JobVerbs:
 
 
 def _said(request: JobRequest) -> Json:
-    """What a request says beyond its defaults."""
+    """Return what a request says beyond its defaults."""
     template = changed(request.template)
     for name in ("agent", "model"):
         template.pop(name, None)  # of each run its own

@@ -29,7 +29,7 @@ class Given:
         self._position = 0
 
     def fresh(self, found: str) -> str:
-        """What of the next piece was not given before."""
+        """Return what of the next piece was not given before."""
         known = max(0, self._given - self._position)
         self._position += len(found)
         self._given = max(self._given, self._position)
@@ -77,7 +77,7 @@ async def _persist(
     call: Call,
     read: Callable[[AsyncIterator[bytes]], AsyncGenerator[Piece, None]],
 ) -> AsyncGenerator[Piece, None]:
-    """The same question again and again, until an answer was read to its end."""
+    """Yield the same question again and again, until an answer was read to its end."""
     retries = TrackerRetries(connection.limits)
     while True:
         try:

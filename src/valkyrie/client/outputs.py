@@ -45,7 +45,7 @@ class OutputsWriter:
             packed.unlink(missing_ok=True)
 
     def close(self) -> Sequence[Path]:
-        """The folders that were written, in the order of the trials."""
+        """Return the folders that were written, in the order of the trials."""
         return list(self._folders)
 
     def _unpack(self, packed: Path, target: Path) -> None:
@@ -67,7 +67,7 @@ class OutputsWriter:
         fresh.rename(folder)
 
     def _place(self, folder: Path, name: str) -> Path:
-        """Where a file goes; the folders above it are made, and are folders, not links to some."""
+        """Return where a file goes; the folders above it are made, and are folders, not links to some."""
         parts = [*folder.parts, *PurePosixPath(name).parts]
         plain = all(part not in ("..", ".", "/") and "\0" not in part for part in parts)
         if not plain or folder.is_absolute() or not folder.parts or len(parts) == len(folder.parts):

@@ -42,7 +42,7 @@ class ResultSource:
 
     @property
     def name(self) -> str:
-        """What the file is called where it is looked for."""
+        """Return what the file is called where it is looked for."""
         return CONFIG if self.kind == "runner" else RESULTS
 
 
@@ -62,8 +62,8 @@ def find_sources(folder: Path) -> list[ResultSource]:
 
 
 def _search(folder: Path, top: Path, depth: int, *, of_an_eval: bool) -> Iterator[ResultSource]:
-    """What agents left behind is searched for nothing: a runner's folders are not, and those of evals only
-    for more records. No link leads out of the folder that was named."""
+    """Yield the results below a folder. What agents left behind is not searched: a runner's folders not at
+    all, those of evals only for more records. No link leads out of the folder that was named."""
     results, config = folder / RESULTS, folder / CONFIG
     is_eval = results.is_file()
     if not is_eval and not of_an_eval and os.path.lexists(config):
@@ -118,7 +118,7 @@ def _add(archive: zipfile.ZipFile, name: str, file: Path) -> None:
 
 
 def _prefix(folder: Path) -> str:
-    """The folder as it was named, where that can be a path in an archive; else its last parts."""
+    """Return the folder as it was named, where that can be a path in an archive; else its last parts."""
     parts = [part for part in folder.parts if part != "."]
     if not parts or ".." in parts or folder.is_absolute():
         parts = list(folder.absolute().resolve().parts[1:][-2:])
@@ -135,7 +135,7 @@ def _free(prefix: str, taken: dict[str, str], file: str) -> str:
 
 
 def _files(source: ResultSource) -> Iterator[tuple[str, Path]]:
-    """The file itself, and what it speaks of below its folder; never anything else that lies there."""
+    """Yield the file itself, and what it speaks of below its folder; never anything else that lies there."""
     if source.kind == "runner":
         yield from _of_runner(source.folder)
         return

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import time
 import uuid
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import MISSING, fields
+from functools import wraps
 from pathlib import Path
-from typing import Any
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from valkyrie.client.connection import Call, Connection, Params, path
 from valkyrie.client.events import RunChanged, RunEvent, run_events
@@ -28,21 +30,54 @@ from valkyrie.views import (
     RegradeRequest,
     RegradeView,
     ResultsLink,
+    ResultsWanted,
+    ResumeRequest,
+    RetryRequest,
     RunFilter,
     RunPage,
     RunRequest,
     RunView,
     StartedRun,
+    StopRequest,
     TrialFilter,
     TrialView,
+    UpdateRequest,
 )
+
+Fields = ParamSpec("Fields")
+Request = TypeVar("Request")
+Verbs = TypeVar("Verbs")
+Answer = TypeVar("Answer")
 
 LOOK_EVERY_S = 5.0
 NOBODY_WORKS_S = 60.0
 """How long `wait` hopes for an executor of the tracker's to come back."""
 
 
-class RunVerbs:
+def fields_of(
+    kind: Callable[Fields, Request],
+) -> Callable[
+    [Callable[[Verbs, str, Request], Awaitable[Answer]]],
+    Callable[Concatenate[Verbs, str, Fields], Coroutine[Any, Any, Answer]],
+]:
+    """Let people call a verb with the fields of its request: `resume(ref, concurrency=3)`."""
+
+    def decorate(
+        verb: Callable[[Verbs, str, Request], Awaitable[Answer]],
+    ) -> Callable[Concatenate[Verbs, str, Fields], Coroutine[Any, Any, Answer]]:
+        @wraps(verb)
+        async def call(self: Verbs, ref: str, /, *args: Fields.args, **fields: Fields.kwargs) -> Answer:
+            return await verb(self, ref, kind(*args, **fields))
+
+        first = list(inspect.signature(verb).parameters.values())[:2]
+        rest = inspect.signature(kind).parameters.values()
+        call.__signature__ = inspect.Signature([*first, *rest])  # type: ignore[attr-defined]
+        return call
+
+    return decorate
+
+
+class RunCalls:
     """Start runs, look at them, steer them, take their results.
 
     `ref` is a run's id or a unique prefix of it, the name of a job of one run, JOB/AGENT, or `latest`: the
@@ -52,7 +87,7 @@ class RunVerbs:
     _connection: Connection
 
     async def plan(self, request: RunRequest) -> PlanView:
-        """What `start` would do, checked in full; starts nothing."""
+        """Return what `start` would do, checked in full; starts nothing."""
         call = Call("POST", path("runs", "plan"), body=changed(request), repeatable=True)
         return await self._connection.get(PlanView, call)
 
@@ -98,7 +133,7 @@ class RunVerbs:
                 yield event
 
     async def follow(self, ref: str) -> AsyncGenerator[RunView, None]:
-        """The run now, then again after every change, until it ended (that view is the last)."""
+        """Yield the run now, then again after every change, until it ended (that view is the last)."""
         told = False
         try:
             async with aclosing(self.events(ref, trials=False)) as events:
@@ -145,7 +180,7 @@ class RunVerbs:
         return run
 
     async def _look(self, run: RunView) -> RunView:
-        """The run now; a tracker that cannot say is the business of the stream, which has more patience."""
+        """Return the run now, or as it was: when the tracker cannot say, the stream waits for it."""
         try:
             return await self.fetch(run.id)
         except (InfrastructureError, StoreError):
@@ -171,51 +206,25 @@ class RunVerbs:
         return await self._connection.get(list[AttemptView], call)
 
     async def errors(self, ref: str) -> Sequence[ErrorGroup]:
-        """The run's open errors, alike ones together."""
+        """Return the run's open errors, alike ones together."""
         return await self._connection.get(list[ErrorGroup], Call("GET", await self._path(ref, "errors")))
 
-    async def stop(self, ref: str, *, force: bool = False, task_ids: Sequence[str] | None = None) -> RunView:
+    @fields_of(StopRequest)
+    async def stop(self, ref: str, request: StopRequest) -> RunView:
         """Pending trials become STOPPED; running ones finish, unless `force` kills them."""
-        body = given(force=force or None, task_ids=task_ids)
-        return await self._connection.get(RunView, Call("POST", await self._path(ref, "stop"), body=body))
+        call = Call("POST", await self._path(ref, "stop"), body=changed(request))
+        return await self._connection.get(RunView, call)
 
-    async def resume(
-        self,
-        ref: str,
-        *,
-        concurrency: int | None = None,
-        task_ids: Sequence[str] | None = None,
-        headers: Mapping[str, str] | None = None,
-        benchmark_url: str | None = None,
-    ) -> StartedRun:
+    @fields_of(ResumeRequest)
+    async def resume(self, ref: str, request: ResumeRequest) -> StartedRun:
         """STOPPED trials run again; what was interrupted goes on. Headers are not stored: give them again."""
-        body = given(
-            concurrency=concurrency, task_ids=task_ids, headers=headers or None, benchmark_url=benchmark_url
-        )
-        call = Call("POST", await self._path(ref, "resume"), body=body)
+        call = Call("POST", await self._path(ref, "resume"), body=changed(request))
         return await self._connection.get(StartedRun, call)
 
-    async def retry(
-        self,
-        ref: str,
-        *,
-        concurrency: int | None = None,
-        task_ids: Sequence[str] | None = None,
-        category: str | None = None,
-        headers: Mapping[str, str] | None = None,
-        from_scratch: bool = False,
-        benchmark_url: str | None = None,
-    ) -> StartedRun:
+    @fields_of(RetryRequest)
+    async def retry(self, ref: str, request: RetryRequest) -> StartedRun:
         """As `resume`, and ERROR trials too (only of `category`, if given)."""
-        body = given(
-            concurrency=concurrency,
-            task_ids=task_ids,
-            category=category,
-            headers=headers or None,
-            from_scratch=from_scratch or None,
-            benchmark_url=benchmark_url,
-        )
-        call = Call("POST", await self._path(ref, "retry"), body=body)
+        call = Call("POST", await self._path(ref, "retry"), body=changed(request))
         return await self._connection.get(StartedRun, call)
 
     async def regrade(self, ref: str, request: RegradeRequest | None = None) -> RegradeView:
@@ -228,7 +237,7 @@ class RunVerbs:
         return await self._connection.get(RegradeView, call)
 
     async def gradings(self, ref: str) -> Sequence[GradingView]:
-        """The run's gradings by number; 0 is the one its own trials made."""
+        """Return the run's gradings by number; 0 is the one its own trials made."""
         return await self._connection.get(list[GradingView], Call("GET", await self._path(ref, "gradings")))
 
     async def use_grading(self, ref: str, number: int) -> RunView:
@@ -237,73 +246,40 @@ class RunVerbs:
         return await self._connection.get(RunView, Call("POST", where, repeatable=True))
 
     async def compare_gradings(self, ref: str, a: int, b: int) -> GradingComparison:
-        """Which trials two gradings of the run judge differently."""
+        """Return which trials two gradings of the run judge differently."""
         where = await self._path(ref, "gradings", "compare")
         call = Call("GET", where, params({"a": a, "b": b}))
         return await self._connection.get(GradingComparison, call)
 
-    async def update(
-        self,
-        ref: str,
-        *,
-        concurrency: int | None = None,
-        label: str | None = None,
-        max_cost: float | None = None,
-        priority: int | None = None,
-        abort_after: int | None = None,
-    ) -> RunView:
+    @fields_of(UpdateRequest)
+    async def update(self, ref: str, request: UpdateRequest) -> RunView:
         """Change a live run."""
-        body = given(
-            concurrency=concurrency,
-            label=label,
-            max_cost=max_cost,
-            priority=priority,
-            abort_after=abort_after,
-        )
         # Setting the same values twice changes nothing.
-        call = Call("PATCH", await self._path(ref), body=body, repeatable=True)
+        call = Call("PATCH", await self._path(ref), body=changed(request), repeatable=True)
         return await self._connection.get(RunView, call)
 
     async def delete(self, ref: str) -> None:
         """Forget an ended run and everything kept of it."""
         await self._connection.ask(Call("DELETE", await self._path(ref)))
 
-    async def results(
-        self,
-        ref: str,
-        *,
-        task_ids: Sequence[str] | None = None,
-        headers: Mapping[str, str] | None = None,
-    ) -> Json:
-        """The results file's content; some tasks are scored anew, by their service with these headers."""
-        body = given(task_ids=task_ids, headers=headers or None)
-        call = Call("POST", await self._path(ref, "results"), body=body, repeatable=True)
+    @fields_of(ResultsWanted)
+    async def results(self, ref: str, request: ResultsWanted) -> Json:
+        """Return the results file's content; their service scores some tasks anew, with the headers."""
+        call = Call("POST", await self._path(ref, "results"), body=changed(request), repeatable=True)
         return await self._connection.get(dict[str, Any], call)
 
     async def download_results(
-        self,
-        ref: str,
-        target: Path,
-        *,
-        task_ids: Sequence[str] | None = None,
-        headers: Mapping[str, str] | None = None,
+        self, ref: str, target: Path, request: ResultsWanted = ResultsWanted()
     ) -> None:
         """Write the results file to `target` as it comes; it may be larger than memory."""
-        body = given(task_ids=task_ids, headers=headers or None)
-        call = Call("POST", await self._path(ref, "results"), body=body, repeatable=True)
+        call = Call("POST", await self._path(ref, "results"), body=changed(request), repeatable=True)
         await self._connection.download(call, target)
 
-    async def upload_results(
-        self,
-        ref: str,
-        *,
-        task_ids: Sequence[str] | None = None,
-        headers: Mapping[str, str] | None = None,
-    ) -> ResultsLink:
+    @fields_of(ResultsWanted)
+    async def upload_results(self, ref: str, request: ResultsWanted) -> ResultsLink:
         """Put the results file where the tracker keeps artifacts."""
         where = await self._path(ref, "results", "upload")
-        body = given(task_ids=task_ids, headers=headers or None)
-        call = Call("POST", where, body=body, repeatable=True)
+        call = Call("POST", where, body=changed(request), repeatable=True)
         return await self._connection.get(ResultsLink, call)
 
     async def logs(
@@ -328,7 +304,7 @@ class RunVerbs:
                 yield piece
 
     async def shell(self, ref: str, task_id: str, k: int = 0) -> Sequence[str]:
-        """The command that opens a shell in a kept sandbox, on the machine the sandbox is on."""
+        """Return the command that opens a shell in a kept sandbox, on the machine the sandbox is on."""
         call = Call("GET", await self._path(ref, "shell"), params({"task_id": task_id, "k": k}))
         answer = await self._connection.get(dict[str, Any], call)
         return self._connection.view(list[str], answer.get("argv"))
@@ -343,19 +319,14 @@ async def _next(views: AsyncIterator[RunView]) -> RunView | None:
 
 
 def changed(view: Any) -> Json:
-    """What a request says beyond its defaults: an older tracker need not know the rest."""
+    """Return what a request says beyond its defaults: an older tracker need not know the rest."""
     said: Json = {}
     for one in fields(view):
         value = getattr(view, one.name)
         default = one.default_factory() if one.default_factory is not MISSING else one.default
-        if value != default:
+        if value is not None and value != default:
             said[one.name] = value if not isinstance(value, Mapping) else dict(value)
     return said
-
-
-def given(**values: Any) -> Json:
-    """What was given."""
-    return {name: value for name, value in values.items() if value is not None}
 
 
 def params(values: Mapping[str, Any]) -> Params:

@@ -59,7 +59,7 @@ def known_runs(opened: LocalTracker, runs: Sequence[ForeignRun], *, replace: boo
 def _known(
     connection: Connection, opened: LocalTracker, runs: Sequence[ForeignRun], replace: bool
 ) -> list[Known]:
-    org_id = opened.identity.org_id
+    org_id = opened.context.identity.org_id
     wanted = [*(run.id_here(org_id) for run in runs), *(run.run_id for run in runs if run.run_id)]
     found = ingesting.known(connection, wanted, org_id)
     return [_one_known(run, run.id_here(org_id), found, replace) for run in runs]
@@ -104,7 +104,7 @@ def _staged(opened: LocalTracker, runs: Sequence[ForeignRun]) -> Iterator[list[_
     staged = []
     try:
         for run in runs:
-            run_id = run.id_here(opened.identity.org_id)
+            run_id = run.id_here(opened.context.identity.org_id)
             folder = opened.data.run(f"ingest-{uuid.uuid4()}")
             staged.append(_Staged(run, run_id, folder, opened.data.run(run_id)))
             for trial in run.trials:
@@ -118,7 +118,7 @@ def _staged(opened: LocalTracker, runs: Sequence[ForeignRun]) -> Iterator[list[_
 
 
 def _write(opened: LocalTracker, staged: Sequence[_Staged], wish: Replacing) -> None:
-    artifacts = opened.organisation.artifacts(None)
+    artifacts = opened.context.organisation.artifacts(None)
     if artifacts is not None:
         for one in staged:
             _put_away(artifacts, one)
@@ -202,18 +202,18 @@ def _values(opened: LocalTracker, one: _Staged, label: str | None, artifacts: Ar
     if run.score is not None:
         final, graded = run.score.final, run.score.graded
     started = _started(run, min(trial.started_at for trial in trials))
-    job = run.job_here(opened.identity.org_id)
+    job = run.job_here(opened.context.identity.org_id)
     return {
         **({"job_id": job[0], "job_position": job[2]} if job else {}),
         "id": one.run_id,
-        "org_id": opened.identity.org_id,
+        "org_id": opened.context.identity.org_id,
         "agent": run.agent,
         "model": run.model,
         "benchmark": run.benchmark,
         "dataset": run.dataset,
         "label": label or (run.variant if run.variant != "main" else None),
         "provider": INGESTED,
-        "started_by": opened.identity.person,
+        "started_by": opened.context.identity.person,
         "place": kept_at(artifacts, None, one.run_id),
         "concurrency": 1,
         "fraction": run.fraction,

@@ -28,7 +28,7 @@ from valkyrie.nouns import Json, TrialState
 from valkyrie.report.formats import plural
 from valkyrie.store.journal import Finish
 from valkyrie.store.leases import Leased
-from valkyrie.tracker.bound import BoundJob, BoundRequest, word_of
+from valkyrie.tracker.foreground import ForegroundJob, ForegroundRequest, binding_of
 from valkyrie.tracker.local import LocalTracker
 
 TELL_AFTER_S = 0.05
@@ -41,7 +41,7 @@ MARKER = "eval.json"
 class Watcher(Protocol):
     """Who is told how an eval goes."""
 
-    def planned(self, planned: Planned, job: BoundJob | None) -> None:
+    def planned(self, planned: Planned, job: ForegroundJob | None) -> None:
         """Everything was checked and stored; it begins now."""
         ...
 
@@ -85,7 +85,7 @@ def run_eval(tracker: LocalTracker, request: EvalRequest, watcher: Watcher) -> R
         return _work(tracker, job, request, planned, watcher)
 
 
-def _mark(request: EvalRequest, job: BoundJob) -> None:
+def _mark(request: EvalRequest, job: ForegroundJob) -> None:
     if request.folder:
         request.folder.mkdir(parents=True, exist_ok=True)
         write_marker(request.folder, {"id": job.id, "name": job.name, "kind": _kind(request)})
@@ -98,12 +98,12 @@ def _alone(tracker: LocalTracker, job_id: str) -> AbstractContextManager[None]:
     """Nobody else works on this job meanwhile."""
     from valkyrie.executor.bound import alone
 
-    return alone(tracker.data, word_of(job_id))
+    return alone(tracker.data, binding_of(job_id))
 
 
-def _stored(tracker: LocalTracker, request: EvalRequest, planned: Planned) -> BoundJob:
+def _stored(tracker: LocalTracker, request: EvalRequest, planned: Planned) -> ForegroundJob:
     try:
-        return tracker.start_bound(_bound_request(request, planned))
+        return tracker.start_foreground(_foreground_request(request, planned))
     except UserError as error:
         if said := which_agents(planned):
             error.args = (f"{error}\n{said}",)
@@ -131,8 +131,8 @@ def _kind(request: EvalRequest) -> str:
     return "experiment" if any(item.experiment for item in request.items) else "eval"
 
 
-def _bound_request(request: EvalRequest, planned: Planned) -> BoundRequest:
-    return BoundRequest(
+def _foreground_request(request: EvalRequest, planned: Planned) -> ForegroundRequest:
+    return ForegroundRequest(
         name=request.name or _job_name(planned.evals),
         requests=[one.request for one in planned.evals if one.request],
         concurrency=request.workers,
@@ -153,7 +153,7 @@ def resume_eval(
 
     Plugins of its project must still be trusted, or `trust` be the word of the command line.
     """
-    kept = tracker.fetch_bound(ref)
+    kept = tracker.fetch_foreground(ref)
     request = EvalRequest.from_json(kept)
     check_still_trusted(request, trust=trust)
     if shutdown_timeout is not None:
@@ -162,7 +162,7 @@ def resume_eval(
     refuse([one.asks for one in planned.evals if one.asks])
     with _alone(tracker, kept["id"]):
         _refuse_changed(tracker, kept, request, planned)
-        job = tracker.go_on_bound(kept["id"])
+        job = tracker.resume_foreground(kept["id"])
         _mark(request, job)
         return request, _work(tracker, job, request, planned, watcher)
 
@@ -198,7 +198,7 @@ def _job_name(evals: Sequence[PlannedEval]) -> str:
 
 
 def _work(
-    tracker: LocalTracker, job: BoundJob, request: EvalRequest, planned: Planned, watcher: Watcher
+    tracker: LocalTracker, job: ForegroundJob, request: EvalRequest, planned: Planned, watcher: Watcher
 ) -> Ran:
     to_run = [one for one in planned.evals if one.request]
     loaders = [
@@ -247,7 +247,7 @@ def _live_results(
 
 
 async def _drive(
-    tracker: LocalTracker, job: BoundJob, request: EvalRequest, following: _Following, *, judged: bool
+    tracker: LocalTracker, job: ForegroundJob, request: EvalRequest, following: _Following, *, judged: bool
 ) -> bool:
     """Work to the end, or until someone interrupts; whether someone did."""
     if not judged:
@@ -259,13 +259,13 @@ async def _drive(
 
 
 async def _until_told(
-    tracker: LocalTracker, job: BoundJob, request: EvalRequest, following: _Following
+    tracker: LocalTracker, job: ForegroundJob, request: EvalRequest, following: _Following
 ) -> bool:
-    executor = tracker.executor_beside(job)
+    executor = tracker.foreground_executor(job)
 
     async def work() -> None:
         await executor.work(job.values, following.ended, following.watcher.installing)
-        while await asyncio.to_thread(tracker.taken_from, job):
+        while await asyncio.to_thread(tracker.is_taken_over, job):
             following.catch_up()
             await asyncio.sleep(LOOK_EVERY_S)
 
@@ -278,7 +278,7 @@ async def _until_told(
                 await working
                 return False
             following.interrupted()
-            await asyncio.to_thread(tracker.stop_bound, job)
+            await asyncio.to_thread(tracker.stop_foreground, job)
             executor.wake()
             await asyncio.wait((working,), timeout=request.shutdown_timeout)
             return True

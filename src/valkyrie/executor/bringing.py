@@ -7,13 +7,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from valkyrie import benchmarks, handed
+from valkyrie import benchmarks
 from valkyrie.digest import content_digest
 from valkyrie.errors import InfrastructureError
 from valkyrie.executor.carrying import Carriers
 from valkyrie.executor.premises import Premises
 from valkyrie.keeping.keys import frozen_agent_key, upload_key
 from valkyrie.nouns import Json
+from valkyrie.secrets import delivery
 from valkyrie.trial.away import Away
 
 if TYPE_CHECKING:
@@ -32,7 +33,7 @@ class Bringing:
 
     def organisation(self, org_id: str, values: Mapping[str, str]) -> Organisation:
         """The things of a run's organisation; `values` were handed over with the run."""
-        return self._premises.organisation(org_id, handed.credentials_of(values))
+        return self._premises.organisation(org_id, delivery.credentials_of(values))
 
     def away(self, row: Any, values: Mapping[str, str]) -> Away:
         """Where else the run's attempts put what they leave."""

@@ -31,7 +31,7 @@ from valkyrie.hooks.wishes import local_allowed
 from valkyrie.nouns import Json
 from valkyrie.schedule.host import HostRoom
 from valkyrie.schedule.scheduler import Scheduler
-from valkyrie.sealing import find_sealer
+from valkyrie.secrets.sealed import find_sealer
 from valkyrie.settings import database_url
 from valkyrie.store import Store, executors, leases, runs
 from valkyrie.store.layout import DataFolder

@@ -15,7 +15,7 @@ from valkyrie.store.layout import DataFolder
 
 if TYPE_CHECKING:
     from valkyrie.organisation import Organisation
-    from valkyrie.sealing import Sealer
+    from valkyrie.secrets.sealed import Sealer
     from valkyrie.store import Connection, Store
 
 

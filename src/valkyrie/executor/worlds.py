@@ -17,7 +17,7 @@ from sandboxes.errors import SandboxError
 from sandboxes.masker import Masker
 from sandboxes.protocol import SandboxProvider
 from sandboxes.registry import open_provider
-from valkyrie import agents, benchmarks, config, handed
+from valkyrie import agents, benchmarks, config
 from valkyrie.agents.layers import Layers
 from valkyrie.agents.protocol import Agent, layer_of
 from valkyrie.benchmarks.protocol import Benchmark
@@ -31,7 +31,8 @@ from valkyrie.executor.model_doors import ModelDoors, place_for_doors
 from valkyrie.executor.premises import Premises
 from valkyrie.nouns import Json, RunState
 from valkyrie.plan import Settings
-from valkyrie.sealing import SEALED
+from valkyrie.secrets import delivery
+from valkyrie.secrets.sealed import SEALED
 from valkyrie.store import hooks, regrades, runs
 from valkyrie.store.secrets import forget_handed
 from valkyrie.store.writer import Writer
@@ -91,7 +92,7 @@ class RunWorlds:
         self._waiting.pop(run_id, None)
         if world := self._worlds.get(run_id):
             # Attempts under way still hold the old values: those stay hidden as well.
-            hidden = [*handed.unspeakable(values), *world.secrets.values()]
+            hidden = [*delivery.unspeakable(values), *world.secrets.values()]
             world.give_secrets({name: values.get(name, old) for name, old in world.secrets.items()}, hidden)
 
     async def provider(self, name: str, settings: Mapping[str, str] | None = None) -> SandboxProvider:
@@ -145,13 +146,13 @@ class RunWorlds:
 
     def _missing(self, row: Any) -> list[str]:
         """What the run must be handed and was not."""
-        return [name for name in handed.wanted(row.arguments) if name not in self._secrets.get(row.id, {})]
+        return [name for name in delivery.wanted(row.arguments) if name not in self._secrets.get(row.id, {})]
 
     async def _make(self, row: Any) -> World:
         arguments: Json = row.arguments
         folder = self._data.run(row.id)
         secrets = self._secrets.get(row.id, {})
-        provider = await self.provider(row.provider, handed.settings_of(secrets))
+        provider = await self.provider(row.provider, delivery.settings_of(secrets))
         away = await asyncio.to_thread(self._bringing.away, row, secrets)
         source = await asyncio.to_thread(self._bringing.source, row, away)
         access = await self._access(row, provider)
@@ -161,7 +162,7 @@ class RunWorlds:
             run_id=row.id,
             dataset=row.dataset,
             model=row.model,
-            benchmark=benchmarks.open_frozen(source, handed.given_to_benchmark(secrets, arguments), access),
+            benchmark=benchmarks.open_frozen(source, delivery.given_to_benchmark(secrets, arguments), access),
             agent=agent,
             provider=provider,
             settings=settings,
@@ -178,10 +179,10 @@ class RunWorlds:
             allowed_networks=networks_in(str(config.effective("allowed_networks").value or "")),
         )
         world.told = bool(row.notify)
-        given = handed.given_to_benchmark(secrets, arguments)
+        given = delivery.given_to_benchmark(secrets, arguments)
         world.open_grader = partial(self._grader, row.id, away, given)
         named = {name: secrets[name] for name in arguments.get("secrets", {})}
-        world.give_secrets(named, hidden=handed.unspeakable(secrets))
+        world.give_secrets(named, hidden=delivery.unspeakable(secrets))
         return world
 
     async def _grader(
@@ -212,7 +213,7 @@ class RunWorlds:
         from_where = row.benchmark_source.get("reaches_sandboxes")
         if from_where is None:
             return None
-        if settings := handed.settings_of(self._secrets.get(row.id, {})):
+        if settings := delivery.settings_of(self._secrets.get(row.id, {})):
             from sandboxes.configs import DaytonaProviderConfig
 
             return DaytonaProviderConfig.model_validate(settings)
@@ -221,12 +222,12 @@ class RunWorlds:
 
     def _masker(self, run_id: str) -> Masker | None:
         values = self._secrets.get(run_id)
-        return Masker(handed.unspeakable(values)) if values else None
+        return Masker(delivery.unspeakable(values)) if values else None
 
     async def _wait_for(self, run_id: str, missing: Sequence[str]) -> None:
         # What is sealed in the store may come at any time; what a person supplies comes through the door.
         self._waiting[run_id] = time.monotonic() + (LOOK_AGAIN_S if self._premises.server else math.inf)
-        names = ", ".join(map(handed.described, missing))
+        names = ", ".join(map(delivery.described, missing))
         note = f"waits for {names}; `valk run resume {run_id[:8]}` supplies it"
 
         def write(connection: Connection) -> None:
@@ -282,7 +283,7 @@ class RunWorlds:
             await self._close(world)
 
     def _benchmark(self, row: Any) -> Benchmark:
-        given = handed.given_to_benchmark(self._secrets.get(row.id, {}), row.arguments)
+        given = delivery.given_to_benchmark(self._secrets.get(row.id, {}), row.arguments)
         return benchmarks.open_frozen(row.benchmark_source, given)
 
     def _set_aside(self, run_id: str) -> World | None:

@@ -9,13 +9,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
-from valkyrie import handed
 from valkyrie.hooks import slack, webhook
 from valkyrie.hooks.sending import Answer, Sender, SendingError
 from valkyrie.hooks.slack import shortened
 from valkyrie.hooks.threads import in_own_thread
 from valkyrie.hooks.world import HookWorld
 from valkyrie.keeping.keys import results_key
+from valkyrie.secrets.delivery import hooks_of, unspeakable
 from valkyrie.store.hook_leases import Due
 from valkyrie.store.hooks import LAMBDA, RESULTS, SLACK, WEBHOOK
 from valkyrie.targets import TargetError
@@ -59,7 +59,7 @@ async def do(due: Due, world: HookWorld, sender: Sender) -> Outcome:
 async def _slack(due: Due, world: HookWorld, sender: Sender) -> Outcome:
     secret = str(due.wishes[SLACK]["secret"])
     values = await world.values(due.run_id) or {}
-    url = handed.hooks_of(values).get(secret)
+    url = hooks_of(values).get(secret)
     if url is None:
         return _without(due, secret)
     if problem := slack.secret_problem(secret, url):
@@ -75,7 +75,7 @@ async def _webhook(due: Due, world: HookWorld, sender: Sender) -> Outcome:
     key: str | None = None
     if wish["key"]:
         values = await world.values(due.run_id) or {}
-        key = handed.hooks_of(values).get(wish["key"])
+        key = hooks_of(values).get(wish["key"])
         if key is None:
             return _without(due, wish["key"])
     delivery = f"{due.run_id}:{due.trigger}"
@@ -89,7 +89,7 @@ def _without(due: Due, secret: str) -> Outcome:
 
 
 def _hiding(outcome: Outcome, values: Mapping[str, str]) -> Outcome:
-    return Outcome(outcome.state, outcome.detail, outcome.retry_after, handed.unspeakable(values))
+    return Outcome(outcome.state, outcome.detail, outcome.retry_after, unspeakable(values))
 
 
 async def _post(due: Due, sender: Sender, url: str, headers: Mapping[str, str], body: bytes) -> Outcome:
@@ -123,7 +123,7 @@ async def _lambda(due: Due, world: HookWorld) -> Outcome:
     from valkyrie.aws import lambdas
 
     function = str(due.wishes[LAMBDA])
-    hidden = handed.unspeakable(await world.values(due.run_id) or {})
+    hidden = unspeakable(await world.values(due.run_id) or {})
     organisation = await world.organisation(due.org_id, due.run_id)
     session = await in_own_thread(organisation.aws)
     if session is None:

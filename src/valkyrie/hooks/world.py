@@ -15,7 +15,7 @@ class HookWorld(Protocol):
     """Where messages find what they need. Every call may fail with a ValkyrieError."""
 
     async def values(self, run_id: str) -> Mapping[str, str] | None:
-        """Everything the run was handed (valkyrie.handed); None when nobody has it now."""
+        """Everything the run was handed (valkyrie.secrets.delivery); None when nobody has it now."""
         ...
 
     async def organisation(self, org_id: str, run_id: str) -> Organisation:

@@ -11,7 +11,7 @@ from valkyrie.organisation.protocol import Organisation
 from valkyrie.store.layout import DataFolder
 
 if TYPE_CHECKING:
-    from valkyrie.sealing import Sealer
+    from valkyrie.secrets.sealed import Sealer
     from valkyrie.store import Store
 
 

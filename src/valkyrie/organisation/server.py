@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from valkyrie.agents.library import Library
     from valkyrie.aws.session import AwsAccess, AwsSession
     from valkyrie.keeping.protocol import ArtifactStore, LogKeeper
-    from valkyrie.sealing import Sealer
+    from valkyrie.secrets.sealed import Sealer
     from valkyrie.store import Store
 
 

@@ -11,7 +11,7 @@ from valkyrie.secrets.parts import split_name
 
 if TYPE_CHECKING:
     from valkyrie.aws.session import AwsSession
-    from valkyrie.sealing import Sealer
+    from valkyrie.secrets.sealed import Sealer
     from valkyrie.store import Store
 
 

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from sqlalchemy import Connection, Table, delete, select
 
 from valkyrie.errors import UnknownError, UsageError
-from valkyrie.sealing import Sealer
+from valkyrie.secrets.sealed import Sealer
 from valkyrie.secrets.store import check_name, check_value
 from valkyrie.store.schema import handover, secret
 from valkyrie.suggest import did_you_mean

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def open_tracker(*, to_start: bool = False) -> Tracker:
-    """The tracker the user's settings name (`tracker_url`), else the one on this machine.
+    """Return the tracker the user's settings name (`tracker_url`), else the one on this machine.
 
     `to_start`: an executor will be needed, so it comes up while everything else is being loaded.
     """
@@ -34,7 +34,7 @@ def _on_this_machine(to_start: bool) -> Tracker:
     if data.root.exists() and not data.root.is_dir():
         raise UserError(f"The data folder {data.root} is no folder. Set VALKYRIE_HOME to a folder of yours.")
     starting = ExecutorClient(data).begin() if to_start else None
+    from valkyrie.tracker.app import TrackerApp
     from valkyrie.tracker.local import LocalTracker
-    from valkyrie.tracker.office import Office
 
-    return LocalTracker(Office(data, starting=starting))
+    return LocalTracker(TrackerApp(data, starting=starting))

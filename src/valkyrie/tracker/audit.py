@@ -40,9 +40,9 @@ from valkyrie.store import Store
 from valkyrie.store.journal import Finish
 from valkyrie.store.layout import DataFolder
 from valkyrie.store.leases import Leased
-from valkyrie.tracker.bound import BoundJob, BoundRequest, word_of
+from valkyrie.tracker.app import TrackerApp
+from valkyrie.tracker.foreground import ForegroundJob, ForegroundRequest, binding_of
 from valkyrie.tracker.local import LocalTracker
-from valkyrie.tracker.office import Office
 from valkyrie.tracker.trial_pages import each_trial
 from valkyrie.views import RunRequest, TrialView
 
@@ -114,7 +114,7 @@ def audit_benchmark(request: AuditRequest, progress: Progress) -> BenchmarkAudit
 
 
 def lock_entries(audit: BenchmarkAudit) -> dict[str, LockedTask]:
-    """What of an audit is locked: tasks whose mode was found."""
+    """Return what of an audit is locked: tasks whose mode was found."""
     return {
         task.task_id: LockedTask(
             digest=task.digest,
@@ -153,7 +153,7 @@ async def _choose(benchmark: TaskDirBenchmark, request: AuditRequest) -> list[st
 
 
 def _read(task: Task) -> TaskAudit:
-    """What the files of a task tell."""
+    """Return what the files of a task tell."""
     problems = [str(problem) for problem in task.problems()]
     if problems:
         return TaskAudit(task.id, problems=problems)
@@ -176,10 +176,10 @@ class _Auditor:
             (self._links / task_id).parent.mkdir(parents=True, exist_ok=True)
             (self._links / task_id).symlink_to(folder.resolve(), target_is_directory=True)
         self._specs = self._describe(self._links)
-        office = Office(DataFolder(root / "home"))
-        office.data.make()
-        office.store = Store(office.data.database)  # its own, whatever the environment names
-        self._tracker = LocalTracker(office)
+        tracker_app = TrackerApp(DataFolder(root / "home"))
+        tracker_app.data.make()
+        tracker_app.store = Store(tracker_app.data.database)  # its own, whatever the environment names
+        self._tracker = LocalTracker(tracker_app)
         self._oracle: dict[str, list[TrialView]] = {}
         self._modes: dict[str, tuple[VerifyMode, bool]] = {}
         self._nop: dict[str, TrialView] = {}
@@ -299,14 +299,14 @@ class _Auditor:
 
     def _run(self, what: str, requests: Sequence[RunRequest]) -> list[dict[str, list[TrialView]]]:
         """Run these side by side; what each found, by task."""
-        bound = BoundRequest("check", requests, self._request.concurrency, {"type": "check"})
-        job = self._tracker.start_bound(bound)
+        bound = ForegroundRequest("check", requests, self._request.concurrency, {"type": "check"})
+        job = self._tracker.start_foreground(bound)
         total = sum(len(request.task_ids or ()) * request.trials for request in requests)
         if asyncio.run(self._drive(job, what, total)):
             raise InterruptedAuditError
         return [self._trials(run_id) for run_id in job.run_ids]
 
-    async def _drive(self, job: BoundJob, what: str, total: int) -> bool:
+    async def _drive(self, job: ForegroundJob, what: str, total: int) -> bool:
         """Work to the end, or until someone interrupts; whether someone did."""
         from valkyrie.executor.bound import alone
 
@@ -317,8 +317,8 @@ class _Auditor:
             done += 0 if finish.after is TrialState.PENDING else 1
             self._progress(what, done, total)
 
-        with alone(self._tracker.data, word_of(job.id)), _signals() as told:
-            executor = self._tracker.executor_beside(job)
+        with alone(self._tracker.data, binding_of(job.id)), _signals() as told:
+            executor = self._tracker.foreground_executor(job)
             working = asyncio.create_task(executor.work(job.values, ended))
             asking = asyncio.create_task(told.wait())
             self._progress(what, 0, total)
@@ -327,7 +327,7 @@ class _Auditor:
                 if not told.is_set():
                     await working
                     return False
-                await asyncio.to_thread(self._tracker.stop_bound, job)
+                await asyncio.to_thread(self._tracker.stop_foreground, job)
                 executor.wake()
                 await asyncio.wait((working,), timeout=SHUTDOWN_S)
                 return True
@@ -343,7 +343,7 @@ class _Auditor:
         return found
 
     def audit_of(self, task_id: str, read: TaskAudit) -> TaskAudit:
-        """What was found of one task, its files and all its runs together."""
+        """Return what was found of one task, its files and all its runs together."""
         spec = self._specs[task_id]
         mode, keep = self._modes.get(task_id, (None, False))
         oracle = self._oracle.get(task_id, [])
@@ -371,7 +371,7 @@ class _Auditor:
 
 
 def _scored(cheats: Mapping[str, TrialView], nop: TrialView | None) -> Iterator[Finding]:
-    """What the ways to cheat that scored say of the task."""
+    """Yield what the ways to cheat that scored say of the task."""
     if nop is not None and (nop.score or 0.0) > 0:
         yield Finding(
             Weakness.VACUOUS,

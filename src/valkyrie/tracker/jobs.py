@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +15,8 @@ from valkyrie.job_views import (
     JobPage,
     JobPlan,
     JobRequest,
+    JobRetry,
+    JobStop,
     JobView,
     StartedJob,
 )
@@ -22,16 +24,15 @@ from valkyrie.nouns import Category, RunState
 from valkyrie.report.job_view import job_view
 from valkyrie.report.present import run_view
 from valkyrie.store import jobs, runs
-from valkyrie.tracker.belongings import Belongings
-from valkyrie.tracker.spending import limit_reached
-from valkyrie.tracker.starting import Again, NewRun, Starting
-from valkyrie.tracker.steering import Steering
-from valkyrie.views import RunRequest
+from valkyrie.tracker.app import CallerContext
+from valkyrie.tracker.run_reader import RunReader
+from valkyrie.tracker.runs import Again, NewRun, RunVerbs, limit_reached
+from valkyrie.views import ResumeRequest, RunRequest
 
 if TYPE_CHECKING:
     from valkyrie.store import Connection
-    from valkyrie.tracker.job_planning import JobPlanned
-    from valkyrie.tracker.planning import PreparedRun
+    from valkyrie.tracker.job_plan import JobPlanned
+    from valkyrie.tracker.prepare import PreparedRun
     from valkyrie.tracker.scenarios import Selection
 
 _SPACE = uuid.UUID("0b9c5a2e-8e0f-4b57-9c62-7f0b6a1d4e33")
@@ -39,26 +40,31 @@ _SPACE = uuid.UUID("0b9c5a2e-8e0f-4b57-9c62-7f0b6a1d4e33")
 LISTED_AT_ONCE = 100
 
 
-class Jobs(Starting, Steering, Belongings):
-    """A job is planned whole: either all of its runs are stored, or none."""
+class JobVerbs:
+    """Plan, start and change jobs. A job is planned whole: either all of its runs are stored, or none."""
+
+    def __init__(self, context: CallerContext, reader: RunReader, runs: RunVerbs) -> None:
+        self._context = context
+        self._reader = reader
+        self._runs = runs
 
     def plan_job(self, request: JobRequest) -> JobPlan:
         from valkyrie.plan import plan_digest
-        from valkyrie.tracker.job_planning import stop_rule
+        from valkyrie.tracker.job_plan import stop_rule
 
         planned = self._planned(request)
-        prepared = self._prepared(planned.requests(_template(request)), only_look=self.only_looks)
+        prepared = self._prepared(planned.requests(_template(request)), only_look=self._context.only_looks)
         problems = [str(problem) for one in prepared for problem in one.problems]
         rule = stop_rule(request, prepared)
         digest = plan_digest([one.trials for one in prepared], rule)
-        plans = [replace(one.view(), shows=self.shown_gaps(one)) for one in prepared]
+        plans = [replace(one.view(), shows=self._runs.shown_gaps(one)) for one in prepared]
         return JobPlan(plans, list(dict.fromkeys(problems)), digest, rule)
 
     def start_job(self, request: JobRequest, *, key: str | None = None) -> StartedJob:
         from valkyrie.plan import plan_digest, shuffled
-        from valkyrie.tracker.job_planning import job_name, stop_rule, stored
+        from valkyrie.tracker.job_plan import job_name, stop_rule, stored
 
-        job_id = str(uuid.uuid5(_SPACE, f"{self.identity.org_id} {key}") if key else uuid.uuid4())
+        job_id = str(uuid.uuid5(_SPACE, f"{self._context.identity.org_id} {key}") if key else uuid.uuid4())
         if key and self._job_is_stored(job_id):
             return StartedJob(self.fetch_job(job_id), ["this start was asked for before; here is its job"])
         planned = self._planned(request)
@@ -72,9 +78,9 @@ class Jobs(Starting, Steering, Belongings):
         now = time.time()
         values = {
             "id": job_id,
-            "org_id": self.identity.org_id,
+            "org_id": self._context.identity.org_id,
             "name": job_name(request, now),
-            "started_by": self.identity.person,
+            "started_by": self._context.identity.person,
             "created_at": now,
             "concurrency": request.concurrency,
             "ends_at": None if request.time_limit is None else now + request.time_limit,
@@ -89,18 +95,20 @@ class Jobs(Starting, Steering, Belongings):
         return StartedJob(self.fetch_job(job_id), notices)
 
     def fetch_job(self, ref: str) -> JobView:
-        with self.store.reading() as connection:
-            return self._job(connection, self.resolve_job(connection, ref))
+        with self._context.store.reading() as connection:
+            return self._job(connection, self._context.resolve_job(connection, ref))
 
     def follow_job(self, ref: str, *, interval: float = 0.2) -> Iterator[JobView]:
         view = self.fetch_job(ref)
         yield view
-        for _ in () if view.ended else self.store.changes(interval):
-            with self.store.reading() as connection:
+        for _ in () if view.ended else self._context.store.changes(interval):
+            with self._context.store.reading() as connection:
                 version = jobs.version(connection, view.id)
                 if version is None:
                     return
-                if version == view.version and all(run.executor == self._alive() for run in view.runs):
+                if version == view.version and all(
+                    run.executor == self._reader.executor_state() for run in view.runs
+                ):
                     continue
                 view = self._job(connection, view.id)
             yield view
@@ -112,10 +120,10 @@ class Jobs(Starting, Steering, Belongings):
         cursor = query.cursor
         wanted = set(query.states)
         while True:
-            with self.store.reading() as connection:
+            with self._context.store.reading() as connection:
                 rows, cursor = jobs.page(
                     connection,
-                    self.identity.org_id,
+                    self._context.identity.org_id,
                     since=query.since,
                     name=query.name,
                     limit=LISTED_AT_ONCE if wanted else query.limit,
@@ -133,19 +141,19 @@ class Jobs(Starting, Steering, Belongings):
             if cursor is None:
                 return JobPage(found, None)
 
-    def stop_job(self, ref: str, *, force: bool = False) -> JobView:
+    def stop_job(self, ref: str, request: JobStop = JobStop()) -> JobView:
         view = self.fetch_job(ref)
         if view.ended:
             raise UserError(f"Job {view.name!r} is {view.state} already; there is nothing to cancel.")
-        with self.store.writing() as connection:
+        with self._context.store.writing() as connection:
             for run_id in sorted(run.id for run in view.runs):
                 if not RunState(runs.locked(connection, run_id).state).terminal:
-                    runs.stop(connection, run_id, time.time(), force=force, task_ids=None)
-        self.office.handing.wake(needed=True)
+                    runs.stop(connection, run_id, time.time(), force=request.force, task_ids=None)
+        self._context.dispatch.wake(needed=True)
         return self.fetch_job(view.id)
 
     def resume_job(self, ref: str, change: JobChange | None = None) -> StartedJob:
-        from valkyrie.tracker.growing import grow
+        from valkyrie.tracker.job_growth import grow
 
         view = self.fetch_job(ref)
         if (kind := view.source.get("type")) in ("eval", "experiment"):
@@ -154,24 +162,17 @@ class Jobs(Starting, Steering, Belongings):
                 f"Job {view.name!r} is an {kind}; `valk {command} --resume {view.id[:8]}` goes on."
             )
         change = change or JobChange()
-        notices = grow(self, view, change)
-        again = Again(None, None, dict(change.headers), None)
+        notices = grow(self._context, self, view, change)
+        again = Again(ResumeRequest(headers=change.headers))
         return self._all_again(view, again, notices)
 
-    def retry_job(
-        self,
-        ref: str,
-        *,
-        category: str | None = None,
-        concurrency: int | None = None,
-        headers: Mapping[str, str] | None = None,
-    ) -> StartedJob:
+    def retry_job(self, ref: str, request: JobRetry = JobRetry()) -> StartedJob:
         view = self.fetch_job(ref)
-        if concurrency is not None:
-            self.share(view.id, concurrency)
-        again = Again(
-            None, None, headers or {}, None, errors_too=True, category=category, conclude=category is None
-        )
+        if request.concurrency is not None:
+            self.share(view.id, request.concurrency)
+        category = request.category
+        asked = ResumeRequest(headers=request.headers)
+        again = Again(asked, errors_too=True, category=category, conclude=category is None)
         return self._all_again(view, again, [])
 
     def delete_job(self, ref: str) -> None:
@@ -182,19 +183,19 @@ class Jobs(Starting, Steering, Belongings):
                 f"Job {view.name!r} is {view.state}. `valk job stop {view.id[:8]}` ends it first."
             )
         for run in view.runs:
-            self.delete(run.id)
-        with self.store.writing() as connection:
+            self._runs.delete(run.id)
+        with self._context.store.writing() as connection:
             jobs.forget(connection, view.id)
 
-    # What growing a job needs of this room
+    # What job_growth needs
 
     def share(self, job_id: str, concurrency: int) -> None:
         """How many trials of a job run at once, from now on."""
         if concurrency < 1:
             raise UsageError(f"--concurrency must be at least 1, not {concurrency}.")
-        with self.store.writing() as connection:
+        with self._context.store.writing() as connection:
             jobs.share(connection, job_id, concurrency)
-        self.office.handing.wake()
+        self._context.dispatch.wake()
 
     def prepare_runs(self, job_id: str, requests: Sequence[RunRequest], first: int) -> list[NewRun]:
         """Further runs of a job, planned and checked."""
@@ -204,23 +205,23 @@ class Jobs(Starting, Steering, Belongings):
 
     def store_runs(self, new: Sequence[NewRun], also: Callable[[Connection], None]) -> list[str]:
         """Store further runs, and what comes with them, at once; what is to be said of them."""
-        self._write_all(new, also)
+        self._runs.store_all(new, also)
         return self._hand_over(new)
 
     def select(self, scenarios: Sequence[str], template: RunRequest) -> list[Selection]:
-        """The tasks that scenarios name, as far as whoever asks may name them."""
-        from valkyrie.tracker.planning import open_requested
+        """Return the tasks that scenarios name, as far as whoever asks may name them."""
+        from valkyrie.benchmarks.listing import known_benchmarks
         from valkyrie.tracker.scenarios import select_scenarios
 
         def open_one(name: str) -> Any:
             asked = replace(template, benchmark=name)
-            return open_requested(asked, self.organisation, self.data, allow_local=self.allow_local)
+            return self._context.open_benchmark(asked)
 
-        known = [one.name for one in self.benchmarks() if one.url is None]
+        known = [one.name for one in known_benchmarks() if one.url is None]
         return select_scenarios(scenarios, known, open_one)
 
     def _planned(self, request: JobRequest) -> JobPlanned:
-        from valkyrie.tracker.job_planning import JobPlanned, check
+        from valkyrie.tracker.job_plan import JobPlanned, check
         from valkyrie.tracker.scenarios import Selection
 
         check(request)
@@ -233,26 +234,17 @@ class Jobs(Starting, Steering, Belongings):
 
     def _prepared(self, requests: Sequence[RunRequest], *, only_look: bool = False) -> list[PreparedRun]:
         """Every run resolved and checked; the problems of all in one refusal."""
-        from valkyrie.tracker.planning import prepare
-        from valkyrie.tracker.problems import Complaint, refuse
+        from valkyrie.tracker.problems import Problem, refuse
 
         found: list[PreparedRun] = []
         refused: list[str] = []
         for request in requests:
             try:
-                found.append(
-                    prepare(
-                        request,
-                        self.organisation,
-                        self.data,
-                        allow_local=self.allow_local,
-                        only_look=only_look,
-                    )
-                )
+                found.append(self._context.prepare(request, only_look=only_look))
             except ValkyrieError as error:
                 if len(requests) == 1:
                     raise
-                refused.append(Complaint(error))
+                refused.append(Problem(error))
         if refused:
             raise refuse(refused, _missing(refused))
         return found
@@ -260,7 +252,7 @@ class Jobs(Starting, Steering, Belongings):
     def _hand_over(self, new: Sequence[NewRun]) -> list[str]:
         notices = [notice for one in new for notice in one.prepared.notices]
         for one in new:
-            notices += self.office.handing.after(one.run_id, one.prepared.secrets)
+            notices += self._context.dispatch.deliver(one.run_id, one.prepared.secrets)
         return list(dict.fromkeys(notices))
 
     def _all_again(self, view: JobView, again: Again, notices: Sequence[str]) -> StartedJob:
@@ -274,7 +266,7 @@ class Jobs(Starting, Steering, Belongings):
             if left and cost and (reached := limit_reached(run.id, cost.total, cost.limit)):
                 said.append(reached)
             elif left or RunState(run.state) not in (RunState.FINISHED, RunState.STOPPED):
-                said += self._again(run.id, again).notices
+                said += self._runs.go_on(run.id, again).notices
                 goes_on = True
         found = self.fetch_job(view.id)
         if found.ended and not goes_on:
@@ -284,19 +276,21 @@ class Jobs(Starting, Steering, Belongings):
     def _job(self, connection: Connection, job_id: str) -> JobView:
         row = jobs.get(connection, job_id)
         ids = [run.id for run in jobs.runs_of(connection, [job_id])[job_id]]
-        views = [self._view(connection, run_id, detailed=True) for run_id in ids]
-        return job_view(row, views, org=self.identity.org)
+        views = [self._reader.view(connection, run_id, detailed=True) for run_id in ids]
+        return job_view(row, views, org=self._context.identity.org)
 
     def _job_of_rows(self, row: Any, rows: Sequence[Any]) -> JobView:
-        executor = self._alive()
+        executor = self._reader.executor_state()
         views = [
-            run_view(one, executor=executor, folder=self._folder(one.id), org=self.identity.org)
+            run_view(
+                one, executor=executor, folder=self._reader.folder(one.id), org=self._context.identity.org
+            )
             for one in rows
         ]
-        return job_view(row, views, org=self.identity.org)
+        return job_view(row, views, org=self._context.identity.org)
 
     def _job_is_stored(self, job_id: str) -> bool:
-        with self.store.reading() as connection:
+        with self._context.store.reading() as connection:
             return jobs.exists(connection, job_id)
 
 

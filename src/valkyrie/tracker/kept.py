@@ -45,15 +45,15 @@ class Kept:
 
     @property
     def is_elsewhere(self) -> bool:
-        """Whether logs or files were put away anywhere but in this machine's data folder."""
+        """Return whether logs or files were put away anywhere but in this machine's data folder."""
         return bool(self._place)
 
     def log_path(self, task_id: str, k: int, number: int) -> str | None:
-        """Where the log is on this machine, if it is."""
+        """Return where the log is on this machine, if it is."""
         return _if_there(self._folder.log(task_id, k, number))
 
     def folder_path(self, task_id: str, k: int, number: int) -> str | None:
-        """Where the files are on this machine, if they are."""
+        """Return where the files are on this machine, if they are."""
         return _if_there(self._folder.attempt(task_id, k, number))
 
     def files(self, task_id: str, k: int, number: int) -> Iterator[tuple[str, Iterator[bytes], int]]:
@@ -77,7 +77,7 @@ class Kept:
                 yield path.relative_to(folder).as_posix(), _read(path), path.stat().st_size
 
     def _story(self, which: Which, folder: Path) -> Iterator[tuple[str, Iterator[bytes], int]]:
-        """What the agent told, as the file it would be if it were not kept with those of other attempts."""
+        """Yield the agent's transcript as a file of its own; it is kept with those of other attempts."""
         story = self._stories.find(which)
         if story is not None and not (folder / STORY).exists():
             yield STORY, iter((story,)), len(story)

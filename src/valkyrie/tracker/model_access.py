@@ -13,8 +13,8 @@ from valkyrie.agents import PreparedAgent
 from valkyrie.agents.catalog import KeyGroup
 from valkyrie.errors import MissingSecretError, UsageError
 from valkyrie.permissions import redirection
-from valkyrie.tracker.problems import Complaint
-from valkyrie.tracker.supplying import check_callers_url, find_some
+from valkyrie.tracker.problems import ProblemList
+from valkyrie.tracker.secrets import check_callers_url, find_some
 from valkyrie.views import RunRequest
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ VARIABLE = re.compile("[A-Za-z_][A-Za-z0-9_]*")
 
 
 def check_model_url(url: str | None, *, trusted: bool, allow_local: bool) -> None:
-    """UsageError for an address no model can be served at, or that the caller may not lead us to."""
+    """Raise UsageError for an address no model can be served at, or that the caller may not lead us to."""
     if url is None:
         return
     try:
@@ -73,11 +73,12 @@ def with_keys(
     agent: PreparedAgent,
     request: RunRequest,
     organisation: Organisation,
-    problems: list[str],
-    missing: dict[str, str],
+    problems: ProblemList,
 ) -> PreparedAgent:
-    """The agent with those API keys among its secrets that have a value; one more problem when it needs
-    some and there is none, a notice where it may do without."""
+    """Return the agent with those API keys among its secrets that have a value.
+
+    Add a problem when it needs a key and there is none, a notice where it may do without.
+    """
     _check_variables(request)
     wanted = dict(agent.secrets)
     notices = list(agent.notices)
@@ -89,8 +90,7 @@ def with_keys(
         if found or request.model_url is not None:
             continue
         if group.required:
-            problems.append(Complaint(_no_key(agent, group)))
-            missing.update({name: name for name in group.names})
+            problems.add(_no_key(agent, group))
         elif not wanted and not request.env_vars:
             notices.append(
                 f"agent {agent.name} has no key for its model, only one that asks for none will answer; "
@@ -136,7 +136,7 @@ def _check_variables(request: RunRequest) -> None:
 
 
 def _no_variable(name: str) -> str:
-    """Why a variable cannot have this name; what follows a `=` may be a secret and is not repeated."""
+    """Return why a variable cannot have this name; what follows a `=` may be a secret and is not repeated."""
     said, equals, _ = name.partition("=")
     if equals and VARIABLE.fullmatch(said):
         return f"the environment variable {said} and its value are two words: --env {said} VALUE."

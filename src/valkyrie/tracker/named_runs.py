@@ -69,7 +69,7 @@ def _latest(opened: Tracker, job: JobView | None, run: RunView | None) -> NamedR
 
 
 def _asked(fetch: Callable[[str], Found], ref: str) -> tuple[Found | None, UsageError | None]:
-    """What the word names, or why it names nothing."""
+    """Return what the word names, or why it names nothing."""
     try:
         return fetch(ref), None
     except UsageError as error:

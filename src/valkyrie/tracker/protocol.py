@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -12,6 +12,8 @@ from valkyrie.job_views import (
     JobPage,
     JobPlan,
     JobRequest,
+    JobRetry,
+    JobStop,
     JobView,
     StartedJob,
 )
@@ -26,21 +28,27 @@ from valkyrie.views import (
     GradingView,
     LogLine,
     LogQuery,
+    OutputsWanted,
     PlanView,
     QueueView,
     RegradeRequest,
     RegradeView,
     ResultsLink,
+    ResultsWanted,
+    ResumeRequest,
+    RetryRequest,
     RunFilter,
     RunPage,
     RunRequest,
     RunView,
     SecretView,
     StartedRun,
+    StopRequest,
     TasksRequest,
     TasksView,
     TrialFilter,
     TrialView,
+    UpdateRequest,
 )
 
 
@@ -53,7 +61,7 @@ class Tracker(Protocol):
     """
 
     def plan(self, request: RunRequest) -> PlanView:
-        """What `start` would do, checked in full; starts nothing."""
+        """Return what `start` would do, checked in full; starts nothing."""
         ...
 
     def start(self, request: RunRequest) -> StartedRun:
@@ -63,7 +71,7 @@ class Tracker(Protocol):
     def fetch(self, ref: str) -> RunView: ...
 
     def follow(self, ref: str, *, interval: float = 0.2) -> Iterator[RunView]:
-        """The run now, then again after every change, until it ended (that view is the last)."""
+        """Yield the run now, then again after every change, until it ended (that view is the last)."""
         ...
 
     def list(self, query: RunFilter) -> RunPage: ...
@@ -78,41 +86,16 @@ class Tracker(Protocol):
 
     def errors(self, ref: str) -> Sequence[ErrorGroup]: ...
 
-    def stop(self, ref: str, *, force: bool = False, task_ids: Sequence[str] | None = None) -> RunView:
+    def stop(self, ref: str, request: StopRequest = StopRequest()) -> RunView:
         """Pending trials become STOPPED; running ones finish, unless `force` kills them."""
         ...
 
-    def resume(
-        self,
-        ref: str,
-        *,
-        concurrency: int | None = None,
-        task_ids: Sequence[str] | None = None,
-        headers: Mapping[str, str] | None = None,
-        benchmark_url: str | None = None,
-    ) -> StartedRun:
-        """STOPPED trials run again; what was interrupted by a crash goes on.
-
-        `headers` of a benchmark service are not stored: those given at the start are given again.
-        `benchmark_url` is where the caller has the service of the run's benchmark configured now.
-        """
+    def resume(self, ref: str, request: ResumeRequest = ResumeRequest()) -> StartedRun:
+        """STOPPED trials run again; what was interrupted by a crash goes on."""
         ...
 
-    def retry(
-        self,
-        ref: str,
-        *,
-        concurrency: int | None = None,
-        task_ids: Sequence[str] | None = None,
-        category: str | None = None,
-        headers: Mapping[str, str] | None = None,
-        from_scratch: bool = False,
-        benchmark_url: str | None = None,
-    ) -> StartedRun:
-        """As resume, and ERROR trials too (only of `category`, if given).
-
-        Grading that saved its state goes on from it, unless the trials begin `from_scratch`.
-        """
+    def retry(self, ref: str, request: RetryRequest = RetryRequest()) -> StartedRun:
+        """As resume, and ERROR trials too (only of a category, if given)."""
         ...
 
     def regrade(self, ref: str, request: RegradeRequest) -> RegradeView:
@@ -120,7 +103,7 @@ class Tracker(Protocol):
         ...
 
     def gradings(self, ref: str) -> Sequence[GradingView]:
-        """The run's gradings by number; 0 is the one its own trials made."""
+        """Return the run's gradings by number; 0 is the one its own trials made."""
         ...
 
     def use_grading(self, ref: str, number: int) -> RunView:
@@ -128,19 +111,10 @@ class Tracker(Protocol):
         ...
 
     def compare_gradings(self, ref: str, a: int, b: int) -> GradingComparison:
-        """Which trials two gradings of a run judge differently."""
+        """Return which trials two gradings of a run judge differently."""
         ...
 
-    def update(
-        self,
-        ref: str,
-        *,
-        concurrency: int | None = None,
-        label: str | None = None,
-        max_cost: float | None = None,
-        priority: int | None = None,
-        abort_after: int | None = None,
-    ) -> RunView:
+    def update(self, ref: str, request: UpdateRequest) -> RunView:
         """Change a live run."""
         ...
 
@@ -148,48 +122,22 @@ class Tracker(Protocol):
         """Block until the run ended; TimeoutError when it did not in time."""
         ...
 
-    def results(
-        self,
-        ref: str,
-        *,
-        task_ids: Sequence[str] | None = None,
-        headers: Mapping[str, str] | None = None,
-    ) -> Json:
-        """The results file's content; some tasks are scored anew, by their service with these headers."""
+    def results(self, ref: str, request: ResultsWanted = ResultsWanted()) -> Json:
+        """Return the results file's content; their service scores some tasks anew, with the headers."""
         ...
 
-    def results_text(
-        self,
-        ref: str,
-        *,
-        task_ids: Sequence[str] | None = None,
-        headers: Mapping[str, str] | None = None,
-    ) -> Iterator[str]:
-        """The same as the text of the file, piece by piece; no string of it is cut between two pieces."""
+    def results_text(self, ref: str, request: ResultsWanted = ResultsWanted()) -> Iterator[str]:
+        """Yield the text of that file, piece by piece; no string in it is cut between two pieces."""
         ...
 
-    def upload_results(
-        self,
-        ref: str,
-        *,
-        task_ids: Sequence[str] | None = None,
-        headers: Mapping[str, str] | None = None,
-    ) -> ResultsLink:
+    def upload_results(self, ref: str, request: ResultsWanted = ResultsWanted()) -> ResultsLink:
         """Put the results file where artifacts are kept; one of a subset never replaces the whole one."""
         ...
 
     def outputs(
-        self,
-        ref: str,
-        destination: Path,
-        *,
-        task_ids: Sequence[str] | None = None,
-        files: Sequence[str] | None = None,
+        self, ref: str, destination: Path, request: OutputsWanted = OutputsWanted()
     ) -> Sequence[Path]:
-        """Copy what was kept of each trial's last attempt to `destination/<task>/…`, archives unpacked.
-
-        `files` names some of each trial's files, as patterns (`agent/*`).
-        """
+        """Copy what was kept of each trial's last attempt to `destination/<task>/…`, archives unpacked."""
         ...
 
     def logs(
@@ -207,7 +155,7 @@ class Tracker(Protocol):
         ...
 
     def shell(self, ref: str, task_id: str, k: int = 0) -> Sequence[str]:
-        """The command that opens a shell in a kept sandbox (`--keep-sandbox`)."""
+        """Return the command that opens a shell in a kept sandbox (`--keep-sandbox`)."""
         ...
 
     def queue(self) -> QueueView:
@@ -217,7 +165,7 @@ class Tracker(Protocol):
     # Jobs: several runs started together
 
     def plan_job(self, request: JobRequest) -> JobPlan:
-        """What `start_job` would do, checked in full; starts nothing."""
+        """Return what `start_job` would do, checked in full; starts nothing."""
         ...
 
     def start_job(self, request: JobRequest) -> StartedJob:
@@ -229,12 +177,12 @@ class Tracker(Protocol):
         ...
 
     def follow_job(self, ref: str, *, interval: float = 0.2) -> Iterator[JobView]:
-        """The job now, then again after every change, until it ended (that view is the last)."""
+        """Yield the job now, then again after every change, until it ended (that view is the last)."""
         ...
 
     def list_jobs(self, query: JobFilter) -> JobPage: ...
 
-    def stop_job(self, ref: str, *, force: bool = False) -> JobView:
+    def stop_job(self, ref: str, request: JobStop = JobStop()) -> JobView:
         """Stop all its runs: `cancel`."""
         ...
 
@@ -245,15 +193,8 @@ class Tracker(Protocol):
         """
         ...
 
-    def retry_job(
-        self,
-        ref: str,
-        *,
-        category: str | None = None,
-        concurrency: int | None = None,
-        headers: Mapping[str, str] | None = None,
-    ) -> StartedJob:
-        """As resume, and ERROR trials too (only of `category`, if given)."""
+    def retry_job(self, ref: str, request: JobRetry = JobRetry()) -> StartedJob:
+        """As resume, and ERROR trials too (only of a category, if given)."""
         ...
 
     def delete_job(self, ref: str) -> None:
@@ -285,7 +226,7 @@ class Tracker(Protocol):
     def remove_secret(self, name: str) -> None: ...
 
     def benchmarks(self) -> Sequence[BenchmarkView]:
-        """The benchmarks that can be named."""
+        """Return the benchmarks that can be named."""
         ...
 
     def benchmark_tasks(self, request: TasksRequest) -> TasksView: ...
@@ -293,7 +234,7 @@ class Tracker(Protocol):
     def disk(self) -> DiskView: ...
 
     def executor_status(self) -> Json | None:
-        """What the executor of this store says of itself; None when there is none."""
+        """Return what the executor of this store says of itself; None when there is none."""
         ...
 
     def on_line(self, tell: Callable[[str | None], None]) -> None:

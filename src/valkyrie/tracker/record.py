@@ -15,7 +15,7 @@ from valkyrie.nouns import Identity, Json
 from valkyrie.plan import FAMILY, TrialPlan
 from valkyrie.store.layout import RunFolder
 from valkyrie.store.runs import NewTrial
-from valkyrie.tracker.planning import PreparedRun
+from valkyrie.tracker.prepare import PreparedRun
 from valkyrie.views import RunRequest, RunView
 
 if TYPE_CHECKING:
@@ -36,12 +36,12 @@ def keep_frozen(prepared: PreparedRun, run_id: str, folder: RunFolder, uploads: 
 
 
 def new_trials(planned: Sequence[TrialPlan]) -> list[NewTrial]:
-    """What is stored of planned trials."""
+    """Return what is stored of planned trials."""
     return [NewTrial(one.task_id, one.k, one.digest, one.cpus, one.memory_mb, one.family) for one in planned]
 
 
 def run_values(prepared: PreparedRun, run_id: str, frozen: Json, identity: Identity) -> Json:
-    """The columns of a new run's row."""
+    """Return the columns of a new run's row."""
     request = prepared.request
     return {
         "id": run_id,
@@ -131,28 +131,28 @@ _AS_ASKED = tuple(one.name for one in fields(RunRequest))
 
 
 def _families(prepared: PreparedRun) -> Json:
-    """The key families were looked for under, and that there are some."""
+    """Return the key families were looked for under, and that there are some."""
     if not any(one.family for one in prepared.trials):
         return {}
     return {"family": prepared.request.family or FAMILY}
 
 
 def _service(source: Json) -> Json:
-    """Where a benchmark service was, which version it said it is, and what it was to grade."""
+    """Return where a benchmark service was, which version it said it is, and what it was to grade."""
     if source.get("kind") != "service":
         return {}
     return {"service": {name: source[name] for name in ("url", "where", "grading", "versions")}}
 
 
 def _variant(source: Json) -> Json:
-    """Which variant of an experiment an eval is."""
+    """Return which variant of an experiment an eval is."""
     if source.get("kind") != "eval_spec":
         return {}
     return {"variant": source["options"].get("variant", "main")}
 
 
 def kept_at(artifacts: ArtifactStore | None, logs: LogKeeper | None, run_id: str) -> Json | None:
-    """Where artifacts and logs go besides the executor's own folder, and the pages they are seen on."""
+    """Return where artifacts and logs go besides the executor's folder, and the pages that show them."""
     found: Json = {}
     if artifacts:
         found["artifacts"] = artifacts.place | _page(artifacts.console_url(run_prefix(run_id)))

@@ -1,321 +1,355 @@
-"""The verbs over HTTP: the same words as `LocalTracker`, answered by a tracker elsewhere."""
+"""The verbs over HTTP: `ValkyrieClient` for code that waits for each answer.
+
+Folders of the caller are sent, their config is said, and secrets only they have are supplied.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import shlex
 import tempfile
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+import time
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Iterator, Sequence
+from contextlib import aclosing
+from dataclasses import replace
+from functools import wraps
 from pathlib import Path
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
-from valkyrie.client import caller
-from valkyrie.errors import UserError
+from valkyrie.client import caller, job_caller
+from valkyrie.client.client import ValkyrieClient
+from valkyrie.client.runs import changed
+from valkyrie.errors import MissingSecretError, UnknownError, UserError
+from valkyrie.job_views import (
+    JobChange,
+    JobPlan,
+    JobRequest,
+    JobRetry,
+    JobStop,
+    JobView,
+    StartedJob,
+)
 from valkyrie.nouns import Json
-from valkyrie.tracker.remote_jobs import RemoteJobs
 from valkyrie.views import (
-    AgentView,
-    AttemptView,
     BenchmarkView,
-    DiskView,
-    ErrorGroup,
-    GradingComparison,
-    GradingView,
-    IngestedRun,
     LogLine,
     LogQuery,
+    OutputsWanted,
     PlanView,
-    QueueView,
     RegradeRequest,
     RegradeView,
     ResultsLink,
-    RunFilter,
-    RunPage,
+    ResultsWanted,
+    ResumeRequest,
+    RetryRequest,
     RunRequest,
     RunView,
-    SecretView,
     StartedRun,
+    StopRequest,
     TasksRequest,
     TasksView,
-    TrialFilter,
-    TrialView,
+    UpdateRequest,
 )
 
+Parameters = ParamSpec("Parameters")
+Result = TypeVar("Result")
+Started = TypeVar("Started", StartedRun, StartedJob, RegradeView)
 
-class RemoteTracker(RemoteJobs):
-    """Everything a person can ask, asked of a tracker."""
 
-    # Runs
+def _waiting(
+    verb: Callable[Concatenate[ValkyrieClient, Parameters], Coroutine[Any, Any, Result]],
+) -> Callable[Concatenate[RemoteTracker, Parameters], Result]:
+    """Return the client's verb as a method that waits for the answer."""
+
+    @wraps(verb)
+    def call(self: RemoteTracker, /, *args: Parameters.args, **kwargs: Parameters.kwargs) -> Result:
+        answer: Result = self.wait_for(getattr(self.client, verb.__name__)(*args, **kwargs))
+        return answer
+
+    return call
+
+
+class RemoteTracker:
+    """Everything a person can ask, asked of a tracker.
+
+    One event loop is kept and run step by step. Ctrl+C comes through as KeyboardInterrupt, after the
+    request under way was given up and its connection closed.
+    """
+
+    def __init__(self, url: str, api_key: str | None = None, *, client: ValkyrieClient | None = None) -> None:
+        self.client = client or ValkyrieClient(url, api_key)
+        self._runner = asyncio.Runner()
+        self._closed = False
+
+    def wait_for(self, coroutine: Coroutine[Any, Any, Result]) -> Result:
+        """Run until the answer is there."""
+        return self._runner.run(coroutine)
+
+    def on_line(self, tell: Callable[[str | None], None]) -> None:
+        """Call `tell` with why nothing is heard of the tracker, and with None when it is heard again."""
+        self.client.on_line(tell)
+
+    def close(self) -> None:
+        if not self._closed:
+            self._closed = True
+            try:
+                self._runner.run(self.client.close())
+            finally:
+                self._runner.close()
+
+    # Verbs that need nothing of this machine
+
+    fetch = _waiting(ValkyrieClient.fetch)
+    list = _waiting(ValkyrieClient.list)
+    trials = _waiting(ValkyrieClient.trials)
+    attempts = _waiting(ValkyrieClient.attempts)
+    errors = _waiting(ValkyrieClient.errors)
+    gradings = _waiting(ValkyrieClient.gradings)
+    use_grading = _waiting(ValkyrieClient.use_grading)
+    compare_gradings = _waiting(ValkyrieClient.compare_gradings)
+    wait = _waiting(ValkyrieClient.wait)
+    delete = _waiting(ValkyrieClient.delete)
+    queue = _waiting(ValkyrieClient.queue)
+    ingest = _waiting(ValkyrieClient.ingest)
+    fetch_job = _waiting(ValkyrieClient.job)
+    list_jobs = _waiting(ValkyrieClient.jobs)
+    delete_job = _waiting(ValkyrieClient.delete_job)
+    agents = _waiting(ValkyrieClient.agents)
+    push_agent = _waiting(ValkyrieClient.push_agent)
+    remove_agent = _waiting(ValkyrieClient.remove_agent)
+    download_agent = _waiting(ValkyrieClient.download_agent)
+    secrets = _waiting(ValkyrieClient.secrets)
+    set_secret = _waiting(ValkyrieClient.set_secret)
+    remove_secret = _waiting(ValkyrieClient.remove_secret)
+    disk = _waiting(ValkyrieClient.disk)
+    executor_status = _waiting(ValkyrieClient.executor_status)
+
+    def stop(self, ref: str, request: StopRequest = StopRequest()) -> RunView:
+        return self.wait_for(self.client.stop(ref, **changed(request)))
+
+    def stop_job(self, ref: str, request: JobStop = JobStop()) -> JobView:
+        return self.wait_for(self.client.stop_job(ref, **changed(request)))
+
+    def update(self, ref: str, request: UpdateRequest) -> RunView:
+        return self.wait_for(self.client.update(ref, **changed(request)))
+
+    def outputs(
+        self, ref: str, destination: Path, request: OutputsWanted = OutputsWanted()
+    ) -> Sequence[Path]:
+        return self.wait_for(self.client.outputs(ref, destination, **changed(request)))
+
+    # Streams
+
+    def follow(self, ref: str, *, interval: float = 0.2) -> Iterator[RunView]:  # noqa: ARG002 - told, not asked
+        return self._each(self.client.follow(ref))
+
+    def follow_job(self, ref: str, *, interval: float = 0.2) -> Iterator[JobView]:  # noqa: ARG002 - told, not asked
+        return self._each(self._job_views(ref))
+
+    def logs(
+        self, ref: str, task_id: str, *, k: int = 0, attempt: int | None = None, follow: bool = False
+    ) -> Iterator[str]:
+        return self._each(self.client.logs(ref, task_id, k=k, attempt=attempt, follow=follow))
+
+    def run_logs(self, ref: str, query: LogQuery) -> Iterator[LogLine]:
+        return self._each(self.client.run_logs(ref, query))
+
+    def _each(self, found: AsyncGenerator[Result, None]) -> Iterator[Result]:
+        """One by one: between two of them nothing runs, and nothing is read ahead."""
+
+        async def step() -> tuple[Result, ...]:
+            async for one in found:
+                return (one,)
+            return ()
+
+        try:
+            while one := self.wait_for(step()):
+                yield one[0]
+        finally:
+            if not self._closed:
+                self.wait_for(found.aclose())
+
+    async def _job_views(self, ref: str) -> AsyncGenerator[JobView, None]:
+        told = False
+        try:
+            async with aclosing(self.client.job_events(ref)) as views:
+                async for view in views:
+                    told = True
+                    yield view
+        except UnknownError:
+            if not told:
+                raise  # else it was deleted meanwhile: nothing more will happen to it
+
+    # Runs and jobs, started and gone on with: folders, config and secrets of this machine go along
 
     def plan(self, request: RunRequest) -> PlanView:
         async def ask() -> PlanView:
-            plan = await self._client.plan(await caller.complete(self._client, request))
+            plan = await self.client.plan(await caller.complete(self.client, request))
             return caller.as_if_supplied(plan) if request.store_secrets else plan
 
-        return self._run(ask())
+        return self.wait_for(ask())
 
     def start(self, request: RunRequest) -> StartedRun:
         async def ask() -> StartedRun:
-            asked = await caller.complete(self._client, request)
-            return await self._supplied(lambda: self._client.start(asked), allowed=request.store_secrets)
+            asked = await caller.complete(self.client, request)
+            return await self._supplied(lambda: self.client.start(asked), allowed=request.store_secrets)
 
-        return self._run(ask())
+        return self.wait_for(ask())
 
-    def fetch(self, ref: str) -> RunView:
-        return self._run(self._client.fetch(ref))
+    def resume(self, ref: str, request: ResumeRequest = ResumeRequest()) -> StartedRun:
+        return self._again(ref, request, lambda run_id, asked: self.client.resume(run_id, **changed(asked)))
 
-    def follow(self, ref: str, *, interval: float = 0.2) -> Iterator[RunView]:  # noqa: ARG002 - told, not asked
-        return self._each(self._client.follow(ref))
+    def retry(self, ref: str, request: RetryRequest = RetryRequest()) -> StartedRun:
+        return self._again(ref, request, lambda run_id, asked: self.client.retry(run_id, **changed(asked)))
 
-    def list(self, query: RunFilter) -> RunPage:
-        return self._run(self._client.list(query))
-
-    def trials(self, ref: str, query: TrialFilter) -> tuple[Sequence[TrialView], int]:
-        return self._run(self._client.trials(ref, query))
-
-    def attempts(self, ref: str, task_id: str, k: int = 0) -> Sequence[AttemptView]:
-        return self._run(self._client.attempts(ref, task_id, k))
-
-    def errors(self, ref: str) -> Sequence[ErrorGroup]:
-        return self._run(self._client.errors(ref))
-
-    def stop(self, ref: str, *, force: bool = False, task_ids: Sequence[str] | None = None) -> RunView:
-        return self._run(self._client.stop(ref, force=force, task_ids=task_ids))
-
-    def resume(
-        self,
-        ref: str,
-        *,
-        concurrency: int | None = None,
-        task_ids: Sequence[str] | None = None,
-        headers: Mapping[str, str] | None = None,
-        benchmark_url: str | None = None,
+    def _again(
+        self, ref: str, request: ResumeRequest, again: Callable[[str, ResumeRequest], Awaitable[StartedRun]]
     ) -> StartedRun:
-        async def again(run: RunView) -> StartedRun:
-            return await self._client.resume(
-                run.id,
-                concurrency=concurrency,
-                task_ids=task_ids,
-                headers=caller.headers_again(run, headers),
-                benchmark_url=benchmark_url or caller.service_now(run),
-            )
-
-        return self._again(ref, again)
-
-    def retry(
-        self,
-        ref: str,
-        *,
-        concurrency: int | None = None,
-        task_ids: Sequence[str] | None = None,
-        category: str | None = None,
-        headers: Mapping[str, str] | None = None,
-        from_scratch: bool = False,
-        benchmark_url: str | None = None,
-    ) -> StartedRun:
-        async def again(run: RunView) -> StartedRun:
-            return await self._client.retry(
-                run.id,
-                concurrency=concurrency,
-                task_ids=task_ids,
-                category=category,
-                headers=caller.headers_again(run, headers),
-                from_scratch=from_scratch,
-                benchmark_url=benchmark_url or caller.service_now(run),
-            )
-
-        return self._again(ref, again)
-
-    def _again(self, ref: str, again: Callable[[RunView], Awaitable[StartedRun]]) -> StartedRun:
-        """Whether values may be kept by the tracker was said when the run was started."""
+        """Ask for a run to go on; whether the tracker may keep values was said when it was started."""
 
         async def ask() -> StartedRun:
-            run = await self._client.fetch(ref)
-            allowed = run.arguments.get("store_secrets", True)
-            return await self._supplied(lambda: again(run), allowed=bool(allowed))
+            run = await self.client.fetch(ref)
+            asked = replace(
+                request,
+                headers=caller.headers_again(run, request.headers),
+                benchmark_url=request.benchmark_url or caller.service_now(run),
+            )
+            allowed = bool(run.arguments.get("store_secrets", True))
+            return await self._supplied(lambda: again(run.id, asked), allowed=allowed)
 
-        return self._run(ask())
+        return self.wait_for(ask())
 
     def regrade(self, ref: str, request: RegradeRequest) -> RegradeView:
         """A folder of tests is sent along; secrets only this machine has are supplied as for a retry."""
 
         async def ask() -> RegradeView:
-            asked = await caller.with_tests(self._client, request)
-            run = await self._client.fetch(ref)
+            asked = await caller.with_tests(self.client, request)
+            run = await self.client.fetch(ref)
             allowed = bool(run.arguments.get("store_secrets", True))
-            return await self._supplied(lambda: self._client.regrade(run.id, asked), allowed=allowed)
+            return await self._supplied(lambda: self.client.regrade(run.id, asked), allowed=allowed)
 
-        return self._run(ask())
+        return self.wait_for(ask())
 
-    def gradings(self, ref: str) -> Sequence[GradingView]:
-        return self._run(self._client.gradings(ref))
+    def plan_job(self, request: JobRequest) -> JobPlan:
+        async def ask() -> JobPlan:
+            plan = await self.client.plan_job(await self._complete_job(request))
+            return job_caller.as_if_supplied(plan) if request.template.store_secrets else plan
 
-    def use_grading(self, ref: str, number: int) -> RunView:
-        return self._run(self._client.use_grading(ref, number))
+        return self.wait_for(ask())
 
-    def compare_gradings(self, ref: str, a: int, b: int) -> GradingComparison:
-        return self._run(self._client.compare_gradings(ref, a, b))
+    def start_job(self, request: JobRequest) -> StartedJob:
+        async def ask() -> StartedJob:
+            asked = await self._complete_job(request)
+            allowed = request.template.store_secrets
+            return await self._supplied(lambda: self.client.start_job(asked), allowed=allowed)
 
-    def update(
-        self,
-        ref: str,
-        *,
-        concurrency: int | None = None,
-        label: str | None = None,
-        max_cost: float | None = None,
-        priority: int | None = None,
-        abort_after: int | None = None,
-    ) -> RunView:
-        return self._run(
-            self._client.update(
-                ref,
-                concurrency=concurrency,
-                label=label,
-                max_cost=max_cost,
-                priority=priority,
-                abort_after=abort_after,
+        return self.wait_for(ask())
+
+    async def _complete_job(self, request: JobRequest) -> JobRequest:
+        """A request that means the same to the tracker; its name is made of words the caller used."""
+        from valkyrie.tracker.job_plan import job_name
+        from valkyrie.tracker.scenarios import sent_scenarios
+
+        scenarios = await sent_scenarios(self.client, request.scenarios)
+        named = replace(request, name=job_name(request, time.time()), scenarios=scenarios)
+        return await job_caller.complete(self.client, named)
+
+    def resume_job(self, ref: str, change: JobChange | None = None) -> StartedJob:
+        async def ask() -> StartedJob:
+            from valkyrie.tracker.scenarios import sent_scenarios
+
+            job = await self.client.job(ref)
+            asked = await job_caller.complete_change(self.client, change or JobChange(), job)
+            asked = replace(asked, scenarios=await sent_scenarios(self.client, asked.scenarios))
+            return await self._supplied(
+                lambda: self.client.resume_job(job.id, asked), allowed=_may_be_kept(job)
             )
-        )
 
-    def wait(self, ref: str, *, timeout: float | None = None) -> RunView:
-        return self._run(self._client.wait(ref, timeout=timeout))
+        return self.wait_for(ask())
 
-    def results(
-        self,
-        ref: str,
-        *,
-        task_ids: Sequence[str] | None = None,
-        headers: Mapping[str, str] | None = None,
-    ) -> Json:
+    def retry_job(self, ref: str, request: JobRetry = JobRetry()) -> StartedJob:
+        async def ask() -> StartedJob:
+            job = await self.client.job(ref)
+            asked = replace(request, headers=job_caller.headers_again(job, request.headers))
+            return await self._supplied(
+                lambda: self.client.retry_job(job.id, **changed(asked)), allowed=_may_be_kept(job)
+            )
+
+        return self.wait_for(ask())
+
+    async def _supplied(self, ask: Callable[[], Awaitable[Started]], *, allowed: bool) -> Started:
+        """Ask; when secrets are missing that this machine has, let the tracker keep them and ask again."""
+        try:
+            return await ask()
+        except MissingSecretError as error:
+            if not error.missing:
+                raise
+            notices: Sequence[str] = await caller.supply(self.client, error, allowed=allowed)
+        started: Started = await ask()
+        return replace(started, notices=[*notices, *started.notices])
+
+    # Results
+
+    def results(self, ref: str, request: ResultsWanted = ResultsWanted()) -> Json:
         async def ask() -> Json:
-            again = await self._scored_with(ref, task_ids, headers)
-            return await self._client.results(ref, task_ids=task_ids, headers=again)
+            return await self.client.results(ref, **changed(await self._with_headers(ref, request)))
 
-        return self._run(ask())
+        return self.wait_for(ask())
 
-    def results_text(
-        self,
-        ref: str,
-        *,
-        task_ids: Sequence[str] | None = None,
-        headers: Mapping[str, str] | None = None,
-    ) -> Iterator[str]:
+    def results_text(self, ref: str, request: ResultsWanted = ResultsWanted()) -> Iterator[str]:
         async def ask(target: Path) -> None:
-            again = await self._scored_with(ref, task_ids, headers)
-            await self._client.download_results(ref, target, task_ids=task_ids, headers=again)
+            await self.client.download_results(ref, target, await self._with_headers(ref, request))
 
         with tempfile.TemporaryDirectory(prefix="valkyrie-results-") as folder:
             file = Path(folder) / "results.json"
-            self._run(ask(file))
+            self.wait_for(ask(file))
             with file.open(encoding="utf-8", newline="\n") as lines:
                 yield from lines
 
-    def upload_results(
-        self,
-        ref: str,
-        *,
-        task_ids: Sequence[str] | None = None,
-        headers: Mapping[str, str] | None = None,
-    ) -> ResultsLink:
+    def upload_results(self, ref: str, request: ResultsWanted = ResultsWanted()) -> ResultsLink:
         async def ask() -> ResultsLink:
-            again = await self._scored_with(ref, task_ids, headers)
-            return await self._client.upload_results(ref, task_ids=task_ids, headers=again)
+            return await self.client.upload_results(ref, **changed(await self._with_headers(ref, request)))
 
-        return self._run(ask())
+        return self.wait_for(ask())
 
-    async def _scored_with(
-        self, ref: str, task_ids: Sequence[str] | None, headers: Mapping[str, str] | None
-    ) -> Mapping[str, str] | None:
+    async def _with_headers(self, ref: str, request: ResultsWanted) -> ResultsWanted:
         """Headers for the service that scores some tasks; a whole run's score is known."""
-        if task_ids is None:
-            return headers
-        return caller.headers_again(await self._client.fetch(ref), headers)
-
-    def outputs(
-        self,
-        ref: str,
-        destination: Path,
-        *,
-        task_ids: Sequence[str] | None = None,
-        files: Sequence[str] | None = None,
-    ) -> Sequence[Path]:
-        return self._run(self._client.outputs(ref, destination, task_ids=task_ids, files=files))
-
-    def logs(
-        self, ref: str, task_id: str, *, k: int = 0, attempt: int | None = None, follow: bool = False
-    ) -> Iterator[str]:
-        return self._each(self._client.logs(ref, task_id, k=k, attempt=attempt, follow=follow))
-
-    def run_logs(self, ref: str, query: LogQuery) -> Iterator[LogLine]:
-        return self._each(self._client.run_logs(ref, query))
-
-    def delete(self, ref: str) -> None:
-        self._run(self._client.delete(ref))
+        if request.task_ids is None:
+            return request
+        run = await self.client.fetch(ref)
+        return replace(request, headers=caller.headers_again(run, request.headers))
 
     def shell(self, ref: str, task_id: str, k: int = 0) -> Sequence[str]:
         """A shell cannot be opened from here: the error says where, and what to type there."""
 
         async def ask() -> tuple[Sequence[str], Sequence[str]]:
-            argv = await self._client.shell(ref, task_id, k)
-            executors = (await self._client.queue()).executors
+            argv = await self.client.shell(ref, task_id, k)
+            executors = (await self.client.queue()).executors
             return argv, sorted({executor.host for executor in executors if executor.host})
 
-        argv, hosts = self._run(ask())
-        where = f"on {' or '.join(hosts)}" if hosts else f"where the executor of {self._client.url} runs"
+        argv, hosts = self.wait_for(ask())
+        where = f"on {' or '.join(hosts)}" if hosts else f"where the executor of {self.client.url} runs"
         raise UserError(
             f"The sandbox of task {task_id!r} is {where}, not on this machine. Type there:\n"
             f"  {shlex.join(argv)}",
             cause="elsewhere",
         )
 
-    def queue(self) -> QueueView:
-        return self._run(self._client.queue())
-
-    def ingest(
-        self,
-        folders: Sequence[Path],
-        *,
-        label: str | None = None,
-        dry_run: bool = False,
-        replace: bool = False,
-    ) -> Sequence[IngestedRun]:
-        """Results that came about elsewhere; on a store, `evals.ingesting` takes them."""
-        return self._run(self._client.ingest(folders, label=label, dry_run=dry_run, replace=replace))
-
-    # Agents, secrets, benchmarks
-
-    def agents(self) -> Sequence[AgentView]:
-        return self._run(self._client.agents())
-
-    def push_agent(self, folder: Path, name: str | None = None, *, origin: str | None = None) -> AgentView:
-        return self._run(self._client.push_agent(folder, name, origin=origin))
-
-    def remove_agent(self, name: str) -> None:
-        self._run(self._client.remove_agent(name))
-
-    def download_agent(self, name: str, output_dir: Path) -> Path:
-        return self._run(self._client.download_agent(name, output_dir))
-
-    def secrets(self) -> Sequence[SecretView]:
-        return self._run(self._client.secrets())
-
-    def set_secret(self, name: str, value: str) -> None:
-        self._run(self._client.set_secret(name, value))
-
-    def remove_secret(self, name: str) -> None:
-        self._run(self._client.remove_secret(name))
+    # Benchmarks
 
     def benchmarks(self) -> Sequence[BenchmarkView]:
-        """The tracker's, and the services of the caller's own config, which win."""
+        """Return the tracker's, and the services of the caller's own config, which win."""
         from valkyrie.benchmarks.listing import known_benchmarks
 
         own = {found.name: found for found in known_benchmarks() if found.source in ("custom", "registry")}
-        theirs = self._run(self._client.benchmarks())
+        theirs = self.wait_for(self.client.benchmarks())
         return [*(found for found in theirs if found.name not in own), *own.values()]
 
     def benchmark_tasks(self, request: TasksRequest) -> TasksView:
         """A folder is read here; everything else is asked of the tracker."""
         folder = caller.local_benchmark(request.benchmark, ignore_custom=request.ignore_custom_services)
         if folder is None or not folder.is_dir():
-            return self._run(self._client.benchmark_tasks(caller.with_service(request)))
+            return self.wait_for(self.client.benchmark_tasks(caller.with_service(request)))
 
         async def read() -> TasksView:
             from valkyrie.benchmarks import open_benchmark
@@ -327,12 +361,9 @@ class RemoteTracker(RemoteJobs):
             finally:
                 await benchmark.close()
 
-        return self._run(read())
+        return self.wait_for(read())
 
-    # The machine
 
-    def disk(self) -> DiskView:
-        return self._run(self._client.disk())
-
-    def executor_status(self) -> Json | None:
-        return self._run(self._client.executor_status())
+def _may_be_kept(job: JobView) -> bool:
+    """Return whether values may be kept by the tracker, as it was said when the job was started."""
+    return all(run.arguments.get("store_secrets", True) for run in job.runs)

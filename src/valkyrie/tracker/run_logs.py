@@ -51,7 +51,7 @@ class TrialNow:
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class LogChanges:
     """What changed since a version of the run."""
 
     version: int
@@ -63,7 +63,7 @@ class Look:
 class LogSource(Protocol):
     """Where a run's trials and their logs are looked at."""
 
-    def look(self, version: int) -> Look:
+    def look(self, version: int) -> LogChanges:
         """Trials that changed after `version`; all of them after `NEVER`."""
         ...
 
@@ -90,7 +90,7 @@ def read_run_logs(source: LogSource, query: LogQuery) -> Iterator[LogLine]:
     return (line for line in lines if search in line.text.casefold())
 
 
-def _wanted(look: Look, query: LogQuery) -> list[TrialNow]:
+def _wanted(look: LogChanges, query: LogQuery) -> list[TrialNow]:
     ids = None if query.task_ids is None else set(query.task_ids)
     return [
         trial
@@ -150,7 +150,7 @@ class _Following:
         (self._unsettled.discard if settled else self._unsettled.add)(key)
 
     def read(self, source: LogSource, *, last: bool) -> Iterator[LogLine]:
-        """What was written since; a log whose attempt has ended is let go."""
+        """Yield what was written since; a log whose attempt has ended is let go."""
         for which, tail in list(self._tails.items()):
             trial = self._trials[which.task_id, which.k]
             complete = last or which.attempt < trial.attempts or not trial.active
@@ -210,11 +210,11 @@ class StoredLogs:
         self._started: dict[Which, float] = {}
         self._fetch_at: dict[Which, float] = {}
 
-    def look(self, version: int) -> Look:
+    def look(self, version: int) -> LogChanges:
         with self._store.reading() as connection:
             now = runs.version(connection, self._run_id)
             if now is None or now == version:
-                return Look(version, (), now is None)
+                return LogChanges(version, (), now is None)
             state = RunState(runs.get(connection, self._run_id).state)
             trials = [
                 TrialNow(
@@ -230,7 +230,7 @@ class StoredLogs:
             ]
         for trial in trials if self._elsewhere_kept else ():
             self._started[Which(trial.task_id, trial.k, trial.attempts)] = trial.started_at or 0.0
-        return Look(now, trials, state.terminal)
+        return LogChanges(now, trials, state.terminal)
 
     def read(self, which: Which, offset: int, *, last: bool) -> Iterator[bytes]:
         path = self._folder.log(*which)

@@ -5,12 +5,18 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 from valkyrie.benchmarks.protocol import Benchmark
 from valkyrie.errors import UsageError, ValkyrieError
 from valkyrie.suggest import did_you_mean
 
+if TYPE_CHECKING:
+    from valkyrie.client.client import ValkyrieClient
+
 MOST_SHOWN = 5
+_OF_A_PATH = (".", "/", "~")
 
 Open = Callable[[str], Benchmark]
 
@@ -25,7 +31,7 @@ class Selection:
 
 
 def select_scenarios(scenarios: Sequence[str], known: Sequence[str], open_benchmark: Open) -> list[Selection]:
-    """The tasks that scenarios name, by benchmark and dataset, in the order they were named.
+    """Return the tasks that scenarios name, by benchmark and dataset, in the order they were named.
 
     A bare task is looked up in the `known` benchmarks; a path or name before the last `/`s is tried as a
     benchmark's when it is one.
@@ -109,3 +115,40 @@ def _unknown(scenario: str, known: Sequence[str], tasks_of: Callable[[str, str],
         f"no task is called {scenario!r} in {', '.join(known)}.{near} Say benchmark/task for one of another "
         "benchmark; `valk benchmark tasks NAME` lists them."
     )
+
+
+# Of the caller's own folders, for a tracker elsewhere
+
+
+async def sent_scenarios(client: ValkyrieClient, scenarios: Sequence[str]) -> Sequence[str]:
+    """Return the same scenarios as the tracker knows them: folders like `./tasks` are sent."""
+    here = [one for one in scenarios if one.startswith(_OF_A_PATH)]
+    if not here:
+        return scenarios
+    # In a thread: benchmarks are read in an event loop of their own.
+    selections = await asyncio.to_thread(select_scenarios, here, (), _open_folder)
+    known: dict[str, str] = {}
+    for one in selections:
+        uploaded = await client.upload_benchmark(Path(one.benchmark).expanduser())
+        known |= _renamed(one, uploaded)
+    return [known.get(one, one) for one in scenarios]
+
+
+def _open_folder(name: str) -> Benchmark:
+    from valkyrie.benchmarks import open_benchmark
+
+    folder = Path(name).expanduser()
+    if not folder.is_dir():
+        raise UsageError(f"no folder {name}")
+    return open_benchmark(str(folder.absolute()))
+
+
+def _renamed(selection: Selection, uploaded: str) -> dict[str, str]:
+    """Every way the caller may have said a task of a folder, and what it is to the tracker."""
+    name, dataset = selection.benchmark, selection.dataset
+    endings = [f"@{dataset}", *(("@", "") if dataset == "default" else ())]
+    return {
+        f"{name}{ending}/{task}": f"{uploaded}{ending}/{task}"
+        for ending in endings
+        for task in selection.task_ids or ()
+    }

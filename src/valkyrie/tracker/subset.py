@@ -12,12 +12,12 @@ from sandboxes.masker import Masker
 from valkyrie import benchmarks
 from valkyrie.benchmarks.scoring import computed, confirmed_score, grades_of
 from valkyrie.errors import ValkyrieError
-from valkyrie.handed import unspeakable, with_headers
 from valkyrie.nouns import Category, Json, RunState, TrialState, ended_by_agent, worst_score
 from valkyrie.report.present import score_view
+from valkyrie.secrets.delivery import unspeakable, with_headers
 from valkyrie.store.counters import add_grade
 from valkyrie.store.schema import ERROR_COUNTERS, STATE_COUNTERS
-from valkyrie.tracker.supplying import service_headers
+from valkyrie.tracker.secrets import service_headers
 from valkyrie.views import ScoreView
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ TIMEOUT_S = 60.0
 def rescored(
     row: Any, trials: Sequence[Any], organisation: Organisation, headers: Mapping[str, str]
 ) -> tuple[Json, ScoreView]:
-    """The benchmark's verdict on these trials of a run, and the named numbers over them.
+    """Return the benchmark's verdict on these trials of a run, and the named numbers over them.
 
     Only a benchmark's own service can compute its score: where it cannot be asked, there is none, and the
     verdict says why.
@@ -63,7 +63,7 @@ async def _asked(
 def _numbers(
     row: Any, trials: Sequence[Any], final: Json, graded: float | None, confirmed: float | None
 ) -> ScoreView:
-    """The numbers of a run that has these trials only."""
+    """Return the numbers of a run that has these trials only."""
     scores: dict[str, list[float | None]] = {}
     counters: dict[str, float] = defaultdict(int)
     worst = worst_score(trial.score for trial in trials if trial.state == TrialState.FINISHED)

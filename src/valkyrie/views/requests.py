@@ -1,18 +1,46 @@
-"""What is asked for: runs to start, tasks to list, which runs, trials and logs to look at."""
+"""The requests of the verbs: what the command line, the Python client, the HTTP API and the tracker share.
+
+A verb's parameters are spelled here and as options of its command, nowhere else. The HTTP API reads these
+classes as bodies; bounds that go beyond a type are part of the annotation.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from valkyrie.nouns import ABORT_AFTER, DEFAULT_PRIORITY
+from valkyrie.nouns import ABORT_AFTER, DEFAULT_PRIORITY, Category
 
 AgentFailureRule = Literal["grade", "error"]
 VerifyChoice = Literal["fresh", "shared", "both"]
 TrialDetail = Literal["scores", "trial", "result"]
 """How much is told of each trial: only what scores are compared by, all but the benchmark's own result, or
 all of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Between:
+    """Bounds of a number that comes over HTTP; pydantic asks for them, which is not imported here."""
+
+    least: int
+    most: int = 1_000_000
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> Any:
+        return {**handler(source), "ge": self.least, "le": self.most}
+
+
+class ByValue:
+    """An enumeration that comes over HTTP as the text of its value, although types are read strictly."""
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> Any:
+        schema = handler(source)
+        handler.resolve_ref_schema(schema)["strict"] = False
+        return schema
+
+
+AtLeastOne = Annotated[int, Between(1)]
+ErrorCategory = Annotated[Category, ByValue()]
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,3 +171,64 @@ class LogQuery:
     search: str | None = None
     """Only lines that contain this."""
     follow: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class StopRequest:
+    """How to stop a run."""
+
+    force: bool = False
+    """Trials under way are killed, not finished."""
+    task_ids: Sequence[str] | None = None
+    """Only these tasks; the run goes on with the others."""
+
+
+@dataclass(frozen=True, slots=True)
+class ResumeRequest:
+    """How a run goes on."""
+
+    concurrency: AtLeastOne | None = None
+    task_ids: Sequence[str] | None = None
+    headers: Mapping[str, str] = field(default_factory=dict)
+    """For the benchmark's service; given again, because they are not stored."""
+    benchmark_url: str | None = None
+    """Where the service is now, if it moved."""
+
+
+@dataclass(frozen=True, slots=True)
+class RetryRequest(ResumeRequest):
+    """Which errors are tried again."""
+
+    category: ErrorCategory | None = None
+    from_scratch: bool = False
+    """What grading had saved is not used."""
+
+
+@dataclass(frozen=True, slots=True)
+class UpdateRequest:
+    """What changes; what is left out, or null, stays."""
+
+    concurrency: AtLeastOne | None = None
+    label: str | None = None
+    max_cost: float | None = None
+    """US dollars."""
+    priority: Annotated[int, Between(0, 4)] | None = None
+    abort_after: Annotated[int, Between(0)] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class OutputsWanted:
+    """Which tasks the outputs are of, and which files of each trial."""
+
+    task_ids: Sequence[str] | None = None
+    files: Sequence[str] | None = None
+    """Names as they stand in a trial's folder; `*` stands for anything. Null is all."""
+
+
+@dataclass(frozen=True, slots=True)
+class ResultsWanted:
+    """Which tasks the results are of; some tasks are scored anew."""
+
+    task_ids: Sequence[str] | None = None
+    headers: Mapping[str, str] = field(default_factory=dict)
+    """For the service that scores them; given again, because they are not stored."""

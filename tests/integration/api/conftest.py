@@ -26,7 +26,7 @@ def stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Stage]:
         monkeypatch.delenv(name, raising=False)
     made = open_stage(tmp_path / "home")
     yield made
-    made.office.close()
+    made.tracker_app.close()
 
 
 @pytest.fixture

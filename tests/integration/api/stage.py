@@ -23,16 +23,16 @@ from valkyrie.store import jobs, journal, leases, people, runs
 from valkyrie.store.journal import Advance, Finish
 from valkyrie.store.layout import DataFolder
 from valkyrie.store.leases import Leased, Room, Tick
-from valkyrie.tracker.office import Office
+from valkyrie.tracker.app import TrackerApp
 
 ROOM = Room(1e9, 1e9, idle=False)
 
 
 @dataclass
 class Stage:
-    """One office, and what tests do behind the API's back."""
+    """One tracker_app, and what tests do behind the API's back."""
 
-    office: Office
+    tracker_app: TrackerApp
     ours: str
     """A key of the default organisation."""
     theirs: str
@@ -61,7 +61,7 @@ class Stage:
             **more,
         }
         trials = [runs.NewTrial(f"t{n}", 0, "digest", None, None) for n in range(tasks)]
-        with self.office.store.writing() as connection:
+        with self.tracker_app.store.writing() as connection:
             runs.create(connection, values, trials)
         return run_id
 
@@ -77,7 +77,7 @@ class Stage:
         source = {"type": "benchmark", "benchmark_name": "a-benchmark"}
         arguments = {"agents": [], "template": template, "selections": [], "source": source}
         values = {"id": job_id, "org_id": org_id, "name": name, "created_at": time.time(), "concurrency": 10}
-        with self.office.store.writing() as connection:
+        with self.tracker_app.store.writing() as connection:
             jobs.create(connection, {**values, "about": {}, "arguments": arguments})
         for position in range(2):
             self.finished_run(org_id, job_id=job_id, job_position=position, **more)
@@ -85,7 +85,7 @@ class Stage:
 
     def lease(self, run_id: str) -> Sequence[Leased]:
         """Begin all of a run's pending trials."""
-        with self.office.store.writing() as connection:
+        with self.tracker_app.store.writing() as connection:
             tick = Tick("nobody", time.time(), ROOM, {}, {run_id})
             return leases.lease(connection, tick).leased
 
@@ -115,23 +115,23 @@ class Stage:
         self._record(done)
 
     def _record(self, change: journal.Change) -> None:
-        with self.office.store.writing() as connection:
+        with self.tracker_app.store.writing() as connection:
             journal.record(connection, [change])
 
     def relabel(self, run_id: str, label: str) -> None:
         """Change a run, in however small a way."""
-        with self.office.store.writing() as connection:
+        with self.tracker_app.store.writing() as connection:
             runs.set_values(connection, run_id, label=label)
 
     def conclude(self, run_id: str) -> None:
         """Write the run's score, as an executor does when its last trial has ended."""
-        with self.office.store.writing() as connection:
+        with self.tracker_app.store.writing() as connection:
             runs.conclude(connection, run_id, time.time(), final={"final_score": 1.0}, graded=1.0, error=None)
 
     def finished_run(self, org_id: str = DEFAULT_ORG, tasks: int = 2, **more: Any) -> str:
         """A run that ended, with a log and a file of each trial."""
         run_id = self.add_run(org_id, tasks, **more)
-        folder = self.office.data.run(run_id)
+        folder = self.tracker_app.data.run(run_id)
         for leased in self.lease(run_id):
             self.write_log(run_id, leased, f"log of {leased.task_id}\n")
             attempt = folder.attempt(leased.task_id, 0, 1)
@@ -142,7 +142,7 @@ class Stage:
         return run_id
 
     def write_log(self, run_id: str, leased: Leased, text: str) -> None:
-        log = self.office.data.run(run_id).log(leased.task_id, 0, 1)
+        log = self.tracker_app.data.run(run_id).log(leased.task_id, 0, 1)
         log.parent.mkdir(parents=True, exist_ok=True)
         with log.open("a") as file:
             file.write(text)
@@ -150,18 +150,18 @@ class Stage:
 
 def open_stage(root: Path) -> Stage:
     """A data folder with two organisations."""
-    office = Office(DataFolder(root), server=True)
-    with office.store.writing() as connection:
+    tracker_app = TrackerApp(DataFolder(root), server=True)
+    with tracker_app.store.writing() as connection:
         other = people.create_org(connection, "Other people")
         _, ours = people.create_key(connection, DEFAULT_ORG, "test", "ada@example.org", role=Role.ADMIN)
         _, theirs = people.create_key(connection, other.id, "test", "eve@example.org", role=Role.ADMIN)
-    return Stage(office, ours, theirs, other.id, {ours: DEFAULT_ORG, theirs: other.id})
+    return Stage(tracker_app, ours, theirs, other.id, {ours: DEFAULT_ORG, theirs: other.id})
 
 
 @asynccontextmanager
 async def serving(stage: Stage, settings: ApiSettings | None = None) -> AsyncIterator[ApiServer]:
     """The API on a free port of loopback, ended afterwards."""
-    server = ApiServer(stage.office, settings or ApiSettings())
+    server = ApiServer(stage.tracker_app, settings or ApiSettings())
     try:
         await server.start()
         yield server

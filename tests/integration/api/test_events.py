@@ -144,7 +144,7 @@ async def test_hundreds_who_come_at_once_are_let_in_and_looked_up_together(
     stage: Stage, server: ApiServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run_id = stage.add_run(tasks=2)
-    reading = stage.office.store.reading
+    reading = stage.tracker_app.store.reading
     looks, all_are_there = itertools.count(), threading.Event()
 
     def held_reading(*patience: float) -> AbstractContextManager[Connection]:
@@ -152,7 +152,7 @@ async def test_hundreds_who_come_at_once_are_let_in_and_looked_up_together(
         assert all_are_there.wait(60)
         return reading(*patience)
 
-    monkeypatch.setattr(stage.office.store, "reading", held_reading)
+    monkeypatch.setattr(stage.tracker_app.store, "reading", held_reading)
     host, port = server.url.removeprefix("http://").split(":")
     head = f"GET /v1/runs/{run_id}/events HTTP/1.1\r\nHost: 127.0.0.1\r\nX-Api-Key: {stage.ours}\r\n\r\n"
 
@@ -212,7 +212,7 @@ async def test_a_stream_ends_when_its_key_is_revoked(stage: Stage, monkeypatch: 
         async with asyncio.timeout(60), http.stream("GET", f"/v1/runs/{run_id}/events") as response:
             events = read_events(response)
             assert (await anext(events)).name == "run"
-            with stage.office.store.writing() as connection:
+            with stage.tracker_app.store.writing() as connection:
                 people.revoke_key(connection, stage.ours.split("_")[1], 1.0)
             assert [event async for event in events] == []
         assert (await http.get("/v1/me")).status_code == 401

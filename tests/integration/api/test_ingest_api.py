@@ -46,7 +46,7 @@ def zipped(
 
 def left_behind(stage: Stage) -> list[Path]:
     """What is in the folders of runs and of archives that come in."""
-    root = stage.office.data.root
+    root = stage.tracker_app.data.root
     return [*(root / "runs").iterdir(), *(root / "incoming").glob("*")]
 
 
@@ -90,7 +90,7 @@ async def test_a_folder_is_sent_and_stored_once(
         [replaced] = await ours.ingest([Path("results")], replace=True)
         assert (replaced.status, replaced.run_id) == ("replaced", first.run_id)
     assert len(left_behind(stage)) == 2
-    kept = contents_below(stage.office.data.root)
+    kept = contents_below(stage.tracker_app.data.root)
     assert not any(b"s3cr3t" in content for _, content in kept), "only what belongs to the run is sent"
 
 
@@ -114,7 +114,7 @@ async def test_results_of_evals_are_sent_with_the_files_they_name(
     assert stored.started_at == pytest.approx(1736937000.005)
     names = [path.name for one in written for path in one.rglob("*") if path.is_file()]
     assert "kept.txt" in names and "other.txt" not in names and "link" not in names
-    kept = contents_below(stage.office.data.root)
+    kept = contents_below(stage.tracker_app.data.root)
     assert not any(b"s3cr3t" in content for _, content in kept)
 
 
@@ -249,7 +249,7 @@ async def test_what_is_refused_leaves_nothing(
     answer = await ours.put("/v1/ingest", content=pack())
     message = answer.json()["error"]["message"]
     assert (answer.status_code, bool(re.search(why, message))) == (422, True), message
-    assert str(stage.office.data.root) not in message
+    assert str(stage.tracker_app.data.root) not in message
     assert (await ours.get("/v1/runs")).json()["total"] == 0
     assert left_behind(stage) == []
 

@@ -74,7 +74,7 @@ async def test_archives_have_a_limit_of_their_own(stage: Stage) -> None:
             assert large.status_code == 413
         wrong = await http.put(f"/v1/uploads/{'0' * 64}", content=b"something else")
         assert (wrong.status_code, wrong.json()["error"]["cause"]) == (400, "digest")
-    assert list((stage.office.data.root / "incoming").iterdir()) == []
+    assert list((stage.tracker_app.data.root / "incoming").iterdir()) == []
 
 
 async def test_an_agent_goes_in_and_comes_out(stage: Stage, ours: httpx.AsyncClient) -> None:
@@ -104,7 +104,7 @@ async def test_secrets_are_kept_by_names_with_slashes_and_never_told(
     bad = await ours.put("/v1/secrets/team/openai", json={"value": [value]})
     assert (wrong.status_code, bad.status_code) == (400, 400)
     assert value not in listed.text + wrong.text + bad.text
-    assert not any(value.encode() in content for _, content in contents_below(stage.office.data.root))
+    assert not any(value.encode() in content for _, content in contents_below(stage.tracker_app.data.root))
     assert (await ours.delete("/v1/secrets/team/openai")).status_code == 204
 
 
@@ -139,7 +139,7 @@ async def test_a_request_head_that_never_ends_is_cut(stage: Stage) -> None:
 
 async def test_slow_clients_hold_no_worker(stage: Stage) -> None:
     run_id = stage.finished_run(tasks=1)
-    folder = stage.office.data.run(run_id).attempt("t0", 0, 1)
+    folder = stage.tracker_app.data.run(run_id).attempt("t0", 0, 1)
     (folder / "large").write_bytes(b"x" * (8 << 20))
     async with serving(stage, ApiSettings(downloads=60)) as server:
         slow = []
@@ -158,7 +158,7 @@ async def test_slow_clients_hold_no_worker(stage: Stage) -> None:
 
 async def test_a_client_that_takes_nothing_is_cut_off(stage: Stage) -> None:
     run_id = stage.finished_run(tasks=1)
-    (stage.office.data.run(run_id).attempt("t0", 0, 1) / "large").write_bytes(b"x" * (32 << 20))
+    (stage.tracker_app.data.run(run_id).attempt("t0", 0, 1) / "large").write_bytes(b"x" * (32 << 20))
     async with serving(stage, ApiSettings(stuck_s=0.3)) as server:
         reader, writer = await connect(server)
         lines = ("Content-Type: application/json", "Content-Length: 2")
@@ -218,7 +218,7 @@ async def test_a_followed_log_breaks_off_when_its_key_is_revoked(
         async with asyncio.timeout(60), ValkyrieClient(server.url, stage.ours) as tracker:
             lines = tracker.run_logs(run_id, LogQuery(follow=True))
             assert (await anext(lines)).text == "one"
-            with stage.office.store.writing() as connection:
+            with stage.tracker_app.store.writing() as connection:
                 people.revoke_key(connection, stage.ours.split("_")[1], 1.0)
             with pytest.raises(AccessError):
                 await anext(lines)

@@ -10,7 +10,7 @@ import pytest
 
 from tests.integration.api.stage import Stage, client, open_stage, read_events, serving
 from tests.postgres import Postgres
-from valkyrie.sealing import VARIABLE, new_key
+from valkyrie.secrets.sealed import VARIABLE, new_key
 
 
 @pytest.fixture
@@ -20,12 +20,12 @@ def stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, postgres_url: str) ->
     monkeypatch.setenv(VARIABLE, new_key())
     made = open_stage(tmp_path / "home")
     yield made
-    made.office.close()
+    made.tracker_app.close()
 
 
 @pytest.mark.slow
 async def test_watchers_outlive_a_restart_of_the_database(stage: Stage, postgres: Postgres) -> None:
-    assert stage.office.store.kind == "postgresql"
+    assert stage.tracker_app.store.kind == "postgresql"
     run_id = stage.add_run(tasks=2)
     first, second = stage.lease(run_id)
     async with serving(stage) as server, client(server, stage.ours) as http:

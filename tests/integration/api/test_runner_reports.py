@@ -37,7 +37,7 @@ def test_a_scored_run_is_reported(stage: Stage, tmp_path: Path, monkeypatch: pyt
     write_run(tmp_path / "results")
     with serving_aside(stage) as url:
         said = score(tmp_path / "results", url)
-        [run] = stage.office.tracker(Identity()).list(RunFilter()).runs
+        [run] = stage.tracker_app.tracker(Identity()).list(RunFilter()).runs
         assert (said.exit_code, f"Reported to {url} as run {run.id}" in said.output) == (0, True), said.output
         assert (run.benchmark, run.agent, run.model) == ("capitals", "capitals-runner", "some-model")
 

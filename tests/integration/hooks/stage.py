@@ -8,10 +8,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from valkyrie.errors import InfrastructureError
-from valkyrie.handed import with_hooks
 from valkyrie.hooks.firing import HookRunner
 from valkyrie.hooks.sending import Sender
 from valkyrie.nouns import Json, RunState
+from valkyrie.secrets.delivery import with_hooks
 from valkyrie.store import Store, executors, hooks, runs
 from valkyrie.store.writer import Writer
 from valkyrie.views import HookView

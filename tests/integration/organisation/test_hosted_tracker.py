@@ -21,7 +21,7 @@ from valkyrie.cli.main import main
 from valkyrie.client import ValkyrieClient
 from valkyrie.errors import AccessError, UnknownError, UserError
 from valkyrie.store.layout import DataFolder
-from valkyrie.tracker.office import Office
+from valkyrie.tracker.app import TrackerApp
 from valkyrie.views import RunRequest, TasksRequest
 
 pytestmark = pytest.mark.slow
@@ -43,10 +43,10 @@ def tracker_url(descope: Descope, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     for name in ("S3_BUCKET", "AWS_DEFAULT_REGION", "VALKYRIE_SECRET_KEY", "VALKYRIE_DATABASE_URL"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("VALKYRIE_CONFIG_PATH", str(tmp_path / "server" / "valkyrie.yaml"))
-    office = Office(DataFolder(tmp_path / "home"), server=True)
-    with serving(create_app(office, ApiSettings())) as url:
+    tracker_app = TrackerApp(DataFolder(tmp_path / "home"), server=True)
+    with serving(create_app(tracker_app, ApiSettings())) as url:
         yield url
-    office.close()
+    tracker_app.close()
 
 
 def test_from_init_to_secrets_of_ones_own(

@@ -15,8 +15,8 @@ from valkyrie.nouns import DEFAULT_ORG, Identity
 from valkyrie.organisation.opening import open_organisation
 from valkyrie.organisation.server import ServerOrganisation
 from valkyrie.organisation.settings import external_id
-from valkyrie.sealing import Sealer, new_key, parse_keys
 from valkyrie.secrets import SecretSource, resolve
+from valkyrie.secrets.sealed import Sealer, new_key, parse_keys
 from valkyrie.secrets.testing import check_source
 from valkyrie.store import Store, people
 from valkyrie.store.layout import DataFolder

@@ -6,11 +6,11 @@ import json
 from pathlib import Path
 
 import pytest
-from tests.secret_forms import FORMS, SECRET, shows_secret
-
 from benchmark_runner.chat.endpoint import find_endpoint
 from benchmark_runner.chat.faults import quotable
 from benchmark_runner.chat.records import Record
+from tests.secret_forms import FORMS, SECRET, shows_secret
+
 from benchmark_runner.llm import LLMConfig
 from benchmark_runner.sandbox.setup import redacting
 from benchmark_runner.telling import redactor

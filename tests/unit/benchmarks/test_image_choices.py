@@ -13,7 +13,7 @@ from valkyrie.benchmarks.dockerfile import needs_of_buildkit
 from valkyrie.benchmarks.task import Task
 from valkyrie.nouns import Category, TaskSpec
 from valkyrie.schedule.policy import policy_for
-from valkyrie.tracker.fitting import unfit
+from valkyrie.tracker.checks import unfit
 from valkyrie.trial.failures import classify
 from valkyrie.views import RunRequest
 

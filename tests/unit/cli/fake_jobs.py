@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,11 +17,13 @@ from valkyrie.job_views import (
     JobPage,
     JobPlan,
     JobRequest,
+    JobRetry,
+    JobStop,
     JobView,
     StartedJob,
 )
 from valkyrie.store.layout import encode_task_id
-from valkyrie.views import CostView, ScoreView, TrialFilter, TrialView
+from valkyrie.views import CostView, OutputsWanted, ResultsWanted, ScoreView, TrialFilter, TrialView
 
 LOST = ScoreView(0.0, 0.0, 3, 4, 0.75, {"infrastructure": 1}, True, True, 0, (0.0, 0.56), "wilson")
 
@@ -116,23 +118,16 @@ class FakeJobs(FakeTracker):
         after = first + query.limit
         return JobPage(jobs[first:after], str(after) if after < len(jobs) else None)
 
-    def stop_job(self, ref: str, *, force: bool = False) -> JobView:
-        self.asked.append(("stop_job", ref, force))
+    def stop_job(self, ref: str, request: JobStop = JobStop()) -> JobView:
+        self.asked.append(("stop_job", ref, request.force))
         return replace(self._job(ref), state="cancelled")
 
     def resume_job(self, ref: str, change: JobChange | None = None) -> StartedJob:
         self.asked.append(("resume_job", ref, change))
         return StartedJob(self._job(ref), [])
 
-    def retry_job(
-        self,
-        ref: str,
-        *,
-        category: str | None = None,
-        concurrency: int | None = None,
-        headers: Mapping[str, str] | None = None,
-    ) -> StartedJob:
-        self.asked.append(("retry_job", ref, category, concurrency))
+    def retry_job(self, ref: str, request: JobRetry = JobRetry()) -> StartedJob:
+        self.asked.append(("retry_job", ref, request.category, request.concurrency))
         return StartedJob(self._job(ref), [])
 
     def delete_job(self, ref: str) -> None:
@@ -143,12 +138,13 @@ class FakeJobs(FakeTracker):
         found = [trial for trial in every if not query.states or trial.state in query.states]
         return found[query.offset : query.offset + query.limit], len(found)
 
-    def results(self, ref: str, *, task_ids: Any = None, headers: Any = None) -> dict[str, Any]:
+    def results(self, ref: str, request: ResultsWanted = ResultsWanted()) -> dict[str, Any]:
         return {"evaluation_results": {"add": {"rewards": {"correct": 1.0, "tidy": 0.5}, "score": 1.0}}}
 
     def outputs(
-        self, ref: str, destination: Path, *, task_ids: Sequence[str] | None = None
+        self, ref: str, destination: Path, request: OutputsWanted = OutputsWanted()
     ) -> Sequence[Path]:
+        task_ids = request.task_ids
         if self.unfetchable & set(task_ids or ()):
             raise InfrastructureError("the bucket is gone")
         for trial in self.by_run[ref]:

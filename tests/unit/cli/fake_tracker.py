@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from belongings import Belongings
+from fake_library import FakeLibrary
 
 from valkyrie.errors import UsageError, UserError
 from valkyrie.views import (
@@ -19,17 +19,23 @@ from valkyrie.views import (
     ErrorGroup,
     LogLine,
     LogQuery,
+    OutputsWanted,
     PlanView,
     QueueView,
     ResultsLink,
+    ResultsWanted,
+    ResumeRequest,
+    RetryRequest,
     RunFilter,
     RunPage,
     RunRequest,
     RunView,
     ScoreView,
     StartedRun,
+    StopRequest,
     TrialFilter,
     TrialView,
+    UpdateRequest,
 )
 
 STATES = ("PENDING", "BUILDING", "IN_PROGRESS", "EVALUATING", "FINISHED", "ERROR", "STOPPED")
@@ -92,7 +98,7 @@ def make_trial(task_id: str = "fix-the-bug", **changed: Any) -> TrialView:
     return replace(trial, **changed)
 
 
-class FakeTracker(Belongings):
+class FakeTracker(FakeLibrary):
     """Speaks the Tracker protocol; remembers what it was asked."""
 
     def __init__(self, runs: Sequence[RunView] = ()) -> None:
@@ -167,51 +173,27 @@ class FakeTracker(Belongings):
     def errors(self, ref: str) -> Sequence[ErrorGroup]:
         return self.groups
 
-    def stop(self, ref: str, *, force: bool = False, task_ids: Sequence[str] | None = None) -> RunView:
-        self.asked.append(("stop", ref, force, task_ids))
+    def stop(self, ref: str, request: StopRequest = StopRequest()) -> RunView:
+        self.asked.append(("stop", ref, request.force, request.task_ids))
         return replace(self._get(ref), state="STOPPING")
 
-    def resume(
-        self,
-        ref: str,
-        *,
-        concurrency: int | None = None,
-        task_ids: Sequence[str] | None = None,
-        headers: Mapping[str, str] | None = None,
-    ) -> StartedRun:
-        self.asked.append(("resume", ref, concurrency, task_ids, headers))
+    def resume(self, ref: str, request: ResumeRequest = ResumeRequest()) -> StartedRun:
+        self.asked.append(("resume", ref, request.concurrency, request.task_ids, request.headers))
         return StartedRun(self._get(ref), [])
 
-    def retry(
-        self,
-        ref: str,
-        *,
-        concurrency: int | None = None,
-        task_ids: Sequence[str] | None = None,
-        category: str | None = None,
-        headers: Mapping[str, str] | None = None,
-        from_scratch: bool = False,
-    ) -> StartedRun:
-        self.asked.append(("retry", ref, concurrency, task_ids, category, headers, from_scratch))
+    def retry(self, ref: str, request: RetryRequest = RetryRequest()) -> StartedRun:
+        again = (request.category, request.headers, request.from_scratch)
+        self.asked.append(("retry", ref, request.concurrency, request.task_ids, *again))
         return StartedRun(self._get(ref), [])
 
-    def update(
-        self,
-        ref: str,
-        *,
-        concurrency: int | None = None,
-        label: str | None = None,
-        max_cost: float | None = None,
-        priority: int | None = None,
-        abort_after: int | None = None,
-    ) -> RunView:
-        more = () if abort_after is None else (abort_after,)
-        self.asked.append(("update", ref, concurrency, label, max_cost, priority, *more))
+    def update(self, ref: str, request: UpdateRequest) -> RunView:
+        more = () if request.abort_after is None else (request.abort_after,)
+        limits = (request.max_cost, request.priority)
+        self.asked.append(("update", ref, request.concurrency, request.label, *limits, *more))
         run = self._get(ref)
-        cost = CostView(0.0, 0, max_cost) if max_cost else run.cost
-        return replace(
-            run, concurrency=concurrency or 5, cost=cost, priority=3 if priority is None else priority
-        )
+        cost = CostView(0.0, 0, request.max_cost) if request.max_cost else run.cost
+        priority = 3 if request.priority is None else request.priority
+        return replace(run, concurrency=request.concurrency or 5, cost=cost, priority=priority)
 
     def wait(self, ref: str, *, timeout: float | None = None) -> RunView:
         run = self._get(ref)
@@ -219,33 +201,22 @@ class FakeTracker(Belongings):
             raise TimeoutError
         return run
 
-    def results(
-        self, ref: str, *, task_ids: Sequence[str] | None = None, headers: Any = None
-    ) -> dict[str, Any]:
-        self.asked.append(("results", ref, task_ids))
+    def results(self, ref: str, request: ResultsWanted = ResultsWanted()) -> dict[str, Any]:
+        self.asked.append(("results", ref, request.task_ids))
         return {"run_id": self._get(ref).id, "final_score": 1.0}
 
-    def results_text(
-        self, ref: str, *, task_ids: Sequence[str] | None = None, headers: Any = None
-    ) -> Iterator[str]:
-        yield json.dumps(self.results(ref, task_ids=task_ids, headers=headers), indent=2) + "\n"
+    def results_text(self, ref: str, request: ResultsWanted = ResultsWanted()) -> Iterator[str]:
+        yield json.dumps(self.results(ref, request), indent=2) + "\n"
 
-    def upload_results(
-        self, ref: str, *, task_ids: Sequence[str] | None = None, headers: Any = None
-    ) -> ResultsLink:
-        self.asked.append(("upload", ref, task_ids))
+    def upload_results(self, ref: str, request: ResultsWanted = ResultsWanted()) -> ResultsLink:
+        self.asked.append(("upload", ref, request.task_ids))
         return self.link
 
     def outputs(
-        self,
-        ref: str,
-        destination: Path,
-        *,
-        task_ids: Sequence[str] | None = None,
-        files: Sequence[str] | None = None,
+        self, ref: str, destination: Path, request: OutputsWanted = OutputsWanted()
     ) -> Sequence[Path]:
-        self.asked.append(("outputs", ref, destination, task_ids))
-        for name, text in self.kept.items() if files else ():
+        self.asked.append(("outputs", ref, destination, request.task_ids))
+        for name, text in self.kept.items() if request.files else ():
             (destination / name).parent.mkdir(parents=True, exist_ok=True)
             (destination / name).write_text(text)
         return [destination / "a"]

@@ -11,7 +11,7 @@ from said import Said
 
 from valkyrie.errors import AccessError
 from valkyrie.organisation.access import SelfHostedAuthenticator
-from valkyrie.sealing import Sealer, parse_keys
+from valkyrie.secrets.sealed import Sealer, parse_keys
 from valkyrie.store import Store
 
 Valk = Callable[..., Said]

@@ -21,7 +21,7 @@ from valkyrie.settings import secrets_path
 from valkyrie.tracker import open_tracker
 from valkyrie.tracker.protocol import Tracker
 from valkyrie.tracker.remote import RemoteTracker
-from valkyrie.views import PlanView, RunRequest, TasksRequest, to_json
+from valkyrie.views import PlanView, ResumeRequest, RetryRequest, RunRequest, TasksRequest, to_json
 
 STARTED = said({"run": run(), "notices": ["from there"]}, 201)
 REQUEST = RunRequest("oracle", "quickstart")
@@ -239,14 +239,14 @@ def test_going_on_brings_what_is_not_stored(remote: RemoteTracker, tracker: Scri
     arguments = {"headers": ["Authorization", "X-Team"], "service": {"url": "https://old.example.com"}}
     tracker.on("GET", f"/v1/runs/{RUN}", said(run(benchmark="quiz", arguments=arguments)))
     tracker.on("POST", f"/v1/runs/{RUN}/retry", STARTED)
-    remote.retry(RUN, headers={"X-Team": "blue"})
+    remote.retry(RUN, RetryRequest(headers={"X-Team": "blue"}))
     assert sent(tracker, f"/v1/runs/{RUN}/retry") == {
         "headers": {"Authorization": "its-credential", "X-Team": "blue"},
         "benchmark_url": "https://moved.example.com",
     }
     tracker.on("GET", f"/v1/runs/{RUN}", said(run(benchmark="quiz")))
     tracker.on("POST", f"/v1/runs/{RUN}/resume", STARTED)
-    remote.resume(RUN, concurrency=3)
+    remote.resume(RUN, ResumeRequest(concurrency=3))
     assert sent(tracker, f"/v1/runs/{RUN}/resume") == {"concurrency": 3}
 
 

@@ -8,7 +8,7 @@ import pytest
 from tests.unit.plan.premises import embedded
 
 from valkyrie.errors import UsageError
-from valkyrie.tracker.planning import prepare
+from valkyrie.tracker.prepare import prepare
 from valkyrie.views import RunRequest
 
 

@@ -11,7 +11,7 @@ from sandboxes.cgroups import CgroupSupport
 from sandboxes.local import ground, probe
 from valkyrie import config
 from valkyrie.errors import ContractValidationError, InfrastructureError, MissingSecretError
-from valkyrie.tracker.planning import PreparedRun, prepare
+from valkyrie.tracker.prepare import PreparedRun, prepare
 from valkyrie.tracker.problems import refuse
 from valkyrie.views import RunRequest
 

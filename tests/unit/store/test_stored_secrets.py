@@ -10,7 +10,7 @@ from sqlalchemy import text
 
 from valkyrie.errors import StoreError, UnknownError, UsageError
 from valkyrie.nouns import DEFAULT_ORG
-from valkyrie.sealing import Sealer, new_key, parse_keys
+from valkyrie.secrets.sealed import Sealer, new_key, parse_keys
 from valkyrie.store import Store, people, runs, secrets
 
 

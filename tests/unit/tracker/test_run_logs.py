@@ -19,7 +19,7 @@ from valkyrie.store.leases import Room, Tick
 from valkyrie.tracker.run_logs import (
     LONGEST_LINE,
     NEVER,
-    Look,
+    LogChanges,
     StoredLogs,
     TrialNow,
     Which,
@@ -46,10 +46,10 @@ class Script:
         for which, more in self._steps[self._now][1].items():
             self._logs[which] = self._logs.get(which, b"") + more
 
-    def look(self, version: int) -> Look:
+    def look(self, version: int) -> LogChanges:
         changed = self._steps[self._now][0] if self._now != version else []
         last = self._now == len(self._steps) - 1
-        return Look(self._now, changed, last and self._ends)
+        return LogChanges(self._now, changed, last and self._ends)
 
     def read(self, which: Which, offset: int, *, last: bool) -> Iterator[bytes]:
         yield self._logs.get(which, b"")[offset:]
@@ -209,4 +209,4 @@ def test_nothing_changed_is_told_without_reading_trials(store: Store, tmp_path: 
     source = StoredLogs(store, run_id, RunFolder(tmp_path / run_id))
     look = source.look(NEVER)
     assert len(look.trials) == 1 and source.look(look.version).trials == ()
-    assert StoredLogs(store, str(uuid.uuid4()), RunFolder(tmp_path)).look(3) == Look(3, (), True)
+    assert StoredLogs(store, str(uuid.uuid4()), RunFolder(tmp_path)).look(3) == LogChanges(3, (), True)

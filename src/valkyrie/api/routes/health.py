@@ -45,7 +45,7 @@ async def _database_answers(context: Context) -> bool:
     from valkyrie.store.totals import answers
 
     def ask() -> bool:
-        with context.office.store.reading(HEALTH_TIMEOUT_S / 2) as connection:
+        with context.tracker_app.store.reading(HEALTH_TIMEOUT_S / 2) as connection:
             return answers(connection)
 
     # Not cancelled when it takes too long: the thread ends with the driver's own patience.
@@ -68,5 +68,7 @@ async def _database_answers(context: Context) -> bool:
 async def metrics(request: Request) -> Response:
     """Numbers for Prometheus, over all organisations."""
     context = context_of(request)
-    text = await context.lanes.health.run(lambda: context.metrics.text(context.office.store, context.lanes))
+    text = await context.lanes.health.run(
+        lambda: context.metrics.text(context.tracker_app.store, context.lanes)
+    )
     return Response(text, media_type=CONTENT_TYPE)

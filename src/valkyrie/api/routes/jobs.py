@@ -87,7 +87,7 @@ async def events(ref: JobRef, ask: Ask, seen: Seen) -> Response:
 @routes.post("/{ref}/stop", response_model=JobView, responses=errors(400, 404, 413, 422))
 async def stop(ref: JobRef, request: JobStopBody, ask: Ask) -> Response:
     """Stop all its runs: pending trials become STOPPED; running ones finish, unless `force` kills them."""
-    return await ask.quick(lambda tracker: tracker.stop_job(ref, force=request.force))
+    return await ask.quick(lambda tracker: tracker.stop_job(ref, request))
 
 
 @routes.post("/{ref}/resume", response_model=StartedJob, responses=errors(400, 404, 413, 422, 502))
@@ -99,14 +99,7 @@ async def resume(ref: JobRef, request: JobResumeBody, ask: Ask) -> Response:
 @routes.post("/{ref}/retry", response_model=StartedJob, responses=errors(400, 404, 413, 422, 502))
 async def retry(ref: JobRef, request: JobRetryBody, ask: Ask) -> Response:
     """As resume, and trials in ERROR too (only of `category`, if given)."""
-    return await ask.slow(
-        lambda tracker: tracker.retry_job(
-            ref,
-            category=request.category,
-            concurrency=request.concurrency,
-            headers=request.headers,
-        )
-    )
+    return await ask.slow(lambda tracker: tracker.retry_job(ref, request))
 
 
 @routes.delete("/{ref}", status_code=204, responses=errors(400, 404, 422))

@@ -56,7 +56,7 @@ class OrganisationView:
 
 
 def _organisation(ask: Asking) -> ServerOrganisation:
-    return cast("ServerOrganisation", ask.context.office.organisation(ask.identity))
+    return cast("ServerOrganisation", ask.context.tracker_app.organisation(ask.identity))
 
 
 @routes.get("/me", response_model=Me, responses=errors())

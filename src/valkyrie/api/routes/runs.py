@@ -117,37 +117,19 @@ async def events(
 @routes.post("/{ref}/stop", response_model=RunView, responses=errors(400, 404, 413, 422))
 async def stop(ref: Ref, request: StopBody, ask: Ask) -> Response:
     """Pending trials become STOPPED; running ones finish, unless `force` kills them."""
-    return await ask.quick(lambda tracker: tracker.stop(ref, force=request.force, task_ids=request.task_ids))
+    return await ask.quick(lambda tracker: tracker.stop(ref, request))
 
 
 @routes.post("/{ref}/resume", response_model=StartedRun, responses=errors(400, 404, 413, 422, 502))
 async def resume(ref: Ref, request: ResumeBody, ask: Ask) -> Response:
     """STOPPED trials run again; what a crash interrupted goes on."""
-    return await ask.slow(
-        lambda tracker: tracker.resume(
-            ref,
-            concurrency=request.concurrency,
-            task_ids=request.task_ids,
-            headers=request.headers,
-            benchmark_url=request.benchmark_url,
-        )
-    )
+    return await ask.slow(lambda tracker: tracker.resume(ref, request))
 
 
 @routes.post("/{ref}/retry", response_model=StartedRun, responses=errors(400, 404, 413, 422, 502))
 async def retry(ref: Ref, request: RetryBody, ask: Ask) -> Response:
     """As resume, and trials in ERROR too (only of `category`, if given)."""
-    return await ask.slow(
-        lambda tracker: tracker.retry(
-            ref,
-            concurrency=request.concurrency,
-            task_ids=request.task_ids,
-            category=request.category,
-            headers=request.headers,
-            from_scratch=request.from_scratch,
-            benchmark_url=request.benchmark_url,
-        )
-    )
+    return await ask.slow(lambda tracker: tracker.retry(ref, request))
 
 
 @routes.post("/{ref}/regrade", response_model=RegradeView, responses=errors(400, 404, 413, 422, 502))
@@ -177,16 +159,7 @@ async def use_grading(ref: Ref, number: Annotated[int, Path(ge=0, le=MOST)], ask
 @routes.patch("/{ref}", response_model=RunView, responses=errors(400, 404, 413, 422))
 async def update(ref: Ref, request: UpdateBody, ask: Ask) -> Response:
     """Change a live run."""
-    return await ask.quick(
-        lambda tracker: tracker.update(
-            ref,
-            concurrency=request.concurrency,
-            label=request.label,
-            max_cost=request.max_cost,
-            priority=request.priority,
-            abort_after=request.abort_after,
-        )
-    )
+    return await ask.quick(lambda tracker: tracker.update(ref, request))
 
 
 @routes.delete("/{ref}", status_code=204, responses=errors(400, 404, 422))

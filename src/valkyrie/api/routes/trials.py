@@ -98,7 +98,7 @@ async def results(ref: Ref, wanted: ResultsBody, ask: Ask) -> Response:
     context, tracker = ask.context, ask.tracker()
 
     def pieces() -> Iterator[bytes]:
-        found = tracker.results_text(ref, task_ids=wanted.task_ids, headers=wanted.headers)
+        found = tracker.results_text(ref, wanted)
         # What is no Unicode is said in escapes, which is what JSON does.
         return gather(text.encode("utf-8", "backslashreplace") for text in found)
 
@@ -109,9 +109,7 @@ async def results(ref: Ref, wanted: ResultsBody, ask: Ask) -> Response:
 @routes.post("/results/upload", response_model=ResultsLink, responses=errors(400, 404, 413, 422))
 async def upload_results(ref: Ref, wanted: ResultsBody, ask: Ask) -> Response:
     """Put the results file where artifacts are kept."""
-    return await ask.slow(
-        lambda tracker: tracker.upload_results(ref, task_ids=wanted.task_ids, headers=wanted.headers)
-    )
+    return await ask.slow(lambda tracker: tracker.upload_results(ref, wanted))
 
 
 @routes.post(
@@ -127,7 +125,7 @@ async def outputs(ref: Ref, chosen: OutputsBody, ask: Ask) -> Response:
     context, tracker = ask.context, ask.tracker()
 
     def pieces() -> Iterator[bytes]:
-        return gather(tar_of(tracker.output_files(ref, chosen.task_ids, chosen.files)))
+        return gather(tar_of(tracker.output_files(ref, chosen)))
 
     lanes, stuck_s = context.lanes, context.settings.stuck_s
     return await stream(lanes.slow, lanes.downloads, pieces, "application/x-tar", stuck_s=stuck_s)

@@ -21,8 +21,8 @@ from valkyrie.benchmarks.service.task_checks import check_ids, check_task, limit
 from valkyrie.benchmarks.service.verdict import check_data, grade_of, result_of
 from valkyrie.digest import content_digest
 from valkyrie.errors import BenchmarkError, GraderError
-from valkyrie.handed import unspeakable, with_headers
 from valkyrie.nouns import FinalScore, Grade, Json, TaskSpec, Timeouts, VerifyMode
+from valkyrie.secrets.delivery import unspeakable, with_headers
 
 if TYPE_CHECKING:
     from benchmark_service.client import BenchmarkServiceClient

@@ -167,7 +167,7 @@ def _missing(name: str) -> list[str]:
     from valkyrie.organisation.embedded import EmbeddedOrganisation
     from valkyrie.settings import data_folder
     from valkyrie.store.layout import DataFolder
-    from valkyrie.tracker.supplying import missing_settings
+    from valkyrie.tracker.secrets import missing_settings
 
     return missing_settings(name, EmbeddedOrganisation(DataFolder(data_folder())))
 

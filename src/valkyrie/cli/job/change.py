@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -24,7 +24,7 @@ from valkyrie.cli.job.options import (
 from valkyrie.cli.job.run import show_started
 from valkyrie.cli.options import confirm, header_option, tracker, verb, yes_option
 from valkyrie.cli.output import Output
-from valkyrie.job_views import JobAgent
+from valkyrie.job_views import JobAgent, JobChange, JobRetry, JobStop
 from valkyrie.report.formats import counts_line, plural, safe
 from valkyrie.report.jobs.documents import job_document
 from valkyrie.report.jobs.panels import job_state, next_commands
@@ -52,7 +52,7 @@ def stop(output: Output, *, ref: str, force: bool, yes: bool) -> int:
             under_way = sum(run.counts.get(state, 0) for run in job.runs for state in ACTIVE)
             question = f"Kill {plural(under_way, 'trial')} of job {safe(job.name)} ({job.id}) under way?"
             confirm(output, question, yes=yes)
-        job = opened.stop_job(job.id, force=force)
+        job = opened.stop_job(job.id, JobStop(force=force))
     output.emit("job", event="update", **job_document(job))
     show_state(job, output)
     return 0
@@ -102,8 +102,6 @@ def resume(
     Stopped trials run again, what a crash interrupted goes on, and what was added begins; what has ended
     is never run again. Everything left out stays as it was.
     """
-    from valkyrie.job_views import JobChange
-
     change = JobChange(
         agents=with_models(agents),
         scenarios=tuple(dict.fromkeys(scenarios)),
@@ -129,10 +127,8 @@ def retry(
     output: Output,
     *,
     ref: str,
-    category: str | None,
-    concurrency: int | None,
-    headers: dict[str, str],
     follow: bool,
+    **same: Any,
 ) -> int:
     """Run errored (and stopped) trials again.
 
@@ -140,7 +136,7 @@ def retry(
     attempts and their logs are kept; what was graded is not run again.
     """
     with tracker(to_start=True) as opened:
-        started = opened.retry_job(ref, category=category, concurrency=concurrency, headers=headers)
+        started = opened.retry_job(ref, JobRetry(**same))
         return _go_on(opened, started, follow, output)
 
 

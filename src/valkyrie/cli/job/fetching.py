@@ -19,6 +19,7 @@ from valkyrie.report.jobs.documents import scenario_run_id
 from valkyrie.report.jobs.tree import RESULTS, TEST_OUTPUT, Place, results_file, trial_key
 from valkyrie.store.layout import encode_task_id
 from valkyrie.tracker.protocol import Tracker
+from valkyrie.views import OutputsWanted
 
 AT_ONCE = 8
 TASKS_TOGETHER = 25
@@ -61,7 +62,7 @@ class Fetching:
         tasks = list(dict.fromkeys(place.trial.task_id for place in batch))
         try:
             with tracker() as opened:
-                opened.outputs(batch[0].run.id, own, task_ids=tasks)
+                opened.outputs(batch[0].run.id, own, OutputsWanted(task_ids=tasks))
         except (ValkyrieError, OSError) as error:
             if len(tasks) == 1:
                 self._fail(batch, error)

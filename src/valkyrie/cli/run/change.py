@@ -29,6 +29,7 @@ from valkyrie.nouns import DEFAULT_PRIORITY, RunState
 from valkyrie.report.formats import counts_line, plural, safe
 from valkyrie.report.run_details import cost_text
 from valkyrie.report.tables import next_commands
+from valkyrie.views import ResumeRequest, RetryRequest, StopRequest, UpdateRequest
 
 if TYPE_CHECKING:
     from valkyrie.tracker.protocol import Tracker
@@ -71,7 +72,7 @@ def stop(
             run = opened.fetch(ref)
             ref = run.id
             confirm(output, _kill_question(run, chosen), yes=yes)
-        run = opened.stop(ref, force=force, task_ids=chosen)
+        run = opened.stop(ref, StopRequest(force, chosen))
     return _show_changed(run, output)
 
 
@@ -103,7 +104,7 @@ def resume(
     With --task-ids only those, also where they ended in an error.
     """
     with tracker() as opened:
-        started = opened.resume(ref, task_ids=chosen_tasks(task_ids, task_ids_file), **same)
+        started = opened.resume(ref, ResumeRequest(task_ids=chosen_tasks(task_ids, task_ids_file), **same))
         return _go_on(opened, started, connect, output)
 
 
@@ -138,7 +139,7 @@ def retry(
     results are uploaded and whoever is to hear of the end (--lambda, Slack) hears of it again.
     """
     with tracker() as opened:
-        started = opened.retry(ref, task_ids=chosen_tasks(task_ids, task_ids_file), **same)
+        started = opened.retry(ref, RetryRequest(task_ids=chosen_tasks(task_ids, task_ids_file), **same))
         return _go_on(opened, started, connect, output)
 
 
@@ -168,7 +169,7 @@ def update(output: Output, *, ref: str, **changes: Any) -> int:
             "Nothing to change: give --concurrency, --label, --priority, --max-cost or --abort-after."
         )
     with tracker() as opened:
-        run = opened.update(ref, **changes)
+        run = opened.update(ref, UpdateRequest(**changes))
     return _show_changed(run, output)
 
 

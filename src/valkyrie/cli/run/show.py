@@ -86,9 +86,10 @@ def _kept_of(opened: Tracker, run: RunView, trial: TrialView, folder: Path) -> K
     """Fetch what tells of the trial: the agent's account, and what its tests printed."""
     from valkyrie.store.layout import encode_task_id
     from valkyrie.trajectory.kept import FILES, GRADING_FOLDER, read_accounts
+    from valkyrie.views import OutputsWanted
 
     tests = f"{GRADING_FOLDER}/*{TESTS_OUTPUT}"
-    opened.outputs(run.id, folder, task_ids=[trial.task_id], files=[*FILES, tests])
+    opened.outputs(run.id, folder, OutputsWanted([trial.task_id], [*FILES, tests]))
     own = folder / encode_task_id(trial.task_id) / (str(trial.k) if trial.k else "")
     printed = [one.read_text("utf-8", "replace") for one in sorted(own.glob(f"{GRADING_FOLDER}/**/*.txt"))]
     return KeptTrial(read_accounts(own), "\n".join(printed))

@@ -22,6 +22,7 @@ from valkyrie.cli.options import (
 from valkyrie.cli.output import Output
 from valkyrie.cli.run.logs import NOT_HERE
 from valkyrie.report.formats import plural, printable_json, safe, short_id
+from valkyrie.views import OutputsWanted, ResultsWanted
 
 
 @verb(
@@ -70,7 +71,7 @@ def results(
         ref = pinned(opened, ref)
         name = f"{_file_name(opened.fetch(ref).benchmark)}.json"
         target = target_file(path, name, output, force=force)
-        pieces = opened.results_text(ref, task_ids=chosen, headers=headers)
+        pieces = opened.results_text(ref, ResultsWanted(chosen, headers))
         return _write_text(pieces, target, output)
 
 
@@ -105,7 +106,7 @@ def _write_text(pieces: Iterable[str], target: str, output: Output) -> int:
 
 def _upload(output: Output, ref: str, chosen: list[str] | None, headers: dict[str, str]) -> int:
     with tracker() as opened:
-        link = opened.upload_results(ref, task_ids=chosen, headers=headers)
+        link = opened.upload_results(ref, ResultsWanted(chosen, headers))
     output.emit("results", status="completed", url=link.url, console_url=link.console_url)
     output.line(f"Uploaded to {safe(link.url)}")
     if link.console_url:
@@ -182,7 +183,7 @@ def take_outputs(output: Output, ref: str, output_dir: Path | None, tasks: list[
         if output_dir is None:
             run = opened.fetch(ref)
             output_dir = Path(f"{_file_name(run.benchmark)}_{_file_name(run.agent)}_{short_id(run.id)}")
-        paths = opened.outputs(ref, output_dir, task_ids=tasks)
+        paths = opened.outputs(ref, output_dir, OutputsWanted(tasks))
         none = "" if paths else NOT_HERE if opened.fetch(ref).done else "No outputs yet."
     output.emit("outputs", folder=str(output_dir.absolute()), paths=[str(path) for path in paths])
     output.line(none or f"{plural(len(paths), 'trial folder')} in {output_dir}")

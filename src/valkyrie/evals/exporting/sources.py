@@ -29,6 +29,7 @@ from valkyrie.store.layout import encode_task_id
 from valkyrie.tracker.kept import LOG
 from valkyrie.tracker.named_runs import NamedRuns, named_runs
 from valkyrie.trajectory.kept import FILES, read_record
+from valkyrie.views import OutputsWanted
 
 if TYPE_CHECKING:
     from valkyrie.job_views import JobView
@@ -96,7 +97,7 @@ class KeptFiles:
     def fetch(self, opened: Tracker, run_id: str) -> Path:
         """Put there what was kept of a run, and return its folder."""
         place = self.folder / run_id
-        opened.outputs(run_id, place, files=[*FILES, *([LOG] if self.logs else [])])
+        opened.outputs(run_id, place, OutputsWanted(files=[*FILES, *([LOG] if self.logs else [])]))
         return place
 
 

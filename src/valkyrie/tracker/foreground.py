@@ -1,4 +1,4 @@
-"""Jobs whose runs are worked on by the process that started them, and by no other executor."""
+"""Foreground jobs: the process that started them works on their runs, and no other executor does."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 from valkyrie.errors import UserError
 from valkyrie.nouns import Json, RunState
 from valkyrie.store import executors, jobs, runs
-from valkyrie.tracker.jobs import Jobs
-from valkyrie.tracker.starting import NewRun
+from valkyrie.tracker.app import CallerContext
+from valkyrie.tracker.jobs import JobVerbs
+from valkyrie.tracker.runs import NewRun, RunVerbs
 from valkyrie.views import RunRequest
 
 if TYPE_CHECKING:
@@ -24,7 +25,7 @@ _KEPT = "bound"
 
 
 @dataclass(frozen=True, slots=True)
-class BoundRequest:
+class ForegroundRequest:
     """Several runs that share one pool, each with what is remembered of it."""
 
     name: str
@@ -37,7 +38,7 @@ class BoundRequest:
 
 
 @dataclass(frozen=True, slots=True)
-class BoundJob:
+class ForegroundJob:
     """A job that waits for the executor beside it."""
 
     id: str
@@ -51,44 +52,49 @@ class BoundJob:
     """Which gaps between agents each run can show."""
 
     @property
-    def word(self) -> str:
-        """What its runs are bound to."""
-        return word_of(self.id)
+    def binding(self) -> str:
+        """Return what its runs are bound to."""
+        return binding_of(self.id)
 
 
-def word_of(job_id: str) -> str:
-    """What the runs of a job are bound to."""
+def binding_of(job_id: str) -> str:
+    """Return what the runs of a job are bound to."""
     return f"eval-{job_id}"
 
 
-class Bound(Jobs):
-    """Verbs about such jobs."""
+class ForegroundJobs:
+    """Verbs about foreground jobs."""
 
-    def start_bound(self, asked: BoundRequest) -> BoundJob:
+    def __init__(self, context: CallerContext, runs: RunVerbs, jobs: JobVerbs) -> None:
+        self._context = context
+        self._runs = runs
+        self._jobs = jobs
+
+    def start_foreground(self, asked: ForegroundRequest) -> ForegroundJob:
         """Plan, check and store all runs at once, or none."""
         job_id = str(uuid.uuid4())
         requests = [replace(request, concurrency=asked.concurrency) for request in asked.requests]
-        prepared = self.prepare_runs(job_id, requests, 0)
-        job = BoundJob(
+        prepared = self._jobs.prepare_runs(job_id, requests, 0)
+        job = ForegroundJob(
             job_id,
             asked.name,
             [one.run_id for one in prepared],
             {one.run_id: one.prepared.secrets for one in prepared},
             asked.kept,
             list(dict.fromkeys(notice for one in prepared for notice in one.prepared.notices)),
-            [shows for one in prepared if (shows := self.shown_gaps(one.prepared))],
+            [shows for one in prepared if (shows := self._runs.shown_gaps(one.prepared))],
         )
-        bound = [NewRun(one.run_id, one.prepared, {**one.values, "bound": job.word}) for one in prepared]
-        self._write_all(bound, lambda connection: jobs.create(connection, self._job_values(job, asked)))
+        bound = [NewRun(one.run_id, one.prepared, {**one.values, "bound": job.binding}) for one in prepared]
+        self._runs.store_all(bound, lambda connection: jobs.create(connection, self._job_values(job, asked)))
         return job
 
-    def _job_values(self, job: BoundJob, asked: BoundRequest) -> Json:
+    def _job_values(self, job: ForegroundJob, asked: ForegroundRequest) -> Json:
         template = {**asdict(asked.requests[0]), "headers": {}, "benchmark_options": {}}
         return {
             "id": job.id,
-            "org_id": self.identity.org_id,
+            "org_id": self._context.identity.org_id,
             "name": asked.name,
-            "started_by": self.identity.person,
+            "started_by": self._context.identity.person,
             "created_at": time.time(),
             "concurrency": asked.concurrency,
             "ends_at": None,
@@ -105,31 +111,31 @@ class Bound(Jobs):
             },
         }
 
-    def fetch_bound(self, ref: str) -> Json:
-        """What was kept of a bound job."""
-        with self.store.reading() as connection:
-            row = jobs.get(connection, self.resolve_job(connection, ref))
+    def fetch_foreground(self, ref: str) -> Json:
+        """Return what was kept of a foreground job."""
+        with self._context.store.reading() as connection:
+            row = jobs.get(connection, self._context.resolve_job(connection, ref))
         return {"id": row.id, "name": row.name, **_kept(row)}
 
-    def go_on_bound(self, ref: str, *, errors_too: bool = True) -> BoundJob:
-        """Let what is left of a bound job wait for the executor beside it again."""
-        with self.store.reading() as connection:
-            row = jobs.get(connection, self.resolve_job(connection, ref))
+    def resume_foreground(self, ref: str, *, errors_too: bool = True) -> ForegroundJob:
+        """Let what is left of a foreground job wait for the executor beside it again."""
+        with self._context.store.reading() as connection:
+            row = jobs.get(connection, self._context.resolve_job(connection, ref))
             of_job = jobs.runs_of(connection, [row.id])[row.id]
         kept = _kept(row)
         values: dict[str, Mapping[str, str]] = {}
         notices: list[str] = []
         for one in of_job:
-            values[one.id], said = self._handed_again(one, {}, one.benchmark_source)
+            values[one.id], said = self._runs.values_again(one, {}, one.benchmark_source)
             notices += said
-        job = BoundJob(
+        job = ForegroundJob(
             row.id, row.name, [one.id for one in of_job], values, kept, list(dict.fromkeys(notices))
         )
-        with self.store.writing() as connection:
+        with self._context.store.writing() as connection:
             self._open_again(connection, job, errors_too=errors_too)
         return job
 
-    def _open_again(self, connection: Connection, job: BoundJob, *, errors_too: bool) -> None:
+    def _open_again(self, connection: Connection, job: ForegroundJob, *, errors_too: bool) -> None:
         for run_id in sorted(job.run_ids):
             row = runs.locked(connection, run_id)
             if row.bound is None and executors.living(connection) and not RunState(row.state).terminal:
@@ -139,28 +145,28 @@ class Bound(Jobs):
                 )
             left = row.n_pending + row.n_stopped + (row.n_error - row.e_agent if errors_too else 0)
             if left or not RunState(row.state).terminal:
-                runs.reopen(connection, run_id, errors_too=errors_too, bound=job.word)
+                runs.reopen(connection, run_id, errors_too=errors_too, bound=job.binding)
 
-    def executor_beside(self, job: BoundJob) -> BoundExecutor:
-        """The executor for a bound job, in this process."""
+    def foreground_executor(self, job: ForegroundJob) -> BoundExecutor:
+        """Return the executor for a foreground job, in this process."""
         from valkyrie.executor.bound import BoundExecutor
 
-        return BoundExecutor(self.data, self.store, job.word)
+        return BoundExecutor(self._context.data, self._context.store, job.binding)
 
-    def taken_from(self, job: BoundJob) -> bool:
+    def is_taken_over(self, job: ForegroundJob) -> bool:
         """Return whether an executor other than the one beside it works on runs of this job.
 
         That is so after `run resume` found the process that started them suspended for longer than its lease.
         """
-        with self.store.reading() as connection:
+        with self._context.store.reading() as connection:
             of_job = jobs.runs_of(connection, [job.id])[job.id]
-            taken = any(one.bound != job.word and not RunState(one.state).terminal for one in of_job)
+            taken = any(one.bound != job.binding and not RunState(one.state).terminal for one in of_job)
             return taken and bool(executors.living(connection))
 
-    def stop_bound(self, job: BoundJob) -> None:
+    def stop_foreground(self, job: ForegroundJob) -> None:
         """End what is under way, keep what has ended; its executor sees to the rest."""
         now = time.time()
-        with self.store.writing() as connection:
+        with self._context.store.writing() as connection:
             for run_id in sorted(job.run_ids):
                 if not RunState(runs.locked(connection, run_id).state).terminal:
                     runs.stop(connection, run_id, now, force=True, task_ids=None)

@@ -15,7 +15,7 @@ from valkyrie.tracker.scenarios import Selection
 from valkyrie.views import RunRequest
 
 if TYPE_CHECKING:
-    from valkyrie.tracker.planning import PreparedRun
+    from valkyrie.tracker.prepare import PreparedRun
 
 MOST_AGENTS = 50
 MOST_RUNS = 200
@@ -51,7 +51,7 @@ class JobPlanned:
 
 
 def check(request: JobRequest) -> None:
-    """UsageError for what no job can be."""
+    """Raise UsageError for what no job can be."""
     if not request.agents:
         raise UsageError("a job needs an agent: --agent AGENT[:MODEL], once for each.")
     if len(request.agents) > MOST_AGENTS:
@@ -85,7 +85,7 @@ def check(request: JobRequest) -> None:
 
 
 def check_stop(request: JobRequest) -> None:
-    """UsageError for a rule nobody can stop by."""
+    """Raise UsageError for a rule nobody can stop by."""
     if not request.stop_when_decided:
         if request.margin is not None or request.error_rate != DEFAULT_ERROR_RATE:
             raise UsageError("--margin and --error-rate go with --stop-when-decided.")
@@ -113,13 +113,13 @@ def stop_rule(request: JobRequest, prepared: Sequence[PreparedRun]) -> Json | No
 
 
 def check_seconds(flag: str, seconds: float | None, most: float = MOST_SECONDS) -> None:
-    """UsageError for a time nobody means."""
+    """Raise UsageError for a time nobody means."""
     if seconds is not None and not 0 < seconds <= most:
         raise UsageError(f"{flag} must be above 0 and at most {most:.0f} seconds, not {seconds:g}.")
 
 
 def job_name(request: JobRequest, now: float) -> str:
-    """The name people gave, or one that says what and when."""
+    """Return the name people gave, or one that says what and when."""
     if request.name and request.name.strip():
         return request.name.strip()
     first = request.template.benchmark or (request.benchmarks[0] if request.benchmarks else "")
@@ -130,7 +130,7 @@ def job_name(request: JobRequest, now: float) -> str:
 
 
 def stored(request: JobRequest, planned: JobPlanned, names: Mapping[str, str]) -> Json:
-    """What is kept of the request, so that the job can grow; values of headers are not.
+    """Return what is kept of the request, so that the job can grow; values of headers are not.
 
     `names`: what benchmarks are called that the request names by a path or an upload.
     """
@@ -156,14 +156,14 @@ def _called(scenario: str, names: Mapping[str, str]) -> str:
 
 
 def stored_template(arguments: Mapping[str, Any]) -> RunRequest:
-    """The template of a stored job; what this version does not know any more is left out."""
+    """Return the template of a stored job; what this version does not know any more is left out."""
     known = {one.name for one in fields(RunRequest)}
     kept = {name: value for name, value in arguments["template"].items() if name in known}
     return RunRequest(**{"agent": "", **kept})
 
 
 def stored_selections(arguments: Mapping[str, Any]) -> list[Selection]:
-    """The tasks of a stored job."""
+    """Return the tasks of a stored job."""
     return [
         Selection(
             one["benchmark"], one["dataset"], None if one["task_ids"] is None else tuple(one["task_ids"])
@@ -173,5 +173,5 @@ def stored_selections(arguments: Mapping[str, Any]) -> list[Selection]:
 
 
 def stored_agents(arguments: Mapping[str, Any]) -> list[JobAgent]:
-    """The agents of a stored job, in order."""
+    """Return the agents of a stored job, in order."""
     return [JobAgent(**one) for one in arguments["agents"]]

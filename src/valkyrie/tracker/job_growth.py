@@ -1,4 +1,4 @@
-"""A job that goes on with more agents, tasks or trials, or with other limits; what ended stays as it is."""
+"""Growth of a job: more agents, tasks or trials, or other limits; what ended stays as it is."""
 
 from __future__ import annotations
 
@@ -17,18 +17,19 @@ from valkyrie.job_views import JobChange, JobView
 from valkyrie.nouns import Json, TaskSpec
 from valkyrie.plan import Settings, TrialPlan, as_planned, make_plan
 from valkyrie.store import jobs, runs
-from valkyrie.tracker import job_planning
+from valkyrie.tracker import job_plan
 from valkyrie.tracker.bounds import check_trials
-from valkyrie.tracker.job_planning import JobPlanned
+from valkyrie.tracker.checks import LONGEST_S, MOST_STRETCH
+from valkyrie.tracker.job_plan import JobPlanned
 from valkyrie.tracker.problems import refuse
 from valkyrie.tracker.record import new_trials
-from valkyrie.tracker.request_checks import LONGEST_S, MOST_STRETCH
 from valkyrie.tracker.scenarios import Selection
-from valkyrie.tracker.supplying import given_again
+from valkyrie.tracker.secrets import given_again
 
 if TYPE_CHECKING:
     from valkyrie.store import Connection
-    from valkyrie.tracker.jobs import Jobs
+    from valkyrie.tracker.app import CallerContext
+    from valkyrie.tracker.jobs import JobVerbs
 
 ALL = "all"
 MOST_PLANS = 5
@@ -49,18 +50,18 @@ class _OvertakenError(Exception):
     """Someone else changed the job while its growth was planned."""
 
 
-def grow(room: Jobs, view: JobView, change: JobChange) -> list[str]:
+def grow(context: CallerContext, verbs: JobVerbs, view: JobView, change: JobChange) -> list[str]:
     """Store everything that is different; what is to be said of it. Refused whole, or done whole."""
     for _ in range(MOST_PLANS):
         try:
-            return _grow(room, view, change)
+            return _grow(context, verbs, view, change)
         except _OvertakenError:
             continue  # planned again, from what the job has become
     raise UserError(f"Job {view.name!r} is being changed by others all the time; try again later.")
 
 
-def _grow(room: Jobs, view: JobView, change: JobChange) -> list[str]:
-    with room.store.reading() as connection:
+def _grow(context: CallerContext, verbs: JobVerbs, view: JobView, change: JobChange) -> list[str]:
+    with context.store.reading() as connection:
         row = jobs.get(connection, view.id)
         rows = jobs.runs_of(connection, [view.id])[view.id]
     _check(change, row.arguments["template"]["trials"])
@@ -69,19 +70,20 @@ def _grow(room: Jobs, view: JobView, change: JobChange) -> list[str]:
             f"Job {view.name!r} stops when it is decided: what it compares was fixed before it began. "
             "Start a new job for other agents, tasks or trials."
         )
-    template = _changed(job_planning.stored_template(row.arguments), change)
-    selections = job_planning.stored_selections(row.arguments)
+    template = _changed(job_plan.stored_template(row.arguments), change)
+    selections = job_plan.stored_selections(row.arguments)
     trials_grow = change.trials is not None or bool(change.scenarios)
     if template.slice is not None and (trials_grow or change.agents):
-        selections = [_sliced(room, rows, template, one) for one in selections]
+        selections = [_sliced(context, rows, template, one) for one in selections]
         template = replace(template, slice=None)
-    selections = _more(room, change, template, selections)
+    selections = _more(context, verbs, change, template, selections)
     growths = [
-        _growth(room, one, template, _selection_of(one, selections), trials_grow=trials_grow) for one in rows
+        _growth(context, one, template, _selection_of(one, selections), trials_grow=trials_grow)
+        for one in rows
     ]
-    had = job_planning.stored_agents(row.arguments)
+    had = job_plan.stored_agents(row.arguments)
     new = [agent for agent in change.agents if agent not in had]
-    known = {(one.benchmark, one.dataset) for one in job_planning.stored_selections(row.arguments)}
+    known = {(one.benchmark, one.dataset) for one in job_plan.stored_selections(row.arguments)}
     added = [one for one in selections if (one.benchmark, one.dataset) not in known]
     further = [
         *JobPlanned(had, added).requests(template),
@@ -89,7 +91,7 @@ def _grow(room: Jobs, view: JobView, change: JobChange) -> list[str]:
     ]
     grows = bool(further) or any(one.more for one in growths)
     last = max((one.job_position for one in rows), default=-1)
-    new_runs = room.prepare_runs(view.id, further, first=last + 1)
+    new_runs = verbs.prepare_runs(view.id, further, first=last + 1)
     arguments = {
         **{name: value for name, value in row.arguments.items() if name != "digest" or not grows},
         "agents": [asdict(agent) for agent in [*had, *new]],
@@ -119,11 +121,11 @@ def _grow(room: Jobs, view: JobView, change: JobChange) -> list[str]:
         if change.concurrency is not None:
             jobs.share(connection, view.id, change.concurrency)
 
-    return [*notices, *room.store_runs(new_runs, write)]
+    return [*notices, *verbs.store_runs(new_runs, write)]
 
 
 def _under_way(view: JobView, change: JobChange) -> list[str]:
-    """What cannot reach a run that an executor is at work on."""
+    """Return what cannot reach a run that an executor is at work on."""
     limits = change.agent_timeout is not None or change.timeout_multiplier is not None
     if limits and not view.ended:
         return ["runs under way keep their time limits; stop the job and resume it to change them"]
@@ -140,8 +142,8 @@ def _check(change: JobChange, trials: int) -> None:
         raise UsageError(
             f"--timeout-multiplier must be above 0 and at most {MOST_STRETCH:g}, not {stretch:g}."
         )
-    job_planning.check_seconds("--timeout", change.agent_timeout, LONGEST_S)
-    job_planning.check_seconds("--time-limit", change.time_limit)
+    job_plan.check_seconds("--timeout", change.agent_timeout, LONGEST_S)
+    job_plan.check_seconds("--time-limit", change.time_limit)
 
 
 def _changed(template: Any, change: JobChange) -> Any:
@@ -155,11 +157,11 @@ def _changed(template: Any, change: JobChange) -> Any:
     return replace(template, **{name: value for name, value in given.items() if value is not None})
 
 
-def _sliced(room: Jobs, rows: Sequence[Any], template: Any, selection: Selection) -> Selection:
-    """The same tasks, by their ids: a slice of a job's tasks would be another one once some are added."""
+def _sliced(context: CallerContext, rows: Sequence[Any], template: Any, selection: Selection) -> Selection:
+    """Return the same tasks by their ids: once some are added, the slice would be another one."""
     key = selection.benchmark, selection.dataset
     row = next(one for one in rows if (one.arguments["benchmark"], one.dataset) == key)
-    benchmark = benchmarks.open_frozen(row.benchmark_source, given_again(row.arguments, room.organisation))
+    benchmark = benchmarks.open_frozen(row.benchmark_source, given_again(row.arguments, context.organisation))
     chosen = asyncio.run(_chosen(benchmark, selection, template.slice))
     return replace(selection, task_ids=tuple(chosen))
 
@@ -174,13 +176,15 @@ async def _chosen(benchmark: Benchmark, selection: Selection, slice_text: str) -
         await benchmark.close()
 
 
-def _more(room: Jobs, change: JobChange, template: Any, had: Sequence[Selection]) -> list[Selection]:
-    """The job's tasks with those that are added; `all` is every task of the benchmarks it has."""
+def _more(
+    context: CallerContext, verbs: JobVerbs, change: JobChange, template: Any, had: Sequence[Selection]
+) -> list[Selection]:
+    """Return the job's tasks with those that are added; `all` is every task of the benchmarks it has."""
     if ALL in change.scenarios:
         had = [replace(one, task_ids=None) for one in had]
     named = [one for one in change.scenarios if one != ALL]
     found = {(one.benchmark, one.dataset): one for one in had}
-    for one in _named(room, named, template, had):
+    for one in _named(context, verbs, named, template, had):
         key = one.benchmark, one.dataset
         old = found.get(key)
         if old is None:
@@ -191,24 +195,22 @@ def _more(room: Jobs, change: JobChange, template: Any, had: Sequence[Selection]
 
 
 def _named(
-    room: Jobs, scenarios: Sequence[str], template: Any, had: Sequence[Selection]
+    context: CallerContext, verbs: JobVerbs, scenarios: Sequence[str], template: Any, had: Sequence[Selection]
 ) -> Sequence[Selection]:
     """Scenarios of a job with one benchmark are its tasks; else they are looked up."""
     if not scenarios:
         return []
     if len(had) == 1:
-        tasks = asyncio.run(_task_ids(room, template, had[0]))
+        tasks = asyncio.run(_task_ids(context, template, had[0]))
         own = tuple(one for one in scenarios if one in tasks)
         if len(own) == len(scenarios):
             return [Selection(had[0].benchmark, had[0].dataset, own)]
-    return room.select(scenarios, template)
+    return verbs.select(scenarios, template)
 
 
-async def _task_ids(room: Jobs, template: Any, selection: Selection) -> set[str]:
-    from valkyrie.tracker.planning import open_requested
-
+async def _task_ids(context: CallerContext, template: Any, selection: Selection) -> set[str]:
     asked = replace(template, benchmark=selection.benchmark, dataset=selection.dataset)
-    benchmark = open_requested(asked, room.organisation, room.data, allow_local=room.allow_local)
+    benchmark = context.open_benchmark(asked)
     try:
         return set(await benchmark.list_tasks(selection.dataset))
     finally:
@@ -220,8 +222,10 @@ def _selection_of(row: Any, selections: Sequence[Selection]) -> Selection:
     return next(one for one in selections if (one.benchmark, one.dataset) == (asked, row.dataset))
 
 
-def _growth(room: Jobs, row: Any, template: Any, selection: Selection, *, trials_grow: bool) -> Growth:
-    """What a run that is there gets; its agent is the one that was frozen into it."""
+def _growth(
+    context: CallerContext, row: Any, template: Any, selection: Selection, *, trials_grow: bool
+) -> Growth:
+    """Return what a run that is there gets; its agent is the one that was frozen into it."""
     settings = Settings(**row.arguments["settings"])
     changed = replace(
         settings,
@@ -230,9 +234,9 @@ def _growth(room: Jobs, row: Any, template: Any, selection: Selection, *, trials
     )
     if not trials_grow:
         return Growth(row.id, asdict(changed), template.trials, [])
-    benchmark = benchmarks.open_frozen(row.benchmark_source, given_again(row.arguments, room.organisation))
+    benchmark = benchmarks.open_frozen(row.benchmark_source, given_again(row.arguments, context.organisation))
     tasks = asyncio.run(_describe(benchmark, row.dataset, selection, template))
-    _refuse_unfit(room, row, tasks, template)
+    _refuse_unfit(context, row, tasks, template)
     digests: dict[str, Any] = {
         "agent_digest": row.arguments["agent_digest"],
         "model": row.model,
@@ -241,7 +245,7 @@ def _growth(room: Jobs, row: Any, template: Any, selection: Selection, *, trials
     planned = make_plan(
         tasks, trials=template.trials, host_mb=host_memory_mb(), family=template.family, **digests
     )
-    with room.store.reading() as connection:
+    with context.store.reading() as connection:
         had = runs.planned(connection, row.id)
     _refuse_changed(row, planned, tasks, had, {**digests, "settings": settings})
     more = [one for one in planned if (one.task_id, one.k) not in had]
@@ -261,11 +265,11 @@ async def _describe(
         await benchmark.close()
 
 
-def _refuse_unfit(room: Jobs, row: Any, tasks: Sequence[TaskSpec], template: Any) -> None:
+def _refuse_unfit(context: CallerContext, row: Any, tasks: Sequence[TaskSpec], template: Any) -> None:
     from sandboxes.registry import open_provider
-    from valkyrie.tracker.fitting import unfit
+    from valkyrie.tracker.checks import unfit
 
-    agent = agents.open_frozen(row.agent_frozen, room.data.run(row.id).agent, room.data.bundles)
+    agent = agents.open_frozen(row.agent_frozen, context.data.run(row.id).agent, context.data.bundles)
     stand_in = PreparedAgent(
         row.agent,
         agent.digest,
@@ -276,7 +280,7 @@ def _refuse_unfit(room: Jobs, row: Any, tasks: Sequence[TaskSpec], template: Any
     )
     if row.arguments.get("provider_settings"):
         return  # elsewhere: what it cannot give shows when it is asked for
-    here = open_provider(row.provider, room.data.sandboxes(row.provider)).capabilities()
+    here = open_provider(row.provider, context.data.sandboxes(row.provider)).capabilities()
     if problems := unfit(tasks, stand_in, here, template):
         raise refuse(problems)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -15,60 +15,52 @@ from valkyrie.keeping.keys import results_key
 from valkyrie.nouns import Json
 from valkyrie.store import regrades, runs
 from valkyrie.store.layout import encode_task_id
+from valkyrie.tracker.app import CallerContext
 from valkyrie.tracker.kept import Kept
-from valkyrie.tracker.looking import Looking
-from valkyrie.views import LogLine, LogQuery, ResultsLink
+from valkyrie.tracker.run_reader import RunReader
+from valkyrie.views import LogLine, LogQuery, OutputsWanted, ResultsLink, ResultsWanted
 
 if TYPE_CHECKING:
     from valkyrie.store import Connection
 
 
-class Taking(Looking):
-    """What is left of runs, wherever it is kept."""
+class ResultVerbs:
+    """Take what runs left, wherever it is kept."""
 
-    def results(
-        self,
-        ref: str,
-        *,
-        task_ids: Sequence[str] | None = None,
-        headers: Mapping[str, str] | None = None,
-    ) -> Json:
+    def __init__(self, context: CallerContext, reader: RunReader) -> None:
+        self._context = context
+        self._reader = reader
+
+    def results(self, ref: str, request: ResultsWanted = ResultsWanted()) -> Json:
         from valkyrie.report.arguments import told_arguments
         from valkyrie.report.results import results_document
 
-        with self.store.reading() as connection:
-            run_id = self._checked(connection, ref, task_ids)
-            view = self._view(connection, run_id, detailed=True)
+        with self._context.store.reading() as connection:
+            run_id = self._checked(connection, ref, request.task_ids)
+            view = self._reader.view(connection, run_id, detailed=True)
             row = runs.get(connection, run_id)
             view = replace(view, arguments=told_arguments(row))
             rows = runs.each_result(connection, run_id)
-            if task_ids is None:
+            if request.task_ids is None:
                 return results_document(view, row.final_evaluation, rows, passes=row.passes)
-            wanted = set(task_ids)
+            wanted = set(request.task_ids)
             chosen = [row for row in rows if row.task_id in wanted]
         from valkyrie.tracker.subset import rescored
 
-        final, score = rescored(row, chosen, self.organisation, headers or {})
+        final, score = rescored(row, chosen, self._context.organisation, request.headers)
         part = replace(view, score=score, cost=None)
         return results_document(part, final, chosen, passes=row.passes, subset=True)
 
-    def results_text(
-        self,
-        ref: str,
-        *,
-        task_ids: Sequence[str] | None = None,
-        headers: Mapping[str, str] | None = None,
-    ) -> Iterator[str]:
+    def results_text(self, ref: str, request: ResultsWanted = ResultsWanted()) -> Iterator[str]:
         from valkyrie.report.arguments import told_arguments
         from valkyrie.report.results import document_text, results_text
 
-        if task_ids is not None:
-            found = self.results(ref, task_ids=task_ids, headers=headers)
-            yield document_text(found) + "\n"
+        if request.task_ids is not None:
+            yield document_text(self.results(ref, request)) + "\n"
             return
-        with self.store.reading() as connection:
-            run_id = self.resolve(connection, ref)
-            view = self._view(connection, run_id, detailed=True)
+        with self._context.store.reading() as connection:
+            run_id = self._context.resolve(connection, ref)
+            view = self._reader.view(connection, run_id, detailed=True)
             row = runs.get(connection, run_id)
         view = replace(view, arguments=told_arguments(row))
         yield from results_text(view, row.final_evaluation, self._each_result(run_id), passes=row.passes)
@@ -77,68 +69,58 @@ class Taking(Looking):
         """Yield the trials with their results: whoever reads slowly keeps no transaction open."""
         after = -1
         while True:
-            with self.store.reading() as connection:
+            with self._context.store.reading() as connection:
                 rows = runs.results_behind(connection, run_id, after)
             yield from rows
             if not rows:
                 return
             after = rows[-1].position
 
-    def upload_results(
-        self,
-        ref: str,
-        *,
-        task_ids: Sequence[str] | None = None,
-        headers: Mapping[str, str] | None = None,
-    ) -> ResultsLink:
-        document = self.results(ref, task_ids=task_ids, headers=headers)
-        view = self.fetch(ref)
-        with self.store.reading() as connection:
+    def upload_results(self, ref: str, request: ResultsWanted = ResultsWanted()) -> ResultsLink:
+        document = self.results(ref, request)
+        view = self._reader.fetch(ref)
+        with self._context.store.reading() as connection:
             place = runs.get(connection, view.id).place or {}
-        artifacts = self.organisation.artifacts(place.get("artifacts"))
+        artifacts = self._context.organisation.artifacts(place.get("artifacts"))
         if artifacts is None:
             raise UserError(
                 "There is no bucket to upload to: `valk config set S3_BUCKET NAME` (or artifacts_folder), "
                 "or `valk run results` without --s3 writes a file.",
                 cause="artifacts_config",
             )
-        subset = hashlib.sha256("\n".join(sorted(task_ids)).encode()).hexdigest()[:12] if task_ids else None
+        chosen = request.task_ids
+        subset = hashlib.sha256("\n".join(sorted(chosen)).encode()).hexdigest()[:12] if chosen else None
         key = results_key(view.id, view.benchmark, subset)
         artifacts.put_text(key, json.dumps(document, indent=2, ensure_ascii=False) + "\n")
         return ResultsLink(artifacts.url(key), artifacts.link(key), artifacts.console_url(key))
 
     def outputs(
-        self,
-        ref: str,
-        destination: Path,
-        *,
-        task_ids: Sequence[str] | None = None,
-        files: Sequence[str] | None = None,
+        self, ref: str, destination: Path, request: OutputsWanted = OutputsWanted()
     ) -> Sequence[Path]:
         from valkyrie.client.outputs import OutputsWriter
 
         writer = OutputsWriter(destination)
-        for task_id, k, number, kept in self._last_attempts(ref, task_ids):
+        for task_id, k, number, kept in self._last_attempts(ref, request.task_ids):
             folder = Path(encode_task_id(task_id), str(k) if k else "")
             for name, pieces, _size in kept.files(task_id, k, number):
-                if _is_wanted(name, files):
+                if _is_wanted(name, request.files):
                     writer.write(folder, name, pieces)
         return writer.close()
 
     def output_files(
-        self, ref: str, task_ids: Sequence[str] | None = None, files: Sequence[str] | None = None
+        self, ref: str, request: OutputsWanted = OutputsWanted()
     ) -> Iterator[tuple[str, Iterator[bytes], int]]:
         """Every file kept of each trial's last attempt: its relative name, its bytes, their number."""
-        for task_id, k, number, kept in self._last_attempts(ref, task_ids):
+        for task_id, k, number, kept in self._last_attempts(ref, request.task_ids):
             folder = Path(encode_task_id(task_id), str(k) if k else "")
             for name, pieces, size in kept.files(task_id, k, number):
-                if _is_wanted(name, files):
+                if _is_wanted(name, request.files):
                     yield (folder / name).as_posix(), pieces, size
 
     def _last_attempts(
         self, ref: str, task_ids: Sequence[str] | None
     ) -> Iterator[tuple[str, int, int, Kept]]:
-        with self.store.reading() as connection:
+        with self._context.store.reading() as connection:
             run_id = self._checked(connection, ref, task_ids)
             wanted = None if task_ids is None else set(task_ids)
             shown = regrades.attempts_shown(connection, run_id)
@@ -152,41 +134,41 @@ class Taking(Looking):
             yield task_id, k, number, kept
 
     def _checked(self, connection: Connection, ref: str, task_ids: Sequence[str] | None) -> str:
-        run_id = self.resolve(connection, ref)
+        run_id = self._context.resolve(connection, ref)
         if task_ids is not None:
             runs.check_tasks(connection, run_id, task_ids)
         return run_id
 
     def _kept(self, run_id: str) -> Kept:
-        """What the run kept, here or elsewhere."""
-        with self.store.reading() as connection:
+        """Return what the run kept, here or elsewhere."""
+        with self._context.store.reading() as connection:
             place = runs.get(connection, run_id).place or {}
-        return Kept(self.data.run(run_id), self.organisation, place)
+        return Kept(self._context.data.run(run_id), self._context.organisation, place)
 
     def logs(
         self, ref: str, task_id: str, *, k: int = 0, attempt: int | None = None, follow: bool = False
     ) -> Iterator[str]:
-        found = self.attempts(ref, task_id, k)
+        found = self._reader.attempts(ref, task_id, k)
         if not found:
             raise UserError(f"Task {task_id!r} has not been attempted yet.")
         numbers = [one.number for one in found]
         number = attempt if attempt is not None else numbers[-1]
         if number not in numbers:
             raise UsageError(f"Task {task_id!r} has attempts {numbers[0]} to {numbers[-1]}, not {number}.")
-        with self.store.reading() as connection:
-            run_id = self.resolve(connection, ref)
+        with self._context.store.reading() as connection:
+            run_id = self._context.resolve(connection, ref)
 
         def ended() -> bool:
-            return not follow or self.attempts(ref, task_id, k)[number - 1].outcome is not None
+            return not follow or self._reader.attempts(ref, task_id, k)[number - 1].outcome is not None
 
         return self._kept(run_id).log(task_id, k, number, found[number - 1].started_at, ended)
 
     def run_logs(self, ref: str, query: LogQuery) -> Iterator[LogLine]:
         from valkyrie.tracker.run_logs import StoredLogs, read_run_logs
 
-        with self.store.reading() as connection:
+        with self._context.store.reading() as connection:
             run_id = self._checked(connection, ref, query.task_ids)
-        source = StoredLogs(self.store, run_id, self.data.run(run_id), self._kept(run_id))
+        source = StoredLogs(self._context.store, run_id, self._context.data.run(run_id), self._kept(run_id))
         return read_run_logs(source, query)
 
 

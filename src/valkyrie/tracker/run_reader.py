@@ -1,4 +1,4 @@
-"""Verbs that look: runs, trials, attempts, errors, the queue."""
+"""Read verbs: runs, trials, attempts, errors, the queue."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from valkyrie.report.present import (
     trial_view,
 )
 from valkyrie.store import executors, failures, hooks, regrades, runs
-from valkyrie.tracker.desk import Desk
+from valkyrie.tracker.app import CallerContext
 from valkyrie.tracker.kept import Kept
 from valkyrie.views import (
     AttemptView,
@@ -43,24 +43,28 @@ HANDOVER_S = 10.0
 """Between two executors (one was drained, the next takes over) none answers for a moment."""
 
 
-class Looking(Desk):
-    """What stands where."""
+class RunReader:
+    """Reads what the store says of the runs of one organisation."""
+
+    def __init__(self, context: CallerContext) -> None:
+        self._context = context
 
     def fetch(self, ref: str) -> RunView:
-        with self.store.reading() as connection:
-            return self._view(connection, self.resolve(connection, ref), detailed=True)
+        with self._context.store.reading() as connection:
+            return self.view(connection, self._context.resolve(connection, ref), detailed=True)
 
-    def _view(self, connection: Connection, run_id: str, *, detailed: bool) -> RunView:
+    def view(self, connection: Connection, run_id: str, *, detailed: bool) -> RunView:
+        """Return one run; `detailed` adds what takes all of its trials to tell."""
         row = runs.get(connection, run_id)
         scores = runs.scores(connection, run_id) if detailed and needs_scores(row) else None
         families = runs.families(connection, run_id) if scores is not None else None
         view = run_view(
             row,
-            executor=self._alive(),
-            folder=self._folder(run_id),
+            executor=self.executor_state(),
+            folder=self.folder(run_id),
             scores=scores,
             families=families,
-            org=self.identity.org,
+            org=self._context.identity.org,
             hooks=hooks.of_run(connection, run_id),
             links=run_links(row.place, run_id),
         )
@@ -68,34 +72,36 @@ class Looking(Desk):
             view = replace(view, exit_codes=runs.exit_codes(connection, run_id))
         return _with_regrade(view, row, regrades.under_way(connection, [run_id]).get(run_id))
 
-    def _folder(self, run_id: str) -> str:
-        return "" if self.office.server else str(self.data.run(run_id).root)
+    def folder(self, run_id: str) -> str:
+        """Return where the run's files are; "" on a server, whose callers cannot look there."""
+        return "" if self._context.app.server else str(self._context.data.run(run_id).root)
 
-    def _alive(self) -> Literal["alive", "away", "none"]:
-        if self.office.handing.alive():
+    def executor_state(self) -> Literal["alive", "away", "none"]:
+        """Return whether an executor works on this store; one that is away may come back."""
+        if self._context.dispatch.alive():
             return "alive"
-        return "away" if self.office.server else "none"
+        return "away" if self._context.app.server else "none"
 
     def follow(self, ref: str, *, interval: float = 0.2) -> Iterator[RunView]:
         view = self.fetch(ref)
         yield view
         if RunState(view.state).terminal:
             return
-        for _ in self.store.changes(interval):
-            with self.store.reading() as connection:
+        for _ in self._context.store.changes(interval):
+            with self._context.store.reading() as connection:
                 version = runs.version(connection, view.id)
                 if version is None:
                     return
-                if version == view.version and self._alive() == view.executor:
+                if version == view.version and self.executor_state() == view.executor:
                     continue
-                view = self._view(connection, view.id, detailed=True)
+                view = self.view(connection, view.id, detailed=True)
             yield view
             if RunState(view.state).terminal:
                 return
 
     def list(self, query: RunFilter) -> RunPage:
         equal = {
-            "org_id": self.identity.org_id,
+            "org_id": self._context.identity.org_id,
             "job_id": query.job and self._job_id(query.job),
             "agent": query.agent,
             "benchmark": query.benchmark,
@@ -111,14 +117,14 @@ class Looking(Desk):
             query.limit,
             query.cursor,
         )
-        executor = self._alive()
-        with self.store.reading() as connection:
+        executor = self.executor_state()
+        with self._context.store.reading() as connection:
             rows, total, cursor = runs.page(connection, wanted)
             open_runs = [row.id for row in rows if not RunState(row.state).terminal]
             regraded = regrades.under_way(connection, open_runs) if open_runs else {}
         views = [
             _with_regrade(
-                run_view(row, executor=executor, folder=self._folder(row.id), org=self.identity.org),
+                run_view(row, executor=executor, folder=self.folder(row.id), org=self._context.identity.org),
                 row,
                 regraded.get(row.id),
             )
@@ -127,8 +133,8 @@ class Looking(Desk):
         return RunPage(views, total, cursor)
 
     def _job_id(self, ref: str) -> str:
-        with self.store.reading() as connection:
-            return self.resolve_job(connection, ref)
+        with self._context.store.reading() as connection:
+            return self._context.resolve_job(connection, ref)
 
     def trials(self, ref: str, query: TrialFilter) -> tuple[Sequence[TrialView], int]:
         wanted = runs.TrialQuery(
@@ -142,17 +148,17 @@ class Looking(Desk):
             query.detail,
             query.failed,
         )
-        with self.store.reading() as connection:
-            rows, total = runs.trials(connection, self.resolve(connection, ref), wanted)
+        with self._context.store.reading() as connection:
+            rows, total = runs.trials(connection, self._context.resolve(connection, ref), wanted)
         made = scores_view if query.detail == "scores" else trial_view
         return [made(row) for row in rows], total
 
     def attempts(self, ref: str, task_id: str, k: int = 0) -> Sequence[AttemptView]:
-        with self.store.reading() as connection:
-            run_id = self.resolve(connection, ref)
+        with self._context.store.reading() as connection:
+            run_id = self._context.resolve(connection, ref)
             trial = runs.one_trial(connection, run_id, task_id, k)
             rows = runs.attempts(connection, trial.id)
-        kept = Kept(self.data.run(run_id))
+        kept = Kept(self._context.data.run(run_id))
         return [
             attempt_view(
                 row,
@@ -164,8 +170,8 @@ class Looking(Desk):
         ]
 
     def errors(self, ref: str) -> Sequence[ErrorGroup]:
-        with self.store.reading() as connection:
-            run_id = self.resolve(connection, ref)
+        with self._context.store.reading() as connection:
+            run_id = self._context.resolve(connection, ref)
             return group_errors(runs.errors(connection, run_id), failures.passes_failed(connection, run_id))
 
     def wait(self, ref: str, *, timeout: float | None = None) -> RunView:
@@ -184,8 +190,8 @@ class Looking(Desk):
         return view
 
     def queue(self) -> QueueView:
-        with self.store.reading() as connection:
-            rows = runs.queue(connection, self.identity.org_id)
+        with self._context.store.reading() as connection:
+            rows = runs.queue(connection, self._context.identity.org_id)
             living = executors.living(connection)
         entries = [
             QueueEntry(
@@ -207,7 +213,7 @@ class Looking(Desk):
 
     def _executor_view(self, row: Any) -> ExecutorView:
         """One executor; what it holds may be other organisations' and is told to the default one only."""
-        shared = not self.sees_machine
+        shared = not self._context.sees_machine
         return ExecutorView(
             id=row.id,
             host="" if shared else row.host,
@@ -219,8 +225,8 @@ class Looking(Desk):
         )
 
     def executor_status(self) -> Json | None:
-        status = self.office.handing.status()
-        if status is None or self.sees_machine:
+        status = self._context.dispatch.status()
+        if status is None or self._context.sees_machine:
             return status
         return {name: status[name] for name in ("version", "started_at", "draining") if name in status}
 

@@ -1,4 +1,4 @@
-"""Verbs about what an organisation has besides runs: agents, secrets, benchmarks, settings."""
+"""Verbs about the library of an organisation: agents, secrets, benchmarks, settings, as coroutines."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from valkyrie.client import sending
+from valkyrie.client import uploads
 from valkyrie.client.connection import Call, Connection, path
 from valkyrie.client.runs import changed, params
 from valkyrie.errors import BundleError, UnknownError, UsageError
@@ -26,7 +26,7 @@ from valkyrie.views import (
 )
 
 
-class BelongingVerbs:
+class LibraryCalls:
     """Agents, secrets and benchmarks of the caller's organisation."""
 
     _connection: Connection
@@ -47,13 +47,13 @@ class BelongingVerbs:
             raise UsageError(f"{folder} is no folder. An agent is a folder with a contract.yaml.")
         name = check_name(name or folder.resolve().name)
         load_contract(folder)
-        async with sending.packed(lambda target: pack(folder, name, target)) as archive:
+        async with uploads.packed(lambda target: pack(folder, name, target)) as archive:
             return await self.push_archive(archive, name, origin=origin)
 
     async def push_archive(self, archive: Path, name: str, *, origin: str | None = None) -> AgentView:
         """Send an agent that is an archive already."""
         call = Call("PUT", path("agents", name), params({"origin": origin}), file=archive)
-        return self._connection.view(AgentView, await sending.put(self._connection, call))
+        return self._connection.view(AgentView, await uploads.put(self._connection, call))
 
     async def remove_agent(self, name: str) -> None:
         """Forget a pushed agent; runs keep their own copy."""
@@ -85,11 +85,11 @@ class BelongingVerbs:
 
     async def upload_agent(self, source: Path) -> str:
         """Send an agent's folder or zip for one run only; the name to give `RunRequest.agent`."""
-        return await sending.upload_agent(self._connection, source)
+        return await uploads.upload_agent(self._connection, source)
 
     async def upload_benchmark(self, source: Path) -> str:
         """Send a folder of tasks (or its zip); the name to give `RunRequest.benchmark`."""
-        return await sending.upload_benchmark(self._connection, source)
+        return await uploads.upload_benchmark(self._connection, source)
 
     async def ingest(
         self,
@@ -108,9 +108,9 @@ class BelongingVerbs:
         sources = list(dict.fromkeys(source for folder in folders for source in find_sources(folder)))
         names: dict[str, str] = {}
         wish = {"label": label, "dry_run": dry_run or None, "replace": replace or None}
-        async with sending.packed(lambda target: names.update(pack_sources(sources, target))) as archive:
+        async with uploads.packed(lambda target: names.update(pack_sources(sources, target))) as archive:
             call = Call("PUT", path("ingest"), params(wish), file=archive)
-            answer = await sending.put(self._connection, call)
+            answer = await uploads.put(self._connection, call)
         found = self._connection.view(list[IngestedRun], answer)
         return [dataclasses.replace(one, file=names.get(one.file, one.file)) for one in found]
 
@@ -127,7 +127,7 @@ class BelongingVerbs:
         await self._connection.ask(Call("DELETE", path("secrets", name)))
 
     async def benchmarks(self) -> Sequence[BenchmarkView]:
-        """The benchmarks the tracker knows by name."""
+        """Return the benchmarks the tracker knows by name."""
         return await self._connection.get(list[BenchmarkView], Call("GET", path("benchmarks")))
 
     async def benchmark_tasks(self, request: TasksRequest) -> TasksView:
@@ -136,11 +136,11 @@ class BelongingVerbs:
         return await self._connection.get(TasksView, call)
 
     async def disk(self) -> DiskView:
-        """Where the tracker's bytes are."""
+        """Return where the tracker's bytes are."""
         return await self._connection.get(DiskView, Call("GET", path("disk")))
 
     async def executor_status(self) -> Json | None:
-        """What the executor beside the tracker says of itself; None when there is none."""
+        """Return what the executor beside the tracker says of itself; None when there is none."""
         answer: Json | None = await self._connection.ask(Call("GET", path("executor")))
         return answer
 

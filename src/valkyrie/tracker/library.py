@@ -1,4 +1,4 @@
-"""Verbs about what an organisation has besides runs: agents, secrets, benchmarks, uploads, disk."""
+"""Verbs about the library of an organisation: agents, secrets, benchmarks, uploads, and its disk."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import re
 import shutil
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,8 +18,8 @@ from valkyrie.errors import UnknownError, UsageError, UserError, ValkyrieError
 from valkyrie.keeping.keys import run_prefix
 from valkyrie.nouns import Json
 from valkyrie.store import runs
-from valkyrie.tracker.desk import Desk
-from valkyrie.tracker.files import disk_view
+from valkyrie.store.layout import DataFolder
+from valkyrie.tracker.app import CallerContext
 from valkyrie.views import AgentView, BenchmarkView, DiskView, SecretView, TasksRequest, TasksView
 
 _DIGEST = re.compile(r"[0-9a-f]{64}")
@@ -28,40 +28,43 @@ MOST_UPLOADED = 20 << 30
 """Bytes of uploads an organisation may have at a time."""
 
 
-class Belongings(Desk):
-    """What the caller's organisation has."""
+class LibraryVerbs:
+    """Agents, secrets, benchmarks and uploads of the caller's organisation, and the disk they are on."""
+
+    def __init__(self, context: CallerContext) -> None:
+        self._context = context
 
     def agents(self) -> Sequence[AgentView]:
-        library = self.organisation.library()
+        library = self._context.organisation.library()
         return [library.view(agent) for agent in library.list()]
 
     def push_agent(self, folder: Path, name: str | None = None, *, origin: str | None = None) -> AgentView:
-        library = self.organisation.library()
-        return library.view(library.push(folder, name, origin=origin, person=self.identity.person))
+        library = self._context.organisation.library()
+        return library.view(library.push(folder, name, origin=origin, person=self._context.identity.person))
 
     def push_archive(self, file: Path, name: str, origin: str | None = None) -> AgentView:
         """Take an agent in that came as an archive."""
-        library = self.organisation.library()
-        return library.view(library.push_archive(file, name, origin, self.identity.person))
+        library = self._context.organisation.library()
+        return library.view(library.push_archive(file, name, origin, self._context.identity.person))
 
     def agent_archive(self, name: str) -> tuple[int | None, Iterator[bytes]]:
         """A pushed agent's archive: its size, if that is known, and its bytes."""
-        return self.organisation.library().archive(name)
+        return self._context.organisation.library().archive(name)
 
     def remove_agent(self, name: str) -> None:
-        self.organisation.library().remove(name)
+        self._context.organisation.library().remove(name)
 
     def download_agent(self, name: str, output_dir: Path) -> Path:
-        return self.organisation.library().download(name, output_dir)
+        return self._context.organisation.library().download(name, output_dir)
 
     def secrets(self) -> Sequence[SecretView]:
-        return self.organisation.secrets()
+        return self._context.organisation.secrets()
 
     def set_secret(self, name: str, value: str) -> None:
-        self.organisation.set_secret(name, value)
+        self._context.organisation.set_secret(name, value)
 
     def remove_secret(self, name: str) -> None:
-        self.organisation.remove_secret(name)
+        self._context.organisation.remove_secret(name)
 
     def benchmarks(self) -> Sequence[BenchmarkView]:
         from valkyrie.benchmarks.listing import known_benchmarks
@@ -71,9 +74,7 @@ class Belongings(Desk):
     def benchmark_tasks(self, request: TasksRequest) -> TasksView:
         import asyncio
 
-        from valkyrie.tracker.planning import open_requested
-
-        benchmark = open_requested(request, self.organisation, self.data, allow_local=self.allow_local)
+        benchmark = self._context.open_benchmark(request)
 
         async def ask() -> TasksView:
             try:
@@ -86,7 +87,7 @@ class Belongings(Desk):
     # What comes with requests
 
     def has_upload(self, digest: str) -> bool:
-        """Whether this was sent before; it stays a while longer, because someone means to use it."""
+        """Return whether this was sent before; it stays a while longer, because someone means to use it."""
         file = self._upload_file(digest)
         with contextlib.suppress(FileNotFoundError):
             os.utime(file)
@@ -111,19 +112,19 @@ class Belongings(Desk):
     def _upload_file(self, digest: str) -> Path:
         if not _DIGEST.fullmatch(digest):
             raise UnknownError(f"{digest[:80]!r} is no sha256 digest.")
-        return self.organisation.uploads() / f"{digest}.zip"
+        return self._context.organisation.uploads() / f"{digest}.zip"
 
     # The machine
 
     def disk(self) -> DiskView:
-        self.data.make()
-        wanted = runs.RunQuery({"org_id": self.identity.org_id}, limit=100_000)
-        with self.store.reading() as connection:
+        self._context.data.make()
+        wanted = runs.RunQuery({"org_id": self._context.identity.org_id}, limit=100_000)
+        with self._context.store.reading() as connection:
             rows = runs.page(connection, wanted)[0]
-        view = disk_view(self.data, {row.id: row.state for row in rows})
+        view = _disk_view(self._context.data, {row.id: row.state for row in rows})
         elsewhere = self._elsewhere({row.id: row.place for row in rows if (row.place or {}).get("artifacts")})
-        if self.sees_machine:
-            return replace(view, reclaimable_bytes=self.store.reclaimable(), elsewhere=elsewhere)
+        if self._context.sees_machine:
+            return replace(view, reclaimable_bytes=self._context.store.reclaimable(), elsewhere=elsewhere)
         size = sum(one for _, _, one in view.runs)
         return DiskView("", size, 0, [("runs", size)], view.runs, elsewhere=elsewhere)
 
@@ -134,7 +135,7 @@ class Belongings(Desk):
         for run_id, place in places.items():
             prefix = run_prefix(run_id)
             kept = json.dumps(place["artifacts"], sort_keys=True)
-            if kept in away or (store := self.organisation.artifacts(place["artifacts"])) is None:
+            if kept in away or (store := self._context.organisation.artifacts(place["artifacts"])) is None:
                 continue
             where = store.url(f"{prefix}x").removesuffix(f"{prefix}x")
             try:
@@ -160,3 +161,41 @@ def _make_room(folder: Path, size: int) -> None:
             f"There is no room for the upload: {used >> 20} MiB of {MOST_UPLOADED >> 20} MiB are in use. "
             "What was not used for a week goes by itself; push agents instead of sending them with each run."
         )
+
+
+def _folder_size(folder: Path) -> int:
+    """Bytes of all files below a folder."""
+    return sum(_size(Path(parent, name)) for parent, _, names in os.walk(folder) for name in names)
+
+
+def _total_size(files: Iterable[Path]) -> int:
+    """Bytes of these files."""
+    return sum(map(_size, files))
+
+
+def _size(file: Path) -> int:
+    try:
+        return file.lstat().st_size
+    except FileNotFoundError:
+        return 0  # moved or removed while we look: an executor may be at work
+
+
+def _disk_view(data: DataFolder, states: Mapping[str, str]) -> DiskView:
+    """Return where the bytes of a data folder are; `states` are its runs'."""
+    sizes = sorted(
+        ((run_id, state, _folder_size(data.run(run_id).root)) for run_id, state in states.items()),
+        key=lambda item: -item[2],
+    )
+    parts = [
+        ("database", _total_size(data.root.glob("valkyrie.db*"))),
+        ("runs", sum(size for _, _, size in sizes)),
+        ("agents", _folder_size(data.agents)),
+        ("cache", _folder_size(data.cache)),
+    ]
+    return DiskView(
+        data_folder=str(data.root),
+        total_bytes=sum(size for _, size in parts),
+        free_bytes=shutil.disk_usage(data.root).free,
+        parts=parts,
+        runs=sizes,
+    )

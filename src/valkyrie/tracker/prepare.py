@@ -28,20 +28,27 @@ from valkyrie.errors import (
     UserError,
     ValkyrieError,
 )
-from valkyrie.handed import with_credentials, with_headers, with_hooks, with_settings
 from valkyrie.hooks.wishes import notify_wishes, preflight, wanted_secrets
 from valkyrie.nouns import Json, TaskSpec
 from valkyrie.plan import Settings, TrialPlan, make_plan
 from valkyrie.report.formats import plural
+from valkyrie.secrets.delivery import with_credentials, with_headers, with_hooks, with_settings
 from valkyrie.store.layout import DataFolder
 from valkyrie.tracker.bounds import check_trials
-from valkyrie.tracker.families import family_remarks, without_family
-from valkyrie.tracker.fitting import doubtful, remarks, unable, unfit, untooled
+from valkyrie.tracker.checks import (
+    check_request,
+    doubtful,
+    family_remarks,
+    remarks,
+    service_problems,
+    unable,
+    unfit,
+    untooled,
+    without_family,
+)
 from valkyrie.tracker.model_access import destinations, unanswered, with_keys
-from valkyrie.tracker.problems import Complaint, gathered, refuse
-from valkyrie.tracker.request_checks import check_request
-from valkyrie.tracker.service_checks import service_problems
-from valkyrie.tracker.supplying import (
+from valkyrie.tracker.problems import ProblemList, refuse
+from valkyrie.tracker.secrets import (
     allowed_variables,
     aws_credentials,
     check_callers_url,
@@ -93,7 +100,7 @@ class PreparedRun:
     """When the job it is part of is decided."""
 
     def view(self) -> PlanView:
-        """What would run."""
+        """Return what would run."""
         return PlanView(
             agent=self.agent.name,
             agent_digest=self.agent.digest,
@@ -127,32 +134,31 @@ def prepare(
     """
     check_request(request, organisation, allow_local=allow_local)
     wishes, said = notify_wishes(request)
-    problems: list[str] = []
-    missing: dict[str, str] = {}
-    agent = gathered(problems, lambda: _open_agent(request, organisation))
+    problems = ProblemList()
+    agent = problems.collect(lambda: _open_agent(request, organisation))
     if agent:
-        agent = with_keys(agent, request, organisation, problems, missing)
-    wanted = agent.secrets if agent else _wanted_anyway(problems[-1], request)
+        agent = with_keys(agent, request, organisation, problems)
+    wanted = agent.secrets if agent else _wanted_anyway(problems.texts[-1], request)
     allowed = allowed_variables(request, organisation)
-    benchmark = gathered(
-        problems, lambda: open_requested(request, organisation, data, allowed, allow_local=allow_local)
+    benchmark = problems.collect(
+        lambda: open_requested(request, organisation, data, allowed, allow_local=allow_local)
     )
-    settings_found = _provider_settings(request, organisation, allow_local, problems, missing)
+    settings_found = _provider_settings(request, organisation, allow_local, problems)
     capabilities = _capabilities(request.provider, data, settings_found, only_look)
-    tasks = _tasks(benchmark, request, problems, missing) if benchmark else None
+    tasks = _tasks(benchmark, request, problems) if benchmark else None
     if agent and benchmark and tasks is not None:
-        problems += unfit(tasks, agent, capabilities, request)
-        problems += without_family(tasks, request.family)
-        problems += service_problems(benchmark.source, agent, remote=bool(settings_found))
+        problems.texts += unfit(tasks, agent, capabilities, request)
+        problems.texts += without_family(tasks, request.family)
+        problems.texts += service_problems(benchmark.source, agent, remote=bool(settings_found))
     else:
-        problems += unable(capabilities, request.provider)
-    values, found_where = _resolve_secrets(wanted, organisation, problems, missing)
-    hook_values = _hook_values(wishes, organisation, problems, missing)
+        problems.texts += unable(capabilities, request.provider)
+    values, found_where = _resolve_secrets(wanted, organisation, problems)
+    hook_values, _ = _resolve_secrets(wanted_secrets(wishes), organisation, problems)
     artifacts, logs = organisation.artifacts(), organisation.logs()
-    problems += preflight(wishes, organisation, hook_values)
-    problems += _unwritable(artifacts, logs)
+    problems.texts += preflight(wishes, organisation, hook_values)
+    problems.texts += _unwritable(artifacts, logs)
     if agent is None or benchmark is None or tasks is None:
-        raise refuse(problems, missing)
+        raise refuse(problems.texts, problems.missing)
     settings = _settings(request)
     headers: Mapping[str, str] = getattr(benchmark, "headers", {})
     asked = {name for task in tasks for name in task.metadata.get("host_variables", [])}
@@ -189,8 +195,8 @@ def prepare(
         wishes=wishes,
         artifacts=artifacts,
         logs=logs,
-        problems=problems,
-        missing=missing,
+        problems=problems.texts,
+        missing=problems.missing,
         destinations=destinations(agent, request, settings_found),
         notices=[
             *agent.notices,
@@ -260,7 +266,7 @@ def open_requested(
     *,
     allow_local: bool,
 ) -> Benchmark:
-    """The benchmark a request names, as far as whoever asks may name it; its tasks are given `variables`."""
+    """Return the benchmark a request names, as far as the caller may name it; its tasks get `variables`."""
     url = request.benchmark_url or (request.benchmark if "://" in request.benchmark else None)
     if url and not organisation.trusted:
         check_callers_url(url, allow_local, "The benchmark's address")
@@ -291,15 +297,8 @@ def _uploads(organisation: Organisation) -> Callable[[str], Path]:
     return find
 
 
-def _hook_values(
-    wishes: Json | None, organisation: Organisation, problems: list[str], missing: dict[str, str]
-) -> Mapping[str, str]:
-    """The secrets that messages to the outside need."""
-    return _resolve_secrets(wanted_secrets(wishes), organisation, problems, missing)[0]
-
-
 def _unwritable(artifacts: ArtifactStore | None, logs: LogKeeper | None) -> list[str]:
-    """Why what the run leaves could not be kept where it should be."""
+    """Return why what the run leaves could not be kept where it should be."""
     problems = []
     for place in (artifacts, logs):
         try:
@@ -327,15 +326,13 @@ def _provider_settings(
     request: RunRequest,
     organisation: Organisation,
     allow_local: bool,
-    problems: list[str],
-    missing: dict[str, str],
+    problems: ProblemList,
 ) -> Mapping[str, str]:
     secret = request.provider_secret
     try:
         return provider_settings(request.provider, organisation, secret, allow_local=allow_local)
     except UserError as error:
-        problems.append(Complaint(error))
-        missing.update(getattr(error, "missing", {}))
+        problems.add(error)
         return {}
 
 
@@ -354,27 +351,22 @@ def _kept_back(names: Iterable[str], organisation: Organisation) -> list[str]:
     return [f"tasks ask for {', '.join(found)} of yours and take their own defaults; {flags} gives it."]
 
 
-def _tasks(
-    benchmark: Benchmark, request: RunRequest, problems: list[str], missing: dict[str, str]
-) -> list[TaskSpec] | None:
-    """The tasks asked for; None and one more problem when they cannot be known."""
+def _tasks(benchmark: Benchmark, request: RunRequest, problems: ProblemList) -> list[TaskSpec] | None:
+    """Return the tasks asked for; None and one more problem when they cannot be known."""
     refused: list[MissingVariablesError] = []
-    found = gathered(problems, lambda: asyncio.run(_describe(benchmark, request, problems, refused)))
+    found = problems.collect(lambda: asyncio.run(_describe(benchmark, request, problems, refused)))
     if refused:
-        problems.append(Complaint(_refused_variables(refused, request, missing)))
+        problems.add(_refused_variables(refused, request))
     return found
 
 
-def _refused_variables(
-    refused: Sequence[MissingVariablesError], request: RunRequest, missing: dict[str, str]
-) -> UserError:
+def _refused_variables(refused: Sequence[MissingVariablesError], request: RunRequest) -> UserError:
     """One problem of all tasks that ask for variables of the user's."""
     names = list(dict.fromkeys(name for one in refused for name in one.names))
     more = f" (and {plural(len(refused) - 1, 'other task')})" if len(refused) > 1 else ""
     where = f"{refused[0].where}{more}"
     allowed = {*request.pass_env, *request.secrets}
     if unset := [name for name in names if name in allowed]:
-        missing.update({name: name for name in unset})
         return MissingSecretError(
             f"{where} asks for {', '.join(unset)}, which is not set here: `export {unset[0]}=…`, or "
             f"`valk secret set {unset[0]}`.",
@@ -384,7 +376,7 @@ def _refused_variables(
 
 
 async def _describe(
-    benchmark: Benchmark, request: RunRequest, problems: list[str], refused: list[MissingVariablesError]
+    benchmark: Benchmark, request: RunRequest, problems: ProblemList, refused: list[MissingVariablesError]
 ) -> list[TaskSpec]:
     tasks: list[TaskSpec] = []
     try:
@@ -400,7 +392,7 @@ async def _describe(
                 if isinstance(one, MissingVariablesError):
                     refused.append(one)
                 elif isinstance(one, BenchmarkError | UserError):
-                    problems.append(str(one))
+                    problems.texts.append(str(one))
                 elif isinstance(one, BaseException):
                     raise one
                 else:
@@ -411,13 +403,12 @@ async def _describe(
 
 
 def _resolve_secrets(
-    wanted: Mapping[str, str], organisation: Organisation, problems: list[str], missing: dict[str, str]
+    wanted: Mapping[str, str], organisation: Organisation, problems: ProblemList
 ) -> tuple[Mapping[str, str], Sequence[str]]:
     if not wanted:
         return {}, []
     try:
         return find_secrets(wanted, organisation)
     except MissingSecretError as error:
-        problems.append(Complaint(error))
-        missing.update(error.missing)
+        problems.add(error)
         return {}, []

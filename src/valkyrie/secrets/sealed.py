@@ -41,7 +41,7 @@ class Sealer:
         return nonce + self._ciphers[0].encrypt(nonce, json.dumps(dict(values)).encode(), about.encode())
 
     def open(self, sealed: bytes, about: str) -> dict[str, str]:
-        """The values that were sealed about this; StoreError when no key of ours opens them."""
+        """Return the values that were sealed about this; StoreError when no key of ours opens them."""
         from cryptography.exceptions import InvalidTag
 
         for cipher in self._ciphers:
@@ -79,7 +79,7 @@ def parse_keys(text: str) -> list[bytes]:
 
 
 def find_sealer(key_file: Path | None = None) -> Sealer | None:
-    """The sealer of this server: its environment's key, else that of `key_file` (made when it is absent)."""
+    """Return this server's sealer: of the environment's key, else of `key_file` (made when it is absent)."""
     if text := os.environ.get(VARIABLE):
         return Sealer(parse_keys(text))
     return Sealer(parse_keys(_own_key(key_file))) if key_file else None

@@ -18,8 +18,10 @@ from valkyrie.nouns import Json, Outcome, RunState, TrialState
 from valkyrie.store import executors, regrades, runs
 from valkyrie.store.layout import encode_task_id
 from valkyrie.store.regrades import Regraded, Verdict
-from valkyrie.tracker.starting import Starting
-from valkyrie.tracker.supplying import given_again
+from valkyrie.tracker.app import CallerContext
+from valkyrie.tracker.run_reader import RunReader
+from valkyrie.tracker.runs import RunVerbs
+from valkyrie.tracker.secrets import given_again
 from valkyrie.trial.kept_work import KeptWork, read_record, work_key
 from valkyrie.views import (
     GradingChange,
@@ -50,15 +52,20 @@ class _Chosen:
     saved: Json
 
 
-class GradeAgain(Starting):
+class GradingVerbs:
     """Grade the kept work of a run's trials again, without running agents."""
+
+    def __init__(self, context: CallerContext, reader: RunReader, runs: RunVerbs) -> None:
+        self._context = context
+        self._reader = reader
+        self._runs = runs
 
     def regrade(self, ref: str, request: RegradeRequest) -> RegradeView:
         """Grade kept work again: plan, check, store, hand to an executor."""
         if request.tests and request.judge:
             raise UsageError("--tests and --judge exclude each other.")
-        with self.store.reading() as connection:
-            row = runs.get(connection, self.resolve(connection, ref))
+        with self._context.store.reading() as connection:
+            row = runs.get(connection, self._context.resolve(connection, ref))
             if request.task_ids is not None:
                 runs.check_tasks(connection, row.id, request.task_ids)
             found = regrades.decided(connection, row.id)
@@ -69,21 +76,21 @@ class GradeAgain(Starting):
         chosen, left_out = self._choose(row, rows, request)
         if not chosen:
             raise UserError(_nothing(row.id, left_out))
-        with tempfile.TemporaryDirectory(dir=self.data.make().root) as scratch:
+        with tempfile.TemporaryDirectory(dir=self._context.data.make().root) as scratch:
             arguments, notices = self._graders(row, chosen, request, Path(scratch))
             trials = [(one.task_id, one.k) for one in chosen]
             if request.dry_run:
                 return RegradeView(
-                    self.fetch(row.id), number, row.grading, trials, left_out, notices, started=False
+                    self._reader.fetch(row.id), number, row.grading, trials, left_out, notices, started=False
                 )
             more = self._begin(row, number, chosen, {**arguments, "trials": len(chosen)})
         return RegradeView(
-            self.fetch(row.id), number, row.grading, trials, left_out, [*notices, *more], started=True
+            self._reader.fetch(row.id), number, row.grading, trials, left_out, [*notices, *more], started=True
         )
 
     def _begin(self, row: Any, number: int, chosen: Sequence[_Chosen], arguments: Json) -> Sequence[str]:
-        values, notices = self._handed_again(row, {}, row.benchmark_source)
-        with self.store.writing() as connection:
+        values, notices = self._runs.values_again(row, {}, row.benchmark_source)
+        with self._context.store.writing() as connection:
             if row.bound and executors.lives_at(connection, row.bound):
                 raise UserError(f"An eval is at work on run {row.id[:8]}. Wait for it, or end it first.")
             regrades.begin(
@@ -92,19 +99,19 @@ class GradeAgain(Starting):
                 number,
                 [Regraded(one.trial_id, {**one.saved, "regrade": number}) for one in chosen],
                 arguments=arguments,
-                started_by=self.identity.person,
+                started_by=self._context.identity.person,
                 now=time.time(),
             )
-            self.office.handing.within(connection, row.id, values)
-        return [*notices, *self.office.handing.after(row.id, values)]
+            self._context.dispatch.seal(connection, row.id, values)
+        return [*notices, *self._context.dispatch.deliver(row.id, values)]
 
     def _choose(
         self, row: Any, rows: Sequence[Any], request: RegradeRequest
     ) -> tuple[list[_Chosen], list[TrialLeftOut]]:
         """Return the trials that can be graded again, and the others with the reason."""
         place = (row.place or {}).get("artifacts")
-        artifacts = self.organisation.artifacts(place) if place else None
-        kept = _KeptTrials(row, KeptWork(self.data.run(row.id)), artifacts)
+        artifacts = self._context.organisation.artifacts(place) if place else None
+        kept = _KeptTrials(row, KeptWork(self._context.data.run(row.id)), artifacts)
         judged = _judged_spec(row) if request.judge else None
         chosen: list[_Chosen] = []
         left_out: list[TrialLeftOut] = []
@@ -131,10 +138,8 @@ class GradeAgain(Starting):
             dataset=row.dataset,
             host_image=bool(row.arguments["settings"].get("host_image")),
         )
-        from valkyrie.tracker.planning import open_requested
-
-        variables = given_again(row.arguments, self.organisation)
-        opened = open_requested(asked, self.organisation, self.data, variables, allow_local=self.allow_local)
+        variables = given_again(row.arguments, self._context.organisation)
+        opened = self._context.open_benchmark(asked, variables)
         if opened.source.get("kind") != "task_dir":
             raise UsageError(f"--tests {request.tests} is no folder of task directories, nor names one.")
         source = self._frozen_tests(row, opened, scratch, keep=not request.dry_run)
@@ -146,16 +151,16 @@ class GradeAgain(Starting):
         """Pack the tests by digest, so that a resume uses the same; return how they are opened again."""
         archive = scratch / "tests.zip"
         if digest := opened.source.get("upload"):
-            shutil.copyfile(self.organisation.uploads() / f"{digest}.zip", archive)
+            shutil.copyfile(self._context.organisation.uploads() / f"{digest}.zip", archive)
         else:
             digest = benchmarks.pack_upload(Path(opened.source["path"]), archive)
-        folder = benchmarks.unpack_upload(archive, self.data.cache, digest)
+        folder = benchmarks.unpack_upload(archive, self._context.data.cache, digest)
         if keep:
-            target = self.data.run(row.id).regrade_tests(digest)
+            target = self._context.data.run(row.id).regrade_tests(digest)
             target.parent.mkdir(parents=True, exist_ok=True)
             archive.replace(target)
             place = (row.place or {}).get("artifacts")
-            artifacts = self.organisation.artifacts(place) if place else None
+            artifacts = self._context.organisation.artifacts(place) if place else None
             if artifacts and artifacts.find(upload_key(digest)) is None:
                 artifacts.put(upload_key(digest), target)
         return {**opened.source, "path": str(folder), "upload": digest}
@@ -164,23 +169,23 @@ class GradeAgain(Starting):
 
     def gradings(self, ref: str) -> Sequence[GradingView]:
         """Return the run's gradings, 0 first; only that one if it was never graded again."""
-        with self.store.reading() as connection:
-            row = runs.get(connection, self.resolve(connection, ref))
+        with self._context.store.reading() as connection:
+            row = runs.get(connection, self._context.resolve(connection, ref))
             found = regrades.gradings(connection, row.id)
         return [_grading_view(one, row) for one in found] or [_own_view(row)]
 
     def use_grading(self, ref: str, number: int) -> RunView:
         """Make one grading the run's own: verdicts, counters and final score."""
-        with self.store.writing() as connection:
-            run_id = self.resolve(connection, ref)
+        with self._context.store.writing() as connection:
+            run_id = self._context.resolve(connection, ref)
             regrades.use(connection, run_id, number, time.time())
-        return self.fetch(run_id)
+        return self._reader.fetch(run_id)
 
     def compare_gradings(self, ref: str, a: int, b: int) -> GradingComparison:
         """Return which trials two gradings of a run judge differently."""
         views = {view.number: view for view in self.gradings(ref)}
-        with self.store.reading() as connection:
-            row = runs.get(connection, self.resolve(connection, ref))
+        with self._context.store.reading() as connection:
+            row = runs.get(connection, self._context.resolve(connection, ref))
             for number in (a, b):
                 if number not in views or number:
                     regrades.usable(connection, row.id, number)

@@ -1,4 +1,4 @@
-"""What an office lets those who ask it do."""
+"""What a tracker app lets its callers do."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from valkyrie.errors import ValkyrieError
 from valkyrie.nouns import Identity
 from valkyrie.store.layout import DataFolder
-from valkyrie.tracker.office import Office
+from valkyrie.tracker.app import TrackerApp
 from valkyrie.views import RunRequest
 
 
@@ -19,13 +19,13 @@ def test_services_on_loopback_are_refused_unless_configured(
     request = RunRequest("oracle", "http://127.0.0.1:1")
 
     def refusal() -> str:
-        office = Office(DataFolder(tmp_path), server=True, allow_local=False)
+        tracker_app = TrackerApp(DataFolder(tmp_path), server=True, allow_local=False)
         try:
             with pytest.raises(ValkyrieError) as refused:
-                office.tracker(Identity()).plan(request)
+                tracker_app.tracker(Identity()).plan(request)
             return str(refused.value)
         finally:
-            office.close()
+            tracker_app.close()
 
     assert "a loopback address" in refusal() and "tracker.allowed_networks" in refusal()
     monkeypatch.setenv("VALKYRIE_ALLOW_LOCAL_WEBHOOKS", "true")

@@ -10,7 +10,7 @@ from valkyrie.tracker.local import LocalTracker
 from valkyrie.views import AgentView, BenchmarkView, SecretView, TasksRequest, TasksView
 
 
-class Belongings:
+class FakeLibrary:
     """As embedded mode has them; each verb opens the data folder the environment names."""
 
     def agents(self) -> Sequence[AgentView]:

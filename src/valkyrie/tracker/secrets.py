@@ -11,8 +11,8 @@ from valkyrie import config, secrets
 from valkyrie.benchmarks.service.address import HOSTED
 from valkyrie.benchmarks.service.headers import check_headers
 from valkyrie.errors import MissingSecretError, UserError
-from valkyrie.handed import with_credentials, with_headers, with_hooks, with_settings
 from valkyrie.nouns import Json
+from valkyrie.secrets.delivery import with_credentials, with_headers, with_hooks, with_settings
 from valkyrie.targets import check_target
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ def given_again(arguments: Json, organisation: Organisation) -> dict[str, str]:
 
 
 def supply_variables(names: Iterable[str], organisation: Organisation) -> dict[str, str]:
-    """What tasks name of the environment: the user's own, or the organisation's secrets of those names."""
+    """Return the variables tasks name: of the user's environment, or the organisation's secrets."""
     here = organisation.variables()
     found = {name: here[name] for name in names if name in here}
     if not organisation.trusted:
@@ -68,7 +68,7 @@ def supply_variables(names: Iterable[str], organisation: Organisation) -> dict[s
 
 
 def aws_credentials(organisation: Organisation) -> Mapping[str, str]:
-    """What the user's own environment says of AWS and an executor could not find by itself."""
+    """Return what the user's own environment says of AWS and an executor could not find by itself."""
     here = organisation.variables()
     if not here.get("AWS_ACCESS_KEY_ID") or organisation.aws() is None:
         return {}  # a profile, a role, the config file, or an organisation's own: executors find those
@@ -83,7 +83,7 @@ def check_callers_url(url: str, allow_local: bool, what: str) -> None:
 def provider_settings(
     provider: str, organisation: Organisation, named: str | None = None, *, allow_local: bool = True
 ) -> Mapping[str, str]:
-    """What must be known to reach a provider; nothing for those of this machine.
+    """Return what must be known to reach a provider; nothing for those of this machine.
 
     Whoever asks from elsewhere may not lead us to an address that is not theirs; `allow_local`: to loopback.
     """
@@ -110,7 +110,7 @@ def provider_settings(
 
 
 def missing_settings(provider: str, organisation: Organisation) -> list[str]:
-    """What a provider needs and neither a default nor the usual places give."""
+    """Return what a provider needs and neither a default nor the usual places give."""
     names = PROVIDERS[provider].settings
     return _missing(names, find_some(names, organisation))
 
@@ -136,7 +136,7 @@ def _in_one_secret(provider: str, secret: str, organisation: Organisation) -> Ma
 
 
 def find_some(names: Sequence[str], organisation: Organisation) -> Mapping[str, str]:
-    """The values of those secrets that have one."""
+    """Return the values of those secrets that have one."""
     found: dict[str, str] = {}
     for name in names:
         try:
@@ -178,14 +178,14 @@ def supply_again(
 
 
 def service_headers(row: Any, given: Mapping[str, str], organisation: Organisation) -> dict[str, str]:
-    """The headers of a stored run's service, given anew or kept; UserError when one is neither."""
+    """Return the headers of a stored run's service, given anew or kept; UserError when one is neither."""
     return _headers_again(row, given, row.benchmark_source, organisation)
 
 
 def _headers_again(
     row: Any, given: Mapping[str, str], source: Json, organisation: Organisation
 ) -> dict[str, str]:
-    """The headers the run was started with: given again, or the credential kept for its service."""
+    """Return the headers the run was started with: given again, or the credential kept for its service."""
     names: Sequence[str] = row.arguments.get("headers", [])
     check_headers(given)
     if given and source.get("kind") != "service":
@@ -214,7 +214,7 @@ def _headers_again(
 
 
 def _is_named_here(source: Json) -> bool:
-    """Whether a server's own config leads to this service: what it keeps for it goes to no other."""
+    """Return whether a server's own config leads to this service: what it keeps for it goes to no other."""
     from valkyrie.benchmarks.service import address
 
     name = str(source.get("name", ""))

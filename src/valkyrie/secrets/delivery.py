@@ -1,4 +1,4 @@
-"""What is handed to an executor with a run and kept in its memory only, never in the store.
+"""The values delivered to an executor with a run, which keeps them in memory only, never in the store.
 
 All of it travels in one mapping: the agent's environment variables under their names; headers of a benchmark
 service, settings of a sandbox provider, what hooks and the user's cloud need under keys no variable can have.
@@ -27,7 +27,7 @@ def with_settings(settings: Mapping[str, str]) -> dict[str, str]:
 
 
 def with_hooks(values: Mapping[str, str]) -> dict[str, str]:
-    """What messages to the outside need (secret name → value) as it is handed over."""
+    """Return what messages to the outside need (secret name → value) as it is handed over."""
     return _under(_HOOK, values)
 
 
@@ -37,22 +37,22 @@ def with_credentials(values: Mapping[str, str]) -> dict[str, str]:
 
 
 def headers_of(handed: Mapping[str, str]) -> dict[str, str]:
-    """The headers that were handed over."""
+    """Return the headers that were handed over."""
     return _below(_HEADER, handed)
 
 
 def settings_of(handed: Mapping[str, str]) -> dict[str, str]:
-    """The provider's settings that were handed over."""
+    """Return the provider's settings that were handed over."""
     return _below(_PROVIDER, handed)
 
 
 def hooks_of(handed: Mapping[str, str]) -> dict[str, str]:
-    """What was handed over for messages to the outside."""
+    """Return what was handed over for messages to the outside."""
     return _below(_HOOK, handed)
 
 
 def credentials_of(handed: Mapping[str, str]) -> dict[str, str]:
-    """The cloud credentials that were handed over."""
+    """Return the cloud credentials that were handed over."""
     return _below(_CLOUD, handed)
 
 
@@ -88,7 +88,7 @@ def given_to_benchmark(handed: Mapping[str, str], arguments: Json) -> dict[str, 
 
 
 def unspeakable(handed: Mapping[str, str]) -> list[str]:
-    """What no log or file may show: all of it but headers that plainly are no credentials."""
+    """Return what no log or file may show: all of it but headers that plainly are no credentials."""
     found = []
     for key, value in handed.items():
         name = key.removeprefix(_HEADER)

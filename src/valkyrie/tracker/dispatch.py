@@ -1,4 +1,4 @@
-"""How a run and what it must be handed reach an executor: over a socket here, sealed through a database."""
+"""Dispatch of a run and its secret values to an executor: over a socket here, sealed through a database."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from valkyrie.nouns import Json
 if TYPE_CHECKING:
     from valkyrie.store import Connection
     from valkyrie.store.layout import DataFolder
-    from valkyrie.tracker.office import Office
+    from valkyrie.tracker.app import TrackerApp
 
-HANDED_OVER_TIMES = 3
+MOST_DELIVERIES = 3
 """So many executors may leave, one after the other, while a run is handed over."""
 
 
-class Handing(Protocol):
+class Dispatch(Protocol):
     """The way to executors."""
 
-    def within(self, connection: Connection, run_id: str, values: Mapping[str, str]) -> None:
-        """In the transaction that opens a run."""
+    def seal(self, connection: Connection, run_id: str, values: Mapping[str, str]) -> None:
+        """Store the values, encrypted, in the transaction that opens a run."""
         ...
 
-    def after(self, run_id: str, values: Mapping[str, str]) -> Sequence[str]:
-        """Once that is committed: see that an executor takes the run up; what the user should know."""
+    def deliver(self, run_id: str, values: Mapping[str, str]) -> Sequence[str]:
+        """After the commit, see that an executor takes the run up; return what the user should know."""
         ...
 
     def wake(self, *, needed: bool = False) -> None:
@@ -34,11 +34,11 @@ class Handing(Protocol):
         ...
 
     def alive(self) -> bool:
-        """Whether an executor is at work on this store."""
+        """Return whether an executor is at work on this store."""
         ...
 
     def status(self) -> Json | None:
-        """What the executor of this machine says of itself."""
+        """Return what the executor of this machine says of itself."""
         ...
 
     def forget(self, run_id: str) -> None:
@@ -46,36 +46,36 @@ class Handing(Protocol):
         ...
 
     def shell(self, run_id: str, task_id: str, k: int) -> Sequence[str] | None:
-        """The command that opens a shell in a kept sandbox."""
+        """Return the command that opens a shell in a kept sandbox."""
         ...
 
     def close(self) -> None: ...
 
 
-class OnThisMachine:
+class SocketDispatch:
     """One executor per data folder, started when it is needed; values go over its control socket."""
 
     def __init__(self, data: DataFolder, starting: Starting | None = None) -> None:
         self._executor = ExecutorClient(data)
         self._starting = starting
 
-    def within(self, connection: Connection, run_id: str, values: Mapping[str, str]) -> None:
+    def seal(self, connection: Connection, run_id: str, values: Mapping[str, str]) -> None:
         """Nothing of it is stored."""
 
-    def after(self, run_id: str, values: Mapping[str, str]) -> Sequence[str]:
+    def deliver(self, run_id: str, values: Mapping[str, str]) -> Sequence[str]:
         if not values:
             self._ensure()
             return []
-        if not self._hand(run_id, values)["draining"]:
+        if not self._send(run_id, values)["draining"]:
             return []
         return [
             "An executor that is leaving finishes its trials first, and takes what it knows with it; when "
             f"the run then waits for its secrets, `valk run resume {run_id[:8]}` supplies them."
         ]
 
-    def _hand(self, run_id: str, values: Mapping[str, str]) -> Json:
-        """What the executor says that has the run; one that leaves meanwhile is followed by another."""
-        for _ in range(HANDED_OVER_TIMES):
+    def _send(self, run_id: str, values: Mapping[str, str]) -> Json:
+        """Return the answer of the executor that has the run; another follows one that leaves meanwhile."""
+        for _ in range(MOST_DELIVERIES):
             self._ensure()
             if answer := self._executor.ask("secrets", run_id=run_id, values=dict(values)):
                 return answer
@@ -114,27 +114,27 @@ class OnThisMachine:
             self._starting = None
 
 
-class ThroughTheStore:
+class StoreDispatch:
     """Executors anywhere: they see the run in the database, and open what was sealed for it with the key."""
 
-    def __init__(self, office: Office) -> None:
-        self._office = office
-        self._nearby = ExecutorClient(office.data)
+    def __init__(self, app: TrackerApp) -> None:
+        self._app = app
+        self._nearby = ExecutorClient(app.data)
 
-    def within(self, connection: Connection, run_id: str, values: Mapping[str, str]) -> None:
+    def seal(self, connection: Connection, run_id: str, values: Mapping[str, str]) -> None:
         from valkyrie.store import secrets
 
         if not values:
             return
-        if self._office.sealer is None:
+        if self._app.sealer is None:
             raise UserError(
                 "This tracker has no key to encrypt what the run must be handed: set VALKYRIE_SECRET_KEY "
                 "where it and its executors run (`valkyrie admin secret-key` makes one).",
                 cause="sealed",
             )
-        secrets.hand(connection, run_id, self._office.sealer.seal(values, f"run:{run_id}"))
+        secrets.hand(connection, run_id, self._app.sealer.seal(values, f"run:{run_id}"))
 
-    def after(self, run_id: str, values: Mapping[str, str]) -> Sequence[str]:  # noqa: ARG002
+    def deliver(self, run_id: str, values: Mapping[str, str]) -> Sequence[str]:  # noqa: ARG002
         self._nearby.ask("wake")
         if self.alive():
             return []
@@ -149,7 +149,7 @@ class ThroughTheStore:
     def alive(self) -> bool:
         from valkyrie.store import executors
 
-        with self._office.store.reading() as connection:
+        with self._app.store.reading() as connection:
             return bool(executors.living(connection))
 
     def status(self) -> Json | None:
