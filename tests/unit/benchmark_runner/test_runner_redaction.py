@@ -6,12 +6,12 @@ import json
 from pathlib import Path
 
 import pytest
-from benchmark_runner.chat.endpoint import find_endpoint
-from benchmark_runner.chat.faults import quotable
-from benchmark_runner.chat.records import Record
 from tests.secret_forms import FORMS, SECRET, shows_secret
 
 from benchmark_runner.llm import LLMConfig
+from benchmark_runner.models.endpoint import find_endpoint
+from benchmark_runner.models.errors import quotable
+from benchmark_runner.models.exchange import Exchange
 from benchmark_runner.sandbox.setup import redacting
 from benchmark_runner.telling import redactor
 
@@ -39,7 +39,7 @@ def test_what_an_agent_is_given(form: str) -> None:
 @every_form
 def test_the_key_of_a_model(tmp_path: Path, form: str) -> None:
     endpoint = find_endpoint("llama", LLMConfig(custom_endpoint="http://m.test/v1", custom_api_key=SECRET))
-    Record({"note": form}, response={"said": f"<{form}>"}).keep(tmp_path, endpoint)
+    Exchange({"note": form}, response={"said": f"<{form}>"}).append_to(tmp_path, endpoint)
     kept = (tmp_path / "chat.jsonl").read_text()
     assert "***" in json.loads(kept)["response"]["said"]
     check_hidden(kept)
