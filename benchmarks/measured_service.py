@@ -19,10 +19,9 @@ from benchmark_service.schemas import (
     StreamMessageChunk,
     StreamResultChunk,
 )
-from sandboxes.configs import DaytonaProviderConfig
 from sandboxes.null import NullProvider
 from sandboxes.protocol import Sandbox
-from sandboxes.types import SandboxCreateRequest
+from sandboxes.types import DaytonaProviderConfig, SandboxCreateRequest
 
 
 class AnySandbox(NullProvider):

@@ -16,7 +16,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 from sandboxes.local import LocalProvider
-from sandboxes.types import Command, Limits, SandboxCreateRequest
+from sandboxes.types import Command, SandboxCreateRequest, SandboxLimits
 
 BARE = ("/usr/bin/bwrap", "--unshare-all", "--ro-bind", "/", "/", "true")
 
@@ -49,7 +49,7 @@ async def rate(cycle: Callable[[], Awaitable[None]], count: int, at_once: int) -
     return count / (time.perf_counter() - start)
 
 
-async def measure(count: int, at_once: int, rounds: int, limits: Limits | None) -> None:
+async def measure(count: int, at_once: int, rounds: int, limits: SandboxLimits | None) -> None:
     """Print the rates of each round and their medians."""
     with tempfile.TemporaryDirectory() as state:
         async with LocalProvider(Path(state)) as provider:
@@ -84,7 +84,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--memory-mb", type=int, default=None, help="also set a memory limit")
     options = parser.parse_args()
-    limits = Limits(memory_mb=options.memory_mb) if options.memory_mb else None
+    limits = SandboxLimits(memory_mb=options.memory_mb) if options.memory_mb else None
     asyncio.run(measure(options.count, options.at_once, options.rounds, limits))
 
 

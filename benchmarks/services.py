@@ -62,7 +62,7 @@ def evaluations() -> Iterator[dict[str, Any]]:
 
 async def _wave(url: str) -> None:
     from benchmark_service.client import BenchmarkServiceClient
-    from sandboxes.configs import DaytonaProviderConfig
+    from sandboxes.types import DaytonaProviderConfig
 
     access = DaytonaProviderConfig(DAYTONA_API_KEY="k", DAYTONA_API_URL=url, DAYTONA_TARGET="t")
     async with BenchmarkServiceClient(url) as client, asyncio.TaskGroup() as group:

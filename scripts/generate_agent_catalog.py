@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from valkyrie import plugins
-from valkyrie.agents.catalogue.entries import CATALOG, CatalogEntry, KeyGroup
+from valkyrie.agents.catalog.entries import CATALOG, CatalogAgent, KeyGroup
 
 TARGET = Path(__file__).resolve().parents[1] / "docs" / "reference" / "agent-catalog.md"
 HEAD = """# Agent catalogue
@@ -48,7 +48,7 @@ def keys_of(groups: tuple[KeyGroup, ...]) -> str:
     return "; ".join(parts) or "none"
 
 
-def parameters_of(entry: CatalogEntry) -> str:
+def parameters_of(entry: CatalogAgent) -> str:
     if entry.version is None:
         return ""
     own: dict[str, str] = getattr(plugins.load(entry.target, group="valkyrie.agents"), "parameters", {})

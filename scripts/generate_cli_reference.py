@@ -13,7 +13,7 @@ from typing import Any
 import click
 
 from valkyrie.cli.main import root
-from valkyrie.config import KEYS, MAPS
+from valkyrie.config.values import KEYS, MAPS
 
 TARGET = Path(__file__).parent.parent / "docs" / "reference" / "cli.md"
 HEAD = """# Command line

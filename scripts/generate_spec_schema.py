@@ -6,8 +6,8 @@ import json
 import sys
 from pathlib import Path
 
+from valkyrie.specs.grader_schema import GRADERS
 from valkyrie.specs.schema import json_schema
-from valkyrie.specs.schema_graders import GRADERS
 
 REFERENCE = Path(__file__).resolve().parents[1] / "docs" / "reference"
 SCHEMA = REFERENCE / "eval-spec.schema.json"

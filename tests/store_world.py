@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from sqlalchemy import select
 
-from valkyrie.nouns import Category, Outcome, TrialState
+from valkyrie.domain import Category, Outcome, TrialState
 from valkyrie.store import Store, executors, leases, runs
 from valkyrie.store.journal import Finish
 from valkyrie.store.leases import Leased, Room, Tick, TickResult

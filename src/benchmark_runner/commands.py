@@ -14,15 +14,30 @@ import click
 from benchmark_runner.artifacts import RunArtifacts
 from benchmark_runner.base import BenchmarkRunner, error_text
 from benchmark_runner.chat import kept_connections
-from benchmark_runner.cli_options import Common, recorded_options
+from benchmark_runner.cli import CommonOptions, recorded_options
+from benchmark_runner.console import (
+    CommandOutput,
+    LeftEarly,
+    ProgressLine,
+    Stopped,
+    Terminated,
+    finishing_on_signals,
+    in_words,
+    redactor,
+)
 from benchmark_runner.llm import LLMConfig, build_llm_config, without_credentials
-from benchmark_runner.opening import OpenedRun, RunError, Wanted, meant, open_run, register_run_tasks
-from benchmark_runner.progress import Progress
-from benchmark_runner.running import How, Watch, Work
+from benchmark_runner.runs import OpenedRun, RequestedRun, RunError, meant, open_run, register_run_tasks
 from benchmark_runner.schemas import ScoreResult, Task
-from benchmark_runner.stopping import LeftEarly, Stopped, Terminated, finishing_on_signals
-from benchmark_runner.summary import Survey, as_json, grouped, said_score, survey
-from benchmark_runner.telling import Telling, in_words, redactor
+from benchmark_runner.task_loop import (
+    LoopSettings,
+    RunCounts,
+    RunSurvey,
+    TaskLoop,
+    as_json,
+    grouped,
+    said_score,
+    survey_run,
+)
 
 if TYPE_CHECKING:
     from benchmark_runner.checkpoint import RunConfig
@@ -57,7 +72,7 @@ class Sources:
 
 def run(
     runner_cls: type[BenchmarkRunner],
-    common: Common,
+    common: CommonOptions,
     sources: Sources,
     own_options: Mapping[str, Any],
     *,
@@ -78,7 +93,7 @@ def run(
             if not skip_eval
             else "--dataset-name takes tasks from a service: give --service-url (or SERVICE_URL)."
         )
-    wanted = Wanted(
+    wanted = RequestedRun(
         model=model,
         task_ids=sources.task_ids,
         dataset_file=sources.dataset_file,
@@ -88,9 +103,9 @@ def run(
         settings={**config.recorded(), "timeout": timeout, "options": recorded_options(own_options)},
         force_resume=force_resume,
     )
-    how = How(model, config, parallelism, timeout, evaluate=not skip_eval)
+    how = LoopSettings(model, config, parallelism, timeout, evaluate=not skip_eval)
     artifacts = RunArtifacts(common.results_dir, common.run_id)
-    telling = Telling(common.as_json)
+    telling = CommandOutput(common.as_json)
 
     async def work(runner: BenchmarkRunner) -> int:
         runner.options = dict(own_options)
@@ -107,7 +122,7 @@ def run(
 
 def evaluate(
     runner_cls: type[BenchmarkRunner],
-    common: Common,
+    common: CommonOptions,
     *,
     task_ids: Sequence[str],
     dataset_file: Path | None,
@@ -119,8 +134,8 @@ def evaluate(
     unknown = [task_id for task_id in task_ids if task_id not in config.tasks]
     if unknown:
         raise click.ClickException(f"Unknown task IDs: {unknown}{meant(unknown[0], config.tasks)}")
-    telling = Telling(common.as_json)
-    how = How(config.model, parallelism=32, generate=False, again=force)
+    telling = CommandOutput(common.as_json)
+    how = LoopSettings(config.model, parallelism=32, generate=False, again=force)
 
     async def work(runner: BenchmarkRunner) -> int:
         tasks = await register_run_tasks(runner, config, dataset_file)
@@ -135,15 +150,15 @@ def evaluate(
 
 
 def score(
-    runner_cls: type[BenchmarkRunner], common: Common, *, dataset_file: Path | None, force: bool
+    runner_cls: type[BenchmarkRunner], common: CommonOptions, *, dataset_file: Path | None, force: bool
 ) -> int:
     """`score`."""
     artifacts, config = _existing(common)
-    telling = Telling(common.as_json)
+    telling = CommandOutput(common.as_json)
     run_id = common.run_id
 
     async def work(runner: BenchmarkRunner) -> int:
-        found = survey(artifacts, config.tasks)
+        found = survey_run(artifacts, config.tasks)
         kept = artifacts.read_score()
         _say_set_aside(artifacts, telling)
         graded = found.evaluated + found.did_not_complete
@@ -201,28 +216,28 @@ async def worked(
     runner: BenchmarkRunner,
     artifacts: RunArtifacts,
     opened: OpenedRun,
-    how: How,
-    telling: Telling,
+    how: LoopSettings,
+    telling: CommandOutput,
     report_to: str | None,
 ) -> int:
     """Work on the chosen tasks, then say what came of them."""
     chosen: Sequence[Task] = opened.chosen
-    watch = Watch(total=len(chosen))
+    watch = RunCounts(total=len(chosen))
     how = replace(how, fresh=not opened.resumed)
-    pass_over = Work(runner, artifacts, how, watch, redactor(how.llm_config))
+    pass_over = TaskLoop(runner, artifacts, how, watch, redactor(how.llm_config))
     due = [task for task in chosen if pass_over.is_due(task)] if opened.resumed else chosen
     if due and how.evaluate:
         await _check_service(runner, generates=how.generate)
     watch.done = len(chosen) - len(due)
     telling.line(f"Processing {len(due)}/{len(opened.config.tasks)} tasks")
     stopped: Stopped | None = None
-    with Progress(watch, quiet=telling.as_json) as progress:
+    with ProgressLine(watch, quiet=telling.as_json) as progress:
         try:
             async with kept_connections(), finishing_on_signals(watch, progress.clear):
                 await pass_over.run(due)
         except Stopped as error:
             stopped = error
-    whole = survey(artifacts, opened.config.tasks, pass_over.ended)
+    whole = survey_run(artifacts, opened.config.tasks, pass_over.ended)
     _say_set_aside(artifacts, telling)
     found = whole.only(task.id for task in chosen)
     if stopped is None and watch.stopping and watch.done < watch.total:
@@ -261,12 +276,12 @@ async def _check_service(runner: BenchmarkRunner, *, generates: bool) -> None:
         raise RunError(f"The service at {where} cannot grade: {error_text(error)}.{way_out}") from error
 
 
-def _say_set_aside(artifacts: RunArtifacts, telling: Telling) -> None:
+def _say_set_aside(artifacts: RunArtifacts, telling: CommandOutput) -> None:
     for path in artifacts.set_aside:
         telling.line(f"Not readable, so put aside as {path}; it counts as never written.")
 
 
-def _say_what_came(found: Survey, how: How, telling: Telling) -> bool:
+def _say_what_came(found: RunSurvey, how: LoopSettings, telling: CommandOutput) -> bool:
     """Tell how tasks ended; whether any of them failed."""
     if how.evaluate:
         errors = len(found.eval_errors)
@@ -284,7 +299,7 @@ def _say_what_came(found: Survey, how: How, telling: Telling) -> bool:
     return bool(found.generation_errors or found.ungenerated)
 
 
-async def _scored(runner: BenchmarkRunner, artifacts: RunArtifacts, found: Survey) -> ScoreResult:
+async def _scored(runner: BenchmarkRunner, artifacts: RunArtifacts, found: RunSurvey) -> ScoreResult:
     try:
         answer = await runner.score(list(found.evaluations.values()))
         if not isinstance(answer, ScoreResult):
@@ -300,10 +315,10 @@ async def _scored(runner: BenchmarkRunner, artifacts: RunArtifacts, found: Surve
     return scored
 
 
-async def _reported(artifacts: RunArtifacts, report_to: str | None, telling: Telling) -> int:
+async def _reported(artifacts: RunArtifacts, report_to: str | None, telling: CommandOutput) -> int:
     if report_to is None:
         return 0
-    from benchmark_runner.reporting import ReportError, report_run
+    from benchmark_runner.tracker_report import ReportError, report_run
 
     try:
         run_id = await report_run(report_to, artifacts)
@@ -315,13 +330,13 @@ async def _reported(artifacts: RunArtifacts, report_to: str | None, telling: Tel
 
 
 def _told(
-    artifacts: RunArtifacts, config: RunConfig, found: Survey, scored: ScoreResult | None
+    artifacts: RunArtifacts, config: RunConfig, found: RunSurvey, scored: ScoreResult | None
 ) -> dict[str, Any]:
     about = {"benchmark": config.benchmark, "model": config.model, "results": str(artifacts.shown)}
     return {**about, **as_json(found, scored)}
 
 
-def _incomplete(run_id: str, found: Survey) -> list[str]:
+def _incomplete(run_id: str, found: RunSurvey) -> list[str]:
     counts = {
         "not generated": len(found.ungenerated),
         "not evaluated": len(found.unevaluated),
@@ -335,7 +350,7 @@ def _incomplete(run_id: str, found: Survey) -> list[str]:
     ]
 
 
-def _existing(common: Common) -> tuple[RunArtifacts, RunConfig]:
+def _existing(common: CommonOptions) -> tuple[RunArtifacts, RunConfig]:
     artifacts = RunArtifacts(common.results_dir, common.run_id)
     with in_words():
         config = artifacts.read_config()

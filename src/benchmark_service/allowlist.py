@@ -1,4 +1,4 @@
-"""Which tenants may use which datasets: a local list, or a catalogue that is asked with the caller's key."""
+"""Find out whose a token is and which datasets that tenant may use, by a local list or a catalogue."""
 
 from __future__ import annotations
 
@@ -8,27 +8,47 @@ import json
 import os
 import time
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
+from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Generic, Literal, TypeVar
 from urllib.parse import quote
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
-from benchmark_service.flights import Flights
-
 if TYPE_CHECKING:
     import httpx
 
-__all__ = [
-    "LEGACY_TENANT",
-    "Allowlist",
-    "CatalogAllowlistClient",
-    "EvaluationQuota",
-    "TenantPolicy",
-    "catalog_url",
-    "load_allowlist",
-]
+
+T = TypeVar("T")
+
+
+class SingleFlight(Generic[T]):
+    """Work in flight, by key; whoever asks meanwhile shares its result, or its error."""
+
+    def __init__(self) -> None:
+        self._tasks: dict[str, asyncio.Task[T]] = {}
+
+    async def join(self, key: str, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """The result of the work in flight under `key`, started by this call if there is none.
+
+        A caller that is cancelled leaves the work to the others.
+        """
+        task = self._tasks.get(key)
+        if task is None or task.get_loop() is not asyncio.get_running_loop():
+            task = asyncio.create_task(work())
+            self._tasks[key] = task
+            task.add_done_callback(lambda done: self._landed(key, done))
+        return await asyncio.shield(task)
+
+    def _landed(self, key: str, task: asyncio.Task[T]) -> None:
+        if self._tasks.get(key) is task:
+            del self._tasks[key]
+        if not task.cancelled():
+            task.exception()  # known to those who still wait; without them nobody needs to hear of it
+
+
+# Which tenants may use which datasets: a local list, or a catalogue that is asked with the caller's key.
 
 LEGACY_TENANT = "_legacy"
 """The tenant of callers without one: bearer keys, custom auth, open services. No list may name it."""
@@ -77,7 +97,7 @@ class Allowlist(_Strict):
         return tenants
 
 
-class CatalogEntry(TenantPolicy):
+class TenantCatalogEntry(TenantPolicy):
     """What the catalogue answers about one service to one caller."""
 
     name: str
@@ -152,8 +172,8 @@ class CatalogAllowlistClient:
         self._name = name
         self._transport = transport
         self._clock = clock
-        self._entries: OrderedDict[str, tuple[float, CatalogEntry]] = OrderedDict()
-        self._questions: Flights[CatalogEntry | None] = Flights()
+        self._entries: OrderedDict[str, tuple[float, TenantCatalogEntry]] = OrderedDict()
+        self._questions: SingleFlight[TenantCatalogEntry | None] = SingleFlight()
 
     async def policy(self, access_key: str) -> TenantPolicy | None:
         """The key holder's policy, None when the catalogue refuses the key or does not know the service.
@@ -182,7 +202,7 @@ class CatalogAllowlistClient:
         """Forget every answer."""
         self._entries.clear()
 
-    async def _ask(self, url: str, service: str, access_key: str) -> CatalogEntry | None:
+    async def _ask(self, url: str, service: str, access_key: str) -> TenantCatalogEntry | None:
         import httpx
 
         address = f"{url}/benchmark-services/{quote(service, safe='')}"
@@ -202,7 +222,7 @@ class CatalogAllowlistClient:
         except (httpx.HTTPError, httpx.InvalidURL, TimeoutError) as error:
             raise ValueError(f"the catalogue at {url} cannot be reached: {type(error).__name__}") from None
         try:
-            entry = CatalogEntry.model_validate_json(body)
+            entry = TenantCatalogEntry.model_validate_json(body)
         except ValidationError as error:
             raise ValueError(f"the catalogue at {url} answered badly: {_first(error)}") from None
         if entry.name != service:
@@ -217,3 +237,40 @@ async def _bounded(pieces: AsyncIterator[bytes]) -> bytes:
         if len(body) > MAX_CATALOG_BYTES:
             raise ValueError(f"the catalogue answered more than {MAX_CATALOG_BYTES} bytes")
     return body
+
+
+# Descope, the hosted identity provider: its client, and whose a token is. The SDK is loaded when needed.
+
+
+@lru_cache(maxsize=4)
+def descope_client(project_id: str, base_url: str | None = None, management_key: str | None = None) -> Any:
+    """A client of the project; `base_url` points it elsewhere. Blocking, for any thread."""
+    from descope import DescopeClient
+
+    return DescopeClient(
+        project_id=project_id, base_url=base_url or None, management_key=management_key, timeout_seconds=10
+    )
+
+
+def only_tenant(claims: Any) -> str:
+    """The one tenant a token is scoped to; PermissionError when there is none, or are several."""
+    tenants = claims.get("tenants") if isinstance(claims, Mapping) else None
+    if not isinstance(tenants, Mapping) or len(tenants) != 1:
+        raise PermissionError("the access key must be scoped to exactly one tenant")
+    tenant = next(iter(tenants))
+    if not isinstance(tenant, str) or not tenant or tenant == LEGACY_TENANT:
+        raise PermissionError("the access key's tenant has no usable name")
+    return tenant
+
+
+__all__ = [
+    "LEGACY_TENANT",
+    "Allowlist",
+    "CatalogAllowlistClient",
+    "EvaluationQuota",
+    "TenantPolicy",
+    "catalog_url",
+    "descope_client",
+    "load_allowlist",
+    "only_tenant",
+]

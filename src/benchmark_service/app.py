@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
 import os
+import sys
+import time
 from collections.abc import AsyncIterator, Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TextIO
 
 from fastapi import FastAPI
+from starlette.types import ASGIApp, Receive, Scope, Send
 
-from benchmark_service import failures, routes, sockets
+from benchmark_service import responses, routes, sockets
 from benchmark_service.base import BenchmarkService
 from benchmark_service.gate import MAX_BODY_BYTES, TenantAdmission
 from benchmark_service.schemas import EvalMode
@@ -19,6 +24,7 @@ from sandboxes.web_gate import RequestGate
 
 if TYPE_CHECKING:
     from benchmark_service.admission import Admission
+
 
 Lifespan = Callable[[Any], AbstractAsyncContextManager[Any]]
 
@@ -40,14 +46,16 @@ class BenchmarkServiceApp(FastAPI):
         _check_sandbox_providers(service_cls)
         settings.setdefault("title", service_cls.__name__)
         super().__init__(lifespan=_lifespan, **settings)
-        failures.install(self)
+        responses.install_handlers(self)
         self.add_middleware(
             RequestGate,
             admit=TenantAdmission(self).admit,
-            answer=lambda _scope, error: failures.detail(error.status_code, error.detail, error.headers),
+            answer=lambda _scope, error: responses.failure_detail(
+                error.status_code, error.detail, error.headers
+            ),
             limit=lambda _scope: MAX_BODY_BYTES,
         )
-        self.add_middleware(failures.FailureMiddleware)
+        self.add_middleware(responses.FailureMiddleware)
         self._count_inflight()
         routes.add_routes(self)
         sockets.add_sockets(self)
@@ -93,8 +101,6 @@ class BenchmarkServiceApp(FastAPI):
     def _count_inflight(self) -> None:
         name = os.environ.get("SERVICE_NAME", "").strip()
         if name:
-            from benchmark_service.inflight import InflightMiddleware
-
             self.add_middleware(InflightMiddleware, service_name=name)
 
 
@@ -138,3 +144,69 @@ def serve(app: FastAPI, host: str = "127.0.0.1", port: int = 8001, *, head_s: fl
         ws_ping_timeout=600,
         ws_max_size=64 << 20,
     )
+
+
+# How many requests are being served, told to CloudWatch through the log.
+
+INFLIGHT_INTERVAL_SECONDS = 30.0
+
+
+class InflightMiddleware:
+    """Counts requests and sockets, except `/health`, and prints the number as an embedded metric."""
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        service_name: str | None = None,
+        interval_s: float = INFLIGHT_INTERVAL_SECONDS,
+        output: TextIO | None = None,
+    ) -> None:
+        self.app = app
+        self.service_name = service_name or os.environ.get("SERVICE_NAME", "").strip() or "benchmark-service"
+        self.interval_s = interval_s
+        self.output = output
+        self.inflight = 0
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan":
+            return await self._with_reports(scope, receive, send)
+        if scope["path"] == "/health":
+            return await self.app(scope, receive, send)
+        self.inflight += 1
+        try:
+            await self.app(scope, receive, send)
+        finally:
+            self.inflight -= 1
+
+    async def _with_reports(self, scope: Scope, receive: Receive, send: Send) -> None:
+        reporting = asyncio.create_task(self._report())
+        try:
+            await self.app(scope, receive, send)
+        finally:
+            reporting.cancel()
+            with suppress(asyncio.CancelledError):
+                await reporting
+
+    async def _report(self) -> None:
+        while True:
+            output = self.output or sys.stdout
+            output.write(json.dumps(self.metric()) + "\n")
+            output.flush()
+            await asyncio.sleep(self.interval_s)
+
+    def metric(self) -> dict[str, object]:
+        """The count now, in CloudWatch's embedded metric format."""
+        return {
+            "_aws": {
+                "Timestamp": int(time.time() * 1000),
+                "CloudWatchMetrics": [
+                    {
+                        "Namespace": "Vals/BenchmarkServices",
+                        "Dimensions": [["ServiceName"]],
+                        "Metrics": [{"Name": "InFlightRequests", "Unit": "Count"}],
+                    }
+                ],
+            },
+            "ServiceName": self.service_name,
+            "InFlightRequests": self.inflight,
+        }

@@ -21,10 +21,16 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from benchmark_service import allowlist, quota
-from benchmark_service.allowlist import LEGACY_TENANT, Allowlist, CatalogAllowlistClient, TenantPolicy
-from benchmark_service.flights import Flights
-from benchmark_service.identity_provider import descope_client, only_tenant
+from benchmark_service import admission, allowlist
+from benchmark_service.allowlist import (
+    LEGACY_TENANT,
+    Allowlist,
+    CatalogAllowlistClient,
+    SingleFlight,
+    TenantPolicy,
+    descope_client,
+    only_tenant,
+)
 from sandboxes.installation import add_extra
 from sandboxes.masker import Masker
 
@@ -59,7 +65,7 @@ class _Caller:
 
 _caller: ContextVar[_Caller | None] = ContextVar("benchmark_service_caller", default=None)
 _tenants: OrderedDict[str, tuple[float, str]] = OrderedDict()
-_exchanges: Flights[Any] = Flights()
+_exchanges: SingleFlight[Any] = SingleFlight()
 _catalog_client = CatalogAllowlistClient()
 
 
@@ -143,9 +149,9 @@ async def consume_quota(service_name: str, tenant: str) -> None:
     if policy is None:
         if _named_by_service():
             return
-        raise quota.QuotaUnavailable("Evaluation quota of this tenant is not known.")
+        raise admission.QuotaUnavailable("Evaluation quota of this tenant is not known.")
     if policy.evaluation_quota is not None:
-        await quota.consume(service_name, tenant, policy.evaluation_quota)
+        await admission.consume_window(service_name, tenant, policy.evaluation_quota)
 
 
 def load_allowlist() -> Allowlist:

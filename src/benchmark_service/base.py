@@ -23,7 +23,7 @@ from benchmark_service.v1_schemas import V1PayloadType, V1Task
 from benchmark_service.versions import DatasetVersion, load_dataset_versions
 
 if TYPE_CHECKING:
-    from benchmark_service.grading import GradingSubmission
+    from benchmark_service.submissions import GradingSubmission
     from sandboxes.protocol import Sandbox
 
 _ARTIFACT_HOOKS = {

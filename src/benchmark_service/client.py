@@ -1,4 +1,4 @@
-"""Talks to a benchmark service: lists and sets up tasks, has answers graded, gets the score."""
+"""Talk to a benchmark service: list and set up tasks, have answers graded, get the score."""
 
 from __future__ import annotations
 
@@ -11,11 +11,13 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 from urllib.parse import quote, urlencode
 
 import httpx
+from pydantic import BaseModel
 
-from benchmark_service.addresses import shown
 from benchmark_service.client_http import (
-    Call,
+    Model,
     Params,
+    PooledTransport,
+    ServiceCall,
     ServiceHttp,
     batches,
     checked,
@@ -24,12 +26,6 @@ from benchmark_service.client_http import (
     given,
 )
 from benchmark_service.client_recovery import RecoveryPlan, SandboxRecoveryAttempt, run_attempts
-from benchmark_service.client_requests import (
-    instance_body,
-    provider_config_in,
-    resume_body,
-    stream_headers,
-)
 from benchmark_service.client_streams import (
     RESUME_PATH,
     ServiceStreams,
@@ -37,9 +33,11 @@ from benchmark_service.client_streams import (
     StreamSpec,
     TextCallback,
     idle_timeout,
+    instance_body,
+    provider_config_in,
+    resume_body,
+    stream_headers,
 )
-from benchmark_service.client_v1 import V1Calls
-from benchmark_service.connections import Lanes
 from benchmark_service.errors import (
     BenchmarkServiceConnectionError,
     BenchmarkServiceError,
@@ -48,6 +46,7 @@ from benchmark_service.errors import (
     BenchmarkServiceUnauthenticatedError,
     StreamIdleError,
 )
+from benchmark_service.http_connections import ConnectionPool, Resolve, shown_url
 from benchmark_service.schemas import (
     FinalScoreResponse,
     RetrieveTaskResponse,
@@ -56,29 +55,87 @@ from benchmark_service.schemas import (
     VerifyTaskIdsResponse,
     VersionResponse,
 )
+from benchmark_service.v1_schemas import (
+    V1DatasetTasksResponse,
+    V1EvalRequest,
+    V1EvalResponse,
+    V1Payload,
+    V1PayloadType,
+    V1ScoreItem,
+    V1ScoreRequest,
+    V1ScoreResponse,
+    V1UploadUrlRequest,
+    V1UploadUrlResponse,
+    V1Versions,
+)
 from benchmark_service.versions import DatasetVersion
-from benchmark_service.wire import Resolve
-from benchmark_service.wires import Wires
-from sandboxes.configs import SandboxProviderConfig
 from sandboxes.masker import Masker
 from sandboxes.retry import AsyncSleep, Backoff
+from sandboxes.types import SandboxProviderConfig
 
 if TYPE_CHECKING:
     from daytona import AsyncDaytona
 
     from sandboxes.protocol import SandboxProvider
 
-__all__ = [
-    "BenchmarkServiceClient",
-    "BenchmarkServiceConnectionError",
-    "BenchmarkServiceError",
-    "BenchmarkServiceProtocolError",
-    "BenchmarkServiceStreamClosedError",
-    "BenchmarkServiceUnauthenticatedError",
-    "SandboxRecoveryAttempt",
-    "StreamIdleError",
-    "VerifyTaskIdsResponse",
-]
+
+class V1Calls:
+    """The part of a client that speaks `/v1`."""
+
+    _http: ServiceHttp
+
+    async def list_tasks(self, dataset: str = "default") -> V1DatasetTasksResponse:
+        """All tasks of a dataset, as standalone runners see them."""
+        path = f"/v1/datasets/{quote(dataset, safe='')}/tasks"
+        return await self._http.ask(V1DatasetTasksResponse, ServiceCall("List tasks", "GET", path))
+
+    async def v1_evaluate(
+        self,
+        run_id: str,
+        task_id: str,
+        payload_data: Any,
+        payload_schema: str,
+        payload_type: V1PayloadType = V1PayloadType.TEXT,
+        dataset: str | None = None,
+        versions: V1Versions | None = None,
+    ) -> V1EvalResponse:
+        """Have a submission graded. Never sent twice once the service may have it."""
+        request = V1EvalRequest(
+            run_id=run_id,
+            task_id=task_id,
+            dataset=dataset,
+            payload=V1Payload(type=payload_type, schema_id=payload_schema, data=payload_data),
+            versions=versions or V1Versions(),
+        )
+        return await self._post_once(V1EvalResponse, "V1 evaluate", "/v1/evaluate", request)
+
+    async def v1_score(
+        self,
+        run_id: str,
+        evaluation_results: Mapping[str, V1ScoreItem | None],
+        dataset: str | None = None,
+    ) -> V1ScoreResponse:
+        """The score of graded submissions."""
+        request = V1ScoreRequest(run_id=run_id, dataset=dataset, evaluation_results=dict(evaluation_results))
+        return await self._post_once(V1ScoreResponse, "V1 score", "/v1/score", request)
+
+    async def v1_upload_url(
+        self, run_id: str, task_id: str, filename: str, dataset: str | None = None
+    ) -> V1UploadUrlResponse:
+        """Where to upload an artifact to."""
+        request = V1UploadUrlRequest(run_id=run_id, task_id=task_id, dataset=dataset, filename=filename)
+        return await self._post_once(
+            V1UploadUrlResponse, "V1 upload URL", "/v1/submissions/upload-url", request
+        )
+
+    async def _post_once(self, model: type[Model], operation: str, path: str, request: BaseModel) -> Model:
+        body = request.model_dump(mode="json", by_alias=True)
+        if body.get("dataset") is None:
+            body.pop("dataset", None)
+        return await self._http.ask(model, ServiceCall(operation, "POST", path, body=body, safe=False))
+
+
+# Talks to a benchmark service: lists and sets up tasks, has answers graded, gets the score.
 
 Result = TypeVar("Result")
 
@@ -124,7 +181,7 @@ class BenchmarkServiceClient(V1Calls):
         self._http_client = httpx.AsyncClient(
             headers=self._headers,
             timeout=httpx.Timeout(timeout, connect=min(timeout, 15)),
-            transport=Lanes(Wires(keepalive_s=2, most_idle=50, resolve=resolve)),
+            transport=PooledTransport(ConnectionPool(keepalive_s=2, most_idle=50, resolve=resolve)),
         )
         backoff = replace(_bounded(max_retry_wait), draw=jitter, sleep=pause)
         self._resume_backoff = replace(backoff, attempts=resume_attempts + 1, first_s=2.0)
@@ -148,7 +205,7 @@ class BenchmarkServiceClient(V1Calls):
         )
 
     def __repr__(self) -> str:
-        return f"BenchmarkServiceClient({shown(self._url)!r})"
+        return f"BenchmarkServiceClient({shown_url(self._url)!r})"
 
     async def __aenter__(self) -> Self:
         return self
@@ -174,12 +231,12 @@ class BenchmarkServiceClient(V1Calls):
     async def health_status(self, *, retry: bool = True) -> int:
         """Return the HTTP status with which the service answers for its health."""
         attempts = None if retry else 1
-        call = Call("Health check", "GET", "/health", pinned=False, attempts=attempts)
+        call = ServiceCall("Health check", "GET", "/health", pinned=False, attempts=attempts)
         return (await self._http.send(call)).status_code
 
     async def version(self, dataset: str | None = None) -> VersionResponse:
         """What the service says of itself; all None from a service too old to say it."""
-        call = Call("Version", "GET", "/version", params=given(dataset=dataset), pinned=False)
+        call = ServiceCall("Version", "GET", "/version", params=given(dataset=dataset), pinned=False)
         try:
             return await self._http.ask(VersionResponse, call)
         except BenchmarkServiceError as error:
@@ -201,7 +258,9 @@ class BenchmarkServiceClient(V1Calls):
         try:
             return await self._http.ask(
                 VerifyTaskIdsResponse,
-                Call("Verify task IDs", "POST", "/verify-task-ids", body=body.model_dump(exclude_none=True)),
+                ServiceCall(
+                    "Verify task IDs", "POST", "/verify-task-ids", body=body.model_dump(exclude_none=True)
+                ),
             )
         except BenchmarkServiceError as error:
             if error.status_code not in (404, 405):
@@ -214,7 +273,7 @@ class BenchmarkServiceClient(V1Calls):
 
     async def _verify(self, params: Params) -> VerifyTaskIdsResponse:
         return await self._http.ask(
-            VerifyTaskIdsResponse, Call("Verify task IDs", "GET", "/verify-task-ids", params=params)
+            VerifyTaskIdsResponse, ServiceCall("Verify task IDs", "GET", "/verify-task-ids", params=params)
         )
 
     async def retrieve_task(
@@ -223,7 +282,7 @@ class BenchmarkServiceClient(V1Calls):
         """What a trial of the task needs."""
         params = given(task_id=task_id, skip_validation=str(skip_validation).lower(), dataset=dataset)
         return await self._http.ask(
-            RetrieveTaskResponse, Call("Retrieve task", "GET", "/retrieve-task/", params=params)
+            RetrieveTaskResponse, ServiceCall("Retrieve task", "GET", "/retrieve-task/", params=params)
         )
 
     async def setup_task(
@@ -253,7 +312,7 @@ class BenchmarkServiceClient(V1Calls):
         """Have a text answer graded. Never sent twice once the service may have it."""
         body = dict(given(task_id=task_id, response=response, dataset=dataset))
         return await self._http.json(
-            Call("Evaluate response", "POST", "/evaluate-response/", body=body, safe=False)
+            ServiceCall("Evaluate response", "POST", "/evaluate-response/", body=body, safe=False)
         )
 
     async def evaluate_instance(
@@ -317,14 +376,14 @@ class BenchmarkServiceClient(V1Calls):
         if task_outcomes is not None:
             body["task_outcomes"] = dict(task_outcomes)
         return await self._http.ask(
-            FinalScoreResponse, Call("Final score", "POST", "/final-score/", body=body)
+            FinalScoreResponse, ServiceCall("Final score", "POST", "/final-score/", body=body)
         )
 
     async def resolve_dataset(self, dataset: str, version: str | None = None) -> DatasetVersion:
         """Which version a dataset's name and version stand for; pin it with `dataset_version`."""
         body = {"dataset": dataset, "version": version}
         answer = await self._http.json(
-            Call("Resolve dataset", "POST", "/resolve-dataset", body=body, pinned=False)
+            ServiceCall("Resolve dataset", "POST", "/resolve-dataset", body=body, pinned=False)
         )
         found = answer.get("version") if isinstance(answer, dict) else answer
         return checked(DatasetVersion, found, "Resolve dataset")
@@ -378,3 +437,16 @@ class BenchmarkServiceClient(V1Calls):
                 return await self.health_check(retry=False)
         except (BenchmarkServiceError, TimeoutError):
             return False
+
+
+__all__ = [
+    "BenchmarkServiceClient",
+    "BenchmarkServiceConnectionError",
+    "BenchmarkServiceError",
+    "BenchmarkServiceProtocolError",
+    "BenchmarkServiceStreamClosedError",
+    "BenchmarkServiceUnauthenticatedError",
+    "SandboxRecoveryAttempt",
+    "StreamIdleError",
+    "VerifyTaskIdsResponse",
+]

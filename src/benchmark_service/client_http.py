@@ -1,11 +1,13 @@
-"""A client's HTTP calls to a benchmark service: what is retried, and what an answer must look like."""
+"""A client's HTTP calls to a benchmark service: the transport, what is retried, and what an answer must look
+like."""
 
 from __future__ import annotations
 
 import asyncio
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 from urllib.parse import urlencode, urljoin
@@ -13,14 +15,27 @@ from urllib.parse import urlencode, urljoin
 import httpx
 from pydantic import BaseModel, ValidationError
 
-from benchmark_service.addresses import same_place, shown
+from benchmark_service import http_connections
 from benchmark_service.errors import (
     BenchmarkServiceConnectionError,
     BenchmarkServiceError,
     BenchmarkServiceProtocolError,
     BenchmarkServiceUnauthenticatedError,
 )
-from benchmark_service.shape import TOO_LARGE, is_overgrown
+from benchmark_service.http_connections import (
+    BrokeOffError,
+    HttpConnectionError,
+    NotConnectedError,
+    NotConnectedInTimeError,
+    NotHttpError,
+    Origin,
+    SilentError,
+    proxy_for,
+    request_bytes,
+    same_place,
+    shown_url,
+)
+from benchmark_service.schemas import JSON_TOO_LARGE, is_overgrown
 from sandboxes.masker import Masker
 from sandboxes.retry import Backoff, Retries, parse_retry_after
 
@@ -47,7 +62,7 @@ def checked_url(url: str) -> str:
         parts = httpx.URL("")
     plain = parts.scheme in ("http", "https") and not parts.query and not parts.fragment
     if not plain or not parts.host or (parts.port or 0) > 65535:
-        raise ValueError(f"a service URL looks like http://host:port, not {shown(url)!r}")
+        raise ValueError(f"a service URL looks like http://host:port, not {shown_url(url)!r}")
     return url.rstrip("/")
 
 
@@ -85,7 +100,7 @@ def decode_json(text: bytes | str) -> Any:
         raise ValueError("nested too deeply") from None
     if is_overgrown(value):
         del value  # or it would live as long as the error's traceback
-        raise ValueError(TOO_LARGE)
+        raise ValueError(JSON_TOO_LARGE)
     return value
 
 
@@ -102,7 +117,7 @@ def _no_constant(name: str) -> Any:
 
 
 @dataclass(frozen=True)
-class Call:
+class ServiceCall:
     """One HTTP request."""
 
     operation: str
@@ -140,11 +155,11 @@ class ServiceHttp:
         self._max_bytes = max_bytes
         self._dataset_version = dataset_version
 
-    async def ask(self, model: type[Model], call: Call) -> Model:
+    async def ask(self, model: type[Model], call: ServiceCall) -> Model:
         """The answer to a call, as a model."""
         return checked(model, await self.json(call), call.operation)
 
-    async def json(self, call: Call) -> Any:
+    async def json(self, call: ServiceCall) -> Any:
         """The decoded answer to a call; anything but 200 with JSON raises."""
         response = await self.send(call)
         self.check(call, response)
@@ -153,12 +168,13 @@ class ServiceHttp:
         except ValueError as error:
             kind = response.headers.get("content-type", "no content type")
             raise BenchmarkServiceProtocolError(
-                f"{call.operation}: {shown(str(response.url))} answered {kind} instead of JSON ({error}), "
+                f"{call.operation}: {shown_url(str(response.url))} answered {kind} "
+                f"instead of JSON ({error}), "
                 f"beginning {self._mask(_first_line(response.text))!r}; is this a benchmark service's URL?",
                 response.status_code,
             ) from None
 
-    async def send(self, call: Call) -> httpx.Response:
+    async def send(self, call: ServiceCall) -> httpx.Response:
         """The answer, whatever its status, after the retries that are safe."""
         retries = Retries(replace(self._backoff, attempts=call.attempts or self._backoff.attempts))
         while True:
@@ -177,7 +193,7 @@ class ServiceHttp:
                     return response
             await self._backoff.sleep(delay)
 
-    def check(self, call: Call, response: httpx.Response) -> None:
+    def check(self, call: ServiceCall, response: httpx.Response) -> None:
         """Raise for an answer that is not a success, or not of the dataset version asked for."""
         if response.status_code == 401:
             raise BenchmarkServiceUnauthenticatedError(
@@ -198,7 +214,7 @@ class ServiceHttp:
                     f"confirmed {confirmed!r}; it may not support choosing versions"
                 )
 
-    async def _once(self, call: Call) -> httpx.Response:
+    async def _once(self, call: ServiceCall) -> httpx.Response:
         headers = {"Content-Type": "application/json"} if call.body is not None else {}
         if self._dataset_version is not None and call.pinned:
             headers[DATASET_VERSION_HEADER] = self._dataset_version
@@ -217,17 +233,17 @@ class ServiceHttp:
             raise RequestNeverSentError(self._unreachable(call, error)) from error
         except (httpx.TimeoutException, TimeoutError) as error:
             raise BenchmarkServiceConnectionError(
-                f"{call.operation}: {shown(self._url)} did not answer within {self._timeout:g} s; "
+                f"{call.operation}: {shown_url(self._url)} did not answer within {self._timeout:g} s; "
                 "is the service overloaded?"
             ) from error
         except httpx.TransportError as error:
             raise BenchmarkServiceConnectionError(self._unreachable(call, error)) from error
         except httpx.DecodingError as error:
             raise BenchmarkServiceProtocolError(
-                f"{call.operation}: the answer of {shown(self._url)} cannot be decoded: {error}"
+                f"{call.operation}: the answer of {shown_url(self._url)} cannot be decoded: {error}"
             ) from error
 
-    async def _exchange(self, call: Call, request: httpx.Request) -> httpx.Response:
+    async def _exchange(self, call: ServiceCall, request: httpx.Request) -> httpx.Response:
         for _ in range(_MAX_REDIRECTS):
             response = await self._client.send(request, stream=True, follow_redirects=False)
             try:
@@ -238,30 +254,31 @@ class ServiceHttp:
                 await response.aclose()
             if not same_place(str(request.url), str(following.url)):
                 raise BenchmarkServiceError(
-                    f"{call.operation}: {shown(str(request.url))} redirects to {shown(str(following.url))}, "
+                    f"{call.operation}: {shown_url(str(request.url))} redirects to "
+                    f"{shown_url(str(following.url))}, "
                     "which is another place; if it is right, configure that URL for the service",
                     response.status_code,
                 )
             request = following
-        raise BenchmarkServiceError(f"{call.operation}: {shown(self._url)} redirects in circles")
+        raise BenchmarkServiceError(f"{call.operation}: {shown_url(self._url)} redirects in circles")
 
-    async def _read(self, call: Call, response: httpx.Response) -> httpx.Response:
+    async def _read(self, call: ServiceCall, response: httpx.Response) -> httpx.Response:
         content = bytearray()
         async for piece in response.aiter_bytes():
             content += piece
             if len(content) > self._max_bytes:
                 raise BenchmarkServiceProtocolError(
-                    f"{call.operation}: {shown(self._url)} answered more than {self._max_bytes} bytes"
+                    f"{call.operation}: {shown_url(self._url)} answered more than {self._max_bytes} bytes"
                 )
         plain = [(k, v) for k, v in response.headers.multi_items() if k.lower() not in _OF_THE_TRANSFER]
         return httpx.Response(
             response.status_code, headers=plain, content=bytes(content), request=response.request
         )
 
-    def _unreachable(self, call: Call, error: Exception) -> str:
+    def _unreachable(self, call: ServiceCall, error: Exception) -> str:
         said = f" ({self._mask(str(error))})" if str(error) else ""
         return (
-            f"{call.operation}: cannot reach the service at {shown(self._url)}{said}; "
+            f"{call.operation}: cannot reach the service at {shown_url(self._url)}{said}; "
             "check that it is running and that its URL is right"
         )
 
@@ -269,7 +286,7 @@ class ServiceHttp:
 _OF_THE_TRANSFER = frozenset({"content-encoding", "content-length", "transfer-encoding"})
 
 
-def _worth_repeating(call: Call, status: int, retry_after: float | None) -> bool:
+def _worth_repeating(call: ServiceCall, status: int, retry_after: float | None) -> bool:
     if call.safe:
         return status in _BUSY
     # A gateway's 502 or 504, or a bare 503, may hide work that was begun.
@@ -326,3 +343,85 @@ def batches(task_ids: Sequence[str], max_chars: int) -> Iterator[list[str]]:
         length += size
     if batch:
         yield batch
+
+
+# httpx over connections of our own, and past them where the environment names a proxy.
+
+_AS_HTTPX: dict[type[HttpConnectionError], type[httpx.TransportError]] = {
+    NotConnectedInTimeError: httpx.ConnectTimeout,
+    NotConnectedError: httpx.ConnectError,
+    SilentError: httpx.ReadTimeout,
+    BrokeOffError: httpx.RemoteProtocolError,
+}
+
+
+class PooledTransport(httpx.AsyncBaseTransport):
+    """A transport for httpx.
+
+    Proxies of the environment are used, but not for this very machine. How many requests are under way is
+    up to the callers.
+    """
+
+    def __init__(self, own: http_connections.ConnectionPool | None = None) -> None:
+        self._wires = own or http_connections.ConnectionPool()
+        self._proxied: dict[str, httpx.AsyncHTTPTransport] = {}
+        self._proxies: dict[Origin, str | None] = {}
+
+    async def handle_async_request(self, asked: httpx.Request) -> httpx.Response:
+        place = Origin(asked.url.scheme, asked.url.host, asked.url.port)
+        if place not in self._proxies:
+            self._proxies[place] = proxy_for(place.scheme, place.host)
+        if proxy := self._proxies[place]:
+            return await self._through(proxy).handle_async_request(asked)
+        content = await asked.aread()
+        try:
+            spoken = request_bytes(asked.method, asked.url.raw_path, asked.headers.raw, content)
+        except NotHttpError as error:
+            raise httpx.LocalProtocolError(str(error)) from error
+        timeouts = asked.extensions.get("timeout", {})
+        with _told_as_httpx_does():
+            answer = await self._wires.ask(place, spoken, timeouts, bodiless=asked.method == "HEAD")
+        return as_httpx_errors(answer, asked)
+
+    async def aclose(self) -> None:
+        self._wires.close()
+        while self._proxied:
+            await self._proxied.popitem()[1].aclose()
+
+    def _through(self, proxy: str) -> httpx.AsyncHTTPTransport:
+        if proxy not in self._proxied:
+            self._proxied[proxy] = httpx.AsyncHTTPTransport(
+                verify=http_connections.trusted_context(), proxy=proxy
+            )
+        return self._proxied[proxy]
+
+
+def as_httpx_errors(
+    answer: http_connections.PooledAnswer, asked: httpx.Request | None = None
+) -> httpx.Response:
+    """An answer with all that httpx makes of one; its body is still to be read."""
+    headers = list(answer.head.headers)
+    return httpx.Response(answer.head.status, headers=headers, stream=_Body(answer), request=asked)
+
+
+class _Body(httpx.AsyncByteStream):
+    """An answer's body as httpx wants it."""
+
+    def __init__(self, answer: http_connections.PooledAnswer) -> None:
+        self._answer = answer
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        with _told_as_httpx_does():
+            async for piece in self._answer.pieces:
+                yield piece
+
+    async def aclose(self) -> None:
+        await self._answer.aclose()
+
+
+@contextmanager
+def _told_as_httpx_does() -> Iterator[None]:
+    try:
+        yield
+    except HttpConnectionError as error:
+        raise _AS_HTTPX[type(error)](str(error)) from error

@@ -1,4 +1,4 @@
-"""A client's streams: one request goes out over a socket, chunks come back until a result."""
+"""A client's streams: one request goes out over a WebSocket, chunks come back until a result."""
 
 from __future__ import annotations
 
@@ -13,10 +13,16 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from benchmark_service.addresses import shown
-from benchmark_service.client_http import DATASET_VERSION_HEADER, decode_json, detail_of, encode_json
-from benchmark_service.client_requests import resume_body
-from benchmark_service.client_sockets import open_socket
+import httpx
+
+from benchmark_service.client_http import (
+    DATASET_VERSION_HEADER,
+    checked_headers,
+    decode_json,
+    detail_of,
+    encode_json,
+    handshake_redirect,
+)
 from benchmark_service.errors import (
     BenchmarkServiceConnectionError,
     BenchmarkServiceError,
@@ -25,17 +31,123 @@ from benchmark_service.errors import (
     BenchmarkServiceUnauthenticatedError,
     StreamIdleError,
 )
-from benchmark_service.schemas import RESUMABLE
-from benchmark_service.wire import Resolve
-from sandboxes.configs import SandboxProviderConfig
+from benchmark_service.http_connections import Resolve, first_of, is_loopback, proxy_for, shown_url
+from benchmark_service.schemas import RESUMABLE, EvaluateResponseRequest, SetupTaskRequest
+from sandboxes.errors import MissingSandboxConfigError
 from sandboxes.masker import Masker
 from sandboxes.retry import Backoff, Retries, parse_retry_after, seconds_until
+from sandboxes.types import DaytonaProviderConfig, SandboxProviderConfig
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from websockets.asyncio.client import ClientConnection
     from websockets.exceptions import ConnectionClosed, InvalidStatus
+
+
+_PROVIDER_HEADERS = {
+    "DAYTONA_API_KEY": ("x-api-key", "daytona_api_key"),
+    "DAYTONA_API_URL": ("x-api-url", "daytona_api_url"),
+    "DAYTONA_TARGET": ("x-target", "daytona_target"),
+}
+
+
+def instance_body(
+    task_id: str, instance_id: str, provider: SandboxProviderConfig | None, dataset: str | None
+) -> dict[str, Any]:
+    """The request about a sandbox. The provider is in it only when the three headers cannot say it all."""
+    in_headers = isinstance(provider, DaytonaProviderConfig) and provider.DAYTONA_ORGANIZATION_ID is None
+    request = SetupTaskRequest(
+        task_id=task_id,
+        instance_id=instance_id,
+        sandbox_provider=None if in_headers else provider,
+        dataset=dataset,
+    )
+    return request.model_dump(mode="json", exclude_none=True)
+
+
+def resume_body(
+    task_id: str, state: dict[str, Any], provider: SandboxProviderConfig | None, dataset: str | None
+) -> dict[str, Any]:
+    """The request to go on from a saved state, which is the benchmark's own and travels untouched."""
+    request = EvaluateResponseRequest(
+        task_id=task_id, eval_resume_state={}, sandbox_provider=provider, dataset=dataset
+    )
+    return {**request.model_dump(mode="json", exclude_none=True), "eval_resume_state": state}
+
+
+def stream_headers(own: Mapping[str, str], provider: SandboxProviderConfig | None) -> dict[str, str]:
+    """A client's headers, and its sandbox provider as the three a service reads."""
+    if not isinstance(provider, DaytonaProviderConfig):
+        return dict(own)
+    settings = provider.headers()
+    others = {name: value for name, value in own.items() if name.lower() not in settings}
+    return checked_headers({**others, **settings})
+
+
+def provider_config_in(headers: Mapping[str, str]) -> DaytonaProviderConfig:
+    """The sandbox provider that headers name."""
+    lower = {name.lower(): value for name, value in headers.items()}
+    values = {
+        field: next((lower[name] for name in names if lower.get(name)), None)
+        for field, names in _PROVIDER_HEADERS.items()
+    }
+    missing = [_PROVIDER_HEADERS[field][0] for field, value in values.items() if value is None]
+    if missing:
+        raise MissingSandboxConfigError(f"Missing required headers: {', '.join(missing)}")
+    return DaytonaProviderConfig.model_validate(values)
+
+
+# A client's WebSocket connections: to the addresses it may use, and never away from its service.
+
+_OPEN_TIMEOUT_S = 60
+_PING_INTERVAL_S = 30
+# A service may keep its event loop busy for minutes while it grades; beyond this it counts as dead.
+_PING_TIMEOUT_S = 600
+# Whoever stops listening does not wait for a peer that goes on talking.
+_CLOSE_TIMEOUT_S = 1
+# Frames may be large: only a few wait in memory, the rest in the peer's socket.
+_MAX_QUEUED_FRAMES = 2
+
+
+async def open_socket(
+    url: str, path: str, headers: Mapping[str, str], *, max_bytes: int, resolve: Resolve | None = None
+) -> ClientConnection:
+    """A connection to a service's stream, at an address that `resolve` gives if there is one."""
+    place = httpx.URL(url)
+    if resolve is None or proxy_for(place.scheme, place.host):
+        way: dict[str, Any] = {"proxy": None if is_loopback(url) else True}
+        return await _connect(url + path, headers, max_bytes, way)
+    addresses = await resolve(place.host, place.port or (443 if place.scheme == "https" else 80))
+    return await first_of(
+        addresses, lambda one: _connect(url + path, headers, max_bytes, {"proxy": None, "host": one})
+    )
+
+
+async def _connect(
+    url: str, headers: Mapping[str, str], max_bytes: int, way: Mapping[str, Any]
+) -> ClientConnection:
+    from websockets.asyncio.client import connect
+
+    class FaithfulConnect(connect):
+        def process_redirect(self, exc: Exception) -> Exception | str:
+            return handshake_redirect(self.uri, exc) or exc
+
+    return await FaithfulConnect(
+        "ws" + url.removeprefix("http"),
+        additional_headers=headers,
+        open_timeout=_OPEN_TIMEOUT_S,
+        ping_interval=_PING_INTERVAL_S,
+        ping_timeout=_PING_TIMEOUT_S,
+        close_timeout=_CLOSE_TIMEOUT_S,
+        max_size=max_bytes,
+        max_queue=_MAX_QUEUED_FRAMES,
+        compression=None,
+        **way,
+    )
+
+
+# A client's streams: one request goes out over a socket, chunks come back until a result.
 
 TextCallback = Callable[[str], Awaitable[None] | None]
 StateCallback = Callable[[dict[str, Any]], Awaitable[None] | None]
@@ -179,7 +291,7 @@ class ServiceStreams:
         """A socket. Opening is repeated freely: the request only goes out afterwards."""
         from websockets.exceptions import InvalidStatus, WebSocketException
 
-        where = f"{spec.operation}: cannot open a stream to {shown(self._url + spec.path)}"
+        where = f"{spec.operation}: cannot open a stream to {shown_url(self._url + spec.path)}"
         retries = Retries(self._backoff)
         while True:
             try:
@@ -223,7 +335,7 @@ class ServiceStreams:
     async def _idle(self, spec: StreamSpec) -> StreamIdleError:
         health = "still answers" if await self._probe() else "does not answer either"
         return StreamIdleError(
-            f"{spec.operation}: nothing came from {shown(self._url + spec.path)} for "
+            f"{spec.operation}: nothing came from {shown_url(self._url + spec.path)} for "
             f"{self._idle_timeout_s:g} s; its /health {health} ({_IDLE_VARIABLE} sets the limit)"
         )
 
@@ -374,7 +486,7 @@ def _refused(where: str, error: InvalidStatus, masker: Masker) -> BenchmarkServi
     if response.status_code == 401:
         return BenchmarkServiceUnauthenticatedError(f"Authentication failed: {detail_of(text)}", 401)
     location = response.headers.get("Location")
-    said = f"it redirects to {shown(location)}" if location else f"response: {detail_of(text)}"
+    said = f"it redirects to {shown_url(location)}" if location else f"response: {detail_of(text)}"
     return BenchmarkServiceError(
         f"{where}: status code {response.status_code}, {said}",
         response.status_code,

@@ -1,35 +1,157 @@
-"""The HTTP routes that every client of a benchmark service speaks."""
+"""The HTTP routes every client of a benchmark service speaks, dataset versions and final scores included."""
 
 from __future__ import annotations
 
+import math
 import os
-from collections.abc import AsyncIterator
+import re
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, nullcontext
 from typing import TYPE_CHECKING, Annotated, Any
 
 from fastapi import Query, Request
 from pydantic import BaseModel, ValidationError
+from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 
-from benchmark_service import __version__, pinning, scoring
-from benchmark_service.encoding import to_json
-from benchmark_service.failures import JsonAnswer, ServiceFault, message_of
+from benchmark_service import __version__
+from benchmark_service.responses import JsonAnswer, ServiceFault, message_of, to_json
 from benchmark_service.schemas import (
     EvaluateResponseRequest,
     FinalScoreRequest,
     FinalScoreResponse,
+    FinalScoreResult,
     RetrieveTaskResponse,
     TaskFilter,
     VerifyTaskIdsRequest,
     VerifyTaskIdsResponse,
     VersionResponse,
 )
+from benchmark_service.v1_schemas import ENVELOPE_KEYS, V1Status
 from benchmark_service.versions import DatasetVersion
-from sandboxes.configs import SandboxProviderName
+from sandboxes.types import SandboxProviderName
 
 if TYPE_CHECKING:
     from benchmark_service.app import BenchmarkServiceApp
     from benchmark_service.base import BenchmarkService
+
+
+VERSION_HEADER = "X-Benchmark-Dataset-Version"
+_ID = re.compile(r"[!-~]{1,1024}")
+
+
+def wanted_version(headers: Headers) -> str | None:
+    """The version a request asks for; ValueError when the header is not one plain id."""
+    given = headers.getlist(VERSION_HEADER)
+    if not given:
+        return None
+    if len(given) != 1 or not _ID.fullmatch(given[0]):
+        raise ValueError(f"{VERSION_HEADER} must be given once, as 1 to 1024 visible ASCII characters")
+    return given[0]
+
+
+@asynccontextmanager
+async def pinned_version(
+    service: BenchmarkService, headers: Headers, dataset: str | None
+) -> AsyncIterator[DatasetVersion | None]:
+    """Serve from the version the request asks for; None when it asks for none."""
+    wanted = wanted_version(headers)
+    if wanted is None:
+        yield None
+        return
+    async with service.open_dataset_version(*_selectable(service, dataset, wanted)) as version:
+        if version.id != wanted:
+            raise HTTPException(409, f"The service selected version {version.id}, not {wanted}")
+        yield version
+
+
+async def resolve_version(
+    service: BenchmarkService, dataset: str | None, version: str | None
+) -> DatasetVersion:
+    """The version that a label or id, or nothing for the newest, stands for."""
+    async with service.open_dataset_version(*_selectable(service, dataset, version)) as resolved:
+        return resolved
+
+
+def _selectable(
+    service: BenchmarkService, dataset: str | None, version: str | None
+) -> tuple[str | None, str | None]:
+    if not service.supports_dataset_version_selection(dataset):
+        raise ValueError(f"Dataset '{dataset or 'default'}' has no versions to select from on this service")
+    return dataset, version
+
+
+def version_refusal(error: Exception) -> tuple[int, str]:
+    """Status and words of a selection that failed, for a stream that has no status line."""
+    if isinstance(error, HTTPException):
+        return error.status_code, message_of(error)
+    if isinstance(error, ValueError) and not isinstance(error, ValidationError):
+        return 400, message_of(error)
+    return (501 if isinstance(error, NotImplementedError) else 500), message_of(error)
+
+
+# What `calculate_final_score` is given and what is made of its answer, the same for every caller.
+
+_STATUSES = frozenset(V1Status)
+
+
+def is_envelope(value: object) -> bool:
+    """Whether a result is wrapped as `{task_id, status, result, error}`.
+
+    Strict, because a benchmark's own result may well own a `status` key: no other key, a task id, a known
+    status, and a result or an error.
+    """
+    if not isinstance(value, Mapping):
+        return False
+    keys = set(value)
+    return (
+        keys <= ENVELOPE_KEYS
+        and {"task_id", "status"} <= keys
+        and bool(keys & {"result", "error"})
+        and isinstance(value["status"], str)
+        and value["status"] in _STATUSES
+    )
+
+
+def unwrap(value: Any) -> Any:
+    """The raw result; None for an envelope whose task was not evaluated."""
+    if not is_envelope(value):
+        return value
+    return value.get("result") if value["status"] == V1Status.EVALUATED else None
+
+
+def unwrap_results(results: Mapping[str, Any]) -> dict[str, Any]:
+    """Every task's raw result."""
+    return {task_id: unwrap(value) for task_id, value in results.items()}
+
+
+def checked_score(answer: Any) -> FinalScoreResult:
+    """What `calculate_final_score` returned, or a ServiceFault that says what is wrong with it."""
+    try:
+        result = answer if isinstance(answer, FinalScoreResult) else FinalScoreResult.model_validate(answer)
+    except ValidationError as error:
+        raise ServiceFault(
+            f"calculate_final_score must return a FinalScoreResult, not {type(answer).__name__}"
+        ) from error
+    if not math.isfinite(result.score):
+        raise ServiceFault(f"calculate_final_score returned the score {result.score}, which is not a number")
+    return result
+
+
+def check_outcomes(results: Mapping[str, Any], outcomes: Mapping[str, Any]) -> None:
+    """Outcomes speak of exactly the tasks the results do, and call evaluated what has a result."""
+    if set(results) != set(outcomes):
+        odd = sorted(set(results) ^ set(outcomes))[:3]
+        raise ValueError(f"task_outcomes and evaluation_results differ in their tasks: {', '.join(odd)}")
+    for task_id, outcome in outcomes.items():
+        kind = outcome.get("kind") if isinstance(outcome, Mapping) else None
+        if kind not in ("evaluated", "error", "unavailable"):
+            raise ValueError(f"task_outcomes: {task_id} needs a kind: evaluated, error or unavailable")
+        if (kind == "evaluated") != (results[task_id] is not None):
+            raise ValueError(f"task_outcomes: {task_id} is {kind}, which its result contradicts")
+
+
+# The HTTP routes that every client of a benchmark service speaks.
 
 DOCKER_DISABLED = "Docker sandboxes are disabled on this service"
 _ERRORS: dict[int | str, dict[str, Any]] = {
@@ -152,15 +274,15 @@ async def _evaluate_response(request: Request, body: EvaluateResponseRequest) ->
 async def _final_score(request: Request, body: FinalScoreRequest) -> JsonAnswer:
     async with _serving(request, body.dataset) as (service, echo):
         ids = await service.validate_task_ids(list(body.evaluation_results), dataset=body.dataset)
-        results = scoring.unwrap_results(body.evaluation_results)
+        results = unwrap_results(body.evaluation_results)
         if body.task_outcomes is None:
             given = await service.calculate_final_score(results, dataset=body.dataset)
         else:
-            scoring.check_outcomes(results, body.task_outcomes)
+            check_outcomes(results, body.task_outcomes)
             given = await service.calculate_final_score_with_outcomes(
                 results, body.task_outcomes, dataset=body.dataset
             )
-    score = scoring.checked_score(given)
+    score = checked_score(given)
     return _answer(
         {"tasks_evaluated": ids, "final_score": score.score, "metadata": score.metadata}, "final score", echo
     )
@@ -181,10 +303,10 @@ class ResolveDatasetResponse(BaseModel):
 
 
 async def _resolve_dataset(request: Request, body: ResolveDatasetRequest) -> JsonAnswer:
-    if pinning.wanted_version(request.headers) is not None:
-        raise ValueError(f"/resolve-dataset takes the version in its body, not in {pinning.HEADER}")
+    if wanted_version(request.headers) is not None:
+        raise ValueError(f"/resolve-dataset takes the version in its body, not in {VERSION_HEADER}")
     service = await _allowed(request, body.dataset)
-    version = await pinning.resolve(service, body.dataset, body.version)
+    version = await resolve_version(service, body.dataset, body.version)
     named = {"dataset": body.dataset or "default", "version": {"id": version.id, "label": version.label}}
     return _answer(named, "version")
 
@@ -209,14 +331,14 @@ async def _serving(
 ) -> AsyncIterator[tuple[BenchmarkService, dict[str, str]]]:
     """The service, at the version the caller asks for, and the headers that confirm it."""
     service = await _allowed(request, dataset)
-    async with pinning.pinned(service, request.headers, dataset) as version:
-        yield service, {pinning.HEADER: version.id} if version else {}
+    async with pinned_version(service, request.headers, dataset) as version:
+        yield service, {VERSION_HEADER: version.id} if version else {}
 
 
 @asynccontextmanager
 async def _admitted(app: BenchmarkServiceApp, tenant: str) -> AsyncIterator[None]:
     """Hold a place, where places are limited, and count the evaluation against the tenant's quota."""
-    from benchmark_service import admission, auth, quota
+    from benchmark_service import admission, auth
 
     limited = bool(os.environ.get("GRADING_MAX_CONCURRENCY", "").strip())
     try:
@@ -225,9 +347,9 @@ async def _admitted(app: BenchmarkServiceApp, tenant: str) -> AsyncIterator[None
             yield
     except admission.Busy as busy:
         raise HTTPException(429, str(busy), {"Retry-After": str(busy.retry_after)}) from None
-    except quota.QuotaReached as reached:
+    except admission.QuotaReached as reached:
         raise HTTPException(429, str(reached), {"Retry-After": str(reached.retry_after())}) from None
-    except quota.QuotaUnavailable as error:
+    except admission.QuotaUnavailable as error:
         raise HTTPException(503, str(error)) from None
 
 

@@ -1,4 +1,4 @@
-"""What travels between a benchmark service and its clients."""
+"""What travels between a benchmark service and its clients, and how large it may be."""
 
 from __future__ import annotations
 
@@ -7,40 +7,15 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, computed_field, model_serializer, model_validator
 
-from sandboxes.configs import SandboxProviderConfig
 from sandboxes.types import (
     ImageSource,
     PlainSource,
     Resources,
+    SandboxProviderConfig,
     SandboxSource,
     SnapshotSource,
     TargetedSnapshotSource,
 )
-
-__all__ = [
-    "EgressPlan",
-    "EvalMode",
-    "EvalSandboxSpec",
-    "EvaluateInstanceRequest",
-    "EvaluateResponseRequest",
-    "FinalScoreRequest",
-    "FinalScoreResponse",
-    "FinalScoreResult",
-    "Resources",
-    "RetrieveTaskResponse",
-    "SandboxRecoveryPolicy",
-    "SetupTaskRequest",
-    "SetupTaskResponse",
-    "StreamChunk",
-    "StreamErrorChunk",
-    "StreamEvalResumeStateChunk",
-    "StreamMessageChunk",
-    "StreamResultChunk",
-    "TaskFilter",
-    "VerifyTaskIdsRequest",
-    "VerifyTaskIdsResponse",
-    "VersionResponse",
-]
 
 RESUMABLE = "resumable_evaluation_infrastructure"
 """Error code of a chunk by which a service says: this evaluation can go on from its saved state."""
@@ -282,4 +257,52 @@ class StreamEvalResumeStateChunk(BaseModel):
 StreamChunk = Annotated[
     StreamMessageChunk | StreamErrorChunk | StreamResultChunk | StreamEvalResumeStateChunk,
     Field(discriminator="type"),
+]
+
+
+# How large a piece of decoded JSON is, apart from its text: small text can be a great many lists.
+
+MAX_JSON_DEPTH = 100
+MAX_JSON_PARTS = 500_000
+JSON_TOO_LARGE = (
+    f"nested deeper than {MAX_JSON_DEPTH} levels, or more than {MAX_JSON_PARTS} lists and objects"
+)
+
+
+def is_overgrown(data: Any) -> bool:
+    """Whether data has more levels, or more lists and objects, than those who walk through it can bear."""
+    level, parts = [data], 0
+    for _ in range(MAX_JSON_DEPTH + 1):
+        # Level by level: recursion has an end before the nesting has.
+        level = [one for one in level if isinstance(one, dict | list)]
+        parts += len(level)
+        if not level or parts > MAX_JSON_PARTS:
+            return parts > MAX_JSON_PARTS
+        level = [inner for one in level for inner in (one.values() if isinstance(one, dict) else one)]
+    return True
+
+
+__all__ = [
+    "EgressPlan",
+    "EvalMode",
+    "EvalSandboxSpec",
+    "EvaluateInstanceRequest",
+    "EvaluateResponseRequest",
+    "FinalScoreRequest",
+    "FinalScoreResponse",
+    "FinalScoreResult",
+    "Resources",
+    "RetrieveTaskResponse",
+    "SandboxRecoveryPolicy",
+    "SetupTaskRequest",
+    "SetupTaskResponse",
+    "StreamChunk",
+    "StreamErrorChunk",
+    "StreamEvalResumeStateChunk",
+    "StreamMessageChunk",
+    "StreamResultChunk",
+    "TaskFilter",
+    "VerifyTaskIdsRequest",
+    "VerifyTaskIdsResponse",
+    "VersionResponse",
 ]

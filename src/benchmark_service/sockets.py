@@ -17,11 +17,9 @@ from starlette.websockets import WebSocket, WebSocketDisconnect, WebSocketState
 
 from benchmark_service.base import ResumableEvaluationInfrastructureError
 from benchmark_service.context import sandbox_provider_scope
-from benchmark_service.encoding import chunk_frame, to_json
-from benchmark_service.failures import ServiceFault, message_of, record
 from benchmark_service.gate import is_trial
-from benchmark_service.pinning import pinned, refusal
-from benchmark_service.routes import DOCKER_DISABLED, is_refused_docker
+from benchmark_service.responses import ServiceFault, chunk_frame, message_of, record_failure, to_json
+from benchmark_service.routes import DOCKER_DISABLED, is_refused_docker, pinned_version, version_refusal
 from benchmark_service.schemas import (
     RESUMABLE,
     EvaluateInstanceRequest,
@@ -29,7 +27,7 @@ from benchmark_service.schemas import (
     SetupTaskRequest,
     StreamErrorChunk,
 )
-from sandboxes.configs import DaytonaProviderConfig
+from sandboxes.types import DaytonaProviderConfig
 
 if TYPE_CHECKING:
     from benchmark_service.app import BenchmarkServiceApp
@@ -131,7 +129,7 @@ async def _sandbox(stream: _Stream, request: SetupTaskRequest, *, evaluation: bo
 
 async def _admit(stream: _Stream, stack: AsyncExitStack, request: Any, *, evaluation: bool) -> None:
     """Refuse what this service, or this tenant, may not do; select the dataset's version."""
-    from benchmark_service import auth, quota
+    from benchmark_service import admission, auth
 
     if is_refused_docker(request.sandbox_provider):
         raise Refused(REFUSED, DOCKER_DISABLED)
@@ -144,10 +142,10 @@ async def _admit(stream: _Stream, stack: AsyncExitStack, request: Any, *, evalua
     stream.stage = "counting the evaluation quota"
     try:
         await auth.consume_quota(stream.app.deployment_name, stream.tenant)
-    except quota.QuotaReached as reached:
-        when = quota.iso_z(reached.retry_at)
+    except admission.QuotaReached as reached:
+        when = admission.iso_z(reached.retry_at)
         raise Refused(REFUSED, f"Evaluation quota reached; retry after {when}.") from None
-    except quota.QuotaUnavailable as error:
+    except admission.QuotaUnavailable as error:
         raise Refused(BROKEN, str(error)) from None
 
 
@@ -156,10 +154,10 @@ async def _pin(stream: _Stream, stack: AsyncExitStack, dataset: str | None) -> N
     stream.stage = "selecting the dataset's version"
     try:
         version = await stack.enter_async_context(
-            pinned(stream.app.service, stream.websocket.headers, dataset)
+            pinned_version(stream.app.service, stream.websocket.headers, dataset)
         )
     except Exception as error:
-        status, said = refusal(error)
+        status, said = version_refusal(error)
         log.warning("%s: dataset version refused with %s", stream.name, status, exc_info=status >= 500)
         raise Refused(NORMAL, "", said, status) from None
     if version is not None:
@@ -188,7 +186,7 @@ async def _serve(stream: _Stream, model: type[BaseModel], run: Run) -> None:
                 stream, StreamErrorChunk(type="error", data=refused.chunk, status_code=refused.status_code)
             )
     except (Exception, SystemExit) as error:  # noqa: BLE001 - the service's own code failed; the process lives on
-        said = f"{message_of(error)} (error id {record(error, stream.name)})"
+        said = f"{message_of(error)} (error id {record_failure(error, stream.name)})"
         resumable = isinstance(error, ResumableEvaluationInfrastructureError)
         code_of_error = RESUMABLE if resumable else None
         await _send_error(stream, StreamErrorChunk(type="error", data=said, error_code=code_of_error))

@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import logging
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from fastapi import Depends, HTTPException, Request
 from fastapi.responses import FileResponse
 from pydantic import BaseModel
 
-from benchmark_service import admission, artifacts, auth, quota
+from benchmark_service import admission, auth, aws
 from benchmark_service.base import BenchmarkService
-from benchmark_service.encoding import to_json
-from benchmark_service.failures import JsonAnswer
-from benchmark_service.grading import GradingJob
+from benchmark_service.responses import JsonAnswer, to_json
+from benchmark_service.routes import checked_score
 from benchmark_service.schemas import EvalMode
-from benchmark_service.scoring import checked_score
-from benchmark_service.v1_inputs import TaskInputs, input_file, listed_inputs
-from benchmark_service.v1_outcome import for_trial, graded
+from benchmark_service.submissions import GradingJob, for_trial, graded
 from benchmark_service.v1_schemas import (
     V1DatasetTasksResponse,
     V1EvalRequest,
@@ -34,7 +32,38 @@ from benchmark_service.v1_schemas import (
 if TYPE_CHECKING:
     from fastapi import FastAPI
 
-__all__ = ["add_v1_routes"]
+
+class TaskInputEntry(BaseModel):
+    """One file: its name, and where in the sandbox it goes."""
+
+    filename: str
+    dest: str
+
+
+class TaskInputs(BaseModel):
+    """All files of a task."""
+
+    inputs: list[TaskInputEntry]
+
+
+async def listed_inputs(service: BenchmarkService, task_id: str, dataset: str) -> TaskInputs:
+    """What the service declares for the task."""
+    declared = await service.list_task_inputs(task_id, dataset)
+    return TaskInputs(inputs=[TaskInputEntry(filename=entry.filename, dest=entry.dest) for entry in declared])
+
+
+async def input_file(service: BenchmarkService, task_id: str, filename: str, dataset: str) -> FileResponse:
+    """One declared file's bytes; a name that is not declared never reaches the file system."""
+    listed = await listed_inputs(service, task_id, dataset)
+    if filename not in {entry.filename for entry in listed.inputs}:
+        raise HTTPException(404, f"Input not found: {filename}")
+    path = Path(await service.task_input_path(task_id, filename, dataset))
+    if not path.is_file():
+        raise HTTPException(404, f"Input not found: {filename}")
+    return FileResponse(path, media_type="application/octet-stream", filename=filename)
+
+
+# The `/v1` routes, for callers that hold a tenant's key.
 
 log = logging.getLogger(__name__)
 
@@ -102,9 +131,9 @@ async def evaluate(body: V1EvalRequest, request: Request, tenant: Tenant, servic
     try:
         async with request.app.admission.admit(tenant, (body.run_id, body.task_id)):
             await auth.consume_quota(request.app.deployment_name, tenant)
-            content = await artifacts.download(ref) if ref is not None else str(body.payload.data)
+            content = await aws.download_artifact(ref) if ref is not None else str(body.payload.data)
             answer = await graded(service, _job(tenant, body, content))
-    except (admission.Busy, admission.Duplicate, quota.QuotaReached, quota.QuotaUnavailable) as error:
+    except (admission.Busy, admission.Duplicate, admission.QuotaReached, admission.QuotaUnavailable) as error:
         raise _refusal(error) from None
     except tuple(_ARTIFACT_STATUS) as error:
         raise _artifact_problem(error) from None
@@ -175,13 +204,13 @@ async def upload_url(body: V1UploadUrlRequest, tenant: Tenant, service: Service)
     """A place to upload an artifact to before it is submitted."""
     await _require_dataset(service, tenant, body.dataset)
     try:
-        key = artifacts.artifact_key(tenant, body.dataset, body.run_id, body.task_id, body.filename)
-        url = await artifacts.upload_url(key)
-    except artifacts.ArtifactRefused as error:
+        key = aws.artifact_key(tenant, body.dataset, body.run_id, body.task_id, body.filename)
+        url = await aws.artifact_upload_url(key)
+    except aws.ArtifactRefused as error:
         raise HTTPException(400, str(error)) from None
-    except artifacts.ArtifactsUnavailable as error:
+    except aws.ArtifactsUnavailable as error:
         raise _artifact_problem(error) from None
-    return _answer(V1UploadUrlResponse(key=key, url=url, expires_in=artifacts.UPLOAD_EXPIRES_S))
+    return _answer(V1UploadUrlResponse(key=key, url=url, expires_in=aws.UPLOAD_EXPIRES_S))
 
 
 async def _require_dataset(service: BenchmarkService, tenant: str, dataset: str | None) -> None:
@@ -205,9 +234,7 @@ async def _require_task(service: BenchmarkService, task_id: str, dataset: str | 
         raise HTTPException(404, f"Task not found: {task_id}") from None
 
 
-def _check_payload(
-    service: BenchmarkService, tenant: str, body: V1EvalRequest
-) -> artifacts.ArtifactRef | None:
+def _check_payload(service: BenchmarkService, tenant: str, body: V1EvalRequest) -> aws.ArtifactRef | None:
     """Refuse what the service does not grade; the artifact to fetch, if it is one."""
     payload = body.payload
     accepted = service.accepted_submission_schemas
@@ -225,13 +252,13 @@ def _check_payload(
             raise _not_accepted("data of a text payload must be a string")
         return None
     try:
-        return artifacts.artifact_ref(payload.data, tenant, body.dataset, body.run_id, body.task_id)
-    except artifacts.ArtifactRefused as error:
+        return aws.artifact_ref(payload.data, tenant, body.dataset, body.run_id, body.task_id)
+    except aws.ArtifactRefused as error:
         raise _not_accepted(str(error)) from None
 
 
 def _require_grading_sandboxes() -> None:
-    from benchmark_service.grading_sandbox import GradingUnavailable, provider_config
+    from benchmark_service.submissions import GradingUnavailable, provider_config
 
     try:
         provider_config()
@@ -264,21 +291,29 @@ def _refusal(error: Exception) -> HTTPException:
             return HTTPException(409, str(error))
         case admission.Busy():
             return HTTPException(429, str(error), headers={"Retry-After": str(error.retry_after)})
-        case quota.QuotaReached():
+        case admission.QuotaReached():
             return HTTPException(429, str(error), headers={"Retry-After": str(error.retry_after())})
     return HTTPException(503, str(error))
 
 
 _ARTIFACT_STATUS: dict[type[Exception], int] = {
-    artifacts.ArtifactMissing: 404,
-    artifacts.ArtifactChanged: 409,
-    artifacts.ArtifactTooLarge: 413,
-    artifacts.ArtifactsUnavailable: 503,
+    aws.ArtifactMissing: 404,
+    aws.ArtifactChanged: 409,
+    aws.ArtifactTooLarge: 413,
+    aws.ArtifactsUnavailable: 503,
 }
 
 
 def _artifact_problem(error: Exception) -> HTTPException:
-    if isinstance(error, artifacts.ArtifactsUnavailable):
+    if isinstance(error, aws.ArtifactsUnavailable):
         log.error("artifact store: %s", error)
         return HTTPException(503, "Artifact uploads are not available on this service.")
     return HTTPException(_ARTIFACT_STATUS[type(error)], str(error))
+
+
+__all__ = [
+    "TaskInputs",
+    "add_v1_routes",
+    "input_file",
+    "listed_inputs",
+]

@@ -31,7 +31,7 @@ _HOME = {
         "ExecResult",
         "HostSource",
         "ImageSource",
-        "Limits",
+        "SandboxLimits",
         "NetworkPolicy",
         "OutputSink",
         "Resources",

@@ -15,9 +15,17 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from sandboxes.cgroup_support import PREFIX, CgroupSupport, Controller, Mechanism, Place, detect, prepare
 from sandboxes.errors import SandboxError
-from sandboxes.types import Limits
+from sandboxes.host_capabilities import (
+    PREFIX,
+    CgroupParent,
+    CgroupSupport,
+    Controller,
+    Mechanism,
+    detect,
+    prepare,
+)
+from sandboxes.types import SandboxLimits
 
 __all__ = ["PREFIX", "Cgroup", "CgroupSupport", "detect"]
 
@@ -47,7 +55,7 @@ class Cgroup:
         """Groups of the parent that a process joins as well; killing and removing leaves them alone."""
 
     @classmethod
-    def create(cls, name: str, limits: Limits, support: CgroupSupport | None = None) -> Cgroup:
+    def create(cls, name: str, limits: SandboxLimits, support: CgroupSupport | None = None) -> Cgroup:
         """Make the groups and set the limits. What the machine cannot limit is left out."""
         name = name if name.startswith(PREFIX) else PREFIX + name
         wanted = _wanted(limits)
@@ -222,7 +230,7 @@ def _frozen(path: str, word: str) -> str | None:
     return path
 
 
-def _wanted(limits: Limits) -> set[Controller]:
+def _wanted(limits: SandboxLimits) -> set[Controller]:
     wanted: set[Controller] = {"kill"}
     if limits.memory_mb is not None:
         wanted.add("memory")
@@ -233,7 +241,7 @@ def _wanted(limits: Limits) -> set[Controller]:
     return wanted
 
 
-def _make(place: Place, path: str) -> None:
+def _make(place: CgroupParent, path: str) -> None:
     try:
         Path(path).mkdir()
     except FileNotFoundError:
@@ -241,7 +249,7 @@ def _make(place: Place, path: str) -> None:
         Path(path).mkdir()
 
 
-def _set_limits(group: _Group, limits: Limits) -> None:
+def _set_limits(group: _Group, limits: SandboxLimits) -> None:
     unified = group.mechanism == "cgroup v2"
     if "memory" in group.controllers and limits.memory_mb is not None:
         amount = str(limits.memory_mb << 20)

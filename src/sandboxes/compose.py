@@ -11,8 +11,7 @@ from typing import Any, cast
 
 from sandboxes.errors import SandboxCommandError, SandboxError, SandboxFileNotFoundError
 from sandboxes.protocol import Sandbox
-from sandboxes.scripted import ScriptedSandbox
-from sandboxes.scripted.wrapping import KILL_MARKED, MARK, RESERVED, check_names, quoted
+from sandboxes.scripted_sandbox import KILL_MARKED, MARK, RESERVED, ScriptedSandbox, check_names, quoted
 from sandboxes.threads import uninterrupted
 from sandboxes.types import TIMEOUT_EXIT_CODE, Command, ExecResult, OutputSink
 

@@ -1,35 +1,30 @@
-"""Plain processes in a folder: no isolation, for contracts and trusted tasks only.
-
-A sandbox is a folder below the provider's state folder. File operations stay inside it. Commands run on
-the host, as the user that runs Valkyrie, and see the whole machine. Because there is no file system of
-their own, well-known paths (`/app`, `/tests`, …) are replaced by the folder's where they begin a path in
-arguments, environment values and the working folder. The text of uploaded scripts is not touched: scripts
-have to use relative paths or `$VALKYRIE_ROOT`.
-"""
+"""Plain processes in a folder: no isolation, for contracts and trusted tasks only."""
 
 from __future__ import annotations
 
 import asyncio
 import getpass
+import json
 import os
+import re
+import signal
 import subprocess
+import time
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import asdict, dataclass, field, replace
+from datetime import UTC, datetime
 from functools import lru_cache
 from itertools import count
 from pathlib import Path
-from typing import TypeVar
+from typing import Self, TypeVar
 from uuid import uuid4
 
-from sandboxes import capability_file
+from sandboxes import host_capabilities
 from sandboxes.cgroups import Cgroup, CgroupSupport, detect
 from sandboxes.errors import SandboxError, SandboxNotFoundError, SandboxUnsupportedError
-from sandboxes.process_record import ProcessRecord
-from sandboxes.process_tree import kill_marked
 from sandboxes.protocol import RunnableSandbox, SandboxProvider
-from sandboxes.rewriting import FOLDERS, PathRewriter
-from sandboxes.rooted import RootedFiles
+from sandboxes.rooted_files import RootedFiles
 from sandboxes.streams import pump
 from sandboxes.threads import feed, pieces_from, uninterrupted
 from sandboxes.trees import FOLDER, remove_entry
@@ -40,8 +35,136 @@ from sandboxes.types import (
     CopyReport,
     OutputSink,
     SandboxCreateRequest,
+    SandboxLimits,
     SandboxQuery,
 )
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessRecord:
+    """One sandbox: `record.json` in its folder. It exists exactly as long as the sandbox does."""
+
+    id: str
+    name: str
+    labels: dict[str, str]
+    env: dict[str, str]
+    limits: SandboxLimits
+    created_at: datetime
+    creator_pid: int = field(default_factory=os.getpid)
+
+    @classmethod
+    def new(cls, request: SandboxCreateRequest) -> Self:
+        """The record of a sandbox to be made."""
+        sandbox_id = f"process-{uuid4().hex[:16]}"
+        return cls(
+            id=sandbox_id,
+            name=request.name or sandbox_id,
+            labels=dict(request.labels),
+            env=dict(request.env_vars),
+            limits=request.effective_limits,
+            created_at=datetime.now(UTC),
+        )
+
+    @classmethod
+    def read(cls, folder: Path) -> Self | None:
+        """The record in that folder, or None."""
+        try:
+            raw = json.loads((folder / "record.json").read_text())
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        return cls(
+            **{
+                **raw,
+                "limits": SandboxLimits(**raw["limits"]),
+                "created_at": datetime.fromisoformat(raw["created_at"]),
+            }
+        )
+
+    @classmethod
+    def read_all(cls, root: Path) -> list[Self]:
+        """All records below `root`, oldest first."""
+        folders = root.iterdir() if root.is_dir() else ()
+        records = [record for folder in folders if (record := cls.read(folder)) is not None]
+        return sorted(records, key=lambda record: record.created_at)
+
+    def write(self, folder: Path) -> None:
+        """Write it whole or not at all. Only the owner may read it: the environment may hold secrets."""
+        raw = asdict(self) | {"created_at": self.created_at.isoformat()}
+        draft = folder / "record.json.new"
+        draft.touch(mode=0o600)
+        draft.write_text(json.dumps(raw))
+        draft.replace(folder / "record.json")
+
+
+# Ending processes that can only be told by a mark in their environment.
+
+PATIENCE_SECONDS = 10.0
+
+
+def find_marked(mark: str) -> list[int]:
+    """Processes started with `mark` (NAME=value) in their environment, whatever they did since."""
+    wanted = mark.encode()
+    found: list[int] = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                environment = (entry / "environ").read_bytes()
+            except OSError:  # gone meanwhile, or another user's
+                continue
+            if wanted in environment.split(b"\0"):
+                found.append(int(entry.name))
+    return found
+
+
+def kill_marked(mark: str) -> bool:
+    """Kill them, and those forked meanwhile, until none is left; whether that came about in time."""
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while pids := find_marked(mark):
+        for pid in pids:
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except (ProcessLookupError, PermissionError):
+                continue
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.002)
+    return True
+
+
+# Well-known sandbox paths in commands, replaced by places in a host folder.
+
+PROCESS_FOLDERS = ("app", "workspace", "bundle", "tests", "logs", "solution", "tmp", "home")
+"""Folders every process sandbox has."""
+
+_NAMES = ("app", "workspace", "bundle", "tests", "logs", "solution", "oracle", "tmp", r"instruction(?:\.md)?")
+# Not part of a longer path or word before (`/usr/app`, `$HOME/app`, `${X}/app`, `$(pwd)/app`, `s/app/…/`),
+# and the whole of a name (`/apps` and `/app.txt` are others).
+_BEFORE = r"(?<![\w./~})\]*?-])"
+_AFTER = r"(?![\w.-])"
+
+
+class PathRewriter:
+    """Replaces `/app` by `<root>/app`, and its like, wherever one begins a path in a text."""
+
+    __slots__ = ("_pattern", "_root")
+
+    def __init__(self, root: str) -> None:
+        self._root = root
+        own = f"(?!{re.escape(root)})"
+        self._pattern = re.compile(f"{_BEFORE}{own}(/(?:{'|'.join(_NAMES)})){_AFTER}")
+
+    def rewrite(self, text: str) -> str:
+        """The text with every well-known path moved into the folder."""
+        return self._pattern.sub(lambda match: self._root + match[1], text) if "/" in text else text
+
+
+# Plain processes in a folder: no isolation, for contracts and trusted tasks only.
+#
+# A sandbox is a folder below the provider's state folder. File operations stay inside it. Commands run on
+# the host, as the user that runs Valkyrie, and see the whole machine. Because there is no file system of
+# their own, well-known paths (`/app`, `/tests`, …) are replaced by the folder's where they begin a path in
+# arguments, environment values and the working folder. The text of uploaded scripts is not touched: scripts
+# have to use relative paths or `$VALKYRIE_ROOT`.
 
 T = TypeVar("T")
 
@@ -267,11 +390,11 @@ class ProcessProvider(SandboxProvider):
 
     def capabilities(self) -> Capabilities:
         found = _capabilities()
-        capability_file.write(self._state_dir, found)
+        host_capabilities.write_capabilities(self._state_dir, found)
         return found
 
     def expected_capabilities(self) -> Capabilities:
-        return capability_file.read(self._state_dir) or _assumed_capabilities()
+        return host_capabilities.read_capabilities(self._state_dir) or _assumed_capabilities()
 
     def _create(self, request: SandboxCreateRequest) -> ProcessSandbox:
         if request.source.type != "host" or request.source.rootfs is not None:
@@ -281,7 +404,7 @@ class ProcessProvider(SandboxProvider):
             )
         record = ProcessRecord.new(request)
         folder = self._root / record.id
-        for name in FOLDERS:
+        for name in PROCESS_FOLDERS:
             (folder / "root" / name).mkdir(parents=True)
         sandbox = ProcessSandbox(folder, record)
         try:

@@ -21,7 +21,7 @@ from sandboxes.values import (
     OutputSink,
     StreamName,
 )
-from sandboxes.work import CarryRules, Change, PackedWork, WorkLimits
+from sandboxes.work import CarryRules, ChangedPath, PackedWork, WorkLimits
 
 if TYPE_CHECKING:
     # Requests are validated models; commands that only look at a store need not pay for pydantic.
@@ -160,7 +160,7 @@ class Sandbox(ABC):
         for path in removed:
             await self.remove(path)
 
-    async def changes(self, rules: CarryRules | None = None) -> list[Change]:
+    async def changes(self, rules: CarryRules | None = None) -> list[ChangedPath]:
         """What differs from what the sandbox was made from, by path, at most MOST_LISTED of them.
 
         `rules`: only what they carry. For a sandbox whose processes are dead, or that nobody hostile

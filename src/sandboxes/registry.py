@@ -93,7 +93,7 @@ def open_provider(name: str, state_dir: Path, settings: Mapping[str, str] | None
         ) from error
     made = getattr(module, entry.class_name)
     if entry.settings:
-        from sandboxes.configs import sandbox_provider_config_from_mapping
+        from sandboxes.types import sandbox_provider_config_from_mapping
 
         missing = [wanted for wanted in entry.settings if not (settings or {}).get(wanted)]
         if missing:

@@ -1,4 +1,5 @@
-"""Between asyncio and blocking file work in threads."""
+"""Move bytes between asyncio and blocking work in threads, and bring work to its end when its caller is
+cancelled."""
 
 from __future__ import annotations
 
@@ -62,3 +63,22 @@ async def uninterrupted(work: Awaitable[T], stop: Callable[[], None] | None = No
         if not task.cancelled():
             task.exception()
         raise
+
+
+# Work that must come to its end even when the one who waits for it is cancelled.
+
+
+async def to_the_end(work: Awaitable[T]) -> T:
+    """Await `work`; a cancellation takes effect only once it is done, and then wins over its outcome."""
+    task = asyncio.ensure_future(work)
+    cancelled: asyncio.CancelledError | None = None
+    while not task.done():
+        try:
+            await asyncio.wait((task,))
+        except asyncio.CancelledError as error:
+            cancelled = error
+    if cancelled is not None:
+        if not task.cancelled():
+            task.exception()
+        raise cancelled
+    return task.result()

@@ -1,13 +1,23 @@
-"""What is asked of a sandbox provider, and what it answers."""
+"""What is asked of a sandbox provider, what it answers, and how it is reached."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Mapping
 from datetime import datetime
-from typing import Annotated, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    TypeAdapter,
+    ValidationError,
+    model_serializer,
+    model_validator,
+)
 
+from sandboxes.errors import MissingSandboxConfigError, SandboxUnsupportedError
 from sandboxes.values import (
     KILLED_EXIT_CODE,
     TIMEOUT_EXIT_CODE,
@@ -16,39 +26,14 @@ from sandboxes.values import (
     CopyLimits,
     CopyReport,
     ExecResult,
-    Limits,
     NetworkPolicy,
     OutputSink,
+    SandboxLimits,
     StreamName,
 )
 
-__all__ = [
-    "KILLED_EXIT_CODE",
-    "TIMEOUT_EXIT_CODE",
-    "BuildSource",
-    "Capabilities",
-    "Command",
-    "ComposeSource",
-    "CopyLimits",
-    "CopyReport",
-    "ExecResult",
-    "HostSource",
-    "ImageSource",
-    "Limits",
-    "Mount",
-    "NetworkPolicy",
-    "OutputSink",
-    "PlainSource",
-    "Resources",
-    "SandboxCapacityDomain",
-    "SandboxCreateRequest",
-    "SandboxQuery",
-    "SandboxSource",
-    "SnapshotSource",
-    "StreamName",
-    "TargetedSnapshotSource",
-    "host_folder_of",
-]
+if TYPE_CHECKING:
+    from sandboxes.protocol import SandboxProvider
 
 
 class ImageSource(BaseModel):
@@ -87,7 +72,7 @@ class BuildSource(BaseModel):
     context: str
     """The folder on the machine that builds."""
     digest: str
-    """Of everything in the folder, as `sandboxes.contents.folder_digest` has it. Where it is built it is
+    """The digest of all in the folder (`sandboxes.folder_contents.folder_digest`). Where it is built it is
     worked out again: another content is refused."""
     dockerfile: str = "Dockerfile"
     timeout: float = 600.0
@@ -167,7 +152,7 @@ class SandboxCreateRequest(BaseModel):
     source: SandboxSource = Field(default_factory=HostSource)
     resources: Resources | None = None
     """Whole-number resources, as benchmark services state them."""
-    limits: Limits | None = None
+    limits: SandboxLimits | None = None
     """Finer limits; each set field wins over `resources`."""
     name: str | None = None
     labels: dict[str, str] = Field(default_factory=dict)
@@ -193,12 +178,12 @@ class SandboxCreateRequest(BaseModel):
         return "none" if self.network_block_all else self.network
 
     @property
-    def effective_limits(self) -> Limits:
+    def effective_limits(self) -> SandboxLimits:
         """`limits` over `resources`."""
-        asked = self.limits or Limits()
+        asked = self.limits or SandboxLimits()
         if self.resources is None:
             return asked
-        return Limits(
+        return SandboxLimits(
             cpus=asked.cpus if asked.cpus is not None else float(self.resources.vcpu),
             memory_mb=asked.memory_mb if asked.memory_mb is not None else self.resources.memory * 1024,
             disk_mb=asked.disk_mb if asked.disk_mb is not None else self.resources.disk * 1024,
@@ -213,3 +198,123 @@ class SandboxQuery(BaseModel):
     labels: dict[str, str] = Field(default_factory=dict)
     page_size: int = 10
     created_at_lte: datetime | None = None
+
+
+# How to reach a provider, as plain data that travels: the `sandbox_provider` of a service's requests.
+
+SandboxProviderName = Literal["daytona", "modal", "docker", "kubernetes"]
+
+
+class _Config(BaseModel):
+    def create_provider(self) -> SandboxProvider:
+        """The provider, opened. The caller closes it."""
+        kind = getattr(self, "type", type(self).__name__)
+        raise SandboxUnsupportedError(f"this version has no {kind} sandboxes; use a daytona one")
+
+
+class DaytonaProviderConfig(_Config):
+    """Anything that speaks Daytona's REST: Daytona itself, or our own server on local sandboxes."""
+
+    type: Literal["daytona"] = "daytona"
+    DAYTONA_API_KEY: str = Field(repr=False)
+    DAYTONA_API_URL: str
+    DAYTONA_TARGET: str
+    DAYTONA_ORGANIZATION_ID: str | None = None
+
+    @model_serializer(mode="wrap")
+    def _without_null_organization(self, write: Any) -> dict[str, Any]:
+        data: dict[str, Any] = write(self)
+        if data.get("DAYTONA_ORGANIZATION_ID") is None:
+            data.pop("DAYTONA_ORGANIZATION_ID", None)
+        return data
+
+    def create_provider(self) -> SandboxProvider:
+        from sandboxes.daytona import DaytonaSandboxProvider
+
+        return DaytonaSandboxProvider(self)
+
+    def headers(self) -> dict[str, str]:
+        """The three headers a service takes instead of a body field."""
+        return {
+            "x-api-key": self.DAYTONA_API_KEY,
+            "x-api-url": self.DAYTONA_API_URL,
+            "x-target": self.DAYTONA_TARGET,
+        }
+
+
+class ModalProviderConfig(_Config):
+    """Modal sandboxes. Understood on the wire; this version cannot open them."""
+
+    type: Literal["modal"] = "modal"
+    MODAL_TOKEN_ID: str
+    MODAL_TOKEN_SECRET: str = Field(repr=False)
+
+
+class DockerProviderConfig(_Config):
+    """Containers of the machine the service runs on."""
+
+    type: Literal["docker"] = "docker"
+
+    def create_provider(self) -> SandboxProvider:
+        import tempfile
+        from pathlib import Path
+
+        from sandboxes.docker import DockerProvider
+
+        # Build locks and logs; services of the same user share them.
+        return DockerProvider(Path(tempfile.gettempdir()) / f"valkyrie-docker-{os.getuid()}")
+
+
+class KubernetesProviderConfig(_Config):
+    """A private control service. Understood on the wire; this version cannot open it."""
+
+    type: Literal["kubernetes"] = "kubernetes"
+    KUBERNETES_API_URL: str
+    KUBERNETES_API_TOKEN: str = Field(repr=False)
+    KUBERNETES_CONNECT_TIMEOUT: float = 10
+    KUBERNETES_REQUEST_TIMEOUT: float = 60
+
+
+SandboxProviderConfig = Annotated[
+    DaytonaProviderConfig | ModalProviderConfig | DockerProviderConfig | KubernetesProviderConfig,
+    Field(discriminator="type"),
+]
+_ADAPTER: TypeAdapter[SandboxProviderConfig] = TypeAdapter(SandboxProviderConfig)
+
+
+def sandbox_provider_config_from_mapping(values: Mapping[str, Any]) -> SandboxProviderConfig:
+    """A provider's config from plain data; `type` may be left out for daytona."""
+    try:
+        return _ADAPTER.validate_python({"type": "daytona", **values})
+    except ValidationError as error:
+        wrong = ", ".join(".".join(map(str, e["loc"])) or str(e["msg"]) for e in error.errors())
+        raise MissingSandboxConfigError(f"Sandbox provider settings are missing or wrong: {wrong}") from None
+
+
+__all__ = [
+    "KILLED_EXIT_CODE",
+    "TIMEOUT_EXIT_CODE",
+    "BuildSource",
+    "Capabilities",
+    "Command",
+    "ComposeSource",
+    "CopyLimits",
+    "CopyReport",
+    "ExecResult",
+    "HostSource",
+    "ImageSource",
+    "Mount",
+    "NetworkPolicy",
+    "OutputSink",
+    "PlainSource",
+    "Resources",
+    "SandboxCapacityDomain",
+    "SandboxCreateRequest",
+    "SandboxLimits",
+    "SandboxQuery",
+    "SandboxSource",
+    "SnapshotSource",
+    "StreamName",
+    "TargetedSnapshotSource",
+    "host_folder_of",
+]

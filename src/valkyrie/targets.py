@@ -56,7 +56,7 @@ class TargetError(UserError):
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class ConnectionTarget:
     """Where to connect to, and what to say there."""
 
     url: httpx.URL
@@ -118,7 +118,7 @@ def resolve_target(
     *,
     only_loopback: bool = False,
     networks: Sequence[str] | None = None,
-) -> Target:
+) -> ConnectionTarget:
     """The checked addresses behind a URL; OSError when its name has none."""
     parsed = parse_target(url, what)
     host = parsed.raw_host.decode("ascii")
@@ -128,7 +128,7 @@ def resolve_target(
         if why := refusal(address, allow_local, only_loopback=only_loopback, networks=networks):
             way = _way_out(address, only_loopback=only_loopback, networks=networks)
             raise TargetError(f"{what} leads to {host[:80]}, which is {why}; nothing is sent there.{way}")
-    return Target(parsed, found)
+    return ConnectionTarget(parsed, found)
 
 
 def connectable(

@@ -18,8 +18,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Literal
 
+from valkyrie.config.values import data_folder
 from valkyrie.errors import UsageError, UserError
-from valkyrie.settings import data_folder
 
 RECORD = "trusted.json"
 MOST_FILES = 5000

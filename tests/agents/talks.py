@@ -13,18 +13,18 @@ import pytest
 from sandboxes.local import LocalProvider
 from sandboxes.protocol import SandboxProvider
 from sandboxes.types import Command, SandboxCreateRequest
-from valkyrie.agents.catalog import CATALOG, AgentOptions
-from valkyrie.agents.layers import Layers
+from valkyrie.agents.catalog.entries import CATALOG, AgentOptions
+from valkyrie.agents.layers import LayerCache
 from valkyrie.agents.protocol import AgentExit, AgentTrial
+from valkyrie.domain import TaskSpec, Timeouts
 from valkyrie.errors import ValkyrieError
-from valkyrie.executor.model_doors import ModelDoors
-from valkyrie.nouns import TaskSpec, Timeouts
+from valkyrie.executor.proxies import ModelProxies
 from valkyrie.plugins import load_target
 from valkyrie.testing import ModelServer
 from valkyrie.trajectory import Trajectory
-from valkyrie.trajectory.converting import transcript_of
+from valkyrie.trajectory.conversion import transcript_of
 from valkyrie.trajectory.transcript import Transcript
-from valkyrie.trial.gear import Gear
+from valkyrie.trial.context import AgentEnvironment
 
 WORKSPACE = "/workspace"
 
@@ -65,8 +65,8 @@ class Room:
         options = AgentOptions(model, model_url=server.url)
         agent: Any = load_target(CATALOG[name].target)(options)
         kept, said = self.root / "kept", list[str]()
-        doors = ModelDoors(self.root / "doors")
-        gear = Gear(Layers(self.layers), agent.layer, server.url, doors.to(server.url))
+        doors = ModelProxies(self.root / "doors")
+        gear = AgentEnvironment(LayerCache(self.layers), agent.layer, server.url, doors.to(server.url))
         async with LocalProvider(self.root / "state") as provider, gear.doorway() as doorway:
             request = SandboxCreateRequest(network="none")
             request = await _equipped(gear, request, provider, doorway)
@@ -111,7 +111,7 @@ class Room:
 
 
 async def _equipped(
-    gear: Gear, request: SandboxCreateRequest, provider: SandboxProvider, doorway: Path | None
+    gear: AgentEnvironment, request: SandboxCreateRequest, provider: SandboxProvider, doorway: Path | None
 ) -> SandboxCreateRequest:
     """With the agent's layer; where it cannot be fetched there is nothing to test."""
     try:

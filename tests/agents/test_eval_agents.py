@@ -10,7 +10,7 @@ from typing import Any
 
 from tests.abilities import need_local_sandboxes
 from tests.agents.world import VALK
-from valkyrie.testing import Call, ModelServer, Say, Script, Shell
+from valkyrie.testing import ModelServer, Say, Script, Shell, ToolRequest
 
 SKILL = "---\nname: tidy\ndescription: Use when tidying up.\n---\nPut the pelican away.\n"
 
@@ -56,7 +56,7 @@ async def test_an_eval_with_a_real_agent(tmp_path: Path, layers: Path) -> None:
     (tmp_path / "pelican.txt").write_text("honk\n")
     (tmp_path / "eval.yaml").write_text(json.dumps(SPEC))
     script = Script.of(
-        Call("Skill", {"skill": "tidy"}),
+        ToolRequest("Skill", {"skill": "tidy"}),
         Shell("mkdir away && mv zoo/pelican.txt away/"),
         Say("Done."),
         Say("The pelican is put away."),

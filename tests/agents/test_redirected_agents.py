@@ -10,12 +10,12 @@ import pytest
 from sandboxes.local import LocalProvider
 from sandboxes.types import Command, SandboxCreateRequest
 from tests.abilities import need_local_sandboxes
-from valkyrie.agents.catalog import CATALOG, AgentOptions
-from valkyrie.agents.layers import Layers
+from valkyrie.agents.catalog.entries import CATALOG, AgentOptions
+from valkyrie.agents.layers import LayerCache
 from valkyrie.agents.protocol import AgentTrial
-from valkyrie.nouns import TaskSpec, Timeouts
+from valkyrie.domain import TaskSpec, Timeouts
 from valkyrie.plugins import load_target
-from valkyrie.trial.gear import Gear
+from valkyrie.trial.context import AgentEnvironment
 
 CANARY = "sk-ant-canary-4711"
 LISTENER = """
@@ -53,7 +53,7 @@ async def test_settings_of_a_task_lead_no_key_elsewhere(
 ) -> None:
     need_local_sandboxes(tmp_path / "try", network="none")
     agent: Any = load_target(CATALOG[name].target)(AgentOptions(model))
-    gear, said = Gear(Layers(layers), agent.layer), list[str]()
+    gear, said = AgentEnvironment(LayerCache(layers), agent.layer), list[str]()
     async with LocalProvider(tmp_path / "state") as provider:
         request = SandboxCreateRequest(network="none")
         request = await gear.equip(request, provider, None, said.append)

@@ -10,11 +10,11 @@ import pytest
 
 from tests.abilities import need_local_sandboxes
 from tests.agents.talks import WORKSPACE, Room, Talk, heard
-from valkyrie.agents.abilities import skills_at
-from valkyrie.agents.catalog import CATALOG
+from valkyrie.agents.catalog.entries import CATALOG
+from valkyrie.agents.protocol import skills_at
 from valkyrie.plugins import load_target
-from valkyrie.testing import Call, ModelServer, Say, Script, Shell
-from valkyrie.trajectory.turns import turn_slice
+from valkyrie.testing import ModelServer, Say, Script, Shell, ToolRequest
+from valkyrie.trajectory.transcript import turn_slice
 
 SKILL = "---\nname: tidy\ndescription: Use when tidying up.\n---\nPut the pelican away.\n"
 SERVER = """
@@ -57,12 +57,12 @@ class Talker:
 
 
 TALKERS = (
-    Talker("claude-code", "claude-sonnet-4-5", Call("Skill", {"skill": "tidy"}), "mcp__tiny__weigh"),
+    Talker("claude-code", "claude-sonnet-4-5", ToolRequest("Skill", {"skill": "tidy"}), "mcp__tiny__weigh"),
     Talker("codex", "gpt-5-codex", Shell("cat .agents/skills/tidy/SKILL.md"), None),
     Talker("opencode", "anthropic/claude-sonnet-4-5", None, "tiny_weigh"),
-    Talker("goose", "claude-sonnet-4-5", Call("load_skill", {"name": "tidy"}), "tiny__weigh"),
-    Talker("gemini-cli", "gemini-2.5-pro", Call("activate_skill", {"name": "tidy"}), "mcp_tiny_weigh"),
-    Talker("copilot-cli", "gpt-4.1", Call("skill", {"skill": "tidy"}), "tiny-weigh"),
+    Talker("goose", "claude-sonnet-4-5", ToolRequest("load_skill", {"name": "tidy"}), "tiny__weigh"),
+    Talker("gemini-cli", "gemini-2.5-pro", ToolRequest("activate_skill", {"name": "tidy"}), "mcp_tiny_weigh"),
+    Talker("copilot-cli", "gpt-4.1", ToolRequest("skill", {"skill": "tidy"}), "tiny-weigh"),
 )
 
 
@@ -119,7 +119,7 @@ async def test_it_takes_up_a_skill(room: Room, talker: Talker) -> None:
 async def test_it_uses_a_tool_server(room: Room, talker: Talker) -> None:
     tiny = {"type": "stdio", "command": "python3", "args": ["tiny.py"], "cwd": "${workspace}/servers"}
     talk = Talk(["Weigh it."], files={"servers/tiny.py": SERVER}, mcp_servers={"tiny": tiny})
-    turn = Call(talker.tool, {"what": "The pelican"}) if talker.tool else Say("I could.")
+    turn = ToolRequest(talker.tool, {"what": "The pelican"}) if talker.tool else Say("I could.")
     async with ModelServer(Script.of(turn, Say("Done."))) as server:
         told = await room.talk(talker.name, talker.model, server, talk)
         first, last = heard(server, 0), heard(server, -1)

@@ -15,11 +15,10 @@ from tests.ministack_world import Ministack
 from benchmark_runner.agent_bundle.bundle import digest_folder
 from valkyrie import agents
 from valkyrie.agents.library import AgentLibrary, Library, StoredLibrary
+from valkyrie.artifact_store.disk import DiskArtifacts
+from valkyrie.artifact_store.protocol import ArtifactStore, agent_key
 from valkyrie.aws.s3 import S3Artifacts
 from valkyrie.errors import BundleError, ContractValidationError, UnknownError, UsageError
-from valkyrie.keeping.disk import DiskArtifacts
-from valkyrie.keeping.keys import agent_key
-from valkyrie.keeping.protocol import ArtifactStore
 from valkyrie.views import AgentView
 
 pytest_plugins = ["tests.ministack_world"]

@@ -9,10 +9,10 @@ import httpx
 import pytest
 from tests.ministack_world import Ministack
 
+from valkyrie.artifact_store.disk import DiskArtifacts
+from valkyrie.artifact_store.protocol import ArtifactStore
 from valkyrie.aws.s3 import S3Artifacts
-from valkyrie.keeping.disk import DiskArtifacts
-from valkyrie.keeping.protocol import ArtifactStore
-from valkyrie.testing.keeping import ArtifactStoreContract
+from valkyrie.testing.artifact_store import ArtifactStoreContract
 
 pytest_plugins = ["tests.ministack_world"]
 

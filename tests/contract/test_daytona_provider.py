@@ -11,12 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from sandboxes.configs import DaytonaProviderConfig
 from sandboxes.daytona import DaytonaSandboxProvider, rest
 from sandboxes.daytona.sandbox import DaytonaSandbox
 from sandboxes.protocol import Sandbox
 from sandboxes.testing.contract import ProviderContract
-from sandboxes.types import SandboxCreateRequest, SandboxQuery
+from sandboxes.types import DaytonaProviderConfig, SandboxCreateRequest, SandboxQuery
 
 SERVE = """
 import asyncio, json, sys

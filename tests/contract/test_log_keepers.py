@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 from tests.ministack_world import Ministack
 
+from valkyrie.artifact_store.logs import FileLogs
+from valkyrie.artifact_store.protocol import LogKeeper
 from valkyrie.aws.logs import CloudWatchLogs
-from valkyrie.keeping.files import FileLogs
-from valkyrie.keeping.protocol import LogKeeper
-from valkyrie.testing.keeping import LogKeeperContract
+from valkyrie.testing.artifact_store import LogKeeperContract
 
 pytest_plugins = ["tests.ministack_world"]
 

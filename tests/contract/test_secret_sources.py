@@ -11,7 +11,7 @@ from tests.ministack_world import Ministack
 from valkyrie.aws.secrets_manager import SecretsManagerSource
 from valkyrie.errors import MissingSecretError
 from valkyrie.secrets import DotenvSource, EnvironmentSource, SecretSource, SecretStore, resolve
-from valkyrie.secrets.testing import MemorySource, check_source
+from valkyrie.testing.secrets import MemorySource, check_source
 
 pytest_plugins = ["tests.ministack_world"]
 

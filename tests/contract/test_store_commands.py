@@ -14,9 +14,9 @@ from sqlalchemy import create_engine, text
 from tests.store_world import add_executor, add_run, ended, tick
 
 from valkyrie.cli.main import main
-from valkyrie.nouns import Category, TrialState
+from valkyrie.domain import Category, TrialState
 from valkyrie.store import Store, journal, leases, migrations, schema, upkeep
-from valkyrie.store.address import parse
+from valkyrie.store.database import parse
 from valkyrie.store.journal import Finish
 
 Valk = Callable[..., tuple[int, str]]

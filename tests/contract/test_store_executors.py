@@ -12,14 +12,13 @@ from sqlalchemy import func, select
 from tests.postgres import Postgres
 from tests.store_world import ROOM, add_executor, add_run, assert_counters_true, ended, run_values, tick
 
+from valkyrie.domain import TrialState
 from valkyrie.errors import LeaseLostError
-from valkyrie.nouns import TrialState
 from valkyrie.store import Store, executors, leases, runs
 from valkyrie.store.counters import lock_runs
-from valkyrie.store.journal import Advance, Save
+from valkyrie.store.journal import Advance, Save, Writer
 from valkyrie.store.leases import Leased, Room, Tick, TickResult
 from valkyrie.store.schema import attempt, trial
-from valkyrie.store.writer import Writer
 
 
 @pytest.fixture

@@ -16,10 +16,10 @@ from sqlalchemy import event, text, update
 from tests.postgres import TEMPLATE, Postgres
 from tests.store_world import add_executor, add_run, assert_counters_true, ended, tick
 
+from valkyrie.domain import TrialState
 from valkyrie.errors import LeaseLostError, StoreError
-from valkyrie.nouns import TrialState
 from valkyrie.store import Store, leases, runs, sqlite
-from valkyrie.store import writer as writers
+from valkyrie.store import journal as writers
 from valkyrie.store.journal import Advance, Save
 from valkyrie.store.schema import executor
 

@@ -14,10 +14,10 @@ import pytest
 from tests.crash.conftest import Home
 from tests.crash.test_crash import ROUNDS, SEED
 from tests.integration.duel import AGENT, BENCHMARK
-from valkyrie.job_views import JobAgent, JobRequest, JobView
-from valkyrie.store.audit import LOOKS
+from valkyrie.store.upkeep import LOOKS
 from valkyrie.tracker.local import LocalTracker
 from valkyrie.views import RunRequest, TrialFilter
+from valkyrie.views.jobs import JobAgent, JobRequest, JobView
 
 ROOT = Path(__file__).parents[2]
 REQUEST = JobRequest(

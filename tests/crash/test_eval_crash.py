@@ -20,7 +20,7 @@ from tests.crash.conftest import Home, assert_nothing_left
 from tests.crash.test_crash import ROUNDS, SEED
 from tests.integration.evals.serving import serving
 from valkyrie.store.schema import attempt
-from valkyrie.testing.model_server import Call, Fault, Script
+from valkyrie.testing.model_server import Fault, Script, ToolRequest
 
 STIMULI, RUNS = 100, 2
 JUDGED = 25
@@ -128,7 +128,7 @@ def test_kill_9_around_judges_grades_every_trial_once(
     rng = random.Random(f"{SEED} judged")
     write_judged(tmp_path)
     answer = {"rubric_scores": [], "overall_score": 5, "overall_reasoning": "so it seems"}
-    with serving(Script.of(Fault("server_error", every=5), Call("submit_grade", answer))) as server:
+    with serving(Script.of(Fault("server_error", every=5), ToolRequest("submit_grade", answer))) as server:
         words = ("-e", "eval.yaml", "--judge-model", "openai/judge", "--judge-url", server.url)
         for _ in range(KILLS):
             process = command(home, tmp_path, *words)

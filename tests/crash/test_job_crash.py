@@ -13,9 +13,9 @@ import pytest
 
 from tests.crash.conftest import Home, assert_nothing_left
 from tests.crash.test_crash import ROUNDS, SEED
-from valkyrie.job_views import JobAgent, JobChange, JobRequest, JobView
 from valkyrie.tracker.local import LocalTracker
 from valkyrie.views import RunRequest
+from valkyrie.views.jobs import JobAgent, JobChange, JobRequest, JobView
 
 TRIALS = 4
 """× 12 tasks × 2 agents = 96 trials."""
@@ -51,7 +51,7 @@ def assert_right(home: Home, view: JobView, trials: int = TRIALS) -> None:
         assert run.score.final_score == (1.0 if run.agent == "oracle" else 0.0)
     tracker = home.tracker()
     try:
-        from valkyrie.store.audit import LOOKS
+        from valkyrie.store.upkeep import LOOKS
 
         with tracker.store.reading() as connection:
             assert [said for look in LOOKS for said in look(connection)] == []

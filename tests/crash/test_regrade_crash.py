@@ -14,7 +14,7 @@ import pytest
 from tests.crash.conftest import Home, assert_nothing_left
 from tests.crash.test_crash import ROUNDS, SEED
 from valkyrie.store import regrades
-from valkyrie.store.audit import LOOKS
+from valkyrie.store.upkeep import LOOKS
 from valkyrie.tracker.local import LocalTracker
 from valkyrie.views import RegradeRequest, RunRequest, RunView
 

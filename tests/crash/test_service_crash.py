@@ -15,7 +15,7 @@ from tests.abilities import need_local_sandboxes
 from tests.crash.conftest import Home, assert_nothing_left
 from tests.crash.service_world import KillableService
 from tests.crash.test_crash import ROUNDS, SEED
-from valkyrie.nouns import RunState
+from valkyrie.domain import RunState
 from valkyrie.tracker.local import LocalTracker
 from valkyrie.views import RunRequest, RunView
 

@@ -23,8 +23,8 @@ from sandboxes.local import LocalProvider
 from tests.live_folders import files_below
 from tests.ports import free_port
 from valkyrie.client.client import ValkyrieClient
+from valkyrie.domain import RunState
 from valkyrie.executor.client import ExecutorClient
-from valkyrie.nouns import RunState
 from valkyrie.store import Store, runs
 from valkyrie.store.layout import DataFolder
 from valkyrie.tracker.remote import RemoteTracker

@@ -11,16 +11,16 @@ from typing import Any
 
 import pytest
 
-from sandboxes.contents import folder_digest
 from sandboxes.docker import DockerProvider, overlay_walk
+from sandboxes.docker.changes import ContainerChange, ContainerListings
+from sandboxes.docker.container_config import ALLOWED, ContainerPlan, container
 from sandboxes.docker.engine import Engine
-from sandboxes.docker.listing import Found, Listings
 from sandboxes.docker.provider import died
-from sandboxes.docker.requests import ALLOWED, Plan, container
 from sandboxes.errors import SandboxDiedError
+from sandboxes.folder_contents import folder_digest
 from sandboxes.protocol import Sandbox
 from sandboxes.testing.base import HEARTBEAT, output_of, wait_for_beats
-from sandboxes.types import BuildSource, Command, Limits, SandboxCreateRequest
+from sandboxes.types import BuildSource, Command, SandboxCreateRequest, SandboxLimits
 from sandboxes.values import ImageDefaults
 from sandboxes.work import CarryRules, WorkLimits
 from tests.docker_engine import IMAGE, PrivateEngine
@@ -202,10 +202,10 @@ async def test_replaced_tools_are_seen_and_put_back(
 async def test_an_engine_that_only_compares_sizes_still_carries_work(
     provider: DockerProvider, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    async def nothing(*_: object) -> list[Found] | None:
+    async def nothing(*_: object) -> list[ContainerChange] | None:
         return None
 
-    monkeypatch.setattr(Listings, "_walked", nothing)
+    monkeypatch.setattr(ContainerListings, "_walked", nothing)
     request = SandboxCreateRequest(network="none", separate_folders=("/tests",))
     source, target = [await provider.create_sandbox(request) for _ in range(2)]
     assert await source.changes() == []
@@ -295,7 +295,7 @@ async def test_memory_and_processes_are_limited_when_a_task_names_no_limits(
     memory, swap, pids = map(int, engine.docker("inspect", "-f", form, sandbox.id).split())
     assert 256 << 20 <= memory == swap <= 4 << 30
     assert 0 < pids <= 4096
-    asked = SandboxCreateRequest(network="none", limits=Limits(memory_mb=300, pids=77))
+    asked = SandboxCreateRequest(network="none", limits=SandboxLimits(memory_mb=300, pids=77))
     other = await provider.create_sandbox(asked)
     assert engine.docker("inspect", "-f", form, other.id).split() == [str(300 << 20)] * 2 + ["77"]
 
@@ -309,7 +309,7 @@ async def test_our_programs_cannot_be_changed_from_inside(provider: DockerProvid
 
 
 def test_labels_keep_the_networks_a_sandbox_reaches() -> None:
-    plan = Plan("image", ImageDefaults("/app"), Engine("unix:///x", {"NCPU": 2}))
+    plan = ContainerPlan("image", ImageDefaults("/app"), Engine("unix:///x", {"NCPU": 2}))
     body = container(SandboxCreateRequest(allowed_networks=("10.1.0.0/16", "192.168.7.0/24")), plan)
     assert body["Labels"][ALLOWED] == "10.1.0.0/16,192.168.7.0/24"
 

@@ -14,11 +14,11 @@ from typing import cast
 
 import pytest
 
-from sandboxes.contents import folder_digest
 from sandboxes.docker import DockerProvider
-from sandboxes.docker.requests import PUBLIC_NETWORK
+from sandboxes.docker.container_config import PUBLIC_NETWORK
 from sandboxes.docker.sandbox import DockerSandbox
 from sandboxes.errors import SandboxError, SandboxUnsupportedError
+from sandboxes.folder_contents import folder_digest
 from sandboxes.protocol import Sandbox
 from sandboxes.testing.base import HEARTBEAT, assert_no_beats, output_of, wait_for_beats
 from sandboxes.types import (
@@ -26,10 +26,10 @@ from sandboxes.types import (
     Command,
     HostSource,
     ImageSource,
-    Limits,
     Mount,
     Resources,
     SandboxCreateRequest,
+    SandboxLimits,
     SnapshotSource,
 )
 from tests.docker_engine import IMAGE, OUTSIDE, PrivateEngine
@@ -288,7 +288,7 @@ async def test_what_it_cannot_make_is_refused(provider: DockerProvider) -> None:
         with pytest.raises(SandboxError, match=words):
             await provider.create_sandbox(SandboxCreateRequest(source=source, network="none"))
     gpu = Resources(vcpu=1, memory=1, disk=1, gpu=1)
-    for asked in ({"resources": gpu}, {"limits": Limits(gpus=1)}):
+    for asked in ({"resources": gpu}, {"limits": SandboxLimits(gpus=1)}):
         with pytest.raises(SandboxUnsupportedError, match="NVIDIA"):
             await provider.create_sandbox(SandboxCreateRequest(**asked, network="none"))
 
@@ -317,7 +317,9 @@ async def test_host_folders_are_shown_read_only(provider: DockerProvider, tmp_pa
 
 
 async def test_nothing_outlives_kill_all(provider: DockerProvider) -> None:
-    request = SandboxCreateRequest(network="none", limits=Limits(pids=128), separate_folders=("/tests",))
+    request = SandboxCreateRequest(
+        network="none", limits=SandboxLimits(pids=128), separate_folders=("/tests",)
+    )
     sandbox = await provider.create_sandbox(request)
     await sandbox.upload_file("/tests/kept", b"kept")
     # As someone else, in a session of its own, and with every place for processes taken.
@@ -355,7 +357,7 @@ LEAVE = """
 import asyncio, os, sys
 from pathlib import Path
 from typing import cast
-from sandboxes.contents import folder_digest
+from sandboxes.folder_contents import folder_digest
 from sandboxes.docker import DockerProvider
 from sandboxes.types import BuildSource, SandboxCreateRequest
 

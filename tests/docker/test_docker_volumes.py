@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from sandboxes.docker import DockerProvider
-from sandboxes.docker import volumes as volumes_module
-from sandboxes.docker.volumes import FolderVolumes
+from sandboxes.docker import shared_resources as volumes_module
+from sandboxes.docker.shared_resources import FolderVolumes
 from sandboxes.errors import SandboxError
 from sandboxes.protocol import Sandbox
 from sandboxes.testing.base import output_of

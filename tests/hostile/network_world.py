@@ -528,7 +528,7 @@ async def reach(tool: Any, who: str, state: Path) -> dict[str, Any]:
 async def live_and_end(tool: Any, who: str, state: Path) -> dict[str, Any]:
     """Closing, the sandbox's end, cancellation at any moment, and what each leaves."""
     from sandboxes.errors import SandboxError
-    from sandboxes.local.network import NetworkSettings, Tool, attach
+    from sandboxes.local.network import NetworkSettings, NetworkTool, attach
 
     ctypes.CDLL(None).prctl(36, 1, 0, 0, 0)  # adopt orphans, so that `children` sees every process left
     resolv_conf = state / "resolv.conf"
@@ -544,7 +544,7 @@ async def live_and_end(tool: Any, who: str, state: Path) -> dict[str, Any]:
     await attachment.close()
     found["after close"] = left_over(before)
 
-    broken = NetworkSettings(tool=Tool(tool.name, "/bin/false"))
+    broken = NetworkSettings(tool=NetworkTool(tool.name, "/bin/false"))
     for _ in range(10):
         try:
             await attach(jail.init_pid, None, state, broken)

@@ -9,9 +9,9 @@ import httpx
 import pytest
 
 from tests.integration.api.stage import Stage, client, open_stage, serving
-from valkyrie.api.settings import ApiSettings, settings_for
+from valkyrie.api.capacity import ApiSettings, settings_for
+from valkyrie.domain import Identity
 from valkyrie.errors import UsageError
-from valkyrie.nouns import Identity
 
 
 @pytest.fixture

@@ -18,10 +18,10 @@ from schemathesis.generation import GenerationMode
 
 from tests.integration.api.stage import Stage, open_stage, serving_aside
 from valkyrie.api.app import bare_app
-from valkyrie.api.settings import ApiSettings
-from valkyrie.job_views import JobAgent, JobRequest
-from valkyrie.nouns import Identity
+from valkyrie.api.capacity import ApiSettings
+from valkyrie.domain import Identity
 from valkyrie.views import RunRequest
+from valkyrie.views.jobs import JobAgent, JobRequest
 
 pytestmark = pytest.mark.slow
 

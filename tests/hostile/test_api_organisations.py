@@ -19,9 +19,9 @@ import pytest
 from tests.integration.api.stage import Stage, client, open_stage, serving
 from tests.integration.api.test_limits import CONTRACT, zipped
 from valkyrie.api.app import bare_app
-from valkyrie.api.serving import ApiServer
-from valkyrie.nouns import DEFAULT_ORG
-from valkyrie.store import people
+from valkyrie.api.server import ApiServer
+from valkyrie.domain import DEFAULT_ORG
+from valkyrie.store import tenants
 
 SECRET, AGENT, LABEL, VALUE = "planted/secret", "planted-agent", "planted-label", "planted-value-77aa"
 JOB_NAME = "planted-job"
@@ -113,7 +113,7 @@ def prepare(stage: Stage) -> Mine:
     waiting = stage.add_run(label=LABEL, agent=AGENT, started_by="ada@example.org")
     job_id = stage.finished_job(name=JOB_NAME, label=LABEL, agent=AGENT, started_by="ada@example.org")
     with stage.tracker_app.store.writing() as connection:
-        people.create_key(connection, DEFAULT_ORG, "another", "bob@example.org")
+        tenants.create_key(connection, DEFAULT_ORG, "another", "bob@example.org")
     people_of_ours = ["ada@example.org", "bob@example.org"]
     return Mine(
         run_id, job_id, [run_id, job_id, waiting, LABEL, JOB_NAME, AGENT, SECRET, VALUE, *people_of_ours]
@@ -257,9 +257,9 @@ async def test_strangers_get_nowhere(stage: Stage, server: ApiServer) -> None:
 
 async def test_a_revoked_or_expired_key_opens_nothing(stage: Stage, server: ApiServer) -> None:
     with stage.tracker_app.store.writing() as connection:
-        key_id, revoked = people.create_key(connection, DEFAULT_ORG, "old", "ada@example.org")
-        people.revoke_key(connection, key_id, 1.0)
-        _, expired = people.create_key(connection, DEFAULT_ORG, "older", "ada@example.org", expires_at=1.0)
+        key_id, revoked = tenants.create_key(connection, DEFAULT_ORG, "old", "ada@example.org")
+        tenants.revoke_key(connection, key_id, 1.0)
+        _, expired = tenants.create_key(connection, DEFAULT_ORG, "older", "ada@example.org", expires_at=1.0)
     for key in (revoked, expired):
         async with client(server, key) as late:
             assert (await late.get("/v1/runs")).status_code == 401

@@ -24,9 +24,9 @@ from tests.hostile.test_api_organisations import (
     request_for,
 )
 from tests.integration.api.stage import Stage, client, open_stage, serving
-from valkyrie.api.serving import ApiServer
-from valkyrie.nouns import DEFAULT_ORG, Role
-from valkyrie.store import people
+from valkyrie.api.server import ApiServer
+from valkyrie.domain import DEFAULT_ORG, Role
+from valkyrie.store import tenants
 
 INIT = ("POST", "/v1/init")
 """Makes an organisation of somebody who has none yet; self-hosted trackers refuse it to everyone."""
@@ -70,7 +70,7 @@ async def server(stage: Stage) -> AsyncIterator[ApiServer]:
 
 def key_of(stage: Stage, role: Role) -> str:
     with stage.tracker_app.store.writing() as connection:
-        return people.create_key(connection, DEFAULT_ORG, "walk", f"{role}@example.org", role=role)[1]
+        return tenants.create_key(connection, DEFAULT_ORG, "walk", f"{role}@example.org", role=role)[1]
 
 
 async def audit(server: ApiServer, stage: Stage, **wanted: Any) -> list[dict[str, Any]]:

@@ -11,14 +11,14 @@ import pytest
 
 from sandboxes.local import LocalProvider
 from sandboxes.protocol import Sandbox
-from sandboxes.types import Limits, Mount, SandboxCreateRequest
+from sandboxes.types import Mount, SandboxCreateRequest, SandboxLimits
 from tests.abilities import need_local_sandboxes
 from tests.git_world import git
 from tests.hostile.test_local_hostile import provider as provider
 from valkyrie.benchmarks.eval_spec import workspace
-from valkyrie.benchmarks.eval_spec.options import EvalOptions
+from valkyrie.benchmarks.eval_spec.source import EvalOptions
 from valkyrie.benchmarks.eval_spec.workbench import ROOM, SandboxWorkbench
-from valkyrie.grade.protocol import Program, Ran
+from valkyrie.grade.protocol import Program, ProgramResult
 from valkyrie.specs.model import EnvironmentSpec, FileEntry, GraderSpec, Stimulus
 
 LOOK = """for f in $(find . -type f | sort); do echo "$f $(cat "$f")"; done
@@ -61,7 +61,7 @@ async def set_up(local: LocalProvider, stimulus: Stimulus, start: Path, **reques
     return sandbox
 
 
-async def after(bench: SandboxWorkbench, attack: str, **options: object) -> Ran:
+async def after(bench: SandboxWorkbench, attack: str, **options: object) -> ProgramResult:
     """What a second program finds when a first one did its worst."""
     await bench.run(shell(attack, **options))
     return await bench.run(shell(LOOK))
@@ -93,7 +93,7 @@ async def test_no_program_changes_what_the_next_one_sees(
 async def test_a_program_that_fills_the_disk_leaves_room_for_the_next(
     local: LocalProvider, stimulus: Stimulus, tmp_path: Path
 ) -> None:
-    sandbox = await set_up(local, stimulus, tmp_path / "start", limits=Limits(disk_mb=16))
+    sandbox = await set_up(local, stimulus, tmp_path / "start", limits=SandboxLimits(disk_mb=16))
     bench = SandboxWorkbench(sandbox, stimulus, tmp_path / "start")
     fill = "cat /dev/zero > full 2>/dev/null; cat /dev/zero > /workspace/full 2>/dev/null; true"
     assert (await after(bench, fill)).stdout == UNTOUCHED
@@ -102,7 +102,7 @@ async def test_a_program_that_fills_the_disk_leaves_room_for_the_next(
 async def test_an_agent_that_fills_the_disk_is_graded_all_the_same(
     local: LocalProvider, stimulus: Stimulus, tmp_path: Path
 ) -> None:
-    sandbox = await set_up(local, stimulus, tmp_path / "start", limits=Limits(disk_mb=16))
+    sandbox = await set_up(local, stimulus, tmp_path / "start", limits=SandboxLimits(disk_mb=16))
     await sandbox.exec("cat /dev/zero > /full; cat /dev/zero > /tests/full")
     once = replace(stimulus, graders=stimulus.graders[:1])
     bench = SandboxWorkbench(sandbox, once, tmp_path / "start")

@@ -18,14 +18,14 @@ import pytest
 
 from tests.git_world import CONTRACT, git, served
 from tests.integration.hooks.test_sending import make_certificate
-from valkyrie.agents.git import checked_out
-from valkyrie.benchmarks.eval_spec.git_staging import Checkouts
-from valkyrie.benchmarks.named import git_source
+from valkyrie.agents.library import checked_out
+from valkyrie.benchmarks.eval_spec.layout import Checkouts
+from valkyrie.benchmarks.named import registries
 from valkyrie.errors import UserError, ValkyrieError
-from valkyrie.evals.exporting.harbor_environment import write_environment
+from valkyrie.evals.export.harbor import write_environment
+from valkyrie.evals.lint.specs import lint_spec_file
 from valkyrie.git.address import parse_source
-from valkyrie.lint.specs import lint_spec_file
-from valkyrie.specs.model import EnvironmentSpec, GitSource, Stimulus
+from valkyrie.specs.model import EnvironmentSpec, Stimulus, WorkspaceRepository
 from valkyrie.specs.project import Project
 
 MISSING = "1" * 40
@@ -191,12 +191,12 @@ def lint(scene: Scene) -> str:
 
 
 def stage(scene: Scene) -> str:
-    with laid_out(GitSource("worktree", "fx.git", scene.project)) as folder:
+    with laid_out(WorkspaceRepository("worktree", "fx.git", scene.project)) as folder:
         return text_of(folder)
 
 
 @contextmanager
-def laid_out(source: GitSource) -> Iterator[Path]:
+def laid_out(source: WorkspaceRepository) -> Iterator[Path]:
     checkouts = Checkouts()
     try:
         yield asyncio.run(checkouts.of(source))
@@ -211,11 +211,11 @@ def install(scene: Scene) -> str:
 
 def fetch(scene: Scene) -> str:
     with tempfile.TemporaryDirectory(dir=scene.folder) as cache:
-        return text_of(git_source.fetch(parse_source(scene.repository.as_uri()), Path(cache)).folder)
+        return text_of(registries.fetch(parse_source(scene.repository.as_uri()), Path(cache)).folder)
 
 
 def export(scene: Scene) -> str:
-    source = GitSource("worktree", "fx.git", scene.project)
+    source = WorkspaceRepository("worktree", "fx.git", scene.project)
     with tempfile.TemporaryDirectory(dir=scene.folder) as into:
         write_environment(Stimulus("one", ("x",), environment=EnvironmentSpec(git=source)), Path(into), None)
         return text_of(Path(into))
@@ -307,10 +307,10 @@ def test_a_partial_clone_says_how_to_complete_it(scene: Scene) -> None:
     git(scene.repository, "config", "uploadpack.allowFilter", "true")
     git(scene.project, *words)
     with pytest.raises(UserError, match=r"fetch --refetch --no-filter` completes it"):
-        with laid_out(GitSource("worktree", "clone", scene.project)):
+        with laid_out(WorkspaceRepository("worktree", "clone", scene.project)):
             pass
     git(clone, "fetch", "--quiet", "--refetch", "--no-filter")
-    with laid_out(GitSource("worktree", "clone", scene.project)) as folder:
+    with laid_out(WorkspaceRepository("worktree", "clone", scene.project)) as folder:
         assert "a\n" in text_of(folder)
 
 
@@ -469,7 +469,7 @@ def test_a_head_that_is_no_reference(scene: Scene, head: str) -> None:
 @pytest.mark.parametrize("ref", ["--output=x", "-h", "--exec=x", "HEAD:a.txt", "@{-1}", ":/x", "^main"])
 def test_words_of_a_spec_are_no_options(scene: Scene, ref: str) -> None:
     with pytest.raises(ValkyrieError):
-        with laid_out(GitSource("worktree", "fx.git", scene.project, ref=ref)):
+        with laid_out(WorkspaceRepository("worktree", "fx.git", scene.project, ref=ref)):
             pass
 
 
@@ -490,7 +490,7 @@ def test_words_of_a_spec_are_no_options(scene: Scene, ref: str) -> None:
 def test_no_other_protocol(scene: Scene, url: str) -> None:
     text = url.format(canary=scene.canary, outside=scene.outside)
     with pytest.raises(ValkyrieError) as caught:
-        with laid_out(GitSource("clone", text, scene.project, ref="none")):
+        with laid_out(WorkspaceRepository("clone", text, scene.project, ref="none")):
             pass
     assert str(caught.value).isprintable()
 
@@ -525,18 +525,18 @@ def test_a_spec_does_not_fetch_as_the_user(
     monkeypatch.setenv("GIT_SSL_CAINFO", str(certificate[0]))
     with served(scene.project, refuse, certificate) as url:
         with pytest.raises(UserError, match=r"needs a login.*valk config set git_logins localhost"):
-            with laid_out(GitSource("clone", f"{url}/fx.git", scene.project)):
+            with laid_out(WorkspaceRepository("clone", f"{url}/fx.git", scene.project)):
                 pass
         with pytest.raises(UserError, match=r"git_logins"):
-            git_source.fetch_all([git_source.FolderAt(f"{url}/fx.git", MISSING)], tmp_path / "cache")
+            registries.fetch_all([registries.PinnedFolder(f"{url}/fx.git", MISSING)], tmp_path / "cache")
     secret = base64.b64encode(b"you:canary-password").decode()
     assert sent
     assert not any("canary-password" in one or secret in one for one in sent)
     for address, says in (("http://127.0.0.1:9/o/r", "over plain http"), ("ssh://h/o/r", "over ssh")):
         with pytest.raises(UserError, match=rf"{says}.*git_logins"):
-            git_source.fetch_all([git_source.FolderAt(address, MISSING)], tmp_path / "cache")
+            registries.fetch_all([registries.PinnedFolder(address, MISSING)], tmp_path / "cache")
     with pytest.raises(UserError, match=r"over ssh, which logs in as you.*git_logins example\.com"):
-        with laid_out(GitSource("clone", "git@example.com:o/r", scene.project)):
+        with laid_out(WorkspaceRepository("clone", "git@example.com:o/r", scene.project)):
             pass
 
 
@@ -551,7 +551,7 @@ def test_the_user_may_allow_logins(scene: Scene, monkeypatch: pytest.MonkeyPatch
     monkeypatch.delenv("GIT_CONFIG_GLOBAL", raising=False)
     monkeypatch.setenv("VALKYRIE_GIT_LOGINS", "example.com, 127.0.0.1")
     with served(scene.project, look) as url:
-        with laid_out(GitSource("clone", f"{url}/fx.git", scene.project)) as folder:
+        with laid_out(WorkspaceRepository("clone", f"{url}/fx.git", scene.project)) as folder:
             assert "a\n" in text_of(folder)
     assert "X-Mine: yes" in sent[0]
 
@@ -583,7 +583,7 @@ def test_honest_repositories_work(scene: Scene, kind: str) -> None:
     if kind == "linked":
         git(folder, "worktree", "add", "--quiet", "-b", "w", str(scene.project / "w"))
         folder = scene.project / "w"
-    with laid_out(GitSource("worktree", str(folder), scene.project)) as found:
+    with laid_out(WorkspaceRepository("worktree", str(folder), scene.project)) as found:
         assert "a\n" in text_of(found)
         assert git(found, "rev-parse", "HEAD") == git(folder, "rev-parse", "HEAD")
 

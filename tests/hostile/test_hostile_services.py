@@ -18,7 +18,7 @@ from starlette.websockets import WebSocket, WebSocketDisconnect
 from tests.integration.benchmark_service.conftest import serving
 from tests.integration.conftest import end_executor
 from tests.integration.faulty_service import TASK, FaultyService
-from valkyrie import config
+from valkyrie.config import values
 from valkyrie.errors import BenchmarkError, UsageError, UserError
 from valkyrie.schedule.policy import TABLE, backoff
 from valkyrie.tracker.local import LocalTracker
@@ -132,7 +132,7 @@ def tracker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[LocalTr
 @contextmanager
 def served(service: FaultyService) -> Iterator[None]:
     with serving(service.app()) as url:
-        config.set_entry("custom_benchmark_services", "hostile", url)
+        values.set_entry("custom_benchmark_services", "hostile", url)
         yield
 
 
@@ -233,9 +233,9 @@ async def test_a_flood_of_states_waits_for_the_store(monkeypatch: pytest.MonkeyP
     from sandboxes.null import NullProvider
     from sandboxes.types import SandboxCreateRequest
     from valkyrie.benchmarks.protocol import Grading
-    from valkyrie.benchmarks.service import regrading
+    from valkyrie.benchmarks.service import results
     from valkyrie.benchmarks.service.address import given_url
-    from valkyrie.benchmarks.service.source import ServiceBenchmark
+    from valkyrie.benchmarks.service.benchmark import ServiceBenchmark
 
     kept: list[Any] = []
 
@@ -243,10 +243,10 @@ async def test_a_flood_of_states_waits_for_the_store(monkeypatch: pytest.MonkeyP
 
     async def save(state: Any) -> None:
         kept.append(state)
-        if len(kept) >= regrading.KEPT_FREELY:
+        if len(kept) >= results.KEPT_FREELY:
             enough.set()
 
-    monkeypatch.setattr(regrading, "KEPT_EVERY_S", 3600.0)
+    monkeypatch.setattr(results, "KEPT_EVERY_S", 3600.0)
     with serving(HostileService(["states"]).app()) as url:
         address = given_url(url)
         assert address is not None
@@ -263,4 +263,4 @@ async def test_a_flood_of_states_waits_for_the_store(monkeypatch: pytest.MonkeyP
             with pytest.raises(asyncio.CancelledError):
                 await flooding
         await benchmark.close()
-    assert len(kept) == regrading.KEPT_FREELY
+    assert len(kept) == results.KEPT_FREELY

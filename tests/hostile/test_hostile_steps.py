@@ -13,10 +13,10 @@ from sandboxes.local import LocalProvider, probe
 from sandboxes.types import Command, SandboxCreateRequest
 from tests.hostile.test_hostile_agents import Scene
 from tests.integration.conftest import end_executor
-from valkyrie.agents.catalogue.skills import skills_shown
-from valkyrie.nouns import TaskSpec
+from valkyrie.agents.catalog.installed import skills_shown
+from valkyrie.domain import TaskSpec
 from valkyrie.tracker.local import LocalTracker
-from valkyrie.trial.collect import ARCHIVE
+from valkyrie.trial.outputs import ARCHIVE
 from valkyrie.views import RunRequest
 
 pytestmark = pytest.mark.slow

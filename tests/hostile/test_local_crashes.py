@@ -15,9 +15,9 @@ import pytest
 
 from sandboxes.errors import SandboxConnectionError, SandboxDiedError, SandboxError, SandboxNotFoundError
 from sandboxes.local import LocalProvider, records
-from sandboxes.local.marks import ProcessMark
+from sandboxes.local.processes import ProcessIdentity
 from sandboxes.local.sandbox import LocalSandbox
-from sandboxes.types import Command, Limits, SandboxCreateRequest, SandboxQuery
+from sandboxes.types import Command, SandboxCreateRequest, SandboxLimits, SandboxQuery
 from tests.live_folders import control_groups
 
 ROOT = Path(__file__).parents[2]
@@ -130,7 +130,7 @@ async def test_a_recycled_pid_is_never_signalled(tmp_path: Path) -> None:
     state.mkdir()
     stranger = subprocess.Popen(["sleep", "60"])
     try:
-        now = ProcessMark.of(stranger.pid)
+        now = ProcessIdentity.of(stranger.pid)
         assert now is not None
         for number, mark in enumerate(
             (
@@ -138,10 +138,12 @@ async def test_a_recycled_pid_is_never_signalled(tmp_path: Path) -> None:
                 {"pid": now.pid, "start": now.start, "boot": "another-boot"},
             )
         ):
-            record = records.Record(f"old{number}", "old", LABELS, 0.0, "valkyrie-none", ProcessMark(**mark))
+            record = records.SandboxRecord(
+                f"old{number}", "old", LABELS, 0.0, "valkyrie-none", ProcessIdentity(**mark)
+            )
             text = record.opening() + json.dumps({"first": mark}) + "\n"
-            (state / f"old{number}{records.SUFFIX}").write_text(text)
-        (state / f"torn{records.SUFFIX}").write_text('{"id": "to')
+            (state / f"old{number}{records.RECORD_SUFFIX}").write_text(text)
+        (state / f"torn{records.RECORD_SUFFIX}").write_text('{"id": "to')
         async with LocalProvider(state) as provider:
             assert [sandbox async for sandbox in provider.list_sandboxes()] == []
             with pytest.raises(SandboxNotFoundError):
@@ -156,7 +158,9 @@ async def test_a_recycled_pid_is_never_signalled(tmp_path: Path) -> None:
 
 
 async def make_with_sleeper(provider: LocalProvider, mark: str) -> LocalSandbox:
-    sandbox = await provider.create_sandbox(SandboxCreateRequest(network="none", limits=Limits(memory_mb=64)))
+    sandbox = await provider.create_sandbox(
+        SandboxCreateRequest(network="none", limits=SandboxLimits(memory_mb=64))
+    )
     assert isinstance(sandbox, LocalSandbox)
     await sandbox.exec(f"setsid sleep {mark} > /dev/null 2>&1 &")
     await eventually(lambda: sleepers(mark) != [])
@@ -221,7 +225,7 @@ async def test_an_agent_that_uses_up_its_memory_is_inside(tmp_path: Path) -> Non
             pytest.skip("memory is not limited by group here")
         folders = tuple(f"/room{number}" for number in range(4))
         request = SandboxCreateRequest(
-            network="none", limits=Limits(memory_mb=48), separate_folders=folders, labels=LABELS
+            network="none", limits=SandboxLimits(memory_mb=48), separate_folders=folders, labels=LABELS
         )
         sandbox = await provider.create_sandbox(request)
         fill = "for room in /room0 /room1 /room2 /room3; do head -c 36m /dev/zero > $room/x; done"
@@ -251,7 +255,7 @@ async def test_the_loss_of_the_keeper_is_noticed_and_mended(tmp_path: Path) -> N
         await provider.delete_sandbox(sandbox.id)
         again = await make_with_sleeper(provider, mark)
         assert (await again.exec("echo fine")).output == "fine\n"
-        assert [record.id for record in records.load(tmp_path / "state")] == [again.id]
+        assert [record.id for record in records.load_records(tmp_path / "state")] == [again.id]
     assert list((tmp_path / "state").iterdir()) == []
     assert groups_of(tmp_path / "state") == []
     assert sleepers(mark) == []
@@ -260,7 +264,7 @@ async def test_the_loss_of_the_keeper_is_noticed_and_mended(tmp_path: Path) -> N
 async def test_cancelling_anywhere_leaves_nothing(tmp_path: Path) -> None:
     mark = f"6{os.getpid()}6"
     async with LocalProvider(tmp_path / "state") as provider:
-        request = SandboxCreateRequest(network="none", limits=Limits(memory_mb=64))
+        request = SandboxCreateRequest(network="none", limits=SandboxLimits(memory_mb=64))
         await provider.delete_sandbox((await provider.create_sandbox(request)).id)
 
         async def cycle() -> None:

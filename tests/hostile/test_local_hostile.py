@@ -14,14 +14,14 @@ from pathlib import Path
 
 import pytest
 
-from sandboxes.local import LocalProvider, ground, probe, requests
+from sandboxes.local import LocalProvider, probe, root_filesystem
 from sandboxes.local.sandbox import LocalSandbox
 from sandboxes.testing.base import eventually
-from sandboxes.types import Command, Limits, SandboxCreateRequest
+from sandboxes.types import Command, SandboxCreateRequest, SandboxLimits
 from tests.live_folders import control_groups
 
 USERS = (None, "nobody") if os.geteuid() == 0 else (None,)
-MODES = [ground.SHIFTED, ground.PLAIN] if os.geteuid() == 0 else [ground.ROOTLESS]
+MODES = [root_filesystem.SHIFTED, root_filesystem.PLAIN] if os.geteuid() == 0 else [root_filesystem.ROOTLESS]
 DOCKERS_CAPABILITIES = 0xA80425FB
 MKNOD_AND_SETFCAP = 1 << 27 | 1 << 31
 
@@ -34,7 +34,7 @@ async def provider(
     found = probe.machine()
     if found.problem is not None:
         pytest.skip(found.problem)
-    if request.param == ground.SHIFTED and found.mode != ground.SHIFTED:
+    if request.param == root_filesystem.SHIFTED and found.mode != root_filesystem.SHIFTED:
         pytest.skip("this machine has no idmapped mounts")
     monkeypatch.setattr(probe, "_found", [dataclasses.replace(found, mode=request.param)])
     async with LocalProvider(tmp_path / "state") as provider:
@@ -48,7 +48,7 @@ async def sandbox(provider: LocalProvider) -> LocalSandbox:
 
 
 async def make(provider: LocalProvider, **limits: int) -> LocalSandbox:
-    request = SandboxCreateRequest(network="none", limits=Limits(**limits))
+    request = SandboxCreateRequest(network="none", limits=SandboxLimits(**limits))
     sandbox = await provider.create_sandbox(request)
     assert isinstance(sandbox, LocalSandbox)
     return sandbox
@@ -111,7 +111,7 @@ async def test_another_sandboxs_files_are_invisible(provider: LocalProvider) -> 
     one, other = await make(provider), await make(provider)
     await one.upload_file("/app/only-in-one", b"x")
     await one.upload_file("/usr/local/bin/only-in-one", b"x")
-    if ground.ROOTLESS not in MODES:
+    if root_filesystem.ROOTLESS not in MODES:
         await one.upload_file("/usr/bin/only-in-one", b"x")
     await one.upload_file("/dev/shm/only-in-one", b"x")
     _, output = await attack(
@@ -140,7 +140,7 @@ async def test_the_kernels_settings_are_closed(sandbox: LocalSandbox, path: str)
 async def test_there_is_no_kernel_file_system_but_proc(sandbox: LocalSandbox) -> None:
     _, mounts = await attack(sandbox, "cat /proc/self/mounts")
     kinds = {line.split()[2] for line in mounts.splitlines()}
-    if ground.ROOTLESS in MODES:
+    if root_filesystem.ROOTLESS in MODES:
         of_the_host = [
             line.split() for line in mounts.splitlines() if line.split()[1].startswith(("/usr", "/etc"))
         ]
@@ -215,7 +215,7 @@ async def test_dangerous_system_calls_are_refused(sandbox: LocalSandbox) -> None
 
 async def test_commands_have_dockers_capabilities_and_no_more(sandbox: LocalSandbox) -> None:
     expected = DOCKERS_CAPABILITIES
-    if probe.machine().mode == ground.PLAIN:
+    if probe.machine().mode == root_filesystem.PLAIN:
         expected &= ~MKNOD_AND_SETFCAP
     _, status = await attack(sandbox, "cat /proc/self/status")
     fields = dict(line.split(":\t", 1) for line in status.splitlines() if ":\t" in line)
@@ -480,14 +480,14 @@ async def test_a_bomb_short_of_memory_dies_and_leaves_the_limit_as_it_was(provid
     assert await attack(sandbox, "echo usable") == (0, "usable\n")
 
 
-@pytest.mark.skipif(ground.ROOTLESS not in MODES, reason="root has no limit on processes")
+@pytest.mark.skipif(root_filesystem.ROOTLESS not in MODES, reason="root has no limit on processes")
 async def test_bombs_in_every_sandbox_leave_their_user_room(tmp_path: Path) -> None:
     """All processes of all sandboxes count as the user's own, and still the engine can start some."""
     found = probe.machine()
     if not found.counts_apart:
         pytest.skip("processes are limited by cgroup, or this kernel counts a user's all together")
     before = resource.getrlimit(resource.RLIMIT_NPROC)
-    resource.setrlimit(resource.RLIMIT_NPROC, (requests._tasks_of(os.geteuid()) + 600, before[1]))
+    resource.setrlimit(resource.RLIMIT_NPROC, (probe._tasks_of(os.geteuid()) + 600, before[1]))
     try:
         async with LocalProvider(tmp_path / "state") as provider:
             sandboxes = [await make(provider, pids=300) for _ in range(4)]
@@ -556,7 +556,7 @@ async def test_files_in_memory_are_limited_together(provider: LocalProvider) -> 
 async def test_the_disk_quota_is_one_for_all_folders(provider: LocalProvider) -> None:
     sandbox = await make(provider, disk_mb=32)
     fill = "head -c 10M /dev/zero > $place/big || exit 9"
-    system = "/usr/local" if ground.ROOTLESS in MODES else "/usr/lib"
+    system = "/usr/local" if root_filesystem.ROOTLESS in MODES else "/usr/lib"
     script = f"for place in /app {system} /var/tmp /root /etc; do {fill}; done"
     code, output = await attack(sandbox, script)
     assert code == 9 and "space" in output

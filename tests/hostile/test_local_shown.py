@@ -13,8 +13,8 @@ from sandboxes.testing.base import Capture
 from sandboxes.types import Command, Mount, SandboxCreateRequest
 from tests.hostile.test_local_hostile import USERS
 from tests.hostile.test_local_hostile import provider as provider
-from valkyrie.executor.model_doors import ModelDoors, place_for_doors
-from valkyrie.trial.gear import DOOR
+from valkyrie.executor.proxies import ModelProxies, proxy_folder
+from valkyrie.trial.context import PROXY
 
 LAYER = "/opt/valkyrie/agent"
 TAMPERING = """
@@ -96,13 +96,13 @@ async def test_no_list_of_mounts_tells_where_the_host_keeps_things(tmp_path: Pat
     for name in ("layer", "view"):
         (folder / name).mkdir(parents=True)
         (folder / name / "file").write_text(name)
-    doors = ModelDoors(place_for_doors(folder / "doors"))
+    doors = ModelProxies(proxy_folder(folder / "doors"))
     door = doors.to("http://127.0.0.1:9")
     assert door is not None
     async with LocalProvider(folder / "state") as provider, door.opened() as opened:
         mounts = (
             Mount(source=str(folder / "layer"), target=LAYER),
-            Mount(source=str(opened), target=DOOR, sockets=True),
+            Mount(source=str(opened), target=PROXY, sockets=True),
             Mount(source=str(folder / "view"), target="/workspace", copy_on_write=True),
         )
         request = SandboxCreateRequest(mounts=mounts, separate_folders=("/tests",), network="none")
@@ -111,7 +111,7 @@ async def test_no_list_of_mounts_tells_where_the_host_keeps_things(tmp_path: Pat
             said = Capture()
             await sandbox.run(Command(("/bin/sh", "-c", LISTS), user=user, timeout=60), said)
             found = said.stdout
-            assert LAYER in found and DOOR in found
+            assert LAYER in found and PROXY in found
             for secret in (str(folder), folder.name, tmp_path.name, str(Path.home())):
                 assert secret not in found.replace(" /root ", " "), found
         assert (await sandbox.exec(f"cat {LAYER}/file", timeout=60)).output == "layer"

@@ -11,16 +11,16 @@ from pathlib import Path
 
 import pytest
 
-from sandboxes import difference
+from sandboxes import work
 from sandboxes.errors import SandboxError
-from sandboxes.local import LocalProvider, ground, probe
+from sandboxes.local import LocalProvider, probe, root_filesystem
 from sandboxes.protocol import Sandbox
 from sandboxes.testing.base import output_of
 from sandboxes.testing.work import RULES, WorkContract
-from sandboxes.types import HostSource, Limits, Mount, SandboxCreateRequest
+from sandboxes.types import HostSource, Mount, SandboxCreateRequest, SandboxLimits
 from sandboxes.work import MOST_LISTED, CarryRules, WorkLimits
 
-MODES = [ground.SHIFTED, ground.PLAIN] if os.geteuid() == 0 else [ground.ROOTLESS]
+MODES = [root_filesystem.SHIFTED, root_filesystem.PLAIN] if os.geteuid() == 0 else [root_filesystem.ROOTLESS]
 
 
 @pytest.fixture(params=MODES)
@@ -30,7 +30,7 @@ async def provider(
     found = probe.machine()
     if found.problem is not None:
         pytest.skip(found.problem)
-    if request.param == ground.SHIFTED and found.mode != ground.SHIFTED:
+    if request.param == root_filesystem.SHIFTED and found.mode != root_filesystem.SHIFTED:
         pytest.skip("this machine has no idmapped mounts")
     monkeypatch.setattr(probe, "_found", [dataclasses.replace(found, mode=request.param)])
     async with LocalProvider(tmp_path / "state") as provider:
@@ -107,7 +107,7 @@ async def test_a_bomb_of_fifos_and_links_is_cut(provider: LocalProvider, tmp_pat
 async def test_a_walk_looks_at_so_many_names_and_no_more(
     provider: LocalProvider, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(difference, "MAX_NAMES", 200)
+    monkeypatch.setattr(work, "MAX_NAMES", 200)
     sandbox = await make(provider)
     await output_of(
         sandbox, "mkdir -p /app/x; cd /app/x; i=0; while [ $i -lt 500 ]; do : > $i; i=$((i+1)); done"
@@ -144,8 +144,8 @@ async def test_what_a_network_needs_is_no_change(provider: LocalProvider) -> Non
 
 
 async def test_a_full_sandbox_says_so(provider: LocalProvider, tmp_path: Path) -> None:
-    large = await make(provider, limits=Limits(memory_mb=256, disk_mb=64))
-    small = await make(provider, limits=Limits(memory_mb=256, disk_mb=16))
+    large = await make(provider, limits=SandboxLimits(memory_mb=256, disk_mb=64))
+    small = await make(provider, limits=SandboxLimits(memory_mb=256, disk_mb=16))
     await output_of(large, "mkdir -p /app; head -c 40000000 /dev/zero > /app/zeros")
     await large.pack_work(RULES, tmp_path / "work.tar")
     with pytest.raises(SandboxError, match="No space"):
@@ -249,7 +249,7 @@ async def test_what_we_put_into_a_root_file_system_is_no_change(
 class TestWithoutUserNamespace(WorkContract):
     @pytest.fixture
     async def provider(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[LocalProvider]:
-        found = dataclasses.replace(probe.machine(), mode=ground.PLAIN)
+        found = dataclasses.replace(probe.machine(), mode=root_filesystem.PLAIN)
         monkeypatch.setattr(probe, "_found", [found])
         async with LocalProvider(tmp_path / "state") as provider:
             yield provider

@@ -11,10 +11,10 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchmark_runner.telling import printable as runners_printable
+from benchmark_runner.console import printable as runners_printable
 from tests.hostile.test_results_files import CONTROLS, HOSTILE, assert_harmless
 from tests.integration.evals.commands import Said, Valk, valk
-from valkyrie.cli.job.options import write_yaml
+from valkyrie.cli.job import write_yaml
 from valkyrie.report.formats import printable, printable_json
 
 __all__ = ["valk"]

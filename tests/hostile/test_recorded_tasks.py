@@ -12,7 +12,7 @@ from tests.integration.evals.commands import Valk, valk
 from tests.integration.evals.judge_thread import served
 from valkyrie.evals.records import dump_line, to_line
 from valkyrie.evals.results import TrialResult
-from valkyrie.testing import Call, Script
+from valkyrie.testing import Script, ToolRequest
 from valkyrie.trajectory.records import to_record
 from valkyrie.trajectory.transcript import Event, Transcript
 
@@ -37,7 +37,7 @@ def write(folder: Path, told: str, *, prompt: str | None) -> Path:
 def test_the_task_of_a_record_is_fenced(valk: Valk, tmp_path: Path, prompt: str | None) -> None:
     before = write(tmp_path / "before", "Do it.", prompt=None if prompt is None else "Do it.")
     after = write(tmp_path / "after", EVIL, prompt=prompt)
-    verdict = Call("submit_comparison", {"reasoning": "r", "winner": "tie", "magnitude": "equal"})
+    verdict = ToolRequest("submit_comparison", {"reasoning": "r", "winner": "tie", "magnitude": "equal"})
     with served(Script.of(verdict, verdict)) as server:
         said = valk("compare", before, after, "--judge-model", "j", "--judge-url", server.url)
         bodies = [request.body for request in server.requests]

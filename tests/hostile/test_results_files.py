@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests.integration.evals.commands import Said, Valk, valk
-from valkyrie.trial.collect import OUTPUT_LIMITS
+from valkyrie.trial.outputs import OUTPUT_LIMITS
 
 __all__ = ["valk"]
 

@@ -21,7 +21,7 @@ from benchmark_service.schemas import (
 from tests.abilities import need_local_sandboxes
 from tests.integration.benchmark_service.conftest import environment, serving
 from tests.integration.conftest import end_executor
-from valkyrie import config
+from valkyrie.config import values
 from valkyrie.tracker.local import LocalTracker
 from valkyrie.views import RunRequest, RunView, TrialFilter
 
@@ -101,7 +101,7 @@ def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
         patch.setenv("VALKYRIE_HOME", str(root / "home"))
         patch.setenv("VALKYRIE_CONFIG_PATH", str(root / "valkyrie.yaml"))
         patch.setenv("VALKYRIE_EXECUTOR_IDLE_S", "60")
-        config.set_entry("custom_benchmark_services", "guarded", url)
+        values.set_entry("custom_benchmark_services", "guarded", url)
         tracker = LocalTracker(root / "home")
         started = tracker.start(
             RunRequest(agent=str(agent), benchmark="guarded", provider="local", concurrency=5)

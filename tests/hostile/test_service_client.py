@@ -16,7 +16,7 @@ from benchmark_service.errors import (
     BenchmarkServiceError,
     BenchmarkServiceProtocolError,
 )
-from sandboxes.configs import DaytonaProviderConfig
+from sandboxes.types import DaytonaProviderConfig
 from tests.integration.benchmark_service.scripted_service import (
     JSONResponse,
     Response,

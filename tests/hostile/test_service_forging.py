@@ -21,7 +21,7 @@ from benchmark_service.schemas import (
 from tests.abilities import need_local_sandboxes
 from tests.integration.benchmark_service.conftest import environment, serving
 from tests.integration.conftest import end_executor
-from valkyrie import config
+from valkyrie.config import values
 from valkyrie.tracker.local import LocalTracker
 from valkyrie.views import RunRequest, RunView, TrialFilter, TrialView
 
@@ -124,8 +124,8 @@ def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
         patch.setenv("VALKYRIE_EXECUTOR_IDLE_S", "60")
         for name, service in services.items():
             url = stack.enter_context(serving(BenchmarkServiceApp(service)))
-            config.set_entry("custom_benchmark_services", name, url)
-        config.set_entry("custom_benchmark_services", "answers", {"url": url, "grading": "text"})
+            values.set_entry("custom_benchmark_services", name, url)
+        values.set_entry("custom_benchmark_services", "answers", {"url": url, "grading": "text"})
         tracker = LocalTracker(root / "home")
         try:
             for name in services:

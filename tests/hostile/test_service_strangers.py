@@ -21,7 +21,7 @@ from sandboxes.registry import open_provider
 from tests.integration.benchmark_service.conftest import Live, environment, live_app, serving
 from tests.integration.benchmark_service.toy_service import ToyService
 from tests.integration.conftest import end_executor, until
-from valkyrie import config
+from valkyrie.config import values
 from valkyrie.store.layout import DataFolder
 from valkyrie.tracker.local import LocalTracker
 from valkyrie.views import RunRequest, StopRequest
@@ -90,7 +90,7 @@ def test_sandboxes_of_a_service_do_not_outlive_a_killed_executor(
             return {sandbox.id async for sandbox in provider.list_sandboxes()}
 
     with environment(), serving(BenchmarkServiceApp(Maker)) as url:
-        config.set_entry("custom_benchmark_services", "maker", url)
+        values.set_entry("custom_benchmark_services", "maker", url)
         asked = RunRequest(
             agent="tests.integration.test_service_runs:SilentAgent",
             benchmark="maker",

@@ -18,7 +18,7 @@ from tests.integration.evals.commands import valk as valk
 from valkyrie.errors import MissingSecretError, UsageError
 from valkyrie.grade.judges.config import Judge
 from valkyrie.grade.judges.endpoint import JudgeSettings, find_endpoint
-from valkyrie.grade.protocol import Asking
+from valkyrie.grade.protocol import JudgeDefaults
 from valkyrie.secrets import DotenvSource, EnvironmentSource, resolve
 
 SECRET = "canary-of-this-machine-5471"
@@ -342,7 +342,7 @@ def test_on_a_terminal_the_user_is_asked(
 ) -> None:
     import click
 
-    from valkyrie.cli.eval_plan import with_asked
+    from valkyrie.cli.eval_session import with_asked
     from valkyrie.cli.output import Output
     from valkyrie.evals.request import EvalItem, EvalRequest
 
@@ -478,7 +478,7 @@ def test_a_judge_s_key_does_not_go_elsewhere_because_its_address_was_refused(tmp
     file.write_text("OPENAI_BASE_URL=http://localhost:1\nOPENAI_API_KEY=of-the-local-server\n")
     around = JudgeSettings([EnvironmentSource({}), DotenvSource(file)])
     with pytest.raises(UsageError, match="export OPENAI_BASE_URL"):
-        find_endpoint(Judge(), Asking(model="gpt-x"), around)
+        find_endpoint(Judge(), JudgeDefaults(model="gpt-x"), around)
 
 
 def test_the_plan_says_where_each_key_goes(valk: Valk, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,15 +15,15 @@ from benchmark_runner.sandbox.setup import refuse_host_folder
 from benchmark_service.schemas import RetrieveTaskResponse
 from tests.abilities import need_local_sandboxes
 from tests.integration.conftest import tracker as tracker
-from valkyrie.agents.mcp import mcp_servers
+from valkyrie.agents.protocol import mcp_servers
 from valkyrie.benchmarks import open_benchmark, pack_upload
-from valkyrie.benchmarks.service.task_checks import check_task
-from valkyrie.benchmarks.variables import MissingVariablesError, given_to_agent, leads_elsewhere, withheld
+from valkyrie.benchmarks.protocol import MissingVariablesError, given_to_agent, leads_elsewhere, withheld
+from valkyrie.benchmarks.service.benchmark import check_task
 from valkyrie.cli.options import start_asking
 from valkyrie.cli.output import Output
+from valkyrie.domain import TaskSpec
 from valkyrie.errors import BenchmarkError, UsageError, ValkyrieError
-from valkyrie.lint.folders import lint_benchmark
-from valkyrie.nouns import TaskSpec
+from valkyrie.evals.lint.linter import lint_benchmark
 from valkyrie.secrets.delivery import given_to_benchmark, with_headers, with_settings
 from valkyrie.tracker.local import LocalTracker
 from valkyrie.views import PlanView, RunRequest, TrialFilter, TrialView

@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 from tests.integration.api.stage import Stage, open_stage
-from valkyrie.executor.premises import Premises
-from valkyrie.executor.worlds import RunWorlds
-from valkyrie.nouns import RunState
+from valkyrie.domain import RunState
+from valkyrie.executor.artifacts import TenantAccess
+from valkyrie.executor.open_runs import OpenRuns
 from valkyrie.secrets.sealed import Sealer, new_key, parse_keys
-from valkyrie.store import runs, secrets
+from valkyrie.store import runs, tenants
 
 VALUES = {"KEY": "planted-value-5512"}
 ARGUMENTS = {"secrets": {"KEY": "key"}, "settings": {"provider": "null"}}
@@ -28,11 +28,13 @@ async def stage(tmp_path: Path) -> AsyncIterator[Stage]:
 
 
 @pytest.fixture
-async def worlds(stage: Stage) -> AsyncIterator[RunWorlds]:
+async def worlds(stage: Stage) -> AsyncIterator[OpenRuns]:
     tracker_app = stage.tracker_app
     writer = tracker_app.store.writer()
-    made = RunWorlds(
-        Premises(tracker_app.data, tracker_app.store, server=True, sealer=tracker_app.sealer), writer, "here"
+    made = OpenRuns(
+        TenantAccess(tracker_app.data, tracker_app.store, server=True, sealer=tracker_app.sealer),
+        writer,
+        "here",
     )
     yield made
     await made.close()
@@ -47,10 +49,10 @@ def hand(stage: Stage, run_id: str, values: Mapping[str, str]) -> None:
 
 def is_sealed(stage: Stage, run_id: str) -> bool:
     with stage.tracker_app.store.reading() as connection:
-        return secrets.handed(connection, run_id) is not None
+        return tenants.handed(connection, run_id) is not None
 
 
-async def test_nothing_handed_outlives_a_run_that_cannot_be_opened(stage: Stage, worlds: RunWorlds) -> None:
+async def test_nothing_handed_outlives_a_run_that_cannot_be_opened(stage: Stage, worlds: OpenRuns) -> None:
     run_id = stage.add_run(arguments=ARGUMENTS)  # its agent is nothing that could be opened
     hand(stage, run_id, VALUES)
     await worlds.open(run_id)
@@ -60,7 +62,7 @@ async def test_nothing_handed_outlives_a_run_that_cannot_be_opened(stage: Stage,
     assert await worlds.handed(run_id) is None, "the executor's memory holds it still"
 
 
-async def test_an_agent_that_is_on_another_machine_only(stage: Stage, worlds: RunWorlds) -> None:
+async def test_an_agent_that_is_on_another_machine_only(stage: Stage, worlds: OpenRuns) -> None:
     run_id = stage.add_run(
         arguments={"settings": {"provider": "null"}}, agent_frozen={"archive": "agent.zip"}
     )
@@ -73,7 +75,7 @@ async def test_an_agent_that_is_on_another_machine_only(stage: Stage, worlds: Ru
     )
 
 
-async def test_what_its_messages_need_stays_until_they_are_sent(stage: Stage, worlds: RunWorlds) -> None:
+async def test_what_its_messages_need_stays_until_they_are_sent(stage: Stage, worlds: OpenRuns) -> None:
     wishes = {"slack": {"secret": "S", "intervals": [100]}, "webhook": None, "lambda": None}
     run_id = stage.add_run(arguments=ARGUMENTS, notify=wishes)
     hand(stage, run_id, VALUES)
@@ -82,7 +84,7 @@ async def test_what_its_messages_need_stays_until_they_are_sent(stage: Stage, wo
     assert await worlds.handed(run_id) == VALUES
 
 
-async def test_what_was_handed_last_counts(stage: Stage, worlds: RunWorlds) -> None:
+async def test_what_was_handed_last_counts(stage: Stage, worlds: OpenRuns) -> None:
     """Else the server's own credential for a service, handed when the run was there, would go along when its
     owner resumes it at an address of theirs."""
     run_id = stage.add_run(arguments=ARGUMENTS)
@@ -93,12 +95,12 @@ async def test_what_was_handed_last_counts(stage: Stage, worlds: RunWorlds) -> N
 
 
 async def test_a_run_sealed_with_another_key_waits_and_ends_nobody_else(
-    stage: Stage, worlds: RunWorlds, capsys: pytest.CaptureFixture[str]
+    stage: Stage, worlds: OpenRuns, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run_id = stage.add_run(arguments=ARGUMENTS)
     other = Sealer(parse_keys(new_key()))
     with stage.tracker_app.store.writing() as connection:
-        secrets.hand(connection, run_id, other.seal(VALUES, f"run:{run_id}"))
+        tenants.hand(connection, run_id, other.seal(VALUES, f"run:{run_id}"))
     await worlds.open(run_id)
     await worlds.open(run_id)
     with stage.tracker_app.store.reading() as connection:
@@ -109,7 +111,7 @@ async def test_a_run_sealed_with_another_key_waits_and_ends_nobody_else(
     assert await worlds.handed(run_id) == VALUES
 
 
-async def test_a_provider_that_never_answers_holds_up_nobody_else(worlds: RunWorlds) -> None:
+async def test_a_provider_that_never_answers_holds_up_nobody_else(worlds: OpenRuns) -> None:
     asked = asyncio.Event()
 
     async def say_nothing(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

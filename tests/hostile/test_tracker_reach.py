@@ -15,9 +15,9 @@ import httpx
 import pytest
 
 from tests.integration.api.stage import Stage, client, open_stage, serving
+from valkyrie.domain import DEFAULT_ORG
 from valkyrie.errors import UserError
-from valkyrie.executor.exposure import refuse_exposed
-from valkyrie.nouns import DEFAULT_ORG
+from valkyrie.executor.host import refuse_exposed
 from valkyrie.store import runs
 from valkyrie.store.layout import DataFolder
 from valkyrie.targets import TargetError, check_target

@@ -12,8 +12,8 @@ import httpx
 import pytest
 
 from tests.integration.api.stage import Stage, client, open_stage, serving
-from valkyrie.api.settings import ApiSettings
-from valkyrie.store import people
+from valkyrie.api.capacity import ApiSettings
+from valkyrie.store import tenants
 
 pytestmark = pytest.mark.slow
 
@@ -89,7 +89,7 @@ async def test_streams_of_one_leave_seats_for_another(stage: Stage) -> None:
 async def test_a_followed_log_ends_when_its_key_is_revoked(
     stage: Stage, monkeypatch: pytest.MonkeyPatch, whole: bool
 ) -> None:
-    monkeypatch.setattr("valkyrie.api.auth.REMEMBER_S", 0.0)
+    monkeypatch.setattr("valkyrie.api.context.REMEMBER_S", 0.0)
     run_id = stage.add_run(tasks=1)
     (leased,) = stage.lease(run_id)
     stage.write_log(run_id, leased, "before\n")
@@ -99,7 +99,7 @@ async def test_a_followed_log_ends_when_its_key_is_revoked(
             texts = response.aiter_text()
             assert "before" in await anext(texts)
             with stage.tracker_app.store.writing() as connection:
-                people.revoke_key(connection, stage.ours.split("_")[1], 1.0)
+                tenants.revoke_key(connection, stage.ours.split("_")[1], 1.0)
             with pytest.raises(httpx.RemoteProtocolError):  # cut off: nobody takes it for the log's end
                 await anext(texts)
 

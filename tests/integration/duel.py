@@ -6,10 +6,10 @@ import asyncio
 import hashlib
 from typing import ClassVar
 
-from valkyrie.agents.catalog import AgentOptions
-from valkyrie.agents.protocol import AgentExit, AgentTrial, Usage
+from valkyrie.agents.catalog.entries import AgentOptions
+from valkyrie.agents.protocol import AgentExit, AgentTrial, AgentUsage
 from valkyrie.benchmarks.protocol import Grading
-from valkyrie.nouns import Grade, Json, TaskSpec
+from valkyrie.domain import Grade, Json, TaskSpec
 from valkyrie.testing.null import NapAgent, NullBenchmark
 
 BENCHMARK = "tests.integration.duel:DuelBenchmark"
@@ -56,7 +56,7 @@ class DuelAgent(NapAgent):
         chance, _, slow = self._model.partition("-")
         await asyncio.sleep(trial.task.metadata["wait_s"] * (10 if slow else 1))
         code = 0 if luck(chance, trial.task.id) < float(chance) else 1
-        return AgentExit(code, usage=Usage(cost=0.5, cost_source="agent"))
+        return AgentExit(code, usage=AgentUsage(cost=0.5, cost_source="agent"))
 
 
 def luck(chance: str, task_id: str) -> float:

@@ -6,7 +6,7 @@ from typing import ClassVar
 
 from sandboxes.types import Command
 from valkyrie.agents.protocol import AgentExit, AgentTrial, LayerSpec
-from valkyrie.nouns import Json
+from valkyrie.domain import Json
 from valkyrie.testing.null import NapAgent
 
 

@@ -17,8 +17,8 @@ from sandboxes.protocol import Sandbox
 from sandboxes.types import OutputSink
 from valkyrie.agents.protocol import AgentExit, AgentTrial
 from valkyrie.benchmarks.protocol import Grading
+from valkyrie.domain import ExitReason, FinalScore, Grade, Json, TaskSpec
 from valkyrie.errors import AgentInstallError, GraderError
-from valkyrie.nouns import ExitReason, FinalScore, Grade, Json, TaskSpec
 from valkyrie.testing.null import NapAgent, NullBenchmark
 
 ODD_GRADES = {

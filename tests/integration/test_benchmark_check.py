@@ -12,10 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from valkyrie.benchmarks.audit.results import BenchmarkAudit, TaskAudit
-from valkyrie.benchmarks.audit.weaknesses import CHEAT
-from valkyrie.benchmarks.lock import read_lock
-from valkyrie.nouns import VerifyMode
+from valkyrie.benchmarks.audit.findings import CHEAT, BenchmarkAudit, TaskAudit
+from valkyrie.benchmarks.task_dir.folder import read_lock
+from valkyrie.domain import VerifyMode
 from valkyrie.tracker.audit import AuditRequest, audit_benchmark, write_found
 
 TESTS = Path(__file__).parents[1]

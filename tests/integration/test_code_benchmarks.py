@@ -19,7 +19,7 @@ from sandboxes.types import Command, SandboxCreateRequest
 from tests.exercise_world import make_clone
 from tests.issue_world import FIXED, Issue, make_issue, pro_record, put_scripts, verified_record
 from tests.named_benchmarks import Sample, converted, graded, local_sandboxes
-from valkyrie.benchmarks.task_dir import TaskDirBenchmark
+from valkyrie.benchmarks.task_dir.benchmark import TaskDirBenchmark
 from valkyrie.errors import GraderError
 from valkyrie.tracker.local import LocalTracker
 from valkyrie.views import RunRequest

@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from sandboxes.configs import DaytonaProviderConfig
 from sandboxes.daytona import DaytonaSandboxProvider
+from sandboxes.types import DaytonaProviderConfig
 from tests.contract.test_daytona_provider import serve
 from tests.integration.benchmark_service.conftest import serving
 from tests.integration.conftest import until
 from tests.integration.faulty_service import FaultyService
-from valkyrie import config
+from valkyrie.config import values
 from valkyrie.errors import UserError
 from valkyrie.executor.client import ExecutorClient
 from valkyrie.store.layout import DataFolder
@@ -73,7 +73,7 @@ def test_the_key_may_be_one_secret(
 ) -> None:
     monkeypatch.setenv("MY_DAYTONA", json.dumps(cloud.model_dump(exclude={"type"})))
     monkeypatch.delenv("DAYTONA_API_KEY")
-    config.set_entry("sandbox_providers", "daytona", "MY_DAYTONA")
+    values.set_entry("sandbox_providers", "daytona", "MY_DAYTONA")
     run = tracker.wait(tracker.start(request(dataset="ok")).run.id, timeout=60)
     assert run.score.final_score == 1.0
 

@@ -13,7 +13,7 @@ import pytest
 from tests.integration.conftest import alive, until
 from tests.integration.scripted import open_gate
 from tests.live_folders import contents_below
-from valkyrie import config
+from valkyrie.config import values
 from valkyrie.errors import MissingSecretError, UsageError, UserError
 from valkyrie.executor.client import ExecutorClient
 from valkyrie.report.formats import score_rows
@@ -175,7 +175,7 @@ def test_stop_lets_running_trials_finish(tracker: LocalTracker) -> None:
 
 
 def test_retrying_a_run_without_errors_concludes_it_again(tracker: LocalTracker, tmp_path: Path) -> None:
-    config.set_value("artifacts_folder", str(tmp_path / "kept"))
+    values.set_value("artifacts_folder", str(tmp_path / "kept"))
     run = finished(tracker, "ok*2")
 
     def uploads() -> list[tuple[str, str]]:

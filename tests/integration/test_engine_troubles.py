@@ -21,12 +21,11 @@ from tests.integration.conftest import alive, end_executor, until
 from tests.integration.scripted import open_gate
 from tests.integration.test_engine import AGENT, BENCHMARK, KEYED, finished, request
 from tests.live_folders import contents_below
+from valkyrie.domain import Json
 from valkyrie.errors import InfrastructureError
-from valkyrie.executor.address import socket_path
-from valkyrie.executor.client import ExecutorClient
-from valkyrie.executor.premises import Premises
-from valkyrie.executor.worlds import RunWorlds
-from valkyrie.nouns import Json
+from valkyrie.executor.artifacts import TenantAccess
+from valkyrie.executor.client import ExecutorClient, socket_path
+from valkyrie.executor.open_runs import OpenRuns
 from valkyrie.store import Store, runs
 from valkyrie.store.layout import DataFolder
 from valkyrie.tracker.local import LocalTracker
@@ -279,7 +278,7 @@ async def test_runs_that_open_at_once_share_one_provider(home: Path) -> None:
     data = DataFolder(home).make()
     store = Store(data.database)
     writer = store.writer()
-    worlds = RunWorlds(Premises(data, store), writer, "here")
+    worlds = OpenRuns(TenantAccess(data, store), writer, "here")
     one, two = await asyncio.gather(worlds.provider("process"), worlds.provider("process"))
     assert one is two
     await worlds.close()
@@ -291,7 +290,7 @@ async def test_executors_side_by_side_leave_each_others_doors_alone(home: Path) 
     data = DataFolder(home).make()
     store = Store(data.database)
     writer = store.writer()
-    mine, other = (RunWorlds(Premises(data, store), writer, word) for word in ("mine", "other"))
+    mine, other = (OpenRuns(TenantAccess(data, store), writer, word) for word in ("mine", "other"))
     door = mine._model_doors.to("http://127.0.0.1:9/v1")
     assert door is not None
     async with door.opened() as folder:

@@ -17,8 +17,8 @@ from tests.integration.conftest import ROOT, until
 from tests.integration.scripted import open_gate
 from tests.postgres import TEMPLATE, Postgres
 from tests.store_world import assert_counters_true
-from valkyrie import config
-from valkyrie.nouns import TrialState
+from valkyrie.config import values
+from valkyrie.domain import TrialState
 from valkyrie.schedule.host import host_cpus
 from valkyrie.store import Store, executors, runs, upkeep
 from valkyrie.store.schema import attempt, trial
@@ -76,7 +76,7 @@ class Team:
         run_id = tracker.enqueue(RunRequest(AGENT, BENCHMARK, None, dataset, concurrency, provider="null"))
         tracker.close()
         if at_once:
-            room = host_cpus() * float(config.effective("cpu_overcommit").value or 1.0)
+            room = host_cpus() * float(values.effective("cpu_overcommit").value or 1.0)
             needs = update(trial).where(trial.c.run_id == run_id).values(cpus=room / at_once)
             with self.store.writing() as connection:
                 connection.execute(needs)

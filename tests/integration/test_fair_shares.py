@@ -14,7 +14,7 @@ import pytest
 from sqlalchemy import select
 
 from tests.integration.conftest import ROOT
-from valkyrie.nouns import Identity
+from valkyrie.domain import Identity
 from valkyrie.schedule.host import FILES_OF_OUR_OWN, FILES_PER_TRIAL
 from valkyrie.store.layout import DataFolder
 from valkyrie.store.schema import attempt, run, trial

@@ -9,9 +9,9 @@ from threading import Barrier
 import pytest
 
 from valkyrie.errors import UnknownError, UserError
-from valkyrie.job_views import JobAgent, JobChange, JobRequest, JobView
 from valkyrie.tracker.local import LocalTracker
 from valkyrie.views import RunRequest
+from valkyrie.views.jobs import JobAgent, JobChange, JobRequest, JobView
 
 pytestmark = pytest.mark.slow
 

@@ -19,9 +19,9 @@ from tests.abilities import need_local_sandboxes
 from tests.live_folders import files_below
 from valkyrie.agents.scaffold import init_agent
 from valkyrie.errors import MissingSecretError, UsageError
-from valkyrie.job_views import JobAgent, JobRequest
 from valkyrie.tracker.local import LocalTracker
 from valkyrie.views import RunRequest, TrialFilter
+from valkyrie.views.jobs import JobAgent, JobRequest
 
 ASKS = """
 import os, socket, sys, urllib.request

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests.named_benchmarks import Sample, check, converted, graded
-from valkyrie.benchmarks.named.adding import AddRequest, add
+from valkyrie.benchmarks.named.installation import AddRequest, add
 from valkyrie.errors import GraderError
 from valkyrie.tracker.local import LocalTracker
 from valkyrie.views import RunRequest

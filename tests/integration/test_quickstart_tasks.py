@@ -14,7 +14,7 @@ from sandboxes.protocol import Sandbox, SandboxProvider
 from sandboxes.types import Command, SandboxCreateRequest
 from valkyrie.benchmarks import open_benchmark
 from valkyrie.benchmarks.protocol import Benchmark, Grading
-from valkyrie.nouns import Grade, TaskSpec
+from valkyrie.domain import Grade, TaskSpec
 
 TASKS = sorted(
     path.parent.name for path in Path(open_benchmark("quickstart").source["path"]).glob("*/task.toml")

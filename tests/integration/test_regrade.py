@@ -14,7 +14,7 @@ from tests.integration.evals.commands import valk as valk
 from tests.integration.evals.serving import serving
 from tests.integration.evals.test_eval_command import spec, stimulus
 from tests.integration.evals.test_eval_judges import JUDGE, KEY, grade
-from valkyrie import config
+from valkyrie.config import values
 from valkyrie.errors import UserError
 from valkyrie.testing.model_server import Script
 from valkyrie.tracker.local import LocalTracker
@@ -100,7 +100,7 @@ def test_only_tests_and_verifier_settings_are_taken(tracker: LocalTracker, tmp_p
 
 @pytest.mark.slow
 def test_work_that_was_not_kept_is_named(tracker: LocalTracker, tmp_path: Path) -> None:
-    config.set_value("work_max_mb", "1")
+    values.set_value("work_max_mb", "1")
     write_task(tmp_path / "tasks", "small", expecting("small"))
     large = {"solution/solve.sh": "echo large > out.txt; rm given; head -c 2000000 /dev/urandom > data"}
     write_task(tmp_path / "tasks", "large", expecting("large"), **large)

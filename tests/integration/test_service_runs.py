@@ -15,10 +15,10 @@ from tests.integration.benchmark_service.conftest import serving
 from tests.integration.conftest import until
 from tests.integration.faulty_service import FaultyService
 from tests.ports import free_port
-from valkyrie import config
 from valkyrie.agents.protocol import AgentExit, AgentTrial
+from valkyrie.config import values
+from valkyrie.domain import Json
 from valkyrie.errors import InfrastructureError, UsageError, UserError, ValkyrieError
-from valkyrie.nouns import Json
 from valkyrie.report.tables import started_rows
 from valkyrie.testing.null import NapAgent
 from valkyrie.tracker.local import LocalTracker
@@ -60,7 +60,7 @@ def serve() -> Iterator[Serve]:
 
         def start(service: FaultyService) -> str:
             url = stack.enter_context(serving(service.app()))
-            config.set_entry("custom_benchmark_services", "faulty", url)
+            values.set_entry("custom_benchmark_services", "faulty", url)
             return url
 
         yield start
@@ -99,7 +99,7 @@ def test_from_service_to_score(tracker: LocalTracker, serve: Serve) -> None:
 def test_some_tasks_are_scored_by_the_service_and_the_run_keeps_its_own_score(
     tracker: LocalTracker, serve: Serve
 ) -> None:
-    config.set_entry("benchmark_auth", "faulty", "Bearer let-me-in")
+    values.set_entry("benchmark_auth", "faulty", "Bearer let-me-in")
     service = FaultyService(["ok-1", "ok-2", "grade-error-1"], key="Bearer let-me-in")
     serve(service)
     run = finished(tracker)
@@ -111,7 +111,7 @@ def test_some_tasks_are_scored_by_the_service_and_the_run_keeps_its_own_score(
     assert (wrong["final_score"], wrong["score_graded"], wrong["errors"]) == (50.0, 100.0, {"benchmark": 1})
     whole = tracker.results(run.id)
     assert whole["score"]["planned"] == 3 and whole["final_evaluation"]["properties"] == {"good": 2}
-    config.remove_entry("benchmark_auth", "faulty")
+    values.remove_entry("benchmark_auth", "faulty")
     alone = tracker.results(run.id, ResultsWanted(task_ids=["ok-2"]))
     assert "Authorization" in alone["final_evaluation"]["properties"]["not_computed"]
     assert alone["score"]["final_score"] is None and alone["score"]["graded"] == 1
@@ -211,7 +211,7 @@ def test_text_answers_are_graded_and_never_asked_for_twice(tracker: LocalTracker
 def test_text_grading_can_be_configured(tracker: LocalTracker, serve: Serve) -> None:
     service = FaultyService(["ok-1"])
     url = serve(service)
-    config.set_entry("custom_benchmark_services", "faulty", {"url": url, "grading": "text"})
+    values.set_entry("custom_benchmark_services", "faulty", {"url": url, "grading": "text"})
     assert finished(tracker).score.final_score == 100.0
     assert service.asked["response", "ok-1"] == 1 and not service.asked["evaluate", "ok-1"]
 
@@ -238,7 +238,7 @@ def test_what_is_wrong_is_said_before_anything_starts(
 
 
 def test_a_service_that_is_down_is_named(tracker: LocalTracker) -> None:
-    config.set_entry("custom_benchmark_services", "faulty", "http://127.0.0.1:9")
+    values.set_entry("custom_benchmark_services", "faulty", "http://127.0.0.1:9")
     with pytest.raises(InfrastructureError, match=r"faulty.*127\.0\.0\.1:9"):
         tracker.start(request())
 
@@ -273,7 +273,7 @@ def test_the_credential_is_sent_kept_out_of_sight_and_asked_for_again(
         tracker.retry(run.id, RetryRequest(headers={"authorization": secret, "X-Team": "b"})).run.id,
         timeout=60,
     )
-    config.set_entry("benchmark_auth", "faulty", secret)
+    values.set_entry("benchmark_auth", "faulty", secret)
     tracker.wait(tracker.retry(run.id, RetryRequest(headers={"X-Team": "b"})).run.id, timeout=60)
     assert len(tracker.attempts(run.id, "grade-error-1")) == 3
     said = json.dumps(tracker.results(run.id)) + json.dumps(run.arguments)
@@ -304,8 +304,8 @@ def test_a_service_elsewhere_is_told_the_public_address(
     serve(service)
     port = free_port()
     monkeypatch.setattr(ServiceAddress, "on_loopback", False)
-    config.set_value("sandbox_public_url", f"http://127.0.0.1:{port}")
-    config.set_value("sandbox_port", str(port))
+    values.set_value("sandbox_public_url", f"http://127.0.0.1:{port}")
+    values.set_value("sandbox_port", str(port))
     assert finished(tracker).score.final_score == 100.0
     assert {headers["x-api-url"] for headers in service.stream_headers} == {f"http://127.0.0.1:{port}/api"}
 

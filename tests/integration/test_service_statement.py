@@ -6,13 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from sandboxes.configs import DaytonaProviderConfig
 from sandboxes.process import ProcessProvider
-from sandboxes.types import SandboxCreateRequest
+from sandboxes.types import DaytonaProviderConfig, SandboxCreateRequest
 from tests.integration.benchmark_service.conftest import serving
 from tests.integration.faulty_service import FaultyService
 from valkyrie.benchmarks.service.address import ServiceAddress
-from valkyrie.benchmarks.service.source import ServiceBenchmark
+from valkyrie.benchmarks.service.benchmark import ServiceBenchmark
 from valkyrie.errors import BenchmarkError
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from valkyrie.nouns import Json
+from valkyrie.domain import Json
 from valkyrie.tracker.local import LocalTracker
 from valkyrie.views import RunRequest
 

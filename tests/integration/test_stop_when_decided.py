@@ -7,15 +7,15 @@ from dataclasses import replace
 import pytest
 
 from tests.integration.duel import AGENT, BENCHMARK
+from valkyrie.compare.job_documents import job_document
+from valkyrie.compare.job_sides import decision_lines
+from valkyrie.compare.summary import sentence
+from valkyrie.compare.tables import summarised
 from valkyrie.errors import UsageError, ValkyrieError
-from valkyrie.job_views import JobAgent, JobChange, JobRequest, JobView
-from valkyrie.report.comparing import sentence
-from valkyrie.report.jobs.decided import decision_lines
-from valkyrie.report.jobs.documents import job_document
-from valkyrie.report.jobs.summing import summarised
-from valkyrie.store.audit import LOOKS
+from valkyrie.store.upkeep import LOOKS
 from valkyrie.tracker.local import LocalTracker
 from valkyrie.views import RunRequest, TrialFilter, TrialView
+from valkyrie.views.jobs import JobAgent, JobChange, JobRequest, JobView
 
 TASKS = 300
 

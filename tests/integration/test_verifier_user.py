@@ -10,7 +10,7 @@ import pytest
 
 from sandboxes.types import SandboxCreateRequest
 from valkyrie.benchmarks.protocol import Grading
-from valkyrie.benchmarks.task_dir import TaskDirBenchmark
+from valkyrie.benchmarks.task_dir.benchmark import TaskDirBenchmark
 from valkyrie.errors import GraderError
 
 TEST = """

@@ -15,14 +15,13 @@ from pathlib import Path
 
 import pytest
 
-from valkyrie.agents.bundled import Tail
-from valkyrie.cli.eval_asked import named_agent
+from valkyrie.agents.contract_agent import OutputEnds
+from valkyrie.cli.eval_options import named_agent
 from valkyrie.cli.main import _explain
-from valkyrie.cli.run.logs import _AgentSilence
+from valkyrie.cli.run_outputs import _AgentSilence
 from valkyrie.errors import InfrastructureError, StoreError
-from valkyrie.executor.address import socket_path
-from valkyrie.executor.client import ExecutorClient
-from valkyrie.store import Store, people
+from valkyrie.executor.client import ExecutorClient, socket_path
+from valkyrie.store import Store, tenants
 from valkyrie.store.layout import DataFolder
 
 LISTENS = """
@@ -36,8 +35,8 @@ sys.stdin.read()
 FETCHES = """
 import asyncio, sys
 from pathlib import Path
-from valkyrie.agents.layers.tools import run_tool
-from valkyrie.cli.layers import _ended_by_sigterm
+from valkyrie.agents.layers.installation import run_tool
+from valkyrie.cli.agent import _ended_by_sigterm
 script = "echo $$; sleep 1000 & echo $!; wait"
 argv = ["/bin/sh", "-c", script]
 with _ended_by_sigterm():
@@ -74,7 +73,7 @@ def test_a_database_that_vanished_is_said_and_not_made_again(tmp_path: Path) -> 
     path = tmp_path / "valkyrie.db"
     store = Store(path)
     with store.writing() as connection:
-        people.create_org(connection, "kept")
+        tenants.create_org(connection, "kept")
     for file in tmp_path.iterdir():
         file.unlink()
     for look in (store.reading, store.writing):
@@ -84,7 +83,7 @@ def test_a_database_that_vanished_is_said_and_not_made_again(tmp_path: Path) -> 
     async def write() -> None:
         writer = store.writer()
         try:
-            await writer.call(people.orgs)
+            await writer.call(tenants.orgs)
         finally:
             await writer.close()
 
@@ -139,7 +138,7 @@ def _lives(pid: int) -> bool:
 
 
 def test_an_install_error_keeps_its_first_and_its_last_lines() -> None:
-    tail = Tail(8)
+    tail = OutputEnds(8)
     keep = tail.after(lambda _stream, _text: None)
     keep("stderr", "error: no compiler\n")
     for number in range(100):
@@ -148,7 +147,7 @@ def test_an_install_error_keeps_its_first_and_its_last_lines() -> None:
     said = str(tail).split("\n  ")[1:]
     assert said[0] == "error: no compiler" and said[-1] == "npm ERR! gave up"
     assert "lines more" in said[5] and len(said) == 14
-    short = Tail(8)
+    short = OutputEnds(8)
     short.after(lambda _stream, _text: None)("stdout", "one\ntwo\n")
     assert str(short) == "\n  one\n  two"
 

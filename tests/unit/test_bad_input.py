@@ -9,18 +9,17 @@ from pathlib import Path
 import click
 import pytest
 
-from valkyrie import config_file
-from valkyrie.benchmarks.manifest import read_manifest
 from valkyrie.benchmarks.named.registries import read_dataset
-from valkyrie.benchmarks.task_toml import ParsedToml
+from valkyrie.benchmarks.task_dir.folder import read_manifest
+from valkyrie.benchmarks.task_dir.task_toml import ParsedToml
 from valkyrie.cli.main import main
-from valkyrie.cli.task_ids import read_text
+from valkyrie.cli.options import read_task_ids
+from valkyrie.config import file
 from valkyrie.errors import UsageError, ValkyrieError
-from valkyrie.plain_text import shorten_names
-from valkyrie.regular_files import read_regular
-from valkyrie.secrets.store import LONGEST_VALUE, SecretStore
+from valkyrie.secrets.sources import LONGEST_VALUE, SecretStore
 from valkyrie.specs.model import SpecError
 from valkyrie.specs.yaml_places import load_yaml
+from valkyrie.text import read_regular, shorten_names
 
 DEEP = "[" * 5000 + "]" * 5000
 
@@ -45,7 +44,7 @@ def test_only_regular_files_are_read(pipe: Path, tmp_path: Path) -> None:
 def test_task_ids_files_are_regular(pipe: Path) -> None:
     for path in ("/dev/zero", str(pipe)):
         with pytest.raises(click.UsageError, match=r"not a regular file.*--task-ids-file -"):
-            read_text(path)
+            read_task_ids(path)
 
 
 @pytest.mark.parametrize("words", [("lint",), ("eval", "-e"), ("eval", "--dry-run", "-e")])
@@ -72,12 +71,12 @@ def _dataset(path: Path) -> object:
 
 
 def _config(path: Path) -> object:
-    return config_file.parse(f"x: {DEEP}\n", path)
+    return file.parse(f"x: {DEEP}\n", path)
 
 
 def _registry(path: Path) -> object:
     path.write_text(f"x: {DEEP}\n")
-    return config_file.read_registry(path)
+    return file.read_registry(path)
 
 
 def _spec(path: Path) -> object:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from valkyrie.config import (
+from valkyrie.config.values import (
     AWS_KEYS,
     KEYS,
     MAPS,

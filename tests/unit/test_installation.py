@@ -17,7 +17,7 @@ from click.testing import CliRunner
 from benchmark_runner.scaffolder.main import main as create_runner
 from benchmark_service.cli.cli import main as create_service
 from sandboxes import installation
-from valkyrie.evals.starter.writing import start_project
+from valkyrie.evals.starter.project import start_project
 
 ROOT = Path(__file__).parents[2]
 INSTALLS = re.compile(

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from valkyrie.config import load
+from valkyrie.config.permissions import REDIRECTING, allowed_names, is_redirecting, outside, redirection
+from valkyrie.config.values import load
 from valkyrie.errors import UsageError
-from valkyrie.permissions import REDIRECTING, allowed_names, is_redirecting, outside, redirection
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from valkyrie.trajectory import (
     SCHEMA_VERSION,
     AgentInfo,
-    Metrics,
+    StepMetrics,
     Trajectory,
     TrajectoryBuilder,
     TrajectoryError,
@@ -158,7 +158,7 @@ def test_the_builder_puts_results_where_their_calls_are() -> None:
     built = TrajectoryBuilder()
     built.user("Do it.", at="2026-01-02T03:04:05Z")
     built.agent("One.", calls=[("a", "bash", '{"command": "ls"}'), ("b", "bash", "no json")])
-    built.agent("Two.", metrics=Metrics(prompt_tokens=3), at="not a time")
+    built.agent("Two.", metrics=StepMetrics(prompt_tokens=3), at="not a time")
     built.result("b", ["parts"], failed=True)
     built.result("a", "x.txt")
     built.result("nobody's", "left out")

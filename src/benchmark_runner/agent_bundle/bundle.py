@@ -28,7 +28,7 @@ from benchmark_runner.archive import (
     open_archive,
 )
 from benchmark_runner.errors import BundleError
-from sandboxes.contents import FolderEntry, UnreadableContentError, file_digest
+from sandboxes.folder_contents import FolderEntry, UnreadableContentError, file_digest
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 """What an agent may be called: its name becomes a file name and a folder in the sandbox."""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from benchmark_runner.models.dialect import Dialect, Json
 from benchmark_runner.models.errors import TransientError, UnreadableAnswerError, failure_of
-from benchmark_service.wire import BrokeOffError
+from benchmark_service.http_connections import BrokeOffError
 
 if TYPE_CHECKING:
     from benchmark_runner.models.connections import Incoming

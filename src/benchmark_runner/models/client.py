@@ -22,7 +22,12 @@ from benchmark_runner.models.errors import (
 from benchmark_runner.models.exchange import Exchange
 from benchmark_runner.models.messages import MessagesDialect
 from benchmark_runner.models.responses import ResponsesDialect
-from benchmark_service.wire import NotConnectedError, NotConnectedInTimeError, SilentError, WireError
+from benchmark_service.http_connections import (
+    HttpConnectionError,
+    NotConnectedError,
+    NotConnectedInTimeError,
+    SilentError,
+)
 from sandboxes.retry import Backoff, Retries
 
 DIALECTS: Mapping[str, Dialect] = {
@@ -54,7 +59,7 @@ async def ask_endpoint(
             async with connections.post(endpoint.url, headers, content) as incoming:
                 exchange.response = answer = await read_answer(endpoint, dialect, incoming)
             return dialect.read(answer)
-        except (TransientError, UnreadableAnswerError, BrokenStreamError, WireError) as error:
+        except (TransientError, UnreadableAnswerError, BrokenStreamError, HttpConnectionError) as error:
             failure = _transient(endpoint, error)
         exchange.failed.append(str(failure))
         delay = retries.next_delay(failure.retry_after)

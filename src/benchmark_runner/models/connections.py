@@ -11,15 +11,20 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 from urllib.parse import urlsplit
 from weakref import WeakKeyDictionary
 
-from benchmark_service.addresses import proxy_for
-from benchmark_service.http1 import request
-from benchmark_service.wire import BrokeOffError, NotConnectedError, Place, SilentError
-from benchmark_service.wires import Wires
+from benchmark_service.http_connections import (
+    BrokeOffError,
+    ConnectionPool,
+    NotConnectedError,
+    Origin,
+    SilentError,
+    proxy_for,
+    request_bytes,
+)
 
 if TYPE_CHECKING:
     import httpx
 
-    from benchmark_service.connections import Lanes
+    from benchmark_service.client_http import PooledTransport
 
 TIMEOUTS = {"connect": 15.0, "read": 600.0, "write": 60.0, "pool": None}
 """Seconds between two signs of life; how long an answer may take in all is up to who asks."""
@@ -41,10 +46,10 @@ class Incoming:
 class Connections:
     """Where requests go out; with `most_at_once`, further ones wait."""
 
-    wires: Wires = field(default_factory=Wires)
+    wires: ConnectionPool = field(default_factory=ConnectionPool)
     most_at_once: int | None = None
     _room: asyncio.Semaphore | None = field(init=False)
-    _lanes: Lanes | None = field(default=None, init=False)
+    _lanes: PooledTransport | None = field(default=None, init=False)
 
     def __post_init__(self) -> None:
         self._room = asyncio.Semaphore(self.most_at_once) if self.most_at_once else None
@@ -64,13 +69,15 @@ class Connections:
                 return
             sent = {"host": to.host, "content-length": str(len(content)), **headers}
             lines = [(name.encode("ascii"), value.encode("ascii")) for name, value in sent.items()]
-            answer = await self.wires.ask(to.place, request("POST", to.target, lines, content), TIMEOUTS)
+            answer = await self.wires.ask(
+                to.place, request_bytes("POST", to.target, lines, content), TIMEOUTS
+            )
             try:
                 said = {name.decode("ascii"): value.decode("latin-1") for name, value in answer.head.headers}
                 if "content-encoding" in said:
-                    from benchmark_service.connections import as_httpx
+                    from benchmark_service.client_http import as_httpx_errors
 
-                    yield _of_httpx(as_httpx(answer))
+                    yield _of_httpx(as_httpx_errors(answer))
                 else:
                     yield Incoming(answer.head.status, said, answer.pieces)
             finally:
@@ -88,9 +95,9 @@ class Connections:
     ) -> AsyncIterator[httpx.Response]:
         import httpx
 
-        from benchmark_service.connections import Lanes
+        from benchmark_service.client_http import PooledTransport
 
-        self._lanes = self._lanes or Lanes(self.wires)
+        self._lanes = self._lanes or PooledTransport(self.wires)
         asked = httpx.Request("POST", url, headers=headers, content=content, extensions={"timeout": TIMEOUTS})
         with _told_plainly():
             response = await self._lanes.handle_async_request(asked)
@@ -104,7 +111,7 @@ class Connections:
 class _Address:
     """A URL, taken apart."""
 
-    place: Place
+    place: Origin
     host: str
     """As the header names it."""
     target: bytes
@@ -118,7 +125,7 @@ def _straight(url: str) -> _Address | None:
     if proxy_for(parts.scheme, host) or not url.isascii() or not url.isprintable() or " " in url:
         return None
     target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
-    return _Address(Place(parts.scheme, host, parts.port), parts.netloc, target.encode("ascii"))
+    return _Address(Origin(parts.scheme, host, parts.port), parts.netloc, target.encode("ascii"))
 
 
 def _of_httpx(response: httpx.Response) -> Incoming:

@@ -10,12 +10,25 @@ from typing import TYPE_CHECKING
 from sandboxes.lazy_names import lazy_names
 
 _HOME = {
-    "benchmark_runner.sandbox.backend": ["SandboxTaskSpec"],
-    "benchmark_runner.sandbox.bundle": ["Bundle", "load_bundle", "pack_bundle"],
-    "benchmark_runner.sandbox.contract": ["AgentContract", "format_run_cmd"],
-    "benchmark_runner.sandbox.manifest": ["Manifest", "generate_manifest"],
-    "benchmark_runner.sandbox.orchestrator": ["run_benchmark"],
-    "benchmark_runner.sandbox.phases": ["evaluate_run", "score_run"],
+    "benchmark_runner.sandbox.backend": ("SandboxTaskSpec",),
+    "benchmark_runner.sandbox.bundle": (
+        "Bundle",
+        "load_bundle",
+        "pack_bundle",
+    ),
+    "benchmark_runner.sandbox.contract": (
+        "AgentContract",
+        "format_run_cmd",
+    ),
+    "benchmark_runner.sandbox.manifest": (
+        "Manifest",
+        "generate_manifest",
+    ),
+    "benchmark_runner.sandbox.orchestrator": (
+        "run_benchmark",
+        "evaluate_run",
+        "score_run",
+    ),
 }
 __getattr__, __dir__ = lazy_names(__name__, _HOME)
 
@@ -28,6 +41,6 @@ if TYPE_CHECKING:
     from benchmark_runner.sandbox.contract import format_run_cmd as format_run_cmd
     from benchmark_runner.sandbox.manifest import Manifest as Manifest
     from benchmark_runner.sandbox.manifest import generate_manifest as generate_manifest
+    from benchmark_runner.sandbox.orchestrator import evaluate_run as evaluate_run
     from benchmark_runner.sandbox.orchestrator import run_benchmark as run_benchmark
-    from benchmark_runner.sandbox.phases import evaluate_run as evaluate_run
-    from benchmark_runner.sandbox.phases import score_run as score_run
+    from benchmark_runner.sandbox.orchestrator import score_run as score_run

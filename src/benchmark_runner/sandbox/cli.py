@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
-from benchmark_runner.cli_options import (
-    Commands,
-    Common,
+from benchmark_runner.cli import (
+    CommonOptions,
+    OrderedGroup,
     eval_concurrency_option,
     finite,
     load_dotenv,
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 PROVIDERS = ("local", "docker", "daytona", "process")
 
 
-@click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=OrderedGroup, context_settings={"help_option_names": ["-h", "--help"]})
 def cli() -> None:
     """Run an agent on a benchmark's tasks, each in a sandbox of its own, and have the answers graded.
 
@@ -107,7 +107,7 @@ def evaluate(context: click.Context, /, args: Sequence[str], direct: bool, **giv
 
     with _in_words():
         said = {**given, **_place(context, args, direct, given)}
-        common = Common.out_of(said)
+        common = CommonOptions.out_of(said)
         context.exit(commands.evaluate(SandboxRunner, common, dataset_file=None, **said))
 
 
@@ -127,7 +127,7 @@ def score(context: click.Context, /, args: Sequence[str], direct: bool, **given:
         if place.pop("task_ids"):
             raise click.UsageError("A run is scored as a whole; name no tasks.")
         said = {**given, **place}
-        common = Common.out_of(said)
+        common = CommonOptions.out_of(said)
         context.exit(commands.score(SandboxRunner, common, dataset_file=None, **said))
 
 
@@ -242,14 +242,14 @@ def _run(
             raise click.UsageError("Whose tasks these are is not known: give --service-url (or SERVICE_URL).")
     checked_agent(setup, given["model"])
     said = {**given, **place}
-    return _generated(setup, installed, dataset, Common.out_of(said), **said)
+    return _generated(setup, installed, dataset, CommonOptions.out_of(said), **said)
 
 
 def _generated(
     setup: Setup,
     installed: Manifest | None,
     dataset: str | None,
-    common: Common,
+    common: CommonOptions,
     *,
     model: str,
     task_ids: Sequence[str],
@@ -260,14 +260,14 @@ def _generated(
 ) -> int:
     from benchmark_runner import commands
     from benchmark_runner.artifacts import RunArtifacts
-    from benchmark_runner.running import How
+    from benchmark_runner.console import CommandOutput
     from benchmark_runner.sandbox.orchestrator import open_sandbox_run, tasks_of
     from benchmark_runner.sandbox.runner import SandboxRunner, runner_of
     from benchmark_runner.schemas import Task
-    from benchmark_runner.telling import Telling
+    from benchmark_runner.task_loop import LoopSettings
 
     artifacts = RunArtifacts(common.results_dir, common.run_id)
-    telling = Telling(common.as_json)
+    telling = CommandOutput(common.as_json)
 
     async def work(runner: BenchmarkRunner) -> int:
         assert isinstance(runner, SandboxRunner)
@@ -287,7 +287,7 @@ def _generated(
         verb = "Resuming" if opened.resumed else "Starting"
         telling.line(f"{verb} {common.run_id}: {len(opened.config.tasks)} tasks")
         telling.lines(opened.notices)
-        how = How(model, parallelism=parallelism, timeout=0, evaluate=not skip_eval)
+        how = LoopSettings(model, parallelism=parallelism, timeout=0, evaluate=not skip_eval)
         return await commands.worked(runner, artifacts, opened, how, telling, common.report_to)
 
     with telling.alone():
@@ -344,8 +344,8 @@ def _checked_url(url: str) -> str:
 @contextmanager
 def _in_words() -> Iterator[None]:
     """Tell people what they can mend, without a traceback."""
+    from benchmark_runner.console import in_words, printable, redactor
     from benchmark_runner.errors import ValkyrieError
-    from benchmark_runner.telling import in_words, printable, redactor
     from benchmark_service.errors import BenchmarkServiceError
     from sandboxes.errors import SandboxError
 
@@ -361,6 +361,6 @@ def _in_words() -> Iterator[None]:
 
 def _say(text: str, *, err: bool = False) -> None:
     """Print text of which a manifest may have written a part."""
-    from benchmark_runner.telling import printable
+    from benchmark_runner.console import printable
 
     click.echo(printable(text), err=err)

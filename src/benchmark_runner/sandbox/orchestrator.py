@@ -1,4 +1,5 @@
-"""Runs an agent on a benchmark's tasks: generation in sandboxes, then evaluation and the score."""
+"""Run an agent on a benchmark's tasks: generation in sandboxes, then evaluation and the score, together or
+one by one."""
 
 from __future__ import annotations
 
@@ -7,16 +8,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from benchmark_runner.artifacts import RunArtifacts
-from benchmark_runner.opening import OpenedRun, Wanted, open_run
-from benchmark_runner.running import How, Watch, Work
+from benchmark_runner.console import redactor
+from benchmark_runner.runs import OpenedRun, RequestedRun, RunError, open_run, register_run_tasks
 from benchmark_runner.sandbox.backend import SandboxTaskSpec
 from benchmark_runner.sandbox.contract import AgentContract
 from benchmark_runner.sandbox.runner import SandboxRunner
 from benchmark_runner.sandbox.setup import Setup, checked_agent, load_agent
 from benchmark_runner.schemas import ScoreResult, Task
-from benchmark_runner.summary import survey
+from benchmark_runner.task_loop import LoopSettings, RunCounts, RunSurvey, TaskLoop, survey_run
 
 if TYPE_CHECKING:
+    from benchmark_runner.checkpoint import RunConfig
     from benchmark_service.client import BenchmarkServiceClient
     from sandboxes.protocol import SandboxProvider
     from sandboxes.types import SandboxSource
@@ -42,7 +44,7 @@ async def open_sandbox_run(
 ) -> OpenedRun:
     """Start or go on with a run of `tasks`, working on `task_ids` now. Tasks of earlier slices stay in it."""
     await runner.start(setup, artifacts, model)
-    wanted = Wanted(
+    wanted = RequestedRun(
         model=model,
         task_ids=task_ids,
         dataset_name=runner._dataset,
@@ -96,10 +98,10 @@ async def run_benchmark(
             tasks = await _tasks(client, dataset, task_ids, task_specs)
             ids = [task.id for task in tasks]
             opened = await open_sandbox_run(runner, setup, artifacts, model, tasks, ids)
-            how = How(model, parallelism=parallelism, timeout=0, evaluate=not skip_eval)
-            work = Work(runner, artifacts, how, Watch(total=len(ids)), runner._redact)
+            how = LoopSettings(model, parallelism=parallelism, timeout=0, evaluate=not skip_eval)
+            work = TaskLoop(runner, artifacts, how, RunCounts(total=len(ids)), runner._redact)
             await work.run([task for task in opened.chosen if work.is_due(task)])
-            found = survey(artifacts, opened.config.tasks)
+            found = survey_run(artifacts, opened.config.tasks)
             if skip_eval or not found.complete:
                 return None
             score = (await runner.score(list(found.evaluations.values()))).model_copy(
@@ -122,3 +124,64 @@ async def _tasks(
     if unknown := [task_id for task_id in task_ids if task_id not in specs]:
         raise ValueError(f"Unknown task IDs: {unknown}")
     return [Task(id=name, question=specs[name].question or "") for name in task_ids or specs]
+
+
+# What comes after generation, on its own: grade the answers a run has, and score it.
+
+
+async def evaluate_run(
+    *,
+    run_id: str,
+    results_dir: Path | str,
+    client: BenchmarkServiceClient,
+    dataset: str | None = None,
+    task_ids: Sequence[str] | None = None,
+    force: bool = False,
+) -> RunSurvey:
+    """Grade answers that are not graded yet, all or those named; where the run stands then."""
+    artifacts, config, runner = _opened(run_id, results_dir, client, dataset)
+    with artifacts.in_use():
+        tasks = await register_run_tasks(runner, config)
+        if unknown := [task_id for task_id in task_ids or () if task_id not in config.tasks]:
+            raise RunError(f"Unknown task IDs: {unknown}")
+        chosen = [task for task in tasks if task_ids is None or task.id in task_ids]
+        answered = [task for task in chosen if artifacts.read_generation(task.id) is not None]
+        if not answered:
+            raise RunError(f"Run {run_id} has nothing to evaluate: none of its tasks has an answer yet.")
+        how = LoopSettings(config.model, parallelism=32, generate=False, again=force)
+        work = TaskLoop(runner, artifacts, how, RunCounts(total=len(answered)), redactor())
+        await work.run([task for task in answered if work.is_due(task)])
+        return survey_run(artifacts, config.tasks)
+
+
+async def score_run(
+    *,
+    run_id: str,
+    results_dir: Path | str,
+    client: BenchmarkServiceClient,
+    dataset: str | None = None,
+    force: bool = False,
+) -> ScoreResult:
+    """Score all tasks of a run. RunError for one that is not complete, unless forced."""
+    artifacts, config, runner = _opened(run_id, results_dir, client, dataset)
+    with artifacts.in_use():
+        await register_run_tasks(runner, config)
+        found = survey_run(artifacts, config.tasks)
+        if not found.complete and not force:
+            done = found.evaluated + found.did_not_complete
+            raise RunError(f"Run {run_id} is incomplete: {done} of {len(config.tasks)} tasks have a result.")
+        score = (await runner.score(list(found.evaluations.values()))).model_copy(
+            update={"complete": found.complete}
+        )
+        artifacts.write_score(score)
+        return score
+
+
+def _opened(
+    run_id: str, results_dir: Path | str, client: BenchmarkServiceClient, dataset: str | None
+) -> tuple[RunArtifacts, RunConfig, SandboxRunner]:
+    artifacts = RunArtifacts(results_dir, run_id)
+    config = artifacts.read_config()
+    if config is None:
+        raise RunError(f"There is no run {run_id}: {artifacts.config_path} does not exist.")
+    return artifacts, config, SandboxRunner(dataset_name=dataset or config.dataset_name, client=client)

@@ -24,9 +24,8 @@ from sandboxes.threads import uninterrupted
 if TYPE_CHECKING:
     from benchmark_runner.llm import LLMConfig
     from benchmark_service.client import BenchmarkServiceClient
-    from sandboxes.configs import DaytonaProviderConfig
     from sandboxes.protocol import Sandbox, SandboxProvider
-    from sandboxes.types import SandboxCreateRequest
+    from sandboxes.types import DaytonaProviderConfig, SandboxCreateRequest
 
 AUTO_STOP_MINUTES = 30
 CREATE_S = 600
@@ -131,7 +130,7 @@ class SandboxRunner(BenchmarkRunner):
 
     async def _opened_door(self, setup: Setup, provider: SandboxProvider) -> DaytonaProviderConfig:
         """How a service gets at our sandboxes, to put into them what belongs to a task."""
-        from sandboxes.configs import DaytonaProviderConfig
+        from sandboxes.types import DaytonaProviderConfig
 
         if setup.provider == "daytona":
             return DaytonaProviderConfig.model_validate(provider_settings("daytona"))

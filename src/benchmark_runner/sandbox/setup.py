@@ -10,10 +10,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from benchmark_runner.console import redactor
 from benchmark_runner.sandbox.backend import SandboxAgent, SandboxTaskSpec
 from benchmark_runner.sandbox.bundle import Bundle, load_bundle, pack_bundle
 from benchmark_runner.sandbox.contract import AgentContract, load_contract, resolve_all
-from benchmark_runner.telling import redactor
 from sandboxes.masker import Masker
 
 if TYPE_CHECKING:

@@ -6,10 +6,7 @@ from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
 
-from benchmark_service.scaffolding import GenerationError
-from benchmark_service.scaffolding.names import author_python
-from benchmark_service.scaffolding.project import write_project
-from benchmark_service.scaffolding.templates import rendered
+from benchmark_service.scaffold import GenerationError, author_python, rendered_files, write_project
 
 PACKAGE = "runner"
 """The importable package of every generated project."""
@@ -54,7 +51,7 @@ def generate(spec: RunnerSpec, parent: Path, templates: Path | None = None) -> P
         )
     root = resources.files("benchmark_runner.scaffolder") / "templates" if templates is None else templates
     try:
-        files = rendered(root, spec.values())
+        files = rendered_files(root, spec.values())
     except OSError as error:
         raise GenerationError(
             f"The templates cannot be read: {error.filename}: {error.strerror or error}. Nothing was written."

@@ -8,10 +8,15 @@ import click
 
 from benchmark_runner.scaffolder.generator import RunnerSpec, generate
 from benchmark_service import __version__
-from benchmark_service.scaffolding import GenerationError
-from benchmark_service.scaffolding.command import framework_option, output_dir_option, way_to
-from benchmark_service.scaffolding.framework import Framework, installed_framework
-from benchmark_service.scaffolding.names import benchmark_name
+from benchmark_service.scaffold import (
+    Framework,
+    GenerationError,
+    benchmark_name,
+    framework_option,
+    installed_framework,
+    output_dir_option,
+    way_to,
+)
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})

@@ -7,9 +7,7 @@ from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
 
-from benchmark_service.scaffolding.names import author_python
-from benchmark_service.scaffolding.project import write_project
-from benchmark_service.scaffolding.templates import rendered
+from benchmark_service.scaffold import author_python, rendered_files, write_project
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,4 +46,4 @@ class ProjectSpec:
 def generate(spec: ProjectSpec, parent: Path) -> Path:
     """Write the project as the new folder `parent/<name>-benchmark-service`."""
     templates = resources.files("benchmark_service") / "templates"
-    return write_project(parent / spec.project, rendered(templates, spec.values()))
+    return write_project(parent / spec.project, rendered_files(templates, spec.values()))

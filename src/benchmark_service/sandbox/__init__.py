@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from sandboxes.lazy_names import lazy_names
 
 _HOME = {
-    "sandboxes.errors": [
+    "sandboxes.errors": (
         "MissingSandboxConfigError",
         "SandboxCapacityError",
         "SandboxCommandError",
@@ -16,8 +16,8 @@ _HOME = {
         "SandboxFileNotFoundError",
         "SandboxNotFoundError",
         "SandboxUnsupportedError",
-    ],
-    "sandboxes.types": [
+    ),
+    "sandboxes.types": (
         "ComposeSource",
         "ExecResult",
         "ImageSource",
@@ -28,9 +28,6 @@ _HOME = {
         "SandboxSource",
         "SnapshotSource",
         "TargetedSnapshotSource",
-    ],
-    "sandboxes.protocol": ["Sandbox", "SandboxProvider"],
-    "sandboxes.configs": [
         "DaytonaProviderConfig",
         "DockerProviderConfig",
         "KubernetesProviderConfig",
@@ -38,18 +35,24 @@ _HOME = {
         "SandboxProviderConfig",
         "SandboxProviderName",
         "sandbox_provider_config_from_mapping",
-    ],
-    "sandboxes.daytona": ["DaytonaSandbox", "DaytonaSandboxProvider"],
-    "sandboxes.compose": ["ComposeSandbox"],
+    ),
+    "sandboxes.protocol": (
+        "Sandbox",
+        "SandboxProvider",
+    ),
+    "sandboxes.daytona": (
+        "DaytonaSandbox",
+        "DaytonaSandboxProvider",
+    ),
+    "sandboxes.compose": ("ComposeSandbox",),
 }
 __getattr__, __dir__ = lazy_names(__name__, _HOME)
 
 if TYPE_CHECKING:
     from sandboxes.compose import ComposeSandbox as ComposeSandbox
-    from sandboxes.configs import *  # noqa: F403
     from sandboxes.daytona import DaytonaSandbox as DaytonaSandbox
     from sandboxes.daytona import DaytonaSandboxProvider as DaytonaSandboxProvider
     from sandboxes.errors import *  # noqa: F403
     from sandboxes.protocol import Sandbox as Sandbox
     from sandboxes.protocol import SandboxProvider as SandboxProvider
-    from sandboxes.types import *  # noqa: F403
+    from sandboxes.types import *  # noqa: F403  # noqa: F403

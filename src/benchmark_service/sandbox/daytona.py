@@ -1,6 +1,6 @@
 """The Daytona provider, under the path services import it by."""
 
-from sandboxes.configs import DaytonaProviderConfig
 from sandboxes.daytona import DaytonaSandbox, DaytonaSandboxProvider
+from sandboxes.types import DaytonaProviderConfig
 
 __all__ = ["DaytonaProviderConfig", "DaytonaSandbox", "DaytonaSandboxProvider"]

@@ -1,14 +1,5 @@
 """Everything about sandboxes in one module, under the path services import it by."""
 
-from sandboxes.configs import (
-    DaytonaProviderConfig,
-    DockerProviderConfig,
-    KubernetesProviderConfig,
-    ModalProviderConfig,
-    SandboxProviderConfig,
-    SandboxProviderName,
-    sandbox_provider_config_from_mapping,
-)
 from sandboxes.errors import (
     MissingSandboxConfigError,
     SandboxCommandError,
@@ -19,15 +10,22 @@ from sandboxes.errors import (
 from sandboxes.protocol import Sandbox, SandboxProvider
 from sandboxes.types import (
     ComposeSource,
+    DaytonaProviderConfig,
+    DockerProviderConfig,
     ExecResult,
     ImageSource,
+    KubernetesProviderConfig,
+    ModalProviderConfig,
     Resources,
     SandboxCapacityDomain,
     SandboxCreateRequest,
+    SandboxProviderConfig,
+    SandboxProviderName,
     SandboxQuery,
     SandboxSource,
     SnapshotSource,
     TargetedSnapshotSource,
+    sandbox_provider_config_from_mapping,
 )
 
 __all__ = [

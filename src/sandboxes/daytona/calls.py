@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import TypeVar
 
-from sandboxes.daytona import errors
+from sandboxes.daytona import sdk
 from sandboxes.retry import Backoff, Retries
 
 T = TypeVar("T")
@@ -41,17 +41,17 @@ async def call(
     while True:
         try:
             return await action()
-        except errors.failures() as error:
-            if errors.status_of(error) == 429:
+        except sdk.failures() as error:
+            if sdk.status_of(error) == 429:
                 throttled = throttled or Retries(backoff.throttled)
-                delay = throttled.next_delay(errors.retry_after(error))
+                delay = throttled.next_delay(sdk.retry_after(error))
                 if delay is None:
-                    raise errors.translated(error, what) from error
+                    raise sdk.translated(error, what) from error
             else:
                 verdict = await judge(error, what)
                 # A verdict other than the plain one is final: the sandbox is gone, or the file is.
-                plain = type(verdict) is type(errors.translated(error, what))
-                passing = repeat and plain and errors.is_connection_failure(error)
+                plain = type(verdict) is type(sdk.translated(error, what))
+                passing = repeat and plain and sdk.is_connection_failure(error)
                 delay = lost.next_delay() if passing else None
                 if delay is None:
                     raise verdict from error

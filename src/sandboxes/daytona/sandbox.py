@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import ipaddress
+import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import aclosing
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypedDict, TypeVar
+from urllib.parse import urlsplit
 
-from sandboxes.daytona import egress, errors
+from sandboxes.daytona import sdk
 from sandboxes.daytona.calls import DaytonaBackoff, call
-from sandboxes.daytona.session import Session
+from sandboxes.daytona.session import DaytonaSession
 from sandboxes.errors import (
     SandboxCommandError,
     SandboxError,
@@ -19,15 +22,68 @@ from sandboxes.errors import (
     SandboxNotFoundError,
     SandboxUnsupportedError,
 )
-from sandboxes.scripted import ScriptedSandbox
-from sandboxes.scripted.wrapping import FIND_MARKED, KILL_MARKED, MARK, RESERVED, check_names, quoted
+from sandboxes.scripted_sandbox import (
+    FIND_MARKED,
+    KILL_MARKED,
+    MARK,
+    RESERVED,
+    ScriptedSandbox,
+    check_names,
+    quoted,
+)
 from sandboxes.streams import stream_output
 from sandboxes.types import Command, ExecResult, OutputSink, StreamName
 
 if TYPE_CHECKING:
     from daytona import AsyncSandbox
 
-    from sandboxes.configs import DaytonaProviderConfig
+    from sandboxes.types import DaytonaProviderConfig
+
+
+_DOMAIN = re.compile(r"(\*\.)?([a-z0-9]([a-z0-9-]*[a-z0-9])?\.)*[a-z0-9]([a-z0-9-]*[a-z0-9])?")
+
+
+class EgressSettings(TypedDict, total=False):
+    """Keywords of the SDK's `update_network_settings`."""
+
+    network_allow_list: str
+    domain_allow_list: str
+
+
+def egress_settings(rules: list[str]) -> EgressSettings:
+    """URLs, hosts or IPv4 networks as one list of either kind; mixing the kinds is refused."""
+    if not rules:
+        raise SandboxError("an empty list of egress rules allows nothing; block the network instead")
+    domains: list[str] = []
+    networks: list[str] = []
+    for rule in rules:
+        text = rule.strip()
+        host = (urlsplit(text).hostname or "") if "://" in text else text
+        network = _network(host, rule)
+        if network is not None:
+            networks.append(network)
+        elif _DOMAIN.fullmatch(host.lower()):
+            domains.append(host.lower())
+        else:
+            raise SandboxError(f"{rule!r} is no URL, host or IPv4 network")
+    if domains and networks:
+        raise SandboxError("Daytona takes domains or networks as egress rules, not both at once")
+    return {"domain_allow_list": ",".join(domains)} if domains else {"network_allow_list": ",".join(networks)}
+
+
+def _network(host: str, rule: str) -> str | None:
+    try:
+        network = ipaddress.ip_network(host, strict=False)
+    except ValueError:
+        if ":" in host:
+            raise SandboxError(f"{rule!r}: egress rules take neither IPv6 nor ports") from None
+        return None
+    if network.version == 6:
+        raise SandboxError(f"{rule!r}: Daytona takes no IPv6 in egress rules")
+    return str(network)
+
+
+# One Daytona sandbox, behind the protocol every provider speaks.
 
 T = TypeVar("T")
 
@@ -55,7 +111,7 @@ class DaytonaSandbox(ScriptedSandbox):
         self._config = config
         self._deleted = deleted if deleted is not None else set()
         self._backoff = backoff or DaytonaBackoff()
-        self._sessions: list[Session] = []
+        self._sessions: list[DaytonaSession] = []
         self._sessions_kept = SESSIONS_KEPT if config is not None else 0
         # Tests of services hand in objects of their own, which have what the test is about.
         self.labels = dict(getattr(sandbox, "labels", None) or {})
@@ -91,7 +147,11 @@ class DaytonaSandbox(ScriptedSandbox):
                 f"commands of this Daytona sandbox run as {own}, not {command.user}; leave the user out"
             )
         check_names(command.env)
-        session = self._sessions.pop() if self._sessions else Session(self._sandbox, self, self._backoff.lost)
+        session = (
+            self._sessions.pop()
+            if self._sessions
+            else DaytonaSession(self._sandbox, self, self._backoff.lost)
+        )
         code = await session.run(command, sink)
         if session.reusable and len(self._sessions) < self._sessions_kept:
             self._sessions.append(session)
@@ -159,9 +219,9 @@ class DaytonaSandbox(ScriptedSandbox):
             async for chunk in chunks:
                 received = True
                 yield chunk
-        except errors.failures() as error:
+        except sdk.failures() as error:
             # The SDK takes an empty file for a failure, without a status.
-            if received or errors.status_of(error) is not None or not await self._is_empty_file(path):
+            if received or sdk.status_of(error) is not None or not await self._is_empty_file(path):
                 raise await self._judge(error, what) from error
 
     async def upload_folder(self, source: Path, path: str) -> None:
@@ -180,7 +240,7 @@ class DaytonaSandbox(ScriptedSandbox):
         return shell.argv(self.id, cwd, self._config)
 
     async def modify_egress_rules(self, rules: list[str]) -> None:
-        settings = egress.settings_for(rules)
+        settings = egress_settings(rules)
         await self.call(
             lambda: self._sandbox.update_network_settings(**settings), "restrict the network", repeat=True
         )
@@ -212,7 +272,7 @@ class DaytonaSandbox(ScriptedSandbox):
     async def _is_empty_file(self, path: str) -> bool:
         try:
             info = await self._sandbox.fs.get_file_info(path)
-        except errors.failures():
+        except sdk.failures():
             return False
         return info.size == 0 and not info.is_dir and info.mode.startswith("-")
 
@@ -222,16 +282,16 @@ class DaytonaSandbox(ScriptedSandbox):
         return await call(action, what, self._judge, self._backoff, repeat=repeat)
 
     async def _judge(self, error: BaseException, what: str) -> SandboxError:
-        verdict = errors.translated(error, f"{what} in sandbox {self.id}")
-        if errors.is_missing_file(error) or not (
-            isinstance(verdict, SandboxFileNotFoundError) or errors.is_connection_failure(error)
+        verdict = sdk.translated(error, f"{what} in sandbox {self.id}")
+        if sdk.is_missing_file(error) or not (
+            isinstance(verdict, SandboxFileNotFoundError) or sdk.is_connection_failure(error)
         ):
             return verdict
         # Neither a 404 nor a gateway's error tells whether it is about the sandbox as a whole.
         try:
             await self._sandbox.refresh_data()
-        except errors.failures() as second:
-            return self._gone() if errors.status_of(second) == 404 else verdict
+        except sdk.failures() as second:
+            return self._gone() if sdk.status_of(second) == 404 else verdict
         return self._gone() if self.state == "deleted" else verdict
 
     def _check(self) -> None:

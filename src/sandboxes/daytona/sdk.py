@@ -1,20 +1,34 @@
-"""The vendor's SDK, loaded on first use."""
+"""Load the vendor's SDK on first use, and translate what it raises into the protocol's errors."""
 
 from __future__ import annotations
 
+import re
 import warnings
+from collections.abc import Mapping
+from functools import lru_cache
 from importlib import import_module
 from importlib.util import find_spec
 from types import ModuleType
 from typing import TYPE_CHECKING, cast
 
-from sandboxes.errors import SandboxUnsupportedError
+import httpx
+
+from sandboxes.daytona import rest
+from sandboxes.errors import (
+    SandboxCapacityError,
+    SandboxConnectionError,
+    SandboxError,
+    SandboxFileNotFoundError,
+    SandboxFullError,
+    SandboxUnsupportedError,
+)
 from sandboxes.installation import add_extra
+from sandboxes.retry import parse_retry_after
 
 if TYPE_CHECKING:
     from daytona import AsyncDaytona
 
-    from sandboxes.configs import DaytonaProviderConfig
+    from sandboxes.types import DaytonaProviderConfig
 
 
 def missing() -> str:
@@ -80,3 +94,97 @@ def open_client(config: DaytonaProviderConfig) -> AsyncDaytona:
         )
     )
     return client
+
+
+# What the SDK raises, in the protocol's own terms.
+#
+# The SDK translates most failures into its own errors, but streams let those of aiohttp and httpx through.
+# Everything is told apart by status and by family, so that no exact class has to be known here.
+
+GATEWAY = frozenset({502, 503, 504})
+"""A proxy's answers for what stands behind it; 502 is also its answer for a sandbox that is gone."""
+
+_RETRY_AFTER = re.compile(r"retry-after(-[\w-]+)?", re.IGNORECASE)
+_MESSAGE_LIMIT = 500
+
+
+def failures() -> tuple[type[Exception], ...]:
+    """Everything a call of the SDK, or of our own stand-in for it, may raise because of the other side."""
+    ours: tuple[type[Exception], ...] = (rest.DaytonaError, *_of_sdk("DaytonaError", "ClientError"))
+    return (*ours, httpx.HTTPError, ConnectionError, TimeoutError)
+
+
+@lru_cache
+def _of_sdk(error: str, *streaming: str) -> tuple[type[Exception], ...]:
+    """Return errors of the SDK and of aiohttp, which it brings along; none where it is not installed."""
+    if not installed():
+        return ()
+    found: list[type[Exception]] = [getattr(import_module("aiohttp"), name) for name in streaming]
+    return (getattr(load(), error), *found)
+
+
+def status_of(error: BaseException) -> int | None:
+    """The HTTP status behind an error, if there was an answer at all."""
+    for name in ("status_code", "status"):
+        value = getattr(error, name, None)
+        if isinstance(value, int):
+            return value
+    response = getattr(error, "response", None)
+    status = getattr(response, "status_code", None)
+    return status if isinstance(status, int) else None
+
+
+def is_missing_file(error: BaseException) -> bool:
+    """Whether the sandbox itself said that a file is not there."""
+    return getattr(error, "code", None) == "FILE_NOT_FOUND"
+
+
+def is_connection_failure(error: BaseException) -> bool:
+    """Whether the other side could not be reached, or went away before it answered."""
+    status = status_of(error)
+    if status is not None:
+        return status in GATEWAY
+    transport: tuple[type[Exception], ...] = (
+        rest.DaytonaConnectionError,
+        *_of_sdk("DaytonaConnectionError", "ClientConnectionError", "ClientPayloadError"),
+        httpx.TransportError,
+        ConnectionError,
+        TimeoutError,
+    )
+    return isinstance(error, transport) or isinstance(error.__cause__, transport)
+
+
+def retry_after(error: BaseException) -> float | None:
+    """The longest wait asked for in seconds: `retry-after`, or one named after its throttler."""
+    headers = getattr(error, "headers", None)
+    waits = [
+        seconds
+        for name, value in (headers.items() if isinstance(headers, Mapping) else ())
+        if _RETRY_AFTER.fullmatch(str(name)) and (seconds := parse_retry_after(str(value))) is not None
+    ]
+    return max(waits, default=None)
+
+
+def translated(error: BaseException, what: str) -> SandboxError:
+    """The protocol's error for a failure that is not about a sandbox being gone."""
+    status = status_of(error)
+    text = f"cannot {what}: {_message(error)}"
+    if status == 429:
+        return SandboxCapacityError(f"{text}; Daytona limits how often it is asked", retry_after(error))
+    if is_missing_file(error) or status == 404:
+        return SandboxFileNotFoundError(text)
+    if status == 401:
+        return SandboxError(f"{text}; check DAYTONA_API_KEY")
+    if status == 507 or "no space left" in text.lower():
+        return SandboxFullError(text)
+    if is_connection_failure(error):
+        return SandboxConnectionError(text)
+    return SandboxError(text)
+
+
+def _message(error: BaseException) -> str:
+    status = status_of(error)
+    message = " ".join(str(error).split()) or type(error).__name__
+    if len(message) > _MESSAGE_LIMIT:
+        message = message[:_MESSAGE_LIMIT] + "…"
+    return message if status is None else f"{message} (HTTP {status})"

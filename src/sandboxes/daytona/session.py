@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 from secrets import token_hex
 from typing import TYPE_CHECKING, Protocol, TypeVar, runtime_checkable
 
-from sandboxes.daytona import errors, sdk
+from sandboxes.daytona import sdk
 from sandboxes.errors import (
     SandboxConnectionError,
     SandboxError,
@@ -16,7 +16,7 @@ from sandboxes.errors import (
     SandboxNotFoundError,
 )
 from sandboxes.retry import Backoff
-from sandboxes.scripted.wrapping import reporting, wrapped
+from sandboxes.scripted_sandbox import reporting, wrapped
 from sandboxes.threads import uninterrupted
 from sandboxes.types import TIMEOUT_EXIT_CODE, Command, OutputSink, StreamName
 
@@ -88,7 +88,7 @@ class Report:
         return None if found is None else (int(found[1]), found[2] == "1")
 
 
-class Session:
+class DaytonaSession:
     """Runs one command after another, for as long as each leaves it `reusable`."""
 
     def __init__(self, sandbox: AsyncSandbox, calls: Calls, backoff: Backoff) -> None:
@@ -150,7 +150,7 @@ class Session:
                 return await self._start(text)
             except SandboxError as error:
                 cause = error.__cause__
-                if cause is None or errors.status_of(cause) not in _ENDED:
+                if cause is None or sdk.status_of(cause) not in _ENDED:
                     raise
         self._times = self._chars = 0
         self._id = session = f"{self._sandbox_id}-{token_hex(8)}"
@@ -172,7 +172,7 @@ class Session:
             lost: BaseException | None = None
             try:
                 await self._read_log(command_id, sink)
-            except errors.failures() as error:
+            except sdk.failures() as error:
                 if self._sink_error is not None:
                     raise self._sink_error from None
                 lost = error
@@ -249,5 +249,5 @@ class Session:
         try:
             async with asyncio.timeout(KILL_SECONDS):
                 await self._process.delete_session(session)
-        except errors.failures():
+        except sdk.failures():
             pass  # it goes with the sandbox at the latest

@@ -14,8 +14,8 @@ from contextlib import contextmanager
 from secrets import token_hex
 from typing import TYPE_CHECKING, Any
 
-from sandboxes.configs import DaytonaProviderConfig
 from sandboxes.errors import SandboxError
+from sandboxes.types import DaytonaProviderConfig
 
 if TYPE_CHECKING:
     from daytona.handle.async_pty_handle import AsyncPtyHandle

@@ -1,18 +1,40 @@
-"""Where the engine is, and what it says of itself, asked without an event loop."""
+"""Find the Docker or Podman engine, ask what it can do, call it over aiodocker and lock what processes share
+in it."""
 
 from __future__ import annotations
 
+import asyncio
+import fcntl
 import http.client
 import json
 import os
 import socket
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from functools import cached_property
+from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from sandboxes.limits import host_memory_mb
+from sandboxes.errors import (
+    SandboxConnectionError,
+    SandboxError,
+    SandboxFullError,
+    SandboxNotFoundError,
+    SandboxUnsupportedError,
+    SandboxUserError,
+)
+from sandboxes.installation import add_extra
+from sandboxes.types import Capabilities
+from sandboxes.values import host_memory_mb
+
+if TYPE_CHECKING:
+    import aiodocker
+    import aiohttp
+    from aiodocker.stream import Stream
+
 
 ASK_SECONDS = 5.0
 NO_ENGINE = (
@@ -135,3 +157,254 @@ class _UnixConnection(http.client.HTTPConnection):
         self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self.sock.settimeout(self.timeout)
         self.sock.connect(self._path)
+
+
+# What an engine answers, in the protocol's own terms.
+
+_MESSAGE_LIMIT = 500
+
+
+def message_of(error: BaseException) -> str:
+    """The engine's own words, on one line."""
+    text = " ".join(str(getattr(error, "message", "") or error).split()) or type(error).__name__
+    return text[:_MESSAGE_LIMIT] + "…" if len(text) > _MESSAGE_LIMIT else text
+
+
+def translated(error: BaseException, what: str) -> SandboxError:
+    """The protocol's error for a failed call."""
+    status = getattr(error, "status", None)
+    text = f"cannot {what}: {message_of(error)}"
+    lower = text.lower()
+    if status is None or status == 900:  # aiodocker's own number for a lost connection
+        return SandboxConnectionError(f"{text}; does the container engine still run?")
+    if status == 404 and "container" in lower:
+        return SandboxNotFoundError(text)
+    if "unable to find user" in lower or "unable to find group" in lower:
+        return SandboxUserError(text)
+    if "no space left" in lower or "disk quota exceeded" in lower:
+        return SandboxFullError(text)
+    if "could not select device driver" in lower:
+        return SandboxUnsupportedError(
+            f"{text}; the engine needs the NVIDIA container toolkit to pass on GPUs"
+        )
+    return SandboxError(text)
+
+
+def is_not_running(error: BaseException) -> bool:
+    """Whether a container was there, but not alive."""
+    return getattr(error, "status", None) == 409 and "not running" in message_of(error).lower()
+
+
+# Calls to the engine over aiodocker, each failure in the protocol's terms.
+
+Query = Mapping[str, str | int]
+
+
+def missing_client() -> str:
+    """Return what to say where the engine's client library is not installed."""
+    return f"provider 'docker' needs aiodocker: {add_extra('docker')}"
+
+
+class EngineClient:
+    """One connection pool to one engine; opened by the first call."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+
+    @cached_property
+    def _docker(self) -> aiodocker.Docker:
+        try:
+            import aiodocker
+            import aiohttp
+        except ImportError as error:
+            raise SandboxUnsupportedError(missing_client()) from error
+        path = self.url.removeprefix("unix://")
+        # Every running command holds a connection; a limit would make the next call wait for them.
+        if path != self.url:
+            connector: aiohttp.BaseConnector = aiohttp.UnixConnector(path, limit=0)
+            url = "unix://localhost"
+        else:
+            connector, url = aiohttp.TCPConnector(limit=0), self.url.replace("tcp://", "http://", 1)
+        session = aiohttp.ClientSession(connector=connector)
+        return aiodocker.Docker(url, connector=connector, session=session)
+
+    async def close(self) -> None:
+        """Close all connections."""
+        docker = self.__dict__.pop("_docker", None)
+        if docker is not None:
+            await docker.session.close()
+            await docker.close()
+            # aiohttp closes its sockets in the loop's next turn.
+            await asyncio.sleep(0)
+
+    @asynccontextmanager
+    async def answer(
+        self,
+        method: str,
+        path: str,
+        *,
+        what: str,
+        query: Query | None = None,
+        data: Any = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> AsyncIterator[aiohttp.ClientResponse]:
+        """One call whose answer is read as it comes."""
+        docker = self._docker
+        try:
+            # aiodocker's own calls hold whole files in memory; its request underneath does not.
+            response = await docker._do_query(
+                path, method, params=dict(query or {}), data=data, headers=dict(headers or {})
+            )
+            async with response:
+                yield response
+        except self.failures() as error:
+            raise translated(error, what) from error
+
+    async def call(
+        self, method: str, path: str, *, what: str, query: Query | None = None, body: Any = None
+    ) -> Any:
+        """One call with a JSON body, if any; its JSON answer, or None."""
+        data = None if body is None else json.dumps(body)
+        headers = {} if body is None else {"Content-Type": "application/json"}
+        async with self.answer(method, path, what=what, query=query, data=data, headers=headers) as response:
+            text = await response.text()
+        return json.loads(text) if text.strip() and "json" in response.content_type else None
+
+    async def progress(
+        self, path: str, *, what: str, query: Query, data: Any = None
+    ) -> AsyncIterator[dict[str, Any]]:
+        """The reports of a long call (a pull, a build), one JSON object a line."""
+        headers = {"Content-Type": "application/x-tar"} if data is not None else {}
+        async with self.answer("POST", path, what=what, query=query, data=data, headers=headers) as response:
+            buffer = b""
+            async for chunk in response.content.iter_any():
+                *lines, buffer = (buffer + chunk).split(b"\n")
+                for line in lines:
+                    if line.strip():
+                        yield json.loads(line)
+            if buffer.strip():
+                yield json.loads(buffer)
+
+    def attach(self, exec_id: str) -> Stream:
+        """The output of a command that was made with `exec`; reading starts it."""
+        from aiodocker.execs import Exec
+
+        return Exec(self._docker, exec_id, tty=False).start()
+
+    def failures(self) -> tuple[type[BaseException], ...]:
+        """Everything a call may raise because of the other side."""
+        import aiohttp
+        from aiodocker.exceptions import DockerError
+
+        return (DockerError, aiohttp.ClientError, ConnectionError)
+
+    async def remove_container(self, name: str) -> None:
+        """End a container with its volumes; gone already is fine."""
+        delay = 0.05
+        for _ in range(8):
+            try:
+                await self.call(
+                    "DELETE", f"containers/{name}", what=f"delete {name}", query={"force": 1, "v": 1}
+                )
+            except SandboxError as error:
+                status = getattr(error.__cause__, "status", None)
+                if status == 404:
+                    return
+                # 409: it is being removed by somebody else; 500: its processes are still on their way out.
+                if status not in (409, 500):
+                    raise
+                failure = error
+            else:
+                return
+            await asyncio.sleep(delay)
+            delay *= 2
+        raise failure
+
+
+# Locks between processes that use one engine from one data folder.
+
+_POLL_SECONDS = 0.2
+"""Between looks at a lock another process holds: the kernel tells nobody when it is free."""
+
+
+@asynccontextmanager
+async def engine_lock(path: Path) -> AsyncIterator[None]:
+    """Hold a lock that ends with this process, however it ends."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        while True:
+            try:
+                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                await asyncio.sleep(_POLL_SECONDS)
+        yield
+    finally:
+        os.close(fd)
+
+
+# What sandboxes of an engine can do, in words.
+
+_FENCED = (
+    "a bridge of its own; packet filter against private networks, the gateway, link-local and metadata "
+    "addresses{more}; sandboxes cannot reach each other"
+)
+
+
+def engine_capabilities(engine: Engine, image: str) -> Capabilities:
+    """The provider's word on itself."""
+    kind = "Podman" if engine.is_podman else "Docker"
+    version = engine.info.get("ServerVersion", "")
+    place = "this machine's" if engine.is_local else f"{engine.url}'s"
+    problem = missing_client() if find_spec("aiodocker") is None else engine.problem
+    here = ", and against this machine's own addresses" if engine.is_local else ""
+    if engine.url is None:
+        return Capabilities(
+            provider="docker",
+            isolation="a container of a Docker or Podman engine, of which none answers here",
+            images=True,
+            builds=True,
+            gpus=True,
+            networks=frozenset({"none", "public"}),
+            missing=(("container engine", problem or "none answers"),),
+            problem=problem or "no container engine answers",
+        )
+    return Capabilities(
+        provider="docker",
+        isolation=f"a container of {place} {kind} {version}: own files, processes, network; no own kernel",
+        images=True,
+        builds=True,
+        builds_buildkit=engine.is_podman,
+        gpus=True,
+        mounts=engine.is_local,
+        writable_system=True,
+        carries_work=True,
+        users=True,
+        networks=frozenset({"none", "public"}),
+        enforcement={
+            "cpus": _cgroups(engine),
+            "memory": _cgroups(engine) + ", no swap besides",
+            "disk": _disk(engine),
+            "pids": _cgroups(engine),
+            "network": _FENCED.format(more=here),
+            "image": f"{image} for tasks that name none",
+        },
+        missing=() if problem is None else (("container engine", problem),),
+        problem=problem,
+    )
+
+
+def _cgroups(engine: Engine) -> str:
+    version = engine.info.get("CgroupVersion")
+    return f"cgroup v{version}" if version else "cgroups"
+
+
+def _disk(engine: Engine) -> str:
+    if engine.quota:
+        return engine.quota
+    driver = engine.info.get("Driver", "this storage driver")
+    return (
+        f"not enforced as a whole: {driver} here has no quota (overlay2 on xfs mounted with pquota has); "
+        "one file may not be larger than the limit"
+    )

@@ -10,8 +10,8 @@ from contextlib import suppress
 from secrets import token_hex
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
-from sandboxes.docker import errors
-from sandboxes.docker.client import EngineClient
+from sandboxes.docker import engine
+from sandboxes.docker.engine import EngineClient
 from sandboxes.errors import (
     SandboxConnectionError,
     SandboxError,
@@ -19,7 +19,7 @@ from sandboxes.errors import (
     SandboxNotFoundError,
     SandboxUserError,
 )
-from sandboxes.scripted.wrapping import MARK, check_names
+from sandboxes.scripted_sandbox import MARK, check_names
 from sandboxes.streams import utf8_decoder
 from sandboxes.threads import uninterrupted
 from sandboxes.types import KILLED_EXIT_CODE, TIMEOUT_EXIT_CODE, Command, OutputSink, StreamName
@@ -68,7 +68,7 @@ class _Paced(Protocol):
     async def room(self) -> None: ...
 
 
-class Ending:
+class ExitCodeReader:
     """Takes the told end out of one stream."""
 
     _LONGEST = 24
@@ -176,14 +176,16 @@ class Execution:
             made = await self._client.call("POST", path, what=what, body=body)
         except SandboxError as error:
             gone = isinstance(error, SandboxNotFoundError)
-            if not gone and (error.__cause__ is None or not errors.is_not_running(error.__cause__)):
+            if not gone and (error.__cause__ is None or not engine.is_not_running(error.__cause__)):
                 raise
             await self._check_container()
             made = await self._client.call("POST", path, what=what, body=body)
         return str(made["Id"])
 
     async def _follow(self, exec_id: str, sink: BytesSink | None) -> int:
-        ends: dict[StreamName, Ending] = {name: Ending(self._token) for name in ("stdout", "stderr")}
+        ends: dict[StreamName, ExitCodeReader] = {
+            name: ExitCodeReader(self._token) for name in ("stdout", "stderr")
+        }
         said = b""
         stream = self._client.attach(exec_id)
         try:
@@ -210,7 +212,7 @@ class Execution:
 
     async def _judged(self, error: BaseException) -> SandboxError:
         await self._check_container()
-        return errors.translated(error, f"run a command in {self._container}")
+        return engine.translated(error, f"run a command in {self._container}")
 
     async def _exit_code(self, exec_id: str, said: bytes) -> int:
         code, started = await exit_code(self._client, exec_id)
@@ -250,7 +252,7 @@ async def run_entrypoint(
     stream = client.attach(str(made["Id"]))
     try:
         async with asyncio.timeout(ENTRYPOINT_SECONDS):
-            if await _reaches_command(stream, Ending(token), said):
+            if await _reaches_command(stream, ExitCodeReader(token), said):
                 return
     except TimeoutError:
         if sink is not None:
@@ -260,7 +262,7 @@ async def run_entrypoint(
             sink("stderr", f"{words}\n")
         return
     except client.failures() as error:
-        raise errors.translated(error, what) from error
+        raise engine.translated(error, what) from error
     finally:
         await _close(stream)
     code, _ = await exit_code(client, str(made["Id"]))
@@ -270,7 +272,7 @@ async def run_entrypoint(
     )
 
 
-async def _reaches_command(stream: Stream, ending: Ending, said: _Last) -> bool:
+async def _reaches_command(stream: Stream, ending: ExitCodeReader, said: _Last) -> bool:
     """Hand on what is printed until the command starts; False when the output ends before."""
     while (message := await stream.read_out()) is not None:
         name: StreamName = "stderr" if message.stream == 2 else "stdout"
@@ -309,7 +311,7 @@ async def run_program(client: EngineClient, container: str, argv: Sequence[str])
         while await stream.read_out() is not None:
             pass
     except client.failures() as error:
-        raise errors.translated(error, what) from error
+        raise engine.translated(error, what) from error
     finally:
         await _close(stream)
     return (await exit_code(client, str(made["Id"])))[0]

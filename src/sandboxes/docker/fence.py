@@ -74,7 +74,7 @@ def to(network: ipaddress.IPv4Network) -> list[bytes]:
     return [load(NETWORK_HEADER, 16, 4), *mask, equals(network.network_address.packed)]
 
 
-class Netlink:
+class NetlinkSocket:
     """One socket of one family; every message is acknowledged."""
 
     def __init__(self, family: int) -> None:
@@ -142,7 +142,7 @@ def send_table(family: int, rules: list[list[bytes]]) -> None:
         body = (named, attribute(2, "out"), attribute(4, rule))
         messages.append(filter_message(6, CREATE | APPEND, *body, family=family))
     messages.append((0x11, 0, batch, False))
-    Netlink(NETFILTER).send(messages)
+    NetlinkSocket(NETFILTER).send(messages)
 
 
 def has_ipv6() -> bool:
@@ -156,7 +156,7 @@ def has_ipv6() -> bool:
 
 def route_nowhere(networks: Iterable[ipaddress.IPv4Network]) -> None:
     """Unreachable routes; one that is there already is fine."""
-    routes = Netlink(ROUTE)
+    routes = NetlinkSocket(ROUTE)
     for network in networks:
         body = struct.pack("=BBBBBBBBI", socket.AF_INET, network.prefixlen, 0, 0, 254, 4, 0, 7, 0)
         try:

@@ -14,28 +14,27 @@ from pathlib import Path
 from secrets import token_hex
 from typing import Any
 
-from sandboxes.docker import files, network, seccomp
-from sandboxes.docker.client import EngineClient, missing_client
-from sandboxes.docker.engine import Engine, find_engine
-from sandboxes.docker.images import Images
-from sandboxes.docker.listing import Listings
-from sandboxes.docker.network import PublicNetwork
-from sandboxes.docker.programs import Programs, uses_them
-from sandboxes.docker.requests import (
+from sandboxes.docker import container_config, files, shared_resources
+from sandboxes.docker.changes import ContainerListings
+from sandboxes.docker.container_config import (
     KIND,
     LABELS,
     NETWORK,
     PROGRAMS,
     SANDBOX,
     WORKDIR,
-    Plan,
+    ContainerPlan,
+    StaticPrograms,
     container,
     container_name,
     shown_folders,
+    uses_programs,
 )
+from sandboxes.docker.engine import Engine, EngineClient, find_engine, missing_client
+from sandboxes.docker.images import Images
 from sandboxes.docker.sandbox import DockerSandbox
-from sandboxes.docker.volumes import FolderVolumes
-from sandboxes.docker.work import Work
+from sandboxes.docker.shared_resources import FolderVolumes, PublicNetwork
+from sandboxes.docker.work import ContainerWork
 from sandboxes.errors import (
     SandboxConnectionError,
     SandboxDiedError,
@@ -86,21 +85,23 @@ class DockerProvider(SandboxProvider):
         return EngineClient(self.engine.url)
 
     @cached_property
-    def _programs(self) -> Programs:
-        return Programs(self.engine, self._state_dir)
+    def _programs(self) -> StaticPrograms:
+        return StaticPrograms(self.engine, self._state_dir)
 
     @cached_property
     def _volumes(self) -> FolderVolumes:
         return FolderVolumes(self._client, self.engine, self._state_dir)
 
     @cached_property
-    def work(self) -> Work:
+    def work(self) -> ContainerWork:
         """What carries the work of containers."""
-        return Work(self._client, Listings(self._client, self.engine, self._image), self._inspect_own)
+        return ContainerWork(
+            self._client, ContainerListings(self._client, self.engine, self._image), self._inspect_own
+        )
 
     @cached_property
     def _seccomp(self) -> str | None:
-        return seccomp.for_engine(self.engine, self._state_dir)
+        return container_config.seccomp_for_engine(self.engine, self._state_dir)
 
     @cached_property
     def _network(self) -> PublicNetwork:
@@ -125,7 +126,7 @@ class DockerProvider(SandboxProvider):
         # Where a task names no image, its folder is ours to choose.
         workdir = WORKDIR if request.source.type == "host" else "/"
         defaults, names = await self._images.defaults(image, workdir)
-        plan = Plan(image, defaults, self.engine, image_env=names, seccomp=self._seccomp)
+        plan = ContainerPlan(image, defaults, self.engine, image_env=names, seccomp=self._seccomp)
         async with self._making:
             making = asyncio.ensure_future(self._make(name, request, plan))
             try:
@@ -137,7 +138,7 @@ class DockerProvider(SandboxProvider):
                     raise SandboxError(f"{error}; make room on the engine's disk") from error
                 raise
 
-    async def _make(self, name: str, request: SandboxCreateRequest, plan: Plan) -> DockerSandbox:
+    async def _make(self, name: str, request: SandboxCreateRequest, plan: ContainerPlan) -> DockerSandbox:
         what = f"make a sandbox from {plan.image}"
         public = request.network_policy == "public"
         for attempt in range(MAKE_ATTEMPTS):
@@ -159,10 +160,10 @@ class DockerProvider(SandboxProvider):
                     raise
                 await self._client.remove_container(name)
         if public:
-            await network.fence(self._client, self.engine, name, body["Labels"], self._image)
+            await shared_resources.fence_off(self._client, self.engine, name, body["Labels"], self._image)
         return self._wrap(await self._inspect(name))
 
-    async def _with_volumes(self, request: SandboxCreateRequest, plan: Plan) -> Plan:
+    async def _with_volumes(self, request: SandboxCreateRequest, plan: ContainerPlan) -> ContainerPlan:
         """Return the plan with what is shown in the container, which is on the engine by then."""
         shown = [
             await self._volumes.mount(Path(mount.source), mount.target, plan.image)
@@ -219,9 +220,9 @@ class DockerProvider(SandboxProvider):
         return len(ended)
 
     def capabilities(self) -> Capabilities:
-        from sandboxes.docker.abilities import capabilities
+        from sandboxes.docker.engine import engine_capabilities
 
-        return capabilities(self.engine, self._image)
+        return engine_capabilities(self.engine, self._image)
 
     @property
     def admission_pool_id(self) -> str:
@@ -300,12 +301,12 @@ class DockerProvider(SandboxProvider):
         del self._stopped[name]
         labels = (await self._inspect(name))["Config"]["Labels"]
         if labels.get(NETWORK) == "public":
-            await network.fence(self._client, self.engine, name, labels, self._image)
+            await shared_resources.fence_off(self._client, self.engine, name, labels, self._image)
 
     async def find_obstacle(self, name: str, *, reading: bool = False) -> str:
         """Return what in a container's files keeps the engine from running anything in it, if anything, or
         from `reading` its files: it looks up users there, and a pipe would block it for ever."""
-        looks = await asyncio.gather(*(files.look(self._client, name, path) for path in USERS))
+        looks = await asyncio.gather(*(files.stat_path(self._client, name, path) for path in USERS))
         for path, found in zip(USERS, looks, strict=True):
             if found is not None and not found.is_file and not (reading and found.is_folder):
                 return f"{path} is not what an engine can read"
@@ -315,7 +316,7 @@ class DockerProvider(SandboxProvider):
         """Put a list of users where an agent put a pipe or the like: for want of it the engine could neither
         start the container nor read its files."""
         for path, content in USERS.items():
-            found = await files.look(self._client, name, path)
+            found = await files.stat_path(self._client, name, path)
             if found is not None and not found.is_file and not found.is_folder:
                 await files.write_whole(self._client, name, path, content)
 
@@ -392,7 +393,7 @@ def died(name: str, found: Mapping[str, Any]) -> SandboxDiedError:
     """
     state = found["State"]
     code, for_memory = int(state.get("ExitCode") or 0), bool(state.get("OOMKilled"))
-    outside = uses_them(found) and not for_memory and code in (KILLED_EXIT_CODE, 143, 255)
+    outside = uses_programs(found) and not for_memory and code in (KILLED_EXIT_CODE, 143, 255)
     reason = (
         "the kernel ended it for lack of memory" if for_memory else f"its first process ended with {code}"
     )

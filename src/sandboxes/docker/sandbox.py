@@ -10,12 +10,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Protocol
 
-from sandboxes.docker import files, packing
-from sandboxes.docker.client import EngineClient
+from sandboxes.docker import files
+from sandboxes.docker.container_config import IMAGE_DEFAULTS, KILL_PROGRAM, LABELS, NAME, uses_programs
+from sandboxes.docker.engine import EngineClient
 from sandboxes.docker.execution import BytesSink, Execution, run_entrypoint, run_program
-from sandboxes.docker.programs import KILL, uses_them
-from sandboxes.docker.requests import IMAGE_DEFAULTS, LABELS, NAME
-from sandboxes.docker.work import Work
+from sandboxes.docker.work import ContainerWork
 from sandboxes.errors import (
     SandboxDiedError,
     SandboxError,
@@ -24,11 +23,10 @@ from sandboxes.errors import (
     SandboxUnsupportedError,
 )
 from sandboxes.protocol import Sandbox
-from sandboxes.scripted import ScriptedSandbox
-from sandboxes.scripted.wrapping import KILL_MARKED, MARK
+from sandboxes.scripted_sandbox import KILL_MARKED, MARK, ScriptedSandbox
 from sandboxes.types import KILLED_EXIT_CODE, Command, CopyLimits, CopyReport, OutputSink, StreamName
 from sandboxes.values import ImageDefaults
-from sandboxes.work import CarryRules, Change, PackedWork, WorkLimits
+from sandboxes.work import CarryRules, ChangedPath, PackedWork, WorkLimits
 
 HELPER_SECONDS = 300.0
 """How long one of our own little scripts may take."""
@@ -41,11 +39,11 @@ _HELPER_CHARS = 32 << 20
 _MAKE_FOLDER = 'if [ -L "$1" ] || [ ! -d "$1" ]; then rm -rf -- "$1"; fi; mkdir -p -- "$1"'
 
 
-class Owner(Protocol):
+class ContainerOwner(Protocol):
     """What a sandbox asks of the provider that made it."""
 
     @property
-    def work(self) -> Work:
+    def work(self) -> ContainerWork:
         """What carries the work of containers."""
 
     async def restart(self, sandbox: DockerSandbox) -> None:
@@ -65,12 +63,12 @@ class DockerSandbox(ScriptedSandbox):
     image_defaults: ImageDefaults
 
     def __init__(
-        self, client: EngineClient, found: Mapping[str, Any], deleted: set[str], owner: Owner
+        self, client: EngineClient, found: Mapping[str, Any], deleted: set[str], owner: ContainerOwner
     ) -> None:
         self._client = client
         self._deleted = deleted
         self._owner = owner
-        self._has_programs = uses_them(found)
+        self._has_programs = uses_programs(found)
         self.nano_cpus = int(found["HostConfig"].get("NanoCpus") or 0)
         self._id = str(found["Name"]).lstrip("/")
         own: Mapping[str, str] = found["Config"]["Labels"]
@@ -111,7 +109,7 @@ class DockerSandbox(ScriptedSandbox):
 
     async def upload_stream(self, path: str, chunks: AsyncIterator[bytes], *, mode: int = 0o644) -> None:
         self._check()
-        await files.write(self._client, self._id, path, chunks, mode)
+        await files.write_file(self._client, self._id, path, chunks, mode)
 
     async def download_file(self, path: str) -> bytes:
         return b"".join([chunk async for chunk in self.stream_download(path)])
@@ -121,7 +119,7 @@ class DockerSandbox(ScriptedSandbox):
         if reason := await self._owner.find_obstacle(self._id, reading=True):
             # The engine looks up users for each archive it makes, and would answer nothing more.
             raise SandboxFileNotFoundError(f"cannot read {path} in {self._id}: {reason}")
-        async for piece in files.read(self._client, self._id, path):
+        async for piece in files.read_file(self._client, self._id, path):
             yield piece
 
     async def upload_folder(self, source: Path, path: str) -> None:
@@ -134,14 +132,14 @@ class DockerSandbox(ScriptedSandbox):
         async def run(argv: tuple[str, ...], sink: BytesSink, timeout: float) -> int:
             return await self._execution().run_bytes(Command(argv=argv, timeout=timeout), sink)
 
-        return await packing.download(run, path, destination, limits or CopyLimits())
+        return await files.download_as_archive(run, path, destination, limits or CopyLimits())
 
     async def is_folder(self, path: str) -> bool:
         self._check()
-        found = await files.look(self._client, self._id, path)
+        found = await files.stat_path(self._client, self._id, path)
         return found is not None and found.is_folder
 
-    async def changes(self, rules: CarryRules | None = None) -> list[Change]:
+    async def changes(self, rules: CarryRules | None = None) -> list[ChangedPath]:
         self._check()
         return await self._owner.work.changes(self._id, rules)
 
@@ -170,7 +168,10 @@ class DockerSandbox(ScriptedSandbox):
         try:
             async with asyncio.timeout(KILL_SECONDS):
                 if self._has_programs and not await self._owner.find_obstacle(self._id):
-                    killed = await run_program(self._client, self._id, [KILL]) == 0 and await self._is_quiet()
+                    killed = (
+                        await run_program(self._client, self._id, [KILL_PROGRAM]) == 0
+                        and await self._is_quiet()
+                    )
         except SandboxNotFoundError:
             await self._owner.check_alive(self._id)
             raise

@@ -16,19 +16,27 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, BinaryIO, Final
 
-from sandboxes import archive as tar
-from sandboxes.archive import Member
+from sandboxes import work_archive as tar
 from sandboxes.docker import files
-from sandboxes.docker.client import EngineClient
+from sandboxes.docker.changes import (
+    ContainerChange,
+    ContainerListing,
+    ContainerListings,
+    WantedMembers,
+    fetch_members,
+    folders_above,
+    mounts_of,
+    workdir_of,
+)
+from sandboxes.docker.container_config import REMOVE_PROGRAM, uses_programs
+from sandboxes.docker.engine import EngineClient
 from sandboxes.docker.execution import run_program
-from sandboxes.docker.image_links import ImageLinks
-from sandboxes.docker.listing import Found, Listing, Listings, folders_above, mounts_of, workdir_of
-from sandboxes.docker.members import Wanted, fetch
-from sandboxes.docker.programs import REMOVE, uses_them
+from sandboxes.docker.files import ImageLinks
 from sandboxes.errors import SandboxError
-from sandboxes.openat import printable
 from sandboxes.threads import uninterrupted
-from sandboxes.work import MOST_LISTED, CarryRules, Change, PackedWork, WorkLimits, is_below, outermost
+from sandboxes.trees import printable
+from sandboxes.work import MOST_LISTED, CarryRules, ChangedPath, PackedWork, WorkLimits, is_below, outermost
+from sandboxes.work_archive import TarMember
 
 Inspect = Callable[[str], Any]
 _LEFT_LOOKED_AT: Final = 200_000
@@ -41,22 +49,22 @@ class _EnoughError(Exception):
     """No more entries may be packed."""
 
 
-class Work:
+class ContainerWork:
     """Carries the work of the containers of one engine."""
 
-    def __init__(self, client: EngineClient, listings: Listings, inspect: Inspect) -> None:
+    def __init__(self, client: EngineClient, listings: ContainerListings, inspect: Inspect) -> None:
         self._client = client
         self._listings = listings
         self._inspect = inspect
         self._image_links = ImageLinks(client)
 
-    async def changes(self, name: str, rules: CarryRules | None) -> list[Change]:
+    async def changes(self, name: str, rules: CarryRules | None) -> list[ChangedPath]:
         """Return what differs, and if rules are given what they carry of it."""
         container = await self._inspect(name)
         listing = await self._listings.of(container)
         made = {workdir_of(container), *folders_above(f"{workdir_of(container)}/")}
         changes = (
-            Change(one.path, one.kind)
+            ChangedPath(one.path, one.kind)
             for one in listing.found.values()
             if not (one.kind == "added" and one.path in made) and (rules is None or rules.carries(one.path))
         )
@@ -86,7 +94,7 @@ class Work:
         try:
             with archive.open("xb+") as file:
                 packer = _Packer(file, packed, limits, rules, mounts_of(container))
-                await self._fetch_all(name, Wanted(wanted, listing.made_folders), packer)
+                await self._fetch_all(name, WantedMembers(wanted, listing.made_folders), packer)
                 await self._add_links(str(container["Image"]), listing, packer)
                 packer.close()
         except BaseException:
@@ -94,16 +102,16 @@ class Work:
             raise
         return packed
 
-    async def _fetch_all(self, name: str, wanted: Wanted, packer: _Packer) -> None:
+    async def _fetch_all(self, name: str, wanted: WantedMembers, packer: _Packer) -> None:
         try:
-            for path in await fetch(self._client, name, wanted, packer):
+            for path in await fetch_members(self._client, name, wanted, packer):
                 packer.packed.skip(path, "not to be had from the engine")
             # Hard links to what is not packed: asked for alone, each is a file.
-            await fetch(self._client, name, Wanted(set(packer.again)), packer)
+            await fetch_members(self._client, name, WantedMembers(set(packer.again)), packer)
         except _EnoughError:
             pass
 
-    async def _add_links(self, image: str, listing: Listing, packer: _Packer) -> None:
+    async def _add_links(self, image: str, listing: ContainerListing, packer: _Packer) -> None:
         """Write the links that lead to no forbidden place once the work lies over the image."""
 
         def is_work(path: str) -> bool:
@@ -118,7 +126,7 @@ class Work:
         container = await self._inspect(name)
         members = await asyncio.to_thread(_read_checked, archive, rules, removed)
         listing = await self._listings.of(container)
-        texts = {path: member.link for path, member in members.items() if member.kind == tar.LINK}
+        texts = {path: member.link for path, member in members.items() if member.kind == tar.TAR_LINK}
         refused = await self._image_links.forbidden(
             str(container["Image"]), texts, rules, lambda path: path in members or listing.is_added(path)
         )
@@ -134,12 +142,12 @@ class Work:
         what = f"unpack work in {name}"
         if not refused:
             with archive.open("rb") as file:
-                await files.put(self._client, name, "/", file, what=what)
+                await files.put_archive(self._client, name, "/", file, what=what)
             return
         with tempfile.TemporaryFile() as file:
             await uninterrupted(asyncio.to_thread(_copy_without, archive, refused, file))
             file.seek(0)
-            await files.put(self._client, name, "/", file, what=what)
+            await files.put_archive(self._client, name, "/", file, what=what)
 
     async def _delete_trees(self, name: str, paths: Sequence[str]) -> None:
         """Delete with the image's own program, in a container that nobody hostile was in."""
@@ -163,27 +171,27 @@ class Work:
         with tempfile.TemporaryFile() as file:
             with tarfile.open(fileobj=file, mode="w", format=tarfile.PAX_FORMAT) as packed:
                 copier = _Copier(packed)
-                wanted = Wanted(set(concerned.restored), concerned.whole)
-                await fetch(self._client, pristine, wanted, copier)
-                await fetch(self._client, pristine, Wanted(set(copier.again)), copier)
+                wanted = WantedMembers(set(concerned.restored), concerned.whole)
+                await fetch_members(self._client, pristine, wanted, copier)
+                await fetch_members(self._client, pristine, WantedMembers(set(copier.again)), copier)
             if copier.written:
                 file.seek(0)
-                await files.put(self._client, name, "/", file, what=f"put back files in {name}")
+                await files.put_archive(self._client, name, "/", file, what=f"put back files in {name}")
 
     async def _look_at_unknown(self, name: str, concerned: _Concerned) -> None:
         """Ask for what a listing does not say: whether what changed is a folder now."""
         for path in concerned.unknown:
-            found = await files.look(self._client, name, path)
+            found = await files.stat_path(self._client, name, path)
             if found is None or not found.is_folder:
                 concerned.whole.add(path)
 
     async def _remove(self, name: str, container: Mapping[str, Any], paths: Sequence[str]) -> None:
         """Delete files, links and folders, each after what is in it."""
-        if not uses_them(container):
+        if not uses_programs(container):
             await self._delete_trees(name, list(outermost(paths)))
             return
         for batch in _batches(paths):
-            code = await run_program(self._client, name, [REMOVE, *batch])
+            code = await run_program(self._client, name, [REMOVE_PROGRAM, *batch])
             if code != 0:
                 raise SandboxError(f"cannot put back files in {name}: removing some ended with {code}")
         left = (await self._listings.of(container)).found
@@ -209,8 +217,8 @@ class _Packer:
         self._seen: set[str] = set()
         self.packed = packed
         self.rules = rules
-        self.written: dict[str, Member] = {}
-        self.links: dict[str, Member] = {}
+        self.written: dict[str, TarMember] = {}
+        self.links: dict[str, TarMember] = {}
         self.again: set[str] = set()
 
     def wants(self, path: str) -> bool:
@@ -220,19 +228,19 @@ class _Packer:
 
     def take(self, path: str, info: tarfile.TarInfo, content: io.BufferedIOBase | None) -> bool:
         self._seen.add(path)
-        member = Member(
+        member = TarMember(
             name=path[1:],
-            kind=tar.FILE,
+            kind=tar.TAR_FILE,
             mode=info.mode & _KEPT_MODE,
             uid=info.uid,
             gid=info.gid,
             mtime_ns=_nanoseconds(info),
         )
         if info.isdir():
-            self._write(replace(member, kind=tar.FOLDER))
+            self._write(replace(member, kind=tar.TAR_FOLDER))
         elif info.issym():
             self._count()
-            self.links[path] = replace(member, kind=tar.LINK, mode=0o777, link=info.linkname)
+            self.links[path] = replace(member, kind=tar.TAR_LINK, mode=0o777, link=info.linkname)
         elif info.islnk():
             return self._take_hard_link(path, member, info.linkname)
         elif content is None:
@@ -241,7 +249,7 @@ class _Packer:
             return self._add_file(replace(member, size=info.size), content)
         return True
 
-    def _take_hard_link(self, path: str, member: Member, target: str) -> bool:
+    def _take_hard_link(self, path: str, member: TarMember, target: str) -> bool:
         """Write a further name of a file as a file of its own: the first may not be there to link to."""
         if target in self.links:
             self._count()
@@ -255,7 +263,7 @@ class _Packer:
         with os.fdopen(os.dup(self._file.fileno()), "rb") as again:
             return self._add_file(replace(member, size=first.size), _Part(again.fileno(), first))
 
-    def _add_file(self, member: Member, content: io.BufferedIOBase | _Part) -> bool:
+    def _add_file(self, member: TarMember, content: io.BufferedIOBase | _Part) -> bool:
         limit = self._limits
         if member.size > limit.max_file_bytes:
             reason = f"{member.size} bytes, over the limit of {limit.max_file_bytes} for a file"
@@ -270,7 +278,7 @@ class _Packer:
         self.packed.skip(f"/{member.name}", reason)
         return False
 
-    def _write(self, member: Member, content: io.BufferedIOBase | _Part | None = None) -> None:
+    def _write(self, member: TarMember, content: io.BufferedIOBase | _Part | None = None) -> None:
         self._count()
         self._file.write(tar.header(member))
         self.written[f"/{member.name}"] = replace(member, offset=self._file.tell())
@@ -305,7 +313,7 @@ class _Packer:
 class _Part:
     """The content of a member in a file that is still being written."""
 
-    def __init__(self, fd: int, member: Member) -> None:
+    def __init__(self, fd: int, member: TarMember) -> None:
         self._fd = fd
         self._at = member.offset
 
@@ -345,7 +353,7 @@ class _Copier:
 class _Concerned:
     """What of a listing has to be undone so that some paths are what they were."""
 
-    def __init__(self, listing: Listing, paths: Sequence[str]) -> None:
+    def __init__(self, listing: ContainerListing, paths: Sequence[str]) -> None:
         wanted = set(paths)
         entries = [one for one in listing.found.values() if _concerns(one, wanted)]
         self.added = [one for one in entries if one.kind == "added"]
@@ -361,7 +369,7 @@ class _Concerned:
             self.restored |= {path for path in wanted if not listing.is_added(path)}
 
 
-def _concerns(one: Found, wanted: Collection[str]) -> bool:
+def _concerns(one: ContainerChange, wanted: Collection[str]) -> bool:
     """Whether the entry is a wanted path, is in one, or stands in the way to one."""
     if one.path in wanted or any(above in wanted for above in folders_above(one.path)):
         return True
@@ -369,10 +377,10 @@ def _concerns(one: Found, wanted: Collection[str]) -> bool:
     return not is_folder_now and any(is_below(path, one.path) for path in wanted)
 
 
-def _read_checked(archive: Path, rules: CarryRules, removed: Sequence[str]) -> dict[str, Member]:
+def _read_checked(archive: Path, rules: CarryRules, removed: Sequence[str]) -> dict[str, TarMember]:
     with archive.open("rb") as file:
         members = {f"/{member.name}": member for member in tar.read_members(file)}
-    links = {path for path, member in members.items() if member.kind == tar.LINK}
+    links = {path for path, member in members.items() if member.kind == tar.TAR_LINK}
     for path in (*members, *removed):
         normal = not {"", ".", ".."} & set(path[1:].split("/")) and "\0" not in path
         if not (path.startswith("/") and normal and rules.carries(path)):

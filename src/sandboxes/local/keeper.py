@@ -13,9 +13,9 @@ import signal
 import socket
 import sys
 
-from sandboxes.local import ground, killing, mounts, privileges, seccomp, warden, wire
-from sandboxes.local.groups import Groups
-from sandboxes.local.wire import ENDED_LINE
+from sandboxes.local import mounts, processes, restrictions, root_filesystem, warden
+from sandboxes.local.processes import ENDED_LINE
+from sandboxes.local.restrictions import CgroupFolders
 
 _PAUSE_MS = 1
 _RESTARTED = "VALKYRIE_KEEPER_RESTARTED"
@@ -24,19 +24,21 @@ _RESTARTED = "VALKYRIE_KEEPER_RESTARTED"
 class Keeper:
     """Serves one engine over one socket."""
 
-    def __init__(self, engine: socket.socket, base: ground.Ground, state_fd: int, groups: Groups) -> None:
+    def __init__(
+        self, engine: socket.socket, base: root_filesystem.BaseLayers, state_fd: int, groups: CgroupFolders
+    ) -> None:
         self._engine = engine
         self._base = base
         self._state_fd = state_fd
         self._groups = groups
-        self._wardens: dict[int, wire.Message] = {}
+        self._wardens: dict[int, processes.Message] = {}
         self._killers: dict[int, tuple[int, list[str]]] = {}
         self._pidfds: dict[int, int] = {}
         self._poller = select.poll()
 
     def run(self) -> None:
         """Serve until the engine hangs up, then end everything."""
-        inbox = wire.Inbox(self._engine)
+        inbox = processes.MessageInbox(self._engine)
         self._poller.register(self._engine, select.POLLIN)
         while not inbox.ended:
             for fd, _ in self._poller.poll():
@@ -52,7 +54,7 @@ class Keeper:
         self._pidfds[pidfd] = pid
         self._poller.register(pidfd, select.POLLIN)
 
-    def _obey(self, message: wire.Message, fds: list[int]) -> None:
+    def _obey(self, message: processes.Message, fds: list[int]) -> None:
         operation = message["op"]
         if operation == "create":
             self._create(message, fds[0])
@@ -65,10 +67,10 @@ class Keeper:
                 if spec["id"] == message["id"]:
                     os.kill(pid, signal.SIGKILL)
 
-    def _create(self, spec: wire.Message, channel_fd: int) -> None:
+    def _create(self, spec: processes.Message, channel_fd: int) -> None:
         with socket.socket(fileno=channel_fd) as channel:
             try:
-                if self._base.mode != ground.ROOTLESS:
+                if self._base.mode != root_filesystem.ROOTLESS:
                     self._base.layer(spec["rootfs"])
                     for source, *_ in spec["mounts"]:
                         self._base.shown(source)
@@ -76,7 +78,7 @@ class Keeper:
                         self._base.viewed(source)
                 pid = os.fork()
             except OSError as error:
-                wire.send(channel, {"event": "failed", "error": str(error)})
+                processes.send_message(channel, {"event": "failed", "error": str(error)})
                 self._clear(spec)
                 return
             if pid == 0:
@@ -85,21 +87,21 @@ class Keeper:
         self._wardens[pid] = spec
         self._watch(pid)
 
-    def _send_lower(self, message: wire.Message) -> None:
+    def _send_lower(self, message: processes.Message) -> None:
         """Hand out the lower layers of sandboxes with that root, to compare theirs with."""
         layer = self._base.layer(message["rootfs"])
         paths = [layer.root, *(path for _, path in layer.trees)]
         fds = [os.open(path, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC) for path in paths]
         names = [name for name, _ in layer.trees]
         try:
-            wire.send(self._engine, {"event": "lower", "n": message["n"], "trees": names}, fds)
+            processes.send_message(self._engine, {"event": "lower", "n": message["n"], "trees": names}, fds)
         except (BrokenPipeError, ConnectionResetError):
             pass  # the engine left; the loop sees it next
         finally:
             for fd in fds:
                 os.close(fd)
 
-    def _kill_all(self, message: wire.Message, first_pidfd: int) -> None:
+    def _kill_all(self, message: processes.Message, first_pidfd: int) -> None:
         """Kill everything in a sandbox but its first process.
 
         By a child of this process, outside the sandbox's cgroup: a full sandbox cannot keep it out.
@@ -115,8 +117,8 @@ class Keeper:
         if helper == 0:
             self._engine.close()
             # Root stays out of the user namespace: there it is nobody the sandbox could signal.
-            user = mounts.CLONE_NEWUSER if self._base.mode == ground.ROOTLESS else 0
-            killing.kill_everyone(message["first"], first_pidfd, mounts.CLONE_NEWPID | user)
+            user = mounts.CLONE_NEWUSER if self._base.mode == root_filesystem.ROOTLESS else 0
+            processes.kill_everyone(message["first"], first_pidfd, mounts.CLONE_NEWPID | user)
         os.close(first_pidfd)
         self._killers[helper] = message["n"], message["groups"]
         self._watch(helper)
@@ -135,7 +137,7 @@ class Keeper:
             self._kill_orphans()
         self._clear(spec)
 
-    def _clear(self, spec: wire.Message) -> None:
+    def _clear(self, spec: processes.Message) -> None:
         """A sandbox and its warden are gone: so goes what is left of it outside."""
         outside = self._groups.starved_from_outside(spec["groups"]) or self._was_ended(spec["record_name"])
         for group in spec["groups"]:
@@ -155,9 +157,9 @@ class Keeper:
         with open(fd, "rb") as file:
             return file.read().endswith(ENDED_LINE)
 
-    def _tell(self, event: wire.Message) -> None:
+    def _tell(self, event: processes.Message) -> None:
         try:
-            wire.send(self._engine, event)
+            processes.send_message(self._engine, event)
         except (BrokenPipeError, ConnectionResetError):
             pass  # the engine left; the loop sees it next
 
@@ -193,28 +195,28 @@ def _children() -> list[int]:
 def main() -> None:
     """Entry. Arguments: mode, the engine's socket, folders as `descriptor:path`, the records' first."""
     mode, socket_fd, state, *groups = sys.argv[1:]
-    if mode == ground.PLAIN:
+    if mode == root_filesystem.PLAIN:
         _restart_read_only()
     engine = socket.socket(fileno=int(socket_fd))
     engine.set_inheritable(False)
     state_fd, _ = _folder(state)
     parents = {path: fd for fd, path in map(_folder, groups)}
-    if mode != ground.ROOTLESS:
-        privileges.hide_memory()
-    privileges.adopt_orphans()
+    if mode != root_filesystem.ROOTLESS:
+        restrictions.hide_memory()
+    restrictions.adopt_orphans()
     try:
-        base = ground.prepare(mode)
-        if mode != ground.ROOTLESS:
-            seccomp.install(mounting=True)
+        base = root_filesystem.prepare_layers(mode)
+        if mode != root_filesystem.ROOTLESS:
+            restrictions.install_seccomp(mounting=True)
     except OSError as error:
-        wire.send(engine, {"event": "failed", "error": str(error)})
+        processes.send_message(engine, {"event": "failed", "error": str(error)})
         return
     userns = [] if base.userns_fd is None else [base.userns_fd]
-    wire.send(engine, {"event": "hello", "owner": base.owner}, userns)
+    processes.send_message(engine, {"event": "hello", "owner": base.owner}, userns)
     gc.collect()
     gc.freeze()
     gc.disable()
-    Keeper(engine, base, state_fd, Groups(parents)).run()
+    Keeper(engine, base, state_fd, CgroupFolders(parents)).run()
 
 
 def _folder(argument: str) -> tuple[int, str]:

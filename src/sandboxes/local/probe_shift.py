@@ -6,13 +6,13 @@ from __future__ import annotations
 
 import os
 
-from sandboxes.local import ground, mounts
+from sandboxes.local import mounts, root_filesystem
 
 
 def main() -> None:
     """Do what a keeper and a warden do, in a mount namespace nobody else sees."""
-    place = ground.mount_point()
-    userns_fd = ground.shifted_user_namespace()
+    place = root_filesystem.mount_point()
+    userns_fd = root_filesystem.shifted_user_namespace()
     mounts.unshare(mounts.CLONE_NEWNS)
     mounts.make_private()
     mounts.mount("probe", place, "tmpfs", 0, "mode=755")
@@ -21,5 +21,5 @@ def main() -> None:
     mounts.attach(mounts.open_shifted(f"{place}/source", userns_fd), f"{place}/lower")
     mounts.attach(mounts.open_shifted("/usr", userns_fd), f"{place}/usr")
     mounts.mount_overlay(f"{place}/usr", f"{place}/upper", f"{place}/work", f"{place}/merged")
-    if os.stat(f"{place}/lower").st_uid != ground.SHIFT:
+    if os.stat(f"{place}/lower").st_uid != root_filesystem.SHIFT:
         raise OSError(95, "ids are not shifted")

@@ -13,16 +13,16 @@ from contextlib import suppress
 from pathlib import Path
 from secrets import token_hex
 
-from sandboxes import capability_file
+from sandboxes import host_capabilities
 from sandboxes.cgroups import Cgroup
 from sandboxes.errors import SandboxCapacityError, SandboxError, SandboxNotFoundError
-from sandboxes.local import network, probe, records, requests, sweep, wire
-from sandboxes.local.cancelling import to_the_end
-from sandboxes.local.foreign import ForeignSandbox
-from sandboxes.local.keeping import KeeperLink
-from sandboxes.local.marks import ProcessMark
+from sandboxes.local import network, probe, processes, records
+from sandboxes.local.keeper_link import KeeperLink
+from sandboxes.local.processes import ProcessIdentity
+from sandboxes.local.records import ForeignSandbox
 from sandboxes.local.sandbox import LocalSandbox
 from sandboxes.protocol import Sandbox, SandboxProvider
+from sandboxes.threads import to_the_end
 from sandboxes.types import Capabilities, SandboxCreateRequest, SandboxQuery
 
 
@@ -31,7 +31,7 @@ class LocalProvider(SandboxProvider):
 
     Files of a sandbox lie in memory and count towards its memory limit; with such a limit its disk is at
     most three quarters of it, so that a full disk shows as one and not as killed processes. Who names no
-    limits gets those of `sandboxes.limits`.
+    limits gets those of `sandboxes.values`.
     """
 
     def __init__(self, state_dir: Path) -> None:
@@ -41,9 +41,9 @@ class LocalProvider(SandboxProvider):
         self._sandboxes: dict[str, LocalSandbox] = {}
         self._networks: dict[str, network.Attachment] = {}
         self._keeper: KeeperLink | None = None
-        self._keeper_mark: ProcessMark | None = None
+        self._keeper_mark: ProcessIdentity | None = None
         self._starting = asyncio.Lock()
-        self._swept: list[records.Record] | None = None
+        self._swept: list[records.SandboxRecord] | None = None
 
     async def create_sandbox(self, request: SandboxCreateRequest) -> Sandbox:
         try:
@@ -58,11 +58,11 @@ class LocalProvider(SandboxProvider):
         if not probe.known():
             await asyncio.to_thread(probe.machine)
         machine = probe.machine()
-        requests.refuse_unsupported(request, machine)
+        probe.refuse_unsupported(request, machine)
         keeper = await self._running_keeper(machine)
         record = self._new_record(request)
-        spec = requests.spec_of(request, machine, record)
-        limits = requests.group_limits(request)
+        spec = probe.sandbox_spec(request, machine, record)
+        limits = probe.group_limits(request)
         try:
             group = await to_the_end(asyncio.to_thread(Cgroup.create, record.cgroup, limits, machine.support))
         except asyncio.CancelledError:
@@ -77,20 +77,24 @@ class LocalProvider(SandboxProvider):
                 await to_the_end(asyncio.to_thread(group.remove))
             raise
 
-    def _new_record(self, request: SandboxCreateRequest) -> records.Record:
+    def _new_record(self, request: SandboxCreateRequest) -> records.SandboxRecord:
         assert self._keeper_mark is not None
         sandbox_id = token_hex(6)
-        return records.Record(
+        return records.SandboxRecord(
             id=sandbox_id,
             name=request.name or sandbox_id,
             labels=request.labels,
             created_at=time.time(),
-            cgroup=self._cgroup_prefix + sweep.marked(self._keeper_mark, sandbox_id),
+            cgroup=self._cgroup_prefix + records.marked_name(self._keeper_mark, sandbox_id),
             keeper=self._keeper_mark,
         )
 
     async def _start(
-        self, keeper: KeeperLink, record: records.Record, spec: wire.Message, request: SandboxCreateRequest
+        self,
+        keeper: KeeperLink,
+        record: records.SandboxRecord,
+        spec: processes.Message,
+        request: SandboxCreateRequest,
     ) -> LocalSandbox:
         sandbox = LocalSandbox(keeper, record, spec, request.env_vars)
         self._sandboxes[sandbox.id] = sandbox
@@ -115,7 +119,7 @@ class LocalProvider(SandboxProvider):
 
     def _network_folder(self, sandbox_id: str) -> Path:
         assert self._keeper_mark is not None
-        return self._state_dir / sweep.marked(self._keeper_mark, f"{sandbox_id}.net")
+        return self._state_dir / records.marked_name(self._keeper_mark, f"{sandbox_id}.net")
 
     async def _end(self, sandbox: LocalSandbox) -> None:
         attachment = self._networks.pop(sandbox.id, None)
@@ -145,7 +149,7 @@ class LocalProvider(SandboxProvider):
             return
         for record in await self._foreign():
             if record.id == sandbox_id:
-                await to_the_end(asyncio.to_thread(sweep.end_foreign, self._state_dir, record))
+                await to_the_end(asyncio.to_thread(records.end_foreign, self._state_dir, record))
 
     async def list_sandboxes(self, query: SandboxQuery | None = None) -> AsyncIterator[Sandbox]:
         query = query or SandboxQuery()
@@ -164,13 +168,13 @@ class LocalProvider(SandboxProvider):
 
     def capabilities(self) -> Capabilities:
         found = probe.capabilities()
-        capability_file.write(self._state_dir, found)
+        host_capabilities.write_capabilities(self._state_dir, found)
         return found
 
     def expected_capabilities(self) -> Capabilities:
         if probe.known():
             return probe.capabilities()
-        return capability_file.read(self._state_dir) or probe.assumed_capabilities()
+        return host_capabilities.read_capabilities(self._state_dir) or probe.assumed_capabilities()
 
     @property
     def admission_pool_id(self) -> str:
@@ -205,22 +209,22 @@ class LocalProvider(SandboxProvider):
             self._keeper = None
         await self._sweep()
         self._keeper = await KeeperLink.start(machine.mode, self._state_dir, machine.support)
-        self._keeper_mark = ProcessMark.of(self._keeper.pid)
+        self._keeper_mark = ProcessIdentity.of(self._keeper.pid)
 
     async def _sweep(self) -> None:
-        swept = await asyncio.to_thread(sweep.sweep, self._state_dir, self._cgroup_prefix)
+        swept = await asyncio.to_thread(records.end_orphans, self._state_dir, self._cgroup_prefix)
         self._swept = [*(self._swept or ()), *swept]
 
-    async def _foreign(self) -> list[records.Record]:
+    async def _foreign(self) -> list[records.SandboxRecord]:
         if self._swept is None:
             await to_the_end(self._sweep())
         own = self._keeper.pid if self._keeper is not None else None
-        found = await asyncio.to_thread(sweep.foreign, self._state_dir, own)
+        found = await asyncio.to_thread(records.foreign_records, self._state_dir, own)
         if found and not probe.known():
             await asyncio.to_thread(probe.machine)
         return found
 
-    def _foreign_sandbox(self, record: records.Record) -> ForeignSandbox:
+    def _foreign_sandbox(self, record: records.SandboxRecord) -> ForeignSandbox:
         machine = probe.machine()
         files = Cgroup.reopen(record.cgroup, machine.support).procs_files
         groups = [str(Path(path).parent) for path in files if Path(path).exists()]

@@ -1,4 +1,4 @@
-"""One local sandbox as the engine sees it."""
+"""One local sandbox as the engine sees it, with the accounts its commands run as."""
 
 from __future__ import annotations
 
@@ -7,27 +7,82 @@ import errno
 import os
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TypeVar
 
-from sandboxes import carry
-from sandboxes.difference import Difference
-from sandboxes.errors import SandboxDiedError, SandboxError, SandboxNotFoundError, SandboxUnsupportedError
-from sandboxes.local import accounts, ground, shell, wire
-from sandboxes.local.channel import Channel
-from sandboxes.local.keeping import KeeperLink
-from sandboxes.local.layers import Layer, Layers, Prepared
-from sandboxes.local.private_root import PrivateRoot, Start
-from sandboxes.local.records import Record
+from sandboxes import work_transfer
+from sandboxes.errors import (
+    SandboxDiedError,
+    SandboxError,
+    SandboxFileNotFoundError,
+    SandboxNotFoundError,
+    SandboxUnsupportedError,
+    SandboxUserError,
+)
+from sandboxes.local import processes, root_filesystem, shell
+from sandboxes.local.changes import InitialRoot, OverlayChanges, OverlayLayer, PreparedPaths, PrivateRoot
+from sandboxes.local.keeper_link import HelperChannel, KeeperLink
+from sandboxes.local.records import SandboxRecord
 from sandboxes.protocol import RunnableSandbox, Sandbox
-from sandboxes.restoration import put_back
-from sandboxes.rooted import RootedFiles
+from sandboxes.rooted_files import RootedFiles
 from sandboxes.streams import pump_fds
 from sandboxes.threads import feed, pieces_from, uninterrupted
 from sandboxes.types import Command, CopyLimits, CopyReport, OutputSink
-from sandboxes.work import CarryRules, Change, PackedWork, WorkLimits
-from sandboxes.work_target import Ids
+from sandboxes.work import CarryRules, ChangedPath, Difference, PackedWork, WorkLimits
+from sandboxes.work_archive import Ids
+from sandboxes.work_transfer import put_back
+
+_MAX_BYTES = 1 << 20
+_MAX_ID = 65_535
+_MAX_GROUPS = 64
+
+
+@dataclass(frozen=True, slots=True)
+class UnixAccount:
+    """A user of the sandbox."""
+
+    name: str
+    uid: int
+    gid: int
+    groups: tuple[int, ...]
+    home: str
+
+
+def look_up_account(files: RootedFiles, user: str) -> UnixAccount:
+    """The account of a user name or numeric id. A number without an account is fine, a name is not."""
+    for fields in _lines(files, "/etc/passwd", 7):
+        name, _, uid, gid, _, home, _ = fields
+        if name == user or (user.isdigit() and uid == user):
+            return _account(files, name, int(uid), int(gid), home)
+    if user.isdigit():
+        return _account(files, user, int(user), int(user), "/")
+    raise SandboxUserError(
+        f"no user {user!r} in the sandbox; add it to /etc/passwd there (useradd) or give a number"
+    )
+
+
+def _account(files: RootedFiles, name: str, uid: int, gid: int, home: str) -> UnixAccount:
+    if not (0 <= uid <= _MAX_ID and 0 <= gid <= _MAX_ID):
+        raise SandboxUserError(f"user {name!r} has an id over {_MAX_ID}, which sandboxes do not have")
+    groups = {gid}
+    for _, _, number, members in _lines(files, "/etc/group", 4):
+        if name in members.split(",") and int(number) <= _MAX_ID:
+            groups.add(int(number))
+    return UnixAccount(name, uid, gid, tuple(sorted(groups)[:_MAX_GROUPS]), home or "/")
+
+
+def _lines(files: RootedFiles, path: str, count: int) -> list[list[str]]:
+    try:
+        text = b"".join(files.read(path, max_bytes=_MAX_BYTES)).decode("utf-8", "replace")
+    except SandboxFileNotFoundError:
+        return []
+    split = [line.split(":") for line in text.splitlines()]
+    return [fields for fields in split if len(fields) == count and fields[2].isdigit()]
+
+
+# One local sandbox as the engine sees it.
 
 T = TypeVar("T")
 
@@ -43,7 +98,7 @@ class LocalSandbox(RunnableSandbox):
     """Namespaces made by bubblewrap, commands run by its warden, files by openat2 below its root."""
 
     def __init__(
-        self, keeper: KeeperLink, record: Record, spec: wire.Message, env: Mapping[str, str]
+        self, keeper: KeeperLink, record: SandboxRecord, spec: processes.Message, env: Mapping[str, str]
     ) -> None:
         self._id = record.id
         self._name = record.name
@@ -69,7 +124,7 @@ class LocalSandbox(RunnableSandbox):
         self._busy = 0
         self._last_resort: asyncio.Future[bool] | None = None
         sock, self._gone = keeper.create(spec)
-        self._channel = Channel(sock, self._receive, self._on_end)
+        self._channel = HelperChannel(sock, self._receive, self._on_end)
 
     @property
     def id(self) -> str:
@@ -131,7 +186,7 @@ class LocalSandbox(RunnableSandbox):
         finally:
             self._answers.pop(number, None)
 
-    async def _request(self, command: Command) -> wire.Message:
+    async def _request(self, command: Command) -> processes.Message:
         await self._checked()
         self._count += 1
         env = self._env
@@ -149,13 +204,13 @@ class LocalSandbox(RunnableSandbox):
             "user": user,
         }
 
-    async def _account(self, user: str) -> accounts.Account:
-        if self._keeper.mode == ground.ROOTLESS:
+    async def _account(self, user: str) -> UnixAccount:
+        if self._keeper.mode == root_filesystem.ROOTLESS:
             raise SandboxUnsupportedError(
                 f"no user {user!r}: an ordinary user's sandbox has one id only; run as root,"
                 " or use --provider docker"
             )
-        return await self._in_files(lambda files: accounts.look_up(files, user))
+        return await self._in_files(lambda files: look_up_account(files, user))
 
     async def give_folder(self, path: str, user: str) -> None:
         ids = self._ids
@@ -243,22 +298,26 @@ class LocalSandbox(RunnableSandbox):
 
         await self._in_files(work)
 
-    async def changes(self, rules: CarryRules | None = None) -> list[Change]:
+    async def changes(self, rules: CarryRules | None = None) -> list[ChangedPath]:
         difference = await self._difference()
-        return await self._in_files(lambda _: carry.list_changes(difference, rules))
+        return await self._in_files(lambda _: work_transfer.list_changed_paths(difference, rules))
 
     async def pack_work(
         self, rules: CarryRules, archive: Path, limits: WorkLimits | None = None
     ) -> PackedWork:
         difference = await self._difference()
         return await self._in_files(
-            lambda _: carry.pack(difference, self._root_fd, self._ids, rules, archive, limits or WorkLimits())
+            lambda _: work_transfer.pack_changes(
+                difference, self._root_fd, self._ids, rules, archive, limits or WorkLimits()
+            )
         )
 
     async def unpack_work(self, archive: Path, rules: CarryRules, removed: Sequence[str] = ()) -> None:
         difference = await self._difference()
         await self._in_files(
-            lambda _: carry.unpack(difference, self._root_fd, self._ids, rules, archive, removed)
+            lambda _: work_transfer.unpack_changes(
+                difference, self._root_fd, self._ids, rules, archive, removed
+            )
         )
 
     async def put_back(self, paths: Sequence[str], pristine: Sandbox) -> None:
@@ -267,7 +326,7 @@ class LocalSandbox(RunnableSandbox):
         difference = await self._difference()
 
         def work(_: RootedFiles) -> None:
-            with carry.explained("put files back"):
+            with work_transfer.explained("put files back"):
                 put_back(difference, self._root_fd, pristine._root_fd, self._ids, paths)
 
         with pristine._using_files():
@@ -275,27 +334,27 @@ class LocalSandbox(RunnableSandbox):
 
     @property
     def _ids(self) -> Ids:
-        return Ids(self._keeper.owner[0], alone=self._keeper.mode == ground.ROOTLESS)
+        return Ids(self._keeper.owner[0], alone=self._keeper.mode == root_filesystem.ROOTLESS)
 
     async def _difference(self) -> Difference:
         """What tells this sandbox from a new one."""
         await self._checked()
         spec = self._spec
-        if self._keeper.mode == ground.ROOTLESS:
-            return PrivateRoot(self._root_fd, await asyncio.to_thread(Start.of, spec))
+        if self._keeper.mode == root_filesystem.ROOTLESS:
+            return PrivateRoot(self._root_fd, await asyncio.to_thread(InitialRoot.of, spec))
         lower = await self._keeper.lower(spec["rootfs"])
         self._check()
-        found = [Layer("", "upper", lower.root, Prepared(*self._prepared))]
+        found = [OverlayLayer("", "upper", lower.root, PreparedPaths(*self._prepared))]
         for number, (name, fd) in enumerate(lower.trees.items()):
-            found.append(Layer(f"/{name}", f"upper{number}", fd))
+            found.append(OverlayLayer(f"/{name}", f"upper{number}", fd))
         lower_of_views = iter(self._layer_fds[1:])
         for number, (_, target, hidden) in enumerate(spec["views"]):
             if target in self.views:
                 paths = frozenset(f"{target}/{path}" for path in hidden)
-                prepared = Prepared(hidden=paths)
-                found.append(Layer(target, f"upper-view{number}", next(lower_of_views), prepared))
+                prepared = PreparedPaths(hidden=paths)
+                found.append(OverlayLayer(target, f"upper-view{number}", next(lower_of_views), prepared))
         mounted = {*spec["separate"], *(target for _, target, _ in spec["mounts"])}
-        return Layers(self._layer_fds[0], found, frozenset(mounted), self._keeper.owner[0])
+        return OverlayChanges(self._layer_fds[0], found, frozenset(mounted), self._keeper.owner[0])
 
     async def _in_files(self, work: Callable[[RootedFiles], T]) -> T:
         await self._checked()
@@ -314,7 +373,7 @@ class LocalSandbox(RunnableSandbox):
             self._busy -= 1
             self._release()
 
-    def _receive(self, message: wire.Message, fds: list[int]) -> None:
+    def _receive(self, message: processes.Message, fds: list[int]) -> None:
         event = message["event"]
         if event == "ready":
             self._root_fd, *self._layer_fds = fds

@@ -12,8 +12,8 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from sandboxes.local import ground, marks, mounts, privileges, seccomp, startup
-from sandboxes.local.groups import Groups
+from sandboxes.local import mounts, processes, restrictions, root_filesystem, startup
+from sandboxes.local.restrictions import CgroupFolders
 
 _SOURCE_ROOT = str(Path(__file__).resolve().parents[2])
 _BOOT = "import sys; sys.path.append(sys.argv.pop(1)); from sandboxes.local.shell import main; main()"
@@ -21,7 +21,7 @@ _BOOT = "import sys; sys.path.append(sys.argv.pop(1)); from sandboxes.local.shel
 
 def argv(first_pid: int, groups: Sequence[str], mode: str, env: Mapping[str, str]) -> list[str]:
     """The host command that opens the shell."""
-    mark = marks.ProcessMark.of(first_pid)
+    mark = processes.ProcessIdentity.of(first_pid)
     start = 0 if mark is None else mark.start
     settings = [f"{name}={value}" for name, value in env.items()]
     head = [sys.executable, "-I", "-S", "-c", _BOOT, _SOURCE_ROOT, mode, str(first_pid), str(start)]
@@ -32,20 +32,20 @@ def main() -> None:
     """Enter the sandbox named by the arguments and run its shell on this terminal."""
     mode, pid, start, count, *rest = sys.argv[1:]
     env = dict(setting.split("=", 1) for setting in rest[int(count) :])
-    pidfd = marks.ProcessMark(int(pid), int(start), marks.boot_id()).open()
+    pidfd = processes.ProcessIdentity(int(pid), int(start), processes.boot_id()).open()
     if pidfd is None:
         sys.exit("The sandbox is gone.")
     joined = rest[: int(count)]
     folders = {str(Path(group).parent) for group in joined}
-    parents = Groups({path: os.open(path, os.O_RDONLY | os.O_CLOEXEC) for path in folders})
+    parents = CgroupFolders({path: os.open(path, os.O_RDONLY | os.O_CLOEXEC) for path in folders})
     for group in joined:
         parents.join(group)
-    flags = 0 if mode == ground.PLAIN else mounts.CLONE_NEWUSER
-    last = privileges.last_capability()
-    privileges.hide_memory()
+    flags = 0 if mode == root_filesystem.PLAIN else mounts.CLONE_NEWUSER
+    last = restrictions.last_capability()
+    restrictions.hide_memory()
     startup.enter_namespaces(pidfd, flags)
     startup.restrict(mode, last)
-    seccomp.install(mounting=False)
+    restrictions.install_seccomp(mounting=False)
     child = os.fork()
     if child == 0:
         with suppress(OSError):  # the folder may be gone; the root will do

@@ -13,7 +13,7 @@ import stat
 from collections.abc import Iterable
 from pathlib import Path
 
-from sandboxes.local import layout
+from sandboxes.local import root_filesystem
 
 _VAR_FOLDERS = (
     *("backups", "cache/apt/archives/partial", "cache/debconf", "cache/ldconfig", "lib/apt/lists/partial"),
@@ -47,7 +47,15 @@ _NOBODY = 65534
 
 def build(target: Path) -> None:
     """Fill the empty folder `target` with the skeleton of a root file system."""
-    for name in (*layout.MOUNT_POINTS, *layout.PRIVATE_FOLDERS, "etc", "root", "tmp", "var", "var/tmp"):
+    for name in (
+        *root_filesystem.MOUNT_POINTS,
+        *root_filesystem.PRIVATE_FOLDERS,
+        "etc",
+        "root",
+        "tmp",
+        "var",
+        "var/tmp",
+    ):
         (target / name).mkdir(parents=True, exist_ok=True)
     (target / "root").chmod(0o700)
     for name in ("tmp", "var/tmp"):
@@ -56,7 +64,7 @@ def build(target: Path) -> None:
         (target / "var" / name).mkdir(parents=True, exist_ok=True)
     (target / "var/run").symlink_to("/run")
     (target / "var/lock").symlink_to("/run/lock")
-    for name in layout.SYSTEM_TREES:
+    for name in root_filesystem.SYSTEM_TREES:
         origin = Path("/", name)
         if origin.is_symlink():
             (target / name).symlink_to(origin.readlink())
@@ -108,8 +116,8 @@ def own_files() -> dict[str, str]:
     """Files of `/etc` that are made and not copied: by name, their text."""
     return {
         **_account_files(),
-        "hosts": layout.HOSTS,
-        "hostname": f"{layout.HOSTNAME}\n",
+        "hosts": root_filesystem.HOSTS,
+        "hostname": f"{root_filesystem.HOSTNAME}\n",
         "resolv.conf": "",
         "environment": "",
         "machine-id": "",

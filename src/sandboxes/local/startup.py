@@ -11,7 +11,8 @@ import resource
 import signal
 import stat
 
-from sandboxes.local import bwrap, devices, ground, layout, marks, mounts, pid1, privileges, seccomp, wire
+from sandboxes import static_programs
+from sandboxes.local import mounts, processes, restrictions, root_filesystem
 
 BWRAP = "/usr/bin/bwrap"
 _FIRST_PROC = "/proc/1"
@@ -28,7 +29,7 @@ _ENTERED = (
 )
 
 
-class Started:
+class StartedSandbox:
     """A sandbox that runs: its bubblewrap, and its first process."""
 
     def __init__(self, bwrap_pid: int, first_pid: int, first_pidfd: int) -> None:
@@ -50,7 +51,7 @@ class Started:
             return True
         finally:
             os.close(fd)
-        return bool(int(fields[6]) & marks.PF_EXITING)
+        return bool(int(fields[6]) & processes.PF_EXITING)
 
 
 class StartError(Exception):
@@ -77,7 +78,9 @@ class Mounted:
             os.close(fd)
 
 
-def mount_root(base: ground.Ground, layer: ground.Layer, spec: wire.Message) -> Mounted:
+def mount_root(
+    base: root_filesystem.BaseLayers, layer: root_filesystem.LowerRoot, spec: processes.Message
+) -> Mounted:
     """Mount the sandbox's own root in this process's mount namespace."""
     mounts.unshare(mounts.CLONE_NEWNS)
     box, owner = base.box, base.owner
@@ -98,7 +101,7 @@ def mount_root(base: ground.Ground, layer: ground.Layer, spec: wire.Message) -> 
         _overlay(box, str(number), lower, f"{merged}/{name}")
     if base.devices is not None:
         _owned_folder(f"{box}/shm", owner, 0o1777)
-        devices.mount(base.devices, merged, f"{box}/shm", owner)
+        mounts.mount_devices(base.devices, merged, f"{box}/shm", owner)
     for path in spec["separate"]:
         options = f"{size},uid={owner},gid={owner}"
         mounts.mount("separate", merged + path, "tmpfs", mounts.MS_NOSUID | mounts.MS_NODEV, options)
@@ -107,7 +110,7 @@ def mount_root(base: ground.Ground, layer: ground.Layer, spec: wire.Message) -> 
     return mounted
 
 
-def _show(base: ground.Ground, source: str, target: str, *, sockets: bool) -> None:
+def _show(base: root_filesystem.BaseLayers, source: str, target: str, *, sockets: bool) -> None:
     """Show a folder of the host without its path; sockets work only in the folder itself."""
     shown = base.shown(source)
     if not sockets:
@@ -121,7 +124,7 @@ def _show(base: ground.Ground, source: str, target: str, *, sockets: bool) -> No
     mounts.bind(shown, target)  # also a file system that cannot be a lower layer
 
 
-def mount_views(base: ground.Ground, mounted: Mounted, spec: wire.Message) -> None:
+def mount_views(base: root_filesystem.BaseLayers, mounted: Mounted, spec: processes.Message) -> None:
     """Lay a writable layer of the sandbox's own over each folder it is given a view of; note what worked."""
     for number, (source, target, hidden) in enumerate(spec["views"]):
         lower = base.viewed(source)
@@ -150,7 +153,9 @@ def _hide(upper: str, path: str, owner: int) -> None:
     os.mknod(f"{upper}/{above}/{name}", stat.S_IFCHR, os.makedev(0, 0))
 
 
-def _fill_upper(upper: str, layer: ground.Layer, resolv_conf: str, owner: int, mounted: Mounted) -> None:
+def _fill_upper(
+    upper: str, layer: root_filesystem.LowerRoot, resolv_conf: str, owner: int, mounted: Mounted
+) -> None:
     # Before it is mounted, and never through the merged view: a root file system's own links lead out.
     for name in layer.missing:
         mode = mounted.folders[f"/{name}"] = 0o1777 if name == "tmp" else 0o755
@@ -161,8 +166,8 @@ def _fill_upper(upper: str, layer: ground.Layer, resolv_conf: str, owner: int, m
     mounted.folders["/etc"] = 0o755
     mounted.files["/etc/resolv.conf"] = resolv_conf
     if layer.names_needed:
-        mounted.files["/etc/hosts"] = layout.HOSTS
-        mounted.files["/etc/hostname"] = f"{layout.HOSTNAME}\n"
+        mounted.files["/etc/hosts"] = root_filesystem.HOSTS
+        mounted.files["/etc/hostname"] = f"{root_filesystem.HOSTNAME}\n"
     for path, text in mounted.files.items():
         _write_owned(upper + path, text, owner)
 
@@ -202,15 +207,21 @@ def enter_user_namespace(fd: int) -> None:
     os.setresuid(0, 0, 0)
 
 
-def start_bwrap(argv: list[str], program_fd: int | None, record_fd: int, boot: str) -> Started:
+def start_bwrap(argv: list[str], program_fd: int | None, record_fd: int, boot: str) -> StartedSandbox:
     """Run bubblewrap until its first process has said it is ready; its mark goes into the record."""
     info_read, info_write = _pipe()
     ready_read, ready_write = _pipe()
     log = _out_of_the_way(os.memfd_create("bwrap", os.MFD_CLOEXEC))
     null = _out_of_the_way(os.open("/dev/null", os.O_RDWR | os.O_CLOEXEC))
-    wiring = [(null, 0), (null, 1), (log, 2), (ready_write, pid1.READY_FD), (info_write, bwrap.INFO_FD)]
+    wiring = [
+        (null, 0),
+        (null, 1),
+        (log, 2),
+        (ready_write, static_programs.READY_FD),
+        (info_write, root_filesystem.INFO_FD),
+    ]
     if program_fd is not None:
-        wiring.append((program_fd, pid1.PROGRAM_FD))
+        wiring.append((program_fd, static_programs.PROGRAM_FD))
     pid = os.posix_spawn(
         BWRAP,
         argv,
@@ -225,12 +236,12 @@ def start_bwrap(argv: list[str], program_fd: int | None, record_fd: int, boot: s
         # To the end of file: bubblewrap's own guard against a lost parent is up only then.
         first = _child_pid(_read_all(info_read))
         first_pidfd = os.pidfd_open(first)
-        start = marks.start_time(first)
+        start = processes.start_time(first)
         line = f'{{"first": {{"pid": {first}, "start": {start or 0}, "boot": "{boot}"}}}}\n'
         os.write(record_fd, line.encode())
         if not os.read(ready_read, 1):
             raise StartError(_said(log))
-        return Started(pid, first, first_pidfd)
+        return StartedSandbox(pid, first, first_pidfd)
     except (OSError, ValueError, StartError) as error:
         # Killing bubblewrap alone can orphan its child: its own guard has a gap while starting.
         for fd in (first_pidfd, os.pidfd_open(pid)):
@@ -242,9 +253,9 @@ def start_bwrap(argv: list[str], program_fd: int | None, record_fd: int, boot: s
             os.close(fd)
 
 
-def enter_sandbox(base: ground.Ground, started: Started, spec: wire.Message) -> None:
+def enter_sandbox(base: root_filesystem.BaseLayers, started: StartedSandbox, spec: processes.Message) -> None:
     """Join every namespace of the sandbox and give up what its commands must never have."""
-    if base.mode == ground.ROOTLESS:
+    if base.mode == root_filesystem.ROOTLESS:
         mounts.enter_owner_of_mounts(started.first_pid)
         mounts.setns(started.first_pidfd, mounts.CLONE_NEWNS)
         _close_first_process()
@@ -256,10 +267,10 @@ def enter_sandbox(base: ground.Ground, started: Started, spec: wire.Message) -> 
         enter_namespaces(started.first_pidfd)
         _close_first_process()
     restrict(base.mode, base.last_capability)
-    if base.mode == ground.ROOTLESS:
+    if base.mode == root_filesystem.ROOTLESS:
         for name, text in base.own_etc.items():
             _write_own(f"/etc/{name}", spec["resolv_conf"] if name == "resolv.conf" else text)
-        seccomp.install(mounting=False)  # a keeper that is root has done it once for all
+        restrictions.install_seccomp(mounting=False)  # a keeper that is root has done it once for all
     if spec["rlimits"]:
         _set_rlimits(spec["rlimits"])
     _bound_open_files()
@@ -341,9 +352,9 @@ def _bound_open_files() -> None:
 
 def restrict(mode: str, last_capability: int) -> None:
     """Bound what programs started from here can do; this process keeps its own rights."""
-    plain = mode == ground.PLAIN
-    kept = privileges.WITHOUT_USER_NAMESPACE if plain else privileges.IN_USER_NAMESPACE
-    privileges.bound_capabilities(kept, last_capability)
+    plain = mode == root_filesystem.PLAIN
+    kept = restrictions.WITHOUT_USER_NAMESPACE if plain else restrictions.IN_USER_NAMESPACE
+    restrictions.bound_capabilities(kept, last_capability)
     os.chdir("/")
     os.umask(0o022)
 
@@ -351,7 +362,7 @@ def restrict(mode: str, last_capability: int) -> None:
 def _out_of_the_way(fd: int) -> int:
     """The same descriptor, away from the numbers descriptors are handed over under."""
     try:
-        return fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, pid1.FIRST_FREE_FD)
+        return fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, static_programs.FIRST_FREE_FD)
     finally:
         os.close(fd)
 

@@ -13,9 +13,9 @@ import select
 import signal
 import socket
 
-from sandboxes.local import bwrap, ground, privileges, startup, wire
-from sandboxes.local.commands import Commands
-from sandboxes.local.groups import Groups
+from sandboxes.local import processes, restrictions, root_filesystem, startup
+from sandboxes.local.processes import RunningCommands
+from sandboxes.local.restrictions import CgroupFolders
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -23,13 +23,17 @@ if TYPE_CHECKING:
 
 
 def serve(
-    base: ground.Ground, spec: wire.Message, channel: socket.socket, state_fd: int, groups: Groups
+    base: root_filesystem.BaseLayers,
+    spec: processes.Message,
+    channel: socket.socket,
+    state_fd: int,
+    groups: CgroupFolders,
 ) -> NoReturn:
     """Start the sandbox `spec` describes and obey the engine until it goes. Never returns."""
     gc.disable()
     keeper = os.getppid()
     try:
-        privileges.die_with(keeper)
+        restrictions.die_with(keeper)
         record_fd = _create_record(state_fd, spec)
         own_proc = os.open("/proc/self", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
         oom_fd = os.open("/proc/self/oom_score_adj", os.O_WRONLY | os.O_CLOEXEC)
@@ -37,20 +41,20 @@ def serve(
             groups.join(group)
         count_fd = groups.open_count(spec["groups"])
         started, mounted = _start(base, spec, record_fd)
-        privileges.die_with(keeper)
+        restrictions.die_with(keeper)
         startup.enter_sandbox(base, started, spec)
-        privileges.die_with(keeper)
-        privileges.hide_memory()
+        restrictions.die_with(keeper)
+        restrictions.hide_memory()
         root_fd = os.open("/", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
         _say_ready(channel, started, root_fd, mounted)
-        _obey(channel, started, Commands(own_proc, oom_fd, count_fd))
+        _obey(channel, started, RunningCommands(own_proc, oom_fd, count_fd))
     except (OSError, startup.StartError) as error:
         _report_failure(channel, error)
     _end_children()
     os._exit(0)
 
 
-def _create_record(state_fd: int, spec: wire.Message) -> int:
+def _create_record(state_fd: int, spec: processes.Message) -> int:
     """Write what is known before the start; the descriptor is for what is known after."""
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC
     fd = os.open(spec["record_name"], flags, 0o600, dir_fd=state_fd)
@@ -59,31 +63,31 @@ def _create_record(state_fd: int, spec: wire.Message) -> int:
 
 
 def _say_ready(
-    channel: socket.socket, started: startup.Started, root_fd: int, mounted: startup.Mounted | None
+    channel: socket.socket, started: startup.StartedSandbox, root_fd: int, mounted: startup.Mounted | None
 ) -> None:
-    ready: wire.Message = {"event": "ready", "pid": started.first_pid, "views": [], "prepared": ({}, {})}
+    ready: processes.Message = {"event": "ready", "pid": started.first_pid, "views": [], "prepared": ({}, {})}
     if mounted is None:
-        wire.send(channel, ready, (root_fd,))
+        processes.send_message(channel, ready, (root_fd,))
     else:
         ready["views"] = mounted.views
         ready["prepared"] = (mounted.folders, mounted.files)
-        wire.send(channel, ready, (root_fd, mounted.box_fd, *mounted.view_fds))
+        processes.send_message(channel, ready, (root_fd, mounted.box_fd, *mounted.view_fds))
         mounted.close()
     os.close(root_fd)
 
 
 def _start(
-    base: ground.Ground, spec: wire.Message, record_fd: int
-) -> tuple[startup.Started, startup.Mounted | None]:
+    base: root_filesystem.BaseLayers, spec: processes.Message, record_fd: int
+) -> tuple[startup.StartedSandbox, startup.Mounted | None]:
     mounted = None
-    if base.mode == ground.ROOTLESS:
+    if base.mode == root_filesystem.ROOTLESS:
         startup.leave_processes_to_the_user()
-        argv = bwrap.rootless(base.shown_etc, base.hidden_etc, base.program_fd, spec)
+        argv = root_filesystem.rootless(base.shown_etc, base.hidden_etc, base.program_fd, spec)
     else:
         layer = base.layer(spec["rootfs"])
         mounted = startup.mount_root(base, layer, spec)
         startup.mount_views(base, mounted, spec)
-        argv = bwrap.over_root(
+        argv = root_filesystem.over_root(
             mounted.merged,
             base.program_fd,
             user_namespace=base.userns_fd is not None,
@@ -98,9 +102,9 @@ def _start(
         os.close(record_fd)
 
 
-def _obey(channel: socket.socket, started: startup.Started, commands: Commands) -> None:
+def _obey(channel: socket.socket, started: startup.StartedSandbox, commands: RunningCommands) -> None:
     """Run what the engine asks for until it hangs up or the sandbox's first process is gone."""
-    inbox = wire.Inbox(channel)
+    inbox = processes.MessageInbox(channel)
     poller = select.poll()
     poller.register(channel, select.POLLIN)
     bwrap_fd = os.pidfd_open(started.bwrap_pid)
@@ -114,7 +118,7 @@ def _obey(channel: socket.socket, started: startup.Started, commands: Commands) 
                 ended = commands.reap(fd)
                 if ended["code"] == -signal.SIGKILL and started.is_ending():
                     return  # it was not the command that was killed but the sandbox
-                wire.send(channel, ended)
+                processes.send_message(channel, ended)
                 continue
             for message, fds in inbox.receive():
                 if message["op"] == "end":
@@ -124,7 +128,7 @@ def _obey(channel: socket.socket, started: startup.Started, commands: Commands) 
                 if answer is not None and "error" in answer and started.is_ending():
                     return  # nothing starts any more because the sandbox ends
                 if answer is not None:
-                    wire.send(channel, answer)
+                    processes.send_message(channel, answer)
                 elif message["op"] == "exec":
                     poller.register(commands.newest, select.POLLIN)
             if inbox.ended:
@@ -134,7 +138,7 @@ def _obey(channel: socket.socket, started: startup.Started, commands: Commands) 
 
 def _report_failure(channel: socket.socket, error: Exception) -> None:
     try:
-        wire.send(channel, {"event": "failed", "error": str(error)})
+        processes.send_message(channel, {"event": "failed", "error": str(error)})
     except OSError:
         pass  # the engine is gone; the end of this process is what matters
 

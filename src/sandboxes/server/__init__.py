@@ -7,7 +7,6 @@ previews and ssh are not offered.
 
 from __future__ import annotations
 
-from sandboxes.server.access import Grant
-from sandboxes.server.serving import SandboxServer
+from sandboxes.server.server import Grant, SandboxServer
 
 __all__ = ["Grant", "SandboxServer"]

@@ -11,17 +11,9 @@ from starlette.requests import ClientDisconnect, HTTPConnection
 from starlette.responses import JSONResponse, Response
 
 from sandboxes.errors import SandboxError
-from sandboxes.server import (
-    folder_routes,
-    process_routes,
-    pty_routes,
-    sandbox_routes,
-    session_routes,
-    transfer_routes,
-)
-from sandboxes.server.access import AccessTable
-from sandboxes.server.errors import ApiError, api_error, error_body
+from sandboxes.server import commands, file_routes, ptys, sandbox_routes, sessions
 from sandboxes.server.gate import GrantAdmission, RevocableRequests, answer, limit
+from sandboxes.server.server import AccessTable, ApiError, api_error, error_body
 from sandboxes.web_gate import RequestGate
 
 TOOLBOX = "/toolbox"
@@ -33,7 +25,7 @@ def create_app(table: AccessTable, base_url: Callable[[], str]) -> FastAPI:
     app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
     app.state.toolbox_url = lambda: f"{base_url()}{TOOLBOX}"
     app.include_router(sandbox_routes.router, prefix="/api/sandbox")
-    for module in (process_routes, session_routes, pty_routes, transfer_routes, folder_routes):
+    for module in (commands, sessions, ptys, file_routes):
         app.include_router(module.router, prefix=f"{TOOLBOX}/{{sandbox_id}}")
     app.add_exception_handler(ApiError, _tell)
     app.add_exception_handler(SandboxError, _tell)

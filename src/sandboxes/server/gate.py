@@ -10,8 +10,7 @@ from starlette.requests import HTTPConnection
 from starlette.responses import JSONResponse, Response
 from starlette.websockets import WebSocket
 
-from sandboxes.server.access import Access, AccessTable
-from sandboxes.server.errors import ApiError, error_body
+from sandboxes.server.server import Access, AccessTable, ApiError, error_body
 from sandboxes.web_gate import bearer_token
 
 if TYPE_CHECKING:

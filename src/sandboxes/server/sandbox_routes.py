@@ -1,7 +1,8 @@
-"""Sandboxes themselves: made, found, listed, labelled, stopped, deleted."""
+"""Sandboxes themselves: made from what a client asks for, found, listed, labelled, stopped, deleted."""
 
 from __future__ import annotations
 
+import asyncio
 from typing import Annotated
 
 from fastapi import APIRouter, Depends, Query, Request
@@ -9,12 +10,123 @@ from pydantic import TypeAdapter, ValidationError
 
 from sandboxes.errors import SandboxUnsupportedError
 from sandboxes.protocol import Sandbox
-from sandboxes.server.access import Access, end_note
-from sandboxes.server.creation import create, egress_rules
-from sandboxes.server.disconnects import unless_gone
-from sandboxes.server.errors import ApiError
+from sandboxes.server.bodies import (
+    CreateSandbox,
+    NetworkSettingsBody,
+    SandboxLabels,
+    machine_memory,
+    sandbox_json,
+    unless_gone,
+)
+from sandboxes.server.commands import check_words
 from sandboxes.server.gate import access_of
-from sandboxes.server.wire import CreateSandbox, NetworkSettings, SandboxLabels, sandbox_json
+from sandboxes.server.server import Access, ApiError, SandboxNote, end_sandbox_note, retry_later
+from sandboxes.types import (
+    HostSource,
+    ImageSource,
+    SandboxCreateRequest,
+    SandboxLimits,
+    SandboxSource,
+    SnapshotSource,
+)
+
+DEFAULT_MEMORY_GB = 1
+"""As Daytona has it; without one, a key's sandboxes could take all of the machine's memory."""
+_KEPT = ("autoStopInterval", "autoArchiveInterval", "autoDeleteInterval", "cpu", "memory", "disk", "snapshot")
+
+
+async def create_for_grant(access: Access, asked: CreateSandbox) -> Sandbox:
+    """Make the sandbox, within the grant: its labels, its number, names only once."""
+    request = create_request(access, asked)
+    egress = egress_rules(asked.network_allow_list, asked.domain_allow_list)
+    access.names_in_creation.append(asked.name)
+    try:
+        await _admit(access, asked.name)
+        sandbox = await access.provider.create_sandbox(request)
+    finally:
+        access.names_in_creation.remove(asked.name)
+    try:
+        if egress:
+            await sandbox.modify_egress_rules(egress)
+    except BaseException:
+        await asyncio.shield(access.provider.delete_sandbox(sandbox.id))
+        raise
+    access.notes[sandbox.id] = _note_of(asked)
+    return sandbox
+
+
+async def _admit(access: Access, name: str | None) -> None:
+    living = [sandbox.name async for sandbox in access.sandboxes()]
+    if name is not None and (name in living or access.names_in_creation.count(name) > 1):
+        raise ApiError(409, f"Sandbox with name {name} already exists")
+    if len(living) + len(access.names_in_creation) > access.max_sandboxes:
+        raise retry_later(f"{access.max_sandboxes} sandboxes are in use, which is the limit; delete one")
+
+
+def create_request(access: Access, asked: CreateSandbox) -> SandboxCreateRequest:
+    """The request to the provider; what no provider of ours can do is refused."""
+    refused = {"volumes": asked.volumes, "secrets": asked.secrets, "gpu": asked.gpu}
+    for what, value in refused.items():
+        if value:
+            raise ApiError(400, f"These sandboxes have no {what}; ask for one without")
+    check_words("", asked.env or {})
+    return SandboxCreateRequest(
+        source=_source(access, asked),
+        limits=SandboxLimits(
+            cpus=float(asked.cpu) if asked.cpu else None,
+            # A disk may lie in memory, and is cut to fit the limit: one above all memory would cut nothing.
+            memory_mb=min(asked.memory or DEFAULT_MEMORY_GB, machine_memory()) * 1024,
+            disk_mb=asked.disk * 1024 if asked.disk else None,
+        ),
+        name=asked.name or None,
+        labels={**(asked.labels or {}), **access.labels},
+        env_vars=asked.env or {},
+        auto_stop_interval=asked.auto_stop_interval,
+        network_block_all=bool(asked.network_block_all),
+    )
+
+
+def egress_rules(*lists: str | None) -> list[str]:
+    """Daytona's comma-separated lists as one list of rules."""
+    return [rule.strip() for some in lists if some for rule in some.split(",") if rule.strip()]
+
+
+def _source(access: Access, asked: CreateSandbox) -> SandboxSource:
+    if access.host_image or (asked.build_info is None and not asked.snapshot):
+        return HostSource()
+    capabilities = access.provider.capabilities()
+    wanted = asked.snapshot or _image_of(asked)
+    if not capabilities.images:
+        raise ApiError(
+            400,
+            f"Provider {capabilities.provider!r} runs no images (asked for {wanted}); serve with --host-image"
+            " to use this machine's own system files instead, or with a provider that runs images",
+        )
+    return SnapshotSource(snapshot=asked.snapshot) if asked.snapshot else ImageSource(image=wanted)
+
+
+def _image_of(asked: CreateSandbox) -> str:
+    assert asked.build_info is not None
+    lines = [line.strip() for line in asked.build_info.dockerfile_content.splitlines()]
+    steps = [line for line in lines if line and not line.startswith("#")]
+    words = steps[0].split() if len(steps) == 1 else []
+    if len(words) != 2 or words[0].upper() != "FROM":
+        raise ApiError(
+            400, "Images are not built here; name one that exists instead of a Dockerfile with steps"
+        )
+    return words[1]
+
+
+def _note_of(asked: CreateSandbox) -> SandboxNote:
+    chosen = asked.model_dump(by_alias=True, exclude_none=True)
+    return SandboxNote(
+        settings={key: chosen[key] for key in _KEPT if key in chosen}
+        | {"networkBlockAll": bool(asked.network_block_all)},
+        user=None if asked.user in (None, "", "root") else asked.user,
+    )
+
+
+# Sandboxes themselves: made, found, listed, labelled, stopped, deleted.
 
 router = APIRouter()
 MAX_PAGE = 200
@@ -36,7 +148,7 @@ def _json(request: Request, access: Access, sandbox: Sandbox, state: str | None 
 
 @router.post("")
 async def create_sandbox(request: Request, access: Holder, asked: CreateSandbox) -> Answer:
-    sandbox = await unless_gone(request, create(access, asked))
+    sandbox = await unless_gone(request, create_for_grant(access, asked))
     return _json(request, access, sandbox)
 
 
@@ -88,7 +200,7 @@ async def _delete(request: Request, access: Access, sandbox: Sandbox) -> Answer:
     note = access.notes.pop(sandbox.id, None)
     await access.provider.delete_sandbox(sandbox.id)
     if note is not None:
-        await end_note(note)
+        await end_sandbox_note(note)
     return answer
 
 
@@ -106,7 +218,7 @@ async def stop_sandbox(request: Request, access: Holder, sandbox_id: str) -> Ans
     if note.settings.get("autoDeleteInterval") == 0:
         return await _delete(request, access, sandbox)
     note.stopped = True
-    await end_note(note)
+    await end_sandbox_note(note)
     await sandbox.kill_all()
     return _json(request, access, sandbox)
 
@@ -126,7 +238,7 @@ async def toolbox_proxy_url(request: Request, access: Holder, sandbox_id: str) -
 
 @router.post("/{sandbox_id}/network-settings")
 async def network_settings(
-    request: Request, access: Holder, sandbox_id: str, body: NetworkSettings
+    request: Request, access: Holder, sandbox_id: str, body: NetworkSettingsBody
 ) -> Answer:
     sandbox = await access.running(sandbox_id)
     rules = egress_rules(body.network_allow_list, body.domain_allow_list)

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import pytest
 
-for _part in ("base", "commands", "contract", "files", "lifecycle", "limits", "mounts", "work"):
+for _part in ("base", "contract", "files", "work"):
     pytest.register_assert_rewrite(f"sandboxes.testing.{_part}")
 
 from sandboxes.testing.contract import ProviderContract  # noqa: E402

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from valkyrie.agents.catalog import CATALOG, AgentOptions
-from valkyrie.agents.opening import PreparedAgent, freeze, open_agent, open_frozen
+from valkyrie.agents.catalog.entries import CATALOG, AgentOptions
+from valkyrie.agents.loader import PreparedAgent, freeze, open_agent, open_frozen
 
 __all__ = ["CATALOG", "AgentOptions", "PreparedAgent", "freeze", "open_agent", "open_frozen"]

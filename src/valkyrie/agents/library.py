@@ -1,4 +1,4 @@
-"""Pushed agents, one zip each: in a folder of this machine, or where artifacts are kept."""
+"""Keep pushed agents, one zip each, and take agents out of git repositories."""
 
 from __future__ import annotations
 
@@ -10,25 +10,29 @@ import time
 import zipfile
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 from urllib.parse import quote, unquote
 
+from benchmark_runner.agent_bundle import CONTRACT_FILES
 from benchmark_runner.agent_bundle.bundle import NAME, NAME_RULE, digest_archive, pack, unpack
 from benchmark_runner.archive import new_file
-from valkyrie.agents.catalog import CATALOG
+from valkyrie.agents.catalog.entries import CATALOG
+from valkyrie.artifact_store.protocol import AGENTS, agent_key
 from valkyrie.digest import content_digest
 from valkyrie.errors import BundleError, UnknownError, UsageError, paths_shown_as
-from valkyrie.git.address import hide_credentials
-from valkyrie.keeping.keys import AGENTS, agent_key
-from valkyrie.suggest import did_you_mean
+from valkyrie.git.address import GitSource, hide_credentials
+from valkyrie.git.command import Progress
+from valkyrie.git.repository import MOST_NAMED, TIMEOUT_S, Repository, WantedCommit, not_fetched, opened
+from valkyrie.text import did_you_mean
 from valkyrie.views import AgentView
 
 if TYPE_CHECKING:
-    from valkyrie.keeping.protocol import Artifact, ArtifactStore
+    from valkyrie.artifact_store.protocol import ArtifactStore, StoredArtifact
+
 
 _CHUNK = 1024 * 1024
 _DIGEST = re.compile("[0-9a-f]{64}")
@@ -260,7 +264,7 @@ class StoredLibrary(Library):
             archive = Path(room) / f"{name}.zip"
             self._store.put(agent_key(name), archive, {"digest": pack(directory, name, archive), **quoted})
 
-    def _find(self, name: str) -> Artifact:
+    def _find(self, name: str) -> StoredArtifact:
         found = self._store.find(agent_key(name)) if NAME.fullmatch(name) else None
         if found is None:
             raise self._unknown(name)
@@ -317,3 +321,63 @@ def check_name(name: str) -> str:
     if name in CATALOG:
         raise UsageError(f"{name!r} is an agent of the catalogue. Choose another name with --name.")
     return name
+
+
+# An agent's folder out of a git repository, at one commit: shallow, nothing executed, bounded.
+
+
+@dataclass(frozen=True, slots=True)
+class Checkout:
+    """An agent's folder as the repository has it at one commit."""
+
+    folder: Path
+    name: str
+    """What to keep it under."""
+    commit: str
+    origin: str
+    """`address[/folder]@commit`."""
+    notices: Sequence[str] = ()
+    """What is not as its author meant it, and keeps nothing from running."""
+
+
+@contextmanager
+def checked_out(
+    source: GitSource,
+    name: str | None = None,
+    *,
+    timeout: float = TIMEOUT_S,
+    progress: Progress | None = None,
+) -> Iterator[Checkout]:
+    """The agent's folder, there while the context lasts; it has a contract, which is not read yet."""
+    with opened(source, timeout, progress) as repository:
+        wanted = repository.resolve()
+        chosen = check_name(name or PurePosixPath(wanted.folder).name or source.repository)
+        commit = repository.fetch(wanted)
+        tree = repository.tree(commit, wanted.folder)
+        entries = repository.check_listing(tree)
+        if not any(path in CONTRACT_FILES for _, path in entries):
+            raise _no_contract(repository, commit, wanted)
+        repository.check_out(tree)
+        place = f"{source.url}/{wanted.folder}" if wanted.folder else source.url
+        notices = not_fetched(entries, repository.files)
+        with paths_shown_as({repository.files: place}):
+            yield Checkout(repository.files, chosen, commit, f"{place}@{commit}", notices)
+
+
+def _no_contract(repository: Repository, commit: str, wanted: WantedCommit) -> BundleError:
+    """Say where contracts are, if there are any."""
+    source = repository.source
+    where = f"folder {wanted.folder!r} of {source.url}" if wanted.folder else source.url
+    paths = [PurePosixPath(path) for _, path in repository.entries(commit)]
+    folders = [str(path.parent) for path in paths if path.name in CONTRACT_FILES and str(path.parent) != "."]
+    said = f"{where} has no contract.yaml at {commit[:12]}"
+    if len(folders) == 1:
+        url = source.folder_url(wanted.word, folders[0])
+        return BundleError(f"{said}. There is one in {folders[0]!r}: valk agent install {url}")
+    if folders:
+        more = f" and {len(folders) - MOST_NAMED} more" if len(folders) > MOST_NAMED else ""
+        return BundleError(
+            f"{said}; these folders have one: {', '.join(folders[:MOST_NAMED])}{more}. "
+            f"Name one: {source.folder_url(wanted.word, 'FOLDER')}"
+        )
+    return BundleError(f"{said}, and no other folder of it has; an agent is a folder with one.")

@@ -14,15 +14,14 @@ from typing import ClassVar
 
 from sandboxes.masker import Masker
 from sandboxes.types import TIMEOUT_EXIT_CODE, Command
-from valkyrie.agents.catalog import AgentOptions
+from valkyrie.agents.catalog.entries import AgentOptions
 from valkyrie.agents.protocol import AgentExit, AgentTrial, OutputArtifact
 from valkyrie.digest import content_digest
+from valkyrie.domain import ExitReason, Json
 from valkyrie.errors import AgentError, UsageError, ValkyrieError
-from valkyrie.nouns import ExitReason, Json
-from valkyrie.suggest import did_you_mean
-from valkyrie.trajectory.measuring import measured
+from valkyrie.text import did_you_mean
 from valkyrie.trajectory.records import to_record
-from valkyrie.trajectory.transcript import TRANSCRIPT, Event, Transcript
+from valkyrie.trajectory.transcript import TRANSCRIPT, Event, Transcript, measured
 
 MOST_OUTPUT = 10 * 1024 * 1024
 

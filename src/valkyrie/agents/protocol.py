@@ -1,20 +1,24 @@
-"""What an agent is to the engine."""
+"""Define what an agent is to the engine, and its abilities: conversations, skills, MCP servers."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from benchmark_runner.agent_bundle.resolution import OutputArtifact as OutputArtifact
 from sandboxes.protocol import Sandbox
 from sandboxes.values import OutputSink
-from valkyrie.nouns import ExitReason, Json, TaskSpec
-from valkyrie.trajectory.cut import DEFAULT_LIMIT
+from valkyrie.domain import ExitReason, Json, TaskSpec
+from valkyrie.errors import UsageError
+from valkyrie.text import did_you_mean
+from valkyrie.trajectory.transcript import DEFAULT_LIMIT
 
 if TYPE_CHECKING:
     from valkyrie.trajectory.transcript import Transcript
+
 
 MODEL_URL = "VALKYRIE_MODEL_URL"
 """Environment variable of the agent's commands: where its model is served, if the run says so."""
@@ -41,7 +45,7 @@ class LayerSpec:
 
 
 @dataclass(frozen=True, slots=True)
-class Usage:
+class AgentUsage:
     """What an attempt used of its model, as the agent's own log says."""
 
     input_tokens: int = 0
@@ -57,12 +61,12 @@ class Usage:
     steps: int = 0
     """Times the model was asked."""
 
-    def plus(self, other: Usage | None) -> Usage:
+    def plus(self, other: AgentUsage | None) -> AgentUsage:
         """Both together; a cost that is known of one only is no cost of both."""
         if other is None:
             return self
         known = self.cost is not None and other.cost is not None
-        return Usage(
+        return AgentUsage(
             input_tokens=self.input_tokens + other.input_tokens,
             cached_tokens=self.cached_tokens + other.cached_tokens,
             output_tokens=self.output_tokens + other.output_tokens,
@@ -125,7 +129,7 @@ class AgentExit:
 
     exit_code: int
     reason: ExitReason | None = None
-    usage: Usage | None = None
+    usage: AgentUsage | None = None
     trouble: Trouble | None = None
     told: Transcript | None = None
     """What it did, of an agent that tells it here and not in a file; kept with the attempt."""
@@ -178,3 +182,187 @@ def layer_of(agent: Agent) -> LayerSpec | None:
     """What is to be installed once for the agent; agents of other people need not know the word."""
     found: LayerSpec | None = getattr(agent, "layer", None)
     return found
+
+
+# Tool servers (MCP) a task gives its agent, checked and in one form; each agent writes them in its own.
+
+WORKSPACE = "${workspace}"
+"""In a command, an argument, a variable or a folder: where the agent works."""
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
+_STDIO, _REMOTE = ("stdio", "local"), ("http", "sse", "streamable-http", "streamable_http")
+_KEYS = ("type", "command", "args", "env", "cwd", "timeout", "url", "headers", "tools")
+_FILLED = re.compile(r"\$\{|\$[A-Z_][A-Z0-9_]{2,}|\{(env|file):")
+"""What some agent or other replaces when it reads its list of servers."""
+_GO_THERE = 'cd -- "$1" && shift && exec "$@"'
+
+
+@dataclass(frozen=True, slots=True)
+class McpServer:
+    """One server: a program that is started beside the agent, or an address."""
+
+    name: str
+    argv: tuple[str, ...] = ()
+    """Goes to its folder itself: not every agent can start a program elsewhere."""
+    env: Mapping[str, str] = field(default_factory=dict)
+    url: str | None = None
+    headers: Mapping[str, str] = field(default_factory=dict)
+    kind: str = "stdio"
+    """`stdio`, `http` or `sse`."""
+    timeout: float | None = None
+    """Seconds for one call."""
+
+
+def mcp_servers(task: TaskSpec) -> list[McpServer]:
+    """The task's servers in order. Raises UsageError that names the server and what is wrong with it."""
+    return [_server(name, data, task.cwd) for name, data in task.mcp_servers.items()]
+
+
+def _server(name: str, data: Any, workspace: str) -> McpServer:
+    where = f"mcpServers.{name[:80]}"
+    if not _NAME.fullmatch(name):
+        raise UsageError(f"{where}: a server's name has letters, digits, - and _ only, at most 64.")
+    if not isinstance(data, Mapping):
+        raise UsageError(f"{where}: an object is expected.")
+    for key in data:
+        if key not in _KEYS:
+            raise UsageError(f"{where}: no field is called {key!r}.{did_you_mean(str(key), _KEYS)}")
+    kind = data.get("type", "http" if "url" in data else "stdio")
+    timeout = _seconds(data.get("timeout"), f"{where}.timeout")
+    if kind in _STDIO:
+        return _program(name, data, workspace, where, timeout)
+    if kind not in _REMOTE:
+        known = ", ".join((*_STDIO, *_REMOTE))
+        raise UsageError(f"{where}.type: one of {known} is expected, not {str(kind)[:40]!r}.")
+    url = _text(data.get("url"), f"{where}.url")
+    headers = _texts(data.get("headers", {}), f"{where}.headers")
+    for said in (url, *headers, *headers.values()):
+        if match := _FILLED.search(said):
+            raise UsageError(
+                f"{where}: {match[0]!r} in an address or header is filled by agents with their own variables "
+                "and files, and sent there; write the value itself."
+            )
+    return McpServer(name, url=url, headers=headers, kind="sse" if kind == "sse" else "http", timeout=timeout)
+
+
+def _program(
+    name: str, data: Mapping[str, Any], workspace: str, where: str, timeout: float | None
+) -> McpServer:
+    args = data.get("args", [])
+    if not isinstance(args, Sequence) or isinstance(args, str):
+        raise UsageError(f"{where}.args: a list of texts is expected.")
+    words = [_text(data.get("command"), f"{where}.command")]
+    words += [str(arg) for arg in args]
+    words = [word.replace(WORKSPACE, workspace) for word in words]
+    env = _texts(data.get("env", {}), f"{where}.env")
+    for key in env:
+        if not re.fullmatch(r"[A-Za-z_]\w*", key, re.ASCII):
+            raise UsageError(f"{where}.env: {key[:80]!r} is no name of a variable.")
+    env = {key: value.replace(WORKSPACE, workspace) for key, value in env.items()}
+    folder = _folder(data.get("cwd"), workspace, f"{where}.cwd")
+    if folder != workspace:
+        words = ["/bin/sh", "-c", _GO_THERE, "sh", folder, *words]
+    return McpServer(name, tuple(words), env, timeout=timeout)
+
+
+def _folder(value: Any, workspace: str, where: str) -> str:
+    if value is None:
+        return workspace
+    said = _text(value, where).replace(WORKSPACE, workspace).removeprefix("./")
+    if said in ("", "."):
+        return workspace
+    return said.rstrip("/") if said.startswith("/") else f"{workspace}/{said}".rstrip("/")
+
+
+def _seconds(value: Any, where: str) -> float | None:
+    """Seconds, or a duration as specs write it."""
+    if value is None:
+        return None
+    if isinstance(value, int | float) and not isinstance(value, bool) and value > 0:
+        return float(value)
+    if match := re.fullmatch(r"(\d+(?:\.\d+)?)(ms|s|m|h)", value) if isinstance(value, str) else None:
+        return float(match[1]) * {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}[match[2]]
+    raise UsageError(f"{where}: a duration is expected, like 30s.")
+
+
+def _text(value: Any, where: str) -> str:
+    if not isinstance(value, str) or not value:
+        raise UsageError(f"{where}: text is expected.")
+    return value
+
+
+def _texts(value: Any, where: str) -> dict[str, str]:
+    if not isinstance(value, Mapping):
+        raise UsageError(f"{where}: an object of texts is expected.")
+    return {str(key): str(one) for key, one in value.items()}
+
+
+def as_json(servers: Sequence[McpServer], *, stdio: str = "stdio", more: Json | None = None) -> Json:
+    """The form most agents read: `{"mcpServers": {name: {…}}}`; `more` stands in each."""
+    return {"mcpServers": {server.name: _entry(server, stdio) | (more or {}) for server in servers}}
+
+
+def _entry(server: McpServer, stdio: str) -> Json:
+    if server.url:
+        return {"type": server.kind, "url": server.url, "headers": dict(server.headers)}
+    program, *args = server.argv
+    return {"type": stdio, "command": program, "args": args, "env": dict(server.env)}
+
+
+# What an agent can do, asked before anything is started: converse, take up skills, use tool servers.
+#
+# An agent says so by attributes; one that knows nothing of them can do the least.
+
+SKILLS = "skills"
+"""In a task's metadata: the names of the skills its workspace has."""
+SKILLS_AT = ".agents/skills"
+"""Where most agents look for skills, below the folder they work in."""
+
+
+def converses(agent: object) -> bool:
+    """Whether it can be told something more after it has answered."""
+    return bool(getattr(agent, "converses", False))
+
+
+def takes_mcp(agent: object) -> bool:
+    """Whether it uses the MCP servers of a task."""
+    return bool(getattr(agent, "takes_mcp", False))
+
+
+def takes_skills(agent: object) -> bool:
+    """Whether it is shown the skills of a task's `skills_dir`."""
+    return bool(getattr(agent, "takes_skills", False))
+
+
+def skills_at(agent: object) -> str:
+    """The folder below the workspace where it looks for skills."""
+    return str(getattr(agent, "skills_at", SKILLS_AT))
+
+
+def skills_of(task: TaskSpec) -> tuple[str, ...]:
+    """The skills an agent finds in the task's workspace."""
+    return tuple(task.metadata.get(SKILLS, ()))
+
+
+def refuses(agent: object, task: TaskSpec) -> str | None:
+    """Why this agent (or prepared agent) cannot be run on this task, naming both; None when it can."""
+    name = getattr(agent, "name", "the agent")
+    if len(task.turns) > 1 and not converses(agent):
+        return (
+            f"{task.id} has {len(task.turns)} turns, and the agent {name} cannot hold a conversation. "
+            "Use one that can (valk agent catalog), or write a single prompt."
+        )
+    if not task.mcp_servers:
+        return None
+    if not takes_mcp(agent) and task.tools_optional:
+        return None
+    if not takes_mcp(agent):
+        servers = ", ".join(task.mcp_servers)
+        return f"{task.id} has MCP servers ({servers}), and the agent {name} takes none."
+    try:
+        servers_found = mcp_servers(task)
+    except UsageError as error:
+        return f"{task.id}: {error}"
+    no_headers = [server.name for server in servers_found if server.headers]
+    if no_headers and not getattr(agent, "takes_mcp_headers", True):
+        return f"{task.id}: the agent {name} sends no headers to an MCP server ({', '.join(no_headers)})."
+    return None

@@ -1,14 +1,21 @@
-"""The web application: routes, the gate in front of them, and how errors are told."""
+"""The web application: routes, the gate and request log before them, and how errors are told."""
 
 from __future__ import annotations
 
+import logging
+import re
+import time
+import uuid
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import cache
 from typing import TYPE_CHECKING
 
-from fastapi import FastAPI, Request
+from fastapi import Depends, FastAPI, Request
+from fastapi.dependencies.models import Dependant
 from fastapi.exceptions import RequestValidationError
+from fastapi.routing import APIRoute
+from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.responses import Response
@@ -16,44 +23,130 @@ from starlette.routing import BaseRoute
 
 from sandboxes.web_gate import BodyError, BodyPace, RequestGate
 from valkyrie import __version__
-from valkyrie.api.answers import refuse
-from valkyrie.api.auth import Door, Doorkeeper, OpenDoor
-from valkyrie.api.context import Context
-from valkyrie.api.describing import describe
-from valkyrie.api.errors import Refusal, refusal, refused
+from valkyrie.api.answers import Refusal, broken, refusal, refuse, refused
+from valkyrie.api.capacity import ApiSettings, WorkerPools
+from valkyrie.api.context import Context, KeyIdentifier, OpenIdentifier, RequestIdentifier
 from valkyrie.api.gate import RefusedError, TrackerAdmission, refusal_of_body
 from valkyrie.api.hub import EventHub
-from valkyrie.api.journal import Journal
-from valkyrie.api.lanes import Lanes
-from valkyrie.api.metrics import Metrics
-from valkyrie.api.query_check import known_words
-from valkyrie.api.receiving import sweep_incoming
-from valkyrie.api.routes import (
-    agents,
-    benchmarks,
-    health,
-    ingest,
-    jobs,
-    organisation,
-    queue,
-    runs,
-    secrets,
-    trials,
-    uploads,
-)
-from valkyrie.api.settings import ApiSettings
-from valkyrie.errors import ValkyrieError
+from valkyrie.api.openapi import describe
+from valkyrie.api.routes import jobs, library, runs, server, trials
+from valkyrie.api.routes.server import ServerMetrics
+from valkyrie.api.streams import STREAMED, cut, sweep_incoming
+from valkyrie.errors import UsageError, ValkyrieError
+from valkyrie.text import did_you_mean
 
 if TYPE_CHECKING:
+    from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
     from valkyrie.tracker.app import TrackerApp
 
-NOUNS = (health, organisation, runs, trials, jobs, queue, ingest, agents, uploads, secrets, benchmarks)
+
+async def _check_words(request: Request) -> None:
+    """Refuse an unknown query parameter: a misspelt filter would otherwise filter nothing."""
+    route = request.scope.get("route")
+    known = _words(route.dependant) if isinstance(route, APIRoute) else []
+    for name, value in request.query_params.multi_items():
+        if name not in known:
+            raise UsageError(f"Unknown query parameter {name[:80]!r}.{did_you_mean(name, known)}")
+        if "\0" in value:
+            raise UsageError(f"The query parameter {name!r} has a NUL character in it.")
+    if any("\0" in str(value) for value in request.path_params.values()):
+        raise UsageError("The address has a NUL character in it.")
+
+
+def _words(dependant: Dependant) -> list[str]:
+    """The query parameters of a route, and of what it depends on."""
+    own = [one.alias for one in dependant.query_params]
+    return own + [word for inner in dependant.dependencies for word in _words(inner)]
+
+
+known_words = Depends(_check_words)
+
+
+# Around every request: its id, one line in the log, its measurement, and a plain answer to our mistakes.
+
+log = logging.getLogger("valkyrie.api")
+_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
+_LONGEST_PATH = 200
+_ALWAYS = ((b"x-content-type-options", b"nosniff"), (b"cache-control", b"no-store"))
+
+
+class RequestLog:
+    """The outermost layer. Query strings, headers and bodies are in no line of it: they may hold secrets."""
+
+    def __init__(self, app: ASGIApp, metrics: ServerMetrics) -> None:
+        self._app = app
+        self._metrics = metrics
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        given = Headers(scope=scope).get("x-request-id", "")
+        request_id = given if _ID.fullmatch(given) else uuid.uuid4().hex
+        scope["request_id"] = request_id
+        began, status = time.perf_counter(), 0
+
+        async def noting(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                own = [*_ALWAYS, (b"x-request-id", request_id.encode())]
+                message = {**message, "headers": [*message.get("headers", ()), *own]}
+            await send(message)
+
+        try:
+            await self._app(scope, receive, noting)
+        except Exception:
+            log.exception("request %s failed: %s %s", request_id, scope["method"], _path(scope))
+            if not status:
+                await refuse(broken(request_id))(scope, receive, noting)
+            elif not cut(scope):
+                raise  # half an answer cannot be taken back: the server must close the connection
+        finally:
+            self._note(scope, status, time.perf_counter() - began)
+
+    def _note(self, scope: Scope, status: int, took: float) -> None:
+        method = scope["method"]
+        self._metrics.observe(method, route_of(scope), status, took, streamed=STREAMED in scope)
+        identity = scope.get("identity")
+        who = f" org={identity.org} key={identity.key_id or '-'}" if identity else ""
+        log.info(
+            "%s %s %d %.1fms request=%s%s",
+            method,
+            _path(scope),
+            status,
+            took * 1000,
+            scope["request_id"],
+            who,
+        )
+
+
+def route_of(scope: Scope) -> str:
+    """The template of the route that answers, of which there are few; `other` for no route."""
+    route = scope.get("route")
+    return str(getattr(route, "path", "other"))
+
+
+def _path(scope: Scope) -> str:
+    """The path as it came, still percent-encoded: nobody writes lines of their own into the log."""
+    raw: bytes = scope.get("raw_path") or b"?"
+    return raw.partition(b"?")[0].decode("ascii", "replace")[:_LONGEST_PATH]
+
+
+# The web application: routes, the gate in front of them, and how errors are told.
+
+ROUTERS = (
+    *(server.health_routes, server.organisation_routes, runs.routes, trials.routes, jobs.routes),
+    *(server.queue_routes, library.ingest_routes, library.agent_routes, library.upload_routes),
+    *(server.secret_routes, library.benchmark_routes),
+)
 
 
 def create_app(tracker_app: TrackerApp, settings: ApiSettings | None = None) -> FastAPI:
     """The application on one tracker_app. It owns neither the tracker_app nor an executor."""
     settings = settings or ApiSettings()
-    lanes, metrics = Lanes(settings), Metrics()
+    lanes, metrics = WorkerPools(settings), ServerMetrics()
     door = _door(tracker_app, settings, lanes)
     hub = EventHub(tracker_app, settings, lanes.events)
     app = bare_app()
@@ -67,7 +160,7 @@ def create_app(tracker_app: TrackerApp, settings: ApiSettings | None = None) -> 
         limit=admission.limit,
         pace=BodyPace(settings.body_pause_s, settings.body_rate),
     )
-    app.add_middleware(Journal, metrics=metrics)
+    app.add_middleware(RequestLog, metrics=metrics)
     return app
 
 
@@ -97,17 +190,17 @@ def _routes() -> tuple[BaseRoute, ...]:
         generate_unique_id_function=lambda route: f"{route.tags[0]}_{route.name}",
         dependencies=[known_words],
     )
-    for noun in NOUNS:
-        whole.include_router(noun.routes)
+    for router in ROUTERS:
+        whole.include_router(router)
     return tuple(whole.routes)
 
 
-def _door(tracker_app: TrackerApp, settings: ApiSettings, lanes: Lanes) -> Door:
+def _door(tracker_app: TrackerApp, settings: ApiSettings, lanes: WorkerPools) -> RequestIdentifier:
     if not settings.auth:
-        return OpenDoor()
-    from valkyrie.organisation.access import open_authenticator
+        return OpenIdentifier()
+    from valkyrie.tenants.organisation import open_authenticator
 
-    return Doorkeeper(open_authenticator(tracker_app.store), lanes.doors)
+    return KeyIdentifier(open_authenticator(tracker_app.store), lanes.doors)
 
 
 @asynccontextmanager

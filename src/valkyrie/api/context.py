@@ -1,35 +1,190 @@
-"""What every route stands on, and how a route asks a verb."""
+"""Who sends a request, which role it needs, and how a route asks a verb."""
 
 from __future__ import annotations
 
+import asyncio
+import hashlib
 import logging
+import re
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, cast
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, Protocol, cast
 
 from fastapi import Depends, Request, Security
 from fastapi.security import APIKeyHeader, HTTPBearer
+from starlette.datastructures import Headers
 from starlette.responses import Response
 
+from sandboxes.web_gate import bearer_token
 from valkyrie.api.answers import answer
-from valkyrie.api.auth import Door, access_key
-from valkyrie.api.lanes import Lane, Lanes
-from valkyrie.api.roles import is_recorded
-from valkyrie.api.settings import ApiSettings
-from valkyrie.errors import StoreError, UserError, ValkyrieError
-from valkyrie.job_views import StartedJob
-from valkyrie.nouns import Identity
-from valkyrie.store import actions, jobs
+from valkyrie.api.capacity import ApiSettings, SharedLookups, WorkerPool, WorkerPools
+from valkyrie.domain import Identity, Role
+from valkyrie.errors import AccessError, RoleError, StoreError, UsageError, UserError, ValkyrieError
+from valkyrie.store import jobs, tenants
 from valkyrie.views import IngestedRun, StartedRun
+from valkyrie.views.jobs import StartedJob
 
 if TYPE_CHECKING:
-    from valkyrie.api.hub import EventHub
-    from valkyrie.api.metrics import Metrics
-    from valkyrie.api.subjects import Kind
+    from valkyrie.api.hub import EventHub, Kind
+    from valkyrie.api.routes.server import ServerMetrics
     from valkyrie.store import Connection
+    from valkyrie.tenants.organisation import Authenticator, Joined, Mode
     from valkyrie.tracker.app import TrackerApp
     from valkyrie.tracker.local import LocalTracker
+
+
+_LOOKS = frozenset({"GET", "HEAD"})
+_ADMIN = re.compile(r"/v1/organisation(/.*)?|/v1/audit")
+_READ_BY_POST = re.compile(r"/v1/runs/[^/]+/(results|outputs|logs)")
+"""What is asked for does not fit in an address, so it is posted; nothing is changed."""
+_MEMBER_LOOKS = re.compile(r"/v1/runs/[^/]+/shell")
+_UNRECORDED = re.compile(r"/v1/(runs|jobs)/plan|/v1/benchmarks/tasks|/v1/uploads/[^/]+")
+"""They change nothing, or bring the bytes of a request that is recorded when it comes."""
+
+
+def needed_role(method: str, path: str) -> Role:
+    """Return the least role that may do this; whatever is not known to be a look needs a member."""
+    looks = method in _LOOKS or (method == "POST" and _READ_BY_POST.fullmatch(path) is not None)
+    if _ADMIN.fullmatch(path) and (not looks or path == "/v1/audit"):
+        return Role.ADMIN
+    return Role.READER if looks and not _MEMBER_LOOKS.fullmatch(path) else Role.MEMBER
+
+
+def is_recorded(method: str, path: str) -> bool:
+    """Return whether a request changes something, so that who asked for it is written down."""
+    looks = method in _LOOKS or _READ_BY_POST.fullmatch(path) or _UNRECORDED.fullmatch(path)
+    return not looks
+
+
+def check_role(identity: Identity, method: str, path: str) -> None:
+    """Raise RoleError when the caller's role is not enough for this request."""
+    needed = needed_role(method, path)
+    if not identity.role.may(needed):
+        raise RoleError(
+            f"This key has the role {identity.role.value}; {method} {path[:200]} needs {needed.value}. "
+            "Whoever runs the tracker makes such keys: "
+            f"`valkyrie admin key create --role {needed.value} --person EMAIL`."
+        )
+
+
+# Who asks: from the headers of a request to an identity.
+
+REMEMBER_S = 5.0
+"""A revoked key opens nothing after so long."""
+_MOST_REMEMBERED = 2048
+_PERSON = "x-valkyrie-person"
+_LONGEST_PERSON = 200
+
+
+class RequestCredential(NamedTuple):
+    """What a request shows, as it was sent."""
+
+    api_key: str | None
+    bearer: str | None
+
+    @property
+    def mark(self) -> bytes:
+        """What it is remembered by."""
+        return hashlib.sha256(f"{self.api_key}\0{self.bearer}".encode()).digest()
+
+    @classmethod
+    def of(cls, headers: Headers) -> RequestCredential:
+        return cls(headers.get("x-api-key", "").strip() or None, bearer_token(headers) or None)
+
+
+def access_key(headers: Headers) -> str | None:
+    """The key a hosted caller showed; None for a session's token, which is good for this tracker only."""
+    shown = RequestCredential.of(headers)
+    key = shown.api_key or shown.bearer
+    return key if key and key.count(".") != 2 else None
+
+
+class RequestIdentifier(Protocol):
+    """Says who sent a request."""
+
+    @property
+    def mode(self) -> Mode: ...
+
+    async def identify(self, headers: Headers) -> Identity:
+        """Who sent these headers; AccessError when nobody we know did."""
+        ...
+
+    async def init(self, headers: Headers) -> Joined:
+        """Make the caller's organisation, in hosted mode."""
+        ...
+
+
+class KeyIdentifier:
+    """Asks the authenticator, and remembers its good answers for a few seconds."""
+
+    def __init__(
+        self, authenticator: Authenticator, lane: WorkerPool, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self.mode: Mode = authenticator.mode
+        self._authenticator = authenticator
+        self._lane = lane
+        self._clock = clock
+        self._known: dict[bytes, tuple[Identity, float]] = {}
+        self._asking: SharedLookups[bytes, Identity] = SharedLookups()
+
+    async def identify(self, headers: Headers) -> Identity:
+        shown = RequestCredential.of(headers)
+        mark = shown.mark
+        identity, until = self._known.get(mark, (None, 0.0))
+        if identity is not None and self._clock() < until:
+            return identity
+        self._known.pop(mark, None)
+        if shown == (None, None):
+            raise AccessError("An API key is needed: `Authorization: Bearer KEY`, or `X-Api-Key: KEY`.")
+        identity = await self._asking.look(
+            mark, lambda: self._lane.run(lambda: self._authenticator.identify(*shown))
+        )
+        if len(self._known) >= _MOST_REMEMBERED:
+            self._known.pop(next(iter(self._known)))
+        self._known[mark] = (identity, self._clock() + REMEMBER_S)
+        return identity
+
+    async def init(self, headers: Headers) -> Joined:
+        shown = RequestCredential.of(headers)
+        return await self._lane.run(lambda: self._authenticator.init(*shown))
+
+
+async def is_welcome(door: RequestIdentifier, headers: Headers, known: Identity) -> bool:
+    """Whether the key of a long answer is still good; a door remembers, so asking costs little."""
+    try:
+        identity = await door.identify(headers)
+    except AccessError:
+        return False
+    except ValkyrieError:
+        return True  # whoever knows keys cannot be asked now; that says nothing about this one
+    return identity.org_id == known.org_id
+
+
+async def until_unwelcome(door: RequestIdentifier, headers: Headers, known: Identity, every_s: float) -> None:
+    """Return when the key of a long answer is no longer good."""
+    while await is_welcome(door, headers, known):  # noqa: ASYNC110 - of a key that was revoked nobody tells us
+        await asyncio.sleep(every_s)
+
+
+class OpenIdentifier:
+    """`--no-auth`, on loopback only: everyone is the default organisation, as whoever they say they are."""
+
+    @property
+    def mode(self) -> Mode:
+        return "self-hosted"
+
+    async def identify(self, headers: Headers) -> Identity:
+        person = headers.get(_PERSON, "").strip()
+        plain = person.isprintable() and len(person) <= _LONGEST_PERSON
+        return Identity(person=person if person and plain else None)
+
+    async def init(self, headers: Headers) -> Joined:  # noqa: ARG002 - nobody is anybody here
+        raise UsageError("This tracker asks for no keys; there is no organisation to make.")
+
+
+# What every route stands on, and how a route asks a verb.
 
 log = logging.getLogger("valkyrie.api")
 DESCOPE = "X-Descope-Api-Key"
@@ -41,14 +196,14 @@ class Context:
 
     tracker_app: TrackerApp
     settings: ApiSettings
-    lanes: Lanes
-    door: Door
+    lanes: WorkerPools
+    door: RequestIdentifier
     hub: EventHub
-    metrics: Metrics
+    metrics: ServerMetrics
 
 
 @dataclass(frozen=True, slots=True)
-class Asking:
+class ApiRequest:
     """One request: who asks, and the verbs as they may use them."""
 
     context: Context
@@ -72,7 +227,7 @@ class Asking:
         """The id of the run or job that `ref` names to the caller."""
         return await self.context.hub.find(kind, self.identity, ref, self.context.lanes.quick)
 
-    async def _through(self, lane: Lane, ask: Callable[[LocalTracker], Any], status: int) -> Response:
+    async def _through(self, lane: WorkerPool, ask: Callable[[LocalTracker], Any], status: int) -> Response:
         def work() -> Response:
             tracker = self.tracker()
             found = self._recorded(ask, tracker) if self._is_recorded else ask(tracker)
@@ -89,8 +244,10 @@ class Asking:
         store, route = tracker.store, self.request.scope["route"]
         name = f"{route.tags[0]}_{route.name}"
         with store.writing() as connection:
-            number = actions.record(connection, self.identity, name, self._subject(tracker, connection))
-        outcome: actions.ActionOutcome = "failed"
+            number = tenants.record_action(
+                connection, self.identity, name, self._subject(tracker, connection)
+            )
+        outcome: tenants.ActionOutcome = "failed"
         made = None
         try:
             found = ask(tracker)
@@ -101,7 +258,7 @@ class Asking:
         finally:
             try:
                 with store.writing() as connection:
-                    actions.settle(connection, number, outcome, made)
+                    tenants.settle_action(connection, number, outcome, made)
             except StoreError as error:  # it happened; that it was asked for is written down
                 log.warning("how action %s ended could not be written down: %s", number, error)
         return found
@@ -150,12 +307,12 @@ async def _asking(
     request: Request,
     _shown: Annotated[object, Security(_bearer)],
     _key: Annotated[object, Security(_api_key)],
-) -> Asking:
+) -> ApiRequest:
     """The gate has looked at the credentials; they are parameters here to be in the description.
 
     It waits for nothing, but must be async: FastAPI gives others a thread.
     """
-    return Asking(context_of(request), identity_of(request), request)
+    return ApiRequest(context_of(request), identity_of(request), request)
 
 
-Ask = Annotated[Asking, Depends(_asking)]
+Ask = Annotated[ApiRequest, Depends(_asking)]

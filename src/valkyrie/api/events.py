@@ -1,4 +1,4 @@
-"""One watcher's event stream, sent no faster than it is taken, and never a backlog of it."""
+"""One watcher's event stream, sent no faster than it is taken, and what the event routes share."""
 
 from __future__ import annotations
 
@@ -6,22 +6,25 @@ import asyncio
 import contextlib
 from collections.abc import AsyncGenerator, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
+from fastapi import Depends, Header, Query
 from starlette.datastructures import Headers
 from starlette.responses import Response
 
-from valkyrie.api.auth import is_welcome
+from valkyrie.api.context import ApiRequest, is_welcome
+from valkyrie.api.hub import Kind
+from valkyrie.api.routes import errors
 from valkyrie.api.streams import PIECE_BYTES, STREAMED, StuckError, cut, send_within, until_disconnected
 from valkyrie.errors import UsageError
 
 if TYPE_CHECKING:
     from starlette.types import Receive, Scope, Send
 
-    from valkyrie.api.channel import Channel
     from valkyrie.api.context import Context
-    from valkyrie.api.subjects import Kind
-    from valkyrie.nouns import Identity
+    from valkyrie.api.hub import EventChannel
+    from valkyrie.domain import Identity
+
 
 LARGEST_VERSION = 1 << 53
 KEEP_ALIVE = b": keep-alive\n\n"
@@ -30,7 +33,7 @@ _PACE_S = 0.0002
 
 
 @dataclass(frozen=True, slots=True)
-class Watch:
+class WatchRequest:
     """What one watcher asked for."""
 
     identity: Identity
@@ -75,7 +78,7 @@ class EventStream(Response):
 
     media_type = "text/event-stream"
 
-    def __init__(self, context: Context, watch: Watch) -> None:
+    def __init__(self, context: Context, watch: WatchRequest) -> None:
         super().__init__()
         del self.headers["content-length"]
         self.headers["x-accel-buffering"] = "no"
@@ -128,7 +131,7 @@ class EventStream(Response):
                     return
                 await self._wait()
 
-    async def _unseen(self, channel: Channel, seen: Seen | None) -> tuple[list[bytes], Seen]:
+    async def _unseen(self, channel: EventChannel, seen: Seen | None) -> tuple[list[bytes], Seen]:
         """Events the watcher has not seen, and how far it has come with them."""
         trials = channel.trials_after(seen.number) if seen and self._watch.trials else []
         if trials is None or (seen is None and self._watch.trials):
@@ -146,3 +149,33 @@ class EventStream(Response):
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(self._context.settings.keep_alive_s):
                 await self._woken.wait()
+
+
+# What the event routes of all nouns share.
+
+
+async def _seen(
+    after: Annotated[
+        int | None, Query(description="The version you have seen.", ge=0, le=LARGEST_VERSION)
+    ] = None,
+    last_event_id: Annotated[
+        str | None, Header(description="The same; wins over `after`.", max_length=32)
+    ] = None,
+) -> int:
+    return last_seen(after, last_event_id)
+
+
+LastSeen = Annotated[int, Depends(_seen)]
+"""The version a watcher has seen; 0 is nothing."""
+
+
+def described(words: str) -> dict[str, Any]:
+    """How an event route is declared, with what its events are."""
+    stream = {"content": {"text/event-stream": {}}, "description": words}
+    return {"responses": {200: stream, **errors(400, 404)}, "response_class": Response}
+
+
+async def watched(ask: ApiRequest, kind: Kind, ref: str, seen: int, *, trials: bool = False) -> EventStream:
+    """The events of what `ref` names to the caller, from what they have seen on."""
+    subject = await ask.find(kind, ref)
+    return EventStream(ask.context, WatchRequest(ask.identity, kind, subject, seen, trials))

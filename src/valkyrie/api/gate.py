@@ -9,17 +9,16 @@ from urllib.parse import urlsplit
 from starlette.exceptions import HTTPException
 
 from sandboxes.web_gate import BodyError, bearer_token
-from valkyrie.api.errors import Refusal, refusal, refused
-from valkyrie.api.lanes import ask_for
-from valkyrie.api.roles import check_role
-from valkyrie.api.settings import ApiSettings, is_loopback
+from valkyrie.api.answers import Refusal, refusal, refused
+from valkyrie.api.capacity import ApiSettings, ask_for, is_loopback
+from valkyrie.api.context import check_role
 from valkyrie.errors import ValkyrieError
 
 if TYPE_CHECKING:
     from starlette.datastructures import Headers
     from starlette.types import Scope
 
-    from valkyrie.api.auth import Door
+    from valkyrie.api.context import RequestIdentifier
 
 OPEN_PATHS = frozenset({"/health", "/openapi.json", "/v1/init"})
 """`/v1/init` asks for a key itself: whoever shows one has no organisation yet."""
@@ -38,7 +37,7 @@ class RefusedError(HTTPException):
 class TrackerAdmission:
     """Refuse strangers, and pages of other sites, before a body is read or a name looked up."""
 
-    def __init__(self, settings: ApiSettings, door: Door) -> None:
+    def __init__(self, settings: ApiSettings, door: RequestIdentifier) -> None:
         self._settings = settings
         self._door = door
 

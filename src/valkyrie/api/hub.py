@@ -1,4 +1,4 @@
-"""Event streams: one thread follows the database, one task per watched run or job, any number of watchers."""
+"""Event streams of runs and jobs: the database is followed once, for any number of watchers."""
 
 from __future__ import annotations
 
@@ -6,20 +6,240 @@ import asyncio
 import contextlib
 import logging
 import threading
-from collections.abc import AsyncIterator, Generator
-from typing import TYPE_CHECKING
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Generator, Iterable, Mapping
+from dataclasses import dataclass
+from itertools import groupby
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from valkyrie.api.channel import Channel
-from valkyrie.api.subjects import SUBJECTS, Kind
-from valkyrie.api.together import Together
+from valkyrie.api.answers import encode
+from valkyrie.api.capacity import SharedLookups
+from valkyrie.domain import RunState
 from valkyrie.errors import InfrastructureError, StoreError, UnknownError
+from valkyrie.report.presentation import trial_view
+from valkyrie.store import jobs, runs
 
 if TYPE_CHECKING:
-    from valkyrie.api.events import Watch
-    from valkyrie.api.lanes import Lane
-    from valkyrie.api.settings import ApiSettings
-    from valkyrie.nouns import Identity
+    from valkyrie.api.capacity import ApiSettings, WorkerPool
+    from valkyrie.api.events import WatchRequest
+    from valkyrie.domain import Identity
+    from valkyrie.store import Connection
     from valkyrie.tracker.app import TrackerApp
+    from valkyrie.tracker.local import LocalTracker
+    from valkyrie.views import RunView
+    from valkyrie.views.jobs import JobView
+
+
+Kind = Literal["run", "job"]
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """How one kind of thing is found, and looked at."""
+
+    resolve: Callable[[Connection, str, str, str | None], str]
+    """The id of what a word names to an organisation, and a person of it."""
+    version: Callable[[Connection, str], int | None]
+    """Grows with every change; cheaper than the whole."""
+    fetch: Callable[[LocalTracker, str], tuple[RunView | JobView, bool]]
+    """It as it stands, and whether it ended."""
+
+
+def _run(tracker: LocalTracker, run_id: str) -> tuple[RunView, bool]:
+    view = tracker.fetch(run_id)
+    return view, RunState(view.state).terminal
+
+
+def _job(tracker: LocalTracker, job_id: str) -> tuple[JobView, bool]:
+    view = tracker.fetch_job(job_id)
+    return view, view.ended
+
+
+SUBJECTS: Mapping[Kind, Subject] = {
+    "run": Subject(runs.resolve, runs.version, _run),
+    "job": Subject(jobs.resolve, jobs.version, _job),
+}
+
+
+# One watched run or job: what changed is read once, made text once, sent as the same bytes to all.
+
+_MOST_KEPT = 64
+_MOST_KEPT_BYTES = 1 << 20
+_MOST_CATCHES = 8
+_AT_ONCE = 10
+"""So many watchers are served in one turn of the loop."""
+_TURN_S = 0.005
+"""Pause between two such turns."""
+
+
+def event(name: str, version: int, data: bytes) -> bytes:
+    """One server-sent event."""
+    return b"event: %s\nid: %d\ndata: %s\n\n" % (name.encode(), version, data)
+
+
+def trial_events(rows: Iterable[Any], since: int) -> bytes:
+    """Events of trials, oldest change first.
+
+    An id promises that everything up to it was sent, so of several trials with one version only the last
+    carries it: a stream that is cut between them is resumed before them.
+    """
+    found: list[bytes] = []
+    complete = max(since, 0)
+    for version, together in groupby(rows, key=lambda row: int(row.version)):
+        views = [encode(trial_view(row)) for row in together]
+        found += [event("trial", complete, view) for view in views[:-1]]
+        complete = max(complete, version)
+        found.append(event("trial", complete, views[-1]))
+    return b"".join(found)
+
+
+@dataclass(frozen=True, slots=True)
+class Update:
+    """What one look found."""
+
+    number: int
+    version: int
+    whole: bytes
+    """The run or job as it stands, and that it ended if it did."""
+    trials: bytes | None
+    """Trials that changed since the update before; None when nobody wanted to know."""
+
+
+class MissedTrials(NamedTuple):
+    """Trials that changed since a version, and from which update on the others go on."""
+
+    number: int
+    version: int
+    trials: bytes
+
+
+class EventChannel:
+    """The newest updates of one run or job. Whoever fell behind further is given the newest state."""
+
+    def __init__(
+        self, tracker_app: TrackerApp, identity: Identity, kind: Kind, subject: str, lane: WorkerPool
+    ) -> None:
+        self.kind = kind
+        self.subject = subject
+        """The id of what is watched."""
+        self.watchers: set[asyncio.Event] = set()
+        """Each is set with every update, for the one who waits for it."""
+        self.trial_watchers = 0
+        """Of a run; a job's trials are told by the streams of its runs."""
+        self.ended = False
+        """Ended, or deleted: nothing more will come."""
+        self.nudged = asyncio.Event()
+        """The database changed, in whatever."""
+        self._app = tracker_app
+        self._identity = identity
+        self._lane = lane
+        self._latest: Update | None = None
+        self._alive: bool | None = None
+        self._kept: deque[Update] = deque()
+        self._caught: dict[int, asyncio.Future[MissedTrials]] = {}
+
+    @property
+    def empty(self) -> bool:
+        """Nothing is known yet."""
+        return self._latest is None
+
+    @property
+    def latest(self) -> Update:
+        """The newest update."""
+        assert self._latest is not None, "not empty"
+        return self._latest
+
+    async def update(self) -> None:
+        """Look; if it changed, everyone who watches is woken."""
+        found = await self._lane.run(self._look)
+        if found is None:
+            return
+        update, self._alive, self.ended = found
+        self._keep(update)
+        self._latest = update
+        watchers = list(self.watchers)
+        for start in range(0, len(watchers), _AT_ONCE):
+            for watcher in watchers[start : start + _AT_ONCE]:
+                watcher.set()
+            # Others get their turn between so many and the next, those in threads too.
+            await asyncio.sleep(_TURN_S)
+
+    def wake(self) -> None:
+        """Whoever waits for a change looks."""
+        for watcher in self.watchers:
+            watcher.set()
+
+    def _look(self) -> tuple[Update, bool, bool] | None:
+        before, wanted = self._latest, self.trial_watchers > 0
+        subject, alive = SUBJECTS[self.kind], self._app.dispatch.alive()
+        if before and alive == self._alive:
+            with self._app.store.reading() as connection:
+                if subject.version(connection, self.subject) == before.version:
+                    return None
+        view, ended = subject.fetch(self._app.tracker(self._identity), self.subject)
+        trials = None
+        if before and wanted:
+            with self._app.store.reading() as connection:
+                rows = runs.trials_since(connection, self.subject, before.version)
+            # What changed since the view was made comes with the next one.
+            trials = trial_events((row for row in rows if row.version <= view.version), before.version)
+        number = before.number + 1 if before else 1
+        return Update(number, view.version, whole_event(self.kind, view, ended=ended), trials), alive, ended
+
+    def _keep(self, update: Update) -> None:
+        if update.trials is None:
+            self._kept.clear()
+            return
+        self._kept.append(update)
+        size = sum(len(one.trials or b"") for one in self._kept)
+        while len(self._kept) > 1 and (len(self._kept) > _MOST_KEPT or size > _MOST_KEPT_BYTES):
+            size -= len(self._kept.popleft().trials or b"")
+
+    def trials_after(self, number: int) -> list[bytes] | None:
+        """Trial events of all updates after this one; None when they are not kept."""
+        if number >= self.latest.number:
+            return []
+        if not self._kept or self._kept[0].number > number + 1:
+            return None
+        return [one.trials or b"" for one in self._kept if one.number > number]
+
+    async def catch_up(self, since: int) -> MissedTrials:
+        """All trials that changed since a version. Many who ask for the same are given the same."""
+        known = self._caught.get(since)
+        if known is not None and self._still_good(known):
+            return await asyncio.shield(known)
+        while len(self._caught) >= _MOST_CATCHES:
+            self._caught.pop(next(iter(self._caught)))
+        catching = asyncio.ensure_future(self._catch_up(since))
+        self._caught[since] = catching
+        return await asyncio.shield(catching)
+
+    def _still_good(self, known: asyncio.Future[MissedTrials]) -> bool:
+        """Under way, or followed without a gap by the updates that are kept."""
+        if not known.done():
+            return True
+        failed = known.cancelled() or known.exception() is not None
+        return not failed and self.trials_after(known.result().number) is not None
+
+    async def _catch_up(self, since: int) -> MissedTrials:
+        latest = self.latest
+
+        def look() -> bytes:
+            with self._app.store.reading() as connection:
+                # Trials nothing happened to yet have version 0: they are news to nobody, and may be many.
+                rows = runs.trials_since(connection, self.subject, max(since, 0))
+            return trial_events(rows, since)
+
+        return MissedTrials(latest.number, latest.version, await self._lane.run(look))
+
+
+def whole_event(kind: Kind, view: RunView | JobView, *, ended: bool) -> bytes:
+    """A run or job as it stands, and that it ended if it did."""
+    told = event(kind, view.version, encode(view))
+    return told + event("end", view.version, b"{}") if ended else told
+
+
+# Event streams: one thread follows the database, one task per watched run or job, any number of watchers.
 
 log = logging.getLogger("valkyrie.api")
 _LOOK_AGAIN_S = 0.5
@@ -35,13 +255,13 @@ _LONGEST_PAUSE_S = 2.0
 class EventHub:
     """Who watches what."""
 
-    def __init__(self, tracker_app: TrackerApp, settings: ApiSettings, lane: Lane) -> None:
+    def __init__(self, tracker_app: TrackerApp, settings: ApiSettings, lane: WorkerPool) -> None:
         self._app = tracker_app
         self._settings = settings
         self._lane = lane
-        self._channels: dict[tuple[Kind, str], Channel] = {}
+        self._channels: dict[tuple[Kind, str], EventChannel] = {}
         self._tasks: set[asyncio.Task[None]] = set()
-        self._finding: Together[tuple[Kind, str, str | None, str], str] = Together()
+        self._finding: SharedLookups[tuple[Kind, str, str | None, str], str] = SharedLookups()
         self._watched = threading.Event()
         self._closing = threading.Event()
         self._thread: threading.Thread | None = None
@@ -73,7 +293,7 @@ class EventHub:
     def closing(self) -> bool:
         return self._closing.is_set()
 
-    async def find(self, kind: Kind, identity: Identity, ref: str, lane: Lane) -> str:
+    async def find(self, kind: Kind, identity: Identity, ref: str, lane: WorkerPool) -> str:
         """The id of what `ref` names to them."""
 
         def look() -> str:
@@ -83,13 +303,13 @@ class EventHub:
         return await self._finding.look((kind, identity.org_id, identity.person, ref), lambda: lane.run(look))
 
     @contextlib.asynccontextmanager
-    async def watching(self, watch: Watch, watcher: asyncio.Event) -> AsyncIterator[Channel]:
+    async def watching(self, watch: WatchRequest, watcher: asyncio.Event) -> AsyncIterator[EventChannel]:
         """The channel of what is watched, kept up to date while anyone is in here; `watcher` is set when it
         was."""
         key = (watch.kind, watch.subject)
         channel = self._channels.get(key)
         if channel is None or channel.ended:
-            channel = Channel(self._app, watch.identity, watch.kind, watch.subject, self._lane)
+            channel = EventChannel(self._app, watch.identity, watch.kind, watch.subject, self._lane)
             self._channels[key] = channel
             task = asyncio.get_running_loop().create_task(self._keep_up(channel))
             self._tasks.add(task)
@@ -105,7 +325,7 @@ class EventHub:
             if not channel.watchers:
                 self._forget(channel)
 
-    def _forget(self, channel: Channel) -> None:
+    def _forget(self, channel: EventChannel) -> None:
         channel.nudged.set()  # its task sees that nobody watches
         key = (channel.kind, channel.subject)
         if self._channels.get(key) is channel:
@@ -113,7 +333,7 @@ class EventHub:
         if not self._channels and not self.closing:
             self._watched.clear()
 
-    async def _keep_up(self, channel: Channel) -> None:
+    async def _keep_up(self, channel: EventChannel) -> None:
         try:
             while channel.watchers and not channel.ended:
                 channel.nudged.clear()
@@ -127,7 +347,7 @@ class EventHub:
             channel.ended = True
             channel.wake()
 
-    async def _update(self, channel: Channel) -> float:
+    async def _update(self, channel: EventChannel) -> float:
         """Look at what is watched; seconds to pause before the next look."""
         loop = asyncio.get_running_loop()
         began = loop.time()

@@ -1,24 +1,35 @@
-"""Long answers: made in threads piece by piece, sent no faster than they are taken."""
+"""Long answers sent no faster than they are taken, and archives received piece by piece."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
+import hashlib
+import os
 import tarfile
+import tempfile
 import threading
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from starlette.responses import Response
 
 from sandboxes.web_listener import ABORT
-from valkyrie.api.lanes import Lane, Seats
-from valkyrie.errors import InfrastructureError
+from valkyrie.api.capacity import StreamSlots, WorkerPool
+from valkyrie.api.context import ApiRequest
+from valkyrie.errors import DiskFullError, InfrastructureError
+from valkyrie.ingest.sources import sweep_unpacked
+from valkyrie.store.layout import DataFolder
 from valkyrie.tracker.patience import NobodyWaitsError, until_gone
 
 if TYPE_CHECKING:
     from starlette.types import Receive, Scope, Send
+
 
 PIECE_BYTES = 1 << 16
 STREAMED = "valkyrie.streamed"
@@ -59,7 +70,7 @@ async def until_disconnected(receive: Receive) -> None:
 class Pieces:
     """A blocking iterator of bytes, read in a lane until it ends or `left` is set."""
 
-    def __init__(self, lane: Lane, left: threading.Event, make: Callable[[], Iterable[bytes]]) -> None:
+    def __init__(self, lane: WorkerPool, left: threading.Event, make: Callable[[], Iterable[bytes]]) -> None:
         self._lane = lane
         self._left = left
         self._make = make
@@ -115,7 +126,7 @@ class Stream(Response):
         self._held = AsyncExitStack()
 
     async def open(
-        self, lane: Lane, seats: Seats, make: Callable[[], Iterable[bytes]], *, peek: bool
+        self, lane: WorkerPool, seats: StreamSlots, make: Callable[[], Iterable[bytes]], *, peek: bool
     ) -> None:
         """Take a seat until the stream has ended; InfrastructureError when there is none."""
         async with AsyncExitStack() as stack:
@@ -150,8 +161,8 @@ class Stream(Response):
 
 
 async def stream(
-    lane: Lane,
-    seats: Seats,
+    lane: WorkerPool,
+    seats: StreamSlots,
     make: Callable[[], Iterable[bytes]],
     media_type: str,
     *,
@@ -198,3 +209,91 @@ def gather(pieces: Iterable[bytes], least: int = PIECE_BYTES) -> Iterator[bytes]
             held.clear()
     if held:
         yield bytes(held)
+
+
+# Archives as they come in: to a file of ours, piece by piece, hashed on the way.
+
+_WRITE_BYTES = 1 << 20
+_STALE_S = 24 * 3600.0
+_PREFIX = "part-"
+
+
+@dataclass(frozen=True, slots=True)
+class ReceivedArchive:
+    """An archive that came whole."""
+
+    file: Path
+    digest: str
+    """sha256, in hexadecimal."""
+
+
+@asynccontextmanager
+async def receive_archive(ask: ApiRequest) -> AsyncIterator[ReceivedArchive]:
+    """The request's body as a file, which is gone afterwards unless it was moved away."""
+    context = ask.context
+    with context.lanes.downloads.seat():
+        writer = _Writer(context.lanes.quick, incoming(context.tracker_app.data))
+        try:
+            async for piece in ask.request.stream():
+                await writer.write(piece)
+            yield ReceivedArchive(writer.file, await writer.finish())
+        except OSError as error:
+            raise _explained(error) from error
+        finally:
+            writer.remove()
+
+
+def incoming(data: DataFolder) -> Path:
+    """Where archives are put together."""
+    return data.root / "incoming"
+
+
+def sweep_incoming(data: DataFolder) -> None:
+    """Remove what servers that were killed were being sent."""
+    for part in incoming(data).glob(f"{_PREFIX}*"):
+        if part.stat().st_mtime < time.time() - _STALE_S:
+            part.unlink(missing_ok=True)
+    sweep_unpacked(incoming(data))
+
+
+class _Writer:
+    """Writes in threads, a megabyte at a time: neither a thread per packet, nor a whole archive in memory."""
+
+    def __init__(self, lane: WorkerPool, folder: Path) -> None:
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        handle, name = tempfile.mkstemp(dir=folder, prefix=_PREFIX)
+        self.file = Path(name)
+        self._lane = lane
+        self._opened = os.fdopen(handle, "wb")
+        self._hash = hashlib.sha256()
+        self._held = bytearray()
+
+    async def write(self, piece: bytes) -> None:
+        self._held += piece
+        if len(self._held) >= _WRITE_BYTES:
+            await self._lane.run(self._flush)
+
+    def _flush(self) -> None:
+        self._hash.update(self._held)
+        self._opened.write(self._held)
+        self._held.clear()
+
+    async def finish(self) -> str:
+        """Its digest, once everything is on disk."""
+
+        def close() -> str:
+            self._flush()
+            self._opened.close()
+            return self._hash.hexdigest()
+
+        return await self._lane.run(close)
+
+    def remove(self) -> None:
+        self._opened.close()
+        self.file.unlink(missing_ok=True)
+
+
+def _explained(error: OSError) -> InfrastructureError:
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return DiskFullError("The tracker's disk is full; whoever runs it must make room.")
+    return InfrastructureError(f"The tracker cannot keep what was sent: {error.strerror or error}.")

@@ -8,10 +8,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from valkyrie.aws.faults import Act, explained
-from valkyrie.aws.session import AwsSession
+from valkyrie.aws.session import Act, AwsSession, explained
+from valkyrie.domain import Json
 from valkyrie.errors import UnknownError, UserError
-from valkyrie.nouns import Json
 
 LONGEST_CALL_S = 900
 """How long a function may take at AWS."""

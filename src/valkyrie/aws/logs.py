@@ -15,13 +15,11 @@ from contextlib import suppress
 from typing import Any
 from urllib.parse import quote
 
-from valkyrie.aws.faults import Act, explained, fault_code
-from valkyrie.aws.session import AwsSession
+from valkyrie.artifact_store.logs import EVERY_S, ShippedLogs, whole_characters
+from valkyrie.artifact_store.protocol import LogName, stream_name
+from valkyrie.aws.session import Act, AwsSession, explained, fault_code
+from valkyrie.domain import Json
 from valkyrie.errors import InfrastructureError, UnknownError, UserError, ValkyrieError
-from valkyrie.keeping.keys import stream_name
-from valkyrie.keeping.protocol import LogName
-from valkyrie.keeping.shipping import EVERY_S, ShippedLogs, whole_characters
-from valkyrie.nouns import Json
 
 RETENTIONS = (
     *(1, 3, 5, 7, 14, 30, 60, 90, 120, 150, 180, 365, 400, 545, 731),

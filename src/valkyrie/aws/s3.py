@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import threading
 import uuid
@@ -14,15 +15,70 @@ from typing import Any, TypeVar
 from urllib.parse import quote
 
 from sandboxes.retry import Backoff, Retries
-from valkyrie.aws.faults import Act, explained, fault_code
-from valkyrie.aws.objects import as_attributes, connect, read_metadata
-from valkyrie.aws.sdk import sdk
-from valkyrie.aws.session import AwsSession
+from valkyrie.artifact_store.disk import disk_errors, whole_file
+from valkyrie.artifact_store.protocol import LINK_SECONDS, StoredArtifact, check_key, check_prefix
+from valkyrie.aws.session import Act, AwsSession, explained, fault_code, sdk
+from valkyrie.domain import Json
 from valkyrie.errors import InfrastructureError, UserError
-from valkyrie.keeping.folders import disk_errors, whole_file
-from valkyrie.keeping.keys import check_key, check_prefix
-from valkyrie.keeping.protocol import LINK_SECONDS, Artifact
-from valkyrie.nouns import Json
+
+_METADATA = "valkyrie"
+"""One field of JSON: S3's own metadata has no types and no letters beyond ASCII."""
+_LONGEST_METADATA = 1_900
+
+
+def connect(session: AwsSession, bucket: str, patient: bool) -> Any:
+    """An obstore client; a patient one repeats a failed request for a minute."""
+    endpoint = session.endpoint
+    options: Json = {
+        "allow_http": (endpoint or "").startswith("http://"),
+        "connect_timeout": "5s",
+        "read_timeout": "60s",
+        "timeout": "15m",
+    }
+    retry: Json = {
+        "max_retries": 12 if patient else 1,
+        "retry_timeout": timedelta(seconds=60),
+        "backoff": {
+            "init_backoff": timedelta(milliseconds=200),
+            "max_backoff": timedelta(seconds=5),
+            "base": 2,
+        },
+    }
+    # A name with dots fits no certificate as a host name.
+    place: Json = {"endpoint": endpoint} if endpoint else {"virtual_hosted_style_request": "." not in bucket}
+    return sdk("obstore.store").S3Store(
+        bucket,
+        region=session.region,
+        client_options=options,
+        retry_config=retry,
+        credential_provider=session.credential,
+        **place,
+    )
+
+
+def as_attributes(metadata: Json | None) -> dict[str, str]:
+    """As a request carries it."""
+    if metadata is None:
+        return {}
+    text = json.dumps(metadata, separators=(",", ":"))
+    if len(text) > _LONGEST_METADATA:
+        raise UserError(
+            f"The artifact's metadata is longer than {_LONGEST_METADATA} characters.",
+            cause="artifacts_config",
+        )
+    return {_METADATA: text}
+
+
+def read_metadata(attributes: dict[str, str]) -> Json | None:
+    """As it was given, when it was."""
+    try:
+        found = json.loads(attributes[_METADATA])
+    except (KeyError, ValueError):
+        return None
+    return found if isinstance(found, dict) else None
+
+
+# Artifacts in an S3 bucket.
 
 T = TypeVar("T")
 _BUCKET = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")
@@ -115,10 +171,10 @@ class S3Artifacts:
                 if not left:
                     raise
 
-    def find(self, key: str) -> Artifact | None:
+    def find(self, key: str) -> StoredArtifact | None:
         path, obstore = self._path(key), sdk("obstore")
 
-        def look() -> Artifact | None:
+        def look() -> StoredArtifact | None:
             try:
                 answer = obstore.get(self._store(), path, options={"head": True})
             except FileNotFoundError:
@@ -127,7 +183,7 @@ class S3Artifacts:
 
         return self._ask(self._act("look at", "s3:GetObject and s3:ListBucket", key), look)
 
-    def list(self, prefix: str) -> Iterator[Artifact]:
+    def list(self, prefix: str) -> Iterator[StoredArtifact]:
         below = self._top + check_prefix(prefix)
         act = self._act("list", f"s3:ListBucket on arn:aws:s3:::{self._bucket}, and s3:GetObject", prefix)
         retries = self._retries(writing=False)
@@ -231,9 +287,9 @@ class S3Artifacts:
             obstore, act = sdk("obstore"), self._act("remove", "s3:DeleteObject", "")
             self._ask(act, lambda: obstore.delete(self._store(), paths), writing=True)
 
-    def _artifact(self, meta: Any, metadata: Json | None = None) -> Artifact:
+    def _artifact(self, meta: Any, metadata: Json | None = None) -> StoredArtifact:
         key = meta["path"].removeprefix(self._top)
-        return Artifact(key, meta["size"], meta["last_modified"].timestamp(), metadata)
+        return StoredArtifact(key, meta["size"], meta["last_modified"].timestamp(), metadata)
 
     def _path(self, key: str) -> str:
         check_key(key)

@@ -6,10 +6,9 @@ import re
 import threading
 from collections.abc import Sequence
 
-from valkyrie.aws.faults import Act, explained
-from valkyrie.aws.session import AwsSession
+from valkyrie.aws.session import Act, AwsSession, explained
 from valkyrie.errors import InfrastructureError, UnknownError, ValkyrieError
-from valkyrie.secrets.parts import parts_of, split_name
+from valkyrie.secrets.sources import parts_of, split_name
 
 _NAME = re.compile(r"[A-Za-z0-9/_+=.@:-]{1,2048}")
 

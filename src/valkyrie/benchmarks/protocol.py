@@ -1,17 +1,22 @@
-"""What a benchmark is to the engine."""
+"""Define what a benchmark is to the engine: how it is asked for, its tasks, their variables."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from sandboxes.protocol import Sandbox
 from sandboxes.types import OutputSink
-from valkyrie.nouns import ExitReason, FinalScore, Grade, Json, TaskSpec
+from valkyrie.config.permissions import redirection
+from valkyrie.domain import ExitReason, FinalScore, Grade, Json, TaskSpec
+from valkyrie.errors import UsageError, UserError
+from valkyrie.text import did_you_mean
 
 if TYPE_CHECKING:
+    from valkyrie.benchmarks.service.address import Reach
     from valkyrie.trajectory.transcript import Transcript
 
 
@@ -121,3 +126,199 @@ class Benchmark(Protocol):
     async def close(self) -> None:
         """Let go of connections."""
         ...
+
+
+# How a benchmark is asked for.
+
+
+@dataclass(frozen=True, slots=True)
+class BenchmarkRequest:
+    """How a benchmark is asked for, and by whom."""
+
+    host_image: bool = False
+    headers: Mapping[str, str] | None = None
+    """Sent to a service with every request, over the credential kept for it."""
+    ignore_custom: bool = False
+    trusted: bool = True
+    """Whoever asks is on this machine: its paths, modules, environment and loopback are theirs."""
+    uploads: Callable[[str], Path] | None = None
+    """The archive of `upload:<digest>`; raises UnknownError."""
+    url: str | None = None
+    """Where the asker's own config says that the service of this name is."""
+    cache: Path | None = None
+    """Where uploads are unpacked."""
+    caller_headers: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """Who asks, told to services of our own registry or base URL and to no others."""
+    reach: Reach | None = None
+    """Where an address the asker named may lead; None is anywhere."""
+    options: Mapping[str, Any] = field(default_factory=dict)
+    """What an eval spec is read with."""
+
+    host_env: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """The variables of the asker's that tasks may be given: where their `${VAR}` is looked up."""
+    allow_paths: Sequence[str] = ()
+    """What tasks may read outside the benchmark's folder, for who is on this machine."""
+
+
+# Which of a dataset's tasks to run: ids, a file of ids, a slice. Pure functions on ordered ids.
+
+_SLICE_HELP = "write start:stop:step, for example --slice :10, --slice 5:15 or --slice ::2"
+_MAX_NAMED = 5
+
+
+def parse_ids(text: str) -> list[str]:
+    """`a,b` → `["a", "b"]`; blanks around ids and empty parts are dropped."""
+    return [part for part in (piece.strip() for piece in text.split(",")) if part]
+
+
+def parse_ids_file(text: str) -> list[str]:
+    """One id per line; blank lines and lines that start with `#` are skipped."""
+    lines = (line.strip() for line in text.removeprefix("\ufeff").splitlines())
+    return [line for line in lines if line and not line.startswith("#")]
+
+
+def parse_slice(text: str) -> slice:
+    """`start:stop:step` with one to three parts, empty parts open; a bare `5` starts there."""
+    parts = text.split(":")
+    if len(parts) > 3 or not text.strip():
+        raise UsageError(f"--slice {text!r} is not a slice; {_SLICE_HELP}")
+    try:
+        numbers = [int(part) if part.strip() else None for part in parts]
+    except ValueError:
+        raise UsageError(f"--slice {text!r} is not a slice; {_SLICE_HELP}") from None
+    start, stop, step = [*numbers, None, None][:3]
+    if step == 0:
+        raise UsageError(f"--slice {text!r} has step 0, which selects nothing; {_SLICE_HELP}")
+    return slice(start, stop, step)
+
+
+def select(
+    available: Sequence[str], *, task_ids: Sequence[str] | None = None, slice_text: str | None = None
+) -> list[str]:
+    """The chosen ids: as asked for (duplicates once) or all of them, and of these a slice."""
+    if task_ids is not None:
+        chosen = _by_id(available, task_ids)
+        if not chosen:
+            raise UsageError("no task ids were given; name at least one, or leave the option out for all")
+    elif not available:
+        raise UsageError("the dataset has no tasks")
+    else:
+        chosen = list(available)
+    if slice_text is None:
+        return chosen
+    sliced = chosen[parse_slice(slice_text)]
+    if not sliced:
+        raise UsageError(f"--slice {slice_text!r} selects none of the {len(chosen)} tasks")
+    return sliced
+
+
+def _by_id(available: Sequence[str], task_ids: Sequence[str]) -> list[str]:
+    known = set(available)
+    chosen = list(dict.fromkeys(task_ids))
+    unknown = [task_id for task_id in chosen if task_id not in known]
+    if not unknown:
+        return chosen
+    named = ", ".join(repr(task_id) for task_id in unknown[:_MAX_NAMED])
+    more = f" and {len(unknown) - _MAX_NAMED} more" if len(unknown) > _MAX_NAMED else ""
+    word = "task id" if len(unknown) == 1 else "task ids"
+    hint = next(filter(None, (did_you_mean(task_id, available) for task_id in unknown[:_MAX_NAMED])), "")
+    raise UsageError(f"unknown {word} {named}{more}.{hint} `valk benchmark tasks` lists them.")
+
+
+# The environment a task declares: `${VAR}` and `${VAR:-default}` in it, and what of it no agent is given.
+
+_HARMLESS = re.compile(
+    r"PYTHON(UNBUFFERED|DONTWRITEBYTECODE|HASHSEED|IOENCODING|UTF8|FAULTHANDLER|WARNINGS)"
+    r"|GIT_(AUTHOR|COMMITTER)_(NAME|EMAIL|DATE)|GIT_TERMINAL_PROMPT"
+    r"|DOTNET_(CLI_TELEMETRY_OPTOUT|NOLOGO|SKIP_FIRST_TIME_EXPERIENCE)"
+)
+"""Of families that redirect: settings that change neither where keys go nor which code runs."""
+_AGENT_SETTING = re.compile(
+    r"(ANTHROPIC|CLAUDE|CODEX|COPILOT|GEMINI|GOOSE|LITELLM|MSWEA|OPENAI|OPENCODE|OPENROUTER|QWEN)_(?!API_KEY$)\w+"
+)
+"""Settings of agents: which model they ask, on whose account. A key for the task's programs is none."""
+_REFERENCE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\}")
+
+
+class MissingVariablesError(UserError):
+    """A task asks for variables of the user's that it was not given."""
+
+    def __init__(self, where: str, names: Sequence[str]) -> None:
+        flags = " ".join(f"--pass-env {name}" for name in names)
+        super().__init__(
+            f"{where} asks for {', '.join(names)} from your environment, and was not given it. {flags} gives "
+            f"it where it is set; a default in the task does without: ${{{names[0]}:-value}}",
+            cause="missing_variable",
+        )
+        self.where = where
+        self.names = tuple(names)
+
+
+def withheld(name: str) -> str | None:
+    """Return what a variable of this name could redirect for an agent, or None for one an agent may be given.
+
+    An agent has keys, and a task is written by somebody else: what the task sets must not decide which
+    address, account, library or interpreter the agent uses.
+    """
+    if _HARMLESS.fullmatch(name):
+        return None
+    if kind := redirection(name):
+        return kind
+    return "agent setting" if _AGENT_SETTING.fullmatch(name.upper()) else None
+
+
+def leads_elsewhere(name: str) -> bool:
+    """Whether a variable of an image decides which model an agent asks, and where."""
+    return withheld(name) in ("model address", "agent setting")
+
+
+def given_to_agent(env: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables of a task's environment that its agent is given too."""
+    return {name: value for name, value in env.items() if withheld(name) is None}
+
+
+def said_of_withheld(env: Mapping[str, str]) -> str | None:
+    """Return one line about the variables of a task that its agent is not given, or None."""
+    found = [f"{name} ({kind})" for name in sorted(env) if (kind := withheld(name))]
+    if not found:
+        return None
+    return (
+        f"the task sets {', '.join(found)}, which set-up and tests are given and the agent is not; "
+        "--env (of a job: --env-vars) gives one to the agent"
+    )
+
+
+def referenced(env: Mapping[str, str]) -> list[str]:
+    """Names of the host variables that `env` asks for, in order of appearance."""
+    found = (match[1] for value in env.values() for match in _REFERENCE.finditer(value))
+    return list(dict.fromkeys(found))
+
+
+def missing(env: Mapping[str, str], host: Mapping[str, str]) -> list[str]:
+    """Names of the host variables without which `expand` would not do."""
+    found = (match for value in env.values() for match in _REFERENCE.finditer(value))
+    return list(dict.fromkeys(match[1] for match in found if match[2] is None and match[1] not in host))
+
+
+def expand(env: Mapping[str, str], host: Mapping[str, str], where: str) -> dict[str, str]:
+    """`env` with its references filled from `host`, the variables of the user's that tasks may be given.
+
+    What comes out is visible to whatever runs in the sandbox, the agent included. A default stands in
+    for a variable that is unset or empty, as in a shell.
+    """
+    absent: list[str] = []
+
+    def fill(match: re.Match[str]) -> str:
+        name, default = match[1], match[2]
+        value = host.get(name)
+        if value or (value is not None and default is None):
+            return value
+        if default is None:
+            absent.append(name)
+            return ""
+        return default
+
+    filled = {key: _REFERENCE.sub(fill, value) for key, value in env.items()}
+    if absent:
+        raise MissingVariablesError(where, list(dict.fromkeys(absent)))
+    return filled

@@ -1,4 +1,4 @@
-"""`admin org`, `key`, `audit` and `secret-key`: for whoever runs a tracker, on its database."""
+"""`admin` and `db`: for whoever runs a tracker, on its database."""
 
 from __future__ import annotations
 
@@ -12,12 +12,14 @@ import click
 
 from valkyrie.cli.options import WholeNumber, verb
 from valkyrie.cli.output import Output
-from valkyrie.nouns import DEFAULT_ORG, Identity, Role
-from valkyrie.report.formats import NONE, moment, moment_short, plural, safe
-from valkyrie.report.layout import Column, Table
+from valkyrie.domain import DEFAULT_ORG, Identity, Role
+from valkyrie.report.formats import NONE, Column, Table, moment, moment_short, plural, safe
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from valkyrie.store import Connection, Store
+
 
 DAY_S = 86_400
 MOST_AT_ONCE = 100_000
@@ -29,7 +31,7 @@ org_option = click.option(
 @contextmanager
 def _store() -> Iterator[Store]:
     """The tracker's database: the one of this machine, never one behind an HTTP API."""
-    from valkyrie.settings import data_folder
+    from valkyrie.config.values import data_folder
     from valkyrie.store.layout import DataFolder
     from valkyrie.tracker.app import TrackerApp
 
@@ -48,10 +50,10 @@ def create_org(output: Output, *, name: str) -> None:
     Its people see its own runs, agents and secrets, and nobody else's. Works on the tracker's database
     (VALKYRIE_DATABASE_URL, or the data folder of this machine), not over HTTP.
     """
-    from valkyrie.store import people
+    from valkyrie.store import tenants
 
     with _store() as store, store.writing() as connection:
-        made, place = people.create_org(connection, name), store.place
+        made, place = tenants.create_org(connection, name), store.place
         _record(connection, made.id, "admin_create_org", made.name)
     output.emit("org", id=made.id, name=made.name, database=place)
     output.line(f"Made organisation {safe(made.name)} ({made.id}) in {safe(place)}.")
@@ -66,10 +68,10 @@ def list_orgs(output: Output) -> None:
 
     Works on the tracker's database (VALKYRIE_DATABASE_URL, or the data folder of this machine).
     """
-    from valkyrie.store import people
+    from valkyrie.store import tenants
 
     with _store() as store, store.reading() as connection:
-        found, keys = people.orgs(connection), people.list_keys(connection)
+        found, keys = tenants.orgs(connection), tenants.list_keys(connection)
     now = time.time()
     counts = {
         one.id: sum(key.org_id == one.id and key.state(now) == "active" for key in keys) for one in found
@@ -152,13 +154,13 @@ def create_key(
     and another one made. Works on the tracker's database (VALKYRIE_DATABASE_URL, or the data folder of this
     machine), not over HTTP.
     """
-    from valkyrie.store import people
+    from valkyrie.store import tenants
 
     person = person or _who()
     expires_at = time.time() + expires * DAY_S if expires else None
     with _store() as store, store.writing() as connection:
-        owner, place = people.org_by_name(connection, org), store.place
-        key_id, clear = people.create_key(
+        owner, place = tenants.org_by_name(connection, org), store.place
+        key_id, clear = tenants.create_key(
             connection,
             owner.id,
             name or person,
@@ -204,11 +206,11 @@ def list_keys(output: Output, *, org: str | None) -> None:
     Whose they are, what they may do, whether they still open anything, and when they were last used (to the
     minute). Works on the tracker's database (VALKYRIE_DATABASE_URL, or the data folder of this machine).
     """
-    from valkyrie.store import people
+    from valkyrie.store import tenants
 
     with _store() as store, store.reading() as connection:
-        owner = people.org_by_name(connection, org) if org else None
-        keys = people.list_keys(connection, owner.id if owner else None)
+        owner = tenants.org_by_name(connection, org) if org else None
+        keys = tenants.list_keys(connection, owner.id if owner else None)
     now = time.time()
     output.emit("api_key_list", keys=[{**asdict(key), "state": key.state(now)} for key in keys])
     if not keys:
@@ -237,11 +239,11 @@ def revoke_key(output: Output, *, key_id: str) -> None:
     A tracker that runs notices within seconds. Cannot be undone: make another key instead. Works on the
     tracker's database (VALKYRIE_DATABASE_URL, or the data folder of this machine).
     """
-    from valkyrie.store import people
+    from valkyrie.store import tenants
 
     with _store() as store, store.writing() as connection:
-        revoked = people.revoke_key(connection, key_id, time.time())
-        owner = next(key.org_id for key in people.list_keys(connection) if key.id == key_id)
+        revoked = tenants.revoke_key(connection, key_id, time.time())
+        owner = next(key.org_id for key in tenants.list_keys(connection) if key.id == key_id)
         _record(connection, owner, "admin_revoke_key", key_id)
     output.emit("api_key_revoked", id=key_id, revoked=revoked)
     output.line(f"Revoked {key_id}." if revoked else f"{key_id} was revoked before.")
@@ -276,12 +278,12 @@ def audit(
     kept. Works on the tracker's database (VALKYRIE_DATABASE_URL, or the data folder of this machine); admins
     of an organisation see their own over HTTP, as `GET /v1/audit`.
     """
-    from valkyrie.store import actions, people
+    from valkyrie.store import tenants
 
     since = time.time() - days * DAY_S if days else None
     with _store() as store, store.reading() as connection:
-        owner = people.org_by_name(connection, org).id if org else None
-        found = actions.list_actions(
+        owner = tenants.org_by_name(connection, org).id if org else None
+        found = tenants.list_actions(
             connection, org_id=owner, person=person, subject=about, since=since, limit=limit
         )
     output.emit("audit", actions=[asdict(one) for one in found])
@@ -317,13 +319,13 @@ def secret_key(output: Output) -> None:
 
 def _record(connection: Connection, org_id: str, name: str, subject: str) -> None:
     """Write down who typed a command that changes the tracker, in the change's own transaction."""
-    from valkyrie.store import actions
+    from valkyrie.store import tenants
 
     try:
         person = _who()
     except click.UsageError:
         person = None
-    actions.record(connection, Identity(org_id, person=person), name, subject, "done")
+    tenants.record_action(connection, Identity(org_id, person=person), name, subject, "done")
 
 
 def _who() -> str:
@@ -339,3 +341,96 @@ def _word(text: str) -> str:
     import shlex
 
     return shlex.quote(safe(text))
+
+
+# `db upgrade`, `current`, `check`, `compact`.
+
+
+def _address() -> Path | str:
+    """The database of this machine's settings: a URL of the environment, or the data folder's file."""
+    from valkyrie.config.values import data_folder, database_url
+    from valkyrie.store.layout import DataFolder
+
+    return database_url() or DataFolder(data_folder()).database
+
+
+@verb("upgrade", examples="valkyrie db upgrade --dry-run\nvalkyrie db upgrade")
+@click.option("--dry-run", is_flag=True, help="Only say what would be done.")
+def upgrade(output: Output, *, dry_run: bool) -> None:
+    """Bring the database to this program's schema.
+
+    On `VALKYRIE_DATABASE_URL`, or the data folder's file. A file is copied aside first. On PostgreSQL it is
+    refused while executors are at work: drain them first (SIGTERM). What is there already is left alone.
+    """
+    from valkyrie.store import upkeep
+
+    address = _address()
+    done = upkeep.steps(address) if dry_run else upkeep.upgrade(address)
+    found = upkeep.standing(address)
+    output.emit("db_upgrade", dry_run=dry_run, steps=done, revision=found.revision, place=found.place)
+    if not done:
+        output.line(f"{safe(found.place)} has schema {found.revision} already.")
+    for step in done:
+        output.line(f"Would {safe(step)}." if dry_run else f"{safe(step[0].upper() + step[1:])}.")
+
+
+@verb("current", examples="valkyrie db current\nvalkyrie db current --json")
+def current(output: Output) -> None:
+    """Say where the database is and which schema it has.
+
+    Nothing is changed. No password is shown.
+    """
+    from valkyrie.store import upkeep
+
+    found = upkeep.standing(_address())
+    output.emit(
+        "db_current", database=found.kind, place=found.place, revision=found.revision, needed=found.needed
+    )
+    output.panel(
+        "Database",
+        [
+            ("Kind", found.kind),
+            ("Place", safe(found.place)),
+            ("Schema", found.revision or "none yet"),
+            ("Needed", found.needed),
+        ],
+    )
+    if found.newer:
+        output.note("A newer Valkyrie wrote it: upgrade the program, or point it at another database.")
+    elif not found.current:
+        output.panel("Next", [("Upgrade", "valkyrie db upgrade")])
+
+
+@verb("check", examples="valkyrie db check")
+def check(output: Output) -> int:
+    """Look for what is wrong with the database.
+
+    Exit code 1 when something is: its schema is not exactly this program's, runs' counters do not equal what
+    they count, something is held by an executor that is gone. Nothing is changed.
+    """
+    from valkyrie.store import upkeep
+
+    address = _address()
+    found = upkeep.problems(address)
+    place = upkeep.standing(address).place
+    output.emit("db_check", ok=not found, place=place, problems=found)
+    if not found:
+        output.line(f"{safe(place)} is in order.")
+    output.lines(f"- {safe(problem)}" for problem in found)
+    return 1 if found else 0
+
+
+@verb("compact", examples="valkyrie db compact")
+def compact(output: Output) -> None:
+    """Give the disk back what deleted runs left in the database.
+
+    `run delete` does so by itself in a file that this version made; one of an earlier version does after
+    this. The file is written anew, which needs as much room once more; it is refused while an executor is at
+    work. On PostgreSQL the tables are vacuumed, which disturbs nobody.
+    """
+    from valkyrie.report.formats import size
+    from valkyrie.store import upkeep
+
+    done = upkeep.compact(_address())
+    output.emit("db_compact", place=done.place, given_back=done.given_back, reclaimable=done.after)
+    output.line(f"{safe(done.place)} is compact: {size(done.given_back)} given back.")

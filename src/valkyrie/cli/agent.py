@@ -1,7 +1,11 @@
-"""`agent init`, `push`, `list`, `remove`, `download`, `catalog`, `outputs`."""
+"""`agent init`, `push`, `list`, `remove`, `download`, `catalog`, `outputs`, `fetch`, `layers`."""
 
 from __future__ import annotations
 
+import os
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,12 +21,14 @@ from valkyrie.cli.options import (
     yes_option,
 )
 from valkyrie.cli.output import Output
-from valkyrie.report.formats import NONE, moment_short, safe, size
-from valkyrie.report.layout import Column, Table
+from valkyrie.report.formats import NONE, Column, Table, moment_short, safe, size
 
 if TYPE_CHECKING:
-    from valkyrie.agents.catalogue.entries import CatalogEntry
+    from valkyrie.agents.catalog.entries import CatalogAgent
+    from valkyrie.agents.layers import LayerCache, RootKind
+    from valkyrie.agents.protocol import LayerSpec
     from valkyrie.views import AgentView
+
 
 _output_dir = click.option(
     "--output-dir",
@@ -98,7 +104,7 @@ def list_agents(output: Output) -> None:
 
     Built-in ones are in `agent catalog`. On a terminal long lists are paged: h previous, l next, q quit.
     """
-    from valkyrie.cli.pager import show_table
+    from valkyrie.cli.run_watch import show_table
 
     with tracker() as opened:
         found = opened.agents()
@@ -161,7 +167,7 @@ def catalog(output: Output) -> None:
     Public agents are installed at their first run, once for all trials (`agent fetch` does it ahead). Their
     keys are taken from secrets of the same name or the environment; with --model-url none is needed.
     """
-    from valkyrie.agents.catalogue.entries import CATALOG
+    from valkyrie.agents.catalog.entries import CATALOG
 
     if output.json:
         output.emit("agent_catalog", agents=[_entry(name, entry) for name, entry in CATALOG.items()])
@@ -182,7 +188,7 @@ def catalog(output: Output) -> None:
     output.table(table)
 
 
-def _entry(name: str, entry: CatalogEntry) -> dict[str, object]:
+def _entry(name: str, entry: CatalogAgent) -> dict[str, object]:
     return {
         "name": name,
         "description": entry.description,
@@ -194,12 +200,12 @@ def _entry(name: str, entry: CatalogEntry) -> dict[str, object]:
     }
 
 
-def _parameters(entry: CatalogEntry) -> dict[str, str]:
+def _parameters(entry: CatalogAgent) -> dict[str, str]:
     """What -k sets, and its meaning; `version` besides, which every public agent takes."""
     if entry.version is None:
         return {}
     from valkyrie import plugins
-    from valkyrie.agents.opening import PLUGIN_GROUP
+    from valkyrie.agents.loader import PLUGIN_GROUP
 
     return dict(getattr(plugins.load(entry.target, group=PLUGIN_GROUP), "parameters", {}))
 
@@ -217,7 +223,7 @@ def outputs(
     output: Output, *, ref: str, output_dir: Path | None, task_ids: str | None, task_ids_file: str | None
 ) -> int:
     """Same as `run outputs`."""
-    from valkyrie.cli.run.take import take_outputs
+    from valkyrie.cli.run_outputs import take_outputs
 
     return take_outputs(output, ref, output_dir, chosen_tasks(task_ids, task_ids_file))
 
@@ -227,3 +233,130 @@ def _plain(agent: AgentView) -> dict[str, object]:
 
     plain = to_json(agent)
     return plain if agent.origin else {name: value for name, value in plain.items() if name != "origin"}
+
+
+# `agent fetch` and `agent layers`: the installed software of catalogue agents, kept on this machine.
+
+
+def _complete_installed(_ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[str]:
+    from valkyrie.agents.catalog.entries import CATALOG
+
+    return [name for name, entry in CATALOG.items() if entry.version and name.startswith(incomplete)]
+
+
+@verb(
+    "fetch",
+    examples="valk agent fetch claude-code\nvalk agent fetch codex --version 0.166.0 --image my-image",
+)
+@click.argument("name", shell_complete=_complete_installed)
+@click.option("--version", metavar="VERSION", help="Which one [default: the catalogue's].")
+@click.option(
+    "--image", metavar="IMAGE", help="For containers of this image [default: this machine's files]."
+)
+def fetch(output: Output, *, name: str, version: str | None, image: str | None) -> None:
+    """Install a catalogue agent ahead of its first run.
+
+    It is installed once for each kind of root file system and shown to every trial. Packages come from where
+    this machine's npm and pip take them; none of their code is run. Without network, copy the folder
+    cache/layers of the data folder over from a machine that has it. One that was changed since it was
+    installed is used by no run, and installed again by this command.
+    """
+    import asyncio
+
+    from valkyrie.agents.layers import LayerCache, read_manifest
+    from valkyrie.agents.layers.cache import as_json
+
+    spec = _spec(name, version)
+    layers = LayerCache(_folder())
+    with _ended_by_sigterm():
+        layer = asyncio.run(_fetched(layers, spec, image, output))
+    manifest = read_manifest(layer)
+    output.emit("agent_layer", layer=as_json(layer, manifest))
+    output.line(f"{name} {spec.version} is ready  {size(manifest.bytes)}  {layer}")
+
+
+@verb("layers", examples="valk agent layers")
+def list_layers(output: Output) -> None:
+    """List the catalogue agents that are installed here.
+
+    A folder that is removed is installed again when it is needed.
+    """
+    from valkyrie.agents.layers.cache import as_json, layers_in
+
+    found = layers_in(_folder())
+    output.emit("agent_layers", layers=[as_json(layer, manifest) for layer, manifest in found])
+    if not found:
+        output.line("None yet. Install one ahead: valk agent fetch claude-code")
+        return
+    table = Table(
+        [
+            Column("Agent"),
+            Column("Version"),
+            Column("For"),
+            Column("Size", "right"),
+            Column("Folder", shrink=True),
+        ]
+    )
+    for layer, manifest in found:
+        root = " ".join(str(word) for word in manifest.root.values())
+        table.rows.append(
+            [safe(manifest.name), safe(manifest.version), safe(root), size(manifest.bytes), str(layer)]
+        )
+    output.table(table)
+
+
+@contextmanager
+def _ended_by_sigterm() -> Iterator[None]:
+    """Let SIGTERM end what is under way as Ctrl+C does: npm and pip with all their children."""
+
+    def interrupt(_number: int, _frame: object) -> None:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # the second one must not end the tidying up
+        os.kill(os.getpid(), signal.SIGINT)
+
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _folder() -> Path:
+    from valkyrie.config.values import data_folder
+
+    return data_folder() / "cache" / "layers"
+
+
+def _spec(name: str, version: str | None) -> LayerSpec:
+    from valkyrie import plugins
+    from valkyrie.agents.catalog.entries import CATALOG, AgentOptions
+    from valkyrie.agents.loader import PLUGIN_GROUP
+    from valkyrie.errors import UsageError
+    from valkyrie.text import did_you_mean
+
+    installed = [known for known, entry in CATALOG.items() if entry.version]
+    if name in CATALOG and name not in installed:
+        raise UsageError(f"{name} is part of the program; there is nothing to fetch.")
+    if name not in installed:
+        hint = did_you_mean(name, installed) or f" There are {', '.join(installed)}."
+        raise UsageError(f"no public agent of the catalogue is called {name!r}.{hint}")
+    # The same software whatever the model; some want to be told one all the same.
+    options = AgentOptions("openai/any", {"version": version} if version else {})
+    spec: LayerSpec = plugins.load(CATALOG[name].target, group=PLUGIN_GROUP)(options).layer
+    return spec
+
+
+async def _fetched(layers: LayerCache, spec: LayerSpec, image: str | None, output: Output) -> Path:
+    from valkyrie.agents.layers import kind_of_host
+
+    root = await kind_of_host() if image is None else await _kind_of_image(image)
+    return await layers.built(spec, root, lambda line: output.note(safe(line)), repair=True)
+
+
+async def _kind_of_image(image: str) -> RootKind:
+    from sandboxes.registry import open_provider
+    from sandboxes.types import ImageSource
+    from valkyrie.agents.layers import kind_of_root
+    from valkyrie.config.values import data_folder
+
+    async with open_provider("docker", data_folder() / "sandboxes" / "docker") as provider:
+        return await kind_of_root(provider, ImageSource(image=image), {})

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import click
 
-from valkyrie.job_views import JobAgent
+from valkyrie.views.jobs import JobAgent
 
 _CLASS = re.compile(r"(?P<package>[A-Za-z_]\w*)(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(?=:|$)")
 _ELSEWHERE = ("upload:", "file:/")
@@ -68,7 +68,7 @@ def _path_end(word: str) -> int | None:
 
 def _class_end(word: str) -> int | None:
     """Where `package.module:Class` ends, if there is such a package and no agent is called so."""
-    from valkyrie.agents.catalog import CATALOG
+    from valkyrie.agents.catalog.entries import CATALOG
 
     found = _CLASS.match(word)
     if found is None or word.partition(":")[0] in CATALOG:
@@ -77,6 +77,6 @@ def _class_end(word: str) -> int | None:
 
 
 def _needs_model(name: str) -> bool:
-    from valkyrie.agents.catalog import CATALOG
+    from valkyrie.agents.catalog.entries import CATALOG
 
     return name in CATALOG and CATALOG[name].needs_model

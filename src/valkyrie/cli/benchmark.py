@@ -1,26 +1,36 @@
-"""`benchmark list`, `tasks`, `init`, `add`, `remove`."""
+"""`benchmark list`, `tasks`, `init`, `add`, `remove`, `check`."""
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from valkyrie.cli.options import WholeNumber, header_option, ignore_custom_option, tracker, verb
+from valkyrie.cli.options import (
+    WholeNumber,
+    allow_path_option,
+    chosen_tasks,
+    header_option,
+    ignore_custom_option,
+    pass_env_option,
+    task_options,
+    tracker,
+    verb,
+)
 from valkyrie.cli.output import Output
-from valkyrie.report.formats import NONE, no_command, plural, safe
-from valkyrie.report.layout import Column, Table
+from valkyrie.report.formats import NONE, Column, Table, no_command, plural, safe
 
 if TYPE_CHECKING:
-    from valkyrie.benchmarks.named.shelf import Added
+    from valkyrie.benchmarks.named.catalog import AddedBenchmark
 
 
 def complete_name(_ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[str]:
-    from valkyrie.benchmarks.catalogue import SHIPPED
-    from valkyrie.benchmarks.named.shelf import added
-    from valkyrie.cli.config.service import known_services
+    from valkyrie.benchmarks.catalog import SHIPPED
+    from valkyrie.benchmarks.named.catalog import added
+    from valkyrie.cli.config_service import known_services
     from valkyrie.errors import ValkyrieError
 
     names = [*SHIPPED, *(one.name for one in added())]
@@ -69,8 +79,7 @@ def list_benchmarks(output: Output, *, available: bool) -> None:
 def _list_available(output: Output) -> None:
     from dataclasses import asdict
 
-    from valkyrie.benchmarks.named.catalog import catalog
-    from valkyrie.benchmarks.named.shelf import added
+    from valkyrie.benchmarks.named.catalog import added, catalog
 
     here = {one.name: one for one in added()}
     entries = catalog()
@@ -112,7 +121,7 @@ def tasks(output: Output, *, name: str, dataset: str, output_file: str | None, *
     ids, datasets = list(found.task_ids), list(found.datasets)
     output.emit("benchmark_tasks", benchmark=name, dataset=dataset, datasets=datasets, task_ids=ids)
     if output_file not in (None, "-"):
-        from valkyrie.cli.run.take import write_file
+        from valkyrie.cli.run_outputs import write_file
 
         write_file(Path(str(output_file)), "".join(f"{task_id}\n" for task_id in ids))
         output.line(f"Wrote {len(ids)} task ids to {output_file}")
@@ -183,9 +192,9 @@ def add(output: Output, *, name: str, source: str | None, task_ids: str | None, 
 
     Under a name that is not in the catalogue, any folder or repository of tasks can be added.
     """
-    from valkyrie.benchmarks.named.adding import AddRequest
-    from valkyrie.benchmarks.named.adding import add as add_benchmark
-    from valkyrie.benchmarks.selection import parse_ids
+    from valkyrie.benchmarks.named.installation import AddRequest
+    from valkyrie.benchmarks.named.installation import add as add_benchmark
+    from valkyrie.benchmarks.protocol import parse_ids
 
     ids = tuple(dict.fromkeys(parse_ids(task_ids))) if task_ids is not None else ()
     if task_ids is not None and not ids:
@@ -204,7 +213,7 @@ def add(output: Output, *, name: str, source: str | None, task_ids: str | None, 
     output.panel("Next", [("Prove it", f"valk run start --agent oracle --benchmark {added.name} --slice :5")])
 
 
-def _fields(added: Added) -> dict[str, Any]:
+def _fields(added: AddedBenchmark) -> dict[str, Any]:
     return {
         "name": added.name,
         "tasks": added.tasks,
@@ -214,9 +223,9 @@ def _fields(added: Added) -> dict[str, Any]:
     }
 
 
-def _say_where(output: Output, added: Added) -> None:
+def _say_where(output: Output, added: AddedBenchmark) -> None:
     """A tracker elsewhere has benchmarks of its own."""
-    from valkyrie.config import effective
+    from valkyrie.config.values import effective
 
     if url := effective("tracker_url").value:
         output.note(
@@ -254,8 +263,141 @@ def remove(output: Output, *, name: str) -> None:
 
     Results of its runs stay; runs that are not over cannot go on.
     """
-    from valkyrie.benchmarks.named.shelf import remove as remove_benchmark
+    from valkyrie.benchmarks.named.catalog import remove as remove_benchmark
 
     gone = remove_benchmark(name)
     output.emit("benchmark_removed", name=gone.name)
     output.line(f"Removed {gone.name}")
+
+
+# `benchmark check`.
+
+INTERRUPTED = 130
+CHECK_EXAMPLES = """
+valk benchmark check ./my-tasks
+valk benchmark check ./my-tasks --slice :3 --oracle-runs 5 --no-write
+valk benchmark check quickstart --markdown report.md --badge check.svg
+"""
+_FILE = click.Path(dir_okay=False, path_type=Path)
+
+
+@verb("check", examples=CHECK_EXAMPLES)
+@click.argument("name", metavar="NAME|FOLDER", shell_complete=complete_name)
+@click.option("--dataset", default="default", show_default=True, help="Dataset of the benchmark.")
+@task_options
+@click.option("--slice", "slice_", metavar="START:STOP:STEP", help="A slice of the task list, as in Python.")
+@click.option(
+    "--oracle-runs",
+    type=WholeNumber(min=1),
+    metavar="N",
+    default=2,
+    show_default=True,
+    help="How often each task's own solution must pass.",
+)
+@click.option("--provider", metavar="NAME", help="Where trials run [default: default_provider, else local].")
+@click.option(
+    "--concurrency", type=WholeNumber(min=1), metavar="N", help="Trials at once [default: one for each core]."
+)
+@click.option(
+    "--host-image", is_flag=True, help="Run tasks that name an image on the host's file system anyway."
+)
+@pass_env_option
+@allow_path_option
+@click.option(
+    "--write/--no-write",
+    default=True,
+    show_default=True,
+    help="Write what was found to the benchmark's lock file.",
+)
+@click.option("--markdown", type=_FILE, metavar="FILE", help="Write the report as Markdown, too.")
+@click.option("--badge", type=_FILE, metavar="FILE", help="Write a badge (SVG), too.")
+def check(
+    output: Output,
+    *,
+    name: str,
+    dataset: str,
+    task_ids: str | None,
+    task_ids_file: str | None,
+    slice_: str | None,
+    oracle_runs: int,
+    provider: str | None,
+    concurrency: int | None,
+    host_image: bool,
+    pass_env: tuple[str, ...],
+    allow_paths: tuple[str, ...],
+    write: bool,
+    markdown: Path | None,
+    badge: Path | None,
+) -> int:
+    """Check what a benchmark's tasks are open to.
+
+    For each task: its own solution must pass, each time; doing nothing must score 0; and so must a cheating
+    agent that tries eight ways to a score, and the task's own cheat/solve.sh if it has one. Where the tests
+    must run for the solution to pass (in a fresh sandbox, in the one the agent left, or beside its
+    processes) is found out and written to benchmark.lock, which later runs go by.
+
+    Exit 0 when every task is clean, 1 when one is open to something or broken.
+    """
+    from valkyrie.cli.run_start import default_provider
+    from valkyrie.report.audit import audit_badge, audit_lines, audit_markdown, audit_table
+    from valkyrie.tracker.audit import AuditRequest, audit_benchmark, write_found
+
+    request = AuditRequest(
+        benchmark=name,
+        dataset=dataset,
+        task_ids=chosen_tasks(task_ids, task_ids_file),
+        slice=slice_,
+        provider=provider or default_provider(),
+        oracle_runs=oracle_runs,
+        concurrency=concurrency or max(2, os.cpu_count() or 1),
+        host_image=host_image,
+        pass_env=pass_env,
+        allow_paths=allow_paths,
+    )
+    shown = _CheckProgress(output)
+    try:
+        audit = audit_benchmark(request, shown)
+    finally:
+        shown.end()
+    locked = write_found(audit, name) if write else None
+    if markdown:
+        _write(markdown, audit_markdown(audit))
+    if badge:
+        _write(badge, audit_badge(audit))
+    output.emit("benchmark_check", **audit.to_json(), lock=str(locked) if locked else None)
+    if not output.json:
+        output.table(audit_table(audit, output.ink))
+        output.lines(audit_lines(audit, output.ink))
+    if locked:
+        output.note(f"Wrote {safe(locked)}")
+    if audit.interrupted:
+        return INTERRUPTED
+    return 0 if audit.clean else 1
+
+
+def _write(path: Path, text: str) -> None:
+    from valkyrie.cli.run_outputs import write_file
+
+    write_file(path, text)
+
+
+class _CheckProgress:
+    """How far the check is, on stderr: one line redrawn on a terminal, one for each round elsewhere."""
+
+    def __init__(self, output: Output) -> None:
+        self._output = output
+        self._redraws = output.redraws and sys.stderr.isatty()
+        self._said = ""
+
+    def __call__(self, what: str, done: int, total: int) -> None:
+        if self._redraws:
+            sys.stderr.write(f"\r\x1b[K{what}: {done} of {total} trials")
+            sys.stderr.flush()
+        elif what != self._said:
+            self._said = what
+            self._output.note(f"{what}: {total} trials")
+
+    def end(self) -> None:
+        if self._redraws:
+            sys.stderr.write("\r\x1b[K")
+            sys.stderr.flush()

@@ -13,9 +13,9 @@ from valkyrie.cli.options import Number, tracker, verb
 from valkyrie.cli.output import Output
 
 if TYPE_CHECKING:
-    from valkyrie.report.comparing import Metric, Summary
-    from valkyrie.report.gates import Gate, Margin
-    from valkyrie.report.scored_trials import ScoredTrials
+    from valkyrie.compare.gates import ComparisonGate, Margin
+    from valkyrie.compare.pairs import ScoredTrials
+    from valkyrie.compare.summary import Metric, Summary
     from valkyrie.tracker.protocol import Tracker
     from valkyrie.views import RunView
 
@@ -36,7 +36,7 @@ class MarginType(click.ParamType[Any]):
     name = "margin"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        from valkyrie.report.gates import Margin, read_margin
+        from valkyrie.compare.gates import Margin, read_margin
 
         if isinstance(value, Margin):
             return value
@@ -65,9 +65,9 @@ class GateAsked:
         """Return the margin in units of the score; None where none was asked for."""
         return None if self.margin is None else self.margin.on_scale(fraction=fraction)
 
-    def gate(self, summary: Summary, baseline: Sequence[str]) -> Gate | None:
+    def gate(self, summary: Summary, baseline: Sequence[str]) -> ComparisonGate | None:
         """Return what it says of the comparisons with these runs; None where no gate was asked for."""
-        from valkyrie.report.gates import no_worse_gate, worse_gate
+        from valkyrie.compare.gates import no_worse_gate, worse_gate
 
         if self.margin is not None:
             return no_worse_gate(summary.comparisons, baseline, self.margin)
@@ -183,7 +183,13 @@ def compare(
 
     RUN@0 RUN@1 compares two gradings of one run (see `run regrade`): which verdicts changed.
     """
-    from valkyrie.cli.compare_folders import FolderWish, Shown, compare_results, folders_among, variants_of
+    from valkyrie.cli.compare_folders import (
+        ComparisonDisplay,
+        FolderComparisonRequest,
+        compare_results,
+        folders_among,
+        variants_of,
+    )
 
     words = _words(refs, baseline, treatment)
     if regression and most is None:
@@ -194,16 +200,19 @@ def compare(
     if found := gradings_among(words):
         if asked.given:
             raise click.UsageError(f"{asked.flag} compares agents; {words[0]!r} is a grading of a run.")
-        from valkyrie.cli.run.regrade import compare_gradings
+        from valkyrie.cli.run_control import compare_gradings
 
         return compare_gradings(_destination(output, destination)[0], *found)
     output, file = _destination(output, destination)
-    wish = FolderWish(file=file, **folder_flags)
+    wish = FolderComparisonRequest(file=file, **folder_flags)
     if variants := variants_of(words):
-        pairs = [compare_results(output, *pair, wish, Shown(metric, by_task, asked)) for pair in variants]
+        pairs = [
+            compare_results(output, *pair, wish, ComparisonDisplay(metric, by_task, asked))
+            for pair in variants
+        ]
         return max(pairs)
     if folders_among(words):
-        return compare_results(output, words[0], words[1], wish, Shown(metric, by_task, asked))
+        return compare_results(output, words[0], words[1], wish, ComparisonDisplay(metric, by_task, asked))
     if file is not None:
         raise click.BadParameter(
             f"{file!r} is not one of {', '.join(map(repr, FORMATS))}.", param_hint="'-o' / '--output'"
@@ -238,7 +247,7 @@ def gradings_among(words: Sequence[str]) -> tuple[str, int, int] | None:
 
 def _destination(output: Output, destination: str | None) -> tuple[Output, str | None]:
     """What prints, and the file the record goes to."""
-    from valkyrie.cli.job.options import YamlOutput
+    from valkyrie.cli.job import YamlOutput
 
     if destination is None:
         return output, None
@@ -254,7 +263,7 @@ def _destination(output: Output, destination: str | None) -> tuple[Output, str |
 def compare_runs(output: Output, refs: Sequence[str], *, metric: str, by_task: bool, asked: GateAsked) -> int:
     """Compare runs and jobs of the store."""
     from valkyrie.cli.compare_refs import groups_of, pairs_of
-    from valkyrie.report.comparing import summarise, to_json
+    from valkyrie.compare.summary import summarise, to_json
 
     with tracker() as opened:
         groups = groups_of(opened, refs)
@@ -276,15 +285,15 @@ def compare_runs(output: Output, refs: Sequence[str], *, metric: str, by_task: b
 
 def scored_trials(opened: Tracker, run: RunView) -> ScoredTrials:
     """Read what is compared of every trial of a run."""
-    from valkyrie.report.scored_trials import ScoredTrials
+    from valkyrie.compare.pairs import ScoredTrials
     from valkyrie.tracker.trial_pages import each_trial
 
     return ScoredTrials(each_trial(opened, run.id, detail="scores"))
 
 
-def show_gate(gate: Gate | None, output: Output) -> None:
+def show_gate(gate: ComparisonGate | None, output: Output) -> None:
     """Print what the gate says: why it is shut, or by what it is open."""
-    from valkyrie.report.layout import wrapped
+    from valkyrie.report.formats import wrapped
 
     if gate is None:
         return
@@ -295,10 +304,10 @@ def show_gate(gate: Gate | None, output: Output) -> None:
 
 
 def _show(summary: Summary, output: Output, *, by_task: bool) -> None:
-    from valkyrie.cli.pager import show_table
-    from valkyrie.report.comparing import sentence
-    from valkyrie.report.comparison_tables import notes, tables, task_tables
-    from valkyrie.report.layout import wrapped
+    from valkyrie.cli.run_watch import show_table
+    from valkyrie.compare.summary import sentence
+    from valkyrie.compare.tables import notes, tables, task_tables
+    from valkyrie.report.formats import wrapped
 
     for table in tables(summary, output.ink):
         output.table(table)

@@ -14,14 +14,14 @@ from valkyrie.errors import UsageError
 
 if TYPE_CHECKING:
     from valkyrie.cli.compare import GateAsked
-    from valkyrie.evals.comparing.judging import JudgePlan
-    from valkyrie.evals.comparing.record import FolderComparison
-    from valkyrie.report.comparing import Metric, Summary
-    from valkyrie.report.gates import Gate
+    from valkyrie.compare.gates import ComparisonGate
+    from valkyrie.compare.summary import Metric, Summary
+    from valkyrie.evals.comparison.judges import JudgePlan
+    from valkyrie.evals.comparison.result import FolderComparison
 
 
 @dataclass(frozen=True, slots=True)
-class FolderWish:
+class FolderComparisonRequest:
     """What only result folders are asked for."""
 
     eval_specs: tuple[str, ...] = ()
@@ -47,7 +47,7 @@ class FolderWish:
 
 
 @dataclass(frozen=True, slots=True)
-class Shown:
+class ComparisonDisplay:
     """How it is shown, and when it fails a build."""
 
     metric: str
@@ -57,7 +57,7 @@ class Shown:
 
 def folders_among(refs: Sequence[str]) -> bool:
     """Whether the words are result folders; UsageError where only some are."""
-    from valkyrie.evals.comparing.places import names_results
+    from valkyrie.evals.comparison.pairs import names_results
 
     found = [names_results(ref) for ref in refs]
     if not any(found):
@@ -89,15 +89,15 @@ def variants_of(refs: Sequence[str]) -> list[tuple[str, str]]:
     return [(str(places[baseline]), str(place)) for name, place in places.items() if name != baseline]
 
 
-def compare_results(output: Output, baseline: str, treatment: str, wish: FolderWish, shown: Shown) -> int:
+def compare_results(
+    output: Output, baseline: str, treatment: str, wish: FolderComparisonRequest, shown: ComparisonDisplay
+) -> int:
     """Compare and print; 1 where nothing counts or the gate is shut."""
     import asyncio
 
-    from valkyrie.evals.comparing.as_runs import BASELINE, summary_of
-    from valkyrie.evals.comparing.comparing import compare_folders
-    from valkyrie.evals.comparing.sides import read_sides
-    from valkyrie.evals.comparing.words import judge_failures
-    from valkyrie.evals.run_views import is_fraction
+    from valkyrie.evals.comparison.pairs import read_sides
+    from valkyrie.evals.comparison.result import BASELINE, compare_folders, judge_failures, summary_of
+    from valkyrie.evals.figures import is_fraction
 
     sides = read_sides(baseline, treatment)
     compared = asyncio.run(compare_folders(*sides, _plan(wish)))
@@ -114,17 +114,17 @@ def compare_results(output: Output, baseline: str, treatment: str, wish: FolderW
     return 1 if (gate and gate.failures) or compared.failed else 0
 
 
-def _plan(wish: FolderWish) -> JudgePlan | None:
+def _plan(wish: FolderComparisonRequest) -> JudgePlan | None:
     """Who judges; None where neither a flag nor a spec asks for a judge."""
-    from valkyrie.evals.comparing.judging import JudgePlan
-    from valkyrie.grade.plugins import load_plugins
-    from valkyrie.grade.protocol import Asking
-    from valkyrie.specs.reading import read_spec
+    from valkyrie.evals.comparison.judges import JudgePlan
+    from valkyrie.grade.graders import load_plugins
+    from valkyrie.grade.protocol import JudgeDefaults
+    from valkyrie.specs.reader import read_spec
 
     specs = [read_spec(spec_file(path)).spec for path in wish.eval_specs]
     base = specs[0].folder if specs else None
     registry = load_plugins(wish.plugins, base) if wish.plugins else None
-    asking = Asking(model=wish.judge_model, url=wish.judge_url, reasoning_effort=wish.judge_effort)
+    asking = JudgeDefaults(model=wish.judge_model, url=wish.judge_url, reasoning_effort=wish.judge_effort)
     plan = JudgePlan(asking, specs, registry, always=wish.judge_model is not None)
     asked = any(plan.comparisons(stimulus) for spec in specs for stimulus in spec.stimuli)
     if not plan.always and not asked:
@@ -138,14 +138,14 @@ def _print(
     output: Output,
     compared: FolderComparison,
     summary: Summary,
-    wish: FolderWish,
-    shown: Shown,
-    gate: Gate | None,
+    wish: FolderComparisonRequest,
+    shown: ComparisonDisplay,
+    gate: ComparisonGate | None,
 ) -> None:
     from valkyrie.cli.compare import show_gate
-    from valkyrie.evals.comparing.words import judge_json, judge_sentence
+    from valkyrie.compare.summary import sentence, to_json
+    from valkyrie.evals.comparison.result import judge_json, judge_sentence
     from valkyrie.evals.records import dump_line
-    from valkyrie.report.comparing import sentence, to_json
 
     record = compared.record()
     sentences = [sentence(one) for one in summary.comparisons]
@@ -179,13 +179,13 @@ def _show(
     compared: FolderComparison,
     summary: Summary,
     sentences: Sequence[str],
-    wish: FolderWish,
-    shown: Shown,
+    wish: FolderComparisonRequest,
+    shown: ComparisonDisplay,
 ) -> None:
-    from valkyrie.cli.pager import show_table
-    from valkyrie.evals.comparing.words import delta_table, pair_lines, remarks
-    from valkyrie.report.comparison_tables import notes, tables, task_tables
-    from valkyrie.report.layout import wrapped
+    from valkyrie.cli.run_watch import show_table
+    from valkyrie.compare.tables import notes, tables, task_tables
+    from valkyrie.evals.comparison.result import delta_table, pair_lines, remarks
+    from valkyrie.report.formats import wrapped
 
     if wish.verbose:
         output.lines(pair_lines(compared))
@@ -213,7 +213,7 @@ def _why_nothing(compared: FolderComparison) -> str:
 
 
 def _write(path: Path, line: str) -> None:
-    from valkyrie.keeping.folders import disk_errors, whole_file
+    from valkyrie.artifact_store.disk import disk_errors, whole_file
 
     with disk_errors(f"write {path}", "output"), whole_file(path) as file:
         file.write(line.encode() + b"\n")

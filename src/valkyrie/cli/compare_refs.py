@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from itertools import combinations, product
 from typing import TYPE_CHECKING
 
+from valkyrie.compare.summary import check_alike
 from valkyrie.errors import UnknownError, UsageError
-from valkyrie.report.comparing import check_alike
 from valkyrie.tracker.named_runs import NamedRuns, named_runs
 
 if TYPE_CHECKING:

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 from valkyrie.cli.options import tracker, verb
 from valkyrie.cli.output import Output
-from valkyrie.cli.watch import DETACHED, watch
-from valkyrie.report.comparison_tables import interval_notes
+from valkyrie.cli.run_watch import DETACHED, watch
+from valkyrie.compare.tables import interval_notes
 from valkyrie.report.formats import short_id
 from valkyrie.report.tables import score_table
 
@@ -56,7 +56,7 @@ def demo(output: Output) -> int:
 
 
 def _provider(output: Output) -> str:
-    from valkyrie.cli.checks import local_sandbox
+    from valkyrie.cli.doctor import local_sandbox
 
     local = local_sandbox()
     if local.works:

@@ -1,18 +1,328 @@
-"""`doctor`."""
+"""`doctor`: what this machine can do, one check at a time; each that fails names the way out."""
 
 from __future__ import annotations
 
+import os
+import platform
+import resource
+import shutil
+import subprocess
+import sys
+import tempfile
 from collections.abc import Iterator
-from dataclasses import asdict
-from typing import TYPE_CHECKING
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from functools import lru_cache
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
 
 from valkyrie.cli.options import verb
 from valkyrie.cli.output import Output
-from valkyrie.report.formats import plural, safe
-from valkyrie.report.layout import pad, wrapped
+from valkyrie.config.values import config_path, data_folder, database_url
+from valkyrie.report.formats import pad, plural, safe, wrapped
 
 if TYPE_CHECKING:
-    from valkyrie.cli.checks import Check
+    from sandboxes.types import Capabilities
+
+
+Mark = Literal["ok", "warn", "fail"]
+LOW_DISK_BYTES = 2 * 1024**3
+FEW_TRIALS = 100
+_EXTRAS = {
+    "aws": "boto3",
+    "daytona": "daytona",
+    "docker": "aiodocker",
+    "hosted": "descope",
+    "postgres": "psycopg",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One thing looked at."""
+
+    name: str
+    mark: Mark
+    found: str
+    way_out: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class LocalSandboxProof:
+    """Whether `local` works here, proven by making one, and what it can do."""
+
+    works: bool
+    problem: str = ""
+    capabilities: Capabilities | None = None
+
+
+@lru_cache(maxsize=1)
+def local_sandbox() -> LocalSandboxProof:
+    """Make a sandbox in a scratch folder, run `true` in it, end it."""
+    import asyncio
+
+    from sandboxes.errors import SandboxError
+
+    with tempfile.TemporaryDirectory(prefix="valkyrie-doctor-") as scratch:
+        try:
+            found = asyncio.run(_prove_local(Path(scratch)))
+        except (SandboxError, OSError) as error:
+            return LocalSandboxProof(False, str(error))
+    _keep_for_plans(found)
+    return LocalSandboxProof(True, capabilities=found)
+
+
+def _keep_for_plans(found: Capabilities) -> None:
+    """Write down what was found, so that `--dry-run` can say it without trying it again."""
+    from sandboxes import host_capabilities
+
+    folder = data_folder() / "sandboxes" / "local"
+    with suppress(OSError):
+        folder.mkdir(parents=True, exist_ok=True)
+        host_capabilities.write_capabilities(folder, found)
+
+
+async def _prove_local(scratch: Path) -> Capabilities:
+    from sandboxes.errors import SandboxUnsupportedError
+    from sandboxes.registry import open_provider
+    from sandboxes.types import SandboxCreateRequest
+
+    async with open_provider("local", scratch) as provider:
+        sandbox = await provider.create_sandbox(SandboxCreateRequest(network="none"))
+        try:
+            result = await sandbox.exec("true", timeout=20)
+        finally:
+            await provider.delete_sandbox(sandbox.id)
+        if result.exit_code != 0:
+            raise SandboxUnsupportedError(
+                f"`true` ended {result.exit_code} in a sandbox: {result.output.strip()}"
+            )
+        return provider.capabilities()
+
+
+def all_checks() -> Iterator[Check]:
+    """Every check, in the order a newcomer cares about."""
+    yield _python()
+    yield _bubblewrap()
+    yield _user_namespaces()
+    yield from _local()
+    yield _docker()
+    yield _disk()
+    yield _open_files()
+    yield _data_folder()
+    config = _config()
+    if config.mark != "fail":
+        yield from tracker_checks() or _store()
+    yield config
+    yield _extras()
+
+
+def _python() -> Check:
+    return Check("Python", "ok", f"{platform.python_version()} ({sys.executable})")
+
+
+def _bubblewrap() -> Check:
+    if sys.platform != "linux":
+        return Check(
+            "bubblewrap", "fail", f"needs Linux, this is {platform.system()}", "Use --provider process."
+        )
+    program = shutil.which("bwrap")
+    if program is None:
+        return Check(
+            "bubblewrap", "fail", "not installed", "sudo apt install bubblewrap (or scripts/setup-system)"
+        )
+    said = subprocess.run([program, "--version"], capture_output=True, text=True, check=False)
+    return Check("bubblewrap", "ok", f"{said.stdout.strip() or 'version unknown'} ({program})")
+
+
+def _user_namespaces() -> Check:
+    if os.geteuid() == 0:
+        return Check("user namespaces", "ok", "running as root")
+    from sandboxes.local import probe
+
+    found = probe.userns_restrictions()
+    if not found:
+        return Check("user namespaces", "ok", f"open to user {os.geteuid()}")
+    switches = ", ".join(f"{name}={value}" for name, value, _ in found)
+    if local_sandbox().works:
+        return Check("user namespaces", "ok", f"open to bubblewrap (and restricted by {switches})")
+    return Check("user namespaces", "warn", f"restricted by {switches}", "; ".join(way for *_, way in found))
+
+
+def _local() -> Iterator[Check]:
+    """The provider's own word on isolation, limits and network."""
+    local = local_sandbox()
+    if not local.works or local.capabilities is None:
+        yield Check(
+            "local sandbox", "fail", local.problem, "Until then: --provider process (nothing is isolated)."
+        )
+        return
+    can = local.capabilities
+    yield Check("local sandbox", "ok", can.isolation)
+    for limit, mechanism in can.enforcement.items():
+        enforced = not mechanism.startswith(("not ", "none"))
+        yield Check(
+            f"limit: {limit}",
+            "ok" if enforced else "warn",
+            mechanism,
+            "" if enforced else _advice(can, limit),
+        )
+    public = "public" in can.networks
+    way_out = "" if public else _advice(can, "network") or "sudo apt install passt (or slirp4netns)"
+    yield Check(
+        "network: public", "ok" if public else "warn", "available" if public else "not available", way_out
+    )
+    for what, how in can.missing:
+        yield Check("missing", "warn", what, how)
+
+
+def _docker() -> Check:
+    """Whether a container engine answers; `local` works without."""
+    from sandboxes.docker import DockerProvider
+
+    can = DockerProvider(data_folder() / "sandboxes" / "docker").capabilities()
+    if can.problem:
+        return Check("docker", "ok", f"optional, and not there: {can.problem}")
+    return Check("docker", "ok", f"{can.isolation}; disk: {can.enforcement['disk']}")
+
+
+def _advice(can: Capabilities, word: str) -> str:
+    return next((how for what, how in can.missing if word in what), "")
+
+
+def _disk() -> Check:
+    from valkyrie.report.formats import size
+
+    free = shutil.disk_usage(_existing(data_folder())).free
+    if free < LOW_DISK_BYTES:
+        return Check("disk space", "warn", f"{size(free)} free", "valk disk shows what can go.")
+    return Check("disk space", "ok", f"{size(free)} free")
+
+
+def _open_files() -> Check:
+    """Say how many trials at once the limit on open files allows."""
+    from sandboxes.values import MOST_OPEN_FILES
+    from valkyrie.schedule.host import trials_by_files
+
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    limit = MOST_OPEN_FILES if hard == resource.RLIM_INFINITY else min(hard, MOST_OPEN_FILES)
+    trials = trials_by_files(limit)
+    found = f"{limit:,}: enough for {trials:,} trials at once"
+    if trials < FEW_TRIALS:
+        return Check("open files", "warn", found, "Raise the hard limit: ulimit -Hn, or limits.conf.")
+    return Check("open files", "ok", found)
+
+
+def _existing(path: Path) -> Path:
+    """`path`, or the nearest folder above that exists."""
+    return next(folder for folder in (path, *path.parents) if folder.exists())
+
+
+def _data_folder() -> Check:
+    folder = data_folder()
+    above = _existing(folder)
+    if above.is_dir() and os.access(above, os.W_OK):
+        return Check("data folder", "ok", str(folder))
+    why = "cannot be written" if above.is_dir() else "cannot be made" if above != folder else "is no folder"
+    return Check("data folder", "fail", f"{folder} {why}", "Set VALKYRIE_HOME to a folder of yours.")
+
+
+def tracker_checks() -> list[Check]:
+    """The tracker that is configured: whether it answers, and whether it knows us; nothing when none is."""
+    from valkyrie.config.values import effective
+    from valkyrie.errors import ValkyrieError
+
+    try:
+        url = str(effective("tracker_url").value or "")
+        if not url:
+            return []
+        import asyncio
+
+        checks = asyncio.run(_ask_tracker())
+    except ValkyrieError as error:
+        return [Check("tracker", "fail", str(error))]
+    from benchmark_service.http_connections import is_loopback
+
+    if url.startswith("http:") and not is_loopback(url):
+        found = f"{url} is not encrypted: the key and all secrets can be read on their way"
+        checks.append(Check("tracker", "warn", found, "Put TLS before it and use https."))
+    return checks
+
+
+async def _ask_tracker() -> list[Check]:
+    from valkyrie.client import ValkyrieClient
+    from valkyrie.errors import AccessError
+
+    async with ValkyrieClient.from_config() as client:
+        said = await client.health()
+        version = said.get("version", "unknown")
+        checks = [Check("tracker", "ok", f"{client.url}, version {version}, database {said.get('database')}")]
+        try:
+            me = await client.me()
+        except AccessError as error:
+            way_out = "valk config set api_key KEY, or export VALKYRIE_API_KEY"
+            return [*checks, Check("API key", "fail", str(error), way_out)]
+    return [
+        *checks,
+        Check("API key", "ok", f"{me.person or 'somebody'} of organisation {me.org} ({me.mode})"),
+    ]
+
+
+def _store() -> Iterator[Check]:
+    """The database, read; and who works on it."""
+    from valkyrie.cli.options import tracker
+    from valkyrie.errors import ValkyrieError
+    from valkyrie.report.formats import plural
+    from valkyrie.store import upkeep
+    from valkyrie.store.layout import DataFolder
+    from valkyrie.views import RunFilter
+
+    try:
+        found = upkeep.standing(database_url() or DataFolder(data_folder()).database)
+        if found.revision is None:
+            yield Check("database", "ok", f"{found.place} (none yet)")
+            return
+        if not found.current and not found.newer:
+            behind = f"{found.place} has schema {found.revision}, this program needs {found.needed}"
+            yield Check("database", "warn", behind, "valkyrie db upgrade")
+            return
+        with tracker() as opened:
+            total, status = opened.list(RunFilter(limit=1)).total, opened.executor_status()
+    except ValkyrieError as error:
+        yield Check("database", "fail", str(error))
+        return
+    yield Check("database", "ok", f"{found.place}, {plural(total, 'run')}")
+    told = ("pid", "version", "active", "kept_sandboxes")
+    working = ", ".join(f"{name} {(status or {})[name]}" for name in told if name in (status or {}))
+    yield Check("executor", "ok", working or "none at work; `run start` and `run resume` start one")
+
+
+def _config() -> Check:
+    from valkyrie.config.values import load
+    from valkyrie.errors import ValkyrieError
+
+    path = config_path()
+    if not path.exists():
+        return Check("config file", "ok", f"{path} (none yet)")
+    try:
+        load(path)
+    except ValkyrieError as error:
+        return Check("config file", "fail", str(error), f"Edit {path}.")
+    if path.stat().st_mode & 0o077:
+        return Check("config file", "warn", f"{path} can be read by others", f"chmod 600 {path}")
+    return Check("config file", "ok", str(path))
+
+
+def _extras() -> Check:
+    installed = [extra for extra, module in _EXTRAS.items() if find_spec(module) is not None]
+    rest = [extra for extra in _EXTRAS if extra not in installed]
+    found = f"installed: {', '.join(installed) or 'none'}; optional: {', '.join(rest) or 'none left'}"
+    return Check("extras", "ok", found)
+
+
+# `doctor`.
+
 
 _NAME_CELLS = 16
 _MARKS = {"ok": ("✓", "green"), "warn": ("!", "yellow"), "fail": ("✗", "red")}
@@ -25,7 +335,6 @@ def doctor(output: Output) -> int:
     ✓ is fine, ! works with less, ✗ does not work; each with the way out. Whether the `local` sandbox works
     is proven by making one. Exit 1 when something marked ✗ was found.
     """
-    from valkyrie.cli.checks import all_checks
 
     checks = list(all_checks())
     failed = [check for check in checks if check.mark == "fail"]

@@ -1,4 +1,4 @@
-"""`eval`: run eval specs here, in the foreground, on the engine."""
+"""`eval`: run eval specs here, in the foreground, on the engine; `init`: the first eval of a project."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from valkyrie.cli import eval_options as shared
-from valkyrie.cli.eval_asked import named_agent, placed, refuse_with_resume, request_of, said_shutdown
-from valkyrie.cli.eval_watching import (
-    Watching,
+from valkyrie.cli.eval_options import named_agent, placed, refuse_with_resume, request_of, said_shutdown
+from valkyrie.cli.eval_session import (
+    EvalWatch,
     check_kind,
     job_of_folder,
     reporting_again,
@@ -23,15 +23,84 @@ from valkyrie.cli.eval_watching import (
 )
 from valkyrie.cli.options import WholeNumber, own_folder, verb
 from valkyrie.cli.output import Output
+from valkyrie.domain import Json
 from valkyrie.errors import UsageError
 
 if TYPE_CHECKING:
     from valkyrie.evals.console import Printer
-    from valkyrie.evals.reporters import Reporting
+    from valkyrie.evals.plugins import ReporterGroup
     from valkyrie.evals.request import EvalRequest
-    from valkyrie.evals.running import Ran
+    from valkyrie.evals.result_folder import WrittenResults
+    from valkyrie.evals.results import Invocation, SpecResult, StimulusResult
+    from valkyrie.evals.runner import FinishedEval
     from valkyrie.specs.model import Project
     from valkyrie.tracker.local import LocalTracker
+
+
+def document(invocation: Invocation, written: WrittenResults | None, *, interrupted: bool) -> Json:
+    """What --json prints at the end."""
+    return {
+        "id": invocation.id,
+        "name": invocation.name,
+        "folder": str(written.folder) if written else None,
+        "interrupted": interrupted,
+        "passed": invocation.exit_code == 0 and not interrupted,
+        "evals": [_eval(one) for one in invocation.evals],
+    }
+
+
+def _eval(one: SpecResult) -> Json:
+    from valkyrie.evals.figures import figures
+
+    found = figures([one])
+    interval, method = found.score_interval
+    low, high = found.score_range or ((found.score, found.score) if found.fraction else (None, None))
+    return {
+        "name": one.name,
+        "file": one.file,
+        "variant": one.variant,
+        "model": one.model,
+        "executor": one.executor,
+        "run_id": one.run_id,
+        "threshold": one.threshold,
+        "skipped": one.skipped,
+        "passed": one.passed,
+        "missing": one.missing,
+        "errors": len(one.faults),
+        "score": found.score,
+        "interval": interval,
+        "interval_method": method if interval else None,
+        "pass_rate": found.pass_rate,
+        "ungraded": found.ungraded,
+        "score_low": low,
+        "score_high": high,
+        "counted_as_zero": found.by_agent,
+        "stimuli": [_stimulus(stimulus) for stimulus in one.stimuli],
+    }
+
+
+def _stimulus(one: StimulusResult) -> Json:
+    return {
+        "name": one.name,
+        "planned": one.planned,
+        "graded": len(one.graded),
+        "passes": one.passes,
+        "score": one.score,
+        "passed": one.passed,
+        "errors": [
+            {
+                "trial": trial.index,
+                "kind": trial.fault.kind,
+                "cause": trial.fault.cause,
+                "message": trial.fault.message,
+            }
+            for trial in one.faults
+            if trial.fault
+        ],
+    }
+
+
+# `eval`: run eval specs here, in the foreground, on the engine.
 
 INTERRUPTED = 130
 DEFAULT_OUTPUT = "vally-results"
@@ -112,12 +181,11 @@ def eval_command(output: Output, **given: Any) -> int:
     Exit 0 when all verdicts passed (or --threshold 0 or --no-require-pass lets them), 1 when one failed or
     anything could not be run or graded, 2 when the command or a spec is wrong, 130 when it was interrupted.
     """
-    from valkyrie.evals.console import Printer
-    from valkyrie.evals.paper import Paper
+    from valkyrie.evals.console import Printer, ReportStream
 
     records = sys.stdout if given["output_format"] == "jsonl" else None
     aside = records is not None or output.json
-    paper = Paper.of(sys.stderr if aside else sys.stdout, no_color=not output.ink.enabled)
+    paper = ReportStream.of(sys.stderr if aside else sys.stdout, no_color=not output.ink.enabled)
     printer = Printer(paper, verbose=given["verbose"], records=records)
     if given["resume"]:
         refuse_with_resume("eval", "require_pass")
@@ -133,9 +201,9 @@ def _without_agent_word(paths: tuple[str, ...]) -> tuple[str, ...]:
 
 def _start(output: Output, given: dict[str, Any], printer: Printer) -> int:
     from valkyrie.cli.eval_items import items_of
-    from valkyrie.cli.eval_plan import show_eval_plan, with_asked
-    from valkyrie.evals.project_plugins import with_project_plugins
-    from valkyrie.evals.running import run_eval
+    from valkyrie.cli.eval_session import show_eval_plan, with_asked
+    from valkyrie.evals.plugins import with_project_plugins
+    from valkyrie.evals.runner import run_eval
     from valkyrie.specs.project import find_project
 
     given["executor"], given["model"] = named_agent(given)
@@ -154,13 +222,13 @@ def _start(output: Output, given: dict[str, Any], printer: Printer) -> int:
     request = with_asked(output, with_project_plugins(request, project, trust=given["trust"]))
     reporting = reporting_of(output, request)
     with tracker_here() as tracker:
-        watcher = Watching(output, printer, verbose=given["verbose"], reporting=reporting)
+        watcher = EvalWatch(output, printer, verbose=given["verbose"], reporting=reporting)
         ran = run_eval(tracker, request, watcher)
         return finish_eval(output, given, request, ran, printer, reporting)
 
 
 def _output_dir(said: str | None, project: Project) -> Path:
-    from valkyrie.permissions import outside
+    from valkyrie.config.permissions import outside
     from valkyrie.specs.project import file_root
 
     if said is None and project.results is not None:
@@ -175,13 +243,13 @@ def _output_dir(said: str | None, project: Project) -> Path:
 
 
 def _resume(output: Output, given: dict[str, Any], printer: Printer) -> int:
-    from valkyrie.evals.running import resume_eval
+    from valkyrie.evals.runner import resume_eval
 
     with tracker_here() as tracker:
         ref = _interrupted(tracker, given["resume"])
         check_kind(tracker, ref, experiment=False)
         reporting = reporting_again(output, tracker, ref, trust=given["trust"])
-        watcher = Watching(output, printer, verbose=given["verbose"], reporting=reporting)
+        watcher = EvalWatch(output, printer, verbose=given["verbose"], reporting=reporting)
         request, ran = resume_eval(
             tracker, ref, watcher, shutdown_timeout=said_shutdown(given), trust=given["trust"]
         )
@@ -190,7 +258,7 @@ def _resume(output: Output, given: dict[str, Any], printer: Printer) -> int:
 
 def _interrupted(tracker: LocalTracker, said: str) -> str:
     """The job that `--resume` means."""
-    from valkyrie.job_views import JobFilter
+    from valkyrie.views.jobs import JobFilter
 
     if said != shared.LAST:
         return job_of_folder(Path(said)) if Path(said).is_dir() else said
@@ -205,13 +273,12 @@ def finish_eval(
     output: Output,
     given: dict[str, Any],
     request: EvalRequest,
-    ran: Ran,
+    ran: FinishedEval,
     printer: Printer,
-    reporting: Reporting | None = None,
+    reporting: ReporterGroup | None = None,
 ) -> int:
     """Write what an eval came to, say it, and return the exit code."""
-    from valkyrie.cli.eval_report import document
-    from valkyrie.evals.writing import write_all
+    from valkyrie.evals.result_folder import write_all
 
     invocation, interrupted = ran.invocation, ran.interrupted
     traces = request.otlp_endpoint is None
@@ -224,3 +291,33 @@ def finish_eval(
     if interrupted:
         return INTERRUPTED
     return invocation.exit_code if given["require_pass"] else invocation.exit_code_of_errors
+
+
+# `init`: the first eval of a project.
+
+
+@verb("init", examples="valk init\nvalk init my-evals --ci github\nvalk eval --suite smoke")
+@click.argument("folder", metavar="[DIR]", type=click.Path(file_okay=False, path_type=Path), default=Path())
+@click.option("--ci", type=click.Choice(["github"]), help="Also write a workflow that runs the evals.")
+@click.option("--force", is_flag=True, help="Overwrite the files that are there already.")
+def init(output: Output, *, folder: Path, ci: str | None, force: bool) -> None:
+    """Write a first eval, a skill and a suite.
+
+    What is written runs at once, without a model or a key: its eval is answered by `mock`, from fixtures.
+    Change the prompts and graders to yours, then name a real agent. Asks nothing; existing files are left
+    alone and the command exits 2, unless --force is given.
+    """
+    from valkyrie.evals.starter.project import start_project
+
+    started = start_project(folder, ci=ci, force=force)
+    files = [str(path) for path in started.files]
+    output.emit("eval_project_created", folder=str(folder.absolute()), files=files)
+    for path in started.files:
+        output.line(f"Wrote {folder / path}")
+    there = "" if folder == Path() else f"cd {folder} && "
+    commands = [
+        ("Check it", f"{there}valk lint --strict"),
+        ("Run it", f"{there}valk eval --suite smoke"),
+        ("With an agent", f"{there}valk eval --suite smoke --agent claude-code"),
+    ]
+    output.panel("Next", commands)

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 from valkyrie.errors import UsageError
 from valkyrie.evals.request import EvalItem
 from valkyrie.specs.model import Project
-from valkyrie.suggest import did_you_mean
+from valkyrie.text import did_you_mean
 
 if TYPE_CHECKING:
-    from valkyrie.benchmarks.eval_spec.options import EvalOptions
+    from valkyrie.benchmarks.eval_spec.source import EvalOptions
 
 Chosen = list[tuple[Path, tuple[str, ...] | None]]
 """Files, and which of their stimuli; None is all."""
@@ -30,7 +30,7 @@ def items_of(given: Mapping[str, Any], project: Project) -> list[EvalItem]:
 
 def _named(chosen: Chosen, given: Mapping[str, Any]) -> Chosen:
     """Only the stimuli of these names; a word that is none may hold several between commas."""
-    from valkyrie.benchmarks.eval_spec.opening import open_spec
+    from valkyrie.benchmarks.eval_spec.source import open_spec
 
     options = _options(given)
     there = {
@@ -54,7 +54,7 @@ def _named(chosen: Chosen, given: Mapping[str, Any]) -> Chosen:
 
 def _options(given: Mapping[str, Any]) -> EvalOptions:
     """What a spec is read with."""
-    from valkyrie.benchmarks.eval_spec.options import EvalOptions
+    from valkyrie.benchmarks.eval_spec.source import EvalOptions
 
     return EvalOptions(
         params=given["params"],
@@ -93,7 +93,7 @@ def _models(said: str | None) -> list[str | None]:
 
 
 def _chosen(given: Mapping[str, Any], project: Project) -> Chosen:
-    from valkyrie.specs.choosing import discover, parse_tags, suite_files, suite_of
+    from valkyrie.specs.discovery import discover, parse_tags, suite_files, suite_of
 
     tags = parse_tags(given["tags"])
     if given["specs"]:
@@ -114,8 +114,8 @@ def _with_tags(
     files: Sequence[Path], filters: Sequence[Mapping[str, tuple[str, ...]]], given: Mapping[str, Any]
 ) -> Chosen:
     """The stimuli of these files that fit every filter; files with none are left out."""
-    from valkyrie.benchmarks.eval_spec.opening import open_spec
-    from valkyrie.specs.choosing import fits
+    from valkyrie.benchmarks.eval_spec.source import open_spec
+    from valkyrie.specs.discovery import fits
 
     options = _options(given)
     found: Chosen = []

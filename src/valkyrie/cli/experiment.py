@@ -10,19 +10,18 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from valkyrie.cli import eval_options as shared
-from valkyrie.cli.eval_asked import named_agent, refuse_with_resume, request_of, said_shutdown
 from valkyrie.cli.eval_items import only_file
+from valkyrie.cli.eval_options import named_agent, refuse_with_resume, request_of, said_shutdown
 from valkyrie.cli.options import WholeNumber, own_folder, verb
 from valkyrie.cli.output import Output
 from valkyrie.errors import UsageError
 
 if TYPE_CHECKING:
     from valkyrie.evals.console import Printer
-    from valkyrie.evals.experiments import WrittenExperiment
-    from valkyrie.evals.reporters import Reporting
+    from valkyrie.evals.experiments import ExperimentResult, WrittenExperiment
+    from valkyrie.evals.plugins import ReporterGroup
     from valkyrie.evals.request import EvalRequest
-    from valkyrie.evals.running import Ran
-    from valkyrie.evals.variants import ExperimentResult
+    from valkyrie.evals.runner import FinishedEval
 
 DEFAULT_OUTPUT = "vally-experiment-results"
 INTERRUPTED = 130
@@ -110,8 +109,8 @@ def run(output: Output, **given: Any) -> int:
         return _resume(output, given)
     if given["file"] is None:
         raise click.UsageError("Missing argument 'FILE': name an experiment file.")
+    from valkyrie.config.permissions import Allowance
     from valkyrie.evals.experiments import plan_file
-    from valkyrie.permissions import Allowance
     from valkyrie.specs.project import find_project
 
     allowed = Allowance((*given["pass_env"], *dict(given["secrets"])), given["allow_paths"])
@@ -133,11 +132,11 @@ def run(output: Output, **given: Any) -> int:
         request = replace(request, items=[replace(item, model=model) for item in request.items])
     request = _planned_part(request, given)
     if given["dry_run"]:
-        from valkyrie.cli.eval_plan import show_eval_plan
+        from valkyrie.cli.eval_session import show_eval_plan
 
         return show_eval_plan(output, request, project, experiment=planned.experiment)
-    from valkyrie.cli.eval_plan import with_asked
-    from valkyrie.evals.project_plugins import with_project_plugins
+    from valkyrie.cli.eval_session import with_asked
+    from valkyrie.evals.plugins import with_project_plugins
 
     request = with_project_plugins(request, project, trust=given["trust"])
     return _run(output, given, with_asked(output, request))
@@ -156,25 +155,25 @@ def _planned_part(request: EvalRequest, given: dict[str, Any]) -> EvalRequest:
 
 
 def _run(output: Output, given: dict[str, Any], request: EvalRequest) -> int:
-    from valkyrie.cli.eval_watching import Watching, reporting_of, tracker_here
-    from valkyrie.evals.running import run_eval
+    from valkyrie.cli.eval_session import EvalWatch, reporting_of, tracker_here
+    from valkyrie.evals.runner import run_eval
 
     reporting = reporting_of(output, request)
     with tracker_here() as tracker, _printer(output, verbose=given["verbose"]) as printer:
-        watcher = Watching(output, printer, verbose=given["verbose"], reporting=reporting)
+        watcher = EvalWatch(output, printer, verbose=given["verbose"], reporting=reporting)
         ran = run_eval(tracker, request, watcher)
     return _finish(output, given, request, ran, reporting)
 
 
 def _resume(output: Output, given: dict[str, Any]) -> int:
-    from valkyrie.cli.eval_watching import Watching, check_kind, reporting_again, tracker_here
-    from valkyrie.evals.running import resume_eval
+    from valkyrie.cli.eval_session import EvalWatch, check_kind, reporting_again, tracker_here
+    from valkyrie.evals.runner import resume_eval
 
     with tracker_here() as tracker, _printer(output, verbose=given["verbose"]) as printer:
         ref = _interrupted(given["resume"], given["output_dir"])
         check_kind(tracker, ref, experiment=True)
         reporting = reporting_again(output, tracker, ref, trust=given["trust"])
-        watcher = Watching(output, printer, verbose=given["verbose"], reporting=reporting)
+        watcher = EvalWatch(output, printer, verbose=given["verbose"], reporting=reporting)
         request, ran = resume_eval(
             tracker, ref, watcher, shutdown_timeout=said_shutdown(given), trust=given["trust"]
         )
@@ -187,8 +186,8 @@ def _output_dir(said: Path) -> Path:
 
 def _interrupted(said: str, output_dir: Path) -> str:
     """The job that --resume means; without a word that of the newest folder."""
-    from valkyrie.cli.eval_watching import job_of_folder
-    from valkyrie.evals.running import MARKER
+    from valkyrie.cli.eval_session import job_of_folder
+    from valkyrie.evals.runner import MARKER
 
     if said != shared.LAST:
         return job_of_folder(Path(said)) if Path(said).is_dir() else said
@@ -199,20 +198,22 @@ def _interrupted(said: str, output_dir: Path) -> str:
 
 
 def _printer(output: Output, *, verbose: bool) -> Printer:
-    from valkyrie.evals.console import Printer
-    from valkyrie.evals.paper import Paper
+    from valkyrie.evals.console import Printer, ReportStream
 
     stream = sys.stderr if output.json else sys.stdout
-    return Printer(Paper.of(stream, no_color=not output.ink.enabled), verbose=verbose)
+    return Printer(ReportStream.of(stream, no_color=not output.ink.enabled), verbose=verbose)
 
 
 def _finish(
-    output: Output, given: dict[str, Any], request: EvalRequest, ran: Ran, reporting: Reporting | None
+    output: Output,
+    given: dict[str, Any],
+    request: EvalRequest,
+    ran: FinishedEval,
+    reporting: ReporterGroup | None,
 ) -> int:
-    from valkyrie.cli.eval_watching import tell_tracker
-    from valkyrie.evals.experiments import write_experiment
+    from valkyrie.cli.eval_session import tell_tracker
+    from valkyrie.evals.experiments import experiment_result, write_experiment
     from valkyrie.evals.shards import complete_shard
-    from valkyrie.evals.variants import experiment_result
 
     folder = ran.invocation.folder
     if folder is None:
@@ -241,8 +242,7 @@ def _judge(
     output: Output, result: ExperimentResult, written: WrittenExperiment, request: EvalRequest
 ) -> bool:
     """Whether a judge had something to say about every variant."""
-    from valkyrie.evals.experiment_judging import judge_variants, judged_lines
-    from valkyrie.evals.experiments import add_judged
+    from valkyrie.evals.experiments import add_judged, judge_variants, judged_lines
 
     found = judge_variants(result, written, request)
     lines = judged_lines(found)
@@ -258,9 +258,8 @@ def _show(
 ) -> None:
     from dataclasses import asdict
 
-    from valkyrie.evals.experiment_report import sentences, variants_table
-    from valkyrie.evals.variants import summary_lines
-    from valkyrie.report.layout import wrapped
+    from valkyrie.evals.experiments import sentences, summary_lines, variants_table
+    from valkyrie.report.formats import wrapped
 
     comparisons = [
         {"metric": metric, **asdict(one)} for metric, found in result.comparisons.items() for one in found
@@ -326,12 +325,10 @@ def merge(
     """
     from datetime import UTC, datetime
 
-    from valkyrie.evals.experiments import write_experiment
-    from valkyrie.evals.merging import merge as merge_results
-    from valkyrie.evals.merging import told
-    from valkyrie.evals.shards import check_shards
-    from valkyrie.evals.variants import experiment_result
-    from valkyrie.evals.writing import open_folder
+    from valkyrie.evals.experiments import experiment_result, write_experiment
+    from valkyrie.evals.result_folder import open_folder
+    from valkyrie.evals.shards import check_shards, told
+    from valkyrie.evals.shards import merge as merge_results
 
     check_shards(folders)
     place = _output_dir(output_dir).resolve()

@@ -12,16 +12,14 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from valkyrie.cli import eval_options as shared
-from valkyrie.cli.eval_asked import placed_plugins
+from valkyrie.cli.eval_options import placed_plugins
 from valkyrie.cli.options import verb
 from valkyrie.cli.output import Output, write_json
-from valkyrie.report.formats import plural, printable, printable_json, safe
-from valkyrie.report.layout import PLAIN, Ink
+from valkyrie.report.formats import PLAIN, TerminalStyle, plural, printable, printable_json, safe
 
 if TYPE_CHECKING:
-    from valkyrie.lint.options import LintOptions
-    from valkyrie.lint.running import Checked
-    from valkyrie.lint.targets import Target
+    from valkyrie.evals.lint.linter import LintResult, LintTarget
+    from valkyrie.evals.lint.rules import LintOptions
     from valkyrie.specs.model import Finding
 
 _STYLES = {"error": "red", "warning": "yellow", "info": "dim"}
@@ -91,7 +89,7 @@ def lint(
 
     Exits 1 when there is an error (with --strict also a warning), 2 when a path does not exist.
     """
-    from valkyrie.lint.running import Linter
+    from valkyrie.evals.lint.linter import Linter
 
     _check_codes(ignore)
     checked = Linter(_options(**said), ignore).check(_targets(paths, specs))
@@ -120,8 +118,8 @@ def _options(
     pass_env: tuple[str, ...],
     allow_paths: tuple[str, ...],
 ) -> LintOptions:
-    from valkyrie.lint.options import LintOptions, read_entries
-    from valkyrie.permissions import Allowance
+    from valkyrie.config.permissions import Allowance
+    from valkyrie.evals.lint.rules import LintOptions, read_entries
 
     return LintOptions(
         grader_plugins=placed_plugins(grader_plugins),
@@ -133,9 +131,9 @@ def _options(
     )
 
 
-def _targets(paths: Sequence[Path], specs: Sequence[Path]) -> list[Target]:
+def _targets(paths: Sequence[Path], specs: Sequence[Path]) -> list[LintTarget]:
     """What was named; the current folder where nothing was."""
-    from valkyrie.lint.targets import specs_of, targets_of
+    from valkyrie.evals.lint.linter import specs_of, targets_of
 
     found = [target for path in specs for target in specs_of(path)]
     for path in paths or (() if specs else (Path(),)):
@@ -144,39 +142,39 @@ def _targets(paths: Sequence[Path], specs: Sequence[Path]) -> list[Target]:
 
 
 def _check_codes(ignore: Sequence[str]) -> None:
-    from valkyrie.lint.codes import RULES
-    from valkyrie.suggest import did_you_mean
+    from valkyrie.evals.lint.rules import RULES
+    from valkyrie.text import did_you_mean
 
     if unknown := next((code for code in ignore if code not in RULES), None):
         hint = did_you_mean(unknown, RULES) or " docs/reference/lint.md lists the codes."
         raise click.UsageError(f"--ignore {unknown}: there is no such code.{hint}")
 
 
-def _strictly(checked: Sequence[Checked]) -> tuple[list[Checked], set[Finding]]:
+def _strictly(checked: Sequence[LintResult]) -> tuple[list[LintResult], set[Finding]]:
     """As `--strict` takes it: guesses are notes, which are shown and fail nothing."""
-    from valkyrie.lint.codes import strictly
+    from valkyrie.evals.lint.rules import strictly
 
     taken = [replace(one, findings=[strictly(found) for found in one.findings]) for one in checked]
     before = {found for one in checked for found in one.findings}
     return taken, {found for one in taken for found in one.findings} - before
 
 
-def _failed(checked: Sequence[Checked], *, strict: bool) -> bool:
+def _failed(checked: Sequence[LintResult], *, strict: bool) -> bool:
     grave = ("error", "warning") if strict else ("error",)
     return any(finding.severity in grave for one in checked for finding in one.findings)
 
 
 def _written(
-    checked: Sequence[Checked],
+    checked: Sequence[LintResult],
     form: str,
-    ink: Ink,
+    ink: TerminalStyle,
     *,
     failed: bool,
     verbose: bool,
     notes: Collection[Finding],
 ) -> str:
     from valkyrie import __version__
-    from valkyrie.lint.sarif import annotation, to_sarif
+    from valkyrie.evals.lint.rules import annotation, to_sarif
 
     findings = [finding for one in checked for finding in one.findings]
     here = Path.cwd()
@@ -203,7 +201,7 @@ def _row(finding: Finding) -> dict[str, Any]:
 
 
 def _lines(
-    checked: Sequence[Checked], ink: Ink, *, verbose: bool, notes: Collection[Finding]
+    checked: Sequence[LintResult], ink: TerminalStyle, *, verbose: bool, notes: Collection[Finding]
 ) -> Iterator[str]:
     """What is fine, then findings by file, the columns in line, then counts; `notes` are shown always."""
     by_file: dict[str, list[Finding]] = {}
@@ -233,7 +231,7 @@ def _shown(at: tuple[int, int]) -> str:
     return f"{at[0]}:{at[1]}"
 
 
-def _counts(checked: Sequence[Checked], *, verbose: bool = True) -> str:
+def _counts(checked: Sequence[LintResult], *, verbose: bool = True) -> str:
     severities = [finding.severity for one in checked for finding in one.findings]
     counts = {name: severities.count(name) for name in ("error", "warning", "info")}
     words = [plural(counts["error"], "error"), plural(counts["warning"], "warning")]

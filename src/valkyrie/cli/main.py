@@ -15,8 +15,7 @@ from typing import NamedTuple
 
 import click
 
-from valkyrie.cli.commands import COMMANDS, OPERATORS, Noun, Verb, real_name
-from valkyrie.cli.lazy import LazyGroup
+from valkyrie.cli.commands import COMMANDS, OPERATORS, LazyGroup, Noun, Verb, real_name
 
 INTERRUPTED = 130
 EPILOG = """
@@ -64,7 +63,7 @@ _FULL_DISK = (
 )
 
 
-class Ending(NamedTuple):
+class ErrorExit(NamedTuple):
     """How a failed command ends."""
 
     code: int
@@ -102,46 +101,46 @@ def _forget_stdout() -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-def _explain(error: Exception) -> Ending:
+def _explain(error: Exception) -> ErrorExit:
     if isinstance(error, click.exceptions.NoArgsIsHelpError):
-        return Ending(2, error.ctx.get_help(), reason="usage")
+        return ErrorExit(2, error.ctx.get_help(), reason="usage")
     if isinstance(error, click.NoSuchOption):
         from valkyrie.cli.vocabulary import called_here
 
         error = called_here(error)
     if isinstance(error, click.UsageError):
         hint = f"Try '{error.ctx.command_path} --help'." if error.ctx else ""
-        return Ending(2, error.format_message(), hint, "usage")
+        return ErrorExit(2, error.format_message(), hint, "usage")
     if isinstance(error, click.ClickException):
-        return Ending(error.exit_code, error.format_message())
+        return ErrorExit(error.exit_code, error.format_message())
     if isinstance(error, click.Abort):
-        return Ending(INTERRUPTED, "Interrupted.", reason="interrupted")
+        return ErrorExit(INTERRUPTED, "Interrupted.", reason="interrupted")
     return _explain_ours(error)
 
 
-def _explain_ours(error: Exception) -> Ending:
+def _explain_ours(error: Exception) -> ErrorExit:
     from sandboxes.errors import SandboxError
     from valkyrie.errors import ValkyrieError
 
     if isinstance(error, ValkyrieError):
-        return Ending(error.exit_code, str(error), reason=error.cause)
+        return ErrorExit(error.exit_code, str(error), reason=error.cause)
     if isinstance(error, SandboxError):
-        return Ending(1, str(error), reason="sandbox")
+        return ErrorExit(1, str(error), reason="sandbox")
     if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
         where = f" ({error.filename})" if error.filename else ""
-        return Ending(1, f"The disk is full{where}; not everything was written.", _FULL_DISK, "disk_full")
+        return ErrorExit(1, f"The disk is full{where}; not everything was written.", _FULL_DISK, "disk_full")
     if isinstance(error, OSError):
         where = f"{error.filename}: " if error.filename else ""
-        return Ending(1, f"{where}{error.strerror or error}", reason="os")
+        return ErrorExit(1, f"{where}{error.strerror or error}", reason="os")
     what = f"{type(error).__name__}: {error}".rstrip(": ")
-    return Ending(
+    return ErrorExit(
         1, f"This is a bug in Valkyrie: {what}", "VALKYRIE_DEBUG=1 shows where it happened.", "internal"
     )
 
 
-def _report(ending: Ending, words: Sequence[str]) -> int:
+def _report(ending: ErrorExit, words: Sequence[str]) -> int:
     sys.stdout.flush()
-    from valkyrie.plain_text import shorten_names
+    from valkyrie.text import shorten_names
 
     ending = ending._replace(message=shorten_names(ending.message))
     if _wants_json(words):

@@ -1,8 +1,11 @@
-"""What many commands share: the frame of a verb, the run argument, task ids, the tracker."""
+"""What many commands share: the frame of a verb, the run argument, task ids, limits, notifications."""
 
 from __future__ import annotations
 
+import errno
 import shlex
+import sys
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import wraps
@@ -11,13 +14,83 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from valkyrie.cli.lazy import HELP_NAMES
+from valkyrie.cli.commands import HELP_NAMES
 from valkyrie.cli.output import Output, reader_left
-from valkyrie.cli.vocabulary import Pairs, VocabularyCommand, Words, mapping
-from valkyrie.nouns import may_be_id
+from valkyrie.cli.vocabulary import Pairs, VocabularyCommand, WordsOption, mapping
+from valkyrie.domain import may_be_id
+from valkyrie.text import read_regular
 
 if TYPE_CHECKING:
     from valkyrie.tracker.protocol import Tracker
+
+
+TIMEOUT_SECONDS = 30.0
+LARGEST_BYTES = 50 * 1024**2
+
+
+def read_task_ids(source: str) -> str:
+    """What `source` holds; UsageError says why it cannot be had."""
+    try:
+        if source.lower().startswith(("http://", "https://")):
+            return _download(source).decode("utf-8")
+        return _read(source).decode("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "not a text file (UTF-8)"
+        hint = " A pipe is read as stdin: --task-ids-file -" if _is_special(error) else ""
+        raise click.UsageError(f"--task-ids-file {_shown(source)}: {reason}.{hint}") from error
+
+
+def _read(source: str) -> bytes:
+    if source != "-":
+        return read_regular(source, LARGEST_BYTES)
+    read = sys.stdin.buffer.read(LARGEST_BYTES + 1)
+    if len(read) > LARGEST_BYTES:
+        raise _refused(source, f"more than {LARGEST_BYTES // 1024**2} MB")
+    return read
+
+
+def _download(url: str) -> bytes:
+    import httpx
+
+    received = bytearray()
+    deadline = time.monotonic() + TIMEOUT_SECONDS
+    try:
+        with httpx.stream("GET", url, follow_redirects=True, timeout=TIMEOUT_SECONDS) as response:
+            if response.status_code != httpx.codes.OK:
+                raise _refused(url, f"the server answered {response.status_code} {response.reason_phrase}")
+            if response.headers.get("content-type", "").startswith("text/html"):
+                raise _refused(url, "the server sent a web page, not a list of ids")
+            for piece in response.iter_bytes():
+                received += piece
+                if len(received) > LARGEST_BYTES:
+                    raise _refused(url, f"more than {LARGEST_BYTES // 1024**2} MB")
+                if time.monotonic() > deadline:
+                    raise _refused(url, f"not read within {TIMEOUT_SECONDS:g} s")
+    except httpx.TimeoutException:
+        raise _refused(url, f"no answer within {TIMEOUT_SECONDS:g} s") from None
+    except (httpx.HTTPError, httpx.InvalidURL) as error:
+        raise _refused(url, str(error) or type(error).__name__) from None
+    return bytes(received)
+
+
+def _is_special(error: Exception) -> bool:
+    return isinstance(error, OSError) and error.errno == errno.EINVAL
+
+
+def _refused(url: str, reason: str) -> click.UsageError:
+    return click.UsageError(f"--task-ids-file {_shown(url)}: {reason}")
+
+
+def _shown(source: str) -> str:
+    """The source without what may be secret in an address: user, password and query."""
+    if "://" not in source:
+        return source
+    scheme, _, rest = source.partition("://")
+    host, slash, path = rest.partition("?")[0].partition("/")
+    return f"{scheme}://{host.rpartition('@')[2]}{slash}{path}"
+
+
+# What many commands share: the frame of a verb, the run argument, task ids, the tracker.
 
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 Started = TypeVar("Started")
@@ -88,8 +161,8 @@ def tracker(*, to_start: bool = False) -> Iterator[Tracker]:
 
 def _complete_run(_ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[str]:
     from valkyrie.errors import ValkyrieError
-    from valkyrie.job_views import JobFilter
     from valkyrie.views import RunFilter
+    from valkyrie.views.jobs import JobFilter
 
     try:
         with tracker() as opened:
@@ -149,7 +222,7 @@ def task_options(function: Decorated) -> Decorated:
     )(function)
     return click.option(
         "--task-ids",
-        cls=Words,
+        cls=WordsOption,
         callback=_joined,
         metavar="A,B,…",
         help="Only these tasks, by id, with commas or spaces between them.",
@@ -162,7 +235,7 @@ def _joined(_ctx: click.Context, _param: click.Parameter, value: tuple[str, ...]
 
 def _headers(ctx: click.Context, param: click.Parameter, value: tuple[str, ...]) -> dict[str, str]:
     """Headers as a mapping; upper or lower case is the same name."""
-    from valkyrie.benchmarks.service.headers import header_problem
+    from valkyrie.benchmarks.service.address import header_problem
 
     headers = mapping(ctx, param, value)
     for name, content in headers.items():
@@ -209,8 +282,8 @@ def pass_env_option(function: Decorated) -> Decorated:
 
 
 def _allowed_names(_ctx: click.Context, _param: click.Parameter, value: tuple[str, ...]) -> tuple[str, ...]:
-    from valkyrie.config import effective
-    from valkyrie.permissions import allowed_names
+    from valkyrie.config.permissions import allowed_names
+    from valkyrie.config.values import effective
 
     configured = effective("pass_env").value
     return tuple(sorted(allowed_names(value, str(configured) if configured else None)))
@@ -223,7 +296,7 @@ def start_asking(
 
     Where nobody can be asked, the refusal stands and names the flag.
     """
-    from valkyrie.benchmarks.variables import MissingVariablesError
+    from valkyrie.benchmarks.protocol import MissingVariablesError
     from valkyrie.report.formats import safe
 
     try:
@@ -275,13 +348,11 @@ def chosen_tasks(task_ids: str | None, task_ids_file: str | None) -> list[str] |
     """Ids from both options, in order, each once; None when neither was given."""
     if task_ids is None and task_ids_file is None:
         return None
-    from valkyrie.benchmarks.selection import parse_ids, parse_ids_file
+    from valkyrie.benchmarks.protocol import parse_ids, parse_ids_file
 
     chosen = parse_ids(task_ids or "")
     if task_ids_file is not None:
-        from valkyrie.cli.task_ids import read_text
-
-        chosen += parse_ids_file(read_text(task_ids_file))
+        chosen += parse_ids_file(read_task_ids(task_ids_file))
     chosen = list(dict.fromkeys(chosen))
     if not chosen:
         raise click.UsageError(
@@ -305,8 +376,8 @@ def own_folder(name: str | Path) -> Path:
 
     It may have come with the repository, and what is written to it would land anywhere.
     """
+    from valkyrie.config.permissions import outside
     from valkyrie.errors import UsageError
-    from valkyrie.permissions import outside
 
     folder = Path(name)
     if (real := outside(folder, Path.cwd())) is not None:
@@ -315,3 +386,110 @@ def own_folder(name: str | Path) -> Path:
             f"--output-dir {shlex.quote(str(real))}."
         )
     return folder
+
+
+# Limits of a run on the command line: what it may cost, and how many trials may fail.
+
+
+class Dollars(Number):
+    """A sum above nothing, `$` or not; there is no endless one."""
+
+    name = "US dollars"
+
+    def __init__(self) -> None:
+        super().__init__(min=0, min_open=True)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        amount = super().convert(value.removeprefix("$") if isinstance(value, str) else value, param, ctx)
+        if amount == float("inf"):
+            self.fail("leave --max-cost out for no limit.", param, ctx)
+        return amount
+
+
+def max_cost_option(function: Decorated) -> Decorated:
+    """`--max-cost USD`."""
+    return click.option(
+        "--max-cost",
+        type=Dollars(),
+        metavar="USD",
+        help="Begin no further trial once agents have reported this much, in US dollars.",
+    )(function)
+
+
+def abort_option(default: int | None) -> Callable[[Decorated], Decorated]:
+    """`--abort-after N`."""
+    return click.option(
+        "--abort-after",
+        type=WholeNumber(0, 1_000_000),
+        metavar="N",
+        default=default,
+        show_default=default is not None,
+        help="Stop by itself when N trials (or 5 % of them, if that is more) ended, all in errors that "
+        "trying again does not mend; 0 is never.",
+    )
+
+
+# Whom a run tells how it goes: the flags of `run start`, and what the config file says instead.
+
+
+def notify_options(function: Decorated) -> Decorated:
+    """`--interval`, `--webhook`, `--webhook-url`, `--webhook-key`, `--lambda`."""
+    for option in reversed(_OPTIONS):
+        function = option(function)
+    return function
+
+
+_OPTIONS = (
+    click.option(
+        "--interval",
+        "-i",
+        "intervals",
+        type=click.INT,
+        multiple=True,
+        metavar="N",
+        help="Send a message at this percentage of ended trials: 5 to 100 in steps of 5, up to 3 times "
+        "[default: 100].",
+    ),
+    click.option(
+        "--webhook",
+        metavar="SECRET",
+        help="Send messages to Slack: name of the secret that holds its webhook URL "
+        "[default: config webhook].",
+    ),
+    click.option(
+        "--webhook-url",
+        metavar="URL",
+        help="Send signed JSON messages there [default: config webhook_url].",
+    ),
+    click.option(
+        "--webhook-key",
+        metavar="SECRET",
+        help="Name of the secret those are signed with [default: config webhook_key].",
+    ),
+    click.option(
+        "--lambda",
+        "lambda_function",
+        metavar="NAME",
+        help="AWS Lambda function to call when the run has ended.",
+    ),
+)
+
+
+def with_configured(
+    *, intervals: tuple[int, ...], webhook: str | None, webhook_url: str | None, webhook_key: str | None
+) -> dict[str, Any]:
+    """What was given, and what the config file says where nothing was."""
+    from valkyrie.config.values import effective
+
+    def configured(name: str) -> str | None:
+        value = effective(name).value
+        return None if value is None else str(value)
+
+    url = webhook_url or configured("webhook_url")
+    return {
+        "intervals": intervals,
+        "webhook": webhook or configured("webhook"),
+        "webhook_url": url,
+        # A key alone signs nothing: configured without an address it is left for later.
+        "webhook_key": webhook_key or (configured("webhook_key") if url else None),
+    }

@@ -9,8 +9,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from sandboxes.installation import as_typed
-from valkyrie.report.formats import printable, printable_json
-from valkyrie.report.layout import Ink, Table, panel
+from valkyrie.report.formats import Table, TerminalStyle, panel, printable, printable_json
 
 SCHEMA_VERSION = 1
 
@@ -50,7 +49,7 @@ class Output:
         """A person can also answer."""
         self.redraws = self.terminal and os.environ.get("TERM", "dumb") != "dumb"
         """Lines already printed can be rewritten."""
-        self.ink = Ink(wants_color(no_color=no_color) and not json)
+        self.ink = TerminalStyle(wants_color(no_color=no_color) and not json)
 
     @property
     def width(self) -> int | None:
@@ -82,7 +81,7 @@ class Output:
 
     def note(self, text: str) -> None:
         """A remark beside the answer, on stderr."""
-        ink = Ink(self.ink.enabled and sys.stderr.isatty())
+        ink = TerminalStyle(self.ink.enabled and sys.stderr.isatty())
         sys.stdout.flush()
         sys.stderr.write(ink.paint(printable(text, colors=False), "dim") + "\n")
 

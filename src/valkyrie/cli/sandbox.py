@@ -39,7 +39,7 @@ class Offer:
 
 
 def _check_url(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
-    from valkyrie.config_keys import check_url
+    from valkyrie.config.schema import check_url
 
     try:
         return check_url(value) if value is not None else None
@@ -119,7 +119,7 @@ def _is_loopback(host: str) -> bool:
 
 
 def _check_provider(name: str, output: Output) -> None:
-    from valkyrie.cli.checks import local_sandbox
+    from valkyrie.cli.doctor import local_sandbox
 
     if name == "process":
         output.note("Warning: NOTHING IS ISOLATED: what clients run can do all that you can.")
@@ -134,7 +134,7 @@ async def _serve(offer: Offer, output: Output) -> None:
 
     from sandboxes.registry import open_provider
     from sandboxes.server import SandboxServer
-    from valkyrie.settings import data_folder
+    from valkyrie.config.values import data_folder
     from valkyrie.store.layout import DataFolder
 
     labels = {"Home": f"serve-{os.getpid()}-{token_hex(4)}"}

@@ -75,7 +75,7 @@ def _recorded_folder(path: Path) -> Path | None:
 
 
 def _list(output: Output) -> int:
-    from valkyrie.report.layout import Column, Table
+    from valkyrie.report.formats import Column, Table
     from valkyrie.trust import trusted_projects
 
     known = [(one, _state(one)) for one in trusted_projects()]

@@ -13,7 +13,7 @@ from typing import Any
 
 import click
 
-from valkyrie.suggest import did_you_mean
+from valkyrie.text import did_you_mean
 
 SAME: tuple[tuple[str, ...], ...] = (
     ("--trials", "--n-attempts", "--runs"),
@@ -61,7 +61,7 @@ _BETWEEN = "\0"
 """No word of a command line has it."""
 
 
-class Words(click.Option):
+class WordsOption(click.Option):
     """An option that takes many words: `--opt a b c`, `--opt a --opt b`, `--opt=a`.
 
     Only the names in LISTS go on up to the next flag; `--` ends them too, so that arguments can follow.
@@ -71,14 +71,14 @@ class Words(click.Option):
         super().__init__(*names, **{**attrs, "multiple": True})
 
 
-class Pairs(Words):
+class Pairs(WordsOption):
     """An option that takes `KEY=VALUE` or `KEY VALUE`, as often as it is given; its value is a mapping."""
 
     def __init__(self, *names: Any, **attrs: Any) -> None:
         super().__init__(*names, **{"callback": mapping, **attrs})
 
 
-class AgentPairs(Words):
+class AgentPairs(WordsOption):
     """An option that takes `AGENT KEY=VALUE` or `AGENT KEY VALUE`; its value is a list of the three."""
 
     def __init__(self, *names: Any, **attrs: Any) -> None:
@@ -184,9 +184,9 @@ def _spread(args: Sequence[str], known: Mapping[str, click.Option], needed: int)
             continue
         flag, attached = _split(word, known)
         option = known.get(flag)
-        if isinstance(option, Words) and attached is None and left and left[0] in known:
+        if isinstance(option, WordsOption) and attached is None and left and left[0] in known:
             raise click.BadOptionUsage(flag, f"Option {flag!r} requires an argument.")
-        if isinstance(option, Words) and (attached is not None or left):
+        if isinstance(option, WordsOption) and (attached is not None or left):
             start = len(spread)
             spread += _listed(option, flag, attached, left, known)
             further = list(range(start + 2, len(spread), 2))
@@ -231,7 +231,7 @@ def _values(option: click.Option | None, attached: str | None, left: deque[str])
 
 
 def _listed(
-    option: Words, flag: str, attached: str | None, left: deque[str], known: Mapping[str, click.Option]
+    option: WordsOption, flag: str, attached: str | None, left: deque[str], known: Mapping[str, click.Option]
 ) -> Iterator[str]:
     """The words of a list, or one pair, each behind the flag."""
     word = left.popleft() if attached is None else attached

@@ -1,4 +1,4 @@
-"""What only the caller's machine knows, put into a request: folders, config, secrets."""
+"""Complete requests with what only the caller's machine knows: folders, config, secrets."""
 
 from __future__ import annotations
 
@@ -7,16 +7,19 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from valkyrie import config, plugins, secrets
-from valkyrie.agents.catalog import CATALOG
-from valkyrie.benchmarks.catalogue import SHIPPED
+from valkyrie import plugins, secrets
+from valkyrie.agents.catalog.entries import CATALOG
+from valkyrie.benchmarks.catalog import SHIPPED
 from valkyrie.benchmarks.service import address
+from valkyrie.config import values as config
+from valkyrie.config.values import secrets_path
 from valkyrie.errors import PREFLIGHT, MissingSecretError, UsageError
-from valkyrie.settings import secrets_path
 from valkyrie.views import PlanView, RegradeRequest, RunRequest, RunView, TasksRequest
+from valkyrie.views.jobs import JobAgent, JobChange, JobPlan, JobRequest, JobView
 
 if TYPE_CHECKING:
     from valkyrie.client.client import ValkyrieClient
+
 
 Request = TypeVar("Request", RunRequest, TasksRequest)
 _OURS = "VALKYRIE_"
@@ -200,3 +203,51 @@ def as_if_supplied(plan: PlanView) -> PlanView:
     ]
     said = [f"{name} would be stored, encrypted, for your organisation" for name in names]
     return replace(plan, problems=problems, notices=[*plan.notices, *said], missing={})
+
+
+# What only the caller's machine knows, put into a request for a job.
+
+
+async def complete_job(client: ValkyrieClient, request: JobRequest) -> JobRequest:
+    """A request that means the same to the tracker: folders are sent, what the config says is said."""
+    template = await complete_benchmark(client, request.template)
+    several = [
+        await complete_benchmark(client, replace(request.template, benchmark=one))
+        for one in request.benchmarks
+    ]
+    if unlike := next((one for one in several if one.benchmark_url or one.headers != template.headers), None):
+        raise UsageError(
+            f"--benchmark {unlike.benchmark} is a service of your own; a job with other "
+            "benchmarks takes none. Start a job for it alone."
+        )
+    named = tuple(one.benchmark for one in several)
+    return replace(
+        request, agents=await sent_job(client, request.agents), template=template, benchmarks=named
+    )
+
+
+async def sent_job(client: ValkyrieClient, agents: Sequence[JobAgent]) -> tuple[JobAgent, ...]:
+    """Agents as the tracker knows them; folders are sent."""
+    found = [replace(one, agent=await complete_agent(client, one.agent)) for one in agents]
+    return tuple(found)
+
+
+async def complete_job_change(client: ValkyrieClient, change: JobChange, job: JobView) -> JobChange:
+    """A change that means the same to the tracker; the credential of the job's service goes along."""
+    headers = job_headers_again(job, change.headers)
+    return replace(change, agents=await sent_job(client, change.agents), headers=headers)
+
+
+def job_headers_again(job: JobView, headers: Mapping[str, str] | None) -> Mapping[str, str]:
+    """Return the headers a job goes on with; with the credential kept for its service, if it has only one."""
+    if len({run.benchmark for run in job.runs}) != 1:
+        return headers or {}
+    return headers_again(job.runs[0], headers)
+
+
+def job_as_if_supplied(plan: JobPlan) -> JobPlan:
+    """A plan as it would be once the tracker keeps the secrets only this machine has."""
+    plans = [as_if_supplied(one) for one in plan.plans]
+    solved = {problem for one in plan.plans for problem in one.problems}
+    solved -= {problem for one in plans for problem in one.problems}
+    return replace(plan, plans=plans, problems=[one for one in plan.problems if one not in solved])

@@ -34,7 +34,7 @@ Params = Sequence[tuple[str, str]]
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class TrackerCall:
     """One request, so described that it can be made again."""
 
     method: str
@@ -83,7 +83,7 @@ class Connection:
     async def close(self) -> None:
         await self._client.aclose()
 
-    async def ask(self, call: Call) -> Any:
+    async def ask(self, call: TrackerCall) -> Any:
         """Return the JSON a request is answered with; None for an empty answer."""
 
         async def once() -> Any:
@@ -92,7 +92,7 @@ class Connection:
 
         return await persist(once, self.limits, repeatable=call.safe_to_repeat)
 
-    async def get(self, kind: type[View], call: Call) -> View:
+    async def get(self, kind: type[View], call: TrackerCall) -> View:
         """Return the answer as a view."""
         return self.view(kind, await self.ask(call))
 
@@ -109,7 +109,7 @@ class Connection:
 
         return await persist(once, self.limits, repeatable=True)
 
-    async def download(self, call: Call, target: Path) -> None:
+    async def download(self, call: TrackerCall, target: Path) -> None:
         """The answer's bytes in a file, never all of them in memory."""
 
         async def once() -> None:
@@ -121,7 +121,9 @@ class Connection:
         await persist(once, self.limits, repeatable=call.safe_to_repeat)
 
     @asynccontextmanager
-    async def stream(self, call: Call, *, silence_s: float | None = -1) -> AsyncIterator[httpx.Response]:
+    async def stream(
+        self, call: TrackerCall, *, silence_s: float | None = -1
+    ) -> AsyncIterator[httpx.Response]:
         """An answer to be read piece by piece; one that is a refusal is raised.
 
         `silence_s`: how long the tracker may say nothing, when that is not the client's own timeout.
@@ -151,7 +153,7 @@ class Connection:
             )
             raise strange(self.url, wrong) from None
 
-    def _request(self, call: Call) -> httpx.Request:
+    def _request(self, call: TrackerCall) -> httpx.Request:
         content: bytes | AsyncIterator[bytes] | None = None
         headers = dict(call.headers)
         if call.file is not None:
@@ -254,7 +256,7 @@ def _proxy(url: str) -> str | None:
     proxy = getproxies().get(parts.scheme)
     if not proxy or proxy_bypass(parts.netloc):
         return None
-    from benchmark_service.addresses import is_loopback
+    from benchmark_service.http_connections import is_loopback
 
     return None if is_loopback(url) else proxy
 

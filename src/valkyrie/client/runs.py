@@ -13,11 +13,10 @@ from functools import wraps
 from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
-from valkyrie.client.connection import Call, Connection, Params, path
-from valkyrie.client.events import RunChanged, RunEvent, run_events
-from valkyrie.client.logs import log_lines, log_text
+from valkyrie.client.connection import Connection, Params, TrackerCall, path
+from valkyrie.client.events import RunChanged, RunEvent, log_lines, log_text, run_events
+from valkyrie.domain import Json, RunState, may_be_id
 from valkyrie.errors import InfrastructureError, StoreError, UnknownError, UsageError, UserError
-from valkyrie.nouns import Json, RunState, may_be_id
 from valkyrie.views import (
     AttemptView,
     ErrorGroup,
@@ -88,12 +87,12 @@ class RunCalls:
 
     async def plan(self, request: RunRequest) -> PlanView:
         """Return what `start` would do, checked in full; starts nothing."""
-        call = Call("POST", path("runs", "plan"), body=changed(request), repeatable=True)
+        call = TrackerCall("POST", path("runs", "plan"), body=changed(request), repeatable=True)
         return await self._connection.get(PlanView, call)
 
     async def start(self, request: RunRequest, *, key: str | None = None) -> StartedRun:
         """Start a run. Two starts with the same `key` are one run, so it is safe to ask again."""
-        call = Call(
+        call = TrackerCall(
             "POST",
             path("runs"),
             body=changed(request),
@@ -106,10 +105,12 @@ class RunCalls:
         """One run as it stands."""
         word = ref.strip()
         if may_be_id(word):
-            return await self._connection.get(RunView, Call("GET", path("runs", word)))
+            return await self._connection.get(RunView, TrackerCall("GET", path("runs", word)))
         if not word:
             raise UsageError("A run is named by its id, a job's name, JOB/AGENT or latest.")
-        return await self._connection.get(RunView, Call("GET", path("runs", "named"), params({"ref": word})))
+        return await self._connection.get(
+            RunView, TrackerCall("GET", path("runs", "named"), params({"ref": word}))
+        )
 
     async def _path(self, ref: str, *parts: str) -> str:
         """Return the path of a run, or of a part of it."""
@@ -189,12 +190,12 @@ class RunCalls:
     async def list(self, query: RunFilter | None = None) -> RunPage:
         """Runs that match, a page at a time: `cursor` of one page leads to the next."""
         return await self._connection.get(
-            RunPage, Call("GET", path("runs"), _run_params(query or RunFilter()))
+            RunPage, TrackerCall("GET", path("runs"), _run_params(query or RunFilter()))
         )
 
     async def trials(self, ref: str, query: TrialFilter | None = None) -> tuple[Sequence[TrialView], int]:
         """Trials that match, and how many match in all."""
-        call = Call("GET", await self._path(ref, "trials"), _trial_params(query or TrialFilter()))
+        call = TrackerCall("GET", await self._path(ref, "trials"), _trial_params(query or TrialFilter()))
         answer = await self._connection.get(dict[str, Any], call)
         rows = self._connection.view(list[TrialView], answer.get("trials"))
         return rows, self._connection.view(int, answer.get("total"))
@@ -202,29 +203,31 @@ class RunCalls:
     async def attempts(self, ref: str, task_id: str, k: int = 0) -> Sequence[AttemptView]:
         """Every attempt of one trial, oldest first."""
         params = [("task_id", task_id), ("k", str(k))]
-        call = Call("GET", await self._path(ref, "attempts"), params)
+        call = TrackerCall("GET", await self._path(ref, "attempts"), params)
         return await self._connection.get(list[AttemptView], call)
 
     async def errors(self, ref: str) -> Sequence[ErrorGroup]:
         """Return the run's open errors, alike ones together."""
-        return await self._connection.get(list[ErrorGroup], Call("GET", await self._path(ref, "errors")))
+        return await self._connection.get(
+            list[ErrorGroup], TrackerCall("GET", await self._path(ref, "errors"))
+        )
 
     @fields_of(StopRequest)
     async def stop(self, ref: str, request: StopRequest) -> RunView:
         """Pending trials become STOPPED; running ones finish, unless `force` kills them."""
-        call = Call("POST", await self._path(ref, "stop"), body=changed(request))
+        call = TrackerCall("POST", await self._path(ref, "stop"), body=changed(request))
         return await self._connection.get(RunView, call)
 
     @fields_of(ResumeRequest)
     async def resume(self, ref: str, request: ResumeRequest) -> StartedRun:
         """STOPPED trials run again; what was interrupted goes on. Headers are not stored: give them again."""
-        call = Call("POST", await self._path(ref, "resume"), body=changed(request))
+        call = TrackerCall("POST", await self._path(ref, "resume"), body=changed(request))
         return await self._connection.get(StartedRun, call)
 
     @fields_of(RetryRequest)
     async def retry(self, ref: str, request: RetryRequest) -> StartedRun:
         """As `resume`, and ERROR trials too (only of `category`, if given)."""
-        call = Call("POST", await self._path(ref, "retry"), body=changed(request))
+        call = TrackerCall("POST", await self._path(ref, "retry"), body=changed(request))
         return await self._connection.get(StartedRun, call)
 
     async def regrade(self, ref: str, request: RegradeRequest | None = None) -> RegradeView:
@@ -233,53 +236,55 @@ class RunCalls:
         `tests` is the name of a benchmark, or `upload:<digest>` of a folder that was uploaded.
         """
         body = changed(request or RegradeRequest())
-        call = Call("POST", await self._path(ref, "regrade"), body=body)
+        call = TrackerCall("POST", await self._path(ref, "regrade"), body=body)
         return await self._connection.get(RegradeView, call)
 
     async def gradings(self, ref: str) -> Sequence[GradingView]:
         """Return the run's gradings by number; 0 is the one its own trials made."""
-        return await self._connection.get(list[GradingView], Call("GET", await self._path(ref, "gradings")))
+        return await self._connection.get(
+            list[GradingView], TrackerCall("GET", await self._path(ref, "gradings"))
+        )
 
     async def use_grading(self, ref: str, number: int) -> RunView:
         """Make one grading the run's own: verdicts, counters and final score."""
         where = await self._path(ref, "gradings", str(number), "use")
-        return await self._connection.get(RunView, Call("POST", where, repeatable=True))
+        return await self._connection.get(RunView, TrackerCall("POST", where, repeatable=True))
 
     async def compare_gradings(self, ref: str, a: int, b: int) -> GradingComparison:
         """Return which trials two gradings of the run judge differently."""
         where = await self._path(ref, "gradings", "compare")
-        call = Call("GET", where, params({"a": a, "b": b}))
+        call = TrackerCall("GET", where, params({"a": a, "b": b}))
         return await self._connection.get(GradingComparison, call)
 
     @fields_of(UpdateRequest)
     async def update(self, ref: str, request: UpdateRequest) -> RunView:
         """Change a live run."""
         # Setting the same values twice changes nothing.
-        call = Call("PATCH", await self._path(ref), body=changed(request), repeatable=True)
+        call = TrackerCall("PATCH", await self._path(ref), body=changed(request), repeatable=True)
         return await self._connection.get(RunView, call)
 
     async def delete(self, ref: str) -> None:
         """Forget an ended run and everything kept of it."""
-        await self._connection.ask(Call("DELETE", await self._path(ref)))
+        await self._connection.ask(TrackerCall("DELETE", await self._path(ref)))
 
     @fields_of(ResultsWanted)
     async def results(self, ref: str, request: ResultsWanted) -> Json:
         """Return the results file's content; their service scores some tasks anew, with the headers."""
-        call = Call("POST", await self._path(ref, "results"), body=changed(request), repeatable=True)
+        call = TrackerCall("POST", await self._path(ref, "results"), body=changed(request), repeatable=True)
         return await self._connection.get(dict[str, Any], call)
 
     async def download_results(
         self, ref: str, target: Path, request: ResultsWanted = ResultsWanted()
     ) -> None:
         """Write the results file to `target` as it comes; it may be larger than memory."""
-        call = Call("POST", await self._path(ref, "results"), body=changed(request), repeatable=True)
+        call = TrackerCall("POST", await self._path(ref, "results"), body=changed(request), repeatable=True)
         await self._connection.download(call, target)
 
     @fields_of(ResultsWanted)
     async def upload_results(self, ref: str, request: ResultsWanted) -> ResultsLink:
         """Put the results file where the tracker keeps artifacts."""
         where = await self._path(ref, "results", "upload")
-        call = Call("POST", where, body=changed(request), repeatable=True)
+        call = TrackerCall("POST", where, body=changed(request), repeatable=True)
         return await self._connection.get(ResultsLink, call)
 
     async def logs(
@@ -290,7 +295,7 @@ class RunCalls:
         if attempt is None and (found := await self.attempts(ref, task_id, k)):
             attempt = found[-1].number  # the same one when it has to be asked for again
         asked = {"task_id": task_id, "k": k, "attempt": attempt, "follow": "true" if follow else None}
-        call = Call("GET", await self._path(ref, "log"), params(asked))
+        call = TrackerCall("GET", await self._path(ref, "log"), params(asked))
         async with aclosing(log_text(self._connection, call)) as pieces:
             async for piece in pieces:
                 yield piece
@@ -298,20 +303,20 @@ class RunCalls:
     async def run_logs(self, ref: str, query: LogQuery | None = None) -> AsyncGenerator[LogLine, None]:
         """Logs of many trials, those of each one's last attempt unless said."""
         where = await self._path(ref, "logs")
-        call = Call("POST", where, body=changed(query or LogQuery()), repeatable=True)
+        call = TrackerCall("POST", where, body=changed(query or LogQuery()), repeatable=True)
         async with aclosing(log_lines(self._connection, call)) as pieces:
             async for piece in pieces:
                 yield piece
 
     async def shell(self, ref: str, task_id: str, k: int = 0) -> Sequence[str]:
         """Return the command that opens a shell in a kept sandbox, on the machine the sandbox is on."""
-        call = Call("GET", await self._path(ref, "shell"), params({"task_id": task_id, "k": k}))
+        call = TrackerCall("GET", await self._path(ref, "shell"), params({"task_id": task_id, "k": k}))
         answer = await self._connection.get(dict[str, Any], call)
         return self._connection.view(list[str], answer.get("argv"))
 
     async def queue(self) -> QueueView:
         """Open runs in the order they are served, and the executors that live."""
-        return await self._connection.get(QueueView, Call("GET", path("queue")))
+        return await self._connection.get(QueueView, TrackerCall("GET", path("queue")))
 
 
 async def _next(views: AsyncIterator[RunView]) -> RunView | None:

@@ -1,18 +1,19 @@
-"""What an eval prints while it runs and when it ended."""
+"""Print what an eval does while it runs and when it ended, on a terminal or into a pipe."""
 
 from __future__ import annotations
 
+import os
+import shutil
+import threading
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Self, TextIO
 
-from valkyrie.evals.figures import Outcome, curve, figures, repeats_of, stimulus_outcome, trial_outcome
-from valkyrie.evals.paper import LiveLine, Paper, write_kept
-from valkyrie.evals.records import dump_line, to_line
-from valkyrie.evals.results import EvalResult, Invocation, StimulusResult, TrialResult
-from valkyrie.evals.wording import (
+from valkyrie.evals.figures import EvalOutcome, curve, figures, repeats_of, stimulus_outcome, trial_outcome
+from valkyrie.evals.phrases import (
     clipped,
     constraints_text,
     counts_text,
@@ -29,12 +30,154 @@ from valkyrie.evals.wording import (
     verdict_text,
     with_interval,
 )
-from valkyrie.evals.writing import Written
+from valkyrie.evals.records import dump_line, to_line
+from valkyrie.evals.result_folder import WrittenResults
+from valkyrie.evals.results import Invocation, SpecResult, StimulusResult, TrialResult
 from valkyrie.grade.protocol import GraderResult
-from valkyrie.report.formats import plural, safe
-from valkyrie.report.layout import fit
+from valkyrie.report.formats import PLAIN, TerminalStyle, fit, plural, printable, safe
+from valkyrie.report.live import Region, start_deaf
 
-_STYLES = {Outcome.PASSED: "green", Outcome.FAILED: "red", Outcome.NOT_GRADED: "dim", Outcome.SKIPPED: "dim"}
+
+@dataclass(frozen=True, slots=True)
+class Signs:
+    """The few characters that are not ASCII."""
+
+    passed: str = "✔"
+    failed: str = "✘"
+    error: str = "!"
+    aside: str = "–"
+    rule: str = "━━━"
+    warning: str = "⚠ "
+
+
+ASCII = Signs("ok", "FAIL", "!", "-", "===", "")
+_SPELT_OUT = str.maketrans({"…": "...", "–": "-", "—": "-"})
+
+
+@dataclass(frozen=True, slots=True)
+class ReportStream:
+    """What people read: standard output, or standard error where JSON lines go to standard output."""
+
+    stream: TextIO
+    ink: TerminalStyle = PLAIN
+    redraws: bool = False
+    """A terminal whose last line can be rewritten."""
+    width: int | None = None
+    """Columns of a terminal; None in a pipe, where nothing is cut."""
+    signs: Signs = Signs()
+
+    @classmethod
+    def of(cls, stream: TextIO, *, no_color: bool = False) -> ReportStream:
+        """As the stream is: colour and a live line on a terminal only, ASCII where it can do no better."""
+        terminal = stream.isatty()
+        dumb = os.environ.get("TERM", "dumb") == "dumb"
+        return cls(
+            stream,
+            ink=TerminalStyle(terminal and not (no_color or dumb or os.environ.get("NO_COLOR"))),
+            redraws=terminal and not dumb,
+            width=shutil.get_terminal_size().columns if terminal else None,
+            signs=Signs() if _writes(stream, "✔✘━⚠…–") else ASCII,
+        )
+
+    def write(self, lines: Iterable[str]) -> None:
+        """Lines, at once."""
+        text = "".join(f"{printable(line, colors=self.ink.enabled)}\n" for line in lines)
+        if self.signs is ASCII:
+            encoding = self.stream.encoding or "ascii"
+            text = text.translate(_SPELT_OUT).encode(encoding, "replace").decode(encoding)
+        write_kept(self.stream, text)
+
+    def region(self) -> Region | None:
+        """The line below everything printed so far, where the stream has one."""
+        return Region(self.stream) if self.redraws else None
+
+
+def write_kept(stream: TextIO, text: str) -> None:
+    """Write and flush; a reader that has left (`| head`) loses the rest, and the eval goes on."""
+    try:
+        stream.write(text)
+        stream.flush()
+    except BrokenPipeError:
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, stream.fileno())
+        os.close(nowhere)
+
+
+def _writes(stream: TextIO, text: str) -> bool:
+    try:
+        text.encode(getattr(stream, "encoding", None) or "utf-8")
+    except (UnicodeEncodeError, LookupError):
+        return False
+    return True
+
+
+class LiveLine:
+    """One line below what is printed, with a clock; silent where there is no region."""
+
+    def __init__(self, region: Region | None, ink: TerminalStyle, clock: Callable[[], float]) -> None:
+        self._region, self._ink, self._clock = region, ink, clock
+        self._began = clock()
+        self._said = self._drawn = ""
+        self._lock = threading.RLock()
+        self._left = threading.Event()
+        self._ticker: threading.Thread | None = None
+
+    def start(self) -> None:
+        """Keep the clock going."""
+        if self._region is not None:
+            self._ticker = threading.Thread(target=self._tick, daemon=True)
+            start_deaf(self._ticker)
+
+    def stop(self) -> None:
+        """Take the line away for good."""
+        self._left.set()
+        if self._ticker is not None:
+            self._ticker.join()
+            self._ticker = None
+        with self._lock:
+            self._said = ""
+            self._clear()
+
+    def say(self, text: str) -> None:
+        """What stands before the clock from now on."""
+        with self._lock:
+            self._said = text
+            self._draw()
+
+    @contextmanager
+    def away(self) -> Iterator[None]:
+        """Cleared while others print, then drawn again."""
+        with self._lock:
+            self._clear()
+            yield
+            self._draw()
+
+    def _tick(self) -> None:
+        while not self._left.wait(1.0):
+            with self._lock:
+                self._draw()
+
+    def _draw(self) -> None:
+        minutes, rest = divmod(int(self._clock() - self._began), 60)
+        line = f"{self._said}; {minutes:02d}:{rest:02d}"
+        if self._region is not None and self._said and line != self._drawn:
+            self._region.draw([self._ink.paint(line, "dim")])
+            self._drawn = line
+
+    def _clear(self) -> None:
+        if self._region is not None and self._drawn:
+            self._region.clear()
+            self._drawn = ""
+
+
+# What an eval prints while it runs and when it ended.
+
+_STYLES = {
+    EvalOutcome.PASSED: "green",
+    EvalOutcome.FAILED: "red",
+    EvalOutcome.NOT_GRADED: "dim",
+    EvalOutcome.SKIPPED: "dim",
+}
 _PROMPT_COLUMNS = 76
 
 
@@ -46,7 +189,7 @@ class Printer:
 
     def __init__(
         self,
-        paper: Paper,
+        paper: ReportStream,
         *,
         verbose: bool = False,
         records: TextIO | None = None,
@@ -74,7 +217,7 @@ class Printer:
         going = "" if running is None else f", {running} running"
         self._line.say(f"{done}/{total} trials{going}{again}")
 
-    def stimulus_done(self, stimulus: StimulusResult, of: EvalResult) -> None:
+    def stimulus_done(self, stimulus: StimulusResult, of: SpecResult) -> None:
         """All trials of a stimulus ended; `of` is its eval, as far as it is known."""
         heading = safe(full_name(of))
         lines = [] if heading == self._heading else ["", self._paper.ink.paint(heading, "bold")]
@@ -94,7 +237,7 @@ class Printer:
         said = "Interrupted: stopping what runs (Ctrl+C again: at once). Everything that ended is kept."
         self._print(["", self._paper.ink.paint(said, "yellow")])
 
-    def finish(self, invocation: Invocation, written: Written | None = None) -> None:
+    def finish(self, invocation: Invocation, written: WrittenResults | None = None) -> None:
         """The verdicts, the counts, where the files are, and how to go on."""
         self._line.stop()
         self._print(self._text.summary(invocation, written))
@@ -111,7 +254,7 @@ class Printer:
 class _Text:
     """Results as lines."""
 
-    def __init__(self, paper: Paper, verbose: bool) -> None:
+    def __init__(self, paper: ReportStream, verbose: bool) -> None:
         self._ink, self._signs = paper.ink, paper.signs
         self._verbose = verbose
 
@@ -120,7 +263,7 @@ class _Text:
         outcome = stimulus_outcome(stimulus)
         line = f"{self._mark(outcome)} {safe(stimulus.name)}"
         if not stimulus.trials:
-            return [f"{line}  {'Skipped' if outcome is Outcome.SKIPPED else outcome.value}"]
+            return [f"{line}  {'Skipped' if outcome is EvalOutcome.SKIPPED else outcome.value}"]
         trial = stimulus.trials[0]
         return [f"{line} {self._took(trial)}{self._score(trial)}", *self._below(trial, "    ")]
 
@@ -182,15 +325,15 @@ class _Text:
             yield from _indented(safe(output, keep_lines=True), indent + "  ")
 
     def _grader(self, grader: GraderResult, indent: str) -> Iterator[str]:
-        outcome = Outcome.PASSED if grader.passed else Outcome.FAILED
+        outcome = EvalOutcome.PASSED if grader.passed else EvalOutcome.FAILED
         if grader.status != "ok":
-            outcome = Outcome.GRADER_ERROR if grader.status == "error" else Outcome.SKIPPED
+            outcome = EvalOutcome.GRADER_ERROR if grader.status == "error" else EvalOutcome.SKIPPED
         most = {"characters": 20_000, "lines": 200} if self._verbose else {"characters": 1_000, "lines": 8}
         evidence = clipped(grader.evidence, **most).split("\n")
         yield f"{indent}{self._mark(outcome)} {safe(grader.name)}: {evidence[0]}"
         yield from (f"{indent}    {line}" for line in evidence[1:])
 
-    def summary(self, invocation: Invocation, written: Written | None) -> list[str]:
+    def summary(self, invocation: Invocation, written: WrittenResults | None) -> list[str]:
         """What stands at the end."""
         lines = [""]
         for result in invocation.evals:
@@ -207,7 +350,7 @@ class _Text:
             lines.append(f"Go on with what is missing: {resume}")
         return lines
 
-    def _verdict(self, result: EvalResult) -> Iterator[str]:
+    def _verdict(self, result: SpecResult) -> Iterator[str]:
         mark = self._mark(_eval_outcome(result))
         yield f"{mark} {safe(full_name(result))} {verdict_text(result)}"
         found = figures([result])
@@ -224,12 +367,12 @@ class _Text:
                     f"  pass^k {with_interval(point.pass_all, point.pass_all_interval)}"
                 )
 
-    def _mark(self, outcome: Outcome) -> str:
+    def _mark(self, outcome: EvalOutcome) -> str:
         signs = {
-            Outcome.PASSED: self._signs.passed,
-            Outcome.FAILED: self._signs.failed,
-            Outcome.NOT_GRADED: self._signs.aside,
-            Outcome.SKIPPED: self._signs.aside,
+            EvalOutcome.PASSED: self._signs.passed,
+            EvalOutcome.FAILED: self._signs.failed,
+            EvalOutcome.NOT_GRADED: self._signs.aside,
+            EvalOutcome.SKIPPED: self._signs.aside,
         }
         return self._ink.paint(signs.get(outcome, self._signs.error), _STYLES.get(outcome, "yellow"))
 
@@ -241,17 +384,17 @@ class _Text:
         return "" if trial.score is None or trial.score == 1.0 else f"  score {percent(trial.score)}"
 
 
-def _eval_outcome(result: EvalResult) -> Outcome:
+def _eval_outcome(result: SpecResult) -> EvalOutcome:
     if result.skipped is not None:
-        return Outcome.SKIPPED
+        return EvalOutcome.SKIPPED
     if not result.passed:
-        return Outcome.FAILED
+        return EvalOutcome.FAILED
     if not result.ok:
-        return Outcome.EXECUTION_ERROR
-    return Outcome.PASSED if result.graded else Outcome.NOT_GRADED
+        return EvalOutcome.EXECUTION_ERROR
+    return EvalOutcome.PASSED if result.graded else EvalOutcome.NOT_GRADED
 
 
-def _files(invocation: Invocation, written: Written | None) -> list[str]:
+def _files(invocation: Invocation, written: WrittenResults | None) -> list[str]:
     if written is None:
         return [f"Results: {invocation.folder}"] if invocation.folder else []
     lines = [f"Results: {written.results}", f"Report: {written.report}"]

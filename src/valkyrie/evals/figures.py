@@ -1,4 +1,4 @@
-"""The numbers of an eval: how often it passed, how steadily, how sure that is, and what it used."""
+"""The numbers of an eval: pass rates, repeats, intervals, usage; and evals as views of runs."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import cached_property
+from itertools import count, islice
 from typing import Any
 
-from valkyrie.evals.results import EvalResult, StimulusResult, TrialResult
-from valkyrie.evals.run_views import eval_views, is_fraction, run_of
-from valkyrie.report.comparing import AgentSummary, Metric, summarise
+from valkyrie.compare.summary import AgentSummary, Metric, summarise
+from valkyrie.domain import COUNTED_AS_ZERO, RunState, TrialState
+from valkyrie.evals.results import SpecResult, StimulusResult, TrialResult
 from valkyrie.report.statistics import (
     disagreement,
     pass_all,
@@ -20,12 +21,123 @@ from valkyrie.report.statistics import (
     pass_at_interval,
 )
 from valkyrie.report.tables import counts_as_zero
-from valkyrie.views import TrialView
+from valkyrie.views import RunView, ScoreView, TrialView
+
+MOST_TRIALS = 100_000
+"""Of one task; a record with a number beyond it was numbered in some other way, and tells of no gaps."""
+
+
+def run_of(
+    id: str, *, agent: str, model: str | None, trials: Sequence[TrialView], fraction: bool, folder: str = ""
+) -> RunView:
+    """Return a run of these trials. It has ended, whatever became of them."""
+    complete = all(trial.state in (TrialState.FINISHED, TrialState.ERROR) for trial in trials)
+    return RunView(
+        id=id,
+        benchmark="results",
+        dataset="default",
+        agent=agent,
+        model=model,
+        label=None,
+        provider="",
+        state=RunState.FINISHED if complete else RunState.STOPPED,
+        counts={},
+        total=len(trials),
+        concurrency=1,
+        created_at=0.0,
+        started_at=None,
+        finished_at=None,
+        started_by=None,
+        score=ScoreView(None, None, 0, len(trials), 0.0, {}, False, fraction, 0),
+        error=None,
+        note=None,
+        executor="none",
+        folder=folder,
+        arguments={},
+        enforcement={},
+        version=0,
+    )
+
+
+def is_fraction(trials: Iterable[TrialResult]) -> bool:
+    """Return whether scores are 0..1: nobody says otherwise, and none is beyond that."""
+    return all(trial.fraction and (trial.score is None or 0 <= trial.score <= 1) for trial in trials)
+
+
+def views_of(trials: Mapping[str, Sequence[TrialResult]], planned: Mapping[str, int]) -> list[TrialView]:
+    """Return the trials of each task; planned ones that have not ended are among them, as stopped."""
+    found: list[TrialView] = []
+    for task, own in trials.items():
+        found += [trial_view(trial, task) for trial in own]
+        known = {trial.index for trial in own}
+        wanted = max(planned.get(task, 0), max(known, default=-1) + 1)
+        lacking = (wanted if wanted <= MOST_TRIALS else 0) - len(known)
+        free = (k for k in count() if k not in known)
+        found += [_view(task, k, TrialState.STOPPED) for k in islice(free, max(0, lacking))]
+    return found
+
+
+def eval_views(evals: Sequence[SpecResult]) -> list[TrialView]:
+    """Return the trials of these evals; each stimulus is a task, named by its place.
+
+    What was not graded on purpose has no trials that could count.
+    """
+    stimuli = [stimulus for result in evals if result.graded for stimulus in result.stimuli]
+    trials = {str(number): stimulus.trials for number, stimulus in enumerate(stimuli)}
+    planned = {str(number): stimulus.planned for number, stimulus in enumerate(stimuli)}
+    return views_of(trials, planned)
+
+
+def trial_view(trial: TrialResult, task: str) -> TrialView:
+    """Return a trial as the store would have it."""
+    fault = trial.fault or (trial.verification.fault if trial.verification else None)
+    if fault is None or (fault.by_agent and fault.cause in COUNTED_AS_ZERO):
+        cause = fault.cause if fault else None
+        return _view(task, trial.index, TrialState.FINISHED, trial, category=None, cause=cause)
+    return _view(task, trial.index, TrialState.ERROR, trial, category=fault.category, cause=fault.cause)
+
+
+def _view(
+    task: str,
+    k: int,
+    state: TrialState,
+    trial: TrialResult | None = None,
+    *,
+    category: str | None = None,
+    cause: str | None = None,
+) -> TrialView:
+    graded = trial if state is TrialState.FINISHED else None
+    verified = trial.verification if trial else None
+    return TrialView(
+        task_id=task,
+        k=k,
+        state=state,
+        attempts=trial.attempts if trial else 0,
+        score=graded.score if graded else None,
+        passed=graded.passed if graded else None,
+        category=category,
+        cause=cause,
+        message=None,
+        exit_code=None,
+        exit_reason=None,
+        retry_at=None,
+        started_at=None,
+        finished_at=None,
+        timing={},
+        digest="",
+        confirmed=verified.confirmed if verified else None,
+        score_confirmed=verified.score_confirmed if verified else None,
+        evidence=verified.evidence if verified else None,
+        family=trial.family if trial else None,
+    )
+
+
+# The numbers of an eval: how often it passed, how steadily, how sure that is, and what it used.
 
 Interval = tuple[float, float]
 
 
-class Outcome(StrEnum):
+class EvalOutcome(StrEnum):
     """What a trial, or a stimulus, came to. Only FAILED is a wrong answer."""
 
     PASSED = "passed"
@@ -37,32 +149,34 @@ class Outcome(StrEnum):
     SKIPPED = "skipped"
 
 
-def trial_outcome(trial: TrialResult) -> Outcome:
+def trial_outcome(trial: TrialResult) -> EvalOutcome:
     """Of one trial that ended."""
     if trial.fault is not None:
-        return Outcome.GRADER_ERROR if trial.fault.kind == "grader" else Outcome.EXECUTION_ERROR
+        return EvalOutcome.GRADER_ERROR if trial.fault.kind == "grader" else EvalOutcome.EXECUTION_ERROR
     if trial.passed is None:
-        return Outcome.NOT_GRADED
-    return Outcome.PASSED if trial.passed else Outcome.FAILED
+        return EvalOutcome.NOT_GRADED
+    return EvalOutcome.PASSED if trial.passed else EvalOutcome.FAILED
 
 
-def stimulus_outcome(stimulus: StimulusResult) -> Outcome:
+def stimulus_outcome(stimulus: StimulusResult) -> EvalOutcome:
     """Of all its trials: a wrong answer first, then what keeps it from a verdict."""
     if not stimulus.planned and not stimulus.trials:
-        return Outcome.SKIPPED
+        return EvalOutcome.SKIPPED
     answered = replace(stimulus, trials=[trial for trial in stimulus.trials if trial.fault is None])
     if answered.graded and not answered.passed:
-        return Outcome.FAILED
+        return EvalOutcome.FAILED
     if stimulus.faults:
         found = {trial_outcome(trial) for trial in stimulus.faults}
-        return Outcome.EXECUTION_ERROR if Outcome.EXECUTION_ERROR in found else Outcome.GRADER_ERROR
+        return (
+            EvalOutcome.EXECUTION_ERROR if EvalOutcome.EXECUTION_ERROR in found else EvalOutcome.GRADER_ERROR
+        )
     if len(stimulus.trials) < stimulus.planned:
-        return Outcome.NOT_RUN
-    return Outcome.PASSED if stimulus.graded else Outcome.NOT_GRADED
+        return EvalOutcome.NOT_RUN
+    return EvalOutcome.PASSED if stimulus.graded else EvalOutcome.NOT_GRADED
 
 
 @dataclass(frozen=True, slots=True)
-class Repeats:
+class StimulusRepeats:
     """Several graded trials of one stimulus; trials without a verdict are not among them."""
 
     passes: int
@@ -91,9 +205,9 @@ class Repeats:
         return pass_all([(self.passes, self.trials)], k)
 
 
-def repeats_of(stimulus: StimulusResult) -> Repeats | None:
+def repeats_of(stimulus: StimulusResult) -> StimulusRepeats | None:
     """None where nothing was graded."""
-    return Repeats(stimulus.passes, len(stimulus.graded)) if stimulus.graded else None
+    return StimulusRepeats(stimulus.passes, len(stimulus.graded)) if stimulus.graded else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,8 +258,8 @@ class Used:
 class Figures:
     """One or several evals with one model, or everything of a command."""
 
-    trials: Counter[Outcome]
-    stimuli: Counter[Outcome]
+    trials: Counter[EvalOutcome]
+    stimuli: Counter[EvalOutcome]
     views: Sequence[TrialView]
     """All trials, planned ones that did not run included, as of a run; stimuli are its tasks."""
     fraction: bool
@@ -211,11 +325,11 @@ class Figures:
         return summarise([(run, self.views)], metric=metric).agents[0]
 
 
-def figures(evals: Sequence[EvalResult]) -> Figures:
+def figures(evals: Sequence[SpecResult]) -> Figures:
     """All numbers of these evals together."""
     stimuli = [one for result in evals for one in result.stimuli]
     trials = Counter(trial_outcome(trial) for one in stimuli for trial in one.trials)
-    trials[Outcome.NOT_RUN] = sum(max(0, one.planned - len(one.trials)) for one in stimuli)
+    trials[EvalOutcome.NOT_RUN] = sum(max(0, one.planned - len(one.trials)) for one in stimuli)
     return Figures(
         trials=trials,
         stimuli=Counter(map(stimulus_outcome, stimuli)),

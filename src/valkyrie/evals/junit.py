@@ -12,9 +12,8 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 from html import escape  # xml's own brings a web client with it
 
-from valkyrie.evals.figures import Figures, Outcome, figures, stimulus_outcome, trial_outcome, used_by
-from valkyrie.evals.results import EvalResult, Invocation, StimulusResult, TrialResult
-from valkyrie.evals.wording import (
+from valkyrie.evals.figures import EvalOutcome, Figures, figures, stimulus_outcome, trial_outcome, used_by
+from valkyrie.evals.phrases import (
     SKIPPED,
     agent_end,
     clipped,
@@ -32,6 +31,7 @@ from valkyrie.evals.wording import (
     used_text,
     verification_words,
 )
+from valkyrie.evals.results import Invocation, SpecResult, StimulusResult, TrialResult
 from valkyrie.report.formats import safe
 
 LONGEST_OUTPUT = 200_000
@@ -40,8 +40,8 @@ LONGEST_CASE = 8_000
 _ILLEGAL = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 _FOLDER = re.compile(r"(\d{4}-\d\d-\d\d)T(\d\d)-(\d\d)-(\d\d)-\d{3}Z$")
 _SPACES = re.compile(r"\s+")
-_ERRORS = (Outcome.GRADER_ERROR, Outcome.EXECUTION_ERROR, Outcome.NOT_RUN)
-_ASIDE = (Outcome.SKIPPED, Outcome.NOT_GRADED)
+_ERRORS = (EvalOutcome.GRADER_ERROR, EvalOutcome.EXECUTION_ERROR, EvalOutcome.NOT_RUN)
+_ASIDE = (EvalOutcome.SKIPPED, EvalOutcome.NOT_GRADED)
 
 
 def junit_xml(invocation: Invocation) -> str:
@@ -53,7 +53,7 @@ def junit_xml(invocation: Invocation) -> str:
     return "\n".join([*lines, "</testsuites>", ""])
 
 
-def _suite(result: EvalResult, number: int, stamp: str) -> Iterator[str]:
+def _suite(result: SpecResult, number: int, stamp: str) -> Iterator[str]:
     outcomes = Counter(_outcome(result, stimulus) for stimulus in result.stimuli)
     attributes = {
         "name": _token(full_name(result)),
@@ -62,7 +62,7 @@ def _suite(result: EvalResult, number: int, stamp: str) -> Iterator[str]:
         "timestamp": stamp,
         "hostname": "localhost",
         "tests": str(len(result.stimuli)),
-        "failures": str(outcomes[Outcome.FAILED]),
+        "failures": str(outcomes[EvalOutcome.FAILED]),
         "errors": str(sum(outcomes[outcome] for outcome in _ERRORS)),
         "skipped": str(sum(outcomes[outcome] for outcome in _ASIDE)),
         "time": _time(sum(trial.duration_ms for trial in result.trials)),
@@ -79,7 +79,7 @@ def _suite(result: EvalResult, number: int, stamp: str) -> Iterator[str]:
     yield "  </testsuite>"
 
 
-def _properties(result: EvalResult) -> Iterator[tuple[str, str]]:
+def _properties(result: SpecResult) -> Iterator[tuple[str, str]]:
     found = figures([result])
     given = {
         "eval": result.name,
@@ -116,7 +116,7 @@ def _range_properties(found: Figures) -> dict[str, str]:
     return {**said, **({"countedAsZero": str(found.by_agent)} if found.by_agent else {})}
 
 
-def _score_properties(result: EvalResult) -> dict[str, str]:
+def _score_properties(result: SpecResult) -> dict[str, str]:
     """The named numbers of a run of the store, as far as they say more than its score."""
     score = result.score
     if score is None:
@@ -134,36 +134,36 @@ def _score_properties(result: EvalResult) -> dict[str, str]:
     }
 
 
-def _case(result: EvalResult, stimulus: StimulusResult) -> Iterator[str]:
+def _case(result: SpecResult, stimulus: StimulusResult) -> Iterator[str]:
     attributes = {
         "name": _token(stimulus.name),
         "classname": _token(full_name(result)),
         "time": _time(sum(trial.duration_ms for trial in stimulus.trials)),
     }
     outcome = _outcome(result, stimulus)
-    if outcome is Outcome.PASSED:
+    if outcome is EvalOutcome.PASSED:
         yield f"    <testcase {_attributes(attributes)}/>"
         return
     yield f"    <testcase {_attributes(attributes)}>"
     if outcome in _ASIDE:
-        message = result.skipped or (SKIPPED if outcome is Outcome.SKIPPED else "not graded")
+        message = result.skipped or (SKIPPED if outcome is EvalOutcome.SKIPPED else "not graded")
         yield f"      <skipped {_attributes({'message': message})}/>"
     else:
-        tag = "failure" if outcome is Outcome.FAILED else "error"
+        tag = "failure" if outcome is EvalOutcome.FAILED else "error"
         told = {"message": _message(stimulus, outcome), "type": outcome.value.replace(" ", "-")}
         yield f"      <{tag} {_attributes(told)}>{_bounded(_why(stimulus), LONGEST_CASE)}</{tag}>"
     yield "    </testcase>"
 
 
-def _outcome(result: EvalResult, stimulus: StimulusResult) -> Outcome:
-    return Outcome.SKIPPED if result.skipped is not None else stimulus_outcome(stimulus)
+def _outcome(result: SpecResult, stimulus: StimulusResult) -> EvalOutcome:
+    return EvalOutcome.SKIPPED if result.skipped is not None else stimulus_outcome(stimulus)
 
 
-def _message(stimulus: StimulusResult, outcome: Outcome) -> str:
+def _message(stimulus: StimulusResult, outcome: EvalOutcome) -> str:
     """The one line a CI page shows."""
-    if outcome is Outcome.NOT_RUN:
+    if outcome is EvalOutcome.NOT_RUN:
         return f"{stimulus.planned - len(stimulus.trials)} of {stimulus.planned} trials did not run"
-    if outcome is Outcome.FAILED:
+    if outcome is EvalOutcome.FAILED:
         names = dict.fromkeys(one.name for trial in stimulus.trials for one in failed_graders(trial))
         reasons = dict.fromkeys(trial.reason for trial in stimulus.trials if trial.reason)
         said = _zero(stimulus) or "; ".join(reasons) or "failed"
@@ -201,7 +201,7 @@ def _why(stimulus: StimulusResult) -> Iterator[str]:
             yield before + words
 
 
-def _output(result: EvalResult) -> Iterator[str]:
+def _output(result: SpecResult) -> Iterator[str]:
     for stimulus in result.stimuli:
         yield from (f"{stimulus.name}: {_trial_line(trial)}" for trial in stimulus.trials)
         if stimulus.planned > 1 and (parts := repeats_parts(stimulus)):

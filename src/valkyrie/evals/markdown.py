@@ -9,9 +9,8 @@ import re
 import shlex
 from collections.abc import Iterator, Sequence
 
-from valkyrie.evals.figures import Figures, Outcome, curve, figures, repeats_of, stimulus_outcome
-from valkyrie.evals.results import EvalResult, Invocation, StimulusResult, TrialResult
-from valkyrie.evals.wording import (
+from valkyrie.evals.figures import EvalOutcome, Figures, curve, figures, repeats_of, stimulus_outcome
+from valkyrie.evals.phrases import (
     agent_end,
     clipped,
     constraints_text,
@@ -35,6 +34,7 @@ from valkyrie.evals.wording import (
     verification_words,
     with_interval,
 )
+from valkyrie.evals.results import Invocation, SpecResult, StimulusResult, TrialResult
 from valkyrie.report.formats import INGESTED_NOTE, has_range, plural, safe
 
 MOST_BYTES = 900_000
@@ -43,13 +43,13 @@ MOST_ROWS = 1_000
 _SPECIAL = re.compile(r"([\\`*_\[\]<>#!|~&$])")
 _BACKTICKS = re.compile("`+")
 _MARKS = {
-    Outcome.PASSED: "✔ passed",
-    Outcome.FAILED: "✘ failed",
-    Outcome.GRADER_ERROR: "! grader error",
-    Outcome.EXECUTION_ERROR: "! execution error",
-    Outcome.NOT_RUN: "! not run",
-    Outcome.NOT_GRADED: "– not graded",
-    Outcome.SKIPPED: "– skipped",
+    EvalOutcome.PASSED: "✔ passed",
+    EvalOutcome.FAILED: "✘ failed",
+    EvalOutcome.GRADER_ERROR: "! grader error",
+    EvalOutcome.EXECUTION_ERROR: "! execution error",
+    EvalOutcome.NOT_RUN: "! not run",
+    EvalOutcome.NOT_GRADED: "– not graded",
+    EvalOutcome.SKIPPED: "– skipped",
 }
 
 
@@ -82,7 +82,7 @@ def fenced(text: str) -> list[str]:
     return [f"{fence}text", text, fence]
 
 
-def _summary(invocation: Invocation, each: Sequence[tuple[EvalResult, Figures]]) -> Iterator[str]:
+def _summary(invocation: Invocation, each: Sequence[tuple[SpecResult, Figures]]) -> Iterator[str]:
     found = each[0][1] if len(each) == 1 else figures(invocation.evals)
     yield f"**{'Passed' if invocation.exit_code == 0 else 'Not passed'}** · {counts_text(found)} (trials)"
     yield ""
@@ -110,7 +110,7 @@ def _compared(invocation: Invocation) -> Iterator[str]:
         yield from (line for sentence in sentences for line in (escaped(sentence), ""))
 
 
-def _summary_row(result: EvalResult, found: Figures, *, agent: bool) -> str:
+def _summary_row(result: SpecResult, found: Figures, *, agent: bool) -> str:
     interval, _ = found.score_interval
     cells = [
         escaped(result.name + ("" if result.variant == "main" else f" ({result.variant})"))
@@ -118,17 +118,17 @@ def _summary_row(result: EvalResult, found: Figures, *, agent: bool) -> str:
         *([escaped(result.executor)] if agent else []),
         escaped(result.model or "—"),
         f"{_eval_mark(result)} {escaped(verdict_text(result))}",
-        f"{found.stimuli[Outcome.PASSED]}/{len(result.stimuli)}",
+        f"{found.stimuli[EvalOutcome.PASSED]}/{len(result.stimuli)}",
         _score_cell(result, found),
         "—" if interval is None else ends_text(interval, found),
         percent(found.pass_rate),
-        str(found.trials[Outcome.GRADER_ERROR] + found.trials[Outcome.EXECUTION_ERROR]),
-        str(found.trials[Outcome.NOT_RUN]),
+        str(found.trials[EvalOutcome.GRADER_ERROR] + found.trials[EvalOutcome.EXECUTION_ERROR]),
+        str(found.trials[EvalOutcome.NOT_RUN]),
     ]
     return f"| {' | '.join(cells)} |"
 
 
-def _score_cell(result: EvalResult, found: Figures) -> str:
+def _score_cell(result: SpecResult, found: Figures) -> str:
     """The score, or the range it is in where trials are ungraded."""
     score = result.score
     if score is not None and has_range(score):
@@ -138,13 +138,13 @@ def _score_cell(result: EvalResult, found: Figures) -> str:
     return score_text(found.score, found)
 
 
-def _eval_mark(result: EvalResult) -> str:
+def _eval_mark(result: SpecResult) -> str:
     if result.skipped is not None or (not result.graded and result.ok):
         return "–"
     return "✔" if result.ok else "!" if result.passed else "✘"
 
 
-def _eval_section(result: EvalResult, found: Figures) -> Iterator[str]:
+def _eval_section(result: SpecResult, found: Figures) -> Iterator[str]:
     yield f"## {escaped(full_name(result))}"
     yield ""
     about = [f"`{_code(result.file)}`"] if result.file else []
@@ -194,7 +194,7 @@ def _repeats_cells(stimulus: StimulusResult) -> list[str]:
     return [f"{percent(found.pass_at(k))} (k={k})", f"{percent(found.pass_all(k))} (k={k})", flaky]
 
 
-def _statistics(result: EvalResult, found: Figures, *, several: bool) -> Iterator[str]:
+def _statistics(result: SpecResult, found: Figures, *, several: bool) -> Iterator[str]:
     if not found.counted:
         return
     score = "; ".join(score_parts(found)).removeprefix("score ")
@@ -249,7 +249,7 @@ def _failures(invocation: Invocation) -> Iterator[list[str]]:
         yield from ([heading, "", *fenced(fault_text(trial)), ""] for heading, trial in others)
 
 
-def _heading(result: EvalResult, stimulus: StimulusResult, trial: TrialResult) -> str:
+def _heading(result: SpecResult, stimulus: StimulusResult, trial: TrialResult) -> str:
     parts = [full_name(result), stimulus.name, trial_name(stimulus, trial)]
     return f"### {' › '.join(escaped(part) for part in parts if part)}"
 

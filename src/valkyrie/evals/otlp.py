@@ -13,8 +13,8 @@ from urllib.parse import urlsplit
 
 from sandboxes.installation import add_extra
 from valkyrie import __version__
+from valkyrie.domain import Json
 from valkyrie.errors import UsageError, UserError
-from valkyrie.nouns import Json
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import TracerProvider

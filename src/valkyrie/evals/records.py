@@ -10,12 +10,10 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import IO, Any, get_args
 
+from valkyrie.domain import Json
 from valkyrie.errors import UserError
-from valkyrie.evals.gathering import invocation_of
-from valkyrie.evals.results import TrialFault, TrialResult, Verification
-from valkyrie.grade.constraints import ConstraintResult
-from valkyrie.grade.protocol import GraderResult, Kind, Status
-from valkyrie.nouns import Json
+from valkyrie.evals.results import ScoreVerification, TrialFault, TrialResult, invocation_of
+from valkyrie.grade.protocol import ConstraintResult, GraderResult, Kind, Status
 from valkyrie.report.formats import printable_json
 
 __all__ = ["RecordError", "dump_line", "from_line", "invocation_of", "iter_lines", "read_lines", "to_line"]
@@ -325,13 +323,13 @@ def _verdict(
     return (min(1.0, max(0.0, score)) if fraction else score), passed
 
 
-def _verification(record: Json) -> Verification | None:
+def _verification(record: Json) -> ScoreVerification | None:
     told = record.get("verification")
     if not isinstance(told, dict):
         return None
     confirmed, evidence = told.get("confirmed"), told.get("evidence")
     counted = told.get("countedAsZero") is True
-    return Verification(
+    return ScoreVerification(
         confirmed=confirmed if isinstance(confirmed, bool) else None,
         score_confirmed=_number(told.get("scoreConfirmed"), "scoreConfirmed"),
         evidence=evidence if isinstance(evidence, dict) else None,

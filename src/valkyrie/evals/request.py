@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from sandboxes.values import NetworkPolicy
-from valkyrie.nouns import Json
-from valkyrie.permissions import Allowance
+from valkyrie.config.permissions import Allowance
+from valkyrie.domain import Json
 from valkyrie.views.requests import VerifyChoice
 
 DEFAULT_WORKERS = 5

@@ -45,8 +45,8 @@ def _work(folder: str, ready: Callable[[], bool], *, server: bool) -> list[BaseE
     from pathlib import Path
 
     from valkyrie.errors import ValkyrieError
+    from valkyrie.executor.client import PARENT_PIPE, only_one
     from valkyrie.executor.host import ExecutorHost
-    from valkyrie.executor.lock import PARENT_PIPE, only_one
     from valkyrie.store.layout import DataFolder
 
     data = DataFolder(Path(folder)).make()

@@ -9,18 +9,17 @@ import shutil
 import uuid
 from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping
 
-from valkyrie import config
+from valkyrie.config import values as config
 from valkyrie.errors import UserError
+from valkyrie.executor.artifacts import TenantAccess
 from valkyrie.executor.host import HEARTBEATS, end_executor, lease_s, registration
-from valkyrie.executor.premises import Premises
-from valkyrie.executor.worlds import RunWorlds
+from valkyrie.executor.open_runs import OpenRuns
 from valkyrie.schedule.host import HostRoom
 from valkyrie.schedule.scheduler import Scheduler
 from valkyrie.store import Store, executors, leases
-from valkyrie.store.journal import Finish
+from valkyrie.store.journal import Finish, Writer
 from valkyrie.store.layout import DataFolder
 from valkyrie.store.leases import Leased
-from valkyrie.store.writer import Writer
 
 
 @contextlib.contextmanager
@@ -86,9 +85,9 @@ class BoundExecutor:
             self._scheduler.wake()
 
     @contextlib.asynccontextmanager
-    async def _opened(self, run_ids: Collection[str]) -> AsyncIterator[tuple[Writer, RunWorlds]]:
+    async def _opened(self, run_ids: Collection[str]) -> AsyncIterator[tuple[Writer, OpenRuns]]:
         writer = self._store.writer()
-        worlds = RunWorlds(Premises(self._data, self._store), writer, self._word)
+        worlds = OpenRuns(TenantAccess(self._data, self._store), writer, self._word)
         try:
             begun = registration(self.id, self._word, self._lease_s)
             await writer.call(lambda connection: executors.register_executor(connection, begun))

@@ -1,26 +1,65 @@
-"""How other processes reach the executor of a data folder, or start it."""
+"""Find, start and reach the executor of a data folder; there is one at a time."""
 
 from __future__ import annotations
 
 import contextlib
+import fcntl
+import hashlib
 import json
 import os
 import re
 import select
+import signal
 import socket
 import struct
 import subprocess
 import sys
+import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from valkyrie import __version__
+from valkyrie.config.values import FETCH_PREFIX
+from valkyrie.domain import Json
 from valkyrie.errors import InfrastructureError
-from valkyrie.executor.address import socket_path
-from valkyrie.nouns import Json
-from valkyrie.settings import FETCH_PREFIX
 from valkyrie.store.layout import DataFolder
+
+_LONGEST = 100
+"""Unix socket paths may not be longer than about this."""
+
+
+def socket_path(data: DataFolder) -> Path:
+    """Beside the data, or in a private folder of ours when that path would be too long."""
+    path = data.root / "executor.sock"
+    if len(os.fsencode(path)) <= _LONGEST:
+        return path
+    name = hashlib.sha256(os.fsencode(data.root)).hexdigest()[:16]
+    folder = Path(os.environ.get("XDG_RUNTIME_DIR") or tempfile.gettempdir()) / f"valkyrie-{os.getuid()}"
+    folder.mkdir(mode=0o700, exist_ok=True)
+    found = folder.stat()
+    if found.st_uid != os.getuid() or found.st_mode & 0o077:
+        raise PermissionError(f"{folder} must belong to you and be closed to others")
+    return folder / f"{name}.sock"
+
+
+def home_mark(data: DataFolder) -> str:
+    """Marks what belongs to this data folder of this machine, such as its sandboxes."""
+    return hashlib.sha256(_machine() + os.fsencode(data.root)).hexdigest()[:16]
+
+
+def _machine() -> bytes:
+    """Folders of the same name on several machines are not the same; their sandboxes may be side by side."""
+    for file in ("/etc/machine-id", "/var/lib/dbus/machine-id"):
+        try:
+            return Path(file).read_bytes() + os.fsencode(socket.gethostname())
+        except OSError:
+            continue
+    return os.fsencode(socket.gethostname())
+
+
+# How other processes reach the executor of a data folder, or start it.
 
 READY_TIMEOUT_S = 60.0
 """One that dies on its way is noticed at once; this is for machines that are busy."""
@@ -106,12 +145,12 @@ class ExecutorClient:
                 cause="executor_suspended",
             )
 
-    def begin(self) -> Starting | None:
+    def begin(self) -> StartingExecutor | None:
         """Start one unless one lives; does not wait for it to be ready."""
         self.refuse_suspended()
         return None if self.status() else self._spawn()
 
-    def ensure(self, starting: Starting | None = None) -> Json:
+    def ensure(self, starting: StartingExecutor | None = None) -> Json:
         """Its status, once it is up; starts it if need be.
 
         One of another version, or one that is leaving, finishes what it has in hand first; the new one
@@ -134,7 +173,7 @@ class ExecutorClient:
                 raise InfrastructureError(f"The executor did not start:\n{self._last_words()}")
             starting = None
 
-    def _spawn(self) -> Starting:
+    def _spawn(self) -> StartingExecutor:
         self._data.make()
         self._bound_log()
         read, write = os.pipe()
@@ -153,7 +192,7 @@ class ExecutorClient:
                 pass_fds=(write,),
             )
         os.close(write)
-        return Starting(launcher, read)
+        return StartingExecutor(launcher, read)
 
     def _bound_log(self) -> None:
         """What executors said before the last so many bytes is let go."""
@@ -170,7 +209,7 @@ class ExecutorClient:
         return "\n".join(text.splitlines()[-5:])
 
 
-class Starting:
+class StartingExecutor:
     """An executor on its way up: it says `ready`, or its end of the pipe closes."""
 
     def __init__(self, launcher: subprocess.Popen[bytes], pipe: int) -> None:
@@ -223,3 +262,77 @@ def clean_environment() -> dict[str, str]:
     }
     proxies = {name: value for name, value in os.environ.items() if _PROXIES.fullmatch(name)}
     return kept | {f"{FETCH_PREFIX}{name}": value for name, value in proxies.items()}
+
+
+# One executor per data folder: who comes second leaves, or waits until it may take the first one's place.
+
+PARENT_PIPE = "VALKYRIE_PARENT_PIPE"
+"""File descriptor of a pipe whose other end the server holds that started us."""
+_LOOK_EVERY_S = 0.05
+_STAND_BY_S = 0.5
+_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+
+
+@contextlib.contextmanager
+def only_one(data: DataFolder, *, server: bool = False) -> Iterator[bool]:
+    """Hold the data folder's executor lock. False: one of this version is at work, leave it to that one.
+
+    One of another version, or one that is leaving, is waited for; an executor of a `server` also asks such
+    a one to leave, and one that is none of a server, which could not open what is sealed. The child of a
+    server stands by until whoever is at work has left: its own server counts on it.
+    """
+    with data.executor_lock.open("a") as file:
+        yield _stand_by(file, data) if server and PARENT_PIPE in os.environ else _lock(file, data, server)
+
+
+def _lock(file: IO[str], data: DataFolder, server: bool) -> bool:
+    while not _locked(file):
+        if _is_good(ExecutorClient(data), server):
+            return False
+        time.sleep(_LOOK_EVERY_S)  # a lock cannot be awaited with a look at who holds it
+    return True
+
+
+def _locked(file: IO[str]) -> bool:
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _is_good(holder: ExecutorClient, server: bool) -> bool:
+    """Whether the holder of the lock can do all we could; if not, a server's tells it to leave."""
+    found = holder.status()
+    if not found or found["draining"]:
+        return False  # it is starting or leaving
+    if found["version"] == __version__ and found.get("server", False) >= server:
+        return True
+    if server:
+        holder.ask("drain")
+    return False
+
+
+def _stand_by(file: IO[str], data: DataFolder) -> bool:
+    """Wait for the executor of a killed server; False when our own server is gone too, or tells us to leave.
+
+    What our server tells us meanwhile is for the one that works: the first signal lets it finish its trials,
+    the second makes it give them back.
+    """
+    holder, server_gone, told = ExecutorClient(data), int(os.environ[PARENT_PIPE]), list[int]()
+    before = {number: signal.signal(number, lambda got, _: told.append(got)) for number in _SIGNALS}
+    passed_on, said = 0, False
+    try:
+        while not _locked(file):
+            if _is_good(holder, server=True) and not said:
+                said = True
+                sys.stderr.write(f"An executor is at work on {data.root} already; this one stands by.\n")
+            if passed_on < len(told):
+                passed_on = len(told)
+                holder.ask("drain" if passed_on == 1 else "end")
+            if select.select([server_gone], [], [], _STAND_BY_S if said else _LOOK_EVERY_S)[0]:
+                return False
+        return not told
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

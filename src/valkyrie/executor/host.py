@@ -1,45 +1,148 @@
-"""An executor's life: take the lock, recover, serve, work, leave nothing behind."""
+"""An executor's life: take the lock, recover, serve its control socket, work, leave nothing behind."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import os
 import signal
 import socket
+import struct
 import sys
 import threading
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from valkyrie import __version__, config
-from valkyrie.errors import StoreError
-from valkyrie.executor.address import home_mark, socket_path
-from valkyrie.executor.control import ControlServer, Verb
-from valkyrie.executor.exposure import refuse_exposed
-from valkyrie.executor.lock import PARENT_PIPE
-from valkyrie.executor.premises import Premises
-from valkyrie.executor.stop_rules import StopRules
-from valkyrie.executor.telling import RunTelling
-from valkyrie.executor.worlds import RunWorlds
-from valkyrie.hooks.firing import HookRunner
-from valkyrie.hooks.sending import Sender
-from valkyrie.hooks.wishes import local_allowed
-from valkyrie.nouns import Json
+from sandboxes.local.root_filesystem import SYSTEM_TREES
+from valkyrie import __version__
+from valkyrie.config import values
+from valkyrie.config import values as config
+from valkyrie.config.values import config_path, database_url
+from valkyrie.domain import Json
+from valkyrie.errors import StoreError, UserError
+from valkyrie.executor.artifacts import TenantAccess
+from valkyrie.executor.client import PARENT_PIPE, home_mark, socket_path
+from valkyrie.executor.conclusions import RunNotificationContext, StopRules
+from valkyrie.executor.open_runs import OpenRuns
+from valkyrie.notifications.messages import local_allowed
+from valkyrie.notifications.outbox import NotificationRunner
+from valkyrie.notifications.transport import Sender
 from valkyrie.schedule.host import HostRoom
 from valkyrie.schedule.scheduler import Scheduler
 from valkyrie.secrets.sealed import find_sealer
-from valkyrie.settings import database_url
 from valkyrie.store import Store, executors, leases, runs
+from valkyrie.store.journal import Writer
 from valkyrie.store.layout import DataFolder
 from valkyrie.store.schema import REVISION
-from valkyrie.store.writer import Writer
 
 if TYPE_CHECKING:
     from valkyrie.store import Connection
+
+
+Verb = Callable[[Json], Awaitable[Json]]
+LONGEST_REQUEST = 4 * 1024 * 1024
+
+
+class ControlServer:
+    """Answers the verbs it was given, to processes of the same user only."""
+
+    def __init__(self, path: Path, verbs: Mapping[str, Verb]) -> None:
+        self._path = path
+        self._verbs = verbs
+        self._server: asyncio.Server | None = None
+        self._ours = -1
+
+    async def start(self) -> None:
+        """Listen; a socket left by a dead executor is replaced (the caller holds the lock)."""
+        self._path.unlink(missing_ok=True)
+        link = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            link.bind(str(self._path))
+            self._path.chmod(0o600)  # before anyone can connect: nobody listens yet
+            self._ours = self._path.stat().st_ino
+            self._server = await asyncio.start_unix_server(self._serve, sock=link, limit=LONGEST_REQUEST)
+        except BaseException:
+            link.close()
+            raise
+
+    async def keep_up(self) -> None:
+        """Listen anew when the socket's file is gone, as after a cleaning of /tmp."""
+        if self._server and not self._path.exists():
+            self._server.close()
+            await self.start()
+
+    async def close(self) -> None:
+        """Listen no more. A socket that is not ours by now belongs to our successor."""
+        if self._server:
+            self._server.close()
+            with contextlib.suppress(FileNotFoundError):
+                if self._path.stat().st_ino == self._ours:
+                    self._path.unlink()
+            self._server = None
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            async with asyncio.timeout(30):
+                if _peer_uid(writer) not in (os.getuid(), 0):
+                    return
+                answer = await self._answer(await reader.readline())
+                writer.write(json.dumps(answer).encode() + b"\n")
+                await writer.drain()
+        except (OSError, TimeoutError, ValueError):
+            pass  # The caller went away, or sent more than a request; nobody is left to tell.
+        finally:
+            writer.close()
+
+    async def _answer(self, line: bytes) -> Json:
+        try:
+            request = json.loads(line)
+            verb = self._verbs[request.pop("verb")]
+        except (ValueError, KeyError, AttributeError, TypeError, RecursionError):
+            return {"error": "not a request this executor knows"}
+        try:
+            return await verb(request)
+        except Exception as error:  # noqa: BLE001 - the edge: whoever asks is answered, and we go on
+            # The kind alone: what was sent may be a secret.
+            return {"error": f"{type(error).__name__} while it was carried out"}
+
+
+def _peer_uid(writer: asyncio.StreamWriter) -> int:
+    link = writer.get_extra_info("socket")
+    if not hasattr(socket, "SO_PEERCRED"):
+        return os.getuid()  # Where the kernel cannot say, the socket's mode is the guard.
+    credentials = link.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+    return int(struct.unpack("3i", credentials)[1])
+
+
+# Whether agents would see what is ours: local sandboxes show the system's folders as the host has them.
+
+
+def refuse_exposed(data: DataFolder) -> None:
+    """UserError when data, config (with the secrets beside it) or artifacts lie where agents can read.
+
+    An executor that is root shows its sandboxes the system's folders as root sees them: no mode hides a file.
+    """
+    artifacts = values.effective("artifacts_folder").value
+    ours = {
+        "the data folder (VALKYRIE_HOME)": data.root,
+        "the config file (VALKYRIE_CONFIG_PATH)": config_path(),
+        **({"artifacts_folder": Path(str(artifacts)).expanduser()} if artifacts else {}),
+    }
+    trees = [Path("/", name).resolve() for name in SYSTEM_TREES]
+    for what, path in ours.items():
+        if tree := next((tree for tree in trees if path.resolve().is_relative_to(tree)), None):
+            raise UserError(
+                f"{path} is {what}, and local sandboxes show {tree} to their agents. Move it to a place of "
+                "its own: below /var/lib or /etc, for instance.",
+                cause="exposed",
+            )
+
+
+# An executor's life: take the lock, recover, serve, work, leave nothing behind.
 
 LEASE_S, SHORTEST_LEASE_S = 30.0, 3.0
 HEARTBEATS = 6
@@ -89,11 +192,11 @@ class ExecutorHost:
         refuse_exposed(self._data)
         store = Store(database_url() or self._data.database)
         self._writer = store.writer()
-        self._worlds = RunWorlds(self._premises(store), self._writer, self._home)
-        telling = RunTelling(store, self._writer, self._worlds)
+        self._worlds = OpenRuns(self._premises(store), self._writer, self._home)
+        telling = RunNotificationContext(store, self._writer, self._worlds)
         networks = config.tracker_networks if self._server else None
         sender = Sender(local_allowed, networks=networks)
-        self._hooks = HookRunner(self.id, self._writer, telling, sender, self._home)
+        self._hooks = NotificationRunner(self.id, self._writer, telling, sender, self._home)
         self._worlds.on_ended = self._hooks.wake
         self._scheduler = Scheduler(self.id, self._writer, self._worlds, self._room)
         self._scheduler.decide = StopRules().apply
@@ -122,11 +225,11 @@ class ExecutorHost:
             await end_executor(self._writer, self.id)
             store.close()
 
-    def _premises(self, store: Store) -> Premises:
+    def _premises(self, store: Store) -> TenantAccess:
         if not self._server:
-            return Premises(self._data, store)
+            return TenantAccess(self._data, store)
         own = self._data.root / "server.key" if store.kind == "sqlite" else None
-        return Premises(self._data, store, server=True, sealer=find_sealer(own))
+        return TenantAccess(self._data, store, server=True, sealer=find_sealer(own))
 
     async def _begin(self) -> None:
         now = time.time()

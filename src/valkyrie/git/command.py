@@ -72,7 +72,7 @@ Progress = Callable[[int], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Ended:
+class GitResult:
     """What became of one git command."""
 
     code: int
@@ -99,7 +99,7 @@ class OfflineGit:
         stdin: BinaryIO | None = None,
         work_tree: Path | None = None,
         most: int = MOST_OUTPUT,
-    ) -> Ended:
+    ) -> GitResult:
         """Run git to its end and return at most `most` bytes of its output."""
         with tempfile.TemporaryDirectory(dir=self.scratch) as private:
             home, output, messages = Path(private, "home"), Path(private, "output"), Path(private, "messages")
@@ -114,7 +114,7 @@ class OfflineGit:
             with output.open("wb") as stdout, messages.open("wb") as stderr:
                 code = self._finish(_start(words, environment, work_tree or home, stdin, stdout, stderr))
             with output.open("rb") as file:
-                return Ended(code, file.read(most), _lines(messages))
+                return GitResult(code, file.read(most), _lines(messages))
 
     def _finish(self, process: subprocess.Popen[bytes]) -> int:
         try:
@@ -169,7 +169,7 @@ class GitCommand:
             "GIT_WORK_TREE": str(self.files),
         }
 
-    def run(self, *words: str) -> Ended:
+    def run(self, *words: str) -> GitResult:
         """Run git to its end; it is killed with everything it started when it takes too long or too much."""
         output, messages = self._said / "output", self._said / "messages"
         with output.open("wb") as stdout, messages.open("wb") as stderr:
@@ -179,7 +179,7 @@ class GitCommand:
             finally:
                 _end(process)
         self._check_room()
-        return Ended(process.returncode, output.read_bytes(), _lines(messages))
+        return GitResult(process.returncode, output.read_bytes(), _lines(messages))
 
     def _watch(self, process: subprocess.Popen[bytes]) -> None:
         pause = _LOOK_EVERY_S

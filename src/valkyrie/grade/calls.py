@@ -11,8 +11,7 @@ from typing import Any
 
 from valkyrie.grade.config import Config
 from valkyrie.grade.js_regex import JsRegex
-from valkyrie.trajectory.transcript import Event, Transcript
-from valkyrie.trajectory.turns import turn_starts
+from valkyrie.trajectory.transcript import Event, Transcript, turn_starts
 
 _COMMANDS = ("command", "cmd", "script")
 _PATHS = ("path", "file_path", "filePath", "filename", "target_file", "notebook_path", "absolute_path")
@@ -35,7 +34,7 @@ ENTRY_KEYS: Mapping[str, tuple[str, ...]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class TranscriptCall:
     """One tool call."""
 
     name: str
@@ -80,20 +79,20 @@ def as_text(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"), default=str)
 
 
-def calls_of(transcript: Transcript) -> list[Call]:
+def calls_of(transcript: Transcript) -> list[TranscriptCall]:
     """Every tool call, in order."""
     events = transcript.events
     starts, steps, results = turn_starts(events), step_numbers(events), _results(events)
     made = [at for at, event in enumerate(events) if event.type == "tool_call"]
     batches = Counter(steps[at] for at in made)
-    found: list[Call] = []
+    found: list[TranscriptCall] = []
     turn = 0
     for at in made:
         while turn + 1 < len(starts) and at >= starts[turn + 1]:
             turn += 1
         data, step = events[at].data, steps[at] or 0
         found.append(
-            Call(
+            TranscriptCall(
                 name=str(data.get("toolName", "")),
                 arguments=_arguments(data.get("arguments")),
                 turn=turn,
@@ -183,7 +182,7 @@ def _arguments(arguments: Any) -> Any:
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class CallPattern:
     """An entry of a list: what a call must be like to count."""
 
     shown: str
@@ -202,11 +201,11 @@ class Wanted:
     at_step: int | None = None
     before_step: int | None = None
 
-    def fits(self, call: Call) -> bool:
+    def fits(self, call: TranscriptCall) -> bool:
         """Whether this call is one of them."""
         return self._is_placed(call) and self._is_named(call) and self._says(call)
 
-    def _is_placed(self, call: Call) -> bool:
+    def _is_placed(self, call: TranscriptCall) -> bool:
         if self.turn is not None and call.turn != self.turn:
             return False
         if self.parallel is not None and call.parallel != self.parallel:
@@ -217,12 +216,12 @@ class Wanted:
             return False
         return self.before_step is None or call.step < self.before_step
 
-    def _is_named(self, call: Call) -> bool:
+    def _is_named(self, call: TranscriptCall) -> bool:
         if self.writes is not None and not (writes(call.name) if self.writes else reads(call.name)):
             return False
         return self.name is None or self.name.search(call.name) is not None
 
-    def _says(self, call: Call) -> bool:
+    def _says(self, call: TranscriptCall) -> bool:
         asked = [(self.command, call.argument(_COMMANDS)), (self.path, call.argument(_PATHS))]
         asked += [(regex, call.text_argument(key)) for key, regex in self.args]
         asked.append((self.result, call.result))
@@ -231,16 +230,16 @@ class Wanted:
         return self.pattern is None or self.pattern.search(call.serialised) is not None
 
 
-def wanted_entries(config: Config, key: str) -> tuple[Wanted, ...]:
+def wanted_entries(config: Config, key: str) -> tuple[CallPattern, ...]:
     """The entries of a list: a name's regex, or a map."""
     listed = config.value(key, default=[])
     entries = listed if isinstance(listed, list | tuple) else [listed]
     return tuple(_entry(config, key, one) for one in entries)
 
 
-def _entry(config: Config, key: str, entry: Any) -> Wanted:
+def _entry(config: Config, key: str, entry: Any) -> CallPattern:
     if isinstance(entry, str) and entry:
-        return Wanted(entry, name=config.regex(entry))
+        return CallPattern(entry, name=config.regex(entry))
     known = ENTRY_KEYS[key]
     if not isinstance(entry, Mapping) or not entry:
         raise config.wrong(
@@ -252,7 +251,7 @@ def _entry(config: Config, key: str, entry: Any) -> Wanted:
             raise config.wrong(f"`{key}`: `{name}` of an entry is a regex, not {entry[name]!r}.")
     made = {name: config.regex(entry[name]) for name in _REGEXES if entry.get(name)}
     least = _whole(config, key, entry, "min_count", low=1)
-    return Wanted(
+    return CallPattern(
         shown=", ".join(f"{name}={as_text(value)}" for name, value in entry.items()),
         args=_argument_patterns(config, key, entry.get("args")),
         turn=_whole(config, key, entry, "turn"),

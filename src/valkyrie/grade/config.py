@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from valkyrie.errors import UsageError
 from valkyrie.grade.js_regex import JsRegex
 from valkyrie.specs.model import Finding, GraderSpec, SpecError
-from valkyrie.suggest import did_you_mean
+from valkyrie.text import did_you_mean
 
 _Value = TypeVar("_Value")
 _MISSING = object()
@@ -187,7 +187,7 @@ def _whole(value: Any, low: int, high: int) -> int | None:
 
 
 def _seconds(value: Any) -> float | None:
-    from valkyrie.specs.durations import parse_duration
+    from valkyrie.specs.fields import parse_duration
 
     try:
         return parse_duration(value) if isinstance(value, str) else None

@@ -1,15 +1,18 @@
-"""What a grader is: a check that turns what happened into a score 0..1, a verdict and evidence."""
+"""Define what a grader is, the built-in types by name, and constraints reported beside graders."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from importlib import import_module
 from pathlib import Path
-from typing import ClassVar, Literal, Protocol
+from typing import Any, ClassVar, Literal, Protocol
 
-from valkyrie.nouns import Json
-from valkyrie.specs.model import GraderSpec, Stimulus
+from valkyrie.domain import Json
+from valkyrie.errors import ValkyrieError
+from valkyrie.specs.fields import format_duration
+from valkyrie.specs.model import Constraints, GraderSpec, Stimulus
 from valkyrie.trajectory.transcript import Transcript
 
 Kind = Literal["code", "llm"]
@@ -57,7 +60,7 @@ class Program:
 
 
 @dataclass(frozen=True, slots=True)
-class Ran:
+class ProgramResult:
     """How a grader's program ended; output is bounded."""
 
     exit_code: int
@@ -71,13 +74,13 @@ class Ran:
 class Workbench(Protocol):
     """Where graders' programs run; each on a fresh copy, so that none sees what another did."""
 
-    async def run(self, program: Program) -> Ran:
+    async def run(self, program: Program) -> ProgramResult:
         """Run it to its end or its time limit. Raises GraderError when it cannot be started."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
-class Asking:
+class JudgeDefaults:
     """How judges are asked, by default; a grader's own config wins."""
 
     model: str | None = None
@@ -89,7 +92,7 @@ class Asking:
 
 
 @dataclass(frozen=True, slots=True)
-class Given:
+class GraderInput:
     """What there is to grade."""
 
     stimulus: Stimulus
@@ -103,7 +106,7 @@ class Given:
     turn_diffs: Mapping[int, str] = field(default_factory=dict)
     """The diff as it was after a turn, from 0, of those a grader asks for; `diff` is that of the last."""
     bench: Workbench | None = None
-    asking: Asking = field(default_factory=Asking)
+    asking: JudgeDefaults = field(default_factory=JudgeDefaults)
     golden_patch: str | None = None
     task_from_record: bool = False
     """Whether the stimulus was taken from a trial's own record, which the agent may have written."""
@@ -163,7 +166,7 @@ class GraderResult:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class TrialVerdict:
     """What the graders of one trial say together."""
 
     score: float
@@ -188,6 +191,146 @@ class Grader(Protocol):
 
     def __init__(self, spec: GraderSpec) -> None: ...
 
-    async def grade(self, given: Given) -> GraderResult:
+    async def grade(self, given: GraderInput) -> GraderResult:
         """Look, and say. Raises GraderError (tried again where `retryable`) when it cannot tell."""
         ...
+
+
+# Every type of grader by name: where its class is. Nothing is imported before a spec names it.
+
+_BUILTIN = {
+    "transcript:OutputGrader": (
+        "output-contains",
+        "output-not-contains",
+        "output-matches",
+        "output-not-matches",
+    ),
+    "transcript:TranscriptGrader": (
+        "transcript-contains",
+        "transcript-not-contains",
+        "transcript-matches",
+        "transcript-not-matches",
+    ),
+    "workspace:FileExistsGrader": ("file-exists", "file-not-exists"),
+    "workspace:FileTextGrader": ("file-contains", "file-not-contains", "file-matches", "file-not-matches"),
+    "workspace:DiffTextGrader": ("diff-contains", "diff-not-contains"),
+    "workspace:DiffEmptyGrader": ("diff-empty",),
+    "workspace:ExpectedDiffGrader": ("expected-diff",),
+    "programs:RunCommandGrader": ("run-command",),
+    "programs:ProgramGrader": ("program",),
+    "transcript:CompletedGrader": ("completed",),
+    "transcript:ExitSuccessGrader": ("exit-success",),
+    "usage:SkillInvocationGrader": ("skill-invocation",),
+    "usage:ToolCallsGrader": ("tool-calls",),
+    "usage:BudgetGrader": ("token-budget", "turn-count", "error-count"),
+    "usage:ToolCallCountGrader": ("tool-call-count",),
+    "usage:StepCountGrader": ("step-count",),
+    "usage:WallTimeGrader": ("wall-time",),
+    "usage:MaxRepeatGrader": ("max-repeat",),
+    "usage:LoopOutcomeGrader": ("loop-outcome",),
+    "transcript:PassedOnGrader": ("assistant-contains-tool-output",),
+    "transcript:CustomMetricsGrader": ("custom-metrics",),
+    "transcript:SystemEventGrader": ("system-event",),
+    "transcript:PairwiseGrader": ("pairwise",),
+    "json_values:JsonSchemaGrader": ("json-schema",),
+    "json_values:JsonPathGrader": ("json-path",),
+}
+_JUDGES = {"prompt": "judges:PromptGrader", "panel": "judges:PanelGrader"}
+WHERE: dict[str, str] = {
+    **{name: f"builtin.{where}" for where, names in _BUILTIN.items() for name in names},
+    **_JUDGES,
+}
+"""Type → `module:Class` below this package."""
+
+
+def built_in(name: str) -> Any:
+    """The class of a built-in type; None when there is no such type."""
+    where = WHERE.get(name)
+    if where is None:
+        return None
+    module, _, attribute = where.partition(":")
+    return getattr(import_module(f"valkyrie.grade.{module}"), attribute)
+
+
+# Constraints: bounds of an author that are checked and reported beside the graders, and score nothing.
+
+ANY_TOOL = "*"
+
+
+@dataclass(frozen=True, slots=True)
+class ConstraintResult:
+    """Whether a trial kept to one constraint."""
+
+    name: str
+    """Its key, such as `max_turns`."""
+    held: bool
+    """False also where nothing tells: what an agent does not report is not kept."""
+    evidence: str = ""
+    enforced: bool = False
+    """Broken, it fails its trial."""
+
+    def to_json(self) -> Json:
+        """As results.jsonl has it."""
+        found: Json = {"name": self.name, "held": self.held, "evidence": self.evidence}
+        return {**found, "enforced": True} if self.enforced else found
+
+    @classmethod
+    def read_all(cls, data: Any) -> tuple[ConstraintResult, ...]:
+        """The same, read back from a list; what is none is passed over."""
+        return tuple(
+            cls(
+                str(one["name"]),
+                one.get("held") is True,
+                str(one.get("evidence") or ""),
+                one.get("enforced") is True,
+            )
+            for one in (data if isinstance(data, list | tuple) else ())
+            if isinstance(one, dict) and one.get("name")
+        )
+
+
+async def check_constraints(
+    constraints: Constraints, given: GraderInput, *, enforced: bool = False
+) -> tuple[ConstraintResult, ...]:
+    """Whether the trial kept to each constraint that is set, in the order of the model."""
+    return tuple([await _checked(one, given, enforced) for one in constraint_graders(constraints)])
+
+
+async def _checked(spec: GraderSpec, given: GraderInput, enforced: bool) -> ConstraintResult:
+    try:
+        found = await built_in(spec.type)(spec).grade(given)
+    except ValkyrieError as error:
+        return ConstraintResult(spec.label, False, str(error), enforced)
+    return ConstraintResult(spec.label, found.passed, found.evidence, enforced)
+
+
+def constraint_graders(constraints: Constraints) -> Iterator[GraderSpec]:
+    """The grader that checks each bound that is set, called by the bound's key."""
+    for key, grader_type, config in _rows(constraints):
+        yield GraderSpec(grader_type, config, name=key, place=constraints.place)
+
+
+def _rows(given: Constraints) -> Iterator[tuple[str, str, Json]]:
+    for key, grader_type in (
+        ("max_turns", "turn-count"),
+        ("max_tokens", "token-budget"),
+        ("max_tool_calls", "tool-call-count"),
+    ):
+        if (most := getattr(given, key)) is not None:
+            yield key, grader_type, {"max": most}
+    for key in ("max_duration", "max_agent_duration"):
+        if (longest := getattr(given, key)) is not None:
+            yield key, "wall-time", {"max": format_duration(longest)}
+    if given.expect_tools:
+        yield "expect_tools", "tool-calls", {"required": _tools(given.expect_tools)}
+    if given.reject_tools:
+        yield "reject_tools", "tool-calls", {"disallowed": _tools(given.reject_tools)}
+    if given.expect_skills:
+        yield "expect_skills", "skill-invocation", {"required": list(given.expect_skills)}
+    if given.reject_skills:
+        yield "reject_skills", "skill-invocation", {"disallowed": list(given.reject_skills)}
+
+
+def _tools(names: Sequence[str]) -> list[str]:
+    """`*` is any tool; everything else is a regex, as in `tool-calls`."""
+    return [".*" if name == ANY_TOOL else name for name in names]

@@ -6,9 +6,9 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from sandboxes.limits import disk_in_memory_mb, memory_for
+from sandboxes.values import disk_in_memory_mb, memory_for
 from valkyrie.digest import content_digest
-from valkyrie.nouns import TaskSpec, VerifyMode
+from valkyrie.domain import TaskSpec, VerifyMode
 
 DIGEST_VERSION = 1
 """Raised when what a digest covers changes."""

@@ -5,15 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from html import escape
 
-from valkyrie.benchmarks.audit.results import BenchmarkAudit, TaskAudit
-from valkyrie.benchmarks.audit.weaknesses import Weakness
-from valkyrie.report.formats import NONE, plural, safe
-from valkyrie.report.layout import Column, Ink, Table
+from valkyrie.benchmarks.audit.findings import BenchmarkAudit, TaskAudit, Weakness
+from valkyrie.report.formats import NONE, Column, Table, TerminalStyle, plural, safe
 
 _GREEN, _RED = "#2e7d32", "#c62828"
 
 
-def audit_table(audit: BenchmarkAudit, ink: Ink) -> Table:
+def audit_table(audit: BenchmarkAudit, ink: TerminalStyle) -> Table:
     """One row for each task."""
     columns = [Column("Task"), Column("Oracle"), Column("Nop", "right"), Column("Verified in")]
     table = Table([*columns, Column("Cheats", "right"), Column("Open to", shrink=True)])
@@ -34,7 +32,7 @@ def audit_table(audit: BenchmarkAudit, ink: Ink) -> Table:
     return table
 
 
-def audit_lines(audit: BenchmarkAudit, ink: Ink) -> Iterator[str]:
+def audit_lines(audit: BenchmarkAudit, ink: TerminalStyle) -> Iterator[str]:
     """What each task is open to and what its author must change, then one line over all."""
     for task in audit.tasks:
         if task.clean and not task.notes:

@@ -1,23 +1,31 @@
-"""A run as it goes: one frame of text, and a region of the terminal that is rewritten in place."""
+"""Runs and jobs as they go, drawn again and again on a terminal that is given back as it was."""
 
 from __future__ import annotations
 
+import os
+import select
 import shutil
 import signal
 import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
-from types import TracebackType
-from typing import TYPE_CHECKING, Self, TextIO
+from types import FrameType, TracebackType
+from typing import TYPE_CHECKING, Any, NoReturn, Self, TextIO
 
 from valkyrie.report.formats import (
+    PLAIN,
+    TerminalStyle,
     agent_name,
+    cells,
     clock,
     counts_line,
     duration,
     elapsed,
+    fit,
+    pad,
     printable,
     progress,
     safe,
@@ -26,18 +34,18 @@ from valkyrie.report.formats import (
     state_word,
     trial_name,
 )
-from valkyrie.report.layout import PLAIN, Ink, cells, fit, pad
 from valkyrie.report.run_details import cost_text
 from valkyrie.report.tables import ended, trial_error, trial_seconds
 
 if TYPE_CHECKING:
     from valkyrie.views import RunView, TrialView
 
+
 _HIDE_CURSOR, _SHOW_CURSOR = "\x1b[?25l", "\x1b[?25h"
 
 
 @dataclass(frozen=True, slots=True)
-class Snapshot:
+class RunSnapshot:
     """What a frame is drawn from."""
 
     run: RunView
@@ -46,7 +54,7 @@ class Snapshot:
     """Latest errors first."""
 
 
-def frame(shot: Snapshot, ink: Ink = PLAIN, *, now: float, height: int = 24) -> list[str]:
+def frame(shot: RunSnapshot, ink: TerminalStyle = PLAIN, *, now: float, height: int = 24) -> list[str]:
     """One run: progress, counts, score, active trials with phase and time, latest errors."""
     run = shot.run
     title = f"{agent_name(run.agent, run.model)} on {safe(run.benchmark)}"
@@ -70,7 +78,7 @@ def frame(shot: Snapshot, ink: Ink = PLAIN, *, now: float, height: int = 24) -> 
     return lines
 
 
-def _active_lines(active: Sequence[TrialView], ink: Ink, now: float, room: int) -> list[str]:
+def _active_lines(active: Sequence[TrialView], ink: TerminalStyle, now: float, room: int) -> list[str]:
     if not active:
         return []
     shown = active[: max(1, room)]
@@ -166,3 +174,98 @@ class LiveView:
             self._region.clear()
             self._stream.write(_SHOW_CURSOR)
             self._stream.flush()
+
+
+# The whole terminal, drawn again and again on its alternate screen, and given back as it was.
+
+_ENTER = "\x1b[?1049h\x1b[?25l\x1b[?7l"
+"""Alternate screen, no cursor, no wrapping of what a shrinking terminal makes too long."""
+_LEAVE = "\x1b[?7h\x1b[?25h\x1b[?1049l"
+_SECONDS_BETWEEN_FRAMES = 1.0
+
+Render = Callable[[float, int], list[str]]
+"""(now, rows of the terminal) to lines."""
+
+
+class FullScreen:
+    """Draws `render` once a second, after `refresh`, and as soon as the terminal changed its size.
+
+    However it is left (an end, an exception, Ctrl+C, a signal to end), the terminal is as it was before.
+    """
+
+    def __init__(self, render: Render, stream: TextIO | None = None) -> None:
+        self._render = render
+        self._stream = stream or sys.stdout
+        self._left = False
+        self._painter = threading.Thread(target=self._paint, daemon=True)
+        self._restore = ExitStack()
+        self._trouble: Exception | None = None
+        # A pipe, not an event: signal handlers wake the painter too, and a lock they find taken stays so.
+        self._awake, self._wake = os.pipe()
+        os.set_blocking(self._awake, False)
+        os.set_blocking(self._wake, False)
+
+    def refresh(self) -> None:
+        """Draw soon; raises what drawing raised before."""
+        if self._trouble is not None:
+            raise self._trouble
+        self._ring()
+
+    def _ring(self, *_: object) -> None:
+        try:
+            os.write(self._wake, b".")
+        except BlockingIOError:
+            pass  # full: the painter has enough to wake up for
+
+    def _paint(self) -> None:
+        try:
+            while not self._left:
+                self._draw()
+                if select.select([self._awake], [], [], _SECONDS_BETWEEN_FRAMES)[0]:
+                    os.read(self._awake, 4096)
+        except Exception as error:  # noqa: BLE001 - raised again where the watching goes on
+            self._trouble = error
+
+    def _draw(self) -> None:
+        columns, rows = shutil.get_terminal_size()
+        lines = [fit(printable(line), max(1, columns - 1)) for line in self._render(time.time(), rows)][:rows]
+        self._stream.write("\x1b[H" + "\x1b[K\r\n".join(lines) + "\x1b[K\x1b[J")
+        self._stream.flush()
+
+    def __enter__(self) -> Self:
+        try:
+            self._stream.write(_ENTER)
+            self._catch(signal.SIGWINCH, self._ring)
+            for ending in (signal.SIGTERM, signal.SIGHUP):
+                self._catch(ending, _end)
+            start_deaf(self._painter)
+        except BaseException:  # a signal that comes while it begins
+            self._leave()
+            raise
+        return self
+
+    def _catch(self, number: signal.Signals, handler: Callable[[int, FrameType | None], Any]) -> None:
+        """Only the main thread may; elsewhere a resize is seen with the next frame."""
+        if threading.current_thread() is threading.main_thread():
+            self._restore.callback(signal.signal, number, signal.signal(number, handler))
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._leave()
+
+    def _leave(self) -> None:
+        self._left = True
+        self._ring()
+        if self._painter.ident is not None:
+            self._painter.join()
+        self._restore.close()
+        os.close(self._awake)
+        os.close(self._wake)
+        self._stream.write(_LEAVE)
+        self._stream.flush()
+
+
+def _end(number: int, _frame: FrameType | None) -> NoReturn:
+    """As the signal would have, after everything is tidied."""
+    raise SystemExit(128 + number)

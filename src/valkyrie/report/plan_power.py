@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from valkyrie.nouns import Json
+from valkyrie.domain import Json
 from valkyrie.report.formats import plural
 from valkyrie.report.statistics import detectable, mean, spread
 

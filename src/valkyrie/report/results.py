@@ -10,8 +10,38 @@ from typing import Any
 from pydantic_core import PydanticSerializationError, to_jsonable_python
 from pydantic_core import to_json as to_json_bytes
 
-from valkyrie.nouns import COUNTED_AS_ZERO, Json, TrialState, ended_by_agent
+from valkyrie.domain import COUNTED_AS_ZERO, Json, TrialState, ended_by_agent
 from valkyrie.views import HookView, RunView, to_json
+
+_CONTRACT = (
+    *("name", "model", "install_cmd", "run_cmd", "final_output", "output_artifacts"),
+    *("egress_allowlist", "secrets", "kwargs"),
+)
+
+
+def told_arguments(row: Any) -> Json:
+    """The arguments of a run's row, secrets by name only; agent and benchmark by their names."""
+    arguments: Json = row.arguments
+    frozen: Json = row.agent_frozen
+    contract: Json = frozen.get("contract") or {
+        "name": row.agent,
+        "model": row.model,
+        "kwargs": arguments.get("kwargs", {}),
+        "secrets": arguments.get("secrets", {}),
+    }
+    return {
+        **arguments,
+        "agent": row.agent,
+        "benchmark": row.benchmark,
+        "contract": {name: contract[name] for name in _CONTRACT if name in contract},
+        "concurrency": row.concurrency,
+        "slice_str": arguments.get("slice"),
+        "sandbox_provider": row.provider,
+        "sandbox_provider_secret_name": arguments.get("provider_secret"),
+    }
+
+
+# The results file: everything a run found, in one JSON document (docs/reference/results-file).
 
 SCHEMA_VERSION = 1
 

@@ -7,12 +7,16 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from valkyrie.nouns import COUNTED_AS_ZERO, Json, ended_by_agent
+from valkyrie.domain import COUNTED_AS_ZERO, Json, ended_by_agent
 from valkyrie.report.formats import (
     DAGGER,
     INGESTED_NOTE,
     NONE,
     OPEN,
+    PLAIN,
+    Column,
+    Table,
+    TerminalStyle,
     agent_name,
     counts_line,
     duration,
@@ -34,7 +38,6 @@ from valkyrie.report.formats import (
     tampering_text,
     trial_name,
 )
-from valkyrie.report.layout import PLAIN, Column, Ink, Table
 from valkyrie.report.run_details import Rows, alarm_rows, cost_rows, hook_rows, link_rows, owner_rows
 
 if TYPE_CHECKING:
@@ -61,7 +64,9 @@ def ended(run: RunView) -> bool:
     return run.state in _ENDED
 
 
-def run_rows(run: RunView, ink: Ink = PLAIN, now: float | None = None, alarms: Sequence[str] = ()) -> Rows:
+def run_rows(
+    run: RunView, ink: TerminalStyle = PLAIN, now: float | None = None, alarms: Sequence[str] = ()
+) -> Rows:
     """Everything one wants to know of a run, for a panel."""
     now = time.time() if now is None else now
     benchmark = safe(run.benchmark) + ("" if run.dataset == "default" else f" ({safe(run.dataset)})")
@@ -87,7 +92,7 @@ def run_rows(run: RunView, ink: Ink = PLAIN, now: float | None = None, alarms: S
     return [*rows, *alarm_rows(alarms, ink)]
 
 
-def _origin_rows(run: RunView, ink: Ink) -> Rows:
+def _origin_rows(run: RunView, ink: TerminalStyle) -> Rows:
     """Where a run comes from whose trials ran elsewhere."""
     if not run.ingested:
         return []
@@ -96,7 +101,7 @@ def _origin_rows(run: RunView, ink: Ink) -> Rows:
     return [("Ingested", ink.paint(f"{said}{INGESTED_NOTE.removeprefix('ingested: ')}", "yellow"))]
 
 
-def started_rows(run: RunView, ink: Ink = PLAIN) -> Rows:
+def started_rows(run: RunView, ink: TerminalStyle = PLAIN) -> Rows:
     """What was just started, for a panel."""
     rows: Rows = [
         ("Run", ink.paint(run.id, "bold")),
@@ -184,7 +189,7 @@ def next_commands(run: RunView, *, everything: bool = False) -> Rows:
     return [(name, f"valk run {words}") for name, words in said.items()]
 
 
-def run_table(runs: Sequence[RunView], ink: Ink = PLAIN, *, whole_ids: bool = True) -> Table:
+def run_table(runs: Sequence[RunView], ink: TerminalStyle = PLAIN, *, whole_ids: bool = True) -> Table:
     """Many runs, one line each; what is confirmed has a column only where something is not."""
     now = time.time()
     unconfirmed = any(run.score.unconfirmed for run in runs)
@@ -231,7 +236,7 @@ def run_table(runs: Sequence[RunView], ink: Ink = PLAIN, *, whole_ids: bool = Tr
     return table
 
 
-def score_table(runs: Sequence[RunView], ink: Ink = PLAIN) -> Table:
+def score_table(runs: Sequence[RunView], ink: TerminalStyle = PLAIN) -> Table:
     """Runs beside each other, by what they scored."""
     unconfirmed = any(run.score.unconfirmed for run in runs)
     table = Table(
@@ -298,7 +303,7 @@ def _orphan(run: RunView) -> bool:
     return run.executor == "none" and not ended(run)
 
 
-def trial_table(trials: Sequence[TrialView], ink: Ink = PLAIN, *, fraction: bool = True) -> Table:
+def trial_table(trials: Sequence[TrialView], ink: TerminalStyle = PLAIN, *, fraction: bool = True) -> Table:
     """Trials of a run, one line each; what is confirmed has a column only where something is not."""
     unconfirmed = any(map(is_unconfirmed, trials))
     table = Table(

@@ -6,7 +6,7 @@ import os
 import sys
 from dataclasses import dataclass
 
-from sandboxes.limits import host_memory_mb, raise_open_files
+from sandboxes.values import host_memory_mb, raise_open_files
 from valkyrie.store.leases import Leased, Room
 
 MEMORY_SHARE = 0.9

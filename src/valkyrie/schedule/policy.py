@@ -9,7 +9,7 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass
 
-from valkyrie.nouns import Category
+from valkyrie.domain import Category
 
 MOST_ASKED_S = 86_400.0
 

@@ -13,18 +13,17 @@ from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
+from valkyrie.domain import Category, Json, Outcome, TrialState
 from valkyrie.errors import LeaseLostError, StoreError
-from valkyrie.nouns import Category, Json, Outcome, TrialState
 from valkyrie.schedule.host import HostRoom
 from valkyrie.schedule.policy import backoff, policy_for
 from valkyrie.store import leases
-from valkyrie.store.journal import Advance, Finish, Save
+from valkyrie.store.journal import Advance, Finish, Save, Writer
 from valkyrie.store.leases import Leased, Tick, TickResult
-from valkyrie.store.writer import Writer
-from valkyrie.trial.attempt import Ending
-from valkyrie.trial.failures import Failure, classify, failure_of
+from valkyrie.trial.attempt import AttemptEnding
+from valkyrie.trial.context import RunContext
+from valkyrie.trial.failures import AttemptFailure, classify, failure_of
 from valkyrie.trial.lifecycle import run_attempt
-from valkyrie.trial.world import World
 
 if TYPE_CHECKING:
     from valkyrie.store import Connection
@@ -40,7 +39,7 @@ REGRADED = ("regrade", "timing", "earlier")
 """What an attempt that grades kept work again was told, and the next one must be told as well."""
 
 
-class Worlds(Protocol):
+class RunContexts(Protocol):
     """Gives each run its world."""
 
     def ready(self) -> Collection[str]:
@@ -51,7 +50,7 @@ class Worlds(Protocol):
         """Runs that wait for something only a person can give; their note says what."""
         ...
 
-    def __getitem__(self, run_id: str) -> World: ...
+    def __getitem__(self, run_id: str) -> RunContext: ...
 
     async def open(self, run_id: str) -> None:
         """Make a run ready, or waiting, or end it in ERROR."""
@@ -95,7 +94,13 @@ class Scheduler:
     """Works off every open run of a store, until drained or nothing is left for a while."""
 
     def __init__(
-        self, executor_id: str, writer: Writer, worlds: Worlds, room: HostRoom, *, bound: str | None = None
+        self,
+        executor_id: str,
+        writer: Writer,
+        worlds: RunContexts,
+        room: HostRoom,
+        *,
+        bound: str | None = None,
     ) -> None:
         self._executor_id = executor_id
         self._writer = writer
@@ -278,7 +283,7 @@ class Scheduler:
         except Exception as error:  # noqa: BLE001 - an ending that cannot be written is an error of its own
             before = await self._writer.call(lambda connection: leases.state_of(connection, leased))
             if before is not None:
-                ending = Ending(before, {}, failure=classify(error))
+                ending = AttemptEnding(before, {}, failure=classify(error))
                 await self._commit_end(leased, self._finish(leased, ending, None))
 
     async def _commit_end(self, leased: Leased, finish: Finish) -> None:
@@ -306,7 +311,7 @@ class Scheduler:
             del self._active[leased.run_id]
         self._wake.set()
 
-    def _finish(self, leased: Leased, ending: Ending, max_attempts: int | None) -> Finish:
+    def _finish(self, leased: Leased, ending: AttemptEnding, max_attempts: int | None) -> Finish:
         """What an ending leaves the trial at: graded, in error, or pending again after a back-off."""
         now = time.time()
         finish = Finish(
@@ -333,7 +338,9 @@ class Scheduler:
                 evidence=grade.evidence or None,
             )
             return replace(finish, **_remark(ending))
-        failure = ending.failure or Failure(Category.INTERNAL, "internal", "ended without grade or failure")
+        failure = ending.failure or AttemptFailure(
+            Category.INTERNAL, "internal", "ended without grade or failure"
+        )
         policy = policy_for(failure.category, failure.cause)
         failures = leased.failures + 1
         most = max_attempts if max_attempts and policy.retryable else policy.attempts
@@ -363,7 +370,7 @@ def _agent_timing(leased: Leased) -> Json:
     return {name: seconds for name, seconds in found.items() if name != "total"}
 
 
-def _remark(ending: Ending) -> Json:
+def _remark(ending: AttemptEnding) -> Json:
     """Why the score is 0 without a verdict, or why an agent gave up that was graded all the same."""
     if ending.grade is not None and ending.grade.cause is not None:
         return {"category": Category.AGENT, "cause": ending.grade.cause, "message": ending.grade.message}

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 from sandboxes.masker import Masker
-from valkyrie.secrets.protocol import SecretSource
-from valkyrie.secrets.resolve import Resolution, resolve
-from valkyrie.secrets.sources import DotenvSource, EnvironmentSource, default_sources
-from valkyrie.secrets.store import SecretStore
-from valkyrie.secrets.values import Secrets
+from valkyrie.secrets.sources import (
+    DotenvSource,
+    EnvironmentSource,
+    Resolution,
+    Secrets,
+    SecretSource,
+    SecretStore,
+    default_sources,
+    resolve,
+)
 
 __all__ = [
     "DotenvSource",

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 
-from valkyrie.nouns import Json
+from valkyrie.domain import Json
 
 _HEADER, _PROVIDER, _HOOK, _CLOUD = "header:", "provider:", "hook:", "cloud:"
 _SECRETIVE = re.compile("auth|key|token|secret|cookie|passw|cred|signature", re.IGNORECASE)

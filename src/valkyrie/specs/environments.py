@@ -6,36 +6,35 @@ import re
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from valkyrie.nouns import Json
-from valkyrie.specs.fields import Fields, Notes, duration_of, text_of
+from valkyrie.domain import Json
+from valkyrie.specs.fields import Fields, Node, Notes, duration_of, text_of
 from valkyrie.specs.model import (
     DEFAULT_COMMAND_TIMEOUT_S,
     EnvironmentSpec,
     FileEntry,
-    GitSource,
-    Place,
     SkillRef,
+    SourceLocation,
+    WorkspaceRepository,
 )
-from valkyrie.specs.nodes import Node
 
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 MCP_TYPES = ("stdio", "local", "http", "sse", "streamable-http")
 
 
 @dataclass(frozen=True, slots=True)
-class Declared:
+class DeclaredEnvironment:
     """One `environment` as it was written, before anything is merged."""
 
     skills: tuple[SkillRef, ...] | None = None
     files: tuple[FileEntry, ...] = ()
     commands: tuple[str, ...] = ()
     command_timeout: float | None = None
-    git: GitSource | None = None
+    git: WorkspaceRepository | None = None
     mcp_servers: dict[str, Json] = field(default_factory=dict)
     env: dict[str, str] = field(default_factory=dict)
-    place: Place | None = None
+    place: SourceLocation | None = None
 
-    def under(self, own: Declared) -> Declared:
+    def under(self, own: DeclaredEnvironment) -> DeclaredEnvironment:
         """This one, inherited by a stimulus that declares its own."""
         skills = self.skills
         if own.skills == ():
@@ -43,7 +42,7 @@ class Declared:
         elif own.skills is not None:
             already = {ref.folder for ref in skills or ()}
             skills = (*(skills or ()), *(ref for ref in own.skills if ref.folder not in already))
-        return Declared(
+        return DeclaredEnvironment(
             skills=skills,
             files=self.files + own.files,
             commands=self.commands + own.commands,
@@ -54,7 +53,7 @@ class Declared:
             place=own.place or self.place,
         )
 
-    def with_skills(self, skills: tuple[SkillRef, ...] | None) -> Declared:
+    def with_skills(self, skills: tuple[SkillRef, ...] | None) -> DeclaredEnvironment:
         """The same with exactly these."""
         return replace(self, skills=skills)
 
@@ -72,12 +71,12 @@ class Declared:
         )
 
 
-def read_environment(node: Node | None, notes: Notes, what: str = "environment") -> Declared:
+def read_environment(node: Node | None, notes: Notes, what: str = "environment") -> DeclaredEnvironment:
     """One `environment` map."""
     if node is None:
-        return Declared()
+        return DeclaredEnvironment()
     fields = Fields(node, notes, what)
-    declared = Declared(
+    declared = DeclaredEnvironment(
         skills=_skills(fields),
         files=read_files(fields),
         commands=fields.texts("commands") or (),
@@ -136,7 +135,7 @@ def _skills(fields: Fields) -> tuple[SkillRef, ...] | None:
     return tuple(refs)
 
 
-def _git(node: Node | None, notes: Notes, what: str) -> GitSource | None:
+def _git(node: Node | None, notes: Notes, what: str) -> WorkspaceRepository | None:
     if node is None:
         return None
     fields = Fields(node, notes, f"{what}: `git`")
@@ -152,7 +151,7 @@ def _git(node: Node | None, notes: Notes, what: str) -> GitSource | None:
     if not source:
         notes.error("missing-key", f"{what}: `git` has no `source` (a path) or `url`.", node)
         return None
-    return GitSource(kind, source, node.base, ref, bool(shallow), sparse or (), node.place)
+    return WorkspaceRepository(kind, source, node.base, ref, bool(shallow), sparse or (), node.place)
 
 
 def _mcp_servers(node: Node | None, notes: Notes, what: str) -> dict[str, Json]:

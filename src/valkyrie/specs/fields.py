@@ -1,17 +1,149 @@
-"""The keys of a map, taken one by one with their types checked; what was never asked for is unknown."""
+"""Data that knows where it was written, and its keys taken one by one with their types checked."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+import re
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
 
+from valkyrie.domain import Json
 from valkyrie.errors import UsageError
-from valkyrie.nouns import Json
-from valkyrie.specs.durations import parse_duration
-from valkyrie.specs.model import Finding, Place, SpecError
-from valkyrie.specs.nodes import Node
-from valkyrie.suggest import did_you_mean
+from valkyrie.specs.model import Finding, SourceLocation, SpecError
+from valkyrie.text import did_you_mean
+
+_SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
+_FORM = re.compile(r"\s*(\d+(?:\.\d+)?|\.\d+)\s*(ms|s|m|h)\s*", re.ASCII)
+_PARTS = re.compile(r"\s*(?:(\d+)h)?(?:(\d+)m)?(?:(\d+(?:\.\d+)?)s)?(?:(\d+)ms)?\s*", re.ASCII)
+MOST_S = 365 * 24 * 3600.0
+
+
+def parse_duration(text: str) -> float:
+    """Seconds of `5m`, `300s`, `30000ms`, `1.5h`, `2m40s`; the unit is not optional."""
+    if (match := _FORM.fullmatch(text)) is not None:
+        seconds = float(match[1]) * _SECONDS[match[2]]
+    elif (match := _PARTS.fullmatch(text)) is not None and text.strip():
+        seconds = sum(
+            float(part) * unit for part, unit in zip(match.groups("0"), (3600, 60, 1, 0.001), strict=True)
+        )
+    else:
+        raise UsageError(f"{text!r} is not a duration. {_hint(text)}")
+    if seconds > MOST_S:
+        raise UsageError(f"{text!r} is longer than a year.")
+    return seconds
+
+
+def _hint(text: str) -> str:
+    try:
+        number = float(text)
+    except ValueError:
+        number = math.nan
+    if math.isfinite(number) and number >= 0:
+        return f"Add the unit: `{text.strip()}s` for seconds (or ms, m, h)."
+    return "Write a number and a unit, such as `90s`, `5m`, `2m40s`, `1.5h` or `500ms`."
+
+
+def format_duration(seconds: float) -> str:
+    """A short spelling that `parse_duration` reads back, to the millisecond."""
+    for unit in ("h", "m", "s"):
+        if seconds >= _SECONDS[unit] and seconds % _SECONDS[unit] == 0:
+            return f"{seconds / _SECONDS[unit]:.0f}{unit}"
+    return f"{seconds:.3f}".rstrip("0").rstrip(".") + "s" if seconds >= 1 else f"{seconds * 1000:g}ms"
+
+
+# Data that knows where it was written, and what its relative paths are relative to.
+
+Scalar = str | int | float | bool | None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Node:
+    """One value of a file. Nodes are shared where the file shares them (aliases)."""
+
+    value: Mapping[str, Node] | Sequence[Node] | Scalar
+    place: SourceLocation
+    base: Path
+    """The folder that paths in it are relative to."""
+    raw: str = ""
+    """A scalar as its author spelled it (`1.10`, which is not 1.1)."""
+    plain: bool = False
+    """A scalar without quotes: its text decides its type."""
+    keys: Mapping[str, SourceLocation] = field(default_factory=dict)
+    """Where each key of a map stands."""
+
+    @property
+    def mapping(self) -> Mapping[str, Node] | None:
+        """Its entries, where it is a map."""
+        value = self.value
+        if isinstance(value, dict):  # what nearly all of them are; the abstract type is slow to ask
+            return value
+        return value if isinstance(value, Mapping) else None
+
+    @property
+    def items(self) -> Sequence[Node] | None:
+        """Its items, where it is a list."""
+        return self.value if isinstance(self.value, list | tuple) else None
+
+    @property
+    def kind(self) -> str:
+        """What it is, for messages."""
+        if self.mapping is not None:
+            return "a map"
+        if self.items is not None:
+            return "a list"
+        if self.value is None:
+            return "nothing"
+        if isinstance(self.value, bool):
+            return f"{self.raw or str(self.value).lower()}"
+        if isinstance(self.value, str):
+            return "text"
+        return f"the number {self.raw or self.value}"
+
+    def get(self, key: str) -> Node | None:
+        """What stands under this key; nothing and an empty value are alike."""
+        mapping = self.mapping
+        found = mapping.get(key) if mapping is not None else None
+        return None if found is None or found.value is None else found
+
+    def data(self) -> Any:
+        """Plain data."""
+        if self.mapping is not None:
+            return {key: node.data() for key, node in self.mapping.items()}
+        if self.items is not None:
+            return [node.data() for node in self.items]
+        return self.value
+
+
+def from_data(data: Any, place: SourceLocation, base: Path) -> Node:
+    """Plain data as nodes, all of it at one place."""
+    if isinstance(data, Mapping):
+        entries = {str(key): from_data(value, place, base) for key, value in data.items()}
+        return Node(entries, place, base, keys=dict.fromkeys(entries, place))
+    if isinstance(data, list | tuple):
+        return Node([from_data(item, place, base) for item in data], place, base)
+    return Node(data, place, base, raw="" if data is None else str(data))
+
+
+def with_entries(
+    node: Node, entries: Mapping[str, Node], keys: Mapping[str, SourceLocation] | None = None
+) -> Node:
+    """The same map with other entries."""
+    return replace(node, value=dict(entries), keys={**node.keys, **(keys or {})})
+
+
+def overlay(under: Node | None, over: Node) -> Node:
+    """`over` laid on `under`: maps merge, everything else is replaced."""
+    if under is None or under.mapping is None or over.mapping is None:
+        return over
+    merged = dict(under.mapping)
+    for key, node in over.mapping.items():
+        merged[key] = overlay(merged.get(key), node)
+    return with_entries(under, merged, over.keys)
+
+
+# The keys of a map, taken one by one with their types checked; what was never asked for is unknown.
 
 
 @dataclass(slots=True)
@@ -21,16 +153,16 @@ class Notes:
     findings: list[Finding] = field(default_factory=list)
     _seen: set[object] = field(default_factory=set)
 
-    def error(self, code: str, message: str, at: Node | Place | None) -> None:
+    def error(self, code: str, message: str, at: Node | SourceLocation | None) -> None:
         self._add(Finding(code, "error", message, at.place if isinstance(at, Node) else at))
 
-    def warning(self, code: str, message: str, at: Node | Place | None) -> None:
+    def warning(self, code: str, message: str, at: Node | SourceLocation | None) -> None:
         self._add(Finding(code, "warning", message, at.place if isinstance(at, Node) else at))
 
-    def info(self, code: str, message: str, at: Node | Place | None) -> None:
+    def info(self, code: str, message: str, at: Node | SourceLocation | None) -> None:
         self._add(Finding(code, "info", message, at.place if isinstance(at, Node) else at))
 
-    def once(self, code: str, key: str, message: str, at: Place | None) -> None:
+    def once(self, code: str, key: str, message: str, at: SourceLocation | None) -> None:
         """A warning that one telling of is enough, however often the file does it."""
         if (code, key) not in self._seen:
             self._seen.add((code, key))
@@ -84,7 +216,7 @@ class Fields:
     def has(self, name: str) -> bool:
         return self.node.get(name) is not None
 
-    def key_place(self, key: str) -> Place:
+    def key_place(self, key: str) -> SourceLocation:
         return self.node.keys.get(key, self.node.place)
 
     def text(self, name: str, *aliases: str, required: bool = False) -> str | None:

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Literal
 from urllib.parse import unquote
 
+from valkyrie.domain import Json
 from valkyrie.errors import UsageError
-from valkyrie.nouns import Json
 from valkyrie.trust import ProjectCode
 
 Severity = Literal["error", "warning", "info"]
@@ -24,7 +24,7 @@ _ADDRESS = re.compile(r"[a-z+]+://|[^/]+@[^/]+:")
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class SourceLocation:
     """Where in a file something stands; lines and columns from 1."""
 
     file: Path
@@ -44,7 +44,7 @@ class Finding:
     severity: Severity
     message: str
     """What is wrong, and the way out."""
-    place: Place | None = None
+    place: SourceLocation | None = None
 
     def __str__(self) -> str:
         return f"{self.place}: {self.message}" if self.place else self.message
@@ -70,7 +70,7 @@ class GraderSpec:
     turn: int | None = None
     """0-based: only that turn of the conversation is looked at."""
     weight: float | None = None
-    place: Place | None = None
+    place: SourceLocation | None = None
 
     @property
     def label(self) -> str:
@@ -93,7 +93,7 @@ class Constraints:
     reject_tools: tuple[str, ...] = ()
     expect_skills: tuple[str, ...] = ()
     reject_skills: tuple[str, ...] = ()
-    place: Place | None = None
+    place: SourceLocation | None = None
 
     @property
     def time_limit(self) -> float | None:
@@ -109,7 +109,7 @@ class FileEntry:
     dest: str
     base: Path
     """What `src` is relative to."""
-    place: Place | None = None
+    place: SourceLocation | None = None
 
     @property
     def source(self) -> Path:
@@ -123,7 +123,7 @@ class SkillRef:
 
     path: str
     base: Path
-    place: Place | None = None
+    place: SourceLocation | None = None
 
     @property
     def folder(self) -> Path:
@@ -133,7 +133,7 @@ class SkillRef:
 
 
 @dataclass(frozen=True, slots=True)
-class GitSource:
+class WorkspaceRepository:
     """The repository a workspace starts from."""
 
     type: Literal["worktree", "clone"]
@@ -143,7 +143,7 @@ class GitSource:
     ref: str | None = None
     shallow: bool = False
     sparse: tuple[str, ...] = ()
-    place: Place | None = None
+    place: SourceLocation | None = None
 
     @property
     def folder(self) -> Path | None:
@@ -167,12 +167,12 @@ class EnvironmentSpec:
     files: tuple[FileEntry, ...] = ()
     commands: tuple[str, ...] = ()
     command_timeout: float = DEFAULT_COMMAND_TIMEOUT_S
-    git: GitSource | None = None
+    git: WorkspaceRepository | None = None
     mcp_servers: Mapping[str, Json] = field(default_factory=dict)
     """By name; `type` is always there, `cwd` is absolute where it was given, `timeout` is in seconds."""
     env: Mapping[str, str] = field(default_factory=dict)
     """Variables of the agent's process."""
-    place: Place | None = None
+    place: SourceLocation | None = None
 
     @property
     def empty(self) -> bool:
@@ -212,7 +212,7 @@ class Stimulus:
     runs: int | None = None
     """Its own number of trials, where it says one."""
     timeout: float | None = None
-    place: Place | None = None
+    place: SourceLocation | None = None
 
     @property
     def prompt(self) -> str:
@@ -235,7 +235,7 @@ class Defaults:
     reasoning_effort: str | None = None
     judge_reasoning_effort: str | None = None
     judge_provider: str | None = None
-    executor_place: Place | None = None
+    executor_place: SourceLocation | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from valkyrie.nouns import Json
-from valkyrie.specs.schema_forms import (
+from valkyrie.domain import Json
+from valkyrie.specs.grader_schema import (
+    EFFORT,
+    GRADERS,
     SCALARS,
     choice,
     duration,
@@ -19,7 +21,6 @@ from valkyrie.specs.schema_forms import (
     texts,
     whole,
 )
-from valkyrie.specs.schema_graders import EFFORT, GRADERS
 
 DRAFT = "https://json-schema.org/draft/2020-12/schema"
 TAGS = mapping("Names and values to choose stimuli by.", texts("A value, or several."))

@@ -8,12 +8,11 @@ from dataclasses import fields as fields_of
 from pathlib import PurePath
 from typing import Any
 
-from valkyrie.nouns import Json
-from valkyrie.specs.environments import Declared, read_environment, read_files
-from valkyrie.specs.fields import Fields, Notes, text_of, texts_of
+from valkyrie.domain import Json
+from valkyrie.specs.environments import DeclaredEnvironment, read_environment, read_files
+from valkyrie.specs.fields import Fields, Node, Notes, text_of, texts_of, with_entries
 from valkyrie.specs.model import Constraints, EnvironmentSpec, FileEntry, GraderSpec, SkillRef, Stimulus
-from valkyrie.specs.nodes import Node, with_entries
-from valkyrie.suggest import did_you_mean
+from valkyrie.text import did_you_mean
 
 GRADER_KEYS = ("type", "config", "name", "turn", "weight")
 OTHERS = {
@@ -25,11 +24,11 @@ OTHERS = {
 
 
 @dataclass(frozen=True, slots=True)
-class Inherited:
+class InheritedFields:
     """What the file says for all of its stimuli."""
 
     tags: Mapping[str, tuple[str, ...]]
-    environment: Declared
+    environment: DeclaredEnvironment
     artifacts: tuple[tuple[str, ...], tuple[str, ...]]
     """Globs of what is kept, and of what is not."""
     graders: tuple[Node, ...]
@@ -42,7 +41,7 @@ class Inherited:
     """An experiment's, which replace whatever is declared."""
 
 
-def read_stimulus(node: Node, at: int, inherited: Inherited, notes: Notes) -> Stimulus | None:
+def read_stimulus(node: Node, at: int, inherited: InheritedFields, notes: Notes) -> Stimulus | None:
     """One stimulus; None where too little of it can be understood."""
     shown = node.get("name")
     what = f"stimulus {shown.raw!r}" if shown and shown.raw else f"stimulus {at}"
@@ -266,7 +265,7 @@ def _own_settings(fields: Fields, own: Node | None, notes: Notes) -> tuple[int |
     return runs, timeout
 
 
-def _environment(fields: Fields, inherited: Inherited) -> EnvironmentSpec:
+def _environment(fields: Fields, inherited: InheritedFields) -> EnvironmentSpec:
     node = fields.take("environment")
     if node is not None and isinstance(node.value, str):
         node = inherited.named(node)

@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from benchmark_runner.yaml_errors import explain, syntax_hint
-from valkyrie.regular_files import read_regular
-from valkyrie.specs.model import Finding, Place, SpecError
-from valkyrie.specs.nodes import Node, Scalar
+from valkyrie.specs.fields import Node, Scalar
+from valkyrie.specs.model import Finding, SourceLocation, SpecError
+from valkyrie.text import read_regular
 
 MAX_BYTES = 4 * 1024 * 1024
 MAX_DEPTH = 64
@@ -34,7 +34,7 @@ _SPECIAL = re.compile(r"[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)")
 
 def load_yaml(file: Path, base: Path | None = None) -> Node:
     """Read a YAML file; every fault is a SpecError with file, line and column."""
-    where = Place(file)
+    where = SourceLocation(file)
     try:
         if file.stat().st_size > MAX_BYTES:
             raise SpecError([Finding("too-large", "error", f"Larger than {MAX_BYTES >> 20} MiB.", where)])
@@ -57,7 +57,9 @@ def parse_yaml(text: str, file: Path, base: Path | None = None) -> Node:
     import yaml
 
     if len(text) > MAX_BYTES:
-        raise SpecError([Finding("too-large", "error", f"Larger than {MAX_BYTES >> 20} MiB.", Place(file))])
+        raise SpecError(
+            [Finding("too-large", "error", f"Larger than {MAX_BYTES >> 20} MiB.", SourceLocation(file))]
+        )
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     try:
         parser = loader(text)
@@ -68,11 +70,13 @@ def parse_yaml(text: str, file: Path, base: Path | None = None) -> Node:
     except yaml.MarkedYAMLError as error:
         line, column, problem = explain(error)
         message = f"Not valid YAML: {problem}.{syntax_hint(problem, _char_at(text, line, column))}"
-        raise SpecError([Finding("yaml", "error", message, Place(file, line, column))]) from None
+        raise SpecError([Finding("yaml", "error", message, SourceLocation(file, line, column))]) from None
     except (yaml.YAMLError, UnicodeError) as error:
         reason = getattr(error, "reason", None) or str(error)
         line = text.count("\n", 0, getattr(error, "position", None) or 0) + 1
-        raise SpecError([Finding("yaml", "error", f"Not valid YAML: {reason}.", Place(file, line))]) from None
+        raise SpecError(
+            [Finding("yaml", "error", f"Not valid YAML: {reason}.", SourceLocation(file, line))]
+        ) from None
 
 
 def _char_at(text: str, line: int, column: int) -> str:
@@ -95,7 +99,7 @@ class _Builder:
         self.parser.get_event()
         event = self.parser.get_event()
         if isinstance(event, yaml.StreamEndEvent):
-            return Node(None, Place(self.file), self.base)
+            return Node(None, SourceLocation(self.file), self.base)
         node, _ = self.node(self.parser.get_event(), 0)
         self.parser.get_event()
         event = self.parser.get_event()
@@ -142,7 +146,7 @@ class _Builder:
 
     def mapping(self, start: Any, depth: int) -> tuple[Node, int]:
         entries: dict[str, Node] = {}
-        keys: dict[str, Place] = {}
+        keys: dict[str, SourceLocation] = {}
         merged: list[Node] = []
         size = 1
         for event in self.until_end():
@@ -176,7 +180,7 @@ class _Builder:
     def is_merge(self, event: Any) -> bool:
         return getattr(event, "value", None) == "<<" and bool(event.implicit[0])
 
-    def merged_maps(self, value: Node, at: Place) -> list[Node]:
+    def merged_maps(self, value: Node, at: SourceLocation) -> list[Node]:
         maps = [value] if value.items is None else list(value.items)
         if any(one.mapping is None for one in maps):
             raise SpecError([Finding("yaml", "error", "`<<` takes a map, or a list of maps.", at)])
@@ -209,8 +213,8 @@ class _Builder:
             raise self.fault("yaml", f"The tag `{tag}` is not known here, or does not fit.", event)
         return value
 
-    def place(self, event: Any) -> Place:
-        return Place(self.file, event.start_mark.line + 1, event.start_mark.column + 1)
+    def place(self, event: Any) -> SourceLocation:
+        return SourceLocation(self.file, event.start_mark.line + 1, event.start_mark.column + 1)
 
     def fault(self, code: str, message: str, event: Any) -> SpecError:
         return SpecError([Finding(code, "error", message, self.place(event))])
@@ -231,7 +235,7 @@ def resolve(text: str) -> Scalar:
     return text
 
 
-def _twice(key: str, at: Place, first: Place) -> Finding:
+def _twice(key: str, at: SourceLocation, first: SourceLocation) -> Finding:
     return Finding(
         "duplicate-key", "error", f"`{key}` is given twice (first at {first.line}:{first.column}).", at
     )

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Literal, TypeVar
 if TYPE_CHECKING:
     from sqlalchemy import Connection as Connection
 
-    from valkyrie.store.writer import Writer
+    from valkyrie.store.journal import Writer
 
 T = TypeVar("T")
 
@@ -20,8 +20,7 @@ class Store:
 
     def __init__(self, address: Path | str) -> None:
         """`address` is a SQLite file, or a URL: `sqlite:///FILE`, `postgresql://USER@HOST/DATABASE`."""
-        from valkyrie.store.address import parse
-        from valkyrie.store.database import at
+        from valkyrie.store.database import at, parse
 
         self._database = at(parse(address))
         self._database.open()
@@ -54,7 +53,7 @@ class Store:
 
     def now(self, connection: Connection) -> float:
         """The time by the store's clock, which executors on several hosts share."""
-        from valkyrie.store.clock import now
+        from valkyrie.store.schema import now
 
         return now(connection)
 
@@ -69,7 +68,7 @@ class Store:
     def writer(self, patience: float | None = None) -> Writer:
         """The grouped writer, on the running loop; `patience` is how long it waits for a database that is
         away."""
-        from valkyrie.store.writer import Writer
+        from valkyrie.store.journal import Writer
 
         return Writer(self._database) if patience is None else Writer(self._database, patience)
 

@@ -1,21 +1,235 @@
-"""A database, opened: made new, migrated, or refused with the way out. Never half-opened."""
+"""Open a database by its address, or refuse it with the way out; explain its errors."""
 
 from __future__ import annotations
 
+import json
+import math
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from typing import TypeVar
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, TypeVar
 
-from sqlalchemy import Connection, Engine, insert
-from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy import URL, Connection, Engine, insert, make_url
+from sqlalchemy.exc import (
+    ArgumentError,
+    DatabaseError,
+    DataError,
+    DBAPIError,
+    IntegrityError,
+    InterfaceError,
+    NotSupportedError,
+    OperationalError,
+    ProgrammingError,
+    SQLAlchemyError,
+    TimeoutError,
+)
 
 from sandboxes.retry import Backoff, Retries
-from valkyrie.errors import StoreError
-from valkyrie.nouns import DEFAULT_ORG
-from valkyrie.store import schema, troubles
-from valkyrie.store.address import Address
+from valkyrie.domain import DEFAULT_ORG
+from valkyrie.errors import StoreError, UsageError, ValkyrieError
+from valkyrie.store import schema
+
+_encode = json.JSONEncoder(allow_nan=False).encode
+
+
+def dumps(value: Any) -> str:
+    """JSON that any reader takes: what is no finite number becomes null, as JavaScript writes it."""
+    try:
+        return _encode(value)
+    except ValueError:
+        return _encode(_finite(value))
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, dict):
+        return {name: _finite(part) for name, part in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(part) for part in value]
+    return value
+
+
+# Where a database is: a SQLite file, or a PostgreSQL server's.
+
+Kind = Literal["sqlite", "postgresql"]
+_POSTGRES = ("postgresql", "postgres", "postgresql+psycopg")
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """One database's address; what it shows of itself has no password in it."""
+
+    kind: Kind
+    url: URL = field(repr=False)
+    place: str
+    """How people are told of it."""
+
+    @property
+    def path(self) -> Path:
+        """The file of a SQLite database."""
+        return Path(self.url.database or "")
+
+
+def parse(address: Path | str) -> Address:
+    """A file, or `sqlite:///FILE`, or `postgresql://USER@HOST/DATABASE`."""
+    if isinstance(address, Path):
+        return _sqlite(address)
+    try:
+        url = make_url(address)
+    except (ArgumentError, ValueError):
+        # Without the address in the message, or behind it: there may be a password in it.
+        raise UsageError(
+            "The database's address is not a URL. VALKYRIE_DATABASE_URL takes "
+            "sqlite:///FILE or postgresql://USER:PASSWORD@HOST/DATABASE."
+        ) from None
+    if url.drivername == "sqlite":
+        if not url.database or url.database == ":memory:":
+            raise UsageError("The database's address names no file: sqlite:///FILE, or sqlite:////ROOT/FILE.")
+        return _sqlite(Path(url.database))
+    if url.drivername in _POSTGRES:
+        return _postgres(url)
+    raise UsageError(
+        f"The store cannot be on {url.drivername!r}. VALKYRIE_DATABASE_URL takes sqlite:///FILE or "
+        "postgresql://USER:PASSWORD@HOST/DATABASE."
+    )
+
+
+def _sqlite(path: Path) -> Address:
+    path = path.absolute()
+    return Address("sqlite", URL.create("sqlite", database=str(path)), str(path))
+
+
+def _postgres(url: URL) -> Address:
+    if not url.database and "dbname" not in url.query:
+        raise UsageError("The database's address names no database: postgresql://USER@HOST/DATABASE.")
+    host = url.host or url.query.get("host") or "localhost"
+    where = URL.create("postgresql", url.username, host=str(host), port=url.port, database=url.database)
+    return Address("postgresql", url.set(drivername="postgresql+psycopg"), where.render_as_string())
+
+
+# What a database or disk complains of: in words a person can act on, and whether it is worth waiting for.
+
+AWAY = "store_away"
+"""The cause of a StoreError that may be gone in a moment."""
+
+_OF_A_CALLER = (IntegrityError, DataError, ProgrammingError, NotSupportedError)
+_CLASHED = ("40001", "40P01")
+"""Serialisation failure, deadlock: nothing was written, and nothing is wrong."""
+_PASSING = ("08", "53300", "55P03", "57014", "57P")
+"""Connections that break or are too many, locks and statements that take too long, a server that restarts."""
+_DISK_FULL = ("53100",)
+_TOO_LARGE = "54"
+"""What one row or statement may not be."""
+
+
+def of_the_store(error: BaseException) -> bool:
+    """Whether database or disk failed; anything else is the trouble of one caller and what it wrote."""
+    if isinstance(error, DBAPIError) and not error.connection_invalidated:
+        too_large = (_sqlstate(error) or "").startswith(_TOO_LARGE)
+        if too_large or isinstance(error, _OF_A_CALLER):
+            return False
+    return isinstance(error, DatabaseError | InterfaceError | TimeoutError | OSError)
+
+
+def clashed(error: BaseException) -> bool:
+    """Two transactions were in each other's way, and this one gave way."""
+    return _sqlstate(error) in _CLASHED
+
+
+def passing(error: BaseException) -> bool:
+    """Whether the same may well succeed in a while: another program holds the lock, the server restarts."""
+    if isinstance(error, TimeoutError) or clashed(error):
+        return True
+    if not isinstance(error, DBAPIError):
+        return False
+    if error.connection_invalidated:
+        return True
+    if not _is_postgres(error):
+        return isinstance(error, OperationalError) and "locked" in str(error.orig).lower()
+    state = _sqlstate(error)
+    if state is None:
+        return isinstance(error, OperationalError) and not _is_refusal(error)
+    return state.startswith(_PASSING)
+
+
+def explain(error: BaseException, address: Address) -> ValkyrieError:
+    """A driver's or disk's complaint as one a person can act on."""
+    place, words = address.place, str(error).lower()
+    if isinstance(error, DataError | OverflowError):
+        return UsageError(f"A value is more than the store can keep: {first_line(error)}.")
+    if "disk is full" in words or "no space left" in words or _sqlstate(error) in _DISK_FULL:
+        return StoreError(
+            f"The disk that holds {place} is full. Free some space, then try again: "
+            "`valk disk` shows where the bytes are.",
+            cause="disk_full",
+        )
+    if address.kind == "postgresql":
+        return _explain_postgres(error, place)
+    if "readonly" in words or "permission denied" in words or "unable to open" in words:
+        return StoreError(f"Cannot write {place}: {first_line(error)}. Check its folder's permissions.")
+    if "malformed" in words or "not a database" in words:
+        return StoreError(
+            f"{place} is damaged: {first_line(error)}. Move it away to begin anew; "
+            "`sqlite3 FILE .recover` may save what is in it."
+        )
+    if isinstance(error, OperationalError) and "locked" in words:
+        return StoreError(f"{place} stays locked by another program.", cause=AWAY)
+    return StoreError(f"The database {place} failed: {first_line(error)}")
+
+
+def _explain_postgres(error: BaseException, place: str) -> StoreError:
+    if isinstance(error, TimeoutError):
+        return StoreError(f"Too many want to speak to {place} at once; try again.", cause=AWAY)
+    if clashed(error):
+        return StoreError(f"Another change of {place} came first; try again.", cause=AWAY)
+    if isinstance(error, OperationalError) and _is_refusal(error):
+        return StoreError(f"{place} does not let us in: {first_line(error)}. Check VALKYRIE_DATABASE_URL.")
+    if passing(error):
+        return StoreError(
+            f"{place} does not answer: {first_line(error)}. "
+            "Check that PostgreSQL runs there, and VALKYRIE_DATABASE_URL.",
+            cause=AWAY,
+        )
+    return StoreError(f"The database {place} failed: {first_line(error)}")
+
+
+def first_line(error: BaseException) -> str:
+    """What the driver said, without the statement it said it of."""
+    lines = str(getattr(error, "orig", None) or error).strip().splitlines()
+    return lines[0].rstrip(".") if lines else type(error).__name__
+
+
+def _sqlstate(error: BaseException) -> str | None:
+    return getattr(getattr(error, "orig", None), "sqlstate", None)
+
+
+def _is_postgres(error: DBAPIError) -> bool:
+    return type(error.orig).__module__.startswith("psycopg")
+
+
+def _is_refusal(error: OperationalError) -> bool:
+    """A server that answers, and will answer the same again: wrong password, no such database.
+
+    PostgreSQL's client library gives no code for what went wrong while it connected.
+    """
+    words = str(error.orig)
+    return any(
+        sign in words
+        for sign in (
+            "authentication failed",
+            "no password supplied",
+            "no pg_hba.conf entry",
+            "does not exist",
+            "permission denied",
+        )
+    )
+
+
+# A database, opened: made new, migrated, or refused with the way out. Never half-opened.
 
 T = TypeVar("T")
 
@@ -98,7 +312,7 @@ class Database(ABC):
                     with self._connected(self.writer, PATIENCE_S) as connection, connection.begin():
                         return work(connection)
                 except SQLAlchemyError as error:
-                    if not troubles.clashed(error) or time.monotonic() > deadline:
+                    if not clashed(error) or time.monotonic() > deadline:
                         raise
 
     def _connected(self, engine: Engine, patience: float) -> AbstractContextManager[Connection]:
@@ -108,7 +322,7 @@ class Database(ABC):
             try:
                 return engine.connect()
             except SQLAlchemyError as error:
-                if not troubles.passing(error):
+                if not passing(error):
                     raise
                 retries.block(error, within_s=patience)
 
@@ -118,7 +332,7 @@ class Database(ABC):
         try:
             yield
         except (SQLAlchemyError, OverflowError) as error:
-            raise troubles.explain(error, self.address) from error
+            raise explain(error, self.address) from error
 
     def close(self) -> None:
         """Let go of every connection."""

@@ -1,19 +1,22 @@
-"""Jobs: the rows that hold several runs together. What a job's state is, its runs say."""
+"""Jobs as rows: several runs together, their evidence, and the decision that ends them early."""
 
 from __future__ import annotations
 
 import base64
 import json
+from collections import defaultdict
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from sqlalchemy import Connection, Row, delete, insert, select, tuple_, update
 
+from valkyrie.domain import LATEST, Category, Json, Outcome, TrialState, may_be_id
 from valkyrie.errors import UnknownError, UsageError, UserError
-from valkyrie.nouns import LATEST, Json, may_be_id
-from valkyrie.store.counters import announce, lock_jobs, lock_runs
-from valkyrie.store.schema import job, run
-from valkyrie.suggest import did_you_mean
+from valkyrie.store.counters import add_grade, announce, count, lock_jobs, lock_runs
+from valkyrie.store.executors import ACTIVE_STATES, AT_ONCE, give_back
+from valkyrie.store.schema import ERROR_COUNTERS, STATE_COUNTERS, job, run, trial
+from valkyrie.text import did_you_mean
 
 MOST_NAMES = 200
 """So many recent names are looked at for one that is like an unknown one."""
@@ -188,3 +191,84 @@ def forget(connection: Connection, job_id: str) -> None:
         raise UserError(f"Job {job_id[:8]} grew meanwhile. `valk job delete {job_id[:8]}` once more.")
     connection.execute(delete(job).where(job.c.id == job_id))
     announce(connection)
+
+
+# Jobs that stop when what they ask is decided: their evidence, the decision, and the trials it skips.
+
+_GRADE = ("score", "passed", "confirmed", "score_confirmed", "evidence")
+DECIDED = "decided"
+"""The cause of a trial that was skipped."""
+
+
+def decision_evidence(connection: Connection, run_id: str) -> Sequence[Row[Any]]:
+    """Return a run's trials in the order of its plan, with what they are worth."""
+    columns = ("position", "task_id", "k", "family", "state", "category", "score", "cost")
+    rows = select(*(trial.c[name] for name in columns)).where(trial.c.run_id == run_id)
+    return connection.execute(rows.order_by(trial.c.position)).all()
+
+
+@dataclass(frozen=True, slots=True)
+class Skipped:
+    """What a decision spared one run."""
+
+    not_run: int
+    """Trials that never began."""
+    set_aside: int
+    """Trials that had begun, or ended, and do not count."""
+
+
+def store_decision(connection: Connection, job_id: str, decision: Json) -> None:
+    """Store what was decided of a job that is locked; in the transaction that skips its trials."""
+    change(connection, job_id, decision=decision)
+
+
+def skip_decided(connection: Connection, run_id: str, position: int, message: str, now: float) -> Skipped:
+    """Skip a run's trials from a position of its plan on; its job is locked.
+
+    Those that ended are set aside too: they are the quick ones among them, on one side or both, and would
+    bend the scores. Their attempts keep what they found.
+    """
+    names = ("id", "run_id", "state", "attempts", "category", *_GRADE)
+    rows = connection.execute(
+        select(*(trial.c[name] for name in names)).where(
+            trial.c.run_id == run_id,
+            trial.c.position >= position,
+            trial.c.state != TrialState.SKIPPED.value,
+        )
+    ).all()
+    open_states = (TrialState.PENDING.value, *ACTIVE_STATES)
+    give_back(
+        connection,
+        [row for row in rows if row.state in open_states],
+        now,
+        Outcome.STOPPED,
+        TrialState.SKIPPED,
+    )
+    deltas: dict[str, float] = defaultdict(float)
+    for row in rows:
+        if row.state in open_states:
+            continue
+        deltas[STATE_COUNTERS[TrialState(row.state)]] -= 1
+        deltas[STATE_COUNTERS[TrialState.SKIPPED]] += 1
+        if row.state == TrialState.FINISHED:
+            add_grade(deltas, row, -1)
+        elif row.state == TrialState.ERROR and row.category:
+            deltas[ERROR_COUNTERS[Category(row.category)]] -= 1
+    version = count(connection, {run_id: deltas}).get(run_id, 0)
+    nothing = (*_GRADE, "result", "category", "saved")
+    ids = [row.id for row in rows]
+    for start in range(0, len(ids), AT_ONCE):
+        connection.execute(
+            update(trial)
+            .where(trial.c.id.in_(ids[start : start + AT_ONCE]))
+            .values(
+                state=TrialState.SKIPPED.value,
+                cause=DECIDED,
+                message=message,
+                not_before=None,
+                version=version,
+                **dict.fromkeys(nothing),
+            )
+        )
+    not_run = sum(row.attempts == 0 for row in rows)
+    return Skipped(not_run, len(rows) - not_run)

@@ -10,22 +10,20 @@ from typing import Any
 
 from sqlalchemy import Connection, bindparam, exists, func, or_, select, update
 
-from valkyrie.nouns import ABORT_SHARE, Outcome, RunState, TrialState
-from valkyrie.store.choosing import Leased as Leased
-from valkyrie.store.choosing import Room as Room
-from valkyrie.store.choosing import Tick as Tick
-from valkyrie.store.choosing import TickResult as TickResult
-from valkyrie.store.choosing import choose, in_hand, left_in, load_of, pools_of
-from valkyrie.store.clock import CLOCK, skew
+from valkyrie.domain import ABORT_SHARE, Outcome, RunState, TrialState
 from valkyrie.store.counters import count, lock_jobs
-from valkyrie.store.returning import abandon as abandon
-from valkyrie.store.returning import give_back as give_back
-from valkyrie.store.returning import give_back_unknown as give_back_unknown
-from valkyrie.store.returning import recover as recover
-from valkyrie.store.returning import require_all
-from valkyrie.store.returning import still_ours as still_ours
-from valkyrie.store.rows import ForEach
-from valkyrie.store.schema import api_key, attempt, executor, job, regrade, run, trial
+from valkyrie.store.executors import abandon as abandon
+from valkyrie.store.executors import give_back as give_back
+from valkyrie.store.executors import give_back_unknown as give_back_unknown
+from valkyrie.store.executors import recover as recover
+from valkyrie.store.executors import require_all
+from valkyrie.store.executors import still_ours as still_ours
+from valkyrie.store.fair_shares import Leased as Leased
+from valkyrie.store.fair_shares import Room as Room
+from valkyrie.store.fair_shares import Tick as Tick
+from valkyrie.store.fair_shares import TickResult as TickResult
+from valkyrie.store.fair_shares import choose, in_hand, left_in, load_of, pools_of
+from valkyrie.store.schema import CLOCK, ForEach, api_key, attempt, executor, job, regrade, run, skew, trial
 from valkyrie.store.trials import LARGEST
 
 OPEN_RUNS = [RunState.IN_PROGRESS.value, RunState.STOPPING.value]

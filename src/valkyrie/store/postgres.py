@@ -13,10 +13,8 @@ from sandboxes.installation import add_extra
 from sandboxes.retry import Retries
 from valkyrie.errors import StoreError, UsageError
 from valkyrie.store import schema
-from valkyrie.store.address import Address
 from valkyrie.store.counters import CHANNEL
-from valkyrie.store.database import BACKOFF, Database, check_known, create
-from valkyrie.store.documents import dumps
+from valkyrie.store.database import BACKOFF, Address, Database, check_known, create, dumps
 
 if TYPE_CHECKING:
     from psycopg import Connection as Listening

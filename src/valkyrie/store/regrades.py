@@ -15,8 +15,8 @@ from typing import Any
 
 from sqlalchemy import Connection, Row, func, insert, select, update
 
+from valkyrie.domain import Category, Json, Outcome, RunState, TrialState
 from valkyrie.errors import UnknownError, UserError
-from valkyrie.nouns import Category, Json, Outcome, RunState, TrialState
 from valkyrie.store.counters import add_grade, count
 from valkyrie.store.runs import locked
 from valkyrie.store.schema import ERROR_COUNTERS, STATE_COUNTERS, attempt, regrade, run, trial
@@ -44,7 +44,7 @@ class Regraded:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class GradingVerdict:
     """What one grading says of one trial."""
 
     trial_id: int
@@ -260,7 +260,7 @@ def usable(connection: Connection, run_id: str, number: int) -> Row[Any]:
     return found
 
 
-def verdicts(connection: Connection, run_id: str, number: int) -> list[Verdict]:
+def verdicts(connection: Connection, run_id: str, number: int) -> list[GradingVerdict]:
     """Return what one grading says of every trial, in order."""
     chain = _chain({row.number: row.arguments for row in gradings(connection, run_id)}, number)
     found = connection.execute(
@@ -306,7 +306,7 @@ def _chain(arguments: Mapping[int, Json], number: int) -> list[int]:
     return chain
 
 
-def _verdict(rows: Sequence[Any], chain: Sequence[int]) -> Verdict:
+def _verdict(rows: Sequence[Any], chain: Sequence[int]) -> GradingVerdict:
     own = [row for row in rows if row.number is not None and row.grading == 0]
     last = own[-1] if own else None
     chosen = last
@@ -321,10 +321,10 @@ def _verdict(rows: Sequence[Any], chain: Sequence[int]) -> Verdict:
             break
     first = rows[0]
     if chosen is None:
-        return Verdict(first.id, first.task_id, first.k, TrialState.STOPPED, None, 0, {})
+        return GradingVerdict(first.id, first.task_id, first.k, TrialState.STOPPED, None, 0, {})
     values = {name: getattr(chosen, name) for name in (*_VERDICT, "finished_at")}
     state = _STATES[chosen.outcome]
-    return Verdict(first.id, first.task_id, first.k, state, chosen.number, chosen.grading, values)
+    return GradingVerdict(first.id, first.task_id, first.k, state, chosen.number, chosen.grading, values)
 
 
 def _is_of(row: Any, last: Any) -> bool:
@@ -399,7 +399,7 @@ def _make_pending(connection: Connection, run_id: str, chosen: Sequence[Regraded
     return version
 
 
-def _write_verdicts(connection: Connection, row: Any, wanted: Sequence[Verdict]) -> dict[str, float]:
+def _write_verdicts(connection: Connection, row: Any, wanted: Sequence[GradingVerdict]) -> dict[str, float]:
     """Give trials these verdicts; return how that changed the run's counters."""
     before = {found.id: found for found in _rows(connection, row.id)}
     moved = [one for one in wanted if one.attempt is not None and _differs(before[one.trial_id], one)]
@@ -422,7 +422,7 @@ def _write_verdicts(connection: Connection, row: Any, wanted: Sequence[Verdict])
     return deltas
 
 
-def _differs(row: Any, verdict: Verdict) -> bool:
+def _differs(row: Any, verdict: GradingVerdict) -> bool:
     """Return whether the trial's row is not yet as the verdict says."""
     if row.state != verdict.state.value or (row.saved or {}).get("regrade"):
         return True
@@ -437,7 +437,7 @@ def _rows(connection: Connection, run_id: str) -> Iterator[Any]:
 
 def _count(deltas: dict[str, float], state: TrialState, found: Any, sign: int) -> None:
     """Count one trial in (+1) or out (-1) of its run's counters."""
-    values = dict(found.values if isinstance(found, Verdict) else found._mapping)
+    values = dict(found.values if isinstance(found, GradingVerdict) else found._mapping)
     deltas[STATE_COUNTERS[state]] += sign
     if state is TrialState.FINISHED:
         add_grade(deltas, SimpleNamespace(**values), sign)

@@ -10,18 +10,17 @@ from typing import Any
 
 from sqlalchemy import Connection, Row, delete, func, insert, select, update
 
+from valkyrie.domain import Category, Json, Outcome, RunState, TrialState, ended_by_agent
 from valkyrie.errors import UnknownError, UserError
-from valkyrie.nouns import Category, Json, Outcome, RunState, TrialState, ended_by_agent
 from valkyrie.store import executors
 from valkyrie.store.counters import announce, count, lock_runs
+from valkyrie.store.executors import ACTIVE_STATES, AT_ONCE, give_back
 from valkyrie.store.leases import OPEN_RUNS
-from valkyrie.store.listing import RunQuery as RunQuery
-from valkyrie.store.listing import page as page
-from valkyrie.store.listing import queue as queue
-from valkyrie.store.listing import resolve as resolve
-from valkyrie.store.returning import ACTIVE_STATES, AT_ONCE, give_back
-from valkyrie.store.rows import ForEach
-from valkyrie.store.schema import ERROR_COUNTERS, STATE_COUNTERS, regrade, run, trial
+from valkyrie.store.run_queries import RunQuery as RunQuery
+from valkyrie.store.run_queries import page as page
+from valkyrie.store.run_queries import queue as queue
+from valkyrie.store.run_queries import resolve as resolve
+from valkyrie.store.schema import ERROR_COUNTERS, STATE_COUNTERS, ForEach, regrade, run, trial
 from valkyrie.store.trials import TrialQuery as TrialQuery
 from valkyrie.store.trials import attempts as attempts
 from valkyrie.store.trials import count_by_task as count_by_task
@@ -37,7 +36,7 @@ from valkyrie.store.trials import results_of_tasks as results_of_tasks
 from valkyrie.store.trials import scores as scores
 from valkyrie.store.trials import trials as trials
 from valkyrie.store.trials import trials_since as trials_since
-from valkyrie.suggest import did_you_mean
+from valkyrie.text import did_you_mean
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,12 +1,19 @@
-"""The tables. Names and meanings are those of the house (docs/concepts/words)."""
+"""The tables, the database's clock, and statements for many rows at once."""
 
 from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
+from typing import Any
 
 from sqlalchemy import (
     JSON,
     BigInteger,
     Boolean,
     Column,
+    ColumnElement,
+    Connection,
     Dialect,
     Float,
     ForeignKey,
@@ -18,12 +25,18 @@ from sqlalchemy import (
     Text,
     TypeDecorator,
     UniqueConstraint,
+    bindparam,
+    column,
     false,
+    func,
+    insert,
+    literal_column,
+    select,
     text,
 )
 from sqlalchemy.types import TypeEngine
 
-from valkyrie.nouns import DEFAULT_ORG, DEFAULT_PRIORITY, Category, Role, TrialState
+from valkyrie.domain import DEFAULT_ORG, DEFAULT_PRIORITY, Category, Role, TrialState
 
 REVISION = "0011"
 """The migration this program's schema stands at."""
@@ -36,7 +49,7 @@ TOKEN_COUNTERS = ("input_tokens", "cached_tokens", "output_tokens")
 LISTED_BY = ("state", "agent", "benchmark", "dataset", "model", "label", "started_by")
 
 
-class Words(TypeDecorator[str]):
+class StoredText(TypeDecorator[str]):
     """Text of people and programs, made such that every database can keep it: no NUL, no half character.
 
     In the order of its characters, whatever the database's collation.
@@ -62,8 +75,8 @@ org = Table(
     "org",
     metadata,
     Column("id", Text, primary_key=True),
-    Column("name", Words, nullable=False, unique=True),
-    Column("tenant", Words, unique=True),  # whom the hosted identity service knows it as
+    Column("name", StoredText, nullable=False, unique=True),
+    Column("tenant", StoredText, unique=True),  # whom the hosted identity service knows it as
     Column("created_at", Float, nullable=False),
     Column("settings", JSON, nullable=False),  # bucket, region, log group, role
     Column("sealed", LargeBinary),  # credentials entered once
@@ -74,8 +87,8 @@ api_key = Table(
     metadata,
     Column("id", Text, primary_key=True),
     Column("org_id", Text, ForeignKey("org.id", ondelete="CASCADE"), nullable=False),
-    Column("name", Words, nullable=False),
-    Column("person", Words, nullable=False),
+    Column("name", StoredText, nullable=False),
+    Column("person", StoredText, nullable=False),
     Column("role", Text, nullable=False, server_default=Role.MEMBER.value),
     Column("hash", Text, nullable=False, unique=True),
     Column("created_at", Float, nullable=False),
@@ -92,10 +105,10 @@ action = Table(
     Column("at", Float, nullable=False),
     # No foreign keys: what was done stays known when who did it, or what it was done to, is gone.
     Column("org_id", Text, nullable=False),
-    Column("person", Words),
+    Column("person", StoredText),
     Column("key_id", Text),
     Column("name", Text, nullable=False),  # the operation, such as runs_start
-    Column("subject", Words),  # the run, job, agent, secret or key it was done to
+    Column("subject", StoredText),  # the run, job, agent, secret or key it was done to
     Column("outcome", Text),  # done or refused; none while it is under way, or where that was interrupted
     Index("action_by_org", "org_id", "id"),
 )
@@ -104,10 +117,10 @@ secret = Table(
     "secret",
     metadata,
     Column("org_id", Text, ForeignKey("org.id", ondelete="CASCADE"), primary_key=True),
-    Column("name", Words, primary_key=True),
+    Column("name", StoredText, primary_key=True),
     Column("sealed", LargeBinary, nullable=False),
     Column("created_at", Float, nullable=False),
-    Column("created_by", Words),
+    Column("created_by", StoredText),
 )
 
 job = Table(
@@ -115,8 +128,8 @@ job = Table(
     metadata,
     Column("id", RunId, primary_key=True),
     Column("org_id", Text, nullable=False, server_default=DEFAULT_ORG),
-    Column("name", Words, nullable=False),
-    Column("started_by", Words),
+    Column("name", StoredText, nullable=False),
+    Column("started_by", StoredText),
     Column("created_at", Float, nullable=False),
     Column("concurrency", Integer, nullable=False),  # of all its runs together
     Column("ends_at", Float),  # nothing of it begins after this
@@ -137,13 +150,13 @@ run = Table(
     # No foreign key: SQLite cannot add one to a table that is there without losing what refers to it.
     Column("org_id", Text, nullable=False, server_default=DEFAULT_ORG),
     Column("state", Text, nullable=False),
-    Column("agent", Words, nullable=False),
-    Column("model", Words),
-    Column("benchmark", Words, nullable=False),
-    Column("dataset", Words, nullable=False),
-    Column("label", Words),
-    Column("provider", Words, nullable=False),
-    Column("started_by", Words),
+    Column("agent", StoredText, nullable=False),
+    Column("model", StoredText),
+    Column("benchmark", StoredText, nullable=False),
+    Column("dataset", StoredText, nullable=False),
+    Column("label", StoredText),
+    Column("provider", StoredText, nullable=False),
+    Column("started_by", StoredText),
     Column("key_id", Text),  # the API key it was started with
     Column("concurrency", Integer, nullable=False),
     Column("fraction", Boolean, nullable=False),
@@ -151,15 +164,15 @@ run = Table(
     Column("started_at", Float),
     Column("finished_at", Float),
     Column("leased_at", Float),  # when one of its trials was last begun
-    Column("error", Words),
-    Column("note", Words),
+    Column("error", StoredText),
+    Column("note", StoredText),
     Column("priority", Integer, nullable=False, server_default=str(DEFAULT_PRIORITY)),
     Column("max_cost", Float),
     # After how many trials that all ended in errors it stops by itself (0, null: never); errors of earlier
     # passes do not count. Why it did.
     Column("abort_after", Integer),
     Column("errors_before", Integer, nullable=False, server_default="0"),
-    Column("stop_reason", Words),
+    Column("stop_reason", StoredText),
     # Seconds of its earlier passes, and since when the present one works.
     Column("worked_s", Float, nullable=False, server_default="0"),
     Column("working_since", Float),
@@ -198,7 +211,7 @@ run = Table(
     Column("job_id", RunId),
     Column("job_position", Integer),
     # Only an executor that says this word works on it; null: any.
-    Column("bound", Words),
+    Column("bound", StoredText),
     # Trials of one task run one after another.
     Column("in_turn", Boolean, nullable=False, server_default=false()),
     Index("run_by_job", "job_id", "job_position"),
@@ -215,10 +228,10 @@ trial = Table(
     Column("id", Integer, primary_key=True),
     Column("run_id", RunId, ForeignKey("run.id", ondelete="CASCADE"), nullable=False),
     Column("position", Integer, nullable=False),
-    Column("task_id", Words, nullable=False),
+    Column("task_id", StoredText, nullable=False),
     Column("k", Integer, nullable=False),
     Column("digest", Text, nullable=False),
-    Column("family", Words),  # tasks of one family resemble each other
+    Column("family", StoredText),  # tasks of one family resemble each other
     Column("state", Text, nullable=False),
     Column("attempts", Integer, nullable=False, server_default="0"),
     Column("failures", Integer, nullable=False, server_default="0"),
@@ -230,8 +243,8 @@ trial = Table(
     Column("score", Float),
     Column("passed", Boolean),
     Column("category", Text),
-    Column("cause", Words),
-    Column("message", Words),
+    Column("cause", StoredText),
+    Column("message", StoredText),
     Column("exit_code", Integer),
     Column("exit_reason", Text),
     Column("result", JSON),
@@ -269,8 +282,8 @@ attempt = Table(
     Column("phase", Text, nullable=False),
     Column("outcome", Text),
     Column("category", Text),
-    Column("cause", Words),
-    Column("message", Words),
+    Column("cause", StoredText),
+    Column("message", StoredText),
     Column("exit_code", Integer),
     Column("exit_reason", Text),
     Column("score", Float),
@@ -294,7 +307,7 @@ regrade = Table(
     Column("run_id", RunId, ForeignKey("run.id", ondelete="CASCADE"), primary_key=True),
     Column("number", Integer, primary_key=True),  # from 1; 0 is what the run's own trials found
     Column("created_at", Float, nullable=False),
-    Column("started_by", Words),
+    Column("started_by", StoredText),
     Column("arguments", JSON, nullable=False),  # the tests or the judge that were used instead
     Column("final_score", Float),
     Column("score_graded", Float),
@@ -307,7 +320,7 @@ executor = Table(
     "executor",
     metadata,
     Column("id", Text, primary_key=True),
-    Column("host", Words, nullable=False),
+    Column("host", StoredText, nullable=False),
     Column("pid", Integer, nullable=False),
     Column("version", Text, nullable=False),
     Column("started_at", Float, nullable=False),
@@ -333,7 +346,7 @@ hook = Table(
     Column("kind", Text, nullable=False),
     Column("trigger", Text, nullable=False),
     Column("state", Text, nullable=False),
-    Column("detail", Words),
+    Column("detail", StoredText),
     Column("attempts", Integer, nullable=False, server_default="0"),
     Column("executor_id", Text),
     Column("not_before", Float),
@@ -344,3 +357,86 @@ hook = Table(
 )
 
 alembic_version = Table("alembic_version", metadata, Column("version_num", Text, primary_key=True))
+
+
+# Whose clock counts: executors on several hosts share the database's, whatever theirs say.
+
+CLOCK = literal_column("extract(epoch FROM clock_timestamp())::float8", Float)
+"""PostgreSQL's clock, inside a statement."""
+_NOW = select(CLOCK)
+_MEASURED_FOR_S = 30.0
+_NOISE_S = 0.1
+"""What asking for the time may take: clocks nearer to each other than this are taken to agree."""
+_KEY = "clock_skew"
+
+
+def now(connection: Connection) -> float:
+    """The store's clock: PostgreSQL's own; on SQLite, whose users share a machine, this machine's."""
+    if connection.dialect.name != "postgresql":
+        return time.time()
+    return float(connection.execute(_NOW).scalar_one())
+
+
+def skew(connection: Connection) -> float:
+    """How many seconds the store's clock is ahead of this machine's; measured now and then."""
+    if connection.dialect.name != "postgresql":
+        return 0.0
+    measured: tuple[float, float] | None = connection.info.get(_KEY)
+    if measured is None or time.monotonic() - measured[0] > _MEASURED_FOR_S:
+        ahead = now(connection) - time.time()
+        measured = (time.monotonic(), ahead if abs(ahead) > _NOISE_S else 0.0)
+        connection.info[_KEY] = measured
+    return measured[1]
+
+
+# One statement for many rows, on either database.
+
+Given = Mapping[str, ColumnElement[Any]]
+"""What a row brings, by name."""
+Types = Mapping[str, TypeEngine[Any]]
+
+
+class ForEach:
+    """A statement for each of many rows: one after the other on SQLite, all in one on PostgreSQL.
+
+    There a chain of statements would leave the server waiting for the next, with every lock held, when this
+    process is suspended in the middle of it, and none of the server's timeouts would end that.
+    """
+
+    def __init__(self, types: Types, made: Callable[[Given], Any], each: Any = None) -> None:
+        self._types = types
+        self._made = made
+        if each is None:
+            each = made({name: bindparam(name, type_=type_) for name, type_ in types.items()})
+        self._each = each
+
+    @classmethod
+    def insert(cls, table: Table, *columns: Column[Any]) -> ForEach:
+        """An insert of rows with these columns."""
+        types = {one.name: one.type for one in columns}
+        return cls(
+            types,
+            lambda given: insert(table).from_select(list(types), select(*given.values())),
+            insert(table),
+        )
+
+    @cached_property
+    def _all(self) -> Any:
+        return self._made(_unnested(self._types))
+
+    def execute(self, connection: Connection, rows: Sequence[Mapping[str, Any]]) -> int:
+        """Do it; how many rows it found."""
+        if connection.dialect.name != "postgresql":
+            return connection.execute(self._each, list(rows)).rowcount
+        arrays = {name: [row[name] for row in rows] for name in self._types}
+        return connection.execute(self._all, arrays).rowcount
+
+
+def _unnested(types: Types) -> Given:
+    """A row's values as columns of a table that is made of arrays."""
+    from sqlalchemy.dialects.postgresql import ARRAY
+
+    arrays = [bindparam(name, type_=ARRAY(type_, dimensions=1)) for name, type_ in types.items()]
+    columns = [column(name, type_) for name, type_ in types.items()]
+    given = func.unnest(*arrays).table_valued(*columns).render_derived(name="given")
+    return {name: given.c[name] for name in types}

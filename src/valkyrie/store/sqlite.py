@@ -17,10 +17,7 @@ from sqlalchemy.pool import NullPool, Pool, QueuePool
 
 from valkyrie.errors import StoreError
 from valkyrie.store import schema
-from valkyrie.store.address import Address
-from valkyrie.store.database import Database, check_known, create
-from valkyrie.store.documents import dumps
-from valkyrie.store.troubles import explain
+from valkyrie.store.database import Address, Database, check_known, create, dumps, explain
 
 BUSY_TIMEOUT_S = 30.0
 _GIVES_BACK = "auto_vacuum=INCREMENTAL"

@@ -1,4 +1,4 @@
-"""A run's trials and their attempts, read."""
+"""Trials of a run and their attempts, read."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, Row, and_, func, null, or_, select
 
+from valkyrie.domain import COUNTED_AS_ZERO, Outcome, TrialState, ended_by_agent, worst_score
 from valkyrie.errors import UnknownError
-from valkyrie.nouns import COUNTED_AS_ZERO, TrialState, ended_by_agent, worst_score
 from valkyrie.store.schema import attempt, trial
 
 AT_ONCE = 500
@@ -242,3 +242,25 @@ def errors(connection: Connection, run_id: str) -> Sequence[Any]:
         .where(trial.c.run_id == run_id, or_(trial.c.state == TrialState.ERROR.value, waiting, zeroed))
         .order_by(trial.c.position)
     ).all()
+
+
+# How often a trial failed the same way, over all passes of its run.
+
+
+def passes_failed(connection: Connection, run_id: str) -> dict[tuple[str, int], int]:
+    """(task id, k) → in how many passes of the run it failed as it fails now; only of those that do.
+
+    A pass is a start, resume or retry; alike means the same category and cause.
+    """
+    rows = connection.execute(
+        select(trial.c.task_id, trial.c.k, func.count(attempt.c.passage.distinct()).label("passes"))
+        .join(attempt, attempt.c.trial_id == trial.c.id)
+        .where(
+            trial.c.run_id == run_id,
+            attempt.c.outcome == Outcome.FAILED.value,
+            attempt.c.category == trial.c.category,
+            attempt.c.cause == trial.c.cause,
+        )
+        .group_by(trial.c.id, trial.c.task_id, trial.c.k)
+    )
+    return {(row.task_id, row.k): row.passes for row in rows}

@@ -6,9 +6,18 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from valkyrie.testing.model_server import Call, Fault, ModelServer, Recorded, Say, Script, Shell, Tokens
+    from valkyrie.testing.model_server import (
+        Fault,
+        ModelServer,
+        Recorded,
+        Say,
+        Script,
+        Shell,
+        TokenCounts,
+        ToolRequest,
+    )
 
-__all__ = ["Call", "Fault", "ModelServer", "Recorded", "Say", "Script", "Shell", "Tokens"]
+__all__ = ["Fault", "ModelServer", "Recorded", "Say", "Script", "Shell", "TokenCounts", "ToolRequest"]
 
 
 def __getattr__(name: str) -> Any:

@@ -18,8 +18,8 @@ from sandboxes.protocol import Sandbox
 from sandboxes.types import Command, OutputSink
 from valkyrie.agents.protocol import AgentExit, AgentTrial, OutputArtifact
 from valkyrie.benchmarks.protocol import Grading
+from valkyrie.domain import FinalScore, Grade, Json, TaskSpec
 from valkyrie.errors import UsageError
-from valkyrie.nouns import FinalScore, Grade, Json, TaskSpec
 
 _DATASET = re.compile(r"(\d+)(?:([x~])(\d+(?:\.\d+)?))?")
 SEED = 20260101

@@ -15,7 +15,7 @@ def open_tracker(*, to_start: bool = False) -> Tracker:
 
     `to_start`: an executor will be needed, so it comes up while everything else is being loaded.
     """
-    from valkyrie.config import effective
+    from valkyrie.config.values import effective
 
     if url := effective("tracker_url").value:
         from valkyrie.tracker.remote import RemoteTracker
@@ -26,8 +26,8 @@ def open_tracker(*, to_start: bool = False) -> Tracker:
 
 
 def _on_this_machine(to_start: bool) -> Tracker:
+    from valkyrie.config.values import data_folder
     from valkyrie.executor.client import ExecutorClient
-    from valkyrie.settings import data_folder
     from valkyrie.store.layout import DataFolder
 
     data = DataFolder(data_folder())

@@ -6,18 +6,18 @@ from collections.abc import Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from valkyrie.nouns import DEFAULT_ORG, Identity
-from valkyrie.settings import database_url
+from valkyrie.config.values import database_url
+from valkyrie.domain import DEFAULT_ORG, Identity
 from valkyrie.store import jobs, runs
 from valkyrie.store.layout import DataFolder
 from valkyrie.tracker.dispatch import Dispatch, SocketDispatch, StoreDispatch
 
 if TYPE_CHECKING:
     from valkyrie.benchmarks.protocol import Benchmark
-    from valkyrie.executor.client import Starting
-    from valkyrie.organisation import Organisation
+    from valkyrie.executor.client import StartingExecutor
     from valkyrie.secrets.sealed import Sealer
     from valkyrie.store import Connection, Store
+    from valkyrie.tenants import Organisation
     from valkyrie.tracker.local import LocalTracker
     from valkyrie.tracker.prepare import PreparedRun
     from valkyrie.views import RunRequest, TasksRequest
@@ -32,7 +32,7 @@ class TrackerApp:
         *,
         server: bool = False,
         allow_local: bool = True,
-        starting: Starting | None = None,
+        starting: StartingExecutor | None = None,
     ) -> None:
         self.data = data
         self.server = server
@@ -65,7 +65,7 @@ class TrackerApp:
         self, identity: Identity, caller_headers: Mapping[str, str] | None = None
     ) -> Organisation:
         """Return the caller's organisation."""
-        from valkyrie.organisation.opening import open_organisation
+        from valkyrie.tenants.organisation import open_organisation
 
         return open_organisation(
             identity,
@@ -137,7 +137,7 @@ class CallerContext:
 
         Other organisations' people come through a proxy, and what listens here is not theirs.
         """
-        from valkyrie.hooks.wishes import local_allowed
+        from valkyrie.notifications.messages import local_allowed
 
         return (self.app.allow_local and self.sees_machine) or local_allowed()
 

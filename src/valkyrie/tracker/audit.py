@@ -22,20 +22,24 @@ from pathlib import Path
 
 from sandboxes.work import is_below, outermost
 from valkyrie import __version__, benchmarks
-from valkyrie.benchmarks.asking import Asking
+from valkyrie.benchmarks.audit.findings import (
+    CHEAT,
+    CHEAT_METHODS,
+    OWN_CHEAT,
+    BenchmarkAudit,
+    TaskAudit,
+    Weakness,
+    WeaknessFinding,
+)
 from valkyrie.benchmarks.audit.inspection import inspect
-from valkyrie.benchmarks.audit.results import OWN_CHEAT, BenchmarkAudit, TaskAudit
-from valkyrie.benchmarks.audit.weaknesses import CHEAT, WAYS, Finding, Weakness
-from valkyrie.benchmarks.content import PARTS
-from valkyrie.benchmarks.discovery import find_tasks
-from valkyrie.benchmarks.lock import LockedTask, kept_lock, own_lock, write_lock
-from valkyrie.benchmarks.selection import select
-from valkyrie.benchmarks.task import Task
-from valkyrie.benchmarks.task_checks import stray_problem
-from valkyrie.benchmarks.task_dir import TaskDirBenchmark
+from valkyrie.benchmarks.protocol import BenchmarkRequest, select
+from valkyrie.benchmarks.task_dir.benchmark import TaskDirBenchmark
+from valkyrie.benchmarks.task_dir.folder import PARTS, LockedTask, find_tasks, kept_lock, own_lock, write_lock
+from valkyrie.benchmarks.task_dir.task import TaskDirectory
+from valkyrie.benchmarks.task_dir.task_toml import stray_problem
+from valkyrie.config.values import data_folder
+from valkyrie.domain import Json, TaskSpec, TrialState, VerifyMode
 from valkyrie.errors import UsageError
-from valkyrie.nouns import Json, TaskSpec, TrialState, VerifyMode
-from valkyrie.settings import data_folder
 from valkyrie.store import Store
 from valkyrie.store.journal import Finish
 from valkyrie.store.layout import DataFolder
@@ -86,7 +90,7 @@ def audit_benchmark(request: AuditRequest, progress: Progress) -> BenchmarkAudit
             "they can; they run only where they are isolated, on local, docker or daytona."
         )
     began = time.monotonic()
-    asking = Asking(host_image=request.host_image, allow_paths=request.allow_paths)
+    asking = BenchmarkRequest(host_image=request.host_image, allow_paths=request.allow_paths)
     opened = benchmarks.open_benchmark(request.benchmark, asking)
     if not isinstance(opened, TaskDirBenchmark):
         raise UsageError(f"{opened.name} has no task directories; only those can be checked.")
@@ -94,7 +98,10 @@ def audit_benchmark(request: AuditRequest, progress: Progress) -> BenchmarkAudit
     folders = find_tasks(folder)
     chosen = asyncio.run(_choose(opened, request))
     allowed = tuple(map(Path, request.allow_paths))
-    tasks = [Task(one, folders[one], request.host_image, root=folder, allow_paths=allowed) for one in chosen]
+    tasks = [
+        TaskDirectory(one, folders[one], request.host_image, root=folder, allow_paths=allowed)
+        for one in chosen
+    ]
     audits = {task.id: _read(task) for task in tasks}
     sound = [task_id for task_id, audit in audits.items() if not audit.problems]
     interrupted = False
@@ -152,7 +159,7 @@ async def _choose(benchmark: TaskDirBenchmark, request: AuditRequest) -> list[st
     return select(available, task_ids=request.task_ids, slice_text=request.slice)
 
 
-def _read(task: Task) -> TaskAudit:
+def _read(task: TaskDirectory) -> TaskAudit:
     """Return what the files of a task tell."""
     problems = [str(problem) for problem in task.problems()]
     if problems:
@@ -242,13 +249,14 @@ class _Auditor:
         task_ids = list(self._folders)
         requests = [self._run_request(self._links, "nop", task_ids)]
         requests += [
-            self._run_request(self._links, str(CHEAT), task_ids, kwargs={"way": way.name}) for way in WAYS
+            self._run_request(self._links, str(CHEAT), task_ids, kwargs={"way": way.name})
+            for way in CHEAT_METHODS
         ]
         if own := self._own_cheats():
             requests.append(self._run_request(self._root / "own", "oracle", own))
         nop, *cheats = self._run("cheating agents", requests)
         self._nop = {task_id: trials[0] for task_id, trials in nop.items()}
-        for name, found in zip((*(way.name for way in WAYS), OWN_CHEAT), cheats, strict=False):
+        for name, found in zip((*(way.name for way in CHEAT_METHODS), OWN_CHEAT), cheats, strict=False):
             for task_id, trials in found.items():
                 self._cheats[task_id][name] = trials[0]
 
@@ -370,33 +378,33 @@ class _Auditor:
         )
 
 
-def _scored(cheats: Mapping[str, TrialView], nop: TrialView | None) -> Iterator[Finding]:
+def _scored(cheats: Mapping[str, TrialView], nop: TrialView | None) -> Iterator[WeaknessFinding]:
     """Yield what the ways to cheat that scored say of the task."""
     if nop is not None and (nop.score or 0.0) > 0:
-        yield Finding(
+        yield WeaknessFinding(
             Weakness.VACUOUS,
             f"doing nothing scores {nop.score:g}",
             "Let the tests fail on the state the task begins with.",
         )
         return
     scored = {name for name, trial in cheats.items() if (trial.score or 0.0) > 0}
-    for way in WAYS:
+    for way in CHEAT_METHODS:
         if way.name in scored and not scored.intersection(way.implied_by):
-            yield Finding(way.weakness, f"{way.seen} {cheats[way.name].score:g}", way.fix)
+            yield WeaknessFinding(way.weakness, f"{way.seen} {cheats[way.name].score:g}", way.fix)
     if OWN_CHEAT in scored and not scored - {OWN_CHEAT}:
-        yield Finding(
+        yield WeaknessFinding(
             Weakness.TRUST,
             f"the task's own {OWN_CHEAT} scores {cheats[OWN_CHEAT].score:g}",
             "Close the way it shows: the tests must tell it from a solution.",
         )
 
 
-def _shared(audit: TaskAudit, oracle: Sequence[TrialView]) -> Iterator[Finding]:
+def _shared(audit: TaskAudit, oracle: Sequence[TrialView]) -> Iterator[WeaknessFinding]:
     """A task that must be graded in the agent's sandbox is open there, unless its author says it is meant."""
     if audit.mode is not VerifyMode.SHARED or audit.declared:
         return
     if audit.keep_processes:
-        yield Finding(
+        yield WeaknessFinding(
             Weakness.ISOLATION,
             "its own solution passes only with the agent's processes alive",
             'Say environment_mode = "shared" and keep_processes = true in [verifier] to accept that.',
@@ -405,7 +413,7 @@ def _shared(audit: TaskAudit, oracle: Sequence[TrialView]) -> Iterator[Finding]:
     changed = outermost(path for trial in oracle for path in _system_changes(trial.evidence or {}))
     paths = [path for path in changed if path != "/solution" and not is_below(path, "/solution")]
     carry = f"carry = {json.dumps(paths[:3])}" if 0 < len(paths) <= 3 else "carry = [the paths its work is]"
-    yield Finding(
+    yield WeaknessFinding(
         Weakness.ISOLATION,
         "its own solution passes only in the sandbox the agent left",
         f'Say {carry} in [verifier], or environment_mode = "shared" to accept that.',

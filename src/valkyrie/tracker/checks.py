@@ -5,24 +5,24 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from sandboxes.limits import host_memory_mb
 from sandboxes.registry import PROVIDERS
 from sandboxes.types import Capabilities
-from valkyrie import config
+from sandboxes.values import host_memory_mb
 from valkyrie.agents import PreparedAgent
-from valkyrie.agents.abilities import refuses
-from valkyrie.agents.catalog import CATALOG
+from valkyrie.agents.catalog.entries import CATALOG
+from valkyrie.agents.protocol import refuses
+from valkyrie.config import values
+from valkyrie.domain import DEFAULT_ORG, Json, TaskSpec, VerifyMode
 from valkyrie.errors import UsageError
-from valkyrie.nouns import DEFAULT_ORG, Json, TaskSpec, VerifyMode
 from valkyrie.plan import family_of
-from valkyrie.suggest import did_you_mean
+from valkyrie.text import did_you_mean
 from valkyrie.tracker.bounds import check_max_cost, check_priority, check_texts, switched_on
 from valkyrie.tracker.model_access import check_model_url
 from valkyrie.tracker.problems import MOST_PROBLEMS
 from valkyrie.views import RunRequest
 
 if TYPE_CHECKING:
-    from valkyrie.organisation import Organisation
+    from valkyrie.tenants import Organisation
 
 MOST_STRETCH = 1000.0
 """How far time limits may be stretched: ten minutes become a week."""
@@ -299,7 +299,7 @@ def service_problems(source: Json, agent: PreparedAgent, *, remote: bool) -> lis
 
 def _unreachable(source: Json, remote: bool) -> list[str]:
     """A service elsewhere must find its way to the sandboxes."""
-    if remote or source["reaches_sandboxes"] == "loopback" or config.effective("sandbox_public_url").value:
+    if remote or source["reaches_sandboxes"] == "loopback" or values.effective("sandbox_public_url").value:
         return []
     return [
         f"Benchmark service {source['name']} ({source['url']}) is not on this machine and cannot reach "

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol
 
+from valkyrie.domain import Json
 from valkyrie.errors import InfrastructureError, UserError
-from valkyrie.executor.client import ExecutorClient, Starting
-from valkyrie.nouns import Json
+from valkyrie.executor.client import ExecutorClient, StartingExecutor
 
 if TYPE_CHECKING:
     from valkyrie.store import Connection
@@ -55,7 +55,7 @@ class Dispatch(Protocol):
 class SocketDispatch:
     """One executor per data folder, started when it is needed; values go over its control socket."""
 
-    def __init__(self, data: DataFolder, starting: Starting | None = None) -> None:
+    def __init__(self, data: DataFolder, starting: StartingExecutor | None = None) -> None:
         self._executor = ExecutorClient(data)
         self._starting = starting
 
@@ -122,7 +122,7 @@ class StoreDispatch:
         self._nearby = ExecutorClient(app.data)
 
     def seal(self, connection: Connection, run_id: str, values: Mapping[str, str]) -> None:
-        from valkyrie.store import secrets
+        from valkyrie.store import tenants
 
         if not values:
             return
@@ -132,7 +132,7 @@ class StoreDispatch:
                 "where it and its executors run (`valkyrie admin secret-key` makes one).",
                 cause="sealed",
             )
-        secrets.hand(connection, run_id, self._app.sealer.seal(values, f"run:{run_id}"))
+        tenants.hand(connection, run_id, self._app.sealer.seal(values, f"run:{run_id}"))
 
     def deliver(self, run_id: str, values: Mapping[str, str]) -> Sequence[str]:  # noqa: ARG002
         self._nearby.ask("wake")

@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+from valkyrie.domain import Json, RunState
 from valkyrie.errors import UserError
-from valkyrie.nouns import Json, RunState
 from valkyrie.store import executors, jobs, runs
 from valkyrie.tracker.app import CallerContext
 from valkyrie.tracker.jobs import JobVerbs

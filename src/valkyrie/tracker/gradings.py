@@ -12,17 +12,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from valkyrie import benchmarks
+from valkyrie.artifact_store.protocol import attempt_prefix, upload_key
+from valkyrie.domain import Json, Outcome, RunState, TrialState
 from valkyrie.errors import UsageError, UserError, ValkyrieError
-from valkyrie.keeping.keys import attempt_prefix, upload_key
-from valkyrie.nouns import Json, Outcome, RunState, TrialState
 from valkyrie.store import executors, regrades, runs
 from valkyrie.store.layout import encode_task_id
-from valkyrie.store.regrades import Regraded, Verdict
+from valkyrie.store.regrades import GradingVerdict, Regraded
 from valkyrie.tracker.app import CallerContext
 from valkyrie.tracker.run_reader import RunReader
 from valkyrie.tracker.runs import RunVerbs
 from valkyrie.tracker.secrets import given_again
-from valkyrie.trial.kept_work import KeptWork, read_record, work_key
+from valkyrie.trial.storage import KeptWork, read_record, work_key
 from valkyrie.views import (
     GradingChange,
     GradingComparison,
@@ -35,8 +35,8 @@ from valkyrie.views import (
 )
 
 if TYPE_CHECKING:
+    from valkyrie.artifact_store.protocol import ArtifactStore
     from valkyrie.benchmarks.protocol import Benchmark
-    from valkyrie.keeping.protocol import ArtifactStore
 
 _OTHERWISE = ("instruction", "cwd", "image", "env", "user", "network", "limits")
 """Fields of a task that its tests may rely on and that are not taken from other tests."""
@@ -293,7 +293,7 @@ def _check_kind(row: Any, request: RegradeRequest) -> None:
 
 
 def _judged_spec(row: Any) -> Any:
-    from valkyrie.benchmarks.eval_spec.judged import JudgedSpec
+    from valkyrie.benchmarks.eval_spec.source import JudgedSpec
 
     return JudgedSpec(row.benchmark_source)
 
@@ -336,7 +336,7 @@ async def _check_tests(
     return notices
 
 
-def _change(one: Verdict, other: Verdict) -> GradingChange | None:
+def _change(one: GradingVerdict, other: GradingVerdict) -> GradingChange | None:
     graded = [verdict.state is TrialState.FINISHED for verdict in (one, other)]
     if not any(graded):
         return None

@@ -8,13 +8,12 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from sandboxes.limits import host_memory_mb
+from sandboxes.values import host_memory_mb
 from valkyrie import agents, benchmarks
 from valkyrie.agents import PreparedAgent
 from valkyrie.benchmarks.protocol import Benchmark
+from valkyrie.domain import Json, TaskSpec
 from valkyrie.errors import UsageError, UserError
-from valkyrie.job_views import JobChange, JobView
-from valkyrie.nouns import Json, TaskSpec
 from valkyrie.plan import Settings, TrialPlan, as_planned, make_plan
 from valkyrie.store import jobs, runs
 from valkyrie.tracker import job_plan
@@ -25,6 +24,7 @@ from valkyrie.tracker.problems import refuse
 from valkyrie.tracker.record import new_trials
 from valkyrie.tracker.scenarios import Selection
 from valkyrie.tracker.secrets import given_again
+from valkyrie.views.jobs import JobChange, JobView
 
 if TYPE_CHECKING:
     from valkyrie.store import Connection
@@ -167,7 +167,7 @@ def _sliced(context: CallerContext, rows: Sequence[Any], template: Any, selectio
 
 
 async def _chosen(benchmark: Benchmark, selection: Selection, slice_text: str) -> list[str]:
-    from valkyrie.benchmarks.selection import select
+    from valkyrie.benchmarks.protocol import select
 
     try:
         available = await benchmark.list_tasks(selection.dataset)
@@ -255,7 +255,7 @@ def _growth(
 async def _describe(
     benchmark: Benchmark, dataset: str, selection: Selection, template: Any
 ) -> list[TaskSpec]:
-    from valkyrie.benchmarks.selection import select
+    from valkyrie.benchmarks.protocol import select
 
     try:
         chosen = select(await benchmark.list_tasks(dataset), task_ids=selection.task_ids)

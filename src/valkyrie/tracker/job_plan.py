@@ -7,12 +7,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from typing import TYPE_CHECKING, Any
 
+from valkyrie.domain import Json
 from valkyrie.errors import UsageError
-from valkyrie.job_views import DEFAULT_ERROR_RATE, JobAgent, JobRequest
-from valkyrie.nouns import Json
 from valkyrie.tracker.bounds import check_text
 from valkyrie.tracker.scenarios import Selection
 from valkyrie.views import RunRequest
+from valkyrie.views.jobs import DEFAULT_ERROR_RATE, JobAgent, JobRequest
 
 if TYPE_CHECKING:
     from valkyrie.tracker.prepare import PreparedRun

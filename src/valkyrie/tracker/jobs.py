@@ -8,8 +8,15 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from valkyrie.domain import Category, RunState
 from valkyrie.errors import UsageError, UserError, ValkyrieError
-from valkyrie.job_views import (
+from valkyrie.report.presentation import job_view, run_view
+from valkyrie.store import jobs, runs
+from valkyrie.tracker.app import CallerContext
+from valkyrie.tracker.run_reader import RunReader
+from valkyrie.tracker.runs import Again, NewRun, RunVerbs, limit_reached
+from valkyrie.views import ResumeRequest, RunRequest
+from valkyrie.views.jobs import (
     JobChange,
     JobFilter,
     JobPage,
@@ -20,14 +27,6 @@ from valkyrie.job_views import (
     JobView,
     StartedJob,
 )
-from valkyrie.nouns import Category, RunState
-from valkyrie.report.job_view import job_view
-from valkyrie.report.present import run_view
-from valkyrie.store import jobs, runs
-from valkyrie.tracker.app import CallerContext
-from valkyrie.tracker.run_reader import RunReader
-from valkyrie.tracker.runs import Again, NewRun, RunVerbs, limit_reached
-from valkyrie.views import ResumeRequest, RunRequest
 
 if TYPE_CHECKING:
     from valkyrie.store import Connection
@@ -210,7 +209,7 @@ class JobVerbs:
 
     def select(self, scenarios: Sequence[str], template: RunRequest) -> list[Selection]:
         """Return the tasks that scenarios name, as far as whoever asks may name them."""
-        from valkyrie.benchmarks.listing import known_benchmarks
+        from valkyrie.benchmarks.catalog import known_benchmarks
         from valkyrie.tracker.scenarios import select_scenarios
 
         def open_one(name: str) -> Any:

@@ -7,16 +7,15 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from valkyrie.artifact_store.protocol import ArtifactStore, LogName, attempt_prefix
+from valkyrie.artifact_store.transcripts import Transcripts, Which
+from valkyrie.domain import Json
 from valkyrie.errors import UnknownError
-from valkyrie.keeping.keys import attempt_prefix
-from valkyrie.keeping.protocol import ArtifactStore, LogName
-from valkyrie.keeping.stories import Stories, Which
-from valkyrie.nouns import Json
 from valkyrie.store.layout import RunFolder, encode_task_id
 from valkyrie.tracker.patience import pause
 
 if TYPE_CHECKING:
-    from valkyrie.organisation import Organisation
+    from valkyrie.tenants import Organisation
 
 FOLLOW_EVERY_S = 0.2
 LOG = "attempt.log"
@@ -36,7 +35,7 @@ class Kept:
         self._organisation = organisation
         self._place = place or {}
         self._run_id = folder.root.name
-        self._stories = Stories(folder.stories)
+        self._stories = Transcripts(folder.stories)
 
     @cached_property
     def _artifacts(self) -> ArtifactStore | None:

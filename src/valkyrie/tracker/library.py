@@ -14,9 +14,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from valkyrie.artifact_store.protocol import run_prefix
+from valkyrie.domain import Json
 from valkyrie.errors import UnknownError, UsageError, UserError, ValkyrieError
-from valkyrie.keeping.keys import run_prefix
-from valkyrie.nouns import Json
 from valkyrie.store import runs
 from valkyrie.store.layout import DataFolder
 from valkyrie.tracker.app import CallerContext
@@ -67,7 +67,7 @@ class LibraryVerbs:
         self._context.organisation.remove_secret(name)
 
     def benchmarks(self) -> Sequence[BenchmarkView]:
-        from valkyrie.benchmarks.listing import known_benchmarks
+        from valkyrie.benchmarks.catalog import known_benchmarks
 
         return known_benchmarks()
 

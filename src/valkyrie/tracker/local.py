@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from valkyrie.nouns import Identity
+from valkyrie.domain import Identity
 from valkyrie.store.layout import DataFolder
 from valkyrie.tracker.app import CallerContext, TrackerApp
 from valkyrie.tracker.foreground import ForegroundJobs

@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from valkyrie.agents import PreparedAgent
-from valkyrie.agents.catalog import KeyGroup
+from valkyrie.agents.catalog.entries import KeyGroup
+from valkyrie.config.permissions import redirection
 from valkyrie.errors import MissingSecretError, UsageError
-from valkyrie.permissions import redirection
 from valkyrie.tracker.problems import ProblemList
 from valkyrie.tracker.secrets import check_callers_url, find_some
 from valkyrie.views import RunRequest
 
 if TYPE_CHECKING:
-    from valkyrie.organisation import Organisation
+    from valkyrie.tenants import Organisation
 
 PROBE_S = 2.0
 VENDOR_ADDRESSES = {

@@ -6,13 +6,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
+from valkyrie.domain import LATEST, may_be_id
 from valkyrie.errors import UnknownError, UsageError
-from valkyrie.nouns import LATEST, may_be_id
 
 if TYPE_CHECKING:
-    from valkyrie.job_views import JobView
     from valkyrie.tracker.protocol import Tracker
     from valkyrie.views import RunView
+    from valkyrie.views.jobs import JobView
 
 Found = TypeVar("Found")
 

@@ -10,16 +10,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sandboxes.errors import MissingSandboxConfigError, SandboxError
-from sandboxes.limits import host_memory_mb
 from sandboxes.registry import open_provider
 from sandboxes.types import Capabilities
-from valkyrie import agents, benchmarks, config
+from sandboxes.values import host_memory_mb
+from valkyrie import agents, benchmarks
 from valkyrie.agents import PreparedAgent
-from valkyrie.benchmarks.asking import Asking
-from valkyrie.benchmarks.protocol import Benchmark
-from valkyrie.benchmarks.selection import select
+from valkyrie.benchmarks.protocol import Benchmark, BenchmarkRequest, MissingVariablesError, select
 from valkyrie.benchmarks.service.address import reach_of
-from valkyrie.benchmarks.variables import MissingVariablesError
+from valkyrie.config import values as config
+from valkyrie.domain import Json, TaskSpec
 from valkyrie.errors import (
     BenchmarkError,
     MissingSecretError,
@@ -28,8 +27,7 @@ from valkyrie.errors import (
     UserError,
     ValkyrieError,
 )
-from valkyrie.hooks.wishes import notify_wishes, preflight, wanted_secrets
-from valkyrie.nouns import Json, TaskSpec
+from valkyrie.notifications.messages import preflight, requested_notifications, wanted_secrets
 from valkyrie.plan import Settings, TrialPlan, make_plan
 from valkyrie.report.formats import plural
 from valkyrie.secrets.delivery import with_credentials, with_headers, with_hooks, with_settings
@@ -58,8 +56,8 @@ from valkyrie.tracker.secrets import (
 from valkyrie.views import PlanView, RunRequest, TasksRequest
 
 if TYPE_CHECKING:
-    from valkyrie.keeping.protocol import ArtifactStore, LogKeeper
-    from valkyrie.organisation import Organisation
+    from valkyrie.artifact_store.protocol import ArtifactStore, LogKeeper
+    from valkyrie.tenants import Organisation
 
 DESCRIBED_AT_ONCE = 32
 _ALL_NETWORKS = frozenset({"none", "public", "allowlist"})
@@ -133,7 +131,7 @@ def prepare(
     With `only_look` no program is started to find out what this machine's sandboxes can do.
     """
     check_request(request, organisation, allow_local=allow_local)
-    wishes, said = notify_wishes(request)
+    wishes, said = requested_notifications(request)
     problems = ProblemList()
     agent = problems.collect(lambda: _open_agent(request, organisation))
     if agent:
@@ -270,7 +268,7 @@ def open_requested(
     url = request.benchmark_url or (request.benchmark if "://" in request.benchmark else None)
     if url and not organisation.trusted:
         check_callers_url(url, allow_local, "The benchmark's address")
-    asking = Asking(
+    asking = BenchmarkRequest(
         host_image=getattr(request, "host_image", False),
         headers=request.headers,
         ignore_custom=request.ignore_custom_services,

@@ -6,18 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Protocol
 
-from valkyrie.job_views import (
-    JobChange,
-    JobFilter,
-    JobPage,
-    JobPlan,
-    JobRequest,
-    JobRetry,
-    JobStop,
-    JobView,
-    StartedJob,
-)
-from valkyrie.nouns import Json
+from valkyrie.domain import Json
 from valkyrie.views import (
     AgentView,
     AttemptView,
@@ -49,6 +38,17 @@ from valkyrie.views import (
     TrialFilter,
     TrialView,
     UpdateRequest,
+)
+from valkyrie.views.jobs import (
+    JobChange,
+    JobFilter,
+    JobPage,
+    JobPlan,
+    JobRequest,
+    JobRetry,
+    JobStop,
+    JobView,
+    StartedJob,
 )
 
 

@@ -8,10 +8,10 @@ from dataclasses import asdict, fields
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from valkyrie.agents.opening import ARCHIVE_NAME
+from valkyrie.agents.loader import ARCHIVE_NAME
+from valkyrie.artifact_store.protocol import frozen_agent_key, run_prefix, upload_key
+from valkyrie.domain import Identity, Json
 from valkyrie.errors import UserError
-from valkyrie.keeping.keys import frozen_agent_key, run_prefix, upload_key
-from valkyrie.nouns import Identity, Json
 from valkyrie.plan import FAMILY, TrialPlan
 from valkyrie.store.layout import RunFolder
 from valkyrie.store.runs import NewTrial
@@ -19,7 +19,7 @@ from valkyrie.tracker.prepare import PreparedRun
 from valkyrie.views import RunRequest, RunView
 
 if TYPE_CHECKING:
-    from valkyrie.keeping.protocol import ArtifactStore, LogKeeper
+    from valkyrie.artifact_store.protocol import ArtifactStore, LogKeeper
 
 
 def keep_frozen(prepared: PreparedRun, run_id: str, folder: RunFolder, uploads: Path) -> None:

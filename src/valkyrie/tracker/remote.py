@@ -16,20 +16,11 @@ from functools import wraps
 from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
-from valkyrie.client import caller, job_caller
+from valkyrie.client import caller
 from valkyrie.client.client import ValkyrieClient
 from valkyrie.client.runs import changed
+from valkyrie.domain import Json
 from valkyrie.errors import MissingSecretError, UnknownError, UserError
-from valkyrie.job_views import (
-    JobChange,
-    JobPlan,
-    JobRequest,
-    JobRetry,
-    JobStop,
-    JobView,
-    StartedJob,
-)
-from valkyrie.nouns import Json
 from valkyrie.views import (
     BenchmarkView,
     LogLine,
@@ -50,6 +41,7 @@ from valkyrie.views import (
     TasksView,
     UpdateRequest,
 )
+from valkyrie.views.jobs import JobChange, JobPlan, JobRequest, JobRetry, JobStop, JobView, StartedJob
 
 Parameters = ParamSpec("Parameters")
 Result = TypeVar("Result")
@@ -233,7 +225,7 @@ class RemoteTracker:
     def plan_job(self, request: JobRequest) -> JobPlan:
         async def ask() -> JobPlan:
             plan = await self.client.plan_job(await self._complete_job(request))
-            return job_caller.as_if_supplied(plan) if request.template.store_secrets else plan
+            return caller.job_as_if_supplied(plan) if request.template.store_secrets else plan
 
         return self.wait_for(ask())
 
@@ -252,14 +244,14 @@ class RemoteTracker:
 
         scenarios = await sent_scenarios(self.client, request.scenarios)
         named = replace(request, name=job_name(request, time.time()), scenarios=scenarios)
-        return await job_caller.complete(self.client, named)
+        return await caller.complete_job(self.client, named)
 
     def resume_job(self, ref: str, change: JobChange | None = None) -> StartedJob:
         async def ask() -> StartedJob:
             from valkyrie.tracker.scenarios import sent_scenarios
 
             job = await self.client.job(ref)
-            asked = await job_caller.complete_change(self.client, change or JobChange(), job)
+            asked = await caller.complete_job_change(self.client, change or JobChange(), job)
             asked = replace(asked, scenarios=await sent_scenarios(self.client, asked.scenarios))
             return await self._supplied(
                 lambda: self.client.resume_job(job.id, asked), allowed=_may_be_kept(job)
@@ -270,7 +262,7 @@ class RemoteTracker:
     def retry_job(self, ref: str, request: JobRetry = JobRetry()) -> StartedJob:
         async def ask() -> StartedJob:
             job = await self.client.job(ref)
-            asked = replace(request, headers=job_caller.headers_again(job, request.headers))
+            asked = replace(request, headers=caller.job_headers_again(job, request.headers))
             return await self._supplied(
                 lambda: self.client.retry_job(job.id, **changed(asked)), allowed=_may_be_kept(job)
             )
@@ -339,7 +331,7 @@ class RemoteTracker:
 
     def benchmarks(self) -> Sequence[BenchmarkView]:
         """Return the tracker's, and the services of the caller's own config, which win."""
-        from valkyrie.benchmarks.listing import known_benchmarks
+        from valkyrie.benchmarks.catalog import known_benchmarks
 
         own = {found.name: found for found in known_benchmarks() if found.source in ("custom", "registry")}
         theirs = self.wait_for(self.client.benchmarks())
@@ -353,9 +345,9 @@ class RemoteTracker:
 
         async def read() -> TasksView:
             from valkyrie.benchmarks import open_benchmark
-            from valkyrie.benchmarks.asking import Asking
+            from valkyrie.benchmarks.protocol import BenchmarkRequest
 
-            benchmark = open_benchmark(str(folder.absolute()), Asking(headers=request.headers))
+            benchmark = open_benchmark(str(folder.absolute()), BenchmarkRequest(headers=request.headers))
             try:
                 return TasksView(await benchmark.list_tasks(request.dataset), await benchmark.datasets())
             finally:

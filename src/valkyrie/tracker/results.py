@@ -10,9 +10,9 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from valkyrie.artifact_store.protocol import results_key
+from valkyrie.domain import Json
 from valkyrie.errors import UsageError, UserError
-from valkyrie.keeping.keys import results_key
-from valkyrie.nouns import Json
 from valkyrie.store import regrades, runs
 from valkyrie.store.layout import encode_task_id
 from valkyrie.tracker.app import CallerContext
@@ -32,8 +32,7 @@ class ResultVerbs:
         self._reader = reader
 
     def results(self, ref: str, request: ResultsWanted = ResultsWanted()) -> Json:
-        from valkyrie.report.arguments import told_arguments
-        from valkyrie.report.results import results_document
+        from valkyrie.report.results import results_document, told_arguments
 
         with self._context.store.reading() as connection:
             run_id = self._checked(connection, ref, request.task_ids)
@@ -52,8 +51,7 @@ class ResultVerbs:
         return results_document(part, final, chosen, passes=row.passes, subset=True)
 
     def results_text(self, ref: str, request: ResultsWanted = ResultsWanted()) -> Iterator[str]:
-        from valkyrie.report.arguments import told_arguments
-        from valkyrie.report.results import document_text, results_text
+        from valkyrie.report.results import document_text, results_text, told_arguments
 
         if request.task_ids is not None:
             yield document_text(self.results(ref, request)) + "\n"

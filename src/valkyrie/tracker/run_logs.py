@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from valkyrie.nouns import RunState, TrialState
+from valkyrie.domain import RunState, TrialState
 from valkyrie.store import runs
 from valkyrie.tracker.patience import pause
 from valkyrie.views import LogLine, LogQuery

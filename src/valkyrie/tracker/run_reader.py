@@ -7,19 +7,20 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 
+from valkyrie.domain import Json, RunState
 from valkyrie.errors import UserError
-from valkyrie.nouns import Json, RunState
 from valkyrie.report.formats import number
-from valkyrie.report.links import run_links
-from valkyrie.report.present import (
+from valkyrie.report.presentation import (
     attempt_view,
     group_errors,
     needs_scores,
+    run_links,
     run_view,
     scores_view,
     trial_view,
 )
-from valkyrie.store import executors, failures, hooks, regrades, runs
+from valkyrie.store import executors, notifications, regrades, runs
+from valkyrie.store import trials as failures
 from valkyrie.tracker.app import CallerContext
 from valkyrie.tracker.kept import Kept
 from valkyrie.views import (
@@ -65,7 +66,7 @@ class RunReader:
             scores=scores,
             families=families,
             org=self._context.identity.org,
-            hooks=hooks.of_run(connection, run_id),
+            hooks=notifications.of_run(connection, run_id),
             links=run_links(row.place, run_id),
         )
         if detailed and view.done and not RunState(row.state).terminal:

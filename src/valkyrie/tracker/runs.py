@@ -10,13 +10,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+from valkyrie.artifact_store.protocol import run_prefix
+from valkyrie.domain import SECOND_TRIES, Json, RunState, TrialState
 from valkyrie.errors import StoreError, UsageError, UserError, ValkyrieError
-from valkyrie.keeping.keys import run_prefix
-from valkyrie.nouns import SECOND_TRIES, Json, RunState, TrialState
 from valkyrie.report.formats import plural
 from valkyrie.secrets import delivery
 from valkyrie.store import executors, runs
-from valkyrie.store.past import past_scores
+from valkyrie.store.run_queries import past_scores
 from valkyrie.tracker.app import CallerContext
 from valkyrie.tracker.bounds import check_update
 from valkyrie.tracker.run_reader import RunReader
@@ -303,7 +303,7 @@ class _Reopened:
 def _refuse_unrunnable(row: Any, again: Again, *, regrading: bool) -> None:
     """Raise UserError for a run that came about elsewhere, or that has cost what it may."""
     if row.benchmark_source.get("kind") == "ingested":
-        from valkyrie.benchmarks.ingested import not_runnable
+        from valkyrie.benchmarks.scores import not_runnable
 
         raise not_runnable(row.id)
     errors = row.n_error - (0 if again.names_agents else row.e_agent)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from valkyrie.benchmarks.protocol import Benchmark
 from valkyrie.errors import UsageError, ValkyrieError
-from valkyrie.suggest import did_you_mean
+from valkyrie.text import did_you_mean
 
 if TYPE_CHECKING:
     from valkyrie.client.client import ValkyrieClient

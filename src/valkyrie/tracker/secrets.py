@@ -7,16 +7,16 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from sandboxes.registry import PROVIDERS
-from valkyrie import config, secrets
-from valkyrie.benchmarks.service.address import HOSTED
-from valkyrie.benchmarks.service.headers import check_headers
+from valkyrie import secrets
+from valkyrie.benchmarks.service.address import HOSTED, check_headers
+from valkyrie.config import values as config
+from valkyrie.domain import Json
 from valkyrie.errors import MissingSecretError, UserError
-from valkyrie.nouns import Json
 from valkyrie.secrets.delivery import with_credentials, with_headers, with_hooks, with_settings
 from valkyrie.targets import check_target
 
 if TYPE_CHECKING:
-    from valkyrie.organisation import Organisation
+    from valkyrie.tenants import Organisation
     from valkyrie.views import RunRequest
 
 CLOUD_VARIABLES = (

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 from sandboxes.masker import Masker
 from valkyrie import benchmarks
-from valkyrie.benchmarks.scoring import computed, confirmed_score, grades_of
+from valkyrie.benchmarks.scores import computed, confirmed_score, grades_of
+from valkyrie.domain import Category, Json, RunState, TrialState, ended_by_agent, worst_score
 from valkyrie.errors import ValkyrieError
-from valkyrie.nouns import Category, Json, RunState, TrialState, ended_by_agent, worst_score
-from valkyrie.report.present import score_view
+from valkyrie.report.presentation import score_view
 from valkyrie.secrets.delivery import unspeakable, with_headers
 from valkyrie.store.counters import add_grade
 from valkyrie.store.schema import ERROR_COUNTERS, STATE_COUNTERS
@@ -21,7 +21,7 @@ from valkyrie.tracker.secrets import service_headers
 from valkyrie.views import ScoreView
 
 if TYPE_CHECKING:
-    from valkyrie.organisation import Organisation
+    from valkyrie.tenants import Organisation
 
 TIMEOUT_S = 60.0
 

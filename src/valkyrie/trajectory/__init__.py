@@ -12,20 +12,20 @@ from sandboxes.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from valkyrie.trajectory.builder import TrajectoryBuilder
-    from valkyrie.trajectory.reading import TrajectoryError
-    from valkyrie.trajectory.shape import (
+    from valkyrie.trajectory.json_fields import TrajectoryError
+    from valkyrie.trajectory.model import (
         SCHEMA_VERSION,
         AgentInfo,
         ContentPart,
         FinalMetrics,
-        ImageSource,
-        Metrics,
         Observation,
         ObservationResult,
         Step,
+        StepMetrics,
         SubagentRef,
         ToolCall,
         Trajectory,
+        TrajectoryImage,
     )
 
 __all__ = [
@@ -33,23 +33,25 @@ __all__ = [
     "AgentInfo",
     "ContentPart",
     "FinalMetrics",
-    "ImageSource",
-    "Metrics",
     "Observation",
     "ObservationResult",
     "Step",
+    "StepMetrics",
     "SubagentRef",
     "ToolCall",
     "Trajectory",
     "TrajectoryBuilder",
     "TrajectoryError",
+    "TrajectoryImage",
 ]
 
 __getattr__, __dir__ = lazy_names(
     __name__,
     {
         "valkyrie.trajectory.builder": ("TrajectoryBuilder",),
-        "valkyrie.trajectory.reading": ("TrajectoryError",),
-        "valkyrie.trajectory.shape": __all__[:-2],
+        "valkyrie.trajectory.json_fields": ("TrajectoryError",),
+        "valkyrie.trajectory.model": [
+            name for name in __all__ if name not in ("TrajectoryBuilder", "TrajectoryError")
+        ],
     },
 )

@@ -1,26 +1,84 @@
-"""Builds a trajectory while an agent's log is read, within bounds."""
+"""Build a trajectory while an agent's log is read, within bounds, from data nobody vouches for."""
 
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from valkyrie.trajectory.reading import TrajectoryError
-from valkyrie.trajectory.reading import plain as check_plain
-from valkyrie.trajectory.reading import timestamp as check_timestamp
-from valkyrie.trajectory.shape import (
+from valkyrie.trajectory.json_fields import TrajectoryError
+from valkyrie.trajectory.json_fields import plain as check_plain
+from valkyrie.trajectory.json_fields import timestamp as check_timestamp
+from valkyrie.trajectory.model import (
     SCHEMA_VERSION,
     AgentInfo,
     FinalMetrics,
-    Metrics,
     Observation,
     ObservationResult,
     Step,
+    StepMetrics,
     ToolCall,
     Trajectory,
 )
+
+MOST_TOKENS = 10**12
+MOST_DOLLARS = 1e6
+
+
+def parsed(text: str | bytes) -> Any:
+    """JSON, or None when it is none."""
+    try:
+        return json.loads(text, parse_constant=_no_constant)
+    except (ValueError, RecursionError):
+        return None
+
+
+def _no_constant(word: str) -> None:
+    raise ValueError(f"{word} is no number")
+
+
+def at(value: Any, *keys: str | int) -> Any:
+    """What stands below `keys` in plain data, or None."""
+    for key in keys:
+        if isinstance(key, str) and isinstance(value, dict):
+            value = value.get(key)
+        elif isinstance(key, int) and isinstance(value, list) and -len(value) <= key < len(value):
+            value = value[key]
+        else:
+            return None
+    return value
+
+
+def items(value: Any) -> list[Any]:
+    """A list, or an empty one."""
+    return value if isinstance(value, list) else []
+
+
+def tokens(value: Any) -> int:
+    """A number of tokens, or 0 for what is none."""
+    if isinstance(value, bool) or not isinstance(value, int):
+        return 0
+    return min(max(value, 0), MOST_TOKENS)
+
+
+def dollars(value: Any) -> float | None:
+    """A cost, or None for what is none."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    return float(value) if 0 <= value <= MOST_DOLLARS and math.isfinite(value) else None
+
+
+def word(value: Any, most: int = 200) -> str | None:
+    """A short text for a name or a message, without control characters; None for what is none."""
+    if not isinstance(value, str):
+        return None
+    clean = "".join(letter if letter.isprintable() else " " for letter in value[:most])
+    return clean.strip() or None
+
+
+# Builds a trajectory while an agent's log is read, within bounds.
 
 MOST_STEPS = 10_000
 MOST_CALLS = 200
@@ -69,7 +127,7 @@ class TrajectoryBuilder:
         calls: Sequence[tuple[Any, Any, Any]] = (),
         reasoning: Any = None,
         model: str | None = None,
-        metrics: Metrics | None = None,
+        metrics: StepMetrics | None = None,
         at: Any = None,
     ) -> None:
         """One answer of the model; `calls` are (id, tool, arguments), the arguments as an object or JSON."""

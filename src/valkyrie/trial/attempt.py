@@ -1,4 +1,4 @@
-"""One attempt under way, and how it ended."""
+"""One attempt under way, how its sandbox starts and is removed, and how the attempt ended."""
 
 from __future__ import annotations
 
@@ -10,18 +10,44 @@ from contextlib import asynccontextmanager
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
-from sandboxes.types import OutputSink, StreamName
-from valkyrie.agents.protocol import AgentExit, Usage
-from valkyrie.keeping.stories import LONGEST
-from valkyrie.nouns import Grade, Json, TaskSpec, TrialState
+from sandboxes.errors import SandboxError, SandboxUserError
+from sandboxes.protocol import Sandbox
+from sandboxes.types import Command, OutputSink, StreamName
+from valkyrie.agents.protocol import AgentExit, AgentUsage
+from valkyrie.artifact_store.transcripts import LONGEST
+from valkyrie.domain import Grade, Json, TaskSpec, TrialState
+from valkyrie.errors import BenchmarkError
 from valkyrie.store.layout import log_of
 from valkyrie.store.leases import Leased
 from valkyrie.trajectory.transcript import INSTRUCTION, TRANSCRIPT, Transcript
-from valkyrie.trial.collect import AGENT, ARCHIVE, ARTIFACTS, make_way, publish
-from valkyrie.trial.cost import Reported
-from valkyrie.trial.failures import Failure, PhaseTimeoutError
-from valkyrie.trial.log import AttemptLog
-from valkyrie.trial.world import Journal, World
+from valkyrie.trial.context import PhaseJournal, RunContext
+from valkyrie.trial.failures import AttemptFailure, PhaseTimeoutError
+from valkyrie.trial.outputs import AGENT, ARCHIVE, ARTIFACTS, AttemptLog, make_way, publish
+from valkyrie.trial.usage import Reported
+
+_ROOT = (None, "root", "0")
+
+
+async def start_entrypoint(task: TaskSpec, sandbox: Sandbox, sink: OutputSink) -> None:
+    """Run the entrypoint of the task's image in a sandbox that nobody hostile was in."""
+    if "entrypoint" in task.of_image:
+        await sandbox.start_entrypoint(task.env, sink)
+
+
+async def check_user(task: TaskSpec, sandbox: Sandbox) -> None:
+    """BenchmarkError when the sandbox, once it is set up, has no user that the agent is to run as."""
+    if task.user in _ROOT:
+        return
+    try:
+        await sandbox.run(Command(("/bin/sh", "-c", ":"), user=task.user))
+    except SandboxUserError as error:
+        whose = "USER of its image" if "user" in task.of_image else "agent.user"
+        raise BenchmarkError(
+            f"task {task.id}: {whose} {task.user!r} cannot be used: {error}", cause="task_setup_failed"
+        ) from error
+
+
+# One attempt under way, and how it ended.
 
 MOST_HEARD = 16 * 1024
 _compact = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
@@ -32,8 +58,8 @@ class Attempt:
     """One attempt under way."""
 
     leased: Leased
-    world: World
-    journal: Journal
+    world: RunContext
+    journal: PhaseJournal
     log: AttemptLog
     kept: Path
     """Where what is kept appears, whole or not at all; `draft` is where it is put together."""
@@ -42,7 +68,7 @@ class Attempt:
     exit: AgentExit | None = None
     timing: dict[str, float] = field(default_factory=dict)
     cost: float | None = None
-    usage: Usage | None = None
+    usage: AgentUsage | None = None
     grades: list[Grade] = field(default_factory=list)
     """Of a task's steps so far."""
     failed_exit: AgentExit | None = None
@@ -84,7 +110,7 @@ class Attempt:
 
         return hear
 
-    def use(self, usage: Usage | None) -> None:
+    def use(self, usage: AgentUsage | None) -> None:
         """Add what an agent used of its model, in its only step or a further one."""
         self._cost_before = self.cost
         self.usage = usage if self.usage is None else self.usage.plus(usage)
@@ -207,13 +233,37 @@ def _write(path: Path, data: bytes) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Ending:
+class AttemptEnding:
     """How an attempt ended, graded or failed, and in which phase."""
 
     state: TrialState
     timing: dict[str, float]
     grade: Grade | None = None
-    failure: Failure | None = None
+    failure: AttemptFailure | None = None
     exit: AgentExit | None = None
     cost: float | None = None
-    usage: Usage | None = None
+    usage: AgentUsage | None = None
+
+
+# What becomes of a sandbox after its attempt: removed, or kept for a person to look into.
+
+REMOVE_TIMEOUT_S = 120.0
+"""A provider that cannot remove a sandbox must not hold its slot for ever."""
+
+
+async def keep_sandbox(world: RunContext, leased: Leased, sandbox: Sandbox, log: AttemptLog) -> None:
+    """Leave the sandbox for a person to look into; of each trial only the last one stays."""
+    trial = (leased.task_id, leased.k)
+    before = world.kept.pop(trial, None)
+    world.kept[trial] = sandbox
+    if before:
+        await remove_sandbox(world, before.id, log)
+
+
+async def remove_sandbox(world: RunContext, sandbox_id: str, log: AttemptLog) -> None:
+    """End a sandbox; when that fails the grade stands, and what is left is reaped by the next executor."""
+    try:
+        async with asyncio.timeout(REMOVE_TIMEOUT_S):
+            await world.provider.delete_sandbox(sandbox_id)
+    except (SandboxError, OSError) as error:
+        log.note(f"the sandbox could not be removed: {str(error) or 'it took too long'}")

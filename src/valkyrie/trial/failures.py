@@ -22,9 +22,9 @@ from sandboxes.errors import (
 )
 from sandboxes.masker import Masker
 from valkyrie.agents.protocol import AgentExit, Trouble
+from valkyrie.domain import COUNTED_AS_ZERO as COUNTED_AS_ZERO
+from valkyrie.domain import Category
 from valkyrie.errors import AgentError, SandboxFailedError, ValkyrieError
-from valkyrie.nouns import COUNTED_AS_ZERO as COUNTED_AS_ZERO
-from valkyrie.nouns import Category
 
 MESSAGE_LIMIT = 2000
 BROKEN = "grader_broken_by_work"
@@ -63,7 +63,7 @@ def start_failure(ended: AgentExit, heard: str) -> AgentError | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Failure:
+class AttemptFailure:
     """Why an attempt ended without a grade."""
 
     category: Category
@@ -102,10 +102,12 @@ class TroubleError(Exception):
         self.trouble = trouble
 
 
-def failure_of(trouble: Trouble, masker: Masker | None = None) -> Failure:
+def failure_of(trouble: Trouble, masker: Masker | None = None) -> AttemptFailure:
     """The agent's trouble as what is recorded of an attempt."""
     message = masker.text(trouble.message) if masker else trouble.message
-    return Failure(category_of(trouble.cause), trouble.cause, message[:MESSAGE_LIMIT], trouble.retry_after)
+    return AttemptFailure(
+        category_of(trouble.cause), trouble.cause, message[:MESSAGE_LIMIT], trouble.retry_after
+    )
 
 
 class PhaseTimeoutError(Exception):
@@ -168,7 +170,7 @@ _PHASE_TIMEOUTS = {
 }
 
 
-def classify(error: BaseException, masker: Masker | None = None) -> Failure:
+def classify(error: BaseException, masker: Masker | None = None) -> AttemptFailure:
     """Who must act, and what to tell them; no secret is told."""
     message = str(error).strip() or type(error).__name__
     # A file name or a grader's words may hold half a character, which no database takes.
@@ -177,29 +179,35 @@ def classify(error: BaseException, masker: Masker | None = None) -> Failure:
     message = message if len(message) <= MESSAGE_LIMIT else message[:MESSAGE_LIMIT] + " …"
     match error:
         case ValkyrieError():
-            return Failure(error.category, error.cause, message, error.retry_after)
+            return AttemptFailure(error.category, error.cause, message, error.retry_after)
         case TroubleError():
             return failure_of(error.trouble, masker)
         case PhaseTimeoutError():
             category, cause = _PHASE_TIMEOUTS.get(error.phase, (Category.INTERNAL, "internal"))
-            return Failure(category, cause, message)
+            return AttemptFailure(category, cause, message)
         case SandboxImageError():
-            return Failure(Category.BENCHMARK, "task_image_broken", message)
+            return AttemptFailure(Category.BENCHMARK, "task_image_broken", message)
         case SandboxUnsupportedError():
-            return Failure(Category.USER, "sandbox_unsupported", message)
+            return AttemptFailure(Category.USER, "sandbox_unsupported", message)
         case SandboxCapacityError():
-            return Failure(Category.INFRASTRUCTURE, "sandbox_capacity", message, error.retry_after)
+            return AttemptFailure(Category.INFRASTRUCTURE, "sandbox_capacity", message, error.retry_after)
         case SandboxNotFoundError():
-            return Failure(Category.INFRASTRUCTURE, "sandbox_failed", f"The sandbox was lost: {message}")
+            return AttemptFailure(
+                Category.INFRASTRUCTURE, "sandbox_failed", f"The sandbox was lost: {message}"
+            )
         case SandboxFullError():
-            return Failure(Category.AGENT, "agent_filled_disk", f"The sandbox's disk is full: {message}")
+            return AttemptFailure(
+                Category.AGENT, "agent_filled_disk", f"The sandbox's disk is full: {message}"
+            )
         case SandboxCrowdedError():
-            return Failure(Category.AGENT, "agent_output_missing", message)
+            return AttemptFailure(Category.AGENT, "agent_output_missing", message)
         case SandboxError():
-            return Failure(Category.INFRASTRUCTURE, "sandbox_failed", message)
+            return AttemptFailure(Category.INFRASTRUCTURE, "sandbox_failed", message)
         case OSError() if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            return Failure(Category.INFRASTRUCTURE, "disk_full", f"The host's disk is full: {message}")
+            return AttemptFailure(Category.INFRASTRUCTURE, "disk_full", f"The host's disk is full: {message}")
         case OSError() | sqlite3.Error():
-            return Failure(Category.INFRASTRUCTURE, "infrastructure", f"{type(error).__name__}: {message}")
+            return AttemptFailure(
+                Category.INFRASTRUCTURE, "infrastructure", f"{type(error).__name__}: {message}"
+            )
         case _:
-            return Failure(Category.INTERNAL, "internal", f"{type(error).__name__}: {message}")
+            return AttemptFailure(Category.INTERNAL, "internal", f"{type(error).__name__}: {message}")

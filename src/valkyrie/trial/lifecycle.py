@@ -17,27 +17,33 @@ from functools import partial
 from sandboxes.protocol import Sandbox
 from sandboxes.types import OutputSink
 from valkyrie.agents.protocol import AgentExit, AgentTrial
-from valkyrie.benchmarks.variables import said_of_withheld
+from valkyrie.benchmarks.protocol import said_of_withheld
+from valkyrie.domain import ExitReason, Grade, Json, TaskSpec, TrialState
 from valkyrie.errors import AgentError, LeaseLostError, ValkyrieError
-from valkyrie.nouns import ExitReason, Grade, Json, TaskSpec, TrialState
 from valkyrie.store.layout import log_of
 from valkyrie.store.leases import Leased
-from valkyrie.trial.artifacts import gather, keep_paths
-from valkyrie.trial.attempt import Attempt, Ending
-from valkyrie.trial.believing import believed
-from valkyrie.trial.collect import AGENT, ARTIFACTS, collect_outputs, inherit_outputs, tools_may_be_gone
-from valkyrie.trial.cost import note_metrics
+from valkyrie.trial.attempt import Attempt, AttemptEnding, check_user, start_entrypoint
+from valkyrie.trial.context import PhaseJournal, RunContext
 from valkyrie.trial.failures import (
     COUNTED_AS_ZERO,
-    Failure,
+    AttemptFailure,
     TroubleError,
     blamed_on_agent,
     classify,
     is_graded,
     start_failure,
 )
-from valkyrie.trial.image import check_user, start_entrypoint
-from valkyrie.trial.log import AttemptLog
+from valkyrie.trial.outputs import (
+    AGENT,
+    ARTIFACTS,
+    AttemptLog,
+    collect_outputs,
+    gather,
+    inherit_outputs,
+    keep_paths,
+    tools_may_be_gone,
+)
+from valkyrie.trial.usage import believed, note_metrics
 from valkyrie.trial.verification import (
     GRACE_S,
     HeldSandbox,
@@ -50,13 +56,12 @@ from valkyrie.trial.verification import (
     set_up_after_agent,
     verify,
 )
-from valkyrie.trial.world import Journal, World
 
 COLLECT_TIMEOUT_S = 900.0
 EQUIP_TIMEOUT_S = 1800.0  # once per agent and root file system its packages are fetched
 
 
-async def run_attempt(leased: Leased, world: World, journal: Journal) -> Ending:
+async def run_attempt(leased: Leased, world: RunContext, journal: PhaseJournal) -> AttemptEnding:
     """Run one attempt to its end. Raises only when the attempt is no longer ours to end."""
     kept = world.folder.attempt(leased.task_id, leased.k, leased.number)
     log, draft = AttemptLog(log_of(kept), world.masker), world.folder.draft(leased.trial_id, leased.number)
@@ -64,7 +69,7 @@ async def run_attempt(leased: Leased, world: World, journal: Journal) -> Ending:
     began = time.monotonic()
     world.away.follow(leased, log_of(kept))
     grade: Grade | None = None
-    failure: Failure | None = None
+    failure: AttemptFailure | None = None
     try:
         grade = await _live(attempt)
         await attempt.publish()
@@ -86,7 +91,7 @@ async def run_attempt(leased: Leased, world: World, journal: Journal) -> Ending:
         grade, failure = None, classify(error, world.masker)
     attempt.timing["total"] = round(time.monotonic() - began, 4)
     ended = attempt.failed_exit or attempt.exit
-    return Ending(attempt.state, attempt.timing, grade, failure, ended, attempt.cost, attempt.usage)
+    return AttemptEnding(attempt.state, attempt.timing, grade, failure, ended, attempt.cost, attempt.usage)
 
 
 async def _live(attempt: Attempt) -> Grade:
@@ -113,7 +118,7 @@ async def _live(attempt: Attempt) -> Grade:
         return grade
 
 
-def _count(attempt: Attempt, failure: Failure) -> tuple[Grade | None, Failure | None]:
+def _count(attempt: Attempt, failure: AttemptFailure) -> tuple[Grade | None, AttemptFailure | None]:
     """An agent that kept itself from being graded gets 0; every other failure stays one."""
     attempt.log.note(f"{failure.category} error ({failure.cause}): {failure.message}")
     if failure.cause in COUNTED_AS_ZERO and attempt.world.benchmark.fraction:

@@ -30,8 +30,9 @@ from sandboxes.errors import (
 from sandboxes.masker import Masker
 from sandboxes.protocol import Sandbox
 from sandboxes.types import Command, OutputSink, SandboxCreateRequest
-from sandboxes.work import MOST_LISTED, Change, PackedWork, WorkLimits, is_below
+from sandboxes.work import MOST_LISTED, ChangedPath, PackedWork, WorkLimits, is_below
 from valkyrie.benchmarks.protocol import Grading
+from valkyrie.domain import Grade, Json, TaskSpec, VerifyMode
 from valkyrie.errors import (
     AgentError,
     BenchmarkError,
@@ -40,11 +41,12 @@ from valkyrie.errors import (
     InfrastructureError,
     SandboxFailedError,
 )
-from valkyrie.nouns import Grade, Json, TaskSpec, VerifyMode
-from valkyrie.plain_text import safe
-from valkyrie.trial import kept_work
-from valkyrie.trial.attempt import Attempt
-from valkyrie.trial.carry import (
+from valkyrie.text import safe
+from valkyrie.trial import storage
+from valkyrie.trial.attempt import Attempt, keep_sandbox, remove_sandbox, start_entrypoint
+from valkyrie.trial.failures import BROKEN, OF_FILES, SETUP_BROKEN, PhaseTimeoutError, blamed_on_agent
+from valkyrie.trial.outputs import AGENT, GRADING
+from valkyrie.trial.storage import (
     AGENT_FOLDERS,
     BLOCKED,
     FORBIDDEN,
@@ -56,10 +58,6 @@ from valkyrie.trial.carry import (
     tampered,
     tool_folders,
 )
-from valkyrie.trial.collect import AGENT, GRADING
-from valkyrie.trial.failures import BROKEN, OF_FILES, SETUP_BROKEN, PhaseTimeoutError, blamed_on_agent
-from valkyrie.trial.image import start_entrypoint
-from valkyrie.trial.leaving import keep, remove
 
 GRACE_S = 60.0
 """The sandbox ends a command that is late; this is how late the sandbox may be."""
@@ -93,9 +91,9 @@ class HeldSandbox:
         self.removed = True
         attempt = self.attempt
         if attempt.world.keep_sandbox:
-            await keep(attempt.world, attempt.leased, self.sandbox, attempt.log)
+            await keep_sandbox(attempt.world, attempt.leased, self.sandbox, attempt.log)
         else:
-            await asyncio.shield(remove(attempt.world, self.sandbox.id, attempt.log))
+            await asyncio.shield(remove_sandbox(attempt.world, self.sandbox.id, attempt.log))
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +102,7 @@ class CarriedWork:
 
     archive: Path
     removed: Sequence[str]
-    left: Sequence[Change]
+    left: Sequence[ChangedPath]
     evidence: Json
     all_listed: bool = True
     """`left` has every change of the system, so that all of them can be put back."""
@@ -164,7 +162,7 @@ async def set_up_after_agent(attempt: Attempt, task: TaskSpec, sandbox: Sandbox,
         try:
             await _set_up(attempt, task, clean, attempt.scratch / "setup", until=task.step)
         finally:
-            await asyncio.shield(remove(world, clean.id, attempt.log))
+            await asyncio.shield(remove_sandbox(world, clean.id, attempt.log))
         message = f"Setting up fails after the agent was there, and works without it: {error}"
         raise AgentError(message, cause=SETUP_BROKEN) from error
 
@@ -215,15 +213,15 @@ async def verify(attempt: Attempt, task: TaskSpec, held: HeldSandbox, *, last: b
 
 async def grade_kept(attempt: Attempt, task: TaskSpec) -> Grade:
     """Grade the work an earlier attempt kept, without running the agent."""
-    record = kept_work.read_record(attempt.draft)
+    record = storage.read_record(attempt.draft)
     digest = str(record["digest"]) if record else ""
     world = attempt.world
-    archive = await kept_work.fetch(world.work, world.away, world.run_id, digest) if record else None
+    archive = await storage.fetch(world.work, world.away, world.run_id, digest) if record else None
     if record is None or archive is None:
         raise GraderError(
             f"The kept work of task {task.id!r} is gone; `valk run retry` runs its agent again."
         )
-    changes = [Change(path, kind) for path, kind in record["left"]]
+    changes = [ChangedPath(path, kind) for path, kind in record["left"]]
     work = CarriedWork(archive, record["removed"], changes, record["evidence"])
     return await _grade_fresh(attempt, task, work)
 
@@ -247,7 +245,7 @@ async def grade_saved(attempt: Attempt, task: TaskSpec) -> Grade:
 async def _pack(attempt: Attempt, task: TaskSpec, sandbox: Sandbox) -> CarriedWork:
     """Pack the agent's work into a file of this machine."""
     attempt.scratch.mkdir(parents=True, exist_ok=True)
-    archive = attempt.scratch / kept_work.WORK
+    archive = attempt.scratch / storage.WORK
     archive.unlink(missing_ok=True)
     with blamed_on_agent():
         async with attempt.phase("carry", CARRY_TIMEOUT_S):
@@ -286,14 +284,14 @@ def printable(text: str) -> str:
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in whole)
 
 
-def _is_system(attempt: Attempt, change: Change) -> bool:
+def _is_system(attempt: Attempt, change: ChangedPath) -> bool:
     """Whether it is the agent's change to the system, and not the set-up's or a place for tests."""
     places = (*FORBIDDEN, *AGENT_FOLDERS)
     apart = any(change.path == place or is_below(change.path, place) for place in places)
     return not apart and change.path not in attempt.system_changes
 
 
-def _system_changes(attempt: Attempt, found_changes: Sequence[Change]) -> Json | None:
+def _system_changes(attempt: Attempt, found_changes: Sequence[ChangedPath]) -> Json | None:
     """What the agent changed of the system, in numbers and by name; what programs run on first."""
     changes = [one for one in found_changes if _is_system(attempt, one)]
     seen = [one for one in changes if not fnmatch(one.path, BYTECODE)]
@@ -314,14 +312,14 @@ async def _keep_work(attempt: Attempt, work: CarriedWork, *, commit: bool) -> No
         reason = work.evidence["work"]["reason"]
         attempt.log.note(f"the agent's work is not kept for grading it again: {reason}")
         return
-    await kept_work.share(world.work, world.away, world.run_id, digest)
+    await storage.share(world.work, world.away, world.run_id, digest)
     if commit:
         await attempt.save_work()
 
 
 def _keep(attempt: Attempt, work: CarriedWork) -> str | None:
     """Keep the work's archive and a record of it; return its digest, or None if it is not kept."""
-    digest = kept_work.digest_of(work.archive)
+    digest = storage.digest_of(work.archive)
     reason = attempt.world.work.keep(work.archive, digest, attempt.world.masker)
     work.evidence["work"] |= {"digest": digest, "kept": reason is None}
     if reason is not None:
@@ -329,7 +327,7 @@ def _keep(attempt: Attempt, work: CarriedWork) -> str | None:
         return None
     left = [[one.path, one.kind] for one in work.left[:SHOWN_CHANGES]]
     record = {"digest": digest, "removed": list(work.removed), "left": left, "evidence": work.evidence}
-    kept_work.write_record(attempt.draft, record)
+    storage.write_record(attempt.draft, record)
     return digest
 
 
@@ -382,7 +380,7 @@ class GradingSandboxes:
 
 
 async def _grade_shared(
-    attempt: Attempt, task: TaskSpec, sandbox: Sandbox, changes: Sequence[Change], place: str
+    attempt: Attempt, task: TaskSpec, sandbox: Sandbox, changes: Sequence[ChangedPath], place: str
 ) -> Grade:
     """Grade in the sandbox the agent left, with the image's own tools put back."""
     evidence: Json = {"mode": VerifyMode.SHARED.value, "open_to_tampering": True}
@@ -401,7 +399,7 @@ async def _grade_shared(
 
 
 async def _put_tools_back(
-    attempt: Attempt, task: TaskSpec, sandbox: Sandbox, changes: Sequence[Change]
+    attempt: Attempt, task: TaskSpec, sandbox: Sandbox, changes: Sequence[ChangedPath]
 ) -> None:
     """Restore changed tools of the image; remove programs that hide one of them, and links to the tests."""
     strict = mode_of(attempt, task) is not VerifyMode.SHARED
@@ -473,7 +471,7 @@ async def clean_sandbox(attempt: Attempt, task: TaskSpec, purpose: str) -> Async
             await sandbox.unpack_work(system, rules_for(placed, attempt.tool_folders).inverse)
         yield sandbox
     finally:
-        await asyncio.shield(remove(world, sandbox.id, attempt.log))
+        await asyncio.shield(remove_sandbox(world, sandbox.id, attempt.log))
 
 
 async def _create(attempt: Attempt, request: SandboxCreateRequest, purpose: str) -> Sandbox:
@@ -659,7 +657,7 @@ async def _run_control(attempt: Attempt, task: TaskSpec) -> Json:
             raise
         found = {"verdict": None, "error": str(error)[:500]}
     finally:
-        await asyncio.shield(remove(world, sandbox.id, attempt.log))
+        await asyncio.shield(remove_sandbox(world, sandbox.id, attempt.log))
     return {**found, "seconds": round(time.monotonic() - began, 3)}
 
 

@@ -5,17 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any
 
-from valkyrie.nouns import Json
-from valkyrie.views.engine import DiskView, ExecutorView, QueueEntry, QueueView
-from valkyrie.views.gradings import (
-    GradingChange,
-    GradingComparison,
-    GradingView,
-    RegradeRequest,
-    RegradeView,
-    TrialLeftOut,
-)
-from valkyrie.views.library import AgentView, BenchmarkView, SecretView, TasksView
+from valkyrie.domain import Json
 from valkyrie.views.requests import (
     AgentFailureRule,
     LogQuery,
@@ -31,22 +21,36 @@ from valkyrie.views.requests import (
     TrialFilter,
     UpdateRequest,
 )
+from valkyrie.views.resources import (
+    AgentView,
+    BenchmarkView,
+    DiskView,
+    ExecutorView,
+    QueueEntry,
+    QueueView,
+    SecretView,
+    TasksView,
+)
 from valkyrie.views.runs import (
+    AttemptView,
     CostView,
+    ErrorGroup,
+    GradingChange,
+    GradingComparison,
+    GradingView,
     HookView,
     IngestedRun,
+    LogLine,
     PlanView,
+    RegradeRequest,
+    RegradeView,
     ResultsLink,
     RunPage,
     RunView,
     ScoreView,
     StartedRun,
     TokensView,
-)
-from valkyrie.views.trials import (
-    AttemptView,
-    ErrorGroup,
-    LogLine,
+    TrialLeftOut,
     TrialView,
     UsageView,
 )

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
-from valkyrie.nouns import ABORT_AFTER, DEFAULT_PRIORITY, Category
+from valkyrie.domain import ABORT_AFTER, DEFAULT_PRIORITY, Category
 
 AgentFailureRule = Literal["grade", "error"]
 VerifyChoice = Literal["fresh", "shared", "both"]

@@ -1,4 +1,4 @@
-"""Runs as they stand: score, cost, progress, whom they told."""
+"""Runs, their trials and attempts, and gradings of runs, as people see them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from valkyrie.nouns import DEFAULT_ORG, DEFAULT_PRIORITY, INGESTED, Json
+from valkyrie.domain import DEFAULT_ORG, DEFAULT_PRIORITY, INGESTED, Json
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,3 +232,220 @@ class IngestedRun:
     file: str
     """The file that says so."""
     notices: Sequence[str] = ()
+
+
+# Trials and attempts as they stand, their errors and logs.
+
+
+@dataclass(frozen=True, slots=True)
+class UsageView:
+    """What an attempt used of its model, as its agent's log says."""
+
+    input_tokens: int
+    """Cached ones included."""
+    cached_tokens: int
+    output_tokens: int
+    cost: float | None
+    """US dollars."""
+    cost_source: str | None
+    """`agent`, or `prices` with the date they are of."""
+    model: str | None
+    steps: int
+    """Times the model was asked."""
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptView:
+    """One execution of a trial."""
+
+    number: int
+    outcome: str | None
+    """graded, failed, lost, stopped; None while it runs."""
+    phase: str
+    category: str | None
+    cause: str | None
+    message: str | None
+    exit_code: int | None
+    exit_reason: str | None
+    score: float | None
+    started_at: float
+    finished_at: float | None
+    timing: Mapping[str, float]
+    """Seconds: build, setup, install, agent, collect, grade, total."""
+    log: str | None
+    """Path of its log."""
+    artifacts: str | None
+    """Folder of what was kept."""
+    usage: UsageView | None = None
+    passed: bool | None = None
+    confirmed: bool | None = None
+    score_confirmed: float | None = None
+    evidence: Json | None = None
+    """How its score was verified (docs/reference/results-file)."""
+
+
+@dataclass(frozen=True, slots=True)
+class TrialView:
+    """One trial as it stands; numbers are those of its last attempt."""
+
+    task_id: str
+    k: int
+    state: str
+    attempts: int
+    score: float | None
+    passed: bool | None
+    category: str | None
+    cause: str | None
+    message: str | None
+    exit_code: int | None
+    exit_reason: str | None
+    retry_at: float | None
+    """When the next attempt may start, while backing off."""
+    started_at: float | None
+    finished_at: float | None
+    timing: Mapping[str, float]
+    digest: str
+    usage: UsageView | None = None
+    """Of its last attempt."""
+    cost: float | None = None
+    """US dollars, of all its attempts."""
+    confirmed: bool | None = None
+    """The score was seen in a fresh sandbox; False: only in the one the agent left; None: not known."""
+    score_confirmed: float | None = None
+    """The score that was seen in a fresh sandbox; 0 where none was."""
+    evidence: Json | None = None
+    """How its score was verified (docs/reference/results-file)."""
+    position: int = 0
+    """Its place in the run's order."""
+    family: str | None = None
+    """The family its task belongs to: tasks of one family resemble each other."""
+    result: Json | None = None
+    """What the benchmark said of it, where that was asked for."""
+    reason: str | None = None
+    """What the grader said last, where it gave no pass."""
+
+
+@dataclass(frozen=True, slots=True)
+class ErrorGroup:
+    """Alike errors of a run."""
+
+    category: str
+    cause: str
+    message: str
+    count: int
+    retryable: bool
+    task_ids: Sequence[str]
+    """At most five."""
+    retrying: bool = False
+    """Not open yet: these trials are tried again by themselves, after a pause."""
+    disposition: Literal["retryable", "chronic", "fix first", "counted as 0"] = "retryable"
+    """chronic: failed alike in two passes or more; fix first: something must be changed before a retry;
+    counted as 0: no open error, the agent brought it about and these trials have the score 0."""
+    passes: int = 1
+    """In how many passes (start, each retry or resume) the worst of them failed alike."""
+    tasks: int | None = None
+    """How many tasks these trials are of; None where an older tracker does not say."""
+
+
+@dataclass(frozen=True, slots=True)
+class LogLine:
+    """One piece of a run's logs."""
+
+    task_id: str
+    k: int
+    attempt: int
+    text: str
+
+
+# Gradings of a run: kept work graded again, which of them is in use, how two of them differ.
+
+
+@dataclass(frozen=True, slots=True)
+class RegradeRequest:
+    """How kept work is graded again; without `tests` and `judge` as it was graded before."""
+
+    tests: str | None = None
+    """A folder of task directories, or a benchmark: its tests are used for the tasks of the same id."""
+    judge: str | None = None
+    """The model that judges the trials of an eval instead."""
+    task_ids: Sequence[str] | None = None
+    dry_run: bool = False
+    """Say what would be graded again, and change nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class TrialLeftOut:
+    """A trial that keeps its verdict, and why it cannot be graded again."""
+
+    task_id: str
+    k: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class RegradeView:
+    """What is graded again."""
+
+    run: RunView
+    number: int
+    """Of the grading; 0 is the one the run's own trials made."""
+    base: int
+    """The grading in use before, whose verdicts the other trials keep."""
+    trials: Sequence[tuple[str, int]]
+    """(task id, k) of those that are graded again."""
+    left_out: Sequence[TrialLeftOut]
+    notices: Sequence[str]
+    started: bool
+    """False where nothing was to be changed."""
+
+
+@dataclass(frozen=True, slots=True)
+class GradingView:
+    """One grading of a run."""
+
+    number: int
+    created_at: float
+    finished_at: float | None
+    started_by: str | None
+    tests: str | None
+    judge: str | None
+    trials: int | None
+    """How many trials it graded again; None for grading 0."""
+    base: int | None
+    """The grading whose verdicts the other trials keep."""
+    in_use: bool
+    state: Literal["ended", "under way", "dropped", "outdated"]
+    """outdated: agents ran again after it, so that it is not of the run's present work."""
+    final_score: float | None
+    score_graded: float | None
+    score_confirmed: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class GradingChange:
+    """One trial that two gradings judge differently."""
+
+    task_id: str
+    k: int
+    kind: Literal["now passes", "now fails", "score", "now graded", "no longer graded"]
+    score_a: float | None
+    score_b: float | None
+    passed_a: bool | None
+    passed_b: bool | None
+    attempt_a: int | None
+    attempt_b: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class GradingComparison:
+    """Two gradings of one run beside each other."""
+
+    run_id: str
+    a: GradingView
+    b: GradingView
+    trials: int
+    same: int
+    """Trials with the same verdict in both."""
+    changes: Sequence[GradingChange]
+    fraction: bool
+    """Scores are 0..1 and print as per cent."""

@@ -15,7 +15,7 @@ from starlette.routing import Match
 
 from tests.integration.api.stage import Stage, client, open_stage, serving
 from valkyrie.api.app import NOUNS
-from valkyrie.api.serving import ApiServer
+from valkyrie.api.server import ApiServer
 
 
 @pytest.fixture

@@ -16,10 +16,10 @@ from typing import Any
 
 import httpx
 
-from valkyrie.api.serving import ApiServer
-from valkyrie.api.settings import ApiSettings
-from valkyrie.nouns import DEFAULT_ORG, Outcome, Role, TrialState
-from valkyrie.store import jobs, journal, leases, people, runs
+from valkyrie.api.capacity import ApiSettings
+from valkyrie.api.server import ApiServer
+from valkyrie.domain import DEFAULT_ORG, Outcome, Role, TrialState
+from valkyrie.store import jobs, journal, leases, runs, tenants
 from valkyrie.store.journal import Advance, Finish
 from valkyrie.store.layout import DataFolder
 from valkyrie.store.leases import Leased, Room, Tick
@@ -152,9 +152,9 @@ def open_stage(root: Path) -> Stage:
     """A data folder with two organisations."""
     tracker_app = TrackerApp(DataFolder(root), server=True)
     with tracker_app.store.writing() as connection:
-        other = people.create_org(connection, "Other people")
-        _, ours = people.create_key(connection, DEFAULT_ORG, "test", "ada@example.org", role=Role.ADMIN)
-        _, theirs = people.create_key(connection, other.id, "test", "eve@example.org", role=Role.ADMIN)
+        other = tenants.create_org(connection, "Other people")
+        _, ours = tenants.create_key(connection, DEFAULT_ORG, "test", "ada@example.org", role=Role.ADMIN)
+        _, theirs = tenants.create_key(connection, other.id, "test", "eve@example.org", role=Role.ADMIN)
     return Stage(tracker_app, ours, theirs, other.id, {ours: DEFAULT_ORG, theirs: other.id})
 
 

@@ -14,10 +14,10 @@ import pytest
 from sqlalchemy import Connection
 
 from tests.integration.api.stage import Event, Stage, client, read_events, serving
-from valkyrie.api.serving import ApiServer
-from valkyrie.api.settings import ApiSettings
-from valkyrie.nouns import TrialState
-from valkyrie.store import people
+from valkyrie.api.capacity import ApiSettings
+from valkyrie.api.server import ApiServer
+from valkyrie.domain import TrialState
+from valkyrie.store import tenants
 
 
 async def watch(
@@ -206,14 +206,14 @@ async def test_a_quiet_stream_says_that_it_lives_and_a_deleted_run_ends_it(stage
 
 
 async def test_a_stream_ends_when_its_key_is_revoked(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("valkyrie.api.auth.REMEMBER_S", 0.0)
+    monkeypatch.setattr("valkyrie.api.context.REMEMBER_S", 0.0)
     run_id = stage.add_run()
     async with serving(stage, ApiSettings(keep_alive_s=0.05)) as server, client(server, stage.ours) as http:
         async with asyncio.timeout(60), http.stream("GET", f"/v1/runs/{run_id}/events") as response:
             events = read_events(response)
             assert (await anext(events)).name == "run"
             with stage.tracker_app.store.writing() as connection:
-                people.revoke_key(connection, stage.ours.split("_")[1], 1.0)
+                tenants.revoke_key(connection, stage.ours.split("_")[1], 1.0)
             assert [event async for event in events] == []
         assert (await http.get("/v1/me")).status_code == 401
 

@@ -15,13 +15,13 @@ from typing import Any
 import httpx
 import pytest
 
-from benchmark_runner.reporting import ReportError, report_run
 from benchmark_runner.schemas import EvalStatus
+from benchmark_runner.tracker_report import ReportError, report_run
 from tests.integration.api.stage import Stage, client, serving
 from tests.integration.evals.runner_folder import write_run, write_task
 from tests.live_folders import contents_below
-from valkyrie.api.serving import ApiServer
-from valkyrie.api.settings import ApiSettings
+from valkyrie.api.capacity import ApiSettings
+from valkyrie.api.server import ApiServer
 from valkyrie.client import ValkyrieClient
 from valkyrie.errors import UserError
 from valkyrie.views import RunFilter
@@ -188,7 +188,7 @@ async def test_a_report_that_fails(
     key: str,
     why: str,
 ) -> None:
-    monkeypatch.setattr("benchmark_runner.reporting.TRIES", 1)
+    monkeypatch.setattr("benchmark_runner.tracker_report.TRIES", 1)
     monkeypatch.setenv("VALKYRIE_API_KEY", key.format(key=stage.ours))
     artifacts = write_run(tmp_path / "results")
     before = {path: path.read_bytes() for path in artifacts.root.rglob("*") if path.is_file()}
@@ -244,7 +244,7 @@ async def test_what_is_refused_leaves_nothing(
     stage: Stage, ours: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
     monkeypatch.setenv("AGENT_ARCHIVE_MAX_EXPANDED_BYTES", "2000000")
-    monkeypatch.setattr("valkyrie.evals.ingest_archive.MOST_RECORDS", 1_000_000)
+    monkeypatch.setattr("valkyrie.ingest.sources.MOST_RECORDS", 1_000_000)
     pack, why = HOSTILE[kind]
     answer = await ours.put("/v1/ingest", content=pack())
     message = answer.json()["error"]["message"]

@@ -9,7 +9,7 @@ import httpx
 import pytest
 
 from tests.integration.api.stage import Event, Stage, read_events
-from valkyrie.nouns import TrialState
+from valkyrie.domain import TrialState
 
 TWO = [{"agent": "oracle"}, {"agent": "nop"}]
 REQUEST: dict[str, Any] = {

@@ -15,11 +15,11 @@ import pytest
 
 from tests.integration.api.stage import Stage, client, serving
 from tests.live_folders import contents_below
-from valkyrie.api.serving import ApiServer
-from valkyrie.api.settings import ApiSettings
+from valkyrie.api.capacity import ApiSettings
+from valkyrie.api.server import ApiServer
 from valkyrie.client import ValkyrieClient
 from valkyrie.errors import AccessError
-from valkyrie.store import people
+from valkyrie.store import tenants
 from valkyrie.views import LogQuery
 
 CONTRACT = "name: mine\ninstall_cmd: 'true'\nrun_cmd: cat {problem_statement_path}\n"
@@ -210,7 +210,7 @@ async def test_followers_have_places_of_their_own_and_give_them_back(stage: Stag
 async def test_a_followed_log_breaks_off_when_its_key_is_revoked(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("valkyrie.api.auth.REMEMBER_S", 0.0)
+    monkeypatch.setattr("valkyrie.api.context.REMEMBER_S", 0.0)
     run_id = stage.add_run(tasks=1)
     (leased,) = stage.lease(run_id)
     stage.write_log(run_id, leased, "one\n")
@@ -219,7 +219,7 @@ async def test_a_followed_log_breaks_off_when_its_key_is_revoked(
             lines = tracker.run_logs(run_id, LogQuery(follow=True))
             assert (await anext(lines)).text == "one"
             with stage.tracker_app.store.writing() as connection:
-                people.revoke_key(connection, stage.ours.split("_")[1], 1.0)
+                tenants.revoke_key(connection, stage.ours.split("_")[1], 1.0)
             with pytest.raises(AccessError):
                 await anext(lines)
 

@@ -11,7 +11,7 @@ from click.testing import CliRunner, Result
 from benchmark_runner import BenchmarkRunner, GenerationResult, Task, make_cli
 from tests.integration.api.stage import Stage, serving_aside
 from tests.integration.evals.runner_folder import write_run
-from valkyrie.nouns import Identity
+from valkyrie.domain import Identity
 from valkyrie.views import RunFilter
 
 

@@ -9,7 +9,7 @@ import httpx
 import pytest
 
 from tests.integration.api.stage import Stage, client
-from valkyrie.api.serving import ApiServer
+from valkyrie.api.server import ApiServer
 from valkyrie.views import RunRequest
 
 

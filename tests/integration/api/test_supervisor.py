@@ -16,7 +16,7 @@ from typing import Any
 import httpx
 import pytest
 
-from valkyrie.api.supervisor import PARENT_PIPE, Supervisor, executor_environment
+from valkyrie.api.server import PARENT_PIPE, Supervisor, executor_environment
 from valkyrie.cli.main import main
 from valkyrie.errors import InfrastructureError
 
@@ -111,7 +111,7 @@ async def test_a_child_notices_that_its_server_was_killed(tmp_path: Path) -> Non
     notes = tmp_path / "notes"
     script = (
         "import asyncio, sys\n"
-        "from valkyrie.api.supervisor import Supervisor, executor_environment\n"
+        "from valkyrie.api.server import Supervisor, executor_environment\n"
         "async def main():\n"
         "    await Supervisor(sys.argv[1:], executor_environment()).start()\n"
         "    await asyncio.Event().wait()\n"

@@ -14,11 +14,11 @@ import pytest
 
 from tests.integration.aws.flaky import FlakyLine
 from tests.ministack_world import REGION, ROOT_KEYS, Ministack, running_ministack
+from valkyrie.artifact_store.protocol import LogName
 from valkyrie.aws.logs import CloudWatchLogs
 from valkyrie.aws.s3 import S3Artifacts
 from valkyrie.aws.session import AwsAccess, AwsSession
 from valkyrie.errors import InfrastructureError
-from valkyrie.keeping.protocol import LogName
 
 pytestmark = pytest.mark.slow
 

@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 
 from tests.ministack_world import REGION, Ministack
+from valkyrie.artifact_store.protocol import LogName
 from valkyrie.aws import lambdas
 from valkyrie.aws.logs import CloudWatchLogs
 from valkyrie.aws.s3 import S3Artifacts
 from valkyrie.aws.secrets_manager import SecretsManagerSource
 from valkyrie.aws.session import AwsAccess, AwsKeys, AwsSession
 from valkyrie.errors import UserError
-from valkyrie.keeping.protocol import LogName
 
 pytestmark = pytest.mark.slow
 

@@ -21,7 +21,7 @@ from unittest.mock import patch
 from tests.integration.conftest import end_executor
 from tests.ports import free_port
 from valkyrie.cli.main import main
-from valkyrie.config import KEYS
+from valkyrie.config.values import KEYS
 
 TOLD = ("NO_COLOR", "VALKYRIE_DEBUG", "VALKYRIE_DATABASE_URL", "VALKYRIE_SECRET_KEY", "API_KEY")
 SEALING_KEY = "MDEyMzQ1Njc4OWFiY2RlZjAxMjM0NTY3ODlhYmNkZWY="

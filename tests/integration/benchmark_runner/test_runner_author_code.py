@@ -16,7 +16,7 @@ import click
 import pytest
 
 from benchmark_runner import EvalResult, EvalStatus, GenerationResult, ScoreResult, Task, make_cli
-from benchmark_runner.stopping import DEAF_S
+from benchmark_runner.console import DEAF_S
 from tests.integration.benchmark_runner.quiz_runner import QuizRunner
 from tests.integration.benchmark_runner.runner_world import QUESTIONS, Desk, sum_task, trivia_task
 

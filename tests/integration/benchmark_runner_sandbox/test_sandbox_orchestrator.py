@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from benchmark_runner.opening import RunError
+from benchmark_runner.runs import RunError
 from benchmark_runner.sandbox import SandboxTaskSpec, evaluate_run, run_benchmark, score_run
 from benchmark_runner.sandbox.contract import load_contract
 from benchmark_runner.sandbox.runner import RUN_LABEL, sandbox_name

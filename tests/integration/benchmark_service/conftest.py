@@ -110,7 +110,7 @@ def toy() -> Iterator[Live]:
 @pytest.fixture
 def ground(monkeypatch: pytest.MonkeyPatch) -> Ground:
     """Sandboxes in memory behind every Daytona config."""
-    from sandboxes.configs import DaytonaProviderConfig
+    from sandboxes.types import DaytonaProviderConfig
 
     made = Ground()
     monkeypatch.setattr(DaytonaProviderConfig, "create_provider", lambda config: made.open(config))

@@ -10,7 +10,7 @@ import httpx
 import pytest
 from websockets.asyncio.client import connect
 
-from benchmark_service import auth, quota
+from benchmark_service import admission, auth
 from tests.integration.benchmark_service.conftest import Live, live_app
 from tests.integration.benchmark_service.test_sockets import hear, instance, listen
 from tests.integration.benchmark_service.toy_service import Ground, ToyService
@@ -81,7 +81,7 @@ async def test_a_trial_tenant_is_kept_to_v1(hosted: Live) -> None:
 
 async def test_a_used_up_quota(hosted: Live, ground: Ground, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("EVALUATION_QUOTA_TABLE_NAME", "quotas")
-    monkeypatch.setattr(quota, "_increment", lambda *_args: False)
+    monkeypatch.setattr(admission, "_increment", lambda *_args: False)
     answer = httpx.post(f"{hosted.url}/evaluate-response/", json=GRADE, headers=key("metered"))
     assert answer.status_code == 429
     assert "limit of 2 per day reached" in answer.json()["detail"]

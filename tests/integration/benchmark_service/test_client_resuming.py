@@ -15,7 +15,7 @@ from benchmark_service.errors import (
     StreamIdleError,
 )
 from benchmark_service.schemas import RESUMABLE
-from sandboxes.configs import DaytonaProviderConfig
+from sandboxes.types import DaytonaProviderConfig
 from tests.integration.benchmark_service.scripted_service import (
     JSONResponse,
     Pauses,

@@ -16,8 +16,8 @@ from benchmark_service.errors import (
     BenchmarkServiceStreamClosedError,
     BenchmarkServiceUnauthenticatedError,
 )
-from sandboxes.configs import DaytonaProviderConfig, ModalProviderConfig
 from sandboxes.retry import LONGEST_ASKED_S
+from sandboxes.types import DaytonaProviderConfig, ModalProviderConfig
 from tests.integration.benchmark_service.scripted_service import (
     JSONResponse,
     Pauses,

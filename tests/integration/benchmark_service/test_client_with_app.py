@@ -14,7 +14,7 @@ from benchmark_service.errors import (
     BenchmarkServiceUnauthenticatedError,
     StreamIdleError,
 )
-from sandboxes.configs import DaytonaProviderConfig
+from sandboxes.types import DaytonaProviderConfig
 from tests.integration.benchmark_service.conftest import Live, live_app
 from tests.integration.benchmark_service.scripted_service import client_of
 from tests.integration.benchmark_service.toy_service import Ground, ToyService

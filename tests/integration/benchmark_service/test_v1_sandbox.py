@@ -9,9 +9,8 @@ from typing import Any, ClassVar
 
 import pytest
 
-from benchmark_service import grading, grading_sandbox
+from benchmark_service import submissions
 from benchmark_service.context import current_sandbox_provider
-from benchmark_service.grading import TextGradingSubmission
 from benchmark_service.schemas import (
     EvalMode,
     EvalSandboxSpec,
@@ -19,10 +18,10 @@ from benchmark_service.schemas import (
     RetrieveTaskResponse,
     StreamResultChunk,
 )
-from sandboxes.configs import DaytonaProviderConfig
+from benchmark_service.submissions import TextGradingSubmission
 from sandboxes.null import NullProvider
 from sandboxes.protocol import Sandbox, SandboxProvider
-from sandboxes.types import SandboxCreateRequest
+from sandboxes.types import DaytonaProviderConfig, SandboxCreateRequest
 from tests.integration.benchmark_service.quizzes import Quiz, hosted, submission
 from tests.secret_forms import FORMS, SECRET, shows_secret
 
@@ -160,7 +159,7 @@ async def test_preparation_is_bounded_too(monkeypatch: pytest.MonkeyPatch, provi
         await asyncio.Event().wait()
 
     monkeypatch.setattr(Coding, "prepare_grading_sandbox", never)
-    monkeypatch.setattr(grading_sandbox, "PREPARATION_TIMEOUT_S", 1.0)
+    monkeypatch.setattr(submissions, "PREPARATION_TIMEOUT_S", 1.0)
     async with hosted(monkeypatch, Coding) as service, service.caller() as caller:
         answer = (await caller.post("/v1/evaluate", json=submission("x"))).json()
     assert answer["errors"] == ["the grading sandbox was not ready within 1 s"]
@@ -185,7 +184,7 @@ async def test_text_grading_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
         await asyncio.Event().wait()
 
     monkeypatch.setattr(Quiz, "evaluate_response", never)
-    monkeypatch.setattr(grading, "GRADING_TIMEOUT_S", 0.05)
+    monkeypatch.setattr(submissions, "GRADING_TIMEOUT_S", 0.05)
     async with hosted(monkeypatch) as service, service.caller() as caller:
         answer = (await caller.post("/v1/evaluate", json=submission("x"))).json()
     assert answer["errors"] == ["grading did not end within 0.05 s"]

@@ -26,8 +26,8 @@ from benchmark_service.schemas import (
     StreamMessageChunk,
     StreamResultChunk,
 )
-from sandboxes.configs import DaytonaProviderConfig
 from sandboxes.null import NullProvider, NullSandbox
+from sandboxes.types import DaytonaProviderConfig
 
 
 class Ground:

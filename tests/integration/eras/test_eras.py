@@ -21,10 +21,10 @@ from tests.abilities import need_local_sandboxes
 from tests.integration.conftest import end_executor
 from tests.integration.eras.tblike_service import TerminalBenchmark
 from tests.ports import free_port
-from valkyrie import config
 from valkyrie.agents.protocol import AgentExit, AgentTrial
+from valkyrie.config import values
+from valkyrie.domain import Json
 from valkyrie.errors import UserError
-from valkyrie.nouns import Json
 from valkyrie.store.layout import DataFolder
 from valkyrie.testing.null import NapAgent
 from valkyrie.tracker.local import LocalTracker
@@ -164,7 +164,7 @@ def serve(tracker: LocalTracker, tmp_path: Path) -> Iterator[Serve]:
         service = Service(app, tmp_path, **settings)
         started.append(service)
         service.start()
-        config.set_entry("custom_benchmark_services", app.partition("_")[0], service.url)
+        values.set_entry("custom_benchmark_services", app.partition("_")[0], service.url)
         return service
 
     yield start
@@ -221,7 +221,7 @@ def test_a_service_of_the_first_era(tracker: LocalTracker, serve: Serve, tmp_pat
     serve("seed_service:app", SEED_CREDENTIAL="open sesame")
     with pytest.raises(UserError, match="config auth set seed"):
         tracker.plan(RunRequest(agent=SOLVER, benchmark="seed", host_image=True))
-    config.set_entry("benchmark_auth", "seed", "open sesame")
+    values.set_entry("benchmark_auth", "seed", "open sesame")
     run = finished(tracker, "seed")
     document = tracker.results(run.id)
     assert results_of(tracker, run, "answer", "resolved") == {

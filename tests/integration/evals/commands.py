@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from valkyrie.cli.main import main
-from valkyrie.config import KEYS
+from valkyrie.config.values import KEYS
 
 
 @dataclass(frozen=True)

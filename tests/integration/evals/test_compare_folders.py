@@ -13,7 +13,7 @@ from tests.integration.evals.commands import Said, Valk, valk
 from tests.integration.evals.judge_thread import served
 from valkyrie.evals.records import dump_line, to_line
 from valkyrie.evals.results import TrialFault, TrialResult
-from valkyrie.testing import Call, Fault, Say, Script
+from valkyrie.testing import Fault, Say, Script, ToolRequest
 from valkyrie.trajectory.records import to_record
 from valkyrie.trajectory.transcript import Event, Measures, Transcript
 
@@ -317,8 +317,8 @@ def test_exit_codes(valk: Valk, tmp_path: Path, words: tuple[str, ...], code: in
     assert reason in said.out + said.err
 
 
-def prefers(winner: str, magnitude: str = "much-better", why: str = "Clearer.") -> Call:
-    return Call(
+def prefers(winner: str, magnitude: str = "much-better", why: str = "Clearer.") -> ToolRequest:
+    return ToolRequest(
         "submit_comparison",
         {"winner": winner, "magnitude": "equal" if winner == "tie" else magnitude, "reasoning": why},
     )

@@ -11,7 +11,7 @@ import pytest
 
 from tests.integration.evals.commands import Valk
 from tests.integration.evals.commands import valk as valk
-from valkyrie.evals import experiments, writing
+from valkyrie.evals import experiments, result_folder
 from valkyrie.store import leases
 
 SAYS_HELLO = {"type": "output-contains", "config": {"substring": "hello"}}
@@ -395,7 +395,7 @@ def test_an_eval_that_is_killed_leaves_the_records_of_what_had_ended(
 
     file = spec(tmp_path, stimulus("a"), stimulus("b/c", SAYS_BYE))
     with monkeypatch.context() as patched:
-        patched.setattr(writing, "write_all", killed)
+        patched.setattr(result_folder, "write_all", killed)
         assert valk("eval", "-e", file, "--runs", "2").code == 130
     folder = the_folder(tmp_path)
     left = records(folder)

@@ -11,10 +11,10 @@ from tests.integration.evals.commands import Valk
 from tests.integration.evals.commands import valk as valk
 from tests.integration.evals.test_eval_command import SAYS_HELLO, fixture, records, spec, stimulus, the_folder
 from valkyrie.benchmarks.eval_spec.benchmark import EvalBenchmark
-from valkyrie.benchmarks.eval_spec.options import EvalOptions
+from valkyrie.benchmarks.eval_spec.source import EvalOptions
 from valkyrie.benchmarks.protocol import Grading
+from valkyrie.domain import ExitReason, Grade
 from valkyrie.errors import GraderError
-from valkyrie.nouns import ExitReason, Grade
 from valkyrie.trajectory.transcript import Event, Measures, Transcript
 
 BOUNDS = {"max_turns": 5, "expect_tools": ["bash"], "max_tokens": 10}

@@ -15,8 +15,8 @@ from tests.integration.evals.test_eval_command import fixture, records, spec, st
 from tests.integration.evals.test_eval_judges import JUDGE, grade
 from tests.integration.evals.test_eval_judges import key as key
 from valkyrie.benchmarks.eval_spec.benchmark import EvalBenchmark
+from valkyrie.domain import VerifyMode
 from valkyrie.evals.records import read_lines
-from valkyrie.nouns import VerifyMode
 from valkyrie.testing.model_server import Fault, Say, Script
 
 SLOW_PATTERN = {"type": "output-matches", "config": {"pattern": "^(a+)+$"}}

@@ -10,7 +10,7 @@ from tests.integration.evals.commands import Valk
 from tests.integration.evals.commands import valk as valk
 from tests.integration.evals.serving import serving
 from tests.integration.evals.test_eval_command import fixture, records, spec, stimulus, the_folder
-from valkyrie.testing.model_server import Call, Fault, Script
+from valkyrie.testing.model_server import Fault, Script, ToolRequest
 
 JUDGE = {"type": "prompt", "config": {"prompt": "Is it friendly?"}}
 KEY = "judge-key-never-shown"
@@ -21,8 +21,8 @@ def key(valk: Valk, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("VALKYRIE_JUDGE_API_KEY", KEY)
 
 
-def grade(score: int) -> Call:
-    return Call(
+def grade(score: int) -> ToolRequest:
+    return ToolRequest(
         "submit_grade", {"rubric_scores": [], "overall_score": score, "overall_reasoning": "so it seems"}
     )
 

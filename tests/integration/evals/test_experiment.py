@@ -11,7 +11,7 @@ import pytest
 
 from tests.integration.evals.commands import Said, Valk, valk
 from tests.integration.evals.judge_thread import served
-from valkyrie.testing import Call, Script
+from valkyrie.testing import Script, ToolRequest
 
 __all__ = ["valk"]
 
@@ -248,7 +248,7 @@ def test_shards_are_merged(valk: Valk, experiment: Path, tmp_path: Path) -> None
 
 
 def test_a_judge_compares_each_variant_with_the_baseline(valk: Valk, experiment: Path) -> None:
-    tie = Call("submit_comparison", {"winner": "tie", "magnitude": "equal", "reasoning": "Alike."})
+    tie = ToolRequest("submit_comparison", {"winner": "tie", "magnitude": "equal", "reasoning": "Alike."})
     with served(Script({"default": [tie]})) as server:
         words = ("--compare", "--judge-model", "judge", "--judge-url", server.url)
         said = valk("experiment", "run", experiment, *words)

@@ -14,7 +14,7 @@ from xml.etree import ElementTree
 import pytest
 
 from tests.integration.evals.commands import Valk, valk
-from valkyrie.evals.exporting.sources import again_words
+from valkyrie.evals.export.sources import again_words
 from valkyrie.tracker import open_tracker
 from valkyrie.tracker.named_runs import NamedRuns, named_runs
 

@@ -12,7 +12,7 @@ from tests.abilities import need_local_sandboxes
 from tests.integration.evals.commands import Valk
 from tests.integration.evals.commands import valk as valk
 from tests.integration.evals.serving import serving
-from valkyrie.testing.model_server import Call, Fault, Script
+from valkyrie.testing.model_server import Fault, Script, ToolRequest
 
 HELLO = {"type": "output-contains", "config": {"substring": "hello"}}
 BYE = {"type": "output-contains", "config": {"substring": "goodbye"}}
@@ -214,7 +214,7 @@ def test_a_judge_is_asked(
     monkeypatch.setenv("VALKYRIE_JUDGE_API_KEY", "any")
     answer = {"rubric_scores": [], "overall_score": score, "overall_reasoning": "so it seems"}
     file = write_spec(tmp_path, a=[{"type": "prompt", "config": {"prompt": "Is it friendly?"}}])
-    with serving(Script.of(Call("submit_grade", answer))) as server:
+    with serving(Script.of(ToolRequest("submit_grade", answer))) as server:
         flags = ["--judge-model", "openai/judge", "--judge-url", server.url]
         said = valk("grade", "-e", file, *flags, "--json", stdin=trial("a", "hello"))
     assert said.code == code, said.out + said.err

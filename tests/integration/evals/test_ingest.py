@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.integration.evals.commands import Valk, valk
-from valkyrie.settings import data_folder
+from valkyrie.config.values import data_folder
 
 __all__ = ["valk"]
 

@@ -14,7 +14,7 @@ from benchmark_runner.artifacts import RunArtifacts
 from benchmark_runner.schemas import EvalStatus, GenerationStatus, ScoreResult
 from tests.integration.evals.commands import Valk, valk
 from tests.integration.evals.runner_folder import CAPITALS, write_run, write_task
-from valkyrie.settings import data_folder
+from valkyrie.config.values import data_folder
 
 __all__ = ["valk"]
 

@@ -10,7 +10,7 @@ import pytest
 
 from tests.integration.evals.commands import Valk, valk
 from tests.integration.evals.judge_thread import served
-from valkyrie.testing import Call, Fault, Say, Script
+from valkyrie.testing import Fault, Say, Script, ToolRequest
 
 __all__ = ["valk"]
 KEY = "sk-judge-key-nobody-may-see"
@@ -39,9 +39,9 @@ def write_spec(folder: Path, *graders: dict[str, Any], stimuli: int = 1) -> None
     (folder / "eval.yaml").write_text(json.dumps(document))
 
 
-def grade(score: int) -> Call:
+def grade(score: int) -> ToolRequest:
     scored = [{"criterion": "It is said.", "score": score, "reasoning": "So it is."}]
-    return Call(
+    return ToolRequest(
         "submit_grade", {"rubric_scores": scored, "overall_score": score, "overall_reasoning": "Yes."}
     )
 

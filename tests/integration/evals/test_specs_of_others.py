@@ -17,7 +17,7 @@ from tests.integration.evals.commands import Valk
 from tests.integration.evals.commands import valk as valk
 from valkyrie.specs.model import EvalSpec, SpecError
 from valkyrie.specs.project import find_project
-from valkyrie.specs.reading import read_text
+from valkyrie.specs.reader import read_text
 
 FOLDER = os.environ.get("EVAL_SPECS_DIR")
 JUDGES = ("prompt", "panel", "pairwise")
@@ -79,7 +79,7 @@ def environments(text: str) -> set[str]:
 
 def plugins(spec: EvalSpec, tmp_path: Path) -> list[str]:
     """Graders of plugins we do not have: each passes."""
-    from valkyrie.grade.registry import known_types
+    from valkyrie.grade.graders import known_types
 
     known = set(known_types())
     foreign = {grader.type for one in spec.stimuli for grader in one.graders} - known

@@ -7,13 +7,13 @@ import uuid
 from collections.abc import Mapping
 from typing import Any
 
+from valkyrie.domain import Json, RunState
 from valkyrie.errors import InfrastructureError
-from valkyrie.hooks.firing import HookRunner
-from valkyrie.hooks.sending import Sender
-from valkyrie.nouns import Json, RunState
+from valkyrie.notifications.outbox import NotificationRunner
+from valkyrie.notifications.transport import Sender
 from valkyrie.secrets.delivery import with_hooks
-from valkyrie.store import Store, executors, hooks, runs
-from valkyrie.store.writer import Writer
+from valkyrie.store import Store, executors, notifications, runs
+from valkyrie.store.journal import Writer
 from valkyrie.views import HookView
 
 
@@ -86,13 +86,13 @@ class Stage:
         self.writer = writer
         self.world = StageWorld()
 
-    def runner(self, name: str = "me", sender: Sender | None = None) -> HookRunner:
+    def runner(self, name: str = "me", sender: Sender | None = None) -> NotificationRunner:
         """The sender of an executor that lives."""
         now = time.time()
         values = {"id": name, "host": "h", "pid": 1, "version": "1", "started_at": now, "home": name}
         with self.store.writing() as connection:
             executors.register_executor(connection, {**values, "heartbeat_at": now, "expires_at": now + 30})
-        return HookRunner(name, self.writer, self.world, sender or Sender(True), home=name)  # type: ignore[arg-type]
+        return NotificationRunner(name, self.writer, self.world, sender or Sender(True), home=name)  # type: ignore[arg-type]
 
     def add(self, values: Mapping[str, str] | None = None, **columns: Any) -> str:
         """A run of eight trials; `values` by secret name are handed over with it."""
@@ -122,7 +122,7 @@ class Stage:
     def stand(self, run_id: str, **columns: Any) -> None:
         with self.store.writing() as connection:
             runs.set_values(connection, run_id, **columns)
-            hooks.plan_progress_of(connection, [run_id], time.time())
+            notifications.plan_progress_of(connection, [run_id], time.time())
 
     def end(self, run_id: str, state: RunState = RunState.FINISHED, **columns: Any) -> None:
         columns = {"n_pending": 0, "n_finished": 8, "final_score": 0.5, **columns}
@@ -131,7 +131,7 @@ class Stage:
             runs.set_values(
                 connection, run_id, state=state.value, endings=ending, finished_at=time.time(), **columns
             )
-            hooks.plan_ending(connection, runs.get(connection, run_id), time.time())
+            notifications.plan_ending(connection, runs.get(connection, run_id), time.time())
 
     def die(self, name: str) -> None:
         with self.store.writing() as connection:
@@ -139,7 +139,7 @@ class Stage:
 
     def told(self, run_id: str) -> list[HookView]:
         with self.store.reading() as connection:
-            return hooks.of_run(connection, run_id)
+            return notifications.of_run(connection, run_id)
 
     def row(self, run_id: str) -> Any:
         with self.store.reading() as connection:

@@ -12,10 +12,10 @@ import pytest
 
 from tests.integration.hooks.receiver import Receiver, Reply
 from tests.integration.hooks.stage import Stage
+from valkyrie.domain import RunState
 from valkyrie.errors import StoreError, UserError
-from valkyrie.hooks.sending import Sender
-from valkyrie.hooks.webhook import verify
-from valkyrie.nouns import RunState
+from valkyrie.notifications.messages import verify
+from valkyrie.notifications.transport import Sender
 from valkyrie.store import Store
 
 KEY = "a-signing-key-hunter2"

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.integration.hooks.receiver import Receiver, Reply
-from valkyrie.hooks.sending import Sender, SendingError
+from valkyrie.notifications.transport import DeliveryError, Sender
 from valkyrie.targets import TargetError
 
 
@@ -82,7 +82,7 @@ async def test_redirects_are_not_followed(receiver: Receiver) -> None:
 async def test_a_silent_receiver_is_given_up(receiver: Receiver) -> None:
     receiver.replies = [Reply(silent=True)]
     for seconds in (0.3, 3.0, 30.0):  # it must have been reached, which takes a busy machine longer
-        with pytest.raises(SendingError) as caught:
+        with pytest.raises(DeliveryError) as caught:
             await Sender(True, timeout=seconds).post(receiver.url, {}, b"")
         if receiver.arrived:
             break
@@ -92,7 +92,7 @@ async def test_a_silent_receiver_is_given_up(receiver: Receiver) -> None:
 
 async def test_a_connection_that_breaks_may_have_taken_the_message(receiver: Receiver) -> None:
     receiver.replies = [Reply(hang_up=True)]
-    with pytest.raises(SendingError, match="broke") as caught:
+    with pytest.raises(DeliveryError, match="broke") as caught:
         await Sender(True).post(receiver.url, {}, b"")
     assert caught.value.maybe_taken
 
@@ -101,7 +101,7 @@ async def test_where_nobody_listens_nothing_was_taken() -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{taken.getsockname()[1]}/"
-        with pytest.raises(SendingError, match="no connection") as caught:
+        with pytest.raises(DeliveryError, match="no connection") as caught:
             await Sender(True).post(url, {}, b"")
     assert not caught.value.maybe_taken
 
@@ -115,7 +115,7 @@ async def test_a_name_without_an_address_was_sent_nothing() -> None:
     def unknown(_host: str, _port: int) -> Sequence[str]:
         raise socket.gaierror("unknown")
 
-    with pytest.raises(SendingError, match="resolved") as caught:
+    with pytest.raises(DeliveryError, match="resolved") as caught:
         await Sender(True, resolver=unknown).post("http://nobody.example/", {}, b"")
     assert not caught.value.maybe_taken
 
@@ -130,7 +130,7 @@ async def test_a_resolver_that_hangs_holds_nobody_up() -> None:
         return ["127.0.0.1"]
 
     try:
-        with pytest.raises(SendingError, match="not resolved"):
+        with pytest.raises(DeliveryError, match="not resolved"):
             await Sender(True, timeout=0.2, resolver=hanging).post("http://slow.example/", {}, b"")
     finally:
         released.set()
@@ -161,7 +161,7 @@ async def test_tls_is_checked_against_the_name_not_the_address(tmp_path: Path) -
         assert answer.status == 200
         assert asked_for == ["hooks.example"]
         for wrong in (f"https://other.example:{receiver.port}/", f"https://127.0.0.1:{receiver.port}/"):
-            with pytest.raises(SendingError, match="no connection"):
+            with pytest.raises(DeliveryError, match="no connection"):
                 await sender.post(wrong, {}, b"")
         assert len(receiver.arrived) == 1
 

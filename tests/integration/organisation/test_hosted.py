@@ -15,11 +15,11 @@ import pytest
 
 from tests.integration.benchmark_service.conftest import serving
 from tests.integration.organisation.identity import KEY, MANAGEMENT_KEY, OTHER_KEY, PROJECT, Descope
+from valkyrie.domain import Role
 from valkyrie.errors import AccessError, InfrastructureError, UnknownError
-from valkyrie.nouns import Role
-from valkyrie.organisation import hosted
-from valkyrie.organisation.hosted import HostedAuthenticator, HostedSettings
-from valkyrie.store import Store, people
+from valkyrie.store import Store, tenants
+from valkyrie.tenants import hosted
+from valkyrie.tenants.hosted import HostedAuthenticator, HostedSettings
 
 
 @pytest.fixture
@@ -55,7 +55,7 @@ def test_an_organisation_is_made_once_by_init_and_never_by_asking(
     assert (first.org_name, first.created, second.created) == ("T1", True, False)
     me = door.identify(KEY, None)
     with here.reading() as connection:
-        made = people.org_by_tenant(connection, "T1")
+        made = tenants.org_by_tenant(connection, "T1")
     assert made and (me.org_id, me.org) == (made.id, "T1") and me.key_id == "id-acme"
     with pytest.raises(UnknownError):
         door.identify(OTHER_KEY, None)

@@ -14,11 +14,11 @@ from starlette.types import Receive, Scope, Send
 from tests.integration.benchmark_service.conftest import serving
 from tests.integration.faulty_service import FaultyService
 from tests.integration.organisation.identity import KEY, OTHER_KEY, PROJECT, Descope
-from valkyrie import config
 from valkyrie.api.app import create_app
-from valkyrie.api.settings import ApiSettings
+from valkyrie.api.capacity import ApiSettings
 from valkyrie.cli.main import main
 from valkyrie.client import ValkyrieClient
+from valkyrie.config import values
 from valkyrie.errors import AccessError, UnknownError, UserError
 from valkyrie.store.layout import DataFolder
 from valkyrie.tracker.app import TrackerApp
@@ -59,7 +59,7 @@ def test_from_init_to_secrets_of_ones_own(
     monkeypatch.setenv("VALKYRIE_API_KEY", KEY)
     assert main(["config", "init", "--mode", "hosted"]) == 0
     assert "organisation Acme was made" in capsys.readouterr().out
-    assert config.load()["mode"] == "hosted"
+    assert values.load()["mode"] == "hosted"
     assert asyncio.run(_me(tracker_url, KEY)) == ("Acme", "hosted")
     asyncio.run(_two_organisations(tracker_url))
     with pytest.raises(AccessError):
@@ -106,7 +106,7 @@ def test_hosted_services_are_told_who_asks_and_no_others(
     service = Listening()
     with serving(service) as url:
         (tmp_path / "registry.json").write_text(json.dumps({"quiz": url}))
-        config.set_value("service_registry", str(tmp_path / "registry.json"))
+        values.set_value("service_registry", str(tmp_path / "registry.json"))
         asyncio.run(_ask_services(tracker_url, url, service, descope))
     stored = b"".join(file.read_bytes() for file in (tmp_path / "home").rglob("*") if file.is_file())
     assert KEY.encode() not in stored

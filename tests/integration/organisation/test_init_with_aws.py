@@ -12,11 +12,11 @@ import pexpect
 import pytest
 
 from tests.ministack_world import ROOT_KEYS, Ministack
-from valkyrie import config
 from valkyrie.cli.main import main
-from valkyrie.organisation.embedded import EmbeddedOrganisation
-from valkyrie.organisation.own_aws import kept_keys_path
+from valkyrie.config import values
 from valkyrie.store.layout import DataFolder
+from valkyrie.tenants.organisation import EmbeddedOrganisation
+from valkyrie.tenants.storage import kept_keys_path
 
 pytestmark = pytest.mark.slow
 
@@ -47,12 +47,12 @@ def test_nobody_to_ask(
     assert main(["config", "init", "--mode", "local", "--yes"]) == 0
     said = capsys.readouterr().out
     assert f"s3://{bucket} can be written" in said and "they are not kept" in said
-    assert config.load() == {"mode": "local", "S3_BUCKET": bucket, "AWS_DEFAULT_REGION": "us-east-1"}
+    assert values.load() == {"mode": "local", "S3_BUCKET": bucket, "AWS_DEFAULT_REGION": "us-east-1"}
     assert not kept_keys_path().exists()
     monkeypatch.setenv("S3_BUCKET", "not-there")
-    config.change(dict.fromkeys(("S3_BUCKET", "mode", "AWS_DEFAULT_REGION")))
+    values.change(dict.fromkeys(("S3_BUCKET", "mode", "AWS_DEFAULT_REGION")))
     assert main(["config", "init", "--mode", "local", "--yes"]) == 1
-    assert "not-there" in capsys.readouterr().err and config.load() == {}
+    assert "not-there" in capsys.readouterr().err and values.load() == {}
     monkeypatch.delenv("AWS_DEFAULT_REGION")
     assert main(["config", "init", "--mode", "local", "--yes"]) == 2
     assert "AWS_DEFAULT_REGION" in capsys.readouterr().err
@@ -100,7 +100,7 @@ def test_keys_that_are_typed_are_kept_apart_from_the_config(
     child.expect(pexpect.EOF)
     assert "planted" not in (child.before or "")
     monkeypatch.setenv("AWS_ENDPOINT_URL", ministack.endpoint)
-    assert config.load() == {
+    assert values.load() == {
         "mode": "local",
         "S3_BUCKET": bucket,
         "AWS_DEFAULT_REGION": "us-east-1",

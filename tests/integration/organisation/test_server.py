@@ -10,16 +10,15 @@ from pathlib import Path
 import pytest
 
 from tests.ministack_world import ROOT_KEYS, Ministack
+from valkyrie.domain import DEFAULT_ORG, Identity
 from valkyrie.errors import StoreError, UnknownError, UsageError, UserError
-from valkyrie.nouns import DEFAULT_ORG, Identity
-from valkyrie.organisation.opening import open_organisation
-from valkyrie.organisation.server import ServerOrganisation
-from valkyrie.organisation.settings import external_id
 from valkyrie.secrets import SecretSource, resolve
 from valkyrie.secrets.sealed import Sealer, new_key, parse_keys
-from valkyrie.secrets.testing import check_source
-from valkyrie.store import Store, people
+from valkyrie.store import Store, tenants
 from valkyrie.store.layout import DataFolder
+from valkyrie.tenants.organisation import open_organisation
+from valkyrie.tenants.server import ServerOrganisation, external_id
+from valkyrie.testing.secrets import check_source
 
 pytest_plugins = ["tests.ministack_world"]
 
@@ -60,8 +59,8 @@ def open_org(here: Store, tmp_path: Path) -> Open:
 
     def open_it(name: str) -> ServerOrganisation:
         with here.writing() as connection:
-            known = {one.name: one for one in people.orgs(connection)}
-            row = known.get(name) or people.create_org(connection, name)
+            known = {one.name: one for one in tenants.orgs(connection)}
+            row = known.get(name) or tenants.create_org(connection, name)
         who = Identity(row.id, row.name, "ada@example.com")
         found = open_organisation(who, DataFolder(tmp_path / "home"), store=here, sealer=sealer)
         assert isinstance(found, ServerOrganisation)

@@ -16,10 +16,11 @@ from sandboxes.process import ProcessProvider
 from sandboxes.protocol import Sandbox
 from sandboxes.types import SandboxCreateRequest
 from valkyrie import agents, plugins
-from valkyrie.agents.bundled import ContractAgent
+from valkyrie.agents.contract_agent import ContractAgent
 from valkyrie.agents.library import AgentLibrary
 from valkyrie.agents.protocol import Agent, AgentTrial
 from valkyrie.agents.scaffold import init_agent
+from valkyrie.domain import ExitReason, Json, TaskSpec, Timeouts
 from valkyrie.errors import (
     AgentInstallError,
     BenchmarkError,
@@ -28,7 +29,6 @@ from valkyrie.errors import (
     UsageError,
     UserError,
 )
-from valkyrie.nouns import ExitReason, Json, TaskSpec, Timeouts
 
 HELLO = Path(__file__).parents[3] / "examples" / "agents" / "hello"
 TASK = TaskSpec(id="say/hello", digest="d", instruction="Write `Hello` to `out/greeting.txt`.")
@@ -342,7 +342,7 @@ def test_secrets_are_no_part_of_what_is_tested(library: AgentLibrary, tmp_path: 
 
 def test_plugins(library: AgentLibrary, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "my_plugin.py").write_text(
-        "from valkyrie.agents.catalog import Nop\n"
+        "from valkyrie.agents.catalog.entries import Nop\n"
         "class Lazy(Nop):\n    name = 'lazy'\n"
         "    def __init__(self, options): self._options = options\n"
     )

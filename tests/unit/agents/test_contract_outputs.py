@@ -11,12 +11,13 @@ import pytest
 from sandboxes.process import ProcessProvider
 from sandboxes.protocol import Sandbox
 from sandboxes.types import SandboxCreateRequest
-from valkyrie import agents, config
-from valkyrie.agents.bundled import MOST_OUTPUT
+from valkyrie import agents
+from valkyrie.agents.contract_agent import MOST_OUTPUT
 from valkyrie.agents.library import AgentLibrary
 from valkyrie.agents.protocol import AgentTrial
-from valkyrie.nouns import TaskSpec
-from valkyrie.trajectory.cut import DEFAULT_LIMIT, configured_limit, is_cut
+from valkyrie.config import values
+from valkyrie.domain import TaskSpec
+from valkyrie.trajectory.transcript import DEFAULT_LIMIT, configured_limit, is_cut
 
 TASK = TaskSpec(id="t", digest="d", instruction="Say hello.")
 CONTRACT = """\
@@ -85,7 +86,7 @@ async def test_its_account_is_cut_at_a_step_where_that_is_configured(
 ) -> None:
     monkeypatch.setenv("VALKYRIE_CONFIG_PATH", str(tmp_path / "valkyrie.yaml"))
     assert configured_limit() == DEFAULT_LIMIT
-    config.set_value("trajectory_max_mb", "1")
+    values.set_value("trajectory_max_mb", "1")
     steps = [{"step_id": n, "source": "agent", "message": "x" * 300_000} for n in range(1, 6)]
     story = json.dumps({"schema_version": "ATIF-v1.7", "steps": steps}).encode()
     await sandbox.upload_file("/tmp/story-t.json", story)
@@ -93,7 +94,7 @@ async def test_its_account_is_cut_at_a_step_where_that_is_configured(
     found = json.loads((folder / "trajectory.json").read_text())
     assert is_cut(found) and found["steps"][:-1] == steps[:3]
     assert found["steps"][-1]["message"].startswith("The account is larger than 1 MiB")
-    config.set_value("trajectory_max_mb", "2")
+    values.set_value("trajectory_max_mb", "2")
     (tmp_path / "again").mkdir()
     folder = await kept(sandbox, tmp_path / "again", "true", limit=configured_limit())
     assert (folder / "trajectory.json").read_bytes() == story

@@ -11,11 +11,11 @@ import pytest
 from sandboxes.null import NullProvider
 from sandboxes.types import SandboxCreateRequest
 from valkyrie.agents import open_agent, open_frozen
-from valkyrie.agents.executors import agent_for, known_executors
 from valkyrie.agents.library import AgentLibrary
+from valkyrie.agents.loader import agent_for, known_executors
 from valkyrie.agents.protocol import Agent, AgentTrial
+from valkyrie.domain import ExitReason, TaskSpec, Timeouts
 from valkyrie.errors import AgentError, UsageError, UserError
-from valkyrie.nouns import ExitReason, TaskSpec, Timeouts
 from valkyrie.trajectory.records import from_record
 
 PLUGIN = """

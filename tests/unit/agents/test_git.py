@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 from tests.git_world import CONTRACT, Repository, git, served
 
-from valkyrie.agents.git import Checkout, checked_out
-from valkyrie.agents.library import AgentLibrary
+from valkyrie.agents.library import AgentLibrary, Checkout, checked_out
 from valkyrie.errors import (
     AccessError,
     BundleError,

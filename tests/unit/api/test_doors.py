@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 from starlette.datastructures import Headers
 
-from valkyrie.api.auth import REMEMBER_S, Credential, Doorkeeper
-from valkyrie.api.lanes import Lane
+from valkyrie.api.capacity import WorkerPool
+from valkyrie.api.context import REMEMBER_S, KeyIdentifier, RequestCredential
+from valkyrie.domain import Identity
 from valkyrie.errors import AccessError, InfrastructureError
-from valkyrie.nouns import Identity
-from valkyrie.organisation.access import Joined, Mode
+from valkyrie.tenants.organisation import Joined, Mode
 
 
 class Book:
@@ -47,12 +47,12 @@ def headers(**given: str) -> Headers:
     ],
 )
 def test_where_a_key_is_looked_for(sent: dict[str, str], shown: tuple[str | None, str | None]) -> None:
-    assert Credential.of(headers(**sent)) == shown
+    assert RequestCredential.of(headers(**sent)) == shown
 
 
 async def test_a_good_answer_is_remembered_a_moment_and_a_bad_one_never() -> None:
     book, now = Book(), [0.0]
-    door = Doorkeeper(book, Lane("callers", 1), lambda: now[0])
+    door = KeyIdentifier(book, WorkerPool("callers", 1), lambda: now[0])
     for _ in range(3):
         assert (await door.identify(headers(x_api_key="good"))).person == "ada"
     assert book.asked == ["good"]
@@ -71,7 +71,7 @@ async def test_a_good_answer_is_remembered_a_moment_and_a_bad_one_never() -> Non
 async def test_without_a_key_nobody_is_asked() -> None:
     book = Book()
     with pytest.raises(AccessError, match="API key is needed"):
-        await Doorkeeper(book, Lane("callers", 1)).identify(headers())
+        await KeyIdentifier(book, WorkerPool("callers", 1)).identify(headers())
     assert book.asked == []
 
 
@@ -79,7 +79,7 @@ async def test_a_lane_takes_no_more_than_it_can_line_up() -> None:
     import asyncio
     import threading
 
-    lane, go = Lane("requests", 1, waiting=1), threading.Event()
+    lane, go = WorkerPool("requests", 1, waiting=1), threading.Event()
     # All in one turn of the loop, before any of them can be seen to wait.
     working = [asyncio.create_task(lane.run(go.wait)) for _ in range(50)]
     done, _ = await asyncio.wait(working, return_when=asyncio.FIRST_COMPLETED)

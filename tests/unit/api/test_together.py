@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from valkyrie.api.together import Together
+from valkyrie.api.capacity import SharedLookups
 from valkyrie.errors import UnknownError
 
 
@@ -28,7 +28,7 @@ class Looks:
 
 
 async def test_many_at_once_are_told_by_one_look_and_the_next_looks_again() -> None:
-    together, looks = Together[str, str](), Looks()
+    together, looks = SharedLookups[str, str](), Looks()
     asking = [asyncio.create_task(together.look("a", looks)) for _ in range(20)]
     other = asyncio.create_task(together.look("b", looks))
     await asyncio.sleep(0)
@@ -39,7 +39,7 @@ async def test_many_at_once_are_told_by_one_look_and_the_next_looks_again() -> N
 
 
 async def test_a_look_that_fails_fails_only_who_began_it() -> None:
-    together, looks = Together[str, str](), Looks(fails=1)
+    together, looks = SharedLookups[str, str](), Looks(fails=1)
     first = asyncio.create_task(together.look("a", looks))
     second = asyncio.create_task(together.look("a", looks))
     await asyncio.sleep(0)
@@ -50,7 +50,7 @@ async def test_a_look_that_fails_fails_only_who_began_it() -> None:
 
 
 async def test_who_began_a_look_may_go_away() -> None:
-    together, looks = Together[str, str](), Looks()
+    together, looks = SharedLookups[str, str](), Looks()
     first = asyncio.create_task(together.look("a", looks))
     second = asyncio.create_task(together.look("a", looks))
     await asyncio.sleep(0)

@@ -13,8 +13,8 @@ from tests.unit.benchmark_runner.canned import answering, http, looks_around
 
 from benchmark_runner.chat import ChatModel, Usage, kept_connections
 from benchmark_runner.llm import LLMConfig, ProviderConfig
-from valkyrie.testing import Call, ModelServer, Say, Script
-from valkyrie.testing.model_server.script import Tokens
+from valkyrie.testing import ModelServer, Say, Script, ToolRequest
+from valkyrie.testing.model_server.script import TokenCounts
 
 KEY = "sk-test-0123456789"
 WAYS = [
@@ -41,7 +41,7 @@ def config(url: str, *, native: bool = True, stream: bool = True, **more: Any) -
 @pytest.mark.parametrize(("model", "native", "stream"), WAYS)
 async def test_text_usage_and_reason_come_back(model: str, native: bool, stream: bool) -> None:
     text = "Eight, if it has all of them: “eight” — 8. " * 3
-    script = Script.of(Say(text, tokens=Tokens(input=20, output=7, cached=5)), Say("And two more."))
+    script = Script.of(Say(text, tokens=TokenCounts(input=20, output=7, cached=5)), Say("And two more."))
     async with ModelServer(script) as server:
         async with ChatModel(model, config(server.url, native=native, stream=stream)) as chat:
             asked: list[dict[str, Any]] = [
@@ -108,7 +108,7 @@ async def test_the_system_has_its_own_place_at_anthropic() -> None:
 
 @pytest.mark.parametrize(("model", "native", "stream"), WAYS)
 async def test_a_tools_call_is_read_and_in_the_raw_answer(model: str, native: bool, stream: bool) -> None:
-    async with ModelServer(Script.of(Call("look_up", {"word": "spider"}))) as server:
+    async with ModelServer(Script.of(ToolRequest("look_up", {"word": "spider"}))) as server:
         async with ChatModel(model, config(server.url, native=native, stream=stream)) as chat:
             parameters = {"type": "object", "properties": {}}
             tool: dict[str, Any] = {"name": "look_up", "parameters": parameters, "input_schema": parameters}

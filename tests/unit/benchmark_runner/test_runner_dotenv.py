@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmark_runner.cli_options import load_dotenv
+from benchmark_runner.cli import load_dotenv
 
 
 @pytest.mark.parametrize(

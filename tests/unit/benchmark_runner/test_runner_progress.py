@@ -7,8 +7,8 @@ import os
 
 import pytest
 
-from benchmark_runner.progress import Progress
-from benchmark_runner.running import Watch
+from benchmark_runner.console import ProgressLine
+from benchmark_runner.task_loop import RunCounts
 
 
 class Screen(io.StringIO):
@@ -29,8 +29,8 @@ def clock() -> Clock:
 
 
 def test_rate_errors_and_the_time_that_is_left(clock: Clock) -> None:
-    watch = Watch(total=200, done=50)
-    shown = Progress(watch, sink=io.StringIO(), clock=clock)
+    watch = RunCounts(total=200, done=50)
+    shown = ProgressLine(watch, sink=io.StringIO(), clock=clock)
     assert shown.line(clock.now) == f"[{'#' * 6}{' ' * 18}] 50/200  25%  0.0/s  0 running"
     watch.done, watch.worked, watch.generating, watch.evaluating = 70, 20, 3, 1
     watch.generation_errors = 1
@@ -41,14 +41,14 @@ def test_rate_errors_and_the_time_that_is_left(clock: Clock) -> None:
 
 
 def test_slow_runs_are_told_by_the_minute_and_by_the_hour(clock: Clock) -> None:
-    watch = Watch(total=300, done=1, worked=1)
-    shown = Progress(watch, sink=io.StringIO(), clock=clock)
+    watch = RunCounts(total=300, done=1, worked=1)
+    shown = ProgressLine(watch, sink=io.StringIO(), clock=clock)
     assert shown.line(clock.now + 20).endswith("3.0/min  0 running  ETA 1:39:40")
 
 
 def test_the_rate_is_that_of_late(clock: Clock) -> None:
-    watch = Watch(total=1000)
-    shown = Progress(watch, sink=io.StringIO(), clock=clock)
+    watch = RunCounts(total=1000)
+    shown = ProgressLine(watch, sink=io.StringIO(), clock=clock)
     for second in range(0, 200, 5):
         watch.done = watch.worked = 100 + second if second > 100 else 0
         line = shown.line(clock.now + second)
@@ -59,8 +59,8 @@ def test_on_a_screen_one_line_is_drawn_again_and_taken_away(
     clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "40")
-    screen, watch = Screen(), Watch(total=2)
-    with Progress(watch, sink=screen, clock=clock):
+    screen, watch = Screen(), RunCounts(total=2)
+    with ProgressLine(watch, sink=screen, clock=clock):
         for done in (1, 2):
             clock.now += 1
             watch.done = watch.worked = done
@@ -73,8 +73,8 @@ def test_on_a_screen_one_line_is_drawn_again_and_taken_away(
 
 
 def test_in_a_pipe_a_line_now_and_then(clock: Clock) -> None:
-    pipe, watch = io.StringIO(), Watch(total=9)
-    with Progress(watch, sink=pipe, clock=clock):
+    pipe, watch = io.StringIO(), RunCounts(total=9)
+    with ProgressLine(watch, sink=pipe, clock=clock):
         for done in range(1, 10):
             clock.now += 10
             watch.done = watch.worked = done
@@ -84,8 +84,8 @@ def test_in_a_pipe_a_line_now_and_then(clock: Clock) -> None:
 
 
 def test_nothing_where_a_program_listens(clock: Clock) -> None:
-    screen, watch = Screen(), Watch(total=9)
-    with Progress(watch, sink=screen, quiet=True, clock=clock) as shown:
+    screen, watch = Screen(), RunCounts(total=9)
+    with ProgressLine(watch, sink=screen, quiet=True, clock=clock) as shown:
         clock.now += 100
         watch.changed()
         shown.clear()

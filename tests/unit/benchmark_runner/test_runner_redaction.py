@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 from tests.secret_forms import FORMS, SECRET, shows_secret
 
+from benchmark_runner.console import redactor
 from benchmark_runner.llm import LLMConfig
 from benchmark_runner.models.endpoint import find_endpoint
 from benchmark_runner.models.errors import quotable
 from benchmark_runner.models.exchange import Exchange
 from benchmark_runner.sandbox.setup import redacting
-from benchmark_runner.telling import redactor
 
 every_form = pytest.mark.parametrize("form", FORMS.values(), ids=FORMS)
 

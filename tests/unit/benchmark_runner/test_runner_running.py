@@ -20,7 +20,7 @@ from benchmark_runner import (
     Task,
 )
 from benchmark_runner.artifacts import ArtifactError
-from benchmark_runner.running import How, Watch, Work
+from benchmark_runner.task_loop import LoopSettings, RunCounts, TaskLoop
 
 SEEN: ContextVar[str] = ContextVar("seen", default="")
 
@@ -33,7 +33,7 @@ class Counting(BenchmarkRunner):
     def __init__(self, **given: Any) -> None:
         super().__init__(**given)
         self.generating = self.evaluating = self.most_generating = self.most_evaluating = 0
-        self.stop_after: tuple[int, Watch] | None = None
+        self.stop_after: tuple[int, RunCounts] | None = None
         self.generated: list[str] = []
         self.meet = (0, 0)
         """So many generate, and evaluate, at one time before any is done."""
@@ -69,10 +69,17 @@ class Counting(BenchmarkRunner):
         return EvalResult(task_id="other", status=EvalStatus.EVALUATED, result=1)
 
 
-def work(tmp_path: Path, runner: Counting, **how: Any) -> tuple[Work, Watch, RunArtifacts, list[Task]]:
+def work(
+    tmp_path: Path, runner: Counting, **how: Any
+) -> tuple[TaskLoop, RunCounts, RunArtifacts, list[Task]]:
     tasks = [Task(id=f"t{n}", question=f"{n}?") for n in range(40)]
-    watch, artifacts = Watch(total=40), RunArtifacts(tmp_path, "r")
-    return Work(runner, artifacts, How("m", **how), watch, lambda text: text), watch, artifacts, tasks
+    watch, artifacts = RunCounts(total=40), RunArtifacts(tmp_path, "r")
+    return (
+        TaskLoop(runner, artifacts, LoopSettings("m", **how), watch, lambda text: text),
+        watch,
+        artifacts,
+        tasks,
+    )
 
 
 async def test_no_more_at_once_than_allowed(tmp_path: Path) -> None:

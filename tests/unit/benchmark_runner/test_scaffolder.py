@@ -16,7 +16,7 @@ from benchmark_runner.agent_bundle.bundle import list_folder
 from benchmark_runner.agent_bundle.contract import load_contract
 from benchmark_runner.agent_bundle.resolution import resolve
 from benchmark_runner.scaffolder.generator import RunnerSpec, generate
-from benchmark_service.scaffolding import GenerationError
+from benchmark_service.scaffold import GenerationError
 
 ROOT = Path(__file__).resolve().parents[3]
 REQUIREMENT = "valkyrie-bench>=0.1,<0.2"

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from benchmark_runner.scaffolder.generator import RunnerSpec, generate
-from benchmark_service.scaffolding import GenerationError
+from benchmark_service.scaffold import GenerationError
 
 SPEC = RunnerSpec("demo-bench", "valkyrie-bench>=0.1,<0.2")
 BINARY = bytes(range(256))

@@ -10,7 +10,7 @@ from typing import Any
 import httpx
 import pytest
 
-from benchmark_service import auth, quota
+from benchmark_service import admission, auth
 from benchmark_service.allowlist import Allowlist, CatalogAllowlistClient
 
 KEY = "descope-access-key"
@@ -188,7 +188,7 @@ async def test_a_tenant_that_left_the_list_meanwhile_is_on_trial(hosted: pytest.
     assert await auth.resolve_tenant({"x-descope-api-key": KEY}) == "acme"
     hosted.setenv("DESCOPE_TENANT_ALLOWLIST_JSON", '{"tenants": {}}')
     assert await auth.is_trial("acme")
-    with pytest.raises(quota.QuotaUnavailable):
+    with pytest.raises(admission.QuotaUnavailable):
         await auth.consume_quota("service", "acme")
 
 

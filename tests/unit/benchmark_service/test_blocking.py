@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from benchmark_service.blocking import run_blocking
+from benchmark_service.aws import run_blocking
 from benchmark_service.retry_after import parse_retry_after_seconds
 from sandboxes.retry import LONGEST_ASKED_S
 

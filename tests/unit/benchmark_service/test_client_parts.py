@@ -7,16 +7,16 @@ import sys
 
 import pytest
 
-from benchmark_service.addresses import same_place, shown
 from benchmark_service.client import BenchmarkServiceClient
 from benchmark_service.client_http import batches, decode_json, detail_of
-from sandboxes.configs import DaytonaProviderConfig
+from benchmark_service.http_connections import same_place, shown_url
 from sandboxes.errors import MissingSandboxConfigError
+from sandboxes.types import DaytonaProviderConfig
 
 
 def test_a_url_is_shown_without_its_credentials() -> None:
     url = "https://user:pass@host:8001/base"
-    assert shown(f"{url}?token=abc#x") == "https://host:8001/base"
+    assert shown_url(f"{url}?token=abc#x") == "https://host:8001/base"
     assert repr(BenchmarkServiceClient(url)) == "BenchmarkServiceClient('https://host:8001/base')"
 
 

@@ -17,8 +17,8 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from cryptography.x509.oid import NameOID
 from tests.unit.benchmark_runner.canned import answering, http, looks_around
 
-from benchmark_service import wires
-from benchmark_service.connections import Lanes
+from benchmark_service import http_connections
+from benchmark_service.client_http import PooledTransport
 
 OK = http(b"fine")
 CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: Chunked\r\n\r\n"
@@ -40,7 +40,7 @@ async def body_of(client: httpx.AsyncClient, url: str) -> str:
     ],
 )
 async def test_an_answer_is_read_and_its_connection_used_again(answer: bytes, said: str) -> None:
-    async with answering(answer, OK) as server, httpx.AsyncClient(transport=Lanes()) as client:
+    async with answering(answer, OK) as server, httpx.AsyncClient(transport=PooledTransport()) as client:
         assert await body_of(client, f"{server.url}/a?b=c") == said
         assert await body_of(client, server.url) == "200 fine"
     assert server.connections == 1
@@ -58,7 +58,7 @@ async def test_an_answer_is_read_and_its_connection_used_again(answer: bytes, sa
     ],
 )
 async def test_a_connection_that_does_not_last_is_not_used_again(answer: bytes) -> None:
-    async with answering(answer, OK) as server, httpx.AsyncClient(transport=Lanes()) as client:
+    async with answering(answer, OK) as server, httpx.AsyncClient(transport=PooledTransport()) as client:
         assert await body_of(client, server.url) == "200 fine"
         await looks_around()
         assert await body_of(client, server.url) == "200 fine"
@@ -80,7 +80,7 @@ async def test_a_connection_that_does_not_last_is_not_used_again(answer: bytes) 
     ],
 )
 async def test_what_is_no_answer_is_an_error_and_ends_the_connection(answer: bytes) -> None:
-    async with answering(answer, OK) as server, httpx.AsyncClient(transport=Lanes()) as client:
+    async with answering(answer, OK) as server, httpx.AsyncClient(transport=PooledTransport()) as client:
         with pytest.raises(httpx.TransportError):
             await body_of(client, server.url)
         assert await body_of(client, server.url) == "200 fine"
@@ -89,7 +89,7 @@ async def test_what_is_no_answer_is_an_error_and_ends_the_connection(answer: byt
 
 async def test_a_large_answer_is_taken_at_the_readers_pace() -> None:
     large = b"x" * 5_000_000
-    async with answering(http(large)) as server, httpx.AsyncClient(transport=Lanes()) as client:
+    async with answering(http(large)) as server, httpx.AsyncClient(transport=PooledTransport()) as client:
         async with client.stream("POST", server.url, content=b"question") as response:
             size = 0
             async for piece in response.aiter_bytes():
@@ -101,7 +101,7 @@ async def test_a_large_answer_is_taken_at_the_readers_pace() -> None:
 async def test_an_answer_left_in_the_middle_leaves_its_connection() -> None:
     async with (
         answering(http(b"x" * 5_000_000), OK) as server,
-        httpx.AsyncClient(transport=Lanes()) as client,
+        httpx.AsyncClient(transport=PooledTransport()) as client,
     ):
         async with client.stream("POST", server.url, content=b"question") as response:
             async for _ in response.aiter_bytes():
@@ -112,7 +112,9 @@ async def test_an_answer_left_in_the_middle_leaves_its_connection() -> None:
 
 async def test_silence_ends_in_a_timeout() -> None:
     async with answering(b"HTTP/1.1 200 OK\r\n") as server:
-        async with httpx.AsyncClient(transport=Lanes(), timeout=httpx.Timeout(60, read=0.05)) as client:
+        async with httpx.AsyncClient(
+            transport=PooledTransport(), timeout=httpx.Timeout(60, read=0.05)
+        ) as client:
             with pytest.raises(httpx.ReadTimeout):
                 await body_of(client, server.url)
 
@@ -120,7 +122,9 @@ async def test_silence_ends_in_a_timeout() -> None:
 async def test_idle_connections_are_let_go_in_time() -> None:
     async with (
         answering(OK, OK) as server,
-        httpx.AsyncClient(transport=Lanes(wires.Wires(keepalive_s=0))) as client,
+        httpx.AsyncClient(
+            transport=PooledTransport(http_connections.ConnectionPool(keepalive_s=0))
+        ) as client,
     ):
         await body_of(client, server.url)
         await body_of(client, server.url)
@@ -130,13 +134,13 @@ async def test_idle_connections_are_let_go_in_time() -> None:
 async def test_nothing_listens() -> None:
     async with answering() as server:
         gone = server.url
-    async with httpx.AsyncClient(transport=Lanes()) as client:
+    async with httpx.AsyncClient(transport=PooledTransport()) as client:
         with pytest.raises(httpx.ConnectError):
             await body_of(client, gone)
 
 
 async def test_a_header_cannot_smuggle_another() -> None:
-    async with answering(OK) as server, httpx.AsyncClient(transport=Lanes()) as client:
+    async with answering(OK) as server, httpx.AsyncClient(transport=PooledTransport()) as client:
         with pytest.raises(httpx.LocalProtocolError):
             await client.post(server.url, headers={"x-one": "1\r\nx-two: 2"})
     assert not server.requests
@@ -147,12 +151,12 @@ async def test_the_certificate_is_checked(tmp_path: Path, monkeypatch: pytest.Mo
     served = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     served.load_cert_chain(certificate, key)
     async with answering(OK, tls=served) as server:
-        async with httpx.AsyncClient(transport=Lanes()) as client:
+        async with httpx.AsyncClient(transport=PooledTransport()) as client:
             with pytest.raises(httpx.ConnectError, match="CERTIFICATE_VERIFY_FAILED"):
                 await body_of(client, server.url)
         trusting = ssl.create_default_context(cafile=str(certificate))
-        monkeypatch.setattr(wires, "trusted", lambda: trusting)
-        async with httpx.AsyncClient(transport=Lanes()) as client:
+        monkeypatch.setattr(http_connections, "trusted_context", lambda: trusting)
+        async with httpx.AsyncClient(transport=PooledTransport()) as client:
             assert await body_of(client, server.url) == "200 fine"
             with pytest.raises(httpx.ConnectError, match="CERTIFICATE_VERIFY_FAILED"):
                 await body_of(client, server.url.replace("127.0.0.1", "localhost"))
@@ -183,7 +187,7 @@ async def test_proxies_of_the_environment_are_used_but_not_for_this_machine(
     async with answering(http(b"by proxy"), OK) as server:
         monkeypatch.setenv("http_proxy", server.url)
         monkeypatch.setenv("no_proxy", "direct.example")
-        async with httpx.AsyncClient(transport=Lanes()) as client:
+        async with httpx.AsyncClient(transport=PooledTransport()) as client:
             assert await body_of(client, "http://somewhere.example/") == "200 by proxy"
             assert await body_of(client, server.url) == "200 fine"
     assert server.requests[0].startswith(b"POST http://somewhere.example/ HTTP/1.1")

@@ -12,8 +12,7 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
-from benchmark_service.encoding import NotJson, chunk_frame, to_json
-from benchmark_service.failures import ServiceFault
+from benchmark_service.responses import NotJson, ServiceFault, chunk_frame, to_json
 from benchmark_service.schemas import (
     StreamErrorChunk,
     StreamEvalResumeStateChunk,

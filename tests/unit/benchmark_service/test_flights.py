@@ -6,11 +6,11 @@ import asyncio
 
 import pytest
 
-from benchmark_service.flights import Flights
+from benchmark_service.allowlist import SingleFlight
 
 
 async def test_one_question_for_all_and_a_new_one_later() -> None:
-    flights: Flights[int] = Flights()
+    flights: SingleFlight[int] = SingleFlight()
     asked = 0
     go = asyncio.Event()
 
@@ -33,7 +33,7 @@ async def test_one_question_for_all_and_a_new_one_later() -> None:
 
 
 async def test_an_error_is_shared_and_forgotten() -> None:
-    flights: Flights[int] = Flights()
+    flights: SingleFlight[int] = SingleFlight()
 
     async def fail() -> int:
         await asyncio.sleep(0)
@@ -48,7 +48,7 @@ async def test_an_error_is_shared_and_forgotten() -> None:
 
 
 async def test_a_question_of_another_loop_is_not_waited_for() -> None:
-    flights: Flights[int] = Flights()
+    flights: SingleFlight[int] = SingleFlight()
     go = asyncio.Event()
 
     async def slow() -> int:
@@ -67,7 +67,7 @@ async def test_a_question_of_another_loop_is_not_waited_for() -> None:
 
 @pytest.mark.parametrize("alone", [True, False])
 async def test_an_error_nobody_waits_for_is_quiet(alone: bool) -> None:
-    flights: Flights[int] = Flights()
+    flights: SingleFlight[int] = SingleFlight()
     go = asyncio.Event()
 
     async def fail() -> int:

@@ -13,8 +13,7 @@ import yaml
 
 from benchmark_runner.agent_bundle.contract import load_contract
 from benchmark_service.cli.generator import ProjectSpec, generate
-from benchmark_service.scaffolding import GenerationError
-from benchmark_service.scaffolding.names import benchmark_name
+from benchmark_service.scaffold import GenerationError, benchmark_name
 
 REQUIREMENT = "valkyrie-bench[daytona]>=0.1,<0.2"
 TREE = """

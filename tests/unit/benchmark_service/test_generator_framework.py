@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from benchmark_service.scaffolding.framework import framework_at, installed_framework
+from benchmark_service.scaffold import framework_at, installed_framework
 from sandboxes.installation import reference_of
 
 

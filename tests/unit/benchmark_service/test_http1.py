@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchmark_service.http1 import MOST_HEAD, Answers, NotHttpError, request
+from benchmark_service.http_connections import MOST_HEAD, AnswerParser, NotHttpError, request_bytes
 
 PLAIN = b"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nContent-Length: 5\r\n\r\nhello"
 CHUNKS = b"HTTP/1.1 200\r\nTransfer-Encoding: chunked\r\n\r\n"
@@ -16,7 +16,7 @@ Read = tuple[int, list[tuple[bytes, bytes]], bytes, bool]
 
 def read(pieces: list[bytes], *, bodiless: bool = False) -> Read:
     """Status, headers, body, and whether the connection may be used again, as we read them."""
-    answers, waiting = Answers(), iter(pieces)
+    answers, waiting = AnswerParser(), iter(pieces)
     answers.expect(bodiless=bodiless)
 
     def more() -> None:
@@ -134,7 +134,7 @@ def test_without_a_length_the_connections_end_is_the_bodys() -> None:
 
 
 def test_one_answer_follows_another_and_none_comes_unasked() -> None:
-    answers = Answers()
+    answers = AnswerParser()
     for _ in range(2):
         answers.expect()
         answers.feed(PLAIN)
@@ -148,7 +148,7 @@ def test_one_answer_follows_another_and_none_comes_unasked() -> None:
 
 
 def test_a_request_is_what_it_says() -> None:
-    made = request("POST", b"/a?b", [(b"host", b"h"), (b"content-length", b"2"), (b"x", b"")], b"hi")
+    made = request_bytes("POST", b"/a?b", [(b"host", b"h"), (b"content-length", b"2"), (b"x", b"")], b"hi")
     assert made == b"POST /a?b HTTP/1.1\r\nhost: h\r\ncontent-length: 2\r\nx: \r\n\r\nhi"
 
 
@@ -167,4 +167,4 @@ def test_a_request_is_what_it_says() -> None:
 )
 def test_a_request_smuggles_nothing(target: bytes, header: tuple[bytes, bytes]) -> None:
     with pytest.raises(NotHttpError):
-        request("GET", target, [header], b"")
+        request_bytes("GET", target, [header], b"")

@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta, timezone
 
 import pytest
 
-from benchmark_service import auth, quota
+from benchmark_service import admission, auth
 from benchmark_service.allowlist import EvaluationQuota
 
 
@@ -22,21 +22,22 @@ from benchmark_service.allowlist import EvaluationQuota
     ],
 )
 def test_windows(period: str, now: str, start: str, end: str) -> None:
-    found = quota.window(period, datetime.fromisoformat(now).replace(tzinfo=UTC))
+    found = admission.quota_window(period, datetime.fromisoformat(now).replace(tzinfo=UTC))
     assert [moment.isoformat() for moment in found] == [f"{start}T00:00:00+00:00", f"{end}T00:00:00+00:00"]
 
 
 def test_windows_are_utc_wherever_the_clock_is() -> None:
     late = datetime(2026, 3, 1, 20, 0, tzinfo=timezone(timedelta(hours=-8)))
-    assert quota.window("day", late)[0] == datetime(2026, 3, 2, tzinfo=UTC)
+    assert admission.quota_window("day", late)[0] == datetime(2026, 3, 2, tzinfo=UTC)
 
 
 def test_key_and_message() -> None:
-    start, end = quota.window("month", datetime(2026, 1, 31, tzinfo=UTC))
+    start, end = admission.quota_window("month", datetime(2026, 1, 31, tzinfo=UTC))
     assert (
-        quota.quota_key("svc", "acme", "month", start) == '["svc","acme","evaluation","month","2026-01-01"]'
+        admission.quota_key("svc", "acme", "month", start)
+        == '["svc","acme","evaluation","month","2026-01-01"]'
     )
-    reached = quota.QuotaReached(5, "month", end)
+    reached = admission.QuotaReached(5, "month", end)
     assert str(reached) == (
         "Evaluation request limit of 5 per month reached; try again after 2026-02-01T00:00:00Z."
     )
@@ -48,8 +49,8 @@ async def test_a_quota_without_a_table_closes(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.delenv("EVALUATION_QUOTA_TABLE_NAME", raising=False)
-    with pytest.raises(quota.QuotaUnavailable):
-        await quota.consume("svc", "acme", EvaluationQuota(limit=1, period="day"))
+    with pytest.raises(admission.QuotaUnavailable):
+        await admission.consume_window("svc", "acme", EvaluationQuota(limit=1, period="day"))
     assert "EVALUATION_QUOTA_TABLE_NAME" in caplog.text
 
 
@@ -63,7 +64,7 @@ async def test_only_tenants_with_a_quota_are_counted(monkeypatch: pytest.MonkeyP
     await auth.consume_quota("svc", auth.LEGACY_TENANT)
     await auth.consume_quota("svc", "free")
     for name in ("limited",):
-        with pytest.raises(quota.QuotaUnavailable):
+        with pytest.raises(admission.QuotaUnavailable):
             await auth.consume_quota("svc", name)
     monkeypatch.delenv("AUTH_REQUIRED")
     await auth.consume_quota("svc", "a tenant the service itself named")

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchmark_service.failures import ServiceFault
+from benchmark_service.responses import ServiceFault
+from benchmark_service.routes import checked_score, unwrap, unwrap_results
 from benchmark_service.schemas import FinalScoreResult
-from benchmark_service.scoring import checked_score, unwrap, unwrap_results
 
 
 def envelope(status: str, result: Any = None, error: Any = None) -> dict[str, Any]:

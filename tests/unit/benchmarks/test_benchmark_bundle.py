@@ -13,8 +13,7 @@ import pytest
 from task_folders import WriteTask
 
 from valkyrie.benchmarks import open_benchmark, open_frozen, pack_upload, unpack_upload
-from valkyrie.benchmarks.asking import Asking
-from valkyrie.benchmarks.protocol import Benchmark
+from valkyrie.benchmarks.protocol import Benchmark, BenchmarkRequest
 from valkyrie.errors import BenchmarkError, BundleError, UnknownError, UsageError
 
 
@@ -95,7 +94,7 @@ async def test_a_task_that_is_a_link(write_task: WriteTask, tmp_path: Path) -> N
         pack_upload(tmp_path / "tasks", tmp_path / "b.zip")
     with pytest.raises(BenchmarkError, match=r"leads out of .*--allow-path"):
         await open_benchmark(str(tmp_path / "tasks")).describe("linked")
-    allowed = Asking(allow_paths=(str(tmp_path / "elsewhere"),))
+    allowed = BenchmarkRequest(allow_paths=(str(tmp_path / "elsewhere"),))
     assert (await open_benchmark(str(tmp_path / "tasks"), allowed).describe("linked")).id == "linked"
 
 
@@ -209,7 +208,9 @@ async def test_an_uploaded_benchmark_by_name(write_task: WriteTask, tmp_path: Pa
         return tmp_path / "a.zip"
 
     def again(spec: str) -> Benchmark:
-        return open_benchmark(spec, Asking(trusted=False, uploads=uploads, cache=tmp_path / "cache"))
+        return open_benchmark(
+            spec, BenchmarkRequest(trusted=False, uploads=uploads, cache=tmp_path / "cache")
+        )
 
     benchmark = again(f"upload:{digest}")
     assert again(f"upload:{digest}").source == benchmark.source
@@ -229,7 +230,7 @@ async def test_an_uploaded_benchmark_on_another_machine(write_task: WriteTask, t
     digest = pack_upload(tmp_path / "tasks", tmp_path / "a.zip")
     cache = tmp_path / "cache"
     first = open_benchmark(
-        f"upload:{digest}", Asking(trusted=False, uploads=lambda _: tmp_path / "a.zip", cache=cache)
+        f"upload:{digest}", BenchmarkRequest(trusted=False, uploads=lambda _: tmp_path / "a.zip", cache=cache)
     )
     expected = await digests(first)
     source = {**first.source, "path": "/nowhere/tasks"}

@@ -7,8 +7,8 @@ import pytest
 from task_folders import WriteTask
 
 from valkyrie.benchmarks import open_benchmark, open_frozen, shipped
-from valkyrie.benchmarks.asking import Asking
-from valkyrie.benchmarks.task_dir import TaskDirBenchmark
+from valkyrie.benchmarks.protocol import BenchmarkRequest
+from valkyrie.benchmarks.task_dir.benchmark import TaskDirBenchmark
 from valkyrie.errors import UsageError, UserError
 
 
@@ -44,7 +44,7 @@ async def test_a_folder_by_path(
 
 async def test_frozen_and_opened_again(tmp_path: Path, write_task: WriteTask) -> None:
     write_task("a", {"environment/Dockerfile": "FROM x"})
-    benchmark = open_benchmark(str(tmp_path / "tasks"), Asking(host_image=True))
+    benchmark = open_benchmark(str(tmp_path / "tasks"), BenchmarkRequest(host_image=True))
     again = open_frozen(json.loads(json.dumps(benchmark.source)))
     assert again.source == benchmark.source
     assert await again.describe("a") == await benchmark.describe("a")

@@ -9,7 +9,7 @@ from sandboxes.types import Command
 from valkyrie.benchmarks import open_benchmark
 from valkyrie.benchmarks.protocol import Grading
 from valkyrie.benchmarks.scaffold import init_benchmark
-from valkyrie.benchmarks.task_dir import TaskDirBenchmark
+from valkyrie.benchmarks.task_dir.benchmark import TaskDirBenchmark
 from valkyrie.errors import UsageError
 
 

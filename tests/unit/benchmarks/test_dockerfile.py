@@ -5,8 +5,14 @@ from pathlib import Path
 import pytest
 
 from sandboxes.protocol import Sandbox
-from valkyrie.benchmarks.dockerfile import CopyFiles, MakeFolder, Recipe, RunProgram, read_dockerfile
-from valkyrie.benchmarks.host_image import repeat_dockerfile
+from valkyrie.benchmarks.task_dir.dockerfile import (
+    CopyFiles,
+    MakeFolder,
+    Recipe,
+    RunProgram,
+    read_dockerfile,
+    repeat_dockerfile,
+)
 
 
 def runs(recipe: Recipe) -> list[tuple[str, ...]]:

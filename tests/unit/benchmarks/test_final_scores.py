@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from valkyrie.benchmarks.ingested import IngestedBenchmark
-from valkyrie.benchmarks.scoring import computed, confirmed_score, grades_of
+from valkyrie.benchmarks.scores import IngestedBenchmark, computed, confirmed_score, grades_of
 
 BENCHMARK = IngestedBenchmark("b")
 

@@ -9,9 +9,9 @@ import pytest
 from sandboxes.errors import SandboxImageError
 from sandboxes.values import Capabilities, ImageDefaults
 from valkyrie.agents import PreparedAgent
-from valkyrie.benchmarks.dockerfile import needs_of_buildkit
-from valkyrie.benchmarks.task import Task
-from valkyrie.nouns import Category, TaskSpec
+from valkyrie.benchmarks.task_dir.dockerfile import needs_of_buildkit
+from valkyrie.benchmarks.task_dir.task import TaskDirectory
+from valkyrie.domain import Category, TaskSpec
 from valkyrie.schedule.policy import policy_for
 from valkyrie.tracker.checks import unfit
 from valkyrie.trial.failures import classify
@@ -28,7 +28,7 @@ def made(folder: Path, toml: str, environment: dict[str, str], *, host_image: bo
     for name, text in environment.items():
         (folder / "environment").mkdir(exist_ok=True)
         (folder / "environment" / name).write_text(text)
-    return Task("one", folder, host_image).spec("digest", {})
+    return TaskDirectory("one", folder, host_image).spec("digest", {})
 
 
 def refusals(task: TaskSpec, capabilities: Capabilities = ENGINE, *, host_image: bool = False) -> list[str]:

@@ -9,13 +9,13 @@ import pytest
 from task_folders import WriteTask
 
 from valkyrie.benchmarks.audit.inspection import inspect
-from valkyrie.benchmarks.task import Task
+from valkyrie.benchmarks.task_dir.task import TaskDirectory
 
 ANSWER = "the long answer that nobody could guess by chance\n" * 3
 
 
 def found(folder: Path) -> list[str]:
-    return [str(finding.weakness) for finding in inspect(Task(folder.name, folder))]
+    return [str(finding.weakness) for finding in inspect(TaskDirectory(folder.name, folder))]
 
 
 @pytest.mark.parametrize(

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from task_folders import WriteTask
 
-from valkyrie.benchmarks.bundle import pack_benchmark, unpack_benchmark
-from valkyrie.benchmarks.lock import (
-    FILE_NAME,
+from valkyrie.benchmarks.task_dir.benchmark import TaskDirBenchmark, pack_benchmark, unpack_benchmark
+from valkyrie.benchmarks.task_dir.folder import (
+    LOCK_FILE_NAME,
     LockedTask,
     kept_lock,
     lock_file,
@@ -20,9 +20,8 @@ from valkyrie.benchmarks.lock import (
     read_lock,
     write_lock,
 )
-from valkyrie.benchmarks.task_dir import TaskDirBenchmark
+from valkyrie.domain import TaskSpec, VerifyMode
 from valkyrie.errors import BenchmarkError
-from valkyrie.nouns import TaskSpec, VerifyMode
 
 
 @pytest.fixture(autouse=True)
@@ -70,7 +69,7 @@ async def test_the_folders_own_lock_wins_over_the_kept_one(write_task: WriteTask
     assert kept_lock(folder).is_relative_to(home / "locks")
     assert (await described(folder)).verify is VerifyMode.SHARED
     write_lock(own_lock(folder), {"t": LockedTask(digest=digest, mode=VerifyMode.FRESH)})
-    assert lock_file(folder) == folder / FILE_NAME
+    assert lock_file(folder) == folder / LOCK_FILE_NAME
     assert (await described(folder)).verify is VerifyMode.FRESH
 
 
@@ -83,7 +82,7 @@ async def test_the_lock_travels_with_the_benchmark(tmp_path: Path, write_task: W
     packed = tmp_path / "packed.zip"
     sha256 = pack_benchmark(folder, packed)
     with zipfile.ZipFile(packed) as archive:
-        assert f"{folder.name}/{FILE_NAME}" in archive.namelist()
+        assert f"{folder.name}/{LOCK_FILE_NAME}" in archive.namelist()
     there = unpack_benchmark(packed, tmp_path / "cache", sha256)
     assert (await described(there)).verify is VerifyMode.SHARED
 
@@ -109,8 +108,8 @@ def test_the_same_entries_give_the_same_bytes(tmp_path: Path) -> None:
     ],
 )
 def test_a_file_that_is_no_lock_is_told(tmp_path: Path, content: str, said: str) -> None:
-    (tmp_path / FILE_NAME).write_text(content)
+    (tmp_path / LOCK_FILE_NAME).write_text(content)
     with pytest.raises(BenchmarkError, match=said):
         read_lock(tmp_path)
     with pytest.raises(BenchmarkError, match="benchmark check"):
-        parse_lock(tmp_path / FILE_NAME)
+        parse_lock(tmp_path / LOCK_FILE_NAME)

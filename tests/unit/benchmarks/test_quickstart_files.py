@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from valkyrie.benchmarks import open_benchmark
-from valkyrie.benchmarks.lock import parse_lock
-from valkyrie.benchmarks.task_dir import TaskDirBenchmark
-from valkyrie.nouns import VerifyMode
+from valkyrie.benchmarks.task_dir.benchmark import TaskDirBenchmark
+from valkyrie.benchmarks.task_dir.folder import parse_lock
+from valkyrie.domain import VerifyMode
 
 FOLDER = Path(open_benchmark("quickstart").source["path"])
 TASKS = sorted(path.parent for path in FOLDER.glob("*/task.toml"))

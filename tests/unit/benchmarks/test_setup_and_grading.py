@@ -13,9 +13,9 @@ from sandboxes.errors import SandboxError
 from sandboxes.protocol import Sandbox
 from sandboxes.types import Command, StreamName
 from valkyrie.benchmarks.protocol import Grading
-from valkyrie.benchmarks.task_dir import TaskDirBenchmark
+from valkyrie.benchmarks.task_dir.benchmark import TaskDirBenchmark
+from valkyrie.domain import Grade
 from valkyrie.errors import BenchmarkError, GraderError, GraderTimeoutError, UserError
-from valkyrie.nouns import Grade
 
 PASS = 'echo 1 > "$VERIFIER_DIR/reward.txt"\n'
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from valkyrie.benchmarks.steps import graded
-from valkyrie.benchmarks.task_toml import ParsedToml, TaskToml
-from valkyrie.nouns import Grade
+from valkyrie.benchmarks.task_dir.setup import graded
+from valkyrie.benchmarks.task_dir.task_toml import ParsedToml, TaskToml
+from valkyrie.domain import Grade
 
 
 def config(*least: str, strategy: str = "mean") -> TaskToml:

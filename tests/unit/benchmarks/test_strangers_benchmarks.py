@@ -10,10 +10,11 @@ from threading import Thread
 import pytest
 from task_folders import WriteTask
 
-from valkyrie import config, plugins
+from valkyrie import plugins
 from valkyrie.benchmarks import open_benchmark, pack_upload
-from valkyrie.benchmarks.asking import Asking
+from valkyrie.benchmarks.protocol import BenchmarkRequest
 from valkyrie.benchmarks.service import address
+from valkyrie.config import values
 from valkyrie.errors import BenchmarkError, UsageError, UserError
 
 CALLERS = {"Authorization": "Bearer caller"}
@@ -26,9 +27,9 @@ def the_operators_config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.delenv("VALKYRIE_SERVICE_REGISTRY", raising=False)
     monkeypatch.setattr(address, "LOCAL_URL", "http://127.0.0.1:1")
     monkeypatch.chdir(tmp_path)
-    config.set_entry("custom_benchmark_services", "math", "http://ours.example")
-    config.set_entry("benchmark_auth", "math", "Bearer operator")
-    config.set_entry("benchmark_auth", "away.example", "Bearer operator")
+    values.set_entry("custom_benchmark_services", "math", "http://ours.example")
+    values.set_entry("benchmark_auth", "math", "Bearer operator")
+    values.set_entry("benchmark_auth", "away.example", "Bearer operator")
 
 
 @pytest.mark.parametrize(
@@ -57,7 +58,7 @@ def test_this_machines_own_is_refused_before_it_is_touched(
     (tmp_path / "touching.py").write_text("import pathlib\npathlib.Path('touched').touch()\n")
     monkeypatch.syspath_prepend(str(tmp_path))
     with pytest.raises(UsageError, match="not taken from elsewhere"):
-        open_benchmark(spec, Asking(trusted=False))
+        open_benchmark(spec, BenchmarkRequest(trusted=False))
     assert not (tmp_path / "touched").exists()
 
 
@@ -65,33 +66,33 @@ def test_a_folder_of_the_server_is_no_benchmark_by_its_bare_name(write_task: Wri
     write_task("a")
     assert open_benchmark("tasks").name == "tasks"
     with pytest.raises(UsageError, match="unknown benchmark 'tasks'; there is quickstart") as caught:
-        open_benchmark("tasks", Asking(trusted=False))
+        open_benchmark("tasks", BenchmarkRequest(trusted=False))
     assert "path" not in str(caught.value)
 
 
 def test_what_may_be_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert open_benchmark("quickstart", Asking(trusted=False)).source["kind"] == "task_dir"
+    assert open_benchmark("quickstart", BenchmarkRequest(trusted=False)).source["kind"] == "task_dir"
     (tmp_path / "registry.yaml").write_text("chess: https://chess.example\n")
-    config.set_value("service_registry", str(tmp_path / "registry.yaml"))
-    config.set_value("service_base_url", "bench.example")
+    values.set_value("service_registry", str(tmp_path / "registry.yaml"))
+    values.set_value("service_base_url", "bench.example")
     for spec, url in (
         ("math", "http://ours.example"),
         ("chess", "https://chess.example"),
         ("other", "https://other.bench.example"),
         ("https://away.example", "https://away.example"),
     ):
-        assert open_benchmark(spec, Asking(trusted=False)).source["url"] == url
+        assert open_benchmark(spec, BenchmarkRequest(trusted=False)).source["url"] == url
 
 
 def test_plugins_the_operator_installed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(plugins, "names", lambda group: ["installed"])
     monkeypatch.setattr(plugins, "load", lambda name, group: lambda: open_benchmark("quickstart"))
-    assert open_benchmark("installed", Asking(trusted=False)).name == "quickstart"
+    assert open_benchmark("installed", BenchmarkRequest(trusted=False)).name == "quickstart"
 
 
 def test_the_servers_credential_goes_only_where_its_own_config_says() -> None:
     def sent(spec: str, **options: object) -> dict[str, str]:
-        benchmark = open_benchmark(spec, Asking(trusted=False, **options))  # type: ignore[arg-type]
+        benchmark = open_benchmark(spec, BenchmarkRequest(trusted=False, **options))  # type: ignore[arg-type]
         return benchmark.headers  # type: ignore[attr-defined, no-any-return]
 
     assert sent("math") == {"Authorization": "Bearer operator"}
@@ -103,20 +104,22 @@ def test_the_servers_credential_goes_only_where_its_own_config_says() -> None:
 
 
 def test_a_callers_own_service_of_a_name() -> None:
-    benchmark = open_benchmark("math", Asking(url="https://mine.example/", trusted=False))
+    benchmark = open_benchmark("math", BenchmarkRequest(url="https://mine.example/", trusted=False))
     assert (benchmark.name, benchmark.source["url"]) == ("math", "https://mine.example")
     assert benchmark.source["where"] == "custom"
     assert (
-        open_benchmark("quickstart", Asking(url="https://mine.example", trusted=False)).source["kind"]
+        open_benchmark("quickstart", BenchmarkRequest(url="https://mine.example", trusted=False)).source[
+            "kind"
+        ]
         == "service"
     )
     ignoring = open_benchmark(
-        "quickstart", Asking(url="https://mine.example", ignore_custom=True, trusted=False)
+        "quickstart", BenchmarkRequest(url="https://mine.example", ignore_custom=True, trusted=False)
     )
     assert ignoring.source["kind"] == "task_dir"
     for spec, url in (("math", "file:///etc"), ("math", "https://a:b@x"), ("../x", "https://mine.example")):
         with pytest.raises(UsageError):
-            open_benchmark(spec, Asking(url=url, trusted=False))
+            open_benchmark(spec, BenchmarkRequest(url=url, trusted=False))
 
 
 @pytest.fixture
@@ -149,7 +152,7 @@ def test_strangers_are_not_led_to_what_listens_here(listener: list[str]) -> None
     assert open_benchmark("chess").source["where"] == "this machine"
     listener.clear()
     with pytest.raises(UsageError, match="unknown benchmark 'chess'"):
-        open_benchmark("chess", Asking(trusted=False))
+        open_benchmark("chess", BenchmarkRequest(trusted=False))
     assert listener == []
 
 
@@ -159,13 +162,13 @@ async def test_a_strangers_task_sees_nothing_of_the_environment(
     monkeypatch.setenv("SERVER_KEY", "hush-hush")
     write_task("a", {"task.toml": '[environment.env]\nGIVEN = "${SERVER_KEY}"\n'})
     digest = pack_upload(tmp_path / "tasks", tmp_path / "a.zip")
-    ours = open_benchmark(str(tmp_path / "tasks"), Asking(host_env={"SERVER_KEY": "hush-hush"}))
+    ours = open_benchmark(str(tmp_path / "tasks"), BenchmarkRequest(host_env={"SERVER_KEY": "hush-hush"}))
     assert (await ours.describe("a")).env == {"GIVEN": "hush-hush"}
     with pytest.raises(UserError, match="--pass-env SERVER_KEY"):
         await open_benchmark(str(tmp_path / "tasks")).describe("a")
     theirs = open_benchmark(
         f"upload:{digest}",
-        Asking(trusted=False, uploads=lambda _: tmp_path / "a.zip", cache=tmp_path / "cache"),
+        BenchmarkRequest(trusted=False, uploads=lambda _: tmp_path / "a.zip", cache=tmp_path / "cache"),
     )
     with pytest.raises(UserError, match="SERVER_KEY") as caught:
         await theirs.describe("a")
@@ -179,7 +182,7 @@ async def test_a_strangers_broken_task_is_told_without_the_servers_folders(
     digest = pack_upload(tmp_path / "tasks", tmp_path / "a.zip")
     theirs = open_benchmark(
         f"upload:{digest}",
-        Asking(trusted=False, uploads=lambda _: tmp_path / "a.zip", cache=tmp_path / "cache"),
+        BenchmarkRequest(trusted=False, uploads=lambda _: tmp_path / "a.zip", cache=tmp_path / "cache"),
     )
     with pytest.raises(BenchmarkError, match=r"tasks/a/task\.toml") as caught:
         await theirs.describe("a")

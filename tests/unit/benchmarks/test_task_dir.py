@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 from task_folders import WriteTask, write_files
 
-from sandboxes.types import Limits
-from valkyrie.agents.mcp import mcp_servers
-from valkyrie.benchmarks.task_dir import TaskDirBenchmark
+from sandboxes.types import SandboxLimits
+from valkyrie.agents.protocol import mcp_servers
+from valkyrie.benchmarks.task_dir.benchmark import TaskDirBenchmark
+from valkyrie.domain import Grade, TaskSpec, Timeouts
 from valkyrie.errors import BenchmarkError, UsageError, UserError
-from valkyrie.nouns import Grade, TaskSpec, Timeouts
 
 
 def benchmark(tmp_path: Path, **options: object) -> TaskDirBenchmark:
@@ -70,7 +70,7 @@ async def test_a_task_is_described_as_its_file_says(tmp_path: Path, write_task: 
     )
     spec = await benchmark(tmp_path, host_env={"KEY": "value"}).describe("t")
     assert spec.instruction == "Real text.\n"
-    assert spec.limits == Limits(cpus=2, memory_mb=64, disk_mb=32, gpus=1)
+    assert spec.limits == SandboxLimits(cpus=2, memory_mb=64, disk_mb=32, gpus=1)
     assert spec.timeouts == Timeouts(build=7, agent=9, grade=8)
     assert (spec.cwd, spec.network, spec.user, spec.image) == ("/w", "none", "dev", None)
     assert (spec.env, spec.has_solution) == ({"A": "value-b"}, True)

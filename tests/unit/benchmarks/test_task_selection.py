@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from valkyrie.benchmarks.selection import parse_ids, parse_ids_file, parse_slice, select
+from valkyrie.benchmarks.protocol import parse_ids, parse_ids_file, parse_slice, select
 from valkyrie.errors import UsageError
 
 IDS = [f"task-{number}" for number in range(10)]

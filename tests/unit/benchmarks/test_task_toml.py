@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from valkyrie.benchmarks.task_toml import ParsedToml
+from valkyrie.benchmarks.task_dir.task_toml import ParsedToml
 from valkyrie.errors import BenchmarkError
 
 WHOLE = """

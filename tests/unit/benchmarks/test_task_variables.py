@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from valkyrie.benchmarks.variables import expand, referenced
+from valkyrie.benchmarks.protocol import expand, referenced
 from valkyrie.errors import UserError
 
 HOST = {"KEY": "secret", "EMPTY": "", "OTHER": "never"}

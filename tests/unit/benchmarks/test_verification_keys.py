@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 from task_folders import WriteTask
 
-from valkyrie.benchmarks.task_dir import TaskDirBenchmark
-from valkyrie.benchmarks.task_toml import ParsedToml
+from valkyrie.benchmarks.task_dir.benchmark import TaskDirBenchmark
+from valkyrie.benchmarks.task_dir.task_toml import ParsedToml
+from valkyrie.domain import TaskSpec, VerifyMode
 from valkyrie.errors import BenchmarkError
-from valkyrie.nouns import TaskSpec, VerifyMode
 
 
 async def described(folder: Path) -> TaskSpec:

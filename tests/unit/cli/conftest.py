@@ -13,7 +13,7 @@ from web import Web
 
 import valkyrie.tracker
 from valkyrie.cli.main import main
-from valkyrie.config import KEYS
+from valkyrie.config.values import KEYS
 
 DAYTONA = ("DAYTONA_API_KEY", "DAYTONA_API_URL", "DAYTONA_TARGET")
 

@@ -13,7 +13,7 @@ from fake_tracker import HALFWAY, make_run, make_trial
 
 import valkyrie.tracker
 from valkyrie.cli.main import main
-from valkyrie.job_views import JobView
+from valkyrie.views.jobs import JobView
 
 
 class Breaking(FakeJobs):

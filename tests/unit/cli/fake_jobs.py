@@ -11,7 +11,9 @@ from typing import Any
 from fake_tracker import FakeTracker, make_run, make_trial
 
 from valkyrie.errors import InfrastructureError, UnknownError
-from valkyrie.job_views import (
+from valkyrie.store.layout import encode_task_id
+from valkyrie.views import CostView, OutputsWanted, ResultsWanted, ScoreView, TrialFilter, TrialView
+from valkyrie.views.jobs import (
     JobChange,
     JobFilter,
     JobPage,
@@ -22,8 +24,6 @@ from valkyrie.job_views import (
     JobView,
     StartedJob,
 )
-from valkyrie.store.layout import encode_task_id
-from valkyrie.views import CostView, OutputsWanted, ResultsWanted, ScoreView, TrialFilter, TrialView
 
 LOST = ScoreView(0.0, 0.0, 3, 4, 0.75, {"infrastructure": 1}, True, True, 0, (0.0, 0.56), "wilson")
 

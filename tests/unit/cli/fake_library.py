@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from valkyrie.settings import data_folder
+from valkyrie.config.values import data_folder
 from valkyrie.tracker.local import LocalTracker
 from valkyrie.views import AgentView, BenchmarkView, SecretView, TasksRequest, TasksView
 

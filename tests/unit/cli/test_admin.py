@@ -10,9 +10,9 @@ import pytest
 from said import Said
 
 from valkyrie.errors import AccessError
-from valkyrie.organisation.access import SelfHostedAuthenticator
 from valkyrie.secrets.sealed import Sealer, parse_keys
 from valkyrie.store import Store
+from valkyrie.tenants.organisation import SelfHostedAuthenticator
 
 Valk = Callable[..., Said]
 

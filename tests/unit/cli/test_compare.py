@@ -13,8 +13,8 @@ from fake_tracker import make_run, make_trial
 from said import Said
 
 import valkyrie.tracker
-from valkyrie.job_views import JobView
 from valkyrie.views import RunView, TrialFilter, TrialView
+from valkyrie.views.jobs import JobView
 
 Valk = Callable[..., Said]
 FEW, ALL = [0.0] * 9 + [1.0] * 3, [1.0] * 12

@@ -14,7 +14,7 @@ import pytest
 from said import HERE, Said
 from web import Answer, Web
 
-from valkyrie.cli.config import service as service_commands
+from valkyrie.cli import config_service as service_commands
 
 Valk = Callable[..., Said]
 CREDENTIAL = "Bearer abcdef-hunter2"

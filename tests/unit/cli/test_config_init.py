@@ -12,7 +12,7 @@ import pytest
 from said import Said
 from tracker_door import KEY, ME, TrackerDoor
 
-from valkyrie import config
+from valkyrie.config import values
 
 Valk = Callable[..., Said]
 
@@ -77,14 +77,14 @@ def test_self_hosted_from_the_environment(valk: Valk, at_door: TrackerDoor, conf
     assert said.code == 0 and KEY not in said.out + said.err
     assert "(environment: TRACKER_SERVICE_URL)" in said.out and "api_key = vk_0***" in said.out
     assert "version 9.9" in said.out and "ada@example.com of organisation research" in said.out
-    assert config.load() == {"mode": "self-hosted", "tracker_url": at_door.url, "api_key": KEY}
+    assert values.load() == {"mode": "self-hosted", "tracker_url": at_door.url, "api_key": KEY}
     assert stat.S_IMODE(config_file.stat().st_mode) == 0o600
 
 
 def test_again_from_the_file(
     valk: Valk, door: TrackerDoor, config_file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    config.change({"tracker_url": door.url, "api_key": KEY})
+    values.change({"tracker_url": door.url, "api_key": KEY})
     said = valk("config", "init", "--mode", "self-hosted", "--json")
     assert said.code == 0 and KEY not in said.out
     assert {one["key"]: one["source"] for one in said.json["values"]} == {
@@ -93,17 +93,17 @@ def test_again_from_the_file(
     monkeypatch.setenv("TRACKER_SERVICE_URL", "http://127.0.0.1:1")
     said = valk("config", "init", "--mode", "self-hosted")
     assert said.err.count("TRACKER_SERVICE_URL in the environment differs") == 1
-    assert config.load()["tracker_url"] == door.url
+    assert values.load()["tracker_url"] == door.url
 
 
 def test_a_key_that_is_no_longer_good_gives_way_to_the_environments(
     valk: Valk, at_door: TrackerDoor, config_file: Path
 ) -> None:
-    config.change({"mode": "self-hosted", "tracker_url": at_door.url, "api_key": "vk_old_revoked"})
+    values.change({"mode": "self-hosted", "tracker_url": at_door.url, "api_key": "vk_old_revoked"})
     said = valk("config", "init")
     assert said.code == 0 and "api_key (config file): This key is unknown" in said.err
     assert "api_key = vk_0***  (environment: VALKYRIE_API_KEY)" in said.out
-    assert config.load()["api_key"] == KEY and "vk_old_revoked" not in said.out + said.err
+    assert values.load()["api_key"] == KEY and "vk_old_revoked" not in said.out + said.err
     at_door.key = "another"
     before = config_file.read_text()
     assert valk("config", "init").code == 1 and config_file.read_text() == before
@@ -115,7 +115,7 @@ def test_a_tracker_without_keys_needs_none(
     door.key = None
     monkeypatch.setenv("TRACKER_SERVICE_URL", door.url)
     assert valk("config", "init", "--mode", "self-hosted").code == 0
-    assert config.load() == {"mode": "self-hosted", "tracker_url": door.url}
+    assert values.load() == {"mode": "self-hosted", "tracker_url": door.url}
 
 
 def test_what_is_no_good_is_not_written(valk: Valk, at_door: TrackerDoor, config_file: Path) -> None:
@@ -146,7 +146,7 @@ def test_hosted_makes_the_organisation_known(valk: Valk, at_door: TrackerDoor) -
     said = valk("config", "init", "--mode", "hosted")
     assert said.code == 0 and "organisation Acme was made" in said.out
     assert len(at_door.said("POST /v1/init")) == 1 and at_door.said("PATCH /v1/organisation") == []
-    assert config.load()["mode"] == "hosted"
+    assert values.load()["mode"] == "hosted"
     at_door.refuse("POST /v1/init", 405, "UsageError", "This tracker is self-hosted.")
     said = valk("config", "init", "--mode", "hosted")
     assert said.code == 1 and "--mode self-hosted" in said.err
@@ -163,7 +163,7 @@ def test_hosted_with_a_role(valk: Valk, at_door: TrackerDoor, monkeypatch: pytes
     assert at_door.said("PATCH /v1/organisation") == [
         {"role_arn": "arn:aws:iam::123456789012:role/x", "aws_region": "eu-west-1", "s3_bucket": "mine"}
     ]
-    assert "S3_BUCKET" not in config.load()
+    assert "S3_BUCKET" not in values.load()
 
 
 def test_hosted_with_keys_that_are_sent_once_and_kept_nowhere(
@@ -193,7 +193,7 @@ def test_hosted_with_keys_that_are_sent_once_and_kept_nowhere(
 def test_another_mode_forgets_the_last_ones_tracker(
     valk: Valk, door: TrackerDoor, config_file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    config.change(
+    values.change(
         {"mode": "hosted", "tracker_url": "https://hosted.example", "api_key": "old", "webhook": "w"}
     )
     said = valk("config", "init", "--mode", "self-hosted")
@@ -201,17 +201,17 @@ def test_another_mode_forgets_the_last_ones_tracker(
     monkeypatch.setenv("TRACKER_SERVICE_URL", door.url)
     monkeypatch.setenv("VALKYRIE_API_KEY", KEY)
     assert valk("config", "init", "--mode", "self-hosted").code == 0
-    assert config.load()["api_key"] == KEY
+    assert values.load()["api_key"] == KEY
     monkeypatch.setenv("W", "x")
-    config.change({"webhook": "W"})
+    values.change({"webhook": "W"})
     assert valk("config", "init", "--mode", "local").code == 0
-    assert config.load() == {"mode": "local", "webhook": "W"}
+    assert values.load() == {"mode": "local", "webhook": "W"}
 
 
 def test_the_secret_of_the_webhook_must_be_there(valk: Valk, config_file: Path) -> None:
-    config.change({"webhook": "slack-url"})
+    values.change({"webhook": "slack-url"})
     said = valk("config", "init", "--mode", "local")
-    assert said.code == 1 and "valk secret set slack-url" in said.err and "mode" not in config.load()
+    assert said.code == 1 and "valk secret set slack-url" in said.err and "mode" not in values.load()
     valk("secret", "set", "slack-url", "--stdin", stdin="https://hooks.example/x")
     said = valk("config", "init", "--mode", "local")
     assert said.code == 0 and "hooks.example" not in said.out
@@ -223,7 +223,7 @@ def test_modes_and_secret_keys_in_the_other_commands(valk: Valk, config_file: Pa
     said = valk("config", "set", "api_key", "hunter22-hunter22")
     assert said.code == 0 and "hunter22" not in said.out and "history" in said.err
     said = valk("config", "set", "api_key", "-", stdin="hunter33-hunter33\n")
-    assert said.code == 0 and said.err == "" and config.load()["api_key"] == "hunter33-hunter33"
+    assert said.code == 0 and said.err == "" and values.load()["api_key"] == "hunter33-hunter33"
     assert valk("config", "set", "api_key", stdin="\n").code == 2
     assert valk("config", "get", "api_key").out == "hunt***\n"
     assert valk("config", "get", "api_key", "--json").json["value"] == "hunt***"
@@ -231,10 +231,10 @@ def test_modes_and_secret_keys_in_the_other_commands(valk: Valk, config_file: Pa
     for said in (valk("config", "list"), valk("config", "list", "--json")):
         assert "hunt***" in said.out and "hunter33" not in said.out
     assert valk("config", "set", "webhook").code == 2
-    config.change({"mode": "self-hosted", "tracker_url": "http://t"})
+    values.change({"mode": "self-hosted", "tracker_url": "http://t"})
     said = valk("config", "remove", "api_key")
     assert said.code == 2 and "valk config init --mode local" in said.err
-    config.change({"webhook": "s"})
+    values.change({"webhook": "s"})
     assert valk("config", "remove", "webhook").out == "Removed webhook.\n"
 
 
@@ -290,7 +290,7 @@ def test_a_person_is_asked_and_gets_another_chance(
     child.expect(pexpect.EOF)
     child.close()
     assert child.exitstatus == 0
-    assert config.load() == {"mode": "self-hosted", "tracker_url": door.url, "api_key": KEY}
+    assert values.load() == {"mode": "self-hosted", "tracker_url": door.url, "api_key": KEY}
 
 
 @pytest.mark.parametrize("end", ["\r", "\x03"])

@@ -10,7 +10,7 @@ from fake_tracker import make_run
 from said import Said
 
 import valkyrie.tracker
-from valkyrie.job_views import JobAgent, JobChange
+from valkyrie.views.jobs import JobAgent, JobChange
 
 Valk = Callable[..., Said]
 

@@ -12,7 +12,7 @@ from fake_tracker import make_run, make_trial
 from said import Said
 
 import valkyrie.tracker
-from valkyrie.report.jobs.tree import Names, folder_name, places
+from valkyrie.compare.job_documents import Names, folder_name, places
 
 Valk = Callable[..., Said]
 TREE = Path("logs/job-aaaa1111")

@@ -13,8 +13,8 @@ from fake_tracker import HALFWAY, make_run, make_trial
 from said import Said
 
 import valkyrie.tracker
-from valkyrie.job_views import JobFilter
 from valkyrie.views import ScoreView, TokensView
+from valkyrie.views.jobs import JobFilter
 
 Valk = Callable[..., Said]
 

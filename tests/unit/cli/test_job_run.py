@@ -14,7 +14,7 @@ from said import Said
 
 import valkyrie.tracker
 from valkyrie.cli.main import root
-from valkyrie.job_views import JobAgent, JobRequest
+from valkyrie.views.jobs import JobAgent, JobRequest
 
 Valk = Callable[..., Said]
 

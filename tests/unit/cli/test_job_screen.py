@@ -13,9 +13,9 @@ from fake_job_valk import scene
 from fake_jobs import make_job, trials_of_two
 from said import HERE
 
-from valkyrie.report.jobs.frame import HINT, job_frame, snapshot
-from valkyrie.report.jobs.summing import summarised, summary_table
-from valkyrie.report.layout import fit
+from valkyrie.compare.job_tables import HINT, job_frame, snapshot
+from valkyrie.compare.tables import summarised, summary_table
+from valkyrie.report.formats import fit
 from valkyrie.views import TrialFilter
 
 Spawn = Callable[..., "pexpect.spawn[str]"]

@@ -8,13 +8,13 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from valkyrie.agents.catalog import CATALOG
+from valkyrie.agents.catalog.entries import CATALOG
 from valkyrie.cli.agent_model import parse_agent, split_agent, with_models
-from valkyrie.cli.vocabulary import Pairs, VocabularyCommand, Words
+from valkyrie.cli.vocabulary import Pairs, VocabularyCommand, WordsOption
 
 
 @click.command(cls=VocabularyCommand)
-@click.option("--scenarios", cls=Words)
+@click.option("--scenarios", cls=WordsOption)
 @click.option("--metadata", "--set", "pairs", cls=Pairs, metavar="KEY=value…")
 @click.option("--flag", is_flag=True)
 @click.argument("rest", nargs=-1)

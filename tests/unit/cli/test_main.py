@@ -16,8 +16,7 @@ from fake_tracker import FakeTracker
 from said import HERE, Said
 
 from valkyrie import __version__ as VERSION
-from valkyrie.cli.commands import COMMANDS, Noun, Verb
-from valkyrie.cli.lazy import LazyGroup
+from valkyrie.cli.commands import COMMANDS, LazyGroup, Noun, Verb
 from valkyrie.cli.main import root
 
 Valk = Callable[..., Said]
@@ -164,7 +163,7 @@ def test_help_imports_no_command(words: list[str], program_env: dict[str, str]) 
     modules = loaded(code, program_env)
     assert not modules & set(HEAVY)
     assert {m for m in modules if m.startswith("valkyrie.")} == {
-        "valkyrie.cli", "valkyrie.cli.main", "valkyrie.cli.commands", "valkyrie.cli.lazy",
+        "valkyrie.cli", "valkyrie.cli.main", "valkyrie.cli.commands",
     }  # fmt: skip
 
 

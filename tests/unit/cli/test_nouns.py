@@ -14,13 +14,13 @@ from fake_tracker import FULL, FakeTracker, make_run
 from said import HERE, Said
 
 from sandboxes.types import Capabilities
-from valkyrie.cli import checks
-from valkyrie.cli.checks import LocalSandbox
+from valkyrie.cli import doctor
+from valkyrie.cli.doctor import LocalSandboxProof
 from valkyrie.tracker.protocol import Tracker
 from valkyrie.views import RunRequest, StartedRun
 
 Valk = Callable[..., Said]
-WORKS = LocalSandbox(
+WORKS = LocalSandboxProof(
     True,
     capabilities=Capabilities(
         "local",
@@ -30,7 +30,7 @@ WORKS = LocalSandbox(
         missing=[("cpus: no cpu controller", "delegate it")],
     ),
 )
-BROKEN = LocalSandbox(False, "bwrap is not installed")
+BROKEN = LocalSandboxProof(False, "bwrap is not installed")
 
 
 def test_the_fake_speaks_the_protocol(fake: FakeTracker) -> None:
@@ -133,12 +133,12 @@ def test_config(valk: Valk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_doctor_names_the_way_out(valk: Valk, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(checks, "local_sandbox", lambda: WORKS)
-    monkeypatch.setattr(checks, "_bubblewrap", lambda: checks.Check("bubblewrap", "ok", "0.8.0"))
+    monkeypatch.setattr(doctor, "local_sandbox", lambda: WORKS)
+    monkeypatch.setattr(doctor, "_bubblewrap", lambda: doctor.Check("bubblewrap", "ok", "0.8.0"))
     said = valk("doctor")
     assert said.code == 0 and "✓" in said.out and "!" in said.out
     assert "delegate it" in said.out and "passt" in said.out
-    monkeypatch.setattr(checks, "local_sandbox", lambda: BROKEN)
+    monkeypatch.setattr(doctor, "local_sandbox", lambda: BROKEN)
     said = valk("doctor", "--json")
     assert said.code == 1 and said.json["healthy"] is False
     failed = [check for check in said.json["checks"] if check["mark"] == "fail"]
@@ -148,14 +148,14 @@ def test_doctor_names_the_way_out(valk: Valk, monkeypatch: pytest.MonkeyPatch) -
 def test_doctor_sees_a_data_folder_that_is_none(
     valk: Valk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(checks, "local_sandbox", lambda: WORKS)
+    monkeypatch.setattr(doctor, "local_sandbox", lambda: WORKS)
     (tmp_path / "home").write_text("a file")
     said = valk("doctor")
     assert said.code == 1 and "home is no folder" in said.out and "1 thing must" in said.out
 
 
 def test_doctor_sees_a_broken_config(valk: Valk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(checks, "local_sandbox", lambda: WORKS)
+    monkeypatch.setattr(doctor, "local_sandbox", lambda: WORKS)
     (tmp_path / "config").mkdir()
     (tmp_path / "config" / "valkyrie.yaml").write_text("nonsense: 1\n")
     said = valk("doctor")
@@ -175,11 +175,11 @@ class DemoTracker(FakeTracker):
 
 @pytest.mark.parametrize(("local", "provider"), [(WORKS, "local"), (BROKEN, "process")])
 def test_demo_ends_with_the_score_table(
-    valk: Valk, monkeypatch: pytest.MonkeyPatch, local: LocalSandbox, provider: str
+    valk: Valk, monkeypatch: pytest.MonkeyPatch, local: LocalSandboxProof, provider: str
 ) -> None:
     tracker = DemoTracker()
     monkeypatch.setattr("valkyrie.tracker.open_tracker", lambda **_options: tracker)
-    monkeypatch.setattr(checks, "local_sandbox", lambda: local)
+    monkeypatch.setattr(doctor, "local_sandbox", lambda: local)
     said = valk("demo")
     assert said.code == 0 and "95 % interval" in said.out
     assert "12/12" in said.out and "0/12" in said.out
@@ -190,7 +190,7 @@ def test_demo_ends_with_the_score_table(
 def test_demo_fails_when_the_oracle_does(valk: Valk, monkeypatch: pytest.MonkeyPatch) -> None:
     tracker = DemoTracker()
     monkeypatch.setattr("valkyrie.tracker.open_tracker", lambda **_options: tracker)
-    monkeypatch.setattr(checks, "local_sandbox", lambda: WORKS)
+    monkeypatch.setattr(doctor, "local_sandbox", lambda: WORKS)
     monkeypatch.setitem(globals(), "FULL", replace(FULL, passed=11))
     said = valk("demo", "--json")
     assert said.code == 1 and "oracle should pass 12, but 11 of 12 passed" in said.err

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from fake_tracker import HALFWAY, make_run, make_trial
 
-from valkyrie.report.alarms import alarms
+from valkyrie.report.run_details import alarms
 from valkyrie.views import RunView, TrialView
 
 NOW = 1_700_010_000.0

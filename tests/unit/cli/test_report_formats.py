@@ -10,18 +10,24 @@ import pytest
 from fake_tracker import FULL, HALFWAY, PROVISIONAL, make_run, make_trial
 
 from valkyrie.report.formats import (
+    Column,
+    Table,
+    TerminalStyle,
     bar,
+    cells,
     counts_line,
     duration,
+    fit,
     moment,
+    pad,
+    panel,
     safe,
     score_cell,
     score_rows,
     score_sentence,
     size,
 )
-from valkyrie.report.layout import Column, Ink, Table, cells, fit, pad, panel
-from valkyrie.report.live import Region, Snapshot, frame
+from valkyrie.report.live import Region, RunSnapshot, frame
 from valkyrie.report.tables import list_notes, run_table, score_table, trial_notes, trial_table
 
 
@@ -116,7 +122,7 @@ def test_table_without_rows() -> None:
 
 
 def test_panel_values_can_be_pasted() -> None:
-    lines = list(panel("Run", [("A", "one"), ("Longer", "two")], Ink()))
+    lines = list(panel("Run", [("A", "one"), ("Longer", "two")], TerminalStyle()))
     assert lines[0].startswith("┌─ Run ─") and lines[1] == "│ A       one" and lines[-1].startswith("└──")
 
 
@@ -142,7 +148,7 @@ def test_score_table() -> None:
 def test_frame_fits_the_height() -> None:
     active = [make_trial(f"task-{n}", state="BUILDING", finished_at=None) for n in range(100)]
     failed = [make_trial("bad", state="ERROR", category="agent", cause="c", message="m")]
-    lines = frame(Snapshot(make_run(), active, failed), now=1_700_000_010.0, height=20)
+    lines = frame(RunSnapshot(make_run(), active, failed), now=1_700_000_010.0, height=20)
     assert len(lines) <= 20 and "  … and 89 more" in lines and lines[-1] == "  bad  agent/c (counted as 0): m"
 
 

@@ -9,7 +9,7 @@ from fake_tracker import FakeTracker
 from said import Said
 from web import Answer, Web
 
-from valkyrie.cli import task_ids
+from valkyrie.cli import options
 
 Valk = Callable[..., Said]
 START = ("run", "start", "--agent", "a", "--benchmark", "b", "--task-ids-file")
@@ -52,7 +52,7 @@ def test_other_commands_take_a_url_too(valk: Valk, fake: FakeTracker, web: Web) 
 def test_what_cannot_be_had_is_told_without_secrets(
     valk: Valk, fake: FakeTracker, web: Web, monkeypatch: pytest.MonkeyPatch, answer: Answer, says: str
 ) -> None:
-    monkeypatch.setattr(task_ids, "LARGEST_BYTES", 100)
+    monkeypatch.setattr(options, "LARGEST_BYTES", 100)
     web.answers["/ids"] = answer
     address = web.url.replace("://", "://me:hunter2@")
     said = valk(*START, f"{address}/ids?token=hunter3")
@@ -72,7 +72,7 @@ def test_addresses_that_lead_nowhere(valk: Valk, fake: FakeTracker, url: str) ->
 def test_a_server_that_never_answers(
     valk: Valk, fake: FakeTracker, web: Web, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(task_ids, "TIMEOUT_SECONDS", 0.2)
+    monkeypatch.setattr(options, "TIMEOUT_SECONDS", 0.2)
     web.silent.add("/ids")
     said = valk(*START, f"{web.url}/ids")
     assert said.code == 2 and "/ids: no answer within 0.2 s" in said.err and not fake.asked

@@ -11,8 +11,16 @@ import pytest
 
 from valkyrie.cli.commands import BENCHMARK_JOB, COMMANDS, OPERATORS, RUN, Noun, Verb, meant, real_name
 from valkyrie.cli.main import root
-from valkyrie.cli.vocabulary import SAME, AgentPairs, Pairs, VocabularyCommand, Words, called_here, words_of
-from valkyrie.suggest import did_you_mean
+from valkyrie.cli.vocabulary import (
+    SAME,
+    AgentPairs,
+    Pairs,
+    VocabularyCommand,
+    WordsOption,
+    called_here,
+    words_of,
+)
+from valkyrie.text import did_you_mean
 
 SHOWN_OTHERWISE = {
     ("run list", "--agent-name"),
@@ -133,7 +141,7 @@ def test_pairs_come_in_both_forms(name: str, command: click.Command) -> None:
                 word,
             )
             assert parsed(command, word, "KEY", "-5")[option.name or ""] == ["KEY=-5"]
-        elif isinstance(option, Words) and word in ("--task-ids", "--scenarios"):
+        elif isinstance(option, WordsOption) and word in ("--task-ids", "--scenarios"):
             needed = ["x" for one in command.params if isinstance(one, click.Argument) and one.required]
             assert len(parsed(command, *needed, word, "a", "b", "c")[option.name or ""]) == 3
     for short in ("-k", "-e", "-s", "-H", "-p"):

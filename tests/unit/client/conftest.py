@@ -8,7 +8,7 @@ import pytest
 from scripted_tracker import KEY, ScriptedTracker
 
 from valkyrie.client import ValkyrieClient
-from valkyrie.config import KEYS
+from valkyrie.config.values import KEYS
 
 
 @pytest.fixture(autouse=True)

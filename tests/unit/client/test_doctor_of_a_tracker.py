@@ -8,7 +8,7 @@ import sys
 import pytest
 from scripted_tracker import KEY, Answer, ScriptedTracker, refused, said
 
-from valkyrie.cli.checks import Check, tracker_checks
+from valkyrie.cli.doctor import Check, tracker_checks
 
 ME = {"org_id": "o", "org": "Team", "person": "ann", "mode": "self-hosted"}
 

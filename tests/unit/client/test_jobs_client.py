@@ -11,14 +11,14 @@ import pytest
 from canned import RUN, run
 from scripted_tracker import KEY, Answer, ScriptedTracker, refused, said
 
-from valkyrie import config
 from valkyrie.agents.scaffold import init_agent
 from valkyrie.benchmarks.scaffold import init_benchmark
 from valkyrie.client import ValkyrieClient
+from valkyrie.config import values
 from valkyrie.errors import MissingSecretError, UnknownError, UsageError
-from valkyrie.job_views import JobAgent, JobChange, JobFilter, JobRequest
 from valkyrie.tracker.remote import RemoteTracker
 from valkyrie.views import PlanView, RunRequest, to_json
+from valkyrie.views.jobs import JobAgent, JobChange, JobFilter, JobRequest
 
 JOB = "7c1e0000-0000-4000-8000-000000000001"
 TEMPLATE = RunRequest("", "quickstart")
@@ -230,9 +230,9 @@ def test_paths_that_are_none(remote: RemoteTracker, tracker: ScriptedTracker) ->
 
 def test_the_callers_config_goes_along(remote: RemoteTracker, tracker: ScriptedTracker) -> None:
     tracker.on("POST", "/v1/jobs", STARTED)
-    config.set_entry(config.SERVICES, "quiz", "https://quiz.example.com/")
-    config.set_entry(config.AUTH, "quiz", "Bearer its-credential")
-    config.set_entry(config.SANDBOX_PROVIDERS, "daytona", "daytona-secret")
+    values.set_entry(values.SERVICES, "quiz", "https://quiz.example.com/")
+    values.set_entry(values.AUTH, "quiz", "Bearer its-credential")
+    values.set_entry(values.SANDBOX_PROVIDERS, "daytona", "daytona-secret")
     remote.start_job(JobRequest([JobAgent("nop")], RunRequest("", "quiz", provider="daytona")))
     assert sent(tracker)["template"] == {
         "benchmark": "quiz",

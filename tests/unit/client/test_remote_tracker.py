@@ -11,13 +11,13 @@ import pytest
 from canned import RUN, attempt, run
 from scripted_tracker import KEY, Answer, ScriptedTracker, refused, said
 
-from valkyrie import config
 from valkyrie.agents.scaffold import init_agent
 from valkyrie.benchmarks.scaffold import init_benchmark
 from valkyrie.client import ValkyrieClient
+from valkyrie.config import values
+from valkyrie.config.values import secrets_path
 from valkyrie.errors import MissingSecretError, UsageError, UserError
 from valkyrie.secrets import SecretStore
-from valkyrie.settings import secrets_path
 from valkyrie.tracker import open_tracker
 from valkyrie.tracker.protocol import Tracker
 from valkyrie.tracker.remote import RemoteTracker
@@ -41,8 +41,8 @@ def test_it_speaks_the_protocol(remote: RemoteTracker) -> None:
 
 def test_settings_choose_the_tracker(tracker: ScriptedTracker, monkeypatch: pytest.MonkeyPatch) -> None:
     tracker.on("GET", "/v1/secrets", said([{"name": "theirs"}]))
-    config.set_value("tracker_url", tracker.url)
-    config.set_value("api_key", KEY)
+    values.set_value("tracker_url", tracker.url)
+    values.set_value("api_key", KEY)
     opened = open_tracker(to_start=True)
     try:
         assert [secret.name for secret in opened.secrets()] == ["theirs"]
@@ -50,7 +50,7 @@ def test_settings_choose_the_tracker(tracker: ScriptedTracker, monkeypatch: pyte
         opened.close()
         opened.close()
     assert tracker.asked[0].headers["authorization"] == f"Bearer {KEY}"
-    config.remove("tracker_url")
+    values.remove("tracker_url")
     opened = open_tracker()
     assert not isinstance(opened, RemoteTracker)
     opened.close()
@@ -88,9 +88,9 @@ def test_paths_that_are_none(remote: RemoteTracker, tracker: ScriptedTracker) ->
 
 def test_the_callers_config_goes_along(remote: RemoteTracker, tracker: ScriptedTracker) -> None:
     tracker.on("POST", "/v1/runs", STARTED)
-    config.set_entry(config.SERVICES, "quiz", "https://quiz.example.com/")
-    config.set_entry(config.AUTH, "quiz", "Bearer its-credential")
-    config.set_entry(config.SANDBOX_PROVIDERS, "daytona", "daytona-secret")
+    values.set_entry(values.SERVICES, "quiz", "https://quiz.example.com/")
+    values.set_entry(values.AUTH, "quiz", "Bearer its-credential")
+    values.set_entry(values.SANDBOX_PROVIDERS, "daytona", "daytona-secret")
     remote.start(RunRequest("oracle", "quiz", provider="daytona"))
     assert sent(tracker) == {
         "agent": "oracle",
@@ -102,7 +102,7 @@ def test_the_callers_config_goes_along(remote: RemoteTracker, tracker: ScriptedT
     }
     remote.start(RunRequest("oracle", "quiz", headers={"authorization": "mine"}))
     assert sent(tracker)["headers"] == {"authorization": "mine"}
-    config.set_entry(config.AUTH, "quickstart", "not for a folder")
+    values.set_entry(values.AUTH, "quickstart", "not for a folder")
     remote.start(REQUEST)
     assert sent(tracker) == {"agent": "oracle", "benchmark": "quickstart"}
     remote.start(RunRequest("oracle", "https://quiz.example.com:8443/v"))
@@ -114,8 +114,8 @@ def test_services_by_pattern_and_registry(
 ) -> None:
     tracker.on("POST", "/v1/benchmarks/tasks", said({"task_ids": ["b", "a"], "datasets": ["default"]}))
     (tmp_path / "registry.json").write_text(json.dumps({"known": "http://known.example.com"}))
-    config.set_value("service_registry", str(tmp_path / "registry.json"))
-    config.set_value("service_base_url", "svc.example.com")
+    values.set_value("service_registry", str(tmp_path / "registry.json"))
+    values.set_value("service_base_url", "svc.example.com")
     assert remote.benchmark_tasks(TasksRequest("known")).task_ids == ["b", "a"]
     assert sent(tracker, "/v1/benchmarks/tasks")["benchmark_url"] == "http://known.example.com"
     remote.benchmark_tasks(TasksRequest("other", "lite"))
@@ -135,7 +135,7 @@ def test_a_folders_tasks_are_read_here(
 
 
 def test_benchmarks_of_both_sides(remote: RemoteTracker, tracker: ScriptedTracker) -> None:
-    config.set_entry(config.SERVICES, "quiz", "https://mine.example.com")
+    values.set_entry(values.SERVICES, "quiz", "https://mine.example.com")
     theirs = {
         "name": "quiz",
         "description": "d",
@@ -234,8 +234,8 @@ def test_secrets_nobody_has(remote: RemoteTracker, tracker: ScriptedTracker) -> 
 
 
 def test_going_on_brings_what_is_not_stored(remote: RemoteTracker, tracker: ScriptedTracker) -> None:
-    config.set_entry(config.SERVICES, "quiz", "https://moved.example.com")
-    config.set_entry(config.AUTH, "quiz", "its-credential")
+    values.set_entry(values.SERVICES, "quiz", "https://moved.example.com")
+    values.set_entry(values.AUTH, "quiz", "its-credential")
     arguments = {"headers": ["Authorization", "X-Team"], "service": {"url": "https://old.example.com"}}
     tracker.on("GET", f"/v1/runs/{RUN}", said(run(benchmark="quiz", arguments=arguments)))
     tracker.on("POST", f"/v1/runs/{RUN}/retry", STARTED)

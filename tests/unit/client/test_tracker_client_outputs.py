@@ -226,6 +226,6 @@ def test_damaged_archives(tmp_path: Path, damage: Callable[[bytes], bytes]) -> N
 def test_archives_without_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: str, value: int
 ) -> None:
-    monkeypatch.setattr(f"valkyrie.client.archive.{limit}", value)
+    monkeypatch.setattr(f"valkyrie.client.outputs.{limit}", value)
     folder = unpacked(tmp_path, *((str(number), b"x" * 300) for number in range(4)))
     assert "more than" in (folder / "agent_output.not-unpacked.txt").read_text()

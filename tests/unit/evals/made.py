@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from valkyrie.evals.results import EvalResult, Invocation, StimulusResult, TrialFault, TrialResult
+from valkyrie.evals.results import Invocation, SpecResult, StimulusResult, TrialFault, TrialResult
 from valkyrie.grade.protocol import GraderResult
 
 BROKEN = TrialFault("execution", "The sandbox could not be started.", cause="sandbox_failed")
@@ -41,10 +41,10 @@ def stimulus(outcomes: Sequence[Any], name: str = "greet", **more: Any) -> Stimu
     )
 
 
-def an_eval(*stimuli: StimulusResult, **more: Any) -> EvalResult:
+def an_eval(*stimuli: StimulusResult, **more: Any) -> SpecResult:
     given = {"name": "my-eval", "file": "eval.yaml", "model": "gpt-5.5", "executor": "mock"}
-    return EvalResult(**{**given, **more, "stimuli": stimuli})
+    return SpecResult(**{**given, **more, "stimuli": stimuli})
 
 
-def invoked(*evals: EvalResult, **more: Any) -> Invocation:
+def invoked(*evals: SpecResult, **more: Any) -> Invocation:
     return Invocation(evals, **{"id": "job-1", "started_at": "2025-01-15T10:30:00.005+00:00", **more})

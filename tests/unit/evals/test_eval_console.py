@@ -10,18 +10,17 @@ from typing import Any
 import pytest
 from tests.unit.evals.made import BROKEN, UNSURE, an_eval, grader, invoked, stimulus, trial
 
-from valkyrie.cli.eval_watching import Watching
+from valkyrie.cli.eval_session import EvalWatch
 from valkyrie.cli.output import Output
-from valkyrie.evals.console import Printer
-from valkyrie.evals.paper import Paper
-from valkyrie.evals.results import EvalResult, StimulusResult
-from valkyrie.evals.writing import write_all
-from valkyrie.report.layout import Ink
+from valkyrie.evals.console import Printer, ReportStream
+from valkyrie.evals.result_folder import write_all
+from valkyrie.evals.results import SpecResult, StimulusResult
+from valkyrie.report.formats import TerminalStyle
 
 
-def printed(*evals: EvalResult, finish: bool = True, verbose: bool = False, **more: Any) -> str:
+def printed(*evals: SpecResult, finish: bool = True, verbose: bool = False, **more: Any) -> str:
     stream = io.StringIO()
-    printer = Printer(Paper.of(stream), verbose=verbose)
+    printer = Printer(ReportStream.of(stream), verbose=verbose)
     for result in evals:
         for one in result.stimuli:
             printer.stimulus_done(one, result)
@@ -40,8 +39,8 @@ def timed(outcomes: list[bool], seconds: list[float]) -> StimulusResult:
 
 def test_an_installation_is_told_in_a_pipe() -> None:
     stream = io.StringIO()
-    printer = Printer(Paper.of(stream))
-    Watching(Output(), printer, verbose=False).installing("Installing tool 1.0 for x86_64 glibc")
+    printer = Printer(ReportStream.of(stream))
+    EvalWatch(Output(), printer, verbose=False).installing("Installing tool 1.0 for x86_64 glibc")
     assert stream.getvalue() == "Installing tool 1.0 for x86_64 glibc\n"
 
 
@@ -121,7 +120,7 @@ def test_a_single_run_has_one_line_per_stimulus_and_why_below() -> None:
         ),
     ],
 )
-def test_each_eval_ends_with_its_verdict(result: EvalResult, line: str) -> None:
+def test_each_eval_ends_with_its_verdict(result: SpecResult, line: str) -> None:
     assert line in printed(result).split("\n")
 
 
@@ -130,7 +129,7 @@ def test_the_summary_has_score_interval_use_and_files(tmp_path: Any) -> None:
     spent = StimulusResult("spent", "", [trial(True, stimulus="spent", transcript=story)], 1)
     invocation = invoked(an_eval(spent, stimulus([False])), folder=tmp_path, notices=["odd"])
     stream = io.StringIO()
-    Printer(Paper.of(stream)).finish(invocation, write_all(invocation, junit=True))
+    Printer(ReportStream.of(stream)).finish(invocation, write_all(invocation, junit=True))
     lines = stream.getvalue().split("\n")
     assert "  score 50.0% (95% interval 1.3%–98.7%, Gaffke over stimuli)" in lines
     assert "Used: 1,200 tokens in, 34 out; $0.5000" in lines and "Note: odd" in lines
@@ -181,7 +180,7 @@ def test_colours_and_the_live_line_are_for_terminals(monkeypatch: pytest.MonkeyP
     monkeypatch.delenv("NO_COLOR", raising=False)
     now = [0.0]
     stream = Terminal()
-    with Printer(Paper.of(stream), clock=lambda: now[0]) as printer:
+    with Printer(ReportStream.of(stream), clock=lambda: now[0]) as printer:
         now[0] = 31.0
         printer.progress(12, 40, retries=1, running=3)
         assert "12/40 trials, 3 running, 1 retry; 00:31" in stream.getvalue()
@@ -196,14 +195,14 @@ def test_colours_and_the_live_line_are_for_terminals(monkeypatch: pytest.MonkeyP
     printer.interrupted()
     assert "Interrupted" in stream.getvalue()
     monkeypatch.setenv("NO_COLOR", "1")
-    assert Paper.of(Terminal()).ink == Ink(False)
+    assert ReportStream.of(Terminal()).ink == TerminalStyle(False)
     monkeypatch.setenv("TERM", "dumb")
-    assert not Paper.of(Terminal()).redraws
+    assert not ReportStream.of(Terminal()).redraws
 
 
 def test_a_pipe_gets_no_control_codes() -> None:
     stream = io.StringIO()
-    with Printer(Paper.of(stream)) as printer:
+    with Printer(ReportStream.of(stream)) as printer:
         printer.progress(1, 2)
         printer.stimulus_done(stimulus([True]), an_eval())
     assert "\x1b" not in stream.getvalue() and "1/2" not in stream.getvalue()
@@ -212,7 +211,7 @@ def test_a_pipe_gets_no_control_codes() -> None:
 def test_ascii_streams_get_words_for_signs() -> None:
     raw = io.BytesIO()
     stream = io.TextIOWrapper(raw, encoding="ascii")
-    printer = Printer(Paper.of(stream))
+    printer = Printer(ReportStream.of(stream))
     result = an_eval(stimulus([True, False], prompt="größe " * 30), stimulus([True], "ünicode"))
     for one in result.stimuli:
         printer.stimulus_done(one, result)
@@ -224,7 +223,7 @@ def test_ascii_streams_get_words_for_signs() -> None:
 
 def test_json_lines_and_words_never_mix() -> None:
     people, machines = io.StringIO(), io.StringIO()
-    printer = Printer(Paper.of(people), records=machines)
+    printer = Printer(ReportStream.of(people), records=machines)
     result = an_eval(stimulus([True, BROKEN], threshold=0.5))
     printer.stimulus_done(result.stimuli[0], result)
     printer.finish(invoked(result))

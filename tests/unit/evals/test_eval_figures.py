@@ -11,11 +11,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.unit.evals.made import BROKEN, UNSURE, an_eval, grader, stimulus, trial
 
-from valkyrie.evals.figures import Outcome, Repeats, curve, figures, repeats_of, stimulus_outcome, used_by
+from valkyrie.evals.figures import (
+    EvalOutcome,
+    StimulusRepeats,
+    curve,
+    figures,
+    repeats_of,
+    stimulus_outcome,
+    used_by,
+)
+from valkyrie.evals.phrases import constraints_text, counts_text, score_parts
 from valkyrie.evals.records import from_line, to_line
 from valkyrie.evals.results import StimulusResult, TrialFault
-from valkyrie.evals.wording import constraints_text, counts_text, score_parts
-from valkyrie.grade.constraints import ConstraintResult
+from valkyrie.grade.protocol import ConstraintResult
 
 
 def test_four_of_five() -> None:
@@ -31,34 +39,34 @@ def test_four_of_five() -> None:
 def test_the_formulae_are_the_shares_of_all_choices(case: tuple[int, int, int]) -> None:
     passes, trials, k = case
     chosen = list(combinations([True] * passes + [False] * (trials - passes), k))
-    found = Repeats(passes, trials)
+    found = StimulusRepeats(passes, trials)
     assert found.pass_at(k) == pytest.approx(sum(map(any, chosen)) / len(chosen))
     assert found.pass_all(k) == pytest.approx(sum(map(all, chosen)) / len(chosen))
 
 
 def test_trials_without_a_verdict_are_no_wrong_answers() -> None:
     found = repeats_of(stimulus([True, BROKEN, UNSURE, True]))
-    assert found == Repeats(2, 2) and not found.flaky
+    assert found == StimulusRepeats(2, 2) and not found.flaky
     assert repeats_of(stimulus([BROKEN])) is None
 
 
 @pytest.mark.parametrize(
     ("outcomes", "more", "outcome"),
     [
-        ([True], {}, Outcome.PASSED),
-        ([True, False], {}, Outcome.FAILED),
-        ([True, False], {"threshold": 0.5}, Outcome.PASSED),
-        ([False, BROKEN], {}, Outcome.FAILED),
-        ([False, BROKEN], {"threshold": 0.0}, Outcome.EXECUTION_ERROR),
-        ([True, UNSURE], {}, Outcome.GRADER_ERROR),
-        ([UNSURE, BROKEN], {}, Outcome.EXECUTION_ERROR),
-        ([True], {"planned": 2}, Outcome.NOT_RUN),
-        ([], {"planned": 1}, Outcome.NOT_RUN),
-        ([None], {}, Outcome.NOT_GRADED),
-        ([], {}, Outcome.SKIPPED),
+        ([True], {}, EvalOutcome.PASSED),
+        ([True, False], {}, EvalOutcome.FAILED),
+        ([True, False], {"threshold": 0.5}, EvalOutcome.PASSED),
+        ([False, BROKEN], {}, EvalOutcome.FAILED),
+        ([False, BROKEN], {"threshold": 0.0}, EvalOutcome.EXECUTION_ERROR),
+        ([True, UNSURE], {}, EvalOutcome.GRADER_ERROR),
+        ([UNSURE, BROKEN], {}, EvalOutcome.EXECUTION_ERROR),
+        ([True], {"planned": 2}, EvalOutcome.NOT_RUN),
+        ([], {"planned": 1}, EvalOutcome.NOT_RUN),
+        ([None], {}, EvalOutcome.NOT_GRADED),
+        ([], {}, EvalOutcome.SKIPPED),
     ],
 )
-def test_what_a_stimulus_comes_to(outcomes: list[Any], more: Any, outcome: Outcome) -> None:
+def test_what_a_stimulus_comes_to(outcomes: list[Any], more: Any, outcome: EvalOutcome) -> None:
     assert stimulus_outcome(stimulus(outcomes, **more)) is outcome
 
 
@@ -116,11 +124,11 @@ def test_an_eval_counts_and_averages_over_stimuli() -> None:
         ]
     )
     assert found.trials == {
-        Outcome.PASSED: 3,
-        Outcome.FAILED: 3,
-        Outcome.EXECUTION_ERROR: 1,
-        Outcome.GRADER_ERROR: 1,
-        Outcome.NOT_RUN: 2,
+        EvalOutcome.PASSED: 3,
+        EvalOutcome.FAILED: 3,
+        EvalOutcome.EXECUTION_ERROR: 1,
+        EvalOutcome.GRADER_ERROR: 1,
+        EvalOutcome.NOT_RUN: 2,
     }
     assert (found.counted, found.ungraded, found.by_agent, found.flaky) == (6, 4, 0, 1)
     assert found.score == found.pass_rate == pytest.approx((0.5 + 1 + 0) / 3)

@@ -12,7 +12,7 @@ from tests.unit.evals.junit_schema import checked
 from tests.unit.evals.made import BROKEN, UNSURE, an_eval, grader, invoked, stimulus, trial
 
 from valkyrie.evals.junit import LONGEST_CASE, LONGEST_OUTPUT, junit_xml
-from valkyrie.evals.results import EvalResult, StimulusResult, TrialFault
+from valkyrie.evals.results import SpecResult, StimulusResult, TrialFault
 
 
 def test_a_suite_per_eval_and_model_a_case_per_stimulus() -> None:
@@ -75,7 +75,7 @@ def test_a_failure_tells_every_failing_grader_and_its_evidence() -> None:
         (an_eval(stimulus([False, BROKEN])), "failure", "grader(s) failed: says-foo"),
     ],
 )
-def test_what_has_no_verdict_is_no_pass(result: EvalResult, tag: str, message: str) -> None:
+def test_what_has_no_verdict_is_no_pass(result: SpecResult, tag: str, message: str) -> None:
     case = checked(junit_xml(invoked(result))).find(".//testcase")
     assert case is not None
     assert [(one.tag, one.get("message")) for one in case] == [(tag, message)]

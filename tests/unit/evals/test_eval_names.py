@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from valkyrie.evals.names import LONGEST, folder_name, folder_names
+from valkyrie.evals.result_folder import LONGEST, folder_name, folder_names
 
 
 @pytest.mark.parametrize(

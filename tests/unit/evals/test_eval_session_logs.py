@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from tests.unit.evals.made import broken, trial
 
-from valkyrie.evals import session_logs
-from valkyrie.evals.session_logs import write_session_log
+from valkyrie.evals import result_folder
+from valkyrie.evals.result_folder import write_session_log
 
 STORY: dict[str, Any] = {
     "events": [{"type": "user_message", "data": {"content": "hi"}}, {"type": "turn_end"}],
@@ -99,8 +99,8 @@ def test_links_and_pipes_are_not_followed(tmp_path: Path) -> None:
 
 
 def test_logs_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(session_logs, "MOST_BYTES", 100)
-    monkeypatch.setattr(session_logs, "LONGEST_LINE", 30)
+    monkeypatch.setattr(result_folder, "MOST_LOG_BYTES", 100)
+    monkeypatch.setattr(result_folder, "LONGEST_LINE", 30)
     about, events = written(tmp_path, session_log=native(tmp_path, b'{"a":1}\n' * 50))
     assert events and 5 < len(events) < 20 and about["truncated"] is True
     assert about["events"] == len(events)

@@ -12,10 +12,10 @@ import pytest
 from tests.unit.evals.made import BROKEN, an_eval, invoked, stimulus, trial
 
 from valkyrie.errors import UserError
-from valkyrie.evals import writing
+from valkyrie.evals import result_folder
 from valkyrie.evals.records import read_lines
+from valkyrie.evals.result_folder import open_folder, trial_folders, write_all
 from valkyrie.evals.results import Invocation, StimulusResult
-from valkyrie.evals.writing import open_folder, trial_folders, write_all
 
 NOW = datetime(2025, 1, 15, 10, 30, 0, 5678, UTC)
 
@@ -107,7 +107,7 @@ def test_kept_files_come_along_but_no_links(tmp_path: Path) -> None:
 
 
 def test_too_many_kept_files_are_cut_and_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(writing, "MOST_FILES", 2)
+    monkeypatch.setattr(result_folder, "MOST_FILES", 2)
     kept = tmp_path / "kept"
     kept.mkdir()
     for number in range(4):
@@ -174,7 +174,7 @@ def test_spans_are_lines_a_collector_reads(tmp_path: Path) -> None:
     two = stimulus([True, BROKEN])
     two = replace(two, trials=[replace(one, transcript=story) for one in two.trials])
     write_all(invoked(an_eval(two), folder=tmp_path), spans=True)
-    text = (tmp_path / writing.SPANS).read_text()
+    text = (tmp_path / result_folder.SPANS).read_text()
     first, second = (Parse(line, ExportTraceServiceRequest()) for line in text.splitlines())
     trial_span, call_span = first.resource_spans[0].scope_spans[0].spans
     assert (trial_span.name, call_span.name) == ("trial greet", "execute_tool bash")
@@ -185,4 +185,4 @@ def test_spans_are_lines_a_collector_reads(tmp_path: Path) -> None:
     failed = second.resource_spans[0].scope_spans[0].spans[0]
     assert failed.status.code == 2 and failed.trace_id != trial_span.trace_id
     write_all(invoked(an_eval(two), folder=tmp_path), spans=True)
-    assert (tmp_path / writing.SPANS).read_text() == text
+    assert (tmp_path / result_folder.SPANS).read_text() == text

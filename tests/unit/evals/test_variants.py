@@ -7,14 +7,13 @@ from typing import Any
 
 from tests.unit.evals.made import BROKEN, an_eval, invoked, stimulus
 
-from valkyrie.evals.experiment_report import report, sentences
-from valkyrie.evals.results import EvalResult, TrialFault
-from valkyrie.evals.variants import experiment_result, summary_lines
+from valkyrie.evals.experiments import experiment_result, report, sentences, summary_lines
+from valkyrie.evals.results import SpecResult, TrialFault
 
 TIMED_OUT = TrialFault("execution", "took too long", "agent", "agent_timeout")
 
 
-def variant(name: str, outcomes: list[Any], **more: Any) -> EvalResult:
+def variant(name: str, outcomes: list[Any], **more: Any) -> SpecResult:
     """An eval of a variant with one trial of each stimulus; its agent's faults count, as results are made."""
     made = []
     for number, outcome in enumerate(outcomes):

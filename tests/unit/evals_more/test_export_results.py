@@ -12,13 +12,12 @@ from xml.etree import ElementTree
 import pytest
 
 from valkyrie.errors import UnknownError, UsageError
-from valkyrie.evals.exporting.protocol import Exported, ExportRequest
-from valkyrie.evals.exporting.registry import find_exporter
-from valkyrie.evals.exporting.sources import from_folders, from_tracker
+from valkyrie.evals.export.protocol import Exported, ExportRequest, find_exporter
+from valkyrie.evals.export.sources import from_folders, from_tracker
 from valkyrie.evals.records import dump_line, to_line
 from valkyrie.evals.results import TrialFault, TrialResult
 from valkyrie.grade.protocol import GraderResult
-from valkyrie.specs.reading import read_text
+from valkyrie.specs.reader import read_text
 from valkyrie.tracker.trial_pages import PAGE
 from valkyrie.views import RunView, ScoreView, TrialFilter, TrialView
 
@@ -106,15 +105,15 @@ def test_options_nobody_reads_are_refused(results: Path, tmp_path: Path) -> None
 
 
 def test_an_exporter_by_module_and_name() -> None:
-    found = find_exporter("valkyrie.evals.exporting.lines:export_csv")
+    found = find_exporter("valkyrie.evals.export.formats:export_csv")
     assert found is find_exporter("csv")
     with pytest.raises(UsageError, match="no module 'nowhere'"):
         find_exporter("nowhere:custom")
 
 
 def test_atif_has_a_trajectory_per_trial_that_can_be_graded_again(tmp_path: Path) -> None:
+    from valkyrie.trajectory.agent_logs import read_foreign
     from valkyrie.trajectory.records import to_record
-    from valkyrie.trajectory.sniffing import read_foreign
     from valkyrie.trajectory.transcript import Event, Transcript
 
     said = [Event("user_message", {"content": "Hi."}), Event("assistant_message", {"content": "Hello."})]

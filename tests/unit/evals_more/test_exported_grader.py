@@ -11,12 +11,10 @@ from typing import Any
 
 import pytest
 
-from valkyrie.evals.exporting.harbor import standalone
-from valkyrie.evals.exporting.harbor_checks import checks_of
-from valkyrie.evals.exporting.harbor_grader import main
-from valkyrie.grade.protocol import Given, Program, Ran
-from valkyrie.grade.registry import make_graders
-from valkyrie.grade.running import grade_all
+from valkyrie.evals.export.harbor import checks_of, standalone
+from valkyrie.evals.export.harbor_grader import main
+from valkyrie.grade.graders import grade_all, make_graders
+from valkyrie.grade.protocol import GraderInput, Program, ProgramResult
 from valkyrie.specs.model import GraderSpec, Scoring, Stimulus
 from valkyrie.trajectory.transcript import Transcript
 
@@ -70,7 +68,7 @@ class Bench:
     def __init__(self, workspace: Path, scratch: Path) -> None:
         self.workspace, self.scratch = workspace, scratch
 
-    async def run(self, program: Program) -> Ran:
+    async def run(self, program: Program) -> ProgramResult:
         import shutil
 
         shutil.rmtree(self.scratch, ignore_errors=True)
@@ -86,8 +84,8 @@ class Bench:
                 check=False,
             )
         except subprocess.TimeoutExpired:
-            return Ran(124, "", "", timed_out=True)
-        return Ran(done.returncode, done.stdout, done.stderr)
+            return ProgramResult(124, "", "", timed_out=True)
+        return ProgramResult(done.returncode, done.stdout, done.stderr)
 
 
 @pytest.fixture(scope="module")
@@ -109,7 +107,7 @@ async def test_it_says_what_the_built_in_one_says(
 ) -> None:
     stimulus = Stimulus("s", ("p",), graders=(GraderSpec(grader_type, config),))
     made = make_graders(stimulus, scoring=Scoring())
-    given = Given(stimulus, Transcript(ANSWER), workspace, bench=Bench(workspace, tmp_path / "copy"))
+    given = GraderInput(stimulus, Transcript(ANSWER), workspace, bench=Bench(workspace, tmp_path / "copy"))
     [ours] = await grade_all(made, given)
     exported = checks_of(made, answers=True)
     assert exported.left_out == []

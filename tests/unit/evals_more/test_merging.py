@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from valkyrie.errors import UserError
-from valkyrie.evals.merging import merge, told
+from valkyrie.evals.experiments import experiment_result
 from valkyrie.evals.records import dump_line, to_line
 from valkyrie.evals.results import TrialResult
-from valkyrie.evals.variants import experiment_result
+from valkyrie.evals.shards import merge, told
 
 Write = Callable[..., Path]
 

@@ -6,7 +6,7 @@ import asyncio
 import os
 from pathlib import Path
 
-from valkyrie.trial.gear import SOCKET
+from valkyrie.trial.context import SOCKET
 
 Ends = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from valkyrie.executor.carrying import Carriers
+from valkyrie.executor.artifacts import TransferPool
 
 DEAD, LIVING = {"bucket": "dead"}, {"bucket": "living"}
 
@@ -22,14 +22,14 @@ def answer() -> Iterator[threading.Event]:
 
 
 @pytest.fixture
-def carriers(answer: threading.Event) -> Iterator[Carriers]:
-    made = Carriers(threads=4, of_one_place=2)
+def carriers(answer: threading.Event) -> Iterator[TransferPool]:
+    made = TransferPool(threads=4, of_one_place=2)
     yield made
     answer.set()
     made.close()
 
 
-async def test_a_dead_place_holds_only_its_share(carriers: Carriers, answer: threading.Event) -> None:
+async def test_a_dead_place_holds_only_its_share(carriers: TransferPool, answer: threading.Event) -> None:
     begun: list[str] = []
 
     def stuck() -> None:
@@ -49,7 +49,7 @@ async def test_a_dead_place_holds_only_its_share(carriers: Carriers, answer: thr
 
 
 async def test_an_end_before_its_turn_is_not_carried_and_one_after_keeps_its_share(
-    carriers: Carriers, answer: threading.Event
+    carriers: TransferPool, answer: threading.Event
 ) -> None:
     carry, begun = carriers.to(DEAD), threading.Semaphore(0)
     done: list[int] = []
@@ -79,7 +79,7 @@ async def test_an_end_before_its_turn_is_not_carried_and_one_after_keeps_its_sha
     assert sorted(done) == [0, 1, 3]
 
 
-async def test_what_went_wrong_is_told(carriers: Carriers) -> None:
+async def test_what_went_wrong_is_told(carriers: TransferPool) -> None:
     def broken() -> None:
         raise OSError("no bucket")
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from tests.unit.executor.door_world import knock
 
-from valkyrie.executor.model_doors import ModelDoors
+from valkyrie.executor.proxies import ModelProxies
 
 
 @pytest.fixture
@@ -25,7 +25,7 @@ async def port() -> AsyncIterator[int]:
         yield server.sockets[0].getsockname()[1]
 
 
-async def heard(doors: ModelDoors, url: str) -> bytes:
+async def heard(doors: ModelProxies, url: str) -> bytes:
     door = doors.to(url)
     assert door is not None
     async with asyncio.timeout(60), door.opened() as folder:
@@ -53,5 +53,5 @@ async def test_a_name_that_turns_out_to_be_this_machine(
 ) -> None:
     monkeypatch.setenv("VALKYRIE_CONFIG_PATH", str(tmp_path / "valkyrie.yaml"))
     assert socket.gethostbyname(host) == "127.0.0.1"
-    doors = ModelDoors(tmp_path / "doors", guarded=guarded)
+    doors = ModelProxies(tmp_path / "doors", guarded=guarded)
     assert await heard(doors, f"http://{host}:{port}/v1") == answer

@@ -11,17 +11,11 @@ import pytest
 from tests.unit.executor.door_world import Ends, knock
 
 from valkyrie.errors import InfrastructureError
-from valkyrie.executor.model_doors import (
-    MOST_OPEN,
-    SHARED_MEMORY,
-    ModelDoor,
-    ModelDoors,
-    place_for_doors,
-)
+from valkyrie.executor.proxies import MOST_OPEN, SHARED_MEMORY, ModelProxies, ModelProxy, proxy_folder
 
 
 @pytest.fixture
-async def door(tmp_path: Path) -> AsyncIterator[ModelDoor]:
+async def door(tmp_path: Path) -> AsyncIterator[ModelProxy]:
     """The way to a server that answers every line with the same."""
 
     async def echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -30,7 +24,7 @@ async def door(tmp_path: Path) -> AsyncIterator[ModelDoor]:
         writer.close()
 
     async with await asyncio.start_server(echo, "127.0.0.1", 0) as server:
-        made = ModelDoors(tmp_path / "doors").to(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}")
+        made = ModelProxies(tmp_path / "doors").to(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}")
         assert made is not None
         yield made
 
@@ -48,7 +42,7 @@ async def answer(ends: Ends) -> bytes:
         return await reader.readline()
 
 
-async def test_an_agent_that_holds_all_it_can_get_starves_only_itself(door: ModelDoor) -> None:
+async def test_an_agent_that_holds_all_it_can_get_starves_only_itself(door: ModelProxy) -> None:
     async with door.opened() as greedy, door.opened() as modest, AsyncExitStack() as stack:
         held = [await connect(stack, greedy) for _ in range(MOST_OPEN)]
         assert [await answer(one) for one in held] == [b"hello\n"] * MOST_OPEN
@@ -58,7 +52,7 @@ async def test_an_agent_that_holds_all_it_can_get_starves_only_itself(door: Mode
         assert await answer(await connect(stack, modest)) == b"hello\n"
 
 
-async def test_a_door_is_shut_on_whoever_still_speaks_through_it(door: ModelDoor) -> None:
+async def test_a_door_is_shut_on_whoever_still_speaks_through_it(door: ModelProxy) -> None:
     async with AsyncExitStack() as stack:
         async with door.opened() as folder:
             reader, writer = await connect(stack, folder)
@@ -71,7 +65,7 @@ async def test_a_door_is_shut_on_whoever_still_speaks_through_it(door: ModelDoor
 
 async def test_folders_are_cleared_away(tmp_path: Path) -> None:
     (tmp_path / "doors" / "door-of-a-killed-executor").mkdir(parents=True)
-    doors = ModelDoors(tmp_path / "doors")
+    doors = ModelProxies(tmp_path / "doors")
     await doors.clear()
     door = doors.to("http://127.0.0.1:1")
     assert door is not None and door is doors.to("http://127.0.0.1:1/v1")
@@ -82,16 +76,16 @@ async def test_folders_are_cleared_away(tmp_path: Path) -> None:
 
 
 async def test_doors_are_made_in_memory_and_in_no_other_user_s_folder(tmp_path: Path) -> None:
-    place = place_for_doors(tmp_path / "home-of-mine" / "doors")
+    place = proxy_folder(tmp_path / "home-of-mine" / "doors")
     if not SHARED_MEMORY.is_mount():
         assert place == tmp_path / "home-of-mine" / "doors"
         return
     assert place.parent == SHARED_MEMORY and "home-of-mine" not in place.name and not place.exists()
-    assert place_for_doors(tmp_path / "doors", memory=tmp_path) == tmp_path / "doors"
+    assert proxy_folder(tmp_path / "doors", memory=tmp_path) == tmp_path / "doors"
     trap = tmp_path / "trap"
     trap.mkdir()
     trap.chmod(0o777)
-    door = ModelDoors(trap).to("http://127.0.0.1:1")
+    door = ModelProxies(trap).to("http://127.0.0.1:1")
     assert door is not None
     with pytest.raises(InfrastructureError, match="not a folder of this user's own"):
         async with door.opened():

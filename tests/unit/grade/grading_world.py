@@ -7,12 +7,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from valkyrie.grade.protocol import Given, GraderResult, Program, Ran
-from valkyrie.grade.registry import make_graders
-from valkyrie.grade.running import grade_all
+from valkyrie.grade.graders import grade_all, make_graders
+from valkyrie.grade.protocol import GraderInput, GraderResult, Program, ProgramResult
 from valkyrie.specs.model import Constraints, GraderSpec, Scoring, Stimulus
-from valkyrie.trajectory.measuring import measured
-from valkyrie.trajectory.transcript import Event, Transcript
+from valkyrie.trajectory.transcript import Event, Transcript, measured
 
 
 def said(text: str) -> Event:
@@ -65,10 +63,10 @@ class Row:
 class Bench:
     """A workbench on which every program ends as it was told to."""
 
-    ran: Ran
+    ran: ProgramResult
     programs: list[Program] = field(default_factory=list)
 
-    async def run(self, program: Program) -> Ran:
+    async def run(self, program: Program) -> ProgramResult:
         self.programs.append(program)
         return self.ran
 
@@ -86,7 +84,7 @@ async def results_of(
 ) -> list[GraderResult]:
     stimulus = Stimulus("one", tuple(turns), tuple(graders), constraints=constraints or Constraints())
     made = make_graders(stimulus, scoring=scoring or Scoring(), plugins=plugins, base=base)
-    return await grade_all(made, Given(stimulus, transcript, **given))
+    return await grade_all(made, GraderInput(stimulus, transcript, **given))
 
 
 async def result_of(grader: GraderSpec, transcript: Transcript, **given: Any) -> GraderResult:

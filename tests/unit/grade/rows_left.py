@@ -7,7 +7,7 @@ from typing import Any
 
 from tests.unit.grade.grading_world import Bench, Row
 
-from valkyrie.grade.protocol import Ran
+from valkyrie.grade.protocol import ProgramResult
 
 FILES = [
     Row("plain path", "file-exists", {"path": "go.mod"}, "pass"),
@@ -153,7 +153,7 @@ DIFFS = [
 def bench(
     code: int = 0, out: str = "", err: str = "", *, timed_out: bool = False, verdict: str | None = None
 ) -> dict[str, Any]:
-    return {"bench": Bench(Ran(code, out, err, timed_out, verdict))}
+    return {"bench": Bench(ProgramResult(code, out, err, timed_out, verdict))}
 
 
 FILE = {"program": "x", "verdict": "file"}

@@ -53,7 +53,7 @@ async def test_rule(row: Row, workspace: Path) -> None:
 
 
 def test_every_built_in_has_rows() -> None:
-    from valkyrie.grade.types import WHERE
+    from valkyrie.grade.protocol import WHERE
 
     judged = {"prompt", "panel"}
     assert {row.type for row in ROWS} == set(WHERE) - judged

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from valkyrie.grade.plugins import GraderRegistry
-from valkyrie.grade.registry import check_grader, make_grader
+from valkyrie.grade.graders import GraderRegistry, check_grader, make_grader
 from valkyrie.specs.model import GraderSpec
 
 
@@ -141,8 +140,8 @@ def test_findings(spec: GraderSpec, code: str, told: str) -> None:
 
 
 def test_every_key_of_the_schema_is_read_and_the_other_way_round() -> None:
-    from valkyrie.grade.types import WHERE
-    from valkyrie.specs.schema_graders import GRADERS
+    from valkyrie.grade.protocol import WHERE
+    from valkyrie.specs.grader_schema import GRADERS
 
     assert set(GRADERS) == set(WHERE)
     enough = {

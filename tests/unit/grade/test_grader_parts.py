@@ -11,12 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.unit.grade.grading_world import Bench, called, outcome, result_of, said, story
 
-from valkyrie.grade import workspace_files
-from valkyrie.grade.builtin.loops import most_repeats
-from valkyrie.grade.json_query import JsonQuery, QueryError
-from valkyrie.grade.patches import changes_of
-from valkyrie.grade.protocol import Ran
-from valkyrie.specs.model import GraderSpec, Place
+from valkyrie.grade import base
+from valkyrie.grade.builtin.json_values import JsonQuery, QueryError
+from valkyrie.grade.builtin.usage import most_repeats
+from valkyrie.grade.builtin.workspace import changes_of
+from valkyrie.grade.protocol import ProgramResult
+from valkyrie.specs.model import GraderSpec, SourceLocation
 
 STORE = {"shop": {"books": [{"t": "a", "p": 1}, {"t": "b", "p": 2}, {"t": "c"}], "x.y": 5, "q'": 6, "p": 9}}
 
@@ -111,7 +111,7 @@ def test_repeats_by_counting(calls: list[str], longest: int) -> None:
 
 
 async def test_what_a_command_and_a_program_are_run_as() -> None:
-    bench = Bench(Ran(0, "", ""))
+    bench = Bench(ProgramResult(0, "", ""))
     happened = story(called("bash", command="ls"), said("done"))
     env = {"env": {"LEVEL": 3, "ON": True}, "sub_path": "./src/", "timeout": "90s"}
     for spec in (
@@ -142,7 +142,7 @@ async def test_what_a_command_and_a_program_are_run_as() -> None:
 
 async def test_a_program_gives_partial_credit() -> None:
     report = {"passed": False, "score": 0.25, "evidence": "1 of 4", "details": [{"case": 1}, "two"]}
-    bench = Bench(Ran(0, json.dumps(report), ""))
+    bench = Bench(ProgramResult(0, json.dumps(report), ""))
     found = await result_of(GraderSpec("program", {"program": "x"}), story(), bench=bench)
     assert (found.passed, found.score, found.evidence) == (False, 0.25, "1 of 4")
     assert found.details == [{"case": 1}, {"value": "two"}]
@@ -151,7 +151,7 @@ async def test_a_program_gives_partial_credit() -> None:
 async def test_files_of_the_author_are_beside_the_spec(tmp_path: Path) -> None:
     (tmp_path / "schema.json").write_text('{"type": "array"}')
     (tmp_path / "fix.patch").write_text("--- a/x\n+++ b/x\n@@ -1 +1 @@\n-a\n+b\n")
-    place = Place(tmp_path / "eval.yaml", 3, 5)
+    place = SourceLocation(tmp_path / "eval.yaml", 3, 5)
     schema = GraderSpec("json-schema", {"schema": "schema.json"}, place=place)
     assert outcome(await result_of(schema, story(said("[]")))) == "pass"
     assert outcome(await result_of(schema, story(said("{}")))) == "fail"
@@ -161,7 +161,7 @@ async def test_files_of_the_author_are_beside_the_spec(tmp_path: Path) -> None:
 
 
 async def test_large_files_are_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(workspace_files, "MOST_BYTES", 10)
+    monkeypatch.setattr(base, "MOST_BYTES", 10)
     (tmp_path / "big").write_text("x" * 11)
     for name in ("file-contains", "file-not-contains"):
         spec = GraderSpec(name, {"path": "big", "value": "x"})

@@ -10,9 +10,8 @@ import pytest
 from tests.unit.grade.grading_world import outcome, results_of, said, story
 
 from valkyrie.errors import UsageError, UserError
-from valkyrie.grade.plugins import load_plugins
-from valkyrie.grade.protocol import Given, GraderResult, Need
-from valkyrie.grade.registry import known_types, make_grader
+from valkyrie.grade.graders import known_types, load_plugins, make_grader
+from valkyrie.grade.protocol import GraderInput, GraderResult, Need
 from valkyrie.specs.model import GraderSpec, SpecError
 
 SIMPLE = """
@@ -103,7 +102,7 @@ class Installed:
     metadata = {"name": "installed"}  # noqa: RUF012
     needs = (Need.WORKSPACE,)
 
-    def grade(self, given: Given) -> GraderResult:
+    def grade(self, given: GraderInput) -> GraderResult:
         return GraderResult("x", "x", given.workspace is not None, 1.0, "looked")
 
 

@@ -9,13 +9,19 @@ import pytest
 from tests.unit.grade.grading_world import called, outcome, results_of, said, skill, story
 
 from valkyrie.errors import GraderError, JudgeError
-from valkyrie.evals.figures import Repeats
-from valkyrie.grade.builtin.budgets import budget_score
-from valkyrie.grade.constraints import ConstraintResult, check_constraints
-from valkyrie.grade.protocol import Given, GraderResult, Need
-from valkyrie.grade.registry import MadeGrader, checks, judges, make_graders
-from valkyrie.grade.running import SCORING_TIMEOUT, GradingTime, grade_all
-from valkyrie.grade.verdict import verdict
+from valkyrie.evals.figures import StimulusRepeats
+from valkyrie.grade.builtin.usage import budget_score
+from valkyrie.grade.graders import (
+    SCORING_TIMEOUT,
+    GradingTime,
+    MadeGrader,
+    checks,
+    grade_all,
+    judges,
+    make_graders,
+    verdict,
+)
+from valkyrie.grade.protocol import ConstraintResult, GraderInput, GraderResult, Need, check_constraints
 from valkyrie.specs.model import Constraints, GraderSpec, Scoring, SpecError, Stimulus
 
 
@@ -61,8 +67,8 @@ def test_with_an_error_there_is_no_verdict(threshold: float | None) -> None:
 
 def test_the_documented_numbers_of_several_trials() -> None:
     """passAtK(5, 3, 5) = 1; pass^5 of 4 in 5 is 0, and two of the five disagree in 8 of 20 draws."""
-    assert Repeats(3, 5).pass_at(5) == 1.0
-    four = Repeats(4, 5)
+    assert StimulusRepeats(3, 5).pass_at(5) == 1.0
+    four = StimulusRepeats(4, 5)
     assert four.pass_at(5) == 1.0
     assert four.pass_all(5) == 0.0
     assert four.flakiness == pytest.approx(0.4)
@@ -129,14 +135,14 @@ async def test_constraints_are_checked_beside_the_graders(
     happened = story(skill("azure"), called("bash", command="ls"), said("one"), said("two"), ms=1000)
     found = await results_of([GraderSpec("exit-success")], happened, constraints=constraints)
     assert [one.name for one in found] == ["exit-success"]  # in no score and no verdict
-    held = await check_constraints(constraints, Given(Stimulus("s", ("p",)), happened))
+    held = await check_constraints(constraints, GraderInput(Stimulus("s", ("p",)), happened))
     assert [(one.name, one.held) for one in held] == [(name, expected == "pass")]
     assert held[0].evidence
     assert ConstraintResult.read_all([one.to_json() for one in held]) == held
 
 
 async def test_no_skill_may_load_and_none_did() -> None:
-    given = Given(Stimulus("s", ("p",)), story(said("x")))
+    given = GraderInput(Stimulus("s", ("p",)), story(said("x")))
     assert [one.held for one in await check_constraints(Constraints(reject_skills=("*",)), given)] == [True]
 
 
@@ -174,7 +180,7 @@ class Scripted:
         self.answer = answer
         self.needs = frozenset({Need.JUDGE}) if judge else frozenset()
 
-    async def grade(self, given: Given) -> GraderResult:
+    async def grade(self, given: GraderInput) -> GraderResult:
         if isinstance(self.answer, Exception):
             raise self.answer
         return GraderResult("own-name", "own-type", True, 1.0, str(self.answer))
@@ -184,7 +190,7 @@ def made(*graders: Any) -> list[MadeGrader]:
     return [MadeGrader(one, GraderSpec("scripted"), f"g{number}") for number, one in enumerate(graders)]
 
 
-GIVEN = Given(Stimulus("s", ("p",)), story(said("x")))
+GIVEN = GraderInput(Stimulus("s", ("p",)), story(said("x")))
 
 
 async def test_broken_graders_are_errors_and_the_others_speak() -> None:
@@ -209,7 +215,7 @@ async def test_a_judge_that_cannot_be_asked_is_told_to_whoever_retries() -> None
 class Endless(Scripted):
     """A grader that never comes to an end."""
 
-    async def grade(self, given: Given) -> GraderResult:
+    async def grade(self, given: GraderInput) -> GraderResult:
         await asyncio.Event().wait()
         raise AssertionError
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from sandboxes.retry import Backoff
-from valkyrie.hooks.firing import BACKOFF, RESULTS_BACKOFF
+from valkyrie.notifications.outbox import BACKOFF, RESULTS_BACKOFF
 
 
 @pytest.mark.parametrize(

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from valkyrie.hooks import slack, webhook
-from valkyrie.hooks.webhook import SignatureError, verify
+from valkyrie.notifications import messages
+from valkyrie.notifications.messages import SignatureError, verify
 
 RUN = "0190d7a2-0000-4000-8000-000000000000"
 NOW = 1_700_000_000.0
@@ -56,7 +56,7 @@ def ended(state: str, final: float | None = 0.625, **more: Any) -> dict[str, Any
 
 
 def test_progress() -> None:
-    assert slack.text(told(model="openai/gpt-4o")).splitlines() == [
+    assert messages.slack_text(told(model="openai/gpt-4o")).splitlines() == [
         "*Benchmark Update* — swebench",
         f"*Agent:* sweagent  *Run:* {RUN}",
         "*Model:* openai/gpt-4o",
@@ -66,7 +66,7 @@ def test_progress() -> None:
 
 
 def test_complete_tells_score_errors_and_coverage() -> None:
-    assert slack.text(ended("FINISHED")).splitlines() == [
+    assert messages.slack_text(ended("FINISHED")).splitlines() == [
         "*Benchmark Complete* — swebench",
         f"*Agent:* sweagent  *Run:* {RUN}",
         "*Model:* N/A",
@@ -82,7 +82,7 @@ def test_what_is_ungraded_unconfirmed_and_open_to_tampering_is_told() -> None:
         "score_high": 0.725, "score_confirmed": 0.5, "confirmed": 10, "unconfirmed": 1,
         "open_to_tampering": 3,
     }  # fmt: skip
-    assert slack.text(message).splitlines()[3:6] == [
+    assert messages.slack_text(message).splitlines()[3:6] == [
         "*Final Score:* 62.5 % to 72.5 %, depending on 2 ungraded trials — 2 errors: infrastructure 2; "
         "coverage 18/20 tasks graded, 90%",
         "*Confirmed:* 50.0 % — 1 pass only seen in the sandbox the agent left",
@@ -91,11 +91,11 @@ def test_what_is_ungraded_unconfirmed_and_open_to_tampering_is_told() -> None:
 
 
 def test_error_and_stopped() -> None:
-    lines = slack.text(ended("ERROR", final=None, error="x" * 500, repeated=True)).splitlines()
+    lines = messages.slack_text(ended("ERROR", final=None, error="x" * 500, repeated=True)).splitlines()
     assert lines[0] == "*Benchmark Error* — swebench"
     assert lines[3].startswith("*Final Score:* N/A — ") and "trials" in lines[3]
     assert lines[4] == f"*Error:* {'x' * 199}…"
-    assert slack.text(ended("STOPPED")).startswith("*Benchmark Stopped* — ")
+    assert messages.slack_text(ended("STOPPED")).startswith("*Benchmark Stopped* — ")
 
 
 def test_a_run_that_stopped_by_itself_says_why() -> None:
@@ -103,26 +103,26 @@ def test_a_run_that_stopped_by_itself_says_why() -> None:
         "stopped by itself: the first 20 trials that ended all failed; `valk run resume 0190d7a2` goes on"
     )
     stopped = ended("STOPPED", final=None, stop_reason=reason)
-    assert f"*Reason:* {reason}" in slack.text(stopped).splitlines()
-    _, body = webhook.message(stopped, "d", {}, None, NOW)
+    assert f"*Reason:* {reason}" in messages.slack_text(stopped).splitlines()
+    _, body = messages.webhook_message(stopped, "d", {}, None, NOW)
     assert json.loads(body)["run"]["stop_reason"] == reason
 
 
 def test_agents_that_ended_badly_are_told_of() -> None:
     counts = {"FINISHED": 2, "ERROR": 1}
-    said = slack.text(ended("FINISHED", exit_codes={"127": 3}, counts=counts, worked_s=75.0))
+    said = messages.slack_text(ended("FINISHED", exit_codes={"127": 3}, counts=counts, worked_s=75.0))
     assert f"*Exits:* 3 of 3 agents ended with exit code 127; `valk run logs {RUN[:8]}`" in said
     assert said.endswith("*Duration:* 1 min 15 s"), "the night between two passes is no work"
 
 
 def test_words_of_others_are_no_markup_and_mention_nobody() -> None:
-    message = slack.text(
+    message = messages.slack_text(
         ended("ERROR", agent="<!channel>", benchmark="a&b", error="<@U1> said\n*Duration:* \x1b[31mnever")
     )
     assert "<" not in message and "&lt;!channel&gt;" in message and "a&amp;b" in message
     assert "\x1b" not in message
     assert len(message.splitlines()) == 6
-    assert json.loads(slack.body(told())) == {"text": slack.text(told())}
+    assert json.loads(messages.slack_body(told())) == {"text": messages.slack_text(told())}
 
 
 @pytest.mark.parametrize(
@@ -136,7 +136,7 @@ def test_words_of_others_are_no_markup_and_mention_nobody() -> None:
 )
 def test_a_message_says_what_happened_to_what(state: str, event: str) -> None:
     given_ = told(state=state) if state == "IN_PROGRESS" else ended(state)
-    headers, body = webhook.message(given_, f"{RUN}:x", {"artifacts": "s3://b/r/"}, "key", NOW)
+    headers, body = messages.webhook_message(given_, f"{RUN}:x", {"artifacts": "s3://b/r/"}, "key", NOW)
     document = json.loads(body)
     assert headers["X-Valkyrie-Event"] == document["event"] == event
     assert headers["X-Valkyrie-Delivery"] == document["id"] == f"{RUN}:x"
@@ -161,21 +161,21 @@ def test_a_message_says_what_happened_to_what(state: str, event: str) -> None:
 
 
 def test_without_a_key_there_is_no_signature() -> None:
-    headers, body = webhook.message(told(), "d", {}, None, NOW)
+    headers, body = messages.webhook_message(told(), "d", {}, None, NOW)
     assert "X-Valkyrie-Signature" not in headers
     with pytest.raises(SignatureError):
         verify(body, headers, "key", now=NOW)
 
 
 def test_the_signature_is_what_the_documentation_says() -> None:
-    headers, body = webhook.message(told(), "d", {}, "kéy", NOW)
+    headers, body = messages.webhook_message(told(), "d", {}, "kéy", NOW)
     by_hand = hmac.new("kéy".encode(), b"1700000000." + body, hashlib.sha256).hexdigest()
     assert headers["X-Valkyrie-Signature"] == f"sha256={by_hand}"
     verify(body, {name.upper(): value for name, value in headers.items()}, "kéy", now=NOW + 299)
 
 
 def test_late_early_changed_and_foreign_messages_are_refused() -> None:
-    headers, body = webhook.message(told(), "d", {}, "key", NOW)
+    headers, body = messages.webhook_message(told(), "d", {}, "key", NOW)
     for late in (NOW + 301, NOW - 301):
         with pytest.raises(SignatureError, match="old"):
             verify(body, headers, "key", now=late)
@@ -189,7 +189,7 @@ def test_late_early_changed_and_foreign_messages_are_refused() -> None:
     ):
         with pytest.raises(SignatureError, match="does not fit"):
             verify(*changed, now=NOW)
-    unsigned = webhook.signature(body, "²", "key")
+    unsigned = messages.signature(body, "²", "key")
     with pytest.raises(SignatureError):
         verify(body, {"X-Valkyrie-Timestamp": "²", "X-Valkyrie-Signature": unsigned}, "key", now=NOW)
 
@@ -199,6 +199,6 @@ def test_what_is_signed_verifies(body: bytes, key: str, at: int) -> None:
     key = key.encode("utf-8", "ignore").decode() or "k"
     headers = {
         "X-Valkyrie-Timestamp": str(at),
-        "X-Valkyrie-Signature": webhook.signature(body, str(at), key),
+        "X-Valkyrie-Signature": messages.signature(body, str(at), key),
     }
     verify(body, headers, key, now=float(at))

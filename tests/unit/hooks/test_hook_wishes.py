@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from valkyrie.errors import UsageError
-from valkyrie.hooks.wishes import notify_wishes, preflight, wanted_secrets
+from valkyrie.notifications.messages import preflight, requested_notifications, wanted_secrets
 from valkyrie.views import RunRequest
 
 
@@ -17,17 +17,17 @@ def request(**more: Any) -> RunRequest:
 
 
 def test_nothing_is_wished_by_default() -> None:
-    assert notify_wishes(request()) == (None, [])
+    assert requested_notifications(request()) == (None, [])
 
 
 def test_a_slack_webhook_without_intervals_tells_of_the_end_only() -> None:
-    wishes, notices = notify_wishes(request(webhook="SLACK"))
+    wishes, notices = requested_notifications(request(webhook="SLACK"))
     assert wishes == {"slack": {"secret": "SLACK", "intervals": [100]}, "webhook": None, "lambda": None}
     assert notices == []
 
 
 def test_intervals_go_to_both_kinds_in_order() -> None:
-    wishes, _ = notify_wishes(
+    wishes, _ = requested_notifications(
         request(webhook="SLACK", webhook_url="https://x.example/h", webhook_key="KEY", intervals=[75, 25])
     )
     assert wishes is not None
@@ -37,10 +37,10 @@ def test_intervals_go_to_both_kinds_in_order() -> None:
 
 
 def test_intervals_without_a_webhook_are_ignored_with_a_warning() -> None:
-    wishes, notices = notify_wishes(request(intervals=[25]))
+    wishes, notices = requested_notifications(request(intervals=[25]))
     assert wishes is None
     assert len(notices) == 1 and "ignored" in notices[0] and "config set webhook" in notices[0]
-    wishes, notices = notify_wishes(request(intervals=[25], lambda_function="after"))
+    wishes, notices = requested_notifications(request(intervals=[25], lambda_function="after"))
     assert wishes == {"slack": None, "webhook": None, "lambda": "after"} and len(notices) == 1
 
 
@@ -50,20 +50,20 @@ def test_intervals_without_a_webhook_are_ignored_with_a_warning() -> None:
 @pytest.mark.parametrize("webhook", ["SLACK", None])
 def test_intervals_that_make_no_sense_are_refused(intervals: Sequence[int], webhook: str | None) -> None:
     with pytest.raises(UsageError, match="-i"):
-        notify_wishes(request(webhook=webhook, intervals=intervals))
+        requested_notifications(request(webhook=webhook, intervals=intervals))
 
 
 @pytest.mark.parametrize("percent", [5, 50, 100])
 def test_the_ends_of_the_range_are_in_it(percent: int) -> None:
-    wishes, _ = notify_wishes(request(webhook="S", intervals=[percent]))
+    wishes, _ = requested_notifications(request(webhook="S", intervals=[percent]))
     assert wishes is not None and wishes["slack"]["intervals"] == [percent]
 
 
 def test_a_key_without_an_address_and_an_address_that_is_none_are_refused() -> None:
     with pytest.raises(UsageError, match="--webhook-url"):
-        notify_wishes(request(webhook_key="KEY"))
+        requested_notifications(request(webhook_key="KEY"))
     with pytest.raises(UsageError, match="--webhook-url is not an http"):
-        notify_wishes(request(webhook_url="ftp://x.example/"))
+        requested_notifications(request(webhook_url="ftp://x.example/"))
 
 
 class WithoutCloud:
@@ -86,7 +86,7 @@ def checked(wishes: Any, values: dict[str, str], addresses: Sequence[str] = ("20
 
 
 def test_preflight_finds_nothing_wrong_with_a_plain_url() -> None:
-    wishes, _ = notify_wishes(request(webhook="SLACK"))
+    wishes, _ = requested_notifications(request(webhook="SLACK"))
     assert checked(wishes, {"SLACK": "https://hooks.slack.example/services/T0/B0/xyz\n"}) == []
     assert checked(None, {}) == []
 
@@ -100,13 +100,13 @@ def test_preflight_finds_nothing_wrong_with_a_plain_url() -> None:
     ],
 )
 def test_preflight_names_the_way_out_when_the_secret_is_json(value: str) -> None:
-    wishes, _ = notify_wishes(request(webhook="SLACK"))
+    wishes, _ = requested_notifications(request(webhook="SLACK"))
     (problem,) = checked(wishes, {"SLACK": value})
     assert "'SLACK'" in problem and "plain text" in problem and "hunter2" not in problem
 
 
 def test_preflight_lists_every_problem_and_no_value() -> None:
-    wishes, _ = notify_wishes(
+    wishes, _ = requested_notifications(
         request(webhook="SLACK", webhook_url="https://in.example/", lambda_function="after")
     )
     problems = checked(wishes, {"SLACK": "hunter2 is no url"}, addresses=["127.0.0.1"])
@@ -117,6 +117,6 @@ def test_preflight_lists_every_problem_and_no_value() -> None:
 
 
 def test_a_slack_secret_that_leads_home_is_a_problem_too() -> None:
-    wishes, _ = notify_wishes(request(webhook="SLACK"))
+    wishes, _ = requested_notifications(request(webhook="SLACK"))
     (problem,) = checked(wishes, {"SLACK": "https://x.example/hunter2"}, addresses=["169.254.169.254"])
     assert "metadata" in problem and "hunter2" not in problem

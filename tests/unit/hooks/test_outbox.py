@@ -16,9 +16,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sqlalchemy import Connection
 
-from valkyrie.nouns import RunState
-from valkyrie.store import Store, executors, hook_leases, hooks, runs
-from valkyrie.store.hook_leases import Due, Look
+from valkyrie.domain import RunState
+from valkyrie.store import Store, executors, notifications, runs
+from valkyrie.store.notifications import Due, DueQuery
 from valkyrie.views import HookView
 
 NOTIFY = {"slack": {"secret": "S", "intervals": [25, 75]}, "webhook": None, "lambda": None}
@@ -73,7 +73,7 @@ def stands(store: Store, run_id: str, **counters: Any) -> None:
     """Bring a run to these counts, and plan what that makes due."""
     with store.writing() as connection:
         runs.set_values(connection, run_id, **counters)
-        hooks.plan_progress_of(connection, [run_id], time.time())
+        notifications.plan_progress_of(connection, [run_id], time.time())
 
 
 def end(store: Store, run_id: str, state: RunState = RunState.FINISHED) -> None:
@@ -82,12 +82,12 @@ def end(store: Store, run_id: str, state: RunState = RunState.FINISHED) -> None:
         runs.set_values(
             connection, run_id, state=state.value, endings=row.endings + 1, finished_at=time.time()
         )
-        hooks.plan_ending(connection, runs.get(connection, run_id), time.time())
+        notifications.plan_ending(connection, runs.get(connection, run_id), time.time())
 
 
 def told(store: Store, run_id: str) -> list[HookView]:
     with store.reading() as connection:
-        return hooks.of_run(connection, run_id)
+        return notifications.of_run(connection, run_id)
 
 
 def take(
@@ -98,25 +98,25 @@ def take(
     in_hand: Mapping[tuple[str, str], int] | None = None,
     home: str = "",
 ) -> list[Due]:
-    look = Look(executor, room, in_hand or {}, home)
+    look = DueQuery(executor, room, in_hand or {}, home)
     with store.writing() as connection:
-        hook_leases.recover(connection, look)
-        return hook_leases.due(connection, look)
+        notifications.recover_hooks(connection, look)
+        return notifications.due(connection, look)
 
 
 def done(store: Store, due: Due, detail: str = "HTTP 200") -> bool:
     with store.writing() as connection:
-        return hook_leases.done(connection, due, detail)
+        return notifications.done(connection, due, detail)
 
 
 def failed(store: Store, due: Due, pause: float | None) -> bool:
     with store.writing() as connection:
-        return hook_leases.failed(connection, due, "HTTP 500", pause)
+        return notifications.failed(connection, due, "HTTP 500", pause)
 
 
 def pauses_end(store: Store, run_id: str) -> None:
     with store.writing() as connection:
-        hooks.supplied(connection, run_id)
+        notifications.supplied(connection, run_id)
 
 
 def test_a_threshold_is_written_down_once_with_what_was_true_then(store: Store) -> None:
@@ -155,7 +155,7 @@ def test_a_run_that_wishes_nothing_writes_nothing(store: Store) -> None:
     end(store, run_id)
     assert told(store, run_id) == []
     with store.reading() as connection:
-        assert hooks.settled(connection, run_id)
+        assert notifications.settled(connection, run_id)
 
 
 def test_a_retry_does_not_tell_a_threshold_again_but_tells_its_own_ending(store: Store) -> None:
@@ -180,7 +180,7 @@ def test_an_ending_goes_results_then_lambda_then_messages(store: Store) -> None:
             failed(store, due, None) if due.kind == "lambda" else done(store, due)
     assert seen == [{"results"}, {"lambda"}, {"slack", "webhook"}]
     with store.reading() as connection:
-        assert hooks.settled(connection, run_id)
+        assert notifications.settled(connection, run_id)
 
 
 def test_without_a_place_for_artifacts_no_results_are_uploaded(store: Store) -> None:
@@ -193,7 +193,7 @@ def test_planning_the_same_ending_twice_writes_it_once(store: Store) -> None:
     run_id = add_run(store, notify=ALL)
     end(store, run_id)
     with store.writing() as connection:
-        hooks.plan_ending(connection, runs.get(connection, run_id), time.time())
+        notifications.plan_ending(connection, runs.get(connection, run_id), time.time())
     assert len(told(store, run_id)) == 3
 
 
@@ -234,8 +234,8 @@ def test_a_failure_waits_for_its_pause_and_keeps_what_it_tells(store: Store) -> 
     assert (view.state, view.detail, view.attempts) == ("pending", "HTTP 500", 1)
     assert take(store) == []
     with store.reading() as connection:
-        assert hook_leases.outlook(connection, ()) == (True, pytest.approx(60, abs=10))
-        assert hook_leases.outlook(connection, [run_id]) == (False, None)
+        assert notifications.outlook(connection, ()) == (True, pytest.approx(60, abs=10))
+        assert notifications.outlook(connection, [run_id]) == (False, None)
     pauses_end(store, run_id)
     (again,) = take(store)
     assert (again.attempt, again.told) == (2, due.told)
@@ -246,7 +246,7 @@ def test_waiting_for_a_person_is_no_attempt_and_ends_when_they_came(store: Store
     stands(store, run_id, n_pending=6, n_finished=2)
     (due,) = take(store)
     with store.writing() as connection:
-        assert hook_leases.wait(connection, due, "waits for secret 'S'", 60.0)
+        assert notifications.wait(connection, due, "waits for secret 'S'", 60.0)
     (view,) = told(store, run_id)
     assert (view.state, view.detail, view.attempts) == ("pending", "waits for secret 'S'", 0)
     assert take(store) == []
@@ -325,7 +325,7 @@ def test_many_who_write_a_threshold_down_at_once_write_it_once(store: Store) -> 
     def plan() -> None:
         start.wait()
         with store.writing() as connection:
-            hooks.plan_progress_of(connection, [run_id], time.time())
+            notifications.plan_progress_of(connection, [run_id], time.time())
 
     threads = [threading.Thread(target=plan) for _ in range(4)]
     for thread in threads:
@@ -343,7 +343,7 @@ def test_what_is_told_goes_with_its_run(store: Store) -> None:
         runs.forget(connection, run_id)
     assert not done(store, due)
     with store.reading() as connection:
-        assert not hook_leases.any_pending(connection)
+        assert not notifications.any_pending(connection)
 
 
 STEPS = st.one_of(
@@ -372,7 +372,7 @@ class Story:
 
     def pending(self) -> bool:
         with self.store.reading() as connection:
-            return hook_leases.any_pending(connection)
+            return notifications.any_pending(connection)
 
     def step(self, what: str, count: int) -> None:
         row = self.row()

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from valkyrie.artifact_store.disk import DiskArtifacts
 from valkyrie.errors import UnknownError, UsageError, UserError
-from valkyrie.keeping.disk import DiskArtifacts
 
 
 @pytest.fixture

@@ -8,10 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from valkyrie.artifact_store.logs import whole_characters
+from valkyrie.artifact_store.protocol import LogName, stream_name
 from valkyrie.aws.logs import batch
-from valkyrie.keeping.keys import stream_name
-from valkyrie.keeping.protocol import LogName
-from valkyrie.keeping.shipping import whole_characters
 
 NAME = LogName("run", "task", 0, 1, 1_700_000_000.123456)
 

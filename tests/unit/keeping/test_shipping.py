@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from valkyrie.artifact_store.logs import BACKOFF, ShippedLogs, _Followed
+from valkyrie.artifact_store.protocol import LogName
 from valkyrie.errors import InfrastructureError
-from valkyrie.keeping.protocol import LogName
-from valkyrie.keeping.shipping import BACKOFF, ShippedLogs, _Followed
 
 
 class Away(ShippedLogs):

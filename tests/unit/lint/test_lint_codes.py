@@ -7,10 +7,10 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from valkyrie.lint.codes import RULES
+from valkyrie.evals.lint.rules import RULES
 
 ROOT = Path(__file__).resolve().parents[3]
-FOLDERS = ("specs", "grade", "lint", "benchmarks/eval_spec")
+FOLDERS = ("specs", "grade", "evals/lint", "benchmarks/eval_spec")
 CODE_AT = {
     "Finding": 0,
     "finding": 0,

@@ -8,13 +8,12 @@ import pytest
 
 from valkyrie.agents.scaffold import init_agent
 from valkyrie.benchmarks.scaffold import init_benchmark
-from valkyrie.lint.running import Linter
-from valkyrie.lint.targets import Kind, Target
+from valkyrie.evals.lint.linter import Kind, Linter, LintTarget
 from valkyrie.specs.model import Finding
 
 
 def lint(kind: Kind, path: Path) -> list[Finding]:
-    (checked,) = Linter().check([Target(kind, path)])
+    (checked,) = Linter().check([LintTarget(kind, path)])
     return list(checked.findings)
 
 

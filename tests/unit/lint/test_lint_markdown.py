@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from valkyrie.lint.markdown import addresses, references
+from valkyrie.evals.lint.skills import addresses, references
 
 
 def targets(text: str) -> list[str]:

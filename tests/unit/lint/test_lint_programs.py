@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from valkyrie.lint.programs import program_findings
+from valkyrie.evals.lint.specs import program_findings
 from valkyrie.specs.model import FileEntry, GraderSpec, Stimulus
 
 SCRIPTS = {

@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from valkyrie.lint.running import Linter
-from valkyrie.lint.targets import Target, targets_of
+from valkyrie.evals.lint.linter import Linter, LintTarget, targets_of
 
 SPEC = """\
 name: {name}
@@ -26,7 +25,7 @@ def lint(tmp_path: Path, project: str, **specs: str) -> list[tuple[str, int]]:
         folder = tmp_path / "evals" / name
         folder.mkdir(parents=True)
         (folder / "eval.yaml").write_text(text)
-    (checked,) = Linter().check([Target("project", tmp_path / ".vally.yaml")])
+    (checked,) = Linter().check([LintTarget("project", tmp_path / ".vally.yaml")])
     return [(one.code, one.place.line) for one in checked.findings if one.place]
 
 
@@ -72,11 +71,13 @@ def test_a_broken_project_is_said_of_it_and_its_specs_survive(tmp_path: Path) ->
     (tmp_path / ".vally.yaml").write_text("suites: [\n")
     file = tmp_path / "eval.yaml"
     file.write_text(spec(environment="base"))
-    project, of_spec = Linter().check([Target("project", tmp_path / ".vally.yaml"), Target("spec", file)])
+    project, of_spec = Linter().check(
+        [LintTarget("project", tmp_path / ".vally.yaml"), LintTarget("spec", file)]
+    )
     assert [one.code for one in project.findings] == ["yaml"]
     assert of_spec.findings == []  # the same finding, told once
     file.write_text(spec())
-    assert [one.code for one in Linter().check([Target("spec", file)])[0].findings] == []
+    assert [one.code for one in Linter().check([LintTarget("spec", file)])[0].findings] == []
 
 
 def test_specs_by_other_names_are_found_through_the_project(
@@ -86,4 +87,4 @@ def test_specs_by_other_names_are_found_through_the_project(
     (tmp_path / "evals").mkdir()
     (tmp_path / "evals" / "stimuli.yml").write_text(spec())
     (tmp_path / ".vally.yaml").write_text("paths: {evalFilenames: [stimuli.yml]}\n")
-    assert Target("spec", Path("evals/stimuli.yml")) in targets_of(Path())
+    assert LintTarget("spec", Path("evals/stimuli.yml")) in targets_of(Path())

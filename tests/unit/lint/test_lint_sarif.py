@@ -9,9 +9,8 @@ from typing import Any
 import jsonschema_rs
 import pytest
 
-from valkyrie.lint.codes import RULES
-from valkyrie.lint.sarif import annotation, to_sarif
-from valkyrie.specs.model import Finding, Place, Severity
+from valkyrie.evals.lint.rules import RULES, annotation, to_sarif
+from valkyrie.specs.model import Finding, Severity, SourceLocation
 
 TEXT = {"type": "object", "required": ["text"], "properties": {"text": {"type": "string", "minLength": 1}}}
 LEVEL = {"enum": ["none", "note", "warning", "error"]}
@@ -122,7 +121,7 @@ def checked(findings: list[Finding], root: Path) -> dict[str, Any]:
 
 def test_every_code_makes_a_valid_document(tmp_path: Path) -> None:
     findings = [
-        Finding(code, rule.severity, rule.summary, Place(tmp_path / "a b" / "eval.yaml", 3, 5))
+        Finding(code, rule.severity, rule.summary, SourceLocation(tmp_path / "a b" / "eval.yaml", 3, 5))
         for code, rule in RULES.items()
     ]
     run = checked(findings, tmp_path)
@@ -139,7 +138,7 @@ def test_nothing_found_is_a_document_too(tmp_path: Path) -> None:
 
 
 def test_files_elsewhere_have_a_whole_address(tmp_path: Path) -> None:
-    run = checked([Finding("yaml", "error", "no", Place(Path("/elsewhere/é.yaml")))], tmp_path)
+    run = checked([Finding("yaml", "error", "no", SourceLocation(Path("/elsewhere/é.yaml")))], tmp_path)
     artifact = run["results"][0]["locations"][0]["physicalLocation"]["artifactLocation"]
     assert artifact == {"uri": "file:///elsewhere/%C3%A9.yaml"}
 
@@ -156,7 +155,7 @@ def test_severities(tmp_path: Path, severity: Severity, level: str, command: str
 
 def test_an_annotation_cannot_be_broken_out_of(tmp_path: Path) -> None:
     finding = Finding(
-        "yaml", "error", "50% bad\n::set-output name=x::y", Place(tmp_path / "a,b:c.yaml", 2, 7)
+        "yaml", "error", "50% bad\n::set-output name=x::y", SourceLocation(tmp_path / "a,b:c.yaml", 2, 7)
     )
     assert annotation(finding, tmp_path) == (
         "::error file=a%2Cb%3Ac.yaml,line=2,col=7,title=yaml::50%25 bad%0A::set-output name=x::y"

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from valkyrie.lint.options import LintOptions, read_entries
-from valkyrie.lint.skills import MAX_LINES, lint_skill
+from valkyrie.evals.lint.rules import LintOptions, read_entries
+from valkyrie.evals.lint.skills import MAX_LINES, lint_skill
 
 FRONT = "---\nname: greeting\ndescription: How to greet.\n---\n"
 

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from valkyrie.lint.options import LintOptions
-from valkyrie.lint.specs import lint_spec, lint_spec_file
+from valkyrie.evals.lint.rules import LintOptions
+from valkyrie.evals.lint.specs import lint_spec, lint_spec_file
 from valkyrie.specs.model import Finding
-from valkyrie.specs.reading import read_spec
+from valkyrie.specs.reader import read_spec
 
 
 def lint(tmp_path: Path, text: str, options: LintOptions | None = None) -> list[Finding]:

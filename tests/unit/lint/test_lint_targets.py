@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from valkyrie.errors import UsageError
-from valkyrie.lint.targets import specs_of, targets_of
+from valkyrie.evals.lint.linter import specs_of, targets_of
 
 FILES = {
     ".vally.yaml": "{}",

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
+from valkyrie.domain import DEFAULT_ORG, Identity, Role
 from valkyrie.errors import AccessError, StoreError, UsageError, UserError
-from valkyrie.nouns import DEFAULT_ORG, Identity, Role
-from valkyrie.organisation.access import SelfHostedAuthenticator, open_authenticator
-from valkyrie.store import Store, people
+from valkyrie.store import Store, tenants
+from valkyrie.tenants.organisation import SelfHostedAuthenticator, open_authenticator
 
 
 @pytest.fixture
@@ -26,7 +26,7 @@ def here(tmp_path: Path) -> Iterator[Store]:
 @pytest.fixture
 def key(here: Store) -> tuple[str, str]:
     with here.writing() as connection:
-        return people.create_key(connection, DEFAULT_ORG, "laptop", "ada@example.com")
+        return tenants.create_key(connection, DEFAULT_ORG, "laptop", "ada@example.com")
 
 
 def test_a_key_in_either_header_is_its_person(here: Store, key: tuple[str, str]) -> None:
@@ -59,7 +59,7 @@ def test_a_revoked_key_is_refused_at_once(here: Store, key: tuple[str, str]) -> 
     door = SelfHostedAuthenticator(here)
     door.identify(key[1], None)
     with here.writing() as connection:
-        people.revoke_key(connection, key[0], 1.0)
+        tenants.revoke_key(connection, key[0], 1.0)
     with pytest.raises(AccessError):
         door.identify(key[1], None)
 
@@ -88,7 +88,7 @@ def test_use_is_written_down_once_a_minute(here: Store, key: tuple[str, str]) ->
         thread.join()
     assert writes == [1_800_000_000.0, 1_800_000_061.0]
     with here.reading() as connection:
-        assert people.list_keys(connection)[0].last_used_at == now
+        assert tenants.list_keys(connection)[0].last_used_at == now
 
 
 def test_looking_goes_on_while_nothing_can_be_written(

@@ -8,14 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from valkyrie import config
+from valkyrie.config import values
+from valkyrie.domain import Identity
 from valkyrie.errors import MissingSecretError, StoreError, UserError
-from valkyrie.nouns import Identity
-from valkyrie.organisation.embedded import EmbeddedOrganisation
-from valkyrie.organisation.opening import open_organisation
-from valkyrie.organisation.own_aws import any_session, configured_keys, keep_keys, kept_keys_path, own_session
 from valkyrie.secrets import resolve
 from valkyrie.store.layout import DataFolder
+from valkyrie.tenants.organisation import EmbeddedOrganisation, open_organisation
+from valkyrie.tenants.storage import any_session, configured_keys, keep_keys, kept_keys_path, own_session
 
 KEYS = {"AWS_ACCESS_KEY_ID": "AKIDEXAMPLE1234", "AWS_SECRET_ACCESS_KEY": "planted-secret-half"}
 
@@ -96,7 +95,7 @@ def test_places_nobody_knows_are_said(mine: EmbeddedOrganisation) -> None:
 
 
 def test_logs_go_to_cloudwatch_with_the_bucket_unless_off(tmp_path: Path) -> None:
-    config.change({"S3_BUCKET": "mine", "AWS_DEFAULT_REGION": "eu-west-1", "LOG_GROUP": "team/runs"})
+    values.change({"S3_BUCKET": "mine", "AWS_DEFAULT_REGION": "eu-west-1", "LOG_GROUP": "team/runs"})
     one = EmbeddedOrganisation(DataFolder(tmp_path))
     artifacts, logs = one.artifacts(), one.logs()
     assert artifacts and artifacts.place == {
@@ -104,7 +103,7 @@ def test_logs_go_to_cloudwatch_with_the_bucket_unless_off(tmp_path: Path) -> Non
     }  # fmt: skip
     assert logs and (logs.place["group"], logs.place["retention_days"]) == ("team/runs", 365)
     logs.close()
-    config.change({"LOG_GROUP": "off"})
+    values.change({"LOG_GROUP": "off"})
     assert EmbeddedOrganisation(DataFolder(tmp_path)).logs() is None
 
 
@@ -123,7 +122,7 @@ def test_logs_go_to_cloudwatch_with_the_bucket_unless_off(tmp_path: Path) -> Non
 def test_aws_is_used_only_where_it_is_configured(
     monkeypatch: pytest.MonkeyPatch, file: dict[str, str], env: dict[str, str], here: bool, on_a_server: bool
 ) -> None:
-    config.change(file)
+    values.change(file)
     for name, value in env.items():
         monkeypatch.setenv(name, value)
     assert (own_session() is not None) is here
@@ -148,14 +147,14 @@ def test_kept_keys_are_private_and_no_secrets_of_agents(mine: EmbeddedOrganisati
 
 def test_whose_keys_are_used(monkeypatch: pytest.MonkeyPatch) -> None:
     keep_keys({**KEYS, "AWS_ACCESS_KEY_ID": "AKIDKEPT"})
-    config.change({**KEYS, "AWS_DEFAULT_REGION": "eu-west-1"})
+    values.change({**KEYS, "AWS_DEFAULT_REGION": "eu-west-1"})
 
     def used() -> str | None:
         keys = any_session().access.keys
         return keys.access_key_id if keys else None
 
     assert used() == KEYS["AWS_ACCESS_KEY_ID"]
-    config.change(dict.fromkeys(KEYS))
+    values.change(dict.fromkeys(KEYS))
     assert used() == "AKIDKEPT"
     monkeypatch.setenv("AWS_PROFILE", "work")
     assert used() is None
@@ -165,7 +164,7 @@ def test_whose_keys_are_used(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_half_a_key_is_said_without_showing_it() -> None:
-    config.change({"AWS_SECRET_ACCESS_KEY": "planted-secret-half"})
+    values.change({"AWS_SECRET_ACCESS_KEY": "planted-secret-half"})
     with pytest.raises(UserError, match="belong together") as caught:
         own_session()
     assert "planted" not in str(caught.value)

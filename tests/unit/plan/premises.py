@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from valkyrie.organisation.embedded import EmbeddedOrganisation
 from valkyrie.store.layout import DataFolder
+from valkyrie.tenants.organisation import EmbeddedOrganisation
 
 
 def embedded(home: Path) -> tuple[EmbeddedOrganisation, DataFolder]:

@@ -8,12 +8,12 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sandboxes.types import Limits
+from sandboxes.types import SandboxLimits
 from valkyrie.digest import content_digest
-from valkyrie.nouns import TaskSpec, VerifyMode
+from valkyrie.domain import TaskSpec, VerifyMode
 from valkyrie.plan import Settings, as_planned, make_plan, older_digest, trial_digest
 
-TASK = TaskSpec(id="a/b", digest="sha256:1", instruction="do it", limits=Limits(cpus=2, memory_mb=512))
+TASK = TaskSpec(id="a/b", digest="sha256:1", instruction="do it", limits=SandboxLimits(cpus=2, memory_mb=512))
 SETTINGS = Settings(provider="local")
 
 plain = st.recursive(

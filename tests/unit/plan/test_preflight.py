@@ -8,15 +8,15 @@ import pytest
 from tests.unit.plan.premises import embedded
 
 from sandboxes.cgroups import CgroupSupport
-from sandboxes.local import ground, probe
-from valkyrie import config
+from sandboxes.local import probe, root_filesystem
+from valkyrie.config import values
 from valkyrie.errors import ContractValidationError, InfrastructureError, MissingSecretError
 from valkyrie.tracker.prepare import PreparedRun, prepare
 from valkyrie.tracker.problems import refuse
 from valkyrie.views import RunRequest
 
 
-@pytest.fixture(params=[ground.ROOTLESS, ground.SHIFTED])
+@pytest.fixture(params=[root_filesystem.ROOTLESS, root_filesystem.SHIFTED])
 def mode(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     monkeypatch.setattr(probe, "_found", [probe.Machine(request.param, CgroupSupport())])
     return str(request.param)
@@ -39,16 +39,16 @@ def planned(root: Path, toml: str, dockerfile: str = "") -> PreparedRun:
 @pytest.mark.parametrize("user", ['"nobody"', "1000"])
 def test_another_user_needs_root(tmp_path: Path, mode: str, table: str, user: str) -> None:
     problems = planned(tmp_path, f"[{table}]\nuser = {user}\n").problems
-    if mode == ground.SHIFTED:
+    if mode == root_filesystem.SHIFTED:
         assert problems == []
     else:
         (problem,) = problems
         assert "'one'" in problem and user.strip('"') in problem and "Run as root" in problem
 
 
-@pytest.mark.parametrize("mode", [ground.SHIFTED], indirect=True)
+@pytest.mark.parametrize("mode", [root_filesystem.SHIFTED], indirect=True)
 def test_a_user_nobody_makes_is_told(tmp_path: Path, mode: str) -> None:
-    assert mode == ground.SHIFTED
+    assert mode == root_filesystem.SHIFTED
     (problem,) = planned(tmp_path / "a", '[verifier]\nuser = "marvin"\n').problems
     assert "one: verifier.user = 'marvin': there is no such user" in problem and "setup.sh" in problem
     dockerfile = "FROM debian:12\nRUN useradd marvin\n"
@@ -64,7 +64,7 @@ def test_repeating_a_dockerfile_on_a_read_only_system_is_doubtful(tmp_path: Path
     plan = planned(tmp_path, "", "FROM debian:12\nRUN apt-get install -y jq\n")
     told = [notice for notice in plan.notices if "read-only" in notice]
     assert plan.problems == []
-    assert len(told) == (1 if mode == ground.ROOTLESS else 0)
+    assert len(told) == (1 if mode == root_filesystem.ROOTLESS else 0)
 
 
 def test_a_dockerfile_without_commands_is_not(tmp_path: Path, mode: str) -> None:
@@ -88,7 +88,7 @@ def test_everything_wrong_at_once_is_one_list(tmp_path: Path, monkeypatch: pytes
     (tmp_path / "full").write_text("not a folder")
     monkeypatch.setenv("VALKYRIE_CONFIG_PATH", str(tmp_path / "valkyrie.yaml"))
     monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/no-engine")
-    config.set_value("artifacts_folder", str(tmp_path / "full" / "artifacts"))
+    values.set_value("artifacts_folder", str(tmp_path / "full" / "artifacts"))
     request = RunRequest(
         agent=str(tmp_path / "choosy"), benchmark="http://127.0.0.1:9", model="a/bad-one", provider="docker"
     )

@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 
-from valkyrie.report.alike import MOST_COMPARISONS, alike, shape
-from valkyrie.report.present import group_errors
+from valkyrie.report.presentation import MOST_COMPARISONS, alike, group_errors, shape
 
 
 def failed(task_id: str, message: str | None, cause: str = "sandbox_failed", **changed: Any) -> Any:

@@ -10,17 +10,17 @@ from dataclasses import dataclass
 import pytest
 from benchmarks.decided import APART, EQUAL, SEED, simulate
 
-from valkyrie.report.evidence import gather_evidence
+from valkyrie.compare.anytime import gather_evidence
 from valkyrie.report.statistics.anytime import (
     DECIDED,
     DecidedOutcome,
+    LeadBoundary,
     _capital,
     confidence_sequence,
     decide,
     e_value,
     look,
 )
-from valkyrie.report.statistics.lead_boundary import LeadBoundary
 
 WON, LOST, TIE = (1.0, 1.0), (-1.0, -1.0), (0.0, 0.0)
 

@@ -13,13 +13,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from valkyrie.compare.pairs import ScoredTrials, compared
+from valkyrie.compare.summary import check_alike, sentence, side, summarise, to_json
+from valkyrie.compare.tables import notes, score_table
+from valkyrie.compare.words import points, probability
 from valkyrie.errors import UsageError
-from valkyrie.report.agent_summary import side
-from valkyrie.report.comparing import check_alike, sentence, summarise, to_json
-from valkyrie.report.comparison_tables import notes, score_table
-from valkyrie.report.comparison_words import points, probability
-from valkyrie.report.pairing import compared
-from valkyrie.report.scored_trials import ScoredTrials
 from valkyrie.views import RunView, ScoreView, TrialView
 
 STATES = ("PENDING", "BUILDING", "IN_PROGRESS", "EVALUATING", "FINISHED", "ERROR", "STOPPED")

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
+from valkyrie.compare.gates import Margin, hold_against, is_worse, no_worse_gate, read_margin, worse_gate
+from valkyrie.compare.views import Comparison
 from valkyrie.errors import UsageError
-from valkyrie.report.comparison_views import Comparison
-from valkyrie.report.gates import Margin, hold_against, is_worse, no_worse_gate, read_margin, worse_gate
 from valkyrie.report.statistics import NoWorse, paired
 from valkyrie.report.statistics.anytime import AnytimeStanding
 

@@ -7,10 +7,9 @@ from typing import Any
 
 import pytest
 
-from valkyrie.nouns import Category, TrialState
+from valkyrie.domain import Category, TrialState
 from valkyrie.report.formats import score_rows
-from valkyrie.report.links import run_links
-from valkyrie.report.present import run_view, score_view
+from valkyrie.report.presentation import run_links, run_view, score_view
 from valkyrie.views import CostView, HookView
 
 HOOK = HookView("slack", "ended:1", "done", None, 1, 0.0, 1.0)

@@ -9,20 +9,20 @@ from pathlib import Path
 
 import pytest
 
-from sandboxes.archive import FILE, FOLDER, LINK, ArchiveWriter, Member, read_members
 from sandboxes.errors import SandboxError
+from sandboxes.work_archive import TAR_FILE, TAR_FOLDER, TAR_LINK, ArchiveWriter, TarMember, read_members
 
 LONG = "/".join(["folder" * 5] * 6)
 ODD = os.fsdecode(b"b\xffd/" + b"x\xfe" * 80)
 MEMBERS = [
-    Member("app", FOLDER, 0o755, 0, 0, 1_700_000_000_123_456_789),
-    Member("app/file", FILE, 0o640, 1234, 4321, 1_700_000_000_000_000_000, 5),
-    Member("app/empty", FILE, 0o1644, 0, 0, 1),
-    Member("app/link", LINK, 0o777, 7, 8, 10**9, link="../tests"),
-    Member(LONG, FILE, size=5),
-    Member("long-link", LINK, link=LONG),
-    Member(ODD, FILE, size=5),
-    Member("ümläut", FILE, size=5),
+    TarMember("app", TAR_FOLDER, 0o755, 0, 0, 1_700_000_000_123_456_789),
+    TarMember("app/file", TAR_FILE, 0o640, 1234, 4321, 1_700_000_000_000_000_000, 5),
+    TarMember("app/empty", TAR_FILE, 0o1644, 0, 0, 1),
+    TarMember("app/link", TAR_LINK, 0o777, 7, 8, 10**9, link="../tests"),
+    TarMember(LONG, TAR_FILE, size=5),
+    TarMember("long-link", TAR_LINK, link=LONG),
+    TarMember(ODD, TAR_FILE, size=5),
+    TarMember("ümläut", TAR_FILE, size=5),
 ]
 
 
@@ -61,8 +61,8 @@ def test_what_was_written_is_read(tmp_path: Path) -> None:
     assert content == [b"hello"] * 4
 
 
-def _fields(member: Member) -> dict[str, object]:
-    return {name: getattr(member, name) for name in Member.__slots__}
+def _fields(member: TarMember) -> dict[str, object]:
+    return {name: getattr(member, name) for name in TarMember.__slots__}
 
 
 @pytest.mark.parametrize("form", [tarfile.PAX_FORMAT, tarfile.GNU_FORMAT, tarfile.USTAR_FORMAT])
@@ -82,8 +82,8 @@ def test_a_file_that_got_shorter_is_filled_up(tmp_path: Path) -> None:
     (tmp_path / "short").write_bytes(b"ab")
     with (tmp_path / "a.tar").open("wb") as out, (tmp_path / "short").open("rb") as file:
         writer = ArchiveWriter(out.fileno())
-        writer.add(Member("short", FILE, size=3_000_000), file.fileno())
-        writer.add(Member("next", FILE))
+        writer.add(TarMember("short", TAR_FILE, size=3_000_000), file.fileno())
+        writer.add(TarMember("next", TAR_FILE))
         writer.close()
     with tarfile.open(tmp_path / "a.tar") as archive:
         assert archive.getnames() == ["short", "next"]

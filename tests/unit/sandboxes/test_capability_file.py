@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from sandboxes import capability_file, open_provider
+from sandboxes import host_capabilities, open_provider
 from sandboxes.local import probe
 from sandboxes.types import Capabilities
 
@@ -23,27 +23,27 @@ FOUND = Capabilities(
 
 
 def test_what_was_found_is_read_back(tmp_path: Path) -> None:
-    capability_file.write(tmp_path, FOUND)
-    assert capability_file.read(tmp_path) == FOUND
+    host_capabilities.write_capabilities(tmp_path, FOUND)
+    assert host_capabilities.read_capabilities(tmp_path) == FOUND
     assert [path.name for path in tmp_path.iterdir()] == ["capabilities.json"]
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"found_by": ["another boot", 0]}', "no json"])
 def test_what_others_or_nobody_found_is_nothing(tmp_path: Path, text: str) -> None:
     (tmp_path / "capabilities.json").write_text(text)
-    assert capability_file.read(tmp_path) is None
+    assert host_capabilities.read_capabilities(tmp_path) is None
 
 
 def test_a_finding_of_another_boot_does_not_count(tmp_path: Path) -> None:
-    capability_file.write(tmp_path, FOUND)
+    host_capabilities.write_capabilities(tmp_path, FOUND)
     kept = json.loads((tmp_path / "capabilities.json").read_text())
     kept["found_by"][0] = "another boot"
     (tmp_path / "capabilities.json").write_text(json.dumps(kept))
-    assert capability_file.read(tmp_path) is None
+    assert host_capabilities.read_capabilities(tmp_path) is None
 
 
 def test_nothing_is_written_where_there_is_no_folder(tmp_path: Path) -> None:
-    capability_file.write(tmp_path / "away", FOUND)
+    host_capabilities.write_capabilities(tmp_path / "away", FOUND)
     assert list(tmp_path.iterdir()) == []
 
 

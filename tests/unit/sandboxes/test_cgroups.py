@@ -10,10 +10,10 @@ from uuid import uuid4
 
 import pytest
 
-from sandboxes.cgroup_support import Hierarchy, parse_hierarchies, support_from
 from sandboxes.cgroups import PREFIX, Cgroup, CgroupSupport, detect
 from sandboxes.errors import SandboxError
-from sandboxes.types import Limits
+from sandboxes.host_capabilities import Hierarchy, parse_hierarchies, support_from
+from sandboxes.types import SandboxLimits
 
 JOIN = 'for f in "$@"; do echo 0 > "$f"; done; '
 FORKING = "while :; do sleep 1000 & sleep 1000 & sleep 0.01; done"
@@ -110,7 +110,7 @@ def test_what_cannot_be_had_has_a_reason(tmp_path: Path) -> None:
 
 def test_without_support_everything_is_a_no_op() -> None:
     none = CgroupSupport()
-    group = Cgroup.create("x", Limits(memory_mb=64, pids=5, cpus=1), none)
+    group = Cgroup.create("x", SandboxLimits(memory_mb=64, pids=5, cpus=1), none)
     assert (group.procs_files, group.pids(), group.oom_killed(), group.can_kill) == ([], [], False, False)
     assert group.kill()
     group.child("y").remove()
@@ -144,7 +144,7 @@ print(detect().memory, detect().reasons["memory"])
 
 @needs_kill
 def test_made_found_reopened_removed(name: str) -> None:
-    group = Cgroup.create(name, Limits(memory_mb=64, pids=50, cpus=0.5))
+    group = Cgroup.create(name, SandboxLimits(memory_mb=64, pids=50, cpus=0.5))
     assert group.name == name
     assert all(Path(path).exists() for path in group.procs_files)
     assert name in Cgroup.find()
@@ -152,7 +152,7 @@ def test_made_found_reopened_removed(name: str) -> None:
     assert name not in Cgroup.find("valkyrie-other")
     assert sorted(Cgroup.reopen(name).procs_files) == sorted(group.procs_files)
     with pytest.raises(SandboxError, match="exists"):
-        Cgroup.create(name, Limits())
+        Cgroup.create(name, SandboxLimits())
     assert Path(group.procs_files[0]).exists()
     group.remove()
     group.remove()
@@ -162,7 +162,7 @@ def test_made_found_reopened_removed(name: str) -> None:
 
 @needs_kill
 def test_killing_reaches_what_forks_and_hides(name: str) -> None:
-    group = Cgroup.create(name, Limits(pids=100))
+    group = Cgroup.create(name, SandboxLimits(pids=100))
     process = start(group, f"setsid sh -c '{FORKING}' & setsid sleep 1000 & exec sleep 1000")
     wait_until_joined(group, 10)
     assert process.pid in group.pids()
@@ -176,7 +176,7 @@ def test_killing_by_freezing(name: str) -> None:
     mount = "/sys/fs/cgroup/freezer"
     support = support_from([Hierarchy("cgroup v1", mount, mount, frozenset({"freezer"}))])
     assert (support.kill, support.memory) == ("cgroup v1", None)
-    group = Cgroup.create(name, Limits(), support)
+    group = Cgroup.create(name, SandboxLimits(), support)
     process = start(group, f"setsid sh -c '{FORKING}' & exec sleep 1000")
     wait_until_joined(group, 10)
     assert group.kill()
@@ -188,7 +188,7 @@ def test_killing_by_freezing(name: str) -> None:
 
 @needs_kill
 def test_killing_without_cgroup_kill(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    group = Cgroup.create(name, Limits(pids=100))
+    group = Cgroup.create(name, SandboxLimits(pids=100))
     process = start(group, "exec sleep 1000")
     wait_until_joined(group, 1)
     monkeypatch.setattr(Cgroup, "_kill_at_once", lambda _: None)
@@ -198,7 +198,7 @@ def test_killing_without_cgroup_kill(name: str, monkeypatch: pytest.MonkeyPatch)
 
 @needs_kill
 def test_removing_kills_and_takes_inner_groups_along(name: str) -> None:
-    group = Cgroup.create(name, Limits())
+    group = Cgroup.create(name, SandboxLimits())
     inner = group.child("run-1")
     process = start(inner, "exec sleep 1000")
     wait_until_joined(group, 1)
@@ -210,7 +210,7 @@ def test_removing_kills_and_takes_inner_groups_along(name: str) -> None:
 
 @needs_kill
 def test_a_child_group_dies_alone(name: str) -> None:
-    group = Cgroup.create(name, Limits(memory_mb=64, pids=50))
+    group = Cgroup.create(name, SandboxLimits(memory_mb=64, pids=50))
     one, two = group.child("run-1"), group.child("run-2")
     first, second = start(one, "exec sleep 1000"), start(two, "exec sleep 1000")
     wait_until_joined(one, 1)
@@ -226,7 +226,7 @@ def test_a_child_group_dies_alone(name: str) -> None:
 
 @needs_kill
 def test_adding_by_pid(name: str) -> None:
-    group = Cgroup.create(name, Limits())
+    group = Cgroup.create(name, SandboxLimits())
     with subprocess.Popen(["sleep", "1000"]) as process:
         group.add(process.pid)
         assert group.pids() == [process.pid]
@@ -235,7 +235,7 @@ def test_adding_by_pid(name: str) -> None:
 
 @needs_memory
 def test_the_memory_limit_kills(name: str) -> None:
-    group = Cgroup.create(name, Limits(memory_mb=32))
+    group = Cgroup.create(name, SandboxLimits(memory_mb=32))
     assert not group.oom_killed()
     assert start(group, "exec tail /dev/zero").wait(60) == -9
     assert group.oom_killed()
@@ -243,7 +243,7 @@ def test_the_memory_limit_kills(name: str) -> None:
 
 @needs_pids
 def test_the_process_limit_holds(name: str) -> None:
-    group = Cgroup.create(name, Limits(pids=10))
+    group = Cgroup.create(name, SandboxLimits(pids=10))
     process = start(group, "i=0; while [ $i -lt 50 ]; do sleep 1000 & i=$((i+1)); done")
     assert process.wait(60) != 0
     assert len(group.pids()) <= 10
@@ -260,6 +260,6 @@ def test_a_vanished_parent_is_made_again(name: str) -> None:
             for place, parent in zip(support.places, parents, strict=True)
         ),
     )
-    Cgroup.create(name, Limits(memory_mb=32, pids=5, cpus=1), moved).remove()
+    Cgroup.create(name, SandboxLimits(memory_mb=32, pids=5, cpus=1), moved).remove()
     for parent in parents:
         Path(parent).rmdir()

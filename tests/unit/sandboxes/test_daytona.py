@@ -15,7 +15,6 @@ import pexpect
 import pytest
 
 from sandboxes.compose import ComposeSandbox
-from sandboxes.configs import DaytonaProviderConfig
 from sandboxes.daytona import DaytonaSandbox, DaytonaSandboxProvider
 from sandboxes.errors import SandboxCommandError, SandboxError, SandboxUnsupportedError
 from sandboxes.process import ProcessProvider
@@ -24,6 +23,7 @@ from sandboxes.testing.base import HEARTBEAT, assert_no_beats, output_of
 from sandboxes.types import (
     Command,
     ComposeSource,
+    DaytonaProviderConfig,
     ExecResult,
     HostSource,
     ImageSource,
@@ -265,7 +265,7 @@ def test_without_the_sdk_the_way_to_it_is_named() -> None:
     program = f"""
 import asyncio, sys
 sys.modules["daytona"] = None
-from sandboxes.configs import DaytonaProviderConfig
+from sandboxes.types import DaytonaProviderConfig
 from sandboxes.daytona import DaytonaSandboxProvider
 provider = DaytonaSandboxProvider(DaytonaProviderConfig(**{NOWHERE.model_dump()!r}))
 print(provider.capabilities().problem)
@@ -283,7 +283,7 @@ except Exception as error:
 async def test_nothing_is_left_open(config: DaytonaProviderConfig) -> None:
     program = f"""
 import asyncio
-from sandboxes.configs import DaytonaProviderConfig
+from sandboxes.types import DaytonaProviderConfig
 
 async def main():
     provider = DaytonaProviderConfig(**{config.model_dump()!r}).create_provider()

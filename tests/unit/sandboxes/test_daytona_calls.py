@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from sandboxes.daytona import errors
+from sandboxes.daytona import sdk
 from sandboxes.daytona.calls import LOST, THROTTLED, DaytonaBackoff, call
 from sandboxes.daytona.rest import DaytonaConnectionError, DaytonaError
 from sandboxes.errors import SandboxCapacityError, SandboxConnectionError
@@ -32,7 +32,7 @@ class Server:
         raise self.failure
 
     async def judge(self, error: BaseException, what: str) -> Exception:
-        return errors.translated(error, what)
+        return sdk.translated(error, what)
 
     async def ask(self, *, repeat: bool = True) -> None:
         await call(self.answer, "do it", self.judge, self.backoff, repeat=repeat)

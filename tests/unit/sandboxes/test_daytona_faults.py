@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 from tests.ports import free_port
 
-from sandboxes.configs import DaytonaProviderConfig
 from sandboxes.daytona import DaytonaSandboxProvider
 from sandboxes.daytona.calls import LOST, DaytonaBackoff
 from sandboxes.errors import (
@@ -24,7 +23,7 @@ from sandboxes.process import ProcessProvider
 from sandboxes.retry import Backoff
 from sandboxes.server import SandboxServer
 from sandboxes.testing.base import output_of
-from sandboxes.types import SandboxCreateRequest, SandboxQuery
+from sandboxes.types import DaytonaProviderConfig, SandboxCreateRequest, SandboxQuery
 
 QUICK = DaytonaBackoff(
     lost=Backoff(first_s=0, longest_s=0, attempts=3),

@@ -10,10 +10,12 @@ from typing import Any
 
 import pytest
 
-from sandboxes.daytona import egress, errors
+from sandboxes import scripted_sandbox
+from sandboxes.daytona import sandbox as egress
+from sandboxes.daytona import sdk
+from sandboxes.daytona.provider import IDLE_MINUTES, MADE_LABEL, creation_parameters
 from sandboxes.daytona.sandbox import DaytonaSandbox
 from sandboxes.daytona.session import Report
-from sandboxes.daytona.sources import IDLE_MINUTES, MADE_LABEL, parameters
 from sandboxes.errors import (
     SandboxCapacityError,
     SandboxConnectionError,
@@ -23,9 +25,7 @@ from sandboxes.errors import (
     SandboxUnsupportedError,
 )
 from sandboxes.retry import LONGEST_ASKED_S
-from sandboxes.scripted import archives
-from sandboxes.scripted.listing import MAX_BYTES, Pattern
-from sandboxes.scripted.wrapping import wrapped
+from sandboxes.scripted_sandbox import MAX_FIND_BYTES, FindPattern, wrapped
 from sandboxes.types import (
     Command,
     ComposeSource,
@@ -33,9 +33,9 @@ from sandboxes.types import (
     CopyReport,
     HostSource,
     ImageSource,
-    Limits,
     Resources,
     SandboxCreateRequest,
+    SandboxLimits,
     SnapshotSource,
     TargetedSnapshotSource,
 )
@@ -58,19 +58,19 @@ from sandboxes.types import (
 )
 def test_patterns(pattern: str, listed: list[str], found: list[str]) -> None:
     output = "".join(f"./{name}\0" for name in listed)
-    assert Pattern(pattern).matches(output) == found
+    assert FindPattern(pattern).matches(output) == found
 
 
 def test_a_pattern_that_is_too_wide_is_refused() -> None:
     with pytest.raises(SandboxError, match="narrower"):
-        Pattern("/**").matches("x" * MAX_BYTES)
+        FindPattern("/**").matches("x" * MAX_FIND_BYTES)
 
 
 def test_egress_rules() -> None:
-    assert egress.settings_for(["https://pypi.org/simple", "*.Example.com"]) == {
+    assert egress.egress_settings(["https://pypi.org/simple", "*.Example.com"]) == {
         "domain_allow_list": "pypi.org,*.example.com"
     }
-    assert egress.settings_for(["10.0.0.0/8", "http://1.2.3.4:80/x"]) == {
+    assert egress.egress_settings(["10.0.0.0/8", "http://1.2.3.4:80/x"]) == {
         "network_allow_list": "10.0.0.0/8,1.2.3.4/32"
     }
 
@@ -80,7 +80,7 @@ def test_egress_rules() -> None:
 )
 def test_egress_rules_that_cannot_be(rules: list[str]) -> None:
     with pytest.raises(SandboxError):
-        egress.settings_for(rules)
+        egress.egress_settings(rules)
 
 
 class Failure(Exception):
@@ -106,7 +106,7 @@ class Failure(Exception):
     ],
 )
 def test_failures_in_our_own_terms(failure: Exception, kind: type[SandboxError]) -> None:
-    assert type(errors.translated(failure, "do it")) is kind
+    assert type(sdk.translated(failure, "do it")) is kind
 
 
 @pytest.mark.parametrize(
@@ -121,7 +121,7 @@ def test_failures_in_our_own_terms(failure: Exception, kind: type[SandboxError])
     ],
 )
 def test_how_long_to_wait(headers: dict[str, str], seconds: float | None) -> None:
-    assert errors.retry_after(Failure(429, headers=headers)) == seconds
+    assert sdk.retry_after(Failure(429, headers=headers)) == seconds
 
 
 def test_values_are_no_arguments() -> None:
@@ -135,11 +135,11 @@ def request(**fields: Any) -> SandboxCreateRequest:
 
 
 def test_images_come_with_whole_resources() -> None:
-    made: Any = parameters(
+    made: Any = creation_parameters(
         request(
             source=ImageSource(image="debian:12"),
             resources=Resources(vcpu=2, memory=4, disk=10, gpu=1, gpu_type="H100"),
-            limits=Limits(memory_mb=1500),
+            limits=SandboxLimits(memory_mb=1500),
             auto_stop_interval=7,
             network_block_all=True,
             labels={"Id": "r"},
@@ -156,19 +156,23 @@ def test_images_come_with_whole_resources() -> None:
 
 
 def test_other_sources() -> None:
-    snapshot: Any = parameters(request(source=SnapshotSource(snapshot="s")), "u")
+    snapshot: Any = creation_parameters(request(source=SnapshotSource(snapshot="s")), "u")
     assert (snapshot.snapshot, snapshot.target, snapshot.auto_stop_interval) == ("s", None, IDLE_MINUTES)
-    targeted: Any = parameters(request(source=TargetedSnapshotSource(snapshot="s", target="eu")), "u")
+    targeted: Any = creation_parameters(
+        request(source=TargetedSnapshotSource(snapshot="s", target="eu")), "u"
+    )
     assert (targeted.snapshot, targeted.target) == ("s", "eu")
-    outer: Any = parameters(request(source=ComposeSource(outer=SnapshotSource(snapshot="dind"))), "u")
+    outer: Any = creation_parameters(
+        request(source=ComposeSource(outer=SnapshotSource(snapshot="dind"))), "u"
+    )
     assert outer.snapshot == "dind"
-    plain: Any = parameters(request(), "u")
+    plain: Any = creation_parameters(request(), "u")
     assert (plain.snapshot, plain.network_block_all) == (None, False)
-    assert parameters(request(network="allowlist"), "u").network_block_all is True
+    assert creation_parameters(request(network="allowlist"), "u").network_block_all is True
     with pytest.raises(SandboxUnsupportedError, match="root"):
-        parameters(request(source=HostSource(rootfs="/srv")), "u")
+        creation_parameters(request(source=HostSource(rootfs="/srv")), "u")
     with pytest.raises(SandboxError, match="H100"):
-        parameters(
+        creation_parameters(
             request(
                 source=ImageSource(image="x"),
                 resources=Resources(vcpu=1, memory=1, disk=1, gpu=1, gpu_type="none-such"),
@@ -193,7 +197,7 @@ def unpacked(
             tar.addfile(info, io.BytesIO(content))
     archive.seek(0)
     report = CopyReport()
-    archives.Unpacking(destination, limits or CopyLimits(), report, cut=False).run(archive)
+    scripted_sandbox.FolderUnpacker(destination, limits or CopyLimits(), report, cut=False).run(archive)
     return report
 
 
@@ -222,7 +226,7 @@ def test_an_archive_from_a_sandbox_leads_nowhere_else(tmp_path: Path) -> None:
 
 
 def test_garbage_instead_of_an_archive(tmp_path: Path) -> None:
-    unpacking = archives.Unpacking(tmp_path / "out", CopyLimits(), CopyReport(), cut=False)
+    unpacking = scripted_sandbox.FolderUnpacker(tmp_path / "out", CopyLimits(), CopyReport(), cut=False)
     with pytest.raises(SandboxError, match="packed"):
         unpacking.run(io.BytesIO(b"no archive at all" * 100))
 
@@ -234,7 +238,7 @@ def test_an_archive_that_was_cut_off_gives_what_it_has(tmp_path: Path) -> None:
             tar.addfile(member(name, size=5000), io.BytesIO(b"x" * 5000))
     report = CopyReport()
     cut = io.BytesIO(whole.getvalue()[:7000])
-    archives.Unpacking(tmp_path / "out", CopyLimits(), report, cut=True).run(cut)
+    scripted_sandbox.FolderUnpacker(tmp_path / "out", CopyLimits(), report, cut=True).run(cut)
     assert (tmp_path / "out/first").stat().st_size == 5000
     assert any("rest" in reason for _, reason in report.skipped)
 
@@ -245,7 +249,7 @@ def test_packing_keeps_modes_and_links_inside(tmp_path: Path) -> None:
     (tmp_path / "in/run").chmod(0o4755)
     (tmp_path / "in/sub/link").symlink_to(tmp_path / "in/run")
     archive = io.BytesIO()
-    archives.pack(tmp_path / "in", archive)
+    scripted_sandbox.pack_folder(tmp_path / "in", archive)
     archive.seek(0)
     with tarfile.open(fileobj=archive) as tar:
         assert sorted(tar.getnames()) == ["run", "sub", "sub/link"]
@@ -253,7 +257,7 @@ def test_packing_keeps_modes_and_links_inside(tmp_path: Path) -> None:
         assert tar.getmember("sub/link").linkname == "../run"
     (tmp_path / "in/out").symlink_to("/etc")
     with pytest.raises(SandboxError, match="link"):
-        archives.pack(tmp_path / "in", io.BytesIO())
+        scripted_sandbox.pack_folder(tmp_path / "in", io.BytesIO())
 
 
 @pytest.mark.parametrize("before", ["", "oops\n", "\036", "\036abc\036", "x\036\036"])

@@ -8,12 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from sandboxes.docker import network, seccomp
+from sandboxes.docker import container_config, shared_resources
+from sandboxes.docker.changes import ContainerChange, ContainerListing, WantedMembers, folders_above
+from sandboxes.docker.container_config import ContainerPlan, container
 from sandboxes.docker.engine import Engine
-from sandboxes.docker.listing import Found, Listing, folders_above
-from sandboxes.docker.members import Wanted
-from sandboxes.docker.requests import Plan, container
-from sandboxes.machine_code import PROCESSORS, assemble
+from sandboxes.static_programs import PROCESSORS, assemble
 from sandboxes.types import SandboxCreateRequest
 from sandboxes.values import ImageDefaults
 
@@ -29,11 +28,11 @@ LOCAL = Engine("unix:///run/x.sock", {"NCPU": 2, "MemTotal": 16 << 30})
 )
 @pytest.mark.parametrize("url", ["unix:///run/x.sock", "tcp://elsewhere:2375"])
 def test_addresses_that_are_not_public_are_refused(address: str, url: str) -> None:
-    assert any(IPv4Address(address) in one for one in network.denied(Engine(url)))
+    assert any(IPv4Address(address) in one for one in shared_resources.denied(Engine(url)))
 
 
 def test_public_addresses_are_not_refused() -> None:
-    refused = network.denied(Engine("tcp://elsewhere:2375"))
+    refused = shared_resources.denied(Engine("tcp://elsewhere:2375"))
     for address in ("1.1.1.1", "9.9.9.9", "172.32.0.1", "100.128.0.1", "192.169.0.1"):
         assert not any(IPv4Address(address) in one for one in refused)
 
@@ -41,7 +40,8 @@ def test_public_addresses_are_not_refused() -> None:
 def test_limits_and_protections_are_always_there() -> None:
     programs = {"Type": "bind", "Source": "/x", "Target": "/.valkyrie", "ReadOnly": True}
     body = container(
-        SandboxCreateRequest(), Plan("image", ImageDefaults("/app"), LOCAL, programs=programs, seccomp="{}")
+        SandboxCreateRequest(),
+        ContainerPlan("image", ImageDefaults("/app"), LOCAL, programs=programs, seccomp="{}"),
     )
     host = body["HostConfig"]
     assert host["Memory"] == host["MemorySwap"] == 2 << 30
@@ -53,14 +53,14 @@ def test_limits_and_protections_are_always_there() -> None:
     assert body["Entrypoint"] == ["/.valkyrie/init"]
     assert body["User"] == ""
     labelled = Engine("unix:///x", {"SecurityOptions": ["name=selinux"]})
-    body = container(SandboxCreateRequest(), Plan("image", ImageDefaults("/app", "app"), labelled))
+    body = container(SandboxCreateRequest(), ContainerPlan("image", ImageDefaults("/app", "app"), labelled))
     assert "/proc/1/oom_score_adj" in body["HostConfig"]["ReadonlyPaths"]
     assert "/proc/1" not in body["HostConfig"]["ReadonlyPaths"]
     assert body["User"] == "0"
 
 
 def test_the_filter_of_system_calls_is_given_as_the_engine_takes_it(tmp_path: Path) -> None:
-    text = seccomp.for_engine(LOCAL, tmp_path)
+    text = container_config.seccomp_for_engine(LOCAL, tmp_path)
     assert text is not None
     allowed = {
         name
@@ -71,10 +71,10 @@ def test_the_filter_of_system_calls_is_given_as_the_engine_takes_it(tmp_path: Pa
     assert {"read", "execve", "ptrace", "openat2", "futex"} <= allowed
     assert not {"socket", "socketcall", "io_uring_setup", "unshare", "mount", "bpf", "clone3"} & allowed
     podman = Engine("unix:///x", {"Name": "podman"})
-    path = seccomp.for_engine(podman, tmp_path)
+    path = container_config.seccomp_for_engine(podman, tmp_path)
     assert path is not None
     assert json.loads(Path(path).read_text()) == json.loads(text)
-    assert seccomp.for_engine(Engine("tcp://x", {"Name": "podman"}), tmp_path) is None
+    assert container_config.seccomp_for_engine(Engine("tcp://x", {"Name": "podman"}), tmp_path) is None
 
 
 @pytest.mark.parametrize("name", ["init", "kill", "remove"])
@@ -87,15 +87,15 @@ def test_programs_are_small_static_files(name: str, machine: str) -> None:
 
 
 def test_neighbours_are_fetched_together() -> None:
-    wanted = Wanted({f"/app/{n}" for n in range(10)} | {"/srv/a", "/srv/b"})
+    wanted = WantedMembers({f"/app/{n}" for n in range(10)} | {"/srv/a", "/srv/b"})
     assert wanted.requests() == [("/app", True), ("/srv/a", False), ("/srv/b", False)]
     wanted.single.add("/app")
     assert len(wanted.requests()) == 12
-    spread = Wanted({f"/app/{n}/x/y" for n in range(10)})
+    spread = WantedMembers({f"/app/{n}/x/y" for n in range(10)})
     assert spread.requests() == [("/app", True)]
-    system = Wanted({f"/usr/{n}/x" for n in range(10)})
+    system = WantedMembers({f"/usr/{n}/x" for n in range(10)})
     assert len(system.requests()) == 10, "never all of /usr"
-    whole = Wanted({"/made", "/made/deep/x", "/made/y"}, whole={"/made"})
+    whole = WantedMembers({"/made", "/made/deep/x", "/made/y"}, whole={"/made"})
     assert whole.requests() == [("/made", True)]
 
 
@@ -105,7 +105,9 @@ def test_folders_above_end_at_the_root(path: str, above: list[str]) -> None:
 
 
 def test_what_is_in_an_added_folder_was_added() -> None:
-    listing = Listing({"/app": Found("/app", "added", "d"), "/etc/x": Found("/etc/x", "changed")}, True)
+    listing = ContainerListing(
+        {"/app": ContainerChange("/app", "added", "d"), "/etc/x": ContainerChange("/etc/x", "changed")}, True
+    )
     assert listing.is_added("/app")
     assert listing.is_added("/app/sub/x")
     assert not listing.is_added("/etc/x/y")

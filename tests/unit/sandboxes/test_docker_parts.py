@@ -11,18 +11,17 @@ from socketserver import UnixStreamServer
 
 import pytest
 
-from sandboxes.contents import LEFTOVERS, FolderDigests, folder_digest
 from sandboxes.docker import DockerProvider
-from sandboxes.docker.building import context_digest, tag_of
+from sandboxes.docker.container_config import LABELS, ContainerPlan, container, container_name, shown_folders
 from sandboxes.docker.engine import Engine, find_engine
-from sandboxes.docker.execution import Ending
-from sandboxes.docker.requests import LABELS, Plan, container, container_name, shown_folders
+from sandboxes.docker.execution import ExitCodeReader
+from sandboxes.docker.images import context_digest, tag_of
 from sandboxes.docker.sandbox import moment
-from sandboxes.dockerignore import Dockerignore
 from sandboxes.errors import SandboxError, SandboxUnsupportedError
+from sandboxes.folder_contents import LEFTOVERS, Dockerignore, FolderDigests, folder_digest
 from sandboxes.registry import open_provider
-from sandboxes.scripted.archives import pack_context
-from sandboxes.types import BuildSource, Limits, Mount, Resources, SandboxCreateRequest
+from sandboxes.scripted_sandbox import pack_context
+from sandboxes.types import BuildSource, Mount, Resources, SandboxCreateRequest, SandboxLimits
 from sandboxes.values import ImageDefaults
 
 HERE = Engine("unix:///run/engine.sock", {"NCPU": 4})
@@ -31,12 +30,12 @@ AWAY = Engine("tcp://engine:2375", {"NCPU": 4})
 
 def body(engine: Engine = HERE, **fields: object) -> dict:
     request = SandboxCreateRequest.model_validate(fields)
-    return container(request, Plan("image", ImageDefaults("/app"), engine))
+    return container(request, ContainerPlan("image", ImageDefaults("/app"), engine))
 
 
 @pytest.mark.parametrize("cut", range(1, 22))
 def test_the_end_is_found_however_it_is_cut(cut: int) -> None:
-    ending = Ending("0123456789abcdef")
+    ending = ExitCodeReader("0123456789abcdef")
     told = b"out\x1eput\x1e0123456789abcdef:42\x1elate"
     pieces = [told[at : at + cut] for at in range(0, len(told), cut)]
     assert b"".join(ending.feed(piece) for piece in pieces) == b"out\x1eput"
@@ -44,14 +43,14 @@ def test_the_end_is_found_however_it_is_cut(cut: int) -> None:
 
 
 def test_what_looks_like_an_end_is_output() -> None:
-    ending = Ending("0123456789abcdef")
+    ending = ExitCodeReader("0123456789abcdef")
     said = ending.feed(b"a\x1e0123456789abcdef:x\x1e") + ending.feed(b"b" * 100) + ending.rest()
     assert said == b"a\x1e0123456789abcdef:x\x1e" + b"b" * 100
     assert ending.code is None
 
 
 def test_limits_and_privileges() -> None:
-    limits = Limits(cpus=64, memory_mb=100, disk_mb=10)
+    limits = SandboxLimits(cpus=64, memory_mb=100, disk_mb=10)
     host = body(limits=limits, network="none")["HostConfig"]
     assert host["NanoCpus"] == 4_000_000_000
     assert host["Memory"] == host["MemorySwap"] == 100 << 20
@@ -66,10 +65,10 @@ def test_limits_and_privileges() -> None:
 
 def test_gpus_are_passed_on_as_they_were_asked_for() -> None:
     asked = [{"Count": 2, "Capabilities": [["gpu"]]}]
-    assert body(limits=Limits(gpus=2))["HostConfig"]["DeviceRequests"] == asked
+    assert body(limits=SandboxLimits(gpus=2))["HostConfig"]["DeviceRequests"] == asked
     resources = Resources(vcpu=1, memory=1, disk=1, gpu=2)
     assert body(resources=resources)["HostConfig"]["DeviceRequests"] == asked
-    assert "DeviceRequests" not in body(limits=Limits(cpus=1))["HostConfig"]
+    assert "DeviceRequests" not in body(limits=SandboxLimits(cpus=1))["HostConfig"]
 
 
 def test_labels_of_an_image_cannot_pass_for_the_requests() -> None:
@@ -96,10 +95,12 @@ def test_names_are_what_engines_take() -> None:
 def test_variables_of_an_image_that_are_refused_are_taken_away() -> None:
     names = ("PATH", "MODEL_URL", "GIVEN")
     request = SandboxCreateRequest(env_vars={"GIVEN": "1"}, refused_image_env=lambda name: name != "PATH")
-    made = container(request, Plan("image", ImageDefaults("/app"), HERE, image_env=names))
+    made = container(request, ContainerPlan("image", ImageDefaults("/app"), HERE, image_env=names))
     assert made["Env"] == ["GIVEN=1", "MODEL_URL"]
     assert (
-        container(SandboxCreateRequest(), Plan("image", ImageDefaults("/app"), HERE, image_env=names))["Env"]
+        container(
+            SandboxCreateRequest(), ContainerPlan("image", ImageDefaults("/app"), HERE, image_env=names)
+        )["Env"]
         == []
     )
     assert "refused_image_env" not in request.model_dump()

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from sandboxes.dockerignore import Dockerignore
-from sandboxes.scripted.archives import pack_context
+from sandboxes.folder_contents import Dockerignore
+from sandboxes.scripted_sandbox import pack_context
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,6 @@
 import pytest
 
-from sandboxes.rewriting import PathRewriter
+from sandboxes.process import PathRewriter
 
 ROOT = "/tmp/state/root"
 

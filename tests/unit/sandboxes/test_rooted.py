@@ -15,8 +15,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sandboxes.errors import SandboxError, SandboxFileNotFoundError
-from sandboxes.openat import has_openat2
-from sandboxes.rooted import RootedFiles
+from sandboxes.rooted_files import RootedFiles
+from sandboxes.trees import has_openat2
 from sandboxes.types import CopyLimits
 
 SCRATCH = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
@@ -368,7 +368,7 @@ import os, sys
 sys.path[:0] = {[path for path in sys.path if path]!r}
 from pathlib import Path
 import tempfile
-from sandboxes.rooted import RootedFiles
+from sandboxes.rooted_files import RootedFiles
 with tempfile.TemporaryDirectory() as folder:
     top = Path(folder, "top"); (top / "a/b").mkdir(parents=True); (top / "a/b/c").touch()
     (top / "a/b").chmod(0); (top / "a").chmod(0o500)

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from valkyrie import errors
-from valkyrie.nouns import Category
+from valkyrie.domain import Category
 from valkyrie.schedule.policy import TABLE, backoff, policy_for
 from valkyrie.trial.failures import _PHASE_TIMEOUTS, COUNTED_AS_ZERO
 

@@ -13,10 +13,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchmark_service.dotenv import parse
+from benchmark_service.environment import parse_dotenv
 from valkyrie.errors import MissingSecretError, UsageError, UserError
 from valkyrie.secrets import DotenvSource, EnvironmentSource, Secrets, SecretStore, resolve
-from valkyrie.secrets.testing import MemorySource
+from valkyrie.testing.secrets import MemorySource
 
 
 @pytest.mark.parametrize(
@@ -37,20 +37,20 @@ from valkyrie.secrets.testing import MemorySource
     ],
 )
 def test_dotenv(text: str, values: dict[str, str]) -> None:
-    parsed = parse(text)
+    parsed = parse_dotenv(text)
     assert parsed.values == values
     assert parsed.bad_lines == []
 
 
 def test_dotenv_skips_what_it_does_not_understand() -> None:
-    parsed = parse("A=1\nthis is no line\nB='open\n1X=2\nC=3\nD='x' y\n")
+    parsed = parse_dotenv("A=1\nthis is no line\nB='open\n1X=2\nC=3\nD='x' y\n")
     assert parsed.values == {"A": "1", "C": "3"}
     assert parsed.bad_lines == [2, 3, 4, 6]
 
 
 @given(st.text())
 def test_no_dotenv_breaks_the_reader(text: str) -> None:
-    parse(text)
+    parse_dotenv(text)
 
 
 def test_a_dotenv_that_cannot_be_read(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from valkyrie.errors import UsageError
-from valkyrie.specs.choosing import (
+from valkyrie.specs.discovery import (
     choose,
     choose_suite,
     discover,
@@ -21,7 +21,7 @@ from valkyrie.specs.choosing import (
 )
 from valkyrie.specs.model import Project, SpecError
 from valkyrie.specs.project import examine_project, find_project, read_project
-from valkyrie.specs.reading import read_spec
+from valkyrie.specs.reader import read_spec
 
 FIXTURES = Path(__file__).parent / "fixtures"
 PARAMS = {"PROJECT_NAME": "our", "RUNS": "4", "MODEL": "m", "ENVIRONMENT": "bare", "SERVICE": "api"}

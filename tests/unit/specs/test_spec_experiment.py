@@ -9,7 +9,7 @@ import pytest
 from valkyrie.errors import UsageError
 from valkyrie.specs.experiment import plan_experiment, read_experiment
 from valkyrie.specs.model import SpecError
-from valkyrie.specs.reading import read_spec
+from valkyrie.specs.reader import read_spec
 
 EVAL = """
 name: {name}

@@ -13,7 +13,7 @@ import pytest
 
 from valkyrie.specs.experiment import read_experiment
 from valkyrie.specs.model import Project
-from valkyrie.specs.reading import examine
+from valkyrie.specs.reader import examine
 
 FOLDER = os.environ.get("EVAL_SPECS_DIR")
 FILES = sorted(file for end in ("yaml", "yml") for file in Path(FOLDER).rglob(f"*.{end}")) if FOLDER else []

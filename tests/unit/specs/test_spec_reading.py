@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from valkyrie.specs.experiment_file import read_experiment
+from valkyrie.specs.experiment import read_experiment
 from valkyrie.specs.model import Constraints, EvalSpec, FileEntry, Finding, Project, SpecError
-from valkyrie.specs.reading import examine, read_spec, read_text
+from valkyrie.specs.reader import examine, read_spec, read_text
 
 FIXTURES = Path(__file__).parent / "fixtures" / "evals"
 FILE = Path("/evals/shelf/eval.yaml")
@@ -348,7 +348,7 @@ def test_a_patch_keeps_the_rest_of_a_named_environment() -> None:
 
 
 def test_a_stimulus_adds_skills_or_wants_none(tmp_path: Path) -> None:
-    from valkyrie.specs.reading import read_text
+    from valkyrie.specs.reader import read_text
 
     text = """
 name: skills

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from valkyrie.grade.types import WHERE, built_in
+from valkyrie.grade.protocol import WHERE, built_in
+from valkyrie.specs.grader_schema import GRADERS
 from valkyrie.specs.model import GraderSpec
-from valkyrie.specs.reading import read_spec
+from valkyrie.specs.reader import read_spec
 from valkyrie.specs.schema import json_schema
-from valkyrie.specs.schema_graders import GRADERS
 from valkyrie.specs.yaml_places import load_yaml, parse_yaml
 
 jsonschema_rs: Any = pytest.importorskip("jsonschema_rs")

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from valkyrie.permissions import Allowance
+from valkyrie.config.permissions import Allowance
 from valkyrie.specs.model import SpecError
-from valkyrie.specs.reading import read_spec, read_text
+from valkyrie.specs.reader import read_spec, read_text
 
 FILE = Path(__file__).parent / "fixtures" / "evals" / "params.eval.yaml"
 PARAMS = {"PROJECT_NAME": "our", "RUNS": "4", "MODEL": "m", "ENVIRONMENT": "workshop", "SERVICE": "api"}

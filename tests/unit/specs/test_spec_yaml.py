@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from valkyrie.specs.model import SpecError
-from valkyrie.specs.reading import read_text
+from valkyrie.specs.reader import read_text
 from valkyrie.specs.yaml_places import MAX_BYTES, load_yaml, parse_yaml
 
 FILE = Path("eval.yaml")

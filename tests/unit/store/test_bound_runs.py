@@ -7,7 +7,7 @@ import time
 import pytest
 from tests.store_world import ROOM, add_executor, run_values
 
-from valkyrie.nouns import Outcome, RunState, TrialState
+from valkyrie.domain import Outcome, RunState, TrialState
 from valkyrie.store import Store, executors, journal, leases, runs
 from valkyrie.store.journal import Finish
 from valkyrie.store.leases import Leased, Tick, TickResult

@@ -8,14 +8,13 @@ from typing import Any
 import pytest
 from tests.store_world import add_run, assert_counters_true, ended, run_values, tick
 
-from valkyrie.nouns import Category, Outcome, TrialState
-from valkyrie.store import Store, ingesting, journal, runs
-from valkyrie.store.audit import wrong_counters
-from valkyrie.store.counters import add_grade
+from valkyrie.domain import Category, Outcome, TrialState
+from valkyrie.store import Store, ingested_runs, journal, runs
+from valkyrie.store.counters import RunScores, add_grade, run_scores
 from valkyrie.store.journal import Finish
 from valkyrie.store.leases import Leased
-from valkyrie.store.scores import RunScores, run_scores
-from valkyrie.store.telling import snapshot
+from valkyrie.store.notifications import snapshot
+from valkyrie.store.upkeep import wrong_counters
 
 SHARED = {"mode": "shared", "open_to_tampering": True}
 CONFIRMED = {"score": 1.0, "passed": True, "confirmed": True, "score_confirmed": 1.0}
@@ -154,13 +153,13 @@ def test_an_ingested_run_says_what_its_source_says(store: Store) -> None:
     silent = run_values()
     loud = run_values()
     trials = [
-        ingesting.EndedTrial("a", 0, "d", 1.0, 2.0, score=1.0, passed=True),
-        ingesting.EndedTrial("b", 0, "d", 1.0, 2.0, score=0.0, passed=False),
+        ingested_runs.EndedTrial("a", 0, "d", 1.0, 2.0, score=1.0, passed=True),
+        ingested_runs.EndedTrial("b", 0, "d", 1.0, 2.0, score=0.0, passed=False),
     ]
     with store.writing() as connection:
-        ingesting.store_ended(connection, {**silent, "org_id": "default", "label": None}, trials)
-        sure = [ingesting.EndedTrial("a", 0, "d", 1.0, 2.0, **UNCONFIRMED)]
-        ingesting.store_ended(connection, {**loud, "org_id": "default", "label": None}, sure)
+        ingested_runs.store_ended(connection, {**silent, "org_id": "default", "label": None}, trials)
+        sure = [ingested_runs.EndedTrial("a", 0, "d", 1.0, 2.0, **UNCONFIRMED)]
+        ingested_runs.store_ended(connection, {**loud, "org_id": "default", "label": None}, sure)
     assert scores(store, silent["id"]).unconfirmed is None
     found = scores(store, loud["id"])
     assert (found.confirmed, found.unconfirmed, found.open_to_tampering) == (0, 1, 1)

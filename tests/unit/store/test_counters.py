@@ -15,12 +15,12 @@ from hypothesis import strategies as st
 from sqlalchemy import Connection, select
 from tests.store_world import ROOM, add_run, assert_counters_true
 
+from valkyrie.domain import Category, Outcome, TrialState
 from valkyrie.errors import UserError
-from valkyrie.nouns import Category, Outcome, TrialState
 from valkyrie.store import Store, journal, leases, runs
+from valkyrie.store.executors import StaleLeaseError
 from valkyrie.store.journal import Advance, Finish, Save
 from valkyrie.store.leases import Leased, Room, Tick
-from valkyrie.store.returning import StaleLeaseError
 from valkyrie.store.schema import attempt, trial
 
 ENDINGS = {

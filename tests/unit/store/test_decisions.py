@@ -8,8 +8,8 @@ import uuid
 from sqlalchemy import select
 from tests.store_world import add_executor, add_run, assert_counters_true, ended, tick
 
-from valkyrie.nouns import Category, Outcome, TrialState
-from valkyrie.store import Store, decisions, jobs, runs
+from valkyrie.domain import Category, Outcome, TrialState
+from valkyrie.store import Store, jobs, runs
 from valkyrie.store.journal import Finish, record
 from valkyrie.store.schema import attempt, trial
 
@@ -55,8 +55,8 @@ def test_skipped_trials_count_in_nothing(store: Store) -> None:
         )
     with store.writing() as connection:
         jobs.locked(connection, job_id)
-        spared = decisions.skip(connection, run_id, 1, "decided", time.time())
-        decisions.store(connection, job_id, {"pairs": [], "skipped": {}})
+        spared = jobs.skip_decided(connection, run_id, 1, "decided", time.time())
+        jobs.store_decision(connection, job_id, {"pairs": [], "skipped": {}})
     assert (spared.not_run, spared.set_aside) == (4, 3)
     assert_counters_true(store, run_id)
     with store.reading() as connection:
@@ -66,7 +66,7 @@ def test_skipped_trials_count_in_nothing(store: Store) -> None:
         kept = connection.execute(
             select(trial.c.score, trial.c.cause).where(trial.c.state == "SKIPPED")
         ).all()
-        assert set(kept) == {(None, decisions.DECIDED)}
+        assert set(kept) == {(None, jobs.DECIDED)}
         outcomes = connection.execute(select(attempt.c.outcome).where(attempt.c.trial_id == fourth.trial_id))
         assert outcomes.scalars().all() == [Outcome.STOPPED.value]
         assert jobs.get(connection, job_id).decision == {"pairs": [], "skipped": {}}

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from valkyrie.nouns import Category, Outcome, TrialState
-from valkyrie.store import Store, failures, journal, leases, runs
+from valkyrie.domain import Category, Outcome, TrialState
+from valkyrie.store import Store, journal, leases, runs, trials
 from valkyrie.store.journal import Finish
 from valkyrie.store.leases import Room, Tick
 
@@ -68,8 +68,8 @@ def test_passes_are_counted_only_where_a_trial_fails_alike_now(store: Store) -> 
         one_pass(store, run_id, causes)
         retry(store, run_id)
     with store.reading() as connection:
-        assert failures.passes_failed(connection, run_id) == {}, "all were reopened: none fails now"
+        assert trials.passes_failed(connection, run_id) == {}, "all were reopened: none fails now"
     one_pass(store, run_id, {"always": "sandbox_failed", "other": "sandbox_timeout"})
     with store.reading() as connection:
-        assert failures.passes_failed(connection, run_id) == {("always", 0): 3, ("other", 0): 2}
-        assert failures.passes_failed(connection, other) == {("always", 0): 1}
+        assert trials.passes_failed(connection, run_id) == {("always", 0): 3, ("other", 0): 2}
+        assert trials.passes_failed(connection, other) == {("always", 0): 1}

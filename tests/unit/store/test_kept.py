@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from tests.store_world import add_run, ended, tick
 
+from valkyrie.domain import Category, TrialState
 from valkyrie.errors import UsageError
-from valkyrie.nouns import Category, TrialState
 from valkyrie.store import Store, journal, runs
 
 ODD = "ä 漢字 🦊 \u202e ' \" \\ % _ \x07"

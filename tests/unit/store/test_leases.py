@@ -14,13 +14,12 @@ from sqlalchemy import insert, select, update
 from sqlalchemy.exc import OperationalError
 from tests.store_world import add_executor, add_run, assert_counters_true, ended, tick
 
+from valkyrie.domain import Category, Outcome, TrialState
 from valkyrie.errors import LeaseLostError, StoreError, UserError
-from valkyrie.nouns import Category, Outcome, TrialState
-from valkyrie.store import Store, executors, leases, people, runs
-from valkyrie.store.journal import Advance, Finish, Save
+from valkyrie.store import Store, executors, leases, runs, tenants
+from valkyrie.store.journal import Advance, Finish, Save, Writer
 from valkyrie.store.leases import Room, TickResult
 from valkyrie.store.schema import attempt, executor, regrade, trial
-from valkyrie.store.writer import Writer
 
 
 @pytest.fixture
@@ -335,8 +334,8 @@ def test_urgent_runs_have_a_larger_share_and_come_first(store: Store) -> None:
 
 def test_runs_of_one_key_have_no_more_in_hand_than_it_allows(store: Store) -> None:
     with store.writing() as connection:
-        few, _ = people.create_key(connection, "default", "ci", "ci", max_concurrency=3)
-        many, _ = people.create_key(connection, "default", "ada", "ada")
+        few, _ = tenants.create_key(connection, "default", "ci", "ci", max_concurrency=3)
+        many, _ = tenants.create_key(connection, "default", "ada", "ada")
     own = [add_run(store, concurrency=4, key_id=few, started_by="ci") for _ in range(2)]
     other = add_run(store, concurrency=4, key_id=many, started_by="ada")
     found = Counter(one.run_id for one in tick(store, *own, other).leased)

@@ -13,11 +13,11 @@ import pytest
 from sqlalchemy import insert, text
 from tests.store_world import add_run, ended, run_values, tick
 
+from valkyrie.domain import TrialState
 from valkyrie.errors import UnknownError, UsageError
-from valkyrie.nouns import TrialState
-from valkyrie.report.present import scores_view, trial_view
-from valkyrie.store import Store, journal, listing, runs
-from valkyrie.store.listing import RunQuery
+from valkyrie.report.presentation import scores_view, trial_view
+from valkyrie.store import Store, journal, run_queries, runs
+from valkyrie.store.run_queries import RunQuery
 from valkyrie.store.schema import LISTED_BY, run, trial
 from valkyrie.store.trials import TrialQuery
 
@@ -197,7 +197,7 @@ def test_a_page_is_one_stretch_of_an_index(large: Store, name: str, cursor: bool
         assert len(rows) == query.limit
         if cursor:
             query = RunQuery(query.equal, query.started_by, query.newest_first, query.limit, following)
-        plan = explain(large, connection, listing.matching(query))
+        plan = explain(large, connection, run_queries.matching(query))
     # The few runs of several people are put in order; nothing else is, and nothing is looked at in vain.
     assert_indexed(plan, may_sort=name == "people")
 
@@ -206,14 +206,14 @@ def test_a_page_is_one_stretch_of_an_index(large: Store, name: str, cursor: bool
 @pytest.mark.parametrize("name", sorted(QUERIES.keys() - {"all", "oldest", "state"}))
 def test_the_few_that_match_are_counted_in_an_index(large: Store, name: str) -> None:
     with large.reading() as connection:
-        assert_indexed(explain(large, connection, listing.counted(QUERIES[name])))
+        assert_indexed(explain(large, connection, run_queries.counted(QUERIES[name])))
 
 
 @both
 @pytest.mark.parametrize("ref", ["0", "00001", "00001eef-0000-4000"])
 def test_a_reference_is_looked_up_in_an_index(large: Store, ref: str) -> None:
     with large.reading() as connection:
-        plan = explain(large, connection, listing.beginning_with(ref, "mine"))
+        plan = explain(large, connection, run_queries.beginning_with(ref, "mine"))
     assert_indexed(plan)
 
 

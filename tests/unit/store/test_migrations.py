@@ -10,9 +10,9 @@ from sqlalchemy import Engine, create_engine, inspect, text
 from tests.postgres import Postgres
 from tests.store_world import run_values
 
-from valkyrie.nouns import Role
-from valkyrie.store import Store, leases, migrations, people, runs, schema
-from valkyrie.store.address import parse
+from valkyrie.domain import Role
+from valkyrie.store import Store, leases, migrations, runs, schema, tenants
+from valkyrie.store.database import parse
 
 RUN = (
     "INSERT INTO run (id, state, agent, benchmark, dataset, provider, concurrency, fraction, created_at,"
@@ -97,7 +97,7 @@ def test_keys_from_before_roles_may_do_what_they_could(address: Path | str, engi
         connection.execute(text(key))
     store = Store(address)
     with store.reading() as connection:
-        assert [found.role for found in people.list_keys(connection)] == [Role.ADMIN]
+        assert [found.role for found in tenants.list_keys(connection)] == [Role.ADMIN]
     store.close()
 
 

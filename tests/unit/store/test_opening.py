@@ -13,7 +13,7 @@ from tests.store_world import add_executor, add_run
 
 from valkyrie.errors import StoreError
 from valkyrie.store import Store, migrations, schema
-from valkyrie.store.address import parse
+from valkyrie.store.database import parse
 
 
 def say(address: Path | str, *statements: str) -> None:

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from valkyrie.domain import DEFAULT_ORG, Identity, Role
 from valkyrie.errors import UnknownError, UsageError
-from valkyrie.nouns import DEFAULT_ORG, Identity, Role
-from valkyrie.store import Store, people
+from valkyrie.store import Store, tenants
 
 NOW = 1_800_000_000.0
 
@@ -26,60 +26,60 @@ def small(tmp_path: Path) -> Iterator[Store]:
 
 def make_key(store: Store, org_id: str = DEFAULT_ORG, expires_at: float | None = None) -> tuple[str, str]:
     with store.writing() as connection:
-        return people.create_key(connection, org_id, "laptop", "ada@example.com", expires_at)
+        return tenants.create_key(connection, org_id, "laptop", "ada@example.com", expires_at)
 
 
 def find(store: Store, key: str, now: float = NOW) -> Identity | None:
     with store.reading() as connection:
-        return people.find_key(connection, key, now)
+        return tenants.find_key(connection, key, now)
 
 
 def test_organisations_have_names_and_ids_of_their_own(store: Store) -> None:
     with store.writing() as connection:
-        made = people.create_org(connection, "research")
-        hosted = people.create_org(connection, "Acme", tenant="T1")
+        made = tenants.create_org(connection, "research")
+        hosted = tenants.create_org(connection, "Acme", tenant="T1")
     with store.reading() as connection:
-        assert [one.name for one in people.orgs(connection)] == [DEFAULT_ORG, "research", "Acme"]
-        assert people.org_by_id(connection, made.id) == made == people.org_by_name(connection, "research")
-        assert people.org_by_tenant(connection, "T1") == hosted
-        assert people.org_by_id(connection, "x") is None and people.org_by_tenant(connection, "x") is None
+        assert [one.name for one in tenants.orgs(connection)] == [DEFAULT_ORG, "research", "Acme"]
+        assert tenants.org_by_id(connection, made.id) == made == tenants.org_by_name(connection, "research")
+        assert tenants.org_by_tenant(connection, "T1") == hosted
+        assert tenants.org_by_id(connection, "x") is None and tenants.org_by_tenant(connection, "x") is None
         with pytest.raises(UnknownError, match="Did you mean 'research'"):
-            people.org_by_name(connection, "reserach")
+            tenants.org_by_name(connection, "reserach")
 
 
 @pytest.mark.parametrize("name", ["", " ", "a\nb", "x" * 129])
 def test_what_cannot_be_a_name_is_refused(small: Store, name: str) -> None:
     with small.writing() as connection, pytest.raises(UsageError, match="organisation's name"):
-        people.create_org(connection, name)
+        tenants.create_org(connection, name)
 
 
 def test_a_taken_name_or_tenant_leaves_the_transaction_whole(store: Store) -> None:
     with store.writing() as connection:
-        people.create_org(connection, "a", tenant="T1")
+        tenants.create_org(connection, "a", tenant="T1")
         for name, tenant in (("a", None), ("b", "T1")):
             with pytest.raises(UsageError, match="already"):
-                people.create_org(connection, name, tenant=tenant)
-        people.create_org(connection, "c")
+                tenants.create_org(connection, name, tenant=tenant)
+        tenants.create_org(connection, "c")
     with store.reading() as connection:
-        assert [one.name for one in people.orgs(connection)] == [DEFAULT_ORG, "a", "c"]
+        assert [one.name for one in tenants.orgs(connection)] == [DEFAULT_ORG, "a", "c"]
 
 
 def test_settings_and_credentials_change_apart(store: Store) -> None:
     with store.writing() as connection:
-        made = people.create_org(connection, "a")
-        people.set_org(connection, made.id, settings={"s3_bucket": "mine"})
-        people.set_org(connection, made.id, sealed=b"\x00sealed")
-        found = people.org_by_id(connection, made.id)
+        made = tenants.create_org(connection, "a")
+        tenants.set_org(connection, made.id, settings={"s3_bucket": "mine"})
+        tenants.set_org(connection, made.id, sealed=b"\x00sealed")
+        found = tenants.org_by_id(connection, made.id)
         assert found and found.settings == {"s3_bucket": "mine"} and found.sealed == b"\x00sealed"
         assert "sealed" not in repr(found)
-        people.set_org(connection, made.id, sealed=None)
-        found = people.org_by_id(connection, made.id)
+        tenants.set_org(connection, made.id, sealed=None)
+        found = tenants.org_by_id(connection, made.id)
         assert found and found.settings == {"s3_bucket": "mine"} and found.sealed is None
 
 
 def test_a_key_opens_its_own_organisation(store: Store) -> None:
     with store.writing() as connection:
-        other = people.create_org(connection, "research")
+        other = tenants.create_org(connection, "research")
     key_id, clear = make_key(store, other.id)
     assert find(store, clear) == Identity(other.id, "research", "ada@example.com", key_id, role=Role.MEMBER)
     assert len(clear) == 3 + 12 + 1 + 43 and clear.startswith(f"vk_{key_id}_")
@@ -109,14 +109,14 @@ def test_revoked_and_expired_keys_open_nothing(store: Store) -> None:
     assert find(store, brief, NOW - 0.1) and find(store, brief, NOW) is None
     key_id, clear = make_key(store)
     with store.writing() as connection:
-        assert people.revoke_key(connection, key_id, NOW) is True
-        assert people.revoke_key(connection, key_id, NOW + 1) is False
+        assert tenants.revoke_key(connection, key_id, NOW) is True
+        assert tenants.revoke_key(connection, key_id, NOW + 1) is False
         with pytest.raises(UnknownError, match="No key has the id"):
-            people.revoke_key(connection, "nothing", NOW)
+            tenants.revoke_key(connection, "nothing", NOW)
     assert find(store, clear) is None
     with store.reading() as connection:
-        states = {key.id: key.state(NOW) for key in people.list_keys(connection)}
-        revoked_at = {key.id: key.revoked_at for key in people.list_keys(connection)}
+        states = {key.id: key.state(NOW) for key in tenants.list_keys(connection)}
+        revoked_at = {key.id: key.revoked_at for key in tenants.list_keys(connection)}
     assert states[key_id] == "revoked" and revoked_at[key_id] == NOW
     assert sorted(states.values()) == ["expired", "revoked"]
 
@@ -126,25 +126,25 @@ def test_last_use_is_written_at_most_once_a_minute(store: Store) -> None:
 
     def last_used() -> float | None:
         with store.reading() as connection:
-            return people.list_keys(connection)[0].last_used_at
+            return tenants.list_keys(connection)[0].last_used_at
 
     assert last_used() is None
     for at, seen in ((NOW, NOW), (NOW + 59, NOW), (NOW + 61, NOW + 61)):
         with store.writing() as connection:
-            people.touch_key(connection, key_id, at)
+            tenants.touch_key(connection, key_id, at)
         assert last_used() == seen
 
 
 def test_keys_are_listed_by_organisation(store: Store) -> None:
     with store.writing() as connection:
-        other = people.create_org(connection, "research")
+        other = tenants.create_org(connection, "research")
     mine, theirs = make_key(store)[0], make_key(store, other.id)[0]
     with store.reading() as connection:
-        assert [(key.id, key.org) for key in people.list_keys(connection)] == [
+        assert [(key.id, key.org) for key in tenants.list_keys(connection)] == [
             (mine, DEFAULT_ORG),
             (theirs, "research"),
         ]
-        assert [key.id for key in people.list_keys(connection, other.id)] == [theirs]
+        assert [key.id for key in tenants.list_keys(connection, other.id)] == [theirs]
 
 
 def test_the_clear_key_is_nowhere_in_the_database(tmp_path: Path) -> None:
@@ -162,7 +162,7 @@ def test_two_who_make_the_same_organisation_at_once_make_one(store: Store) -> No
     def make() -> None:
         try:
             with store.writing() as connection:
-                people.create_org(connection, "same", tenant="T")
+                tenants.create_org(connection, "same", tenant="T")
                 time.sleep(0.05)
             outcome.append("made")
         except UsageError:

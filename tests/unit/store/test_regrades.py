@@ -9,14 +9,14 @@ import pytest
 from sqlalchemy import select
 from tests.store_world import add_executor, add_run, assert_counters_true, ended, tick
 
+from valkyrie.domain import Category, Outcome, RunState, TrialState
 from valkyrie.errors import UnknownError, UserError
-from valkyrie.nouns import Category, Outcome, RunState, TrialState
 from valkyrie.store import Store, journal, leases, regrades, runs
-from valkyrie.store.audit import LOOKS
 from valkyrie.store.journal import Finish
 from valkyrie.store.leases import Leased
 from valkyrie.store.regrades import Regraded
 from valkyrie.store.schema import attempt, trial
+from valkyrie.store.upkeep import LOOKS
 
 PASSED = {"score": 1.0, "passed": True, "confirmed": True, "score_confirmed": 1.0, "result": {"reward": 1}}
 FAILED = {"score": 0.0, "passed": False, "confirmed": True, "score_confirmed": 0.0, "result": {"reward": 0}}

@@ -11,7 +11,7 @@ import pytest
 
 from valkyrie.errors import UsageError
 from valkyrie.store import Store
-from valkyrie.store.address import parse
+from valkyrie.store.database import parse
 
 
 @pytest.mark.parametrize(

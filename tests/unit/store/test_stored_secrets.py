@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 from sqlalchemy import text
 
+from valkyrie.domain import DEFAULT_ORG
 from valkyrie.errors import StoreError, UnknownError, UsageError
-from valkyrie.nouns import DEFAULT_ORG
 from valkyrie.secrets.sealed import Sealer, new_key, parse_keys
-from valkyrie.store import Store, people, runs, secrets
+from valkyrie.store import Store, runs, tenants
 
 
 @pytest.fixture
@@ -39,16 +39,16 @@ def new_run(store: Store, run_id: str) -> None:
 
 def test_a_secrets_life(store: Store, sealer: Sealer) -> None:
     with store.writing() as connection:
-        secrets.set_secret(connection, sealer, DEFAULT_ORG, "team/openai", "first", "ada")
-        secrets.set_secret(connection, sealer, DEFAULT_ORG, "team/openai", "second\n", "bob")
-        secrets.set_secret(connection, sealer, DEFAULT_ORG, "a", "ü" * 1000)
-        assert secrets.get_secret(connection, sealer, DEFAULT_ORG, "team/openai") == "second\n"
-        found = secrets.list_secrets(connection, DEFAULT_ORG)
+        tenants.set_secret(connection, sealer, DEFAULT_ORG, "team/openai", "first", "ada")
+        tenants.set_secret(connection, sealer, DEFAULT_ORG, "team/openai", "second\n", "bob")
+        tenants.set_secret(connection, sealer, DEFAULT_ORG, "a", "ü" * 1000)
+        assert tenants.get_secret(connection, sealer, DEFAULT_ORG, "team/openai") == "second\n"
+        found = tenants.list_secrets(connection, DEFAULT_ORG)
         assert [(one.name, one.created_by) for one in found] == [("a", None), ("team/openai", "bob")]
-        secrets.remove_secret(connection, DEFAULT_ORG, "a")
-        assert secrets.get_secret(connection, sealer, DEFAULT_ORG, "a") is None
+        tenants.remove_secret(connection, DEFAULT_ORG, "a")
+        assert tenants.get_secret(connection, sealer, DEFAULT_ORG, "a") is None
         with pytest.raises(UnknownError, match="Did you mean 'team/openai'"):
-            secrets.remove_secret(connection, DEFAULT_ORG, "team/openia")
+            tenants.remove_secret(connection, DEFAULT_ORG, "team/openia")
 
 
 @pytest.mark.parametrize(
@@ -64,62 +64,62 @@ def test_what_cannot_be_kept_is_refused_without_showing_it(
     small: Store, sealer: Sealer, name: str, value: str, says: str
 ) -> None:
     with small.writing() as connection, pytest.raises(UsageError, match=says) as caught:
-        secrets.set_secret(connection, sealer, DEFAULT_ORG, name, value)
+        tenants.set_secret(connection, sealer, DEFAULT_ORG, name, value)
     assert "hunter2" not in str(caught.value)
 
 
 def test_organisations_do_not_see_each_others(store: Store, sealer: Sealer) -> None:
     with store.writing() as connection:
-        other = people.create_org(connection, "other").id
-        secrets.set_secret(connection, sealer, DEFAULT_ORG, "key", "mine")
-        assert secrets.get_secret(connection, sealer, other, "key") is None
-        assert secrets.list_secrets(connection, other) == []
+        other = tenants.create_org(connection, "other").id
+        tenants.set_secret(connection, sealer, DEFAULT_ORG, "key", "mine")
+        assert tenants.get_secret(connection, sealer, other, "key") is None
+        assert tenants.list_secrets(connection, other) == []
         with pytest.raises(UnknownError):
-            secrets.remove_secret(connection, other, "key")
-        secrets.set_secret(connection, sealer, other, "key", "theirs")
-        assert secrets.get_secret(connection, sealer, DEFAULT_ORG, "key") == "mine"
+            tenants.remove_secret(connection, other, "key")
+        tenants.set_secret(connection, sealer, other, "key", "theirs")
+        assert tenants.get_secret(connection, sealer, DEFAULT_ORG, "key") == "mine"
 
 
 def test_a_value_moved_to_another_row_does_not_open(small: Store, sealer: Sealer) -> None:
     with small.writing() as connection:
-        other = people.create_org(connection, "other").id
-        secrets.set_secret(connection, sealer, DEFAULT_ORG, "key", "mine")
+        other = tenants.create_org(connection, "other").id
+        tenants.set_secret(connection, sealer, DEFAULT_ORG, "key", "mine")
         move = text("UPDATE secret SET org_id = :other")
         connection.execute(move, {"other": other})
         with pytest.raises(StoreError, match="cannot be opened"):
-            secrets.get_secret(connection, sealer, other, "key")
+            tenants.get_secret(connection, sealer, other, "key")
 
 
 def test_there_is_an_end_to_how_many(small: Store, sealer: Sealer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(secrets, "MOST_SECRETS", 2)
+    monkeypatch.setattr(tenants, "MOST_SECRETS", 2)
     with small.writing() as connection:
         for name in ("a", "b", "b"):
-            secrets.set_secret(connection, sealer, DEFAULT_ORG, name, "x")
+            tenants.set_secret(connection, sealer, DEFAULT_ORG, name, "x")
         with pytest.raises(UsageError, match="2 secrets already"):
-            secrets.set_secret(connection, sealer, DEFAULT_ORG, "c", "x")
+            tenants.set_secret(connection, sealer, DEFAULT_ORG, "c", "x")
 
 
 def test_what_is_handed_with_a_run(store: Store) -> None:
     new_run(store, "r1")
     with store.writing() as connection:
-        assert secrets.handed(connection, "r1") is None
-        secrets.hand(connection, "r1", b"\x00one")
-        secrets.hand(connection, "r1", b"\x00two")
-        assert secrets.handed(connection, "r1") == b"\x00two"
-        secrets.forget_handed(connection, "r1")
-        assert secrets.handed(connection, "r1") is None
-        secrets.forget_handed(connection, "r1")
-        secrets.hand(connection, "r1", b"three")
+        assert tenants.handed(connection, "r1") is None
+        tenants.hand(connection, "r1", b"\x00one")
+        tenants.hand(connection, "r1", b"\x00two")
+        assert tenants.handed(connection, "r1") == b"\x00two"
+        tenants.forget_handed(connection, "r1")
+        assert tenants.handed(connection, "r1") is None
+        tenants.forget_handed(connection, "r1")
+        tenants.hand(connection, "r1", b"three")
         connection.execute(text("DELETE FROM run"))
-        assert secrets.handed(connection, "r1") is None
+        assert tenants.handed(connection, "r1") is None
 
 
 def test_no_value_is_in_the_database_in_clear(tmp_path: Path, sealer: Sealer) -> None:
     store = Store(tmp_path / "valkyrie.db")
     new_run(store, "r1")
     with store.writing() as connection:
-        secrets.set_secret(connection, sealer, DEFAULT_ORG, "openai", "planted-value-1234567890")
-        secrets.hand(connection, "r1", sealer.seal({"KEY": "planted-value-1234567890"}, "run:r1"))
+        tenants.set_secret(connection, sealer, DEFAULT_ORG, "openai", "planted-value-1234567890")
+        tenants.hand(connection, "r1", sealer.seal({"KEY": "planted-value-1234567890"}, "run:r1"))
     store.close()
     files = b"".join(file.read_bytes() for file in tmp_path.iterdir() if file.is_file())
     assert b"openai" in files and b"planted" not in files

@@ -13,7 +13,7 @@ import httpx
 import pytest
 
 from valkyrie.errors import UsageError
-from valkyrie.testing import Call, Fault, ModelServer, Say, Script, Shell, Tokens
+from valkyrie.testing import Fault, ModelServer, Say, Script, Shell, TokenCounts, ToolRequest
 
 JsonObject = dict[str, Any]
 BASH = {"type": "object", "properties": {"command": {"type": "string"}}, "required": ["command"]}
@@ -95,7 +95,7 @@ async def talk(server: ModelServer, api: str, history: list[JsonObject], where: 
 
 @pytest.mark.parametrize("api", APIS)
 async def test_a_conversation_follows_its_script(api: str) -> None:
-    script = Script.of(Shell("make it", text="Now."), Say("All done.", tokens=Tokens(100, 7, 40)))
+    script = Script.of(Shell("make it", text="Now."), Say("All done.", tokens=TokenCounts(100, 7, 40)))
     async with ModelServer(script) as server:
         history = [user(api, "Do it.")]
         first = (await talk(server, api, history)).json()
@@ -232,7 +232,7 @@ async def test_a_shell_command_takes_the_shell_that_is_offered(
 
 
 async def test_requests_beside_the_conversation_take_no_turn() -> None:
-    async with ModelServer(Script.of(Call("Write", {"path": "x"}))) as server, new_client() as client:
+    async with ModelServer(Script.of(ToolRequest("Write", {"path": "x"}))) as server, new_client() as client:
         assert (await client.head(server.url)).status_code == 200
         counted = await client.post(f"{server.url}/v1/messages/count_tokens", json={"messages": []})
         assert counted.json()["input_tokens"] > 0
@@ -286,8 +286,8 @@ def test_a_script_is_read_from_json() -> None:
     turns = [
         Shell("ls", "Now."),
         Fault("rate_limit", 1, 2),
-        Call("Write", {"a": 1}, delay=0.5),
-        Say("Done.", tokens=Tokens(5)),
+        ToolRequest("Write", {"a": 1}, delay=0.5),
+        Say("Done.", tokens=TokenCounts(5)),
     ]
     assert Script.from_json(TURNS) == Script({"default": turns})
     assert Script.from_json({"conversations": {"a": TURNS}}) == Script({"a": turns})

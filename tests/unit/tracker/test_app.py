@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from valkyrie.domain import Identity
 from valkyrie.errors import ValkyrieError
-from valkyrie.nouns import Identity
 from valkyrie.store.layout import DataFolder
 from valkyrie.tracker.app import TrackerApp
 from valkyrie.views import RunRequest

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from tests.store_world import add_run
 
-from valkyrie.keeping.disk import DiskArtifacts
-from valkyrie.keeping.keys import run_prefix
+from valkyrie.artifact_store.disk import DiskArtifacts
+from valkyrie.artifact_store.protocol import run_prefix
 from valkyrie.store.schema import run
 from valkyrie.tracker.local import LocalTracker
 from valkyrie.views import DiskView

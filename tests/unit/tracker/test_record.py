@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
+from valkyrie.artifact_store.disk import DiskArtifacts
+from valkyrie.artifact_store.logs import FileLogs
 from valkyrie.aws.logs import CloudWatchLogs
 from valkyrie.aws.s3 import S3Artifacts
 from valkyrie.aws.session import AwsAccess, AwsSession
-from valkyrie.keeping.disk import DiskArtifacts
-from valkyrie.keeping.files import FileLogs
 from valkyrie.tracker.record import kept_at
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from valkyrie.nouns import Outcome, TrialState
+from valkyrie.domain import Outcome, TrialState
 from valkyrie.store import Store, journal, leases, runs
 from valkyrie.store.journal import Finish
 from valkyrie.store.layout import RunFolder

@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 from valkyrie.client import ValkyrieClient
-from valkyrie.job_views import JobRetry, JobStop
 from valkyrie.tracker.local import LocalTracker
 from valkyrie.tracker.protocol import Tracker
 from valkyrie.tracker.remote import RemoteTracker
@@ -23,6 +22,7 @@ from valkyrie.views import (
     StopRequest,
     UpdateRequest,
 )
+from valkyrie.views.jobs import JobRetry, JobStop
 
 VERBS = sorted(name for name, found in vars(Tracker).items() if inspect.isfunction(found) and name[0] != "_")
 REQUESTS = {

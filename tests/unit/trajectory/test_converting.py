@@ -7,11 +7,10 @@ from typing import Any
 
 import pytest
 
-from valkyrie.agents.protocol import Usage
-from valkyrie.trajectory import AgentInfo, FinalMetrics, Metrics, Trajectory, TrajectoryBuilder
-from valkyrie.trajectory.converting import trajectory_of, transcript_of
-from valkyrie.trajectory.transcript import Event, Transcript
-from valkyrie.trajectory.turns import turn_slice
+from valkyrie.agents.protocol import AgentUsage
+from valkyrie.trajectory import AgentInfo, FinalMetrics, StepMetrics, Trajectory, TrajectoryBuilder
+from valkyrie.trajectory.conversion import trajectory_of, transcript_of
+from valkyrie.trajectory.transcript import Event, Transcript, turn_slice
 
 AGENT = AgentInfo(name="claude-code", version="1.0", model_name="m")
 
@@ -25,13 +24,13 @@ def built(*, final: FinalMetrics | None = None, **calls: Any) -> Trajectory:
         "I look.",
         calls=tools,
         reasoning="Hm.",
-        metrics=Metrics(10, 5, cached_tokens=4),
+        metrics=StepMetrics(10, 5, cached_tokens=4),
         at="2026-01-02T03:04:06Z",
     )
     builder.result("c1", "a.txt", failed=calls.get("failed", False))
-    builder.agent("There is a.txt.", metrics=Metrics(20, 6))
+    builder.agent("There is a.txt.", metrics=StepMetrics(20, 6))
     builder.user("And now?", at="2026-01-02T03:05:05Z")
-    builder.agent("Nothing.", metrics=Metrics(30, 7), at="2026-01-02T03:05:07Z")
+    builder.agent("Nothing.", metrics=StepMetrics(30, 7), at="2026-01-02T03:05:07Z")
     found = builder.build(AGENT, session_id="s", final=final)
     assert found is not None
     return found
@@ -71,7 +70,7 @@ def test_measures_come_from_steps_then_from_the_end_then_from_usage() -> None:
     final = FinalMetrics(total_prompt_tokens=100, total_completion_tokens=20, total_cost_usd=0.5)
     at_end = transcript_of(built(final=final), seconds=2.5).measures
     assert (at_end.total_tokens, at_end.cost, at_end.wall_time_ms, at_end.turn_count) == (120, 0.5, 2500, 3)
-    usage = Usage(input_tokens=7, output_tokens=1, cost=0.1, steps=4)
+    usage = AgentUsage(input_tokens=7, output_tokens=1, cost=0.1, steps=4)
     said = transcript_of(built(final=final), usage=usage).measures
     assert (said.total_tokens, said.cost, said.turn_count) == (8, 0.1, 4)
 

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from valkyrie.benchmarks.eval_spec.story import _left_behind
-from valkyrie.trajectory.cut import is_cut, is_too_large, mend_cut
-from valkyrie.trajectory.kept import read_accounts
+from valkyrie.benchmarks.eval_spec.transcript import _left_behind
+from valkyrie.trajectory.records import read_accounts
+from valkyrie.trajectory.transcript import is_cut, is_too_large, mend_cut
 
 STEPS = [
     {"step_id": number, "source": "agent", "message": f'step "{number}" ]}}, \\ é'} for number in range(1, 6)

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from valkyrie.agents.catalog import AgentOptions
-from valkyrie.agents.catalogue.claude_code import ClaudeCode
-from valkyrie.agents.catalogue.reading import Ran
+from valkyrie.agents.catalog.claude_code import ClaudeCode
+from valkyrie.agents.catalog.entries import AgentOptions
+from valkyrie.agents.catalog.logs import AgentCommandResult
 from valkyrie.trajectory import TrajectoryError
-from valkyrie.trajectory.converting import transcript_of
+from valkyrie.trajectory.agent_logs import ForeignTranscript, read_foreign
+from valkyrie.trajectory.conversion import transcript_of
 from valkyrie.trajectory.records import from_record, to_record
-from valkyrie.trajectory.sniffing import Foreign, read_foreign
 from valkyrie.trajectory.transcript import Event, Transcript
 
 TOLD = Transcript("Done.", (Event("assistant_message", {"content": "Done."}),), model="m")
@@ -52,7 +52,7 @@ def event(kind: str, **data: Any) -> dict[str, Any]:
     return {"type": kind, "data": data, "timestamp": "2026-01-02T03:04:05Z"}
 
 
-def outputs(found: list[Foreign]) -> list[tuple[str | None, str]]:
+def outputs(found: list[ForeignTranscript]) -> list[tuple[str | None, str]]:
     return [(one.stimulus, one.transcript.output) for one in found]
 
 
@@ -177,7 +177,7 @@ def test_claudes_stream_is_graded_as_eval_reads_it(tmp_path: Path) -> None:
     )
     log = tmp_path / "claude-code.jsonl"
     log.write_text(text)
-    read = ClaudeCode(AgentOptions()).read(Ran(log, 0, instruction="Do it."))
+    read = ClaudeCode(AgentOptions()).read(AgentCommandResult(log, 0, instruction="Do it."))
     assert read.trajectory is not None
     by_eval = transcript_of(read.trajectory, usage=read.usage, seconds=4.2)
     (found,) = read_foreign(text)

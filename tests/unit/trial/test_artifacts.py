@@ -11,11 +11,9 @@ import pytest
 from sandboxes.null import NullProvider
 from sandboxes.types import CopyLimits, SandboxCreateRequest
 from valkyrie.agents.protocol import OutputArtifact
+from valkyrie.domain import KeptPath, TaskSpec
 from valkyrie.errors import AgentOutputError
-from valkyrie.nouns import KeptPath, TaskSpec
-from valkyrie.trial.artifacts import keep_paths
-from valkyrie.trial.collect import collect_outputs
-from valkyrie.trial.log import AttemptLog
+from valkyrie.trial.outputs import AttemptLog, collect_outputs, keep_paths
 
 
 async def test_all_of_a_tasks_artifacts_share_the_limits(tmp_path: Path) -> None:

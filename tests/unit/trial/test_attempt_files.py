@@ -12,9 +12,8 @@ from hypothesis import strategies as st
 
 from valkyrie.secrets import Masker
 from valkyrie.store.layout import DataFolder, RunFolder, encode_task_id
-from valkyrie.trial import log as log_module
-from valkyrie.trial.collect import scrub, scrub_names
-from valkyrie.trial.log import AttemptLog
+from valkyrie.trial import outputs as log_module
+from valkyrie.trial.outputs import AttemptLog, scrub, scrub_names
 
 printable = st.text(st.characters(exclude_categories=("Cs", "Cc")), min_size=1, max_size=300)
 

@@ -13,9 +13,8 @@ from hypothesis import strategies as st
 from tests.unit.trial.test_lifecycle import SECRET, Writes, attempt, make_world
 
 from sandboxes.masker import Masker
-from valkyrie.agents.protocol import AgentExit, AgentTrial, OutputArtifact, Trouble, Usage
-from valkyrie.trial.believing import MOST_TOKENS, believed
-from valkyrie.trial.cost import MOST_DOLLARS
+from valkyrie.agents.protocol import AgentExit, AgentTrial, AgentUsage, OutputArtifact, Trouble
+from valkyrie.trial.usage import MOST_DOLLARS, MOST_TOKENS, believed
 
 ANYTHING = st.none() | st.booleans() | st.integers() | st.floats() | st.text() | st.lists(st.integers())
 
@@ -31,9 +30,9 @@ class Says(Writes):
         return self.ended
 
 
-@given(st.dictionaries(st.sampled_from(list(Usage.__slots__)), ANYTHING), ANYTHING)
+@given(st.dictionaries(st.sampled_from(list(AgentUsage.__slots__)), ANYTHING), ANYTHING)
 def test_whatever_is_said_can_be_added_up(said: dict[str, Any], wait: Any) -> None:
-    ended = believed(AgentExit(0, None, Usage(**said), Trouble("x", "y", wait)), Masker([SECRET]))
+    ended = believed(AgentExit(0, None, AgentUsage(**said), Trouble("x", "y", wait)), Masker([SECRET]))
     usage, trouble = ended.usage, ended.trouble
     assert usage is not None and trouble is not None
     for count in (usage.input_tokens, usage.cached_tokens, usage.output_tokens, usage.steps):
@@ -45,7 +44,7 @@ def test_whatever_is_said_can_be_added_up(said: dict[str, Any], wait: Any) -> No
 
 
 def test_what_is_sensible_is_taken_as_it_is() -> None:
-    usage = Usage(1200, 1000, 30, 0.25, "agent", "m-1", 3)
+    usage = AgentUsage(1200, 1000, 30, 0.25, "agent", "m-1", 3)
     ended = AgentExit(1, None, usage, Trouble("model_rate_limited", "slow down", 7.5))
     assert believed(ended, None) == ended
 
@@ -54,13 +53,13 @@ def test_what_is_sensible_is_taken_as_it_is() -> None:
     ("said", "cost"), [(1e300, MOST_DOLLARS), (-5.0, None), (math.nan, None), (math.inf, None)]
 )
 def test_absurd_costs(said: float, cost: float | None) -> None:
-    found = believed(AgentExit(0, usage=Usage(cost=said)), None).usage
+    found = believed(AgentExit(0, usage=AgentUsage(cost=said)), None).usage
     assert found is not None and found.cost == cost
 
 
 async def test_an_excuse_holds_no_secret(tmp_path: Path) -> None:
     trouble = Trouble("agent_gave_up", f"key {SECRET} was refused")
-    ended = AgentExit(1, usage=Usage(1, 0, 1, model=f"model-{SECRET}"), trouble=trouble)
+    ended = AgentExit(1, usage=AgentUsage(1, 0, 1, model=f"model-{SECRET}"), trouble=trouble)
     ending = await attempt(make_world(tmp_path, Says(ended)))
     assert ending.grade is not None and ending.exit is not None and ending.usage is not None
     assert ending.exit.trouble == replace(trouble, message="key *** was refused")
@@ -68,7 +67,7 @@ async def test_an_excuse_holds_no_secret(tmp_path: Path) -> None:
 
 
 async def test_what_an_attempt_used_counts_however_it_ends(tmp_path: Path) -> None:
-    usage = Usage(10, 0, 5, cost=2.5)
+    usage = AgentUsage(10, 0, 5, cost=2.5)
     forged = Trouble("model_rate_limited", "try again", 1.0)
     ending = await attempt(make_world(tmp_path / "a", Says(AgentExit(1, usage=usage, trouble=forged))))
     assert ending.failure is not None and ending.failure.cause == "model_rate_limited"

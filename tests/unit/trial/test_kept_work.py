@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 
 from sandboxes.masker import Masker
-from valkyrie import config
-from valkyrie.keeping.disk import DiskArtifacts
+from valkyrie.artifact_store.disk import DiskArtifacts
+from valkyrie.config import values
 from valkyrie.store.layout import RunFolder
-from valkyrie.trial.away import Away
-from valkyrie.trial.kept_work import (
+from valkyrie.trial.storage import (
     KeepLimits,
     KeptWork,
+    RemoteStorage,
     digest_of,
     fetch,
     read_record,
@@ -62,7 +62,7 @@ def test_work_that_holds_a_secret_is_not_kept(tmp_path: Path) -> None:
 
 
 def test_an_artifact_store_has_it_once_for_every_machine(tmp_path: Path) -> None:
-    away = Away(DiskArtifacts(tmp_path / "store"))
+    away = RemoteStorage(DiskArtifacts(tmp_path / "store"))
     here, there = KeptWork(RunFolder(tmp_path / "here")), KeptWork(RunFolder(tmp_path / "there"))
     archive = _archive(tmp_path / "here" / "draft", b"work")
     digest = digest_of(archive)
@@ -88,5 +88,5 @@ def test_the_record_of_an_attempt(tmp_path: Path) -> None:
 
 def test_limits_are_configured_in_megabytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("VALKYRIE_CONFIG_PATH", str(tmp_path / "valkyrie.yaml"))
-    config.set_value("work_max_mb", "3")
+    values.set_value("work_max_mb", "3")
     assert KeepLimits.configured() == KeepLimits(trial=3 << 20, run=10 << 30)

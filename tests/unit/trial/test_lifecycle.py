@@ -15,20 +15,20 @@ from sandboxes.null import NullProvider
 from sandboxes.protocol import Sandbox
 from sandboxes.types import OutputSink, SandboxQuery
 from valkyrie.agents.protocol import AgentExit, AgentTrial, OutputArtifact
+from valkyrie.artifact_store.disk import DiskArtifacts
+from valkyrie.artifact_store.transcripts import LONGEST, Transcripts
 from valkyrie.benchmarks.protocol import Grading
+from valkyrie.domain import ExitReason, Grade, Json, TaskSpec, TrialState
 from valkyrie.errors import AgentOutputError, LeaseLostError
-from valkyrie.keeping.disk import DiskArtifacts
-from valkyrie.keeping.stories import LONGEST, Stories
-from valkyrie.nouns import ExitReason, Grade, Json, TaskSpec, TrialState
 from valkyrie.plan import Settings, trial_digest
 from valkyrie.store.layout import RunFolder
 from valkyrie.store.leases import Leased
 from valkyrie.testing.null import NapAgent, NullBenchmark
 from valkyrie.trajectory.transcript import Transcript
-from valkyrie.trial import leaving
-from valkyrie.trial.away import Away
-from valkyrie.trial.lifecycle import Ending, run_attempt
-from valkyrie.trial.world import World
+from valkyrie.trial import attempt as leaving
+from valkyrie.trial.context import RunContext
+from valkyrie.trial.lifecycle import AttemptEnding, run_attempt
+from valkyrie.trial.storage import RemoteStorage
 
 SECRET = "secret-value-123"
 
@@ -79,8 +79,8 @@ class Provider(NullProvider):
         await super().delete_sandbox(sandbox_id)
 
 
-def make_world(tmp_path: Path, agent: NapAgent | None = None) -> World:
-    world = World(
+def make_world(tmp_path: Path, agent: NapAgent | None = None) -> RunContext:
+    world = RunContext(
         run_id="0123456789",
         dataset="3",
         model=None,
@@ -99,13 +99,13 @@ def make_world(tmp_path: Path, agent: NapAgent | None = None) -> World:
 
 
 async def attempt(
-    world: World,
+    world: RunContext,
     journal: Journal | None = None,
     dataset: str = "3",
     *,
     number: int = 1,
     saved: Json | None = None,
-) -> Ending:
+) -> AttemptEnding:
     world.dataset = dataset
     task = await world.benchmark.describe("task-1", dataset)
     digest = trial_digest(task, 0, agent_digest=world.agent.digest, model=None, settings=world.settings)
@@ -113,13 +113,13 @@ async def attempt(
     return await run_attempt(leased, world, journal or Journal())
 
 
-def kept(world: World, number: int = 1) -> dict[str, str]:
+def kept(world: RunContext, number: int = 1) -> dict[str, str]:
     folder = world.folder.attempt("task-1", 0, number)
     files = [path for path in folder.rglob("*") if path.is_file()]
     return {str(path.relative_to(folder)): path.read_text() for path in files}
 
 
-def is_tidy(world: World) -> bool:
+def is_tidy(world: RunContext) -> bool:
     return not world.folder.drafts.exists() or not list(world.folder.drafts.iterdir())
 
 
@@ -161,7 +161,7 @@ class Tells(NapAgent):
 async def test_a_short_story_is_kept_with_the_others_and_holds_no_secret(tmp_path: Path) -> None:
     world = make_world(tmp_path, Tells(f"the key is {SECRET}"))
     assert (await attempt(world)).grade == Grade(1.0, True, confirmed=True, score_confirmed=1.0)
-    told = Stories(world.folder.stories).read(("task-1", 0, 1))
+    told = Transcripts(world.folder.stories).read(("task-1", 0, 1))
     assert told is not None and told["id"] == "task-1#0" and told["output"].startswith("the key is ")
     assert SECRET not in world.folder.stories.read_text()
     assert not (world.folder.attempt("task-1", 0, 1) / "agent").exists()
@@ -177,7 +177,7 @@ async def test_a_long_story_has_a_file_of_its_own(tmp_path: Path) -> None:
 
 async def test_a_story_that_other_machines_fetch_is_a_file(tmp_path: Path) -> None:
     world = make_world(tmp_path, Tells("few words"))
-    world.away = Away(DiskArtifacts(tmp_path / "shared"))
+    world.away = RemoteStorage(DiskArtifacts(tmp_path / "shared"))
     assert (await attempt(world)).grade == Grade(1.0, True, confirmed=True, score_confirmed=1.0)
     (shared,) = (tmp_path / "shared").glob("**/attempts/**/agent/transcript.json")
     assert json.loads(shared.read_text())["output"] == "few words"
@@ -238,9 +238,9 @@ async def test_outputs_of_one_name_keep_apart(tmp_path: Path) -> None:
 
 async def test_too_many_outputs_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from sandboxes.types import CopyLimits
-    from valkyrie.trial import collect
+    from valkyrie.trial import outputs
 
-    monkeypatch.setattr(collect, "OUTPUT_LIMITS", CopyLimits(max_entries=3))
+    monkeypatch.setattr(outputs, "OUTPUT_LIMITS", CopyLimits(max_entries=3))
     files = {f"/out/{n}": "" for n in range(4)}
     ending = await attempt(make_world(tmp_path, Writes(files, OutputArtifact("all", "/out/*", True))))
     assert ending.failure is not None and "3 a trial may be kept" in ending.failure.message

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from sandboxes.masker import Masker
-from valkyrie.nouns import Grade
+from valkyrie.domain import Grade
 from valkyrie.trial.verification import LONGEST_REASON, _with_reason
 
 

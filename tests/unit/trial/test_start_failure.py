@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from valkyrie.agents.protocol import AgentExit, Usage
-from valkyrie.nouns import ExitReason
+from valkyrie.agents.protocol import AgentExit, AgentUsage
+from valkyrie.domain import ExitReason
 from valkyrie.trial.failures import start_failure
 
 MISSING = "node:internal/modules/cjs/loader:1148\n  throw err;\n  ^\n\nError: Cannot find module '/a.js'\n"
@@ -49,7 +49,7 @@ def test_a_file_that_is_not_there(tmp_path: Path) -> None:
         (AgentExit(1), 'Traceback (most recent call last):\n  File "a"\nKeyError: 1\n'),
         (AgentExit(1), "the key is wrong\n"),
         (AgentExit(127, ExitReason.TIMEOUT), ""),
-        (AgentExit(127, usage=Usage(steps=4)), ""),
+        (AgentExit(127, usage=AgentUsage(steps=4)), ""),
     ],
     ids=["ended well", "had begun", "another error", "said why", "out of time", "used its model"],
 )

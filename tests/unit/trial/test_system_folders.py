@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from sandboxes.work import CarryRules, Change, ChangeKind
-from valkyrie.nouns import TaskSpec
-from valkyrie.trial.carry import rules_for, tampered, tool_folders
+from sandboxes.work import CarryRules, ChangedPath, ChangeKind
+from valkyrie.domain import TaskSpec
+from valkyrie.trial.storage import rules_for, tampered, tool_folders
 from valkyrie.trial.verification import printable
 
 TASK = TaskSpec(id="t", digest="d", instruction="x", cwd="/app")
@@ -62,11 +62,11 @@ def test_tools_of_an_image_outside_its_system_folders() -> None:
     ],
 )
 def test_what_is_put_back(path: str, kind: ChangeKind, back: list[str]) -> None:
-    assert tampered([Change(path, kind)], ["/venv"]) == back
+    assert tampered([ChangedPath(path, kind)], ["/venv"]) == back
 
 
 def test_packages_start_where_the_work_is_the_system() -> None:
-    assert tampered([Change("/usr/lib/python3/dist-packages/a.pth", "added")], strict=False) == []
+    assert tampered([ChangedPath("/usr/lib/python3/dist-packages/a.pth", "added")], strict=False) == []
 
 
 def test_names_are_shown_as_text() -> None:

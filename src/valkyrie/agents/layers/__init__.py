@@ -11,8 +11,7 @@ A layer is a folder, seen in the sandbox as `LayerSpec.target`:
 
 from __future__ import annotations
 
-from valkyrie.agents.layers.cache import Layers
-from valkyrie.agents.layers.manifest import LayerManifest, read_manifest
-from valkyrie.agents.layers.root import RootKind, kind_of_host, kind_of_root
+from valkyrie.agents.layers.cache import LayerCache, LayerManifest, read_manifest
+from valkyrie.agents.layers.installation import RootKind, kind_of_host, kind_of_root
 
-__all__ = ["LayerManifest", "Layers", "RootKind", "kind_of_host", "kind_of_root", "read_manifest"]
+__all__ = ["LayerCache", "LayerManifest", "RootKind", "kind_of_host", "kind_of_root", "read_manifest"]

@@ -1,4 +1,4 @@
-"""Layers by content: built at most once for each kind of root file system, whoever asks."""
+"""Keep layers by content: each is built at most once for a kind of root file system, and has a manifest."""
 
 from __future__ import annotations
 
@@ -8,35 +8,115 @@ import json
 import os
 import re
 import shutil
+import stat
 import time
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from tempfile import mkdtemp
 from typing import TYPE_CHECKING, Any
 
-from sandboxes.contents import FolderDigests, UnreadableContentError
+from sandboxes.folder_contents import FolderDigests, UnreadableContentError, walk_folder
 from sandboxes.protocol import SandboxProvider
-from valkyrie.agents.layers.installing import NODE_PACKAGE, filled, install
-from valkyrie.agents.layers.locking import locked
-from valkyrie.agents.layers.manifest import (
-    NAME,
-    LayerManifest,
-    installed_packages,
-    layer_digest,
-    read_manifest,
-    settle,
+from valkyrie.agents.layers.installation import (
+    NODE_PACKAGE,
+    Log,
+    RootKind,
+    fetch_failed,
+    filled,
+    install,
+    kind_of_root,
+    locked,
 )
-from valkyrie.agents.layers.root import RootKind, kind_of_root
-from valkyrie.agents.layers.tools import Log, fetch_failed
 from valkyrie.agents.protocol import LayerSpec
 from valkyrie.digest import content_digest
 from valkyrie.errors import DiskFullError, UsageError, UserError, ValkyrieError
 
 if TYPE_CHECKING:
     from sandboxes.types import SandboxSource
+
+
+NAME = "layer.json"
+MOST_BYTES = 4 * 1024**3
+MOST_FILES = 200_000
+
+
+@dataclass(frozen=True, slots=True)
+class LayerManifest:
+    """Kept as `layer.json` in the layer."""
+
+    name: str
+    version: str
+    root: Mapping[str, Any]
+    """What of the kind of root file system it depends on."""
+    installed: Mapping[str, str] = field(default_factory=dict)
+    """Package → version, those that were brought along included."""
+    files: int = 0
+    bytes: int = 0
+    seconds: float = 0.0
+    """How long it took to install."""
+    built_at: str = ""
+    digest: str = ""
+    """Of everything else in the layer; compared whenever the layer is used."""
+
+    def write(self, layer: Path) -> None:
+        (layer / NAME).write_text(json.dumps(asdict(self), indent=1, sort_keys=True) + "\n")
+
+
+def read_manifest(layer: Path) -> LayerManifest:
+    """What `layer` says of itself."""
+    return LayerManifest(**json.loads((layer / NAME).read_text()))
+
+
+def layer_digest(layer: Path, digests: FolderDigests) -> str:
+    """Return the digest of all of a layer but its manifest; compiled Python files are run, so they count."""
+    entries = walk_folder(os.fspath(layer), ".", frozenset())
+    return digests.known_or_read(layer, tuple(entry for entry in entries if entry.path != f"./{NAME}"))
+
+
+def installed_packages(layer: Path) -> dict[str, str]:
+    """Every package in it and its version."""
+    found: dict[str, str] = {}
+    lock = layer / "node_modules" / ".package-lock.json"
+    if lock.is_file():
+        for place, package in json.loads(lock.read_text()).get("packages", {}).items():
+            found[place.rpartition("node_modules/")[2]] = str(package.get("version", ""))
+    for info in (layer / "python").glob("*.dist-info"):
+        name, _, version = info.name.removesuffix(".dist-info").partition("-")
+        found[name] = version
+    return found
+
+
+def settle(layer: Path) -> tuple[int, int]:
+    """Make all of it readable for everyone and writable for nobody else; how many files and bytes it has.
+
+    Links may not leave it: it is seen elsewhere under another name.
+    """
+    files = size = 0
+    inside = layer.resolve()
+    layer.chmod(0o755)
+    for parent, folders, names in os.walk(layer):
+        for name in (*folders, *names):
+            path = Path(parent, name)
+            info = path.lstat()
+            if stat.S_ISLNK(info.st_mode):
+                if path.readlink().is_absolute() or not path.resolve().is_relative_to(inside):
+                    raise fetch_failed(f"{path.relative_to(layer)} is a link that leads out of its package.")
+                continue
+            executable = stat.S_ISDIR(info.st_mode) or info.st_mode & 0o111
+            path.chmod(0o755 if executable else 0o644)
+            if stat.S_ISREG(info.st_mode):
+                files, size = files + 1, size + info.st_size
+        if files > MOST_FILES or size > MOST_BYTES:
+            raise fetch_failed(
+                f"the packages have more than {MOST_BYTES >> 30} GiB or {MOST_FILES:,} files; not kept."
+            )
+    return files, size
+
+
+# Layers by content: built at most once for each kind of root file system, whoever asks.
 
 BUILD_TIMEOUT_S = 600.0
 FAILURE_REMEMBERED_S = 30.0
@@ -48,7 +128,7 @@ _LEFT_AFTER_S = 3600.0
 _VERSION = re.compile(r"\d[0-9A-Za-z.+-]{0,60}")
 
 
-class Layers:
+class LayerCache:
     """The layers below one folder, shared by all trials and all processes that use it."""
 
     def __init__(self, cache: Path, labels: Mapping[str, str] | None = None) -> None:

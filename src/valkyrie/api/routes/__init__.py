@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Path
 
-from valkyrie.api.errors import ErrorAnswer
+from valkyrie.api.answers import ErrorAnswer
 
 LONGEST_REF = 1100
 """A job without a name is called by its benchmark and the time."""

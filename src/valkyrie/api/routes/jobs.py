@@ -7,12 +7,12 @@ from typing import Annotated
 from fastapi import Header, Path, Query
 from starlette.responses import Response
 
+from valkyrie.api.bodies import JobBody, JobResumeBody, JobRetryBody, JobStopBody
 from valkyrie.api.context import Ask
-from valkyrie.api.job_bodies import JobBody, JobResumeBody, JobRetryBody, JobStopBody
+from valkyrie.api.events import LastSeen, described, watched
 from valkyrie.api.routes import LONGEST_REF, errors, router
-from valkyrie.api.routes.watching import Seen, described, watched
-from valkyrie.job_views import JobFilter, JobPage, JobPlan, JobView, StartedJob
-from valkyrie.nouns import JobState
+from valkyrie.domain import JobState
+from valkyrie.views.jobs import JobFilter, JobPage, JobPlan, JobView, StartedJob
 
 routes = router("jobs", "/v1/jobs")
 
@@ -79,7 +79,7 @@ async def fetch(ref: JobRef, ask: Ask) -> Response:
 
 
 @routes.get("/{ref}/events", **described(_EVENTS))
-async def events(ref: JobRef, ask: Ask, seen: Seen) -> Response:
+async def events(ref: JobRef, ask: Ask, seen: LastSeen) -> Response:
     """The job's progress as server-sent events, until it ended."""
     return await watched(ask, "job", ref, seen)
 

@@ -9,9 +9,9 @@ from starlette.responses import Response
 
 from valkyrie.api.bodies import RegradeBody, ResumeBody, RetryBody, RunBody, StopBody, UpdateBody
 from valkyrie.api.context import Ask
+from valkyrie.api.events import LastSeen, described, watched
 from valkyrie.api.routes import LONGEST_REF, RUN_REF, Ref, errors, router
-from valkyrie.api.routes.watching import Seen, described, watched
-from valkyrie.nouns import RunState
+from valkyrie.domain import RunState
 from valkyrie.views import (
     GradingComparison,
     GradingView,
@@ -107,7 +107,7 @@ async def fetch(ref: Ref, ask: Ask) -> Response:
 async def events(
     ref: Ref,
     ask: Ask,
-    seen: Seen,
+    seen: LastSeen,
     trials: Annotated[bool, Query(description="Also every trial that changes.")] = False,
 ) -> Response:
     """The run's progress as server-sent events, until it ended."""

@@ -10,12 +10,11 @@ from fastapi import Query
 from starlette.responses import Response
 
 from valkyrie.api.answers import JSON, encode
-from valkyrie.api.auth import until_unwelcome
 from valkyrie.api.bodies import LogBody, OutputsBody, ResultsBody
-from valkyrie.api.context import Ask
+from valkyrie.api.context import Ask, until_unwelcome
 from valkyrie.api.routes import Ref, errors, router
 from valkyrie.api.streams import gather, stream, tar_of
-from valkyrie.nouns import TrialState
+from valkyrie.domain import TrialState
 from valkyrie.views import AttemptView, ErrorGroup, LogLine, ResultsLink, TrialDetail, TrialFilter, TrialView
 
 routes = router("trials", "/v1/runs/{ref}")

@@ -12,9 +12,9 @@ import zlib
 from collections.abc import Iterator
 from pathlib import Path
 
-from valkyrie.benchmarks.audit.weaknesses import Finding, Weakness
-from valkyrie.benchmarks.steps import STEPS
-from valkyrie.benchmarks.task import Task
+from valkyrie.benchmarks.audit.findings import Weakness, WeaknessFinding
+from valkyrie.benchmarks.task_dir.setup import STEPS
+from valkyrie.benchmarks.task_dir.task import TaskDirectory
 
 MAX_FILE = 1 << 20
 MAX_FILES = 5_000
@@ -75,7 +75,7 @@ _RIGHTS = {
 }
 
 
-def inspect(task: Task) -> list[Finding]:
+def inspect(task: TaskDirectory) -> list[WeaknessFinding]:
     """Everything found by reading the task's files; each class at most once for each file."""
     found = [
         *_answers(task),
@@ -85,7 +85,7 @@ def inspect(task: Task) -> list[Finding]:
     return list(dict.fromkeys(found))
 
 
-def _tests(task: Task, path: Path) -> Iterator[Finding]:
+def _tests(task: TaskDirectory, path: Path) -> Iterator[WeaknessFinding]:
     text = _read_text(path)
     name = str(path.relative_to(task.folder))
     if path.suffix in (".sh", ".bash", ""):
@@ -93,13 +93,13 @@ def _tests(task: Task, path: Path) -> Iterator[Finding]:
         yield from _execution("\n".join(lines), name)
         yield from _vacuous(lines, name)
         if match := _BOASTS.search("\n".join(lines)):
-            yield Finding(
+            yield WeaknessFinding(
                 Weakness.TRUST,
                 f"{name} looks for `{_short(match[0])}` in a file the agent may write",
                 "Run the check yourself and look at what it prints; a log the agent left says what it likes.",
             )
     if _ASKS_MODEL.search(text) and _RAW_IN_PROMPT.search(text) and not _DELIMITED.search(text):
-        yield Finding(
+        yield WeaknessFinding(
             Weakness.JUDGE,
             f"{name} asks a model and puts the agent's text into the prompt as it is",
             "Mark the agent's text as untrusted data in the prompt, tell the judge to follow nothing in it, "
@@ -107,11 +107,11 @@ def _tests(task: Task, path: Path) -> Iterator[Finding]:
         )
 
 
-def _execution(text: str, name: str) -> Iterator[Finding]:
+def _execution(text: str, name: str) -> Iterator[WeaknessFinding]:
     match = _RUNS_IN_WORKDIR.search(text) or _MODULE_FROM_CWD.search(text)
     if match is None or re.search(r"(?m)^\s*cd\s+(?:/tests|\"?\$\{?0)", text):
         return
-    yield Finding(
+    yield WeaknessFinding(
         Weakness.EXECUTION,
         f"{name} runs `{_short(match[0])}` in the working folder, whose files say what it does",
         "Run the tool from /tests with its own configuration (python3 -I, pytest --noconftest -c /dev/null "
@@ -119,7 +119,7 @@ def _execution(text: str, name: str) -> Iterator[Finding]:
     )
 
 
-def _vacuous(lines: list[str], name: str) -> Iterator[Finding]:
+def _vacuous(lines: list[str], name: str) -> Iterator[WeaknessFinding]:
     depth, strict = 0, False
     for number, line in enumerate(lines):
         strict = strict or bool(re.match(r"\s*set\s+-\w*e", line))
@@ -132,7 +132,7 @@ def _vacuous(lines: list[str], name: str) -> Iterator[Finding]:
         ):
             before = next((one for one in reversed(lines[:number]) if one.strip()), "")
             if not re.search(r"(?:&&|\|\||\\)\s*$", before) and not _decides_later(lines[number + 1 :]):
-                yield Finding(
+                yield WeaknessFinding(
                     Weakness.VACUOUS,
                     f"{name}, line {number + 1}, writes the reward 1 whatever happened before",
                     "Write the reward only after the checks, from what they found.",
@@ -140,7 +140,7 @@ def _vacuous(lines: list[str], name: str) -> Iterator[Finding]:
         if _SWALLOWED.search(line):
             after = next((one for one in lines[number + 1 :] if one.strip()), "")
             if _ASKS_EXIT_CODE.search(after):
-                yield Finding(
+                yield WeaknessFinding(
                     Weakness.VACUOUS,
                     f"{name}, line {number + 1}, swallows (`|| true`) the exit code the next line asks for",
                     "Remove `|| true`, or keep the exit code in a variable first.",
@@ -154,17 +154,19 @@ def _decides_later(lines: list[str]) -> bool:
     return any(re.search(r">\s*\S*reward", line) for line in lines)
 
 
-def _answers(task: Task) -> Iterator[Finding]:
+def _answers(task: TaskDirectory) -> Iterator[WeaknessFinding]:
     environment = task.folder / "environment"
     fix = "Remove it from environment/; what only the tests or the solution need belongs there."
     hidden = _hidden_contents(task)
     for path, content in _environment_contents(environment):
         name = os.path.relpath(path, task.folder)
         if (known := hidden.get(content.strip())) and not _given_on_purpose(path, known):
-            yield Finding(Weakness.ANSWERS, f"{name} is the same as {known.relative_to(task.folder)}", fix)
+            yield WeaknessFinding(
+                Weakness.ANSWERS, f"{name} is the same as {known.relative_to(task.folder)}", fix
+            )
             continue
         if _ANSWER_NAME.search(name.removeprefix("environment")) and not name.endswith("setup.sh"):
-            yield Finding(Weakness.ANSWERS, f"{name} is called like an answer", fix)
+            yield WeaknessFinding(Weakness.ANSWERS, f"{name} is called like an answer", fix)
             continue
         for known_content, known in hidden.items():
             if (
@@ -172,11 +174,13 @@ def _answers(task: Task) -> Iterator[Finding]:
                 and known_content in content
                 and not _given_on_purpose(path, known)
             ):
-                yield Finding(Weakness.ANSWERS, f"{name} holds {known.relative_to(task.folder)} whole", fix)
+                yield WeaknessFinding(
+                    Weakness.ANSWERS, f"{name} holds {known.relative_to(task.folder)} whole", fix
+                )
                 break
     dockerfile = environment / "Dockerfile"
     if dockerfile.is_file() and (match := _LEFT_IN_LAYER.search(_read_text(dockerfile))):
-        yield Finding(
+        yield WeaknessFinding(
             Weakness.ANSWERS,
             f"environment/Dockerfile removes an answer in a later layer: `{_short(match[0])}`",
             "Never copy it into the image: what one layer removes the layers below still hold.",
@@ -188,7 +192,7 @@ def _given_on_purpose(path: Path, known: Path) -> bool:
     return path.name == known.name and known.parent.name == "tests" and not _ANSWER_NAME.search(known.name)
 
 
-def _hidden_contents(task: Task) -> dict[bytes, Path]:
+def _hidden_contents(task: TaskDirectory) -> dict[bytes, Path]:
     """What of tests and solutions could be an answer, by content."""
     found: dict[bytes, Path] = {}
     for path in [*_files(task.folder / "solution"), *_files(task.folder / "tests"), *_step_files(task)]:
@@ -225,7 +229,7 @@ def _environment_contents(folder: Path) -> Iterator[tuple[Path, bytes]]:
         yield path, content
 
 
-def _permissions(task: Task) -> Iterator[Finding]:
+def _permissions(task: TaskDirectory) -> Iterator[WeaknessFinding]:
     environment = task.folder / "environment"
     names = ("setup.sh", "Dockerfile", "docker-compose.yaml", "docker-compose.yml")
     for path in (environment / name for name in names):
@@ -234,7 +238,7 @@ def _permissions(task: Task) -> Iterator[Finding]:
         text = "\n".join(_without_comments(_read_text(path)))
         for pattern, what in _RIGHTS.items():
             if match := pattern.search(text):
-                yield Finding(
+                yield WeaknessFinding(
                     Weakness.PERMISSIONS,
                     f"environment/{path.name} {what}: `{_short(match[0])}`",
                     "Give the agent only what its task needs.",
@@ -242,7 +246,7 @@ def _permissions(task: Task) -> Iterator[Finding]:
     config = task.config
     shared = set(config.verifier.env) & set(config.environment.env)
     if secret := next((name for name in sorted(shared) if re.search("KEY|TOKEN|SECRET|PASSW", name)), None):
-        yield Finding(
+        yield WeaknessFinding(
             Weakness.PERMISSIONS,
             f"task.toml gives {secret} to the agent and to the tests",
             "Name it in verifier.env alone: what is in environment.env the agent reads.",
@@ -251,11 +255,11 @@ def _permissions(task: Task) -> Iterator[Finding]:
         yield from _answer_urls(task)
 
 
-def _answer_urls(task: Task) -> Iterator[Finding]:
+def _answer_urls(task: TaskDirectory) -> Iterator[WeaknessFinding]:
     for path in [*_test_files(task), *_files(task.folder / "solution")]:
         for line in _without_comments(_read_text(path)):
             if _FETCHES.search(line) and (url := _URL.search(line)) and _ANSWER_NAME.search(url[0]):
-                yield Finding(
+                yield WeaknessFinding(
                     Weakness.PERMISSIONS,
                     f"{path.relative_to(task.folder)} fetches {_short(url[0])}, as the agent can",
                     'Ship the file in tests/, or set network_mode = "no-network" for the agent.',
@@ -263,7 +267,7 @@ def _answer_urls(task: Task) -> Iterator[Finding]:
                 return
 
 
-def _test_files(task: Task) -> list[Path]:
+def _test_files(task: TaskDirectory) -> list[Path]:
     folders = [
         task.folder / "tests",
         *(task.folder / STEPS / step.name / "tests" for step in task.config.steps),
@@ -271,7 +275,7 @@ def _test_files(task: Task) -> list[Path]:
     return [path for folder in folders for path in _files(folder) if path.suffix in _SCRIPTS]
 
 
-def _step_files(task: Task) -> list[Path]:
+def _step_files(task: TaskDirectory) -> list[Path]:
     parts = (
         task.folder / STEPS / step.name / name for step in task.config.steps for name in ("tests", "solution")
     )

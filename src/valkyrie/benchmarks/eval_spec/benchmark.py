@@ -15,24 +15,28 @@ from typing import Any
 
 from sandboxes.protocol import Sandbox
 from sandboxes.types import OutputSink
-from valkyrie.benchmarks.content import ContentDigests
-from valkyrie.benchmarks.eval_spec import contents, workspace
-from valkyrie.benchmarks.eval_spec.git_staging import Checkouts
-from valkyrie.benchmarks.eval_spec.golden import ORACLE, has_golden, write_solution
-from valkyrie.benchmarks.eval_spec.grading import StimulusGrading, hard_limit, time_limit
-from valkyrie.benchmarks.eval_spec.needs import graders_of
-from valkyrie.benchmarks.eval_spec.opening import open_spec, opened_spec
-from valkyrie.benchmarks.eval_spec.options import WORKSPACE, EvalOptions
-from valkyrie.benchmarks.eval_spec.tool_servers import servers_inside
+from valkyrie.benchmarks.eval_spec import layout, workspace
+from valkyrie.benchmarks.eval_spec.evaluation import StimulusGrading, hard_limit, time_limit
+from valkyrie.benchmarks.eval_spec.layout import Checkouts
+from valkyrie.benchmarks.eval_spec.source import (
+    WORKSPACE,
+    EvalOptions,
+    graders_of,
+    open_spec,
+    opened_spec,
+    servers_inside,
+)
+from valkyrie.benchmarks.eval_spec.transcript import ORACLE, has_golden, write_solution
 from valkyrie.benchmarks.eval_spec.workbench import ROOM
 from valkyrie.benchmarks.protocol import Grading
+from valkyrie.benchmarks.task_dir.folder import ContentDigests
+from valkyrie.config.permissions import outside
 from valkyrie.digest import content_digest
+from valkyrie.domain import MAX_TURNS, FinalScore, Grade, Json, TaskSpec, Timeouts, VerifyMode
 from valkyrie.errors import BenchmarkError, UsageError
-from valkyrie.nouns import MAX_TURNS, FinalScore, Grade, Json, TaskSpec, Timeouts, VerifyMode
-from valkyrie.permissions import outside
 from valkyrie.specs.model import EvalSpec, SpecError, Stimulus
 from valkyrie.specs.project import file_root
-from valkyrie.suggest import did_you_mean
+from valkyrie.text import did_you_mean
 
 FIXTURES = ".mock-executor"
 """Where, below a working directory, the mock agent's fixtures are."""
@@ -254,7 +258,7 @@ class EvalBenchmark:
             self._digests[stimulus.name] = content_digest(
                 {
                     "stimulus": self._text_digest(stimulus),
-                    "files": contents.content_digest(stimulus, options, self._contents),
+                    "files": layout.content_digest(stimulus, options, self._contents),
                     "scoring": [self._threshold, dict(spec.scoring.weights)],
                     "judge": [
                         options.judge_model or spec.defaults.judge_model,

@@ -1,19 +1,10 @@
-"""Where graders' programs run: each on a copy of the workspace of its own, in the sandbox that grading has.
-
-That is a fresh sandbox, into which the agent's workspace was carried as data: the shell, `cp` and `tar` that
-make the copies are the image's own, and so is everything a program finds by its name. With `--verify shared`
-it is the agent's sandbox with its processes dead and the image's tools put back.
-
-A program is root of the sandbox, and so is what it starts of the agent's code. Therefore each further program
-gets a fresh sandbox of its own. Where there is only one, it gets its copy from what was kept of the workspace
-on this machine before the first one ran, and starts when nothing of the first one is left; what that did to
-the system stays.
-"""
+"""Run graders' programs, each on its own copy of the workspace, with bounded output."""
 
 from __future__ import annotations
 
 import asyncio
 import secrets
+from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import aclosing
 from dataclasses import replace
@@ -21,14 +12,87 @@ from pathlib import Path, PurePosixPath
 
 from sandboxes.errors import SandboxUnsupportedError
 from sandboxes.protocol import Sandbox
-from sandboxes.values import TIMEOUT_EXIT_CODE, Command
-from valkyrie.benchmarks.eval_spec.options import WORKSPACE
-from valkyrie.benchmarks.eval_spec.program_output import ProgramOutput
-from valkyrie.benchmarks.eval_spec.staging import lay_out, placed
+from sandboxes.values import TIMEOUT_EXIT_CODE, Command, StreamName
+from valkyrie.benchmarks.eval_spec.layout import lay_out, placed
+from valkyrie.benchmarks.eval_spec.source import WORKSPACE
 from valkyrie.errors import GraderError
-from valkyrie.grade.protocol import Need, Program, Ran
-from valkyrie.grade.types import built_in
+from valkyrie.grade.protocol import Need, Program, ProgramResult, built_in
 from valkyrie.specs.model import Stimulus
+
+MOST_OUTPUT = 2 << 20
+"""Characters kept of each stream: the first half and the last half."""
+_CUT = "\n[… a part of the output is left out here …]\n"
+
+
+class ProgramOutput:
+    """An output sink. With a `token`, what comes before the line that holds it is not the program's."""
+
+    def __init__(self, token: str | None = None) -> None:
+        self._token = token
+        self._kept: dict[StreamName, _Ends] = {"stdout": _Ends(), "stderr": _Ends()}
+        self._first = ""
+        self.on_start: Callable[[], None] = lambda: None
+        self.started = token is None
+
+    def __call__(self, stream: StreamName, text: str) -> None:
+        if not self.started and stream == "stdout":
+            self._first += text
+            line, ended, rest = self._first.partition("\n")
+            if not ended or line != self._token:
+                return
+            self.started = True
+            self.on_start()
+            text = rest
+        self._kept[stream].add(text)
+
+    @property
+    def stdout(self) -> str:
+        return self._kept["stdout"].text()
+
+    @property
+    def stderr(self) -> str:
+        return self._kept["stderr"].text()
+
+
+class _Ends:
+    """The first and the last of a text of any length."""
+
+    def __init__(self) -> None:
+        self._head: list[str] = []
+        self._room = MOST_OUTPUT // 2
+        self._tail: deque[str] = deque()
+        self._tail_chars = 0
+        self._cut = False
+
+    def add(self, text: str) -> None:
+        if self._room:
+            self._head.append(text[: self._room])
+            text, self._room = text[self._room :], max(0, self._room - len(text))
+        if not text:
+            return
+        self._tail.append(text)
+        self._tail_chars += len(text)
+        while self._tail_chars - len(self._tail[0]) >= MOST_OUTPUT // 2:
+            self._tail_chars -= len(self._tail.popleft())
+            self._cut = True
+
+    def text(self) -> str:
+        tail = "".join(self._tail)
+        if self._cut or len(tail) > MOST_OUTPUT // 2:
+            tail = _CUT + tail[-(MOST_OUTPUT // 2) :]
+        return "".join(self._head) + tail
+
+
+# Where graders' programs run: each on a copy of the workspace of its own, in the sandbox that grading has.
+#
+# That is a fresh sandbox, into which the agent's workspace was carried as data: the shell, `cp` and `tar`
+# that make the copies are the image's own, and so is everything a program finds by its name. With `--verify
+# shared` it is the agent's sandbox with its processes dead and the image's tools put back.
+#
+# A program is root of the sandbox, and so is what it starts of the agent's code. Therefore each further
+# program gets a fresh sandbox of its own. Where there is only one, it gets its copy from what was kept of
+# the workspace on this machine before the first one ran, and starts when nothing of the first one is left;
+# what that did to the system stays.
 
 ROOM = "/tests"
 """Where copies are. It has room of its own where the task names it among its `grading_folders`."""
@@ -108,7 +172,7 @@ class SandboxWorkbench:
         self._ran = False
         self._one_at_a_time = asyncio.Lock()
 
-    async def run(self, program: Program) -> Ran:
+    async def run(self, program: Program) -> ProgramResult:
         """Run it to its end or its time limit. Raises GraderError when it cannot be started.
 
         A program that is not there, or a folder it should run in, is exit code 127, as in a shell.
@@ -120,7 +184,7 @@ class SandboxWorkbench:
             except SandboxUnsupportedError as error:
                 raise GraderError(f"programs cannot run here: {error}") from error
 
-    async def _run_on_copy(self, program: Program) -> Ran:
+    async def _run_on_copy(self, program: Program) -> ProgramResult:
         token = f"copy-{secrets.token_hex(8)}"
         origin = await self._origin(token)
         if program.input is not None:
@@ -213,7 +277,7 @@ class SandboxWorkbench:
             await asyncio.to_thread(lay_out, staged, placed(self._stimulus.grading_files))
         await self._sandbox.upload_folder(staged, f"{self._room}/{token}")
 
-    async def _run_watched(self, command: Command, token: str, timeout: float) -> Ran:
+    async def _run_watched(self, command: Command, token: str, timeout: float) -> ProgramResult:
         """The time limit is the program's own: it begins when the copy is made."""
         loop = asyncio.get_running_loop()
         output = ProgramOutput(token)
@@ -224,10 +288,10 @@ class SandboxWorkbench:
         except TimeoutError:
             if not output.started:
                 raise GraderError(f"the workspace was not copied within {COPY_TIMEOUT_S:g} s") from None
-            return Ran(TIMEOUT_EXIT_CODE, output.stdout, output.stderr, timed_out=True)
+            return ProgramResult(TIMEOUT_EXIT_CODE, output.stdout, output.stderr, timed_out=True)
         if not output.started:
             raise _not_copied(code, output)
-        return Ran(code, output.stdout, output.stderr)
+        return ProgramResult(code, output.stdout, output.stderr)
 
 
 def _programs_of(stimulus: Stimulus) -> int:

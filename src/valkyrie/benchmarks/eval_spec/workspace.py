@@ -24,18 +24,34 @@ from typing import TYPE_CHECKING
 from sandboxes.null import NullSandbox
 from sandboxes.protocol import Sandbox
 from sandboxes.values import TIMEOUT_EXIT_CODE, Command, OutputSink
-from valkyrie.benchmarks.eval_spec import baseline
-from valkyrie.benchmarks.eval_spec.contents import content_digest
-from valkyrie.benchmarks.eval_spec.final_state import folder_name, keep_artifacts, materialise, merge
-from valkyrie.benchmarks.eval_spec.git_staging import Checkouts, git_problems
-from valkyrie.benchmarks.eval_spec.options import WORKSPACE, EvalOptions
-from valkyrie.benchmarks.eval_spec.skills_staging import skill_places, skill_problems, skills_of
-from valkyrie.benchmarks.eval_spec.snapshot import Before, Snapshot, download
-from valkyrie.benchmarks.eval_spec.staging import SETUP_FAILED, file_problems, lay_out, placed, put_tree
-from valkyrie.benchmarks.tail import Tail
+from valkyrie.benchmarks.eval_spec import changes
+from valkyrie.benchmarks.eval_spec.layout import (
+    SETUP_FAILED,
+    Checkouts,
+    content_digest,
+    file_problems,
+    git_problems,
+    lay_out,
+    placed,
+    put_tree,
+    skill_places,
+    skill_problems,
+    skills_of,
+)
+from valkyrie.benchmarks.eval_spec.snapshots import (
+    InitialWorkspace,
+    WorkspaceSnapshot,
+    download,
+    folder_name,
+    keep_artifacts,
+    materialise,
+    merge,
+)
+from valkyrie.benchmarks.eval_spec.source import WORKSPACE, EvalOptions
+from valkyrie.benchmarks.task_dir.verifier import OutputTail
 from valkyrie.errors import BenchmarkError
 from valkyrie.git.local import commit_in
-from valkyrie.specs.model import Finding, GitSource, SpecError, Stimulus
+from valkyrie.specs.model import Finding, SpecError, Stimulus, WorkspaceRepository
 
 if TYPE_CHECKING:
     from sandboxes.types import Mount
@@ -157,13 +173,13 @@ async def _show_work_dir(
         await sandbox.run(Command(("chown", "0:0", WORKSPACE, f"{WORKSPACE}/.git")))
     if git.is_file() and commit_in(work_dir, "HEAD") is not None:
         # A linked worktree: its repository is elsewhere on this machine, and stays there.
-        here = GitSource("worktree", str(work_dir), work_dir, shallow=True)
+        here = WorkspaceRepository("worktree", str(work_dir), work_dir, shallow=True)
         checkout = await _checked_out(here, start, checkouts)
         await sandbox.remove(f"{WORKSPACE}/.git")
         await sandbox.upload_folder(checkout / ".git", f"{WORKSPACE}/.git")
 
 
-async def _checked_out(git: GitSource, start: Path, checkouts: Checkouts | None) -> Path:
+async def _checked_out(git: WorkspaceRepository, start: Path, checkouts: Checkouts | None) -> Path:
     kept = checkouts or Checkouts(start / "git")
     return await kept.of(git)
 
@@ -188,7 +204,7 @@ async def _lay_out_static(
 
 async def _run_setup(command: str, stimulus: Stimulus, sandbox: Sandbox, log: OutputSink) -> None:
     limit = stimulus.environment.command_timeout
-    tail, began = Tail(log), time.monotonic()
+    tail, began = OutputTail(log), time.monotonic()
     code = await sandbox.run(Command.shell(command, cwd=WORKSPACE, timeout=limit), tail)
     if code == 0:
         return
@@ -233,25 +249,25 @@ def unseen(stimulus: Stimulus, options: EvalOptions, final: Path) -> tuple[str, 
 async def diff(start: Path, final: Path) -> str:
     """What changed between the end of set-up and the `snapshot` that gave `final`, as git tells it."""
     before, after = await asyncio.to_thread(_read_record, start, final)
-    return await asyncio.to_thread(baseline.diff, before, after)
+    return await asyncio.to_thread(changes.diff, before, after)
 
 
 async def _before(
     stimulus: Stimulus, options: EvalOptions, start: Path, checkouts: Checkouts | None
-) -> Before:
+) -> InitialWorkspace:
     if stimulus.environment.commands:
         noted = start / f"{AFTER_COMMANDS}.json"
         too_large = json.loads(noted.read_text("utf-8")) if noted.is_file() else ()
-        return Before((start / AFTER_COMMANDS,), frozenset(too_large))
+        return InitialWorkspace((start / AFTER_COMMANDS,), frozenset(too_large))
     static = start / STATIC
     if (work_dir := _work_dir(stimulus, options)) is not None:
         laid_over = (static,) if static.exists() else ()
         since = static.stat().st_mtime_ns if laid_over else None
         hidden = _hidden(work_dir, stimulus, options)
-        return Before((work_dir, *laid_over), live_since=since, not_looked_at=hidden)
+        return InitialWorkspace((work_dir, *laid_over), live_since=since, not_looked_at=hidden)
     if (git := stimulus.environment.git) is not None:
-        return Before((await _checked_out(git, start, checkouts), static))
-    return Before((static,))
+        return InitialWorkspace((await _checked_out(git, start, checkouts), static))
+    return InitialWorkspace((static,))
 
 
 def _hidden(work_dir: Path, stimulus: Stimulus, options: EvalOptions) -> tuple[str, ...]:
@@ -275,24 +291,26 @@ def _inside(folder: str, paths: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(sorted(path for path in inside if path.split("/")[0] not in ("..", ".")))
 
 
-async def _on_null(sandbox: Sandbox, before: Before, start: Path, log: OutputSink) -> Snapshot:
+async def _on_null(
+    sandbox: Sandbox, before: InitialWorkspace, start: Path, log: OutputSink
+) -> WorkspaceSnapshot:
     """What lies on this machine, and over it what the agent uploaded; copied only where there are both."""
     written = await sandbox.is_folder(WORKSPACE)
     filled = [folder for folder in before.folders if any(folder.iterdir())]
     if not written and len(filled) <= 1:
-        return Snapshot((filled or [start / STATIC])[0], untouched=True)
+        return WorkspaceSnapshot((filled or [start / STATIC])[0], untouched=True)
     final = start / FINAL
     if final.exists():
         await asyncio.to_thread(shutil.rmtree, final)
     cut_short = await asyncio.to_thread(merge, filled, final, before.not_looked_at)
     if not written:
-        return Snapshot(final, cut_short=cut_short, untouched=True)
+        return WorkspaceSnapshot(final, cut_short=cut_short, untouched=True)
     uploaded = await download(sandbox, WORKSPACE, start / "uploaded", log)
     await asyncio.to_thread(merge, [uploaded.folder], final)
     return replace(uploaded, folder=final, cut_short=cut_short or uploaded.cut_short)
 
 
-def _write_record(start: Path, before: Before, final: Snapshot) -> None:
+def _write_record(start: Path, before: InitialWorkspace, final: WorkspaceSnapshot) -> None:
     _write_json(
         start / _RECORD,
         {
@@ -307,15 +325,17 @@ def _write_record(start: Path, before: Before, final: Snapshot) -> None:
     )
 
 
-def _read_record(start: Path, final: Path) -> tuple[Before, Snapshot]:
+def _read_record(start: Path, final: Path) -> tuple[InitialWorkspace, WorkspaceSnapshot]:
     data = json.loads((start / _RECORD).read_text("utf-8"))
-    before = Before(
+    before = InitialWorkspace(
         tuple(map(Path, data["folders"])),
         frozenset(data["too_large_before"]),
         data["live_since"],
         tuple(data["not_looked_at"]),
     )
-    return before, Snapshot(final, frozenset(data["too_large"]), data["cut_short"], data["untouched"])
+    return before, WorkspaceSnapshot(
+        final, frozenset(data["too_large"]), data["cut_short"], data["untouched"]
+    )
 
 
 def _write_json(path: Path, data: object) -> None:

@@ -7,9 +7,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from valkyrie.benchmarks.named import records
-from valkyrie.benchmarks.named.answers import ANSWER, answer_solution, answer_tests
-from valkyrie.benchmarks.named.drafts import Options, TaskDraft
-from valkyrie.benchmarks.named.texts import fill
+from valkyrie.benchmarks.named.drafts import (
+    ANSWER,
+    ConverterOptions,
+    TaskDraft,
+    answer_solution,
+    answer_tests,
+    fill,
+)
 
 _INSTRUCTION = """\
 Solve the following problem. Its answer is an integer from 0 to 999.
@@ -24,7 +29,7 @@ _RULE = "if [[ $given =~ ^[0-9]{1,3}$ ]] && (( 10#$given == 10#$expected )); the
 _CONFIG = {"agent": {"timeout_sec": 3000.0}}
 
 
-def convert(source: Path, options: Options) -> Iterator[TaskDraft]:
+def convert(source: Path, options: ConverterOptions) -> Iterator[TaskDraft]:
     """`id`, `problem`, `answer`, in small letters or with a capital, as published in several places."""
     _ = options
     for file in records.files_of(source, "eval/data/aime"):

@@ -8,9 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from valkyrie.benchmarks.named import records
-from valkyrie.benchmarks.named.drafts import Options, TaskDraft
+from valkyrie.benchmarks.named.drafts import ConverterOptions, TaskDraft, fenced, fill
 from valkyrie.benchmarks.named.graders import file_solution, python_tests
-from valkyrie.benchmarks.named.texts import fenced, fill
 from valkyrie.errors import UsageError
 
 ANSWER = "/app/answer.json"
@@ -39,7 +38,7 @@ A test input counts as solved when one of its two guesses is right in size and i
 _FORM = '[{"attempt_1": [[0, 1], [2, 3]], "attempt_2": [[0, 0], [2, 3]]}]'
 
 
-def convert(source: Path, options: Options) -> Iterator[TaskDraft]:
+def convert(source: Path, options: ConverterOptions) -> Iterator[TaskDraft]:
     """One file per puzzle, named by its id: `{"train": [{input, output}…], "test": [{input, output}…]}`."""
     _ = options
     for file in records.files_of(source, "data/evaluation", "evaluation"):

@@ -8,10 +8,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from valkyrie.benchmarks.named import records
-from valkyrie.benchmarks.named.drafts import Options, TaskDraft
+from valkyrie.benchmarks.named.drafts import ConverterOptions, TaskDraft, fenced, fill
 from valkyrie.benchmarks.named.graders import file_solution, program_tests
-from valkyrie.benchmarks.named.records import Record
-from valkyrie.benchmarks.named.texts import fenced, fill
+from valkyrie.benchmarks.named.records import PublishedRecord
 
 ANSWER = "/app/solution.py"
 TIMEOUT_S = 241.0
@@ -46,7 +45,7 @@ _CONFIG = {
 }
 
 
-def convert(source: Path, options: Options) -> Iterator[TaskDraft]:
+def convert(source: Path, options: ConverterOptions) -> Iterator[TaskDraft]:
     """Both variants have the same tests and solution; only what the agent is told differs."""
     instruct = options.variant == "instruct"
     file = records.file_of(source, (f"*{VERSION}*",), "data")
@@ -77,7 +76,7 @@ def convert(source: Path, options: Options) -> Iterator[TaskDraft]:
         )
 
 
-def _libraries(record: Record) -> list[str]:
+def _libraries(record: PublishedRecord) -> list[str]:
     """Names of the modules a task imports, from a list or the text of one."""
     given = record.get("libs") or []
     try:

@@ -7,9 +7,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from valkyrie.benchmarks.named import records
-from valkyrie.benchmarks.named.answers import ANSWER, answer_solution, answer_tests
-from valkyrie.benchmarks.named.drafts import Options, TaskDraft
-from valkyrie.benchmarks.named.texts import fill
+from valkyrie.benchmarks.named.drafts import (
+    ANSWER,
+    ConverterOptions,
+    TaskDraft,
+    answer_solution,
+    answer_tests,
+    fill,
+)
 
 SEED = 42
 _CHOICES = ("Correct Answer", "Incorrect Answer 1", "Incorrect Answer 2", "Incorrect Answer 3")
@@ -30,7 +35,7 @@ _RULE = 'if [[ ${given^^} =~ ^[ABCD]$ && ${given^^} == "$expected" ]]; then rewa
 _CONFIG = {"agent": {"timeout_sec": 3600.0}}
 
 
-def convert(source: Path, options: Options) -> Iterator[TaskDraft]:
+def convert(source: Path, options: ConverterOptions) -> Iterator[TaskDraft]:
     """The published order has the right answer first: choices are shuffled by the number of the row."""
     _ = options
     file = records.file_of(source, ("gpqa_diamond.*",))

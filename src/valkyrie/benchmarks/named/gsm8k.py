@@ -7,9 +7,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from valkyrie.benchmarks.named import records
-from valkyrie.benchmarks.named.answers import ANSWER, answer_solution, answer_tests
-from valkyrie.benchmarks.named.drafts import Options, TaskDraft
-from valkyrie.benchmarks.named.texts import fill
+from valkyrie.benchmarks.named.drafts import (
+    ANSWER,
+    ConverterOptions,
+    TaskDraft,
+    answer_solution,
+    answer_tests,
+    fill,
+)
 
 _INSTRUCTION = """\
 Solve the following problem. Its answer is a number.
@@ -40,7 +45,7 @@ if canonical "$given" && [[ $number == "$expected" ]]; then reward=1; fi
 """
 
 
-def convert(source: Path, options: Options) -> Iterator[TaskDraft]:
+def convert(source: Path, options: ConverterOptions) -> Iterator[TaskDraft]:
     """`question` and `answer`, whose last line is `#### NUMBER`. Tasks are numbered by their line."""
     _ = options
     file = records.file_of(source, ("test.jsonl*", "test-*"), "grade_school_math/data", "main")

@@ -7,9 +7,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from valkyrie.benchmarks.named import records
-from valkyrie.benchmarks.named.drafts import Options, TaskDraft
+from valkyrie.benchmarks.named.drafts import ConverterOptions, TaskDraft, fenced, fill
 from valkyrie.benchmarks.named.graders import file_solution, program_tests
-from valkyrie.benchmarks.named.texts import fenced, fill
 
 ANSWER = "/app/solution.py"
 TIMEOUT_S = 10.0
@@ -24,7 +23,7 @@ graded by calling `@ENTRY_POINT@` with inputs you do not see.
 """
 
 
-def convert(source: Path, options: Options) -> Iterator[TaskDraft]:
+def convert(source: Path, options: ConverterOptions) -> Iterator[TaskDraft]:
     """`task_id`, `prompt`, `entry_point`, `canonical_solution`, `test` (which defines `check`)."""
     _ = options
     file = records.file_of(source, ("HumanEval.jsonl*", "test-*"), "data", "openai_humaneval")

@@ -16,7 +16,7 @@ from typing import Any, TextIO
 
 from sandboxes.installation import add_packages
 from valkyrie.errors import UsageError
-from valkyrie.suggest import did_you_mean
+from valkyrie.text import did_you_mean
 
 MOST_BYTES = 4 << 30
 """Of a file once unpacked; the largest data set here is below a tenth of it."""
@@ -26,7 +26,7 @@ _ROWS_WORDS = ("rows", "data", "examples", "records")
 
 
 @dataclass(frozen=True, slots=True)
-class Record:
+class PublishedRecord:
     """One published record."""
 
     fields: Mapping[str, Any]
@@ -67,13 +67,13 @@ def digest_of(value: object) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def read(path: Path) -> Iterator[Record]:
+def read(path: Path) -> Iterator[PublishedRecord]:
     """The records of a file, in order. Raises UsageError when it is none, or a line of it is broken."""
     if path.is_dir():
         raise UsageError(f"{path} is a folder; name the file of records in it ({', '.join(KINDS)}).")
     kind = _kind(path)
     if kind == "parquet":
-        rows: Iterator[Record] = _parquet(path)
+        rows: Iterator[PublishedRecord] = _parquet(path)
     elif kind == "json":
         rows = _json(path)
     elif kind in ("csv", "tsv"):
@@ -162,13 +162,13 @@ class _Bounded(io.RawIOBase):
         super().close()
 
 
-def _record(value: object, where: str) -> Record:
+def _record(value: object, where: str) -> PublishedRecord:
     if not isinstance(value, dict):
         raise UsageError(f"{where}: a record is an object with named fields, not {type(value).__name__}.")
-    return Record(value, where)
+    return PublishedRecord(value, where)
 
 
-def _jsonl(path: Path) -> Iterator[Record]:
+def _jsonl(path: Path) -> Iterator[PublishedRecord]:
     with _open(path) as file:
         number = 0
         try:
@@ -196,7 +196,7 @@ def read_json(path: Path) -> object:
     return _parsed(text, str(path))
 
 
-def _json(path: Path) -> Iterator[Record]:
+def _json(path: Path) -> Iterator[PublishedRecord]:
     value = read_json(path)
     if isinstance(value, dict):
         rows = next((value[word] for word in _ROWS_WORDS if isinstance(value.get(word), list)), None)
@@ -209,7 +209,7 @@ def _json(path: Path) -> Iterator[Record]:
         yield _record(inner, f"{path} record {number}")
 
 
-def _csv(path: Path, delimiter: str) -> Iterator[Record]:
+def _csv(path: Path, delimiter: str) -> Iterator[PublishedRecord]:
     csv.field_size_limit(1 << 28)
     with _open(path) as file:
         reader = csv.DictReader(file, delimiter=delimiter, strict=True)
@@ -218,7 +218,7 @@ def _csv(path: Path, delimiter: str) -> Iterator[Record]:
                 where = f"{path} line {reader.line_num}"
                 if None in row:
                     raise UsageError(f"{where}: has more columns than the first line names.")
-                yield Record(row, where)
+                yield PublishedRecord(row, where)
         except UnicodeDecodeError as error:
             raise UsageError(
                 f"{path} line {reader.line_num + 1}: not UTF-8 text ({error.reason})."
@@ -227,7 +227,7 @@ def _csv(path: Path, delimiter: str) -> Iterator[Record]:
             raise UsageError(f"{path} line {reader.line_num}: not CSV: {error}.") from error
 
 
-def _parquet(path: Path) -> Iterator[Record]:
+def _parquet(path: Path) -> Iterator[PublishedRecord]:
     try:
         import pyarrow.parquet as parquet  # type: ignore[import-not-found, import-untyped, unused-ignore]
     except ImportError:

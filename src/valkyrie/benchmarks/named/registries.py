@@ -1,25 +1,156 @@
-"""Lists of tasks by name: `registry.json` (each task in some repository) and `dataset.toml` (beside it)."""
+"""Lists of tasks (`registry.json`, `dataset.toml`), and the folders of git repositories they name."""
 
 from __future__ import annotations
 
+import hashlib
 import json
+import os
 import re
+import shutil
+import tempfile
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from valkyrie.benchmarks.content import ContentDigests
-from valkyrie.benchmarks.discovery import find_tasks
-from valkyrie.benchmarks.named.git_source import FolderAt, fetch_all
-from valkyrie.benchmarks.task_toml import ParsedToml, parse_toml
-from valkyrie.errors import BenchmarkError, UsageError
-from valkyrie.git.address import COMMIT, parse_source
+from benchmark_runner.archive import disk_error
+from valkyrie.benchmarks.task_dir.folder import ContentDigests, find_tasks
+from valkyrie.benchmarks.task_dir.task_toml import ParsedToml, parse_toml
+from valkyrie.errors import BenchmarkError, BundleError, UsageError, paths_shown_as
+from valkyrie.git.address import COMMIT, GitSource, parse_source
 from valkyrie.git.command import Progress
-from valkyrie.git.fetching import TIMEOUT_S
-from valkyrie.regular_files import read_regular
-from valkyrie.suggest import did_you_mean
+from valkyrie.git.repository import TIMEOUT_S, Repository, WantedCommit, not_fetched, opened
+from valkyrie.text import did_you_mean, read_regular
+
+_ADDRESS = re.compile(r"(https?|ssh|file)://|[\w.-]+@[\w.-]+:")
+_KEPT = "git"
+
+
+@dataclass(frozen=True, slots=True)
+class FetchedFolder:
+    """A folder of a repository as it is at one commit."""
+
+    folder: Path
+    """Shared with whoever asks for the same: read, never written."""
+    commit: str
+    origin: str
+    """`address[/folder]@commit`."""
+    notices: Sequence[str] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class PinnedFolder:
+    """A folder of some repository at some commit."""
+
+    url: str
+    commit: str
+    path: str = ""
+    """`/` between parts; empty is all of it."""
+
+    @property
+    def key(self) -> str:
+        """The name it is kept under: a commit never changes."""
+        return hashlib.sha256("\0".join((self.url, self.commit, self.path)).encode()).hexdigest()
+
+
+def is_repository(text: str) -> bool:
+    """Whether people mean a git repository by this: an address, a clone, or a bare repository."""
+    if _ADDRESS.match(text):
+        return True
+    folder = Path(text).expanduser()
+    return (folder / ".git").exists() or ((folder / "HEAD").is_file() and (folder / "objects").is_dir())
+
+
+def fetch(
+    source: GitSource, cache: Path, *, timeout: float = TIMEOUT_S, progress: Progress | None = None
+) -> FetchedFolder:
+    """What a repository's address, branch and folder mean today; fetched unless it is here already."""
+    with opened(source, timeout, progress) as repository:
+        wanted = repository.resolve()
+        commit = wanted.what if COMMIT.fullmatch(wanted.what) else repository.fetch(wanted)
+        at = PinnedFolder(source.url, commit, wanted.folder)
+        notices: Sequence[str] = ()
+        if not _place(cache, at).is_dir():
+            if commit == wanted.what:
+                repository.fetch(wanted)
+            notices = _take(repository, commit, {at: "all"}, cache)
+    place = f"{source.url}/{wanted.folder}" if wanted.folder else source.url
+    return FetchedFolder(_place(cache, at), commit, f"{place}@{commit}", notices)
+
+
+def fetch_all(
+    folders: Sequence[PinnedFolder],
+    cache: Path,
+    *,
+    timeout: float = TIMEOUT_S,
+    progress: Progress | None = None,
+) -> tuple[dict[PinnedFolder, Path], list[str]]:
+    """Every folder, and what is to be said about them; each repository is asked once per commit."""
+    missing: dict[tuple[str, str], list[PinnedFolder]] = {}
+    for at in dict.fromkeys(folders):
+        if not _place(cache, at).is_dir():
+            missing.setdefault((at.url, at.commit), []).append(at)
+    notices: list[str] = []
+    for (url, commit), wanted in missing.items():
+        if not COMMIT.fullmatch(commit):
+            raise UsageError(f"{url}: {commit!r} is no commit; a commit is named by all of its digits.")
+        with opened(parse_source(url, commit), timeout, progress, logins=False) as repository:
+            repository.fetch(WantedCommit(commit, "", commit))
+            notices += _take(repository, commit, {at: str(n) for n, at in enumerate(wanted)}, cache)
+    return {at: _place(cache, at) for at in folders}, notices
+
+
+def _place(cache: Path, at: PinnedFolder) -> Path:
+    return cache / _KEPT / at.key
+
+
+def _take(repository: Repository, commit: str, folders: Mapping[PinnedFolder, str], cache: Path) -> list[str]:
+    """Check folders out side by side under plain names, and move each to where it is kept."""
+    trees = {name: repository.tree(commit, at.path) for at, name in folders.items()}
+    whole = repository.joined(trees)
+    entries = repository.check_listing(whole)
+    repository.check_out(whole)
+    url = repository.source.url
+    notices = [f"{url}: {notice}" for notice in not_fetched(entries, repository.files)]
+    for at, name in folders.items():
+        with paths_shown_as({repository.files / name: f"{url}/{at.path}".rstrip("/")}):
+            _refuse_links_outside(repository.files / name)
+        _keep(repository.files / name, _place(cache, at))
+    return notices
+
+
+def _refuse_links_outside(root: Path) -> None:
+    """Files are read as the benchmark's own: a link must not make them this machine's."""
+    real = os.path.realpath(root)
+    for parent, folders, files in os.walk(root):
+        for path in (Path(parent, name) for name in (*folders, *files)):
+            if path.is_symlink() and not Path(os.path.realpath(path)).is_relative_to(real):
+                raise BundleError(f"{path} is a link to {str(path.readlink())!r}, outside the folder taken.")
+
+
+def _keep(folder: Path, place: Path) -> None:
+    """Whole or not at all; another process may have been faster, with the same content."""
+    try:
+        place.parent.mkdir(parents=True, exist_ok=True)
+        part = Path(tempfile.mkdtemp(dir=place.parent, prefix=".fetch-"))
+        try:
+            inner = part / "all"
+            if folder.is_dir():
+                shutil.copytree(folder, inner, symlinks=True)
+            else:
+                inner.mkdir()  # git keeps no empty folders
+            inner.rename(place)
+        except OSError:
+            if not place.is_dir():
+                raise
+        finally:
+            shutil.rmtree(part, ignore_errors=True)
+    except OSError as error:
+        raise disk_error(f"{place} cannot be written", error) from None
+
+
+# Lists of tasks by name: `registry.json` (each task in some repository) and `dataset.toml` (beside it).
 
 _TASK_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}")
 _MOST_BYTES = 64 << 20
@@ -31,7 +162,7 @@ class RegisteredDataset:
 
     name: str
     version: str
-    tasks: Mapping[str, FolderAt]
+    tasks: Mapping[str, PinnedFolder]
     folder: Path
     """Where the registry lies; repositories of this machine must lie there too."""
     description: str = ""
@@ -50,7 +181,7 @@ class RegisteredDataset:
         found, notices = fetch_all(list(self.tasks.values()), cache, timeout=timeout, progress=progress)
         return {name: found[at] for name, at in self.tasks.items()}, notices
 
-    def _check_place(self, task: str, at: FolderAt) -> None:
+    def _check_place(self, task: str, at: PinnedFolder) -> None:
         """Refuse a repository of this machine that is not the registry's to name."""
         place = parse_source(at.url, at.commit).folder
         if place is not None and not place.resolve().is_relative_to(self.folder.resolve()):
@@ -98,7 +229,7 @@ def _registered(item: object, where: str, folder: Path) -> RegisteredDataset:
         raise UsageError(f"{where} has no list of tasks.")
     name = _word(item, "name", where)
     where = f"{where} ({name})"
-    tasks: dict[str, FolderAt] = {}
+    tasks: dict[str, PinnedFolder] = {}
     seen: set[str] = set()
     for task in item["tasks"]:
         task_name, at = _registered_task(task, where)
@@ -112,7 +243,7 @@ def _registered(item: object, where: str, folder: Path) -> RegisteredDataset:
     return RegisteredDataset(name, str(version or ""), tasks, folder, str(description or ""))
 
 
-def _registered_task(task: object, where: str) -> tuple[str, FolderAt]:
+def _registered_task(task: object, where: str) -> tuple[str, PinnedFolder]:
     if not isinstance(task, dict):
         raise UsageError(f"{where}: a task is an object with name, git_url, git_commit_id and path.")
     path = str(task.get("path") or "").strip("/")
@@ -127,7 +258,7 @@ def _registered_task(task: object, where: str) -> tuple[str, FolderAt]:
         raise UsageError(f"{inner}: git_commit_id {commit!r} must be a whole commit, all 40 digits of it.")
     if any(part in ("", ".", "..") or part.lower() == ".git" for part in path.split("/") if path):
         raise UsageError(f"{inner}: {path!r} is no folder of a repository.")
-    return name, FolderAt(url, commit, path)
+    return name, PinnedFolder(url, commit, path)
 
 
 def read_dataset(path: Path) -> ListedDataset:

@@ -10,10 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from valkyrie.benchmarks.named import records
-from valkyrie.benchmarks.named.drafts import Files, Options, TaskDraft
+from valkyrie.benchmarks.named.drafts import ConverterOptions, Files, TaskDraft, fill
 from valkyrie.benchmarks.named.graders import file_solution, python_tests
-from valkyrie.benchmarks.named.records import Record
-from valkyrie.benchmarks.named.texts import fill
+from valkyrie.benchmarks.named.records import PublishedRecord
 from valkyrie.errors import UsageError
 
 ANSWER = "/app/result.json"
@@ -56,7 +55,7 @@ _MORE = 'RUN for name in @NAMES@; do pip install --no-cache-dir "$name" || echo 
 _PACKAGE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 
-def convert(source: Path, options: Options) -> Iterator[TaskDraft]:
+def convert(source: Path, options: ConverterOptions) -> Iterator[TaskDraft]:
     """One task per published task of an expert's paper."""
     _ = options
     if not source.is_dir():
@@ -74,7 +73,7 @@ def convert(source: Path, options: Options) -> Iterator[TaskDraft]:
             yield _draft(record, paper)
 
 
-def _read(source: Path) -> tuple[dict[str, Record], list[Record]]:
+def _read(source: Path) -> tuple[dict[str, PublishedRecord], list[PublishedRecord]]:
     """Papers by id, and tasks in order: from a clone, or from the two splits of the data set."""
     folder = source / _DATASET if (source / _DATASET).is_dir() else source
     if (folder / "papers").is_dir() and (folder / "tasks").is_dir():
@@ -85,22 +84,22 @@ def _read(source: Path) -> tuple[dict[str, Record], list[Record]]:
     return {record.text("paper_id"): record for record in papers}, tasks
 
 
-def _one(path: Path) -> Record:
+def _one(path: Path) -> PublishedRecord:
     value = records.read_json(path)
     if not isinstance(value, dict):
         raise UsageError(f"{path} is no JSON object.")
     names = {"paper_id": path.stem} if path.parent.name == "papers" else {}
-    return Record({**names, **value}, str(path))
+    return PublishedRecord({**names, **value}, str(path))
 
 
-def _split(folder: Path, name: str) -> list[Record]:
+def _split(folder: Path, name: str) -> list[PublishedRecord]:
     files = [path for path in records.files_of(folder) if path.name.startswith(name)]
     if len(files) != 1:
         raise UsageError(f"{folder} should hold one file of the split {name!r}, such as {name}.jsonl.")
     return list(records.read(files[0]))
 
 
-def _draft(record: Record, paper: Record) -> TaskDraft:
+def _draft(record: PublishedRecord, paper: PublishedRecord) -> TaskDraft:
     paper_id, task_id = record.text("paper_id"), record.text("task_id")
     value = _plain(record, "expected_output")
     tolerance = _plain(record, "tolerance")
@@ -141,7 +140,7 @@ def _dockerfile(needs: Mapping[str, Any]) -> str:
     return fill(_IMAGE, more=fill(_MORE, names=" ".join(wanted)) if wanted else "")
 
 
-def _plain(record: Record, name: str) -> Any:
+def _plain(record: PublishedRecord, name: str) -> Any:
     """A field that may be written as JSON in a string."""
     value = record.get(name)
     if isinstance(value, str):
@@ -154,7 +153,7 @@ def _plain(record: Record, name: str) -> Any:
     return value
 
 
-def _check(record: Record, value: Any, tolerance: Any) -> None:
+def _check(record: PublishedRecord, value: Any, tolerance: Any) -> None:
     """Numbers in lists and objects, with a tolerance for each."""
     if isinstance(value, dict | list):
         parts = list(value.items()) if isinstance(value, dict) else list(enumerate(value))
@@ -178,7 +177,7 @@ def _tests(value: Any, tolerance: Any) -> Files:
     return python_tests("numbers", {"expected.json": {"value": value, "tolerance": tolerance}})
 
 
-def _instruction(record: Record, paper: Record, value: Any) -> str:
+def _instruction(record: PublishedRecord, paper: PublishedRecord, value: Any) -> str:
     instructions = record.get("instructions")
     if isinstance(instructions, list):
         instructions = "\n".join(f"{at}. {line}" for at, line in enumerate(instructions, 1))
@@ -196,7 +195,7 @@ def _instruction(record: Record, paper: Record, value: Any) -> str:
     )
 
 
-def _data(paper: Record) -> Iterator[str]:
+def _data(paper: PublishedRecord) -> Iterator[str]:
     """How to get at the paper's data, as its record says."""
     given = paper.get("dataset")
     if isinstance(given, str):

@@ -1,18 +1,206 @@
-"""SWE-bench Verified: an issue of a Python repository, graded by the tests that came with its fix."""
+"""SWE-bench Verified, and what all tasks on a repository with an issue share."""
 
 from __future__ import annotations
 
+import ast
 import json
 import re
+import shlex
 from collections.abc import Iterator, Sequence
-from pathlib import Path
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
 
-from valkyrie.benchmarks.named import swe_world
-from valkyrie.benchmarks.named.drafts import Files, Options, TaskDraft
+from valkyrie.benchmarks.named import records
+from valkyrie.benchmarks.named.drafts import ConverterOptions, Files, TaskDraft, fill
 from valkyrie.benchmarks.named.graders import swe_logs
-from valkyrie.benchmarks.named.records import Record
-from valkyrie.benchmarks.named.texts import fill
-from valkyrie.suggest import did_you_mean
+from valkyrie.benchmarks.named.records import PublishedRecord
+from valkyrie.errors import UsageError
+from valkyrie.text import did_you_mean
+
+COMMIT = re.compile(r"[0-9a-f]{40}")
+_IMAGE = re.compile(r"[a-z0-9][\w./:-]{0,250}")
+_CHANGED = re.compile(r"^diff --git a/(?P<old>.*) b/(?P<new>.*)$", re.MULTILINE)
+
+STRIP_HISTORY = r"""#!/bin/bash
+# Leaves the repository at one commit: nothing that came later, and no way to fetch it.
+set -e
+cd "$1"
+base=$2
+HOME=$(mktemp -d)
+export HOME GIT_CONFIG_NOSYSTEM=1
+printf '[safe]\n\tdirectory = *\n\tdirectory = %s\n' "$1" > "$HOME/.gitconfig"
+git() { command git -c core.hooksPath=/dev/null -c gc.auto=0 "$@"; }
+git merge-base --is-ancestor "$base" HEAD || { echo "$1 does not stand on $base"; exit 1; }
+git checkout --quiet --detach HEAD
+git remote | while read -r name; do git remote remove "$name"; done
+git for-each-ref --format='delete %(refname)' | git update-ref --stdin
+rm -rf .git/logs .git/FETCH_HEAD .git/ORIG_HEAD .git/MERGE_HEAD .git/packed-refs.lock
+git stash clear || true
+git reflog expire --expire=now --expire-unreachable=now --all
+git gc --quiet --prune=now
+rm -r "$HOME"
+"""
+
+PLACE_TESTS = r"""
+# The published tests take their places. git reads the objects of the repository the agent worked in, but not
+# its settings, hooks or index: those are the agent's.
+verdict() { printf '{"reward": %s}\n' "$1" > /logs/verifier/reward.json; }
+scratch=$(mktemp -d)
+outside_git() {
+    HOME=$scratch GIT_CONFIG_NOSYSTEM=1 command git --git-dir="$scratch/git" --work-tree="$repository" \
+        -c core.hooksPath=/dev/null -c core.autocrlf=false "$@"
+}
+HOME=$scratch GIT_CONFIG_NOSYSTEM=1 command git init --quiet --bare --template= "$scratch/git" || exit 1
+mkdir -p "$scratch/git/objects/info"
+echo "$repository/.git/objects" > "$scratch/git/objects/info/alternates"
+if ! cd "$repository" || ! outside_git cat-file -e "$base^{commit}"; then
+    echo "the repository is gone, or no longer has the commit the task starts from: nothing to grade"
+    verdict 0
+    exit 0
+fi
+known=()
+for file in "${files[@]}"; do
+    folder=$(dirname "$file")
+    while [ "$folder" != . ]; do
+        if [ -L "$folder" ] || { [ -e "$folder" ] && [ ! -d "$folder" ]; }; then rm -rf -- "$folder"; fi
+        folder=$(dirname "$folder")
+    done
+    rm -rf -- "./$file"
+    if outside_git cat-file -e "$base:$file" 2>/dev/null; then known+=("$file"); fi
+done
+if [ ${#known[@]} -gt 0 ]; then outside_git checkout --quiet "$base" -- "${known[@]}" || exit 1; fi
+if [ -s /tests/test.patch ]; then
+    outside_git apply --verbose --whitespace=nowarn /tests/test.patch || {
+        echo "the published test patch does not apply: no verdict"
+        exit 1
+    }
+fi
+python=
+for found in /usr/bin/python3 /opt/miniconda3/bin/python3 "$(command -v python3)" "$(command -v python)"; do
+    if [ -z "$python" ] && [ -x "$found" ]; then python=$found; fi
+done
+"""
+
+_SOLVE = r"""#!/bin/bash
+# The published solution.
+set -e
+cd @FOLDER@
+patch=$(dirname "$0")/gold.patch
+HOME=$(mktemp -d)
+export HOME
+printf '[safe]\n\tdirectory = *\n\tdirectory = %s\n' "$PWD" > "$HOME/.gitconfig"
+git apply --whitespace=nowarn "$patch" ||
+    patch --batch --forward --fuzz=5 -p1 -i "$patch"
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class PatchedFile:
+    """One file of a patch."""
+
+    old: str
+    new: str
+    deleted: bool
+
+
+def changes_of(patch: str, record: PublishedRecord, field: str) -> list[PatchedFile]:
+    """The files a patch touches, in its order."""
+    starts = list(_CHANGED.finditer(patch))
+    found = []
+    for at, match in enumerate(starts):
+        end = starts[at + 1].start() if at + 1 < len(starts) else len(patch)
+        head = patch[match.end() : end].split("\n@@", 1)[0]
+        old, new = match["old"].rstrip("\r"), match["new"].rstrip("\r")
+        for name in (old, new):
+            if not inside(name):
+                raise record.problem(f"names {name[:100]!r} in {field!r}, which is no path of a repository")
+        found.append(PatchedFile(old, new, "\ndeleted file mode" in head))
+    return found
+
+
+def inside(name: str) -> bool:
+    """Whether a name is a path inside a repository and nothing else."""
+    path = PurePosixPath(name)
+    odd = path.is_absolute() or ".." in path.parts or ".git" in path.parts or not path.parts
+    return not odd and name.isprintable() and not name.startswith(("-", '"'))
+
+
+def without_binary(patch: str) -> str:
+    """A patch without the parts that only say that binary files differ: git cannot apply those."""
+    starts = [match.start() for match in _CHANGED.finditer(patch)]
+    if not starts:
+        return ended(patch)
+    parts = [patch[start:end] for start, end in zip(starts, [*starts[1:], len(patch)], strict=True)]
+    kept = [part for part in parts if not re.search(r"^Binary files .* differ$", part, re.MULTILINE)]
+    return ended(patch[: starts[0]] + "".join(kept))
+
+
+def ended(patch: str) -> str:
+    """The patch with a line end behind its last line, without which git does not take it."""
+    return patch if not patch or patch.endswith("\n") else patch + "\n"
+
+
+def solution(patch: str, folder: str) -> Files:
+    """The gold patch and how to apply it; nothing when the data has none."""
+    if not patch.strip():
+        return {}
+    return {"solve.sh": fill(_SOLVE, folder=shlex.quote(folder)), "gold.patch": ended(patch)}
+
+
+def words(values: Sequence[str]) -> str:
+    """Values as words of a shell."""
+    return " ".join(map(shlex.quote, values))
+
+
+def listed(record: PublishedRecord, *names: str) -> list[str]:
+    """A field that is a list, or a list written as text: JSON, or as Python writes it."""
+    value = record.get(*names)
+    if isinstance(value, str):
+        text = value.strip()
+        try:
+            value = json.loads(text) if text else []
+        except ValueError:
+            try:
+                value = ast.literal_eval(text)
+            except (ValueError, SyntaxError, MemoryError, RecursionError):
+                raise record.problem(f"{names[0]!r} should be a list of names") from None
+    if value is None:
+        raise record.problem(f"has no field {names[0]!r}", names[0])
+    if not isinstance(value, list | tuple) or not all(isinstance(item, str) for item in value):
+        raise record.problem(f"{names[0]!r} should be a list of names")
+    return list(value)
+
+
+def commit_of(record: PublishedRecord) -> str:
+    """The commit the task starts from."""
+    commit = record.text("base_commit").strip()
+    if not COMMIT.fullmatch(commit):
+        raise record.problem(f"'base_commit' should be a whole commit, not {commit[:60]!r}")
+    return commit
+
+
+def image_of(record: PublishedRecord, image: str) -> str:
+    """An image's name that can stand in a Dockerfile."""
+    if not _IMAGE.fullmatch(image):
+        raise record.problem(f"leads to the image {image[:100]!r}, which is no image's name")
+    return image
+
+
+def log_reader() -> str:
+    """The program that reads the log, for the tests folder."""
+    return Path(swe_logs.__file__).read_text(encoding="utf-8")
+
+
+def read_one(source: Path) -> Iterator[PublishedRecord]:
+    """The records of the file that was named, or of the only one in the folder that was."""
+    found = records.files_of(source)
+    if len(found) > 1:
+        names = ", ".join(path.name for path in found[:5])
+        raise UsageError(f"{source} should hold one file of records; it has {names}. Name the one you mean.")
+    return records.read(found[0])
+
+
+# SWE-bench Verified: an issue of a Python repository, graded by the tests that came with its fix.
 
 FOLDER = "/testbed"
 TEST_TIMEOUT_S = 1800
@@ -77,18 +265,18 @@ if [ -d /opt/miniconda3 ] && [ -f /etc/locale.gen ]; then
 fi"""
 
 
-def convert(source: Path, options: Options) -> Iterator[TaskDraft]:
+def convert(source: Path, options: ConverterOptions) -> Iterator[TaskDraft]:
     """One task per instance."""
     _ = options
-    for record in swe_world.read_one(source):
+    for record in read_one(source):
         yield _draft(record)
 
 
-def _draft(record: Record) -> TaskDraft:
-    instance, base = record.text("instance_id").strip(), swe_world.commit_of(record)
+def _draft(record: PublishedRecord) -> TaskDraft:
+    instance, base = record.text("instance_id").strip(), commit_of(record)
     if not _ID.fullmatch(instance):
         raise record.problem(f"has the instance_id {instance[:80]!r}, not <owner>__<repository>-<number>")
-    image = swe_world.image_of(record, _image(record, instance))
+    image = image_of(record, _image(record, instance))
     difficulty = record.get("difficulty")
     return TaskDraft(
         id=instance,
@@ -96,10 +284,10 @@ def _draft(record: Record) -> TaskDraft:
         record_sha256=record.sha256,
         instruction=record.text("problem_statement"),
         tests=_tests(record, base),
-        solution=swe_world.solution(record.text("patch"), FOLDER),
+        solution=solution(record.text("patch"), FOLDER),
         environment={
             "Dockerfile": fill(_DOCKERFILE, image=image, base=base),
-            "strip-history.sh": swe_world.STRIP_HISTORY,
+            "strip-history.sh": STRIP_HISTORY,
         },
         config={
             "agent": {"timeout_sec": 3000.0},
@@ -118,7 +306,7 @@ def _draft(record: Record) -> TaskDraft:
     )
 
 
-def _image(record: Record, instance: str) -> str:
+def _image(record: PublishedRecord, instance: str) -> str:
     """Newer records name their image; the rule for the others is the harness's."""
     named = record.get("image")
     if isinstance(named, str) and named.strip():
@@ -126,9 +314,9 @@ def _image(record: Record, instance: str) -> str:
     return f"swebench/sweb.eval.x86_64.{instance.replace('__', '_1776_')}:latest".lower()
 
 
-def _tests(record: Record, base: str) -> Files:
+def _tests(record: PublishedRecord, base: str) -> Files:
     patch = record.text("test_patch")
-    changes = swe_world.changes_of(patch, record, "test_patch")
+    changes = changes_of(patch, record, "test_patch")
     repository = record.text("repo").strip()
     command, parser = _command(record, repository)
     tested = directives([change.new for change in changes if not change.deleted], repository)
@@ -137,31 +325,31 @@ def _tests(record: Record, base: str) -> Files:
     files = dict.fromkeys(name for change in changes for name in (change.old, change.new))
     expected = {
         "parser": parser,
-        "fail_to_pass": swe_world.listed(record, "FAIL_TO_PASS", "fail_to_pass"),
-        "pass_to_pass": swe_world.listed(record, "PASS_TO_PASS", "pass_to_pass"),
+        "fail_to_pass": listed(record, "FAIL_TO_PASS", "fail_to_pass"),
+        "pass_to_pass": listed(record, "PASS_TO_PASS", "pass_to_pass"),
     }
     if not expected["fail_to_pass"]:
         raise record.problem("has an empty 'FAIL_TO_PASS': nothing would have to be repaired")
     script = fill(
         _TEST,
-        place=swe_world.PLACE_TESTS.strip(),
+        place=PLACE_TESTS.strip(),
         before=_BEFORE_DJANGO if repository == "django/django" else "",
         base=base,
-        files=swe_world.words(list(files)),
+        files=words(list(files)),
         start=swe_logs.START,
         end=swe_logs.END,
         timeout=str(TEST_TIMEOUT_S),
-        command=swe_world.words([f"{command} {swe_world.words(tested)}"]),
+        command=words([f"{command} {words(tested)}"]),
     )
     return {
         "test.sh": script,
-        "test.patch": swe_world.ended(patch),
+        "test.patch": ended(patch),
         "expected.json": json.dumps(expected, indent=1),
-        "swe_logs.py": swe_world.log_reader(),
+        "swe_logs.py": log_reader(),
     }
 
 
-def _command(record: Record, repository: str) -> tuple[str, str]:
+def _command(record: PublishedRecord, repository: str) -> tuple[str, str]:
     known = COMMANDS.get(repository)
     if known is None:
         raise record.problem(

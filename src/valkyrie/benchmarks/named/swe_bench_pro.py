@@ -9,10 +9,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from valkyrie.benchmarks.named import swe_world
-from valkyrie.benchmarks.named.drafts import Files, Options, TaskDraft
-from valkyrie.benchmarks.named.records import Record
-from valkyrie.benchmarks.named.texts import fill
+from valkyrie.benchmarks.named import swe_bench
+from valkyrie.benchmarks.named.drafts import ConverterOptions, Files, TaskDraft, fill
+from valkyrie.benchmarks.named.records import PublishedRecord
 from valkyrie.errors import UsageError
 
 FOLDER = "/app"
@@ -59,7 +58,7 @@ class _Scripts:
 
     folder: Path
 
-    def of(self, instance: str, record: Record) -> Files:
+    def of(self, instance: str, record: PublishedRecord) -> Files:
         """How this instance's tests are run and read."""
         found = {}
         for name in ("run_script.sh", "parser.py"):
@@ -82,11 +81,11 @@ class _Scripts:
         return lines
 
 
-def convert(source: Path, options: Options) -> Iterator[TaskDraft]:
+def convert(source: Path, options: ConverterOptions) -> Iterator[TaskDraft]:
     """One task per instance."""
     _ = options
     scripts = _find_scripts(source)
-    for record in swe_world.read_one(source):
+    for record in swe_bench.read_one(source):
         yield _draft(record, scripts)
 
 
@@ -102,13 +101,13 @@ def _find_scripts(source: Path) -> _Scripts:
     )
 
 
-def _draft(record: Record, scripts: _Scripts) -> TaskDraft:
-    instance, base = record.text("instance_id").strip(), swe_world.commit_of(record)
+def _draft(record: PublishedRecord, scripts: _Scripts) -> TaskDraft:
+    instance, base = record.text("instance_id").strip(), swe_bench.commit_of(record)
     if not _ID.fullmatch(instance):
         raise record.problem(
             f"has the instance_id {instance[:80]!r}, not instance_<owner>__<repository>-<sha>"
         )
-    image = swe_world.image_of(record, f"{IMAGES}:{_tag(record, instance)}")
+    image = swe_bench.image_of(record, f"{IMAGES}:{_tag(record, instance)}")
     env = "\n".join(scripts.environment(instance))
     commands = str(record.get("before_repo_set_cmd") or "").splitlines()
     before = [line.strip() for line in commands if line.strip()]
@@ -118,11 +117,11 @@ def _draft(record: Record, scripts: _Scripts) -> TaskDraft:
         record_sha256=record.sha256,
         instruction=_instruction(record),
         tests=_tests(record, base, before, scripts.of(instance, record)),
-        solution=swe_world.solution(swe_world.without_binary(record.text("patch")), FOLDER),
+        solution=swe_bench.solution(swe_bench.without_binary(record.text("patch")), FOLDER),
         environment={
             "Dockerfile": fill(_DOCKERFILE, image=image, base=base, env=env),
             "prepare.sh": _prepare(before, base),
-            "strip-history.sh": swe_world.STRIP_HISTORY,
+            "strip-history.sh": swe_bench.STRIP_HISTORY,
         },
         config={
             "agent": {"timeout_sec": 3000.0},
@@ -140,7 +139,7 @@ def _draft(record: Record, scripts: _Scripts) -> TaskDraft:
     )
 
 
-def _tag(record: Record, instance: str) -> str:
+def _tag(record: PublishedRecord, instance: str) -> str:
     named = record.get("dockerhub_tag")
     if isinstance(named, str) and named.strip():
         return named.strip()
@@ -153,7 +152,7 @@ def _tag(record: Record, instance: str) -> str:
     return f"{owner}.{name}-{plain}"[:_LONGEST_TAG]
 
 
-def _instruction(record: Record) -> str:
+def _instruction(record: PublishedRecord) -> str:
     parts = [
         "The repository in /app needs a change. Make it in the files that are not tests: those for it are "
         "already taken care of.",
@@ -173,39 +172,39 @@ def _prepare(before: list[str], base: str) -> str:
     return f"#!/bin/bash\nset -e\ncd /app\ngit config --global --add safe.directory /app\n{script}\n"
 
 
-def _tests(record: Record, base: str, before: list[str], scripts: Files) -> Files:
-    patch = swe_world.without_binary(record.text("test_patch"))
-    changes = swe_world.changes_of(patch, record, "test_patch")
+def _tests(record: PublishedRecord, base: str, before: list[str], scripts: Files) -> Files:
+    patch = swe_bench.without_binary(record.text("test_patch"))
+    changes = swe_bench.changes_of(patch, record, "test_patch")
     files = dict.fromkeys(name for change in changes for name in (change.old, change.new))
     files.update(dict.fromkeys(_gold_tests(record, before)))
-    required = {*swe_world.listed(record, "fail_to_pass"), *swe_world.listed(record, "pass_to_pass")}
+    required = {*swe_bench.listed(record, "fail_to_pass"), *swe_bench.listed(record, "pass_to_pass")}
     if not required:
         raise record.problem("names no test that must pass")
     script = fill(
         _TEST,
-        place=swe_world.PLACE_TESTS.strip(),
+        place=swe_bench.PLACE_TESTS.strip(),
         base=base,
-        files=swe_world.words(list(files)),
+        files=swe_bench.words(list(files)),
         timeout=str(TEST_TIMEOUT_S),
-        tests=shlex.quote(",".join(swe_world.listed(record, "selected_test_files_to_run"))),
+        tests=shlex.quote(",".join(swe_bench.listed(record, "selected_test_files_to_run"))),
     )
     return {
         **scripts,
         "test.sh": script,
         "test.patch": patch,
         "expected.json": json.dumps({"required": sorted(required)}, indent=1),
-        "swe_logs.py": swe_world.log_reader(),
+        "swe_logs.py": swe_bench.log_reader(),
     }
 
 
-def _gold_tests(record: Record, before: list[str]) -> list[str]:
+def _gold_tests(record: PublishedRecord, before: list[str]) -> list[str]:
     """Files the last line would check out: those the test patch does not change are restored as they were."""
     match = _GOLD_TESTS.match(before[-1]) if before else None
     try:
         names = shlex.split(match["files"]) if match else []
     except ValueError:
         names = []
-    if bad := [name for name in names if not swe_world.inside(name)]:
+    if bad := [name for name in names if not swe_bench.inside(name)]:
         raise record.problem(
             f"names {bad[0][:100]!r} in 'before_repo_set_cmd', which is no path of a repository"
         )

@@ -1,17 +1,48 @@
-"""Where a benchmark service is: custom config, then a registry file, then a base URL, then this machine."""
+"""Where a benchmark service is, which headers it may be sent, and where connections may lead."""
 
 from __future__ import annotations
 
+import asyncio
 import ipaddress
 import re
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 from urllib.parse import urlsplit
 
-from valkyrie import config
-from valkyrie.config_keys import check_url
+from valkyrie.config import values as config
+from valkyrie.config.schema import check_url
+from valkyrie.config.values import tracker_networks
 from valkyrie.errors import UsageError
+from valkyrie.targets import TargetError, connectable
+
+_HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+_OWN = ("connection", "content-length", "host", "transfer-encoding", "upgrade")
+
+
+def header_problem(name: str, content: str) -> str | None:
+    """Why a header cannot be sent; its value may be secret and is not in it."""
+    if not _HEADER_NAME.fullmatch(name):
+        return f"{name!r} is not the name of a header."
+    if name.lower() in _OWN or name.lower().startswith("sec-websocket-"):
+        return f"{name} belongs to the connection itself."
+    if not (content.isascii() and content.isprintable()):
+        return f"the value of {name} is not plain ASCII on one line."
+    return None
+
+
+def check_headers(headers: Mapping[str, str]) -> None:
+    """UsageError unless all of them can be sent."""
+    seen: set[str] = set()
+    for name, content in headers.items():
+        if problem := header_problem(name, content):
+            raise UsageError(f"-H: {problem}")
+        if name.lower() in seen:
+            raise UsageError(f"-H: {name} is given twice.")
+        seen.add(name.lower())
+
+
+# Where a benchmark service is: custom config, then a registry file, then a base URL, then this machine.
 
 GradingMode = Literal["text", "sandbox"]
 LOCAL_URL = "http://127.0.0.1:8001"
@@ -115,3 +146,25 @@ def _entry(
         return None
     values: Mapping[str, Any] = {"url": entry} if isinstance(entry, str) else entry
     return ServiceAddress(name, values["url"].rstrip("/"), where, values.get("grading"))
+
+
+# Connections to a service that somebody elsewhere named: only to where they may lead us.
+
+
+def guard(reach: Reach) -> Callable[[str, int], Awaitable[Sequence[str]]]:
+    """Looks a host up for each new connection and gives addresses that were checked; OSError for others.
+
+    The address was checked when the run was planned. Its name may lead elsewhere by now, and whoever owns the
+    name decides where.
+    """
+
+    async def resolve(host: str, port: int) -> Sequence[str]:
+        try:
+            networks = tracker_networks()
+            return await asyncio.to_thread(
+                connectable, host, port, allow_local=reach == "loopback", networks=networks
+            )
+        except TargetError as error:
+            raise ConnectionRefusedError(str(error)) from None
+
+    return resolve

@@ -13,10 +13,10 @@ from benchmark_runner.models.dialect import FunctionTool, ModelRequest, Reply
 from benchmark_runner.models.errors import ChatError, ChatTooLongError, ChatUnavailableError
 from benchmark_runner.models.exchange import Exchange
 from sandboxes.retry import Backoff
+from valkyrie.domain import Json
 from valkyrie.errors import GraderError, JudgeError, UserError, ValkyrieError
 from valkyrie.grade.judges.endpoint import JudgeEndpoint
 from valkyrie.grade.protocol import JUDGE_REFUSED, JUDGE_REFUSED_QUESTION
-from valkyrie.nouns import Json
 
 BACKOFF = Backoff(first_s=0.5, longest_s=20.0, jitter=1.0, attempts=4)
 """A wait that an endpoint asks for beyond this is left to the next attempt of the trial."""

@@ -10,8 +10,8 @@ from valkyrie.grade.config import Config
 from valkyrie.grade.judges.scales import DEFAULT, SCALES, Scale
 from valkyrie.grade.protocol import Need
 from valkyrie.specs.model import GraderSpec, Stimulus
-from valkyrie.specs.reading import EFFORT_FORM, EFFORTS
-from valkyrie.suggest import did_you_mean
+from valkyrie.specs.reader import EFFORT_FORM, EFFORTS
+from valkyrie.text import did_you_mean
 
 EVIDENCE = ("trajectory", "diff", "repo", "golden_patch")
 PROVIDERS = ("openai", "anthropic")

@@ -19,15 +19,15 @@ from benchmark_runner.models.endpoint import (
     vendor_at,
 )
 from benchmark_runner.models.errors import ChatConfigError
+from valkyrie.config.values import secrets_path
 from valkyrie.errors import UsageError, UserError
 from valkyrie.grade.judges.config import PROVIDERS, Judge
 from valkyrie.secrets import DotenvSource, EnvironmentSource, Masker, SecretStore, default_sources
-from valkyrie.settings import secrets_path
-from valkyrie.specs.reading import EFFORT_FORM, EFFORTS
-from valkyrie.suggest import did_you_mean
+from valkyrie.specs.reader import EFFORT_FORM, EFFORTS
+from valkyrie.text import did_you_mean
 
 if TYPE_CHECKING:
-    from valkyrie.grade.protocol import Asking
+    from valkyrie.grade.protocol import JudgeDefaults
     from valkyrie.secrets import SecretSource
 
 JUDGE_URL, JUDGE_KEY = "VALKYRIE_JUDGE_URL", "VALKYRIE_JUDGE_API_KEY"
@@ -104,7 +104,9 @@ class JudgeSettings:
         return found
 
 
-def find_endpoint(judge: Judge, asking: Asking, settings: JudgeSettings | None = None) -> JudgeEndpoint:
+def find_endpoint(
+    judge: Judge, asking: JudgeDefaults, settings: JudgeSettings | None = None
+) -> JudgeEndpoint:
     """Return where to ask; raise UsageError that names the ways where nothing says so."""
     settings = settings or JudgeSettings.default()
     model = judge.model or asking.model

@@ -15,7 +15,7 @@ from valkyrie.errors import GraderError
 from valkyrie.trajectory.transcript import Event, Transcript
 
 if TYPE_CHECKING:
-    from valkyrie.grade.protocol import Given
+    from valkyrie.grade.protocol import GraderInput
 
 OUTPUT = 30_000
 _MOST = {"trajectory": 80_000, "diff": 60_000, "repo": 256 * 1024, "golden_patch": 40_000}
@@ -39,7 +39,7 @@ class EvidencePiece:
     """Characters that are shown at most."""
 
 
-def gather(given: Given, wanted: Sequence[str] | None) -> list[EvidencePiece]:
+def gather(given: GraderInput, wanted: Sequence[str] | None) -> list[EvidencePiece]:
     """The final answer, and what is wanted; without a wish, trajectory and diff as far as there are any.
 
     GraderError where something wanted is not there: silence would look like an agent that did nothing.
@@ -59,7 +59,7 @@ def gather(given: Given, wanted: Sequence[str] | None) -> list[EvidencePiece]:
 
 
 @contextmanager
-def nothing_done(given: Given) -> Iterator[Given]:
+def nothing_done(given: GraderInput) -> Iterator[GraderInput]:
     """The same trial with an agent that was told its task, said nothing and changed nothing."""
     events = [Event("user_message", {"content": text}) for text in given.stimulus.turns]
     with TemporaryDirectory(prefix="valkyrie-judge-") as empty:
@@ -72,7 +72,7 @@ def nothing_done(given: Given) -> Iterator[Given]:
         )
 
 
-def _is_there(kind: str, given: Given) -> bool:
+def _is_there(kind: str, given: GraderInput) -> bool:
     match kind:
         case "trajectory":
             return any(True for _ in given.transcript.events)
@@ -93,7 +93,7 @@ def _absence(kind: str) -> str:
     }[kind]
 
 
-def _text(kind: str, given: Given) -> str:
+def _text(kind: str, given: GraderInput) -> str:
     match kind:
         case "trajectory":
             return "\n".join(told(given.transcript.events))

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from benchmark_runner.models.dialect import FunctionTool
+from valkyrie.domain import Json
 from valkyrie.grade.judges.config import Judge
 from valkyrie.grade.judges.conversation import Answered, JudgeQuestion, WrongAnswerError, ask_judge
 from valkyrie.grade.judges.endpoint import find_endpoint
@@ -14,10 +15,9 @@ from valkyrie.grade.judges.evidence import EvidencePiece, gather
 from valkyrie.grade.judges.fence import Fence
 from valkyrie.grade.judges.questions import task_of, told_task
 from valkyrie.grade.judges.verdicts import words
-from valkyrie.nouns import Json
 
 if TYPE_CHECKING:
-    from valkyrie.grade.protocol import Given
+    from valkyrie.grade.protocol import GraderInput
 
 Winner = Literal["A", "B", "tie"]
 MAGNITUDES = {"much-better": 1.0, "slightly-better": 0.4, "equal": 0.0}
@@ -50,7 +50,9 @@ class Preference:
         return MAGNITUDES[self.magnitude] * {"A": -1.0, "tie": 0.0, "B": 1.0}[self.winner]
 
 
-async def ask_for_preference(prompt: str, judge: Judge, a: Given, b: Given) -> Answered[Preference]:
+async def ask_for_preference(
+    prompt: str, judge: Judge, a: GraderInput, b: GraderInput
+) -> Answered[Preference]:
     """Return one judge's preference between two trials of one stimulus, in this order."""
     endpoint = find_endpoint(judge, a.asking)
     shown = gather(a, None), gather(b, None)
@@ -59,7 +61,7 @@ async def ask_for_preference(prompt: str, judge: Judge, a: Given, b: Given) -> A
 
 def _question(
     prompt: str,
-    pair: tuple[Given, Given],
+    pair: tuple[GraderInput, GraderInput],
     shown: tuple[Sequence[EvidencePiece], Sequence[EvidencePiece]],
     share: float,
 ) -> JudgeQuestion[Preference]:
@@ -88,7 +90,7 @@ def _question(
     return JudgeQuestion(system, "\n\n".join(parts), _TOOL, read_preference)
 
 
-def _tasks(pair: tuple[Given, Given], fence: Fence) -> list[str]:
+def _tasks(pair: tuple[GraderInput, GraderInput], fence: Fence) -> list[str]:
     """Return the task once where both trials tell the same, as each tells it where their records differ."""
     a, b = pair
     if not a.task_from_record or task_of(a) == task_of(b):

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
+from valkyrie.domain import Json
 from valkyrie.errors import GraderError, JudgeError, UserError
 from valkyrie.grade.base import BuiltIn
 from valkyrie.grade.config import Config
@@ -17,8 +18,7 @@ from valkyrie.grade.judges.evidence import nothing_done
 from valkyrie.grade.judges.prompt import nothing_to_judge_by
 from valkyrie.grade.judges.questions import ask_for_grade, cited
 from valkyrie.grade.judges.verdicts import JudgeGrade
-from valkyrie.grade.protocol import JUDGE_NO_VERDICT, JUDGE_REFUSED_QUESTION, Given, GraderResult, Need
-from valkyrie.nouns import Json
+from valkyrie.grade.protocol import JUDGE_NO_VERDICT, JUDGE_REFUSED_QUESTION, GraderInput, GraderResult, Need
 from valkyrie.specs.model import Finding, GraderSpec, Stimulus
 
 Failure = JudgeError | GraderError | UserError
@@ -70,7 +70,7 @@ class PanelGrader(BuiltIn):
         """What is doubtful about it for this stimulus."""
         return nothing_to_judge_by(self.spec, self.judging, stimulus)
 
-    async def look(self, given: Given) -> GraderResult:
+    async def look(self, given: GraderInput) -> GraderResult:
         """Ask all judges and put their grades together."""
         async with asyncio.TaskGroup() as group:
             asked = [group.create_task(self._heard(judge, given)) for judge in self.judges]
@@ -92,7 +92,7 @@ class PanelGrader(BuiltIn):
             usage=summed([one.answered.usage for one in heard if one.answered]),
         )
 
-    async def _heard(self, judge: Judge, given: Given) -> _Heard:
+    async def _heard(self, judge: Judge, given: GraderInput) -> _Heard:
         try:
             return _Heard(judge, await ask_for_grade(self.spec, self.judging, judge, given))
         except (JudgeError, GraderError, UserError) as failure:
@@ -100,7 +100,7 @@ class PanelGrader(BuiltIn):
                 return _Heard(judge, None, failure)
             return await self._heard_of_nothing(judge, given, failure)
 
-    async def _heard_of_nothing(self, judge: Judge, given: Given, failure: Failure) -> _Heard:
+    async def _heard_of_nothing(self, judge: Judge, given: GraderInput, failure: Failure) -> _Heard:
         """Ask a judge that gave no verdict about a trial in which nothing was done.
 
         If it grades that, what the agent wrote kept it from grading, and it counts with the lowest score:

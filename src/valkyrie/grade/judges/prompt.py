@@ -8,7 +8,7 @@ from valkyrie.grade.base import BuiltIn
 from valkyrie.grade.config import Config
 from valkyrie.grade.judges.config import Judge, Judging, read_prompt
 from valkyrie.grade.judges.questions import ask_for_grade, cited
-from valkyrie.grade.protocol import Given, GraderResult, Need
+from valkyrie.grade.protocol import GraderInput, GraderResult, Need
 from valkyrie.specs.model import Finding, GraderSpec, Stimulus
 
 
@@ -31,7 +31,7 @@ class PromptGrader(BuiltIn):
         """What is doubtful about it for this stimulus."""
         return nothing_to_judge_by(self.spec, self.judging, stimulus)
 
-    async def look(self, given: Given) -> GraderResult:
+    async def look(self, given: GraderInput) -> GraderResult:
         """Ask the judge. Raises JudgeError, GraderError or UserError: never a fail for want of an answer."""
         answered = await ask_for_grade(self.spec, self.judging, self.judging.judge, given)
         grade, scale = answered.value, self.judging.scale

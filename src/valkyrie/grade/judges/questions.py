@@ -15,7 +15,7 @@ from valkyrie.grade.judges.verdicts import JudgeGrade, grade_tool, read_grade
 from valkyrie.specs.model import GraderSpec
 
 if TYPE_CHECKING:
-    from valkyrie.grade.protocol import Given
+    from valkyrie.grade.protocol import GraderInput
 
 _TASK = 20_000
 _RECORDED = (
@@ -25,7 +25,7 @@ _RECORDED = (
 
 
 async def ask_for_grade(
-    spec: GraderSpec, judging: Judging, judge: Judge, given: Given
+    spec: GraderSpec, judging: Judging, judge: Judge, given: GraderInput
 ) -> Answered[JudgeGrade]:
     """Return one judge's grade of one trial. Raises JudgeError, GraderError or UserError."""
     endpoint = find_endpoint(judge, given.asking)
@@ -34,7 +34,7 @@ async def ask_for_grade(
 
 
 def _question(
-    spec: GraderSpec, judging: Judging, given: Given, pieces: Sequence[EvidencePiece], share: float
+    spec: GraderSpec, judging: Judging, given: GraderInput, pieces: Sequence[EvidencePiece], share: float
 ) -> JudgeQuestion[JudgeGrade]:
     fence, rubric, scale = Fence(), judging.rubric(given.stimulus), judging.scale
     names = [one.name for one in judging.criteria]
@@ -61,7 +61,7 @@ def _question(
     )
 
 
-def told_task(given: Given, fence: Fence, title: str, turn: int | None = None) -> str:
+def told_task(given: GraderInput, fence: Fence, title: str, turn: int | None = None) -> str:
     """Return the task's text for a judge; one from a trial's record is fenced like the agent's words."""
     text = task_of(given, turn)
     if not given.task_from_record or not text:
@@ -69,7 +69,7 @@ def told_task(given: Given, fence: Fence, title: str, turn: int | None = None) -
     return f"{_RECORDED}\n\n{fence.around(title, text, _TASK)}"
 
 
-def task_of(given: Given, turn: int | None = None) -> str:
+def task_of(given: GraderInput, turn: int | None = None) -> str:
     """What the agent was told, in the turn that is looked at."""
     turns = given.stimulus.turns
     if turn is not None and 0 <= turn < len(turns):

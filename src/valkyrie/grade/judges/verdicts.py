@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from benchmark_runner.models.dialect import FunctionTool
+from valkyrie.domain import Json
 from valkyrie.grade.judges.conversation import WrongAnswerError
 from valkyrie.grade.judges.scales import Scale
-from valkyrie.nouns import Json
 
 _MOST_WORDS = 4000
 

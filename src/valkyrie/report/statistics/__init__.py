@@ -23,13 +23,18 @@ from valkyrie.report.statistics.paired import (
     surely_alike,
     within_margin,
 )
-from valkyrie.report.statistics.power import POWER, Needed, Spread, detectable, needed, spread
-from valkyrie.report.statistics.repeats import (
+from valkyrie.report.statistics.power import (
+    POWER,
+    Needed,
+    Spread,
+    detectable,
     disagreement,
+    needed,
     pass_all,
     pass_all_interval,
     pass_at,
     pass_at_interval,
+    spread,
 )
 
 __all__ = [

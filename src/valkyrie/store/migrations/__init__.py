@@ -12,7 +12,7 @@ from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
 from sqlalchemy import Connection, text
 
-from valkyrie.store.schema import Words, metadata
+from valkyrie.store.schema import StoredText, metadata
 
 HERE = Path(__file__).parent
 
@@ -63,7 +63,7 @@ def _collations(connection: Connection) -> list[str]:
         for table in metadata.sorted_tables
         for column in table.columns
         if getattr(column.type.dialect_impl(connection.dialect), "collation", None)
-        or isinstance(column.type, Words)
+        or isinstance(column.type, StoredText)
     ]
     return [f"collate {table}.{column}" for table, column in wanted if (table, column) not in found]
 

@@ -5,7 +5,7 @@ python -m valkyrie.testing.model_server --script FILE
 
 from __future__ import annotations
 
-from valkyrie.testing.model_server.script import Call, Fault, Say, Script, Shell, Tokens
+from valkyrie.testing.model_server.script import Fault, Say, Script, Shell, TokenCounts, ToolRequest
 from valkyrie.testing.model_server.server import ModelServer, Recorded
 
-__all__ = ["Call", "Fault", "ModelServer", "Recorded", "Say", "Script", "Shell", "Tokens"]
+__all__ = ["Fault", "ModelServer", "Recorded", "Say", "Script", "Shell", "TokenCounts", "ToolRequest"]

@@ -1,15 +1,15 @@
-"""What the model server answers: a script of turns for each conversation."""
+"""Scripts of turns for each conversation, and requests and answers in one form for all APIs."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal, Protocol, get_args
 
 from valkyrie.errors import UsageError
-from valkyrie.suggest import did_you_mean
+from valkyrie.text import did_you_mean
 
 FaultKind = Literal[
     "refusal",
@@ -25,7 +25,7 @@ FAULTS: tuple[str, ...] = get_args(FaultKind)
 
 
 @dataclass(frozen=True, slots=True)
-class Tokens:
+class TokenCounts:
     """What a turn says it used; None is worked out from the texts' lengths."""
 
     input: int | None = None
@@ -40,18 +40,18 @@ class Say:
     text: str
     delay: float = 0.0
     """Seconds before it answers."""
-    tokens: Tokens = field(default_factory=Tokens)
+    tokens: TokenCounts = field(default_factory=TokenCounts)
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class ToolRequest:
     """The model asks for a tool by its name."""
 
     tool: str
     arguments: Mapping[str, Any] = field(default_factory=dict)
     text: str = ""
     delay: float = 0.0
-    tokens: Tokens = field(default_factory=Tokens)
+    tokens: TokenCounts = field(default_factory=TokenCounts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +61,7 @@ class Shell:
     command: str
     text: str = ""
     delay: float = 0.0
-    tokens: Tokens = field(default_factory=Tokens)
+    tokens: TokenCounts = field(default_factory=TokenCounts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +79,7 @@ class Fault:
     """Instead of `times`: the first of every so many requests that come here fails, whoever sends them."""
 
 
-Turn = Say | Call | Shell | Fault
+Turn = Say | ToolRequest | Shell | Fault
 LAST = Say("Done.")
 """What is answered when a script has come to its end."""
 
@@ -129,7 +129,7 @@ class Script:
 
 _KINDS: Mapping[str, tuple[type[Any], Mapping[str, str]]] = {
     "say": (Say, {"say": "text"}),
-    "call": (Call, {"call": "tool", "arguments": "arguments", "text": "text"}),
+    "call": (ToolRequest, {"call": "tool", "arguments": "arguments", "text": "text"}),
     "shell": (Shell, {"shell": "command", "text": "text"}),
     "fault": (
         Fault,
@@ -158,6 +158,159 @@ def _turn(data: Any, where: str) -> Turn:
         hint = did_you_mean(str(found["kind"]), FAULTS) or f" Known: {', '.join(FAULTS)}."
         raise UsageError(f"{where}: no fault is called {found['kind']!r}.{hint}")
     if "tokens" in found:
-        found["tokens"] = Tokens(**found["tokens"])
+        found["tokens"] = TokenCounts(**found["tokens"])
     turn: Turn = maker(**found)
     return turn
+
+
+# What the four APIs have in common for the server: a request read, an answer to write.
+
+
+Json = dict[str, Any]
+_CHARACTERS_A_TOKEN = 4
+
+
+@dataclass(frozen=True, slots=True)
+class OfferedTool:
+    """A tool a request offers."""
+
+    name: str
+    schema: Mapping[str, Any] = field(default_factory=dict)
+    """Of its arguments."""
+    custom: bool = False
+    """It takes free text instead of an object."""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelRequest:
+    """A request to a model, whatever the API."""
+
+    model: str
+    stream: bool
+    turn: int
+    """How often the model has answered before in this conversation, as its history shows."""
+    tools: Sequence[OfferedTool]
+    history: Any
+    """The messages; the same ones are the same request, tried again."""
+    session: str | None = None
+    """The program's own word for the conversation, where it sends one."""
+
+
+@dataclass(frozen=True, slots=True)
+class ToolUse:
+    """A tool the answer asks for."""
+
+    id: str
+    tool: OfferedTool
+    arguments: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class ScriptedUsage:
+    """Tokens of one answer."""
+
+    input: int = 0
+    output: int = 0
+    cached: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ScriptedAnswer:
+    """What the model says."""
+
+    id: str
+    model: str
+    text: str
+    use: ToolUse | None
+    spent: ScriptedUsage
+    refused: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ScriptedFailure:
+    """An error in an API's own words."""
+
+    status: int
+    body: Json
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+
+class ScriptedApi(Protocol):
+    """One API: how its requests are read and its answers written."""
+
+    name: str
+
+    def asked(self, path: str, body: Json, headers: Mapping[str, str]) -> ModelRequest: ...
+
+    def whole(self, answer: ScriptedAnswer) -> Json: ...
+
+    def events(self, answer: ScriptedAnswer) -> Iterator[bytes]: ...
+
+    def failure(self, fault: Fault) -> ScriptedFailure: ...
+
+
+def rough_tokens(value: Any) -> int:
+    """About how many tokens a text, or plain data, is."""
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    return max(1, len(text) // _CHARACTERS_A_TOKEN)
+
+
+def event(data: Json, name: str | None = None) -> bytes:
+    """One server-sent event."""
+    head = f"event: {name}\n" if name else ""
+    return f"{head}data: {json.dumps(data)}\n\n".encode()
+
+
+def pieces(text: str, size: int = 24) -> list[str]:
+    """A text as it comes from a model: bit by bit."""
+    return [text[at : at + size] for at in range(0, len(text), size)] or [""]
+
+
+def turns_of(history: Sequence[Any], is_models: Callable[[Any], bool]) -> int:
+    """Runs of entries the model made: one turn may be several entries."""
+    before, turns = False, 0
+    for entry in history:
+        now = is_models(entry)
+        turns += now and not before
+        before = now
+    return turns
+
+
+# Which of the tools a request offers runs a shell command, and how it wants to be called.
+
+
+SHELLS = (
+    "bash",
+    "exec_command",
+    "shell",
+    "shell_command",
+    "local_shell",
+    "run_shell_command",
+    "developer__shell",
+    "execute_command",
+    "run_command",
+    "run_terminal_cmd",
+    "terminal",
+)
+_COMMAND = ("command", "cmd", "script", "input", "code")
+_EMPTY: Mapping[str, Any] = {"string": "run it", "integer": 1, "number": 1, "boolean": False, "array": []}
+
+
+def shell_tool(tools: Sequence[OfferedTool]) -> OfferedTool | None:
+    """The first known shell among the tools."""
+    by_name = {tool.name.lower(): tool for tool in reversed(tools)}
+    return next((by_name[name] for name in SHELLS if name in by_name), None)
+
+
+def shell_arguments(tool: OfferedTool, command: str) -> dict[str, Any]:
+    """The command in the tool's own words; what else it requires is filled in."""
+    properties: Mapping[str, Any] = tool.schema.get("properties") or {}
+    key = next((name for name in _COMMAND if name in properties), "command")
+    schema = properties.get(key) or {}
+    as_list = schema.get("type") == "array"
+    found: dict[str, Any] = {key: ["bash", "-lc", command] if as_list else command}
+    for name in tool.schema.get("required") or ():
+        if name not in found:
+            kind = str((properties.get(name) or {}).get("type", "string")).lower()
+            found[name] = _EMPTY.get(kind, "run it")
+    return found

@@ -1,45 +1,188 @@
-"""A loopback server that plays a model for agents, by a script."""
+"""A loopback server that plays a model for agents, by a script, with connections it can cut."""
 
 from __future__ import annotations
 
 import asyncio
+import gzip
 import hashlib
 import itertools
 import json
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
+from http import HTTPStatus
 from types import TracebackType
 from typing import Any, Self
 
-from valkyrie.testing.model_server.anthropic import Messages
-from valkyrie.testing.model_server.chat import ChatCompletions
-from valkyrie.testing.model_server.gemini import GenerateContent
-from valkyrie.testing.model_server.http import MOST_HEAD, HttpReply, Request, serve_connection
-from valkyrie.testing.model_server.responses import Responses
-from valkyrie.testing.model_server.script import LAST, Call, Fault, Say, Script, Shell, Turn
-from valkyrie.testing.model_server.shape import (
-    Api,
-    Asked,
-    OfferedTool,
-    ScriptedAnswer,
-    Spent,
-    ToolUse,
-    rough_tokens,
+from valkyrie.testing.model_server.dialects import (
+    ScriptedChatCompletions,
+    ScriptedGenerateContent,
+    ScriptedMessages,
+    ScriptedResponses,
 )
-from valkyrie.testing.model_server.shells import shell_arguments, shell_tool
+from valkyrie.testing.model_server.script import (
+    LAST,
+    Fault,
+    ModelRequest,
+    OfferedTool,
+    Say,
+    Script,
+    ScriptedAnswer,
+    ScriptedApi,
+    ScriptedUsage,
+    Shell,
+    ToolRequest,
+    ToolUse,
+    Turn,
+    rough_tokens,
+    shell_arguments,
+    shell_tool,
+)
+
+MOST_HEAD = 256 * 1024
+MOST_BODY = 256 * 1024 * 1024
+
+
+class BadRequestError(Exception):
+    """What came is no HTTP request this server reads."""
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One request; the names of headers are in lower case."""
+
+    method: str
+    path: str
+    query: str
+    headers: Mapping[str, str]
+    body: bytes
+
+    def json(self) -> dict[str, Any]:
+        """The body as an object; an empty one for what is none."""
+        try:
+            found = json.loads(self.body or b"{}")
+        except (ValueError, RecursionError):
+            return {}
+        return found if isinstance(found, dict) else {}
+
+
+@dataclass(frozen=True, slots=True)
+class HttpReply:
+    """What is answered: a whole body, or pieces as they come."""
+
+    status: int = 200
+    body: bytes = b""
+    content_type: str = "application/json"
+    headers: Mapping[str, str] = field(default_factory=dict)
+    pieces: AsyncIterator[bytes] | None = None
+    cut: bool = False
+    """The connection breaks before the end of the body."""
+
+    @classmethod
+    def of(cls, data: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> HttpReply:
+        """Plain data as JSON."""
+        return cls(status, json.dumps(data).encode(), headers=headers or {})
+
+
+Handler = Callable[[Request], Awaitable[HttpReply]]
+
+
+async def serve_connection(
+    handler: Handler, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+) -> None:
+    """Answer the requests of one connection until it ends."""
+    try:
+        while request := await _read(reader):
+            reply = await handler(request)
+            await _write(writer, request, reply)
+            if reply.cut:
+                writer.transport.abort()
+                return
+            if request.headers.get("connection", "").lower() == "close":
+                return
+    except (ConnectionError, asyncio.IncompleteReadError, BadRequestError):
+        return
+    finally:
+        writer.close()
+        with suppress(ConnectionError):
+            await writer.wait_closed()
+
+
+async def _read(reader: asyncio.StreamReader) -> Request | None:
+    try:
+        head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1")
+    except asyncio.IncompleteReadError:
+        return None
+    except asyncio.LimitOverrunError:
+        raise BadRequestError("head too long") from None
+    first, *lines = head.rstrip("\r\n").split("\r\n")
+    words = first.split(" ")
+    if len(words) != 3:
+        raise BadRequestError(first[:100])
+    pairs = (line.partition(":") for line in lines)
+    headers = {name.strip().lower(): value.strip() for name, _, value in pairs}
+    body = await _body(reader, headers)
+    if headers.get("content-encoding") == "gzip":
+        body = gzip.decompress(body)
+    path, _, query = words[1].partition("?")
+    return Request(words[0], path, query, headers, body)
+
+
+async def _body(reader: asyncio.StreamReader, headers: Mapping[str, str]) -> bytes:
+    if headers.get("transfer-encoding", "").lower() != "chunked":
+        length = int(headers.get("content-length") or 0)
+        if not 0 <= length <= MOST_BODY:
+            raise BadRequestError("body too long")
+        return await reader.readexactly(length)
+    found = bytearray()
+    while size := int((await reader.readuntil(b"\r\n")).split(b";")[0], 16):
+        if len(found) + size > MOST_BODY:
+            raise BadRequestError("body too long")
+        found += await reader.readexactly(size)
+        await reader.readexactly(2)
+    await reader.readuntil(b"\r\n")
+    return bytes(found)
+
+
+async def _write(writer: asyncio.StreamWriter, request: Request, reply: HttpReply) -> None:
+    length = ("transfer-encoding", "chunked") if reply.pieces else ("content-length", str(len(reply.body)))
+    headers = {"content-type": reply.content_type, length[0]: length[1], **reply.headers}
+    head = f"HTTP/1.1 {reply.status} {_phrase(reply.status)}\r\n"
+    head += "".join(f"{name}: {value}\r\n" for name, value in headers.items())
+    writer.write(head.encode("latin-1") + b"\r\n")
+    if request.method != "HEAD" and reply.pieces is None:
+        writer.write(reply.body[: len(reply.body) // 2] if reply.cut else reply.body)
+    await writer.drain()
+    if reply.pieces is not None:
+        async for piece in reply.pieces:
+            writer.write(f"{len(piece):x}\r\n".encode() + piece + b"\r\n")
+            await writer.drain()
+        if not reply.cut:
+            writer.write(b"0\r\n\r\n")
+            await writer.drain()
+
+
+def _phrase(status: int) -> str:
+    try:
+        return HTTPStatus(status).phrase
+    except ValueError:
+        return "Overloaded" if status == 529 else "Unknown"
+
+
+# A loopback server that plays a model for agents, by a script.
 
 LOOPBACK = "127.0.0.1"
 ASIDE = "ok"
 """The answer to requests without tools in a conversation that is about using them: titles and the like."""
 REFUSAL = "I can't help with that."
 MUSING = "Let me think about this first. " * 8
-_APIS: Mapping[str, Api] = {
-    "/messages": Messages(),
-    "/responses": Responses(),
-    "/chat/completions": ChatCompletions(),
-    ":generateContent": GenerateContent(),
-    ":streamGenerateContent": GenerateContent(),
+_APIS: Mapping[str, ScriptedApi] = {
+    "/messages": ScriptedMessages(),
+    "/responses": ScriptedResponses(),
+    "/chat/completions": ScriptedChatCompletions(),
+    ":generateContent": ScriptedGenerateContent(),
+    ":streamGenerateContent": ScriptedGenerateContent(),
 }
 
 
@@ -55,7 +198,7 @@ class Recorded:
     aside: bool
     body: Mapping[str, Any] = field(repr=False)
     headers: Mapping[str, str] = field(repr=False)
-    spent: Spent
+    spent: ScriptedUsage
     """Nothing, for a fault."""
 
 
@@ -100,10 +243,10 @@ class ModelServer:
         assert self._server is not None
         await self._server.serve_forever()
 
-    def spent(self, conversation: str | None = None) -> Spent:
+    def spent(self, conversation: str | None = None) -> ScriptedUsage:
         """Tokens of all answers so far, or of one conversation's."""
         chosen = [r.spent for r in self.requests if conversation in (None, r.conversation)]
-        return Spent(
+        return ScriptedUsage(
             sum(s.input for s in chosen), sum(s.output for s in chosen), sum(s.cached for s in chosen)
         )
 
@@ -137,24 +280,28 @@ class ModelServer:
                 return await self._play(api, name, path, request)
         return HttpReply.of({"error": {"message": f"nothing is served at {request.method} {path}"}}, 404)
 
-    async def _play(self, api: Api, name: str, path: str, request: Request) -> HttpReply:
+    async def _play(self, api: ScriptedApi, name: str, path: str, request: Request) -> HttpReply:
         body = request.json()
         asked = api.asked(path, body, request.headers)
         turns = self.script.conversations[name]
-        aside = not asked.tools and any(isinstance(turn, Call | Shell) for turn in turns)
+        aside = not asked.tools and any(isinstance(turn, ToolRequest | Shell) for turn in turns)
         turn = Say(ASIDE) if aside else self._turn(name, asked)
         await asyncio.sleep(turn.delay)
         answer = None
         if not isinstance(turn, Fault) or turn.kind in ("refusal", "cut"):
             answer = _made(turn, asked, next(self._ids), body)
-        spent = answer.spent if answer and not (isinstance(turn, Fault) and turn.kind == "cut") else Spent()
+        spent = (
+            answer.spent
+            if answer and not (isinstance(turn, Fault) and turn.kind == "cut")
+            else ScriptedUsage()
+        )
         self.requests.append(Recorded(api.name, name, turn, aside, body, request.headers, spent))
         if answer is None:
             assert isinstance(turn, Fault)
             return _failed(api, turn)
         return _spoken(api, answer, stream=asked.stream, cut=isinstance(turn, Fault) and turn.kind == "cut")
 
-    def _turn(self, name: str, asked: Asked) -> Turn:
+    def _turn(self, name: str, asked: ModelRequest) -> Turn:
         """The script's turn for a request: faults stand between turns and leave no trace in a history."""
         before = 0
         for at, turn in enumerate(self.script.conversations[name]):
@@ -176,7 +323,7 @@ class ModelServer:
         return fault.times is None or self._faults[place] <= fault.times
 
 
-def _key(asked: Asked) -> str:
+def _key(asked: ModelRequest) -> str:
     """Whose fault is counted: the program's own conversation, or else those with the same history."""
     text = asked.session or json.dumps(asked.history, sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()
@@ -195,7 +342,7 @@ def _looked_at(path: str) -> HttpReply:
     return HttpReply.of({"status": "ok"})
 
 
-def _made(turn: Turn, asked: Asked, number: int, body: Mapping[str, Any]) -> ScriptedAnswer:
+def _made(turn: Turn, asked: ModelRequest, number: int, body: Mapping[str, Any]) -> ScriptedAnswer:
     """The turn as an answer to what was asked, with the tool it needs."""
     text, use, refused = "", None, False
     if isinstance(turn, Say):
@@ -210,8 +357,8 @@ def _made(turn: Turn, asked: Asked, number: int, body: Mapping[str, Any]) -> Scr
         if use is None:
             offered = ", ".join(tool.name for tool in asked.tools)
             text = f"No tool that runs {turn!r} is offered, only: {offered}"
-    told = Spent() if isinstance(turn, Fault) else turn.tokens
-    spent = Spent(
+    told = ScriptedUsage() if isinstance(turn, Fault) else turn.tokens
+    spent = ScriptedUsage(
         told.input if told.input else rough_tokens(dict(body)),
         told.output if told.output else rough_tokens(text + (json.dumps(dict(use.arguments)) if use else "")),
         told.cached,
@@ -219,7 +366,7 @@ def _made(turn: Turn, asked: Asked, number: int, body: Mapping[str, Any]) -> Scr
     return ScriptedAnswer(f"scripted{number}", asked.model, text, use, spent, refused)
 
 
-def _use(turn: Call | Shell, asked: Asked, number: int) -> ToolUse | None:
+def _use(turn: ToolRequest | Shell, asked: ModelRequest, number: int) -> ToolUse | None:
     if isinstance(turn, Shell):
         tool = shell_tool(asked.tools)
         return ToolUse(f"call_{number}", tool, shell_arguments(tool, turn.command)) if tool else None
@@ -227,13 +374,13 @@ def _use(turn: Call | Shell, asked: Asked, number: int) -> ToolUse | None:
     return ToolUse(f"call_{number}", named[0] if named else OfferedTool(turn.tool), turn.arguments)
 
 
-def _failed(api: Api, fault: Fault) -> HttpReply:
+def _failed(api: ScriptedApi, fault: Fault) -> HttpReply:
     failure = api.failure(fault)
     asked = {} if fault.retry_after is None else {"retry-after": f"{fault.retry_after:g}"}
     return HttpReply.of(failure.body, failure.status, {**failure.headers, **asked})
 
 
-def _spoken(api: Api, answer: ScriptedAnswer, *, stream: bool, cut: bool) -> HttpReply:
+def _spoken(api: ScriptedApi, answer: ScriptedAnswer, *, stream: bool, cut: bool) -> HttpReply:
     if not stream:
         return HttpReply(body=json.dumps(api.whole(answer)).encode(), cut=cut)
     events: Iterator[bytes] = api.events(answer)

@@ -8,35 +8,35 @@ from pathlib import Path
 from typing import Any, cast
 
 from sandboxes.protocol import Sandbox
-from valkyrie.agents.catalog import AgentOptions
-from valkyrie.agents.catalogue.base import InstalledAgent
-from valkyrie.agents.catalogue.headless import Headless
-from valkyrie.agents.catalogue.reading import Ran, Reading
+from valkyrie.agents.catalog.entries import AgentOptions
+from valkyrie.agents.catalog.installed import InstalledAgent
+from valkyrie.agents.catalog.logs import AgentCommandResult, LogSummary
+from valkyrie.agents.command import Headless
 from valkyrie.agents.protocol import AgentTrial
-from valkyrie.nouns import TaskSpec
+from valkyrie.domain import TaskSpec
 
 URL = "http://127.0.0.1:8765"
 
 
 def reading(
     agent: InstalledAgent, folder: Path, *events: Any, exit_code: int = 0, stderr: str = ""
-) -> Reading:
+) -> LogSummary:
     """What the agent reads in these events, one a line; a text is a line as it is."""
     log = folder / "log.jsonl"
     log.write_text(
         "".join((event if isinstance(event, str) else json.dumps(event)) + "\n" for event in events)
     )
-    return agent.read(Ran(log, exit_code, stderr, "Do it.", folder))
+    return agent.read(AgentCommandResult(log, exit_code, stderr, "Do it.", folder))
 
 
-def steps(found: Reading) -> list[dict[str, Any]]:
+def steps(found: LogSummary) -> list[dict[str, Any]]:
     """The trajectory's steps as they are written; checked on the way."""
     assert found.trajectory is not None
     written: list[dict[str, Any]] = found.trajectory.to_json()["steps"]
     return written
 
 
-def used(found: Reading) -> tuple[int, int, int, int]:
+def used(found: LogSummary) -> tuple[int, int, int, int]:
     """Tokens in, of them cached, out, and steps."""
     assert found.usage is not None
     usage = found.usage

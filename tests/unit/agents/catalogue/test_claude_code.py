@@ -10,12 +10,12 @@ from typing import Any, cast
 import pytest
 
 from sandboxes.protocol import Sandbox
-from valkyrie.agents.catalog import CATALOG, AgentOptions
-from valkyrie.agents.catalogue.claude_code import KEYS, ClaudeCode
-from valkyrie.agents.catalogue.headless import LogFile
-from valkyrie.agents.catalogue.reading import Ran, Reading
+from valkyrie.agents.catalog.claude_code import KEYS, ClaudeCode
+from valkyrie.agents.catalog.entries import CATALOG, AgentOptions
+from valkyrie.agents.catalog.logs import AgentCommandResult, LogSummary
+from valkyrie.agents.command import LogFile
 from valkyrie.agents.protocol import AgentTrial
-from valkyrie.nouns import TaskSpec
+from valkyrie.domain import TaskSpec
 
 MODEL = "claude-sonnet-4-5"
 
@@ -50,10 +50,12 @@ def synthetic(said: str, error: str) -> dict[str, Any]:
     return {"type": "assistant", "error": error, "message": {"model": "<synthetic>", "content": [text(said)]}}
 
 
-def read(folder: Path, *events: Any, exit_code: int = 0, stderr: str = "", **options: Any) -> Reading:
+def read(folder: Path, *events: Any, exit_code: int = 0, stderr: str = "", **options: Any) -> LogSummary:
     log = folder / "claude-code.jsonl"
     log.write_text("".join(json.dumps(event) + "\n" for event in events))
-    return ClaudeCode(AgentOptions(**options)).read(Ran(log, exit_code, stderr, "Do it.", folder))
+    return ClaudeCode(AgentOptions(**options)).read(
+        AgentCommandResult(log, exit_code, stderr, "Do it.", folder)
+    )
 
 
 def test_a_whole_run(tmp_path: Path) -> None:
@@ -205,7 +207,7 @@ def test_steps_carry_the_time_their_line_arrived(tmp_path: Path, monkeypatch: py
         for piece in (lines[0][:20], lines[0][20:] + "\n", lines[1] + "\n"):
             now += 10
             log.write("stdout", piece)
-    ran = Ran(log.path, 0, instruction="Do it.", began=1_800_000_000.0, arrived=log.arrived)
+    ran = AgentCommandResult(log.path, 0, instruction="Do it.", began=1_800_000_000.0, arrived=log.arrived)
     found = ClaudeCode(AgentOptions()).read(ran).trajectory
     assert found is not None
     assert [step.timestamp for step in found.steps] == [

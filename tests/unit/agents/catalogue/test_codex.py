@@ -9,12 +9,12 @@ from typing import Any, cast
 import pytest
 
 from sandboxes.protocol import Sandbox
-from valkyrie.agents.catalog import CATALOG, AgentOptions
-from valkyrie.agents.catalogue.codex import SESSION, Codex
-from valkyrie.agents.catalogue.reading import Ran, Reading
+from valkyrie.agents.catalog.codex import SESSION, Codex
+from valkyrie.agents.catalog.entries import CATALOG, AgentOptions
+from valkyrie.agents.catalog.logs import AgentCommandResult, LogSummary
 from valkyrie.agents.protocol import AgentTrial
+from valkyrie.domain import TaskSpec
 from valkyrie.errors import UsageError
-from valkyrie.nouns import TaskSpec
 
 STARTED = {"type": "thread.started", "thread_id": "s-1"}
 NOTICE = {
@@ -45,11 +45,13 @@ def counted(prompt: int, output: int) -> dict[str, Any]:
     return {"type": "event_msg", "payload": {"type": "token_count", "info": {"total_token_usage": usage}}}
 
 
-def read(folder: Path, *events: Any, exit_code: int = 0, stderr: str = "", session: Any = ()) -> Reading:
+def read(folder: Path, *events: Any, exit_code: int = 0, stderr: str = "", session: Any = ()) -> LogSummary:
     log = folder / "codex.jsonl"
     log.write_text("".join(json.dumps(event) + "\n" for event in events))
     (folder / SESSION).write_text("".join(json.dumps(line) + "\n" for line in session))
-    return Codex(AgentOptions(model="openai/gpt-5")).read(Ran(log, exit_code, stderr, "Do it.", folder))
+    return Codex(AgentOptions(model="openai/gpt-5")).read(
+        AgentCommandResult(log, exit_code, stderr, "Do it.", folder)
+    )
 
 
 def test_a_whole_run(tmp_path: Path) -> None:

@@ -10,17 +10,15 @@ import pytest
 from test_installed_agent import EVENT, Stage, printing, stage
 
 from sandboxes.protocol import Sandbox
-from valkyrie.agents.abilities import refuses
-from valkyrie.agents.catalog import CATALOG, AgentOptions
-from valkyrie.agents.catalogue.claude_code import ClaudeCode
-from valkyrie.agents.catalogue.codex import Codex
-from valkyrie.agents.mcp import mcp_servers
-from valkyrie.agents.protocol import AgentTrial
+from valkyrie.agents.catalog.claude_code import ClaudeCode
+from valkyrie.agents.catalog.codex import Codex
+from valkyrie.agents.catalog.entries import CATALOG, AgentOptions
+from valkyrie.agents.protocol import AgentTrial, mcp_servers, refuses
+from valkyrie.domain import ExitReason, TaskSpec, Timeouts
 from valkyrie.errors import UsageError
-from valkyrie.nouns import ExitReason, TaskSpec, Timeouts
 from valkyrie.plugins import load_target
 from valkyrie.trajectory import Trajectory
-from valkyrie.trajectory.converting import transcript_of
+from valkyrie.trajectory.conversion import transcript_of
 
 __all__ = ["stage"]
 RESULT = {"type": "result", "is_error": False, "total_cost_usd": 0.5, "modelUsage": {}, "session_id": "s-1"}

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from agent_logs import URL, command, made, reading, steps, used
 
-from valkyrie.agents.catalogue.copilot_cli import CopilotCli
+from valkyrie.agents.catalog.copilot_cli import CopilotCli
 from valkyrie.errors import UsageError
 
 

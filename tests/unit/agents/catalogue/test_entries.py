@@ -11,8 +11,8 @@ import pytest
 from agent_logs import reading
 
 from valkyrie import plugins
-from valkyrie.agents.catalog import CATALOG, AgentOptions
-from valkyrie.agents.catalogue.base import InstalledAgent
+from valkyrie.agents.catalog.entries import CATALOG, AgentOptions
+from valkyrie.agents.catalog.installed import InstalledAgent
 
 INSTALLED = [name for name, entry in CATALOG.items() if entry.version]
 KEYS = {
@@ -74,8 +74,8 @@ def test_a_log_of_nonsense_is_read_without_harm(name: str, tmp_path: Path) -> No
 
 def test_listing_the_catalogue_loads_no_agent() -> None:
     code = (
-        "import sys, valkyrie.agents.catalogue.entries\n"
-        "sys.exit(any(m.startswith('valkyrie.agents.catalogue.') and not m.endswith('.entries')"
+        "import sys, valkyrie.agents.catalog.entries\n"
+        "sys.exit(any(m.startswith('valkyrie.agents.catalog.') and not m.endswith('.entries')"
         " for m in sys.modules) or 'pydantic' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from agent_logs import URL, command, made, reading, steps, used
 
-from valkyrie.agents.catalogue.gemini_cli import GeminiCli
+from valkyrie.agents.catalog.gemini_cli import GeminiCli
 
 INIT = {"type": "init", "session_id": "s-1", "model": "gemini-2.5-pro"}
 STATS = {"input_tokens": 100, "output_tokens": 10, "cached": 40}

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from agent_logs import URL, command, made, reading, steps, used
 
-from valkyrie.agents.catalogue.goose import Goose
+from valkyrie.agents.catalog.goose import Goose
 
 COMPLETE = {
     "type": "complete",

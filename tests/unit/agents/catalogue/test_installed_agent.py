@@ -15,13 +15,13 @@ from tests.abilities import need_local_sandboxes
 from sandboxes.local import LocalProvider
 from sandboxes.protocol import Sandbox
 from sandboxes.types import Mount, SandboxCreateRequest
-from valkyrie.agents.catalog import AgentOptions
-from valkyrie.agents.catalogue import headless
-from valkyrie.agents.catalogue.claude_code import ClaudeCode
-from valkyrie.agents.catalogue.codex import Codex
+from valkyrie.agents import command
+from valkyrie.agents.catalog.claude_code import ClaudeCode
+from valkyrie.agents.catalog.codex import Codex
+from valkyrie.agents.catalog.entries import AgentOptions
 from valkyrie.agents.protocol import AgentTrial
+from valkyrie.domain import ExitReason, TaskSpec, Timeouts
 from valkyrie.errors import AgentInstallError, UsageError
-from valkyrie.nouns import ExitReason, TaskSpec, Timeouts
 from valkyrie.trajectory import Trajectory
 
 TRICKY = "Say \"hi\" and '$(touch /app/owned)' `touch /app/owned` ; \\ $HOME\nüñí -p --version\n"
@@ -161,7 +161,7 @@ async def test_what_is_no_log_is_no_failure(stage: Stage, junk: str) -> None:
 
 
 async def test_too_much_output_is_cut(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(headless.LogFile.__init__, "__defaults__", (1000,))
+    monkeypatch.setattr(command.LogFile.__init__, "__defaults__", (1000,))
     ended = await stage.run(printing(EVENT) + "\nyes | head -c 100000")
     assert (stage.kept / "claude-code.jsonl").stat().st_size == 1000
     assert ended.usage.input_tokens == 7
@@ -187,7 +187,7 @@ async def test_it_runs_as_the_tasks_user(stage: Stage) -> None:
     await stage.run('id -u >who; echo "$HOME" >>who; touch "$HOME/x"', task={"user": "1234", "cwd": "/own"})
     sandbox = await stage.made()
     who, home = (await sandbox.download_file("/own/who")).decode().split()
-    assert (who, home) == ("1234", headless.HOME)
+    assert (who, home) == ("1234", command.HOME)
 
 
 async def test_a_layer_that_is_not_shown_is_brought(stage: Stage) -> None:

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from agent_logs import URL, command, made, reading, steps, used
 
-from valkyrie.agents.catalogue.mini_swe_agent import MiniSweAgent
-from valkyrie.agents.catalogue.reading import Reading
+from valkyrie.agents.catalog.logs import LogSummary
+from valkyrie.agents.catalog.mini_swe_agent import MiniSweAgent
 
 MODEL = "anthropic/claude-sonnet-4-5"
 
@@ -37,7 +37,7 @@ def ended(status: str, said: str = "") -> dict[str, Any]:
 START = ({"role": "system", "content": "You are."}, {"role": "user", "content": "Please solve: Do it."})
 
 
-def read(folder: Path, *messages: Any, exit_code: int = 0) -> Reading:
+def read(folder: Path, *messages: Any, exit_code: int = 0) -> LogSummary:
     (folder / "mini.traj.json").write_text(json.dumps({"messages": [*START, *messages]}))
     return reading(made(MiniSweAgent, MODEL), folder, "plain text", exit_code=exit_code)
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from agent_logs import URL, command, made, reading, steps, used
 
-from valkyrie.agents.catalogue.opencode import OpenCode
+from valkyrie.agents.catalog.opencode import OpenCode
 from valkyrie.errors import UsageError
 
 CLAUDE = "anthropic/claude-sonnet-4-5"

@@ -7,16 +7,16 @@ import sys
 
 import pytest
 
-from valkyrie.agents.catalog import AgentOptions
-from valkyrie.agents.catalogue.claude_code import ClaudeCode
-from valkyrie.agents.catalogue.prices import cost_of
-from valkyrie.agents.protocol import Usage
+from valkyrie.agents.catalog.claude_code import ClaudeCode
+from valkyrie.agents.catalog.entries import AgentOptions
+from valkyrie.agents.catalog.installed import cost_of
+from valkyrie.agents.protocol import AgentUsage
 
-MILLION = Usage(input_tokens=1_000_000, output_tokens=1_000_000)
+MILLION = AgentUsage(input_tokens=1_000_000, output_tokens=1_000_000)
 
 
 def test_a_million_tokens_each_way_cost_what_the_vendor_publishes() -> None:
-    found = cost_of("claude-sonnet-4-5", Usage(input_tokens=100_000, output_tokens=10_000))
+    found = cost_of("claude-sonnet-4-5", AgentUsage(input_tokens=100_000, output_tokens=10_000))
     assert found is not None
     dollars, source = found
     assert dollars == pytest.approx(0.1 * 3 + 0.01 * 15)
@@ -24,7 +24,7 @@ def test_a_million_tokens_each_way_cost_what_the_vendor_publishes() -> None:
 
 
 def test_cached_tokens_are_cheaper_and_counted_once() -> None:
-    found = cost_of("gpt-5", Usage(input_tokens=100_000, cached_tokens=100_000, output_tokens=0))
+    found = cost_of("gpt-5", AgentUsage(input_tokens=100_000, cached_tokens=100_000, output_tokens=0))
     assert found is not None
     assert found[0] == pytest.approx(0.1 * 0.125)
 
@@ -50,18 +50,18 @@ def test_a_model_without_a_price_costs_nothing_that_is_known(unknown: str) -> No
 
 
 def test_more_cached_than_sent_is_taken_as_all_cached() -> None:
-    odd = cost_of("gpt-5", Usage(input_tokens=1000, cached_tokens=5000))
-    assert odd == cost_of("gpt-5", Usage(input_tokens=1000, cached_tokens=1000))
+    odd = cost_of("gpt-5", AgentUsage(input_tokens=1000, cached_tokens=5000))
+    assert odd == cost_of("gpt-5", AgentUsage(input_tokens=1000, cached_tokens=1000))
 
 
 def test_the_price_list_is_not_loaded_before_it_is_asked() -> None:
-    code = "import sys, valkyrie.agents.catalogue.prices; sys.exit('genai_prices' in sys.modules)"
+    code = "import sys, valkyrie.agents.catalog.installed; sys.exit('genai_prices' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
 def test_a_model_of_ones_own_has_no_price_that_anybody_knows() -> None:
     """Neither published prices nor what the agent reckons with its vendor's."""
     agent = ClaudeCode(AgentOptions(model="claude-sonnet-4-5"))
-    for usage in (Usage(1000, 0, 100), Usage(1000, 0, 100, cost=1.5, cost_source="agent")):
-        assert agent._priced(usage, "http://127.0.0.1:9/v1") == Usage(1000, 0, 100)
+    for usage in (AgentUsage(1000, 0, 100), AgentUsage(1000, 0, 100, cost=1.5, cost_source="agent")):
+        assert agent._priced(usage, "http://127.0.0.1:9/v1") == AgentUsage(1000, 0, 100)
         assert (agent._priced(usage, None) or usage).cost

@@ -16,7 +16,7 @@ from layer_world import builds, npm_package, wheel
 
 from sandboxes.process import ProcessProvider
 from sandboxes.types import HostSource
-from valkyrie.agents.layers import Layers, RootKind, kind_of_host, read_manifest
+from valkyrie.agents.layers import LayerCache, RootKind, kind_of_host, read_manifest
 from valkyrie.agents.protocol import LayerSpec
 from valkyrie.errors import InfrastructureError, UsageError, UserError
 
@@ -36,7 +36,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[str]]:
     folder, lines = tmp_path_factory.mktemp("built"), []
     before = os.umask(0o077)
     try:
-        layer = asyncio.run(Layers(folder / "layers").built(pip_spec(folder), ROOT, lines.append))
+        layer = asyncio.run(LayerCache(folder / "layers").built(pip_spec(folder), ROOT, lines.append))
     finally:
         os.umask(before)
     return layer, lines
@@ -45,11 +45,11 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[str]]:
 async def test_a_layer_is_built_once_for_many_trials(tmp_path: Path) -> None:
     cache, spec = tmp_path / "layers", pip_spec(tmp_path)
     async with ProcessProvider(tmp_path / "state") as provider:
-        layers, told = Layers(cache), list[str]()
+        layers, told = LayerCache(cache), list[str]()
         layers.on_install = told.append
         asked = [layers.ready(spec, provider, HostSource(), lambda _line: None) for _ in range(200)]
         folders = set(await asyncio.gather(*asked))
-        folders.add(await Layers(cache).ready(spec, provider, HostSource(), lambda _line: None))
+        folders.add(await LayerCache(cache).ready(spec, provider, HostSource(), lambda _line: None))
         assert [sandbox.id async for sandbox in provider.list_sandboxes()] == []
     assert len(folders) == len(builds(cache)) == 1
     assert [line.split(" ", 2)[:2] for line in told] == [["Installing", "tool"], ["Installed", "tool"]]
@@ -57,7 +57,7 @@ async def test_a_layer_is_built_once_for_many_trials(tmp_path: Path) -> None:
 
 
 async def test_another_kind_of_root_has_a_layer_of_its_own(tmp_path: Path) -> None:
-    layers, spec = Layers(tmp_path / "layers"), pip_spec(tmp_path)
+    layers, spec = LayerCache(tmp_path / "layers"), pip_spec(tmp_path)
     first = await layers.built(spec, ROOT, lambda _line: None)
     again = await layers.built(spec, RootKind("x86_64", "glibc", "2.36", python="3.11"), lambda _line: None)
     other = await layers.built(spec, RootKind("x86_64", "musl", "1.2", python="3.11"), lambda _line: None)
@@ -101,7 +101,7 @@ async def test_npm_packages_run_no_code_while_they_are_installed(tmp_path: Path)
     trap = tmp_path / "trap"
     package = npm_package(tmp_path, "greeter", script=f"touch {trap}")
     spec = LayerSpec("greeter", "1.0.0", npm=(str(package),), node=True)
-    layer = await Layers(tmp_path / "layers").built(spec, ROOT, lambda _line: None)
+    layer = await LayerCache(tmp_path / "layers").built(spec, ROOT, lambda _line: None)
     assert not trap.exists()
     assert read_manifest(layer).installed == {"greeter": "1.0.0"}
     said = subprocess.run([layer / "bin" / "greeter"], capture_output=True, text=True, check=True)
@@ -128,13 +128,13 @@ async def test_two_processes_build_it_once(tmp_path: Path) -> None:
 
 async def test_what_a_killed_builder_left_is_removed_and_built_again(tmp_path: Path) -> None:
     cache, spec = tmp_path / "layers", pip_spec(tmp_path)
-    layers = Layers(cache)
+    layers = LayerCache(cache)
     layer = await layers.built(spec, ROOT, lambda _line: None)
     shutil.rmtree(layer)
     half = cache / f".draft-{layer.name}-killed"
     half.mkdir()
     (half / "part").write_text("half")
-    assert await Layers(cache).built(spec, ROOT, lambda _line: None) == layer
+    assert await LayerCache(cache).built(spec, ROOT, lambda _line: None) == layer
     assert not half.exists()
     assert not list(cache.glob(".draft-*"))
     assert len(builds(cache)) == 2
@@ -150,7 +150,7 @@ async def test_cancelled_the_tool_is_dead_and_nothing_is_left(tmp_path: Path, mo
     (tools / "npm").chmod(0o755)
     monkeypatch.setenv("PATH", f"{tools}:{os.environ['PATH']}")
     spec = LayerSpec("tool", "1.0.0", npm=("tool@1.0.0",))
-    task = asyncio.create_task(Layers(tmp_path / "layers").built(spec, ROOT, lambda _line: None))
+    task = asyncio.create_task(LayerCache(tmp_path / "layers").built(spec, ROOT, lambda _line: None))
     while not pid_file.exists():
         await asyncio.sleep(0.01)
     task.cancel()
@@ -187,13 +187,13 @@ async def test_a_failure_says_why_and_the_way_out(
     fake_npm(tmp_path, monkeypatch, said)
     spec = LayerSpec("tool", "9.9.9", npm=("tool@9.9.9",))
     with pytest.raises(kind, match=words) as caught:
-        await Layers(tmp_path / "layers").built(spec, ROOT, lambda _line: None)
+        await LayerCache(tmp_path / "layers").built(spec, ROOT, lambda _line: None)
     assert said.splitlines()[-1] in str(caught.value)
 
 
 async def test_who_waits_for_a_failed_build_is_told_without_another(tmp_path: Path, monkeypatch) -> None:
     calls = fake_npm(tmp_path, monkeypatch, "npm error code ENOTFOUND")
-    spec, layers = LayerSpec("tool", "1.0.0", npm=("tool@1.0.0",)), Layers(tmp_path / "layers")
+    spec, layers = LayerSpec("tool", "1.0.0", npm=("tool@1.0.0",)), LayerCache(tmp_path / "layers")
     asked = [layers.built(spec, ROOT, lambda _line: None) for _ in range(20)]
     ended = await asyncio.gather(*asked, return_exceptions=True)
     assert {(type(error), getattr(error, "cause", None)) for error in ended} == {
@@ -207,21 +207,21 @@ async def test_passwords_in_what_a_tool_says_are_not_repeated(tmp_path: Path, mo
     lines: list[str] = []
     spec = LayerSpec("tool", "1.0.0", npm=("tool@1.0.0",))
     with pytest.raises(InfrastructureError) as caught:
-        await Layers(tmp_path / "layers").built(spec, ROOT, lines.append)
+        await LayerCache(tmp_path / "layers").built(spec, ROOT, lines.append)
     assert "hunter2" not in f"{caught.value}{lines}"
 
 
 @pytest.mark.parametrize("version", ["latest", "../../x", "", "1.0.0/../..", "-rf", "1" * 100])
 async def test_a_version_is_exact(tmp_path: Path, version: str) -> None:
     with pytest.raises(UsageError, match="no version"):
-        await Layers(tmp_path / "layers").built(LayerSpec("tool", version), ROOT, lambda _line: None)
+        await LayerCache(tmp_path / "layers").built(LayerSpec("tool", version), ROOT, lambda _line: None)
     assert not (tmp_path / "layers").exists()
 
 
 async def test_a_python_agent_needs_python_in_the_root(tmp_path: Path) -> None:
     bare = RootKind("x86_64", "musl", "1.2")
     with pytest.raises(UserError, match="no python3"):
-        await Layers(tmp_path / "layers").built(pip_spec(tmp_path), bare, lambda _line: None)
+        await LayerCache(tmp_path / "layers").built(pip_spec(tmp_path), bare, lambda _line: None)
 
 
 async def test_a_link_that_leads_out_of_a_package_is_refused(tmp_path: Path, monkeypatch) -> None:
@@ -232,7 +232,7 @@ async def test_a_link_that_leads_out_of_a_package_is_refused(tmp_path: Path, mon
     monkeypatch.setenv("PATH", f"{tools}:{os.environ['PATH']}")
     spec = LayerSpec("tool", "1.0.0", npm=("tool@1.0.0",))
     with pytest.raises(InfrastructureError, match="leads out"):
-        await Layers(tmp_path / "layers").built(spec, ROOT, lambda _line: None)
+        await LayerCache(tmp_path / "layers").built(spec, ROOT, lambda _line: None)
 
 
 async def test_this_machine_has_a_kind() -> None:
@@ -266,7 +266,7 @@ async def test_after_kill_9_in_the_middle_the_next_one_builds_it(tmp_path: Path,
     assert len(list(cache.glob(".draft-*"))) == 1
     (tools / "npm").write_text("#!/bin/sh\nmkdir node_modules; echo whole >node_modules/whole\n")
     monkeypatch.setenv("PATH", env["PATH"])
-    layer = await Layers(cache).built(
+    layer = await LayerCache(cache).built(
         LayerSpec("tool", "1.0.0", npm=("tool@1.0.0",)), ROOT, lambda _line: None
     )
     assert (layer / "node_modules" / "whole").read_text() == "whole\n"
@@ -295,7 +295,7 @@ async def test_what_an_executor_is_started_with_reaches_the_tools(tmp_path: Path
     assert "https_proxy" not in handed, "services on this machine are reached without a proxy"
     monkeypatch.setattr(os, "environ", handed)
     spec = LayerSpec("tool", "1.0.0", npm=("tool@1.0.0",))
-    await Layers(tmp_path / "layers").built(spec, ROOT, lambda _line: None)
+    await LayerCache(tmp_path / "layers").built(spec, ROOT, lambda _line: None)
     found = seen.read_text()
     assert "https_proxy=http://proxy.example:3128\n" in found
     assert "NODE_EXTRA_CA_CERTS=/etc/ca.pem\n" in found
@@ -305,7 +305,7 @@ async def test_what_an_executor_is_started_with_reaches_the_tools(tmp_path: Path
 
 @pytest.mark.parametrize("change", ["content", "compiled", "added", "removed", "mode", "link", "manifest"])
 async def test_a_layer_that_was_changed_is_not_used(tmp_path: Path, change: str) -> None:
-    layers, spec = Layers(tmp_path / "layers"), pip_spec(tmp_path)
+    layers, spec = LayerCache(tmp_path / "layers"), pip_spec(tmp_path)
     layer = await layers.built(spec, ROOT, lambda _line: None)
     module = layer / "python" / "hello.py"
     match change:
@@ -325,19 +325,19 @@ async def test_a_layer_that_was_changed_is_not_used(tmp_path: Path, change: str)
             module.symlink_to("/etc/hostname")
         case "manifest":
             (layer / "layer.json").write_text("{}")
-    for asked in (layers, Layers(tmp_path / "layers")):
+    for asked in (layers, LayerCache(tmp_path / "layers")):
         with pytest.raises(UserError, match=r"not what was installed.*valk agent fetch tool") as caught:
             await asked.built(spec, ROOT, lambda _line: None)
         assert caught.value.cause == "agent_layer_changed"
     again = await layers.built(spec, ROOT, lambda _line: None, repair=True)
-    assert again == await Layers(tmp_path / "layers").built(spec, ROOT, lambda _line: None) == layer
+    assert again == await LayerCache(tmp_path / "layers").built(spec, ROOT, lambda _line: None) == layer
     assert "python says hello" in module.read_text()
 
 
 async def test_a_layer_of_an_earlier_version_is_noted_down_once(tmp_path: Path) -> None:
-    layers, spec = Layers(tmp_path / "layers"), pip_spec(tmp_path)
+    layers, spec = LayerCache(tmp_path / "layers"), pip_spec(tmp_path)
     layer = await layers.built(spec, ROOT, lambda _line: None)
     noted = read_manifest(layer)
     replace(noted, digest="").write(layer)
-    assert await Layers(tmp_path / "layers").built(spec, ROOT, lambda _line: None) == layer
+    assert await LayerCache(tmp_path / "layers").built(spec, ROOT, lambda _line: None) == layer
     assert read_manifest(layer) == noted

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from valkyrie.agents.layers.installing import filled
-from valkyrie.agents.layers.root import RootKind, read_kind
+from valkyrie.agents.layers.installation import RootKind, filled, read_kind
 from valkyrie.errors import InfrastructureError, UserError
 
 pytestmark = pytest.mark.slow

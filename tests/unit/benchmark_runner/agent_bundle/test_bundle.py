@@ -260,7 +260,7 @@ def test_a_closed_umask_does_not_lock_the_tasks_user_out(agent: Path, tmp_path: 
 
 
 def test_two_at_once(agent: Path, tmp_path: Path) -> None:
-    from valkyrie.agents.bundled import BundleCache
+    from valkyrie.agents.contract_agent import BundleCache
 
     digest = pack(agent, "a", tmp_path / "a.zip")
     caches = [BundleCache(tmp_path / "cache") for _ in range(4)]
@@ -281,7 +281,7 @@ def test_two_at_once(agent: Path, tmp_path: Path) -> None:
 def test_an_unpacked_bundle_that_was_changed_is_unpacked_anew(
     agent: Path, tmp_path: Path, change: str
 ) -> None:
-    from valkyrie.agents.bundled import BundleCache
+    from valkyrie.agents.contract_agent import BundleCache
 
     digest = pack(agent, "a", tmp_path / "a.zip")
     cache = BundleCache(tmp_path / "cache")

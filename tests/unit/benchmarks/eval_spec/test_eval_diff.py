@@ -10,9 +10,10 @@ import pytest
 from workspace_world import World, write
 
 from sandboxes.protocol import Sandbox
-from valkyrie.benchmarks.eval_spec import baseline, snapshot
-from valkyrie.benchmarks.eval_spec.options import EvalOptions
-from valkyrie.benchmarks.eval_spec.snapshot import Before, Snapshot
+from valkyrie.benchmarks.eval_spec import changes as baseline
+from valkyrie.benchmarks.eval_spec import snapshots
+from valkyrie.benchmarks.eval_spec.snapshots import InitialWorkspace, WorkspaceSnapshot
+from valkyrie.benchmarks.eval_spec.source import EvalOptions
 from valkyrie.errors import GraderError
 
 
@@ -20,7 +21,7 @@ def changes(tmp_path: Path, before: dict[str, str], after: dict[str, str]) -> st
     folders = [write(tmp_path / name, files) for name, files in (("before", before), ("after", after))]
     for folder in folders:
         folder.mkdir(exist_ok=True)
-    return baseline.diff(Before((folders[0],)), Snapshot(folders[1]))
+    return baseline.diff(InitialWorkspace((folders[0],)), WorkspaceSnapshot(folders[1]))
 
 
 def test_added_changed_removed_and_renamed_files(tmp_path: Path) -> None:
@@ -103,7 +104,7 @@ def test_a_folder_laid_over_another_is_what_was_there(tmp_path: Path) -> None:
     lower = write(tmp_path / "lower", {"a": "low", "b": "low", "c/d": "low"})
     upper = write(tmp_path / "upper", {"a": "high", "b/under": "high", "c": "high"})
     after = write(tmp_path / "after", {"a": "high", "b/under": "high", "c": "high"})
-    assert baseline.diff(Before((lower, upper)), Snapshot(after)) == ""
+    assert baseline.diff(InitialWorkspace((lower, upper)), WorkspaceSnapshot(after)) == ""
 
 
 def test_links_that_lead_out_are_neither_followed_nor_told(tmp_path: Path) -> None:
@@ -123,9 +124,11 @@ def test_files_too_large_to_be_fetched(tmp_path: Path, monkeypatch: pytest.Monke
     before, after = write(tmp_path / "before", {"small": "x"}), write(tmp_path / "after", {})
     after.mkdir()
     with (before / "always-large").open("wb") as file:
-        os.truncate(file.fileno(), snapshot.LIMITS.max_file_bytes + 1)
-    final = Snapshot(after, too_large=frozenset({"small", "always-large", "made-large", "large-by-set-up"}))
-    told = baseline.diff(Before((before,), too_large=frozenset({"large-by-set-up"})), final)
+        os.truncate(file.fileno(), snapshots.LIMITS.max_file_bytes + 1)
+    final = WorkspaceSnapshot(
+        after, too_large=frozenset({"small", "always-large", "made-large", "large-by-set-up"})
+    )
+    told = baseline.diff(InitialWorkspace((before,), too_large=frozenset({"large-by-set-up"})), final)
     assert told == (
         "Binary files a/made-large and b/made-large differ\nBinary files a/small and b/small differ\n"
     )
@@ -133,7 +136,7 @@ def test_files_too_large_to_be_fetched(tmp_path: Path, monkeypatch: pytest.Monke
 
 def test_a_workspace_cut_short_is_an_error_and_no_diff(tmp_path: Path) -> None:
     with pytest.raises(GraderError, match="too large"):
-        baseline.diff(Before((tmp_path,)), Snapshot(tmp_path, cut_short=True))
+        baseline.diff(InitialWorkspace((tmp_path,)), WorkspaceSnapshot(tmp_path, cut_short=True))
 
 
 def test_a_diff_without_end_is_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

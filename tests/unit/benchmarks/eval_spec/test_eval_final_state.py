@@ -7,9 +7,8 @@ from pathlib import Path
 import pytest
 from workspace_world import write
 
-from valkyrie.benchmarks.eval_spec import final_state
-from valkyrie.benchmarks.eval_spec.final_state import folder_name, keep_artifacts, materialise
-from valkyrie.benchmarks.eval_spec.snapshot import files_in
+from valkyrie.benchmarks.eval_spec import snapshots
+from valkyrie.benchmarks.eval_spec.snapshots import files_in, folder_name, keep_artifacts, materialise
 from valkyrie.errors import UsageError
 
 
@@ -91,9 +90,9 @@ async def test_artifacts_by_glob_exclude_wins(tmp_path: Path) -> None:
 
 async def test_artifacts_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     final = write(tmp_path / "final", {str(number): "x" * 100 for number in range(20)})
-    monkeypatch.setattr(final_state, "MOST_ARTIFACTS", 5)
+    monkeypatch.setattr(snapshots, "MOST_ARTIFACTS", 5)
     assert len(await keep_artifacts(final, ["*"], [], tmp_path / "few")) == 5
-    monkeypatch.setattr(final_state, "MOST_ARTIFACT_BYTES", 250)
+    monkeypatch.setattr(snapshots, "MOST_ARTIFACT_BYTES", 250)
     assert len(await keep_artifacts(final, ["*"], [], tmp_path / "small")) == 2
 
 

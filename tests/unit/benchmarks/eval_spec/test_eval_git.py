@@ -13,11 +13,11 @@ from workspace_world import World, write
 
 from sandboxes.protocol import Sandbox
 from valkyrie.benchmarks.eval_spec import workspace
-from valkyrie.benchmarks.eval_spec.git_staging import Checkouts
-from valkyrie.benchmarks.eval_spec.options import EvalOptions
+from valkyrie.benchmarks.eval_spec.layout import Checkouts
+from valkyrie.benchmarks.eval_spec.source import EvalOptions
 from valkyrie.errors import UsageError
 from valkyrie.git.local import head_of
-from valkyrie.specs.model import GitSource
+from valkyrie.specs.model import WorkspaceRepository
 
 
 @pytest.fixture
@@ -56,7 +56,7 @@ async def test_a_workspace_with_a_repository_of_its_own(
     world: World, sandbox: Sandbox, source: Path, kind: str, tmp_path: Path
 ) -> None:
     before = state(source)
-    world.set_up_with({}, git=GitSource(kind, "../source", world.base, ref="next"))  # type: ignore[arg-type]
+    world.set_up_with({}, git=WorkspaceRepository(kind, "../source", world.base, ref="next"))  # type: ignore[arg-type]
     assert world.problems() == []
     await world.prepare(sandbox)
     assert await in_workspace(sandbox, "cat a.txt; git status --short; git branch --show-current") == (
@@ -71,7 +71,9 @@ async def test_a_workspace_with_a_repository_of_its_own(
 
 
 async def test_one_commit_some_folders(world: World, sandbox: Sandbox, source: Path) -> None:
-    world.set_up_with({}, git=GitSource("clone", str(source), world.base, shallow=True, sparse=("docs",)))
+    world.set_up_with(
+        {}, git=WorkspaceRepository("clone", str(source), world.base, shallow=True, sparse=("docs",))
+    )
     await world.prepare(sandbox)
     assert await in_workspace(sandbox, "git log --format=%s; ls; git status --short") == "two\ndocs\n"
 
@@ -81,7 +83,9 @@ async def test_files_lie_over_the_repository(world: World, sandbox: Sandbox, sou
     (source / "escape").symlink_to("/etc")
     git(source, "add", "--all")
     git(source, "commit", "--quiet", "--message=link")
-    world.set_up_with({"mine.txt": "escape/mine.txt"}, git=GitSource("worktree", "../source", world.base))
+    world.set_up_with(
+        {"mine.txt": "escape/mine.txt"}, git=WorkspaceRepository("worktree", "../source", world.base)
+    )
     await world.prepare(sandbox)
     assert await in_workspace(sandbox, "cat escape/mine.txt a.txt") == "mine\ntwo\n"
     assert not Path("/etc/mine.txt").exists()
@@ -90,7 +94,7 @@ async def test_files_lie_over_the_repository(world: World, sandbox: Sandbox, sou
 
 async def test_a_short_commit_is_known_on_this_machine(world: World, sandbox: Sandbox, source: Path) -> None:
     short = git(source, "rev-parse", "--short", "HEAD~1")
-    world.set_up_with({}, git=GitSource("worktree", "../source", world.base, ref=short))
+    world.set_up_with({}, git=WorkspaceRepository("worktree", "../source", world.base, ref=short))
     await world.prepare(sandbox)
     assert await in_workspace(sandbox, "cat a.txt; git branch --show-current") == "one\n"
 
@@ -110,7 +114,7 @@ def test_problems_are_told_before_anything_starts(
     world: World, source: Path, change: dict[str, object], words: str
 ) -> None:
     _ = source
-    git_source = replace(GitSource("worktree", "../source", world.base), **change)  # type: ignore[arg-type]
+    git_source = replace(WorkspaceRepository("worktree", "../source", world.base), **change)  # type: ignore[arg-type]
     world.set_up_with({}, git=git_source)
     (problem,) = world.problems()
     assert words in problem
@@ -123,13 +127,13 @@ async def test_a_repository_that_cannot_be_had_leaves_nothing(
     _ = source
     checkouts = Checkouts(tmp_path / "checkouts")
     with pytest.raises(UsageError, match="no branch, tag or commit"):
-        await checkouts.of(GitSource("worktree", "../source", world.base, ref="nowhere"))
+        await checkouts.of(WorkspaceRepository("worktree", "../source", world.base, ref="nowhere"))
     assert list((tmp_path / "checkouts").iterdir()) == []
 
 
 async def test_a_repository_is_fetched_once(world: World, source: Path) -> None:
     checkouts = Checkouts()
-    wanted = GitSource("worktree", "../source", world.base)
+    wanted = WorkspaceRepository("worktree", "../source", world.base)
     first, again = await asyncio.gather(checkouts.of(wanted), checkouts.of(replace(wanted)))
     assert again == first
     assert await checkouts.of(replace(wanted, ref="next")) != first
@@ -138,7 +142,7 @@ async def test_a_repository_is_fetched_once(world: World, source: Path) -> None:
 
 
 def test_the_digest_is_of_the_commit(world: World, source: Path, tmp_path: Path) -> None:
-    world.set_up_with({}, git=GitSource("worktree", "../source", world.base))
+    world.set_up_with({}, git=WorkspaceRepository("worktree", "../source", world.base))
     first = workspace.content_digest(world.stimulus, world.options)
     (source / "untracked").touch()
     assert workspace.content_digest(world.stimulus, world.options) == first
@@ -174,6 +178,6 @@ async def test_a_linked_worktree_as_work_dir_has_a_git_that_works(
 async def test_a_repository_of_another_user(world: World, sandbox: Sandbox, source: Path) -> None:
     for path in (source, *source.rglob("*")):
         os.chown(path, 1234, 1234, follow_symlinks=False)
-    world.set_up_with({}, git=GitSource("worktree", "../source", world.base))
+    world.set_up_with({}, git=WorkspaceRepository("worktree", "../source", world.base))
     await world.prepare(sandbox)
     assert await in_workspace(sandbox, "cat a.txt") == "two\n"

@@ -10,8 +10,7 @@ from tests.unit.grade.grading_world import result_of, said, story
 from workspace_world import World, write
 
 from sandboxes.protocol import Sandbox
-from valkyrie.benchmarks.eval_spec.final_state import merge
-from valkyrie.benchmarks.eval_spec.snapshot import make_links
+from valkyrie.benchmarks.eval_spec.snapshots import make_links, merge
 from valkyrie.specs.model import GraderSpec
 
 LINKED = """

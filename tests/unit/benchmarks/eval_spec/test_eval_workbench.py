@@ -10,7 +10,7 @@ from workspace_world import World, write
 
 from sandboxes.protocol import Sandbox
 from sandboxes.testing.base import eventually
-from valkyrie.benchmarks.eval_spec import program_output
+from valkyrie.benchmarks.eval_spec import workbench
 from valkyrie.benchmarks.eval_spec.workbench import SandboxWorkbench
 from valkyrie.errors import GraderError
 from valkyrie.grade.protocol import Program
@@ -105,7 +105,7 @@ async def test_a_program_that_does_not_end_is_killed_with_all_it_started(
 async def test_output_is_bounded_at_both_ends(
     bench: SandboxWorkbench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(program_output, "MOST_OUTPUT", 2000)
+    monkeypatch.setattr(workbench, "MOST_OUTPUT", 2000)
     ran = await bench.run(shell("echo first; yes | head -c 3000000; echo last"))
     assert ran.stdout.startswith("first\ny\n")
     assert ran.stdout.endswith("y\nlast\n")

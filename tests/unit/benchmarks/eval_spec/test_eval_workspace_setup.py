@@ -11,8 +11,8 @@ from workspace_world import World, write, write_skill
 
 from sandboxes.protocol import Sandbox
 from valkyrie.benchmarks.eval_spec import workspace
-from valkyrie.benchmarks.eval_spec.options import EvalOptions
-from valkyrie.benchmarks.eval_spec.snapshot import files_in
+from valkyrie.benchmarks.eval_spec.snapshots import files_in
+from valkyrie.benchmarks.eval_spec.source import EvalOptions
 from valkyrie.errors import BenchmarkError
 from valkyrie.specs.model import FileEntry
 

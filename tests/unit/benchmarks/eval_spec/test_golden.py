@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from valkyrie.benchmarks.eval_spec.golden import patch_to_show
-from valkyrie.benchmarks.eval_spec.needs import all_needs
+from valkyrie.benchmarks.eval_spec.source import all_needs
+from valkyrie.benchmarks.eval_spec.transcript import patch_to_show
 from valkyrie.errors import BenchmarkError
-from valkyrie.grade.registry import make_graders
+from valkyrie.grade.graders import make_graders
 from valkyrie.specs.model import Stimulus
-from valkyrie.specs.reading import read_text
+from valkyrie.specs.reader import read_text
 
 SPEC = """\
 name: planks

@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from valkyrie.benchmarks.eval_spec.options import EvalOptions
-from valkyrie.benchmarks.eval_spec.tool_servers import servers_inside
+from valkyrie.benchmarks.eval_spec.source import EvalOptions, servers_inside
 from valkyrie.specs.model import EnvironmentSpec, FileEntry, Stimulus
 
 

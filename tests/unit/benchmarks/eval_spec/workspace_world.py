@@ -9,8 +9,15 @@ from pathlib import Path
 from sandboxes.protocol import Sandbox
 from sandboxes.types import StreamName
 from valkyrie.benchmarks.eval_spec import workspace
-from valkyrie.benchmarks.eval_spec.options import EvalOptions
-from valkyrie.specs.model import EnvironmentSpec, FileEntry, GitSource, GraderSpec, SkillRef, Stimulus
+from valkyrie.benchmarks.eval_spec.source import EvalOptions
+from valkyrie.specs.model import (
+    EnvironmentSpec,
+    FileEntry,
+    GraderSpec,
+    SkillRef,
+    Stimulus,
+    WorkspaceRepository,
+)
 
 SKILL = "---\nname: {name}\ndescription: Does things.\n---\nDo things.\n"
 
@@ -46,7 +53,7 @@ class World:
         *,
         skills: tuple[str, ...] | None = None,
         commands: tuple[str, ...] = (),
-        git: GitSource | None = None,
+        git: WorkspaceRepository | None = None,
         timeout: float = 60.0,
         grading: Mapping[str, str] | None = None,
         programs: int = 1,

@@ -12,13 +12,13 @@ import pytest
 from tests.git_world import Repository, served
 
 from valkyrie.benchmarks import open_benchmark
-from valkyrie.benchmarks.asking import Asking
-from valkyrie.benchmarks.listing import known_benchmarks
-from valkyrie.benchmarks.named import shelf
-from valkyrie.benchmarks.named.adding import AddRequest, add
-from valkyrie.benchmarks.named.shelf import Added, find_added, remove
+from valkyrie.benchmarks.catalog import known_benchmarks
+from valkyrie.benchmarks.named import catalog
+from valkyrie.benchmarks.named.catalog import AddedBenchmark, find_added, remove
+from valkyrie.benchmarks.named.installation import AddRequest, add
+from valkyrie.benchmarks.protocol import BenchmarkRequest
+from valkyrie.domain import TaskSpec
 from valkyrie.errors import BenchmarkError, UnknownError, UsageError, UserError
-from valkyrie.nouns import TaskSpec
 
 
 class Counting:
@@ -47,12 +47,12 @@ def aime(path: str, numbers: range) -> str:
     return path
 
 
-def added(name: str, source: str | None = None, **more: object) -> tuple[Added, bool]:
+def added(name: str, source: str | None = None, **more: object) -> tuple[AddedBenchmark, bool]:
     return add(AddRequest(name, source, **more), Counting())  # type: ignore[arg-type]
 
 
 async def ids(spec: str, dataset: str = "default", **options: bool) -> list[str]:
-    return await open_benchmark(spec, Asking(**options)).list_tasks(dataset)  # type: ignore[arg-type]
+    return await open_benchmark(spec, BenchmarkRequest(**options)).list_tasks(dataset)  # type: ignore[arg-type]
 
 
 async def described(spec: str, task_id: str) -> TaskSpec:
@@ -143,7 +143,7 @@ def test_what_to_bring_is_said() -> None:
     with pytest.raises(UsageError, match=r"was not added yet: `valk benchmark add aime --from FILE`"):
         open_benchmark("AIME")
     with pytest.raises(UsageError, match="`valk benchmark add terminal-bench-2` where the tracker runs"):
-        open_benchmark("Laude Institute/Terminal-Bench-2.0", Asking(trusted=False))
+        open_benchmark("Laude Institute/Terminal-Bench-2.0", BenchmarkRequest(trusted=False))
 
 
 @pytest.mark.parametrize(
@@ -271,13 +271,13 @@ async def test_removed_is_gone(home: Path) -> None:
 
 
 def test_one_at_a_time() -> None:
-    with shelf.locked(), pytest.raises(UserError, match="being added or removed already"):
+    with catalog.locked(), pytest.raises(UserError, match="being added or removed already"):
         added("aime", aime("a.jsonl", range(1)))
 
 
 KILLED = """
 import os, signal, sys
-from valkyrie.benchmarks.named.adding import AddRequest, add
+from valkyrie.benchmarks.named.installation import AddRequest, add
 class Killer:
     def say(self, line): ...
     def count(self, done, total):

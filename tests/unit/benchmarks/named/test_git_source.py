@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from tests.git_world import Repository, git, served
 
-from valkyrie.benchmarks.named.git_source import FolderAt, fetch, fetch_all, is_repository
+from valkyrie.benchmarks.named.registries import PinnedFolder, fetch, fetch_all, is_repository
 from valkyrie.errors import BundleError, UnknownError, UsageError
 from valkyrie.git.address import parse_source
 
@@ -91,10 +91,10 @@ def test_several_repositories_and_commits_are_asked_once_each(
     other = second.commit(tasks("one"))
     urls = [f"{web}/o/a.git", f"{web}/o/b.git"]
     wanted = [
-        FolderAt(urls[0], old, "t/one"),
-        FolderAt(urls[0], old, "t/two"),
-        FolderAt(urls[0], new, "t/three"),
-        FolderAt(urls[1], other, "one"),
+        PinnedFolder(urls[0], old, "t/one"),
+        PinnedFolder(urls[0], old, "t/two"),
+        PinnedFolder(urls[0], new, "t/three"),
+        PinnedFolder(urls[1], other, "one"),
     ]
     found, notices = fetch_all(wanted, tmp_path / "cache")
     assert notices == [] and len({*found.values()}) == 4
@@ -103,7 +103,7 @@ def test_several_repositories_and_commits_are_asked_once_each(
     assert fetches <= 3 * 4, "three commits, whatever the number of tasks"
     assert fetch_all(wanted, tmp_path / "cache")[0] == found
     assert len(asked) == fetches
-    fetch_all([*wanted, FolderAt(urls[0], new, "t/one")], tmp_path / "cache")
+    fetch_all([*wanted, PinnedFolder(urls[0], new, "t/one")], tmp_path / "cache")
     assert {path.split("/")[2] for path in asked[fetches:]} == {"a.git"}, "only what is missing"
 
 
@@ -112,13 +112,13 @@ def test_what_is_not_there(tmp_path: Path, web: str) -> None:
     commit = repository.commit(tasks("one"))
     url = f"{web}/o/a.git"
     for at, says in (
-        (FolderAt(url, commit, "on"), r"no folder 'on'.*one"),
-        (FolderAt(url, "f" * 40, "one"), "has no f"),
+        (PinnedFolder(url, commit, "on"), r"no folder 'on'.*one"),
+        (PinnedFolder(url, "f" * 40, "one"), "has no f"),
     ):
         with pytest.raises(UnknownError, match=says):
             fetch_all([at], tmp_path / "cache")
     with pytest.raises(UsageError, match="all of its digits"):
-        fetch_all([FolderAt(url, commit[:12], "one")], tmp_path / "cache")
+        fetch_all([PinnedFolder(url, commit[:12], "one")], tmp_path / "cache")
     assert not list((tmp_path / "cache").rglob("*")), "nothing half is kept"
 
 

@@ -10,10 +10,8 @@ from pathlib import Path
 import pytest
 
 from valkyrie.benchmarks.named import aime, gpqa, gsm8k
-from valkyrie.benchmarks.named.answers import ANSWER, answer_tests
-from valkyrie.benchmarks.named.drafts import Files
+from valkyrie.benchmarks.named.drafts import ANSWER, Files, answer_tests, fenced, fill
 from valkyrie.benchmarks.named.graders import program_tests
-from valkyrie.benchmarks.named.texts import fenced, fill
 
 RULES = {"aime": aime._RULE, "gsm8k": gsm8k._RULE, "gpqa": gpqa._RULE}
 

@@ -9,13 +9,14 @@ from pathlib import Path
 import pytest
 from tests.exercise_world import make_clone
 
-from valkyrie.benchmarks.named import aider_polyglot, writing
-from valkyrie.benchmarks.named.drafts import Options, TaskDraft
+from valkyrie.benchmarks.named import aider_polyglot
+from valkyrie.benchmarks.named import drafts as writing
+from valkyrie.benchmarks.named.drafts import ConverterOptions, TaskDraft
 from valkyrie.errors import UsageError
 
 
 def convert(clone: Path) -> dict[str, TaskDraft]:
-    drafts = aider_polyglot.convert(clone, Options("aider-polyglot"))
+    drafts = aider_polyglot.convert(clone, ConverterOptions("aider-polyglot"))
     return {draft.id.split("_")[1]: draft for draft in drafts}
 
 

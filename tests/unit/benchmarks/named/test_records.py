@@ -79,7 +79,7 @@ def test_parquet_without_its_library_says_the_way_out(tmp_path: Path) -> None:
 
 
 def test_a_missing_field_is_named_with_what_there_is() -> None:
-    record = records.Record({"Answr": "1", "none": None, "list": [], "blank": " "}, "a.jsonl line 3")
+    record = records.PublishedRecord({"Answr": "1", "none": None, "list": [], "blank": " "}, "a.jsonl line 3")
     with pytest.raises(
         UsageError, match=r"a.jsonl line 3: .* no field 'Answer'.*Answr.*Did you mean 'Answr'"
     ):

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from tests.git_world import Repository
 
-from valkyrie.benchmarks.content import ContentDigests
 from valkyrie.benchmarks.named.registries import choose, read_dataset, read_registry
+from valkyrie.benchmarks.task_dir.folder import ContentDigests
 from valkyrie.errors import UsageError
 
 COMMIT = "c" * 40

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from valkyrie.benchmarks.named import replicationbench
-from valkyrie.benchmarks.named.drafts import Options, TaskDraft
+from valkyrie.benchmarks.named.drafts import ConverterOptions, TaskDraft
 from valkyrie.benchmarks.named.graders import numbers
 from valkyrie.errors import UsageError
 
@@ -43,7 +43,7 @@ def clone(folder: Path, *tasks: dict[str, Any], **paper: Any) -> Path:
 
 
 def convert(source: Path) -> list[TaskDraft]:
-    return list(replicationbench.convert(source, Options("replicationbench")))
+    return list(replicationbench.convert(source, ConverterOptions("replicationbench")))
 
 
 def test_a_clone_becomes_tasks(tmp_path: Path) -> None:

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from valkyrie.benchmarks.named import swe_bench, writing
-from valkyrie.benchmarks.named.drafts import Options, TaskDraft
+from valkyrie.benchmarks.named import drafts, swe_bench
+from valkyrie.benchmarks.named.drafts import ConverterOptions, TaskDraft
 from valkyrie.benchmarks.named.graders import swe_logs
 from valkyrie.errors import UsageError
 
@@ -62,7 +62,7 @@ def record(**more: Any) -> dict[str, Any]:
 def convert(folder: Path, *rows: dict[str, Any]) -> list[TaskDraft]:
     source = folder / "test.jsonl"
     source.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return list(swe_bench.convert(source, Options("swe-bench-verified")))
+    return list(swe_bench.convert(source, ConverterOptions("swe-bench-verified")))
 
 
 def test_a_record_becomes_a_task(tmp_path: Path) -> None:
@@ -88,7 +88,7 @@ def test_a_record_becomes_a_task(tmp_path: Path) -> None:
 
 
 def test_scripts_are_what_bash_reads(tmp_path: Path) -> None:
-    writing.write(convert(tmp_path, record()), tmp_path / "tasks", "swe-bench-verified")
+    drafts.write(convert(tmp_path, record()), tmp_path / "tasks", "swe-bench-verified")
     task = tmp_path / "tasks" / "Pallets__flask-12"
     for script in ("tests/test.sh", "solution/solve.sh", "environment/strip-history.sh"):
         subprocess.run(["bash", "-n", task / script], check=True)
@@ -138,7 +138,7 @@ def test_a_folder_with_two_files_is_ambiguous(tmp_path: Path) -> None:
     for name in ("dev.jsonl", "test.jsonl"):
         (tmp_path / name).write_text(json.dumps(record()) + "\n")
     with pytest.raises(UsageError, match=r"dev\.jsonl, test\.jsonl"):
-        list(swe_bench.convert(tmp_path, Options("swe-bench-verified")))
+        list(swe_bench.convert(tmp_path, ConverterOptions("swe-bench-verified")))
 
 
 PYTEST_LOG = """\

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from valkyrie import config
 from valkyrie.benchmarks import open_benchmark
-from valkyrie.benchmarks.asking import Asking
+from valkyrie.benchmarks.protocol import BenchmarkRequest
 from valkyrie.benchmarks.service import address
 from valkyrie.benchmarks.service.address import ServiceAddress
+from valkyrie.config import values
 from valkyrie.errors import UsageError
 
 
@@ -24,7 +24,7 @@ def own_config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def found(spec: str, **options: bool) -> ServiceAddress:
-    benchmark = open_benchmark(spec, Asking(**options))
+    benchmark = open_benchmark(spec, BenchmarkRequest(**options))
     return benchmark.address  # type: ignore[attr-defined, no-any-return]
 
 
@@ -38,17 +38,17 @@ def test_custom_wins_over_registry_over_pattern(tmp_path: Path, monkeypatch: pyt
     assert found("math").url == "https://math.bench.example.com"
     registry = tmp_path / "registry.yaml"
     registry.write_text("math: https://registry.example.com/\n")
-    config.set_value("service_registry", str(registry))
+    values.set_value("service_registry", str(registry))
     assert found("math").url == "https://registry.example.com"
-    config.set_entry("custom_benchmark_services", "math", "http://localhost:9000/")
+    values.set_entry("custom_benchmark_services", "math", "http://localhost:9000/")
     assert (found("math").url, found("math").where) == ("http://localhost:9000", "custom")
     assert found("math", ignore_custom=True).where == "registry"
 
 
 def test_custom_config_overrides_a_shipped_benchmark() -> None:
-    config.set_entry("custom_benchmark_services", "quickstart", "http://localhost:9000")
+    values.set_entry("custom_benchmark_services", "quickstart", "http://localhost:9000")
     assert found("quickstart").where == "custom"
-    assert open_benchmark("quickstart", Asking(ignore_custom=True)).source["kind"] == "task_dir"
+    assert open_benchmark("quickstart", BenchmarkRequest(ignore_custom=True)).source["kind"] == "task_dir"
 
 
 @pytest.mark.parametrize(
@@ -66,22 +66,22 @@ def test_base_url_patterns(base: str, url: str, monkeypatch: pytest.MonkeyPatch)
 
 def test_grading_is_configured_with_the_service() -> None:
     entry = {"url": "http://localhost:9000", "grading": "text"}
-    config.set_entry("custom_benchmark_services", "math", entry)
+    values.set_entry("custom_benchmark_services", "math", entry)
     assert found("math").grading == "text"
 
 
 def test_an_unknown_name_says_what_there_is() -> None:
-    config.set_entry("custom_benchmark_services", "mathematics", "http://localhost:9000")
+    values.set_entry("custom_benchmark_services", "mathematics", "http://localhost:9000")
     with pytest.raises(UsageError, match="mathematics") as caught:
         open_benchmark("mathematik")
     assert "config service set" in str(caught.value)
 
 
 def test_the_kept_credential_is_sent_unless_a_header_says_otherwise() -> None:
-    config.set_entry("custom_benchmark_services", "math", "http://localhost:9000")
-    config.set_entry("benchmark_auth", "math", "Bearer kept")
+    values.set_entry("custom_benchmark_services", "math", "http://localhost:9000")
+    values.set_entry("benchmark_auth", "math", "Bearer kept")
     assert open_benchmark("math").headers == {"Authorization": "Bearer kept"}  # type: ignore[attr-defined]
-    given = open_benchmark("math", Asking(headers={"authorization": "Bearer given"}))
+    given = open_benchmark("math", BenchmarkRequest(headers={"authorization": "Bearer given"}))
     assert given.headers == {"authorization": "Bearer given"}  # type: ignore[attr-defined]
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from sandboxes.null import NullSandbox
-from valkyrie.benchmarks.service.answer import ANSWER_LIMIT, read_answer
+from valkyrie.benchmarks.service.benchmark import ANSWER_LIMIT, read_answer
 from valkyrie.errors import AgentOutputError
 
 OUT = "/out/results"

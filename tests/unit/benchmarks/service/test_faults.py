@@ -13,9 +13,9 @@ from benchmark_service.errors import (
     StreamIdleError,
 )
 from benchmark_service.schemas import RESUMABLE
-from valkyrie.benchmarks.service.faults import no_verdict, translated
+from valkyrie.benchmarks.service.results import no_verdict, translated
+from valkyrie.domain import Category
 from valkyrie.errors import GraderError, InfrastructureError, UsageError, UserError, ValkyrieError
-from valkyrie.nouns import Category
 from valkyrie.schedule.policy import TABLE, policy_for
 
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from valkyrie.benchmarks.service.verdict import RESULT_LIMIT, grade_of, result_of
+from valkyrie.benchmarks.service.results import RESULT_LIMIT, grade_of, result_of
 from valkyrie.errors import GraderError
 
 json_values = st.recursive(

@@ -9,9 +9,9 @@ from typing import Any
 
 from valkyrie.grade.judges import shared_client
 from valkyrie.grade.judges.client import BACKOFF
-from valkyrie.grade.protocol import Asking, Given
+from valkyrie.grade.protocol import GraderInput, JudgeDefaults
 from valkyrie.specs.model import GraderSpec, Stimulus
-from valkyrie.testing import Call, ModelServer, Script
+from valkyrie.testing import ModelServer, Script, ToolRequest
 from valkyrie.testing.model_server.script import Turn
 from valkyrie.trajectory.transcript import Event, Transcript
 
@@ -35,18 +35,20 @@ def panel_spec(*models: Any, **config: Any) -> GraderSpec:
     return GraderSpec("panel", {"models": list(models), **config})
 
 
-def trial(output: str = "Hello.", **changed: Any) -> Given:
+def trial(output: str = "Hello.", **changed: Any) -> GraderInput:
     events = [Event("assistant_message", {"content": output})]
     stimulus = Stimulus("greeting", ("Say hello.",), rubric=RUBRIC)
-    given = Given(stimulus, Transcript(output, events), asking=Asking(model="judge-1"))
+    given = GraderInput(stimulus, Transcript(output, events), asking=JudgeDefaults(model="judge-1"))
     return replace(given, **changed)
 
 
-def grade(overall: Any, *scores: Any, why: str = "Because.") -> Call:
+def grade(overall: Any, *scores: Any, why: str = "Because.") -> ToolRequest:
     """The call of a judge that knows what it is to do."""
     listed = scores or (overall,) * len(RUBRIC)
     rubric = [{"criterion": f"c{at}", "score": score, "reasoning": "r"} for at, score in enumerate(listed)]
-    return Call("submit_grade", {"rubric_scores": rubric, "overall_score": overall, "overall_reasoning": why})
+    return ToolRequest(
+        "submit_grade", {"rubric_scores": rubric, "overall_score": overall, "overall_reasoning": why}
+    )
 
 
 @asynccontextmanager
@@ -57,7 +59,7 @@ async def judge(*turns: Turn, quick: bool = True, **named: Any) -> AsyncIterator
             yield server
 
 
-def asked_at(server: ModelServer, given: Given, conversation: str = "", **asking: Any) -> Given:
+def asked_at(server: ModelServer, given: GraderInput, conversation: str = "", **asking: Any) -> GraderInput:
     """The trial, judged at this server."""
     url = server.url + (f"/c/{conversation}" if conversation else "")
     return replace(given, asking=replace(given.asking, url=url, **asking))

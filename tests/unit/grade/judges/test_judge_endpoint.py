@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
+from valkyrie.config.values import secrets_path
 from valkyrie.errors import UsageError, UserError
 from valkyrie.grade.judges import PanelGrader, PromptGrader, check_judges
 from valkyrie.grade.judges.config import Judge
 from valkyrie.grade.judges.endpoint import JudgeEndpoint, JudgeSettings, check_address, find_endpoint
-from valkyrie.grade.protocol import Asking
+from valkyrie.grade.protocol import JudgeDefaults
 from valkyrie.secrets import SecretStore
-from valkyrie.settings import secrets_path
 from valkyrie.specs.model import GraderSpec
 
 OPENAI, ANTHROPIC = {"OPENAI_API_KEY": "ok"}, {"ANTHROPIC_API_KEY": "ak"}
@@ -21,7 +21,7 @@ GATE = "http://gate.test/v1"
 
 
 def found(model: str, environment: dict[str, str], **asking: str) -> JudgeEndpoint:
-    return find_endpoint(Judge(model), Asking(**asking), JudgeSettings.of(environment))
+    return find_endpoint(Judge(model), JudgeDefaults(**asking), JudgeSettings.of(environment))
 
 
 @pytest.mark.parametrize(
@@ -94,7 +94,7 @@ def test_what_is_asked_where(
 
 
 def test_a_graders_own_config_wins_over_the_evals() -> None:
-    asking = Asking(model="other", provider="openai", reasoning_effort="low", url="http://gate.test")
+    asking = JudgeDefaults(model="other", provider="openai", reasoning_effort="low", url="http://gate.test")
     endpoint = find_endpoint(Judge("mine", "anthropic", "high"), asking, JudgeSettings.of({}))
     assert (endpoint.model, endpoint.api, endpoint.reasoning_effort) == ("mine", "messages", "high")
 
@@ -117,7 +117,7 @@ def test_a_graders_own_config_wins_over_the_evals() -> None:
     ],
 )
 def test_addresses_as_people_write_them(provider: str, base: str, url: str) -> None:
-    asking = Asking(model="m", provider=provider, url=base)
+    asking = JudgeDefaults(model="m", provider=provider, url=base)
     assert find_endpoint(Judge(), asking, JudgeSettings.of({})).url == url
 
 
@@ -170,15 +170,15 @@ def test_a_key_may_stand_in_the_dotenv_file_or_the_secret_store(
     (tmp_path / ".env").write_text("ANTHROPIC_API_KEY=from-file\n")
     monkeypatch.chdir(tmp_path)
     SecretStore(secrets_path()).set("OPENAI_API_KEY", "from-store")
-    assert find_endpoint(Judge("claude-x"), Asking()).key == "from-file"
-    assert find_endpoint(Judge("gpt-x"), Asking()).key == "from-store"
+    assert find_endpoint(Judge("claude-x"), JudgeDefaults()).key == "from-file"
+    assert find_endpoint(Judge("gpt-x"), JudgeDefaults()).key == "from-store"
 
 
 def test_judges_that_cannot_be_asked_are_found_before_anything_runs() -> None:
     prompt = PromptGrader(GraderSpec("prompt", {}))
     panel = PanelGrader(GraderSpec("panel", {"models": ["gpt-x", "anthropic/m"]}))
-    check_judges([prompt, panel], Asking(model="m"), JudgeSettings.of(OPENAI | ANTHROPIC))
+    check_judges([prompt, panel], JudgeDefaults(model="m"), JudgeSettings.of(OPENAI | ANTHROPIC))
     with pytest.raises(UsageError, match="--judge-model"):
-        check_judges([panel, prompt], Asking(), JudgeSettings.of(OPENAI | ANTHROPIC))
+        check_judges([panel, prompt], JudgeDefaults(), JudgeSettings.of(OPENAI | ANTHROPIC))
     with pytest.raises(UserError, match="ANTHROPIC_API_KEY"):
-        check_judges([panel], Asking(), JudgeSettings.of(OPENAI))
+        check_judges([panel], JudgeDefaults(), JudgeSettings.of(OPENAI))

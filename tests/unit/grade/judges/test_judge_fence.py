@@ -13,7 +13,7 @@ from valkyrie.grade.judges import PromptGrader
 from valkyrie.grade.judges.config import Judge
 from valkyrie.grade.judges.fence import Fence, harmless, shortened
 from valkyrie.grade.judges.pairwise import ask_for_preference
-from valkyrie.testing import Call
+from valkyrie.testing import ToolRequest
 from valkyrie.trajectory.transcript import Event, Transcript
 
 MARK = "attack-7c1f"
@@ -77,7 +77,7 @@ async def test_every_question_has_a_fence_of_its_own() -> None:
 
 @pytest.mark.parametrize("attack", ATTACKS.values(), ids=ATTACKS)
 async def test_two_answers_cannot_touch_each_other(attack: str) -> None:
-    tie = Call("submit_comparison", {"winner": "tie", "magnitude": "equal", "reasoning": ""})
+    tie = ToolRequest("submit_comparison", {"winner": "tie", "magnitude": "equal", "reasoning": ""})
     async with judge(tie) as server:
         a, b = (asked_at(server, trial(text)) for text in (attack, "honest work"))
         await ask_for_preference("", Judge(), a, b)

@@ -11,7 +11,7 @@ from valkyrie.errors import JudgeError, UserError
 from valkyrie.grade.judges import PanelGrader, shared_client
 from valkyrie.grade.protocol import GraderResult
 from valkyrie.specs.model import GraderSpec, SpecError
-from valkyrie.testing import Call, Fault, ModelServer, Say, Script
+from valkyrie.testing import Fault, ModelServer, Say, Script, ToolRequest
 from valkyrie.testing.model_server.script import Turn
 
 MODELS = ("judge-a", "judge-b", "judge-c")
@@ -66,7 +66,9 @@ def scored(overall: int, **criteria: int) -> list[Turn]:
     """A judge that scores criteria by their names."""
     listed = [{"criterion": name, "score": score, "reasoning": "so"} for name, score in criteria.items()]
     return [
-        Call("submit_grade", {"rubric_scores": listed, "overall_score": overall, "overall_reasoning": "so"})
+        ToolRequest(
+            "submit_grade", {"rubric_scores": listed, "overall_score": overall, "overall_reasoning": "so"}
+        )
     ]
 
 

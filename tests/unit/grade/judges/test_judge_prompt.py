@@ -10,14 +10,14 @@ from judge_world import asked_at, grade, judge, prompt_spec, trial
 
 from valkyrie.errors import GraderError, JudgeError, UsageError, UserError
 from valkyrie.grade.judges import PanelGrader, PromptGrader
-from valkyrie.grade.protocol import Given
+from valkyrie.grade.protocol import GraderInput
 from valkyrie.specs.model import GraderSpec, SpecError, Stimulus
-from valkyrie.testing import Call, Fault, ModelServer, Say, Tokens
+from valkyrie.testing import Fault, ModelServer, Say, TokenCounts, ToolRequest
 
 APIS = ("chat", "responses", "messages")
 
 
-def spoken(api: str, server: ModelServer) -> Given:
+def spoken(api: str, server: ModelServer) -> GraderInput:
     """The trial, judged at this server over one of its APIs."""
     given = asked_at(server, trial(), provider="anthropic" if api == "messages" else "openai")
     whole = f"{server.url}/v1/responses?api-version=1"
@@ -72,8 +72,8 @@ async def test_scales(config: dict[str, Any], given: Any, score: float, passed: 
         grade(None),
         grade(4, 4),  # one criterion of two
         grade(4, 4, 0),
-        Call("submit_grade", {"overall_score": 4}),
-        Call("submit_something", {"overall_score": 4}),
+        ToolRequest("submit_grade", {"overall_score": 4}),
+        ToolRequest("submit_something", {"overall_score": 4}),
     ],
 )
 async def test_an_answer_that_is_none_is_asked_for_again_in_the_same_conversation(
@@ -134,7 +134,9 @@ async def test_only_the_turn_that_is_looked_at_is_told() -> None:
 
 async def test_tokens_and_cost_are_recorded() -> None:
     answer = grade(5)
-    priced = Call(answer.tool, answer.arguments, tokens=Tokens(input=1000, output=200, cached=400))
+    priced = ToolRequest(
+        answer.tool, answer.arguments, tokens=TokenCounts(input=1000, output=200, cached=400)
+    )
     async with judge(priced) as server:
         given = asked_at(server, trial(), model="gpt-4o")
         usage = (await PromptGrader(prompt_spec()).grade(given)).usage

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from sandboxes.local.groups import Groups
+from sandboxes.local.restrictions import CgroupFolders
 
 OLD = {
     "memory.oom_control": "oom_kill_disable 0\nunder_oom 0\noom_kill 3\n",
@@ -39,7 +39,7 @@ def test_lack_of_memory_is_outside_when_the_group_never_came_to_its_limit(
         (tmp_path / "memory/group" / name).write_text(text)
     parents = {str(tmp_path / name): os.open(tmp_path / name, os.O_RDONLY) for name in ("pids", "memory")}
     try:
-        groups = Groups(parents)
+        groups = CgroupFolders(parents)
         names = [f"{tmp_path}/pids/group", f"{tmp_path}/memory/group"]
         assert groups.starved_from_outside(names) is outside
         assert not groups.starved_from_outside([f"{tmp_path}/pids/none"])
@@ -63,7 +63,7 @@ def test_limits_make_way_once_and_are_set_back(tmp_path: Path) -> None:
         (group / name).write_text(text)
     parent = os.open(tmp_path, os.O_RDONLY)
     try:
-        groups = Groups({str(tmp_path): parent})
+        groups = CgroupFolders({str(tmp_path): parent})
         for _ in range(2):
             groups.make_way([str(group), f"{tmp_path}/none"])
             assert (group / "memory.limit_in_bytes").read_text() == "3200000"

@@ -11,28 +11,28 @@ from pathlib import Path
 
 import pytest
 
+from sandboxes import static_programs
 from sandboxes.cgroups import CgroupSupport
 from sandboxes.errors import SandboxError, SandboxUnsupportedError
-from sandboxes.local import accounts, bwrap, ground, layout, pid1, records, requests, seccomp, skeleton, sweep
-from sandboxes.local.marks import ProcessMark
+from sandboxes.local import probe, records, restrictions, root_filesystem, sandbox, skeleton
 from sandboxes.local.probe import Machine
-from sandboxes.local.spawning import ExecError, find_program
-from sandboxes.machine_code import PROCESSORS
-from sandboxes.rooted import RootedFiles
+from sandboxes.local.processes import ExecError, ProcessIdentity, find_program
+from sandboxes.rooted_files import RootedFiles
+from sandboxes.static_programs import PROCESSORS
 from sandboxes.types import ImageSource, SandboxCreateRequest
 
-LIMITED = Machine(ground.SHIFTED, CgroupSupport(memory="cgroup v2", pids="cgroup v2"))
+LIMITED = Machine(root_filesystem.SHIFTED, CgroupSupport(memory="cgroup v2", pids="cgroup v2"))
 
 
 @pytest.mark.skipif(os.uname().machine != "x86_64", reason="the program is for x86_64")
 def test_the_first_process_is_ready_reaps_and_cannot_be_traced() -> None:
-    program = pid1.open_program()
+    program = static_programs.open_first_process()
     assert program is not None
     read, write = os.pipe()
-    high = pid1.FIRST_FREE_FD + 50
+    high = static_programs.FIRST_FREE_FD + 50
     os.dup2(write, high)
     os.close(write)
-    actions = [(os.POSIX_SPAWN_DUP2, high, pid1.READY_FD)]
+    actions = [(os.POSIX_SPAWN_DUP2, high, static_programs.READY_FD)]
     pid = os.posix_spawn(f"/proc/self/fd/{program}", ["init"], {}, file_actions=actions)
     try:
         os.close(high)
@@ -69,47 +69,47 @@ def test_the_program_for_arm_is_what_an_assembler_makes_of_it() -> None:
 @pytest.mark.parametrize("machine", ["x86_64", "aarch64"])
 @pytest.mark.parametrize("mounting", [True, False])
 def test_every_jump_of_the_filter_lands_in_it(machine: str, mounting: bool) -> None:
-    program = seccomp.program(machine, mounting=mounting)
+    program = restrictions.seccomp_program(machine, mounting=mounting)
     assert program is not None
     rules = [struct.unpack_from("<HBBI", program, at) for at in range(0, len(program), 8)]
     for number, (code, then, otherwise, _) in enumerate(rules):
         if code & 0x07 == 0x05:
             assert max(number + 1 + then, number + 1 + otherwise) < len(rules)
     assert rules[-1][0] == 0x06, "it ends with an answer"
-    assert seccomp.program("riscv64", mounting=mounting) is None
+    assert restrictions.seccomp_program("riscv64", mounting=mounting) is None
 
 
 def test_records_survive_torn_lines(tmp_path: Path) -> None:
-    keeper = ProcessMark(1, 2, "boot")
-    record = records.Record("a1", "name", {"k": "v"}, 5.0, "valkyrie-x", keeper)
-    path = tmp_path / f"a1{records.SUFFIX}"
+    keeper = ProcessIdentity(1, 2, "boot")
+    record = records.SandboxRecord("a1", "name", {"k": "v"}, 5.0, "valkyrie-x", keeper)
+    path = tmp_path / f"a1{records.RECORD_SUFFIX}"
     path.write_text(record.opening() + '{"first": {"pid": 7, "st')
-    (loaded,) = records.load(tmp_path)
+    (loaded,) = records.load_records(tmp_path)
     assert (loaded.id, loaded.labels, loaded.first) == ("a1", {"k": "v"}, None)
     path.write_text(record.opening() + '{"first": {"pid": 7, "start": 8, "boot": "b"}}\n')
-    (loaded,) = records.load(tmp_path)
+    (loaded,) = records.load_records(tmp_path)
     assert loaded.first is not None
     assert (loaded.first.pid, loaded.first.start, loaded.first.boot) == (7, 8, "b")
     path.write_text('{"id": "a')
-    assert records.load(tmp_path) == []
+    assert records.load_records(tmp_path) == []
 
 
 def test_a_mark_is_one_process_only() -> None:
     with subprocess.Popen(["sleep", "60"]) as process:
-        mark = ProcessMark.of(process.pid)
+        mark = ProcessIdentity.of(process.pid)
         assert mark is not None and mark.alive()
-        assert not ProcessMark(mark.pid, mark.start + 1, mark.boot).alive()
-        assert not ProcessMark(mark.pid, mark.start, "other").alive()
+        assert not ProcessIdentity(mark.pid, mark.start + 1, mark.boot).alive()
+        assert not ProcessIdentity(mark.pid, mark.start, "other").alive()
         process.kill()
         os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
         assert not mark.alive(), "a zombie is gone"
-    assert ProcessMark.of(process.pid) is None
+    assert ProcessIdentity.of(process.pid) is None
 
 
 def test_sweeping_an_empty_folder_does_nothing(tmp_path: Path) -> None:
     (tmp_path / "state").mkdir()
     (tmp_path / "state" / "notes.txt").write_text("not ours")
-    assert sweep.sweep(tmp_path / "state", "valkyrie-no-such-prefix-") == []
+    assert records.end_orphans(tmp_path / "state", "valkyrie-no-such-prefix-") == []
     assert (tmp_path / "state" / "notes.txt").exists()
 
 
@@ -146,13 +146,13 @@ def test_a_user_is_found_by_name_or_number(tmp_path: Path) -> None:
     root = os.open(tmp_path, os.O_RDONLY | os.O_DIRECTORY)
     try:
         files = RootedFiles(root, (os.geteuid(), os.getegid()))
-        ann = accounts.look_up(files, "ann")
+        ann = sandbox.look_up_account(files, "ann")
         assert (ann.uid, ann.gid, ann.groups, ann.home) == (1001, 1002, (50, 1002), "/home/ann")
-        assert accounts.look_up(files, "1001") == ann
-        assert accounts.look_up(files, "4242").uid == 4242
+        assert sandbox.look_up_account(files, "1001") == ann
+        assert sandbox.look_up_account(files, "4242").uid == 4242
         for unknown in ("eve", "70000"):
             with pytest.raises(SandboxError):
-                accounts.look_up(files, unknown)
+                sandbox.look_up_account(files, unknown)
     finally:
         os.close(root)
 
@@ -176,12 +176,14 @@ def test_programs_are_found_as_a_shell_does(tmp_path: Path) -> None:
 def test_what_cannot_be_had_is_refused_with_the_way_out() -> None:
     image = SandboxCreateRequest(source=ImageSource(image="debian:12"), network="none")
     with pytest.raises(SandboxUnsupportedError, match=r"--provider docker.*--host-image"):
-        requests.refuse_unsupported(image, LIMITED)
+        probe.refuse_unsupported(image, LIMITED)
     with pytest.raises(SandboxUnsupportedError, match="no list of allowed hosts"):
-        requests.refuse_unsupported(SandboxCreateRequest(network="allowlist"), LIMITED)
-    broken = Machine(ground.ROOTLESS, CgroupSupport(), "bubblewrap is not installed: apt install bubblewrap")
+        probe.refuse_unsupported(SandboxCreateRequest(network="allowlist"), LIMITED)
+    broken = Machine(
+        root_filesystem.ROOTLESS, CgroupSupport(), "bubblewrap is not installed: apt install bubblewrap"
+    )
     with pytest.raises(SandboxUnsupportedError, match="apt install bubblewrap"):
-        requests.refuse_unsupported(SandboxCreateRequest(network="none"), broken)
+        probe.refuse_unsupported(SandboxCreateRequest(network="none"), broken)
 
 
 SPEC = {"disk_mb": 10, "memory_mb": None, "separate": ["/own"], "mounts": [("/layer", "/opt/layer", False)]}
@@ -189,9 +191,9 @@ SPEC = {"disk_mb": 10, "memory_mb": None, "separate": ["/own"], "mounts": [("/la
 
 def test_the_command_line_has_every_wall() -> None:
     for argv in (
-        bwrap.over_root("/m", 4, user_namespace=True, has_devices=True, memory_mb=None),
-        bwrap.over_root("/m", None, user_namespace=False, has_devices=False, memory_mb=64),
-        bwrap.rootless(["/etc/ssl"], [], 4, SPEC),
+        root_filesystem.over_root("/m", 4, user_namespace=True, has_devices=True, memory_mb=None),
+        root_filesystem.over_root("/m", None, user_namespace=False, has_devices=False, memory_mb=64),
+        root_filesystem.rootless(["/etc/ssl"], [], 4, SPEC),
     ):
         for option in ("pid", "ipc", "uts", "net"):
             assert f"--unshare-{option}" in argv
@@ -199,7 +201,15 @@ def test_the_command_line_has_every_wall() -> None:
             assert option in argv
         assert argv[argv.index("--cap-drop") + 1] == "ALL"
         assert "--share-net" not in argv
-    plain = bwrap.over_root("/m", 4, user_namespace=False, has_devices=True, memory_mb=None)
+    plain = root_filesystem.over_root("/m", 4, user_namespace=False, has_devices=True, memory_mb=None)
     at = plain.index("/proc/sys")
     assert plain[at - 1 : at + 2] == ["--ro-bind", "/proc/sys", "/proc/sys"]
-    assert set(layout.PRIVATE_FOLDERS) >= {"app", "workspace", "tests", "logs", "solution", "bundle", "opt"}
+    assert set(root_filesystem.PRIVATE_FOLDERS) >= {
+        "app",
+        "workspace",
+        "tests",
+        "logs",
+        "solution",
+        "bundle",
+        "opt",
+    }

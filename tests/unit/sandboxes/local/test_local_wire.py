@@ -5,19 +5,19 @@ from __future__ import annotations
 import os
 import socket
 
-from sandboxes.local import wire
+from sandboxes.local import processes
 
 
 def test_messages_and_descriptors_arrive_in_order() -> None:
     ours, theirs = socket.socketpair()
     with ours, theirs:
         read, write = os.pipe()
-        wire.send(ours, {"n": 1})
-        wire.send(ours, {"n": 2}, (write,))
-        wire.send(ours, {"n": 3})
+        processes.send_message(ours, {"n": 1})
+        processes.send_message(ours, {"n": 2}, (write,))
+        processes.send_message(ours, {"n": 3})
         os.close(write)
-        inbox = wire.Inbox(theirs)
-        received: list[tuple[wire.Message, list[int]]] = []
+        inbox = processes.MessageInbox(theirs)
+        received: list[tuple[processes.Message, list[int]]] = []
         while len(received) < 3:
             received += inbox.receive()
         assert [message["n"] for message, _ in received] == [1, 2, 3]
@@ -33,10 +33,10 @@ def test_messages_and_descriptors_arrive_in_order() -> None:
 def test_a_message_may_come_byte_by_byte() -> None:
     ours, theirs = socket.socketpair()
     with ours, theirs:
-        inbox = wire.Inbox(theirs)
+        inbox = processes.MessageInbox(theirs)
         message = {"argv": ["echo", "ü" * 1000, "\udcff"], "env": {}, "user": None}
         received = []
-        for byte in wire.encode(message):
+        for byte in processes.encode_message(message):
             ours.send(bytes((byte,)))
             received += inbox.receive()
         assert received == [(message, [])]
@@ -47,9 +47,9 @@ def test_the_end_closes_what_never_completed() -> None:
     read, write = os.pipe()
     with theirs:
         with ours:
-            wire.send_some(ours, wire.encode({"n": 1}, 1)[:7], (write,))
+            processes.send_some_bytes(ours, processes.encode_message({"n": 1}, 1)[:7], (write,))
             os.close(write)
-        inbox = wire.Inbox(theirs)
+        inbox = processes.MessageInbox(theirs)
         assert inbox.receive() == []
         assert inbox.receive() == []
         assert inbox.ended

@@ -4,7 +4,7 @@ from ipaddress import IPv4Address, IPv4Network
 
 import pytest
 
-from sandboxes.local.network.netlink import Netlink, attribute, attributes, open_socket
+from sandboxes.local.routes import Netlink, attribute, attributes, open_socket
 
 
 def test_attributes_are_padded_and_read_back() -> None:

@@ -4,9 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from sandboxes.local.network import RESOLV_CONF, Tool, find_tool, why_unavailable
-from sandboxes.local.network.routing import ALWAYS_DENIED
-from sandboxes.local.network.tools import DNS, GATEWAY, LINK, ROUTER, SANDBOX
+from sandboxes.local.network import RESOLV_CONF, NetworkTool, find_tool, why_unavailable
+from sandboxes.local.routes import ALWAYS_DENIED, DNS, GATEWAY, LINK, ROUTER, SANDBOX
 
 
 @pytest.fixture
@@ -23,10 +22,10 @@ def install(folder: Path, name: str) -> str:
 
 def test_pasta_is_preferred(programs: Path) -> None:
     slirp = install(programs, "slirp4netns")
-    assert find_tool() == Tool("slirp4netns", slirp)
+    assert find_tool() == NetworkTool("slirp4netns", slirp)
     pasta = install(programs, "pasta")
-    assert find_tool() == Tool("pasta", pasta)
-    assert find_tool("slirp4netns") == Tool("slirp4netns", slirp)
+    assert find_tool() == NetworkTool("pasta", pasta)
+    assert find_tool("slirp4netns") == NetworkTool("slirp4netns", slirp)
 
 
 def test_a_machine_without_a_tool_is_told_what_to_install(programs: Path) -> None:
@@ -36,7 +35,7 @@ def test_a_machine_without_a_tool_is_told_what_to_install(programs: Path) -> Non
 
 @pytest.mark.parametrize("join_userns", [True, False])
 def test_pasta_forwards_no_port_and_maps_no_host_address(join_userns: bool) -> None:
-    argv = Tool("pasta", "/usr/bin/pasta").argv(join_userns=join_userns)
+    argv = NetworkTool("pasta", "/usr/bin/pasta").argv(join_userns=join_userns)
     assert "--no-map-gw" in argv
     for direction in ("-t", "-u", "-T", "-U"):
         assert argv[argv.index(direction) + 1] == "none"
@@ -44,7 +43,7 @@ def test_pasta_forwards_no_port_and_maps_no_host_address(join_userns: bool) -> N
 
 
 def test_slirp_refuses_the_hosts_loopback() -> None:
-    argv = Tool("slirp4netns", "/usr/bin/slirp4netns").argv(join_userns=False)
+    argv = NetworkTool("slirp4netns", "/usr/bin/slirp4netns").argv(join_userns=False)
     assert {"--disable-host-loopback", "--enable-sandbox", "--enable-seccomp"} <= set(argv)
 
 

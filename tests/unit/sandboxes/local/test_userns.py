@@ -8,11 +8,10 @@ from pathlib import Path
 import pytest
 
 from sandboxes.cgroups import CgroupSupport
-from sandboxes.local import ground, startup, userns
-from sandboxes.local.probe import Machine
-from sandboxes.local.requests import _rlimits
+from sandboxes.local import probe, root_filesystem, startup
+from sandboxes.local.probe import Machine, _rlimits
 from sandboxes.local.skeleton import hidden_files
-from sandboxes.types import Limits
+from sandboxes.types import SandboxLimits
 
 
 @pytest.fixture
@@ -42,7 +41,7 @@ def test_ubuntus_restriction_has_two_ways_out(bwrap: Path, tmp_path: Path, messa
     (tmp_path / "kernel").mkdir()
     (tmp_path / "kernel" / "apparmor_restrict_unprivileged_userns").write_text("1\n")
     (tmp_path / "kernel" / "unprivileged_userns_clone").write_text("1\n")
-    said = userns.problem(tmp_path)
+    said = probe.userns_problem(tmp_path)
     assert said is not None and message.removeprefix("bwrap: ") in said
     assert "sudo tee /etc/apparmor.d/bwrap && sudo apparmor_parser -r /etc/apparmor.d/bwrap" in said
     assert "userns," in said
@@ -61,29 +60,29 @@ def test_other_switches_are_named(bwrap: Path, tmp_path: Path, switch: str, way_
     fail_with(bwrap, "bwrap: No permissions to create new namespace")
     (tmp_path / switch).parent.mkdir()
     (tmp_path / switch).write_text("0\n")
-    assert way_out in (userns.problem(tmp_path) or "")
+    assert way_out in (probe.userns_problem(tmp_path) or "")
 
 
 def test_where_no_switch_is_set_it_may_be_a_container(bwrap: Path, tmp_path: Path) -> None:
     fail_with(bwrap, "bwrap: Cannot mount proc on /newroot/proc: Operation not permitted")
-    said = userns.problem(tmp_path) or ""
+    said = probe.userns_problem(tmp_path) or ""
     assert "mount proc" in said and "--privileged" in said and "sysctl" not in said
 
 
 def test_an_old_bubblewrap_is_told_from_a_closed_kernel(bwrap: Path, tmp_path: Path) -> None:
     fail_with(bwrap, "bwrap: Unknown option --disable-userns")
-    said = userns.problem(tmp_path) or ""
+    said = probe.userns_problem(tmp_path) or ""
     assert "bubblewrap 0.6.1 is too old" in said and "0.8" in said and "sysctl" not in said
 
 
 def test_limits_without_cgroups() -> None:
-    limits = Limits(memory_mb=512, pids=64)
-    apart = _rlimits(limits, 64, Machine(ground.ROOTLESS, CgroupSupport(), counts_apart=True))
+    limits = SandboxLimits(memory_mb=512, pids=64)
+    apart = _rlimits(limits, 64, Machine(root_filesystem.ROOTLESS, CgroupSupport(), counts_apart=True))
     assert apart == {"data": 512 << 20, "nproc": 66}  # and two of ours
-    together = _rlimits(limits, 64, Machine(ground.ROOTLESS, CgroupSupport()))
+    together = _rlimits(limits, 64, Machine(root_filesystem.ROOTLESS, CgroupSupport()))
     assert together["nproc"] > 64  # and whatever else the user runs
     both = CgroupSupport(memory="cgroup v2", pids="cgroup v2")
-    assert _rlimits(limits, 64, Machine(ground.ROOTLESS, both)) == {}
+    assert _rlimits(limits, 64, Machine(root_filesystem.ROOTLESS, both)) == {}
 
 
 def test_what_only_a_group_may_read_is_hidden(tmp_path: Path) -> None:

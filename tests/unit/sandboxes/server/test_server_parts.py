@@ -12,12 +12,10 @@ import pytest
 from sandboxes.errors import SandboxCapacityError, SandboxFileNotFoundError, SandboxNotFoundError
 from sandboxes.null import NullProvider
 from sandboxes.server import Grant, SandboxServer
-from sandboxes.server.access import Access, AccessTable
-from sandboxes.server.creation import create_request
-from sandboxes.server.errors import ApiError, api_error
-from sandboxes.server.multipart import MultipartReader, part_head
-from sandboxes.server.output import OutputBudget, OutputLog
-from sandboxes.server.wire import CreateSandbox
+from sandboxes.server.bodies import CreateSandbox
+from sandboxes.server.file_routes import MultipartReader, part_head
+from sandboxes.server.sandbox_routes import create_request
+from sandboxes.server.server import Access, AccessTable, ApiError, OutputBudget, OutputLog, api_error
 from sandboxes.types import HostSource, ImageSource, SnapshotSource
 
 

@@ -1,1 +1,0 @@
-"""`benchmark-job` (`job`, `bmj`): several agents side by side."""

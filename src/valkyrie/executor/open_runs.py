@@ -1,0 +1,419 @@
+"""The worlds of an executor's open runs: opened when first seen, concluded when their last trial ended."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import math
+import sys
+import time
+from collections import defaultdict
+from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from sandboxes.errors import SandboxError
+from sandboxes.masker import Masker
+from sandboxes.protocol import SandboxProvider
+from sandboxes.registry import open_provider
+from valkyrie import agents, benchmarks
+from valkyrie.agents.layers import LayerCache
+from valkyrie.agents.protocol import Agent, layer_of
+from valkyrie.benchmarks.protocol import Benchmark
+from valkyrie.benchmarks.scores import computed, confirmed_score, grades_of
+from valkyrie.config import values as config
+from valkyrie.config.schema import networks_in
+from valkyrie.digest import content_digest
+from valkyrie.domain import Json, RunState
+from valkyrie.errors import StoreError, ValkyrieError
+from valkyrie.executor.artifacts import ArtifactFetcher, TenantAccess
+from valkyrie.executor.proxies import ModelProxies, SandboxProxies, proxy_folder
+from valkyrie.plan import Settings
+from valkyrie.secrets import delivery
+from valkyrie.secrets.sealed import SEALED
+from valkyrie.store import notifications, regrades, runs
+from valkyrie.store.journal import Writer
+from valkyrie.store.tenants import forget_handed
+from valkyrie.trajectory.transcript import configured_limit
+from valkyrie.trial.context import AgentEnvironment, RunContext
+from valkyrie.trial.failures import classify
+from valkyrie.trial.storage import KeepLimits, RemoteStorage
+
+if TYPE_CHECKING:
+    from sandboxes.types import DaytonaProviderConfig
+    from valkyrie.store import Connection
+    from valkyrie.tenants import Organisation
+
+LOOK_AGAIN_S = 5.0
+
+
+class OpenRuns:
+    """Every open run's world, its secrets in memory only."""
+
+    def __init__(self, premises: TenantAccess, writer: Writer, home: str) -> None:
+        self._premises = premises
+        self._data = premises.data
+        self._writer = writer
+        self._home = home
+        self._worlds: dict[str, RunContext] = {}
+        self._waiting: dict[str, float] = {}
+        self._secrets: dict[str, Mapping[str, str]] = {}
+        self._providers: dict[str, SandboxProvider] = {}
+        self.on_ended: Callable[[], None] = lambda: None
+        """Called when a run has ended: someone may have to be told."""
+        self._doors = SandboxProxies(home)
+        self._graders: defaultdict[str, dict[int, Benchmark]] = defaultdict(dict)
+        """What regrades grade with, by run and number."""
+        self._opening: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
+        self._bringing = ArtifactFetcher(premises)
+        self.layers = LayerCache(premises.data.cache / "layers", labels={"Home": home})
+        self._model_doors = ModelProxies(
+            proxy_folder(premises.data.root / "doors" / home), guarded=premises.server
+        )
+
+    def ready(self) -> Collection[str]:
+        return self._worlds.keys()
+
+    def waiting(self) -> Collection[str]:
+        now = time.monotonic()
+        self._waiting = {run_id: until for run_id, until in self._waiting.items() if until > now}
+        return self._waiting.keys()
+
+    def __getitem__(self, run_id: str) -> RunContext:
+        return self._worlds[run_id]
+
+    def give_secrets(self, run_id: str, values: Mapping[str, str]) -> None:
+        """What a person resolved for a run; an open world takes it up at once."""
+        self._secrets[run_id] = dict(values)
+        self._waiting.pop(run_id, None)
+        if world := self._worlds.get(run_id):
+            # Attempts under way still hold the old values: those stay hidden as well.
+            hidden = [*delivery.unspeakable(values), *world.secrets.values()]
+            world.give_secrets({name: values.get(name, old) for name, old in world.secrets.items()}, hidden)
+
+    async def provider(self, name: str, settings: Mapping[str, str] | None = None) -> SandboxProvider:
+        """One provider object per name and settings; what an earlier executor left behind is reaped when it
+        is made."""
+        key = f"{name} {content_digest(dict(settings))}" if settings else name
+        # A second one would reap the sandboxes of the first; and a remote one that does not answer, which
+        # anyone can name, must keep nobody else's runs waiting.
+        async with self._opening[key]:
+            if key not in self._providers:
+                provider = open_provider(
+                    name, self._data.sandboxes(name), settings or config.provider_options(name)
+                )
+                try:
+                    await provider.reap({"Home": self._home})
+                except BaseException:
+                    await provider.close()
+                    raise
+                self._providers[key] = provider
+            return self._providers[key]
+
+    async def open(self, run_id: str) -> None:
+        try:
+            row = await self._writer.call(lambda connection: runs.get(connection, run_id))
+            await self._unseal(run_id)
+            if missing := self._missing(row):
+                await self._wait_for(run_id, missing)
+                return
+            self._worlds[run_id] = await self._make(row)
+        except Exception as error:  # one run that cannot be opened must not end the others
+            if isinstance(error, StoreError) and error.cause != SEALED:
+                raise
+            await self._fail(run_id, classify(error, self._masker(run_id)).message)
+
+    async def _unseal(self, run_id: str) -> None:
+        """Take up what a server has sealed for the run by now: it may have been handed other values, for
+        another address, since it was last open here."""
+        if self._premises.server:
+            found = await self._writer.call(lambda connection: self._premises.sealed(connection, run_id))
+            if found and found != self._secrets.get(run_id):
+                self.give_secrets(run_id, found)
+
+    async def handed(self, run_id: str) -> Mapping[str, str] | None:
+        """What was handed over for a run, as far as it is known here."""
+        await self._unseal(run_id)
+        return self._secrets.get(run_id)
+
+    def organisation(self, org_id: str, values: Mapping[str, str]) -> Organisation:
+        """The things of a run's organisation; `values` were handed over with the run."""
+        return self._bringing.organisation(org_id, values)
+
+    def _missing(self, row: Any) -> list[str]:
+        """What the run must be handed and was not."""
+        return [name for name in delivery.wanted(row.arguments) if name not in self._secrets.get(row.id, {})]
+
+    async def _make(self, row: Any) -> RunContext:
+        arguments: Json = row.arguments
+        folder = self._data.run(row.id)
+        secrets = self._secrets.get(row.id, {})
+        provider = await self.provider(row.provider, delivery.settings_of(secrets))
+        away = await asyncio.to_thread(self._bringing.away, row, secrets)
+        source = await asyncio.to_thread(self._bringing.source, row, away)
+        access = await self._access(row, provider)
+        agent = agents.open_frozen(row.agent_frozen, folder.agent, self._data.bundles)
+        settings = Settings(**arguments["settings"])
+        world = RunContext(
+            run_id=row.id,
+            dataset=row.dataset,
+            model=row.model,
+            benchmark=benchmarks.open_frozen(source, delivery.given_to_benchmark(secrets, arguments), access),
+            agent=agent,
+            provider=provider,
+            settings=settings,
+            keep_sandbox=bool(arguments.get("keep_sandbox")),
+            max_attempts=arguments.get("max_attempts"),
+            secrets={},
+            folder=folder,
+            home=self._home,
+            hidden=(access.DAYTONA_API_KEY,) if access else (),
+            away=away,
+            gear=self._gear(agent, settings),
+            keep_limits=KeepLimits.configured(),
+            trajectory_limit=configured_limit(),
+            allowed_networks=networks_in(str(config.effective("allowed_networks").value or "")),
+        )
+        world.told = bool(row.notify)
+        given = delivery.given_to_benchmark(secrets, arguments)
+        world.open_grader = partial(self._grader, row.id, away, given)
+        named = {name: secrets[name] for name in arguments.get("secrets", {})}
+        world.give_secrets(named, hidden=delivery.unspeakable(secrets))
+        return world
+
+    async def _grader(
+        self, run_id: str, away: RemoteStorage, given: Mapping[str, str], number: int
+    ) -> Benchmark | None:
+        """Return what a regrade grades with, opened once; None where that is the run's own benchmark."""
+        async with self._opening[f"{run_id} {number}"]:
+            if number in self._graders[run_id]:
+                return self._graders[run_id][number]
+            row = await self._writer.call(lambda connection: regrades.of_number(connection, run_id, number))
+            source = row.arguments.get("source") if row else None
+            if source is None:
+                return None
+            found: Json = await asyncio.to_thread(self._bringing.tests, run_id, source, away)
+            opened = benchmarks.open_frozen(found, given)
+            self._graders[run_id][number] = opened
+            return opened
+
+    def _gear(self, agent: Agent, settings: Settings) -> AgentEnvironment:
+        """What the run's sandboxes are given: the agent's layer, a door to the model it is to use."""
+        url = settings.model_url
+        # Without isolation there is no wall, and no door is needed.
+        door = self._model_doors.to(url) if url and settings.provider != "process" else None
+        return AgentEnvironment(self.layers, layer_of(agent), url, door)
+
+    async def _access(self, row: Any, provider: SandboxProvider) -> DaytonaProviderConfig | None:
+        """How the run's benchmark reaches its sandboxes; None for benchmarks that are given them."""
+        from_where = row.benchmark_source.get("reaches_sandboxes")
+        if from_where is None:
+            return None
+        if settings := delivery.settings_of(self._secrets.get(row.id, {})):
+            from sandboxes.types import DaytonaProviderConfig
+
+            return DaytonaProviderConfig.model_validate(settings)
+        host_image = bool(row.arguments["settings"].get("host_image"))
+        return await self._doors.open(row.id, provider, public=from_where == "public", host_image=host_image)
+
+    def _masker(self, run_id: str) -> Masker | None:
+        values = self._secrets.get(run_id)
+        return Masker(delivery.unspeakable(values)) if values else None
+
+    async def _wait_for(self, run_id: str, missing: Sequence[str]) -> None:
+        # What is sealed in the store may come at any time; what a person supplies comes through the door.
+        self._waiting[run_id] = time.monotonic() + (LOOK_AGAIN_S if self._premises.server else math.inf)
+        names = ", ".join(map(delivery.described, missing))
+        note = f"waits for {names}; `valk run resume {run_id[:8]}` supplies it"
+
+        def write(connection: Connection) -> None:
+            if runs.get(connection, run_id).note != note:
+                runs.set_values(connection, run_id, note=note)
+
+        await self._writer.call(write)
+
+    async def _fail(self, run_id: str, message: str) -> None:
+        def write(connection: Connection) -> None:
+            row = runs.locked(connection, run_id)
+            runs.set_values(
+                connection,
+                run_id,
+                state=RunState.ERROR.value,
+                error=message,
+                finished_at=time.time(),
+                endings=row.endings + 1,
+                **runs.worked(row, time.time()),
+            )
+            notifications.plan_ending(connection, runs.get(connection, run_id), time.time())
+            if not notifications.unfinished(connection, run_id):
+                forget_handed(connection, run_id)
+
+        await self._writer.call(write)
+        await self._let_go(run_id)
+
+    async def conclude(self, run_id: str) -> None:
+        # Set aside first: nothing is leased for a run whose world is being closed. One that is reopened
+        # meanwhile finds its secrets still here.
+        world = self._set_aside(run_id)
+        masker = world.masker if world else self._masker(run_id)
+        final: Json | None = None
+        graded: float | None = None
+        confirmed: float | None = None
+        error: str | None = None
+        try:
+            row = await self._writer.call(lambda connection: runs.get(connection, run_id))
+            await self._unseal(run_id)
+            if not world and (missing := self._missing(row)):
+                await self._wait_for(run_id, missing)
+                return
+            await self._writer.call(lambda connection: regrades.settle(connection, run_id))
+            benchmark = world.benchmark if world else self._benchmark(row)
+            final, graded, confirmed = await self._score(benchmark, run_id, row.dataset)
+            final = masker.data(final) if masker else final
+        except StoreError:
+            raise
+        except Exception as problem:  # noqa: BLE001 - one run's benchmark must not end the other runs
+            error = f"The final score could not be computed: {classify(problem, masker).message}"
+        await self._end(run_id, final, graded, error, confirmed)
+        if world and run_id not in self._worlds:
+            await self._close(world)
+
+    def _benchmark(self, row: Any) -> Benchmark:
+        given = delivery.given_to_benchmark(self._secrets.get(row.id, {}), row.arguments)
+        return benchmarks.open_frozen(row.benchmark_source, given)
+
+    def _set_aside(self, run_id: str) -> RunContext | None:
+        """The run's world, no longer among the ready unless sandboxes are kept in it."""
+        world = self._worlds.get(run_id)
+        if world and not world.kept:
+            del self._worlds[run_id]
+        return world
+
+    async def _end(
+        self,
+        run_id: str,
+        final: Json | None,
+        graded: float | None,
+        error: str | None,
+        confirmed: float | None = None,
+    ) -> None:
+        """Write score and last state; what the benchmark computed may be more than the store can take."""
+
+        def write(connection: Connection) -> bool:
+            before = runs.version(connection, run_id)
+            ended = runs.conclude(
+                connection,
+                run_id,
+                time.time(),
+                final=final,
+                graded=graded,
+                error=error,
+                confirmed=confirmed,
+            )
+            if ended and before != runs.version(connection, run_id):
+                regrades.finish(connection, run_id, time.time())
+                # In the same transaction: whom to tell of it is not forgotten in a crash.
+                notifications.plan_ending(connection, runs.get(connection, run_id), time.time())
+                if not notifications.unfinished(connection, run_id):
+                    forget_handed(connection, run_id)
+            return ended
+
+        try:
+            ended = await self._writer.call(write)
+        except StoreError:
+            raise
+        except Exception as problem:  # noqa: BLE001 - as above: only the store's own failure is everyone's
+            await self._fail(run_id, f"The final score could not be stored: {classify(problem).message}")
+            ended = True
+        self.on_ended()
+        if ended:
+            await self._let_go(run_id)
+
+    async def _let_go(self, run_id: str) -> None:
+        """Forget what was handed over for an ended run, unless someone is still to be told of it."""
+
+        def over(connection: Connection) -> bool:
+            return runs.version(connection, run_id) is None or notifications.settled(connection, run_id)
+
+        if await self._writer.call(over):
+            self.settled(run_id)
+
+    def settled(self, run_id: str) -> None:
+        """Nobody is to be told of the ended run any more: what was handed over for it is let go."""
+        if run_id not in self._worlds:
+            self._secrets.pop(run_id, None)
+
+    async def _score(
+        self, benchmark: Benchmark, run_id: str, dataset: str
+    ) -> tuple[Json, float | None, float | None]:
+        grades = await self._writer.call(lambda connection: grades_of(runs.each_grade(connection, run_id)))
+        final, graded = await computed(benchmark, grades, dataset)
+        return final, graded, await confirmed_score(benchmark, grades, dataset)
+
+    @property
+    def kept(self) -> int:
+        """Sandboxes that stay for a person to look into."""
+        return sum(len(world.kept) for world in self._worlds.values())
+
+    async def shell(self, run_id: str, task_id: str, k: int) -> list[str] | None:
+        """The command that opens a shell in a kept sandbox, where the agent worked."""
+        world = self._worlds.get(run_id)
+        sandbox = world.kept.get((task_id, k)) if world else None
+        if world is None or sandbox is None:
+            return None
+        task = await world.benchmark.describe(task_id, world.dataset)
+        return sandbox.shell_argv(task.placed(sandbox.image_defaults).cwd)
+
+    async def forget(self, run_id: str) -> None:
+        """A person is done with a run: its kept sandboxes end."""
+        world = self._worlds.pop(run_id, None)
+        self._secrets.pop(run_id, None)
+        self._waiting.pop(run_id, None)
+        if world:
+            kept, world.kept = world.kept, {}
+            for sandbox in kept.values():
+                with contextlib.suppress(SandboxError):  # reaped when an executor starts
+                    await world.provider.delete_sandbox(sandbox.id)
+            await self._close(world)
+
+    async def close(self) -> None:
+        """End every sandbox and let go of everything."""
+        for run_id in list(self._worlds):
+            await self.forget(run_id)
+        await self._doors.close()
+        await self._model_doors.clear()
+        await asyncio.to_thread(self._bringing.close)
+        for name, provider in self._providers.items():
+            try:
+                await provider.close()
+            except (SandboxError, OSError) as error:
+                sys.stderr.write(f"closing {name}: {error}\n")  # reaped when an executor starts
+
+    async def sweep(self) -> None:
+        """Reap what earlier executors left, of every provider that was used here.
+
+        One that cannot be opened (any more) says so to the runs that want it, not to all others.
+        """
+        root: Path = self._data.root / "sandboxes"
+        for folder in sorted(root.iterdir()) if root.exists() else ():
+            try:
+                await self.provider(folder.name)
+            except (SandboxError, ValkyrieError, OSError) as error:
+                sys.stderr.write(f"what is left of {folder.name} sandboxes was not removed: {error}\n")
+        await self._model_doors.clear()
+
+    async def _close(self, world: RunContext) -> None:
+        """Let go of a run: its key, and the sandboxes its service made for itself and left."""
+        if self._doors.shut(world.run_id):
+            with contextlib.suppress(SandboxError, OSError):  # reaped when an executor starts
+                await world.provider.reap({"Home": self._home, "Id": world.run_id})
+        for benchmark in (world.benchmark, *self._graders.pop(world.run_id, {}).values()):
+            await _close_benchmark(benchmark, world)
+
+
+async def _close_benchmark(benchmark: Benchmark, world: RunContext) -> None:
+    try:
+        await benchmark.close()
+    except Exception as error:  # noqa: BLE001 - other people's code; the run has ended, and its score stands
+        sys.stderr.write(f"closing benchmark {benchmark.name}: {classify(error, world.masker).message}\n")

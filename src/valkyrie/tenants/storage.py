@@ -1,0 +1,241 @@
+"""Where artifacts and logs are kept, and this machine's own way into AWS."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from valkyrie.config import values
+from valkyrie.config import values as config
+from valkyrie.config.values import config_path
+from valkyrie.domain import Json
+from valkyrie.errors import StoreError, UserError
+from valkyrie.secrets import SecretStore
+
+if TYPE_CHECKING:
+    from valkyrie.agents.library import Library
+    from valkyrie.artifact_store.protocol import ArtifactStore, LogKeeper
+    from valkyrie.aws.session import AwsAccess, AwsKeys, AwsSession
+
+
+_CHOSEN_IN_ENVIRONMENT = ("AWS_ACCESS_KEY_ID", "AWS_PROFILE")
+_OF_THE_CHAIN = (
+    *_CHOSEN_IN_ENVIRONMENT,
+    "AWS_SECRET_ACCESS_KEY",
+    "AWS_SESSION_TOKEN",
+    "AWS_REGION",
+    "AWS_DEFAULT_REGION",
+    "AWS_ENDPOINT_URL",
+)
+"""What sessions read when they are made."""
+
+
+def kept_keys_path() -> Path:
+    """Where `config init` keeps AWS keys: apart from secrets, which agents may name."""
+    return config_path().parent / "aws.json"
+
+
+def keep_keys(values: Mapping[str, str]) -> Callable[[], None]:
+    """Keep AWS keys, by the names of environment variables, over earlier ones; how to undo it."""
+    store = SecretStore(kept_keys_path())
+    before = {name: value for name in config.AWS_KEYS if (value := store.get(name))}
+
+    def write(wanted: Mapping[str, str]) -> None:
+        for name in config.AWS_KEYS:
+            if value := wanted.get(name):
+                store.set(name, value)
+            elif store.get(name):
+                store.remove(name)
+
+    write(values)
+    return lambda: write(before)
+
+
+def chosen_in_environment() -> str | None:
+    """The environment variable that says whose AWS it is, over all that is kept."""
+    return next((name for name in _CHOSEN_IN_ENVIRONMENT if os.environ.get(name)), None)
+
+
+def configured_keys() -> Mapping[str, str]:
+    """AWS keys of the config file, else those `config init` kept; by the names of environment variables."""
+    held = config.load()
+    found = {name: str(held[name]) for name in config.AWS_KEYS if name in held}
+    if not found:
+        store = SecretStore(kept_keys_path())
+        found = {name: value for name in config.AWS_KEYS if (value := store.get(name))}
+    if found and not {"AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"} <= found.keys():
+        raise UserError(
+            "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY belong together; only one of them is configured.",
+            cause="aws_config",
+        )
+    return found
+
+
+def as_keys(values: Mapping[str, str]) -> AwsKeys:
+    """AWS keys by the names of their environment variables, as a session takes them."""
+    from valkyrie.aws.session import AwsKeys
+
+    return AwsKeys(
+        values["AWS_ACCESS_KEY_ID"], values["AWS_SECRET_ACCESS_KEY"], values.get("AWS_SESSION_TOKEN")
+    )
+
+
+def session_for(access: AwsAccess) -> AwsSession:
+    """One session per access: its clients, and the credentials of a role, are made once."""
+    return _session(access, tuple(os.environ.get(name) for name in _OF_THE_CHAIN))
+
+
+@lru_cache(maxsize=64)
+def _session(access: AwsAccess, _environment: tuple[str | None, ...]) -> AwsSession:
+    from valkyrie.aws.session import AwsSession
+
+    return AwsSession(access)
+
+
+def own_session(*, server: bool = False) -> AwsSession | None:
+    """The way into AWS, when S3_BUCKET, AWS keys or AWS_DEFAULT_REGION are configured; else None.
+
+    A region of the environment counts on a server only: on a person's machine it is there for other
+    programs, and must not make us ask AWS for every secret that is missing.
+    """
+    region = _configured_region() or (server and os.environ.get("AWS_DEFAULT_REGION"))
+    configured = config.effective("S3_BUCKET").value or configured_keys() or (region and find_spec("boto3"))
+    return any_session() if configured else None
+
+
+def any_session(handed: Mapping[str, str] | None = None) -> AwsSession:
+    """The way into AWS, configured or not: what was handed over, else what is kept, else AWS's own."""
+    from valkyrie.aws.session import AwsAccess
+
+    if handed and handed.get("AWS_ACCESS_KEY_ID"):
+        access = AwsAccess(
+            handed.get("AWS_DEFAULT_REGION"), as_keys(handed), endpoint=handed.get("AWS_ENDPOINT_URL")
+        )
+        return session_for(access)
+    keys = {} if chosen_in_environment() else configured_keys()
+    # What the environment says of the region is read by the session itself, as AWS's own programs do.
+    named = None if os.environ.get("AWS_DEFAULT_REGION") else _configured_region()
+    return session_for(AwsAccess(named, as_keys(keys) if keys else None))
+
+
+def _configured_region() -> str | None:
+    region = config.load().get("AWS_DEFAULT_REGION")
+    return str(region) if region else None
+
+
+# Where artifacts and logs are kept: of new runs, and of one that remembers its place.
+
+DEFAULT_LOG_GROUP, DEFAULT_RETENTION = "benchmarks", 365
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """Where new runs keep things. Logs go to CloudWatch when artifacts go to S3 and there is a log group,
+    and beside the artifacts when these are in a folder."""
+
+    session: AwsSession | None
+    bucket: str | None = None
+    prefix: str = ""
+    folder: Path | None = None
+    log_group: str | None = None
+    retention_days: int = DEFAULT_RETENTION
+
+    def artifacts(self) -> ArtifactStore | None:
+        """The bucket, else the folder, else nothing."""
+        if self.bucket and self.session:
+            from valkyrie.aws.s3 import S3Artifacts
+
+            return S3Artifacts(self.session, self.bucket, self.prefix)
+        if self.folder:
+            from valkyrie.artifact_store.disk import DiskArtifacts
+
+            return DiskArtifacts(self.folder)
+        return None
+
+    def logs(self) -> LogKeeper | None:
+        """CloudWatch, or files beside the artifacts, or nothing."""
+        if self.folder and not self.bucket:
+            from valkyrie.artifact_store.logs import FileLogs
+
+            return FileLogs(self.folder / "logs")
+        if not (self.bucket and self.session and self.log_group):
+            return None
+        from valkyrie.aws.logs import CloudWatchLogs
+
+        return CloudWatchLogs(self.session, self.log_group, self.retention_days)
+
+
+def own_placement(session: AwsSession | None, prefix: str = "") -> Placement:
+    """As this machine's config says, below a prefix."""
+    bucket, folder = values.effective("S3_BUCKET").value, values.effective("artifacts_folder").value
+    group = str(values.effective("LOG_GROUP").value)
+    root = Path(str(folder)) if folder else None
+    return Placement(
+        session,
+        bucket=str(bucket) if bucket else None,
+        prefix=prefix,
+        folder=root / prefix if root and prefix else root,
+        log_group=None if group == values.NO_LOGS else "/".join(filter(None, (group, prefix))),
+        retention_days=int(values.effective("LOG_RETENTION_POLICY").value or DEFAULT_RETENTION),
+    )
+
+
+def open_library(artifacts: ArtifactStore | None, folder: Path, cache: Path) -> Library:
+    """Pushed agents: with the artifacts, else in a folder of this machine."""
+    from valkyrie.agents.library import AgentLibrary, StoredLibrary
+
+    return AgentLibrary(folder) if artifacts is None else StoredLibrary(artifacts, cache)
+
+
+def open_artifacts(place: Json, session: AwsSession | None) -> ArtifactStore:
+    """The store a run remembers."""
+    if place.get("kind") == "disk":
+        from valkyrie.artifact_store.disk import DiskArtifacts
+
+        return DiskArtifacts(Path(place["folder"]))
+    if place.get("kind") == "s3":
+        from valkyrie.aws.s3 import S3Artifacts
+
+        where = f"s3://{place['bucket']}"
+        return S3Artifacts(_there(place, session, where), place["bucket"], place.get("prefix") or "")
+    raise _strange(place)
+
+
+def open_logs(place: Json, session: AwsSession | None) -> LogKeeper:
+    """The log keeper a run remembers."""
+    if place.get("kind") == "files":
+        from valkyrie.artifact_store.logs import FileLogs
+
+        return FileLogs(Path(place["folder"]))
+    if place.get("kind") != "cloudwatch":
+        raise _strange(place)
+    from valkyrie.aws.logs import CloudWatchLogs
+
+    group = str(place["group"])
+    days = int(place.get("retention_days") or DEFAULT_RETENTION)
+    return CloudWatchLogs(_there(place, session, f"log group {group}"), group, days)
+
+
+def _there(place: Json, session: AwsSession | None, where: str) -> AwsSession:
+    """The same way in, to the region of the place: the organisation may have moved since."""
+    if session is None:
+        raise UserError(
+            f"Kept at {where}, and no AWS credentials are configured any more to reach it.",
+            cause="artifacts_config",
+        )
+    region = place.get("region")
+    if not region or region == session.access.region:
+        return session
+
+    return session_for(replace(session.access, region=str(region)))
+
+
+def _strange(place: Json) -> StoreError:
+    return StoreError(
+        f"A run is kept at a place of a kind this program does not know: {place.get('kind')!r}."
+    )

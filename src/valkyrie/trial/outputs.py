@@ -1,0 +1,437 @@
+"""What is kept of an attempt: its log, the agent's outputs, the task's artifacts, without secrets."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import glob
+import os
+import posixpath
+import shutil
+import tarfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from fnmatch import fnmatch
+from itertools import chain, count, takewhile
+from pathlib import Path, PurePosixPath
+from typing import TextIO
+
+from sandboxes.errors import SandboxError, SandboxFileNotFoundError, SandboxUnsupportedError
+from sandboxes.masker import Masker
+from sandboxes.protocol import Sandbox
+from sandboxes.types import Command, CopyLimits, OutputSink, StreamName
+from valkyrie.agents.protocol import Agent, OutputArtifact
+from valkyrie.domain import KeptPath, TaskSpec
+from valkyrie.errors import AgentOutputError
+
+LOG_LIMIT = 64 * 1024 * 1024
+FLUSH_AT = 32 * 1024
+FLUSH_EVERY_S = 0.2
+
+
+class AttemptLog:
+    """Output as it came, under a heading per phase.
+
+    Headings alone make no file: an attempt that printed nothing costs nothing. Writing to the page cache
+    is quick enough for the event loop; pieces are gathered so that chatty agents stay cheap.
+    """
+
+    __slots__ = ("_buffer", "_failed", "_file", "_masker", "_path", "_pending", "_size", "_timer")
+
+    def __init__(self, path: Path, masker: Masker | None = None) -> None:
+        self._path = path
+        self._masker = masker
+        self._failed: OSError | None = None
+        self._file: TextIO | None = None
+        self._buffer: list[str] = []
+        self._pending = 0
+        self._size = 0
+        self._timer: asyncio.TimerHandle | None = None
+
+    def write(self, _stream: StreamName, text: str) -> None:
+        """One piece of output; OSError when the log cannot be written, which ends the attempt."""
+        if self._failed:
+            raise self._failed
+        if self._size >= LOG_LIMIT:
+            return
+        self._size += len(text) if text.isascii() else len(text.encode("utf-8", "replace"))
+        self._pending += len(text)
+        self._buffer.append(text)
+        if self._size >= LOG_LIMIT:
+            self._buffer.append(f"\n… output beyond {LOG_LIMIT >> 20} MiB is not kept …\n")
+        if self._pending > FLUSH_AT:
+            self._flush()
+        elif self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(FLUSH_EVERY_S, self._flush_late)
+
+    def heading(self, text: str) -> None:
+        """A line that says which phase begins; kept back until something is printed."""
+        self._buffer.append(f"── {time.strftime('%H:%M:%S')} {text}\n")
+
+    def note(self, text: str) -> None:
+        """A line of ours that is worth a file by itself. One that cannot be written is let go."""
+        with contextlib.suppress(OSError):
+            self.write("stderr", f"── {self._masker.text(text) if self._masker else text}\n")
+
+    def close(self) -> None:
+        """Write what is left, if anything was printed at all. A full disk is no reason to lose a grade."""
+        with contextlib.suppress(OSError):
+            if self._size:
+                self._flush()
+        self._buffer.clear()
+        file, self._file = self._file, None
+        if file:
+            with contextlib.suppress(OSError):
+                file.close()
+
+    def _flush_late(self) -> None:
+        """From the loop, where nobody would hear of an error: who writes next does."""
+        try:
+            self._flush()
+        except OSError as error:
+            self._failed = error
+
+    def _flush(self) -> None:
+        if self._timer:
+            self._timer.cancel()
+            self._timer = None
+        if self._file is None:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            self._file = self._path.open("a", encoding="utf-8", errors="replace")
+        self._file.write("".join(self._buffer))
+        self._file.flush()
+        self._buffer.clear()
+        self._pending = 0
+
+
+# What is kept of an attempt: the agent's outputs, taken out safely, within limits, without secrets.
+
+OUTPUT_LIMITS = CopyLimits()
+AGENT = "agent"
+"""The folder of an attempt that holds what the agent's own log said."""
+ARTIFACTS = "artifacts"
+"""The folder of an attempt that holds what agent and task wanted kept."""
+ARCHIVE = "agent_output.tar.gz"
+"""The file of an attempt that holds the agent's `final_output`."""
+GRADING = "grading"
+"""The folder of an attempt that holds what the benchmark kept as evidence."""
+
+
+@contextmanager
+def tools_may_be_gone(agent: Agent, log: AttemptLog) -> Iterator[None]:
+    """Go on without outputs where the image has no program to copy them, or has none any more."""
+    try:
+        yield
+    except SandboxUnsupportedError as error:
+        if any(artifact.required for artifact in agent.output_artifacts):
+            raise AgentOutputError(f"The agent's outputs cannot be copied out: {error}") from error
+        log.note(f"what the agent left is not kept: {error}")
+
+
+async def collect_outputs(
+    agent: Agent,
+    task_id: str,
+    sandbox: Sandbox,
+    draft: Path,
+    masker: Masker | None,
+    log: AttemptLog,
+    *,
+    limits: CopyLimits | None = None,
+) -> None:
+    """Bring out `final_output` and `output_artifacts`; a required one that is missing, or too large, is the
+    agent's fault, an optional one never fails a trial."""
+    limits = limits or OUTPUT_LIMITS
+    if agent.final_output:
+        await _collect_final(agent.final_output, sandbox, draft, masker, log, limits)
+    room = _Room(limits.max_bytes, limits.max_entries)
+    for artifact in agent.output_artifacts:
+        try:
+            await _collect_artifact(artifact, task_id, sandbox, draft, room, log)
+        except (AgentOutputError, SandboxError) as error:
+            if artifact.required:
+                raise
+            # The work is graded all the same; of a sandbox that is lost the grading tells.
+            log.note(f"optional output {artifact.path} is not kept whole: {error}")
+
+
+@dataclass(slots=True)
+class _Room:
+    """What may still be kept of an attempt."""
+
+    bytes: int
+    entries: int
+
+
+async def _collect_artifact(
+    artifact: OutputArtifact, task_id: str, sandbox: Sandbox, draft: Path, room: _Room, log: AttemptLog
+) -> None:
+    # The id stands for itself, also where it looks like a pattern.
+    found = await sandbox.list_files(artifact.source.replace("{task_id}", glob.escape(task_id)))
+    if not found and artifact.required:
+        raise AgentOutputError(f"The agent left no {artifact.source} (output artifact {artifact.path!r}).")
+    if not found:
+        log.note(f"optional output {artifact.path} not found")
+    if len(found) > room.entries:
+        raise AgentOutputError(
+            f"{artifact.source} matches too many files; {OUTPUT_LIMITS.max_entries} a trial may be kept."
+        )
+    room.entries -= len(found)
+    for source in found:
+        target = draft / ARTIFACTS / _place(artifact, task_id, source)
+        make_way(target, draft)
+        try:
+            room.bytes -= await save_file(sandbox, source, target, room.bytes)
+        except BaseException:
+            target.unlink(missing_ok=True)  # half of it would be taken for the whole
+            raise
+
+
+def _place(artifact: OutputArtifact, task_id: str, source: str) -> PurePosixPath:
+    """Where a file is kept; what a pattern matched keeps its path below the pattern's fixed part."""
+    if not glob.has_magic(artifact.source):
+        return PurePosixPath(artifact.path)
+    above = fixed_part(artifact.source).as_posix().replace("{task_id}", task_id)
+    below = PurePosixPath(source).parts[len(PurePosixPath(above).parts) :]
+    return PurePosixPath(artifact.path, *(below or (PurePosixPath(source).name,)))
+
+
+def fixed_part(pattern: str) -> PurePosixPath:
+    """The folder in which a pattern begins; a path that is none is all fixed."""
+    return PurePosixPath(*takewhile(lambda part: not glob.has_magic(part), PurePosixPath(pattern).parts))
+
+
+def make_way(target: Path, top: Path) -> None:
+    """What an agent had kept under a name that is not its own to give yields to what the name is for."""
+    for above in target.parents:
+        if above.is_relative_to(top) and above.is_file():
+            above.unlink()
+    if target.is_dir():
+        shutil.rmtree(target)
+
+
+async def _collect_final(
+    path: str, sandbox: Sandbox, draft: Path, masker: Masker | None, log: AttemptLog, limits: CopyLimits
+) -> None:
+    staging = draft / "agent_output"
+    try:
+        if await sandbox.is_folder(path):
+            report = await sandbox.download_folder(path, staging, limits)
+            if report.skipped_count:
+                shown = "; ".join(f"{name}: {reason}" for name, reason in report.skipped[:5])
+                log.note(f"{report.skipped_count} entries of {path} were left behind ({shown})")
+        else:
+            await save_file(sandbox, path, staging / Path(path).name, limits.max_bytes)
+    except SandboxFileNotFoundError:
+        log.note(f"the agent left no {path}")
+        return
+    except AgentOutputError as error:
+        log.note(f"the agent's output is not kept: {error}")
+        shutil.rmtree(staging, ignore_errors=True)
+        return
+    await asyncio.to_thread(_archive, staging, draft / ARCHIVE, masker)
+
+
+async def save_file(sandbox: Sandbox, source: str, target: Path, limit: int) -> int:
+    """Stream one file out; how many bytes it had."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    size = 0
+    with target.open("wb") as file:
+        async for chunk in sandbox.stream_download(source):
+            size += len(chunk)
+            if size > limit:
+                raise AgentOutputError(
+                    f"{source} is larger than what may be kept ({OUTPUT_LIMITS.max_bytes >> 20} MiB a trial)."
+                )
+            file.write(chunk)
+    return size
+
+
+def _archive(folder: Path, target: Path, masker: Masker | None) -> None:
+    scrub(folder, masker)
+    scrub_names(folder, masker)
+    with tarfile.open(target, "w:gz", compresslevel=1) as tar:
+        for entry in sorted(folder.iterdir()):
+            tar.add(entry, arcname=entry.name)
+    shutil.rmtree(folder)
+
+
+def scrub(folder: Path, masker: Masker | None) -> None:
+    """Mask secret values in every kept file."""
+    if masker is not None and folder.exists():
+        for path in list(folder.rglob("*")):
+            if path.is_file() and not path.is_symlink():
+                masker.file(path)
+
+
+def scrub_names(folder: Path, masker: Masker | None) -> None:
+    """Mask secret values in the names an agent gave its files."""
+    if masker is not None and folder.exists():
+        for path in sorted(folder.rglob("*"), reverse=True):
+            if (name := masker.text(path.name)) != path.name:
+                path.rename(_unlike(path.with_name(name)))
+
+
+def _unlike(path: Path) -> Path:
+    """The path, or one like it that nothing has."""
+    others = (path.with_name(f"{path.name}-{number}") for number in count(2))
+    return next(one for one in chain((path,), others) if not os.path.lexists(one))
+
+
+def publish(draft: Path, kept: Path, masker: Masker | None) -> None:
+    """Let what was put together appear under its own name: whole, and without secrets.
+
+    What was published before stays; a file of the same name gives way.
+    """
+    scrub(draft, masker)
+    scrub_names(draft / ARTIFACTS, masker)
+    kept.parent.mkdir(parents=True, exist_ok=True)
+    if kept.exists():
+        _lay_over(draft, kept)
+    else:
+        draft.rename(kept)
+
+
+def _lay_over(folder: Path, target: Path) -> None:
+    for entry in folder.iterdir():
+        place = target / entry.name
+        there = place.is_dir() and not place.is_symlink()
+        if there and entry.is_dir() and not entry.is_symlink():
+            _lay_over(entry, place)
+            continue
+        if there:
+            shutil.rmtree(place)
+        entry.rename(place)
+    folder.rmdir()
+
+
+def inherit_outputs(earlier: Path, draft: Path) -> None:
+    """What the agent left in an earlier attempt is also this one's; files are linked, not copied."""
+    if earlier.is_dir():
+        shutil.copytree(
+            earlier, draft, ignore=shutil.ignore_patterns(GRADING), copy_function=os.link, dirs_exist_ok=True
+        )
+
+
+# What a task itself wants kept of its sandbox when the agent is done: commands that gather it, paths.
+#
+# All of it is the agent's: it may be missing, of any size and shape, or lie where something else is to be
+# kept. Whatever it is, the attempt is graded all the same.
+
+
+async def gather(task: TaskSpec, sandbox: Sandbox, log: AttemptLog, sink: OutputSink) -> None:
+    """Run the task's own commands for it. One that fails is told of and changes nothing."""
+    for one in task.gathering:
+        command = Command.shell(one.command, cwd=task.cwd, env=task.env, user=one.user, timeout=one.timeout)
+        try:
+            code = await sandbox.run(command, sink)
+            trouble = f"ended with exit code {code}" if code else ""
+        except SandboxError as error:
+            trouble = f"could not be run: {error}"
+        if trouble:
+            log.note(f"verifier.collect `{one.command[:200]}` {trouble}")
+    if task.gathering:
+        # They may have started programs of the agent's, which must not be there when the tests arrive.
+        await sandbox.kill_all()
+
+
+async def keep_paths(
+    task: TaskSpec, sandbox: Sandbox, folder: Path, log: AttemptLog, limits: CopyLimits = OUTPUT_LIMITS
+) -> None:
+    """Copy what the task names into `folder`. What is not there, or is too much, is told of."""
+    keeping = _Allowance(sandbox, log, limits.max_bytes, limits.max_entries)
+    for declared in task.artifacts:
+        one = replace(declared, source=posixpath.normpath(posixpath.join(task.cwd, declared.source)))
+        try:
+            await keeping.take(one, folder)
+        except SandboxFileNotFoundError:
+            if one.expected:
+                log.note(f"artifact {one.source} is not there")
+        except (AgentOutputError, SandboxError) as error:
+            # Of a sandbox that is lost the grading tells.
+            log.note(f"artifact {one.source} is not kept: {error}")
+
+
+@dataclass(slots=True)
+class _Allowance:
+    """What may still be kept."""
+
+    sandbox: Sandbox
+    log: AttemptLog
+    bytes: int
+    entries: int
+
+    async def take(self, one: KeptPath, folder: Path) -> None:
+        """Copy it into `folder`, under a name nothing has there yet."""
+        if await self.sandbox.is_folder(one.source):
+            await self._folder(one, _free(folder, one))
+            return
+        found = await self.sandbox.list_files(one.source)
+        if not found:
+            raise SandboxFileNotFoundError(one.source)
+        alone = found == [one.source]
+        target = _free(folder, one, below=alone)
+        for number, path in enumerate(found):
+            if not self.entries:
+                raise AgentOutputError(
+                    f"a trial may keep {OUTPUT_LIMITS.max_entries} files, and there are "
+                    f"{len(found) - number} more"
+                )
+            below = PurePosixPath(path).relative_to(fixed_part(one.source))
+            await self._file(path, target if alone else target / below)
+
+    async def _file(self, path: str, target: Path) -> None:
+        self.entries -= 1
+        try:
+            self.bytes -= await save_file(self.sandbox, path, target, self.bytes)
+        except AgentOutputError as error:
+            target.unlink()
+            self.log.note(str(error))
+
+    async def _folder(self, one: KeptPath, target: Path) -> None:
+        limits = CopyLimits(self.bytes, self.bytes, self.entries)
+        report = await self.sandbox.download_folder(one.source, target, limits)
+        if report.skipped_count:
+            shown = "; ".join(f"{name}: {reason}" for name, reason in report.skipped[:5])
+            self.log.note(f"{report.skipped_count} entries of {one.source} were left behind ({shown})")
+        self.bytes -= report.bytes
+        self.entries -= report.files
+        await asyncio.to_thread(_leave_out, target, one)
+
+
+def _leave_out(folder: Path, one: KeptPath) -> None:
+    for path in sorted(folder.rglob("*"), reverse=True) if one.exclude else ():
+        name = path.relative_to(folder).as_posix()
+        if any(fnmatch(name, pattern) or fnmatch(path.name, pattern) for pattern in one.exclude):
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+    if folder.is_dir() and not any(folder.iterdir()):
+        folder.rmdir()
+
+
+def _free(folder: Path, one: KeptPath, *, below: bool = False) -> Path:
+    """Where it is kept: as it says, else by its name, its whole path, or a number where those are taken.
+
+    What is `below` the folder cannot take its place.
+    """
+    places = (place for place in _places(folder, one) if not (below and place == folder))
+    return next(place for place in places if _is_free(place, folder))
+
+
+def _places(folder: Path, one: KeptPath) -> Iterator[Path]:
+    source = fixed_part(one.source)
+    name = source.name or "root"
+    if one.destination is not None:
+        yield folder / one.destination
+    yield folder / name
+    yield folder / source.relative_to("/")
+    number = 2
+    while True:
+        yield folder / f"{name}-{number}"
+        number += 1
+
+
+def _is_free(place: Path, folder: Path) -> bool:
+    """Nothing has its name, and no file is where a folder above it would be."""
+    above = (parent for parent in place.parents if parent.is_relative_to(folder))
+    return not place.exists() and all(parent.is_dir() or not parent.exists() for parent in above)
