@@ -14,11 +14,12 @@ from typing import TYPE_CHECKING
 from sandboxes.lazy_names import lazy_names
 
 _HOME = {
-    "benchmark_runner.models.chat_model": ["ChatModel"],
+    "benchmark_runner.models.client": ["ChatModel"],
     "benchmark_runner.models.connections": ["kept_connections"],
     "benchmark_runner.models.dialect": ["Message", "Reply", "Usage"],
-    "benchmark_runner.models.endpoint": ["Endpoint", "find_endpoint"],
-    "benchmark_runner.models.errors": [
+    "benchmark_runner.models.endpoint": [
+        "Endpoint",
+        "find_endpoint",
         "ChatConfigError",
         "ChatError",
         "ChatRefusalError",
@@ -29,15 +30,15 @@ _HOME = {
 __getattr__, __dir__ = lazy_names(__name__, _HOME)
 
 if TYPE_CHECKING:
-    from benchmark_runner.models.chat_model import ChatModel as ChatModel
+    from benchmark_runner.models.client import ChatModel as ChatModel
     from benchmark_runner.models.connections import kept_connections as kept_connections
     from benchmark_runner.models.dialect import Message as Message
     from benchmark_runner.models.dialect import Reply as Reply
     from benchmark_runner.models.dialect import Usage as Usage
+    from benchmark_runner.models.endpoint import ChatConfigError as ChatConfigError
+    from benchmark_runner.models.endpoint import ChatError as ChatError
+    from benchmark_runner.models.endpoint import ChatRefusalError as ChatRefusalError
+    from benchmark_runner.models.endpoint import ChatTooLongError as ChatTooLongError
+    from benchmark_runner.models.endpoint import ChatUnavailableError as ChatUnavailableError
     from benchmark_runner.models.endpoint import Endpoint as Endpoint
     from benchmark_runner.models.endpoint import find_endpoint as find_endpoint
-    from benchmark_runner.models.errors import ChatConfigError as ChatConfigError
-    from benchmark_runner.models.errors import ChatError as ChatError
-    from benchmark_runner.models.errors import ChatRefusalError as ChatRefusalError
-    from benchmark_runner.models.errors import ChatTooLongError as ChatTooLongError
-    from benchmark_runner.models.errors import ChatUnavailableError as ChatUnavailableError

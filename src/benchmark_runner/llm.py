@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel, ConfigDict, Field, SecretStr
 
-from sandboxes.installation import add_packages
+from sandboxes.registry import add_packages
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -31,8 +31,8 @@ from benchmark_service.allowlist import (
     descope_client,
     only_tenant,
 )
-from sandboxes.installation import add_extra
 from sandboxes.masker import Masker
+from sandboxes.registry import add_extra
 
 __all__ = [
     "LEGACY_TENANT",

@@ -12,7 +12,7 @@ from typing import Any, ParamSpec, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from sandboxes.installation import add_extra
+from sandboxes.registry import add_extra
 from sandboxes.threads import uninterrupted
 
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from sandboxes.installation import DISTRIBUTION, origin
+from sandboxes.registry import DISTRIBUTION, origin
 
 if TYPE_CHECKING:
     from jinja2 import Environment

@@ -1,7 +1,9 @@
-"""The words of the house as types: states, categories, tasks, grades. One word for one thing."""
+"""The product's words as types (states, categories, tasks, grades), and the digest of their content."""
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
@@ -12,6 +14,7 @@ from sandboxes.values import ImageDefaults, NetworkPolicy, SandboxLimits
 
 if TYPE_CHECKING:
     from sandboxes.types import Mount, SandboxSource
+
 
 Json = dict[str, Any]
 
@@ -328,3 +331,12 @@ class FinalScore:
 
     score: float | None
     properties: Json = field(default_factory=dict)
+
+
+# Stable content digests: the same inputs give the same digest, on any machine, in any order of keys.
+
+
+def content_digest(value: Any) -> str:
+    """sha256 over the canonical JSON form of plain data."""
+    text = json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+    return "sha256:" + hashlib.sha256(text.encode()).hexdigest()

@@ -8,7 +8,7 @@ import re
 import stat
 from pathlib import Path
 
-from benchmark_runner.suggest import did_you_mean as did_you_mean
+from benchmark_runner.errors import did_you_mean as did_you_mean
 
 _ESCAPES = re.compile(
     r"\x1b(?:\][^\x07\x1b]*(?:\x07|\x1b\\)?|[PX^_][^\x1b]*(?:\x1b\\)?|\[[0-?]*[ -/]*[@-~]|[ -~])?"

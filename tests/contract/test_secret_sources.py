@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 from tests.ministack_world import Ministack
 
-from valkyrie.aws.secrets_manager import SecretsManagerSource
+from valkyrie.aws.services import SecretsManagerSource
 from valkyrie.errors import MissingSecretError
 from valkyrie.secrets import DotenvSource, EnvironmentSource, SecretSource, SecretStore, resolve
-from valkyrie.testing.secrets import MemorySource, check_source
+from valkyrie.testing.null import MemorySource, check_source
 
 pytest_plugins = ["tests.ministack_world"]
 

@@ -13,7 +13,7 @@ from tests.integration.api.stage import Stage, open_stage
 from valkyrie.domain import RunState
 from valkyrie.executor.artifacts import TenantAccess
 from valkyrie.executor.open_runs import OpenRuns
-from valkyrie.secrets.sealed import Sealer, new_key, parse_keys
+from valkyrie.secrets.delivery import Sealer, new_key, parse_keys
 from valkyrie.store import runs, tenants
 
 VALUES = {"KEY": "planted-value-5512"}

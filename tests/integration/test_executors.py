@@ -19,7 +19,7 @@ from tests.postgres import TEMPLATE, Postgres
 from tests.store_world import assert_counters_true
 from valkyrie.config import values
 from valkyrie.domain import TrialState
-from valkyrie.schedule.host import host_cpus
+from valkyrie.schedule.scheduler import host_cpus
 from valkyrie.store import Store, executors, runs, upkeep
 from valkyrie.store.schema import attempt, trial
 from valkyrie.tracker.local import LocalTracker

@@ -15,7 +15,7 @@ from sqlalchemy import select
 
 from tests.integration.conftest import ROOT
 from valkyrie.domain import Identity
-from valkyrie.schedule.host import FILES_OF_OUR_OWN, FILES_PER_TRIAL
+from valkyrie.schedule.scheduler import FILES_OF_OUR_OWN, FILES_PER_TRIAL
 from valkyrie.store.layout import DataFolder
 from valkyrie.store.schema import attempt, run, trial
 from valkyrie.tracker.app import TrackerApp

@@ -16,7 +16,7 @@ from click.testing import CliRunner
 
 from benchmark_runner.scaffolder.main import main as create_runner
 from benchmark_service.cli.cli import main as create_service
-from sandboxes import installation
+from sandboxes import registry
 from valkyrie.evals.starter.project import start_project
 
 ROOT = Path(__file__).parents[2]
@@ -115,13 +115,13 @@ def test_a_generated_project_installs_what_generated_it(
 
 def test_an_extra_is_added_by_its_packages(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(sys, "prefix", str(tmp_path))
-    assert installation.add_extra("docker").endswith(" -m pip install 'aiodocker>=0.24'")
+    assert registry.add_extra("docker").endswith(" -m pip install 'aiodocker>=0.24'")
     monkeypatch.chdir(Path(sys.executable).parents[1])
-    assert installation.add_extra("docker").startswith("bin/python")
+    assert registry.add_extra("docker").startswith("bin/python")
     (tmp_path / "uv-receipt.toml").touch()
-    assert installation.add_extra("docker").startswith("uv pip install --python bin/python")
+    assert registry.add_extra("docker").startswith("uv pip install --python bin/python")
     (tmp_path / "pipx_metadata.json").touch()
-    assert installation.add_extra("docker") == f"pipx inject {tmp_path.name} 'aiodocker>=0.24'"
+    assert registry.add_extra("docker") == f"pipx inject {tmp_path.name} 'aiodocker>=0.24'"
 
 
 @pytest.fixture(scope="module")
@@ -147,13 +147,13 @@ def test_commands_are_printed_as_they_work_in_this_shell(
 ) -> None:
     folder = Path(sys.executable).parent
     monkeypatch.setenv("PATH", str(folder))
-    assert installation.as_typed("valk run list") == "valk run list"
+    assert registry.as_typed("valk run list") == "valk run list"
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.chdir(folder.parent)
-    assert installation.as_typed("valk run list") == "bin/valk run list"
-    assert installation.as_typed("cd there && valk lint") == f"cd there && {folder}/valk lint"
+    assert registry.as_typed("valk run list") == "bin/valk run list"
+    assert registry.as_typed("cd there && valk lint") == f"cd there && {folder}/valk lint"
     (tmp_path / "valk").write_text("#!/bin/sh\n")
     (tmp_path / "valk").chmod(0o755)
-    assert installation.as_typed("valkyrie db upgrade") == "bin/valkyrie db upgrade"
-    assert installation.as_typed("valk run list") == "bin/valk run list"
-    assert installation.as_typed("export VALKYRIE_HOME=valkyrie") == "export VALKYRIE_HOME=valkyrie"
+    assert registry.as_typed("valkyrie db upgrade") == "bin/valkyrie db upgrade"
+    assert registry.as_typed("valk run list") == "bin/valk run list"
+    assert registry.as_typed("export VALKYRIE_HOME=valkyrie") == "export VALKYRIE_HOME=valkyrie"

@@ -19,14 +19,13 @@ from pydantic import (
 )
 from pydantic_core import ErrorDetails
 
-from benchmark_runner.agent_bundle import CONTRACT_FILES, strict_yaml
+from benchmark_runner import yaml_documents
+from benchmark_runner.agent_bundle import CONTRACT_FILES
 from benchmark_runner.agent_bundle.bundle import NAME, NAME_RULE
-from benchmark_runner.agent_bundle.parameters import TYPES, ParameterType, coerce, fits
 from benchmark_runner.agent_bundle.placeholders import placeholder_names
-from benchmark_runner.agent_bundle.resolution import RUNTIME_PLACEHOLDERS
-from benchmark_runner.agent_bundle.strict_yaml import KeyPath, YamlDocument
-from benchmark_runner.errors import ContractValidationError
-from benchmark_runner.suggest import did_you_mean
+from benchmark_runner.agent_bundle.resolution import RUNTIME_PLACEHOLDERS, TYPES, ParameterType, coerce, fits
+from benchmark_runner.errors import ContractValidationError, did_you_mean
+from benchmark_runner.yaml_documents import KeyPath, YamlDocument
 
 MAX_OUTPUT_ARTIFACTS = 10
 MAX_COMMAND_BYTES = 64 * 1024
@@ -275,7 +274,7 @@ def load_contract(source: Path | str, where: str | None = None) -> AgentContract
         where = where or str(file)
         source = _read_text(file, where)
     where = where or CONTRACT_FILES[0]
-    document = strict_yaml.parse(source, where)
+    document = yaml_documents.parse(source, where)
     if not isinstance(document.data, dict):
         raise ContractValidationError(
             f"{where}: must be keys and values (name: …, install_cmd: …, run_cmd: …)."
@@ -304,7 +303,7 @@ def find_contract(folder: Path) -> Path:
 
 def _read_text(file: Path, where: str) -> str:
     try:
-        if (size := file.stat().st_size) > strict_yaml.MAX_BYTES:
+        if (size := file.stat().st_size) > yaml_documents.MAX_BYTES:
             raise ContractValidationError(f"{where}: too large for a contract ({size:,} bytes, 1 MiB).")
         return file.read_bytes().decode()
     except OSError as error:

@@ -19,7 +19,7 @@ from benchmark_runner.models.dialect import (
     text_in,
     whole_number,
 )
-from benchmark_runner.models.errors import BrokenStreamError, UnreadableAnswerError
+from benchmark_runner.models.endpoint import BrokenStreamError, UnreadableAnswerError
 
 if TYPE_CHECKING:
     from benchmark_runner.models.endpoint import Endpoint

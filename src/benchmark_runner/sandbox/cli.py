@@ -157,7 +157,7 @@ def manifest(output: Path, **given: Any) -> None:
 @click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 def add(file: Path) -> None:
     """Install a benchmark from its manifest FILE into ./benchmarks."""
-    from benchmark_runner.sandbox import store
+    from benchmark_runner.sandbox import manifest as store
     from benchmark_runner.sandbox.manifest import load_manifest
 
     with _in_words():
@@ -183,7 +183,7 @@ def add(file: Path) -> None:
 @cli.command(name="list")
 def list_installed() -> None:
     """List the installed benchmarks."""
-    from benchmark_runner.sandbox import store
+    from benchmark_runner.sandbox import manifest as store
 
     names = store.installed_names()
     if not names:
@@ -214,7 +214,7 @@ def _run(
     timeout: float,
     **given: Any,
 ) -> int:
-    from benchmark_runner.sandbox import store
+    from benchmark_runner.sandbox import manifest as store
     from benchmark_runner.sandbox.setup import Setup, checked_agent, load_agent
     from sandboxes.types import HostSource, ImageSource
 
@@ -321,7 +321,7 @@ def _place(
 def _installed(name: str) -> Manifest:
     import difflib
 
-    from benchmark_runner.sandbox import store
+    from benchmark_runner.sandbox import manifest as store
 
     found = store.load_installed(name)
     if found is None:

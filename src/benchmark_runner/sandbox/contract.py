@@ -7,9 +7,8 @@ from typing import Any
 
 from benchmark_runner.agent_bundle.contract import AgentContract as AgentContract
 from benchmark_runner.agent_bundle.contract import load_contract as load_contract
-from benchmark_runner.agent_bundle.parameters import as_text
 from benchmark_runner.agent_bundle.placeholders import placeholder_names, strangers, substitute
-from benchmark_runner.agent_bundle.resolution import RUNTIME_PLACEHOLDERS, ResolvedContract, resolve
+from benchmark_runner.agent_bundle.resolution import RUNTIME_PLACEHOLDERS, ResolvedContract, as_text, resolve
 from benchmark_runner.errors import ContractValidationError
 
 

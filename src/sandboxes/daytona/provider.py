@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 from weakref import WeakSet
 
 from sandboxes.daytona import sdk
-from sandboxes.daytona.calls import DaytonaBackoff, call
 from sandboxes.daytona.sandbox import DaytonaSandbox
+from sandboxes.daytona.sdk import DaytonaBackoff, call
 from sandboxes.errors import (
     SandboxConnectionError,
     SandboxError,
@@ -22,8 +22,8 @@ from sandboxes.errors import (
     SandboxNotFoundError,
     SandboxUnsupportedError,
 )
-from sandboxes.installation import add_extra
 from sandboxes.protocol import Sandbox, SandboxProvider
+from sandboxes.registry import add_extra
 from sandboxes.scripted_sandbox import check_names
 from sandboxes.threads import uninterrupted
 from sandboxes.types import Capabilities, SandboxCreateRequest, SandboxQuery

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypedDict, TypeVar
 from urllib.parse import urlsplit
 
 from sandboxes.daytona import sdk
-from sandboxes.daytona.calls import DaytonaBackoff, call
+from sandboxes.daytona.sdk import DaytonaBackoff, call
 from sandboxes.daytona.session import DaytonaSession
 from sandboxes.errors import (
     SandboxCommandError,

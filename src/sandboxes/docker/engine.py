@@ -26,7 +26,7 @@ from sandboxes.errors import (
     SandboxUnsupportedError,
     SandboxUserError,
 )
-from sandboxes.installation import add_extra
+from sandboxes.registry import add_extra
 from sandboxes.types import Capabilities
 from sandboxes.values import host_memory_mb
 

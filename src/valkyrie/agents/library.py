@@ -22,7 +22,7 @@ from benchmark_runner.agent_bundle.bundle import NAME, NAME_RULE, digest_archive
 from benchmark_runner.archive import new_file
 from valkyrie.agents.catalog.entries import CATALOG
 from valkyrie.artifact_store.protocol import AGENTS, agent_key
-from valkyrie.digest import content_digest
+from valkyrie.domain import content_digest
 from valkyrie.errors import BundleError, UnknownError, UsageError, paths_shown_as
 from valkyrie.git.address import GitSource, hide_credentials
 from valkyrie.git.command import Progress

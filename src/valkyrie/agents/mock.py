@@ -15,8 +15,7 @@ from sandboxes.errors import SandboxFileNotFoundError
 from sandboxes.values import TIMEOUT_EXIT_CODE
 from valkyrie.agents.catalog.entries import NeedsNothing
 from valkyrie.agents.protocol import AgentExit, AgentTrial, AgentUsage, Trouble
-from valkyrie.digest import content_digest
-from valkyrie.domain import ExitReason
+from valkyrie.domain import ExitReason, content_digest
 from valkyrie.errors import AgentError, UserError
 from valkyrie.text import did_you_mean
 from valkyrie.trajectory.records import from_record, to_record

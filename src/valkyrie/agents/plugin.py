@@ -16,8 +16,7 @@ from sandboxes.masker import Masker
 from sandboxes.types import TIMEOUT_EXIT_CODE, Command
 from valkyrie.agents.catalog.entries import AgentOptions
 from valkyrie.agents.protocol import AgentExit, AgentTrial, OutputArtifact
-from valkyrie.digest import content_digest
-from valkyrie.domain import ExitReason, Json
+from valkyrie.domain import ExitReason, Json, content_digest
 from valkyrie.errors import AgentError, UsageError, ValkyrieError
 from valkyrie.text import did_you_mean
 from valkyrie.trajectory.records import to_record

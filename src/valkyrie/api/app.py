@@ -1,15 +1,18 @@
-"""The web application: routes, the gate and request log before them, and how errors are told."""
+"""The OpenAPI description: what the views' own docstrings say, and no validation errors of FastAPI's."""
 
 from __future__ import annotations
 
+import ast
+import inspect
 import logging
 import re
 import time
 import uuid
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from functools import cache
-from typing import TYPE_CHECKING
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
 
 from fastapi import Depends, FastAPI, Request
 from fastapi.dependencies.models import Dependant
@@ -23,22 +26,102 @@ from starlette.routing import BaseRoute
 
 from sandboxes.web_gate import BodyError, BodyPace, RequestGate
 from valkyrie import __version__
+from valkyrie.api import answers, bodies
 from valkyrie.api.answers import Refusal, broken, refusal, refuse, refused
 from valkyrie.api.capacity import ApiSettings, WorkerPools
-from valkyrie.api.context import Context, KeyIdentifier, OpenIdentifier, RequestIdentifier
-from valkyrie.api.gate import RefusedError, TrackerAdmission, refusal_of_body
+from valkyrie.api.context import (
+    Context,
+    KeyIdentifier,
+    OpenIdentifier,
+    RefusedError,
+    RequestIdentifier,
+    TrackerAdmission,
+    refusal_of_body,
+)
 from valkyrie.api.hub import EventHub
-from valkyrie.api.openapi import describe
-from valkyrie.api.routes import jobs, library, runs, server, trials
+from valkyrie.api.routes import jobs as routes_jobs
+from valkyrie.api.routes import library, server, trials
+from valkyrie.api.routes import library as uploads
+from valkyrie.api.routes import runs as routes_runs
 from valkyrie.api.routes.server import ServerMetrics
 from valkyrie.api.streams import STREAMED, cut, sweep_incoming
 from valkyrie.errors import UsageError, ValkyrieError
 from valkyrie.text import did_you_mean
+from valkyrie.views import jobs, requests, resources, runs
+from valkyrie.views import runs as trial_views
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
     from valkyrie.tracker.app import TrackerApp
+
+
+_MODULES: tuple[ModuleType, ...] = (
+    resources,
+    requests,
+    runs,
+    trial_views,
+    jobs,
+    bodies,
+    answers,
+    server,
+    trials,
+    uploads,
+)
+
+
+def describe(app: FastAPI) -> None:
+    """Let the application describe itself with what its types say of their fields."""
+    plain = app.openapi
+
+    def complete() -> dict[str, Any]:
+        if app.openapi_schema is None:
+            app.openapi_schema = _completed(plain())
+        return app.openapi_schema
+
+    app.openapi = complete  # type: ignore[method-assign]
+
+
+def _completed(schema: dict[str, Any]) -> dict[str, Any]:
+    schemas = schema["components"]["schemas"]
+    for name in ("HTTPValidationError", "ValidationError"):
+        schemas.pop(name, None)
+    for operation in _operations(schema):
+        told = operation["responses"].get("422", {})
+        if "HTTPValidationError" in str(told):
+            del operation["responses"]["422"]  # ours are 400
+    for name, found in schemas.items():
+        for field, words in _field_docs().get(name, {}).items():
+            if field in found.get("properties", {}):
+                found["properties"][field].setdefault("description", words)
+    return schema
+
+
+def _operations(schema: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    for methods in schema["paths"].values():
+        yield from methods.values()
+
+
+@cache
+def _field_docs() -> dict[str, dict[str, str]]:
+    """The text under each field of each class of the modules views are in."""
+    found: dict[str, dict[str, str]] = {}
+    for module in _MODULES:
+        for node in ast.parse(inspect.getsource(module)).body:
+            if isinstance(node, ast.ClassDef):
+                found.setdefault(node.name, {}).update(_docs_of(node))
+    return found
+
+
+def _docs_of(node: ast.ClassDef) -> Iterator[tuple[str, str]]:
+    for field, words in zip(node.body, node.body[1:], strict=False):
+        if not isinstance(field, ast.AnnAssign) or not isinstance(field.target, ast.Name):
+            continue
+        if isinstance(words, ast.Expr) and isinstance(words.value, ast.Constant):
+            yield field.target.id, inspect.cleandoc(str(words.value.value))
+
+
+# The web application: routes, the gate and request log before them, and how errors are told.
 
 
 async def _check_words(request: Request) -> None:
@@ -137,7 +220,13 @@ def _path(scope: Scope) -> str:
 # The web application: routes, the gate in front of them, and how errors are told.
 
 ROUTERS = (
-    *(server.health_routes, server.organisation_routes, runs.routes, trials.routes, jobs.routes),
+    *(
+        server.health_routes,
+        server.organisation_routes,
+        routes_runs.routes,
+        trials.routes,
+        routes_jobs.routes,
+    ),
     *(server.queue_routes, library.ingest_routes, library.agent_routes, library.upload_routes),
     *(server.secret_routes, library.benchmark_routes),
 )

@@ -12,7 +12,7 @@ from datetime import UTC, datetime, timedelta
 from importlib import import_module
 from typing import Any, TypedDict
 
-from sandboxes.installation import add_extra
+from sandboxes.registry import add_extra
 from valkyrie.errors import InfrastructureError, UnknownError, UsageError, UserError, ValkyrieError
 
 

@@ -306,7 +306,7 @@ def secret_key(output: Output) -> None:
     A tracker encrypts the secrets it keeps with it, and its executors open them with it: all of them need
     the same one. It is kept nowhere. To replace a key, put the new one before the old with a comma.
     """
-    from valkyrie.secrets.sealed import VARIABLE, new_key
+    from valkyrie.secrets.delivery import VARIABLE, new_key
 
     made = new_key()
     output.emit("secret_key", variable=VARIABLE, key=made)

@@ -134,7 +134,7 @@ AGENT = Noun(
     {
         "init": _verb("agent:init", "Write a new agent with a valid contract."),
         "push": _verb("agent:push", "Take an agent's folder into the library."),
-        "install": _verb("agent_install:install", "Take an agent in from a git repository."),
+        "install": _verb("agent:install", "Take an agent in from a git repository."),
         "list": _verb("agent:list_agents", "List the pushed agents."),
         "remove": _verb("agent:remove", "Forget a pushed agent; runs keep their own copy."),
         "download": _verb("agent:download", "Unpack a pushed agent into a folder."),
@@ -274,7 +274,7 @@ COMMANDS: dict[str, Verb | Noun] = {
         "valkyrie.testing.model_server.command:model_server",
         "Play a model by a script, on this machine's loopback, until interrupted.",
     ),
-    "demo": _verb("demo:demo", "Run oracle and nop on quickstart, end with a score table."),
+    "demo": _verb("doctor:demo", "Run oracle and nop on quickstart, end with a score table."),
     "doctor": _verb("doctor:doctor", "Say what this machine can do, and how to get the rest."),
     "disk": _verb("engine:disk", "Show where the bytes are."),
     "completion": _verb("completion:completion", "Print the shell completion script."),

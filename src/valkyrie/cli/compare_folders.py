@@ -8,14 +8,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from valkyrie.cli.eval_items import spec_file
+from valkyrie.cli.eval_session import spec_file
 from valkyrie.cli.output import Output
 from valkyrie.errors import UsageError
 
 if TYPE_CHECKING:
     from valkyrie.cli.compare import GateAsked
-    from valkyrie.compare.gates import ComparisonGate
     from valkyrie.compare.summary import Metric, Summary
+    from valkyrie.compare.words import ComparisonGate
     from valkyrie.evals.comparison.judges import JudgePlan
     from valkyrie.evals.comparison.result import FolderComparison
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from sandboxes.installation import add_extra
+from sandboxes.registry import add_extra
 from valkyrie.cli.options import Decorated, verb
 from valkyrie.cli.output import Output
 from valkyrie.config.values import config_path, secrets_path

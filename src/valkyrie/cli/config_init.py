@@ -268,7 +268,7 @@ def check_secret(name: str, session: AwsSession | None) -> str:
     """The secret has a value in one of the places runs of this machine look."""
     from valkyrie import secrets
     from valkyrie.config.values import secrets_path
-    from valkyrie.tenants.sources import secrets_manager
+    from valkyrie.tenants.storage import secrets_manager
 
     sources = secrets.default_sources(secrets.SecretStore(secrets_path()))
     if session:
@@ -281,8 +281,7 @@ def check_secret(name: str, session: AwsSession | None) -> str:
 
 
 def _asked(url: str, key: str | None, method: str, path: str, body: Any = None) -> Any:
-    from valkyrie.client.connection import Connection, TrackerCall
-    from valkyrie.client.retries import SilenceLimits
+    from valkyrie.client.connection import Connection, SilenceLimits, TrackerCall
 
     async def ask() -> Any:
         connection = Connection(url, key, timeout=TIMEOUT_S, limits=SilenceLimits.within(2))

@@ -166,7 +166,7 @@ def _log_to_stderr(level: str) -> None:
 
 def _warnings(tracker_app: TrackerApp, options: ServeOptions) -> list[str]:
     """What whoever starts it should know about who can use it, and what it cannot do."""
-    from valkyrie.secrets.sealed import VARIABLE
+    from valkyrie.secrets.delivery import VARIABLE
 
     found = []
     if not options.settings.auth:

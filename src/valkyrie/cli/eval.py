@@ -200,8 +200,7 @@ def _without_agent_word(paths: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _start(output: Output, given: dict[str, Any], printer: Printer) -> int:
-    from valkyrie.cli.eval_items import items_of
-    from valkyrie.cli.eval_session import show_eval_plan, with_asked
+    from valkyrie.cli.eval_session import items_of, show_eval_plan, with_asked
     from valkyrie.evals.plugins import with_project_plugins
     from valkyrie.evals.runner import run_eval
     from valkyrie.specs.project import find_project

@@ -322,7 +322,7 @@ def request_of(given: Mapping[str, Any], items: Sequence[EvalItem], output_dir: 
 def named_agent(given: Mapping[str, Any]) -> tuple[str | None, str | None]:
     """Return the executor and the model that `--agent NAME|FOLDER[:MODEL]` and `--model` name."""
     from valkyrie.agents.loader import is_known_executor
-    from valkyrie.cli.agent_model import split_agent
+    from valkyrie.cli.vocabulary import split_agent
 
     said, model = given["executor"], given.get("model")
     if said is None or (is_known_executor(said, given["executor_plugins"], Path.cwd()) and ":" not in said):

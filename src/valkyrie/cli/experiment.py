@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from valkyrie.cli import eval_options as shared
-from valkyrie.cli.eval_items import only_file
 from valkyrie.cli.eval_options import named_agent, refuse_with_resume, request_of, said_shutdown
+from valkyrie.cli.eval_session import only_file
 from valkyrie.cli.options import WholeNumber, own_folder, verb
 from valkyrie.cli.output import Output
 from valkyrie.errors import UsageError

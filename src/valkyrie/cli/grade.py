@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from valkyrie.cli import eval_options as shared
-from valkyrie.cli.eval_items import spec_file
 from valkyrie.cli.eval_options import placed_plugins
+from valkyrie.cli.eval_session import spec_file
 from valkyrie.cli.options import own_folder, verb
 from valkyrie.cli.output import Output
 from valkyrie.errors import UsageError

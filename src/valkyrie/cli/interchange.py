@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING
 import click
 
 from valkyrie.cli import eval_options as shared
-from valkyrie.cli.eval_items import spec_file
 from valkyrie.cli.eval_options import placed_plugins
+from valkyrie.cli.eval_session import spec_file
 from valkyrie.cli.options import own_folder, tracker, verb
 from valkyrie.cli.output import Output
 from valkyrie.config.permissions import Allowance
 
 if TYPE_CHECKING:
-    from valkyrie.evals.export.protocol import Exported
+    from valkyrie.evals.export.formats import Exported
     from valkyrie.evals.results import Invocation
     from valkyrie.specs.model import EvalSpec
     from valkyrie.views import IngestedRun
@@ -78,7 +78,7 @@ def export(
     cannot be taken along, such as graders that ask a model, is listed. Options of the exporter follow --.
     Exit 1 when nothing could be exported.
     """
-    from valkyrie.evals.export.protocol import ExportRequest, find_exporter
+    from valkyrie.evals.export.formats import ExportRequest, find_exporter
 
     sources, options = _split(words)
     if bool(sources) == bool(files):

@@ -143,7 +143,7 @@ def _complete_agent(_ctx: click.Context, _param: click.Parameter, incomplete: st
 
 
 def _agents(ctx: click.Context, param: click.Parameter, value: tuple[str, ...]) -> list[JobAgent]:
-    from valkyrie.cli.agent_model import parse_agent
+    from valkyrie.cli.vocabulary import parse_agent
 
     found: list[JobAgent] = []
     for word in value:

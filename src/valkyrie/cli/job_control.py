@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from valkyrie.cli.agent_model import with_models
 from valkyrie.cli.job import (
     CATEGORIES,
     agent_option,
@@ -39,7 +38,7 @@ from valkyrie.cli.options import (
 from valkyrie.cli.output import Output
 from valkyrie.cli.run_start import default_provider
 from valkyrie.cli.run_start import start as run_start
-from valkyrie.cli.vocabulary import AgentPairs, Pairs
+from valkyrie.cli.vocabulary import AgentPairs, Pairs, with_models
 from valkyrie.compare.job_documents import job_document
 from valkyrie.compare.job_sides import ACTIVE, rule_text, run_names
 from valkyrie.compare.job_tables import job_state, next_commands, plan_table, started_rows
@@ -281,7 +280,7 @@ def show_started(started: StartedJob, title: str, output: Output, *, follow: boo
 
 
 def _show_plan(opened: Tracker, request: JobRequest, output: Output) -> int:
-    from valkyrie.report.plan_power import gaps_text
+    from valkyrie.report.run_details import gaps_text
     from valkyrie.views import to_json
 
     plan = opened.plan_job(request)

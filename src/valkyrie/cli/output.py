@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterable
 from typing import Any
 
-from sandboxes.installation import as_typed
+from sandboxes.registry import as_typed
 from valkyrie.report.formats import Table, TerminalStyle, panel, printable, printable_json
 
 SCHEMA_VERSION = 1

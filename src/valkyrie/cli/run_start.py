@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from valkyrie.cli.agent_model import split_agent
 from valkyrie.cli.options import (
     Number,
     WholeNumber,
@@ -27,7 +26,7 @@ from valkyrie.cli.options import (
     with_configured,
 )
 from valkyrie.cli.output import Output
-from valkyrie.cli.vocabulary import Pairs
+from valkyrie.cli.vocabulary import Pairs, split_agent
 from valkyrie.domain import ABORT_AFTER, DEFAULT_PRIORITY
 from valkyrie.errors import InfrastructureError
 from valkyrie.report.formats import NONE, plural, safe, short_id

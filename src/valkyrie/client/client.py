@@ -16,11 +16,16 @@ from typing import Any, Self
 
 import httpx
 
-from valkyrie.client.connection import Connection, TrackerCall, path
+from valkyrie.client.connection import (
+    PATIENT_S,
+    Connection,
+    SilenceLimits,
+    TrackerCall,
+    TrackerUnreachableError,
+    path,
+)
 from valkyrie.client.events import job_events
-from valkyrie.client.faults import TrackerUnreachableError
-from valkyrie.client.outputs import write_outputs
-from valkyrie.client.retries import PATIENT_S, SilenceLimits
+from valkyrie.client.files import write_outputs
 from valkyrie.client.runs import RunCalls, changed, fields_of, params
 from valkyrie.domain import DEFAULT_ORG, Json
 from valkyrie.errors import BundleError, UnknownError, UsageError
@@ -199,7 +204,7 @@ class LibraryCalls:
 
         The same results are stored once. `replace` takes a run again that says something else now.
         """
-        from valkyrie.client.result_sources import find_sources, pack_sources
+        from valkyrie.client.files import find_sources, pack_sources
 
         sources = list(dict.fromkeys(source for folder in folders for source in find_sources(folder)))
         names: dict[str, str] = {}

@@ -1,4 +1,4 @@
-"""Requests to a tracker: the key, the address, what is asked again, and what an answer must look like."""
+"""Requests to a tracker, what its errors mean, and how long its silence is borne."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import asyncio
 import json
 import socket
 import ssl
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,11 +17,200 @@ from urllib.request import getproxies, proxy_bypass
 import httpx
 from pydantic import TypeAdapter, ValidationError
 
-from sandboxes.retry import parse_retry_after
-from valkyrie import __version__
-from valkyrie.client.faults import BUSY, BusyError, later, refusal, strange, unreachable
-from valkyrie.client.retries import SilenceLimits, persist
-from valkyrie.errors import AccessError, UsageError
+from sandboxes.retry import Backoff, Retries, parse_retry_after
+from valkyrie import __version__, errors
+from valkyrie.errors import (
+    AccessError,
+    InfrastructureError,
+    MissingSecretError,
+    StoreError,
+    UnknownError,
+    UsageError,
+    UserError,
+    ValkyrieError,
+)
+
+BUSY = frozenset({502, 503, 504})
+"""The tracker, or what stands before it, may answer a little later."""
+ADDRESS_HINT = "config key tracker_url, or TRACKER_SERVICE_URL"
+KEY_HINT = "config key api_key, or VALKYRIE_API_KEY"
+_BY_STATUS: dict[int, type[ValkyrieError]] = {
+    400: UsageError,
+    401: AccessError,
+    403: AccessError,
+    404: UnknownError,
+    405: UsageError,
+    409: UserError,
+    413: UserError,
+    422: UserError,
+}
+_LONGEST = 2000
+
+
+class TrackerUnreachableError(InfrastructureError):
+    """No answer came from the tracker."""
+
+    default_cause = "tracker_unreachable"
+
+    def __init__(self, message: str, *, sent: bool) -> None:
+        super().__init__(message)
+        self.sent = sent
+        """The request may have arrived: what it asked for may have been done."""
+
+
+class BusyError(Exception):
+    """The tracker says that it cannot answer now; `error` is what to raise when it stays so."""
+
+    def __init__(self, error: ValkyrieError) -> None:
+        super().__init__(str(error))
+        self.error = error
+
+
+def later(error: ValkyrieError) -> bool:
+    """Return whether the tracker cannot answer now; what fails behind it (a service, a disk) is an answer."""
+    return isinstance(error, StoreError) or error.cause in ("busy", "tracker_unreachable")
+
+
+def unreachable(url: str, reason: str, *, sent: bool) -> TrackerUnreachableError:
+    """Nobody answers there."""
+    return TrackerUnreachableError(
+        f"The tracker at {url} does not answer: {reason}. Is it running, and is its address right "
+        f"({ADDRESS_HINT})?",
+        sent=sent,
+    )
+
+
+def strange(url: str, what: str) -> InfrastructureError:
+    """Return the error for what answers and is no tracker, or one of another version."""
+    return InfrastructureError(
+        f"What answers at {url} does not speak as a tracker of this version: {what[:_LONGEST]}. Is its "
+        f"address right ({ADDRESS_HINT}), and is it of the same version?",
+        cause="tracker_strange",
+    )
+
+
+def refusal(url: str, status: int, body: bytes, retry_after: float | None) -> ValkyrieError:
+    """Return the error an answer stands for: of the class the tracker raised, with its words."""
+    try:
+        said = json.loads(body)["error"]
+        error = _again(said, retry_after)
+    except (ValueError, KeyError, TypeError):
+        error = _unexplained(url, status, retry_after)
+    if isinstance(error, AccessError):
+        return AccessError(f"{error} (tracker {url}; the key comes from {KEY_HINT})", cause=error.cause)
+    return error
+
+
+def _again(said: dict[str, Any], retry_after: float | None) -> ValkyrieError:
+    kind = getattr(errors, str(said["type"]), None)
+    message = str(said["message"])
+    if kind is MissingSecretError:
+        missing = _missing(said.get("missing"))
+        return MissingSecretError(message, missing=missing, cause=said.get("cause"))
+    if not (isinstance(kind, type) and issubclass(kind, ValkyrieError)):
+        kind = ValkyrieError
+    error: ValkyrieError = kind(message, cause=said.get("cause"), retry_after=retry_after)
+    return error
+
+
+def _missing(named: Any) -> dict[str, str]:
+    """Environment variable → secret name; a bare list of names is taken for both."""
+    if isinstance(named, dict):
+        return {str(variable): str(name) for variable, name in named.items()}
+    return {str(name): str(name) for name in named or ()}
+
+
+def _unexplained(url: str, status: int, retry_after: float | None) -> ValkyrieError:
+    """An answer that is not in the tracker's form: a proxy's, or another program's."""
+    if status in BUSY or status == 429:
+        return InfrastructureError(
+            f"The tracker at {url} cannot answer now (HTTP {status}).",
+            cause="tracker_unreachable",
+            retry_after=retry_after,
+        )
+    kind = _BY_STATUS.get(status)
+    if kind is None or status in (404, 405):
+        return strange(url, f"it answered HTTP {status}")
+    return kind(f"The tracker at {url} refused the request (HTTP {status}).")
+
+
+# How long a tracker that does not answer is asked again.
+
+PATIENT_S = 60.0
+"""A stream that was heard before: long enough for a tracker to be restarted."""
+QUICK_S = 3.0
+"""A single request nobody answers: long enough for a hiccup, short enough for a wrong address."""
+BUSY_S = 20.0
+"""A single request that is answered with `not now`."""
+BACKOFF = Backoff(first_s=0.1, longest_s=5.0)
+
+Result = TypeVar("Result")
+Silence = TrackerUnreachableError | BusyError
+
+
+@dataclass(frozen=True, slots=True)
+class SilenceLimits:
+    """Seconds without an answer, by what is waited for."""
+
+    stream: float = PATIENT_S
+    quick: float = QUICK_S
+    busy: float = BUSY_S
+
+    @classmethod
+    def within(cls, seconds: float) -> SilenceLimits:
+        """Return the usual limits, none of them longer than this."""
+        return cls(seconds, min(QUICK_S, seconds), min(BUSY_S, seconds))
+
+
+class TrackerRetries:
+    """The tries of one request, or of one stream since it was last heard."""
+
+    def __init__(self, limits: SilenceLimits) -> None:
+        self._limits = limits
+        self._streaming = False
+        self._retries = Retries(BACKOFF)
+
+    def heard(self) -> None:
+        """Note that a stream spoke: from now on its silence is borne longer, each time anew."""
+        self._streaming = True
+        self._retries.reset()
+
+    async def pause(self, silence: Silence) -> None:
+        """Sleep before the next try; raise the error of this one if there is none."""
+        busy = isinstance(silence, BusyError)
+        error = silence.error if isinstance(silence, BusyError) else silence
+        limit = self._limits.stream if self._streaming else self._limits.busy if busy else self._limits.quick
+        await self._retries.pause(error, error.retry_after, within_s=limit)
+
+
+async def persist(
+    once: Callable[[], Awaitable[Result]], limits: SilenceLimits, *, repeatable: bool
+) -> Result:
+    """Do it until it is answered. What may not be done twice is repeated only if it never arrived."""
+    retries = TrackerRetries(limits)
+    while True:
+        try:
+            return await once()
+        except TrackerUnreachableError as error:
+            if error.sent and not repeatable:
+                raise unknown_outcome(error) from None
+            await retries.pause(error)
+        except BusyError as error:
+            if not repeatable:
+                raise error.error from None
+            await retries.pause(error)
+
+
+def unknown_outcome(error: TrackerUnreachableError) -> TrackerUnreachableError:
+    """Return the error for a request that arrived, perhaps, and was answered to nobody."""
+    return TrackerUnreachableError(
+        f"{error} Whether it did what was asked is not known: look (`valk run list`, `valk run fetch`) "
+        "before asking again.",
+        sent=True,
+    )
+
+
+# Requests to a tracker: the key, the address, what is asked again, and what an answer must look like.
 
 CONNECT_S = 5.0
 CHUNK = 1 << 18

@@ -10,9 +10,17 @@ from contextlib import aclosing
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
-from valkyrie.client.connection import Connection, TrackerCall, path
-from valkyrie.client.faults import BusyError, TrackerUnreachableError, strange, unreachable
-from valkyrie.client.retries import Silence, TrackerRetries
+from valkyrie.client.connection import (
+    BusyError,
+    Connection,
+    Silence,
+    TrackerCall,
+    TrackerRetries,
+    TrackerUnreachableError,
+    path,
+    strange,
+    unreachable,
+)
 from valkyrie.views import LogLine, RunView, TrialView
 from valkyrie.views.jobs import JobView
 

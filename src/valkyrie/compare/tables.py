@@ -33,7 +33,7 @@ from valkyrie.report.formats import (
     short_id,
     tampering_text,
 )
-from valkyrie.report.plan_power import spread_text
+from valkyrie.report.run_details import spread_text
 
 if TYPE_CHECKING:
     from valkyrie.views import RunView, TokensView

@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from sandboxes.installation import add_extra
+from sandboxes.registry import add_extra
 from valkyrie import __version__
 from valkyrie.domain import Json
 from valkyrie.errors import UsageError, UserError

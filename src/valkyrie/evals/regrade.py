@@ -11,8 +11,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from sandboxes.errors import SandboxError
-from valkyrie.benchmarks.eval_spec.changes import read_turn_patches
-from valkyrie.benchmarks.eval_spec.snapshots import folder_name
+from valkyrie.benchmarks.eval_spec.snapshots import folder_name, read_turn_patches
 from valkyrie.benchmarks.eval_spec.source import WORKSPACE, all_needs
 from valkyrie.benchmarks.eval_spec.transcript import patch_to_show
 from valkyrie.benchmarks.eval_spec.workbench import ROOM, SandboxWorkbench

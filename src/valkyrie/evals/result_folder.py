@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import IO, Any, Literal
 
 from valkyrie.artifact_store.disk import disk_errors, remove_parts, whole_file
-from valkyrie.benchmarks.eval_spec.changes import turn_patches
+from valkyrie.benchmarks.eval_spec.snapshots import turn_patches
 from valkyrie.domain import Json
 from valkyrie.errors import UsageError
 from valkyrie.evals.figures import figures, trial_outcome

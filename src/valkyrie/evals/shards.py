@@ -12,8 +12,7 @@ from pathlib import Path
 from valkyrie import __version__
 from valkyrie.artifact_store.disk import disk_errors, whole_file
 from valkyrie.benchmarks.eval_spec.source import open_spec
-from valkyrie.digest import content_digest
-from valkyrie.domain import Json
+from valkyrie.domain import Json, content_digest
 from valkyrie.errors import UsageError, UserError
 from valkyrie.evals.plan import first_options, trials_of
 from valkyrie.evals.records import RecordError, read_lines, trial_key

@@ -11,7 +11,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from valkyrie.artifact_store.transcripts import Transcripts
+from valkyrie.artifact_store.logs import Transcripts
 from valkyrie.benchmarks.eval_spec.evaluation import ARTIFACTS, GRADERS, PATCH
 from valkyrie.benchmarks.eval_spec.snapshots import folder_name
 from valkyrie.domain import Category, Json, TrialState, ended_by_agent

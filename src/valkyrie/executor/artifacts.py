@@ -17,8 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from valkyrie import benchmarks
 from valkyrie.artifact_store.protocol import frozen_agent_key, upload_key
-from valkyrie.digest import content_digest
-from valkyrie.domain import Identity, Json
+from valkyrie.domain import Identity, Json, content_digest
 from valkyrie.errors import InfrastructureError, StoreError
 from valkyrie.secrets import delivery
 from valkyrie.store import tenants
@@ -27,7 +26,7 @@ from valkyrie.trial.storage import Carry, RemoteStorage
 
 if TYPE_CHECKING:
     from valkyrie.artifact_store.protocol import LogKeeper
-    from valkyrie.secrets.sealed import Sealer
+    from valkyrie.secrets.delivery import Sealer
     from valkyrie.store import Connection, Store
     from valkyrie.tenants import Organisation
 

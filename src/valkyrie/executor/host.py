@@ -31,9 +31,8 @@ from valkyrie.executor.open_runs import OpenRuns
 from valkyrie.notifications.messages import local_allowed
 from valkyrie.notifications.outbox import NotificationRunner
 from valkyrie.notifications.transport import Sender
-from valkyrie.schedule.host import HostRoom
-from valkyrie.schedule.scheduler import Scheduler
-from valkyrie.secrets.sealed import find_sealer
+from valkyrie.schedule.scheduler import HostRoom, Scheduler
+from valkyrie.secrets.delivery import find_sealer
 from valkyrie.store import Store, executors, leases, runs
 from valkyrie.store.journal import Writer
 from valkyrie.store.layout import DataFolder

@@ -24,14 +24,13 @@ from valkyrie.benchmarks.protocol import Benchmark
 from valkyrie.benchmarks.scores import computed, confirmed_score, grades_of
 from valkyrie.config import values as config
 from valkyrie.config.schema import networks_in
-from valkyrie.digest import content_digest
-from valkyrie.domain import Json, RunState
+from valkyrie.domain import Json, RunState, content_digest
 from valkyrie.errors import StoreError, ValkyrieError
 from valkyrie.executor.artifacts import ArtifactFetcher, TenantAccess
 from valkyrie.executor.proxies import ModelProxies, SandboxProxies, proxy_folder
 from valkyrie.plan import Settings
 from valkyrie.secrets import delivery
-from valkyrie.secrets.sealed import SEALED
+from valkyrie.secrets.delivery import SEALED
 from valkyrie.store import notifications, regrades, runs
 from valkyrie.store.journal import Writer
 from valkyrie.store.tenants import forget_handed

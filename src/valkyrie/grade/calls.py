@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from valkyrie.grade.config import Config
+from valkyrie.grade.base import Config
 from valkyrie.grade.js_regex import JsRegex
 from valkyrie.trajectory.transcript import Event, Transcript, turn_starts
 

@@ -13,8 +13,7 @@ from typing import Any, ClassVar
 
 from sandboxes.errors import SandboxError
 from valkyrie.errors import GraderError, InfrastructureError, UsageError, UserError, ValkyrieError
-from valkyrie.grade.base import BuiltIn, clipped, result_of
-from valkyrie.grade.config import Config
+from valkyrie.grade.base import BuiltIn, Config, clipped, result_of
 from valkyrie.grade.protocol import (
     WHERE,
     Grader,

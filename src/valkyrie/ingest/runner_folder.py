@@ -14,8 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import urlsplit
 
-from valkyrie.digest import content_digest
-from valkyrie.domain import Category, Grade, Json, TrialState
+from valkyrie.domain import Category, Grade, Json, TrialState, content_digest
 from valkyrie.errors import BenchmarkError, UserError
 from valkyrie.ingest.trials import (
     ForeignRun,

@@ -16,9 +16,8 @@ from pathlib import Path, PurePath
 from typing import TYPE_CHECKING
 
 from benchmark_runner.archive import OpenArchive, open_archive
-from valkyrie.client.result_sources import RESULTS, ResultSource, find_sources
-from valkyrie.digest import content_digest
-from valkyrie.domain import Json
+from valkyrie.client.files import RESULTS, ResultSource, find_sources
+from valkyrie.domain import Json, content_digest
 from valkyrie.errors import UserError, ValkyrieError
 from valkyrie.evals.figures import is_fraction
 from valkyrie.ingest.storage import Replacing, known_runs, store

@@ -14,8 +14,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from valkyrie.digest import content_digest
-from valkyrie.domain import Category, Json, TrialState
+from valkyrie.domain import Category, Json, TrialState, content_digest
 from valkyrie.errors import UserError
 from valkyrie.store.layout import log_of
 from valkyrie.text import safe

@@ -352,10 +352,10 @@ def _lambda_problems(function: str, organisation: Organisation) -> list[str]:
     if session is None:
         way = _HERE if organisation.trusted else _AT_A_TRACKER
         return [f"--lambda {function}: there is no way into AWS. {way}"]
-    from valkyrie.aws import lambdas
+    from valkyrie.aws import services
 
     try:
-        lambdas.check(session, function)
+        services.check(session, function)
     except ValkyrieError as error:
         return [f"--lambda {function}: {error}"]
     return []

@@ -162,7 +162,7 @@ def _judged(answer: EndpointAnswer, kind: str) -> DeliveryOutcome:
 
 
 async def _lambda(due: Due, world: NotificationContext) -> DeliveryOutcome:
-    from valkyrie.aws import lambdas
+    from valkyrie.aws import services
 
     function = str(due.wishes[LAMBDA])
     hidden = unspeakable(await world.values(due.run_id) or {})
@@ -173,10 +173,10 @@ async def _lambda(due: Due, world: NotificationContext) -> DeliveryOutcome:
             "wait", f"waits for a way into AWS; `valk run resume {due.run_id[:8]}` supplies it"
         )
     arguments = await world.arguments(due.run_id)
-    payload = lambdas.lambda_payload(arguments, due.run_id, due.told["benchmark"])
+    payload = services.lambda_payload(arguments, due.run_id, due.told["benchmark"])
     try:
-        answer = await in_own_thread(lambda: lambdas.invoke(session, function, payload))
-    except lambdas.LambdaFailedError as error:
+        answer = await in_own_thread(lambda: services.invoke(session, function, payload))
+    except services.LambdaFailedError as error:
         return DeliveryOutcome("failed", str(error), hidden=hidden)
     return DeliveryOutcome(
         "done", shortened(json.dumps(answer, ensure_ascii=False), MOST_ANSWER), hidden=hidden

@@ -7,8 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from sandboxes.values import disk_in_memory_mb, memory_for
-from valkyrie.digest import content_digest
-from valkyrie.domain import TaskSpec, VerifyMode
+from valkyrie.domain import TaskSpec, VerifyMode, content_digest
 
 DIGEST_VERSION = 1
 """Raised when what a digest covers changes."""

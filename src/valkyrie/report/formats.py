@@ -437,7 +437,7 @@ def score_rows(score: ScoreView, *, ended: bool) -> list[tuple[str, str]]:
         rest.append(("score_confirmed", UNKNOWN))
     rest.append(("coverage", coverage_text(score)))
     if score.spread is not None:
-        from valkyrie.report.plan_power import spread_text
+        from valkyrie.report.run_details import spread_text
 
         rest.append(("spread", spread_text(score.spread)))
     if score.second_tries:

@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from valkyrie.artifact_store.protocol import run_prefix
 from valkyrie.domain import DEFAULT_ORG, SECOND_TRIES, Category, JobState, Json, RunState, TrialState
-from valkyrie.report.plan_power import spread_json
+from valkyrie.report.run_details import spread_json
 from valkyrie.report.statistics import counted_interval, mean_interval
 from valkyrie.schedule.policy import policy_for
 from valkyrie.store.counters import RunScores, run_scores, state_counts

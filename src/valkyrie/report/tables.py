@@ -127,7 +127,7 @@ def shows_rows(found: Mapping[str, Any] | None) -> Rows:
     """What a run can show, for a panel."""
     if not found:
         return []
-    from valkyrie.report.plan_power import gaps_text
+    from valkyrie.report.run_details import gaps_text
 
     return [("Can show", gaps_text(found))]
 

@@ -1,9 +1,10 @@
-"""Which trial runs next: leases as many as fit, runs them, writes how they ended, and looks again."""
+"""How much of this machine trials may have, and how much is in use."""
 
 from __future__ import annotations
 
 import asyncio
 import math
+import os
 import random
 import sys
 import time
@@ -13,13 +14,13 @@ from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
+from sandboxes.values import host_memory_mb, raise_open_files
 from valkyrie.domain import Category, Json, Outcome, TrialState
 from valkyrie.errors import LeaseLostError, StoreError
-from valkyrie.schedule.host import HostRoom
 from valkyrie.schedule.policy import backoff, policy_for
 from valkyrie.store import leases
 from valkyrie.store.journal import Advance, Finish, Save, Writer
-from valkyrie.store.leases import Leased, Tick, TickResult
+from valkyrie.store.leases import Leased, Room, Tick, TickResult
 from valkyrie.trial.attempt import AttemptEnding
 from valkyrie.trial.context import RunContext
 from valkyrie.trial.failures import AttemptFailure, classify, failure_of
@@ -27,6 +28,69 @@ from valkyrie.trial.lifecycle import run_attempt
 
 if TYPE_CHECKING:
     from valkyrie.store import Connection
+
+
+MEMORY_SHARE = 0.9
+FILES_PER_TRIAL = 16
+"""Open at once for one trial at most: its sandbox, pipes, log, network and connections."""
+FILES_OF_OUR_OWN = 200
+
+
+def trials_by_files(limit: int) -> int:
+    """Return how many trials at once a limit on open files allows."""
+    return max(1, (limit - FILES_OF_OUR_OWN) // FILES_PER_TRIAL)
+
+
+def host_cpus() -> int:
+    """Cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+@dataclass(slots=True)
+class HostRoom:
+    """Room for trials, by what their tasks declare."""
+
+    cpus: float
+    memory_mb: float
+    trials: int = sys.maxsize
+    """So many at once have files enough."""
+    used_cpus: float = 0.0
+    used_memory_mb: float = 0.0
+    running: int = 0
+
+    @classmethod
+    def measure(cls, cpu_overcommit: float) -> HostRoom:
+        """This machine's. Agents mostly wait for a model, so cpus may be promised several times over;
+        memory never is."""
+        return cls(
+            cpus=host_cpus() * cpu_overcommit,
+            memory_mb=host_memory_mb() * MEMORY_SHARE,
+            trials=trials_by_files(raise_open_files()),
+        )
+
+    def take(self, leased: Leased) -> None:
+        """A trial begins."""
+        self.used_cpus += leased.cpus
+        self.used_memory_mb += leased.memory_mb
+        self.running += 1
+
+    def give(self, leased: Leased) -> None:
+        """A trial ended."""
+        self.used_cpus -= leased.cpus
+        self.used_memory_mb -= leased.memory_mb
+        self.running -= 1
+
+    def left(self) -> Room:
+        """What is free now."""
+        return Room(
+            self.cpus - self.used_cpus,
+            self.memory_mb - self.used_memory_mb,
+            idle=self.running == 0,
+            trials=self.trials - self.running,
+        )
+
+
+# Which trial runs next: leases as many as fit, runs them, writes how they ended, and looks again.
 
 LOOK_EVERY_S = 1.0
 TOLD_EVERY_S = 5.0

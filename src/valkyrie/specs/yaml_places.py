@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from benchmark_runner.yaml_errors import explain, syntax_hint
+from benchmark_runner.yaml_documents import explain, syntax_hint
 from valkyrie.specs.fields import Node, Scalar
 from valkyrie.specs.model import Finding, SourceLocation, SpecError
 from valkyrie.text import read_regular

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import Connection, Engine, create_engine, event, select, text
 
-from sandboxes.installation import add_extra
+from sandboxes.registry import add_extra
 from sandboxes.retry import Retries
 from valkyrie.errors import StoreError, UsageError
 from valkyrie.store import schema

@@ -16,7 +16,7 @@ from sqlalchemy.exc import IntegrityError
 
 from valkyrie.domain import Identity, Json, Role
 from valkyrie.errors import UnknownError, UsageError
-from valkyrie.secrets.sealed import Sealer
+from valkyrie.secrets.delivery import Sealer
 from valkyrie.secrets.sources import check_name, check_value
 from valkyrie.store.schema import action, api_key, handover, org, secret
 from valkyrie.text import did_you_mean

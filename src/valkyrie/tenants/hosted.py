@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from benchmark_service.allowlist import descope_client, only_tenant
-from sandboxes.installation import add_extra
 from sandboxes.masker import Masker
+from sandboxes.registry import add_extra
 from valkyrie.domain import Identity, Role
 from valkyrie.errors import (
     AccessError,

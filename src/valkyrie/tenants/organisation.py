@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from valkyrie.agents.library import Library
     from valkyrie.artifact_store.protocol import ArtifactStore, LogKeeper
     from valkyrie.aws.session import AwsSession
-    from valkyrie.secrets.sealed import Sealer
+    from valkyrie.secrets.delivery import Sealer
     from valkyrie.store import Store
     from valkyrie.tenants.storage import Placement
 
@@ -288,8 +288,7 @@ class EmbeddedOrganisation:
     @cached_property
     def _sources(self) -> Sequence[SecretSource]:
         sources = default_sources(SecretStore(secrets_path()))
-        from valkyrie.tenants.sources import NotAsked, secrets_manager
-        from valkyrie.tenants.storage import chosen_in_environment
+        from valkyrie.tenants.storage import NotAsked, chosen_in_environment, secrets_manager
 
         if session := self.aws():
             sources.append(secrets_manager(session, sources))

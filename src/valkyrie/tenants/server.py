@@ -16,15 +16,17 @@ from valkyrie.secrets import SecretSource
 from valkyrie.store import tenants
 from valkyrie.store import tenants as kept
 from valkyrie.store.layout import DataFolder
-from valkyrie.tenants.sources import StoredSecrets, needed, secrets_manager
 from valkyrie.tenants.storage import (
     DEFAULT_LOG_GROUP,
     DEFAULT_RETENTION,
     Placement,
+    StoredSecrets,
+    needed,
     open_artifacts,
     open_library,
     open_logs,
     own_placement,
+    secrets_manager,
 )
 from valkyrie.text import did_you_mean
 from valkyrie.views import SecretView
@@ -33,7 +35,7 @@ if TYPE_CHECKING:
     from valkyrie.agents.library import Library
     from valkyrie.artifact_store.protocol import ArtifactStore, LogKeeper
     from valkyrie.aws.session import AwsAccess, AwsSession
-    from valkyrie.secrets.sealed import Sealer
+    from valkyrie.secrets.delivery import Sealer
     from valkyrie.store import Store
 
 

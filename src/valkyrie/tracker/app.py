@@ -15,7 +15,7 @@ from valkyrie.tracker.dispatch import Dispatch, SocketDispatch, StoreDispatch
 if TYPE_CHECKING:
     from valkyrie.benchmarks.protocol import Benchmark
     from valkyrie.executor.client import StartingExecutor
-    from valkyrie.secrets.sealed import Sealer
+    from valkyrie.secrets.delivery import Sealer
     from valkyrie.store import Connection, Store
     from valkyrie.tenants import Organisation
     from valkyrie.tracker.local import LocalTracker
@@ -56,7 +56,7 @@ class TrackerApp:
     @cached_property
     def sealer(self) -> Sealer | None:
         """Return what encrypts values at rest; a server whose database is a file has a key of its own."""
-        from valkyrie.secrets.sealed import find_sealer
+        from valkyrie.secrets.delivery import find_sealer
 
         own = self.data.root / "server.key" if self.store.kind == "sqlite" else None
         return find_sealer(own)

@@ -17,8 +17,8 @@ from valkyrie.errors import UsageError
 from valkyrie.plan import family_of
 from valkyrie.text import did_you_mean
 from valkyrie.tracker.bounds import check_max_cost, check_priority, check_texts, switched_on
-from valkyrie.tracker.model_access import check_model_url
 from valkyrie.tracker.problems import MOST_PROBLEMS
+from valkyrie.tracker.secrets import check_model_url
 from valkyrie.views import RunRequest
 
 if TYPE_CHECKING:

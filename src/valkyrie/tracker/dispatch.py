@@ -1,9 +1,12 @@
-"""Dispatch of a run and its secret values to an executor: over a socket here, sealed through a database."""
+"""Waiting for something to grow, as long as anyone wants it."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Protocol
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from valkyrie.domain import Json
 from valkyrie.errors import InfrastructureError, UserError
@@ -13,6 +16,35 @@ if TYPE_CHECKING:
     from valkyrie.store import Connection
     from valkyrie.store.layout import DataFolder
     from valkyrie.tracker.app import TrackerApp
+
+
+T = TypeVar("T")
+_gone: ContextVar[threading.Event | None] = ContextVar("gone", default=None)
+
+
+class NobodyWaitsError(Exception):
+    """Whoever followed has gone; nothing more need be looked for."""
+
+
+def pause(seconds: float) -> None:
+    """Sleep before another look; NobodyWaitsError as soon as whoever follows has gone."""
+    gone = _gone.get()
+    if gone is None:
+        time.sleep(seconds)
+    elif gone.wait(seconds):
+        raise NobodyWaitsError
+
+
+def until_gone(gone: threading.Event, work: Callable[[], T]) -> T:
+    """Do work whose pauses end when `gone` is set: a server's, for a client that may leave."""
+    token = _gone.set(gone)
+    try:
+        return work()
+    finally:
+        _gone.reset(token)
+
+
+# Dispatch of a run and its secret values to an executor: over a socket here, sealed through a database.
 
 MOST_DELIVERIES = 3
 """So many executors may leave, one after the other, while a run is handed over."""

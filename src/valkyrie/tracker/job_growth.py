@@ -19,10 +19,9 @@ from valkyrie.store import jobs, runs
 from valkyrie.tracker import job_plan
 from valkyrie.tracker.bounds import check_trials
 from valkyrie.tracker.checks import LONGEST_S, MOST_STRETCH
-from valkyrie.tracker.job_plan import JobPlanned
+from valkyrie.tracker.job_plan import JobPlanned, Selection
 from valkyrie.tracker.problems import refuse
 from valkyrie.tracker.record import new_trials
-from valkyrie.tracker.scenarios import Selection
 from valkyrie.tracker.secrets import given_again
 from valkyrie.views.jobs import JobChange, JobView
 

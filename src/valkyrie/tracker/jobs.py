@@ -30,9 +30,8 @@ from valkyrie.views.jobs import (
 
 if TYPE_CHECKING:
     from valkyrie.store import Connection
-    from valkyrie.tracker.job_plan import JobPlanned
+    from valkyrie.tracker.job_plan import JobPlanned, Selection
     from valkyrie.tracker.prepare import PreparedRun
-    from valkyrie.tracker.scenarios import Selection
 
 _SPACE = uuid.UUID("0b9c5a2e-8e0f-4b57-9c62-7f0b6a1d4e33")
 """Ids of jobs whose start carries a key of the caller's, and of their runs, are made from it."""
@@ -210,7 +209,7 @@ class JobVerbs:
     def select(self, scenarios: Sequence[str], template: RunRequest) -> list[Selection]:
         """Return the tasks that scenarios name, as far as whoever asks may name them."""
         from valkyrie.benchmarks.catalog import known_benchmarks
-        from valkyrie.tracker.scenarios import select_scenarios
+        from valkyrie.tracker.job_plan import select_scenarios
 
         def open_one(name: str) -> Any:
             asked = replace(template, benchmark=name)
@@ -220,8 +219,7 @@ class JobVerbs:
         return select_scenarios(scenarios, known, open_one)
 
     def _planned(self, request: JobRequest) -> JobPlanned:
-        from valkyrie.tracker.job_plan import JobPlanned, check
-        from valkyrie.tracker.scenarios import Selection
+        from valkyrie.tracker.job_plan import JobPlanned, Selection, check
 
         check(request)
         template = request.template

@@ -7,12 +7,12 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from valkyrie.artifact_store.logs import Transcripts, Which
 from valkyrie.artifact_store.protocol import ArtifactStore, LogName, attempt_prefix
-from valkyrie.artifact_store.transcripts import Transcripts, Which
 from valkyrie.domain import Json
 from valkyrie.errors import UnknownError
 from valkyrie.store.layout import RunFolder, encode_task_id
-from valkyrie.tracker.patience import pause
+from valkyrie.tracker.dispatch import pause
 
 if TYPE_CHECKING:
     from valkyrie.tenants import Organisation

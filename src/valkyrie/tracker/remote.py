@@ -239,8 +239,7 @@ class RemoteTracker:
 
     async def _complete_job(self, request: JobRequest) -> JobRequest:
         """A request that means the same to the tracker; its name is made of words the caller used."""
-        from valkyrie.tracker.job_plan import job_name
-        from valkyrie.tracker.scenarios import sent_scenarios
+        from valkyrie.tracker.job_plan import job_name, sent_scenarios
 
         scenarios = await sent_scenarios(self.client, request.scenarios)
         named = replace(request, name=job_name(request, time.time()), scenarios=scenarios)
@@ -248,7 +247,7 @@ class RemoteTracker:
 
     def resume_job(self, ref: str, change: JobChange | None = None) -> StartedJob:
         async def ask() -> StartedJob:
-            from valkyrie.tracker.scenarios import sent_scenarios
+            from valkyrie.tracker.job_plan import sent_scenarios
 
             job = await self.client.job(ref)
             asked = await caller.complete_job_change(self.client, change or JobChange(), job)

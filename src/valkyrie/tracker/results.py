@@ -44,7 +44,7 @@ class ResultVerbs:
                 return results_document(view, row.final_evaluation, rows, passes=row.passes)
             wanted = set(request.task_ids)
             chosen = [row for row in rows if row.task_id in wanted]
-        from valkyrie.tracker.subset import rescored
+        from valkyrie.tracker.prepare import rescored
 
         final, score = rescored(row, chosen, self._context.organisation, request.headers)
         part = replace(view, score=score, cost=None)
@@ -95,7 +95,7 @@ class ResultVerbs:
     def outputs(
         self, ref: str, destination: Path, request: OutputsWanted = OutputsWanted()
     ) -> Sequence[Path]:
-        from valkyrie.client.outputs import OutputsWriter
+        from valkyrie.client.files import OutputsWriter
 
         writer = OutputsWriter(destination)
         for task_id, k, number, kept in self._last_attempts(ref, request.task_ids):

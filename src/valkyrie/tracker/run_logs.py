@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from valkyrie.domain import RunState, TrialState
 from valkyrie.store import runs
-from valkyrie.tracker.patience import pause
+from valkyrie.tracker.dispatch import pause
 from valkyrie.views import LogLine, LogQuery
 
 if TYPE_CHECKING:

@@ -95,7 +95,7 @@ class RunVerbs:
 
     def shown_gaps(self, prepared: PreparedRun) -> Json | None:
         """Return which gaps between agents a planned run can show, from past runs where there are any."""
-        from valkyrie.report.plan_power import planned_gaps
+        from valkyrie.report.run_details import planned_gaps
 
         tasks = {one.task_id for one in prepared.trials}
         if not tasks or not prepared.benchmark.fraction:

@@ -14,7 +14,7 @@ from sandboxes.errors import SandboxError, SandboxUserError
 from sandboxes.protocol import Sandbox
 from sandboxes.types import Command, OutputSink, StreamName
 from valkyrie.agents.protocol import AgentExit, AgentUsage
-from valkyrie.artifact_store.transcripts import LONGEST
+from valkyrie.artifact_store.logs import LONGEST
 from valkyrie.domain import Grade, Json, TaskSpec, TrialState
 from valkyrie.errors import BenchmarkError
 from valkyrie.store.layout import log_of

@@ -18,7 +18,7 @@ from sandboxes.protocol import Sandbox, SandboxProvider
 from sandboxes.types import HostSource, ImageSource, OutputSink, SandboxCreateRequest, SandboxSource
 from sandboxes.values import Command
 from valkyrie.agents.protocol import MODEL_URL, Agent, LayerSpec
-from valkyrie.artifact_store.transcripts import Transcripts
+from valkyrie.artifact_store.logs import Transcripts
 from valkyrie.benchmarks.protocol import Benchmark, Grading, given_to_agent, leads_elsewhere
 from valkyrie.domain import FinalScore, Grade, Json, TaskSpec, Timeouts, TrialState
 from valkyrie.errors import BenchmarkError, SandboxFailedError, UserError

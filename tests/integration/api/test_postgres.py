@@ -10,7 +10,7 @@ import pytest
 
 from tests.integration.api.stage import Stage, client, open_stage, read_events, serving
 from tests.postgres import Postgres
-from valkyrie.secrets.sealed import VARIABLE, new_key
+from valkyrie.secrets.delivery import VARIABLE, new_key
 
 
 @pytest.fixture

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from tests.ministack_world import Ministack
-from valkyrie.aws import lambdas
-from valkyrie.aws.lambdas import LambdaFailedError
+from valkyrie.aws import services
+from valkyrie.aws.services import LambdaFailedError
 from valkyrie.errors import InfrastructureError, UserError
 
 pytest_plugins = ["tests.ministack_world"]
@@ -43,8 +43,8 @@ def calls(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 def test_it_is_given_the_run(ministack: Ministack, function: str, calls: str) -> None:
     arguments = {"do": "", "calls": calls, "agent": "a", "concurrency": 5, "task_ids": ["ü/1"]}
-    payload = lambdas.lambda_payload(arguments, "run-1", "quick")
-    answer = lambdas.invoke(ministack.session(), function, payload)
+    payload = services.lambda_payload(arguments, "run-1", "quick")
+    answer = services.invoke(ministack.session(), function, payload)
     assert answer["got"] == payload
     assert payload == {
         **arguments,
@@ -56,13 +56,13 @@ def test_it_is_given_the_run(ministack: Ministack, function: str, calls: str) ->
 
 
 def test_an_answer_that_is_no_object(ministack: Ministack, function: str, calls: str) -> None:
-    answer = lambdas.invoke(ministack.session(), function, {"do": "text", "calls": calls})
+    answer = services.invoke(ministack.session(), function, {"do": "text", "calls": calls})
     assert answer == {"answer": "a text"}
 
 
 def test_a_function_that_raises_is_called_once(ministack: Ministack, function: str, calls: str) -> None:
     with pytest.raises(LambdaFailedError, match=f"{function} failed: no database") as caught:
-        lambdas.invoke(ministack.session(), function, {"do": "raise", "calls": calls})
+        services.invoke(ministack.session(), function, {"do": "raise", "calls": calls})
     shown = str(caught.value)
     assert len(shown) < 700 and shown.isprintable()
     with open(calls) as file:
@@ -72,32 +72,32 @@ def test_a_function_that_raises_is_called_once(ministack: Ministack, function: s
 def test_a_function_that_says_it_failed(ministack: Ministack, function: str, calls: str) -> None:
     for status in (400, 503, "500"):
         with pytest.raises(LambdaFailedError, match=f"answered {status}: as asked"):
-            lambdas.invoke(ministack.session(), function, {"do": "status", "status": status, "calls": calls})
+            services.invoke(ministack.session(), function, {"do": "status", "status": status, "calls": calls})
     for status in (200, 399, None, "fine"):
-        lambdas.invoke(ministack.session(), function, {"do": "status", "status": status, "calls": calls})
+        services.invoke(ministack.session(), function, {"do": "status", "status": status, "calls": calls})
 
 
 def test_a_function_that_dies(ministack: Ministack, function: str, calls: str) -> None:
     with pytest.raises(LambdaFailedError):
-        lambdas.invoke(ministack.session(), function, {"do": "exit", "calls": calls})
+        services.invoke(ministack.session(), function, {"do": "exit", "calls": calls})
 
 
 def test_the_check_runs_nothing(ministack: Ministack, function: str, tmp_path: object) -> None:
-    lambdas.check(ministack.session(), function)
+    services.check(ministack.session(), function)
     for name in ("nowhere", "arn:aws:lambda:us-east-1:000000000000:function:nowhere"):
         with pytest.raises(UserError, match=f"no Lambda function {name}"):
-            lambdas.check(ministack.session(), name)
+            services.check(ministack.session(), name)
     for name in ("", "a b", "../x", "x" * 300):
         with pytest.raises(UserError, match="not the name"):
-            lambdas.check(ministack.session(), name)
+            services.check(ministack.session(), name)
     forbidden = ministack.session(ministack.user("s3:GetObject"))
     with pytest.raises(UserError, match=f"grant lambda:InvokeFunction on {function}"):
-        lambdas.check(forbidden, function)
+        services.check(forbidden, function)
 
 
 def test_a_payload_that_is_too_large(ministack: Ministack, function: str) -> None:
     with pytest.raises(UserError, match="more than the"):
-        lambdas.invoke(ministack.session(), function, {"x": "y" * (6 << 20)})
+        services.invoke(ministack.session(), function, {"x": "y" * (6 << 20)})
 
 
 def test_nobody_answers() -> None:
@@ -105,5 +105,5 @@ def test_nobody_answers() -> None:
 
     session = AwsSession(AwsAccess("eu-west-1", AwsKeys("a", "b"), endpoint="http://127.0.0.1:9"))
     with pytest.raises(InfrastructureError) as caught:
-        lambdas.invoke(session, "function", {})
+        services.invoke(session, "function", {})
     assert caught.value.cause == "aws_unreachable"

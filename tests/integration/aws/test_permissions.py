@@ -9,10 +9,10 @@ import pytest
 
 from tests.ministack_world import REGION, Ministack
 from valkyrie.artifact_store.protocol import LogName
-from valkyrie.aws import lambdas
+from valkyrie.aws import services
 from valkyrie.aws.logs import CloudWatchLogs
 from valkyrie.aws.s3 import S3Artifacts
-from valkyrie.aws.secrets_manager import SecretsManagerSource
+from valkyrie.aws.services import SecretsManagerSource
 from valkyrie.aws.session import AwsAccess, AwsKeys, AwsSession
 from valkyrie.errors import UserError
 
@@ -53,7 +53,7 @@ def test_the_rights_of_the_documentation_are_enough(ministack: Ministack, tmp_pa
     assert "".join(CloudWatchLogs(ministack.session(), "benchmarks", 30).read(name)) == "x" * 6_000_000
     ministack.secret("allowed", "value-1")
     assert SecretsManagerSource(session).get("allowed") == "value-1"
-    lambdas.check(session, ministack.function("def handler(event, context): return {}"))
+    services.check(session, ministack.function("def handler(event, context): return {}"))
 
 
 @pytest.mark.parametrize("lacking", ALL_OF_LOGS)

@@ -13,12 +13,12 @@ from tests.ministack_world import ROOT_KEYS, Ministack
 from valkyrie.domain import DEFAULT_ORG, Identity
 from valkyrie.errors import StoreError, UnknownError, UsageError, UserError
 from valkyrie.secrets import SecretSource, resolve
-from valkyrie.secrets.sealed import Sealer, new_key, parse_keys
+from valkyrie.secrets.delivery import Sealer, new_key, parse_keys
 from valkyrie.store import Store, tenants
 from valkyrie.store.layout import DataFolder
 from valkyrie.tenants.organisation import open_organisation
 from valkyrie.tenants.server import ServerOrganisation, external_id
-from valkyrie.testing.secrets import check_source
+from valkyrie.testing.null import check_source
 
 pytest_plugins = ["tests.ministack_world"]
 

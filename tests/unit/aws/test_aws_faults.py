@@ -10,7 +10,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 
 from valkyrie.aws.s3 import S3Artifacts
-from valkyrie.aws.secrets_manager import SecretsManagerSource
+from valkyrie.aws.services import SecretsManagerSource
 from valkyrie.aws.session import AwsAccess, AwsKeys, AwsSession
 from valkyrie.errors import InfrastructureError, MissingSecretError, UnknownError, UserError
 from valkyrie.secrets import resolve

@@ -8,8 +8,7 @@ import pytest
 
 from benchmark_runner.models.client import DIALECTS
 from benchmark_runner.models.dialect import FunctionCall, FunctionTool, ModelRequest, TokenUsage
-from benchmark_runner.models.endpoint import Endpoint
-from benchmark_runner.models.errors import UnreadableAnswerError
+from benchmark_runner.models.endpoint import Endpoint, UnreadableAnswerError
 
 APIS = ("chat", "responses", "messages")
 TOOL = FunctionTool("submit", "Submit it.", {"type": "object", "properties": {}})

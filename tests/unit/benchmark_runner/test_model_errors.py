@@ -19,7 +19,7 @@ from benchmark_runner.chat import (
     ChatTooLongError,
     ChatUnavailableError,
 )
-from benchmark_runner.models import answer_stream
+from benchmark_runner.models import client
 from sandboxes.retry import Backoff
 from valkyrie.testing import Fault, ModelServer, Say, Script
 
@@ -168,7 +168,7 @@ async def test_nonsense_is_tried_again(nonsense: bytes) -> None:
 
 @pytest.mark.parametrize("kind", ["application/json", "text/event-stream"])
 async def test_an_endless_answer_is_not_read_to_its_end(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(answer_stream, "MOST_BYTES", 1000)
+    monkeypatch.setattr(client, "MOST_BYTES", 1000)
     async with answering(http(b"x" * 5000, kind=kind)) as server:
         async with ChatModel("llama", config(server.url), backoff=Pauses().backoff(attempts=1)) as chat:
             with pytest.raises(ChatUnavailableError, match="more than 1000 bytes"):

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from benchmark_service.scaffold import framework_at, installed_framework
-from sandboxes.installation import reference_of
+from sandboxes.registry import reference_of
 
 
 def checkout(folder: Path, name: str = "valkyrie-bench") -> Path:

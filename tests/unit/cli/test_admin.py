@@ -10,7 +10,7 @@ import pytest
 from said import Said
 
 from valkyrie.errors import AccessError
-from valkyrie.secrets.sealed import Sealer, parse_keys
+from valkyrie.secrets.delivery import Sealer, parse_keys
 from valkyrie.store import Store
 from valkyrie.tenants.organisation import SelfHostedAuthenticator
 

@@ -9,8 +9,14 @@ import pytest
 from click.testing import CliRunner
 
 from valkyrie.agents.catalog.entries import CATALOG
-from valkyrie.cli.agent_model import parse_agent, split_agent, with_models
-from valkyrie.cli.vocabulary import Pairs, VocabularyCommand, WordsOption
+from valkyrie.cli.vocabulary import (
+    Pairs,
+    VocabularyCommand,
+    WordsOption,
+    parse_agent,
+    split_agent,
+    with_models,
+)
 
 
 @click.command(cls=VocabularyCommand)

@@ -13,7 +13,7 @@ from canned import RUN
 from scripted_tracker import Answer, ScriptedTracker
 
 from valkyrie.client import ValkyrieClient
-from valkyrie.client.outputs import OutputsWriter
+from valkyrie.client.files import OutputsWriter
 from valkyrie.errors import InfrastructureError, UserError
 
 Entry = tuple[str, bytes | str | None]
@@ -226,6 +226,6 @@ def test_damaged_archives(tmp_path: Path, damage: Callable[[bytes], bytes]) -> N
 def test_archives_without_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: str, value: int
 ) -> None:
-    monkeypatch.setattr(f"valkyrie.client.outputs.{limit}", value)
+    monkeypatch.setattr(f"valkyrie.client.files.{limit}", value)
     folder = unpacked(tmp_path, *((str(number), b"x" * 300) for number in range(4)))
     assert "more than" in (folder / "agent_output.not-unpacked.txt").read_text()

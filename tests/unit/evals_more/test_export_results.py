@@ -12,7 +12,7 @@ from xml.etree import ElementTree
 import pytest
 
 from valkyrie.errors import UnknownError, UsageError
-from valkyrie.evals.export.protocol import Exported, ExportRequest, find_exporter
+from valkyrie.evals.export.formats import Exported, ExportRequest, find_exporter
 from valkyrie.evals.export.sources import from_folders, from_tracker
 from valkyrie.evals.records import dump_line, to_line
 from valkyrie.evals.results import TrialFault, TrialResult

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from valkyrie.artifact_store.transcripts import Transcripts
+from valkyrie.artifact_store.logs import Transcripts
 
 
 @pytest.fixture

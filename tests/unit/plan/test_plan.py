@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sandboxes.types import SandboxLimits
-from valkyrie.digest import content_digest
-from valkyrie.domain import TaskSpec, VerifyMode
+from valkyrie.domain import TaskSpec, VerifyMode, content_digest
 from valkyrie.plan import Settings, as_planned, make_plan, older_digest, trial_digest
 
 TASK = TaskSpec(id="a/b", digest="sha256:1", instruction="do it", limits=SandboxLimits(cpus=2, memory_mb=512))

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from valkyrie.compare.gates import Margin, hold_against, is_worse, no_worse_gate, read_margin, worse_gate
 from valkyrie.compare.views import Comparison
+from valkyrie.compare.words import Margin, hold_against, is_worse, no_worse_gate, read_margin, worse_gate
 from valkyrie.errors import UsageError
 from valkyrie.report.statistics import NoWorse, paired
 from valkyrie.report.statistics.anytime import AnytimeStanding

@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 
 from sandboxes.daytona import sdk
-from sandboxes.daytona.calls import LOST, THROTTLED, DaytonaBackoff, call
 from sandboxes.daytona.rest import DaytonaConnectionError, DaytonaError
+from sandboxes.daytona.sdk import LOST, THROTTLED, DaytonaBackoff, call
 from sandboxes.errors import SandboxCapacityError, SandboxConnectionError
 
 

@@ -11,7 +11,7 @@ import pytest
 from tests.ports import free_port
 
 from sandboxes.daytona import DaytonaSandboxProvider
-from sandboxes.daytona.calls import LOST, DaytonaBackoff
+from sandboxes.daytona.sdk import LOST, DaytonaBackoff
 from sandboxes.errors import (
     SandboxCapacityError,
     SandboxCommandError,

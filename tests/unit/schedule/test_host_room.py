@@ -7,12 +7,12 @@ import sys
 
 import pytest
 
-from valkyrie.schedule.host import HostRoom, trials_by_files
+from valkyrie.schedule.scheduler import HostRoom, trials_by_files
 from valkyrie.store.leases import Leased
 
 RAISED = """
 import resource
-from valkyrie.schedule.host import HostRoom, trials_by_files
+from valkyrie.schedule.scheduler import HostRoom, trials_by_files
 resource.setrlimit(resource.RLIMIT_NOFILE, (64, {hard}))
 room = HostRoom.measure(1.0)
 soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)

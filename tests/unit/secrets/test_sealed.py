@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from valkyrie.errors import StoreError, UserError
-from valkyrie.secrets.sealed import VARIABLE, Sealer, find_sealer, new_key, parse_keys
+from valkyrie.secrets.delivery import VARIABLE, Sealer, find_sealer, new_key, parse_keys
 
 VALUES = {"A": "hunter2-hunter2", "B": "schlüssel ☃\n\ud800"}
 

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from benchmark_service.environment import parse_dotenv
 from valkyrie.errors import MissingSecretError, UsageError, UserError
 from valkyrie.secrets import DotenvSource, EnvironmentSource, Secrets, SecretStore, resolve
-from valkyrie.testing.secrets import MemorySource
+from valkyrie.testing.null import MemorySource
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from sqlalchemy import text
 
 from valkyrie.domain import DEFAULT_ORG
 from valkyrie.errors import StoreError, UnknownError, UsageError
-from valkyrie.secrets.sealed import Sealer, new_key, parse_keys
+from valkyrie.secrets.delivery import Sealer, new_key, parse_keys
 from valkyrie.store import Store, runs, tenants
 
 

@@ -16,7 +16,7 @@ from sandboxes.protocol import Sandbox
 from sandboxes.types import OutputSink, SandboxQuery
 from valkyrie.agents.protocol import AgentExit, AgentTrial, OutputArtifact
 from valkyrie.artifact_store.disk import DiskArtifacts
-from valkyrie.artifact_store.transcripts import LONGEST, Transcripts
+from valkyrie.artifact_store.logs import LONGEST, Transcripts
 from valkyrie.benchmarks.protocol import Grading
 from valkyrie.domain import ExitReason, Grade, Json, TaskSpec, TrialState
 from valkyrie.errors import AgentOutputError, LeaseLostError

@@ -25,8 +25,7 @@ from valkyrie.agents.catalog.entries import AgentOptions, exit_of
 from valkyrie.agents.catalog.logs import AgentCommandResult, Clock, LogSummary, append, together, used_in
 from valkyrie.agents.command import LOG_LIMIT, Headless, LogFile, make_home
 from valkyrie.agents.protocol import AgentExit, AgentTrial, AgentUsage, LayerSpec, OutputArtifact
-from valkyrie.digest import content_digest
-from valkyrie.domain import MAX_TURNS, Json, TaskSpec
+from valkyrie.domain import MAX_TURNS, Json, TaskSpec, content_digest
 from valkyrie.errors import AgentInstallError, UsageError
 from valkyrie.prices import price
 from valkyrie.text import did_you_mean

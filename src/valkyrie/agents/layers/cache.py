@@ -31,7 +31,7 @@ from valkyrie.agents.layers.installation import (
     locked,
 )
 from valkyrie.agents.protocol import LayerSpec
-from valkyrie.digest import content_digest
+from valkyrie.domain import content_digest
 from valkyrie.errors import DiskFullError, UsageError, UserError, ValkyrieError
 
 if TYPE_CHECKING:

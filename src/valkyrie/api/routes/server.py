@@ -13,8 +13,7 @@ from starlette.responses import Response
 from valkyrie import __version__
 from valkyrie.api.answers import answer, refused
 from valkyrie.api.bodies import CredentialsBody, OrganisationChange, SecretBody
-from valkyrie.api.context import ApiRequest, Ask, Context, context_of
-from valkyrie.api.gate import RefusedError
+from valkyrie.api.context import ApiRequest, Ask, Context, RefusedError, context_of
 from valkyrie.api.routes import errors, router
 from valkyrie.domain import Role, RunState, TrialState
 from valkyrie.errors import ValkyrieError

@@ -31,8 +31,7 @@ from valkyrie.benchmarks.eval_spec.workbench import ROOM
 from valkyrie.benchmarks.protocol import Grading
 from valkyrie.benchmarks.task_dir.folder import ContentDigests
 from valkyrie.config.permissions import outside
-from valkyrie.digest import content_digest
-from valkyrie.domain import MAX_TURNS, FinalScore, Grade, Json, TaskSpec, Timeouts, VerifyMode
+from valkyrie.domain import MAX_TURNS, FinalScore, Grade, Json, TaskSpec, Timeouts, VerifyMode, content_digest
 from valkyrie.errors import BenchmarkError, UsageError
 from valkyrie.specs.model import EvalSpec, SpecError, Stimulus
 from valkyrie.specs.project import file_root

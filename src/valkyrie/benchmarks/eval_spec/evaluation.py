@@ -15,9 +15,14 @@ from sandboxes.errors import SandboxCrowdedError, SandboxError, SandboxFullError
 from sandboxes.protocol import Sandbox
 from sandboxes.types import OutputSink
 from valkyrie.benchmarks.eval_spec import workspace
-from valkyrie.benchmarks.eval_spec.changes import read_turn_patches, turn_patch
 from valkyrie.benchmarks.eval_spec.layout import Checkouts
-from valkyrie.benchmarks.eval_spec.snapshots import folder_name, keep_artifacts, materialise
+from valkyrie.benchmarks.eval_spec.snapshots import (
+    folder_name,
+    keep_artifacts,
+    materialise,
+    read_turn_patches,
+    turn_patch,
+)
 from valkyrie.benchmarks.eval_spec.source import EvalOptions, all_needs, asking_of
 from valkyrie.benchmarks.eval_spec.transcript import (
     ORACLE,

@@ -23,7 +23,7 @@ from sandboxes.trees import FOLDER
 from sandboxes.values import Command
 from valkyrie.benchmarks.eval_spec.source import EvalOptions
 from valkyrie.benchmarks.task_dir.folder import ContentDigests
-from valkyrie.digest import content_digest as digest_of
+from valkyrie.domain import content_digest as digest_of
 from valkyrie.errors import AccessError, BenchmarkError, BundleError, InfrastructureError, UsageError
 from valkyrie.git.address import COMMIT, parse_source
 from valkyrie.git.address import GitSource as Address

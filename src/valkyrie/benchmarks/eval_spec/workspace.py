@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING
 from sandboxes.null import NullSandbox
 from sandboxes.protocol import Sandbox
 from sandboxes.values import TIMEOUT_EXIT_CODE, Command, OutputSink
-from valkyrie.benchmarks.eval_spec import changes
+from valkyrie.benchmarks.eval_spec import snapshots
 from valkyrie.benchmarks.eval_spec.layout import (
     SETUP_FAILED,
     Checkouts,
@@ -249,7 +249,7 @@ def unseen(stimulus: Stimulus, options: EvalOptions, final: Path) -> tuple[str, 
 async def diff(start: Path, final: Path) -> str:
     """What changed between the end of set-up and the `snapshot` that gave `final`, as git tells it."""
     before, after = await asyncio.to_thread(_read_record, start, final)
-    return await asyncio.to_thread(changes.diff, before, after)
+    return await asyncio.to_thread(snapshots.diff, before, after)
 
 
 async def _before(

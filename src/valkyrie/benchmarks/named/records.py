@@ -14,7 +14,7 @@ from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any, TextIO
 
-from sandboxes.installation import add_packages
+from sandboxes.registry import add_packages
 from valkyrie.errors import UsageError
 from valkyrie.text import did_you_mean
 

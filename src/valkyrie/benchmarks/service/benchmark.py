@@ -23,8 +23,7 @@ from valkyrie.benchmarks.service.results import (
     result_of,
     translated,
 )
-from valkyrie.digest import content_digest
-from valkyrie.domain import FinalScore, Grade, Json, TaskSpec, Timeouts, VerifyMode
+from valkyrie.domain import FinalScore, Grade, Json, TaskSpec, Timeouts, VerifyMode, content_digest
 from valkyrie.errors import AgentOutputError, BenchmarkError, GraderError
 from valkyrie.secrets.delivery import unspeakable, with_headers
 

@@ -43,7 +43,7 @@ from valkyrie.benchmarks.task_dir.folder import (
 )
 from valkyrie.benchmarks.task_dir.folder import MANIFEST_FILE_NAME as MANIFEST
 from valkyrie.benchmarks.task_dir.setup import graded, prepare, prepare_step, step_preparation
-from valkyrie.benchmarks.task_dir.task import Problem, TaskDirectory
+from valkyrie.benchmarks.task_dir.task import TaskDirectory, TaskProblem
 from valkyrie.benchmarks.task_dir.task_toml import stray_problem
 from valkyrie.benchmarks.task_dir.verifier import sweep, verify
 from valkyrie.domain import FinalScore, Grade, Json, TaskSpec
@@ -251,7 +251,9 @@ class TaskDirBenchmark:
         _ = dataset
         return await asyncio.to_thread(self._describe, task_id)
 
-    async def check(self, dataset: str = "default", task_ids: Sequence[str] | None = None) -> list[Problem]:
+    async def check(
+        self, dataset: str = "default", task_ids: Sequence[str] | None = None
+    ) -> list[TaskProblem]:
         """Every problem of every task asked for, in one list: for before the start."""
         chosen = await self.list_tasks(dataset) if task_ids is None else task_ids
         return await asyncio.to_thread(
@@ -351,11 +353,11 @@ class TaskDirBenchmark:
         digest = _digest_where_it_runs(digest, task)
         return task.spec(digest, self._host_env, self._read_lock().entry(task_id, digest))
 
-    def _check(self, task_id: str) -> list[Problem]:
+    def _check(self, task_id: str) -> list[TaskProblem]:
         try:
             return self._task(task_id)[1].problems()
         except BenchmarkError as error:
-            return [Problem(task_id, self._find()[task_id], str(error))]
+            return [TaskProblem(task_id, self._find()[task_id], str(error))]
 
     def _unchanged(self, spec: TaskSpec) -> TaskDirectory:
         """The task that was planned. Raises when its files are gone or others now."""

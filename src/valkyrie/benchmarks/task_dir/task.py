@@ -52,7 +52,7 @@ _BAD_IN_ID = re.compile(r"[,\\\x00-\x1f\x7f\ud800-\udfff]")
 
 
 @dataclass(frozen=True, slots=True)
-class Problem:
+class TaskProblem:
     """Why a task cannot be run, and where its author must look."""
 
     task_id: str
@@ -87,12 +87,12 @@ class TaskDirectory:
     def _is_inside(self) -> bool:
         return self.root is None or stray_problem(self.folder, self.root) is None
 
-    def _stray(self, path: Path) -> Problem | None:
+    def _stray(self, path: Path) -> TaskProblem | None:
         """Return the problem of a part that leads out of the benchmark's folder."""
         if path.parent == self.folder and self._is_inside and not path.is_symlink():
             return None  # resolving every part of thousands of tasks takes seconds
         found = stray_problem(path, self.root or self.folder, self.allow_paths)
-        return Problem(self.id, path, f"{path.relative_to(self.folder)} {found}") if found else None
+        return TaskProblem(self.id, path, f"{path.relative_to(self.folder)} {found}") if found else None
 
     @property
     def config(self) -> TaskToml:
@@ -155,36 +155,36 @@ class TaskDirectory:
         """What its `task.toml` says of one step."""
         return next(step for step in self.config.steps if step.name == name)
 
-    def problems(self) -> list[Problem]:
+    def problems(self) -> list[TaskProblem]:
         """Everything that keeps this task from running."""
         return list(self._find_problems())
 
-    def _find_problems(self) -> Iterator[Problem]:
+    def _find_problems(self) -> Iterator[TaskProblem]:
         if _BAD_IN_ID.search(self.id):
             message = f"the folder name {self.id!r} holds a comma, backslash or control character; rename it"
-            yield Problem(self.id.encode("utf-8", "replace").decode(), self.folder, message)
+            yield TaskProblem(self.id.encode("utf-8", "replace").decode(), self.folder, message)
         toml = self.folder / "task.toml"
         strays = [stray for part in PARTS if (stray := self._stray(self.folder / part))]
         if strays:
             yield from strays
             return
         if not toml.is_file():
-            yield Problem(self.id, toml, "has no task.toml; an empty file will do")
+            yield TaskProblem(self.id, toml, "has no task.toml; an empty file will do")
             return
         try:
             unsupported = list(_unsupported(self.config))
         except BenchmarkError as error:
-            yield Problem(self.id, toml, str(error))
+            yield TaskProblem(self.id, toml, str(error))
             return
         unsupported += [*env_problems(self.config), *user_problems(self.config)]
-        yield from (Problem(self.id, toml, message) for message in unsupported)
+        yield from (TaskProblem(self.id, toml, message) for message in unsupported)
         yield from self._link_problems()
         if found := list(step_problems(self.config, self.folder)):
-            yield from (Problem(self.id, path, message) for path, message in found)
+            yield from (TaskProblem(self.id, path, message) for path, message in found)
             return
         if not self.config.steps and not (self.folder / "tests" / "test.sh").is_file():
             message = "has no tests/test.sh; write one that leaves a number in /logs/verifier/reward.txt"
-            yield Problem(self.id, self.folder / "tests" / "test.sh", message)
+            yield TaskProblem(self.id, self.folder / "tests" / "test.sh", message)
         for file in self.instructions:
             yield from self._instruction_problems(file)
 
@@ -196,7 +196,7 @@ class TaskDirectory:
         steps = (self.folder / STEPS / step.name / "workdir" for step in self.config.steps)
         return not any((place / SETUP_SCRIPT).exists() for place in (self.folder / "environment", *steps))
 
-    def _link_problems(self) -> Iterator[Problem]:
+    def _link_problems(self) -> Iterator[TaskProblem]:
         for step in self.config.steps:
             for name in ("", "instruction.md", "tests", "solution", "workdir"):
                 if stray := self._stray(self.folder / STEPS / step.name / name):
@@ -210,15 +210,15 @@ class TaskDirectory:
         for folder in folders:
             for path, message in link_problems(folder):
                 shown = path.relative_to(self.folder)
-                yield Problem(self.id, path, f"{shown} {message}")
+                yield TaskProblem(self.id, path, f"{shown} {message}")
 
-    def _instruction_problems(self, file: Path) -> Iterator[Problem]:
+    def _instruction_problems(self, file: Path) -> Iterator[TaskProblem]:
         try:
             if not _read_instruction(file).strip():
                 message = f"{file.relative_to(self.folder)} is empty; say what the agent is to do"
-                yield Problem(self.id, file, message)
+                yield TaskProblem(self.id, file, message)
         except BenchmarkError as error:
-            yield Problem(self.id, file, f"{error}; say there what the agent is to do")
+            yield TaskProblem(self.id, file, f"{error}; say there what the agent is to do")
 
     def spec(self, digest: str, host_env: Mapping[str, str], locked: LockedTask | None = None) -> TaskSpec:
         """The task as the engine knows it. Raises BenchmarkError with all its problems.

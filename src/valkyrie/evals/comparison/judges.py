@@ -181,7 +181,7 @@ async def _both_orders(
 
 
 def _judging(spec: GraderSpec) -> Judging:
-    from valkyrie.grade.config import Config
+    from valkyrie.grade.base import Config
     from valkyrie.grade.judges.config import read_pairwise
 
     return read_pairwise(Config(spec))

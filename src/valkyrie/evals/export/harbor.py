@@ -20,7 +20,7 @@ from valkyrie.benchmarks.eval_spec.source import WORKSPACE
 from valkyrie.benchmarks.named.drafts import put_file, toml_text
 from valkyrie.domain import Json
 from valkyrie.errors import BenchmarkError, UsageError, UserError
-from valkyrie.evals.export.protocol import Exported, ExportRequest, check_options
+from valkyrie.evals.export.formats import Exported, ExportRequest, check_options
 from valkyrie.evals.result_folder import folder_names
 from valkyrie.grade.base import Matching, Sought, Substring
 from valkyrie.grade.builtin.programs import RunCommandGrader

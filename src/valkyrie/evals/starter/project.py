@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from sandboxes.installation import public_origin
+from sandboxes.registry import public_origin
 from valkyrie.errors import UsageError
 
 TEMPLATES = Path(__file__).parent / "files"

@@ -12,6 +12,7 @@ from valkyrie.errors import GraderError
 from valkyrie.grade.base import (
     MOST_BYTES,
     BuiltIn,
+    Config,
     UnreadableError,
     clipped,
     is_file,
@@ -19,7 +20,6 @@ from valkyrie.grade.base import (
     workspace_of,
 )
 from valkyrie.grade.calls import as_text
-from valkyrie.grade.config import Config
 from valkyrie.grade.globs import TooManyFilesError, WorkspaceGlob
 from valkyrie.grade.protocol import GraderInput, GraderResult, Need
 

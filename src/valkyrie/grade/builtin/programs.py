@@ -9,8 +9,7 @@ from typing import Any
 
 from valkyrie.domain import Json
 from valkyrie.errors import GraderError, GraderTimeoutError
-from valkyrie.grade.base import KEYS, BuiltIn, clipped, result_of
-from valkyrie.grade.config import Config
+from valkyrie.grade.base import KEYS, BuiltIn, Config, clipped, result_of
 from valkyrie.grade.protocol import GraderInput, GraderResult, Need, Program, ProgramResult, Workbench
 
 RESERVED = ("EVALUATE_WORKSPACE", "EVALUATE_GRADER_INPUT")

@@ -11,6 +11,7 @@ from typing import Any
 
 from valkyrie.grade.base import (
     BuiltIn,
+    Config,
     UnreadableError,
     clipped,
     read_text,
@@ -19,7 +20,6 @@ from valkyrie.grade.base import (
     workspace_of,
 )
 from valkyrie.grade.calls import as_text
-from valkyrie.grade.config import Config
 from valkyrie.grade.globs import WorkspaceGlob
 from valkyrie.grade.protocol import GraderInput, GraderResult, Need
 from valkyrie.trajectory.transcript import Event

@@ -6,9 +6,8 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 
 from valkyrie.errors import GraderError
-from valkyrie.grade.base import BuiltIn, clipped
+from valkyrie.grade.base import BuiltIn, Config, clipped
 from valkyrie.grade.calls import ENTRY_KEYS, CallPattern, TranscriptCall, calls_of, steps_of, wanted_entries
-from valkyrie.grade.config import Config
 from valkyrie.grade.js_regex import JsRegex
 from valkyrie.grade.protocol import TOKENS_UNREPORTED, GraderInput, GraderResult
 from valkyrie.text import did_you_mean

@@ -11,6 +11,7 @@ from pathlib import Path
 from valkyrie.errors import GraderError
 from valkyrie.grade.base import (
     BuiltIn,
+    Config,
     Matching,
     Sought,
     Substring,
@@ -22,7 +23,6 @@ from valkyrie.grade.base import (
     wanted_by,
     workspace_of,
 )
-from valkyrie.grade.config import Config
 from valkyrie.grade.globs import TooManyFilesError, WorkspaceGlob
 from valkyrie.grade.protocol import GraderInput, GraderResult, Need
 

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from valkyrie.grade.judges.client import JudgeClient, shared_client
-from valkyrie.grade.judges.panel import PanelGrader
-from valkyrie.grade.judges.prompt import PromptGrader
+from valkyrie.grade.judges.panel import PanelGrader, PromptGrader
 from valkyrie.grade.judges.readiness import check_judges
 
 __all__ = ["JudgeClient", "PanelGrader", "PromptGrader", "check_judges", "shared_client"]

@@ -7,11 +7,10 @@ from contextlib import AbstractAsyncContextManager
 from types import TracebackType
 from typing import Self
 
-from benchmark_runner.models.client import DIALECTS, ask_endpoint
+from benchmark_runner.models.client import DIALECTS, Exchange, ask_endpoint
 from benchmark_runner.models.connections import Connections, LoopShared
 from benchmark_runner.models.dialect import FunctionTool, ModelRequest, Reply
-from benchmark_runner.models.errors import ChatError, ChatTooLongError, ChatUnavailableError
-from benchmark_runner.models.exchange import Exchange
+from benchmark_runner.models.endpoint import ChatError, ChatTooLongError, ChatUnavailableError
 from sandboxes.retry import Backoff
 from valkyrie.domain import Json
 from valkyrie.errors import GraderError, JudgeError, UserError, ValkyrieError

@@ -12,13 +12,13 @@ from benchmark_runner.models.endpoint import (
     KEYS,
     NAMED,
     PUBLIC,
+    ChatConfigError,
     Endpoint,
     request_address,
     split_vendor,
     usable_key,
     vendor_at,
 )
-from benchmark_runner.models.errors import ChatConfigError
 from valkyrie.config.values import secrets_path
 from valkyrie.errors import UsageError, UserError
 from valkyrie.grade.judges.config import PROVIDERS, Judge

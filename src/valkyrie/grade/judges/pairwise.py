@@ -9,12 +9,9 @@ from typing import TYPE_CHECKING, Literal
 from benchmark_runner.models.dialect import FunctionTool
 from valkyrie.domain import Json
 from valkyrie.grade.judges.config import Judge
-from valkyrie.grade.judges.conversation import Answered, JudgeQuestion, WrongAnswerError, ask_judge
+from valkyrie.grade.judges.conversation import Answered, JudgeQuestion, WrongAnswerError, ask_judge, words
 from valkyrie.grade.judges.endpoint import find_endpoint
-from valkyrie.grade.judges.evidence import EvidencePiece, gather
-from valkyrie.grade.judges.fence import Fence
-from valkyrie.grade.judges.questions import task_of, told_task
-from valkyrie.grade.judges.verdicts import words
+from valkyrie.grade.judges.evidence import EvidencePiece, Fence, gather, task_of, told_task
 
 if TYPE_CHECKING:
     from valkyrie.grade.protocol import GraderInput

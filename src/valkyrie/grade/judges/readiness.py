@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from valkyrie.grade.judges.endpoint import JudgeEndpoint, JudgeSettings, find_endpoint
-from valkyrie.grade.judges.panel import PanelGrader
-from valkyrie.grade.judges.prompt import PromptGrader
+from valkyrie.grade.judges.panel import PanelGrader, PromptGrader
 from valkyrie.grade.protocol import Grader, JudgeDefaults
 
 

@@ -10,8 +10,8 @@ from typing import Any
 from valkyrie.testing.model_server.script import (
     Fault,
     Json,
-    ModelRequest,
     OfferedTool,
+    ReceivedRequest,
     ScriptedAnswer,
     ScriptedFailure,
     event,
@@ -54,10 +54,10 @@ class ScriptedChatCompletions:
 
     name = "chat"
 
-    def asked(self, path: str, body: Json, headers: Mapping[str, str]) -> ModelRequest:
+    def asked(self, path: str, body: Json, headers: Mapping[str, str]) -> ReceivedRequest:
         messages = [item for item in body.get("messages") or [] if isinstance(item, dict)]
         functions = [tool.get("function") or {} for tool in body.get("tools") or [] if isinstance(tool, dict)]
-        return ModelRequest(
+        return ReceivedRequest(
             model=str(body.get("model", "")),
             stream=bool(body.get("stream")),
             turn=turns_of(messages, lambda item: item.get("role") == "assistant"),
@@ -135,11 +135,11 @@ class ScriptedResponses:
 
     name = "responses"
 
-    def asked(self, path: str, body: Json, headers: Mapping[str, str]) -> ModelRequest:
+    def asked(self, path: str, body: Json, headers: Mapping[str, str]) -> ReceivedRequest:
         given = body.get("input")
         items = given if isinstance(given, list) else [{"role": "user", "content": given}]
         session = headers.get("session_id") or headers.get("session-id") or body.get("prompt_cache_key")
-        return ModelRequest(
+        return ReceivedRequest(
             model=str(body.get("model", "")),
             stream=bool(body.get("stream")),
             turn=turns_of(items, _is_models),
@@ -252,10 +252,10 @@ class ScriptedMessages:
 
     name = "messages"
 
-    def asked(self, path: str, body: Json, headers: Mapping[str, str]) -> ModelRequest:
+    def asked(self, path: str, body: Json, headers: Mapping[str, str]) -> ReceivedRequest:
         messages = [item for item in body.get("messages") or [] if isinstance(item, dict)]
         session = headers.get("x-claude-code-session-id") or (body.get("metadata") or {}).get("user_id")
-        return ModelRequest(
+        return ReceivedRequest(
             model=str(body.get("model", "")),
             stream=bool(body.get("stream")),
             turn=turns_of(messages, lambda item: item.get("role") == "assistant"),
@@ -358,7 +358,7 @@ class ScriptedGenerateContent:
 
     name = "gemini"
 
-    def asked(self, path: str, body: Json, headers: Mapping[str, str]) -> ModelRequest:
+    def asked(self, path: str, body: Json, headers: Mapping[str, str]) -> ReceivedRequest:
         match = _PATH.search(path)
         contents = [item for item in body.get("contents") or [] if isinstance(item, dict)]
         declared = [
@@ -367,7 +367,7 @@ class ScriptedGenerateContent:
             if isinstance(tool, dict)
             for item in tool.get("functionDeclarations") or tool.get("function_declarations") or []
         ]
-        return ModelRequest(
+        return ReceivedRequest(
             model=match[1] if match else "",
             stream=bool(match and match[2].startswith("stream")),
             turn=turns_of(contents, lambda item: item.get("role") == "model"),

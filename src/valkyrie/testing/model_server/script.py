@@ -182,7 +182,7 @@ class OfferedTool:
 
 
 @dataclass(frozen=True, slots=True)
-class ModelRequest:
+class ReceivedRequest:
     """A request to a model, whatever the API."""
 
     model: str
@@ -240,7 +240,7 @@ class ScriptedApi(Protocol):
 
     name: str
 
-    def asked(self, path: str, body: Json, headers: Mapping[str, str]) -> ModelRequest: ...
+    def asked(self, path: str, body: Json, headers: Mapping[str, str]) -> ReceivedRequest: ...
 
     def whole(self, answer: ScriptedAnswer) -> Json: ...
 

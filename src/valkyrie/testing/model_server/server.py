@@ -24,8 +24,8 @@ from valkyrie.testing.model_server.dialects import (
 from valkyrie.testing.model_server.script import (
     LAST,
     Fault,
-    ModelRequest,
     OfferedTool,
+    ReceivedRequest,
     Say,
     Script,
     ScriptedAnswer,
@@ -301,7 +301,7 @@ class ModelServer:
             return _failed(api, turn)
         return _spoken(api, answer, stream=asked.stream, cut=isinstance(turn, Fault) and turn.kind == "cut")
 
-    def _turn(self, name: str, asked: ModelRequest) -> Turn:
+    def _turn(self, name: str, asked: ReceivedRequest) -> Turn:
         """The script's turn for a request: faults stand between turns and leave no trace in a history."""
         before = 0
         for at, turn in enumerate(self.script.conversations[name]):
@@ -323,7 +323,7 @@ class ModelServer:
         return fault.times is None or self._faults[place] <= fault.times
 
 
-def _key(asked: ModelRequest) -> str:
+def _key(asked: ReceivedRequest) -> str:
     """Whose fault is counted: the program's own conversation, or else those with the same history."""
     text = asked.session or json.dumps(asked.history, sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()
@@ -342,7 +342,7 @@ def _looked_at(path: str) -> HttpReply:
     return HttpReply.of({"status": "ok"})
 
 
-def _made(turn: Turn, asked: ModelRequest, number: int, body: Mapping[str, Any]) -> ScriptedAnswer:
+def _made(turn: Turn, asked: ReceivedRequest, number: int, body: Mapping[str, Any]) -> ScriptedAnswer:
     """The turn as an answer to what was asked, with the tool it needs."""
     text, use, refused = "", None, False
     if isinstance(turn, Say):
@@ -366,7 +366,7 @@ def _made(turn: Turn, asked: ModelRequest, number: int, body: Mapping[str, Any])
     return ScriptedAnswer(f"scripted{number}", asked.model, text, use, spent, refused)
 
 
-def _use(turn: ToolRequest | Shell, asked: ModelRequest, number: int) -> ToolUse | None:
+def _use(turn: ToolRequest | Shell, asked: ReceivedRequest, number: int) -> ToolUse | None:
     if isinstance(turn, Shell):
         tool = shell_tool(asked.tools)
         return ToolUse(f"call_{number}", tool, shell_arguments(tool, turn.command)) if tool else None

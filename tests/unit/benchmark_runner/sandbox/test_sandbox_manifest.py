@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from benchmark_runner.sandbox import store
+from benchmark_runner.sandbox import manifest
 from benchmark_runner.sandbox.bundle import pack_bundle
 from benchmark_runner.sandbox.manifest import Manifest, load_manifest, preflight
 from benchmark_runner.sandbox.yaml_files import write_yaml
@@ -145,27 +145,27 @@ def test_installing_takes_the_bundle_along(tmp_path: Path) -> None:
     (tmp_path / "mine.zip").write_bytes(bundle.content)
     values = changed(agent__bundle={"file": "mine.zip", "sha256": bundle.sha256})
     shop = tmp_path / "benchmarks"
-    path = store.install_manifest(Manifest.model_validate(values), tmp_path, shop)
+    path = manifest.install_manifest(Manifest.model_validate(values), tmp_path, shop)
     assert path == shop / "quiz.manifest.yaml"
-    installed = store.load_installed("quiz", shop)
+    installed = manifest.load_installed("quiz", shop)
     assert installed is not None and installed.bundle(shop) == bundle
-    assert [one.benchmark for one in store.list_installed(shop)] == ["quiz"]
-    assert store.load_installed("other", shop) is None
+    assert [one.benchmark for one in manifest.list_installed(shop)] == ["quiz"]
+    assert manifest.load_installed("other", shop) is None
     with pytest.raises(ValueError, match="no benchmark's name"):
-        store.load_installed("../quiz", shop)
+        manifest.load_installed("../quiz", shop)
     (tmp_path / "mine.zip").write_bytes(bundle.content + b"x")
     with pytest.raises(ValueError, match=r"pinned|no zip"):
-        store.install_manifest(Manifest.model_validate(values), tmp_path, shop)
+        manifest.install_manifest(Manifest.model_validate(values), tmp_path, shop)
 
 
 def test_pins_that_differ_are_told() -> None:
     old = Manifest.model_validate(VALUES)
-    assert store.pin_diff(old, Manifest.model_validate(VALUES)) == []
+    assert manifest.pin_diff(old, Manifest.model_validate(VALUES)) == []
     new = Manifest.model_validate(changed(agent__run_cmd="b {problem_statement_path}", versions__service="3"))
-    assert store.pin_diff(old, new) == [
+    assert manifest.pin_diff(old, new) == [
         "agent.run_cmd: agent {model} {problem_statement_path} → b {problem_statement_path}",
         "versions.service: 2 → 3",
     ]
     assert "a" * 13 not in "".join(
-        store.pin_diff(old, Manifest.model_validate(changed(tasks=VALUES["tasks"][:1])))
+        manifest.pin_diff(old, Manifest.model_validate(changed(tasks=VALUES["tasks"][:1])))
     )

@@ -10,8 +10,8 @@ import pytest
 from workspace_world import World, write
 
 from sandboxes.protocol import Sandbox
-from valkyrie.benchmarks.eval_spec import changes as baseline
 from valkyrie.benchmarks.eval_spec import snapshots
+from valkyrie.benchmarks.eval_spec import snapshots as baseline
 from valkyrie.benchmarks.eval_spec.snapshots import InitialWorkspace, WorkspaceSnapshot
 from valkyrie.benchmarks.eval_spec.source import EvalOptions
 from valkyrie.errors import GraderError

@@ -11,14 +11,14 @@ import pytest
 from judge_world import QUICKLY, asked_at, grade, judge, prompt_spec, trial
 from tests.unit.benchmark_runner.canned import answering, http
 
-from benchmark_runner.models import answer_stream
+from benchmark_runner.models import client as answer_stream
 from benchmark_runner.models.dialect import Reply
 from valkyrie.errors import GraderError, JudgeError, UserError
 from valkyrie.grade.judges import JudgeClient, PromptGrader, shared_client
 from valkyrie.grade.judges.client import BACKOFF
+from valkyrie.grade.judges.config import SCALES
+from valkyrie.grade.judges.conversation import grade_tool
 from valkyrie.grade.judges.endpoint import JudgeEndpoint
-from valkyrie.grade.judges.scales import SCALES
-from valkyrie.grade.judges.verdicts import grade_tool
 from valkyrie.testing import Fault, ModelServer, Script
 from valkyrie.testing.model_server.script import Turn
 

@@ -1,16 +1,18 @@
-"""Functions of the user's own, called when a run is over."""
+"""Lambda functions that are called, and secrets that Secrets Manager keeps."""
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+import threading
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 from valkyrie.aws.session import Act, AwsSession, explained
 from valkyrie.domain import Json
-from valkyrie.errors import UnknownError, UserError
+from valkyrie.errors import InfrastructureError, UnknownError, UserError, ValkyrieError
+from valkyrie.secrets.sources import parts_of, split_name
 
 LONGEST_CALL_S = 900
 """How long a function may take at AWS."""
@@ -109,3 +111,74 @@ def _message(result: Any) -> str:
     shown = "".join(letter if letter.isprintable() else " " for letter in text[: 4 * LONGEST_MESSAGE])
     shown = " ".join(shown.split())
     return shown if len(shown) <= LONGEST_MESSAGE else f"{shown[:LONGEST_MESSAGE]}…"
+
+
+# Secrets in AWS Secrets Manager.
+
+_SECRETS_MANAGER_NAME = re.compile(r"[A-Za-z0-9/_+=.@:-]{1,2048}")
+
+
+class SecretsManagerSource:
+    """Secrets by name or ARN, fetched once. A JSON object comes whole; `name#key` is one value of it.
+
+    What cannot be fetched is no value and a problem: another source may have it.
+    """
+
+    place = "AWS Secrets Manager"
+    by_variable = False
+    remote = True
+
+    def __init__(self, session: AwsSession) -> None:
+        self._session = session
+        self._lock = threading.Lock()
+        self._fetched: dict[str, str | None] = {}
+        self._problems: dict[str, str] = {}
+        self._unreachable = False
+
+    def __repr__(self) -> str:
+        return "SecretsManagerSource()"
+
+    @property
+    def problems(self) -> Sequence[str]:
+        """What could not be fetched, and what was not as it was asked for."""
+        return list(self._problems.values())
+
+    def get(self, name: str) -> str | None:
+        """The value, or None when there is none."""
+        secret, key = split_name(name)
+        with self._lock:
+            if secret not in self._fetched:
+                self._fetched[secret] = self._fetch(secret)
+            text = self._fetched[secret]
+            if text is None or key is None:
+                return text or None
+            held = parts_of(text)
+            if not held or not held.get(key):
+                has = (
+                    f"has {', '.join(list(held)[:20])}" if held else "is not a JSON object of several values"
+                )
+                self._problems[name] = f"{secret} in {self.place} has no value {key!r}: it {has}."
+                return None
+            return held[key]
+
+    def _fetch(self, secret: str) -> str | None:
+        if not _SECRETS_MANAGER_NAME.fullmatch(secret) or self._unreachable:
+            return None
+        act = Act(f"read the secret {secret}", f"secretsmanager:GetSecretValue on the secret {secret}")
+        try:
+            with explained(act):
+                client = self._session.client("secretsmanager", read_timeout=15, attempts=3)
+                answer = client.get_secret_value(SecretId=secret)
+        except UnknownError:
+            return None
+        except ValkyrieError as error:
+            # Asked for ten secrets, ten waits for the same silence help nobody.
+            self._unreachable = isinstance(error, InfrastructureError)
+            self._problems[secret] = str(error)
+            return None
+        if "SecretString" not in answer:
+            self._problems[secret] = (
+                f"{secret} in {self.place} is binary; only texts can be secrets of a run."
+            )
+            return None
+        return str(answer["SecretString"])

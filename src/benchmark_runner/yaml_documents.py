@@ -1,4 +1,4 @@
-"""YAML as a contract needs it: no duplicate keys, no aliases, and every value knows its line."""
+"""Read YAML with the lines of its parts, without aliases, and say what is wrong with it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,27 @@ from typing import Any
 import yaml
 
 from benchmark_runner.errors import ContractValidationError
-from benchmark_runner.yaml_errors import explain, syntax_hint
+
+
+def explain(error: yaml.MarkedYAMLError) -> tuple[int, int, str]:
+    """Return line, column and what is wrong, of a parser's error."""
+    mark = error.problem_mark or error.context_mark
+    problem = error.problem or error.context or "cannot be read"
+    return (mark.line + 1, mark.column + 1, problem) if mark else (1, 1, problem)
+
+
+def syntax_hint(problem: str, char: str = "") -> str:
+    """Return what usually is behind a complaint; `char` is what the parser stumbled over, if known."""
+    if char in ("`", "@", "%") or "'`'" in problem or "'@'" in problem or "'%'" in problem:
+        return " Put the value in quotes or in a block (`key: |`)."
+    if char == "\t" or "'\\t'" in problem or "mapping values" in problem:
+        return " Indent with spaces, and put a value that holds `: ` in quotes or in a block (`key: |`)."
+    if "expected ',' or" in problem:
+        return " Inside { } and [ ], put a value that holds braces, brackets or commas in quotes."
+    return ""
+
+
+# YAML as a contract needs it: no duplicate keys, no aliases, and every value knows its line.
 
 MAX_BYTES = 1024 * 1024
 

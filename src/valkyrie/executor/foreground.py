@@ -14,8 +14,7 @@ from valkyrie.errors import UserError
 from valkyrie.executor.artifacts import TenantAccess
 from valkyrie.executor.host import HEARTBEATS, end_executor, lease_s, registration
 from valkyrie.executor.open_runs import OpenRuns
-from valkyrie.schedule.host import HostRoom
-from valkyrie.schedule.scheduler import Scheduler
+from valkyrie.schedule.scheduler import HostRoom, Scheduler
 from valkyrie.store import Store, executors, leases
 from valkyrie.store.journal import Finish, Writer
 from valkyrie.store.layout import DataFolder
