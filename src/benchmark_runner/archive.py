@@ -114,7 +114,7 @@ class OpenArchive:
     limits: ArchiveLimits
 
     def link_target(self, member: ArchiveMember) -> str:
-        """Where a link leads, as text."""
+        """Return where a link leads, as text."""
         with self.file.open(member.info) as source:
             target = source.read(LONGEST_LINK + 1)
         try:

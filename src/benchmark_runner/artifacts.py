@@ -60,7 +60,7 @@ class RunArtifacts:
         return self.root / "final_score.json"
 
     def task_dir(self, task_id: str) -> Path:
-        """All that is kept of one task."""
+        """Return all that is kept of one task."""
         return _task_dir(self.root, task_id)
 
     def generation_path(self, task_id: str) -> Path:
@@ -72,7 +72,7 @@ class RunArtifacts:
         return self.task_dir(task_id) / "eval.json"
 
     def log_dir(self, task_id: str) -> Path:
-        """Where `generate` may leave files."""
+        """Return where `generate` may leave files."""
         return self.task_dir(task_id) / "agent_logs"
 
     def shown_log_dir(self, task_id: str) -> Path:
@@ -89,7 +89,7 @@ class RunArtifacts:
         return logs
 
     def read_config(self) -> RunConfig | None:
-        """What the run was started with, if it was. Not repairable, so a broken one is an error."""
+        """Return what the run was started with, if it was. Not repairable, so a broken one is an error."""
         try:
             return RunConfig.model_validate_json(self.config_path.read_bytes())
         except FileNotFoundError:
@@ -154,7 +154,7 @@ class RunArtifacts:
         return self.score_path
 
     def agent_logs_dir(self, task_id: str) -> Path:
-        """Where `generate` may leave files."""
+        """Return where `generate` may leave files."""
         return self.log_dir(task_id)
 
     load_run_config, save_run_config = read_config, write_config
@@ -181,11 +181,12 @@ class RunArtifacts:
             os.close(handle)
 
     def ignores_case(self) -> bool:
-        """Whether the file system takes names for the same that differ in case only. Within `in_use`."""
+        """Return whether the file system takes names for the same that differ in case only. Within
+        `in_use`."""
         return self._lock_path.with_name(self._lock_path.name.upper()).exists()
 
     def has_answers(self) -> bool:
-        """Whether any task was ever generated."""
+        """Return whether any task was ever generated."""
         return next(self.root.glob("*/generation.json"), None) is not None
 
     def _sweep(self) -> None:

@@ -159,7 +159,7 @@ class BenchmarkRunner(ABC):
             self.add_task(task)
 
     def get_tasks(self) -> list[Task]:
-        """All registered tasks, by id."""
+        """Return all registered tasks, by id."""
         return [self._tasks[task_id] for task_id in sorted(self._tasks)]
 
     async def check_service(self) -> None:
@@ -200,5 +200,5 @@ def error_text(error: BaseException) -> str:
 
 
 def _wrong(error: ValidationError) -> str:
-    """What does not fit, without the values: they may be long, and not for everybody."""
+    """Return what does not fit, without the values: they may be long, and not for everybody."""
     return "; ".join(f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors()[:3])

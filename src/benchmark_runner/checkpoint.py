@@ -56,7 +56,7 @@ _COMPARED = ("model", "task_source", "dataset_name", "payload_schema", "payload_
 
 
 def differences(before: RunConfig, now: RunConfig) -> list[str]:
-    """What would be mixed if the run went on like this, in words; nothing where it may go on.
+    """Return what would be mixed if the run went on like this, in words; nothing where it may go on.
 
     A key the older file does not have, which an older runner wrote, is not compared.
     """
@@ -89,7 +89,8 @@ def _said(value: Any) -> str:
 
 
 def digests(tasks: Iterable[Task]) -> dict[str, str]:
-    """Names tasks, in whatever order: what they ask, and what else they hold, an author's fields too."""
+    """Return names tasks, in whatever order: what they ask, and what else they hold, an author's fields
+    too."""
     found = sorted(tasks, key=lambda task: task.id)
     asked = [(task.id, task.question) for task in found]
     held = [{name: _known(value) for name, value in task if name not in ("id", "question")} for task in found]
@@ -121,10 +122,10 @@ def _comparable(value: Any) -> Any:
 
 
 def needs_generation(generation: GenerationResult | None) -> bool:
-    """Whether a task is to be generated: never, or not without an error, so far."""
+    """Return whether a task is to be generated: never, or not without an error, so far."""
     return generation is None or generation.status is GenerationStatus.ERROR
 
 
 def needs_evaluation(evaluation: EvalResult | None) -> bool:
-    """Whether a task is to be evaluated: never, or not without an error, so far."""
+    """Return whether a task is to be evaluated: never, or not without an error, so far."""
     return evaluation is None or evaluation.status in FAILED

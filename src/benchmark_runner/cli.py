@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
+from urllib.parse import urlsplit
 
 import click
 
@@ -138,8 +139,6 @@ def _service_url(_context: click.Context, _parameter: click.Parameter, value: st
 
 
 def _endpoint(_context: click.Context, _parameter: click.Parameter, value: str | None) -> str | None:
-    from urllib.parse import urlsplit
-
     try:
         parts = urlsplit(value or "http://none")
     except ValueError:
@@ -173,7 +172,7 @@ def finite(_context: click.Context, _parameter: click.Parameter, value: float) -
 
 
 def run_options(default_results_dir: str) -> list[OptionDecorator]:
-    """Which run, where it is kept, who grades it, and how it is told: options of every command."""
+    """Return which run, where it is kept, who grades it, and how it is told: options of every command."""
     return [
         click.option(
             "--run-id", metavar="NAME", required=True, callback=_run_id, help="Names the run and its folder."
@@ -220,7 +219,7 @@ def dataset_file_option(default: str | None = None) -> OptionDecorator:
 
 
 def eval_concurrency_option() -> OptionDecorator:
-    """How many answers are graded at once."""
+    """Return how many answers are graded at once."""
     return click.option(
         "--eval-concurrency",
         type=click.IntRange(min=1),
@@ -229,7 +228,7 @@ def eval_concurrency_option() -> OptionDecorator:
 
 
 def model_options() -> list[OptionDecorator]:
-    """How the model is asked."""
+    """Return how the model is asked."""
     sampling = [click.option(name, type=kind, help=text) for name, kind, text in SAMPLING]
     return [
         *sampling,
@@ -252,7 +251,7 @@ def model_options() -> list[OptionDecorator]:
 
 
 def with_options(options: Sequence[OptionDecorator]) -> Callable[[Command], Command]:
-    """All of them on a command, in this order."""
+    """Return all of them on a command, in this order."""
 
     def add(command: Command) -> Command:
         return functools.reduce(lambda made, option: option(made), reversed(options), command)

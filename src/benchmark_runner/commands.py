@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+from pydantic import ValidationError
 
 from benchmark_runner.artifacts import RunArtifacts
 from benchmark_runner.base import BenchmarkRunner, error_text
@@ -369,8 +370,6 @@ def _needed_url(url: str | None) -> str:
 
 
 def _llm_config(given: Mapping[str, Any]) -> LLMConfig:
-    from pydantic import ValidationError
-
     try:
         return build_llm_config(**given)
     except ValidationError as error:

@@ -89,7 +89,8 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
 
 
 def _slips(typed: str, name: str) -> int | None:
-    """How many letters were slipped on, None when it is another word; beginnings and plurals count as one."""
+    """Return how many letters were slipped on, None when it is another word; beginnings and plurals count as
+    one."""
     most = 1 + (min(len(typed), len(name)) - 1) // 4
     if len(typed) >= 4 and (name.startswith(typed) or (typed.startswith(name) and len(name) >= 4)):
         return 1

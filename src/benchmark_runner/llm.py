@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit, urlunsplit
 
 from pydantic import BaseModel, ConfigDict, Field, SecretStr
 
@@ -46,7 +47,7 @@ class LLMConfig(BaseModel):
         return {name: value for name in SAMPLING if (value := getattr(self, name)) is not None}
 
     def recorded(self) -> dict[str, Any]:
-        """What tells two configs apart, without the key and without credentials in the endpoint."""
+        """Return what tells two configs apart, without the key and without credentials in the endpoint."""
         endpoint = without_credentials(self.custom_endpoint) if self.custom_endpoint else None
         return {**self.sampling, "custom_endpoint": endpoint, "native": self.native}
 
@@ -95,8 +96,6 @@ def build_llm_config(
 
 def without_credentials(url: str) -> str:
     """A URL fit to be shown and kept."""
-    from urllib.parse import urlsplit, urlunsplit
-
     parts = urlsplit(url)
     return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2], query="", fragment=""))
 

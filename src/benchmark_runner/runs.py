@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import json
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -124,7 +125,7 @@ async def register_run_tasks(
 
 
 def _source(wanted: RequestedRun, before: RunConfig | None) -> tuple[TaskSource, Path | None, str | None]:
-    """Where tasks come from: as the command says, else as the run did, else the bundled file."""
+    """Return where tasks come from: as the command says, else as the run did, else the bundled file."""
     if wanted.at_hand is not None:
         return TaskSource.SANDBOX, None, wanted.dataset_name
     if wanted.problem is not None:
@@ -185,7 +186,7 @@ def _named_in(file: Path | None) -> str | None:
 
 
 def _loaded(load: Callable[[], Sequence[Task]], origin: str) -> dict[str, Task]:
-    """What an author's code makes of a file."""
+    """Return what an author's code makes of a file."""
     try:
         tasks = list(load())
     except Exception as error:
@@ -250,7 +251,7 @@ def _joined(loaded: Mapping[str, Task], before: Sequence[str]) -> list[Task]:
 
 
 def _about(runner: BenchmarkRunner) -> dict[str, Any]:
-    """What a configuration says of who generates, and who grades."""
+    """Return what a configuration says of who generates, and who grades."""
     return {
         "benchmark": runner.NAME,
         "payload_schema": runner.payload_schema,
@@ -313,7 +314,7 @@ def _check_folders(artifacts: RunArtifacts, tasks: Sequence[Task]) -> None:
 
 
 def _has_kept(artifacts: RunArtifacts, before: RunConfig) -> bool:
-    """Whether the run has an answer that stays, and that others could be mixed with."""
+    """Return whether the run has an answer that stays, and that others could be mixed with."""
     return any(not needs_generation(artifacts.read_generation(task_id)) for task_id in before.tasks)
 
 
@@ -355,7 +356,5 @@ def _some(names: Sequence[str], most: int = 5) -> str:
 
 def meant(name: str, known: Iterable[str]) -> str:
     """A hint at the name somebody may have meant; nothing where none is close."""
-    import difflib
-
     close = difflib.get_close_matches(name, known, n=1)
     return f". Did you mean {close[0]!r}?" if close else ""

@@ -44,7 +44,7 @@ class TaskStanding:
 
     @classmethod
     def of(cls, answer: GenerationResult | None, evaluation: EvalResult | None) -> TaskStanding:
-        """What an answer and its evaluation come to."""
+        """Return what an answer and its evaluation come to."""
         return cls() if answer is None else cls(answer.status, answer.error, evaluation)
 
     @property
@@ -135,7 +135,7 @@ class RunSurvey:
 def survey_run(
     artifacts: RunArtifacts, task_ids: Sequence[str], known: Mapping[str, TaskStanding] | None = None
 ) -> RunSurvey:
-    """Where tasks stand: as is `known` because it was written just now, else as their files say."""
+    """Return where tasks stand: as is `known` because it was written just now, else as their files say."""
     known = known or {}
     return RunSurvey(task_ids, {one: known.get(one) or _read(artifacts, one) for one in task_ids})
 
@@ -168,7 +168,7 @@ def said_score(score: ScoreResult, *, cached: bool = False) -> list[str]:
 
 
 def _in_a_line(text: str) -> str:
-    """What others wrote, as a terminal may show it: its first line, without control characters."""
+    """Return what others wrote, as a terminal may show it: its first line, without control characters."""
     first = next(iter(text.strip().splitlines()), "")[:200]
     return "".join(one if one.isprintable() else "?" for one in first)
 
@@ -317,7 +317,7 @@ class TaskLoop:
             await asyncio.sleep(0)
 
     def is_due(self, task: Task) -> bool:
-        """Whether there is something left to do for a task."""
+        """Return whether there is something left to do for a task."""
         answer = self._artifacts.read_generation(task.id)
         if needs_generation(answer):
             return self._how.generate or (answer is not None and self._how.evaluate)

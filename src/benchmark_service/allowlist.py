@@ -80,7 +80,7 @@ class TenantPolicy(_Strict):
     evaluation_quota: EvaluationQuota | None = None
 
     def allows(self, dataset: str | None) -> bool:
-        """Whether the dataset is on the list; none given means `default`."""
+        """Return whether the dataset is on the list; none given means `default`."""
         return (dataset or "default") in self.datasets
 
 
@@ -147,7 +147,7 @@ def _checked(data: Any, place: str) -> Allowlist:
 
 
 def _first(error: ValidationError) -> str:
-    """Where the first mistake is and what it is, without the value that was there."""
+    """Return where the first mistake is and what it is, without the value that was there."""
     first = error.errors(include_input=False, include_url=False)[0]
     where = ".".join(str(part) for part in first["loc"])
     return f"{where}: {first['msg']}" if where else str(first["msg"])

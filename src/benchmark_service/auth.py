@@ -70,7 +70,7 @@ _catalog_client = CatalogAllowlistClient()
 
 
 def auth_required() -> bool:
-    """Whether every caller must show a Descope access key."""
+    """Return whether every caller must show a Descope access key."""
     return os.environ.get("AUTH_REQUIRED", "").strip().lower() in ("1", "true", "yes", "on")
 
 
@@ -122,7 +122,7 @@ async def resolve_tenant(headers: Mapping[str, str]) -> str | None:
 
 
 async def dataset_allowed(tenant: str, dataset: str | None) -> bool:
-    """Whether the tenant may use the dataset; callers without a tenant may use all."""
+    """Return whether the tenant may use the dataset; callers without a tenant may use all."""
     if tenant == LEGACY_TENANT:
         return True
     policy = _known_policy(tenant)
@@ -130,7 +130,7 @@ async def dataset_allowed(tenant: str, dataset: str | None) -> bool:
 
 
 async def is_trial(tenant: str) -> bool:
-    """Whether the tenant sees reduced results only; one of ours that is on no list any more does.
+    """Return whether the tenant sees reduced results only; one of ours that is on no list any more does.
 
     Tenants that a service names by itself (without AUTH_REQUIRED, or by a `resolve_tenant` of its own) are on
     no list, unless its operator put them there.
@@ -240,7 +240,7 @@ def _policy_behind(tenant: str) -> TenantPolicy | None:
 
 
 def _named_by_service() -> bool:
-    """Whether nobody of ours resolved this request's caller."""
+    """Return whether nobody of ours resolved this request's caller."""
     return _caller.get() is None
 
 

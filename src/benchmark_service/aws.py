@@ -87,7 +87,7 @@ class ArtifactRef(BaseModel):
 
 
 def artifact_key(tenant: str, dataset: str | None, run_id: str, task_id: str, filename: str) -> str:
-    """Where an artifact lies. Parts that could name another tenant's or task's folder are refused."""
+    """Return where an artifact lies. Parts that could name another tenant's or task's folder are refused."""
     parts = (tenant, dataset or "default", run_id, task_id, filename)
     for part in parts:
         if not _SAFE.fullmatch(part):
@@ -178,7 +178,7 @@ def _fetch(bucket: str, ref: ArtifactRef, limit: int) -> bytes:
 
 
 def _meaning(error: Exception) -> Exception:
-    """What a client error of S3 says about the artifact; other errors as they are."""
+    """Return what a client error of S3 says about the artifact; other errors as they are."""
     response = getattr(error, "response", None)
     code = str(response.get("Error", {}).get("Code", "")) if isinstance(response, dict) else ""
     if code in ("404", "NoSuchKey", "NotFound"):

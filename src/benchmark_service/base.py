@@ -83,13 +83,13 @@ class BenchmarkService(ABC):
 
     @abstractmethod
     async def load_datasets(self) -> dict[str, dict[str, Any]]:
-        """All tasks: `{dataset name: {task id: task object}}`. The dataset of no name is `default`."""
+        """Return all tasks: `{dataset name: {task id: task object}}`. The dataset of no name is `default`."""
 
     @abstractmethod
     async def retrieve_task(
         self, task_id: str, skip_validation: bool = False, dataset: str | None = None
     ) -> RetrieveTaskResponse:
-        """What a trial of the task needs: image, problem path, folder, resources."""
+        """Return what a trial of the task needs: image, problem path, folder, resources."""
 
     @abstractmethod
     def setup_task(
@@ -121,7 +121,7 @@ class BenchmarkService(ABC):
         return self.datasets[name]
 
     async def filter_tasks(self, task_filter: TaskFilter, dataset: str | None = None) -> list[str]:
-        """Ids of the tasks asked for: by id, else by slice, else all, in the dataset's order."""
+        """Return ids of the tasks asked for: by id, else by slice, else all, in the dataset's order."""
         dataset = dataset or task_filter.dataset
         if task_filter.task_ids:
             return await self.validate_task_ids(task_filter.task_ids, dataset=dataset)
@@ -137,13 +137,15 @@ class BenchmarkService(ABC):
         return task_ids
 
     async def check_auth(self, headers: dict[str, str]) -> bool:
-        """Whether a caller may come in. Override for rules of your own; header names are lower case."""
+        """Return whether a caller may come in. Override for rules of your own; header names are lower
+        case."""
         from benchmark_service import auth
 
         return await auth.resolve_tenant(headers) is not None
 
     async def resolve_tenant(self, headers: dict[str, str]) -> str | None:
-        """Who the caller is, or None for nobody. An overridden `check_auth` makes them all one tenant."""
+        """Return who the caller is, or None for nobody. An overridden `check_auth` makes them all one
+        tenant."""
         from benchmark_service import auth
 
         if getattr(self.check_auth, "__func__", None) is not BenchmarkService.check_auth:
@@ -151,7 +153,7 @@ class BenchmarkService(ABC):
         return await auth.resolve_tenant(headers)
 
     async def check_dataset_access(self, tenant: str, dataset: str | None) -> bool:
-        """Whether a tenant may use a dataset."""
+        """Return whether a tenant may use a dataset."""
         from benchmark_service import auth
 
         return tenant == auth.LEGACY_TENANT or await auth.dataset_allowed(tenant, dataset)
@@ -225,7 +227,7 @@ class BenchmarkService(ABC):
         return await self.calculate_final_score(evaluation_results, dataset=dataset)
 
     def supports_dataset_version_selection(self, dataset: str | None = None) -> bool:
-        """Whether callers may pin a version of the dataset."""
+        """Return whether callers may pin a version of the dataset."""
         _ = dataset
         return False
 
@@ -242,7 +244,7 @@ class BenchmarkService(ABC):
         return []
 
     async def task_input_path(self, task_id: str, filename: str, dataset: str | None = None) -> Path:
-        """Where one of those files is on this machine."""
+        """Return where one of those files is on this machine."""
         _ = dataset
         raise NotImplementedError(f"task {task_id} has no input file {filename}")
 

@@ -85,7 +85,7 @@ class V1Calls:
     _http: ServiceHttp
 
     async def list_tasks(self, dataset: str = "default") -> V1DatasetTasksResponse:
-        """All tasks of a dataset, as standalone runners see them."""
+        """Return all tasks of a dataset, as standalone runners see them."""
         path = f"/v1/datasets/{quote(dataset, safe='')}/tasks"
         return await self._http.ask(V1DatasetTasksResponse, ServiceCall("List tasks", "GET", path))
 
@@ -122,7 +122,7 @@ class V1Calls:
     async def v1_upload_url(
         self, run_id: str, task_id: str, filename: str, dataset: str | None = None
     ) -> V1UploadUrlResponse:
-        """Where to upload an artifact to."""
+        """Return where to upload an artifact to."""
         request = V1UploadUrlRequest(run_id=run_id, task_id=task_id, dataset=dataset, filename=filename)
         return await self._post_once(
             V1UploadUrlResponse, "V1 upload URL", "/v1/submissions/upload-url", request
@@ -225,7 +225,7 @@ class BenchmarkServiceClient(V1Calls):
                 await daytona.close()  # type: ignore[no-untyped-call]
 
     async def health_check(self, *, retry: bool = True) -> bool:
-        """Whether the service says it is well. Raises when it cannot be reached at all."""
+        """Return whether the service says it is well. Raises when it cannot be reached at all."""
         return await self.health_status(retry=retry) == 200
 
     async def health_status(self, *, retry: bool = True) -> int:
@@ -235,7 +235,7 @@ class BenchmarkServiceClient(V1Calls):
         return (await self._http.send(call)).status_code
 
     async def version(self, dataset: str | None = None) -> VersionResponse:
-        """What the service says of itself; all None from a service too old to say it."""
+        """Return what the service says of itself; all None from a service too old to say it."""
         call = ServiceCall("Version", "GET", "/version", params=given(dataset=dataset), pinned=False)
         try:
             return await self._http.ask(VersionResponse, call)
@@ -279,7 +279,7 @@ class BenchmarkServiceClient(V1Calls):
     async def retrieve_task(
         self, task_id: str, skip_validation: bool = False, dataset: str | None = None
     ) -> RetrieveTaskResponse:
-        """What a trial of the task needs."""
+        """Return what a trial of the task needs."""
         params = given(task_id=task_id, skip_validation=str(skip_validation).lower(), dataset=dataset)
         return await self._http.ask(
             RetrieveTaskResponse, ServiceCall("Retrieve task", "GET", "/retrieve-task/", params=params)
@@ -380,7 +380,7 @@ class BenchmarkServiceClient(V1Calls):
         )
 
     async def resolve_dataset(self, dataset: str, version: str | None = None) -> DatasetVersion:
-        """Which version a dataset's name and version stand for; pin it with `dataset_version`."""
+        """Return which version a dataset's name and version stand for; pin it with `dataset_version`."""
         body = {"dataset": dataset, "version": version}
         answer = await self._http.json(
             ServiceCall("Resolve dataset", "POST", "/resolve-dataset", body=body, pinned=False)

@@ -77,7 +77,7 @@ def checked_headers(headers: Mapping[str, str]) -> dict[str, str]:
 
 
 def handshake_redirect(uri: str, refusal: Exception) -> str | None:
-    """Where a handshake is redirected to, if that is still the same service."""
+    """Return where a handshake is redirected to, if that is still the same service."""
     response = getattr(refusal, "response", None)
     if response is None or response.status_code not in (301, 302, 303, 307, 308):
         return None
@@ -313,7 +313,7 @@ def _first_line(text: str) -> str:
 
 
 def checked(model: type[Model], data: Any, operation: str) -> Model:
-    """What a service answered, as a model; its mistakes are named without quoting values."""
+    """Return what a service answered, as a model; its mistakes are named without quoting values."""
     try:
         return model.model_validate(data)
     except ValidationError as error:
@@ -331,7 +331,7 @@ def given(**params: str | None) -> Params:
 
 
 def batches(task_ids: Sequence[str], max_chars: int) -> Iterator[list[str]]:
-    """Ids in groups whose query strings stay below a length; at least one in each."""
+    """Yield ids in groups whose query strings stay below a length; at least one in each."""
     batch: list[str] = []
     length = 0
     for task_id in task_ids:

@@ -165,7 +165,7 @@ _ENDED = frozenset({1000, 1005, 1011})
 
 
 def idle_timeout(chosen: float | None) -> float:
-    """How long a stream may be silent: as chosen, else by the environment; 0 or less is for ever."""
+    """Return how long a stream may be silent: as chosen, else by the environment; 0 or less is for ever."""
     if chosen is not None:
         return chosen
     text = os.environ.get(_IDLE_VARIABLE, "").strip()
@@ -342,7 +342,7 @@ class ServiceStreams:
     def _ended(
         self, spec: StreamSpec, closed: ConnectionClosed, seen: _Seen, masker: Masker
     ) -> BenchmarkServiceError:
-        """What the end of a stream without a result means."""
+        """Return what the end of a stream without a result means."""
         if closed.sent is not None and not closed.rcvd_then_sent and closed.sent.code in _UNREADABLE:
             return self._unreadable(spec, closed.sent.code, closed.sent.reason)
         code = closed.rcvd.code if closed.rcvd else 1006
@@ -425,7 +425,7 @@ class ServiceStreams:
 
 
 def _is_break(error: BenchmarkServiceError) -> bool:
-    """Whether an evaluation may still be going on, or can: not a verdict of the service."""
+    """Return whether an evaluation may still be going on, or can: not a verdict of the service."""
     if isinstance(error, BenchmarkServiceConnectionError) or error.error_code == RESUMABLE:
         return True
     return error.status_code in (502, 503, 504)

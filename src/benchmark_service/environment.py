@@ -190,5 +190,5 @@ def redirection(name: str) -> RedirectionKind | None:
 
 
 def is_redirecting(name: str) -> bool:
-    """Whether a variable of this name says where models or proxies are, or which code is loaded."""
+    """Return whether a variable of this name says where models or proxies are, or which code is loaded."""
     return redirection(name) is not None

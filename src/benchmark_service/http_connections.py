@@ -30,7 +30,7 @@ def shown_url(url: str) -> str:
 
 
 def is_loopback(url: str) -> bool:
-    """Whether a URL names this very machine."""
+    """Return whether a URL names this very machine."""
     return _is_this_machine(urlsplit(url).hostname or "")
 
 
@@ -54,7 +54,7 @@ def _is_this_machine(host: str) -> bool:
 
 
 def same_place(old: str, new: str) -> bool:
-    """Whether a redirect stays with the service: headers hold credentials no other host may see."""
+    """Return whether a redirect stays with the service: headers hold credentials no other host may see."""
     before, after = urlsplit(old), urlsplit(new)
     if before.hostname != after.hostname:
         return False
@@ -151,7 +151,7 @@ class AnswerParser:
         self._over = True
 
     def head(self) -> AnswerHead | None:
-        """How the answer begins, None where more must come first."""
+        """Return how the answer begins, None where more must come first."""
         if self._head is None:
             self._check("the connection ended before an answer")
         return self._head
@@ -492,7 +492,7 @@ class PooledAnswer:
 
 @cache
 def trusted_context() -> ssl.SSLContext:
-    """Whom to trust; reading the certificates takes longer than many a request."""
+    """Return whom to trust; reading the certificates takes longer than many a request."""
     import httpx
 
     return httpx.create_ssl_context()

@@ -96,7 +96,7 @@ _STATUSES = frozenset(V1Status)
 
 
 def is_envelope(value: object) -> bool:
-    """Whether a result is wrapped as `{task_id, status, result, error}`.
+    """Return whether a result is wrapped as `{task_id, status, result, error}`.
 
     Strict, because a benchmark's own result may well own a `status` key: no other key, a task id, a known
     status, and a result or an error.
@@ -121,12 +121,12 @@ def unwrap(value: Any) -> Any:
 
 
 def unwrap_results(results: Mapping[str, Any]) -> dict[str, Any]:
-    """Every task's raw result."""
+    """Return every task's raw result."""
     return {task_id: unwrap(value) for task_id, value in results.items()}
 
 
 def checked_score(answer: Any) -> FinalScoreResult:
-    """What `calculate_final_score` returned, or a ServiceFault that says what is wrong with it."""
+    """Return what `calculate_final_score` returned, or a ServiceFault that says what is wrong with it."""
     try:
         result = answer if isinstance(answer, FinalScoreResult) else FinalScoreResult.model_validate(answer)
     except ValidationError as error:
@@ -312,7 +312,7 @@ async def _resolve_dataset(request: Request, body: ResolveDatasetRequest) -> Jso
 
 
 def is_refused_docker(config: Any) -> bool:
-    """Whether a request asks for containers on this machine and nobody enabled them."""
+    """Return whether a request asks for containers on this machine and nobody enabled them."""
     enabled = os.environ.get("CBS_DOCKER_ENABLED", "").strip().lower() == "true"
     return getattr(config, "type", None) == "docker" and not enabled
 

@@ -140,7 +140,8 @@ class _Source:
 
 
 def rendered_files(root: Traversable, values: Mapping[str, str]) -> dict[str, ProjectFile | None]:
-    """Every path of the project with its file; None for a folder that is empty. Names are templates, too."""
+    """Return every path of the project with its file; None for a folder that is empty. Names are templates,
+    too."""
     sources = list(_sources(root))
     environment = _environment({source.path: source for source in sources}.__getitem__)
     project: dict[str, ProjectFile | None] = {}

@@ -270,7 +270,8 @@ JSON_TOO_LARGE = (
 
 
 def is_overgrown(data: Any) -> bool:
-    """Whether data has more levels, or more lists and objects, than those who walk through it can bear."""
+    """Return whether data has more levels, or more lists and objects, than those who walk through it can
+    bear."""
     level, parts = [data], 0
     for _ in range(MAX_JSON_DEPTH + 1):
         # Level by level: recursion has an end before the nesting has.

@@ -206,8 +206,8 @@ async def _authenticate(stream: _Stream) -> None:
 
 
 def _is_of_another_site(websocket: WebSocket) -> bool:
-    """Whether a browser connects for a page that is not from here: any page may do so, unasked, and reach
-    services that only this machine can. Programs send no Origin."""
+    """Return whether a browser connects for a page that is not from here: any page may do so, unasked, and
+    reach services that only this machine can. Programs send no Origin."""
     origin = websocket.headers.get("origin")
     return (
         origin is not None and origin.partition("://")[2].lower() != websocket.headers.get("host", "").lower()
@@ -243,7 +243,7 @@ def _provider_from_headers(websocket: WebSocket) -> DaytonaProviderConfig | None
 
 
 def prelude_seconds() -> float:
-    """How long a stream may take to begin; 0 or less is for ever."""
+    """Return how long a stream may take to begin; 0 or less is for ever."""
     name = "BENCHMARK_SERVICE_STREAM_PRELUDE_TIMEOUT_S"
     text = os.environ.get(name, "").strip()
     try:

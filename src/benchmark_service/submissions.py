@@ -185,7 +185,8 @@ class GradingSandbox:
 
 
 def provider_config() -> SandboxProviderConfig:
-    """Where grading sandboxes are made, from GRADING_SANDBOX_PROVIDER and the provider's own variables."""
+    """Return where grading sandboxes are made, from GRADING_SANDBOX_PROVIDER and the provider's own
+    variables."""
     kind = os.environ.get("GRADING_SANDBOX_PROVIDER", "").strip().lower()
     if not kind:
         raise GradingUnavailable("Grading in a sandbox needs GRADING_SANDBOX_PROVIDER=daytona.")
@@ -279,7 +280,7 @@ _SECRETS = ("DAYTONA_API_KEY", "BENCHMARK_API_KEY", "AWS_SECRET_ACCESS_KEY", "AW
 
 
 async def graded(service: BenchmarkService, job: GradingJob) -> V1EvalResponse:
-    """What came of grading; whatever goes wrong in it is an answer, not a failed request."""
+    """Return what came of grading; whatever goes wrong in it is an answer, not a failed request."""
     try:
         result = await grade_submission(service, job)
     except Exception as error:  # noqa: BLE001 - the boundary to the service's own code
@@ -290,7 +291,7 @@ async def graded(service: BenchmarkService, job: GradingJob) -> V1EvalResponse:
 
 
 async def for_trial(service: BenchmarkService, answer: V1EvalResponse) -> V1EvalResponse:
-    """What a trial tenant may see of an answer."""
+    """Return what a trial tenant may see of an answer."""
     hidden: dict[str, Any] = {
         "evaluator_version": None,
         "result": None,

@@ -57,7 +57,7 @@ class LineSplitter:
         return [line.removesuffix("\r") for line in lines]
 
     def flush(self) -> str:
-        """What is left when no more will come."""
+        """Return what is left when no more will come."""
         rest, self._rest = self._rest, ""
         return rest.removesuffix("\r")
 

@@ -15,7 +15,7 @@ from benchmark_service.base import BenchmarkService
 from benchmark_service.responses import JsonAnswer, to_json
 from benchmark_service.routes import checked_score
 from benchmark_service.schemas import EvalMode
-from benchmark_service.submissions import GradingJob, for_trial, graded
+from benchmark_service.submissions import GradingJob, GradingUnavailable, for_trial, graded, provider_config
 from benchmark_service.v1_schemas import (
     V1DatasetTasksResponse,
     V1EvalRequest,
@@ -47,7 +47,7 @@ class TaskInputs(BaseModel):
 
 
 async def listed_inputs(service: BenchmarkService, task_id: str, dataset: str) -> TaskInputs:
-    """What the service declares for the task."""
+    """Return what the service declares for the task."""
     declared = await service.list_task_inputs(task_id, dataset)
     return TaskInputs(inputs=[TaskInputEntry(filename=entry.filename, dest=entry.dest) for entry in declared])
 
@@ -258,8 +258,6 @@ def _check_payload(service: BenchmarkService, tenant: str, body: V1EvalRequest) 
 
 
 def _require_grading_sandboxes() -> None:
-    from benchmark_service.submissions import GradingUnavailable, provider_config
-
     try:
         provider_config()
     except GradingUnavailable as error:

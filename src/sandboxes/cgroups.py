@@ -74,7 +74,7 @@ class Cgroup:
 
     @classmethod
     def find(cls, prefix: str = PREFIX, support: CgroupSupport | None = None) -> list[str]:
-        """Names of the groups that are there, whoever made them."""
+        """Return names of the groups that are there, whoever made them."""
         names: set[str] = set()
         for place in (support or detect()).places:
             try:
@@ -135,7 +135,7 @@ class Cgroup:
         return sorted(found)
 
     def oom_killed(self) -> bool:
-        """Whether the kernel killed something in here for lack of memory."""
+        """Return whether the kernel killed something in here for lack of memory."""
         for group in self._groups:
             if "memory" in group.controllers:
                 name = "memory.events" if group.mechanism == "cgroup v2" else "memory.oom_control"

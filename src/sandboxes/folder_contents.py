@@ -139,7 +139,7 @@ class Dockerignore:
         return cls("")
 
     def leaves_out(self, path: str) -> bool:
-        """Whether a path relative to the folder is no part of the build."""
+        """Return whether a path relative to the folder is no part of the build."""
         if path in self._kept:
             return False
         parts = path.split("/")
@@ -151,7 +151,7 @@ class Dockerignore:
         return out
 
     def leaves_out_all_of(self, folder: str) -> bool:
-        """Whether nothing below a folder is part of the build, so that nobody need look into it."""
+        """Return whether nothing below a folder is part of the build, so that nobody need look into it."""
         return not any(rule.includes for rule in self.rules) and self.leaves_out(folder)
 
     def names_left_out(self, folder: str, names: list[str]) -> list[str]:

@@ -77,7 +77,7 @@ class CgroupSupport:
 
 
 def detect() -> CgroupSupport:
-    """What works for this process, proven by making a group, putting a process in, and removing it."""
+    """Return what works for this process, proven by making a group, putting a process in, and removing it."""
     # One answer for all threads: groups made after one answer are looked for after another otherwise.
     with _DETECTING:
         return _detect_once()
@@ -141,7 +141,7 @@ def parse_hierarchies(mountinfo: str, membership: str) -> list[Hierarchy]:
 
 
 def _visible(own: str, root: str, mount: str) -> str:
-    """Where the group `own` is seen, given that `root` of the tree is what is mounted at `mount`."""
+    """Return where the group `own` is seen, given that `root` of the tree is what is mounted at `mount`."""
     if root != "/":
         if own != root and not own.startswith(f"{root}/"):
             return mount

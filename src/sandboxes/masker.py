@@ -165,7 +165,7 @@ class _Stream:
         return "".join(out)
 
     def _spans(self, text: str) -> list[tuple[int, int]]:
-        """Where secrets stand, overlapping ones joined."""
+        """Return where secrets stand, overlapping ones joined."""
         found = [(0, self._covered)] if self._covered else []
         for form in self._forms:
             at = text.find(form)

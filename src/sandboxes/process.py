@@ -82,7 +82,7 @@ class ProcessRecord:
 
     @classmethod
     def read_all(cls, root: Path) -> list[Self]:
-        """All records below `root`, oldest first."""
+        """Return all records below `root`, oldest first."""
         folders = root.iterdir() if root.is_dir() else ()
         records = [record for folder in folders if (record := cls.read(folder)) is not None]
         return sorted(records, key=lambda record: record.created_at)

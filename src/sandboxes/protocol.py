@@ -135,7 +135,7 @@ class Sandbox(ABC):
         raise SandboxUnsupportedError(f"{type(self).__name__} cannot list files")
 
     async def is_folder(self, path: str) -> bool:
-        """Whether a real folder (not a link) is at `path`."""
+        """Return whether a real folder (not a link) is at `path`."""
         raise SandboxUnsupportedError(f"{type(self).__name__} cannot inspect paths")
 
     async def remove(self, path: str) -> None:
@@ -161,7 +161,7 @@ class Sandbox(ABC):
             await self.remove(path)
 
     async def changes(self, rules: CarryRules | None = None) -> list[ChangedPath]:
-        """What differs from what the sandbox was made from, by path, at most MOST_LISTED of them.
+        """Return what differs from what the sandbox was made from, by path, at most MOST_LISTED of them.
 
         `rules`: only what they carry. For a sandbox whose processes are dead, or that nobody hostile
         was in yet.
@@ -285,7 +285,7 @@ class SandboxProvider(ABC):
         return len(gone)
 
     def capabilities(self) -> Capabilities:
-        """What this provider can do here; cheap after the first call."""
+        """Return what this provider can do here; cheap after the first call."""
         return Capabilities(provider=type(self).__name__, isolation="it does not say")
 
     def expected_capabilities(self) -> Capabilities:
@@ -301,12 +301,12 @@ class SandboxProvider(ABC):
         return type(self).__name__
 
     async def check_admission(self, source: SandboxSource, resources: Resources | None = None) -> bool:
-        """Whether there is room for one more right now."""
+        """Return whether there is room for one more right now."""
         _ = source, resources
         return True
 
     async def get_capacity(self) -> object | None:
-        """How much room there is in all, where a provider knows."""
+        """Return how much room there is in all, where a provider knows."""
         return None
 
     async def get_capacity_domains(self) -> Sequence[SandboxCapacityDomain] | None:

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
-from importlib import import_module
+from importlib import import_module, metadata
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -29,8 +29,6 @@ _PROGRAM = re.compile(r"(?<![^\s])(?:valk|valkyrie)(?= )")
 
 def origin() -> str | None:
     """Return where this program was installed from (PEP 610) as a requirement takes it, or None."""
-    from importlib import metadata  # costs a command 15 ms, and few need it
-
     try:
         text = metadata.distribution(DISTRIBUTION).read_text("direct_url.json")
     except metadata.PackageNotFoundError:
@@ -63,8 +61,6 @@ def add_extra(extra: str) -> str:
 
 def extra_packages(extra: str) -> list[str]:
     """Return the requirements of an extra, as the installed distribution names them."""
-    from importlib import metadata
-
     try:
         lines = metadata.requires(DISTRIBUTION) or []
     except metadata.PackageNotFoundError:

@@ -204,12 +204,12 @@ class RootedFiles:
             os.close(self._folder_for(parts_of(path), mode))
 
     def exists(self, path: str) -> bool:
-        """Whether anything, a link included, is at `path`."""
+        """Return whether anything, a link included, is at `path`."""
         with _explained("look at", path):
             return mode_at(self._open, parts_of(path)) is not None
 
     def is_folder(self, path: str) -> bool:
-        """Whether a real folder is at `path`; a link to one is not."""
+        """Return whether a real folder is at `path`; a link to one is not."""
         with _explained("look at", path):
             mode = mode_at(self._open, parts_of(path))
             return mode is not None and stat.S_ISDIR(mode)
@@ -387,8 +387,8 @@ class Links:
         return None if folder is None else f"{folder.rstrip('/')}/{name}"
 
     def is_forbidden(self, path: str, text: str, rules: CarryRules) -> bool:
-        """Whether the link `text` at `path` leads to a place the rules forbid, or into /proc; or whether it
-        stands where no link may be."""
+        """Return whether the link `text` at `path` leads to a place the rules forbid, or into /proc; or
+        whether it stands where no link may be."""
         if rules.refuses_link_at(path):
             return True
         end = self.end_of(path, text)

@@ -187,7 +187,7 @@ def open_first_process() -> int | None:
 
 
 def _works(program: int) -> bool:
-    """Whether the program says it is ready: some systems forbid programs in memory."""
+    """Return whether the program says it is ready: some systems forbid programs in memory."""
     read, write = os.pipe()
     high = fcntl.fcntl(write, fcntl.F_DUPFD_CLOEXEC, FIRST_FREE_FD)
     os.close(write)
@@ -208,7 +208,7 @@ def _works(program: int) -> bool:
 
 
 def first_process_argv(program_fd: int | None) -> tuple[str, ...]:
-    """What bubblewrap runs as process 1, given the descriptor it finds at PROGRAM_FD."""
+    """Return what bubblewrap runs as process 1, given the descriptor it finds at PROGRAM_FD."""
     return (f"/proc/self/fd/{PROGRAM_FD}",) if program_fd is not None else _SHELL
 
 

@@ -53,7 +53,7 @@ def parts_of(path: str) -> list[str]:
 
 @lru_cache(maxsize=1)
 def has_openat2() -> bool:
-    """Whether the kernel (5.6 or later, and no seccomp filter in the way) offers openat2."""
+    """Return whether the kernel (5.6 or later, and no seccomp filter in the way) offers openat2."""
     try:
         fd = os.open("/", os.O_PATH | os.O_CLOEXEC)
         try:
@@ -106,7 +106,7 @@ def _openat2(root_fd: int, path: bytes, flags: int) -> int:
 
 
 def is_kernel_file_system(fd: int) -> bool:
-    """Whether the open file belongs to procfs, sysfs and their like."""
+    """Return whether the open file belongs to procfs, sysfs and their like."""
     buffer = ctypes.create_string_buffer(256)
     if _libc().fstatfs(fd, buffer) != 0:
         code = ctypes.get_errno()
@@ -123,7 +123,7 @@ def printable(name: str) -> str:
 
 
 def is_utf8(name: str) -> bool:
-    """Whether the name holds no bytes that failed to decode."""
+    """Return whether the name holds no bytes that failed to decode."""
     return name.isascii() or not any("\ud800" <= character <= "\udfff" for character in name)
 
 
@@ -385,7 +385,7 @@ class _Level:
 
 
 def _target(folder: int, name: str) -> str:
-    """What a link says; nothing where it is gone by now, or says no UTF-8."""
+    """Return what a link says; nothing where it is gone by now, or says no UTF-8."""
     try:
         found = os.readlink(name, dir_fd=folder)
     except OSError:

@@ -41,7 +41,7 @@ class CarryRules:
         return replace(self, inverted=not self.inverted)
 
     def carries(self, path: str) -> bool:
-        """Whether what is at `path` is carried."""
+        """Return whether what is at `path` is carried."""
         if _longest(path, self.forbidden) >= 0:
             return False
         carried = _longest(path, self.carried)
@@ -49,18 +49,18 @@ class CarryRules:
         return (carried >= left) is not self.inverted
 
     def reaches_below(self, path: str) -> bool:
-        """Whether something below the folder `path` may be carried, although it is not itself."""
+        """Return whether something below the folder `path` may be carried, although it is not itself."""
         if self.inverted:
             return _longest(path, self.forbidden) < 0
         return self.carries(path) or any(is_below(one, path) for one in self.carried if one != "/")
 
     def is_forbidden_target(self, path: str) -> bool:
-        """Whether a link to `path` leads into a forbidden folder, or to a folder above one."""
+        """Return whether a link to `path` leads into a forbidden folder, or to a folder above one."""
         return any(path == one or is_below(path, one) or is_below(one, path) for one in self.forbidden)
 
     def refuses_link_at(self, path: str) -> bool:
-        """Whether a link at `path` would bring something to a place that is left or forbidden: below it, or
-        in a home that it stands for."""
+        """Return whether a link at `path` would bring something to a place that is left or forbidden: below
+        it, or in a home that it stands for."""
         if self.inverted:
             return False
         apart = (*self.left, *self.forbidden, *(home.removesuffix("/*") for home in self.homes))
@@ -81,7 +81,7 @@ class CarryRules:
 
 
 def is_below(path: str, folder: str) -> bool:
-    """Whether `path` is strictly below `folder`."""
+    """Return whether `path` is strictly below `folder`."""
     return path != folder and (folder == "/" or path.startswith(f"{folder}/"))
 
 

@@ -445,6 +445,6 @@ def mode_in(folder: int, name: str) -> int | None:
 
 
 def is_folder_in(folder: int, name: str) -> bool:
-    """Whether a real folder has the name."""
+    """Return whether a real folder has the name."""
     mode = mode_in(folder, name)
     return mode is not None and stat.S_ISDIR(mode)

@@ -51,7 +51,7 @@ class _Choice:
         self._folders: dict[str, bool] = {}
 
     def carries(self, path: str) -> bool:
-        """Whether what is at `path` is carried."""
+        """Return whether what is at `path` is carried."""
         above = path.rpartition("/")[0]
         if above in self._borders or above.rpartition("/")[0] in self._any_home:
             return self._rules.carries(path)
@@ -255,7 +255,8 @@ def _forget_own(
 
 
 def _could_be_packed(entry: DifferenceEntry, links: Links, rules: CarryRules) -> bool:
-    """Whether an entry that is not in an archive was gone: fifos and forbidden links never are in one."""
+    """Return whether an entry that is not in an archive was gone: fifos and forbidden links never are in
+    one."""
     assert entry.info is not None
     mode = entry.info.st_mode
     if stat.S_ISLNK(mode):
@@ -292,7 +293,7 @@ def put_back(difference: Difference, root: int, pristine: int, ids: Ids, paths: 
 
 
 def _concerns(entry: DifferenceEntry, wanted: set[str]) -> bool:
-    """Whether the entry is a path that is wanted, or in one; or whether it blocks the way to one."""
+    """Return whether the entry is a path that is wanted, or in one; or whether it blocks the way to one."""
     if entry.kind is None or entry.path in KERNEL_FOLDERS:
         return False
     if any(entry.path == one or is_below(entry.path, one) for one in wanted):

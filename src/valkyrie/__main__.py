@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import sys
 
+from valkyrie import __version__
+
 
 def _forget_current_folder() -> None:
     """Take off the search path what `python -m` put there: modules beside a stranger's files are not ours."""
@@ -14,8 +16,6 @@ def _forget_current_folder() -> None:
 def main() -> int:
     """Run the command line; `--version` alone is answered without loading anything."""
     if sys.argv[1:] == ["--version"]:
-        from valkyrie import __version__
-
         sys.stdout.write(f"valkyrie {__version__}\n")
         return 0
     from valkyrie.cli.main import main as run

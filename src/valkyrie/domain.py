@@ -42,7 +42,7 @@ class Role(StrEnum):
     """Change the organisation's settings, and see who did what."""
 
     def may(self, needed: Role) -> bool:
-        """Whether this role is enough where `needed` is asked for."""
+        """Return whether this role is enough where `needed` is asked for."""
         order = tuple(Role)
         return order.index(self) >= order.index(needed)
 

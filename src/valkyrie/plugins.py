@@ -6,6 +6,7 @@ import hashlib
 import importlib
 import re
 import sys
+from importlib import metadata
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -16,14 +17,12 @@ _TARGET = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(\.[A-Za-z_]\w*
 
 
 def is_target(name: str) -> bool:
-    """Whether this reads as `module:Class`."""
+    """Return whether this reads as `module:Class`."""
     return _TARGET.fullmatch(name) is not None
 
 
 def names(group: str) -> list[str]:
-    """Names installed packages offer in this entry point group; nothing is imported."""
-    from importlib import metadata
-
+    """Return names installed packages offer in this entry point group; nothing is imported."""
     return sorted({entry.name for entry in metadata.entry_points(group=group)})
 
 
@@ -31,8 +30,6 @@ def load(name: str, *, group: str) -> Any:
     """The object `name` stands for: `module:Class`, or an entry point of `group`."""
     if is_target(name):
         return load_target(name)
-    from importlib import metadata
-
     targets = {entry.value: entry for entry in metadata.entry_points(group=group, name=name)}
     if not targets:
         known = ", ".join(names(group)) or "none"
@@ -93,5 +90,5 @@ def load_file(path: Path, *, digest: str | None = None) -> ModuleType:
 
 
 def file_digest(path: Path) -> str:
-    """What `load_file` compares: sha256 of the file's bytes."""
+    """Return what `load_file` compares: sha256 of the file's bytes."""
     return hashlib.sha256(path.read_bytes()).hexdigest()

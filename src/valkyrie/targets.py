@@ -165,7 +165,7 @@ def refusal(
     only_loopback: bool = False,
     networks: Sequence[str] | None = None,
 ) -> str | None:
-    """Why an address is refused, in words; None when it is not."""
+    """Return why an address is refused, in words; None when it is not."""
     inner = _inside(address)
     if inner.is_multicast or inner.is_unspecified or inner in _THIS_NETWORK:
         return "no single machine's address"
@@ -190,7 +190,7 @@ def _kind_of_local(address: Address) -> str | None:
 
 
 def _is_own(address: Address) -> bool:
-    """Whether it is an address of this machine: only to such a one can a socket be bound."""
+    """Return whether it is an address of this machine: only to such a one can a socket be bound."""
     family = socket.AF_INET if address.version == 4 else socket.AF_INET6
     try:
         with socket.socket(family, socket.SOCK_STREAM) as probe:
@@ -201,7 +201,7 @@ def _is_own(address: Address) -> bool:
 
 
 def _way_out(address: Address, *, only_loopback: bool, networks: Sequence[str] | None) -> str:
-    """What allows an address that is refused; nothing where nothing should."""
+    """Return what allows an address that is refused; nothing where nothing should."""
     inner = _inside(address)
     if networks is not None:
         known = inner in _METADATA or inner.is_link_local or refusal(inner, True)

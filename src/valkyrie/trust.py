@@ -94,7 +94,7 @@ def _beside(folder: Path, *, deep: bool) -> Iterator[Path]:
 
 
 def _unchecked(compiled: Path) -> bool:
-    """Whether a compiled file is taken without a look at its source's time."""
+    """Return whether a compiled file is taken without a look at its source's time."""
     with compiled.open("rb") as opened:
         return bool(int.from_bytes(opened.read(8)[4:8], "little") & 1)
 
@@ -127,7 +127,7 @@ def trusted_projects() -> list[TrustedProject]:
 
 
 def is_trusted_folder(folder: Path) -> bool:
-    """Whether `valk trust` was told of this folder or one above it."""
+    """Return whether `valk trust` was told of this folder or one above it."""
     here = folder.resolve()
     return any(here.is_relative_to(one.folder) for one in trusted_projects())
 
@@ -217,7 +217,7 @@ def _listed(code: ProjectCode) -> str:
 
 
 def _kept_inside(code: ProjectCode) -> bool:
-    """Whether the record lies in the project; a home folder is the user's own, whatever it holds."""
+    """Return whether the record lies in the project; a home folder is the user's own, whatever it holds."""
     return code.folder != home_folder() and data_folder().resolve().is_relative_to(code.folder)
 
 

@@ -119,7 +119,8 @@ class _Address:
 
 @lru_cache(maxsize=64)
 def _straight(url: str) -> _Address | None:
-    """Where to connect to; None where it needs httpx: for a proxy, or to spell the URL as HTTP does."""
+    """Return where to connect to; None where it needs httpx: for a proxy, or to spell the URL as HTTP
+    does."""
     parts = urlsplit(url)
     host = parts.hostname or ""
     if proxy_for(parts.scheme, host) or not url.isascii() or not url.isprintable() or " " in url:

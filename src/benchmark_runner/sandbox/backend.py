@@ -198,7 +198,7 @@ class _Printed:
                 self._left_out += dropped
 
     def text(self) -> str:
-        """What is kept, with a note about what is not."""
+        """Return what is kept, with a note about what is not."""
         note = f"\n… {self._left_out} characters left out …\n" if self._left_out else ""
         return "".join((*self._head, note, *self._tail))
 
@@ -206,7 +206,8 @@ class _Printed:
 async def _answer(
     sandbox: Sandbox, final_output: str, task_id: str, code: int, printed: str, logs: Logs
 ) -> GenerationResult:
-    """What the agent left: its `generation.json`, even when it failed, else the text of its one file."""
+    """Return what the agent left: its `generation.json`, even when it failed, else the text of its one
+    file."""
     for name in dict.fromkeys((folder_name(task_id), task_id)):
         if ".." in name.split("/"):
             continue

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import difflib
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
+from benchmark_runner.artifacts import RunArtifacts
 from benchmark_runner.cli import (
     CommonOptions,
     OrderedGroup,
@@ -22,6 +24,8 @@ from benchmark_runner.cli import (
     run_options,
     with_options,
 )
+from benchmark_runner.schemas import Task
+from sandboxes.errors import SandboxError
 
 if TYPE_CHECKING:
     from benchmark_runner.base import BenchmarkRunner
@@ -259,11 +263,9 @@ def _generated(
     force_resume: bool,
 ) -> int:
     from benchmark_runner import commands
-    from benchmark_runner.artifacts import RunArtifacts
     from benchmark_runner.console import CommandOutput
     from benchmark_runner.sandbox.orchestrator import open_sandbox_run, tasks_of
     from benchmark_runner.sandbox.runner import SandboxRunner, runner_of
-    from benchmark_runner.schemas import Task
     from benchmark_runner.task_loop import LoopSettings
 
     artifacts = RunArtifacts(common.results_dir, common.run_id)
@@ -299,7 +301,7 @@ def _generated(
 def _place(
     context: click.Context, args: Sequence[str], direct: bool, given: dict[str, Any]
 ) -> dict[str, Any]:
-    """Which tasks, which service, and where the run is kept."""
+    """Return which tasks, which service, and where the run is kept."""
     if direct:
         return {"task_ids": list(args)}
     if not args:
@@ -319,8 +321,6 @@ def _place(
 
 
 def _installed(name: str) -> Manifest:
-    import difflib
-
     from benchmark_runner.sandbox import manifest as store
 
     found = store.load_installed(name)
@@ -347,7 +347,6 @@ def _in_words() -> Iterator[None]:
     from benchmark_runner.console import in_words, printable, redactor
     from benchmark_runner.errors import ValkyrieError
     from benchmark_service.errors import BenchmarkServiceError
-    from sandboxes.errors import SandboxError
 
     try:
         with in_words():

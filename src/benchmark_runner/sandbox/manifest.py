@@ -188,7 +188,7 @@ class Manifest(BaseModel):
         return load_bundle(folder / pin.file, pin.sha256) if pin else None
 
     def setup(self, folder: Path, **options: Any) -> Setup:
-        """What a run of this benchmark needs."""
+        """Return what a run of this benchmark needs."""
         return Setup(
             self.contract(),
             self.bundle(folder),
@@ -350,7 +350,7 @@ SUFFIX = ".manifest.yaml"
 
 
 def manifest_path(name: str, store: Path = STORE) -> Path:
-    """Where a benchmark's manifest lies; ValueError for what is no benchmark's name."""
+    """Return where a benchmark's manifest lies; ValueError for what is no benchmark's name."""
     if not NAME.fullmatch(name):
         raise ValueError(f"{name!r} is no benchmark's name: letters, digits, `.`, `_` and `-`.")
     return store / f"{name}{SUFFIX}"
@@ -363,7 +363,7 @@ def load_installed(name: str, store: Path = STORE) -> Manifest | None:
 
 
 def list_installed(store: Path = STORE) -> list[Manifest]:
-    """All installed benchmarks, by name."""
+    """Return all installed benchmarks, by name."""
     return [load_manifest(path) for path in sorted(store.glob(f"*{SUFFIX}"))]
 
 
@@ -385,7 +385,7 @@ def install_manifest(manifest: Manifest, folder: Path, store: Path = STORE) -> P
 
 
 def pin_diff(old: Manifest, new: Manifest) -> list[str]:
-    """What is pinned otherwise in another manifest of the benchmark, in words."""
+    """Return what is pinned otherwise in another manifest of the benchmark, in words."""
     before, now = _pins(old), _pins(new)
     changed = (name for name in now if before[name] != now[name])
     return [f"{name}: {_short(before[name])} → {_short(now[name])}" for name in changed]

@@ -19,6 +19,7 @@ from benchmark_runner.sandbox.backend import Logs, SandboxTaskSpec, generate
 from benchmark_runner.sandbox.setup import Setup, checked_agent, redacting, refuse_source, refuse_unable
 from benchmark_runner.schemas import GenerationResult, Task
 from sandboxes.errors import SandboxError
+from sandboxes.registry import PROVIDERS, open_provider
 from sandboxes.threads import uninterrupted
 
 if TYPE_CHECKING:
@@ -129,7 +130,7 @@ class SandboxRunner(BenchmarkRunner):
             await self._service().setup_task(task_id, sandbox.id, self._door, dataset=self._dataset)
 
     async def _opened_door(self, setup: Setup, provider: SandboxProvider) -> DaytonaProviderConfig:
-        """How a service gets at our sandboxes, to put into them what belongs to a task."""
+        """Return how a service gets at our sandboxes, to put into them what belongs to a task."""
         from sandboxes.types import DaytonaProviderConfig
 
         if setup.provider == "daytona":
@@ -172,16 +173,12 @@ def sandbox_name(run_id: str, task_id: str) -> str:
 
 def opened_provider(name: str) -> SandboxProvider:
     """A provider by its name. SandboxError or ValueError when it cannot be had."""
-    from sandboxes.registry import open_provider
-
     state = Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state")
     return open_provider(name, state / "benchmark-runner" / name, provider_settings(name))
 
 
 def provider_settings(name: str) -> dict[str, str]:
-    """What the environment says of a provider."""
-    from sandboxes.registry import PROVIDERS
-
+    """Return what the environment says of a provider."""
     wanted = PROVIDERS[name].settings if name in PROVIDERS else ()
     return {key: os.environ[key] for key in wanted if os.environ.get(key)}
 

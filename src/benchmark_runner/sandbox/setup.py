@@ -47,7 +47,7 @@ class Setup:
     """Of the dataset, where it is pinned."""
 
     def settings(self) -> dict[str, Any]:
-        """What must not be mixed in one run."""
+        """Return what must not be mixed in one run."""
         contract = self.contract
         said = [contract.install_cmd, contract.run_cmd, contract.final_output]
         return {
@@ -84,7 +84,8 @@ def checked_agent(setup: Setup, model: str) -> SandboxAgent:
 
 
 def agent_env(contract: AgentContract) -> dict[str, str]:
-    """What an agent is given of this environment: what its contract declares, and where the model is."""
+    """Return what an agent is given of this environment: what its contract declares, and where the model
+    is."""
     found, missing = {}, []
     for name, reference in contract.environment.items():
         value = os.environ.get(name) or os.environ.get(reference)

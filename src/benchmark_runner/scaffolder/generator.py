@@ -30,7 +30,7 @@ class RunnerSpec:
         return f"{self.name}-{PACKAGE}"
 
     def values(self) -> dict[str, str]:
-        """What the templates are filled in with."""
+        """Return what the templates are filled in with."""
         return {
             "benchmark_name": self.name,
             "benchmark_camel": "".join(part.capitalize() for part in self.name.split("-")),

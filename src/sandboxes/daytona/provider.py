@@ -49,7 +49,7 @@ IDLE_MINUTES = 24 * 60
 def creation_parameters(
     request: SandboxCreateRequest, made: str
 ) -> CreateSandboxFromImageParams | CreateSandboxFromSnapshotParams:
-    """What to hand to the SDK's `create`."""
+    """Return what to hand to the SDK's `create`."""
     module = sdk.load()
     check_names(request.env_vars)
     stop = IDLE_MINUTES if request.auto_stop_interval is None else request.auto_stop_interval

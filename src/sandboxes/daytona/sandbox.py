@@ -257,7 +257,7 @@ class DaytonaSandbox(ScriptedSandbox):
         await self.must(KILL_MARKED, f"{MARK}={mark}", what="kill processes")
 
     async def has_marked(self, mark: str) -> bool:
-        """Whether processes of ours with that mark live."""
+        """Return whether processes of ours with that mark live."""
         _, output = await self.helper(FIND_MARKED, f"{MARK}={mark}", what="look for processes")
         return output.strip() != "no"
 

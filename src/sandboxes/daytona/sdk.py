@@ -65,7 +65,7 @@ def preload() -> None:
 
 
 def installed() -> bool:
-    """Whether the SDK is there, without importing it."""
+    """Return whether the SDK is there, without importing it."""
     try:
         return find_spec("daytona") is not None
     except ValueError:
@@ -136,12 +136,12 @@ def status_of(error: BaseException) -> int | None:
 
 
 def is_missing_file(error: BaseException) -> bool:
-    """Whether the sandbox itself said that a file is not there."""
+    """Return whether the sandbox itself said that a file is not there."""
     return getattr(error, "code", None) == "FILE_NOT_FOUND"
 
 
 def is_connection_failure(error: BaseException) -> bool:
-    """Whether the other side could not be reached, or went away before it answered."""
+    """Return whether the other side could not be reached, or went away before it answered."""
     status = status_of(error)
     if status is not None:
         return status in GATEWAY

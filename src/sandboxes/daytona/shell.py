@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from secrets import token_hex
 from typing import TYPE_CHECKING, Any
 
+from sandboxes.daytona.provider import DaytonaSandboxProvider
 from sandboxes.errors import SandboxError
 from sandboxes.types import DaytonaProviderConfig
 
@@ -32,8 +33,6 @@ def argv(sandbox_id: str, cwd: str, config: DaytonaProviderConfig) -> list[str]:
 
 async def attach(config: DaytonaProviderConfig, sandbox_id: str, cwd: str) -> int:
     """Join this terminal with a shell in the sandbox until one of them ends; the shell's exit code."""
-    from sandboxes.daytona.provider import DaytonaSandboxProvider
-
     async with DaytonaSandboxProvider(config) as provider:
         sandbox = await provider.get_sandbox(sandbox_id)
 

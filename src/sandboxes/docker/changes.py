@@ -60,7 +60,7 @@ class ContainerListing:
         return frozenset(path for path, one in self.found.items() if one.kind == "added")
 
     def is_added(self, path: str) -> bool:
-        """Whether the path, or a folder it is in, was added."""
+        """Return whether the path, or a folder it is in, was added."""
         return path in self.made_folders or any(above in self.made_folders for above in folders_above(path))
 
 
@@ -207,7 +207,7 @@ async def _items(chunks: AsyncIterator[bytes]) -> AsyncIterator[dict[str, Any]]:
 
 
 def _is_apart(one: ContainerChange, mounted: frozenset[str]) -> bool:
-    """Whether the engine made it by itself: where things are mounted, and the folders above that."""
+    """Return whether the engine made it by itself: where things are mounted, and the folders above that."""
     if one.path in mounted or any(above in mounted for above in folders_above(one.path)):
         return True
     return one.kind == "added" and any(is_below(place, one.path) for place in mounted)
@@ -242,7 +242,7 @@ class MemberReceiver(Protocol):
     """Takes the members that are wanted. Called in a thread."""
 
     def wants(self, path: str) -> bool:
-        """Whether the entry at that path is to be taken, if it is there."""
+        """Return whether the entry at that path is to be taken, if it is there."""
 
     def take(self, path: str, member: tarfile.TarInfo, content: io.BufferedIOBase | None) -> bool:
         """Take a member, a hard link with the path it leads to; False when its content was not read."""
@@ -303,7 +303,7 @@ async def fetch_members(
 
 
 async def _ask_for_member(client: EngineClient, container: str, path: str, stream: _MemberStream) -> bool:
-    """Whether there was something at the path."""
+    """Return whether there was something at the path."""
     try:
         path.encode()
     except UnicodeEncodeError:

@@ -382,5 +382,5 @@ class StaticPrograms:
 
 
 def uses_programs(found: Mapping[str, Any]) -> bool:
-    """Whether a container's first process is ours, which nothing inside can trace, kill or replace."""
+    """Return whether a container's first process is ours, which nothing inside can trace, kill or replace."""
     return list(found["Config"].get("Entrypoint") or ()) == [INIT_PROGRAM]

@@ -97,7 +97,7 @@ class Engine:
 
 
 def usual_sockets(environment: Mapping[str, str] = os.environ) -> list[str]:
-    """Where engines listen, those that serve everybody first."""
+    """Return where engines listen, those that serve everybody first."""
     places = ["/run/docker.sock", "/var/run/docker.sock", "/run/podman/podman.sock"]
     if runtime := environment.get("XDG_RUNTIME_DIR"):
         places += [f"{runtime}/docker.sock", f"{runtime}/podman/podman.sock"]
@@ -191,7 +191,7 @@ def translated(error: BaseException, what: str) -> SandboxError:
 
 
 def is_not_running(error: BaseException) -> bool:
-    """Whether a container was there, but not alive."""
+    """Return whether a container was there, but not alive."""
     return getattr(error, "status", None) == 409 and "not running" in message_of(error).lower()
 
 

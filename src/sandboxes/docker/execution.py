@@ -80,7 +80,7 @@ class ExitCodeReader:
         self.code: int | None = None
 
     def feed(self, data: bytes) -> bytes:
-        """What of `data`, and of what was held back before, is the command's own."""
+        """Return what of `data`, and of what was held back before, is the command's own."""
         if self.code is not None:
             return b""
         data = self._held + data
@@ -96,7 +96,7 @@ class ExitCodeReader:
         return data[:at]
 
     def rest(self) -> bytes:
-        """What was held back and turned out to be the command's own."""
+        """Return what was held back and turned out to be the command's own."""
         held, self._held = self._held, b""
         return held
 

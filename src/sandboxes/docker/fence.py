@@ -146,7 +146,7 @@ def send_table(family: int, rules: list[list[bytes]]) -> None:
 
 
 def has_ipv6() -> bool:
-    """Whether an interface other than the loopback has an IPv6 address."""
+    """Return whether an interface other than the loopback has an IPv6 address."""
     try:
         with open("/proc/net/if_inet6") as table:
             return any(line.split()[-1] != "lo" for line in table)
@@ -167,7 +167,7 @@ def route_nowhere(networks: Iterable[ipaddress.IPv4Network]) -> None:
 
 
 def gateways() -> Iterator[ipaddress.IPv4Network]:
-    """Where this namespace's routes lead: addresses of the host itself."""
+    """Yield where this namespace's routes lead: addresses of the host itself."""
     with open("/proc/net/route") as table:
         for line in list(table)[1:]:
             address = struct.pack("=I", int(line.split()[2], 16))

@@ -150,7 +150,7 @@ async def _read_by(reports: AsyncIterator[dict[str, Any]], context: Path) -> Asy
 
 
 def _is_outside(report: Mapping[str, Any]) -> bool:
-    """Whether a build failed for want of a registry, a network or room, and not by itself."""
+    """Return whether a build failed for want of a registry, a network or room, and not by itself."""
     if (report.get("errorDetail") or {}).get("code"):
         return False  # a command of its own ended so
     text = str(report["error"]).lower()

@@ -55,7 +55,7 @@ def walk(upper: str, lowers: Sequence[str]) -> Iterator[tuple[str, str, str]]:
 
 
 def _look(folders: Sequence[str], name: str) -> tuple[os.stat_result | None, tuple[str, ...]]:
-    """What has the name in the lower folders, and those of them that are merged below it."""
+    """Return what has the name in the lower folders, and those of them that are merged below it."""
     first: os.stat_result | None = None
     merged: list[str] = []
     for folder in folders:

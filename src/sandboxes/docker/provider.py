@@ -276,7 +276,7 @@ class DockerProvider(SandboxProvider):
         await self._client.call("POST", f"containers/{name}/wait", what=what)
 
     async def _answers(self) -> bool:
-        """Whether the engine itself answers."""
+        """Return whether the engine itself answers."""
         try:
             async with asyncio.timeout(KILL_SECONDS):
                 await self._client.call("GET", "version", what="ask the engine for its version")

@@ -242,7 +242,7 @@ class DockerSandbox(ScriptedSandbox):
             raise SandboxDiedError(f"nothing can be run in sandbox {self._id} any more: {reason}")
 
     async def _is_quiet(self) -> bool:
-        """Whether only the first process is left, as the engine sees it from outside."""
+        """Return whether only the first process is left, as the engine sees it from outside."""
         path, what = f"containers/{self._id}/top", f"look at the processes of {self._id}"
         for delay in _LOOKS:
             await asyncio.sleep(delay)

@@ -185,7 +185,7 @@ async def fence_off(
 
 
 def denied(engine: Engine) -> list[IPv4Network]:
-    """What no sandbox may reach, besides the gateway, which the fence finds by itself."""
+    """Return what no sandbox may reach, besides the gateway, which the fence finds by itself."""
     own = host_networks() if engine.is_local else set()
     refused = {*ALWAYS_DENIED, *PRIVATE_NETWORKS, *own} - {_NOWHERE}
     return sorted(network for network in refused if not network.subnet_of(_LOOPBACK))
@@ -261,7 +261,7 @@ class FolderVolumes:
         }
 
     async def are_held(self, mounts: Iterable[Mapping[str, Any]]) -> bool:
-        """Whether a container that was just made holds the very volumes that were looked at.
+        """Return whether a container that was just made holds the very volumes that were looked at.
 
         The engine makes an empty one in place of one that another process removed in between.
         """
@@ -356,7 +356,8 @@ class FolderVolumes:
             return mark
 
     async def _reads_back(self, name: str, digest: str, image: str) -> bool:
-        """Whether a volume has just this content, read through the engine where it cannot be seen here."""
+        """Return whether a volume has just this content, read through the engine where it cannot be seen
+        here."""
         found = await self._inspect(name)
         place = Path(str((found or {}).get("Mountpoint") or "/nowhere"))
         if self._is_local and os.access(place, os.R_OK | os.X_OK):
@@ -448,7 +449,7 @@ def _pack(folder: Path, packed: BinaryIO) -> None:
 
 
 def _holds(packed: BinaryIO, digest: str) -> bool:
-    """Whether an archive of a volume, as the engine made it, has this content."""
+    """Return whether an archive of a volume, as the engine made it, has this content."""
     with tempfile.TemporaryDirectory(prefix="valkyrie-") as scratch:
         try:
             with tarfile.open(fileobj=packed, mode="r:") as tar:

@@ -370,7 +370,7 @@ class _Concerned:
 
 
 def _concerns(one: ContainerChange, wanted: Collection[str]) -> bool:
-    """Whether the entry is a wanted path, is in one, or stands in the way to one."""
+    """Return whether the entry is a wanted path, is in one, or stands in the way to one."""
     if one.path in wanted or any(above in wanted for above in folders_above(one.path)):
         return True
     is_folder_now = one.what == "d" and one.kind == "changed"

@@ -130,7 +130,7 @@ class OverlayChanges:
     def _entry(
         self, layer: OverlayLayer, level: _OverlayFolder, found: os.DirEntry[str], path: str
     ) -> DifferenceEntry | None:
-        """What a name in an upper folder means; None for what is no change."""
+        """Return what a name in an upper folder means; None for what is no change."""
         info = found.stat(follow_symlinks=False)
         lower = None if path in layer.prepared.hidden else _look(found.name, level.lower)
         if stat.S_ISCHR(info.st_mode) and info.st_rdev == 0:
@@ -180,7 +180,7 @@ class OverlayChanges:
             raise
 
     def _hidden(self, layer: OverlayLayer, below: _OverlayFolder) -> Iterator[DifferenceEntry]:
-        """What an opaque folder no longer shows of the one it was."""
+        """Yield what an opaque folder no longer shows of the one it was."""
         now = {entry.name for entry in below.to_do}
         for entry in reversed(self._listing.entries(below.lower)):
             path = f"{below.path}/{entry.name}"

@@ -149,7 +149,7 @@ class Keeper:
         self._tell({"event": "gone", "id": spec["id"], "outside": outside})
 
     def _was_ended(self, record_name: str) -> bool:
-        """Whether another process of ours noted that it ends this sandbox."""
+        """Return whether another process of ours noted that it ends this sandbox."""
         try:
             fd = os.open(record_name, os.O_RDONLY | os.O_CLOEXEC, dir_fd=self._state_fd)
         except FileNotFoundError:

@@ -173,7 +173,7 @@ def attach(tree: int, target: str) -> None:
 
 
 def mount_points() -> list[str]:
-    """Where something is mounted in this namespace, in the order of mounting."""
+    """Return where something is mounted in this namespace, in the order of mounting."""
     with open("/proc/self/mountinfo", "rb") as file:
         fields = [line.split()[4] for line in file]
     return [os.fsdecode(field.decode("unicode_escape").encode("latin-1")) for field in fields]

@@ -54,7 +54,7 @@ _IN_A_CONTAINER = (
 
 
 def userns_problem(switches: Path = _SYSCTLS) -> str | None:
-    """Why bubblewrap cannot make a sandbox for this user, with the way out; None when it can."""
+    """Return why bubblewrap cannot make a sandbox for this user, with the way out; None when it can."""
     done = _try_bwrap(*_NAMESPACES, "--ro-bind", "/", "/", *_WALLS, "--", "/bin/true")
     if done.returncode == 0:
         return None
@@ -80,7 +80,8 @@ def userns_restrictions(switches: Path = _SYSCTLS) -> list[tuple[str, str, str]]
 
 
 def counts_processes() -> bool:
-    """Whether the limit on processes counts those of one user namespace only, as it does from Linux 5.14."""
+    """Return whether the limit on processes counts those of one user namespace only, as it does from Linux
+    5.14."""
     # The second process of a new namespace, while its user has at least three.
     return _try_bwrap(*_NAMESPACES, "--ro-bind", "/", "/", "--", *_FORK_AS_THE_SECOND).returncode == 0
 
@@ -129,7 +130,7 @@ _finding = threading.Lock()
 
 
 def known() -> bool:
-    """Whether `machine` answers at once."""
+    """Return whether `machine` answers at once."""
     return bool(_found)
 
 
@@ -283,7 +284,7 @@ def refuse_unsupported(request: SandboxCreateRequest, machine: Machine) -> None:
 
 
 def group_limits(request: SandboxCreateRequest) -> SandboxLimits:
-    """What the cgroup is told: the sandbox's limits with room for our own processes."""
+    """Return what the cgroup is told: the sandbox's limits with room for our own processes."""
     limits = _in_force(request)
     assert limits.pids is not None
     return SandboxLimits(cpus=limits.cpus, memory_mb=limits.memory_mb, pids=limits.pids + OUR_OWN_PIDS)
@@ -294,7 +295,7 @@ def _in_force(request: SandboxCreateRequest) -> SandboxLimits:
 
 
 def sandbox_spec(request: SandboxCreateRequest, machine: Machine, record: SandboxRecord) -> processes.Message:
-    """What the keeper is told."""
+    """Return what the keeper is told."""
     limits = _in_force(request)
     assert isinstance(request.source, HostSource)
     public = request.network_policy == "public"
@@ -352,7 +353,7 @@ def _rlimits(limits: SandboxLimits, asked_pids: int | None, machine: Machine) ->
 
 
 def _tasks_of(uid: int) -> int:
-    """How many processes and threads a user has."""
+    """Return how many processes and threads a user has."""
     count = 0
     for process in Path("/proc").iterdir():
         try:

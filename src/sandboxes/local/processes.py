@@ -57,7 +57,7 @@ class ProcessIdentity:
         return None
 
     def alive(self) -> bool:
-        """Whether exactly this process still runs."""
+        """Return whether exactly this process still runs."""
         pidfd = self.open()
         if pidfd is None:
             return False
@@ -81,7 +81,7 @@ def start_time(pid: int) -> int | None:
 
 
 def is_exiting(pid: int) -> bool:
-    """Whether the process is gone, a zombie, or on its way to become one."""
+    """Return whether the process is gone, a zombie, or on its way to become one."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
             fields = file.read().rpartition(b")")[2].split()
@@ -470,7 +470,8 @@ class RunningCommands:
         return None
 
     def _is_empty(self) -> bool:
-        """Whether no process runs but our own. The kernel's count is exact, forks in flight included."""
+        """Return whether no process runs but our own. The kernel's count is exact, forks in flight
+        included."""
         return self._count_fd is not None and int(os.pread(self._count_fd, 20, 0)) == OUR_OWN_PIDS
 
     def _kill(self, number: int) -> Message | None:

@@ -239,7 +239,7 @@ def _matches(sandbox: Sandbox, query: SandboxQuery) -> bool:
 
 
 def _lacks_files(error: BaseException | None) -> bool:
-    """Whether a call failed, or what it says came about, for lack of file descriptors."""
+    """Return whether a call failed, or what it says came about, for lack of file descriptors."""
     while error is not None:
         if isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE):
             return True

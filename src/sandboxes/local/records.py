@@ -56,7 +56,7 @@ class SandboxRecord:
 
 
 def load_records(folder: Path) -> list[SandboxRecord]:
-    """Every record that can be read; one whose first line is torn never started anything."""
+    """Return every record that can be read; one whose first line is torn never started anything."""
     found = [read_record(path) for path in sorted(folder.glob(f"*{RECORD_SUFFIX}"))]
     return [record for record in found if record is not None]
 

@@ -316,7 +316,7 @@ class CgroupFolders:
         return None
 
     def starved_from_outside(self, groups: list[str]) -> bool:
-        """Whether the kernel killed something in these groups for lack of memory that was not theirs.
+        """Return whether the kernel killed something in these groups for lack of memory that was not theirs.
 
         It counts every process of a group that it kills. A group that came to its own limit is believed to
         be the cause.
@@ -331,7 +331,8 @@ class CgroupFolders:
         return False
 
     def _was_full(self, group: str) -> bool:
-        """Whether a group of version 1 came near its limit. Not every kernel counts how often it hit it."""
+        """Return whether a group of version 1 came near its limit. Not every kernel counts how often it hit
+        it."""
         file = "memory.limit_in_bytes"
         limit = self._limits.get((group, file)) or self._numbers(group, file).get("", 0)
         most = self._numbers(group, "memory.max_usage_in_bytes").get("", limit)

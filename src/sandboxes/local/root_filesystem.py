@@ -97,7 +97,7 @@ class BaseLayers:
         return self._layers[key]
 
     def shown(self, source: str) -> str:
-        """Where in the keeper's own namespace the host's folder `source` is seen, read-only."""
+        """Return where in the keeper's own namespace the host's folder `source` is seen, read-only."""
         if source not in self._shown:
             tree = self._from_host(lambda: mounts.open_shown(source, self.userns_fd))
             self._shown[source] = self._new_folder(f"shown-{len(self._shown)}")
@@ -127,7 +127,7 @@ class BaseLayers:
         return target
 
     def _from_host(self, look: Callable[[], T]) -> T:
-        """What `look` finds among the host's own mounts."""
+        """Return what `look` finds among the host's own mounts."""
         own_view = os.open("/proc/self/ns/mnt", os.O_RDONLY | os.O_CLOEXEC)
         mounts.setns(self._host_view, mounts.CLONE_NEWNS)
         try:
@@ -172,7 +172,7 @@ class BaseLayers:
         return layer
 
     def _look_at(self, rootfs: str, layer: LowerRoot) -> int | None:
-        """What a root file system lacks, and a view of it with shifted ids."""
+        """Return what a root file system lacks, and a view of it with shifted ids."""
         if not is_real_folder(rootfs):
             raise FileNotFoundError(2, "the root file system is not a folder", rootfs)
         for name in MOUNT_POINTS:
@@ -283,7 +283,7 @@ def shifted_user_namespace() -> int:
 
 
 def is_real_folder(path: str) -> bool:
-    """Whether a folder, and not a link to one, is at `path`."""
+    """Return whether a folder, and not a link to one, is at `path`."""
     try:
         return stat.S_ISDIR(os.lstat(path).st_mode)
     except FileNotFoundError:

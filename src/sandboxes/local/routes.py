@@ -204,7 +204,7 @@ class Netlink:
         self.request(RTM_NEWRULE, body, NLM_F_ACK | NLM_F_CREATE | NLM_F_EXCL)
 
     def local_networks(self) -> set[IPv4Network]:
-        """Every destination this namespace delivers to itself, broadcast addresses among them.
+        """Return every destination this namespace delivers to itself, broadcast addresses among them.
 
         Routes rather than addresses: a `local` route makes addresses its own that no interface carries.
         """
@@ -302,7 +302,7 @@ def find_tool(name: ToolName | None = None) -> NetworkTool | None:
 
 
 def why_unavailable() -> str | None:
-    """Why a sandbox cannot have a network here and what to do about it; None when it can."""
+    """Return why a sandbox cannot have a network here and what to do about it; None when it can."""
     if find_tool() is None:
         return "no user-mode network program is installed; install passt: apt install passt"
     tun = Path("/dev/net/tun")

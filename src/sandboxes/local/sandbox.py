@@ -235,7 +235,7 @@ class LocalSandbox(RunnableSandbox):
         await self._checked()
 
     async def _is_empty(self) -> bool:
-        """Whether the warden says that nothing runs; one that does not answer in time says no."""
+        """Return whether the warden says that nothing runs; one that does not answer in time says no."""
         self._count += 1
         number = self._count
         counted = self._answers[number] = self._loop.create_future()
@@ -337,7 +337,7 @@ class LocalSandbox(RunnableSandbox):
         return Ids(self._keeper.owner[0], alone=self._keeper.mode == root_filesystem.ROOTLESS)
 
     async def _difference(self) -> Difference:
-        """What tells this sandbox from a new one."""
+        """Return what tells this sandbox from a new one."""
         await self._checked()
         spec = self._spec
         if self._keeper.mode == root_filesystem.ROOTLESS:

@@ -95,7 +95,7 @@ def shown_files() -> list[str]:
 
 
 def hidden_files(shown: Iterable[str]) -> list[str]:
-    """Paths below those shown that this user may read, by a group perhaps, and a sandbox must not."""
+    """Return paths below those shown that this user may read, by a group perhaps, and a sandbox must not."""
     found: list[Path] = []
     for top, folders, files in (step for path in shown for step in os.walk(path)):
         closed = [name for name in folders if not _is_open_folder(Path(top, name))]
@@ -161,7 +161,7 @@ def _is_system(number: str) -> bool:
 
 
 def may_show(path: Path) -> bool:
-    """Whether a file of the allow-list is fit to be seen: readable by all, and without credentials."""
+    """Return whether a file of the allow-list is fit to be seen: readable by all, and without credentials."""
     try:
         info = path.stat()
     except FileNotFoundError:  # a link to nowhere

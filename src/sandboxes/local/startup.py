@@ -40,7 +40,7 @@ class StartedSandbox:
         self._first_proc = os.open(f"/proc/{first_pid}", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
 
     def is_ending(self) -> bool:
-        """Whether the first process is on its way out; it takes all others along before it is gone."""
+        """Return whether the first process is on its way out; it takes all others along before it is gone."""
         try:
             fd = os.open("stat", os.O_RDONLY | os.O_CLOEXEC, dir_fd=self._first_proc)
         except OSError:

@@ -122,7 +122,8 @@ class MultipartReader:
 
 
 def part_head(boundary: str, name: str, path: str, content_type: str) -> bytes:
-    """What goes before a part's data; the path stands there as it is, and encoded if it is not plain."""
+    """Return what goes before a part's data; the path stands there as it is, and encoded if it is not
+    plain."""
     plain = "".join(letter if letter.isprintable() else "_" for letter in path)
     quoted = plain.replace("\\", "\\\\").replace('"', '\\"')
     extra = "" if path.isascii() and plain == path else f"; filename*=UTF-8''{quote(path, safe='')}"
@@ -282,12 +283,12 @@ class FileInspector:
         return found[0]
 
     async def entries(self, path: str, depth: int) -> list[dict[str, object]]:
-        """What is in a folder, `depth` levels deep."""
+        """Return what is in a folder, `depth` levels deep."""
         output = await self._ask(_MANY, path, str(depth), _EACH)
         return sorted(_entries(output), key=lambda entry: str(entry["path"]))
 
     async def names(self, path: str, pattern: str) -> list[str]:
-        """Paths below a folder whose last part matches a glob."""
+        """Return paths below a folder whose last part matches a glob."""
         await self.entry(path)
         output = await self._ask(_NAMES, path, pattern)
         return sorted(_absolute(name) for name in output.split("\0") if name)

@@ -366,7 +366,7 @@ async def _serve(websocket: WebSocket, terminal: Pty) -> None:
 
 
 async def _carry(websocket: WebSocket, terminal: Pty, client: PtyClient) -> bool:
-    """Whether the output came to its end, and not the client."""
+    """Return whether the output came to its end, and not the client."""
     outward = asyncio.ensure_future(_send_output(websocket, client))
     inward = asyncio.ensure_future(_take_input(websocket, terminal))
     try:

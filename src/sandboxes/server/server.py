@@ -108,7 +108,7 @@ class OutputLog:
         self._wake()
 
     def text(self, stream: StreamName | None = None) -> str:
-        """All that is kept, of one stream or of both."""
+        """Return all that is kept, of one stream or of both."""
         wanted = [data for name, data in self._pieces if stream is None or name == stream]
         return b"".join(wanted).decode("utf-8", "replace")
 
@@ -177,7 +177,7 @@ def retry_later(message: str, seconds: float | None = None) -> ApiError:
 
 
 def api_error(error: SandboxError) -> ApiError:
-    """What a provider's error means to a client."""
+    """Return what a provider's error means to a client."""
     if isinstance(error, SandboxNotFoundError | SandboxFileNotFoundError):
         return ApiError(404, str(error))
     if isinstance(error, SandboxCapacityError):
@@ -240,7 +240,7 @@ class Access:
         self.room = AnswerRoom()
 
     def note(self, sandbox_id: str) -> SandboxNote:
-        """What is remembered of that sandbox."""
+        """Return what is remembered of that sandbox."""
         return self.notes.setdefault(sandbox_id, SandboxNote())
 
     def effective_labels(self, sandbox: Sandbox) -> dict[str, str]:
@@ -250,7 +250,7 @@ class Access:
         return {**own, **self.labels}
 
     async def sandboxes(self) -> AsyncIterator[Sandbox]:
-        """All that this token may see."""
+        """Yield all that this token may see."""
         from sandboxes.types import SandboxQuery
 
         async for sandbox in self.provider.list_sandboxes(SandboxQuery(labels=self.labels, page_size=100)):
@@ -322,7 +322,7 @@ class AccessTable:
         return token
 
     def find(self, token: str) -> Access | None:
-        """Whose token that is."""
+        """Return whose token that is."""
         return self._by_digest.get(_digest(token))
 
     def remove(self, token: str) -> Access | None:

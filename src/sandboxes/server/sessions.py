@@ -215,7 +215,7 @@ class _MarkedStream:
             yield rest[:cut]
 
     def _start_of_mark(self, text: str) -> int:
-        """Where a mark begins whose end has not come yet; the end of the text if there is none."""
+        """Return where a mark begins whose end has not come yet; the end of the text if there is none."""
         at = text.rfind("\036")
         tail = text[at:] if at >= 0 else ""
         began = tail.startswith(self._start) and self._cut.fullmatch(tail, len(self._start)) is not None

@@ -83,7 +83,7 @@ async def output_of(sandbox: Sandbox, script: str) -> str:
 
 
 async def beats(sandbox: Sandbox) -> int:
-    """How often the heartbeat has beaten so far."""
+    """Return how often the heartbeat has beaten so far."""
     if not await sandbox.list_files("/app/beat"):
         return 0
     return len(await sandbox.download_file("/app/beat"))

@@ -172,7 +172,8 @@ class ContractAgent:
                         await asyncio.to_thread(mend_cut, target, most)
 
     def _egress_rules(self, task: TaskSpec) -> list[str] | None:
-        """What may be reached while the agent runs: what contract and task both allow; None is everything."""
+        """Return what may be reached while the agent runs: what contract and task both allow; None is
+        everything."""
         ours = list(self.contract.egress_allowlist)
         theirs = list(task.metadata.get("allowed_hosts", [])) if task.network == "allowlist" else []
         if ours and theirs:
@@ -260,7 +261,8 @@ class OutputEnds:
 
 
 def contract_digest(bundle_digest: str, contract: ResolvedContract) -> str:
-    """What is tested: bundle and filled-in contract. Which key pays for it (secrets) is no part of it."""
+    """Return what is tested: bundle and filled-in contract. Which key pays for it (secrets) is no part of
+    it."""
     plain = {key: value for key, value in contract.to_json().items() if key not in ("secrets", "run_cmd")}
     text = json.dumps([bundle_digest, plain], sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()

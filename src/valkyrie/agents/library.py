@@ -106,7 +106,7 @@ class Library(ABC):
 
     @abstractmethod
     def names(self) -> list[str]:
-        """Names of all pushed agents."""
+        """Return names of all pushed agents."""
 
     @abstractmethod
     def get(self, name: str) -> PushedAgent:
@@ -133,7 +133,7 @@ class Library(ABC):
         """A folder for temporary things."""
 
     def list(self) -> Sequence[PushedAgent]:
-        """All pushed agents by name. A damaged archive is listed with an empty digest."""
+        """Return all pushed agents by name. A damaged archive is listed with an empty digest."""
         found = []
         for name in self.names():
             with suppress(UnknownError):  # removed meanwhile

@@ -5,11 +5,12 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from benchmark_runner.agent_bundle import CONTRACT_FILES
+from benchmark_runner.agent_bundle.resolution import misspelt, resolve
 from valkyrie import plugins
 from valkyrie.agents.catalog.entries import CATALOG, AgentOptions, KeyGroup
 from valkyrie.agents.protocol import (
@@ -266,9 +267,6 @@ def _open_archive(archive: Path, name: str | None, options: AgentOptions) -> Pre
 def _bundle(
     contract: AgentContract, name: str, bundle_digest: str, source: Path, options: AgentOptions
 ) -> PreparedAgent:
-    from dataclasses import replace
-
-    from benchmark_runner.agent_bundle.resolution import misspelt, resolve
     from valkyrie.agents.contract_agent import contract_digest
 
     secrets = {**contract.environment, **options.secrets}
@@ -352,7 +350,8 @@ def agent_for(
 
 
 def is_known_executor(name: str, plugins: Sequence[str], base: Path) -> bool:
-    """Whether the catalogue, an installed package or these plugins have it, or it says itself where it is."""
+    """Return whether the catalogue, an installed package or these plugins have it, or it says itself where it
+    is."""
     return (
         name.startswith(_CONTRACT)
         or ALIASES.get(name, name) in CATALOG

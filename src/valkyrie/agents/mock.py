@@ -67,7 +67,7 @@ class Fixture:
 
 
 def fixture_path(stimulus: str) -> str:
-    """Where the fixture of a stimulus stands, below the workspace."""
+    """Return where the fixture of a stimulus stands, below the workspace."""
     return f"{FOLDER}/{stimulus}.json"
 
 
@@ -81,7 +81,7 @@ def parse_fixture(text: str | bytes, where: str) -> Json:
 
 
 def read_fixture(data: Any, where: str, *, trial: int = 0) -> Fixture:
-    """What the fixture says of this trial (from 0); `trials` beyond its last repeat the last."""
+    """Return what the fixture says of this trial (from 0); `trials` beyond its last repeat the last."""
     data = _object(data, where)
     _known(data, where, (*_READERS, "output", "events", "turns", "trials"))
     if "trials" in data:
@@ -241,7 +241,7 @@ class Mock(NeedsNothing):
 
 
 async def _fixture(trial: AgentTrial) -> Fixture:
-    """What the benchmark gives, or what lies in the workspace; without either it echoes."""
+    """Return what the benchmark gives, or what lies in the workspace; without either it echoes."""
     task = trial.task
     name = str(task.metadata.get(STIMULUS, task.id))
     where = fixture_path(name)
@@ -324,7 +324,7 @@ def _with_metrics(told: Transcript, metrics: Mapping[str, Any]) -> Transcript:
 
 
 def _usage(fixture: Fixture, told: Transcript) -> AgentUsage | None:
-    """What a fixture says was used; an echo used nothing."""
+    """Return what a fixture says was used; an echo used nothing."""
     used = told.measures
     if not fixture.metrics and not used.total_tokens:
         return None

@@ -179,7 +179,7 @@ class Agent(Protocol):
 
 
 def layer_of(agent: Agent) -> LayerSpec | None:
-    """What is to be installed once for the agent; agents of other people need not know the word."""
+    """Return what is to be installed once for the agent; agents of other people need not know the word."""
     found: LayerSpec | None = getattr(agent, "layer", None)
     return found
 
@@ -319,17 +319,17 @@ SKILLS_AT = ".agents/skills"
 
 
 def converses(agent: object) -> bool:
-    """Whether it can be told something more after it has answered."""
+    """Return whether it can be told something more after it has answered."""
     return bool(getattr(agent, "converses", False))
 
 
 def takes_mcp(agent: object) -> bool:
-    """Whether it uses the MCP servers of a task."""
+    """Return whether it uses the MCP servers of a task."""
     return bool(getattr(agent, "takes_mcp", False))
 
 
 def takes_skills(agent: object) -> bool:
-    """Whether it is shown the skills of a task's `skills_dir`."""
+    """Return whether it is shown the skills of a task's `skills_dir`."""
     return bool(getattr(agent, "takes_skills", False))
 
 
@@ -344,7 +344,7 @@ def skills_of(task: TaskSpec) -> tuple[str, ...]:
 
 
 def refuses(agent: object, task: TaskSpec) -> str | None:
-    """Why this agent (or prepared agent) cannot be run on this task, naming both; None when it can."""
+    """Return why this agent (or prepared agent) cannot be run on this task, naming both; None when it can."""
     name = getattr(agent, "name", "the agent")
     if len(task.turns) > 1 and not converses(agent):
         return (

@@ -98,7 +98,8 @@ def refusal(error: ValkyrieError) -> Refusal:
 
 
 def _told(error: ValkyrieError) -> str:
-    """What callers are told, strangers among them: of the store not where it is and what its driver says."""
+    """Return what callers are told, strangers among them: of the store not where it is and what its driver
+    says."""
     if not isinstance(error, StoreError) or error.cause == "sealed":
         return str(error)
     log.warning("the store: %s", error)

@@ -46,6 +46,7 @@ from valkyrie.api.routes import runs as routes_runs
 from valkyrie.api.routes.server import ServerMetrics
 from valkyrie.api.streams import STREAMED, cut, sweep_incoming
 from valkyrie.errors import UsageError, ValkyrieError
+from valkyrie.tenants.organisation import open_authenticator
 from valkyrie.text import did_you_mean
 from valkyrie.views import jobs, requests, resources, runs
 from valkyrie.views import runs as trial_views
@@ -273,7 +274,8 @@ def bare_app() -> FastAPI:
 
 @cache
 def _routes() -> tuple[BaseRoute, ...]:
-    """What applications of one process share: deriving validators from a hundred types takes a while."""
+    """Return what applications of one process share: deriving validators from a hundred types takes a
+    while."""
     whole = FastAPI(
         openapi_url=None,
         generate_unique_id_function=lambda route: f"{route.tags[0]}_{route.name}",
@@ -287,8 +289,6 @@ def _routes() -> tuple[BaseRoute, ...]:
 def _door(tracker_app: TrackerApp, settings: ApiSettings, lanes: WorkerPools) -> RequestIdentifier:
     if not settings.auth:
         return OpenIdentifier()
-    from valkyrie.tenants.organisation import open_authenticator
-
     return KeyIdentifier(open_authenticator(tracker_app.store), lanes.doors)
 
 

@@ -63,7 +63,7 @@ class ApiSettings:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether an address, or a name, is this machine's own."""
+    """Return whether an address, or a name, is this machine's own."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
@@ -81,7 +81,7 @@ def upload_limit() -> int:
 
 
 def settings_for(host: str, *, auth: bool = True) -> ApiSettings:
-    """What the environment says, for a server on this address."""
+    """Return what the environment says, for a server on this address."""
     if not auth and not is_loopback(host):
         raise UsageError(
             f"--no-auth would let everyone who reaches {host} in. Listen on 127.0.0.1, or leave it out and "
@@ -108,7 +108,7 @@ class SharedLookups(Generic[K, T]):
         self._under_way: dict[K, asyncio.Task[T]] = {}
 
     async def look(self, key: K, look: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        """What `look` finds, or what one for the same key that is under way does.
+        """Return what `look` finds, or what one for the same key that is under way does.
 
         A look that fails is not shared: it began before this one was asked for, and may have come too early.
         """
@@ -138,7 +138,8 @@ def ask_for(org_id: str | None) -> None:
 
 
 def share_of(number: int) -> int:
-    """How many of so many one organisation may hold: whatever it does, something is left for the others."""
+    """Return how many of so many one organisation may hold: whatever it does, something is left for the
+    others."""
     return number - number // 4
 
 

@@ -113,7 +113,7 @@ class RequestIdentifier(Protocol):
     def mode(self) -> Mode: ...
 
     async def identify(self, headers: Headers) -> Identity:
-        """Who sent these headers; AccessError when nobody we know did."""
+        """Return who sent these headers; AccessError when nobody we know did."""
         ...
 
     async def init(self, headers: Headers) -> Joined:
@@ -157,7 +157,7 @@ class KeyIdentifier:
 
 
 async def is_welcome(door: RequestIdentifier, headers: Headers, known: Identity) -> bool:
-    """Whether the key of a long answer is still good; a door remembers, so asking costs little."""
+    """Return whether the key of a long answer is still good; a door remembers, so asking costs little."""
     try:
         identity = await door.identify(headers)
     except AccessError:
@@ -298,7 +298,7 @@ def context_of(request: Request) -> Context:
 
 
 def identity_of(request: Request) -> Identity:
-    """Who asks, as the gate found out."""
+    """Return who asks, as the gate found out."""
     return cast(Identity, request.scope["identity"])
 
 
@@ -396,7 +396,8 @@ class TrackerAdmission:
 
 
 def _is_of(origin: str, host: str) -> bool:
-    """Whether a page's origin is this very server; another port of the same machine is another site."""
+    """Return whether a page's origin is this very server; another port of the same machine is another
+    site."""
     scheme, _, netloc = origin.lower().partition("://")
     usual = {"http": ":80", "https": ":443"}.get(scheme, "")
     return bool(netloc) and netloc.removesuffix(usual) == host.lower().removesuffix(usual)

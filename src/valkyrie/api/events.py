@@ -113,7 +113,7 @@ class EventStream(Response):
         await send_within(stuck_s, send, b"", more=False)
 
     async def _news(self, headers: Headers) -> AsyncGenerator[list[bytes]]:
-        """What to send, as it comes: trials first, then the whole; a comment when nothing comes."""
+        """Yield what to send, as it comes: trials first, then the whole; a comment when nothing comes."""
         watch, hub = self._watch, self._context.hub
         async with hub.watching(watch, self._woken) as channel:
             seen: Seen | None = None
@@ -170,7 +170,7 @@ LastSeen = Annotated[int, Depends(_seen)]
 
 
 def described(words: str) -> dict[str, Any]:
-    """How an event route is declared, with what its events are."""
+    """Return how an event route is declared, with what its events are."""
     stream = {"content": {"text/event-stream": {}}, "description": words}
     return {"responses": {200: stream, **errors(400, 404)}, "response_class": Response}
 

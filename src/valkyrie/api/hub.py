@@ -204,7 +204,7 @@ class EventChannel:
         return [one.trials or b"" for one in self._kept if one.number > number]
 
     async def catch_up(self, since: int) -> MissedTrials:
-        """All trials that changed since a version. Many who ask for the same are given the same."""
+        """Return all trials that changed since a version. Many who ask for the same are given the same."""
         known = self._caught.get(since)
         if known is not None and self._still_good(known):
             return await asyncio.shield(known)

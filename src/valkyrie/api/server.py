@@ -38,7 +38,7 @@ _LAST_WORDS_S = 15.0
 
 
 def executor_environment() -> dict[str, str]:
-    """What the executor inherits: what any executor does, the way to the database, and to AWS."""
+    """Return what the executor inherits: what any executor does, the way to the database, and to AWS."""
     theirs = {
         name: value for name, value in os.environ.items() if name in _HANDED_ON or name.startswith("AWS_")
     }
@@ -172,7 +172,7 @@ class Supervisor:
 
 
 def _how(code: int) -> str:
-    """How a process ended, in words."""
+    """Return how a process ended, in words."""
     return f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with code {code}"
 
 

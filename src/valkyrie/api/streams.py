@@ -244,7 +244,7 @@ async def receive_archive(ask: ApiRequest) -> AsyncIterator[ReceivedArchive]:
 
 
 def incoming(data: DataFolder) -> Path:
-    """Where archives are put together."""
+    """Return where archives are put together."""
     return data.root / "incoming"
 
 

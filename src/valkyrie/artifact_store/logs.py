@@ -175,7 +175,7 @@ class ShippedLogs(ABC):
 
 
 def whole_characters(data: bytes) -> int:
-    """How much of this UTF-8 text is there without the character it breaks off in."""
+    """Return how much of this UTF-8 text is there without the character it breaks off in."""
     for back in range(1, min(4, len(data)) + 1):
         byte = data[-back]
         if byte < 0x80:
@@ -206,7 +206,7 @@ class FileLogs(ShippedLogs):
         return {"kind": "files", "folder": str(self.folder)}
 
     def read(self, name: LogName) -> Iterator[str]:
-        """What was shipped of a log, piece by piece."""
+        """Yield what was shipped of a log, piece by piece."""
         decoder = codecs.getincrementaldecoder("utf-8")("replace")
         with disk_errors(f"read the log of {name.task_id}", "logs"):
             try:

@@ -57,7 +57,7 @@ class ArtifactStore(Protocol):
         ...
 
     def find(self, key: str) -> StoredArtifact | None:
-        """What is kept under exactly this key."""
+        """Return what is kept under exactly this key."""
         ...
 
     def list(self, prefix: str) -> Iterator[StoredArtifact]:
@@ -81,7 +81,7 @@ class ArtifactStore(Protocol):
         ...
 
     def console_url(self, prefix: str) -> str | None:
-        """Where a person can browse it; None where there is no such place."""
+        """Return where a person can browse it; None where there is no such place."""
         ...
 
     def check(self) -> None:
@@ -121,11 +121,11 @@ class LogKeeper(Protocol):
         ...
 
     def read(self, name: LogName) -> Iterator[str]:
-        """What was shipped of a log, piece by piece; for who does not have the file."""
+        """Return what was shipped of a log, piece by piece; for who does not have the file."""
         ...
 
     def url(self, run_id: str) -> str | None:
-        """Where a person can look at a run's logs."""
+        """Return where a person can look at a run's logs."""
         ...
 
     def check(self) -> None:
@@ -190,12 +190,12 @@ def results_key(run_id: str, benchmark: str, subset: str | None = None) -> str:
 
 
 def task_prefix(run_id: str, task: str) -> str:
-    """What the last attempt of a task's first trial left; `task` is encoded as in the data folder."""
+    """Return what the last attempt of a task's first trial left; `task` is encoded as in the data folder."""
     return f"{run_prefix(run_id)}{task}/"
 
 
 def attempt_prefix(run_id: str, task: str, k: int, attempt: int) -> str:
-    """What one attempt left, its log included; none is ever replaced by another."""
+    """Return what one attempt left, its log included; none is ever replaced by another."""
     return f"{task_prefix(run_id, task)}attempts/{k}/{attempt}/"
 
 

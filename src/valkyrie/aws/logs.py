@@ -77,7 +77,7 @@ class CloudWatchLogs(ShippedLogs):
         }
 
     def read(self, name: LogName) -> Iterator[str]:
-        """What was shipped of a log, piece by piece."""
+        """Yield what was shipped of a log, piece by piece."""
         with suppress(UnknownError):
             for events in self._pages(name):
                 yield "".join(event["message"] for event in events)
@@ -199,7 +199,7 @@ class CloudWatchLogs(ShippedLogs):
             token = answer["nextForwardToken"]
 
     def _made(self, act: Act, make: Callable[[], object]) -> bool:
-        """Whether it was made, and not there before."""
+        """Return whether it was made, and not there before."""
         with explained(act):
             try:
                 make()

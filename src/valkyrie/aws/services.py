@@ -29,7 +29,7 @@ class LambdaFailedError(UserError):
 
 
 def lambda_payload(arguments: Json, run_id: str, benchmark_name: str) -> Json:
-    """What a function is called with: what the run was started with, and which run it is."""
+    """Return what a function is called with: what the run was started with, and which run it is."""
     return {**arguments, "benchmark_id": run_id, "run_id": run_id, "benchmark_name": benchmark_name}
 
 

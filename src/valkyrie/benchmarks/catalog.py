@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from valkyrie import plugins
-from valkyrie.benchmarks.named.catalog import added
+from valkyrie.benchmarks.named.catalog import added, find, find_added
 from valkyrie.benchmarks.protocol import Benchmark, BenchmarkRequest
-from valkyrie.benchmarks.task_dir.benchmark import TaskDirBenchmark
+from valkyrie.benchmarks.task_dir.benchmark import TaskDirBenchmark, unpack_benchmark
 from valkyrie.benchmarks.task_dir.folder import find_tasks
 from valkyrie.config import values
 from valkyrie.config.schema import SERVICES, find_map
@@ -115,8 +115,6 @@ def _eval_spec(spec: str, asking: BenchmarkRequest) -> Benchmark | None:
 
 def _added(spec: str, asking: BenchmarkRequest) -> Benchmark | None:
     """A public benchmark that was added, by any of its names; who is here may also mean a folder by one."""
-    from valkyrie.benchmarks.named.catalog import find_added
-
     if "/" in spec and asking.trusted and Path(spec).expanduser().is_dir():
         return None
     if spec.startswith((".", "/", "~")) or plugins.is_target(spec) or (found := find_added(spec)) is None:
@@ -126,8 +124,6 @@ def _added(spec: str, asking: BenchmarkRequest) -> Benchmark | None:
 
 def _uploaded(digest: str, asking: BenchmarkRequest, uploads: Callable[[str], Path]) -> Benchmark:
     """`uploads` is asked even for what is unpacked already: not everybody may name everything."""
-    from valkyrie.benchmarks.task_dir.benchmark import unpack_benchmark
-
     if asking.cache is None:
         raise UserError("uploaded benchmarks need a folder to be unpacked in.")
     folder = unpack_benchmark(uploads(digest), asking.cache, digest)
@@ -193,8 +189,6 @@ def _unknown(spec: str, names: list[str], asking: BenchmarkRequest) -> UsageErro
 
 
 def _not_added(spec: str, asking: BenchmarkRequest) -> UsageError | None:
-    from valkyrie.benchmarks.named.catalog import find
-
     entry = find(spec)
     if entry is None:
         return None
@@ -207,8 +201,6 @@ def _not_added(spec: str, asking: BenchmarkRequest) -> UsageError | None:
 
 
 def _added_names() -> list[str]:
-    from valkyrie.benchmarks.named.catalog import added
-
     return [one.name for one in added()]
 
 

@@ -88,7 +88,7 @@ class Benchmark(Protocol):
         ...
 
     async def datasets(self) -> list[str]:
-        """Names of its datasets; `default` first."""
+        """Return names of its datasets; `default` first."""
         ...
 
     async def list_tasks(self, dataset: str = "default") -> list[str]:
@@ -268,7 +268,7 @@ def withheld(name: str) -> str | None:
 
 
 def leads_elsewhere(name: str) -> bool:
-    """Whether a variable of an image decides which model an agent asks, and where."""
+    """Return whether a variable of an image decides which model an agent asks, and where."""
     return withheld(name) in ("model address", "agent setting")
 
 
@@ -289,13 +289,13 @@ def said_of_withheld(env: Mapping[str, str]) -> str | None:
 
 
 def referenced(env: Mapping[str, str]) -> list[str]:
-    """Names of the host variables that `env` asks for, in order of appearance."""
+    """Return names of the host variables that `env` asks for, in order of appearance."""
     found = (match[1] for value in env.values() for match in _REFERENCE.finditer(value))
     return list(dict.fromkeys(found))
 
 
 def missing(env: Mapping[str, str], host: Mapping[str, str]) -> list[str]:
-    """Names of the host variables without which `expand` would not do."""
+    """Return names of the host variables without which `expand` would not do."""
     found = (match for value in env.values() for match in _REFERENCE.finditer(value))
     return list(dict.fromkeys(match[1] for match in found if match[2] is None and match[1] not in host))
 

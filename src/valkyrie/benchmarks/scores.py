@@ -92,7 +92,7 @@ async def confirmed_score(benchmark: Benchmark, grades: Grades, dataset: str) ->
 
 
 def _is_known(grade: Grade, *, fraction: bool) -> bool:
-    """Whether it can be said what a fresh sandbox saw. A 0 needs no confirmation.
+    """Return whether it can be said what a fresh sandbox saw. A 0 needs no confirmation.
 
     Where only the benchmark can score (it is given results, not scores), partial credit that replaces an
     unconfirmed score has no result.
@@ -116,7 +116,7 @@ KIND = INGESTED
 
 
 def not_runnable(run_id: str) -> UserError:
-    """Why nothing of such a run can go on."""
+    """Return why nothing of such a run can go on."""
     return UserError(
         f"Run {run_id[:8]} was ingested: its trials ran elsewhere and cannot go on here. "
         "`valkyrie eval` runs its spec anew.",

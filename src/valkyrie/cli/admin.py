@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,7 +14,7 @@ import click
 from valkyrie.cli.options import WholeNumber, verb
 from valkyrie.cli.output import Output
 from valkyrie.domain import DEFAULT_ORG, Identity, Role
-from valkyrie.report.formats import NONE, Column, Table, moment, moment_short, plural, safe
+from valkyrie.report.formats import NONE, Column, Table, moment, moment_short, plural, safe, size
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -338,8 +339,6 @@ def _who() -> str:
 
 
 def _word(text: str) -> str:
-    import shlex
-
     return shlex.quote(safe(text))
 
 
@@ -428,7 +427,6 @@ def compact(output: Output) -> None:
     this. The file is written anew, which needs as much room once more; it is refused while an executor is at
     work. On PostgreSQL the tables are vacuumed, which disturbs nobody.
     """
-    from valkyrie.report.formats import size
     from valkyrie.store import upkeep
 
     done = upkeep.compact(_address())

@@ -12,7 +12,11 @@ from typing import TYPE_CHECKING
 
 import click
 
+from sandboxes.registry import open_provider
+from valkyrie import plugins
+from valkyrie.agents.catalog.entries import CATALOG, AgentOptions
 from valkyrie.agents.library import checked_out
+from valkyrie.agents.loader import PLUGIN_GROUP
 from valkyrie.cli.options import (
     Number,
     chosen_tasks,
@@ -24,9 +28,13 @@ from valkyrie.cli.options import (
     yes_option,
 )
 from valkyrie.cli.output import Output
+from valkyrie.config.values import data_folder
+from valkyrie.errors import UsageError, ValkyrieError
 from valkyrie.git.address import parse_source
 from valkyrie.git.repository import TIMEOUT_S
 from valkyrie.report.formats import NONE, Column, Table, moment_short, safe, size
+from valkyrie.text import did_you_mean
+from valkyrie.views import to_json
 
 if TYPE_CHECKING:
     from valkyrie.agents.catalog.entries import CatalogAgent
@@ -45,8 +53,6 @@ _output_dir = click.option(
 
 
 def _complete_agent(_ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[str]:
-    from valkyrie.errors import ValkyrieError
-
     try:
         with tracker() as opened:
             return [agent.name for agent in opened.agents() if agent.name.startswith(incomplete)]
@@ -172,8 +178,6 @@ def catalog(output: Output) -> None:
     Public agents are installed at their first run, once for all trials (`agent fetch` does it ahead). Their
     keys are taken from secrets of the same name or the environment; with --model-url none is needed.
     """
-    from valkyrie.agents.catalog.entries import CATALOG
-
     if output.json:
         output.emit("agent_catalog", agents=[_entry(name, entry) for name, entry in CATALOG.items()])
         return
@@ -209,9 +213,6 @@ def _parameters(entry: CatalogAgent) -> dict[str, str]:
     """What -k sets, and its meaning; `version` besides, which every public agent takes."""
     if entry.version is None:
         return {}
-    from valkyrie import plugins
-    from valkyrie.agents.loader import PLUGIN_GROUP
-
     return dict(getattr(plugins.load(entry.target, group=PLUGIN_GROUP), "parameters", {}))
 
 
@@ -234,8 +235,6 @@ def outputs(
 
 
 def _plain(agent: AgentView) -> dict[str, object]:
-    from valkyrie.views import to_json
-
     plain = to_json(agent)
     return plain if agent.origin else {name: value for name, value in plain.items() if name != "origin"}
 
@@ -244,8 +243,6 @@ def _plain(agent: AgentView) -> dict[str, object]:
 
 
 def _complete_installed(_ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[str]:
-    from valkyrie.agents.catalog.entries import CATALOG
-
     return [name for name, entry in CATALOG.items() if entry.version and name.startswith(incomplete)]
 
 
@@ -326,18 +323,10 @@ def _ended_by_sigterm() -> Iterator[None]:
 
 
 def _folder() -> Path:
-    from valkyrie.config.values import data_folder
-
     return data_folder() / "cache" / "layers"
 
 
 def _spec(name: str, version: str | None) -> LayerSpec:
-    from valkyrie import plugins
-    from valkyrie.agents.catalog.entries import CATALOG, AgentOptions
-    from valkyrie.agents.loader import PLUGIN_GROUP
-    from valkyrie.errors import UsageError
-    from valkyrie.text import did_you_mean
-
     installed = [known for known, entry in CATALOG.items() if entry.version]
     if name in CATALOG and name not in installed:
         raise UsageError(f"{name} is part of the program; there is nothing to fetch.")
@@ -358,10 +347,8 @@ async def _fetched(layers: LayerCache, spec: LayerSpec, image: str | None, outpu
 
 
 async def _kind_of_image(image: str) -> RootKind:
-    from sandboxes.registry import open_provider
     from sandboxes.types import ImageSource
     from valkyrie.agents.layers import kind_of_root
-    from valkyrie.config.values import data_folder
 
     async with open_provider("docker", data_folder() / "sandboxes" / "docker") as provider:
         return await kind_of_root(provider, ImageSource(image=image), {})
@@ -404,8 +391,6 @@ def install(output: Output, *, url: str, name: str | None, ref: str | None, time
 
 
 def _report(output: Output, pushed: AgentView, before: AgentView | None, commit: str) -> None:
-    from valkyrie.views import to_json
-
     changed = before is None or before.digest is None or before.digest != pushed.digest
     was = before.origin if before else None
     output.emit("agent", agent=to_json(pushed), commit=commit, previous_origin=was, changed=changed)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +23,7 @@ from valkyrie.cli.options import (
 )
 from valkyrie.cli.output import Output
 from valkyrie.report.formats import NONE, Column, Table, no_command, plural, safe
+from valkyrie.views import TasksRequest
 
 if TYPE_CHECKING:
     from valkyrie.benchmarks.named.catalog import AddedBenchmark
@@ -77,8 +79,6 @@ def list_benchmarks(output: Output, *, available: bool) -> None:
 
 
 def _list_available(output: Output) -> None:
-    from dataclasses import asdict
-
     from valkyrie.benchmarks.named.catalog import added, catalog
 
     here = {one.name: one for one in added()}
@@ -114,8 +114,6 @@ def tasks(output: Output, *, name: str, dataset: str, output_file: str | None, *
 
     One id per line, in the benchmark's own order: what --task-ids-file of `run start` reads.
     """
-    from valkyrie.views import TasksRequest
-
     with tracker() as opened:
         found = opened.benchmark_tasks(TasksRequest(name, dataset, **service))
     ids, datasets = list(found.task_ids), list(found.datasets)

@@ -12,14 +12,16 @@ import click
 
 from valkyrie.cli.options import Number, tracker, verb
 from valkyrie.cli.output import Output
-from valkyrie.compare.summary import check_alike
+from valkyrie.compare.pairs import ScoredTrials
+from valkyrie.compare.summary import check_alike, sentence, summarise, to_json
+from valkyrie.compare.words import Margin, no_worse_gate, read_margin, worse_gate
 from valkyrie.errors import UnknownError, UsageError
+from valkyrie.report.formats import wrapped
 from valkyrie.tracker.named_runs import NamedRuns, named_runs
 
 if TYPE_CHECKING:
-    from valkyrie.compare.pairs import ScoredTrials
     from valkyrie.compare.summary import Metric, Summary
-    from valkyrie.compare.words import ComparisonGate, Margin
+    from valkyrie.compare.words import ComparisonGate
     from valkyrie.tracker.protocol import Tracker
     from valkyrie.views import RunView
 
@@ -112,8 +114,6 @@ class MarginType(click.ParamType[Any]):
     name = "margin"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        from valkyrie.compare.words import Margin, read_margin
-
         if isinstance(value, Margin):
             return value
         try:
@@ -143,8 +143,6 @@ class GateAsked:
 
     def gate(self, summary: Summary, baseline: Sequence[str]) -> ComparisonGate | None:
         """Return what it says of the comparisons with these runs; None where no gate was asked for."""
-        from valkyrie.compare.words import no_worse_gate, worse_gate
-
         if self.margin is not None:
             return no_worse_gate(summary.comparisons, baseline, self.margin)
         return None if self.most is None else worse_gate(summary.comparisons, baseline, self.most)
@@ -338,8 +336,6 @@ def _destination(output: Output, destination: str | None) -> tuple[Output, str |
 
 def compare_runs(output: Output, refs: Sequence[str], *, metric: str, by_task: bool, asked: GateAsked) -> int:
     """Compare runs and jobs of the store."""
-    from valkyrie.compare.summary import summarise, to_json
-
     with tracker() as opened:
         groups = groups_of(opened, refs)
         pairs = pairs_of(groups)
@@ -360,7 +356,6 @@ def compare_runs(output: Output, refs: Sequence[str], *, metric: str, by_task: b
 
 def scored_trials(opened: Tracker, run: RunView) -> ScoredTrials:
     """Read what is compared of every trial of a run."""
-    from valkyrie.compare.pairs import ScoredTrials
     from valkyrie.tracker.trial_pages import each_trial
 
     return ScoredTrials(each_trial(opened, run.id, detail="scores"))
@@ -368,8 +363,6 @@ def scored_trials(opened: Tracker, run: RunView) -> ScoredTrials:
 
 def show_gate(gate: ComparisonGate | None, output: Output) -> None:
     """Print what the gate says: why it is shut, or by what it is open."""
-    from valkyrie.report.formats import wrapped
-
     if gate is None:
         return
     for reason in gate.failures:
@@ -380,9 +373,7 @@ def show_gate(gate: ComparisonGate | None, output: Output) -> None:
 
 def _show(summary: Summary, output: Output, *, by_task: bool) -> None:
     from valkyrie.cli.run_watch import show_table
-    from valkyrie.compare.summary import sentence
     from valkyrie.compare.tables import notes, tables, task_tables
-    from valkyrie.report.formats import wrapped
 
     for table in tables(summary, output.ink):
         output.table(table)

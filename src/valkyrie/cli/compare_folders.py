@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, cast
 from valkyrie.cli.eval_session import spec_file
 from valkyrie.cli.output import Output
 from valkyrie.errors import UsageError
+from valkyrie.report.formats import wrapped
 
 if TYPE_CHECKING:
     from valkyrie.cli.compare import GateAsked
@@ -185,7 +186,6 @@ def _show(
     from valkyrie.cli.run_watch import show_table
     from valkyrie.compare.tables import notes, tables, task_tables
     from valkyrie.evals.comparison.result import delta_table, pair_lines, remarks
-    from valkyrie.report.formats import wrapped
 
     if wish.verbose:
         output.lines(pair_lines(compared))

@@ -10,11 +10,27 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from sandboxes.registry import add_extra
+from sandboxes.registry import PROVIDERS, add_extra
 from valkyrie.cli.options import Decorated, verb
 from valkyrie.cli.output import Output
-from valkyrie.config.values import config_path, secrets_path
+from valkyrie.config.values import (
+    KEYS,
+    MAPS,
+    config_path,
+    data_folder,
+    effective,
+    find_key,
+    mapping,
+    notices,
+    remove_entry,
+    secrets_path,
+    set_entry,
+)
+from valkyrie.config.values import remove as take_out
+from valkyrie.config.values import set_value as write
+from valkyrie.errors import ValkyrieError
 from valkyrie.report.formats import NONE, Column, Table, safe
+from valkyrie.text import did_you_mean
 
 if TYPE_CHECKING:
     from sandboxes.registry import ProviderEntry
@@ -43,9 +59,6 @@ def name_argument(map_name: str) -> Callable[[Decorated], Decorated]:
     """NAME, completed from the entries there are."""
 
     def complete(_ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[str]:
-        from valkyrie.config.values import mapping
-        from valkyrie.errors import ValkyrieError
-
         try:
             return [name for name in mapping(map_name) if name.startswith(incomplete)]
         except ValkyrieError:
@@ -56,9 +69,6 @@ def name_argument(map_name: str) -> Callable[[Decorated], Decorated]:
 
 def forget(output: Output, map_name: str, name: str, kind: str) -> int:
     """Take an entry out of the file; exit 1 when there was none."""
-    from valkyrie.config.values import mapping, remove_entry
-    from valkyrie.text import did_you_mean
-
     known = list(mapping(map_name))
     removed = remove_entry(map_name, name)
     output.emit(kind, name=name, removed=removed)
@@ -73,8 +83,6 @@ def forget(output: Output, map_name: str, name: str, kind: str) -> int:
 
 
 def _complete_key(_ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[str]:
-    from valkyrie.config.values import KEYS
-
     return [key.name for key in KEYS if key.name.lower().startswith(incomplete.lower())]
 
 
@@ -95,9 +103,6 @@ def set_value(output: Output, *, key: str, value: str | None) -> None:
     secret (api_key, AWS_SECRET_ACCESS_KEY, …) can be left out: it is asked for, or read from stdin in a pipe
     and with `-`. Secrets of agents do not belong here: see `valk secret set`.
     """
-    from valkyrie.config.values import find_key
-    from valkyrie.config.values import set_value as write
-
     setting = find_key(key)
     as_argument = value not in (None, "-") or not setting.secret
     if setting.name == "mode":
@@ -117,8 +122,6 @@ def set_value(output: Output, *, key: str, value: str | None) -> None:
 
 def check_provider(name: str) -> None:
     """Refuse what no sandbox provider is called."""
-    from sandboxes.registry import PROVIDERS
-
     if name not in PROVIDERS:
         known = ", ".join(PROVIDERS)
         raise click.UsageError(f"default_provider wants one of {known}, not {name!r}.")
@@ -133,8 +136,6 @@ def get(output: Output, *, key: str, show: bool) -> int:
     From the environment, else the file, else the default. Exit 1 when it has no value. Of a value that is
     secret only the first characters are printed.
     """
-    from valkyrie.config.values import effective
-
     found = effective(key)
     value = found.value if show else found.shown
     output.emit("config", key=found.key.name, value=value, source=found.source)
@@ -152,9 +153,6 @@ def remove(output: Output, *, key: str) -> None:
 
     What the mode needs (tracker_url and api_key, unless it is local) stays; `config init` changes the mode.
     """
-    from valkyrie.config.values import find_key
-    from valkyrie.config.values import remove as take_out
-
     name, removed = find_key(key).name, take_out(key)
     output.emit("config_removed", key=name, removed=removed)
     output.line(f"Removed {name}." if removed else f"{name} was not in {config_path()}.")
@@ -167,8 +165,6 @@ def list_keys(output: Output) -> None:
     Of services, credentials and providers it says how many there are; `config service list`,
     `config auth list` and `config provider list` show them. Values that are secret are masked.
     """
-    from valkyrie.config.values import KEYS, MAPS, effective, mapping, notices
-
     found = [effective(key.name) for key in KEYS]
     maps = [(entries, len(mapping(entries.name))) for entries in MAPS]
     keys = [
@@ -218,8 +214,6 @@ SANDBOX_PROVIDERS = "sandbox_providers"
 
 
 def _complete(_ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[str]:
-    from sandboxes.registry import PROVIDERS
-
     return [name for name in PROVIDERS if name.startswith(incomplete)]
 
 
@@ -236,7 +230,6 @@ def set_provider(output: Output, *, name: str, secret: str | None) -> None:
     {"DAYTONA_API_KEY", "DAYTONA_API_URL", "DAYTONA_TARGET"}. Without it the environment variables of those
     names are used.
     """
-    from valkyrie.config.values import set_entry
     from valkyrie.secrets.sources import check_name
 
     entry = _remote(name)
@@ -256,9 +249,6 @@ def set_provider(output: Output, *, name: str, secret: str | None) -> None:
 
 def _remote(name: str) -> ProviderEntry:
     """The provider, which must be one that has something to configure."""
-    from sandboxes.registry import PROVIDERS
-    from valkyrie.text import did_you_mean
-
     remote = [entry.name for entry in PROVIDERS.values() if entry.settings]
     if name not in PROVIDERS:
         hint = did_you_mean(name, remote) or f" There is {', '.join(remote)}."
@@ -276,7 +266,6 @@ def _reached_with(entry: ProviderEntry, secret: str | None) -> str:
 
 
 def _is_kept(secret: str) -> bool:
-    from valkyrie.errors import ValkyrieError
     from valkyrie.secrets import SecretStore
 
     try:
@@ -309,9 +298,6 @@ def list_providers(output: Output) -> None:
 
     Which is the default, what each still needs, and what it is.
     """
-    from sandboxes.registry import PROVIDERS
-    from valkyrie.config.values import effective, mapping
-
     configured, chosen = mapping(SANDBOX_PROVIDERS), effective("default_provider").value
     found = [_described(entry, configured, chosen == entry.name) for entry in PROVIDERS.values()]
     output.emit("provider_list", providers=found)
@@ -359,7 +345,6 @@ def _described(entry: ProviderEntry, configured: dict[str, Any], chosen: bool) -
 
 
 def _missing(name: str) -> list[str]:
-    from valkyrie.config.values import data_folder
     from valkyrie.store.layout import DataFolder
     from valkyrie.tenants.organisation import EmbeddedOrganisation
     from valkyrie.tracker.secrets import missing_settings
@@ -374,8 +359,6 @@ def remove_provider(output: Output, *, name: str) -> int:
 
     The secret itself stays: see `secret remove`. Exit 1 when it was not configured.
     """
-    from valkyrie.config.values import effective
-
     code = forget(output, SANDBOX_PROVIDERS, name, "provider_removed")
     if code == 0 and effective("default_provider").value == name:
         output.note(

@@ -14,7 +14,7 @@ import click
 from valkyrie.cli.options import verb
 from valkyrie.cli.output import Output
 from valkyrie.config.schema import AWS_KEYS, MODES
-from valkyrie.config.values import Key, Value, config_path, find_key, load, masked
+from valkyrie.config.values import Key, Value, change, config_path, find_key, load, masked, secrets_path
 from valkyrie.domain import Json
 from valkyrie.errors import MissingSecretError, UsageError, UserError, ValkyrieError
 from valkyrie.report.formats import safe
@@ -267,7 +267,6 @@ def check_bucket(bucket: str, session: AwsSession) -> str:
 def check_secret(name: str, session: AwsSession | None) -> str:
     """The secret has a value in one of the places runs of this machine look."""
     from valkyrie import secrets
-    from valkyrie.config.values import secrets_path
     from valkyrie.tenants.storage import secrets_manager
 
     sources = secrets.default_sources(secrets.SecretStore(secrets_path()))
@@ -331,8 +330,6 @@ def init(output: Output, *, mode: str | None, aws: str | None, yes: bool) -> Non
     or nothing is. Where nobody can be asked, what is missing is listed
     (exit 2).
     """
-    from valkyrie.config.values import load
-
     interactive = output.interactive and not yes
     before = load().get("mode")
     mode = mode or (_asked_mode(output, before) if interactive else _unasked_mode(output, before))
@@ -494,7 +491,6 @@ def _role(output: Output, external_id: str, *, interactive: bool) -> str:
 
 def _write(asker: Asker, mode: str) -> None:
     """Config file and AWS keys, both or neither."""
-    from valkyrie.config.values import change, load
     from valkyrie.tenants import storage
 
     held = load()

@@ -11,6 +11,7 @@ import click
 from valkyrie.cli.config import HISTORY, asked, forget, name_argument
 from valkyrie.cli.options import Decorated, verb
 from valkyrie.cli.output import Output
+from valkyrie.config.values import mapping, masked, registry, set_entry
 from valkyrie.report.formats import NONE, Column, Table, TerminalStyle, safe
 
 if TYPE_CHECKING:
@@ -70,7 +71,6 @@ def add(output: Output, *, name: str, url: str, grading: str | None) -> None:
 
 def _set(output: Output, name: str, url: str, grading: str | None) -> None:
     from valkyrie.benchmarks.catalog import SHIPPED
-    from valkyrie.config.values import set_entry
 
     kept = set_entry(SERVICES, name, {"url": url, "grading": grading} if grading else url)
     address = kept["url"] if isinstance(kept, dict) else str(kept)
@@ -122,8 +122,6 @@ def list_services(output: Output, *, no_check: bool) -> None:
 
 def known_services() -> list[Service]:
     """Every service that can be named, the config file's first; no network."""
-    from valkyrie.config.values import mapping, registry
-
     custom = mapping(SERVICES)
     registered = {name: entry for name, entry in registry().items() if name not in custom}
     return [
@@ -148,8 +146,6 @@ def _health(service: Service, ink: TerminalStyle) -> str:
 
 async def _checked(services: Sequence[Service]) -> list[Service]:
     import asyncio
-
-    from valkyrie.config.values import mapping
 
     credentials = mapping("benchmark_auth")
     room = asyncio.Semaphore(CHECKS_AT_ONCE)
@@ -217,8 +213,6 @@ def set_credential(output: Output, *, name: str, credential: str | None) -> None
     It is sent as the header `Authorization`, as it is (`Bearer …` included), with every request to the
     service called NAME. Left out it is asked for, or read from stdin in a pipe; `-` reads stdin.
     """
-    from valkyrie.config.values import masked, set_entry
-
     as_argument = credential not in (None, "-")
     kept = str(
         set_entry(AUTH, name, credential if as_argument else asked(f"Credential of {name}", credential))
@@ -232,8 +226,6 @@ def set_credential(output: Output, *, name: str, credential: str | None) -> None
 @verb("list", examples="valk config auth list")
 def list_credentials(output: Output) -> None:
     """List the services with a credential, masked."""
-    from valkyrie.config.values import mapping, masked
-
     found = [(name, masked(credential)) for name, credential in mapping(AUTH).items()]
     output.emit("auth_list", credentials=[{"name": name, "credential": shown} for name, shown in found])
     if not found:

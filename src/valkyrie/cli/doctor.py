@@ -17,13 +17,18 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
+from sandboxes.errors import SandboxError, SandboxUnsupportedError
+from sandboxes.registry import open_provider
+from sandboxes.values import MOST_OPEN_FILES
 from valkyrie.cli.options import tracker, verb
 from valkyrie.cli.output import Output
 from valkyrie.cli.run_watch import DETACHED, watch
 from valkyrie.compare.tables import interval_notes
-from valkyrie.config.values import config_path, data_folder, database_url
-from valkyrie.report.formats import pad, plural, safe, short_id, wrapped
+from valkyrie.config.values import config_path, data_folder, database_url, effective, load
+from valkyrie.errors import AccessError, ValkyrieError
+from valkyrie.report.formats import pad, plural, safe, short_id, size, wrapped
 from valkyrie.report.tables import score_table
+from valkyrie.views import RunFilter, RunRequest, to_json
 
 if TYPE_CHECKING:
     from sandboxes.types import Capabilities
@@ -66,8 +71,6 @@ def local_sandbox() -> LocalSandboxProof:
     """Make a sandbox in a scratch folder, run `true` in it, end it."""
     import asyncio
 
-    from sandboxes.errors import SandboxError
-
     with tempfile.TemporaryDirectory(prefix="valkyrie-doctor-") as scratch:
         try:
             found = asyncio.run(_prove_local(Path(scratch)))
@@ -88,8 +91,6 @@ def _keep_for_plans(found: Capabilities) -> None:
 
 
 async def _prove_local(scratch: Path) -> Capabilities:
-    from sandboxes.errors import SandboxUnsupportedError
-    from sandboxes.registry import open_provider
     from sandboxes.types import SandboxCreateRequest
 
     async with open_provider("local", scratch) as provider:
@@ -196,8 +197,6 @@ def _advice(can: Capabilities, word: str) -> str:
 
 
 def _disk() -> Check:
-    from valkyrie.report.formats import size
-
     free = shutil.disk_usage(_existing(data_folder())).free
     if free < LOW_DISK_BYTES:
         return Check("disk space", "warn", f"{size(free)} free", "valk disk shows what can go.")
@@ -206,7 +205,6 @@ def _disk() -> Check:
 
 def _open_files() -> Check:
     """Say how many trials at once the limit on open files allows."""
-    from sandboxes.values import MOST_OPEN_FILES
     from valkyrie.schedule.scheduler import trials_by_files
 
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -234,9 +232,6 @@ def _data_folder() -> Check:
 
 def tracker_checks() -> list[Check]:
     """The tracker that is configured: whether it answers, and whether it knows us; nothing when none is."""
-    from valkyrie.config.values import effective
-    from valkyrie.errors import ValkyrieError
-
     try:
         url = str(effective("tracker_url").value or "")
         if not url:
@@ -256,7 +251,6 @@ def tracker_checks() -> list[Check]:
 
 async def _ask_tracker() -> list[Check]:
     from valkyrie.client import ValkyrieClient
-    from valkyrie.errors import AccessError
 
     async with ValkyrieClient.from_config() as client:
         said = await client.health()
@@ -275,12 +269,8 @@ async def _ask_tracker() -> list[Check]:
 
 def _store() -> Iterator[Check]:
     """The database, read; and who works on it."""
-    from valkyrie.cli.options import tracker
-    from valkyrie.errors import ValkyrieError
-    from valkyrie.report.formats import plural
     from valkyrie.store import upkeep
     from valkyrie.store.layout import DataFolder
-    from valkyrie.views import RunFilter
 
     try:
         found = upkeep.standing(database_url() or DataFolder(data_folder()).database)
@@ -303,9 +293,6 @@ def _store() -> Iterator[Check]:
 
 
 def _config() -> Check:
-    from valkyrie.config.values import load
-    from valkyrie.errors import ValkyrieError
-
     path = config_path()
     if not path.exists():
         return Check("config file", "ok", f"{path} (none yet)")
@@ -379,8 +366,6 @@ def demo(output: Output) -> int:
     Exit 1 when either is otherwise: then a task, its grader or this machine is broken. Where the `local`
     sandbox cannot work, nothing is isolated and the demo says so.
     """
-    from valkyrie.views import RunRequest, to_json
-
     provider = _provider(output)
     with tracker() as opened:
         refs = []

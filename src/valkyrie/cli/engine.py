@@ -13,6 +13,7 @@ from valkyrie.cli.options import Number, WholeNumber, tracker, verb
 from valkyrie.cli.output import Output
 from valkyrie.report.formats import Column, Table, safe, short_id, size
 from valkyrie.report.run_details import executor_table, queue_sentence, queue_table
+from valkyrie.views import to_json
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -37,7 +38,6 @@ def executor(output: Output) -> None:
     """
     from valkyrie.config.values import data_folder, database_url
     from valkyrie.executor.__main__ import serve
-    from valkyrie.report.formats import safe
 
     folder = data_folder()
     place = "PostgreSQL" if (database_url() or "").startswith("postgres") else "SQLite"
@@ -231,8 +231,6 @@ def status(output: Output) -> int:
     person's runs, and each step of priority doubles the share. Then the executors that live, with the age
     of their last heartbeat.
     """
-    from valkyrie.views import to_json
-
     with tracker() as opened:
         queue = opened.queue()
     output.emit("queue", queue=to_json(queue))
@@ -270,7 +268,6 @@ def disk(output: Output) -> None:
     and what the database can give back. `valk run delete` makes room, `valkyrie db compact` gives it back.
     """
     from valkyrie.cli.run_watch import show_table
-    from valkyrie.views import to_json
 
     with tracker() as opened:
         view = opened.disk()

@@ -15,16 +15,21 @@ from valkyrie.cli.eval_options import named_agent, placed, refuse_with_resume, r
 from valkyrie.cli.eval_session import (
     EvalWatch,
     check_kind,
+    items_of,
     job_of_folder,
     reporting_again,
     reporting_of,
+    show_eval_plan,
     tell_tracker,
     tracker_here,
+    with_asked,
 )
 from valkyrie.cli.options import WholeNumber, own_folder, verb
 from valkyrie.cli.output import Output
+from valkyrie.config.permissions import outside
 from valkyrie.domain import Json
 from valkyrie.errors import UsageError
+from valkyrie.views.jobs import JobFilter
 
 if TYPE_CHECKING:
     from valkyrie.evals.console import Printer
@@ -200,7 +205,6 @@ def _without_agent_word(paths: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _start(output: Output, given: dict[str, Any], printer: Printer) -> int:
-    from valkyrie.cli.eval_session import items_of, show_eval_plan, with_asked
     from valkyrie.evals.plugins import with_project_plugins
     from valkyrie.evals.runner import run_eval
     from valkyrie.specs.project import find_project
@@ -227,7 +231,6 @@ def _start(output: Output, given: dict[str, Any], printer: Printer) -> int:
 
 
 def _output_dir(said: str | None, project: Project) -> Path:
-    from valkyrie.config.permissions import outside
     from valkyrie.specs.project import file_root
 
     if said is None and project.results is not None:
@@ -257,8 +260,6 @@ def _resume(output: Output, given: dict[str, Any], printer: Printer) -> int:
 
 def _interrupted(tracker: LocalTracker, said: str) -> str:
     """The job that `--resume` means."""
-    from valkyrie.views.jobs import JobFilter
-
     if said != shared.LAST:
         return job_of_folder(Path(said)) if Path(said).is_dir() else said
     recent = tracker.list_jobs(JobFilter(limit=100)).jobs

@@ -17,11 +17,12 @@ from valkyrie.cli.options import (
     pass_env_option,
     trust_option,
 )
-from valkyrie.cli.vocabulary import Pairs, WordsOption
+from valkyrie.cli.vocabulary import Pairs, WordsOption, split_agent
 from valkyrie.errors import UsageError
+from valkyrie.evals.request import EvalRequest
 
 if TYPE_CHECKING:
-    from valkyrie.evals.request import EvalItem, EvalRequest
+    from valkyrie.evals.request import EvalItem
 
 
 LAST = "last"
@@ -34,7 +35,6 @@ class Duration(click.ParamType[Any]):
     name = "duration"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        from valkyrie.errors import UsageError
         from valkyrie.specs.fields import parse_duration
 
         if isinstance(value, float):
@@ -244,7 +244,6 @@ class RunId(click.ParamType[str]):
     name = "run id"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        from valkyrie.errors import UsageError
         from valkyrie.evals.shards import check_run_id
 
         try:
@@ -280,8 +279,6 @@ _WITH_RESUME = frozenset(
 
 def request_of(given: Mapping[str, Any], items: Sequence[EvalItem], output_dir: Path) -> EvalRequest:
     """Everything the options say that evals and experiments share."""
-    from valkyrie.evals.request import EvalRequest
-
     return EvalRequest(
         items=items,
         executor=given["executor"],
@@ -322,7 +319,6 @@ def request_of(given: Mapping[str, Any], items: Sequence[EvalItem], output_dir: 
 def named_agent(given: Mapping[str, Any]) -> tuple[str | None, str | None]:
     """Return the executor and the model that `--agent NAME|FOLDER[:MODEL]` and `--model` name."""
     from valkyrie.agents.loader import is_known_executor
-    from valkyrie.cli.vocabulary import split_agent
 
     said, model = given["executor"], given.get("model")
     if said is None or (is_known_executor(said, given["executor_plugins"], Path.cwd()) and ":" not in said):

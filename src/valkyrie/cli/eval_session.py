@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from valkyrie.cli.options import confirm
 from valkyrie.cli.output import Output
-from valkyrie.errors import UsageError
-from valkyrie.evals.request import EvalItem
-from valkyrie.report.formats import plural, safe
+from valkyrie.config.values import data_folder, effective
+from valkyrie.errors import UsageError, UserError, ValkyrieError
+from valkyrie.evals.request import EvalItem, EvalRequest
+from valkyrie.report.formats import Column, Table, plural, safe
 from valkyrie.specs.model import Project
 from valkyrie.text import did_you_mean
 
@@ -20,7 +22,6 @@ if TYPE_CHECKING:
     from valkyrie.evals.console import Printer
     from valkyrie.evals.plan import AgentAsks, PlannedEval, PlannedEvals
     from valkyrie.evals.plugins import ReporterGroup
-    from valkyrie.evals.request import EvalRequest
     from valkyrie.evals.results import SpecResult, StimulusResult
     from valkyrie.specs.experiment import Experiment
     from valkyrie.tracker.foreground import ForegroundJob
@@ -220,7 +221,6 @@ def _no_file(word: str, file: Path) -> str:
 @contextmanager
 def tracker_here() -> Iterator[LocalTracker]:
     """Evals run on this machine, whatever tracker other commands are configured to use."""
-    from valkyrie.config.values import data_folder
     from valkyrie.tracker.local import LocalTracker
 
     opened = LocalTracker(data_folder())
@@ -232,8 +232,6 @@ def tracker_here() -> Iterator[LocalTracker]:
 
 def tell_tracker(output: Output, folder: Path | None) -> None:
     """Where a tracker is configured: that it knows nothing of this eval, and how it gets to know."""
-    from valkyrie.config.values import effective
-
     url = effective("tracker_url").value
     if url and folder is not None:
         output.note(f"Evals run on this machine; {url} has none of it yet: `valk ingest {folder}`")
@@ -275,7 +273,6 @@ def reporting_of(output: Output, request: EvalRequest) -> ReporterGroup | None:
 def reporting_again(output: Output, tracker: LocalTracker, ref: str, *, trust: bool) -> ReporterGroup | None:
     """The same for an eval that goes on, whose plugins must still be trusted."""
     from valkyrie.evals.plugins import check_still_trusted
-    from valkyrie.evals.request import EvalRequest
 
     request = EvalRequest.from_json(tracker.fetch_foreground(ref))
     check_still_trusted(request, trust=trust)
@@ -342,7 +339,6 @@ def show_eval_plan(
     """Print the plan; plugins of the project are named and not loaded."""
     from valkyrie.evals.plan import plan_evals
     from valkyrie.evals.plugins import used_plugins
-    from valkyrie.report.formats import Column, Table
 
     used = used_plugins(request, project)
     planned = plan_evals(request, used, shown_only=True)
@@ -379,8 +375,6 @@ def with_asked(output: Output, request: EvalRequest) -> EvalRequest:
 
     Raises ClickException when the user says no.
     """
-    from dataclasses import replace
-
     from valkyrie.evals.plan import plan_evals
 
     if request.executor is not None or not output.interactive:
@@ -398,10 +392,6 @@ def _asks(planned: PlannedEvals) -> list[AgentAsks]:
 
 def _destinations(planned: PlannedEvals) -> list[tuple[str, str]]:
     """Return which key goes where: of agents as the engine plans them, of judges as they would be asked."""
-    from dataclasses import replace
-
-    from valkyrie.errors import ValkyrieError
-
     found: dict[tuple[str, str], None] = {}
     with tracker_here() as tracker:
         for one in planned.evals:
@@ -422,7 +412,6 @@ def _destinations(planned: PlannedEvals) -> list[tuple[str, str]]:
 
 def _judges(planned: PlannedEval) -> Iterator[tuple[str, str]]:
     from valkyrie.benchmarks.eval_spec.source import asking_of, graders_of
-    from valkyrie.errors import UserError
     from valkyrie.grade.judges.readiness import endpoints
 
     asking = asking_of(planned.spec, planned.options)

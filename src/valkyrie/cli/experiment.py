@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import replace
+from dataclasses import asdict, replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,10 +12,23 @@ import click
 
 from valkyrie.cli import eval_options as shared
 from valkyrie.cli.eval_options import named_agent, refuse_with_resume, request_of, said_shutdown
-from valkyrie.cli.eval_session import only_file
+from valkyrie.cli.eval_session import (
+    EvalWatch,
+    check_kind,
+    job_of_folder,
+    only_file,
+    reporting_again,
+    reporting_of,
+    show_eval_plan,
+    tell_tracker,
+    tracker_here,
+    with_asked,
+)
 from valkyrie.cli.options import WholeNumber, own_folder, verb
 from valkyrie.cli.output import Output
+from valkyrie.config.permissions import Allowance
 from valkyrie.errors import UsageError
+from valkyrie.report.formats import wrapped
 
 if TYPE_CHECKING:
     from valkyrie.evals.console import Printer
@@ -109,7 +123,6 @@ def run(output: Output, **given: Any) -> int:
         return _resume(output, given)
     if given["file"] is None:
         raise click.UsageError("Missing argument 'FILE': name an experiment file.")
-    from valkyrie.config.permissions import Allowance
     from valkyrie.evals.experiments import plan_file
     from valkyrie.specs.project import find_project
 
@@ -132,10 +145,7 @@ def run(output: Output, **given: Any) -> int:
         request = replace(request, items=[replace(item, model=model) for item in request.items])
     request = _planned_part(request, given)
     if given["dry_run"]:
-        from valkyrie.cli.eval_session import show_eval_plan
-
         return show_eval_plan(output, request, project, experiment=planned.experiment)
-    from valkyrie.cli.eval_session import with_asked
     from valkyrie.evals.plugins import with_project_plugins
 
     request = with_project_plugins(request, project, trust=given["trust"])
@@ -155,7 +165,6 @@ def _planned_part(request: EvalRequest, given: dict[str, Any]) -> EvalRequest:
 
 
 def _run(output: Output, given: dict[str, Any], request: EvalRequest) -> int:
-    from valkyrie.cli.eval_session import EvalWatch, reporting_of, tracker_here
     from valkyrie.evals.runner import run_eval
 
     reporting = reporting_of(output, request)
@@ -166,7 +175,6 @@ def _run(output: Output, given: dict[str, Any], request: EvalRequest) -> int:
 
 
 def _resume(output: Output, given: dict[str, Any]) -> int:
-    from valkyrie.cli.eval_session import EvalWatch, check_kind, reporting_again, tracker_here
     from valkyrie.evals.runner import resume_eval
 
     with tracker_here() as tracker, _printer(output, verbose=given["verbose"]) as printer:
@@ -186,7 +194,6 @@ def _output_dir(said: Path) -> Path:
 
 def _interrupted(said: str, output_dir: Path) -> str:
     """The job that --resume means; without a word that of the newest folder."""
-    from valkyrie.cli.eval_session import job_of_folder
     from valkyrie.evals.runner import MARKER
 
     if said != shared.LAST:
@@ -211,7 +218,6 @@ def _finish(
     ran: FinishedEval,
     reporting: ReporterGroup | None,
 ) -> int:
-    from valkyrie.cli.eval_session import tell_tracker
     from valkyrie.evals.experiments import experiment_result, write_experiment
     from valkyrie.evals.shards import complete_shard
 
@@ -256,10 +262,7 @@ def _judge(
 def _show(
     output: Output, result: ExperimentResult, written: WrittenExperiment, *, interrupted: bool = False
 ) -> None:
-    from dataclasses import asdict
-
     from valkyrie.evals.experiments import sentences, summary_lines, variants_table
-    from valkyrie.report.formats import wrapped
 
     comparisons = [
         {"metric": metric, **asdict(one)} for metric, found in result.comparisons.items() for one in found
@@ -323,8 +326,6 @@ def merge(
 
     Exit 0 when they were merged, with --require-pass only if every trial passed.
     """
-    from datetime import UTC, datetime
-
     from valkyrie.evals.experiments import experiment_result, write_experiment
     from valkyrie.evals.result_folder import open_folder
     from valkyrie.evals.shards import check_shards, told

@@ -12,14 +12,16 @@ import click
 
 from valkyrie.cli import eval_options as shared
 from valkyrie.cli.eval_options import placed_plugins
-from valkyrie.cli.eval_session import spec_file
+from valkyrie.cli.eval_session import EvalWatch, spec_file, tracker_here
 from valkyrie.cli.options import own_folder, verb
 from valkyrie.cli.output import Output
-from valkyrie.errors import UsageError
+from valkyrie.config.permissions import Allowance
+from valkyrie.errors import UsageError, UserError
+from valkyrie.evals.request import EvalItem, EvalRequest
+from valkyrie.text import did_you_mean
 
 if TYPE_CHECKING:
     from valkyrie.evals.regrade import RegradeOptions
-    from valkyrie.evals.request import EvalItem, EvalRequest
     from valkyrie.evals.results import Invocation, TrialResult
     from valkyrie.specs.model import Project
 
@@ -83,7 +85,6 @@ def grade(output: Output, **given: Any) -> int:
 
 
 def _how(given: dict[str, Any]) -> RegradeOptions:
-    from valkyrie.config.permissions import Allowance
     from valkyrie.evals.plugins import trusted_graders
     from valkyrie.evals.regrade import RegradeOptions, RegradeSources
     from valkyrie.grade.protocol import JudgeDefaults
@@ -118,7 +119,6 @@ def _path(said: str | None) -> Path | None:
 
 
 def _trials(how: RegradeOptions) -> list[TrialResult]:
-    from valkyrie.errors import UserError
     from valkyrie.evals.regrade import offered_skills, trials_of
     from valkyrie.trajectory.agent_logs import FORMS, read_foreign
     from valkyrie.trajectory.json_fields import TrajectoryError
@@ -208,7 +208,6 @@ def oracle(output: Output, **given: Any) -> int:
     wrong.
     """
     from valkyrie.cli.eval import finish_eval
-    from valkyrie.cli.eval_session import EvalWatch, tracker_here
     from valkyrie.evals.console import Printer, ReportStream
     from valkyrie.evals.plugins import with_project_plugins
     from valkyrie.evals.runner import run_eval
@@ -226,7 +225,6 @@ def oracle(output: Output, **given: Any) -> int:
 
 def _request(given: dict[str, Any], project: Project) -> EvalRequest:
     from valkyrie.benchmarks.eval_spec.transcript import ORACLE
-    from valkyrie.evals.request import EvalRequest
 
     output_dir = Path(given["output_dir"]) if given["output_dir"] else own_folder("vally-results")
     return EvalRequest(
@@ -256,10 +254,7 @@ def _request(given: dict[str, Any], project: Project) -> EvalRequest:
 def _items(given: dict[str, Any], project: Project) -> list[EvalItem]:
     """The stimuli that have golden inputs; all of them without."""
     from valkyrie.benchmarks.eval_spec.transcript import has_golden
-    from valkyrie.config.permissions import Allowance
-    from valkyrie.evals.request import EvalItem
     from valkyrie.specs.reader import read_spec
-    from valkyrie.text import did_you_mean
 
     allowed = Allowance(given["pass_env"], given["allow_paths"])
     files = [Path(one) for one in given["specs"]]

@@ -16,6 +16,8 @@ from valkyrie.cli.eval_session import spec_file
 from valkyrie.cli.options import own_folder, tracker, verb
 from valkyrie.cli.output import Output
 from valkyrie.config.permissions import Allowance
+from valkyrie.report.formats import plural, safe, short_id
+from valkyrie.views import to_json
 
 if TYPE_CHECKING:
     from valkyrie.evals.export.formats import Exported
@@ -153,8 +155,6 @@ def _results(sources: Sequence[str], opened: ExitStack, exporter: str, output: P
 
 
 def _show(output: Output, done: Exported, folder: Path, *, verbose: bool) -> None:
-    from valkyrie.report.formats import plural, safe
-
     output.emit(
         "export",
         folder=str(folder.absolute()),
@@ -214,7 +214,6 @@ def ingest(
             "folder, VALKYRIE_DATABASE_URL another database."
         )
     from valkyrie.ingest import sources
-    from valkyrie.views import to_json
 
     with tracker() as opened:
         found = sources.ingest(opened, folders, label=label, dry_run=dry_run, replace=replace)
@@ -225,8 +224,6 @@ def ingest(
 
 
 def _show_ingested(output: Output, found: Sequence[IngestedRun], *, dry_run: bool) -> None:
-    from valkyrie.report.formats import plural, safe, short_id
-
     for one in found:
         trials = plural(one.trials, "trial") + (f", {plural(one.errors, 'error')}" if one.errors else "")
         output.line(f"{one.status:<8}  {short_id(one.run_id)}  {safe(one.name)}  ({trials})")

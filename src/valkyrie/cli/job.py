@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import re
 import sys
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import wraps
 from typing import TYPE_CHECKING, Any
 
@@ -13,15 +15,16 @@ import click
 
 from valkyrie.cli.options import Decorated, Number, WholeNumber, tracker, verb
 from valkyrie.cli.output import Output, write_json
-from valkyrie.cli.vocabulary import WordsOption, between_commas
+from valkyrie.cli.vocabulary import WordsOption, between_commas, parse_agent
 from valkyrie.compare.job_documents import job_document
 from valkyrie.compare.job_tables import job_table
 from valkyrie.domain import JobState
-from valkyrie.views.jobs import DEFAULT_ERROR_RATE, JobAgent
+from valkyrie.text import did_you_mean
+from valkyrie.views.jobs import DEFAULT_ERROR_RATE, JobAgent, JobFilter
 
 if TYPE_CHECKING:
     from valkyrie.tracker.protocol import Tracker
-    from valkyrie.views.jobs import JobFilter, JobView
+    from valkyrie.views.jobs import JobView
 
 
 # What the commands about jobs share: the job argument, `-o`, `--agent agent[:model]`.
@@ -31,7 +34,6 @@ CATEGORIES = ["agent", "benchmark", "infrastructure", "user", "internal"]
 
 def _complete_job(_ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[str]:
     from valkyrie.errors import ValkyrieError
-    from valkyrie.views.jobs import JobFilter
 
     try:
         with tracker() as opened:
@@ -59,8 +61,6 @@ class YamlOutput(Output):
         super().__init__(json=True)
 
     def emit(self, kind: str, **fields: Any) -> None:
-        import json
-
         sys.stdout.write(write_yaml(json.loads(write_json(kind, **fields))))
         sys.stdout.flush()
 
@@ -143,8 +143,6 @@ def _complete_agent(_ctx: click.Context, _param: click.Parameter, incomplete: st
 
 
 def _agents(ctx: click.Context, param: click.Parameter, value: tuple[str, ...]) -> list[JobAgent]:
-    from valkyrie.cli.vocabulary import parse_agent
-
     found: list[JobAgent] = []
     for word in value:
         try:
@@ -292,8 +290,6 @@ def list_jobs(
     Without --days or --all those of the last day. Progress counts trials that came to an
     end, of all agents; stopped ones did not.
     """
-    from valkyrie.views.jobs import JobFilter
-
     if everything and days is not None:
         raise click.UsageError("--days and --all exclude each other.")
     since = None if everything else time.time() - (1.0 if days is None else days) * _DAY_S
@@ -322,8 +318,6 @@ def _states(said: str | None) -> tuple[str, ...]:
     states = tuple(dict.fromkeys(_SPELLINGS.get(word, word) for word in words))
     known = [state.value for state in JobState]
     if unknown := next((state for state in states if state not in known), None):
-        from valkyrie.text import did_you_mean
-
         hint = did_you_mean(unknown, known) or f" There are: {', '.join(known)}."
         raise click.UsageError(f"--status: no job state is called {unknown!r}.{hint}")
     return states
@@ -331,8 +325,6 @@ def _states(said: str | None) -> tuple[str, ...]:
 
 def _collect(opened: Tracker, query: JobFilter, limit: int | None) -> tuple[Sequence[JobView], bool]:
     """Pages of the tracker, put together; whether there is more than `limit`."""
-    from dataclasses import replace
-
     jobs: list[JobView] = []
     cursor: str | None = None
     while limit is None or len(jobs) < limit:

@@ -43,6 +43,8 @@ from valkyrie.compare.job_documents import job_document
 from valkyrie.compare.job_sides import ACTIVE, rule_text, run_names
 from valkyrie.compare.job_tables import job_state, next_commands, plan_table, started_rows
 from valkyrie.report.formats import counts_line, plural, safe
+from valkyrie.report.run_details import gaps_text
+from valkyrie.views import RunRequest, to_json
 from valkyrie.views.jobs import (
     DEFAULT_CONCURRENCY,
     DEFAULT_ERROR_RATE,
@@ -56,7 +58,6 @@ from valkyrie.views.jobs import (
 
 if TYPE_CHECKING:
     from valkyrie.tracker.protocol import Tracker
-    from valkyrie.views import RunRequest
     from valkyrie.views.jobs import JobView, StartedJob
 
 
@@ -250,8 +251,6 @@ def _template(
     **given: Any,
 ) -> RunRequest:
     """What all runs of the job have in common."""
-    from valkyrie.views import RunRequest
-
     return RunRequest(
         agent="",
         benchmark=benchmark,
@@ -280,9 +279,6 @@ def show_started(started: StartedJob, title: str, output: Output, *, follow: boo
 
 
 def _show_plan(opened: Tracker, request: JobRequest, output: Output) -> int:
-    from valkyrie.report.run_details import gaps_text
-    from valkyrie.views import to_json
-
     plan = opened.plan_job(request)
     output.emit(
         "job_plan",

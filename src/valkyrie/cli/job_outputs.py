@@ -36,6 +36,7 @@ from valkyrie.compare.job_sides import run_names
 from valkyrie.errors import UserError, ValkyrieError
 from valkyrie.report.formats import plural, safe
 from valkyrie.store.layout import encode_task_id
+from valkyrie.text import did_you_mean
 from valkyrie.tracker.protocol import Tracker
 from valkyrie.views import OutputsWanted
 
@@ -245,8 +246,6 @@ def _wanted(opened: Tracker, job: JobView, run: RunView | None, scenario: str | 
         return found
     chosen = matching(found, scenario)
     if not chosen and found:
-        from valkyrie.text import did_you_mean
-
         hint = did_you_mean(scenario, {place.trial.task_id for place in found})
         raise click.UsageError(
             f"--scenario: the job has begun no {scenario!r}.{hint} "

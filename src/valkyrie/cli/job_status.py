@@ -12,7 +12,7 @@ from valkyrie.cli.job import follow_option, job_argument, output_option
 from valkyrie.cli.job_control import show_state
 from valkyrie.cli.options import Number, tracker, verb
 from valkyrie.cli.output import Output
-from valkyrie.cli.run_watch import line_text
+from valkyrie.cli.run_watch import line_text, shortcomings
 from valkyrie.compare.job_documents import failure_reason, job_document
 from valkyrie.compare.job_sides import ACTIVE, decision_lines, run_names, seconds
 from valkyrie.compare.job_tables import (
@@ -26,6 +26,7 @@ from valkyrie.compare.job_tables import (
     next_commands,
     snapshot,
 )
+from valkyrie.compare.summary import sentence, to_json
 from valkyrie.report.formats import duration, safe, score_sentence, short_id, wrapped
 from valkyrie.report.live import FullScreen
 from valkyrie.report.tables import ended, trial_notes, trial_table
@@ -75,7 +76,6 @@ def trials_of(opened: Tracker, job: JobView) -> Trials:
 
 
 def _emit(job: JobView, trials: Trials, output: Output) -> None:
-    from valkyrie.compare.summary import to_json
     from valkyrie.compare.tables import summarised
 
     numbers = to_json(summarised(job, trials))
@@ -117,8 +117,6 @@ def show_summary(opened: Tracker, job: JobView, output: Output, *, extended: boo
 
 
 def _show_comparisons(found: Summary, output: Output) -> None:
-    from valkyrie.compare.summary import sentence
-
     if found.comparisons:
         output.line()
     for one in found.comparisons[:_MOST_COMPARISONS]:
@@ -233,8 +231,6 @@ def _ended(opened: Tracker, ref: str, timeout: float | None) -> JobView:
 
 def _shortcomings(job: JobView) -> list[str]:
     """Why an ended job is not a pass, run by run."""
-    from valkyrie.cli.run_watch import shortcomings
-
     names = run_names(job)
     found = [f"the job ended {job.state}"] if job.state != "completed" else []
     return found + [f"{names[run.id]}: {reason}" for run in job.runs for reason in shortcomings(run)]

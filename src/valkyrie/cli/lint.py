@@ -11,11 +11,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from valkyrie import __version__
 from valkyrie.cli import eval_options as shared
 from valkyrie.cli.eval_options import placed_plugins
 from valkyrie.cli.options import verb
 from valkyrie.cli.output import Output, write_json
+from valkyrie.config.permissions import Allowance
 from valkyrie.report.formats import PLAIN, TerminalStyle, plural, printable, printable_json, safe
+from valkyrie.text import did_you_mean
 
 if TYPE_CHECKING:
     from valkyrie.evals.lint.linter import LintResult, LintTarget
@@ -118,7 +121,6 @@ def _options(
     pass_env: tuple[str, ...],
     allow_paths: tuple[str, ...],
 ) -> LintOptions:
-    from valkyrie.config.permissions import Allowance
     from valkyrie.evals.lint.rules import LintOptions, read_entries
 
     return LintOptions(
@@ -143,7 +145,6 @@ def _targets(paths: Sequence[Path], specs: Sequence[Path]) -> list[LintTarget]:
 
 def _check_codes(ignore: Sequence[str]) -> None:
     from valkyrie.evals.lint.rules import RULES
-    from valkyrie.text import did_you_mean
 
     if unknown := next((code for code in ignore if code not in RULES), None):
         hint = did_you_mean(unknown, RULES) or " docs/reference/lint.md lists the codes."
@@ -173,7 +174,6 @@ def _written(
     verbose: bool,
     notes: Collection[Finding],
 ) -> str:
-    from valkyrie import __version__
     from valkyrie.evals.lint.rules import annotation, to_sarif
 
     findings = [finding for one in checked for finding in one.findings]

@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 import click
 
+from valkyrie import __version__
 from valkyrie.cli.commands import COMMANDS, OPERATORS, LazyGroup, Noun, Verb, real_name
 
 INTERRUPTED = 130
@@ -32,8 +33,6 @@ Every command takes --help, --json and --no-color (NO_COLOR works too).
 
 def _print_version(ctx: click.Context, _param: click.Parameter, value: bool) -> None:
     if value and not ctx.resilient_parsing:
-        from valkyrie import __version__
-
         sys.stdout.write(f"valkyrie {__version__}\n")
         ctx.exit()
 

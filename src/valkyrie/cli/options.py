@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import errno
+import re
 import shlex
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from datetime import datetime
 from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -18,7 +20,10 @@ from valkyrie.cli.commands import HELP_NAMES
 from valkyrie.cli.output import Output, reader_left
 from valkyrie.cli.vocabulary import Pairs, VocabularyCommand, WordsOption, mapping
 from valkyrie.domain import may_be_id
+from valkyrie.report.formats import safe
 from valkyrie.text import read_regular
+from valkyrie.views import RunFilter
+from valkyrie.views.jobs import JobFilter
 
 if TYPE_CHECKING:
     from valkyrie.tracker.protocol import Tracker
@@ -161,8 +166,6 @@ def tracker(*, to_start: bool = False) -> Iterator[Tracker]:
 
 def _complete_run(_ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[str]:
     from valkyrie.errors import ValkyrieError
-    from valkyrie.views import RunFilter
-    from valkyrie.views.jobs import JobFilter
 
     try:
         with tracker() as opened:
@@ -190,10 +193,6 @@ class Age(click.ParamType[Any]):
     name = "age"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        import re
-        import time
-        from datetime import datetime
-
         if isinstance(value, float):
             return value
         if (match := re.fullmatch(r"\s*(\d{1,6}(?:\.\d{1,3})?)\s*([mhdw])\s*", str(value))) is not None:
@@ -297,7 +296,6 @@ def start_asking(
     Where nobody can be asked, the refusal stands and names the flag.
     """
     from valkyrie.benchmarks.protocol import MissingVariablesError
-    from valkyrie.report.formats import safe
 
     try:
         return start(allowed)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import sys
@@ -9,7 +10,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from sandboxes.registry import as_typed
-from valkyrie.report.formats import Table, TerminalStyle, panel, printable, printable_json
+from valkyrie.report.formats import Table, TerminalStyle, panel, printable, printable_json, safe
 
 SCHEMA_VERSION = 1
 
@@ -23,8 +24,6 @@ def wants_color(*, no_color: bool = False) -> bool:
 
 def write_json(kind: str, **fields: Any) -> str:
     """One JSON document on one line."""
-    import json
-
     document = {"schema_version": SCHEMA_VERSION, "kind": kind, **fields}
     return printable_json(json.dumps(document, ensure_ascii=False, default=str))
 
@@ -87,7 +86,5 @@ class Output:
 
     def notices(self, notices: Iterable[str]) -> None:
         """What the platform wants said about the request."""
-        from valkyrie.report.formats import safe
-
         for notice in notices:
             self.note(f"Note: {safe(notice)}")

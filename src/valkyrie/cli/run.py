@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -11,10 +12,11 @@ from valkyrie.cli.options import Capitals, WholeNumber, run_argument, tracker, v
 from valkyrie.cli.output import Output
 from valkyrie.report.run_details import ACTIVE, ENDED, LAST_ENDED, alarms
 from valkyrie.report.tables import ended, list_notes, next_commands, run_rows, run_table
+from valkyrie.views import RunFilter, RunPage, TrialFilter, to_json
 
 if TYPE_CHECKING:
     from valkyrie.tracker.protocol import Tracker
-    from valkyrie.views import RunFilter, RunPage, RunView, TrialView
+    from valkyrie.views import RunView, TrialView
 
 
 # `run fetch`, `run list`.
@@ -39,8 +41,6 @@ def fetch(output: Output, *, ref: str, connect: bool) -> int:
     how it ended; `run wait` does that. Alarms say what looks wrong: a trial under way for more than 30 min,
     room that is not used while trials wait, or more errors of late than before.
     """
-    from valkyrie.views import to_json
-
     with tracker() as opened:
         if connect:
             from valkyrie.cli.run_watch import watch_until_end as watch_run
@@ -58,8 +58,6 @@ def fetch(output: Output, *, ref: str, connect: bool) -> int:
 def _trials_to_watch(opened: Tracker, run: RunView) -> list[TrialView]:
     """The trials that have been under way longest, the first that are pending where there is room, and,
     where some failed, the last that ended."""
-    from valkyrie.views import TrialFilter
-
     if ended(run):
         return []
     longest = TrialFilter(states=ACTIVE, sort="started_at", limit=_WATCHED)
@@ -119,8 +117,6 @@ def list_runs(
     On a terminal the list is paged: h previous, l next, q quit. The score is `final_score`; while
     the run goes on or an infrastructure error is open it is `score_graded`, with a star.
     """
-    from valkyrie.views import RunFilter
-
     query = RunFilter(
         agent=agent_name,
         benchmark=benchmark_name,
@@ -158,8 +154,6 @@ def _names(said: str | None) -> tuple[str, ...]:
 
 
 def _nothing(query: RunFilter) -> str:
-    from valkyrie.views import RunFilter
-
     if query == RunFilter(newest_first=query.newest_first):
         return "No runs yet. Start one: valk run start --agent oracle --benchmark quickstart --connect"
     return "No run matches."
@@ -167,10 +161,6 @@ def _nothing(query: RunFilter) -> str:
 
 def collect_runs(opened: Tracker, query: RunFilter, limit: int | None) -> RunPage:
     """Pages of the tracker, put together up to `limit`."""
-    from dataclasses import replace
-
-    from valkyrie.views import RunPage
-
     page = opened.list(replace(query, limit=min(limit or 500, 500)))
     runs = list(page.runs)
     while page.cursor and (limit is None or len(runs) < limit):
@@ -181,16 +171,12 @@ def collect_runs(opened: Tracker, query: RunFilter, limit: int | None) -> RunPag
 
 
 def _emit_page(page: RunPage, output: Output) -> int:
-    from valkyrie.views import to_json
-
     output.emit("run_list", runs=[to_json(run) for run in page.runs], total=page.total, cursor=page.cursor)
     return 0
 
 
 def _browse(opened: Tracker, query: RunFilter, output: Output) -> int:
     """Page by page on a terminal, fetching each page when it is turned to."""
-    from dataclasses import replace
-
     from valkyrie.cli.run_watch import browse, page_rows
 
     rows = page_rows()

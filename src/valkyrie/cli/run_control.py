@@ -30,7 +30,15 @@ from valkyrie.domain import DEFAULT_PRIORITY, RunState
 from valkyrie.report.formats import Column, Table, counts_line, moment_short, number, plural, safe, trial_name
 from valkyrie.report.run_details import cost_text
 from valkyrie.report.tables import next_commands
-from valkyrie.views import ResumeRequest, RetryRequest, StopRequest, UpdateRequest
+from valkyrie.views import (
+    RegradeRequest,
+    ResumeRequest,
+    RetryRequest,
+    RunFilter,
+    StopRequest,
+    UpdateRequest,
+    to_json,
+)
 
 if TYPE_CHECKING:
     from valkyrie.tracker.protocol import Tracker
@@ -246,7 +254,6 @@ class RetentionRule:
     def choose(self, opened: Tracker) -> list[RunView]:
         """Return the runs to delete, oldest first."""
         from valkyrie.cli.run import collect_runs
-        from valkyrie.views import RunFilter
 
         query = RunFilter(agent=self.agent, benchmark=self.benchmark, label=self.label)
         newest_first = collect_runs(opened, query, None).runs
@@ -290,8 +297,6 @@ def _show_retained(output: Output, runs: Sequence[RunView]) -> int:
 
 
 def _show_changed(run: RunView, output: Output) -> int:
-    from valkyrie.views import to_json
-
     output.emit("run", event="update", run=to_json(run))
     said = [run.id, output.ink.state(run.state), counts_line(run.counts), f"concurrency {run.concurrency}"]
     if run.label:
@@ -382,15 +387,11 @@ def regrade(
             return _list(opened, ref, output)
         if use is not None:
             return _use(opened, ref, use, output)
-        from valkyrie.views import RegradeRequest
-
         request = RegradeRequest(tests, judge, list(task_ids) or None, dry_run)
         return _show(opened, opened.regrade(ref, request), output, connect=connect)
 
 
 def _show(opened: Tracker, found: RegradeView, output: Output, *, connect: bool) -> int:
-    from valkyrie.views import to_json
-
     output.emit("regrade", **to_json(found))
     output.notices(found.notices)
     run = found.run
@@ -427,8 +428,6 @@ def _say_left_out(left_out: Sequence[TrialLeftOut], output: Output) -> None:
 
 
 def _list(opened: Tracker, ref: str, output: Output) -> int:
-    from valkyrie.views import to_json
-
     run = opened.fetch(ref)
     found = opened.gradings(run.id)
     output.emit("gradings", run_id=run.id, gradings=[to_json(one) for one in found])
@@ -455,8 +454,6 @@ def _row(one: GradingView, *, fraction: bool) -> Sequence[str]:
 
 
 def _use(opened: Tracker, ref: str, wanted: int, output: Output) -> int:
-    from valkyrie.views import to_json
-
     run = opened.use_grading(ref, wanted)
     output.emit("run", event="update", run=to_json(run))
     score = number(run.score.final_score, fraction=run.score.fraction)
@@ -466,8 +463,6 @@ def _use(opened: Tracker, ref: str, wanted: int, output: Output) -> int:
 
 def compare_gradings(output: Output, ref: str, a: int, b: int) -> int:
     """Say which verdicts differ between two gradings of a run."""
-    from valkyrie.views import to_json
-
     with tracker() as opened:
         found = opened.compare_gradings(ref, a, b)
     output.emit("grading_comparison", **to_json(found))

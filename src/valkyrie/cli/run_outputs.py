@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import re
 import sys
@@ -24,11 +25,11 @@ from valkyrie.cli.options import (
 )
 from valkyrie.cli.output import Output
 from valkyrie.report.formats import no_command, plural, printable, printable_json, safe, short_id, trial_name
-from valkyrie.views import OutputsWanted, ResultsWanted
+from valkyrie.views import LogQuery, OutputsWanted, ResultsWanted
 
 if TYPE_CHECKING:
     from valkyrie.tracker.protocol import Tracker
-    from valkyrie.views import LogLine, LogQuery
+    from valkyrie.views import LogLine
 
 
 _PHASE = re.compile(r"── \d\d:\d\d:\d\d \w+")
@@ -79,8 +80,6 @@ def logs(
     other than tabs and line breaks are left out, and no line is a command to a CI system; --json has the
     text as it is.
     """
-    from valkyrie.views import LogQuery
-
     if task_id is not None and not task_ids and query is None:
         return _print_attempt(output, ref, task_id, k or 0, attempt, follow=follow)
     alone = task_id is not None and not task_ids
@@ -234,8 +233,6 @@ def target_file(path: str | None, name: str, output: Output, *, force: bool) -> 
 
 def write_results(document: dict[str, Any], target: str, output: Output) -> int:
     """Write a document to a file and say so, or to stdout."""
-    import json
-
     return _write_text((json.dumps(document, indent=2, ensure_ascii=False) + "\n",), target, output)
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from sandboxes.registry import PROVIDERS
 from valkyrie.cli.options import (
     Number,
     WholeNumber,
@@ -28,13 +29,14 @@ from valkyrie.cli.options import (
 from valkyrie.cli.output import Output
 from valkyrie.cli.vocabulary import Pairs, split_agent
 from valkyrie.domain import ABORT_AFTER, DEFAULT_PRIORITY
-from valkyrie.errors import InfrastructureError
+from valkyrie.errors import InfrastructureError, UserError
 from valkyrie.report.formats import NONE, plural, safe, short_id
 from valkyrie.report.tables import next_commands, shows_rows, started_rows
+from valkyrie.views import RunRequest, to_json
 
 if TYPE_CHECKING:
     from valkyrie.tracker.protocol import Tracker
-    from valkyrie.views import PlanView, RunRequest, StartedRun
+    from valkyrie.views import PlanView, StartedRun
 
 
 MOST_RUNS = 10
@@ -57,8 +59,6 @@ def start_repeatedly(opened: Tracker, request: RunRequest, count: int, output: O
 
 
 def _show(started: Sequence[StartedRun], requested: int, outcome: str, output: Output) -> None:
-    from valkyrie.views import to_json
-
     notices = list(dict.fromkeys(notice for one in started for notice in one.notices))
     runs = [one.run for one in started]
     output.notices(notices)
@@ -96,8 +96,6 @@ valk run start --agent my-agent --benchmark quickstart --max-cost 25 -i 50 --web
 
 
 def _complete_provider(_ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[str]:
-    from sandboxes.registry import PROVIDERS
-
     return [name for name in PROVIDERS if name.startswith(incomplete)]
 
 
@@ -292,7 +290,6 @@ def _request(
     **given: Any,
 ) -> RunRequest:
     from valkyrie.config.values import effective
-    from valkyrie.views import RunRequest
 
     return RunRequest(
         slice=slice_,
@@ -317,9 +314,7 @@ def spec_options(given: Mapping[str, Any]) -> dict[str, Any]:
 
 def default_provider() -> str:
     """The provider of environment or config file, refused in the name of the place it comes from."""
-    from sandboxes.registry import PROVIDERS
     from valkyrie.config.values import config_path, effective
-    from valkyrie.errors import UserError
 
     found = effective("default_provider")
     name = str(found.value or "local")
@@ -335,8 +330,6 @@ def default_provider() -> str:
 
 def show_started(started: StartedRun, title: str, output: Output, *, connect: bool) -> None:
     """The panel of a run that was handed to an executor, and what one may do next."""
-    from valkyrie.views import to_json
-
     output.notices(started.notices)
     output.emit("run", event="launch", run=to_json(started.run), notices=list(started.notices))
     output.panel(title, started_rows(started.run, output.ink))
@@ -345,8 +338,6 @@ def show_started(started: StartedRun, title: str, output: Output, *, connect: bo
 
 
 def _show_plan(opened: Tracker, request: RunRequest, output: Output) -> int:
-    from valkyrie.views import to_json
-
     plan = opened.plan(request)
     output.emit("plan", plan=to_json(plan), would_start=not plan.problems)
     if not output.json:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,9 +15,10 @@ import click
 
 from valkyrie.cli.options import Capitals, WholeNumber, header_option, run_argument, tracker, verb
 from valkyrie.cli.output import Output
-from valkyrie.report.formats import INGESTED_NOTE, plural, safe, score_sentence, short_id
+from valkyrie.report.formats import INGESTED_NOTE, panel, plural, safe, score_sentence, short_id
 from valkyrie.report.run_details import advice, disposition_totals, error_rows, error_totals
-from valkyrie.report.tables import trial_notes, trial_table
+from valkyrie.report.tables import TrialNotes, needs_a_look, next_commands, run_rows, trial_notes, trial_table
+from valkyrie.views import OutputsWanted, TrialFilter, to_json
 
 if TYPE_CHECKING:
     from valkyrie.tracker.protocol import Tracker
@@ -38,8 +40,6 @@ def errors(output: Output, *, ref: str) -> int:
     Alike errors stand together, with who must act, what can be done (retryable, chronic over passes, or
     fix first), and up to five task ids. Trials that failed and are tried again by themselves come last.
     """
-    from valkyrie.views import to_json
-
     with tracker() as opened:
         run = opened.fetch(ref)
         groups = opened.errors(run.id)
@@ -77,8 +77,6 @@ def _next_steps(run_id: str, groups: Sequence[ErrorGroup]) -> list[tuple[str, st
 
 
 def _word(task_id: str) -> str:
-    import shlex
-
     return shlex.quote(safe(task_id))
 
 
@@ -139,7 +137,6 @@ def tasks(
     long lists are paged: h previous, l next, q quit.
     """
     from valkyrie.cli.run_watch import show_table
-    from valkyrie.views import TrialFilter, to_json
 
     query = TrialFilter(
         states=tuple(state.upper() for state in states),
@@ -284,7 +281,6 @@ def show(output: Output, *, ref: str, task_id: str | None, k: int) -> int:
 
 def _trial(opened: Tracker, run: RunView, task_id: str, k: int) -> TrialView:
     from valkyrie.errors import UnknownError
-    from valkyrie.report.formats import short_id
     from valkyrie.tracker.trial_pages import each_trial
 
     for trial in each_trial(opened, run.id, search=task_id):
@@ -300,7 +296,6 @@ def _kept_of(opened: Tracker, run: RunView, trial: TrialView, folder: Path) -> K
     """Fetch what tells of the trial: the agent's account, and what its tests printed."""
     from valkyrie.store.layout import encode_task_id
     from valkyrie.trajectory.records import FILES, GRADING_FOLDER, read_accounts
-    from valkyrie.views import OutputsWanted
 
     tests = f"{GRADING_FOLDER}/*{TESTS_OUTPUT}"
     opened.outputs(run.id, folder, OutputsWanted([trial.task_id], [*FILES, tests]))
@@ -313,7 +308,6 @@ def _show_trial(
     run: RunView, trial: TrialView, attempts: list[AttemptView], kept: KeptTrial, output: Output
 ) -> int:
     from valkyrie.cli.run_watch import show_lines
-    from valkyrie.report.formats import panel
     from valkyrie.report.trial_details import (
         attempt_table,
         evidence_tables,
@@ -322,7 +316,6 @@ def _show_trial(
         trial_commands,
         trial_rows,
     )
-    from valkyrie.views import to_json
 
     output.emit(
         "run_show",
@@ -349,15 +342,7 @@ def _show_trial(
 
 
 def _show_run(opened: Tracker, run: RunView, output: Output) -> int:
-    from valkyrie.report.tables import (
-        TrialNotes,
-        needs_a_look,
-        next_commands,
-        run_rows,
-        trial_table,
-    )
     from valkyrie.tracker.trial_pages import each_trial
-    from valkyrie.views import to_json
 
     notes = TrialNotes()
     noted = [trial for trial in notes.watch(each_trial(opened, run.id)) if needs_a_look(trial)]

@@ -30,6 +30,7 @@ from valkyrie.report.formats import (
 )
 from valkyrie.report.live import LiveView, Region, RunSnapshot, change_line, frame
 from valkyrie.report.tables import ended, next_commands, run_rows
+from valkyrie.views import TrialFilter, to_json
 
 if TYPE_CHECKING:
     from valkyrie.tracker.protocol import Tracker
@@ -179,8 +180,6 @@ def _changes(tracker: Tracker, refs: Sequence[str]) -> Iterator[list[RunView]]:
 
 
 def _watch_live(tracker: Tracker, refs: Sequence[str], output: Output) -> list[RunView]:
-    import shutil
-
     shots = [RunSnapshot(tracker.fetch(ref)) for ref in refs]
     lost: str | None = None
 
@@ -204,8 +203,6 @@ def _watch_live(tracker: Tracker, refs: Sequence[str], output: Output) -> list[R
 
 
 def _detailed(tracker: Tracker, run: RunView) -> RunSnapshot:
-    from valkyrie.views import TrialFilter
-
     if ended(run):
         return RunSnapshot(run)
     active, _ = tracker.trials(run.id, TrialFilter(states=_ACTIVE, sort="started_at"))
@@ -243,8 +240,6 @@ def _watch_json(tracker: Tracker, refs: Sequence[str], output: Output) -> list[R
 
 
 def _plain(run: RunView) -> dict[str, object]:
-    from valkyrie.views import to_json
-
     return to_json(run)
 
 
@@ -285,8 +280,6 @@ def wait(
     124  --timeout passed before the end
     130  interrupted; the run goes on
     """
-    from valkyrie.views import to_json
-
     if sure and min_score is None:
         raise click.UsageError("--sure is about --min-score; give both.")
     if connect and timeout is not None:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from sandboxes.registry import open_provider
 from valkyrie.cli.options import WholeNumber, verb
 from valkyrie.cli.output import Output
 from valkyrie.report.formats import safe
@@ -132,7 +133,6 @@ def _check_provider(name: str, output: Output) -> None:
 async def _serve(offer: Offer, output: Output) -> None:
     from secrets import token_hex
 
-    from sandboxes.registry import open_provider
     from sandboxes.server import SandboxServer
     from valkyrie.config.values import data_folder
     from valkyrie.store.layout import DataFolder

@@ -10,8 +10,8 @@ import click
 
 from valkyrie.cli.options import verb
 from valkyrie.cli.output import Output
-from valkyrie.errors import UsageError
-from valkyrie.report.formats import safe
+from valkyrie.errors import UsageError, ValkyrieError
+from valkyrie.report.formats import Column, Table, safe
 
 if TYPE_CHECKING:
     from valkyrie.trust import ProjectCode, TrustedProject
@@ -75,7 +75,6 @@ def _recorded_folder(path: Path) -> Path | None:
 
 
 def _list(output: Output) -> int:
-    from valkyrie.report.formats import Column, Table
     from valkyrie.trust import trusted_projects
 
     known = [(one, _state(one)) for one in trusted_projects()]
@@ -97,7 +96,6 @@ def _list(output: Output) -> int:
 
 
 def _state(entry: TrustedProject) -> str:
-    from valkyrie.errors import ValkyrieError
     from valkyrie.trust import trust_state
 
     try:

@@ -25,7 +25,7 @@ from valkyrie.client.connection import (
     path,
 )
 from valkyrie.client.events import job_events
-from valkyrie.client.files import write_outputs
+from valkyrie.client.files import find_sources, pack_sources, write_outputs
 from valkyrie.client.runs import RunCalls, changed, fields_of, params
 from valkyrie.domain import DEFAULT_ORG, Json
 from valkyrie.errors import BundleError, UnknownError, UsageError
@@ -204,8 +204,6 @@ class LibraryCalls:
 
         The same results are stored once. `replace` takes a run again that says something else now.
         """
-        from valkyrie.client.files import find_sources, pack_sources
-
         sources = list(dict.fromkeys(source for folder in folders for source in find_sources(folder)))
         names: dict[str, str] = {}
         wish = {"label": label, "dry_run": dry_run or None, "replace": replace or None}
@@ -216,7 +214,7 @@ class LibraryCalls:
         return [dataclasses.replace(one, file=names.get(one.file, one.file)) for one in found]
 
     async def secrets(self) -> Sequence[SecretView]:
-        """Names of the organisation's secrets; values are never given back."""
+        """Return names of the organisation's secrets; values are never given back."""
         return await self._connection.get(list[SecretView], TrackerCall("GET", path("secrets")))
 
     async def set_secret(self, name: str, value: str) -> None:
@@ -453,7 +451,7 @@ class ValkyrieClient(RunCalls, JobCalls, LibraryCalls):
         return await self._connection.get(dict[str, Any], TrackerCall("GET", "/health"))
 
     async def me(self) -> Caller:
-        """Whom the key stands for."""
+        """Return whom the key stands for."""
         return await self._connection.get(Caller, TrackerCall("GET", path("me")))
 
     async def init(self) -> Json:

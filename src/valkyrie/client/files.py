@@ -369,7 +369,7 @@ def _files(source: ResultSource) -> Iterator[tuple[str, Path]]:
 
 
 def _named(file: Path) -> set[str]:
-    """Every path the records name; a line that is no record is the reader's to refuse."""
+    """Return every path the records name; a line that is no record is the reader's to refuse."""
     found: set[str] = set()
     with file.open(encoding="utf-8", errors="replace") as lines:
         for line in lines:

@@ -201,7 +201,7 @@ class RunCalls:
         return rows, self._connection.view(int, answer.get("total"))
 
     async def attempts(self, ref: str, task_id: str, k: int = 0) -> Sequence[AttemptView]:
-        """Every attempt of one trial, oldest first."""
+        """Return every attempt of one trial, oldest first."""
         params = [("task_id", task_id), ("k", str(k))]
         call = TrackerCall("GET", await self._path(ref, "attempts"), params)
         return await self._connection.get(list[AttemptView], call)

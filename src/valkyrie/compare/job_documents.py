@@ -56,7 +56,7 @@ def job_document(job: JobView, trials: Trials | None = None, now: float | None =
 
 
 def failure_reason(job: JobView) -> str | None:
-    """Why an ended job is not completed, in words; None where it is, or goes on."""
+    """Return why an ended job is not completed, in words; None where it is, or goes on."""
     if not job.ended or job.state == "completed":
         return None
     said = list(dict.fromkeys(run.error or run.note for run in job.runs if run.error or run.note))
@@ -152,7 +152,7 @@ def _outcome(run: RunView, trials: Sequence[TrialView], now: float) -> Json:
 
 
 def scenario_run_id(run: RunView, trial: TrialView) -> str:
-    """Names one trial of one run."""
+    """Return names one trial of one run."""
     return f"{run.id}/{trial.task_id}" + (f"#{trial.k}" if trial.k else "")
 
 
@@ -197,7 +197,7 @@ def scenario_outcome(run: RunView, trial: TrialView, now: float | None = None) -
 
 
 def trial_failure(trial: TrialView) -> Json | None:
-    """What went wrong with a trial, if anything did."""
+    """Return what went wrong with a trial, if anything did."""
     if trial.state == "SKIPPED":
         return None
     if trial.cause is not None:

@@ -48,7 +48,7 @@ def _same_tasks(one: RunView, other: RunView) -> bool:
 
 
 def run_names(job: JobView) -> dict[str, str]:
-    """What to call each run of a job: its side, and its benchmark where there are several."""
+    """Return what to call each run of a job: its side, and its benchmark where there are several."""
     several = len({(run.benchmark, run.dataset) for run in job.runs}) > 1
     names = {}
     for side in sides(job):
@@ -95,13 +95,13 @@ def tally(trials: Iterable[TrialView | ScoredTrial], *, fraction: bool = True) -
 
 
 def seconds(runs: Sequence[RunView], now: float | None = None) -> float | None:
-    """How long the run of them worked that worked longest, up to its end or now."""
+    """Return how long the run of them worked that worked longest, up to its end or now."""
     now = time.time() if now is None else now
     return max((took for run in runs if (took := elapsed(run, now)) is not None), default=None)
 
 
 def trials_done(runs: Sequence[RunView]) -> tuple[int, int]:
-    """How many trials came to an end, and how many there are."""
+    """Return how many trials came to an end, and how many there are."""
     return sum(run.done for run in runs), sum(run.total for run in runs)
 
 
@@ -118,7 +118,7 @@ def rule_text(rule: Mapping[str, Any]) -> str:
 
 
 def decision_lines(job: JobView) -> list[str]:
-    """What to say of a job that stops when it is decided; nothing of others."""
+    """Return what to say of a job that stops when it is decided; nothing of others."""
     if job.stop_rule is None:
         return []
     decided, pairs = len((job.decision or {}).get("pairs", [])), int(str(job.stop_rule["comparisons"]))
@@ -167,7 +167,7 @@ def decision_document(job: JobView) -> Json | None:
 
 
 def standing_lines(job: JobView) -> list[str]:
-    """Who is ahead while a job goes on, and whether that is decided."""
+    """Return who is ahead while a job goes on, and whether that is decided."""
     if job.ended:
         return []
     names = run_names(job)

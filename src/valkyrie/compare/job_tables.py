@@ -71,7 +71,7 @@ def job_state(state: str, ink: TerminalStyle = PLAIN) -> str:
 
 
 def about(job: JobView) -> str:
-    """What the job is on: a benchmark, or scenarios by name."""
+    """Return what the job is on: a benchmark, or scenarios by name."""
     scenarios = job.source.get("scenario_ids")
     if not isinstance(scenarios, Sequence) or isinstance(scenarios, str):
         several = job.source.get("evals") or job.source.get("benchmark_names")
@@ -94,7 +94,7 @@ def trials_text(job: JobView) -> str:
 
 
 def timeout_text(job: JobView) -> str:
-    """How long an agent may take."""
+    """Return how long an agent may take."""
     from valkyrie.views.jobs import DEFAULT_TIMEOUT_S
 
     asked = [(run.arguments.get("settings") or {}).get("agent_timeout") for run in job.runs]
@@ -104,7 +104,7 @@ def timeout_text(job: JobView) -> str:
 
 
 def started_rows(job: JobView, ink: TerminalStyle = PLAIN) -> Rows:
-    """What was just started, for a panel."""
+    """Return what was just started, for a panel."""
     rows: Rows = [
         ("Job", ink.paint(job.id, "bold")),
         ("Name", safe(job.name)),
@@ -200,13 +200,13 @@ def job_table(jobs: Sequence[JobView], ink: TerminalStyle = PLAIN, *, whole_ids:
 
 
 def job_cost(job: JobView) -> str:
-    """What all its agents said they cost."""
+    """Return what all its agents said they cost."""
     known = [run.cost for run in job.runs if run.cost and run.cost.reports]
     return dollars(sum(cost.total for cost in known)) if known else NONE
 
 
 def plan_table(plans: Sequence[PlanView], ink: TerminalStyle = PLAIN) -> Table:
-    """What would run, a line for each run."""
+    """Return what would run, a line for each run."""
     table = Table(
         [
             Column("Agent", shrink=True),
@@ -393,6 +393,6 @@ def change_line(name: str, run: RunView, now: float) -> str:
 
 
 def end_line(job: JobView, now: float) -> str:
-    """How a job ended, for a log."""
+    """Return how a job ended, for a log."""
     done, total = trials_done(job.runs)
     return f"{clock(now)}  job {safe(job.name)}  {job.state}  {done}/{total}"

@@ -272,7 +272,7 @@ def _matched(a: PairSide, b: PairSide) -> tuple[dict[str, list[str]], list[str]]
 
 
 def _changed(a: PairSide, b: PairSide, task: str) -> bool:
-    """Whether the task itself is another one: known where all else that makes a trial is the same."""
+    """Return whether the task itself is another one: known where all else that makes a trial is the same."""
     if a.recipe is None or a.recipe != b.recipe:
         return False
     return task in a.scored.other_contents(b.scored)

@@ -169,7 +169,7 @@ def _task(trials: OfTask, metric: Metric, fraction: bool, worst: float) -> TaskT
 
 
 def _seen_fresh(trial: ScoredTrial, value: float | None, metric: Metric) -> float | None:
-    """What a fresh sandbox saw of a trial; None: not known. A 0 needs no confirmation."""
+    """Return what a fresh sandbox saw of a trial; None: not known. A 0 needs no confirmation."""
     if not value:
         return 0.0
     if trial.confirmed is None:
@@ -188,12 +188,12 @@ def _confirmed(tasks: Tasks) -> float | None:
 
 
 def _is_ungraded(trial: ScoredTrial) -> bool:
-    """Whether it says nothing about the agent."""
+    """Return whether it says nothing about the agent."""
     return trial.state != TrialState.FINISHED and not _agent_error(trial)
 
 
 def _value(trial: ScoredTrial, metric: Metric, fraction: bool) -> float | None:
-    """What a graded trial is worth; None where it has no number."""
+    """Return what a graded trial is worth; None where it has no number."""
     if trial.state != TrialState.FINISHED:
         return None
     if metric == "pass":
@@ -215,7 +215,7 @@ def _agent_error(trial: ScoredTrial) -> bool:
 
 
 def _why(trials: OfTask) -> str:
-    """Why none of a task's trials counts: the most frequent error, or that nothing was tried."""
+    """Return why none of a task's trials counts: the most frequent error, or that nothing was tried."""
     errors = Counter(str(trial.category) for trial in trials if trial.state == TrialState.ERROR)
     if errors:
         return min(errors, key=lambda category: (-errors[category], category))
@@ -288,7 +288,7 @@ def _repeats(results: Mapping[str, TaskResult], families: Mapping[str, str] | No
 
 
 def _recipe(run: RunView) -> Json | None:
-    """All that a trial's digest is made of but the task; None where a run does not say."""
+    """Return all that a trial's digest is made of but the task; None where a run does not say."""
     digest = run.arguments.get("agent_digest")
     if not digest:
         return None
@@ -310,7 +310,7 @@ def summarise(
     pairs: Sequence[tuple[int, int]] | None = None,
     margin: float | None = None,
 ) -> Summary:
-    """Every run's numbers, and the paired comparisons of those on the same benchmark and dataset.
+    """Return every run's numbers, and the paired comparisons of those on the same benchmark and dataset.
 
     `pairs` are positions of the runs to compare; all of them unless said. `names` is what runs are called,
     `agent:model` unless said. `margin` is the difference that counts as none, 2 points unless said.
@@ -340,7 +340,7 @@ def summarise(
 
 
 def _worst(run: RunView, runs: Sequence[tuple[RunView, ScoredTrials]], metric: Metric) -> float:
-    """What an end counts that the agent itself brought about; never more than a grade beside it."""
+    """Return what an end counts that the agent itself brought about; never more than a grade beside it."""
     if metric == "pass" or run.score.fraction:
         return 0.0
     alike = [trials for other, trials in runs if _alike(run, other)]
@@ -397,7 +397,8 @@ def _place(run: RunView) -> str:
 
 
 def _distinct(runs: Sequence[RunView], names: Sequence[str] | None) -> list[str]:
-    """What each run is called; its benchmark, or its id, tells those apart that would be called alike."""
+    """Return what each run is called; its benchmark, or its id, tells those apart that would be called
+    alike."""
     said = [*names] if names else [f"{run.agent}:{run.model}" if run.model else run.agent for run in runs]
     said = [safe(name) + run_mark(run) for name, run in zip(said, runs, strict=True)]
     placed = [f"{name} on {_place(run)}" for name, run in zip(said, runs, strict=True)]

@@ -98,7 +98,8 @@ def agent_score_cell(agent: AgentSummary) -> str:
 
 
 def score_notes(agents: Sequence[AgentSummary]) -> Iterator[str]:
-    """What must be said of scores: what they depend on, what is unconfirmed, what is open to tampering."""
+    """Yield what must be said of scores: what they depend on, what is unconfirmed, what is open to
+    tampering."""
     for agent in agents:
         if agent.has_range:
             said = range_text(agent.score_low, agent.score_high, agent.ungraded)
@@ -183,7 +184,7 @@ def repeats_cell(values: Sequence[float], intervals: Sequence[tuple[float, float
 
 
 def notes(summary: Summary) -> Iterator[str]:
-    """What must be said below the tables: methods, errors, what is left out, which tasks are flaky."""
+    """Yield what must be said below the tables: methods, errors, what is left out, which tasks are flaky."""
     yield from interval_notes(
         (agent.name, found.interval, found.method)
         for agent in summary.agents
@@ -236,7 +237,7 @@ def _agent_notes(agent: AgentSummary) -> Iterator[str]:
 
 
 def task_tables(summary: Summary, ink: TerminalStyle = PLAIN) -> Iterator[Table]:
-    """Who did better where, one table for each benchmark."""
+    """Yield who did better where, one table for each benchmark."""
     places: dict[tuple[str, str], list[AgentSummary]] = {}
     for agent in summary.agents:
         places.setdefault((agent.benchmark, agent.dataset), []).append(agent)
@@ -372,7 +373,7 @@ def _score(run: RunView, agent: AgentSummary) -> str:
 
 
 def _confirmed(run: RunView, agent: AgentSummary) -> str:
-    """Where only the benchmark itself can compute a score, that one."""
+    """Return where only the benchmark itself can compute a score, that one."""
     known = agent.score_confirmed if run.score.fraction else run.score.score_confirmed
     return number(known, fraction=run.score.fraction)
 
@@ -427,7 +428,7 @@ def repeats_table(summary: Summary) -> Table | None:
 
 
 def summary_notes(job: JobView, summary: Summary) -> list[str]:
-    """What must be said below the table."""
+    """Return what must be said below the table."""
     notes = []
     if not job.ended:
         notes.append(f"The job is {job.state}; these numbers are what is known so far.")

@@ -88,7 +88,7 @@ _ERRORS = ("infrastructure", "benchmark", "user", "internal", "agent")
 
 
 def sentence(one: Comparison) -> str:
-    """Who beats whom, by how much and how sure, or that it cannot be told and what would be needed."""
+    """Return who beats whom, by how much and how sure, or that it cannot be told and what would be needed."""
     if one.anytime is not None or not one.ended:
         return anytime_sentence(one)
     so_far = "" if one.ended else "So far: "
@@ -111,7 +111,7 @@ def _unclear(one: Comparison) -> str:
 
 
 def _undecided(one: Comparison) -> str:
-    """What the tasks in common say does not hold for every way the others could have ended."""
+    """Return what the tasks in common say does not hold for every way the others could have ended."""
     lacks = {one.a: one.a_lacks, one.b: one.b_lacks}
     said = " and ".join(
         f"{plural(count, 'trial')} that {name} lacks" for name, count in lacks.items() if count
@@ -392,7 +392,7 @@ def hold_against(one: Comparison, margin: float) -> Judgement:
 
 
 def _limits(one: Comparison) -> tuple[float, float] | None:
-    """How much worse B is at least and at most; over all ways the lacking trials could have ended.
+    """Return how much worse B is at least and at most; over all ways the lacking trials could have ended.
 
     Limits for a fixed number of tasks do not hold for a job that stopped when it was decided: its own
     interval does.

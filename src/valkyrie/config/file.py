@@ -56,7 +56,7 @@ def _below(node: Any) -> Iterator[tuple[Any, Any]]:
 
 
 def older_notices(root: Any) -> list[str]:
-    """What was read otherwise than it is written."""
+    """Return what was read otherwise than it is written."""
     return [f"{key.value} {_BECAME[key.value]}." for key, _ in root.value if key.value in _BECAME]
 
 
@@ -126,7 +126,7 @@ def _with_older_provider(found: dict[str, Held], older: dict[str, Held]) -> dict
 
 
 def notices(text: str, path: Path) -> list[str]:
-    """What of the file is read otherwise than it is written."""
+    """Return what of the file is read otherwise than it is written."""
     root = _compose(text, path)
     return older_notices(root) if root else []
 
@@ -313,7 +313,7 @@ def _edited(text: str, edit: _Edit, path: Path) -> str:
 
 
 def _values(text: str, path: Path) -> dict[str, Value | dict[str, Entry]] | None:
-    """What a text says; None when it is no config file."""
+    """Return what a text says; None when it is no config file."""
     try:
         return {key: held.value for key, held in parse(text, path).items()}
     except UserError:

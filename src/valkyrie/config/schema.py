@@ -200,7 +200,7 @@ def check_service(raw: object) -> Entry:
 
 
 def check_credential(raw: object) -> str:
-    """What a header can carry."""
+    """Return what a header can carry."""
     if not isinstance(raw, str):
         raise ValueError("the credential must be text: put quotes around it")
     text = raw.strip()

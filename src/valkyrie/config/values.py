@@ -56,7 +56,7 @@ def secrets_path() -> Path:
 
 
 def database_url() -> str | None:
-    """Where the store is, when it is not in the data folder: `VALKYRIE_DATABASE_URL`."""
+    """Return where the store is, when it is not in the data folder: `VALKYRIE_DATABASE_URL`."""
     return os.environ.get("VALKYRIE_DATABASE_URL") or None
 
 
@@ -104,7 +104,7 @@ def tracker_networks() -> tuple[str, ...]:
 
 
 def provider_options(provider: str) -> dict[str, str]:
-    """What is set for a sandbox provider of this machine."""
+    """Return what is set for a sandbox provider of this machine."""
     from sandboxes.registry import PROVIDERS
 
     entry = PROVIDERS.get(provider)
@@ -152,7 +152,7 @@ def remove(name: str, path: Path | None = None) -> bool:
 
 
 def notices(path: Path | None = None) -> list[str]:
-    """What of the file is read otherwise than it is written: names and forms of earlier programs."""
+    """Return what of the file is read otherwise than it is written: names and forms of earlier programs."""
     path = path or config_path()
     return config_file.notices(config_file.read(path), path)
 

@@ -312,7 +312,7 @@ class _Text:
             yield f"  {self._ink.paint(f'{name}: {said}', 'dim')}"
 
     def _below(self, trial: TrialResult, indent: str) -> Iterator[str]:
-        """Why a trial failed; with --verbose all its graders and what the agent said."""
+        """Yield why a trial failed; with --verbose all its graders and what the agent said."""
         if trial.fault is not None:
             yield from _indented(fault_text(trial), indent)
         graders = trial.graders if self._verbose else failed_graders(trial)
@@ -334,7 +334,7 @@ class _Text:
         yield from (f"{indent}    {line}" for line in evidence[1:])
 
     def summary(self, invocation: Invocation, written: WrittenResults | None) -> list[str]:
-        """What stands at the end."""
+        """Return what stands at the end."""
         lines = [""]
         for result in invocation.evals:
             lines += self._verdict(result)

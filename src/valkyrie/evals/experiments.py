@@ -23,8 +23,9 @@ from valkyrie.evals.comparison.result import FolderComparison, compare_folders, 
 from valkyrie.evals.figures import EvalOutcome, Figures, figures, is_fraction, run_of, views_of
 from valkyrie.evals.markdown import escaped
 from valkyrie.evals.phrases import ends_text, percent, score_text, seconds
+from valkyrie.evals.records import dump_line, read_lines
 from valkyrie.evals.request import DEFAULT_WORKERS, EvalItem, EvalRequest
-from valkyrie.evals.result_folder import RESULTS, folder_names
+from valkyrie.evals.result_folder import RESULTS, folder_names, write_all
 from valkyrie.evals.results import Invocation, SpecResult, StimulusResult, TrialResult
 from valkyrie.grade.graders import load_plugins
 from valkyrie.grade.protocol import JudgeDefaults
@@ -160,8 +161,6 @@ def summary_lines(result: ExperimentResult) -> list[Json]:
 
 
 def _summary_line(result: ExperimentResult, variant: VariantResult, one: SpecResult) -> Json:
-    from valkyrie.evals.figures import EvalOutcome, figures
-
     found = figures([one])
     interval, _ = found.score_interval
     low, high = found.score_range or ((found.score, found.score) if found.fraction else (None, None))
@@ -352,7 +351,7 @@ class PlannedExperiment:
     plans: Sequence[VariantPlan]
 
     def request(self, asked: EvalRequest, workers: int | None) -> EvalRequest:
-        """What the engine is asked for; `asked` is everything the command line says besides."""
+        """Return what the engine is asked for; `asked` is everything the command line says besides."""
         return replace(
             asked,
             items=[_item(plan) for plan in self.plans],
@@ -388,7 +387,8 @@ def plan_file(
 
 
 def _fits(plan: VariantPlan, pattern: str) -> bool:
-    """Whether a path, a folder or a pattern means this eval: as the experiment names it, or from here."""
+    """Return whether a path, a folder or a pattern means this eval: as the experiment names it, or from
+    here."""
     named, file = PurePosixPath(plan.eval_name), plan.eval_file.resolve()
     plain = PurePosixPath(pattern.rstrip("/"))
     if named == plain or plain in named.parents or named.match(pattern) or fnmatchcase(str(named), pattern):
@@ -418,9 +418,6 @@ def write_experiment(
 
     `command` are the words that ran it; `spans`: trials are written as OpenTelemetry traces, too.
     """
-    from valkyrie.evals.records import dump_line
-    from valkyrie.evals.result_folder import write_all
-
     places = variant_folders(folder, [one.name for one in result.variants])
     written = WrittenExperiment(folder, folder / REPORT, folder / SUMMARY, places)
     with disk_errors(f"write to {folder}", "output"):
@@ -444,8 +441,6 @@ def add_judged(
     result: ExperimentResult, written: WrittenExperiment, lines: Sequence[str], records: Sequence[Json]
 ) -> None:
     """Add what an A/B judge said: to the report, and as records beside it."""
-    from valkyrie.evals.records import dump_line
-
     with disk_errors(f"write to {written.folder}", "output"):
         _write(written.report, report(result, judged=lines))
         _write(written.folder / COMPARISONS, "".join(f"{dump_line(one)}\n" for one in records))
@@ -495,14 +490,12 @@ def _specs(request: EvalRequest, baseline: str) -> list[EvalSpec]:
 
 
 def _side(name: str, written: WrittenExperiment) -> ResultSide:
-    from valkyrie.evals.records import read_lines
-
     file = written.variants[name] / RESULTS
     return ResultSide(name, file, read_lines(file))
 
 
 def judged_lines(found: Sequence[FolderComparison]) -> list[str]:
-    """What judges said, for the report."""
+    """Return what judges said, for the report."""
     lines = ["## A/B judge", ""]
     for one in found:
         lines.append(f"- {escaped(judge_sentence(one) or _nobody(one))}")

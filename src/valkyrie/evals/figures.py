@@ -326,7 +326,7 @@ class Figures:
 
 
 def figures(evals: Sequence[SpecResult]) -> Figures:
-    """All numbers of these evals together."""
+    """Return all numbers of these evals together."""
     stimuli = [one for result in evals for one in result.stimuli]
     trials = Counter(trial_outcome(trial) for one in stimuli for trial in one.trials)
     trials[EvalOutcome.NOT_RUN] = sum(max(0, one.planned - len(one.trials)) for one in stimuli)
@@ -341,7 +341,7 @@ def figures(evals: Sequence[SpecResult]) -> Figures:
 
 
 def used_by(trials: Iterable[TrialResult]) -> Used:
-    """What these trials and their judges reported; what was not reported counts as nothing."""
+    """Return what these trials and their judges reported; what was not reported counts as nothing."""
     given = taken = judged = 0
     costs: list[float] = []
     judge_costs: list[float] = []

@@ -177,13 +177,13 @@ def _message(stimulus: StimulusResult, outcome: EvalOutcome) -> str:
 
 
 def _zero(stimulus: StimulusResult) -> str:
-    """Why trials count 0 without a verdict, if any do."""
+    """Return why trials count 0 without a verdict, if any do."""
     found = (trial.verification for trial in stimulus.trials)
     return "; ".join(dict.fromkeys(f"counted as 0: {one.cause}" for one in found if one and one.cause))
 
 
 def _why(stimulus: StimulusResult) -> Iterator[str]:
-    """Every failing grader with its evidence, and every error, by trial."""
+    """Yield every failing grader with its evidence, and every error, by trial."""
     for trial in stimulus.trials:
         before = f"{name}: " if (name := trial_name(stimulus, trial)) else ""
         if trial.fault is not None:

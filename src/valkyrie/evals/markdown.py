@@ -103,7 +103,7 @@ def _summary(invocation: Invocation, each: Sequence[tuple[SpecResult, Figures]])
 
 
 def _compared(invocation: Invocation) -> Iterator[str]:
-    """Who did better, how sure that is; each pair of runs in a sentence."""
+    """Yield who did better, how sure that is; each pair of runs in a sentence."""
     sentences = invocation.sentences() if invocation.sentences else ()
     if sentences:
         yield from ("## Compared", "")
@@ -299,7 +299,8 @@ def _reproduce(invocation: Invocation) -> Iterator[str]:
 
 
 def _command(invocation: Invocation) -> list[str]:
-    """What runs evals again of which only results are known; a variant is nothing without its experiment."""
+    """Return what runs evals again of which only results are known; a variant is nothing without its
+    experiment."""
     if any(result.variant != "main" for result in invocation.evals):
         return []
     files = dict.fromkeys(result.file for result in invocation.evals if result.file)

@@ -27,7 +27,7 @@ _RESOURCE: Mapping[str, str] = {"service.name": "valkyrie", "service.version": _
 
 
 def traces_url(text: str) -> str:
-    """Where traces are sent: an endpoint as people write it, with or without /v1/traces."""
+    """Return where traces are sent: an endpoint as people write it, with or without /v1/traces."""
     parts = urlsplit(text.strip())
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise UsageError(f"--otlp-endpoint {text[:200]!r}: an address begins with http:// or https://.")

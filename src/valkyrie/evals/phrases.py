@@ -65,7 +65,8 @@ def trial_name(stimulus: StimulusResult, trial: TrialResult) -> str:
 
 
 def score_words(result: SpecResult) -> list[str]:
-    """What a reader of a run's score must know: its range, what is confirmed, what is open to tampering."""
+    """Return what a reader of a run's score must know: its range, what is confirmed, what is open to
+    tampering."""
     score = result.score
     if score is None:
         return []
@@ -78,7 +79,8 @@ def score_words(result: SpecResult) -> list[str]:
 
 
 def exits_words(result: SpecResult) -> str:
-    """How many agents ended by themselves with an exit code but 0, and where a run's logs are; or nothing."""
+    """Return how many agents ended by themselves with an exit code but 0, and where a run's logs are; or
+    nothing."""
     trials = result.trials
     codes = Counter(str(one.exit_code) for one in trials if one.exit_code and one.exit_reason is None)
     said = exits_text(codes, len(trials))
@@ -92,7 +94,7 @@ def agent_end(trial: TrialResult) -> str:
 
 
 def verification_words(trial: TrialResult) -> list[str]:
-    """What a reader of one trial's score must know; nothing where nothing is odd."""
+    """Return what a reader of one trial's score must know; nothing where nothing is odd."""
     found = trial.verification
     if found is None:
         return []
@@ -159,7 +161,7 @@ def flaky_text(stimulus: StimulusResult) -> str:
 
 
 def verdict_text(result: SpecResult) -> str:
-    """Why an eval passed or not; what went wrong without being a wrong answer is told apart."""
+    """Return why an eval passed or not; what went wrong without being a wrong answer is told apart."""
     if result.skipped is not None:
         return SKIPPED if result.skipped in ("", SKIPPED) else f"{SKIPPED} ({safe(result.skipped)})"
     wrong = [*_faults_parts(result.faults), *([f"{result.missing} not run"] if result.missing > 0 else [])]
@@ -252,7 +254,7 @@ def ends_text(ends: tuple[float, float], found: Figures) -> str:
 
 
 def of_stimuli(method: str) -> str:
-    """How an interval was found, in the words of evals."""
+    """Return how an interval was found, in the words of evals."""
     return method.replace("tasks", "stimuli").replace("task", "stimulus")
 
 
@@ -278,7 +280,7 @@ def used_text(used: Used) -> str:
 
 
 def resume_command(invocation: Invocation) -> str | None:
-    """What goes on with an eval that was interrupted; None where nothing is missing.
+    """Return what goes on with an eval that was interrupted; None where nothing is missing.
 
     An end by the agent's doing is not: it counts, and is not tried again.
     """
@@ -288,5 +290,5 @@ def resume_command(invocation: Invocation) -> str | None:
 
 
 def _lacks(result: SpecResult) -> bool:
-    """Whether trials did not run, or ended for reasons that are not their agent's doing."""
+    """Return whether trials did not run, or ended for reasons that are not their agent's doing."""
     return result.missing > 0 or any(trial.fault and not trial.fault.by_agent for trial in result.faults)

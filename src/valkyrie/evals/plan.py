@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from benchmark_runner.agent_bundle import CONTRACT_FILES
 from valkyrie import plugins
 from valkyrie.agents.catalog.entries import CATALOG
 from valkyrie.agents.loader import EFFORT, AgentChoice, agent_for, known_executors
@@ -178,7 +179,8 @@ def plan_evals(
 
 
 def _all_of(error: SpecError, item: EvalItem, request: EvalRequest) -> Sequence[Finding]:
-    """What keeps a spec from being read, and what lint would say of it next: errors are mended together."""
+    """Return what keeps a spec from being read, and what lint would say of it next: errors are mended
+    together."""
     if request.skip_validate or item.patch or request.eval_plugin:
         return error.findings
     from valkyrie.evals.lint.specs import lint_spec_file
@@ -189,7 +191,7 @@ def _all_of(error: SpecError, item: EvalItem, request: EvalRequest) -> Sequence[
 
 
 def which_agents(planned: PlannedEvals) -> str | None:
-    """What to say beside a refusal, where nobody named an agent."""
+    """Return what to say beside a refusal, where nobody named an agent."""
     implied = next((one for one in planned.evals if one.agent.implied), None)
     if implied is None:
         return None
@@ -258,8 +260,6 @@ def _asks(agent: AgentChoice, request: EvalRequest) -> AgentAsks | None:
     named = agent.spec_for_open_agent
     if request.executor is not None or named in CATALOG:
         return None
-    from benchmark_runner.agent_bundle import CONTRACT_FILES
-
     # A bare name may be a folder of the current one as well as a pushed agent.
     folder = Path(named).absolute()
     if folder.suffix == ".zip" or any((folder / name).is_file() for name in CONTRACT_FILES):
@@ -277,7 +277,8 @@ def _agent(spec: EvalSpec, request: EvalRequest, unloaded: UsedPlugins) -> Agent
 
 
 def _judged(spec: EvalSpec, options: EvalOptions, stimuli: Sequence[Stimulus], *, check: bool) -> bool:
-    """Whether judges are asked; one that could not be is refused before an agent has worked for nothing."""
+    """Return whether judges are asked; one that could not be is refused before an agent has worked for
+    nothing."""
     made = [] if options.skip_grade else [one for each in stimuli for one in graders_of(each, spec, options)]
     judges = [one.grader for one in made if one.is_judge]
     if not judges:
@@ -290,7 +291,7 @@ def _judged(spec: EvalSpec, options: EvalOptions, stimuli: Sequence[Stimulus], *
 
 
 def _linted(read: Read, request: EvalRequest, unloaded: UsedPlugins) -> list[Finding]:
-    """What lint says, as far as it matters here."""
+    """Return what lint says, as far as it matters here."""
     if request.skip_validate:
         return []
     from valkyrie.evals.lint.specs import lint_spec
@@ -316,14 +317,14 @@ def _lint_options(request: EvalRequest) -> LintOptions:
 
 
 def trials_of(stimulus: Stimulus, spec: EvalSpec, asked: int | None) -> int:
-    """How often it is tried: the command line's word, its own, the spec's."""
+    """Return how often it is tried: the command line's word, its own, the spec's."""
     if asked is not None:
         return asked
     return spec.defaults.runs if stimulus.runs is None else stimulus.runs
 
 
 def first_options(item: EvalItem, request: EvalRequest) -> EvalOptions:
-    """What a spec is read with, before anything of it is known."""
+    """Return what a spec is read with, before anything of it is known."""
     patch = {BASE: str(item.patch_base), **item.patch} if item.patch_base else item.patch
     return EvalOptions(
         params=dict(request.params),
@@ -363,7 +364,7 @@ def _options(item: EvalItem, request: EvalRequest, spec: EvalSpec, agent: AgentC
 
 
 def _hidden(request: EvalRequest) -> tuple[str, ...]:
-    """What says how agents are graded, or how others fared, should it lie where they work."""
+    """Return what says how agents are graded, or how others fared, should it lie where they work."""
     specs = dict.fromkeys(item.file for item in request.items)
     folders = dict.fromkeys([*(file.parent for file in specs), request.work_dir or Path.cwd()])
     kept = [data_folder(), *([request.output_dir] if request.output_dir else [])]
@@ -373,7 +374,7 @@ def _hidden(request: EvalRequest) -> tuple[str, ...]:
 
 
 def _skills_at(agent: AgentChoice) -> str:
-    """Where the agent looks for skills, below its workspace."""
+    """Return where the agent looks for skills, below its workspace."""
     entry = CATALOG.get(agent.spec_for_open_agent)
     return skills_at(plugins.load_target(entry.target)) if entry else SKILLS_AT
 
@@ -406,8 +407,8 @@ def _run_request(
 
 
 def _own_kwargs(spec: EvalSpec, request: EvalRequest, agent: AgentChoice) -> dict[str, str]:
-    """What the spec tells its agent; where the command line names another, or it is known here by another
-    name, what was meant for the one does not fit the other."""
+    """Return what the spec tells its agent; where the command line names another, or it is known here by
+    another name, what was meant for the one does not fit the other."""
     found: dict[str, str] = {}
     if request.executor is None and agent.name == spec.defaults.executor:
         found = {key: str(value) for key, value in spec.defaults.executor_config.items()}

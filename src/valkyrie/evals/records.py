@@ -98,7 +98,7 @@ def _exit(trial: TrialResult) -> Json | None:
 
 
 def trial_key(trial: TrialResult) -> str:
-    """What names a trial in every record of its eval: `evals/a.yaml::main::gpt-5.5::fix::trial-0`."""
+    """Return what names a trial in every record of its eval: `evals/a.yaml::main::gpt-5.5::fix::trial-0`."""
     file = (trial.experiment or {}).get("evalFile") or trial.eval_file or trial.eval_name
     model = trial.model or "default"
     return "::".join((str(file), trial.variant, model, trial.stimulus, f"trial-{trial.index}"))
@@ -168,7 +168,8 @@ def _plain(value: Any, depth: int = 0) -> Any:
 
 
 def read_lines(source: Source, *, trajectories: bool = True) -> list[TrialResult]:
-    """All trial results of a file or text, foreign ones too; records of other types are passed over."""
+    """Return all trial results of a file or text, foreign ones too; records of other types are passed
+    over."""
     return list(iter_lines(source, trajectories=trajectories))
 
 

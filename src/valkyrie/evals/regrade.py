@@ -11,11 +11,12 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from sandboxes.errors import SandboxError
+from sandboxes.types import SandboxCreateRequest
 from valkyrie.benchmarks.eval_spec.snapshots import folder_name, read_turn_patches
 from valkyrie.benchmarks.eval_spec.source import WORKSPACE, all_needs
 from valkyrie.benchmarks.eval_spec.transcript import patch_to_show
 from valkyrie.benchmarks.eval_spec.workbench import ROOM, SandboxWorkbench
-from valkyrie.errors import InfrastructureError, UsageError, UserError
+from valkyrie.errors import GraderError, InfrastructureError, UsageError, UserError
 from valkyrie.evals.records import from_line
 from valkyrie.evals.results import TrialFault, TrialResult
 from valkyrie.grade.graders import GradingTime, MadeGrader, grade_all, make_graders, verdict
@@ -68,7 +69,7 @@ class RegradeSources:
         return named if named and named.is_dir() else self.artifact_dir
 
     def diff_of(self, trial: TrialResult) -> str | None:
-        """What the agent changed, where that was kept."""
+        """Return what the agent changed, where that was kept."""
         found = self.diff_file or self._patch_of(trial)
         if found is None or not found.is_file():
             return None
@@ -76,7 +77,7 @@ class RegradeSources:
             return file.read(MOST_DIFF).decode("utf-8", "replace")
 
     def turn_diffs_of(self, trial: TrialResult) -> Mapping[int, str]:
-        """What the agent had changed after turns but the last, where that was kept."""
+        """Return what the agent had changed after turns but the last, where that was kept."""
         found = self._patch_of(trial)
         return {} if found is None else read_turn_patches(found.parent)
 
@@ -87,7 +88,8 @@ class RegradeSources:
 
 
 def _kept_below(root: Path, trial: TrialResult, variants: Collection[str]) -> Path | None:
-    """Where `eval --workspace` put this trial; only in a folder that holds nothing but its variants."""
+    """Return where `eval --workspace` put this trial; only in a folder that holds nothing but its
+    variants."""
     if not {entry.name for entry in root.iterdir()} <= set(variants):
         return None
     own = root / trial.variant / folder_name(trial.stimulus)
@@ -115,8 +117,6 @@ class _LateBench:
         self._bench: SandboxWorkbench | None = None
 
     async def run(self, program: Program) -> ProgramResult:
-        from valkyrie.errors import GraderError
-
         try:
             if self._bench is None:
                 self._bench = await self._made()
@@ -125,8 +125,6 @@ class _LateBench:
             raise GraderError(f"no sandbox could be made for it: {error}") from error
 
     async def _made(self) -> SandboxWorkbench:
-        from sandboxes.types import SandboxCreateRequest
-
         sandbox = await self._provider.create_sandbox(SandboxCreateRequest(separate_folders=(ROOM,)))
         await sandbox.upload_folder(self._workspace, WORKSPACE)
         return SandboxWorkbench(sandbox, self._stimulus, self._scratch / "start")
@@ -162,12 +160,12 @@ class RegradeOptions:
 
 
 def offered_skills(spec: EvalSpec) -> list[str]:
-    """What a log is searched for that does not call skills by that word."""
+    """Return what a log is searched for that does not call skills by that word."""
     return sorted({ref.folder.name for one in spec.stimuli for ref in one.environment.skills or ()})
 
 
 def trials_of(found: Sequence[ForeignTranscript], how: RegradeOptions) -> list[TrialResult]:
-    """What is to be graded. Raises UserError for a trajectory that belongs to no stimulus."""
+    """Return what is to be graded. Raises UserError for a trajectory that belongs to no stimulus."""
     seen: Counter[tuple[str, str, str | None]] = Counter()
     trials = []
     for number, foreign in enumerate(found, 1):
@@ -299,7 +297,7 @@ def _only(spec: EvalSpec, number: int) -> str:
 
 
 def _of_another(trial: TrialResult, spec: EvalSpec) -> bool:
-    """Whether it belongs to another eval, as results of several do that were run together."""
+    """Return whether it belongs to another eval, as results of several do that were run together."""
     return trial.eval_name != spec.name and all(one.name != trial.stimulus for one in spec.stimuli)
 
 

@@ -111,7 +111,7 @@ class EvalRequest:
 
     @classmethod
     def from_json(cls, data: Json) -> EvalRequest:
-        """What was kept; what this version does not know any more is left out."""
+        """Return what was kept; what this version does not know any more is left out."""
         known = {one.name for one in fields(cls)}
         kept = {name: value for name, value in data.items() if name in known}
         for name in ("work_dir", "skill_dir", "workspace", "output_dir", "folder", "project_file"):

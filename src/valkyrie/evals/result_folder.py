@@ -330,7 +330,7 @@ def _spans_file(place: Path, wanted: bool) -> Iterator[IO[bytes] | None]:
 
 
 def run_summary(invocation: Invocation) -> Json:
-    """What an eval came to, in one record."""
+    """Return what an eval came to, in one record."""
     evals = [
         {
             "evalName": one.name,
@@ -475,7 +475,7 @@ def _write_text(path: Path, text: str) -> None:
 
 
 def _keep_file(source: Path | None, target: Path) -> bool:
-    """Whether there was a plain file to copy; whatever else stands there is not followed."""
+    """Return whether there was a plain file to copy; whatever else stands there is not followed."""
     if source is None or not _is_plain(source):
         return False
     if not (target.exists() and source.samefile(target)):

@@ -350,7 +350,7 @@ def _stimulus_of(trials: Sequence[TrialResult], threshold: float | None) -> Stim
 
 
 def _prompt(trial: TrialResult) -> str:
-    """What the agent was asked, where its trajectory says so."""
+    """Return what the agent was asked, where its trajectory says so."""
     story = trial.transcript or {}
     stimulus, events = story.get("stimulus"), story.get("events")
     if isinstance(stimulus, dict) and isinstance(stimulus.get("prompt"), str):

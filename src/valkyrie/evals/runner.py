@@ -233,7 +233,8 @@ def _work(
 def _live_results(
     request: EvalRequest, planned: PlannedEvals, loaders: Sequence[Loader]
 ) -> Mapping[str, LiveResults]:
-    """Where the records of each run are appended; of an experiment each variant has a folder of its own."""
+    """Return where the records of each run are appended; of an experiment each variant has a folder of its
+    own."""
     if request.folder is None:
         return {}
     outlines = iter([loader.outline for loader in loaders])
@@ -453,7 +454,7 @@ def _key(loader: Loader, trial: TrialResult) -> tuple[str, str, int]:
 
 
 def find_marker(folder: Path) -> Json | None:
-    """What an output folder says about the job it belongs to."""
+    """Return what an output folder says about the job it belongs to."""
     try:
         found: Json = json.loads((folder / MARKER).read_text("utf-8"))
     except (OSError, ValueError):

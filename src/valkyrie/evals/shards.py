@@ -159,7 +159,7 @@ def manifests(request: EvalRequest, plan: Json, file: Path, shard: Shard | None)
 
 
 def read_manifest(folder: Path) -> Json | None:
-    """What an experiment's folder says of it; None for any other folder."""
+    """Return what an experiment's folder says of it; None for any other folder."""
     try:
         about = json.loads((folder / MANIFEST).read_bytes())["experiment"]
     except (OSError, ValueError, KeyError, TypeError):
@@ -280,7 +280,7 @@ class MergedResults:
 
 
 def merge(folders: Sequence[Path], *, prefer_newest: bool = False) -> MergedResults:
-    """All trials of these folders' results. Raises UserError for what contradicts itself."""
+    """Return all trials of these folders' results. Raises UserError for what contradicts itself."""
     files = list(dict.fromkeys(path.resolve() for folder in folders for path in find_results(folder)))
     found = [one for file in files for one in _read(file)]
     if not found:
@@ -384,7 +384,7 @@ def _of_one_run(trials: Sequence[TrialResult]) -> list[TrialResult]:
 
 
 def told(merged: MergedResults) -> str:
-    """What was merged, in one line."""
+    """Return what was merged, in one line."""
     trials = sum(len(one.trials) for one in merged.invocation.evals)
     also = f", {merged.repeated} of them twice" if merged.repeated else ""
     newest = f", {merged.replaced} by a newer result" if merged.replaced else ""

@@ -50,7 +50,7 @@ class FinishedTrial:
 
 
 def ended_now(leased: Leased, finish: Finish) -> FinishedTrial:
-    """What the store was just told of a trial: it need not be asked for it."""
+    """Return what the store was just told of a trial: it need not be asked for it."""
     return FinishedTrial(
         leased.task_id,
         leased.k,
@@ -79,7 +79,7 @@ class Loader:
     """What records call the run, if somebody named it."""
 
     def eval(self, known: Mapping[str, StimulusResult]) -> SpecResult:
-        """All of it, as far as it has come; what is known already is not read again."""
+        """Return all of it, as far as it has come; what is known already is not read again."""
         names = list(self._counts)
         rest = {one.name: one for one in self.stimuli([name for name in names if name not in known])}
         return SpecResult(
@@ -106,12 +106,12 @@ class Loader:
         return replace(self.heading, stimuli=empty)
 
     def stand(self) -> Mapping[str, int]:
-        """How many trials of each stimulus have ended."""
+        """Return how many trials of each stimulus have ended."""
         with self.store.reading() as connection:
             return runs.ended_by_task(connection, self.run_id)
 
     def stored(self) -> Mapping[str, int]:
-        """How many trials of each stimulus it began with."""
+        """Return how many trials of each stimulus it began with."""
         with self.store.reading() as connection:
             return runs.count_by_task(connection, self.run_id)
 
@@ -150,7 +150,7 @@ class Loader:
         return {**about, "runId": self.told_run_id} if about and self.told_run_id else about
 
     def _workspace(self, stimulus: str) -> Path | None:
-        """Where its final workspace is kept, if it is."""
+        """Return where its final workspace is kept, if it is."""
         options = self.planned.options
         if options.workspace is None:
             return None
@@ -241,13 +241,13 @@ def skipped_eval(planned: PlannedEval) -> SpecResult:
 
 
 def expected(planned: PlannedEval, asked: int | None) -> Mapping[str, int]:
-    """How many trials each stimulus has, in the spec's order."""
+    """Return how many trials each stimulus has, in the spec's order."""
     counts = {one.name: trials_of(one, planned.spec, asked) for one in planned.stimuli}
     return {name: count for name, count in counts.items() if count}
 
 
 def _worked_ms(timing: Mapping[str, float], story: Json | None) -> float:
-    """How long the agent worked; an attempt that only graded again has it from the one before."""
+    """Return how long the agent worked; an attempt that only graded again has it from the one before."""
     if "agent" in timing or story is None:
         return round(1000 * timing.get("agent", 0.0), 1)
     told = (story.get("metrics") or {}).get("wallTimeMs")

@@ -40,7 +40,7 @@ def serve(folder: str, announce: Callable[[], None]) -> None:
 
 
 def _work(folder: str, ready: Callable[[], bool], *, server: bool) -> list[BaseException]:
-    """Why it ended, if not because it was done."""
+    """Return why it ended, if not because it was done."""
     import asyncio
     from pathlib import Path
 

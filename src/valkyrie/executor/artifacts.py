@@ -55,7 +55,8 @@ class TenantAccess:
         )
 
     def sealed(self, connection: Connection, run_id: str) -> Mapping[str, str] | None:
-        """What was sealed for a run; None when nothing was, or the key it was sealed with is not here."""
+        """Return what was sealed for a run; None when nothing was, or the key it was sealed with is not
+        here."""
         found = tenants.handed(connection, run_id) if self.sealer else None
         if not found or not self.sealer:
             return None
@@ -85,7 +86,7 @@ class TransferPool:
         )
 
     def to(self, place: Json) -> Carry:
-        """What carries to and from one place."""
+        """Return what carries to and from one place."""
         return partial(self._carry, content_digest(place))
 
     async def _carry(self, place: str, work: Callable[[], None]) -> None:
@@ -127,7 +128,7 @@ class ArtifactFetcher:
         return self._premises.organisation(org_id, delivery.credentials_of(values))
 
     def away(self, row: Any, values: Mapping[str, str]) -> RemoteStorage:
-        """Where else the run's attempts put what they leave."""
+        """Return where else the run's attempts put what they leave."""
         if not row.place:
             return RemoteStorage()
         organisation = self.organisation(row.org_id, values)

@@ -113,11 +113,11 @@ class ExecutorClient:
         return answer
 
     def status(self) -> Json | None:
-        """What it says of itself."""
+        """Return what it says of itself."""
         return self.ask("status")
 
     def lives(self) -> bool:
-        """Whether there is one, also if it is too busy to answer."""
+        """Return whether there is one, also if it is too busy to answer."""
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as link:
             link.settimeout(1.0)
             try:
@@ -217,7 +217,7 @@ class StartingExecutor:
         self._pipe = pipe
 
     def wait(self, timeout: float) -> bool:
-        """Whether it came up within so many seconds."""
+        """Return whether it came up within so many seconds."""
         try:
             able, _, _ = select.select([self._pipe], [], [], timeout)
             return bool(able) and os.read(self._pipe, 16) == b"ready\n"
@@ -251,7 +251,7 @@ def _fits(status: Json) -> bool:
 
 
 def clean_environment() -> dict[str, str]:
-    """What an executor may inherit; secrets in the caller's environment are not for it.
+    """Return what an executor may inherit; secrets in the caller's environment are not for it.
 
     Proxies are for the programs that fetch agents: services on this machine are reached without.
     """
@@ -302,7 +302,7 @@ def _locked(file: IO[str]) -> bool:
 
 
 def _is_good(holder: ExecutorClient, server: bool) -> bool:
-    """Whether the holder of the lock can do all we could; if not, a server's tells it to leave."""
+    """Return whether the holder of the lock can do all we could; if not, a server's tells it to leave."""
     found = holder.status()
     if not found or found["draining"]:
         return False  # it is starting or leaving

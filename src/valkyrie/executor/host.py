@@ -155,7 +155,7 @@ ORPHAN_AFTER_S = 3600.0
 
 
 def idle_exit_s() -> float:
-    """How long an executor without work stays: `VALKYRIE_EXECUTOR_IDLE_S`, if that is a number."""
+    """Return how long an executor without work stays: `VALKYRIE_EXECUTOR_IDLE_S`, if that is a number."""
     try:
         return max(0.0, float(os.environ["VALKYRIE_EXECUTOR_IDLE_S"]))
     except (KeyError, ValueError):
@@ -163,7 +163,8 @@ def idle_exit_s() -> float:
 
 
 def lease_s() -> float:
-    """How long an executor counts as alive that is not heard of: `VALKYRIE_LEASE_S`, if that is a number."""
+    """Return how long an executor counts as alive that is not heard of: `VALKYRIE_LEASE_S`, if that is a
+    number."""
     try:
         return max(SHORTEST_LEASE_S, float(os.environ["VALKYRIE_LEASE_S"]))
     except (KeyError, ValueError):
@@ -383,7 +384,7 @@ def _identity(path: Path) -> tuple[int, int] | None:
 
 
 def registration(executor_id: str, home: str, lease: float) -> Json:
-    """What an executor tells of itself when it begins."""
+    """Return what an executor tells of itself when it begins."""
     now = time.time()
     return {
         "id": executor_id,

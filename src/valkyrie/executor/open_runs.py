@@ -17,6 +17,7 @@ from sandboxes.errors import SandboxError
 from sandboxes.masker import Masker
 from sandboxes.protocol import SandboxProvider
 from sandboxes.registry import open_provider
+from sandboxes.types import DaytonaProviderConfig
 from valkyrie import agents, benchmarks
 from valkyrie.agents.layers import LayerCache
 from valkyrie.agents.protocol import Agent, layer_of
@@ -40,7 +41,6 @@ from valkyrie.trial.failures import classify
 from valkyrie.trial.storage import KeepLimits, RemoteStorage
 
 if TYPE_CHECKING:
-    from sandboxes.types import DaytonaProviderConfig
     from valkyrie.store import Connection
     from valkyrie.tenants import Organisation
 
@@ -132,7 +132,7 @@ class OpenRuns:
                 self.give_secrets(run_id, found)
 
     async def handed(self, run_id: str) -> Mapping[str, str] | None:
-        """What was handed over for a run, as far as it is known here."""
+        """Return what was handed over for a run, as far as it is known here."""
         await self._unseal(run_id)
         return self._secrets.get(run_id)
 
@@ -141,7 +141,7 @@ class OpenRuns:
         return self._bringing.organisation(org_id, values)
 
     def _missing(self, row: Any) -> list[str]:
-        """What the run must be handed and was not."""
+        """Return what the run must be handed and was not."""
         return [name for name in delivery.wanted(row.arguments) if name not in self._secrets.get(row.id, {})]
 
     async def _make(self, row: Any) -> RunContext:
@@ -198,20 +198,18 @@ class OpenRuns:
             return opened
 
     def _gear(self, agent: Agent, settings: Settings) -> AgentEnvironment:
-        """What the run's sandboxes are given: the agent's layer, a door to the model it is to use."""
+        """Return what the run's sandboxes are given: the agent's layer, a door to the model it is to use."""
         url = settings.model_url
         # Without isolation there is no wall, and no door is needed.
         door = self._model_doors.to(url) if url and settings.provider != "process" else None
         return AgentEnvironment(self.layers, layer_of(agent), url, door)
 
     async def _access(self, row: Any, provider: SandboxProvider) -> DaytonaProviderConfig | None:
-        """How the run's benchmark reaches its sandboxes; None for benchmarks that are given them."""
+        """Return how the run's benchmark reaches its sandboxes; None for benchmarks that are given them."""
         from_where = row.benchmark_source.get("reaches_sandboxes")
         if from_where is None:
             return None
         if settings := delivery.settings_of(self._secrets.get(row.id, {})):
-            from sandboxes.types import DaytonaProviderConfig
-
             return DaytonaProviderConfig.model_validate(settings)
         host_image = bool(row.arguments["settings"].get("host_image"))
         return await self._doors.open(row.id, provider, public=from_where == "public", host_image=host_image)

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
+from sandboxes.types import DaytonaProviderConfig
 from valkyrie.config import values
 from valkyrie.config.values import tracker_networks
 from valkyrie.errors import InfrastructureError, UserError
@@ -27,7 +28,6 @@ from valkyrie.trial.context import BRIDGE, SOCKET
 if TYPE_CHECKING:
     from sandboxes.protocol import SandboxProvider
     from sandboxes.server import Grant, SandboxServer
-    from sandboxes.types import DaytonaProviderConfig
 
 
 class SandboxProxies:
@@ -46,8 +46,6 @@ class SandboxProxies:
         self, run_id: str, provider: SandboxProvider, *, public: bool, host_image: bool
     ) -> DaytonaProviderConfig:
         """A key to the run's sandboxes."""
-        from sandboxes.types import DaytonaProviderConfig
-
         if run_id not in self._open:
             server = await self._server(public)
             labels = {"Home": self._home, "Id": run_id}

@@ -34,7 +34,7 @@ class GitSource:
     """What stood behind `/tree/`: a branch and a folder; only the repository knows where one ends."""
 
     def folder_url(self, ref: str, folder: str) -> str:
-        """How to name a folder of this repository."""
+        """Return how to name a folder of this repository."""
         short = self.repository_path.count("/") == 1 or self.url.endswith(".git")
         return f"{self.url}/{'tree' if short else '-/tree'}/{ref}/{folder}"
 

@@ -63,7 +63,8 @@ class Repository:
         self._must("config", "remote.origin.url", linked.as_uri() if linked else source.url)
 
     def resolve(self) -> WantedCommit:
-        """What to fetch, and the folder in it; branches may have `/` in their names: the longest fits."""
+        """Return what to fetch, and the folder in it; branches may have `/` in their names: the longest
+        fits."""
         source = self.source
         if source.ref is None and not source.tree:
             return WantedCommit("HEAD", "", "HEAD")
@@ -218,7 +219,7 @@ def open_in(
 
 
 def not_fetched(entries: Sequence[tuple[str, str]], folder: Path) -> list[str]:
-    """What of a checkout is not as its author meant it: submodules, and files kept in Git LFS."""
+    """Return what of a checkout is not as its author meant it: submodules, and files kept in Git LFS."""
     modules = [path for mode, path in entries if mode == "160000"]
     pointers = list(_large_files(folder))
     notices = []

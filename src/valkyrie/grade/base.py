@@ -14,6 +14,7 @@ from valkyrie.domain import Json
 from valkyrie.errors import GraderError, UsageError
 from valkyrie.grade.js_regex import JsRegex, bounded_searching
 from valkyrie.grade.protocol import GraderInput, GraderResult, Need
+from valkyrie.specs.fields import parse_duration
 from valkyrie.specs.model import Finding, GraderSpec, SpecError
 from valkyrie.text import did_you_mean
 
@@ -36,12 +37,12 @@ class Config:
         return SpecError([Finding(code, "error", f"{self.spec.label}: {message}", self.spec.place)])
 
     def has(self, key: str) -> bool:
-        """Whether the author said anything under this key."""
+        """Return whether the author said anything under this key."""
         self.known.add(key)
         return self.spec.config.get(key) is not None
 
     def value(self, *keys: str, default: Any = None) -> Any:
-        """What stands under the first of these keys that is there, as it is."""
+        """Return what stands under the first of these keys that is there, as it is."""
         self.known.update(keys)
         return next((self.spec.config[key] for key in keys if self.spec.config.get(key) is not None), default)
 
@@ -112,7 +113,7 @@ class Config:
         return self._typed((key,), default, what, lambda v: _whole(v, low, high))
 
     def duration(self, key: str, default: Any = _MISSING) -> float:
-        """Seconds of a text such as `90s`."""
+        """Return seconds of a text such as `90s`."""
         return self._typed((key,), default, "a duration with its unit, such as `90s` or `5m`", _seconds)
 
     def mapping(self, key: str) -> Mapping[str, Any]:
@@ -192,8 +193,6 @@ def _whole(value: Any, low: int, high: int) -> int | None:
 
 
 def _seconds(value: Any) -> float | None:
-    from valkyrie.specs.fields import parse_duration
-
     try:
         return parse_duration(value) if isinstance(value, str) else None
     except UsageError:
@@ -333,14 +332,14 @@ def matching(config: Config) -> Matching:
 
 
 def sought_by(config: Config, grader_type: str, *, case_sensitive: bool | None = None) -> Sought:
-    """What a grader of this type looks for: its name says whether a text or a pattern."""
+    """Return what a grader of this type looks for: its name says whether a text or a pattern."""
     if grader_type.endswith("matches"):
         return matching(config)
     return substring(config, case_sensitive=case_sensitive)
 
 
 def wanted_by(config: Config, grader_type: str) -> bool:
-    """Whether it must be there: `-not-` and `negate` each turn that round."""
+    """Return whether it must be there: `-not-` and `negate` each turn that round."""
     return ("-not-" in grader_type) == config.flag("negate")
 
 

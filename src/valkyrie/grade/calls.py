@@ -80,7 +80,7 @@ def as_text(value: Any) -> str:
 
 
 def calls_of(transcript: Transcript) -> list[TranscriptCall]:
-    """Every tool call, in order."""
+    """Return every tool call, in order."""
     events = transcript.events
     starts, steps, results = turn_starts(events), step_numbers(events), _results(events)
     made = [at for at, event in enumerate(events) if event.type == "tool_call"]
@@ -148,13 +148,14 @@ def step_numbers(events: Sequence[Event]) -> list[int | None]:
 
 
 def _numbers_answers(events: Sequence[Event]) -> bool:
-    """Whether turns are those of the model: there are more of them than messages of the user."""
+    """Return whether turns are those of the model: there are more of them than messages of the user."""
     starts = sum(1 for event in events if event.type == "turn_start")
     return starts > sum(1 for event in events if event.type == "user_message")
 
 
 def _results(events: Sequence[Event]) -> dict[int, str]:
-    """What calls returned, by where the call stands; by its id, else the oldest open call of that tool."""
+    """Return what calls returned, by where the call stands; by its id, else the oldest open call of that
+    tool."""
     waiting: defaultdict[tuple[str, str], deque[int]] = defaultdict(deque)
     found: dict[int, str] = {}
     for at, event in enumerate(events):
@@ -202,7 +203,7 @@ class CallPattern:
     before_step: int | None = None
 
     def fits(self, call: TranscriptCall) -> bool:
-        """Whether this call is one of them."""
+        """Return whether this call is one of them."""
         return self._is_placed(call) and self._is_named(call) and self._says(call)
 
     def _is_placed(self, call: TranscriptCall) -> bool:
@@ -297,12 +298,12 @@ def _writes(config: Config, key: str, entry: Mapping[str, Any]) -> bool | None:
 
 
 def writes(tool: str) -> bool:
-    """Whether a tool of this name changes things."""
+    """Return whether a tool of this name changes things."""
     return not _words(tool).isdisjoint(_WRITES.split())
 
 
 def reads(tool: str) -> bool:
-    """Whether a tool of this name looks at things, and changes none."""
+    """Return whether a tool of this name looks at things, and changes none."""
     return not writes(tool) and not _words(tool).isdisjoint(_READS.split())
 
 

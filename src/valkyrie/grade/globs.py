@@ -41,7 +41,7 @@ class WorkspaceGlob:
         return any(parts is None for _, parts in self._spellings)
 
     def find(self, root: Path, unseen: Collection[str] = ()) -> Iterator[Path]:
-        """What matches below `root`, files and folders, each once. Raises TooManyFilesError.
+        """Yield what matches below `root`, files and folders, each once. Raises TooManyFilesError.
 
         `unseen` are paths relative to it that count as not there, and with them what is below.
         """
@@ -119,7 +119,7 @@ class _Search:
         return sorted(found)
 
     def inside(self, path: str) -> bool:
-        """Whether it is there, and what it leads to is in the workspace."""
+        """Return whether it is there, and what it leads to is in the workspace."""
         if self._is_unseen(path):
             return False
         try:
@@ -131,7 +131,7 @@ class _Search:
         return target == self.root or target.startswith(self.root + os.sep)
 
     def _is_unseen(self, path: str) -> bool:
-        """Whether it is one of the paths that count as not there, or a link leads it to one."""
+        """Return whether it is one of the paths that count as not there, or a link leads it to one."""
         if not self.unseen:
             return False
         real = os.path.realpath(path)

@@ -50,11 +50,11 @@ class GraderRegistry:
         self._made_by[name] = grader
 
     def types(self) -> list[str]:
-        """What specs may name because of these plugins."""
+        """Return what specs may name because of these plugins."""
         return sorted(self._made_by)
 
     def get(self, name: str) -> Any:
-        """What makes a grader of this type; None when no plugin does."""
+        """Return what makes a grader of this type; None when no plugin does."""
         return self._made_by.get(name)
 
 
@@ -108,7 +108,7 @@ class PluginGrader:
     needs: ClassVar[frozenset[Need]] = frozenset()
 
     async def grade(self, given: GraderInput) -> GraderResult:
-        """What it found; anything but a result of one of the known forms is its error."""
+        """Return what it found; anything but a result of one of the known forms is its error."""
         found = self.grader.grade(given)
         if inspect.isawaitable(found):
             found = await found
@@ -162,7 +162,7 @@ def _is_grader(one: Any) -> bool:
 
 
 def _takes_spec(made_by: Any) -> bool:
-    """Whether a class is made with the spec, or with nothing."""
+    """Return whether a class is made with the spec, or with nothing."""
     parameters = list(inspect.signature(made_by).parameters.values())
     return any(
         one.kind in (one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD, one.VAR_POSITIONAL) for one in parameters
@@ -208,7 +208,7 @@ class MadeGrader:
         return Need.JUDGE in self.needs
 
     def findings(self) -> list[Finding]:
-        """What is doubtful about its config: unknown keys, patterns that are none."""
+        """Return what is doubtful about its config: unknown keys, patterns that are none."""
         config = getattr(self.grader, "config", None)
         return config.findings() if isinstance(config, Config) else []
 
@@ -290,12 +290,12 @@ def checks(made: Sequence[MadeGrader]) -> list[MadeGrader]:
 
 
 def _unfit(grader: Grader, stimulus: Stimulus) -> list[Finding]:
-    """Why a grader that is fine by itself cannot speak about this stimulus."""
+    """Return why a grader that is fine by itself cannot speak about this stimulus."""
     return [finding for finding in _doubts(grader, stimulus) if finding.severity == "error"]
 
 
 def _doubts(grader: Grader, stimulus: Stimulus) -> list[Finding]:
-    """What is wrong or doubtful about a grader in this stimulus."""
+    """Return what is wrong or doubtful about a grader in this stimulus."""
     check = getattr(grader, "check", None) if isinstance(grader, BuiltIn) else None
     found: list[Finding] = check(stimulus) if check else []
     return found
@@ -348,7 +348,7 @@ async def grade_all(
     only: Callable[[MadeGrader], bool] | None = None,
     time: GradingTime | None = None,
 ) -> list[GraderResult]:
-    """What each grader (of those `only` lets through) found, in order.
+    """Return what each grader (of those `only` lets through) found, in order.
 
     Judges are asked side by side. A judge that cannot be reached raises JudgeError when the others are done.
     One that is not done in `time` could not tell; what the others said stays.
@@ -390,7 +390,7 @@ async def _in_time(one: MadeGrader, given: GraderInput, time: GradingTime | None
 
 
 async def grade_one(one: MadeGrader, given: GraderInput) -> GraderResult:
-    """What one grader found, under its name and with its weight.
+    """Return what one grader found, under its name and with its weight.
 
     Raises only what says nothing about the grader: a judge out of reach (JudgeError), a lost sandbox.
     """

@@ -150,7 +150,7 @@ def translate(pattern: str, flags: frozenset[str] = frozenset()) -> str:
 
 
 def case_varies(pattern: str) -> bool:
-    """Whether a group of the pattern has its own mind about case."""
+    """Return whether a group of the pattern has its own mind about case."""
     return any("i" in found[0] for found in _MODIFIED.finditer(pattern))
 
 
@@ -431,7 +431,7 @@ def _compiled(pattern: str) -> regex.Pattern[str]:
 
 
 def _find_words(pattern: re.Match[str], text: str) -> tuple[int, int] | None:
-    """Where words are; there is nothing to compile for that, and nothing that could take long."""
+    """Return where words are; there is nothing to compile for that, and nothing that could take long."""
     begins, words, ends = pattern.groups()
     if begins and ends:
         start = 0 if text == words else -1
@@ -466,7 +466,7 @@ class JsRegex:
         return self._problem
 
     def search(self, text: str) -> tuple[int, int] | None:
-        """Where it first matches. Raises RegexSyntaxError, and GraderError when it takes too long."""
+        """Return where it first matches. Raises RegexSyntaxError, and GraderError when it takes too long."""
         if self._words is not None:
             return _find_words(self._words, text)
         pattern = self._pattern or _compiled(self.source)
@@ -485,7 +485,8 @@ class JsRegex:
         return found.span() if found else None
 
     def captured(self, text: str) -> list[str]:
-        """What the first group matched wherever the pattern does, or the whole match where it has no group.
+        """Return what the first group matched wherever the pattern does, or the whole match where it has no
+        group.
 
         Raises as `search` does.
         """

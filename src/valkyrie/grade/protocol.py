@@ -292,7 +292,7 @@ class ConstraintResult:
 async def check_constraints(
     constraints: Constraints, given: GraderInput, *, enforced: bool = False
 ) -> tuple[ConstraintResult, ...]:
-    """Whether the trial kept to each constraint that is set, in the order of the model."""
+    """Return whether the trial kept to each constraint that is set, in the order of the model."""
     return tuple([await _checked(one, given, enforced) for one in constraint_graders(constraints)])
 
 

@@ -14,6 +14,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import urlsplit
 
+from pydantic import ValidationError
+
 from valkyrie.domain import Category, Grade, Json, TrialState, content_digest
 from valkyrie.errors import BenchmarkError, UserError
 from valkyrie.ingest.trials import (
@@ -106,8 +108,8 @@ def _benchmark(config: RunConfig) -> str:
 
 
 def _identity(benchmark: str, config: RunConfig) -> str:
-    """What stays the same while the run goes on. Another run may have been given the same id elsewhere, or in
-    another folder; it did not begin at the same time."""
+    """Return what stays the same while the run goes on. Another run may have been given the same id
+    elsewhere, or in another folder; it did not begin at the same time."""
     words = (benchmark, config.dataset_name, config.run_id, config.model, config.started_at)
     return content_digest(["runner", *words])
 
@@ -145,8 +147,6 @@ def _there(file: Path) -> bool:
 
 
 def _parsed(model: type[Model], file: Path, content: bytes) -> Model:
-    from pydantic import ValidationError
-
     try:
         return model.model_validate_json(content)
     except ValidationError as error:
@@ -253,7 +253,7 @@ def _check_score(file: Path, found: ScoreResult) -> None:
 
 
 def _whole(found: ScoreResult, trials: Sequence[ForeignTrial]) -> ForeignScore:
-    """What was graded has a score of its own where the whole is plainly the mean over all tasks."""
+    """Return what was graded has a score of its own where the whole is plainly the mean over all tasks."""
     final = {"final_score": found.final_score, "properties": found.metadata}
     graded = [trial.ended.score for trial in trials if trial.ended.category is None]
     if len(graded) == len(trials):
@@ -273,7 +273,7 @@ def _digest(config: RunConfig, done: dict[str, _Task], score: str | None) -> str
 
 
 def _about(config: RunConfig, tasks: int) -> Json:
-    """Where it comes from; never what may hold a credential."""
+    """Return where it comes from; never what may hold a credential."""
     names = ("task_source", "payload_schema", "runner_version", "generation_version", "framework_version")
     found = config.model_dump(mode="json", include={*names, "started_at"}, exclude_none=True)
     kept = {name: source_text(str(value), 200) for name, value in found.items()}

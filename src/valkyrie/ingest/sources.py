@@ -102,7 +102,7 @@ def _run(file: Path, group: _Group, members: Sequence[TrialResult], times: Times
 
 
 def _experiment(trial: TrialResult) -> Json:
-    """What is remembered of the experiment a trial belongs to: texts of a bounded size."""
+    """Return what is remembered of the experiment a trial belongs to: texts of a bounded size."""
     told = trial.experiment or {}
     return {
         source_text(str(key), 100): source_text(value, 1000)
@@ -154,7 +154,7 @@ def _checked(trials: Sequence[TrialResult]) -> tuple[list[TrialResult], list[str
 
 
 def find_results(folder: Path) -> list[Path]:
-    """Every results.jsonl in or below a folder, or the file itself."""
+    """Return every results.jsonl in or below a folder, or the file itself."""
     found = [source.file for source in find_sources(folder) if source.kind == "eval"]
     if not found:
         raise UserError(
@@ -166,7 +166,7 @@ def find_results(folder: Path) -> list[Path]:
 
 
 def read_runs(folders: Sequence[Path]) -> list[ForeignRun]:
-    """All foreign runs of these folders, each once, every one with a trial."""
+    """Return all foreign runs of these folders, each once, every one with a trial."""
     runs: dict[tuple[str, str], ForeignRun] = {}
     sources = dict.fromkeys(source for folder in folders for source in find_sources(folder))
     for source in sources:

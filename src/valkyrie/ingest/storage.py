@@ -51,7 +51,8 @@ class _Staged:
 
 
 def known_runs(opened: LocalTracker, runs: Sequence[ForeignRun], *, replace: bool) -> list[Known]:
-    """What would become of each run; UserError where one says something else than when it was stored."""
+    """Return what would become of each run; UserError where one says something else than when it was
+    stored."""
     with opened.store.reading() as connection:
         return _known(connection, opened, runs, replace)
 

@@ -302,7 +302,7 @@ def ended_trial(trial: TrialResult, times: Times) -> EndedTrial:
 
 
 def _evidence(trial: TrialResult) -> Json | None:
-    """Why it is no pass, as whoever graded it said; how it was verified is not taken from a file."""
+    """Return why it is no pass, as whoever graded it said; how it was verified is not taken from a file."""
     if trial.passed or not trial.reason:
         return None
     return {"reason": safe(source_text(trial.reason, LONGEST_MESSAGE))}
@@ -431,5 +431,5 @@ def _whole(value: Any) -> int:
 
 
 def _number(value: float | None) -> float | None:
-    """What is no number is not there."""
+    """Return what is no number is not there."""
     return value if value is not None and math.isfinite(value) else None

@@ -105,7 +105,7 @@ def _things(told: Json) -> str:
 
 
 def _seconds(told: Json, until: float) -> str:
-    """How long it worked; what was written down before that was counted tells its times."""
+    """Return how long it worked; what was written down before that was counted tells its times."""
     if told["started_at"] is None:
         return "N/A"
     return duration(told.get("worked_s") or until - told["started_at"])
@@ -123,7 +123,7 @@ def escaped(words: str) -> str:
 
 
 def secret_problem(secret: str, value: str) -> str | None:
-    """Why a secret's value is no Slack webhook, with the way out; it is never shown itself."""
+    """Return why a secret's value is no Slack webhook, with the way out; it is never shown itself."""
     try:
         held = json.loads(value)
     except ValueError:
@@ -247,8 +247,8 @@ AT_THE_END = (100,)
 
 
 def requested_notifications(request: RunRequest) -> tuple[Json | None, list[str]]:
-    """What a request wishes, None when nothing; and what the user should know. UsageError when it makes no
-    sense."""
+    """Return what a request wishes, None when nothing; and what the user should know. UsageError when it
+    makes no sense."""
     intervals = _intervals(request.intervals)
     if request.webhook_key and not request.webhook_url:
         raise UsageError("--webhook-key signs what is sent to --webhook-url, which is not given.")
@@ -289,7 +289,7 @@ def _check_url(url: str) -> None:
 
 
 def wanted_secrets(wishes: Json | None) -> dict[str, str]:
-    """Names of the secrets whose values its messages need, each under its own name."""
+    """Return names of the secrets whose values its messages need, each under its own name."""
     found = [_part(wishes, "slack").get("secret"), _part(wishes, "webhook").get("key")]
     return {name: name for name in found if name}
 
@@ -307,7 +307,7 @@ _AT_A_TRACKER = (
 
 
 def local_allowed() -> bool:
-    """Whether messages may go to this machine itself, as `allow_local_webhooks` says."""
+    """Return whether messages may go to this machine itself, as `allow_local_webhooks` says."""
     return bool(config.effective("allow_local_webhooks").value)
 
 
@@ -319,7 +319,7 @@ def preflight(
     allow_local: bool | None = None,
     resolver: Resolver = system_resolver,
 ) -> list[str]:
-    """Why messages of a run could not be sent, asked before it starts; `values` by secret name.
+    """Return why messages of a run could not be sent, asked before it starts; `values` by secret name.
 
     A secret without a value is whoever resolved them's to tell.
     """

@@ -39,7 +39,7 @@ class NotificationContext(Protocol):
         ...
 
     async def organisation(self, org_id: str, run_id: str) -> Organisation:
-        """Whose run it is, with the credentials the run was handed."""
+        """Return whose run it is, with the credentials the run was handed."""
         ...
 
     async def results(self, run_id: str) -> Json:
@@ -47,11 +47,11 @@ class NotificationContext(Protocol):
         ...
 
     async def arguments(self, run_id: str) -> Json:
-        """What the run was asked with, secrets by name only."""
+        """Return what the run was asked with, secrets by name only."""
         ...
 
     async def links(self, run_id: str) -> Mapping[str, str]:
-        """Where people can look at the run: artifacts, logs."""
+        """Return where people can look at the run: artifacts, logs."""
         ...
 
     async def settled(self, run_id: str) -> None:
@@ -147,8 +147,8 @@ async def _post(
 
 
 def _judged(answer: EndpointAnswer, kind: str) -> DeliveryOutcome:
-    """What an answer means. Of its words only a code of Slack's is kept: a webhook may lead to something that
-    is not for the eyes of whoever started the run."""
+    """Return what an answer means. Of its words only a code of Slack's is kept: a webhook may lead to
+    something that is not for the eyes of whoever started the run."""
     said = f"HTTP {answer.status}"
     if answer.status < 300:
         return DeliveryOutcome("done", said)
@@ -343,7 +343,7 @@ class NotificationRunner:
             await self._world.settled(due.run_id)
 
     def _pause_after(self, due: Due, outcome: DeliveryOutcome) -> float | None:
-        """How long until it is tried again; None when that was the last time."""
+        """Return how long until it is tried again; None when that was the last time."""
         if outcome.state == "wait":
             return WAIT_S if due.age < WAIT_AT_MOST_S else None
         if outcome.state != "again":

@@ -22,7 +22,7 @@ T = TypeVar("T")
 
 
 async def in_own_thread(work: Callable[[], T]) -> T:
-    """What `work` returns or raises; when cancelled, it is left to itself."""
+    """Return what `work` returns or raises; when cancelled, it is left to itself."""
     loop = asyncio.get_running_loop()
     future: asyncio.Future[T] = loop.create_future()
 
@@ -118,7 +118,7 @@ class Sender:
             raise DeliveryError("its name could not be resolved", maybe_taken=False) from None
 
     def _resolved(self, url: str) -> ConnectionTarget:
-        """Where it leads now, by the rules of now: an executor outlives changes of the config file."""
+        """Return where it leads now, by the rules of now: an executor outlives changes of the config file."""
         networks = self._networks() if self._networks else None
         return resolve_target(url, self._allow_local(), self._resolver, networks=networks)
 

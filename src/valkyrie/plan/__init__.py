@@ -59,7 +59,7 @@ class Settings:
 
 
 def trial_digest(task: TaskSpec, k: int, *, agent_digest: str, model: str | None, settings: Settings) -> str:
-    """What this trial is: the same digest means the same agent, model, task content and settings.
+    """Return what this trial is: the same digest means the same agent, model, task content and settings.
 
     How long things may take is no part of it, so that a run can go on with other limits.
     """
@@ -145,7 +145,8 @@ def make_plan(
     host_mb: int | None = None,
     family: str | None = None,
 ) -> list[TrialPlan]:
-    """Every trial of a run: all tasks once, then all tasks again, so that early results cover all tasks.
+    """Return every trial of a run: all tasks once, then all tasks again, so that early results cover all
+    tasks.
 
     A task that says itself how often it is tried is tried so often. `host_mb` is the memory of the machine
     whose sandboxes these are; None where they take nothing of it. `family` is the key of the tasks' metadata

@@ -33,7 +33,7 @@ def audit_table(audit: BenchmarkAudit, ink: TerminalStyle) -> Table:
 
 
 def audit_lines(audit: BenchmarkAudit, ink: TerminalStyle) -> Iterator[str]:
-    """What each task is open to and what its author must change, then one line over all."""
+    """Yield what each task is open to and what its author must change, then one line over all."""
     for task in audit.tasks:
         if task.clean and not task.notes:
             continue
@@ -50,7 +50,7 @@ def audit_lines(audit: BenchmarkAudit, ink: TerminalStyle) -> Iterator[str]:
 
 
 def _blocked(audit: BenchmarkAudit) -> Iterator[str]:
-    """What the platform stopped by itself: each way once, with the number of tasks."""
+    """Yield what the platform stopped by itself: each way once, with the number of tasks."""
     ways: dict[str, int] = {}
     for task in audit.tasks:
         for text in task.blocked:
@@ -125,7 +125,7 @@ def _score(score: float | None) -> str:
 
 
 def _cheats(task: TaskAudit) -> str:
-    """How many ways to cheat scored, of how many."""
+    """Return how many ways to cheat scored, of how many."""
     if not task.cheats:
         return NONE
     scored = sum(1 for score in task.cheats.values() if (score or 0.0) > 0)

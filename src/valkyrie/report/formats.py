@@ -65,7 +65,7 @@ PLAIN = TerminalStyle()
 
 
 def cells(text: str) -> int:
-    """How many columns of a terminal `text` takes, ink not counted."""
+    """Return how many columns of a terminal `text` takes, ink not counted."""
     if text.isascii() and "\x1b" not in text:
         return len(text)
     return sum(_cell(character) for character in _SGR.sub("", text))
@@ -248,7 +248,7 @@ def state_word(state: str) -> str:
 
 
 def duration(seconds: float | None) -> str:
-    """Seconds as a person says them: `3.2 s`, `42 s`, `4 min 05 s`, `1 h 12 min`, `2 d 3 h`."""
+    """Return seconds as a person says them: `3.2 s`, `42 s`, `4 min 05 s`, `1 h 12 min`, `2 d 3 h`."""
     if seconds is None:
         return NONE
     seconds = max(0.0, seconds)
@@ -286,7 +286,7 @@ def clock(epoch: float) -> str:
 
 
 def size(count: int) -> str:
-    """Bytes as people say them, in powers of 1024."""
+    """Return bytes as people say them, in powers of 1024."""
     value = float(count)
     for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
         if value < 1024 or unit == "TiB":
@@ -345,7 +345,7 @@ def errors_text(errors: Mapping[str, int]) -> str:
 
 
 def has_range(score: ScoreView) -> bool:
-    """Whether an ended run's score depends on trials that were not graded."""
+    """Return whether an ended run's score depends on trials that were not graded."""
     return score.final_score is not None and score.ungraded > 0 and score.score_low is not None
 
 
@@ -361,7 +361,7 @@ def range_cell(low: float | None, high: float | None) -> str:
 
 
 def leads_with_graded(score: ScoreView) -> bool:
-    """Whether `score_graded` is the number to look at.
+    """Return whether `score_graded` is the number to look at.
 
     It is while the run goes on, and where no range can be given: while an infrastructure error is open, and
     when trials were stopped. A task nobody tried is not a task failed.
@@ -465,7 +465,7 @@ def score_rows(score: ScoreView, *, ended: bool) -> list[tuple[str, str]]:
 
 
 def _is_counted(score: ScoreView) -> bool:
-    """Whether anything is known of the agent: a grade, or an end of its own doing."""
+    """Return whether anything is known of the agent: a grade, or an end of its own doing."""
     return bool(score.graded or score.errors.get("agent"))
 
 

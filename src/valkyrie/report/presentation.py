@@ -92,7 +92,7 @@ def _find_alike(one: str, examples: Sequence[str], budget: int) -> tuple[int | N
 
 
 def run_links(place: Json | None, run_id: str) -> dict[str, str]:
-    """Where a person finds a run's artifacts and logs, besides the machine it ran on."""
+    """Return where a person finds a run's artifacts and logs, besides the machine it ran on."""
     found: dict[str, str] = {}
     artifacts: Json = (place or {}).get("artifacts") or {}
     logs: Json = (place or {}).get("logs") or {}
@@ -179,7 +179,7 @@ def _tokens(row: Any) -> TokensView | None:
 
 
 def _cost(row: Any) -> CostView | None:
-    """What agents reported; also when none did yet, where a limit is set."""
+    """Return what agents reported; also when none did yet, where a limit is set."""
     if not row.n_costed and row.max_cost is None:
         return None
     return CostView(total=row.cost_sum, reports=row.n_costed, limit=row.max_cost)
@@ -195,12 +195,12 @@ def _note(row: Any, executor: str, *, embedded: bool) -> str | None:
 
 
 def needs_scores(row: Any) -> bool:
-    """Whether its intervals are found from every single score."""
+    """Return whether its intervals are found from every single score."""
     return not _is_counted(row)
 
 
 def _is_counted(row: Any) -> bool:
-    """Every task simply passed or failed, once: counts say all there is."""
+    """Return every task simply passed or failed, once: counts say all there is."""
     simple = row.n_partial == 0 and int(row.arguments.get("trials", 1)) == 1
     return bool(row.fraction) and bool(simple) and not row.arguments.get("family")
 
@@ -273,7 +273,7 @@ def _final_interval(row: Any, found: RunScores, scores: ByTask | None, families:
 def _mean_interval(
     by_task: Mapping[str, Sequence[float]], score: float | None, families: Families, *, fraction: bool
 ) -> FoundInterval:
-    """Where the score is the mean over tasks; what else a benchmark computes has no interval."""
+    """Return where the score is the mean over tasks; what else a benchmark computes has no interval."""
     means = [math.fsum(values) / len(values) for values in by_task.values() if values]
     mean = math.fsum(means) / len(means) if means else None
     if mean is None or score is None or not (fraction or math.isclose(score, mean, abs_tol=1e-9)):
@@ -439,7 +439,7 @@ def job_view(row: Any, runs: Sequence[RunView], *, org: str) -> JobView:
 
 
 def job_state(runs: Sequence[RunView], ends_at: float | None) -> JobState:
-    """Where a job stands, from its runs."""
+    """Return where a job stands, from its runs."""
     states = {RunState(run.state) for run in runs}
     if not states:
         return JobState.CANCELLED  # its runs were deleted one by one
@@ -454,6 +454,6 @@ def job_state(runs: Sequence[RunView], ends_at: float | None) -> JobState:
 
 
 def _ran_out(runs: Sequence[RunView], ends_at: float | None) -> bool:
-    """Whether what was stopped ended after the job's time was over."""
+    """Return whether what was stopped ended after the job's time was over."""
     ended = [run.finished_at for run in runs if run.state == RunState.STOPPED and run.finished_at]
     return ends_at is not None and bool(ended) and max(ended) >= ends_at

@@ -203,7 +203,7 @@ def _graded(row: Any) -> Json:
 
 
 def _told(hook: HookView) -> Json:
-    """What was told to others, and how that went; never where to."""
+    """Return what was told to others, and how that went; never where to."""
     return {
         "kind": hook.kind,
         "trigger": hook.trigger,

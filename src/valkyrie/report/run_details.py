@@ -43,7 +43,7 @@ _STATES = {"pending": "to be done", "done": "done"}
 
 
 def owner_rows(run: RunView) -> Rows:
-    """Whose run it is, and its place in the queue; what is as always is not said."""
+    """Return whose run it is, and its place in the queue; what is as always is not said."""
     rows: Rows = []
     if run.started_by:
         rows.append(("Started by", safe(run.started_by)))
@@ -62,19 +62,19 @@ def cost_text(cost: CostView) -> str:
 
 
 def cost_rows(run: RunView) -> Rows:
-    """What agents said they cost, and the limit."""
+    """Return what agents said they cost, and the limit."""
     return [("Cost", cost_text(run.cost))] if run.cost else []
 
 
 def link_rows(run: RunView) -> Rows:
-    """Where else it can be looked at."""
+    """Return where else it can be looked at."""
     return [
         (safe(name).capitalize().replace("_url", " URL"), safe(where)) for name, where in run.links.items()
     ]
 
 
 def hook_rows(hooks: Sequence[HookView], ink: TerminalStyle = PLAIN) -> Rows:
-    """What was told to others, each with how that went."""
+    """Return what was told to others, each with how that went."""
     return [
         (_KINDS.get(hook.kind, safe(hook.kind).capitalize()), _hook_text(hook, ink))
         for hook in sorted(hooks, key=lambda hook: hook.created_at)
@@ -100,7 +100,7 @@ def _trigger(trigger: str) -> str:
 
 
 def alarm_rows(alarms: Sequence[str], ink: TerminalStyle = PLAIN) -> Rows:
-    """What a person should look at."""
+    """Return what a person should look at."""
     return [("Alarm", ink.paint(alarm, "yellow")) for alarm in alarms]
 
 
@@ -220,7 +220,7 @@ def error_rows(group: ErrorGroup, ink: TerminalStyle = PLAIN) -> list[tuple[str,
 
 
 def advice(run_id: str, groups: Sequence[ErrorGroup]) -> list[str]:
-    """What stands open, and what to do about it: a sentence each."""
+    """Return what stands open, and what to do about it: a sentence each."""
     opened = _open(groups)
     if not opened:
         return []

@@ -38,7 +38,15 @@ from valkyrie.report.formats import (
     tampering_text,
     trial_name,
 )
-from valkyrie.report.run_details import Rows, alarm_rows, cost_rows, hook_rows, link_rows, owner_rows
+from valkyrie.report.run_details import (
+    Rows,
+    alarm_rows,
+    cost_rows,
+    gaps_text,
+    hook_rows,
+    link_rows,
+    owner_rows,
+)
 
 if TYPE_CHECKING:
     from valkyrie.views import RunView, TrialView
@@ -93,7 +101,7 @@ def run_rows(
 
 
 def _origin_rows(run: RunView, ink: TerminalStyle) -> Rows:
-    """Where a run comes from whose trials ran elsewhere."""
+    """Return where a run comes from whose trials ran elsewhere."""
     if not run.ingested:
         return []
     file = (run.arguments.get("ingested") or {}).get("file")
@@ -102,7 +110,7 @@ def _origin_rows(run: RunView, ink: TerminalStyle) -> Rows:
 
 
 def started_rows(run: RunView, ink: TerminalStyle = PLAIN) -> Rows:
-    """What was just started, for a panel."""
+    """Return what was just started, for a panel."""
     rows: Rows = [
         ("Run", ink.paint(run.id, "bold")),
         ("Agent", agent_name(run.agent, run.model)),
@@ -124,11 +132,9 @@ def started_rows(run: RunView, ink: TerminalStyle = PLAIN) -> Rows:
 
 
 def shows_rows(found: Mapping[str, Any] | None) -> Rows:
-    """What a run can show, for a panel."""
+    """Return what a run can show, for a panel."""
     if not found:
         return []
-    from valkyrie.report.run_details import gaps_text
-
     return [("Can show", gaps_text(found))]
 
 
@@ -275,7 +281,7 @@ def _confirmed(run: RunView) -> str:
 
 
 def list_notes(runs: Sequence[RunView]) -> list[str]:
-    """What must be said below a list of runs: signs at scores, and how runs nobody works on go on."""
+    """Return what must be said below a list of runs: signs at scores, and how runs nobody works on go on."""
     notes = [STAR_NOTE] if any("*" in score_cell(run.score) for run in runs) else []
     if any(has_range(run.score) for run in runs):
         notes.append(RANGE_NOTE)
@@ -336,25 +342,25 @@ def trial_table(trials: Sequence[TrialView], ink: TerminalStyle = PLAIN, *, frac
 
 
 def is_open(trial: TrialView) -> bool:
-    """Whether the agent could have changed what its tests ran with."""
+    """Return whether the agent could have changed what its tests ran with."""
     return trial.state == "FINISHED" and bool((trial.evidence or {}).get("open_to_tampering"))
 
 
 def is_unconfirmed(trial: TrialView) -> bool:
-    """Whether the sandbox the agent left gave a better score than a fresh one."""
+    """Return whether the sandbox the agent left gave a better score than a fresh one."""
     if trial.state != "FINISHED" or trial.confirmed is not False:
         return False
     return bool(trial.passed) or (trial.score or 0.0) > (trial.score_confirmed or 0.0)
 
 
 def system_changes(evidence: Json | None) -> int:
-    """How many system files the agent added, changed or removed."""
+    """Return how many system files the agent added, changed or removed."""
     system = (evidence or {}).get("system") or {}
     return sum(system.get(kind) or 0 for kind in ("added", "changed", "removed"))
 
 
 def needs_a_look(trial: TrialView) -> bool:
-    """Whether a reader should not take its score as it is."""
+    """Return whether a reader should not take its score as it is."""
     odd = is_unconfirmed(trial) or is_open(trial) or counts_as_zero(trial)
     return odd or system_changes(trial.evidence) > 0
 
@@ -401,7 +407,7 @@ def trial_notes(trials: Iterable[TrialView]) -> list[str]:
 
 
 def trial_seconds(trial: TrialView, now: float) -> float | None:
-    """How long its last attempt took, or has taken."""
+    """Return how long its last attempt took, or has taken."""
     return None if trial.started_at is None else (trial.finished_at or now) - trial.started_at
 
 
@@ -411,7 +417,7 @@ def trial_exit(trial: TrialView) -> str:
 
 
 def counts_as_zero(trial: TrialView) -> bool:
-    """Whether the agent brought about an end without a verdict, which has the score 0."""
+    """Return whether the agent brought about an end without a verdict, which has the score 0."""
     zeroed = trial.state == "FINISHED" and trial.cause in COUNTED_AS_ZERO
     return zeroed or ended_by_agent(trial.state, trial.category)
 

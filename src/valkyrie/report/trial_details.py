@@ -97,7 +97,7 @@ def _caution(evidence: Json) -> str:
 
 
 def evidence_rows(evidence: Json | None) -> Rows:
-    """What was found while it was verified; nothing where nothing was."""
+    """Return what was found while it was verified; nothing where nothing was."""
     evidence = evidence or {}
     rows: Rows = []
     if system_changes(evidence):
@@ -140,7 +140,7 @@ def evidence_tables(evidence: Json | None) -> list[tuple[str, Table]]:
 
 
 def attempt_table(attempts: Sequence[AttemptView], *, fraction: bool) -> Table:
-    """Every attempt of a trial, one line each."""
+    """Return every attempt of a trial, one line each."""
     table = Table(
         [
             Column("Attempt", "right"),
@@ -216,7 +216,7 @@ def tail_lines(text: str) -> Iterator[str]:
 
 
 def _is_told(account: AgentAccount) -> bool:
-    """Whether the agent's own account begins with the instruction."""
+    """Return whether the agent's own account begins with the instruction."""
     steps = account.trajectory.steps if account.trajectory else ()
     said = [_plain(step.message) for step in steps if step.source == "user"]
     return any((account.instruction or "").strip() in text for text in said)

@@ -81,7 +81,7 @@ class HostRoom:
         self.running -= 1
 
     def left(self) -> Room:
-        """What is free now."""
+        """Return what is free now."""
         return Room(
             self.cpus - self.used_cpus,
             self.memory_mb - self.used_memory_mb,
@@ -376,7 +376,7 @@ class Scheduler:
         self._wake.set()
 
     def _finish(self, leased: Leased, ending: AttemptEnding, max_attempts: int | None) -> Finish:
-        """What an ending leaves the trial at: graded, in error, or pending again after a back-off."""
+        """Return what an ending leaves the trial at: graded, in error, or pending again after a back-off."""
         now = time.time()
         finish = Finish(
             leased,
@@ -435,7 +435,7 @@ def _agent_timing(leased: Leased) -> Json:
 
 
 def _remark(ending: AttemptEnding) -> Json:
-    """Why the score is 0 without a verdict, or why an agent gave up that was graded all the same."""
+    """Return why the score is 0 without a verdict, or why an agent gave up that was graded all the same."""
     if ending.grade is not None and ending.grade.cause is not None:
         return {"category": Category.AGENT, "cause": ending.grade.cause, "message": ending.grade.message}
     if ending.exit is None or ending.exit.trouble is None:

@@ -153,7 +153,7 @@ class SecretStore:
         return self._read().get(name) or None
 
     def list(self) -> Sequence[str]:
-        """Names only."""
+        """Return names only."""
         return sorted(self._read())
 
     def set(self, name: str, value: str) -> None:

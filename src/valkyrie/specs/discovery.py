@@ -75,7 +75,8 @@ def examine_skill(folder: Path) -> tuple[Skill | None, list[Finding]]:
 
 
 def find_skills(folder: Path) -> list[Skill]:
-    """Every skill of a folder: the folder itself, or those below it. Raises SpecError when there is none."""
+    """Return every skill of a folder: the folder itself, or those below it. Raises SpecError when there is
+    none."""
     if not folder.is_dir():
         what = "is not a folder" if folder.exists() else "does not exist"
         raise SpecError([Finding("missing-skill", "error", f"The skills folder {folder} {what}.")])
@@ -134,7 +135,7 @@ def _text(folder: Path, file: Path) -> str:
 
 
 def _front_matter(text: str, file: Path) -> tuple[str, int]:
-    """What stands between the two `---` lines, and the line it begins on."""
+    """Return what stands between the two `---` lines, and the line it begins on."""
     lines = text.splitlines()
     if not lines or lines[0].rstrip() != "---":
         raise SpecError(
@@ -171,7 +172,7 @@ Wanted = Mapping[str, tuple[str, ...]]
 
 
 def discover(project: Project, allow_paths: Sequence[str] = ()) -> list[Path]:
-    """Every eval file below the project's `paths.evals`, in order."""
+    """Return every eval file below the project's `paths.evals`, in order."""
     return find_evals(project.evals, project, allow_paths=allow_paths)
 
 
@@ -258,7 +259,7 @@ def parse_tags(given: Iterable[str]) -> dict[str, tuple[str, ...]]:
 
 
 def fits(tags: Mapping[str, Sequence[str]], wanted: Wanted) -> bool:
-    """Whether something with these tags is wanted."""
+    """Return whether something with these tags is wanted."""
     return all(_fits(tags.get(key, ()), values) for key, values in wanted.items())
 
 
@@ -296,7 +297,7 @@ def choose_stimuli(specs: Iterable[EvalSpec], wanted: Wanted) -> list[EvalSpec]:
 
 
 def choose_suite(project: Project, suite: Suite, specs: Iterable[EvalSpec]) -> list[EvalSpec]:
-    """What a suite takes of these specs: files first, then tags."""
+    """Return what a suite takes of these specs: files first, then tags."""
     if suite.evals:
         listed = set(find_evals(suite.evals, project))
         specs = [spec for spec in specs if spec.file.resolve() in listed]

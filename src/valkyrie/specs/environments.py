@@ -58,7 +58,7 @@ class DeclaredEnvironment:
         return replace(self, skills=skills)
 
     def settled(self) -> EnvironmentSpec:
-        """What it comes to."""
+        """Return what it comes to."""
         return EnvironmentSpec(
             skills=self.skills,
             files=self.files,

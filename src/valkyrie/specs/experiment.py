@@ -51,7 +51,7 @@ def set_at(data: Json, parts: Sequence[str], value: Any) -> None:
 
 
 def differences(one: Any, other: Any, at: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any, Any]]:
-    """Every place where two pieces of data differ, as deep as both go."""
+    """Yield every place where two pieces of data differ, as deep as both go."""
     if isinstance(one, dict) and other is MISSING:
         other = {}
     if isinstance(other, dict) and one is MISSING:
@@ -341,7 +341,7 @@ def plan_experiment(
     project: Project | None = None,
     allowed: Allowance | None = None,
 ) -> list[VariantPlan]:
-    """Every eval under every variant (or only these), eval by eval. Drift is a SpecError."""
+    """Return every eval under every variant (or only these), eval by eval. Drift is a SpecError."""
     for name in only:
         if name not in experiment.variants:
             known = ", ".join(experiment.variants)
@@ -393,7 +393,7 @@ def _patch(experiment: Experiment, variant: Variant, file: Path) -> Json:
 
 
 def _filled(data: Any, values: Mapping[str, str], place: SourceLocation | None) -> Any:
-    """Every `${eval.…}` in texts of this data filled in."""
+    """Return every `${eval.…}` in texts of this data filled in."""
     if isinstance(data, dict):
         return {key: _filled(value, values, place) for key, value in data.items()}
     if isinstance(data, list):
@@ -425,7 +425,7 @@ def _resolved(
 
 
 def _drift(experiment: Experiment, file: Path, resolved: Mapping[str, Json]) -> list[Finding]:
-    """Every difference between variants that `vary` does not allow."""
+    """Return every difference between variants that `vary` does not allow."""
     allowed = [_as_defaults(parse_pointer(pointer)) for pointer in experiment.vary]
     names = list(resolved)
     first = experiment.baseline or names[0]

@@ -21,7 +21,7 @@ MOST_S = 365 * 24 * 3600.0
 
 
 def parse_duration(text: str) -> float:
-    """Seconds of `5m`, `300s`, `30000ms`, `1.5h`, `2m40s`; the unit is not optional."""
+    """Return seconds of `5m`, `300s`, `30000ms`, `1.5h`, `2m40s`; the unit is not optional."""
     if (match := _FORM.fullmatch(text)) is not None:
         seconds = float(match[1]) * _SECONDS[match[2]]
     elif (match := _PARTS.fullmatch(text)) is not None and text.strip():
@@ -102,7 +102,7 @@ class Node:
         return f"the number {self.raw or self.value}"
 
     def get(self, key: str) -> Node | None:
-        """What stands under this key; nothing and an empty value are alike."""
+        """Return what stands under this key; nothing and an empty value are alike."""
         mapping = self.mapping
         found = mapping.get(key) if mapping is not None else None
         return None if found is None or found.value is None else found
@@ -198,7 +198,7 @@ class Fields:
             notes.error("wrong-type", f"{what} must be a map, not {node.kind}.", node)
 
     def take(self, name: str, *aliases: str) -> Node | None:
-        """What stands under this key, or under another name of it."""
+        """Return what stands under this key, or under another name of it."""
         if not aliases:
             self.asked.add(name)
             return self.node.get(name)
@@ -285,7 +285,7 @@ class Fields:
         return None
 
     def duration(self, name: str, *aliases: str) -> float | None:
-        """Seconds of `90s`, `5m`; a bare number has no meaning."""
+        """Return seconds of `90s`, `5m`; a bare number has no meaning."""
         node = self.take(name, *aliases)
         return None if node is None else duration_of(node, self.notes, f"{self.what}: `{name}`")
 

@@ -44,7 +44,7 @@ class Glob:
         return any(char in self.pattern for char in "*?[{") or "(" in self.pattern
 
     def matches(self, path: str) -> bool:
-        """Whether it is the whole of this relative path."""
+        """Return whether it is the whole of this relative path."""
         names = _names(path)
         return any(self._match(form, names) for form in self._forms)
 
@@ -70,7 +70,7 @@ class Glob:
         return len(name) in ends(tokens, name, 0)
 
     def find(self, folder: Path) -> list[Path]:
-        """Every file and folder below (or, with `..`, beside) this one that fits, in order."""
+        """Return every file and folder below (or, with `..`, beside) this one that fits, in order."""
         search = _Search(self)
         found = {path for form in self._forms for path in search.walk(folder, form)}
         return sorted(found)

@@ -71,7 +71,7 @@ def file_root(folder: Path) -> Path:
 
 
 def _is_top(folder: Path) -> bool:
-    """Whether a search for files of a project ends here."""
+    """Return whether a search for files of a project ends here."""
     return _has_repository(folder) or folder.resolve() == home_folder()
 
 

@@ -408,7 +408,7 @@ def _defaults(node: Node | None, notes: Notes) -> Defaults:
 
 
 def _judge_provider(fields: Fields) -> str | None:
-    """Whose interface the judge speaks. Where it is and with which key is never a spec's to say."""
+    """Return whose interface the judge speaks. Where it is and with which key is never a spec's to say."""
     node = fields.take("judge_provider")
     if node is None or node.mapping is None:
         return fields.text("judge_provider")

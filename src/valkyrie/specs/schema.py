@@ -280,7 +280,7 @@ def _grader() -> Json:
 
 
 def _when(name: str) -> Json:
-    """What holds for entries of one type."""
+    """Return what holds for entries of one type."""
     form = GRADERS[name]
     config = form.config()
     needed: Json = {"required": ["config"]} if form.required or form.any_of else {}

@@ -13,6 +13,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 from benchmark_runner.yaml_documents import explain, syntax_hint
 from valkyrie.specs.fields import Node, Scalar
 from valkyrie.specs.model import Finding, SourceLocation, SpecError
@@ -54,8 +56,6 @@ def load_yaml(file: Path, base: Path | None = None) -> Node:
 
 def parse_yaml(text: str, file: Path, base: Path | None = None) -> Node:
     """Read one YAML document; an empty one is a node without a value."""
-    import yaml
-
     if len(text) > MAX_BYTES:
         raise SpecError(
             [Finding("too-large", "error", f"Larger than {MAX_BYTES >> 20} MiB.", SourceLocation(file))]
@@ -94,8 +94,6 @@ class _Builder:
     """With the size of each; None while it is still being read."""
 
     def document(self) -> Node:
-        import yaml
-
         self.parser.get_event()
         event = self.parser.get_event()
         if isinstance(event, yaml.StreamEndEvent):
@@ -109,8 +107,6 @@ class _Builder:
 
     def node(self, event: Any, depth: int) -> tuple[Node, int]:
         """The node that begins with this event, and how many nodes it stands for."""
-        import yaml
-
         if isinstance(event, yaml.AliasEvent):
             return self.alias(event)
         if depth > MAX_DEPTH:
@@ -167,8 +163,6 @@ class _Builder:
         return Node(entries, self.place(start), self.base, keys=keys), size
 
     def key(self, event: Any) -> str:
-        import yaml
-
         if not isinstance(event, yaml.ScalarEvent) or event.anchor:
             raise self.fault(
                 "yaml", "A key must be plain text. A value that holds braces needs quotes or a block.", event
@@ -187,8 +181,6 @@ class _Builder:
         return maps
 
     def until_end(self) -> Iterator[Any]:
-        import yaml
-
         while not isinstance(event := self.parser.get_event(), yaml.CollectionEndEvent):
             yield event
 
@@ -221,7 +213,7 @@ class _Builder:
 
 
 def resolve(text: str) -> Scalar:
-    """What an unquoted scalar means, by the core schema of YAML 1.2."""
+    """Return what an unquoted scalar means, by the core schema of YAML 1.2."""
     if text in _NULL:
         return None
     if text in _TRUE or text in _FALSE:

@@ -47,8 +47,8 @@ class Store:
         return self._database.writing()
 
     def write(self, work: Callable[[Connection], T]) -> T:
-        """What `work` gives in a write transaction; repeated when another one was in its way, so it may
-        change nothing but the database."""
+        """Return what `work` gives in a write transaction; repeated when another one was in its way, so it
+        may change nothing but the database."""
         return self._database.write(work)
 
     def now(self, connection: Connection) -> float:
@@ -73,7 +73,7 @@ class Store:
         return Writer(self._database) if patience is None else Writer(self._database, patience)
 
     def reclaimable(self) -> int:
-        """Bytes of the database that hold nothing any more and can be given back to the disk."""
+        """Return bytes of the database that hold nothing any more and can be given back to the disk."""
         return self._database.reclaimable()
 
     def give_back(self) -> None:

@@ -118,7 +118,7 @@ def add_confirmed(deltas: dict[str, float], score: float | None, passed: bool | 
 
 
 def spending(cost: float | None, usage: Json | None) -> dict[str, float]:
-    """What one attempt adds to its run's costs and tokens."""
+    """Return what one attempt adds to its run's costs and tokens."""
     costs = {} if cost is None else {"n_costed": 1, "cost_sum": cost}
     return {**costs, **{name: (usage or {}).get(name, 0) for name in TOKEN_COUNTERS}}
 
@@ -201,7 +201,7 @@ def run_scores(row: Any) -> RunScores:
 
 
 def _range(row: Any, planned: int, ungraded: int, score: float | None) -> tuple[float | None, float | None]:
-    """What the score would be if all ungraded trials had failed, and if all had passed.
+    """Return what the score would be if all ungraded trials had failed, and if all had passed.
 
     Known where scores are fractions. The benchmark's own function said it when the run ended; else every
     trial has the same weight.
@@ -219,7 +219,7 @@ def _range(row: Any, planned: int, ungraded: int, score: float | None) -> tuple[
 
 
 def _finite(number: float | None) -> float | None:
-    """What is no number is no score."""
+    """Return what is no number is no score."""
     return number if number is not None and math.isfinite(number) else None
 
 
@@ -249,5 +249,5 @@ def totals(connection: Connection) -> Totals:
 
 
 def answers(connection: Connection) -> bool:
-    """Whether the database can be asked anything."""
+    """Return whether the database can be asked anything."""
     return connection.execute(select(1)).scalar() == 1

@@ -30,7 +30,7 @@ from sqlalchemy.exc import (
 from sandboxes.retry import Backoff, Retries
 from valkyrie.domain import DEFAULT_ORG
 from valkyrie.errors import StoreError, UsageError, ValkyrieError
-from valkyrie.store import schema
+from valkyrie.store import migrations, schema
 
 _encode = json.JSONEncoder(allow_nan=False).encode
 
@@ -127,7 +127,8 @@ _TOO_LARGE = "54"
 
 
 def of_the_store(error: BaseException) -> bool:
-    """Whether database or disk failed; anything else is the trouble of one caller and what it wrote."""
+    """Return whether database or disk failed; anything else is the trouble of one caller and what it
+    wrote."""
     if isinstance(error, DBAPIError) and not error.connection_invalidated:
         too_large = (_sqlstate(error) or "").startswith(_TOO_LARGE)
         if too_large or isinstance(error, _OF_A_CALLER):
@@ -141,7 +142,8 @@ def clashed(error: BaseException) -> bool:
 
 
 def passing(error: BaseException) -> bool:
-    """Whether the same may well succeed in a while: another program holds the lock, the server restarts."""
+    """Return whether the same may well succeed in a while: another program holds the lock, the server
+    restarts."""
     if isinstance(error, TimeoutError) or clashed(error):
         return True
     if not isinstance(error, DBAPIError):
@@ -198,7 +200,7 @@ def _explain_postgres(error: BaseException, place: str) -> StoreError:
 
 
 def first_line(error: BaseException) -> str:
-    """What the driver said, without the statement it said it of."""
+    """Return what the driver said, without the statement it said it of."""
     lines = str(getattr(error, "orig", None) or error).strip().splitlines()
     return lines[0].rstrip(".") if lines else type(error).__name__
 
@@ -278,7 +280,8 @@ class Database(ABC):
 
     @abstractmethod
     def reclaimable(self) -> int:
-        """Bytes of its files that hold nothing and can be given back to the disk; 0 where nobody can tell."""
+        """Return bytes of its files that hold nothing and can be given back to the disk; 0 where nobody can
+        tell."""
 
     @abstractmethod
     def give_back(self) -> None:
@@ -303,7 +306,8 @@ class Database(ABC):
             yield connection
 
     def write(self, work: Callable[[Connection], T]) -> T:
-        """What `work` gives, in a write transaction that is repeated when another one was in its way."""
+        """Return what `work` gives, in a write transaction that is repeated when another one was in its
+        way."""
         deadline = time.monotonic() + PATIENCE_S
         self.check_there()
         with self.explained():
@@ -362,8 +366,6 @@ def create(connection: Connection) -> None:
 
 def check_known(found: str, place: str) -> None:
     """Refuse a schema this program has never heard of."""
-    from valkyrie.store import migrations
-
     if found not in migrations.known_revisions():
         raise StoreError(
             f"{place} was written by a newer Valkyrie (schema {found}; this program knows up to "

@@ -61,7 +61,7 @@ def living(connection: Connection) -> Sequence[Row[Any]]:
 
 
 def lives_at(connection: Connection, home: str) -> bool:
-    """Whether an executor of this home lives."""
+    """Return whether an executor of this home lives."""
     at_home = select(executor.c.id).where(
         executor.c.home == home, executor.c.ended_at.is_(None), executor.c.expires_at > schema.now(connection)
     )

@@ -280,7 +280,7 @@ class _Left:
         self._trials = room.trials
 
     def take(self, row: Any) -> bool:
-        """Whether the trial fits; if so, its share is gone."""
+        """Return whether the trial fits; if so, its share is gone."""
         cpus, memory = row.cpus or 0.0, row.memory_mb or 0
         full = cpus > self._cpus or memory > self._memory or self._trials < 1
         if full and not self._idle:

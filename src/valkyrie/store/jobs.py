@@ -47,7 +47,7 @@ def locked(connection: Connection, job_id: str) -> Row[Any]:
 
 
 def exists(connection: Connection, job_id: str) -> bool:
-    """Whether there is a job of that id."""
+    """Return whether there is a job of that id."""
     return connection.execute(select(job.c.id).where(job.c.id == job_id)).scalar() is not None
 
 
@@ -154,7 +154,7 @@ def page(
 
 
 def cursor_after(row: Any) -> str:
-    """Where a list goes on after this job."""
+    """Return where a list goes on after this job."""
     return base64.urlsafe_b64encode(json.dumps([row.created_at, row.id]).encode()).decode()
 
 

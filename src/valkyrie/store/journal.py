@@ -199,7 +199,7 @@ def record(connection: Connection, changes: Sequence[Change]) -> None:
 
 
 def is_written(connection: Connection, change: Change) -> bool:
-    """Whether a change that is refused now was written before: its commit's answer got lost."""
+    """Return whether a change that is refused now was written before: its commit's answer got lost."""
     leased = change.leased
     if isinstance(change, Finish):
         statement = select(attempt.c.number).where(
@@ -425,8 +425,8 @@ class Writer:
             time.sleep(GATHER_S)
 
     def _units(self, batch: list[_Call]) -> Iterator[list[_Call]]:
-        """What shares a transaction. Where writers work side by side, each call locks its runs in order, and
-        none may have locks already."""
+        """Yield what shares a transaction. Where writers work side by side, each call locks its runs in
+        order, and none may have locks already."""
         if not self._database.own_transactions:
             yield batch
             return

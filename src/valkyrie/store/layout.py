@@ -136,7 +136,7 @@ class RunFolder:
         return self.root / "drafts"
 
     def draft(self, trial_id: int, number: int) -> Path:
-        """Where an attempt's folder is put together before it appears under its own name."""
+        """Return where an attempt's folder is put together before it appears under its own name."""
         return self.drafts / f"{trial_id}-{number}"
 
     def log(self, task_id: str, k: int, number: int) -> Path:

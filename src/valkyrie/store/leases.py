@@ -285,7 +285,7 @@ def _is_over(row: Any, now: float) -> bool:
 
 
 def _is_hopeless(row: Any) -> bool:
-    """Whether so many trials ended in errors, and none otherwise, that the others will, too.
+    """Return whether so many trials ended in errors, and none otherwise, that the others will, too.
 
     Failures of the infrastructure are none of these: they go away. Each error was tried again as often as
     that may help before it ended its trial.
@@ -323,7 +323,7 @@ def abort(connection: Connection, row: Any) -> None:
 
 
 def _slots(row: Any, tick: Tick) -> int:
-    """How many more of its trials may begin here."""
+    """Return how many more of its trials may begin here."""
     if row.state != RunState.IN_PROGRESS or not row.n_pending or row.id not in tick.ready:
         return 0
     return max(0, int(row.concurrency) - in_hand(row, tick))
@@ -334,7 +334,7 @@ def _is_done(row: Any, tick: Tick, stopped: Collection[str]) -> bool:
 
 
 def _may_conclude(row: Any, rows: Sequence[Any], done: Collection[str]) -> bool:
-    """Whether nothing can change its score any more.
+    """Return whether nothing can change its score any more.
 
     Where a job stops when it is decided, a run whose trials have all ended waits for that: the decision may
     set its last ones aside.

@@ -65,7 +65,7 @@ def snapshot(row: Any, now: float) -> Json:
 
 
 def packed(told: Json, note: str | None) -> str:
-    """What a pending row's `detail` holds: what it will tell, and why it has not yet."""
+    """Return what a pending row's `detail` holds: what it will tell, and why it has not yet."""
     return json.dumps({"told": told, "note": note}, separators=(",", ":"))
 
 
@@ -169,13 +169,13 @@ def supplied(connection: Connection, run_id: str) -> None:
 
 
 def unfinished(connection: Connection, run_id: str) -> bool:
-    """Whether something is still to be told of a run: what it was handed is needed until then."""
+    """Return whether something is still to be told of a run: what it was handed is needed until then."""
     found = select(hook.c.id).where(hook.c.run_id == run_id, hook.c.state == PENDING).limit(1)
     return connection.execute(found).scalar() is not None
 
 
 def settled(connection: Connection, run_id: str) -> bool:
-    """Whether a run has ended and nothing is left to tell of it."""
+    """Return whether a run has ended and nothing is left to tell of it."""
     state = connection.execute(select(run.c.state).where(run.c.id == run_id)).scalar()
     return state is not None and RunState(state).terminal and not unfinished(connection, run_id)
 
@@ -409,8 +409,8 @@ def _short(detail: str) -> str:
 
 
 def outlook(connection: Connection, besides: Collection[str]) -> tuple[bool, float | None]:
-    """Whether anything is pending in nobody's hand, but for runs that wait for a person (`besides`), and in
-    how many seconds the next pause ends."""
+    """Return whether anything is pending in nobody's hand, but for runs that wait for a person (`besides`),
+    and in how many seconds the next pause ends."""
     now = schema.now(connection)
     open_ = and_(hook.c.state == PENDING, hook.c.executor_id.is_(None), hook.c.run_id.not_in(list(besides)))
     count = connection.execute(select(func.count()).select_from(hook).where(open_)).scalar()
@@ -421,5 +421,5 @@ def outlook(connection: Connection, besides: Collection[str]) -> tuple[bool, flo
 
 
 def any_pending(connection: Connection) -> bool:
-    """Whether anything is left to send at all."""
+    """Return whether anything is left to send at all."""
     return connection.execute(select(hook.c.id).where(hook.c.state == PENDING).limit(1)).scalar() is not None

@@ -12,7 +12,7 @@ from sqlalchemy import Connection, Engine, create_engine, event, select, text
 from sandboxes.registry import add_extra
 from sandboxes.retry import Retries
 from valkyrie.errors import StoreError, UsageError
-from valkyrie.store import schema
+from valkyrie.store import migrations, schema
 from valkyrie.store.counters import CHANNEL
 from valkyrie.store.database import BACKOFF, Address, Database, check_known, create, dumps
 
@@ -117,8 +117,6 @@ class PostgresDatabase(Database):
             return self._migrate(connection, found, automatic=automatic)
 
     def _migrate(self, connection: Connection, found: str, *, automatic: bool) -> list[str]:
-        from valkyrie.store import migrations
-
         check_known(found, self.address.place)
         if living := connection.execute(_LIVING).all():
             names = ", ".join(f"{row.pid} on {row.host}" for row in living[:5])

@@ -156,7 +156,7 @@ def page(connection: Connection, query: RunQuery) -> tuple[Sequence[Row[Any]], i
 
 
 def counted(query: RunQuery) -> Select[Any]:
-    """How many match, without looking at more than MOST_COUNTED."""
+    """Return how many match, without looking at more than MOST_COUNTED."""
     some = select(run.c.id).where(*_wanted(query)).limit(MOST_COUNTED).subquery()
     return select(func.count()).select_from(some)
 

@@ -350,12 +350,12 @@ def exit_codes(connection: Connection, run_id: str) -> dict[str, int]:
 
 
 def _finite(score: float | None) -> float | None:
-    """What is no number is no score."""
+    """Return what is no number is no score."""
     return score if score is not None and math.isfinite(score) else None
 
 
 def cost_note(row: Any) -> str | None:
-    """What is to be said of a run whose agents reported more than it may cost."""
+    """Return what is to be said of a run whose agents reported more than it may cost."""
     if row.max_cost is None or row.cost_sum < row.max_cost or not row.n_stopped + row.n_pending:
         return None
     return (
@@ -376,7 +376,7 @@ def forget(connection: Connection, run_id: str) -> None:
 
 
 def any_ready(connection: Connection) -> bool:
-    """Whether a run could go on now without a person (a run that waits says so in its note)."""
+    """Return whether a run could go on now without a person (a run that waits says so in its note)."""
     return bool(
         connection.execute(
             select(run.c.id)

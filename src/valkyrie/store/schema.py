@@ -378,7 +378,7 @@ def now(connection: Connection) -> float:
 
 
 def skew(connection: Connection) -> float:
-    """How many seconds the store's clock is ahead of this machine's; measured now and then."""
+    """Return how many seconds the store's clock is ahead of this machine's; measured now and then."""
     if connection.dialect.name != "postgresql":
         return 0.0
     measured: tuple[float, float] | None = connection.info.get(_KEY)

@@ -16,7 +16,7 @@ from sqlalchemy import Connection, Engine, create_engine, event, select, text
 from sqlalchemy.pool import NullPool, Pool, QueuePool
 
 from valkyrie.errors import StoreError
-from valkyrie.store import schema
+from valkyrie.store import migrations, schema
 from valkyrie.store.database import Address, Database, check_known, create, dumps, explain
 
 BUSY_TIMEOUT_S = 30.0
@@ -151,8 +151,6 @@ class SqliteDatabase(Database):
         return [f"made {self._path} with schema {schema.REVISION}"]
 
     def _migrate(self, found: str) -> list[str]:
-        from valkyrie.store import migrations
-
         check_known(found, str(self._path))
         copy = self._path.with_name(f"{self._path.name}.{found}.{int(time.time())}.bak")
         _copy(self._path, copy)
@@ -162,7 +160,7 @@ class SqliteDatabase(Database):
 
 
 def is_read_only(path: Path) -> bool:
-    """Whether the database's folder cannot be written, while the database is there to be read."""
+    """Return whether the database's folder cannot be written, while the database is there to be read."""
     return path.exists() and not os.access(path.parent, os.W_OK)
 
 

@@ -68,7 +68,7 @@ class ApiKey:
 
 
 def orgs(connection: Connection) -> Sequence[Org]:
-    """All organisations, oldest first."""
+    """Return all organisations, oldest first."""
     return [_org(row) for row in connection.execute(select(org).order_by(org.c.created_at, org.c.id))]
 
 
@@ -148,7 +148,7 @@ def create_key(
 
 
 def find_key(connection: Connection, presented: str, now: float) -> Identity | None:
-    """Whose key this is; None for one that is unknown, revoked or expired."""
+    """Return whose key this is; None for one that is unknown, revoked or expired."""
     match = _KEY.fullmatch(presented)
     if match is None:
         return None
@@ -358,7 +358,7 @@ def hand(connection: Connection, run_id: str, sealed: bytes) -> None:
 
 
 def handed(connection: Connection, run_id: str) -> bytes | None:
-    """What was handed with a run; None once it ended."""
+    """Return what was handed with a run; None once it ended."""
     wanted = select(handover.c.sealed).where(handover.c.run_id == run_id)
     return connection.execute(wanted).scalar_one_or_none()
 

@@ -142,7 +142,7 @@ def one_trial(connection: Connection, run_id: str, task_id: str, k: int) -> Row[
 
 
 def each_result(connection: Connection, run_id: str) -> Iterator[Row[Any]]:
-    """Every trial of a run with its result, in order, without holding them all."""
+    """Yield every trial of a run with its result, in order, without holding them all."""
     statement = select(trial).where(trial.c.run_id == run_id).order_by(trial.c.position)
     with connection.execute(statement.execution_options(yield_per=AT_ONCE)) as found:
         yield from found
@@ -158,7 +158,7 @@ def results_behind(
 
 
 def results_of_tasks(connection: Connection, run_id: str, task_ids: Sequence[str]) -> Sequence[Row[Any]]:
-    """All trials of these tasks with their results, in order."""
+    """Return all trials of these tasks with their results, in order."""
     found: list[Row[Any]] = []
     for start in range(0, len(task_ids), AT_ONCE):
         some = task_ids[start : start + AT_ONCE]
@@ -168,7 +168,7 @@ def results_of_tasks(connection: Connection, run_id: str, task_ids: Sequence[str
 
 
 def ended_by_task(connection: Connection, run_id: str) -> dict[str, int]:
-    """How many trials of each task have a grade or an error."""
+    """Return how many trials of each task have a grade or an error."""
     ended = [TrialState.FINISHED.value, TrialState.ERROR.value]
     found = connection.execute(
         select(trial.c.task_id, func.count())
@@ -179,7 +179,7 @@ def ended_by_task(connection: Connection, run_id: str) -> dict[str, int]:
 
 
 def count_by_task(connection: Connection, run_id: str) -> dict[str, int]:
-    """How many trials each task has, whatever has become of them."""
+    """Return how many trials each task has, whatever has become of them."""
     counted = select(trial.c.task_id, func.count()).where(trial.c.run_id == run_id).group_by(trial.c.task_id)
     return {task_id: int(number) for task_id, number in connection.execute(counted)}
 
@@ -191,7 +191,7 @@ _GRADE = (
 
 
 def each_grade(connection: Connection, run_id: str) -> Iterator[Any]:
-    """What the final score is computed from, of every trial, in order."""
+    """Yield what the final score is computed from, of every trial, in order."""
     statement = (
         select(*(trial.c[name] for name in _GRADE)).where(trial.c.run_id == run_id).order_by(trial.c.position)
     )
@@ -200,7 +200,7 @@ def each_grade(connection: Connection, run_id: str) -> Iterator[Any]:
 
 
 def scores(connection: Connection, run_id: str) -> dict[str, list[float | None]]:
-    """What every trial counts, by task; None: it has no grade, and its agent was not the cause.
+    """Return what every trial counts, by task; None: it has no grade, and its agent was not the cause.
 
     Those that ended by the agent's doing have the worst score. Those that were not needed are left out.
     """
@@ -227,7 +227,7 @@ def families(connection: Connection, run_id: str) -> dict[str, str]:
 
 
 def attempts(connection: Connection, trial_id: int) -> Sequence[Row[Any]]:
-    """Every attempt of a trial, oldest first."""
+    """Return every attempt of a trial, oldest first."""
     return connection.execute(
         select(attempt).where(attempt.c.trial_id == trial_id).order_by(attempt.c.number)
     ).all()

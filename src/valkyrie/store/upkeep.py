@@ -117,7 +117,7 @@ def open_attempts(connection: Connection) -> Iterator[str]:
 
 
 def damaged_file(connection: Connection) -> Iterator[str]:
-    """What SQLite itself finds wrong with the file."""
+    """Yield what SQLite itself finds wrong with the file."""
     if connection.dialect.name != "sqlite":
         return
     for statement in ("PRAGMA quick_check(20)", "PRAGMA foreign_key_check"):
@@ -157,13 +157,13 @@ class SchemaStanding:
 
 
 def standing(address: Path | str) -> SchemaStanding:
-    """How it is, without changing it."""
+    """Return how it is, without changing it."""
     with _opened(address) as database:
         return _standing(database)
 
 
 def steps(address: Path | str) -> list[str]:
-    """What `upgrade` would do."""
+    """Return what `upgrade` would do."""
     found = standing(address)
     if found.current:
         return []
@@ -182,7 +182,7 @@ def upgrade(address: Path | str) -> list[str]:
 
 
 def problems(address: Path | str) -> list[str]:
-    """What is wrong with a database; nothing, if all is well."""
+    """Return what is wrong with a database; nothing, if all is well."""
     with _opened(address) as database:
         found = _standing(database)
         if found.revision is None:

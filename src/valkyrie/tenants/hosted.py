@@ -11,6 +11,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from benchmark_service.allowlist import descope_client, only_tenant
@@ -67,8 +68,6 @@ class DescopeCaller:
 
 def hosted_settings() -> HostedSettings:
     """From the server's environment; UserError says what is missing."""
-    from importlib.util import find_spec
-
     project = os.environ.get("DESCOPE_PROJECT_ID", "").strip()
     if not project:
         raise UserError("AUTH_REQUIRED is set but DESCOPE_PROJECT_ID is not: nobody could be let in.")
@@ -159,7 +158,7 @@ class HostedAuthenticator:
             return caller
 
     def _ask(self, shown: str) -> DescopeCaller:
-        """What Descope says of it; a token is three parts with dots, an access key has none."""
+        """Return what Descope says of it; a token is three parts with dots, an access key has none."""
         is_token = shown.count(".") == 2
         try:
             claims = self._verified(shown) if is_token else self._exchanged(shown)
@@ -262,7 +261,7 @@ def _unavailable() -> InfrastructureError:
 
 
 def _refusal(error: Exception, shown: str) -> ValkyrieError:
-    """Whether the key is no good, or Descope cannot say so now."""
+    """Return whether the key is no good, or Descope cannot say so now."""
     import httpx
 
     said = Masker([shown]).text(str(error))[:300]

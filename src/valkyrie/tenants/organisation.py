@@ -40,15 +40,16 @@ class Organisation(Protocol):
     """What tells hosted benchmark services who asks; empty where nobody does, or they need not know."""
 
     def secret_sources(self) -> Sequence[SecretSource]:
-        """Where secrets are looked up, in order."""
+        """Return where secrets are looked up, in order."""
         ...
 
     def variables(self) -> Mapping[str, str]:
-        """What `${VAR}` of a task may name: the environment where that is the user's own, else nothing."""
+        """Return what `${VAR}` of a task may name: the environment where that is the user's own, else
+        nothing."""
         ...
 
     def secrets(self) -> Sequence[SecretView]:
-        """Names of the secrets kept for it."""
+        """Return names of the secrets kept for it."""
         ...
 
     def set_secret(self, name: str, value: str) -> None: ...
@@ -68,11 +69,12 @@ class Organisation(Protocol):
         ...
 
     def artifacts(self, place: Json | None = None) -> ArtifactStore | None:
-        """Where artifacts of new runs are kept (of a run, at the `place` it remembers); None: only here."""
+        """Return where artifacts of new runs are kept (of a run, at the `place` it remembers); None: only
+        here."""
         ...
 
     def logs(self, place: Json | None = None) -> LogKeeper | None:
-        """Where logs of new runs are shipped (of a run, the `place` it remembers); None: nowhere."""
+        """Return where logs of new runs are shipped (of a run, the `place` it remembers); None: nowhere."""
         ...
 
 
@@ -102,7 +104,8 @@ class Authenticator(Protocol):
     def mode(self) -> Mode: ...
 
     def identify(self, api_key: str | None, bearer: str | None) -> Identity:
-        """Whose key (`X-Api-Key`) or token (`Authorization: Bearer`) this is; AccessError when nobody's."""
+        """Return whose key (`X-Api-Key`) or token (`Authorization: Bearer`) this is; AccessError when
+        nobody's."""
         ...
 
     def init(self, api_key: str | None, bearer: str | None) -> Joined:
@@ -144,7 +147,7 @@ class SelfHostedAuthenticator:
         )
 
     def _is_due(self, key_id: str) -> bool:
-        """Whether its use is to be written down now: most requests write nothing."""
+        """Return whether its use is to be written down now: most requests write nothing."""
         from valkyrie.store.tenants import TOUCH_EVERY_S
 
         now = self._clock()

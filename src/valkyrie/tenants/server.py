@@ -21,12 +21,16 @@ from valkyrie.tenants.storage import (
     DEFAULT_RETENTION,
     Placement,
     StoredSecrets,
+    any_session,
+    as_keys,
     needed,
     open_artifacts,
     open_library,
     open_logs,
     own_placement,
+    own_session,
     secrets_manager,
+    session_for,
 )
 from valkyrie.text import did_you_mean
 from valkyrie.views import SecretView
@@ -58,7 +62,7 @@ OPEN_ROLES = "VALKYRIE_ALLOW_OPEN_ROLES"
 
 
 def external_id(org_id: str) -> str:
-    """What the trust policy of an organisation's role must ask for: ours for it, and for no other."""
+    """Return what the trust policy of an organisation's role must ask for: ours for it, and for no other."""
     return f"valkyrie-{org_id}"
 
 
@@ -114,8 +118,6 @@ def check_role(access: AwsAccess) -> None:
     Whoever may name a role here would otherwise get at every role that trusts this server, also those of
     other organisations and of the server's own account.
     """
-    from dataclasses import replace
-
     from valkyrie.aws.session import AwsSession
 
     AwsSession(access).credential()
@@ -135,7 +137,6 @@ def check_role(access: AwsAccess) -> None:
 def check_keys(keys: Mapping[str, str], region: str | None) -> None:
     """Refuse keys AWS does not know."""
     from valkyrie.aws.session import AwsAccess, AwsSession
-    from valkyrie.tenants.storage import as_keys
 
     AwsSession(AwsAccess(region=region, keys=as_keys(keys))).identity()
 
@@ -236,8 +237,6 @@ class ServerOrganisation:
 
     def _reaching(self, *, shared: bool) -> AwsSession | None:
         """The way to where a run is kept: what is shared is reached as the server itself."""
-        from valkyrie.tenants.storage import any_session
-
         return any_session() if shared or self._is_default else self._own_session
 
     @property
@@ -250,21 +249,16 @@ class ServerOrganisation:
 
     @cached_property
     def _servers_session(self) -> AwsSession | None:
-        from valkyrie.tenants.storage import own_session
-
         return own_session(server=True)
 
     @cached_property
     def _own_session(self) -> AwsSession | None:
-        from valkyrie.tenants.storage import session_for
-
         access = self._access(self._row.settings)
         return session_for(access) if access else None
 
     def _access(self, chosen: Json) -> AwsAccess | None:
         """The way into AWS the organisation brought along."""
         from valkyrie.aws.session import AwsAccess
-        from valkyrie.tenants.storage import as_keys
 
         region = chosen.get("aws_region")
         if self._row.sealed:

@@ -138,7 +138,7 @@ _OF_THE_CHAIN = (
 
 
 def kept_keys_path() -> Path:
-    """Where `config init` keeps AWS keys: apart from secrets, which agents may name."""
+    """Return where `config init` keeps AWS keys: apart from secrets, which agents may name."""
     return config_path().parent / "aws.json"
 
 

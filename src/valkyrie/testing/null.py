@@ -28,7 +28,7 @@ SIGMA = 0.5
 
 
 def durations(dataset: str) -> list[float]:
-    """Seconds each task of a null dataset waits."""
+    """Return seconds each task of a null dataset waits."""
     match = _DATASET.fullmatch("10" if dataset == "default" else dataset)
     if match is None:
         raise UsageError(f"{dataset!r} is not a null dataset; try 100, 100x0.5 or 100~2")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from valkyrie.config.values import database_url
 from valkyrie.domain import DEFAULT_ORG, Identity
-from valkyrie.store import jobs, runs
+from valkyrie.store import Store, jobs, runs
 from valkyrie.store.layout import DataFolder
 from valkyrie.tracker.dispatch import Dispatch, SocketDispatch, StoreDispatch
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from valkyrie.benchmarks.protocol import Benchmark
     from valkyrie.executor.client import StartingExecutor
     from valkyrie.secrets.delivery import Sealer
-    from valkyrie.store import Connection, Store
+    from valkyrie.store import Connection
     from valkyrie.tenants import Organisation
     from valkyrie.tracker.local import LocalTracker
     from valkyrie.tracker.prepare import PreparedRun
@@ -43,8 +43,6 @@ class TrackerApp:
     @cached_property
     def store(self) -> Store:
         """Return the database, made or migrated if need be."""
-        from valkyrie.store import Store
-
         try:
             self.data.make()
         except OSError:
@@ -79,7 +77,8 @@ class TrackerApp:
         return self.sealer if self.server else None
 
     def tracker(self, identity: Identity, caller_headers: Mapping[str, str] | None = None) -> LocalTracker:
-        """All verbs, as this person of this organisation; `caller_headers` tell hosted services who it is."""
+        """Return all verbs, as this person of this organisation; `caller_headers` tell hosted services who it
+        is."""
         from valkyrie.tracker.local import LocalTracker
 
         return LocalTracker(self, identity, caller_headers)

@@ -471,7 +471,7 @@ def _blocked(cheats: Mapping[str, TrialView]) -> Iterator[str]:
 
 
 def _system_changes(evidence: Json) -> list[str]:
-    """Paths of the system the agent changed, its own bundle not counted."""
+    """Return paths of the system the agent changed, its own bundle not counted."""
     paths = [str(path) for path, _kind in (evidence.get("system") or {}).get("paths", ())]
     return [path for path in paths if path != "/bundle" and not path.startswith("/bundle/")]
 

@@ -8,17 +8,18 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from sandboxes.registry import open_provider
 from sandboxes.values import host_memory_mb
 from valkyrie import agents, benchmarks
 from valkyrie.agents import PreparedAgent
-from valkyrie.benchmarks.protocol import Benchmark
+from valkyrie.benchmarks.protocol import Benchmark, select
 from valkyrie.domain import Json, TaskSpec
 from valkyrie.errors import UsageError, UserError
 from valkyrie.plan import Settings, TrialPlan, as_planned, make_plan
 from valkyrie.store import jobs, runs
 from valkyrie.tracker import job_plan
 from valkyrie.tracker.bounds import check_trials
-from valkyrie.tracker.checks import LONGEST_S, MOST_STRETCH
+from valkyrie.tracker.checks import LONGEST_S, MOST_STRETCH, unfit
 from valkyrie.tracker.job_plan import JobPlanned, Selection
 from valkyrie.tracker.problems import refuse
 from valkyrie.tracker.record import new_trials
@@ -166,8 +167,6 @@ def _sliced(context: CallerContext, rows: Sequence[Any], template: Any, selectio
 
 
 async def _chosen(benchmark: Benchmark, selection: Selection, slice_text: str) -> list[str]:
-    from valkyrie.benchmarks.protocol import select
-
     try:
         available = await benchmark.list_tasks(selection.dataset)
         return select(available, task_ids=selection.task_ids, slice_text=slice_text)
@@ -254,8 +253,6 @@ def _growth(
 async def _describe(
     benchmark: Benchmark, dataset: str, selection: Selection, template: Any
 ) -> list[TaskSpec]:
-    from valkyrie.benchmarks.protocol import select
-
     try:
         chosen = select(await benchmark.list_tasks(dataset), task_ids=selection.task_ids)
         check_trials(len(chosen), template.trials)
@@ -265,9 +262,6 @@ async def _describe(
 
 
 def _refuse_unfit(context: CallerContext, row: Any, tasks: Sequence[TaskSpec], template: Any) -> None:
-    from sandboxes.registry import open_provider
-    from valkyrie.tracker.checks import unfit
-
     agent = agents.open_frozen(row.agent_frozen, context.data.run(row.id).agent, context.data.bundles)
     stand_in = PreparedAgent(
         row.agent,

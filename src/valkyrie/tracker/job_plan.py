@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from valkyrie.benchmarks import open_benchmark
 from valkyrie.benchmarks.protocol import Benchmark
 from valkyrie.domain import Json
 from valkyrie.errors import UsageError, ValkyrieError
@@ -94,7 +95,7 @@ def _find(
 
 
 def _readings(scenario: str) -> Iterable[tuple[str, str, str]]:
-    """Every way to read `benchmark[@dataset]/task`; benchmarks (paths) and task ids may hold slashes.
+    """Yield every way to read `benchmark[@dataset]/task`; benchmarks (paths) and task ids may hold slashes.
 
     The longest path comes first: `./tasks/one` is a task of ./tasks, not of the folder one stands in.
     """
@@ -142,8 +143,6 @@ async def sent_scenarios(client: ValkyrieClient, scenarios: Sequence[str]) -> Se
 
 
 def _open_folder(name: str) -> Benchmark:
-    from valkyrie.benchmarks import open_benchmark
-
     folder = Path(name).expanduser()
     if not folder.is_dir():
         raise UsageError(f"no folder {name}")

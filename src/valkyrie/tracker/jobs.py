@@ -13,6 +13,7 @@ from valkyrie.errors import UsageError, UserError, ValkyrieError
 from valkyrie.report.presentation import job_view, run_view
 from valkyrie.store import jobs, runs
 from valkyrie.tracker.app import CallerContext
+from valkyrie.tracker.problems import Problem, refuse
 from valkyrie.tracker.run_reader import RunReader
 from valkyrie.tracker.runs import Again, NewRun, RunVerbs, limit_reached
 from valkyrie.views import ResumeRequest, RunRequest
@@ -230,9 +231,7 @@ class JobVerbs:
         return JobPlanned(list(request.agents), [Selection(one, template.dataset, ids) for one in named])
 
     def _prepared(self, requests: Sequence[RunRequest], *, only_look: bool = False) -> list[PreparedRun]:
-        """Every run resolved and checked; the problems of all in one refusal."""
-        from valkyrie.tracker.problems import Problem, refuse
-
+        """Return every run resolved and checked; the problems of all in one refusal."""
         found: list[PreparedRun] = []
         refused: list[str] = []
         for request in requests:
@@ -310,8 +309,6 @@ def _new_runs(
 
 
 def _refuse_problems(prepared: Sequence[PreparedRun]) -> Sequence[PreparedRun]:
-    from valkyrie.tracker.problems import refuse
-
     problems = [problem for one in prepared for problem in one.problems]
     if problems:
         raise refuse(problems, {name: what for one in prepared for name, what in one.missing.items()})

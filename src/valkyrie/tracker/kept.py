@@ -56,7 +56,7 @@ class Kept:
         return _if_there(self._folder.attempt(task_id, k, number))
 
     def files(self, task_id: str, k: int, number: int) -> Iterator[tuple[str, Iterator[bytes], int]]:
-        """Every file of an attempt, its log as `attempt.log`: relative name, bytes, their number."""
+        """Yield every file of an attempt, its log as `attempt.log`: relative name, bytes, their number."""
         folder, log = self._folder.attempt(task_id, k, number), self._folder.log(task_id, k, number)
         if folder.exists() or log.exists() or not self._artifacts:
             yield from self._here(folder, log)

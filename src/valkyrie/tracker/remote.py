@@ -16,6 +16,9 @@ from functools import wraps
 from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
+from valkyrie.benchmarks import open_benchmark
+from valkyrie.benchmarks.catalog import known_benchmarks
+from valkyrie.benchmarks.protocol import BenchmarkRequest
 from valkyrie.client import caller
 from valkyrie.client.client import ValkyrieClient
 from valkyrie.client.runs import changed
@@ -330,8 +333,6 @@ class RemoteTracker:
 
     def benchmarks(self) -> Sequence[BenchmarkView]:
         """Return the tracker's, and the services of the caller's own config, which win."""
-        from valkyrie.benchmarks.catalog import known_benchmarks
-
         own = {found.name: found for found in known_benchmarks() if found.source in ("custom", "registry")}
         theirs = self.wait_for(self.client.benchmarks())
         return [*(found for found in theirs if found.name not in own), *own.values()]
@@ -343,9 +344,6 @@ class RemoteTracker:
             return self.wait_for(self.client.benchmark_tasks(caller.with_service(request)))
 
         async def read() -> TasksView:
-            from valkyrie.benchmarks import open_benchmark
-            from valkyrie.benchmarks.protocol import BenchmarkRequest
-
             benchmark = open_benchmark(str(folder.absolute()), BenchmarkRequest(headers=request.headers))
             try:
                 return TasksView(await benchmark.list_tasks(request.dataset), await benchmark.datasets())

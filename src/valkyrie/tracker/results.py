@@ -108,7 +108,7 @@ class ResultVerbs:
     def output_files(
         self, ref: str, request: OutputsWanted = OutputsWanted()
     ) -> Iterator[tuple[str, Iterator[bytes], int]]:
-        """Every file kept of each trial's last attempt: its relative name, its bytes, their number."""
+        """Yield every file kept of each trial's last attempt: its relative name, its bytes, their number."""
         for task_id, k, number, kept in self._last_attempts(ref, request.task_ids):
             folder = Path(encode_task_id(task_id), str(k) if k else "")
             for name, pieces, size in kept.files(task_id, k, number):

@@ -80,7 +80,8 @@ class LogSource(Protocol):
 
 
 def read_run_logs(source: LogSource, query: LogQuery) -> Iterator[LogLine]:
-    """Every line that is asked for: trial by trial, or with `follow` as they come until nothing more will.
+    """Return every line that is asked for: trial by trial, or with `follow` as they come until nothing more
+    will.
 
     Of each trial the last attempt, and while following the ones after it; or only attempt `query.attempt`.
     Upper and lower case are the same to `query.search`.

@@ -10,17 +10,21 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+from valkyrie import agents
 from valkyrie.artifact_store.protocol import run_prefix
+from valkyrie.benchmarks.service.address import ServiceAddress, custom_service, reach_of
 from valkyrie.domain import SECOND_TRIES, Json, RunState, TrialState
 from valkyrie.errors import StoreError, UsageError, UserError, ValkyrieError
 from valkyrie.report.formats import plural
+from valkyrie.report.run_details import planned_gaps
 from valkyrie.secrets import delivery
 from valkyrie.store import executors, runs
 from valkyrie.store.run_queries import past_scores
 from valkyrie.tracker.app import CallerContext
 from valkyrie.tracker.bounds import check_update
+from valkyrie.tracker.problems import refuse
 from valkyrie.tracker.run_reader import RunReader
-from valkyrie.tracker.secrets import check_callers_url
+from valkyrie.tracker.secrets import check_callers_url, supply_again
 from valkyrie.views import (
     PlanView,
     ResumeRequest,
@@ -95,8 +99,6 @@ class RunVerbs:
 
     def shown_gaps(self, prepared: PreparedRun) -> Json | None:
         """Return which gaps between agents a planned run can show, from past runs where there are any."""
-        from valkyrie.report.run_details import planned_gaps
-
         tasks = {one.task_id for one in prepared.trials}
         if not tasks or not prepared.benchmark.fraction:
             return None
@@ -123,8 +125,6 @@ class RunVerbs:
         return run_id
 
     def _prepare(self, request: RunRequest) -> PreparedRun:
-        from valkyrie.tracker.problems import refuse
-
         prepared = self._context.prepare(request)
         if prepared.problems:
             raise refuse(prepared.problems, prepared.missing)
@@ -153,7 +153,6 @@ class RunVerbs:
 
     def _frozen_values(self, new: NewRun) -> Json:
         """Return the columns of a new run, its agent frozen into its folder."""
-        from valkyrie import agents
         from valkyrie.tracker.record import keep_frozen, run_values
 
         folder = self._context.data.run(new.run_id)
@@ -237,8 +236,6 @@ class RunVerbs:
         """Return what the run must be handed, from wherever it is now."""
         if not headers and not delivery.wanted(row.arguments):
             return {}, []
-        from valkyrie.tracker.secrets import supply_again
-
         return supply_again(
             row, headers, source, self._context.organisation, allow_local=self._context.allow_local
         )
@@ -367,8 +364,6 @@ def moved_service(
     source: Json = row.benchmark_source
     if source.get("where") != "custom":
         return None
-    from valkyrie.benchmarks.service.address import ServiceAddress, custom_service, reach_of
-
     found = custom_service(source["name"]) if trusted else None
     if given:
         reach = reach_of(trusted=trusted, allow_local=allow_local)

@@ -14,6 +14,7 @@ from sandboxes.registry import PROVIDERS
 from valkyrie import secrets
 from valkyrie.agents import PreparedAgent
 from valkyrie.agents.catalog.entries import KeyGroup
+from valkyrie.benchmarks.service import address
 from valkyrie.benchmarks.service.address import HOSTED, check_headers
 from valkyrie.config import values as config
 from valkyrie.config.permissions import redirection
@@ -226,8 +227,6 @@ def _headers_again(
 
 def _is_named_here(source: Json) -> bool:
     """Return whether a server's own config leads to this service: what it keeps for it goes to no other."""
-    from valkyrie.benchmarks.service import address
-
     name = str(source.get("name", ""))
     ways = (address.custom_service, address.registered_service, address.patterned_service)
     return any(found.url == source.get("url") for find in ways if (found := find(name)))

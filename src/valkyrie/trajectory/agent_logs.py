@@ -79,7 +79,7 @@ class ClaudeLog:
         )
 
     def milliseconds(self) -> float | None:
-        """How long it worked, by its own count; None where it does not say."""
+        """Return how long it worked, by its own count; None where it does not say."""
         told = [at(result, "duration_ms") for result in self._results]
         return float(sum(told)) if told and all(isinstance(one, int | float) for one in told) else None
 
@@ -194,7 +194,7 @@ class CopilotLog:
             self._more(str(kind), data, when)
 
     def final(self) -> FinalMetrics | None:
-        """What the log's own records add up to."""
+        """Return what the log's own records add up to."""
         if not self._spent:
             return None
         return FinalMetrics(
@@ -272,7 +272,7 @@ class ForeignTranscript:
 
 
 def read_foreign(text: str, *, skills: Sequence[str] = ()) -> list[ForeignTranscript]:
-    """Every trial in the text, in order; `skills` are those the agents were offered.
+    """Return every trial in the text, in order; `skills` are those the agents were offered.
 
     Raises TrajectoryError that names the line and what was expected.
     """

@@ -40,7 +40,7 @@ def _no_constant(word: str) -> None:
 
 
 def at(value: Any, *keys: str | int) -> Any:
-    """What stands below `keys` in plain data, or None."""
+    """Return what stands below `keys` in plain data, or None."""
     for key in keys:
         if isinstance(key, str) and isinstance(value, dict):
             value = value.get(key)

@@ -100,7 +100,7 @@ def from_record(record: Mapping[str, Any]) -> Transcript:
 
 
 def _part(extra: Json, key: str) -> Json:
-    """What a foreign record had below a key of ours; taken out of `extra`."""
+    """Return what a foreign record had below a key of ours; taken out of `extra`."""
     return _object(extra.pop(key, None))
 
 
@@ -134,7 +134,7 @@ def _metrics(measures: Measures, more: Json, events: Sequence[Event]) -> Json:
 
 
 def _usage_by_call(events: Sequence[Event]) -> Json:
-    """How often a model was asked, and which used how many tokens, where the events tell."""
+    """Return how often a model was asked, and which used how many tokens, where the events tell."""
     asked = [one.data for one in events if one.type == "token_usage"]
     if not asked:
         return {}
@@ -161,7 +161,8 @@ def _measures(metrics: Json) -> Measures:
 
 
 def _more_metrics(metrics: Json, events: Sequence[Event]) -> Json:
-    """What a foreign record counts besides; what its events tell as well is counted from them again."""
+    """Return what a foreign record counts besides; what its events tell as well is counted from them
+    again."""
     types = {event.type for event in events}
     skills = (_BY_SKILL,) if "skill_activation" in types else ()
     own = (*_TOKENS, *((_CALLS, _BY_MODEL) if "token_usage" in types else ()))
@@ -175,7 +176,7 @@ def _more_metadata(metadata: Json) -> Json:
 
 
 def _names(value: Any) -> Iterator[str]:
-    """Names of skills, which some write as objects."""
+    """Yield names of skills, which some write as objects."""
     for one in value if isinstance(value, list) else []:
         name = one.get("name") if isinstance(one, Mapping) else one
         if isinstance(name, str):
@@ -279,7 +280,7 @@ def _account(folder: Path, step: str) -> AgentAccount:
 
 
 def _records(folder: Path, step: str) -> Iterator[Path]:
-    """Where a transcript may be: what grading put together says more than what the agent left."""
+    """Yield where a transcript may be: what grading put together says more than what the agent left."""
     yield folder / GRADING_FOLDER / step / TRANSCRIPT
     yield folder / AGENT_FOLDER / step / TRANSCRIPT
 

@@ -83,7 +83,8 @@ MOST_TOKENS = 10**12
 
 
 def measured(events: Iterable[Event], *, wall_time_ms: float = 0.0) -> Measures:
-    """What the events come to; a transcript with no turns of the model counted has its messages counted."""
+    """Return what the events come to; a transcript with no turns of the model counted has its messages
+    counted."""
     found = Measures(wall_time_ms=wall_time_ms)
     calls = errors = skills = messages = asked = 0
     for event in events:
@@ -129,7 +130,7 @@ def token_count(value: object) -> int:
 
 
 def milliseconds_between(first: str | None, last: str | None) -> float | None:
-    """How long it is from one ISO 8601 time to another; None when either is none."""
+    """Return how long it is from one ISO 8601 time to another; None when either is none."""
     try:
         start, end = datetime.fromisoformat(first or ""), datetime.fromisoformat(last or "")
         return max(0.0, (end - start).total_seconds() * 1000)
@@ -141,7 +142,8 @@ def milliseconds_between(first: str | None, last: str | None) -> float | None:
 
 
 def turn_slice(transcript: Transcript, turn: int) -> Transcript | None:
-    """What happened in this turn (from 0) of what the user said; None when it did not come to that turn.
+    """Return what happened in this turn (from 0) of what the user said; None when it did not come to that
+    turn.
 
     What is known of the whole only (tokens, time) stays that of the whole.
     """
@@ -161,7 +163,8 @@ def turn_slice(transcript: Transcript, turn: int) -> Transcript | None:
 
 
 def turn_starts(events: Sequence[Event]) -> list[int]:
-    """Where each turn of the user begins: at a message that is numbered, or else at any message of a person.
+    """Return where each turn of the user begins: at a message that is numbered, or else at any message of a
+    person.
 
     Programs also put words into the user's mouth (a skill's text, a reminder); those name a source.
     """
@@ -221,7 +224,8 @@ def configured_limit() -> int:
 
 
 def is_too_large(size: int) -> bool:
-    """Whether a kept account has more bytes than are read; a mended one may be longer than what was kept."""
+    """Return whether a kept account has more bytes than are read; a mended one may be longer than what was
+    kept."""
     return size > 2 * DEFAULT_LIMIT and size > 2 * configured_limit()
 
 
@@ -250,7 +254,7 @@ def mend_cut(path: Path, limit: int) -> int | None:
 
 
 def is_cut(data: Json) -> bool:
-    """Whether something of an account is missing."""
+    """Return whether something of an account is missing."""
     extra = data.get("extra")
     return CUT in data or (isinstance(extra, dict) and CUT in extra)
 

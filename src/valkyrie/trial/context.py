@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 from sandboxes.errors import SandboxConnectionError, SandboxDiedError, SandboxError, SandboxUnsupportedError
 from sandboxes.masker import Masker
 from sandboxes.protocol import Sandbox, SandboxProvider
-from sandboxes.types import HostSource, ImageSource, OutputSink, SandboxCreateRequest, SandboxSource
+from sandboxes.types import HostSource, ImageSource, Mount, OutputSink, SandboxCreateRequest, SandboxSource
 from sandboxes.values import Command
 from valkyrie.agents.protocol import MODEL_URL, Agent, LayerSpec
 from valkyrie.artifact_store.logs import Transcripts
@@ -105,8 +105,6 @@ class AgentEnvironment:
         note: Callable[[str], None],
     ) -> SandboxCreateRequest:
         """The request with what is to be shown in the sandbox."""
-        from sandboxes.types import Mount
-
         shown = provider.capabilities().mounts
         mounts: list[Mount] = []
         if self.layer and self.layers:
@@ -174,7 +172,7 @@ class Controls:
         return self._locks.setdefault(key, asyncio.Lock())
 
     def read(self, key: str) -> Json | None:
-        """What a control found, if it ran."""
+        """Return what a control found, if it ran."""
         try:
             found: Json = json.loads((self._folder / f"{key}.json").read_text("utf-8"))
         except (OSError, ValueError):
@@ -389,7 +387,7 @@ class RunContext:
         return task if env == task.env else replace(task, env=env)
 
     def sandbox_request(self, leased: Leased, task: TaskSpec) -> SandboxCreateRequest:
-        """What an attempt asks of the provider."""
+        """Return what an attempt asks of the provider."""
         return SandboxCreateRequest.model_construct(
             source=self._source(task),
             resources=None,

@@ -85,12 +85,12 @@ _TROUBLES = {
 
 
 def category_of(cause: str) -> Category:
-    """Whose trouble it is; one nobody foresaw is the agent's."""
+    """Return whose trouble it is; one nobody foresaw is the agent's."""
     return _TROUBLES.get(cause, Category.AGENT)
 
 
 def is_graded(cause: str) -> bool:
-    """Whether an agent in this trouble had its chance, so that what it left is graded."""
+    """Return whether an agent in this trouble had its chance, so that what it left is graded."""
     return category_of(cause) is Category.AGENT
 
 
@@ -171,7 +171,7 @@ _PHASE_TIMEOUTS = {
 
 
 def classify(error: BaseException, masker: Masker | None = None) -> AttemptFailure:
-    """Who must act, and what to tell them; no secret is told."""
+    """Return who must act, and what to tell them; no secret is told."""
     message = str(error).strip() or type(error).__name__
     # A file name or a grader's words may hold half a character, which no database takes.
     message = message.encode("utf-8", "replace").decode()

@@ -189,7 +189,7 @@ async def _collect_artifact(
 
 
 def _place(artifact: OutputArtifact, task_id: str, source: str) -> PurePosixPath:
-    """Where a file is kept; what a pattern matched keeps its path below the pattern's fixed part."""
+    """Return where a file is kept; what a pattern matched keeps its path below the pattern's fixed part."""
     if not glob.has_magic(artifact.source):
         return PurePosixPath(artifact.path)
     above = fixed_part(artifact.source).as_posix().replace("{task_id}", task_id)
@@ -410,7 +410,8 @@ def _leave_out(folder: Path, one: KeptPath) -> None:
 
 
 def _free(folder: Path, one: KeptPath, *, below: bool = False) -> Path:
-    """Where it is kept: as it says, else by its name, its whole path, or a number where those are taken.
+    """Return where it is kept: as it says, else by its name, its whole path, or a number where those are
+    taken.
 
     What is `below` the folder cannot take its place.
     """

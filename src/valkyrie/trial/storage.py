@@ -119,7 +119,7 @@ class RemoteStorage:
 
 
 def _plain_name(name: str) -> str | None:
-    """Where the file stands in the layout people know, if it is one of the agent's outputs."""
+    """Return where the file stands in the layout people know, if it is one of the agent's outputs."""
     if name == FINAL:
         return FINAL
     plain = name.removeprefix(ARTIFACTS)
@@ -239,7 +239,8 @@ def tool_folders(path: str, cwd: str) -> tuple[str, ...]:
 
 
 def rules_for(task: TaskSpec, tools: Sequence[str] = ()) -> CarryRules:
-    """What of a task's sandbox is carried: all but the system and its tools, the working folder always."""
+    """Return what of a task's sandbox is carried: all but the system and its tools, the working folder
+    always."""
     return CarryRules(
         carried=("/", *((task.cwd,) if task.cwd != "/" else ()), *task.carry),
         left=(*SYSTEM_FOLDERS, *TOOL_FOLDERS, *AGENT_FOLDERS, *tools),
@@ -249,7 +250,7 @@ def rules_for(task: TaskSpec, tools: Sequence[str] = ()) -> CarryRules:
 
 
 def carries_tools(task: TaskSpec) -> bool:
-    """Whether a task carries something its tests may be run by."""
+    """Return whether a task carries something its tests may be run by."""
     return any(
         path == tool or is_below(path, tool) or is_below(tool, path)
         for path in task.carry

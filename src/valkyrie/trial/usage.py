@@ -152,7 +152,7 @@ def _dollars(value: object) -> float:
 
 
 async def note_metrics(folder: Path, log: AttemptLog) -> Reported:
-    """What the agent said it used and cost; why it is not believed goes into the attempt's log."""
+    """Return what the agent said it used and cost; why it is not believed goes into the attempt's log."""
     said: list[str] = []
     found = await asyncio.to_thread(reported_metrics, folder, said.append)
     for text in said:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+import tarfile
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AbstractContextManager, AsyncExitStack, asynccontextmanager, nullcontext, suppress
@@ -109,7 +110,7 @@ class CarriedWork:
 
 
 def mode_of(attempt: Attempt, task: TaskSpec) -> VerifyMode:
-    """Where the task's tests run in this attempt; SHARED where the provider cannot carry work."""
+    """Return where the task's tests run in this attempt; SHARED where the provider cannot carry work."""
     world = attempt.world
     if not task.grading_runs or not world.provider.capabilities().carries_work:
         return VerifyMode.SHARED
@@ -117,7 +118,7 @@ def mode_of(attempt: Attempt, task: TaskSpec) -> VerifyMode:
 
 
 def keeps_processes(attempt: Attempt, task: TaskSpec) -> bool:
-    """Whether the agent's processes live on while the tests run."""
+    """Return whether the agent's processes live on while the tests run."""
     return task.keep_processes and mode_of(attempt, task) is VerifyMode.SHARED
 
 
@@ -139,7 +140,7 @@ async def note_start(attempt: Attempt, task: TaskSpec, sandbox: Sandbox) -> None
 
 
 async def _path_of(sandbox: Sandbox) -> str:
-    """Where programs are looked for in a sandbox nobody hostile was in."""
+    """Return where programs are looked for in a sandbox nobody hostile was in."""
     found: list[str] = []
     command = Command(("/bin/sh", "-c", 'printf %s "$PATH"'))
     with suppress(SandboxError):  # an image without a shell
@@ -168,7 +169,8 @@ async def set_up_after_agent(attempt: Attempt, task: TaskSpec, sandbox: Sandbox,
 
 
 def _may_break_setup(error: Exception) -> bool:
-    """Whether an agent that was in the sandbox before can bring it about: a service may go silent over it."""
+    """Return whether an agent that was in the sandbox before can bring it about: a service may go silent over
+    it."""
     match error:
         case SandboxConnectionError():
             return False
@@ -258,7 +260,8 @@ async def _pack(attempt: Attempt, task: TaskSpec, sandbox: Sandbox) -> CarriedWo
 
 
 def _limits_of(task: TaskSpec) -> WorkLimits:
-    """What is packed fits on the disk it came from, and on its copy: a sparse file is as large as it says."""
+    """Return what is packed fits on the disk it came from, and on its copy: a sparse file is as large as it
+    says."""
     usual, disk = WorkLimits(), task.limits.disk_mb
     return usual if disk is None else replace(usual, max_bytes=min(usual.max_bytes, disk << 21))
 
@@ -279,20 +282,20 @@ def _skipped(packed: PackedWork) -> list[tuple[str, str]]:
 
 
 def printable(text: str) -> str:
-    """Names that agents chose, as text that any terminal and any database takes."""
+    """Return names that agents chose, as text that any terminal and any database takes."""
     whole = text.encode("utf-8", "backslashreplace").decode()
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in whole)
 
 
 def _is_system(attempt: Attempt, change: ChangedPath) -> bool:
-    """Whether it is the agent's change to the system, and not the set-up's or a place for tests."""
+    """Return whether it is the agent's change to the system, and not the set-up's or a place for tests."""
     places = (*FORBIDDEN, *AGENT_FOLDERS)
     apart = any(change.path == place or is_below(change.path, place) for place in places)
     return not apart and change.path not in attempt.system_changes
 
 
 def _system_changes(attempt: Attempt, found_changes: Sequence[ChangedPath]) -> Json | None:
-    """What the agent changed of the system, in numbers and by name; what programs run on first."""
+    """Return what the agent changed of the system, in numbers and by name; what programs run on first."""
     changes = [one for one in found_changes if _is_system(attempt, one)]
     seen = [one for one in changes if not fnmatch(one.path, BYTECODE)]
     counts = {kind: sum(1 for one in seen if one.kind == kind) for kind in ("added", "changed", "removed")}
@@ -605,7 +608,8 @@ def counted_as_zero(attempt: Attempt, cause: str, message: str, evidence: Json |
 
 
 def _may_be_the_work(error: Exception) -> bool:
-    """Whether an agent's work can bring this about; what the host saw outside the sandbox it cannot."""
+    """Return whether an agent's work can bring this about; what the host saw outside the sandbox it
+    cannot."""
     match error:
         case GraderError():
             return True
@@ -628,7 +632,7 @@ def _may_be_the_work(error: Exception) -> bool:
 
 
 async def _control(attempt: Attempt, task: TaskSpec) -> Json:
-    """What the same tests say of the state the agent began with; asked once for each task and run."""
+    """Return what the same tests say of the state the agent began with; asked once for each task and run."""
     world = attempt.world
     key = "-".join(map(str, filter(None, (task.digest, task.step, attempt.leased.grading))))
     async with world.controls.lock(key):
@@ -668,7 +672,7 @@ def masked(attempt: Attempt) -> AbstractContextManager[OutputSink]:
 
 
 def _is_empty(archive: Path) -> bool:
-    """Whether a tar file has no member."""
+    """Return whether a tar file has no member."""
     with archive.open("rb") as file:
         return not file.read(512).strip(b"\0")
 
@@ -677,7 +681,5 @@ def _paths_in(archive: Path) -> list[str]:
     """The paths of an archive's members."""
     if _is_empty(archive):
         return []
-    import tarfile
-
     with tarfile.open(archive, "r:") as tar:
         return ["/" + member.name.strip("/") for member in tar]

@@ -165,7 +165,7 @@ class _Log:
         return found
 
     def _asked(self) -> float | None:
-        """Seconds the model's server asked for, as the last retry says."""
+        """Return seconds the model's server asked for, as the last retry says."""
         delay = at(self._seen.retry, "retry_delay_ms")
         if at(self._seen.retry, "error_status") != 429 or not isinstance(delay, int | float):
             return None

@@ -113,7 +113,7 @@ def _served(url: str, model: str | None) -> dict[str, str]:
 
 
 def _used(record: Path, counted: Counted, seen: int) -> list[StepMetrics | None]:
-    """What each answer used, from the session's own record: stdout has none of it."""
+    """Return what each answer used, from the session's own record: stdout has none of it."""
     if not record.is_file():
         return []
     found = []

@@ -142,7 +142,7 @@ class AgentOptions:
 
 
 def exit_of(code: int) -> AgentExit:
-    """How a command ended, with the two codes that say it did not end by itself."""
+    """Return how a command ended, with the two codes that say it did not end by itself."""
     reasons = {TIMEOUT_EXIT_CODE: ExitReason.TIMEOUT, KILLED_EXIT_CODE: ExitReason.OS_KILLED}
     return AgentExit(code, reasons.get(code))
 

@@ -161,7 +161,7 @@ class InstalledAgent(ABC):
 
     @abstractmethod
     def packages(self) -> LayerSpec:
-        """What is installed, for `self.version`."""
+        """Return what is installed, for `self.version`."""
 
     @abstractmethod
     def headless(self, trial: AgentTrial) -> Headless:
@@ -169,7 +169,7 @@ class InstalledAgent(ABC):
 
     @abstractmethod
     def read(self, ran: AgentCommandResult) -> LogSummary:
-        """What the log says. Called in a thread; may raise, which is a note and no usage."""
+        """Return what the log says. Called in a thread; may raise, which is a note and no usage."""
 
     def resumed(self, headless: Headless, session: str | None) -> Headless:
         """The command that goes on with the conversation; `headless` began it, `session` is its id."""
@@ -194,7 +194,7 @@ class InstalledAgent(ABC):
         return self._options.kwargs.get(key)
 
     def turn_limit(self, key: str, task: TaskSpec) -> str | None:
-        """How often the model may be asked: a `-k`, else what the task's author allows."""
+        """Return how often the model may be asked: a `-k`, else what the task's author allows."""
         own = task.metadata.get(MAX_TURNS)
         return self.parameter(key) or (str(own) if isinstance(own, int) and own > 0 else None)
 
@@ -418,7 +418,7 @@ def said(usage: AgentUsage | None, reading: LogSummary) -> str:
 
 
 def environment(trial: AgentTrial, **own: str) -> dict[str, str]:
-    """What every agent's command has: the task's variables, its keys, and `own` over them."""
+    """Return what every agent's command has: the task's variables, its keys, and `own` over them."""
     common = {"TERM": "dumb", "LANG": "C.UTF-8", "CI": "1", "NO_COLOR": "1"}
     return {**common, **trial.task.env, **trial.secrets, "PYTHONSAFEPATH": "1", **own}
 

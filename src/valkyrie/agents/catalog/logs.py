@@ -196,7 +196,8 @@ _PATTERNS = tuple((cause, re.compile(pattern, re.IGNORECASE)) for cause, pattern
 
 
 def trouble(message: str, status: int | None = None, retry_after: float | None = None) -> Trouble:
-    """Why an agent gave up, from the words of its error and the model server's status, if it is known."""
+    """Return why an agent gave up, from the words of its error and the model server's status, if it is
+    known."""
     said = " ".join(message.split())[:MOST_MESSAGE] or "the agent did not say why it gave up"
     found = status if status is not None else _status_in(said)
     cause = _by_words(said, found) or "agent_gave_up"
@@ -254,7 +255,8 @@ class Clock:
 
 
 def together(readings: Sequence[LogSummary], masked: Callable[[str], str], *, ended: bool) -> LogSummary:
-    """What was read of each turn as one: steps in order, usage added up, the last turn's trouble, masked.
+    """Return what was read of each turn as one: steps in order, usage added up, the last turn's trouble,
+    masked.
 
     One that did not end by itself is in no trouble of its own.
     """
@@ -313,7 +315,7 @@ def _final(finals: Sequence[FinalMetrics], steps: int) -> FinalMetrics:
 
 
 def used_in(readings: Sequence[LogSummary]) -> AgentUsage | None:
-    """What these turns used together; None when none of them says."""
+    """Return what these turns used together; None when none of them says."""
     usages = [one.usage for one in readings if one.usage]
     if not usages:
         return None

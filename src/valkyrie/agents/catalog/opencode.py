@@ -89,7 +89,7 @@ class OpenCode(InstalledAgent):
         )
 
     def vendor(self, *, served: bool) -> tuple[str, str]:
-        """Whose model it is, and its name."""
+        """Return whose model it is, and its name."""
         return vendor_and_model(self.name, self.model or "", served=served)
 
     def _environment(self, trial: AgentTrial, vendor: str) -> dict[str, str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import json
 import os
 import re
@@ -66,7 +67,7 @@ class LayerManifest:
 
 
 def read_manifest(layer: Path) -> LayerManifest:
-    """What `layer` says of itself."""
+    """Return what `layer` says of itself."""
     return LayerManifest(**json.loads((layer / NAME).read_text()))
 
 
@@ -77,7 +78,7 @@ def layer_digest(layer: Path, digests: FolderDigests) -> str:
 
 
 def installed_packages(layer: Path) -> dict[str, str]:
-    """Every package in it and its version."""
+    """Return every package in it and its version."""
     found: dict[str, str] = {}
     lock = layer / "node_modules" / ".package-lock.json"
     if lock.is_file():
@@ -253,7 +254,7 @@ class LayerCache:
 
 
 def _facts(spec: LayerSpec, root: RootKind) -> dict[str, Any]:
-    """All that decides what is in the layer: the same facts are the same layer."""
+    """Return all that decides what is in the layer: the same facts are the same layer."""
     needed: dict[str, Any] = {"machine": root.machine, "libc": root.libc}
     own_node = spec.node and root.node is None
     if spec.pip:
@@ -297,8 +298,6 @@ def _sweep(folder: Path, name: str) -> None:
 
 @contextlib.contextmanager
 def _disk_trouble(spec: LayerSpec) -> Iterator[None]:
-    import errno
-
     try:
         yield
     except OSError as error:
@@ -309,7 +308,7 @@ def _disk_trouble(spec: LayerSpec) -> Iterator[None]:
 
 
 def layers_in(folder: Path) -> list[tuple[Path, LayerManifest]]:
-    """Every whole layer below `folder`."""
+    """Return every whole layer below `folder`."""
     found = sorted(file.parent for file in folder.glob(f"[!.]*/{NAME}"))
     return [(layer, read_manifest(layer)) for layer in found]
 

@@ -103,7 +103,7 @@ async def kind_of_host() -> RootKind:
 
 
 def read_kind(said: str) -> RootKind:
-    """What the probe printed; an image may print anything, so only known words are taken."""
+    """Return what the probe printed; an image may print anything, so only known words are taken."""
     found = dict(re.findall(r"^(machine|libc|python|node)=(\S.*)$", said, re.MULTILINE))
     machine = found.get("machine", "").strip().replace("arm64", "aarch64").replace("amd64", "x86_64")
     if not machine:

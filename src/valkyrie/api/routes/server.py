@@ -17,7 +17,8 @@ from valkyrie.api.context import ApiRequest, Ask, Context, RefusedError, context
 from valkyrie.api.routes import errors, router
 from valkyrie.domain import Role, RunState, TrialState
 from valkyrie.errors import ValkyrieError
-from valkyrie.store import tenants
+from valkyrie.store import executors, tenants
+from valkyrie.store.counters import answers, totals
 from valkyrie.store.tenants import Action
 from valkyrie.tenants.organisation import Joined, Mode
 from valkyrie.views import DiskView, QueueView, SecretView
@@ -94,9 +95,6 @@ class ServerMetrics:
         return generate_latest(self._registry)
 
     def _count(self, store: Store) -> None:
-        from valkyrie.store import executors
-        from valkyrie.store.counters import totals
-
         try:
             with store.reading(_PATIENCE_S) as connection:
                 counted, alive = totals(connection), len(executors.living(connection))
@@ -142,8 +140,6 @@ async def health(request: Request) -> Response:
 
 
 async def _database_answers(context: Context) -> bool:
-    from valkyrie.store.counters import answers
-
     def ask() -> bool:
         with context.tracker_app.store.reading(HEALTH_TIMEOUT_S / 2) as connection:
             return answers(connection)

@@ -150,7 +150,7 @@ def _vacuous(lines: list[str], name: str) -> Iterator[WeaknessFinding]:
 
 
 def _decides_later(lines: list[str]) -> bool:
-    """Whether a later line may still write another reward."""
+    """Return whether a later line may still write another reward."""
     return any(re.search(r">\s*\S*reward", line) for line in lines)
 
 
@@ -193,7 +193,7 @@ def _given_on_purpose(path: Path, known: Path) -> bool:
 
 
 def _hidden_contents(task: TaskDirectory) -> dict[bytes, Path]:
-    """What of tests and solutions could be an answer, by content."""
+    """Return what of tests and solutions could be an answer, by content."""
     found: dict[bytes, Path] = {}
     for path in [*_files(task.folder / "solution"), *_files(task.folder / "tests"), *_step_files(task)]:
         content = _read(path).strip()
@@ -206,7 +206,7 @@ def _hidden_contents(task: TaskDirectory) -> dict[bytes, Path]:
 
 
 def _written_by(script: bytes) -> Iterator[bytes]:
-    """What a solution writes as here-documents."""
+    """Yield what a solution writes as here-documents."""
     for match in re.finditer(
         rb"<<-?\s*['\"]?(\w+)['\"]?[^\n]*\n(.*?)\n\s*\1\s*$", script, re.DOTALL | re.MULTILINE
     ):

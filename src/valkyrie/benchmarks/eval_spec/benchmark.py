@@ -218,7 +218,7 @@ class EvalBenchmark:
         return own if asked is None else asked
 
     def _agent_seconds(self, stimulus: Stimulus) -> float:
-        """How long the agent may work: its time-out, or a constraint that stops it before."""
+        """Return how long the agent may work: its time-out, or a constraint that stops it before."""
         about = stimulus, self.spec, self._options
         return time_limit(*about) or hard_limit(*about)
 
@@ -251,7 +251,7 @@ class EvalBenchmark:
         return await asyncio.to_thread(self._digest, stimulus, fixture)
 
     def _digest(self, stimulus: Stimulus, fixture: Json | None) -> str:
-        """What the stimulus tests: its text, its files, its graders, and how they are weighed."""
+        """Return what the stimulus tests: its text, its files, its graders, and how they are weighed."""
         if stimulus.name not in self._digests:
             options, spec = self._options, self.spec
             self._digests[stimulus.name] = content_digest(
@@ -308,7 +308,7 @@ class EvalBenchmark:
         yield os.path.join(self._file.parent, inner)  # noqa: PTH118
 
     def _fixture(self, stimulus: Stimulus) -> Json | None:
-        """What the mock agent answers, if a file says it."""
+        """Return what the mock agent answers, if a file says it."""
         if "/" in stimulus.name or self._options.executor != "mock":
             return None
         for path in dict.fromkeys(self._fixture_places(stimulus)):

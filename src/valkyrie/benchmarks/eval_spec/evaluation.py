@@ -140,7 +140,7 @@ class StimulusGrading:
         return await check_constraints(self._stimulus.constraints, given, enforced=enforced)
 
     async def _ask_judges(self, given: GraderInput, time: GradingTime | None) -> list[GraderResult]:
-        """What judges say. One that ended without a verdict is asked once more, from the beginning.
+        """Return what judges say. One that ended without a verdict is asked once more, from the beginning.
 
         By chance a model does not call its tool; what the agent wrote is not to be blamed for that.
         """
@@ -233,12 +233,13 @@ class StimulusGrading:
         return Grade(found.score, passed, details, reason=reason)
 
     def _agent_reports(self, grading: Grading) -> bool:
-        """Whether tokens are the agent's to report; a plugin and the mock tell what they were made to."""
+        """Return whether tokens are the agent's to report; a plugin and the mock tell what they were made
+        to."""
         told = ("mock", "nop", ORACLE)
         return not grading.control and grading.told is None and self._options.executor not in told
 
     def _unfinished(self, grading: Grading, transcript: Transcript) -> AgentError | None:
-        """Why there is no answer: the agent was cut off, or broke before it said anything.
+        """Return why there is no answer: the agent was cut off, or broke before it said anything.
 
         One that came to a limit of its constraints is graded by what it had done by then.
         """
@@ -281,7 +282,7 @@ class StimulusGrading:
         return replace(given, workspace=final, unseen=unseen, diff=diff, turn_diffs=kept)
 
     def _bench(self, grading: Grading) -> Workbench | None:
-        """Where graders' programs run, if there are any."""
+        """Return where graders' programs run, if there are any."""
         if Need.PROGRAMS not in self._needs or grading.place is None or grading.start is None:
             return None
         from valkyrie.benchmarks.eval_spec.workbench import SandboxWorkbench
@@ -347,7 +348,7 @@ def _as_set_aside(agent: Path | None, given: GraderInput) -> GraderInput:
 
 
 def _cause_of(result: GraderResult) -> str:
-    """Why a grader could not tell; empty for one that could."""
+    """Return why a grader could not tell; empty for one that could."""
     if result.status != "error":
         return ""
     return next((str(one["cause"]) for one in result.details if one.get("cause")), "")
@@ -371,18 +372,18 @@ def _reading_work() -> Iterator[None]:
 
 
 def hard_limit(stimulus: Stimulus, spec: EvalSpec, options: EvalOptions) -> float:
-    """Seconds after which the agent is stopped, and has not answered."""
+    """Return seconds after which the agent is stopped, and has not answered."""
     return options.timeout or stimulus.timeout or spec.defaults.timeout or DEFAULT_TIMEOUT_S
 
 
 def time_limit(stimulus: Stimulus, spec: EvalSpec, options: EvalOptions) -> float | None:
-    """Seconds after which a constraint stops the agent, if that is before its time is over."""
+    """Return seconds after which a constraint stops the agent, if that is before its time is over."""
     limit = stimulus.constraints.time_limit
     return limit if limit is not None and limit < hard_limit(stimulus, spec, options) else None
 
 
 def _is_silent(transcript: Transcript) -> bool:
-    """Whether nobody said or did anything in it."""
+    """Return whether nobody said or did anything in it."""
     shown = ("assistant_message", "tool_call", "skill_activation", "system")
     return not transcript.output.strip() and not any(one.type in shown for one in transcript.events)
 

@@ -57,7 +57,7 @@ _REMOTE = """\
 
 
 def git_problems(source: WorkspaceRepository) -> Iterator[Finding]:
-    """What keeps a repository from being laid out, as far as it shows without the network."""
+    """Yield what keeps a repository from being laid out, as far as it shows without the network."""
     try:
         address = _address(source)
         if source.folder is not None:
@@ -87,7 +87,7 @@ def commit_of(source: WorkspaceRepository) -> str | None:
 
 
 def is_committed(path: Path) -> bool:
-    """Whether the repository around a file or folder has it in its last commit."""
+    """Return whether the repository around a file or folder has it in its last commit."""
     whole = path.resolve()
     for folder in whole.parents:
         try:
@@ -234,7 +234,8 @@ _MAKE_LINKS = 'while [ $# -gt 1 ]; do ln -sfn -- "$2" "$1" || exit; shift 2; don
 
 
 def destination(entry: FileEntry) -> str | None:
-    """Where below the workspace an entry goes, `.` for the workspace itself; None when it would leave it."""
+    """Return where below the workspace an entry goes, `.` for the workspace itself; None when it would leave
+    it."""
     dest = entry.dest.strip()
     path = PurePosixPath(dest)
     if not dest or "\0" in dest or "\\" in dest or path.is_absolute() or ".." in path.parts:
@@ -245,7 +246,7 @@ def destination(entry: FileEntry) -> str | None:
 
 
 def file_problems(entries: Iterable[FileEntry], what: str) -> Iterator[Finding]:
-    """What keeps entries from being staged, as far as it shows beforehand."""
+    """Yield what keeps entries from being staged, as far as it shows beforehand."""
     for entry in entries:
         if destination(entry) is None:
             message = (
@@ -371,7 +372,7 @@ _FOLDER_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 
 
 def skills_of(stimulus: Stimulus, options: EvalOptions) -> list[Skill]:
-    """What the agent may load: the declared list, or else what is below `--skill-dir`.
+    """Return what the agent may load: the declared list, or else what is below `--skill-dir`.
 
     Raises SpecError for a skill that cannot be loaded: missing, without SKILL.md, or with a bad one.
     """
@@ -394,7 +395,7 @@ def skill_places(skills: Sequence[Skill], options: EvalOptions) -> Iterator[tupl
 
 
 def skill_problems(stimulus: Stimulus, options: EvalOptions) -> Iterator[Finding]:
-    """What keeps skills from being loaded."""
+    """Yield what keeps skills from being loaded."""
     place = stimulus.environment.place or stimulus.place
     try:
         skills = skills_of(stimulus, options)

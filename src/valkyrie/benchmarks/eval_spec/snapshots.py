@@ -89,7 +89,8 @@ def files_in(
 
 
 def leads_inside(link: str, top: str, unseen: Collection[str] = ()) -> bool:
-    """Whether a link is relative, and leads to a place in the folder `top` that the agent was shown."""
+    """Return whether a link is relative, and leads to a place in the folder `top` that the agent was
+    shown."""
     try:
         if os.path.isabs(os.readlink(link)):  # noqa: PTH115, PTH117 - asked of each entry
             return False
@@ -124,7 +125,7 @@ def make_links(folder: Path, links: Mapping[str, str], inner: str | None = None)
 
 
 def _relative(path: str, target: str, inner: str | None) -> str | None:
-    """What a link says, as seen from itself; None for one that leads out, or says nothing."""
+    """Return what a link says, as seen from itself; None for one that leads out, or says nothing."""
     if not target or "\0" in target:
         return None
     above = path.count("/")
@@ -134,7 +135,7 @@ def _relative(path: str, target: str, inner: str | None) -> str | None:
 
 
 def _has_plain_parents(place: Path, top: str) -> bool:
-    """Whether the folders above are there and none is a link; a download makes all it looked into."""
+    """Return whether the folders above are there and none is a link; a download makes all it looked into."""
     folders = [one for one in place.parents if len(os.fspath(one)) > len(top)]
     return all(one.is_dir() and not one.is_symlink() for one in folders)
 
@@ -255,7 +256,7 @@ def _refuse_foreign(target: Path, mark: Path) -> None:
 
 
 def _identity(folder: Path) -> str:
-    """Which folder it is: one made anew under the same name is another."""
+    """Return which folder it is: one made anew under the same name is another."""
     info = folder.stat()
     return f"{info.st_dev}:{info.st_ino}"
 

@@ -8,6 +8,8 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import yaml
+
 from sandboxes.values import NetworkPolicy
 from valkyrie import plugins
 from valkyrie.config.permissions import Allowance
@@ -15,8 +17,9 @@ from valkyrie.domain import Json, TaskSpec
 from valkyrie.errors import UsageError, UserError, ValkyrieError
 from valkyrie.grade.protocol import JudgeDefaults, Need
 from valkyrie.specs.model import EvalSpec, Project, Stimulus
-from valkyrie.specs.project import find_project
+from valkyrie.specs.project import find_project, read_project
 from valkyrie.specs.reader import Read, read_spec, read_text
+from valkyrie.trust import check_unchanged
 
 if TYPE_CHECKING:
     from valkyrie.grade.graders import MadeGrader
@@ -163,15 +166,12 @@ def _check_project(options: EvalOptions) -> None:
     """Raise UserError where plugins of the project were changed since the run was planned."""
     if options.project_file is None or not options.grader_plugins:
         return
-    from valkyrie.specs.project import read_project
-    from valkyrie.trust import check_unchanged
-
     if (code := read_project(Path(options.project_file)).code()) is not None:
         check_unchanged(code, options.project_digest)
 
 
 def _made_for(spec: EvalSpec) -> _Made:
-    """What is remembered of this very object."""
+    """Return what is remembered of this very object."""
     _, known = _made.setdefault(id(spec), (spec, {}))
     if len(_made) > REMEMBERED:
         _made.popitem(last=False)
@@ -179,12 +179,12 @@ def _made_for(spec: EvalSpec) -> _Made:
 
 
 def all_needs(made: Iterable[MadeGrader]) -> frozenset[Need]:
-    """What has to be there for all of them."""
+    """Return what has to be there for all of them."""
     return frozenset(need for one in made for need in one.needs)
 
 
 def asking_of(spec: EvalSpec, options: EvalOptions) -> JudgeDefaults:
-    """How judges are asked: as the command line says, else the spec."""
+    """Return how judges are asked: as the command line says, else the spec."""
     defaults = spec.defaults
     return JudgeDefaults(
         model=options.judge_model or defaults.judge_model,
@@ -269,9 +269,7 @@ def _provider(said: str) -> Any:
 
 
 def _as_yaml(read: Any, file: Path, said: str) -> str:
-    """What the plugin gives: the document of a spec, or its text."""
-    import yaml
-
+    """Return what the plugin gives: the document of a spec, or its text."""
     try:
         made = read(file)
     except ValkyrieError:

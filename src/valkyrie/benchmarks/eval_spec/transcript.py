@@ -42,7 +42,7 @@ if [ -f "$here/golden_command.sh" ]; then /bin/sh "$here/golden_command.sh"; fi
 
 
 def has_golden(stimulus: Stimulus) -> bool:
-    """Whether its author says what a right answer is."""
+    """Return whether its author says what a right answer is."""
     given = (
         stimulus.golden_patch,
         stimulus.golden_patch_file,
@@ -146,7 +146,7 @@ async def read_account(
 
 
 def _size(agent: Path | None) -> int | None:
-    """Bytes of the transcript an agent left; None where it left none."""
+    """Return bytes of the transcript an agent left; None where it left none."""
     try:
         return None if agent is None else os.stat(f"{agent}/{TRANSCRIPT}").st_size  # noqa: PTH116 - each trial
     except OSError:
@@ -167,9 +167,6 @@ def _left_behind(agent: Path, skills: Sequence[str]) -> Transcript | None:
 
 
 def _from_steps(data: Json, skills: Sequence[str]) -> Transcript:
-    from valkyrie.trajectory import Trajectory
-    from valkyrie.trajectory.conversion import transcript_of
-
     return transcript_of(Trajectory.from_json(data), skills=skills)
 
 

@@ -234,7 +234,7 @@ class SandboxWorkbench:
         return {"EVALUATE_GRADER_INPUT": f"{self._room}/{token}.json"} if given else {}
 
     async def _origin(self, token: str) -> str:
-        """What the next copy is made from: the workspace itself, or what was kept of it."""
+        """Return what the next copy is made from: the workspace itself, or what was kept of it."""
         packed = f"{self._room}/{token}.tar"
         if self._ran and self._renew is not None:
             self._sandbox = await self._renew()
@@ -295,7 +295,7 @@ class SandboxWorkbench:
 
 
 def _programs_of(stimulus: Stimulus) -> int:
-    """How many programs may run; a plugin's grader may run any number."""
+    """Return how many programs may run; a plugin's grader may run any number."""
     count = 0
     for spec in stimulus.graders:
         grader = built_in(spec.type)

@@ -19,10 +19,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from sandboxes.null import NullSandbox
 from sandboxes.protocol import Sandbox
+from sandboxes.types import Mount
 from sandboxes.values import TIMEOUT_EXIT_CODE, Command, OutputSink
 from valkyrie.benchmarks.eval_spec import snapshots
 from valkyrie.benchmarks.eval_spec.layout import (
@@ -52,9 +52,6 @@ from valkyrie.benchmarks.task_dir.verifier import OutputTail
 from valkyrie.errors import BenchmarkError
 from valkyrie.git.local import commit_in
 from valkyrie.specs.model import Finding, SpecError, Stimulus, WorkspaceRepository
-
-if TYPE_CHECKING:
-    from sandboxes.types import Mount
 
 __all__ = [
     "Checkouts",
@@ -103,14 +100,13 @@ def _problems(stimulus: Stimulus, options: EvalOptions) -> Iterator[Finding]:
 
 
 def skill_names(stimulus: Stimulus, options: EvalOptions) -> list[str]:
-    """What the agent may load."""
+    """Return what the agent may load."""
     return [skill.name for skill in skills_of(stimulus, options)]
 
 
 def mounts(stimulus: Stimulus, options: EvalOptions) -> tuple[Mount, ...]:
-    """What the sandbox shows of this machine: a view of `--work-dir`, whose changes stay in the sandbox."""
-    from sandboxes.types import Mount
-
+    """Return what the sandbox shows of this machine: a view of `--work-dir`, whose changes stay in the
+    sandbox."""
     work_dir = _work_dir(stimulus, options)
     if work_dir is None:
         return ()
@@ -119,7 +115,7 @@ def mounts(stimulus: Stimulus, options: EvalOptions) -> tuple[Mount, ...]:
 
 
 def _work_dir(stimulus: Stimulus, options: EvalOptions) -> Path | None:
-    """Where the workspace starts from, if that is `--work-dir`."""
+    """Return where the workspace starts from, if that is `--work-dir`."""
     return Path(options.work_dir) if stimulus.environment.empty and options.work_dir else None
 
 
@@ -241,13 +237,14 @@ async def snapshot(
 
 
 def unseen(stimulus: Stimulus, options: EvalOptions, final: Path) -> tuple[str, ...]:
-    """What in a final state the agent was not shown: it may be `--work-dir` itself, and not a view of it."""
+    """Return what in a final state the agent was not shown: it may be `--work-dir` itself, and not a view of
+    it."""
     work_dir = _work_dir(stimulus, options)
     return _hidden(work_dir, stimulus, options) if work_dir is not None and final == work_dir else ()
 
 
 async def diff(start: Path, final: Path) -> str:
-    """What changed between the end of set-up and the `snapshot` that gave `final`, as git tells it."""
+    """Return what changed between the end of set-up and the `snapshot` that gave `final`, as git tells it."""
     before, after = await asyncio.to_thread(_read_record, start, final)
     return await asyncio.to_thread(snapshots.diff, before, after)
 
@@ -271,7 +268,8 @@ async def _before(
 
 
 def _hidden(work_dir: Path, stimulus: Stimulus, options: EvalOptions) -> tuple[str, ...]:
-    """What below the folder tells how the agent is graded, or what other trials did; relative to it."""
+    """Return what below the folder tells how the agent is graded, or what other trials did; relative to
+    it."""
     paths = [*options.hidden, *(str(entry.source) for entry in stimulus.grading_files)]
     if options.workspace is not None:
         paths.append(options.workspace)
@@ -280,7 +278,7 @@ def _hidden(work_dir: Path, stimulus: Stimulus, options: EvalOptions) -> tuple[s
 
 @lru_cache(maxsize=256)
 def _inside(folder: str, paths: tuple[str, ...]) -> tuple[str, ...]:
-    """Which of these are below the folder, relative to it. Trials of one eval ask for the same."""
+    """Return which of these are below the folder, relative to it. Trials of one eval ask for the same."""
     top = os.path.realpath(folder)
     inside: set[str] = set()
     for path in paths:
@@ -294,7 +292,8 @@ def _inside(folder: str, paths: tuple[str, ...]) -> tuple[str, ...]:
 async def _on_null(
     sandbox: Sandbox, before: InitialWorkspace, start: Path, log: OutputSink
 ) -> WorkspaceSnapshot:
-    """What lies on this machine, and over it what the agent uploaded; copied only where there are both."""
+    """Return what lies on this machine, and over it what the agent uploaded; copied only where there are
+    both."""
     written = await sandbox.is_folder(WORKSPACE)
     filled = [folder for folder in before.folders if any(folder.iterdir())]
     if not written and len(filled) <= 1:

@@ -217,7 +217,7 @@ class _Exercise:
         ]
 
     def is_test(self, name: str) -> bool:
-        """Whether a file gives tests away; helpers beside them, which `editor` names, may be shown."""
+        """Return whether a file gives tests away; helpers beside them, which `editor` names, may be shown."""
         path = PurePosixPath(name)
         named = name in self.listed("test") or path.name.endswith(("_test.go", "_test.py", ".spec.js"))
         return named or name.startswith(("src/test/", "test/", "tests/")) or path.name.endswith("_test.cpp")
@@ -275,7 +275,7 @@ def _draft(exercise: _Exercise) -> TaskDraft:
 
 
 def _published(exercise: _Exercise) -> Iterator[tuple[str, bytes]]:
-    """Every file that makes up the exercise, as it is graded: tests switched on."""
+    """Yield every file that makes up the exercise, as it is graded: tests switched on."""
     for path in sorted(exercise.folder.rglob("*")):
         name = path.relative_to(exercise.folder).as_posix()
         if not path.is_file() or any(part in _HIDDEN for part in PurePosixPath(name).parts):
@@ -362,7 +362,7 @@ def _targets(exercise: _Exercise) -> Iterator[tuple[str, str]]:
 
 
 def _attribution(exercise: _Exercise) -> str:
-    """Who wrote the exercise: its licence asks for that to stay with it."""
+    """Return who wrote the exercise: its licence asks for that to stay with it."""
     about = {
         key: exercise.config[key]
         for key in ("authors", "contributors", "source", "source_url")

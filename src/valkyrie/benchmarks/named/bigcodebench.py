@@ -77,7 +77,7 @@ def convert(source: Path, options: ConverterOptions) -> Iterator[TaskDraft]:
 
 
 def _libraries(record: PublishedRecord) -> list[str]:
-    """Names of the modules a task imports, from a list or the text of one."""
+    """Return names of the modules a task imports, from a list or the text of one."""
     given = record.get("libs") or []
     try:
         names = ast.literal_eval(given) if isinstance(given, str) else given

@@ -75,7 +75,7 @@ class PublicBenchmark:
         return bool(self.git and self.commit)
 
     def why_bad(self, *ids: str) -> str | None:
-        """Why the task of one of these ids is known to be bad; None when it is not."""
+        """Return why the task of one of these ids is known to be bad; None when it is not."""
         for bad in self.known_bad:
             for pattern in bad.ids:
                 if any(fnmatchcase(one.lower(), pattern.lower()) for one in ids):
@@ -85,7 +85,7 @@ class PublicBenchmark:
 
 @cache
 def catalog() -> tuple[PublicBenchmark, ...]:
-    """Every public benchmark that is known, by name."""
+    """Return every public benchmark that is known, by name."""
     tables = tomllib.loads(_CATALOG_FILE.read_text(encoding="utf-8"))["benchmark"]
     return tuple(sorted(map(_entry, tables), key=lambda entry: entry.name))
 
@@ -164,12 +164,12 @@ class AddedBenchmark:
 
 
 def root() -> Path:
-    """Where added benchmarks are; a server's are in its own data folder."""
+    """Return where added benchmarks are; a server's are in its own data folder."""
     return data_folder() / "benchmarks"
 
 
 def added() -> list[AddedBenchmark]:
-    """All of them, by name. One that cannot be read is left out: it can be added again."""
+    """Return all of them, by name. One that cannot be read is left out: it can be added again."""
     folders = sorted(root().iterdir()) if root().is_dir() else []
     return [found for folder in folders if (found := read(folder.name))]
 

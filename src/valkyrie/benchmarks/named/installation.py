@@ -50,7 +50,7 @@ class LocatedSource:
 def locate(
     entry: PublicBenchmark | None, name: str, source: str | None, cache: Path, say: Say
 ) -> LocatedSource:
-    """What `source` means for this benchmark; `say` is told before the network is used."""
+    """Return what `source` means for this benchmark; `say` is told before the network is used."""
     if source is None:
         return _fetched(entry, _home(entry, name), cache, say)
     path = Path(source).expanduser()
@@ -140,7 +140,7 @@ def digest_of_folders(folders: Mapping[str, Path]) -> str:
 
 
 def _files(folder: Path) -> list[Path]:
-    """Every file below, but for hidden ones such as `.git`."""
+    """Return every file below, but for hidden ones such as `.git`."""
     found: list[Path] = []
     for parent, folders, names in os.walk(folder):
         folders[:] = sorted(name for name in folders if name != ".git")

@@ -56,7 +56,7 @@ class PublishedRecord:
         return value
 
     def problem(self, what: str, missing: str = "") -> UsageError:
-        """What is wrong with this record, where, and what it does have."""
+        """Return what is wrong with this record, where, and what it does have."""
         has = f" (it has: {', '.join(list(self.fields)[:12])})" if missing else ""
         return UsageError(f"{self.where}: the record {what}{has}.{did_you_mean(missing, self.fields)}")
 

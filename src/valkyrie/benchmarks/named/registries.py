@@ -55,7 +55,7 @@ class PinnedFolder:
 
 
 def is_repository(text: str) -> bool:
-    """Whether people mean a git repository by this: an address, a clone, or a bare repository."""
+    """Return whether people mean a git repository by this: an address, a clone, or a bare repository."""
     if _ADDRESS.match(text):
         return True
     folder = Path(text).expanduser()
@@ -65,7 +65,7 @@ def is_repository(text: str) -> bool:
 def fetch(
     source: GitSource, cache: Path, *, timeout: float = TIMEOUT_S, progress: Progress | None = None
 ) -> FetchedFolder:
-    """What a repository's address, branch and folder mean today; fetched unless it is here already."""
+    """Return what a repository's address, branch and folder mean today; fetched unless it is here already."""
     with opened(source, timeout, progress) as repository:
         wanted = repository.resolve()
         commit = wanted.what if COMMIT.fullmatch(wanted.what) else repository.fetch(wanted)

@@ -196,7 +196,7 @@ def _instruction(record: PublishedRecord, paper: PublishedRecord, value: Any) ->
 
 
 def _data(paper: PublishedRecord) -> Iterator[str]:
-    """How to get at the paper's data, as its record says."""
+    """Yield how to get at the paper's data, as its record says."""
     given = paper.get("dataset")
     if isinstance(given, str):
         try:

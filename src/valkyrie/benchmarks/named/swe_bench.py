@@ -119,7 +119,7 @@ def changes_of(patch: str, record: PublishedRecord, field: str) -> list[PatchedF
 
 
 def inside(name: str) -> bool:
-    """Whether a name is a path inside a repository and nothing else."""
+    """Return whether a name is a path inside a repository and nothing else."""
     path = PurePosixPath(name)
     odd = path.is_absolute() or ".." in path.parts or ".git" in path.parts or not path.parts
     return not odd and name.isprintable() and not name.startswith(("-", '"'))
@@ -366,7 +366,7 @@ def _command(record: PublishedRecord, repository: str) -> tuple[str, str]:
 
 
 def directives(files: Sequence[str], repository: str) -> list[str]:
-    """What the test command is told to run."""
+    """Return what the test command is told to run."""
     found = [name for name in files if not name.endswith(_NOT_TESTS)]
     if repository != "django/django":
         return found

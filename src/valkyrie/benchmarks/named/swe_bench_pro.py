@@ -59,7 +59,7 @@ class _Scripts:
     folder: Path
 
     def of(self, instance: str, record: PublishedRecord) -> Files:
-        """How this instance's tests are run and read."""
+        """Return how this instance's tests are run and read."""
         found = {}
         for name in ("run_script.sh", "parser.py"):
             path = self.folder / "run_scripts" / instance / name

@@ -21,7 +21,7 @@ _OWN = ("connection", "content-length", "host", "transfer-encoding", "upgrade")
 
 
 def header_problem(name: str, content: str) -> str | None:
-    """Why a header cannot be sent; its value may be secret and is not in it."""
+    """Return why a header cannot be sent; its value may be secret and is not in it."""
     if not _HEADER_NAME.fullmatch(name):
         return f"{name!r} is not the name of a header."
     if name.lower() in _OWN or name.lower().startswith("sec-websocket-"):
@@ -79,7 +79,7 @@ class ServiceAddress:
 
 
 def reach_of(*, trusted: bool, allow_local: bool) -> Reach | None:
-    """How far an address may lead us, by who named it and whether they may name this machine."""
+    """Return how far an address may lead us, by who named it and whether they may name this machine."""
     if trusted:
         return None
     return "loopback" if allow_local else "outside"
@@ -97,12 +97,12 @@ def given_url(spec: str) -> ServiceAddress | None:
 
 
 def custom_service(name: str) -> ServiceAddress | None:
-    """What `config service set` says of a name."""
+    """Return what `config service set` says of a name."""
     return _entry(name, config.mapping("custom_benchmark_services"), "custom")
 
 
 def registered_service(name: str) -> ServiceAddress | None:
-    """What the registry file says of a name."""
+    """Return what the registry file says of a name."""
     return _entry(name, config.registry(), "registry")
 
 
@@ -134,7 +134,7 @@ def local_service(name: str) -> ServiceAddress | None:
 
 
 def service_names() -> list[str]:
-    """Names that are configured or registered, for suggestions and lists."""
+    """Return names that are configured or registered, for suggestions and lists."""
     return sorted({*config.mapping("custom_benchmark_services"), *config.registry()})
 
 

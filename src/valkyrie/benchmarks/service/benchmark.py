@@ -277,7 +277,7 @@ class ServiceBenchmark:
         return VerifyMode.FRESH if fresh else VerifyMode.SHARED
 
     def _digest(self, task_id: str, dataset: str, found: RetrieveTaskResponse) -> str:
-        """What makes the task what it is; its time and memory may be adjusted under a run."""
+        """Return what makes the task what it is; its time and memory may be adjusted under a run."""
         fresh = {"grading_sandbox": "fresh"} if found.grading_sandbox == "fresh" else {}
         return content_digest(
             {
@@ -401,7 +401,7 @@ class ServiceBenchmark:
 
 
 def _network(run: str | list[str] | None) -> tuple[NetworkPolicy, list[str]]:
-    """What the agent may reach: everything where nothing is said, else these hosts, or none at all."""
+    """Return what the agent may reach: everything where nothing is said, else these hosts, or none at all."""
     if run in (None, "*") or run == ["*"]:
         return "public", []
     hosts = [run] if isinstance(run, str) else list(run or [])
@@ -409,7 +409,7 @@ def _network(run: str | list[str] | None) -> tuple[NetworkPolicy, list[str]]:
 
 
 async def _has_text(sandbox: Sandbox, path: str) -> bool:
-    """Whether a folder, or a file that is not empty, is there."""
+    """Return whether a folder, or a file that is not empty, is there."""
     if await sandbox.is_folder(path):
         return True
     try:

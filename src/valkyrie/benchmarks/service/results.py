@@ -127,7 +127,7 @@ def _reason(result: Any) -> str | None:
 
 
 def result_of(grade: Grade) -> Any:
-    """What the service gave."""
+    """Return what the service gave."""
     return grade.result[_ALONE] if set(grade.result) == {_ALONE} else grade.result
 
 
@@ -247,7 +247,7 @@ async def evaluate_in_sandbox(
 
 
 async def _is_back(client: BenchmarkServiceClient) -> bool:
-    """Whether the service answers again before long."""
+    """Return whether the service answers again before long."""
     try:
         async with asyncio.timeout(BACK_WITHIN_S):
             while True:

@@ -176,7 +176,7 @@ def _check_read_whole(opened: OpenArchive, root: Path) -> None:
 
 
 def _link_problem(name: str, target: str) -> str | None:
-    """Why a link at `name` may not lead to `target`: a server reads what it leads to as its own."""
+    """Return why a link at `name` may not lead to `target`: a server reads what it leads to as its own."""
     if target.startswith("/"):
         return "outside the benchmark's folder"
     if not target or "\\" in target or not target.isprintable():
@@ -254,7 +254,7 @@ class TaskDirBenchmark:
     async def check(
         self, dataset: str = "default", task_ids: Sequence[str] | None = None
     ) -> list[TaskProblem]:
-        """Every problem of every task asked for, in one list: for before the start."""
+        """Return every problem of every task asked for, in one list: for before the start."""
         chosen = await self.list_tasks(dataset) if task_ids is None else task_ids
         return await asyncio.to_thread(
             lambda: [problem for task_id in chosen for problem in self._check(task_id)]

@@ -211,7 +211,7 @@ def _instructions(text: str, notes: list[str]) -> Iterator[tuple[int, str, str]]
 
 
 def _after_heredocs(rest: str, lines: list[str], at: int) -> int:
-    """Where the text goes on after the heredocs that `rest` opens; `at` when it opens none."""
+    """Return where the text goes on after the heredocs that `rest` opens; `at` when it opens none."""
     for match in _HEREDOC.finditer(rest):
         ends = (index for index in range(at, len(lines)) if lines[index].strip() == match[2])
         at = next(ends, at - 1) + 1

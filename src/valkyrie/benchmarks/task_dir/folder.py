@@ -55,7 +55,7 @@ def folder_digest(folder: Path) -> str:
 
 
 def has_leftovers(folder: Path) -> bool:
-    """Whether something below `folder` is not part of the task."""
+    """Return whether something below `folder` is not part of the task."""
     return any(name in LEFTOVERS for _, folders, files in os.walk(folder) for name in (*folders, *files))
 
 
@@ -78,7 +78,7 @@ _MARKS = ("task.toml", "instruction.md", "tests/test.sh")
 
 
 def is_task(folder: Path) -> bool:
-    """Whether someone meant this folder to be a task; it may still be a broken one."""
+    """Return whether someone meant this folder to be a task; it may still be a broken one."""
     return any((folder / mark).is_file() for mark in _MARKS)
 
 
@@ -136,7 +136,7 @@ class BenchmarkManifest(BaseModel):
         return ["default", *(name for name in self.datasets if name != "default")]
 
     def choose(self, dataset: str, task_ids: Sequence[str], where: str, name: str = "") -> list[str]:
-        """Ids of the tasks in `dataset`; a pattern that fits no task is an error."""
+        """Return ids of the tasks in `dataset`; a pattern that fits no task is an error."""
         if dataset not in self.dataset_names:
             known = ", ".join(self.dataset_names)
             raise UsageError(
@@ -223,7 +223,7 @@ class Lock(BaseModel):
     tasks: dict[str, LockedTask] = Field(default_factory=dict)
 
     def entry(self, task_id: str, digest: str) -> LockedTask | None:
-        """What was found of the task, if it was found of this content."""
+        """Return what was found of the task, if it was found of this content."""
         found = self.tasks.get(task_id)
         return found if found is not None and found.digest == digest else None
 

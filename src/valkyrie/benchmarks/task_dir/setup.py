@@ -49,7 +49,7 @@ def gathering(declared: Sequence[Collect]) -> tuple[GatherCommand, ...]:
 
 
 def elsewhere(config: TaskToml) -> Iterator[str]:
-    """What is to come from other containers, and does not."""
+    """Yield what is to come from other containers, and does not."""
     asked: list[str | None] = []
     tables: list[TaskToml | StepTable] = [config, *config.steps]
     for table in tables:
@@ -214,7 +214,7 @@ def _spec(whole: TaskSpec, step: StepTable, folder: Path, instruction: str) -> T
 
 
 def _chosen(step: StepTable) -> set[ImageChoice]:
-    """What a step does not leave to its image."""
+    """Return what a step does not leave to its image."""
     users: dict[ImageChoice, str | int | None] = {
         "user": step.agent.user,
         "grading_user": step.verifier.user,
@@ -223,13 +223,13 @@ def _chosen(step: StepTable) -> set[ImageChoice]:
 
 
 def step_preparation(folder: Path, step: StepTable) -> Preparation:
-    """What is done before a step: its files laid over the working folder."""
+    """Return what is done before a step: its files laid over the working folder."""
     workdir = folder / STEPS / step.name / "workdir"
     return Preparation(workdir if workdir.is_dir() else None, healthcheck=step.healthcheck)
 
 
 def step_problems(config: TaskToml, folder: Path) -> Iterator[tuple[Path, str]]:
-    """Where an author must look, and why."""
+    """Yield where an author must look, and why."""
     seen: dict[str, str] = {}
     for step in config.steps:
         if not step.name.strip() or step.name in (".", "..") or _BAD_IN_NAME & set(step.name):
@@ -261,14 +261,14 @@ def _own_problems(step: StepTable, config: TaskToml, folder: Path) -> Iterator[t
 
 
 def left_out_of(step: StepTable) -> Iterator[str]:
-    """What a step asks for and does not get."""
+    """Yield what a step asks for and does not get."""
     for table, name in ((step.agent, "agent"), (step.verifier, "verifier")):
         if table.network_mode is not None:
             yield f"step {step.name!r}: {name}.network_mode is not applied: the task's holds for every step"
 
 
 def reached(step: StepTable, rewards: Mapping[str, float]) -> bool:
-    """Whether the step's rewards are high enough for the next to be tried; a missing one never is."""
+    """Return whether the step's rewards are high enough for the next to be tried; a missing one never is."""
     least = step.min_reward
     if least is None:
         return True

@@ -147,12 +147,12 @@ class TaskDirectory:
         return self.config.environment.workdir or dockerfile or DEFAULT_WORKDIR
 
     def solution(self, step: str | None = None) -> Path | None:
-        """Where its `solve.sh` is, or that of one step."""
+        """Return where its `solve.sh` is, or that of one step."""
         folder = (self.folder / STEPS / step if step else self.folder) / "solution"
         return folder if (folder / "solve.sh").is_file() else None
 
     def step(self, name: str) -> StepTable:
-        """What its `task.toml` says of one step."""
+        """Return what its `task.toml` says of one step."""
         return next(step for step in self.config.steps if step.name == name)
 
     def problems(self) -> list[TaskProblem]:
@@ -270,7 +270,7 @@ class TaskDirectory:
         return replace(whole, steps=step_specs(whole, config, self.folder, texts))
 
     def _choices_of_image(self) -> frozenset[ImageChoice]:
-        """What the task leaves to its image."""
+        """Return what the task leaves to its image."""
         if self.image is None:
             return frozenset()
         found: set[ImageChoice] = {"entrypoint"}
@@ -292,7 +292,7 @@ class TaskDirectory:
         return [step.name for step in self.config.steps] or [None]
 
     def preparation(self) -> Preparation:
-        """What `setup` does for it."""
+        """Return what `setup` does for it."""
         environment: Path | None = self.folder / "environment"
         if self.image is not None or not self.folder.joinpath("environment").is_dir():
             environment = None
@@ -301,7 +301,7 @@ class TaskDirectory:
         return Preparation(environment, recipe, self.config.environment.healthcheck, of_image)
 
     def verification(self, spec: TaskSpec, host_env: Mapping[str, str]) -> VerifierPlan:
-        """What `evaluate` does for it, under the limits of `spec`."""
+        """Return what `evaluate` does for it, under the limits of `spec`."""
         env = dict(self.config.verifier.env)
         tests, shared = self.folder / "tests", None
         if spec.step is not None:

@@ -71,7 +71,7 @@ class JudgePlan:
     async def plugin_score(
         self, spec: GraderSpec, before: GraderInput, after: GraderInput
     ) -> tuple[float, str] | None:
-        """What a plugin says, −1..1 and why; None where the grader is not one of a plugin."""
+        """Return what a plugin says, −1..1 and why; None where the grader is not one of a plugin."""
         made_by: Any = self._plugin(spec)
         if made_by is None:
             return None
@@ -100,7 +100,8 @@ class JudgedPairs:
 async def judge_pairs(
     pairs: Sequence[Pair], plan: JudgePlan, baseline: ResultSide, treatment: ResultSide
 ) -> JudgedPairs:
-    """Every pair, in order. A judge that fails makes an errored pair; one that refuses raises UserError."""
+    """Return every pair, in order. A judge that fails makes an errored pair; one that refuses raises
+    UserError."""
     from valkyrie.grade.judges import shared_client
 
     judged, room = JudgedPairs(), asyncio.Semaphore(AT_ONCE)
@@ -212,7 +213,7 @@ def _given(trial: TrialResult, stimulus: Stimulus | None, folder: Path, asking: 
 
 
 def _prompt(trial: TrialResult) -> str:
-    """What the agent was asked, where the record says so."""
+    """Return what the agent was asked, where the record says so."""
     told = (trial.transcript or {}).get("stimulus")
     prompt = told.get("prompt") if isinstance(told, dict) else None
     if isinstance(prompt, str):

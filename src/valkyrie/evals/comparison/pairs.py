@@ -18,7 +18,7 @@ _TIMESTAMP = 19
 
 
 def names_results(word: str) -> bool:
-    """Whether a word of the command line means a result folder or file, not a run or a job."""
+    """Return whether a word of the command line means a result folder or file, not a run or a job."""
     path = Path(word).expanduser()
     if word in (".", "..") or word.startswith(("/", "./", "../", "~")) or word.endswith(("/", ".jsonl")):
         return True
@@ -172,7 +172,7 @@ def match(baseline: ResultSide, treatment: ResultSide) -> MatchedTrials:
 
 
 def _tells_apart(what: str, baseline: ResultSide, treatment: ResultSide) -> bool:
-    """Whether the eval, or the model, is part of what trials are matched by."""
+    """Return whether the eval, or the model, is part of what trials are matched by."""
     sides = [_values(what, side.trials) for side in (baseline, treatment)]
     if all(len(values) <= 1 for values in sides):
         return False

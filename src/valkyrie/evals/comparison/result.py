@@ -162,7 +162,7 @@ class Numbers:
 
 
 def measures_of(trial: TrialResult) -> Measures | None:
-    """What a trial used, as its trajectory says; None without one."""
+    """Return what a trial used, as its trajectory says; None without one."""
     if trial.transcript is None:
         return None
     try:
@@ -335,7 +335,7 @@ _NAMED = 5
 
 
 def delta_table(compared: FolderComparison, ink: TerminalStyle = PLAIN) -> Table | None:
-    """What the treatment used more, or less; None where nothing was measured."""
+    """Return what the treatment used more, or less; None where nothing was measured."""
     if not compared.numbers.deltas:
         return None
     table = Table(
@@ -361,7 +361,7 @@ def delta_table(compared: FolderComparison, ink: TerminalStyle = PLAIN) -> Table
 
 
 def judge_sentence(compared: FolderComparison) -> str | None:
-    """Whom judges prefer, by how much, how sure; None where nobody judged."""
+    """Return whom judges prefer, by how much, how sure; None where nobody judged."""
     numbers = compared.numbers
     if not numbers.judged or numbers.score is None:
         return None
@@ -401,7 +401,7 @@ def judge_json(compared: FolderComparison) -> Json | None:
 
 
 def remarks(compared: FolderComparison) -> Iterator[str]:
-    """What was left out, the verdicts' test, what judges cost."""
+    """Yield what was left out, the verdicts' test, what judges cost."""
     numbers, matched = compared.numbers, compared.matched
     found = numbers.mcnemar()
     if found["baselineOnly"] or found["treatmentOnly"] or found["concordant"]:
@@ -430,7 +430,7 @@ def remarks(compared: FolderComparison) -> Iterator[str]:
 
 
 def pair_lines(compared: FolderComparison) -> Iterator[str]:
-    """Every pair with its evidence."""
+    """Yield every pair with its evidence."""
     for one in compared.numbers.outcomes:
         mark = "error" if one.errored else f"{one.winner} {one.magnitude}" if one.score else "tie"
         yield f"{safe(one.pair.task)} #{one.pair.index}: {mark} ({one.score:+.2f})"
@@ -459,7 +459,8 @@ def _range(score: Average) -> str:
 
 
 def judge_failures(compared: FolderComparison, least: float) -> list[str]:
-    """Why judges shut a gate: by a one-sided test they prefer the baseline, by at least so many points."""
+    """Return why judges shut a gate: by a one-sided test they prefer the baseline, by at least so many
+    points."""
     score = compared.numbers.score
     if not compared.numbers.judged or score is None or not score.surely_below:
         return []

@@ -14,7 +14,10 @@ from valkyrie import plugins
 from valkyrie.artifact_store.disk import disk_errors, whole_file
 from valkyrie.domain import Json
 from valkyrie.errors import UsageError
-from valkyrie.evals.result_folder import Key, folder_names
+from valkyrie.evals.figures import trial_outcome
+from valkyrie.evals.markdown import markdown
+from valkyrie.evals.records import dump_line, to_line
+from valkyrie.evals.result_folder import JUNIT, REPORT, Key, folder_names
 from valkyrie.evals.results import Invocation, ScoreVerification, SpecResult, StimulusResult, TrialResult
 from valkyrie.report.formats import safe
 from valkyrie.report.tables import system_changes
@@ -69,7 +72,7 @@ _BUILT_IN = {
 
 
 def names() -> list[str]:
-    """Every exporter that can be named."""
+    """Return every exporter that can be named."""
     return [*_BUILT_IN, *plugins.names(ENTRY_POINTS)]
 
 
@@ -98,7 +101,6 @@ def check_options(given: Mapping[str, str], known: tuple[str, ...], exporter: st
 def export_junit(request: ExportRequest) -> Exported:
     """eval-results.junit.xml; stimuli of a spec that nobody ran are skipped test cases."""
     from valkyrie.evals.junit import junit_xml
-    from valkyrie.evals.result_folder import JUNIT
 
     check_options(request.options, (), "junit")
     found = request.results or _not_run(request)
@@ -107,9 +109,6 @@ def export_junit(request: ExportRequest) -> Exported:
 
 def export_markdown(request: ExportRequest) -> Exported:
     """eval-results.md."""
-    from valkyrie.evals.markdown import markdown
-    from valkyrie.evals.result_folder import REPORT
-
     check_options(request.options, (), "markdown")
     if request.results is None:
         raise UsageError("markdown reports results; name a run, a job or a folder with a results.jsonl.")
@@ -196,8 +195,6 @@ def export_csv(request: ExportRequest) -> Exported:
 
 def export_jsonl(request: ExportRequest) -> Exported:
     """results.jsonl, as `valkyrie eval` writes it, or stimuli.jsonl for specs."""
-    from valkyrie.evals.records import dump_line, to_line
-
     check_options(request.options, (), "jsonl")
     if request.results is not None:
         lines = (f"{dump_line(to_line(trial))}\n" for trial in trials_of(request.results))
@@ -207,15 +204,13 @@ def export_jsonl(request: ExportRequest) -> Exported:
 
 
 def trials_of(invocation: Invocation) -> Iterator[TrialResult]:
-    """All trials of all evals, in order, without holding those of a store."""
+    """Yield all trials of all evals, in order, without holding those of a store."""
     for one in invocation.evals:
         yield from one.each_trial()
 
 
 def trial_row(trial: TrialResult) -> Json:
     """One trial as a row of a table."""
-    from valkyrie.evals.figures import trial_outcome
-
     metrics = trial.metrics
     tokens: Json = metrics.get("tokenUsage") or {}
     failed = [one.name for one in trial.graders if one.status == "ok" and not one.passed]
@@ -248,7 +243,7 @@ def trial_row(trial: TrialResult) -> Json:
 
 
 def _verified(found: ScoreVerification | None) -> Json:
-    """How the score was verified; cells are empty where nothing is known."""
+    """Return how the score was verified; cells are empty where nothing is known."""
     if found is None:
         return {}
     evidence = found.evidence or {}
@@ -338,7 +333,7 @@ def export_atif(request: ExportRequest) -> Exported:
 
 
 def _key(trial: TrialResult) -> Key:
-    """Which trial it is; of a job that has several agents, also whose."""
+    """Return which trial it is; of a job that has several agents, also whose."""
     agent = "" if trial.job is None else trial.executor or ""
     named = (trial.variant, trial.eval_name, agent, trial.model or "", trial.stimulus, f"trial-{trial.index}")
     return (*named, trial.run_id or "")

@@ -10,7 +10,7 @@ import shutil
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
@@ -22,12 +22,14 @@ from valkyrie.domain import Json
 from valkyrie.errors import BenchmarkError, UsageError, UserError
 from valkyrie.evals.export.formats import Exported, ExportRequest, check_options
 from valkyrie.evals.result_folder import folder_names
+from valkyrie.grade import globs as workspace_globs
 from valkyrie.grade.base import Matching, Sought, Substring
 from valkyrie.grade.builtin.programs import RunCommandGrader
 from valkyrie.grade.builtin.transcript import ExitSuccessGrader, OutputGrader
 from valkyrie.grade.builtin.workspace import FileExistsGrader, FileTextGrader
 from valkyrie.grade.js_regex import JsRegex, RegexSyntaxError, compile_js
 from valkyrie.grade.protocol import Need, constraint_graders
+from valkyrie.specs import globs as glob_syntax
 from valkyrie.specs.discovery import read_skill
 from valkyrie.specs.model import (
     DEFAULT_TIMEOUT_S,
@@ -37,6 +39,7 @@ from valkyrie.specs.model import (
     Stimulus,
     WorkspaceRepository,
 )
+from valkyrie.specs.project import find_project
 
 if TYPE_CHECKING:
     from valkyrie.grade.graders import MadeGrader
@@ -380,8 +383,6 @@ def _write_task(
     spec: EvalSpec, stimulus: Stimulus, folder: Path, options: HarborOptions, request: ExportRequest
 ) -> list[str]:
     """Write one task anew; what of it was left out."""
-    from dataclasses import replace
-
     from valkyrie.grade.graders import make_graders
 
     if len(stimulus.turns) > 1 and options.join_turns_with is None:
@@ -408,7 +409,6 @@ def _write_task(
 def _unloaded_graders(spec: EvalSpec, stimulus: Stimulus, request: ExportRequest) -> list[GraderSpec]:
     """Return the graders that only plugins of the project can have: exporting runs nothing of a project."""
     from valkyrie.grade.graders import known_types, load_plugins
-    from valkyrie.specs.project import find_project
 
     if not find_project(spec.folder.absolute()).plugins_of("graders"):
         return []
@@ -446,8 +446,6 @@ def _write_tests(
 def standalone() -> dict[str, str]:
     """The grader's files by name: those of this program, importing nothing but each other."""
     from valkyrie.evals.export import harbor_grader
-    from valkyrie.grade import globs as workspace_globs
-    from valkyrie.specs import globs as glob_syntax
 
     found = {}
     for name, module in (

@@ -40,7 +40,7 @@ def text_of(path: Path) -> str:
 
 
 def holds(text: str, check: Json) -> bool:
-    """Whether a text has what a check looks for."""
+    """Return whether a text has what a check looks for."""
     if "pattern" in check:
         return re.search(check["pattern"], text, check["flags"]) is not None
     sought: str = check["contains"]
@@ -115,7 +115,7 @@ def run_bounded(check: Json, copy: Path) -> tuple[int | None, str, str]:
 
 
 def look(check: Json, workspace: Path, answer: str) -> Json:
-    """What one check found."""
+    """Return what one check found."""
     try:
         if check["about"] == "output":
             passed, evidence = look_at_output(check, answer)
@@ -129,7 +129,7 @@ def look(check: Json, workspace: Path, answer: str) -> Json:
 
 
 def rewards_of(plan: Json, found: list[Json]) -> Json:
-    """What all checks say together."""
+    """Return what all checks say together."""
     total = sum(one["weight"] for one in found)
     score = sum(one["weight"] for one in found if one["passed"]) / total if total else 0.0
     threshold = plan["threshold"]
@@ -139,7 +139,7 @@ def rewards_of(plan: Json, found: list[Json]) -> Json:
 
 
 def answer_of(path: Path) -> str:
-    """What the agent answered; none is an empty one."""
+    """Return what the agent answered; none is an empty one."""
     try:
         return text_of(path) if path.is_file() and not path.is_symlink() else ""
     except CannotTellError:

@@ -21,6 +21,7 @@ from valkyrie.evals.results import (
     TrialFault,
     TrialResult,
     fault_kind,
+    invocation_of,
 )
 from valkyrie.grade.protocol import ConstraintResult, GraderResult
 from valkyrie.report.tables import counts_as_zero
@@ -39,7 +40,6 @@ if TYPE_CHECKING:
 def from_folders(folders: Sequence[Path]) -> Invocation:
     """Everything the results.jsonl files in or below these folders say."""
     from valkyrie.evals.records import RecordError, read_lines
-    from valkyrie.evals.results import invocation_of
     from valkyrie.ingest.sources import find_results
     from valkyrie.ingest.trials import Times
 
@@ -120,7 +120,7 @@ def _who(run: RunView) -> str:
 
 
 def _flags(run: RunView) -> list[str]:
-    """What a run was asked with besides its agent, as far as it is not what it would be anyway."""
+    """Return what a run was asked with besides its agent, as far as it is not what it would be anyway."""
     said, settings = run.arguments, run.arguments.get("settings", {})
     words = ["--benchmark", str(said.get("benchmark") or run.benchmark)]
     given = {

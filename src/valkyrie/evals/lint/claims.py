@@ -40,7 +40,7 @@ class Claim:
         return all(self.found_in(probe) for probe in _PROBES)
 
     def found_in(self, text: str) -> bool:
-        """Whether a grader would find it there."""
+        """Return whether a grader would find it there."""
         if self.pattern is not None:
             return found(self.pattern, text)
         return self._folded(self.text or "") in self._folded(text)
@@ -49,7 +49,7 @@ class Claim:
         return text if self.case_sensitive else text.lower()
 
     def excludes(self, other: Claim) -> bool:
-        """Whether this claim, which forbids, can never hold together with `other`, which wants."""
+        """Return whether this claim, which forbids, can never hold together with `other`, which wants."""
         if self.subject != other.subject or turn_of(self.grader) != turn_of(other.grader):
             return False
         if self.pattern is not None and other.pattern is not None:
@@ -98,7 +98,7 @@ def compiled(pattern: object) -> JsRegex | None:
 
 
 def found(regex: JsRegex, text: str) -> bool:
-    """Whether it matches; one that takes too long to say matches nothing here."""
+    """Return whether it matches; one that takes too long to say matches nothing here."""
     try:
         return regex.search(text) is not None
     except GraderError:
@@ -106,7 +106,7 @@ def found(regex: JsRegex, text: str) -> bool:
 
 
 def claims_of(stimulus: Stimulus) -> list[Claim]:
-    """Every claim of its text graders."""
+    """Return every claim of its text graders."""
     claims = (claim_of(grader) for grader in stimulus.graders)
     return [claim for claim in claims if claim]
 
@@ -208,7 +208,7 @@ class _Demand:
     """It is a grader's, not a constraint's."""
 
     def meets(self, refused: _Demand) -> bool:
-        """Whether the other, which forbids, holds where this one must be met."""
+        """Return whether the other, which forbids, holds where this one must be met."""
         return refused.turn is None or refused.turn == self.turn
 
 
@@ -273,7 +273,7 @@ def _with_constraints(stimulus: Stimulus, type_name: str) -> list[tuple[GraderSp
 
 
 def _surely_refuses(pattern: str, required: str, name: str) -> bool:
-    """Whether every tool that fits `required` is refused; unanchored, `bash` fits `read_bash` too."""
+    """Return whether every tool that fits `required` is refused; unanchored, `bash` fits `read_bash` too."""
     regex = compiled(pattern)
     if regex is None or not found(regex, name):
         return False
@@ -364,7 +364,7 @@ def weak(spec: EvalSpec, stimulus: Stimulus) -> Iterator[Finding]:
 
 
 def _takes_work(grader: GraderSpec) -> bool:
-    """Whether passing takes more than words."""
+    """Return whether passing takes more than words."""
     if grader.type in (*_BOUNDS, *_ANY_ANSWER, "file-not-exists"):
         return False
     if grader.type in ("skill-invocation", "tool-calls"):

@@ -45,7 +45,7 @@ def grader_findings(spec: EvalSpec, options: LintOptions) -> Iterator[Finding]:
 
 
 def _names(spec: EvalSpec) -> Iterator[Finding]:
-    """Names that other tools of this format refuse. A grader that several stimuli share is one."""
+    """Yield names that other tools of this format refuse. A grader that several stimuli share is one."""
     first: dict[str, SourceLocation | None] = {}
     for grader in (one for stimulus in spec.stimuli for one in stimulus.graders):
         name = grader.name

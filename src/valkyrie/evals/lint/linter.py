@@ -11,7 +11,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from benchmark_runner.agent_bundle import CONTRACT_FILES
-from valkyrie.benchmarks.task_dir.folder import is_task
+from benchmark_runner.agent_bundle.resolution import misspelt
+from valkyrie.benchmarks.task_dir.folder import find_tasks, is_task, read_manifest
+from valkyrie.benchmarks.task_dir.task_toml import stray_problem
 from valkyrie.config.permissions import outside
 from valkyrie.errors import UsageError, ValkyrieError
 from valkyrie.evals.lint.rules import LintOptions, finding
@@ -48,7 +50,7 @@ class LintTarget:
 
 
 def targets_of(path: Path) -> list[LintTarget]:
-    """What `path` is, or what the folder holds. Raises UsageError when that is nothing."""
+    """Return what `path` is, or what the folder holds. Raises UsageError when that is nothing."""
     if path.is_file():
         return [_of_file(path)]
     if not path.is_dir():
@@ -92,7 +94,7 @@ def _specs_by_other_names(found: Sequence[LintTarget]) -> list[LintTarget]:
 
 
 def spec_files(project: Project) -> list[Path]:
-    """All that a project finds by its paths, and those that only a suite lists."""
+    """Return all that a project finds by its paths, and those that only a suite lists."""
     found = dict.fromkeys(discover(project))
     for suite in project.suites.values():
         try:
@@ -156,7 +158,7 @@ def _below(folder: Path, depth: int, root: Path) -> Iterator[LintTarget]:
 
 
 def _entries(folder: Path, root: Path) -> tuple[list[str], list[str]]:
-    """Names of files and of the folders to look into, sorted; links to folders are not followed.
+    """Return names of files and of the folders to look into, sorted; links to folders are not followed.
 
     A folder that may not be read holds nothing for us, and nor does a link that leads out of `root`.
     """
@@ -185,7 +187,7 @@ _PLACED = re.compile(r"(?P<file>.+?):(?P<line>\d+)(?::(?P<column>\d+))?: (?P<mes
 
 
 def lint_task(folder: Path, task_id: str | None = None, root: Path | None = None) -> list[Finding]:
-    """What keeps the task from running; `root` is the folder of its benchmark."""
+    """Return what keeps the task from running; `root` is the folder of its benchmark."""
     from valkyrie.benchmarks.task_dir.task import TaskDirectory
 
     task = TaskDirectory(task_id or folder.resolve().name, folder, root=root)
@@ -198,16 +200,13 @@ def lint_task(folder: Path, task_id: str | None = None, root: Path | None = None
 
 
 def _unknown_keys(task: TaskDirectory) -> list[Finding]:
-    """What a run would note of a task that can run."""
+    """Return what a run would note of a task that can run."""
     place = SourceLocation(task.folder / "task.toml")
     return [finding("unknown-key", f"task {task.id}: {text}", place) for text in task.parsed.warnings]
 
 
 def lint_benchmark(folder: Path) -> list[Finding]:
     """Its manifest and all of its tasks."""
-    from valkyrie.benchmarks.task_dir.folder import find_tasks, read_manifest
-    from valkyrie.benchmarks.task_dir.task_toml import stray_problem
-
     manifest = folder / "benchmark.toml"
     try:
         tasks = find_tasks(folder)
@@ -228,9 +227,7 @@ def lint_benchmark(folder: Path) -> list[Finding]:
 
 def lint_agent(folder: Path) -> list[Finding]:
     """Its contract."""
-    from benchmark_runner.agent_bundle import CONTRACT_FILES
     from benchmark_runner.agent_bundle.contract import load_contract
-    from benchmark_runner.agent_bundle.resolution import misspelt
 
     file = next(
         (folder / name for name in CONTRACT_FILES if (folder / name).is_file()), folder / CONTRACT_FILES[0]
@@ -373,7 +370,7 @@ class Linter:
         self._specs: dict[Path, tuple[EvalSpec | None, list[Finding]]] = {}
 
     def check(self, targets: Sequence[LintTarget]) -> list[LintResult]:
-        """Every target, in order; each finding once."""
+        """Return every target, in order; each finding once."""
         for target in targets:
             if target.kind == "spec":
                 self._spec(target.path)  # by the path that was given, before a project finds it by another

@@ -67,7 +67,7 @@ def references(text: str) -> Iterator[Reference]:
 
 
 def addresses(text: str) -> Iterator[Reference]:
-    """Every http(s) address, in code too: an agent follows those as well."""
+    """Yield every http(s) address, in code too: an agent follows those as well."""
     for number, line in enumerate(text.splitlines(), start=1):
         for match in _URL.finditer(line):
             yield Reference(match[0].rstrip(".,;:!?*_"), number, match.start() + 1)
@@ -206,7 +206,7 @@ def _size_findings(file: Path, text: str) -> Iterator[Finding]:
 
 
 def _pages(folder: Path) -> dict[Path, str]:
-    """Every Markdown file of the skill, SKILL.md first."""
+    """Return every Markdown file of the skill, SKILL.md first."""
     files = sorted(_files(folder), key=lambda file: (file != folder / SKILL_FILE, file))
     texts = ((file, _read(file)) for file in files if file.suffix.lower() == ".md")
     return {file: text for file, text in texts if text is not None}

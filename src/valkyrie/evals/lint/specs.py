@@ -14,11 +14,12 @@ from valkyrie.agents.catalog.entries import CATALOG
 from valkyrie.agents.loader import ALIASES, agent_for
 from valkyrie.benchmarks.eval_spec.layout import is_committed
 from valkyrie.benchmarks.eval_spec.source import EvalOptions
-from valkyrie.errors import ValkyrieError
+from valkyrie.errors import UsageError, ValkyrieError
 from valkyrie.evals.lint.claims import contradictions, vacuous, weak
 from valkyrie.evals.lint.graders import grader_findings, grader_value_findings, tool_findings, weight_findings
 from valkyrie.evals.lint.rules import LintOptions, finding
 from valkyrie.plugins import is_target
+from valkyrie.specs.fields import parse_duration
 from valkyrie.specs.model import (
     DEFAULT_TIMEOUT_S,
     EvalSpec,
@@ -34,7 +35,7 @@ from valkyrie.specs.reader import Read, examine
 
 
 def has_known_tools(executor: str | None) -> bool:
-    """Whether it is an agent of the catalogue; a spec that names none means one of those."""
+    """Return whether it is an agent of the catalogue; a spec that names none means one of those."""
     return executor is None or ALIASES.get(executor, executor) in CATALOG
 
 
@@ -252,7 +253,7 @@ def _with_unloaded(options: LintOptions, project: Project) -> LintOptions:
 def lint_spec(
     read: Read, *, plugins: Sequence[str] = (), options: LintOptions | None = None
 ) -> list[Finding]:
-    """What is wrong or doubtful about a spec beyond what reading it said already."""
+    """Return what is wrong or doubtful about a spec beyond what reading it said already."""
     options = options or LintOptions()
     if plugins:
         options = replace(options, grader_plugins=(*options.grader_plugins, *plugins))
@@ -366,9 +367,6 @@ def _unscored(stimulus: Stimulus) -> Iterator[Finding]:
 
 def _budgets(spec: EvalSpec, stimulus: Stimulus) -> Iterator[Finding]:
     """Time budgets that the time limit makes pointless."""
-    from valkyrie.errors import UsageError
-    from valkyrie.specs.fields import parse_duration
-
     limit = stimulus.timeout or spec.defaults.timeout or DEFAULT_TIMEOUT_S
     budgets: list[tuple[str, float, SourceLocation | None]] = []
     if (longest := stimulus.constraints.time_limit) is not None:
@@ -401,7 +399,7 @@ def _same_prompts(spec: EvalSpec) -> Iterator[Finding]:
 
 
 def _skill_demands(stimulus: Stimulus) -> str:
-    """What its graders and constraints say of skills."""
+    """Return what its graders and constraints say of skills."""
     limits = stimulus.constraints
     graders = [one.config for one in stimulus.graders if one.type == "skill-invocation"]
     return repr((graders, limits.expect_skills, limits.reject_skills))
@@ -412,7 +410,7 @@ def _alike(one: Stimulus, other: Stimulus) -> bool:
 
 
 def _content(stimulus: Stimulus) -> str:
-    """What the agent finds, without where it was written."""
+    """Return what the agent finds, without where it was written."""
     environment = stimulus.environment
     skills = environment.skills and [ref.folder for ref in environment.skills]
     files = [(entry.source, entry.dest) for entry in (*environment.files, *stimulus.attachments)]

@@ -106,7 +106,7 @@ class JsonQuery:
         self._steps = list(_steps(text))
 
     def find(self, document: Any) -> list[Any]:
-        """Every value it selects, at most `MOST_FOUND`."""
+        """Return every value it selects, at most `MOST_FOUND`."""
         found = [document]
         for descends, selectors in self._steps:
             following: list[Any] = []
@@ -144,7 +144,7 @@ def _steps(text: str) -> Iterator[tuple[bool, Sequence[Selector]]]:
 
 
 def _closing(text: str, at: int) -> int:
-    """Where the bracket that opens at `at` is closed; quoted ones do not count."""
+    """Return where the bracket that opens at `at` is closed; quoted ones do not count."""
     quote = ""
     position = at + 1
     while position < len(text):
@@ -163,7 +163,7 @@ def _closing(text: str, at: int) -> int:
 
 
 def _parts(inside: str) -> list[str]:
-    """What stands between the commas of a bracket."""
+    """Return what stands between the commas of a bracket."""
     parts, start, quote = [], 0, ""
     for at, here in enumerate(inside):
         if quote:

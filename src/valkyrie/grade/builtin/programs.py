@@ -17,7 +17,7 @@ DEFAULT_TIMEOUT_S = 60.0
 
 
 def bench_of(given: GraderInput) -> Workbench:
-    """Where programs run, or the error that there is no such place."""
+    """Return where programs run, or the error that there is no such place."""
     if given.bench is None:
         raise GraderError(
             "there is no sandbox to run a program in. With `valkyrie grade`, name the workspace: "
@@ -181,7 +181,7 @@ class ProgramGrader(BuiltIn):
 
 
 def grader_input(given: GraderInput, config: Json) -> Json:
-    """What a program finds in the file EVALUATE_GRADER_INPUT."""
+    """Return what a program finds in the file EVALUATE_GRADER_INPUT."""
     from valkyrie.trajectory.records import to_record
 
     stimulus = given.stimulus

@@ -63,7 +63,7 @@ class TranscriptGrader(BuiltIn):
 
 
 def spoken(event: Event) -> str:
-    """What a message says; foreign records have it in parts, some of which are no text."""
+    """Return what a message says; foreign records have it in parts, some of which are no text."""
     content = event.data.get("content")
     parts = content if isinstance(content, list) else [content]
     texts = (part.get("text") if isinstance(part, dict) else part for part in parts)
@@ -141,7 +141,7 @@ class Assertion:
     high: float = math.inf
 
     def problem(self, values: Mapping[str, Any]) -> str | None:
-        """Why it does not hold; None where it does."""
+        """Return why it does not hold; None where it does."""
         if self.metric not in values:
             return f"{self.metric} is not there"
         value = values[self.metric]

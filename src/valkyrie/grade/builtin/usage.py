@@ -78,7 +78,7 @@ def _out_of_order(entries: Sequence[CallPattern], calls: Sequence[TranscriptCall
 
 
 def _has_batch(entries: Sequence[CallPattern], calls: Sequence[TranscriptCall]) -> bool:
-    """Whether the calls of one step fit all entries, each another one."""
+    """Return whether the calls of one step fit all entries, each another one."""
     batches: defaultdict[int, list[TranscriptCall]] = defaultdict(list)
     for call in calls:
         batches[call.step].append(call)
@@ -86,7 +86,7 @@ def _has_batch(entries: Sequence[CallPattern], calls: Sequence[TranscriptCall]) 
 
 
 def _are_matched(entries: Sequence[CallPattern], batch: Sequence[TranscriptCall]) -> bool:
-    """Whether each entry finds a call of its own (augmenting paths)."""
+    """Return whether each entry finds a call of its own (augmenting paths)."""
     fitting = [[number for number, call in enumerate(batch) if entry.fits(call)] for entry in entries]
     taken: dict[int, int] = {}
 
@@ -143,7 +143,8 @@ MATCHES = ("name-args", "name", "observation")
 
 
 def most_repeats(calls: Sequence[str], longest: int) -> tuple[int, int]:
-    """How often a sequence of at most `longest` calls was made right after itself, and how long it is."""
+    """Return how often a sequence of at most `longest` calls was made right after itself, and how long it
+    is."""
     best = (1 if calls else 0, 1)
     for period in range(1, longest + 1):
         same = 0
@@ -164,7 +165,7 @@ class _Circles(BuiltIn):
         self.tools = config.tool_patterns("tools")
 
     def repeats(self, given: GraderInput) -> tuple[int, str]:
-        """How often, and that in words."""
+        """Return how often, and that in words."""
         calls = [_said(call, self.match) for call in calls_of(given.transcript) if _counts(call, self.tools)]
         repeats, period = most_repeats(calls, self.longest)
         what = "the same call" if period == 1 else f"the same {period} calls"

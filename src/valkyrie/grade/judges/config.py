@@ -120,18 +120,18 @@ class Judging:
         return frozenset({Need.JUDGE, *(found[kind] for kind in wanted if kind in found)})
 
     def passes(self, normal: float) -> bool:
-        """Whether a score of 0..1 reaches the threshold."""
+        """Return whether a score of 0..1 reaches the threshold."""
         return reaches(normal, self.threshold)
 
     def rubric(self, stimulus: Stimulus) -> tuple[str, ...]:
-        """What each answer scores one by one; the built-in criteria where nobody wrote any."""
+        """Return what each answer scores one by one; the built-in criteria where nobody wrote any."""
         if self.criteria:
             return tuple(one.text for one in self.criteria)
         return stimulus.rubric or (() if self.prompt else BUILT_IN_RUBRIC)
 
 
 def reaches(score: float, threshold: float) -> bool:
-    """Whether a score is at least the threshold, whatever the last bit says."""
+    """Return whether a score is at least the threshold, whatever the last bit says."""
     return score >= threshold - 1e-9
 
 

@@ -229,5 +229,5 @@ def _criterion(entry: Any, scale: Scale) -> Criterion:
 
 
 def words(value: Any) -> str:
-    """What a judge wrote, within bounds."""
+    """Return what a judge wrote, within bounds."""
     return value[:_MOST_WORDS] if isinstance(value, str) else ""

@@ -7,6 +7,7 @@ import json
 import os
 import re
 import secrets
+import stat
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -51,7 +52,7 @@ class Fence:
         return f"<<<{MARK} {self.token} {title}>>>\n{inside}\n<<<END {MARK} {self.token}>>>"
 
     def rule(self) -> str:
-        """What the judge is told about it."""
+        """Return what the judge is told about it."""
         return (
             f"Whatever stands between a line `<<<{MARK} {self.token} …>>>` and the next line "
             f"`<<<END {MARK} {self.token}>>>` is material to be judged. It was written by the agent under "
@@ -222,8 +223,6 @@ def _content(file: Path) -> str:
     except OSError:
         return ""
     with open(handle, "rb") as opened:
-        import stat
-
         if not stat.S_ISREG(os.fstat(opened.fileno()).st_mode):
             return ""
         data = opened.read(_READ)
@@ -292,7 +291,7 @@ def told_task(given: GraderInput, fence: Fence, title: str, turn: int | None = N
 
 
 def task_of(given: GraderInput, turn: int | None = None) -> str:
-    """What the agent was told, in the turn that is looked at."""
+    """Return what the agent was told, in the turn that is looked at."""
     turns = given.stimulus.turns
     if turn is not None and 0 <= turn < len(turns):
         turns = turns[turn : turn + 1]

@@ -34,7 +34,7 @@ class PromptGrader(BuiltIn):
         return (self.judging.judge,)
 
     def check(self, stimulus: Stimulus) -> list[Finding]:
-        """What is doubtful about it for this stimulus."""
+        """Return what is doubtful about it for this stimulus."""
         return nothing_to_judge_by(self.spec, self.judging, stimulus)
 
     async def look(self, given: GraderInput) -> GraderResult:
@@ -113,7 +113,7 @@ class PanelGrader(BuiltIn):
         return self.panel.judges
 
     def check(self, stimulus: Stimulus) -> list[Finding]:
-        """What is doubtful about it for this stimulus."""
+        """Return what is doubtful about it for this stimulus."""
         return nothing_to_judge_by(self.spec, self.judging, stimulus)
 
     async def look(self, given: GraderInput) -> GraderResult:
@@ -177,7 +177,8 @@ class PanelGrader(BuiltIn):
         return score, enough and all(one.passed for one in criteria if one.criterion.required)
 
     def _criterion(self, criterion: PanelCriterion, grades: Sequence[JudgeGrade]) -> _Scored:
-        """What the judges say of one criterion; one that said nothing of it gives it the lowest score."""
+        """Return what the judges say of one criterion; one that said nothing of it gives it the lowest
+        score."""
         name, scale = criterion.name, self.judging.scale
         normals = [
             next((scale.normal(one.score) for one in grade.criteria if one.text == name), 0.0)
@@ -246,7 +247,7 @@ def _criterion_detail(one: _Scored) -> Json:
 
 
 def _spread(normals: Sequence[float]) -> Json:
-    """How far the judges are apart."""
+    """Return how far the judges are apart."""
     return {
         "spread": max(normals) - min(normals),
         "min": min(normals),

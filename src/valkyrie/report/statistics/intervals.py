@@ -239,7 +239,7 @@ def variance(values: Sequence[float]) -> float:
 
 
 def normal_tail(z: float) -> float:
-    """How often a standard normal number is above `z`."""
+    """Return how often a standard normal number is above `z`."""
     return math.erfc(z / math.sqrt(2)) / 2
 
 

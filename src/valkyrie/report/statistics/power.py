@@ -107,7 +107,7 @@ def _score_tasks(apart: Sequence[float], seen: float, bar: _Bar) -> int:
 def _trials(
     a: Sequence[Sequence[float]], b: Sequence[Sequence[float]], apart: Sequence[float], bar: _Bar
 ) -> int | None:
-    """What varies between trials shrinks with their number; what varies between tasks stays."""
+    """Return what varies between trials shrinks with their number; what varies between tasks stays."""
     lists = [*a, *b]
     if any(len(scores) < 2 for scores in lists) or len(apart) < bar.fewest:
         return None

@@ -268,5 +268,5 @@ def put(store: ArtifactStore, key: str, content: bytes, tmp_path: Path, metadata
 
 
 def taken(store: ArtifactStore, key: str) -> bytes:
-    """All bytes of an object."""
+    """Return all bytes of an object."""
     return b"".join(store.read(key))

@@ -162,7 +162,7 @@ def log_name(task_id: str = "task") -> LogName:
 
 
 def kept(keeper: LogKeeper, name: LogName) -> str:
-    """All of a log that was shipped."""
+    """Return all of a log that was shipped."""
     return "".join(keeper.read(name))
 
 

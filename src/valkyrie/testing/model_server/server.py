@@ -324,7 +324,7 @@ class ModelServer:
 
 
 def _key(asked: ReceivedRequest) -> str:
-    """Whose fault is counted: the program's own conversation, or else those with the same history."""
+    """Return whose fault is counted: the program's own conversation, or else those with the same history."""
     text = asked.session or json.dumps(asked.history, sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()
 

@@ -39,7 +39,7 @@ def read_answer() -> "tuple[Any, str | None]":
 
 
 def difference(given: Any, value: Any, tolerance: Any, where: str) -> "str | None":
-    """What is wrong with the first part that is; nothing is said about the expected numbers."""
+    """Return what is wrong with the first part that is; nothing is said about the expected numbers."""
     if isinstance(value, dict):
         if not isinstance(given, dict) or set(given) != set(value):
             return f"{where} must be an object with exactly the keys asked for"

@@ -86,7 +86,7 @@ def read_solution(path: Path) -> str | None:
 
 
 def run(python: str, kind: str, parts: Mapping[str, str], timeout: float) -> bool:
-    """Whether all parts ran through and all tests passed in time."""
+    """Return whether all parts ran through and all tests passed in time."""
     token = secrets.token_hex(16).encode()
     folder = tempfile.mkdtemp()
     for name, content in parts.items():

@@ -168,7 +168,7 @@ def between_markers(text: str) -> Optional[List[str]]:
 
 
 def status_of(name: str, results: Results) -> Optional[str]:
-    """How one expected test ended; published names are sometimes cut off inside their parameters."""
+    """Return how one expected test ended; published names are sometimes cut off inside their parameters."""
     if name in results:
         return results[name]
     if "[" in name and not name.endswith("]"):
