@@ -30,10 +30,11 @@ test-all: system $(VENV)/.dev-ready ## every suite and check, one line each (PYT
 	@scripts/setup-system --docker >&2
 	@CRASH_ROUNDS=$(or $(ROUNDS),12) $(BIN)/python scripts/test_suites.py
 
-lint: $(VENV)/.dev-ready ## ruff: mistakes and formatting; import-linter: the layers
+lint: $(VENV)/.dev-ready ## ruff: mistakes and formatting; import-linter: the layers; names and docstrings
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/lint-imports --no-cache
+	$(BIN)/python scripts/check_structure.py
 
 format: $(VENV)/.dev-ready ## let ruff repair what it can
 	$(BIN)/ruff check --fix .

@@ -135,6 +135,7 @@ def check_not_all_skipped(output: str) -> None:
 def lint(log: Log) -> None:
     log.run(BIN / "ruff", "check", ".")
     log.run(BIN / "ruff", "format", "--check", ".")
+    log.run(PYTHON, ROOT / "scripts" / "check_structure.py")
 
 
 def typecheck(log: Log) -> None:
