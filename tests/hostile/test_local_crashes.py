@@ -27,11 +27,12 @@ ENGINE = """
 import asyncio, sys
 from pathlib import Path
 from sandboxes.local import LocalProvider
-from sandboxes.types import Limits, SandboxCreateRequest
+from sandboxes.types import SandboxCreateRequest, SandboxLimits
 
 async def main():
     provider = LocalProvider(Path(sys.argv[1]))
-    request = SandboxCreateRequest(network="none", labels={"run": "crash"}, limits=Limits(memory_mb=64))
+    limits = SandboxLimits(memory_mb=64)
+    request = SandboxCreateRequest(network="none", labels={"run": "crash"}, limits=limits)
     made = [await provider.create_sandbox(request) for _ in range(3)]
     for sandbox in made:
         await sandbox.exec(f"exec > /dev/null 2>&1; setsid sleep {sys.argv[2]} & sleep {sys.argv[2]} &")
@@ -289,10 +290,10 @@ import asyncio, resource, sys
 from pathlib import Path
 from sandboxes.errors import SandboxCapacityError
 from sandboxes.local import LocalProvider
-from sandboxes.types import Limits, SandboxCreateRequest
+from sandboxes.types import SandboxCreateRequest, SandboxLimits
 
 async def main():
-    request = SandboxCreateRequest(network="none", limits=Limits(memory_mb=64))
+    request = SandboxCreateRequest(network="none", limits=SandboxLimits(memory_mb=64))
     async with LocalProvider(Path(sys.argv[1])) as provider:
         made = [await provider.create_sandbox(request)]
         resource.setrlimit(resource.RLIMIT_NOFILE, (60, 60))

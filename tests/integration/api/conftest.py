@@ -14,7 +14,7 @@ from pydantic import TypeAdapter
 from starlette.routing import Match
 
 from tests.integration.api.stage import Stage, client, open_stage, serving
-from valkyrie.api.app import NOUNS
+from valkyrie.api.app import ROUTERS
 from valkyrie.api.server import ApiServer
 
 
@@ -53,7 +53,7 @@ async def is_as_described(response: httpx.Response) -> None:
 
 @cache
 def _routes() -> list[APIRoute]:
-    return [route for noun in NOUNS for route in noun.routes.routes if isinstance(route, APIRoute)]
+    return [route for router in ROUTERS for route in router.routes if isinstance(route, APIRoute)]
 
 
 def _model(method: str, path: str) -> Any:

@@ -9,12 +9,14 @@ import re
 import stat
 import zipfile
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 
+from benchmark_runner import tracker_report
 from benchmark_runner.schemas import EvalStatus
 from benchmark_runner.tracker_report import ReportError, report_run
 from tests.integration.api.stage import Stage, client, serving
@@ -188,7 +190,7 @@ async def test_a_report_that_fails(
     key: str,
     why: str,
 ) -> None:
-    monkeypatch.setattr("benchmark_runner.tracker_report.TRIES", 1)
+    monkeypatch.setattr(tracker_report, "BACKOFF", replace(tracker_report.BACKOFF, attempts=1))
     monkeypatch.setenv("VALKYRIE_API_KEY", key.format(key=stage.ours))
     artifacts = write_run(tmp_path / "results")
     before = {path: path.read_bytes() for path in artifacts.root.rglob("*") if path.is_file()}

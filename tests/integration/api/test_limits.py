@@ -122,7 +122,7 @@ async def test_a_body_that_comes_too_slowly_is_given_up(stage: Stage) -> None:
 
 
 async def test_a_request_head_that_never_ends_is_cut(stage: Stage) -> None:
-    server = ApiServer(stage.office, ApiSettings(), head_s=0.2)
+    server = ApiServer(stage.tracker_app, ApiSettings(), head_s=0.2)
     await server.start()
     try:
         reader, writer = await connect(server)

@@ -112,11 +112,11 @@ async def test_two_processes_build_it_once(tmp_path: Path) -> None:
     cache, package = tmp_path / "layers", wheel(tmp_path, "hello")
     code = (
         "import asyncio, sys; from pathlib import Path\n"
-        "from valkyrie.agents.layers import Layers, RootKind\n"
+        "from valkyrie.agents.layers import LayerCache, RootKind\n"
         "from valkyrie.agents.protocol import LayerSpec\n"
         f"spec = LayerSpec('tool', '1.0.0', pip=({str(package)!r},))\n"
         f"root = RootKind('x86_64', 'glibc', '2.36', python='3.11')\n"
-        f"print(asyncio.run(Layers(Path({str(cache)!r})).built(spec, root, lambda line: None)))\n"
+        f"print(asyncio.run(LayerCache(Path({str(cache)!r})).built(spec, root, lambda line: None)))\n"
     )
     running = [
         subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) for _ in range(3)
@@ -250,11 +250,11 @@ async def test_after_kill_9_in_the_middle_the_next_one_builds_it(tmp_path: Path,
     (tools / "npm").chmod(0o755)
     code = (
         "import asyncio; from pathlib import Path\n"
-        "from valkyrie.agents.layers import Layers, RootKind\n"
+        "from valkyrie.agents.layers import LayerCache, RootKind\n"
         "from valkyrie.agents.protocol import LayerSpec\n"
         "root = RootKind('x86_64', 'glibc', '2.36', python='3.11', node=20)\n"
         "spec = LayerSpec('tool', '1.0.0', npm=('tool@1.0.0',))\n"
-        f"asyncio.run(Layers(Path({str(cache)!r})).built(spec, root, print))\n"
+        f"asyncio.run(LayerCache(Path({str(cache)!r})).built(spec, root, print))\n"
     )
     env = {**os.environ, "PATH": f"{tools}:{os.environ['PATH']}"}
     builder = subprocess.Popen([sys.executable, "-c", code], env=env, stdout=subprocess.DEVNULL)
