@@ -116,7 +116,7 @@ def redactor(config: LLMConfig | None = None) -> Callable[[str], str]:
 
 @contextmanager
 def in_words(config: LLMConfig | None = None) -> Iterator[None]:
-    """What a person can mend is said to them, without a traceback."""
+    """Tell a person what they can mend, without a traceback."""
     try:
         yield
     except (RunError, ArtifactError) as error:

@@ -133,7 +133,7 @@ class AnswerParser:
         return not self._awaited and not self._pieces and self._stray is None
 
     def feed(self, data: bytes) -> None:
-        """What came next."""
+        """Take the bytes that came next."""
         if self._wrong is not None or self._stray is not None:
             return
         self._no_body += len(data)

@@ -140,7 +140,7 @@ def _of_httpx(response: httpx.Response) -> Incoming:
 
 @contextmanager
 def _told_plainly() -> Iterator[None]:
-    """What httpx raises, as asking over a wire does; its words may hold headers, so its kind is enough."""
+    """Raise httpx's errors as ours; their words may hold headers, so their kind is enough."""
     import httpx
 
     try:

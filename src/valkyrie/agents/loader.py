@@ -123,7 +123,7 @@ def open_agent(
 
 
 def _refuse_this_machines(spec: str) -> None:
-    """Who asks from elsewhere may name what is known here by name, not what lies on this machine."""
+    """Refuse what lies on this machine to those who ask from elsewhere; names known here are taken."""
     if "/" in spec or spec.startswith((".", "~")) or spec.endswith(".zip") or plugins.is_target(spec):
         raise UsageError(
             f"--agent {spec[:200]!r}: paths and module:Class are not taken from elsewhere. Push the agent "

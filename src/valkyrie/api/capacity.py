@@ -133,7 +133,7 @@ _asking: ContextVar[str | None] = ContextVar("asking", default=None)
 
 
 def ask_for(org_id: str | None) -> None:
-    """What this request does from here on is done for that organisation."""
+    """Do what this request does from here on for that organisation."""
     _asking.set(org_id)
 
 

@@ -112,7 +112,7 @@ class Folder:
         return found
 
     def sync(self) -> None:
-        """What was renamed into it stays there through a power cut."""
+        """Keep what was renamed into it through a power cut."""
         os.fsync(self._handle)
 
     def _is_folder(self, name: str) -> bool:

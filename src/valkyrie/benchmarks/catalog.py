@@ -164,7 +164,7 @@ def _folder(spec: str) -> Path | None:
 
 
 def _refuse_this_machines(spec: str, asking: BenchmarkRequest) -> None:
-    """Who asks from elsewhere may name what is known here by name, not what lies on this machine."""
+    """Refuse what lies on this machine to those who ask from elsewhere; names known here are taken."""
     if "/" in spec or spec.startswith((".", "~")) or spec.endswith(".zip") or plugins.is_target(spec):
         raise _not_added(spec, asking) or UsageError(
             f"--benchmark {spec[:200]!r}: paths and module:Class are not taken from elsewhere; give the name "

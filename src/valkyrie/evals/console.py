@@ -139,7 +139,7 @@ class LiveLine:
             self._clear()
 
     def say(self, text: str) -> None:
-        """What stands before the clock from now on."""
+        """Set what stands before the clock from now on."""
         with self._lock:
             self._said = text
             self._draw()

@@ -83,7 +83,7 @@ class OpenRuns:
         return self._worlds[run_id]
 
     def give_secrets(self, run_id: str, values: Mapping[str, str]) -> None:
-        """What a person resolved for a run; an open world takes it up at once."""
+        """Take the values a person resolved for a run; an open run uses them at once."""
         self._secrets[run_id] = dict(values)
         self._waiting.pop(run_id, None)
         if world := self._worlds.get(run_id):

@@ -292,7 +292,7 @@ class _Translator:
         return int(digits[0]) if int(digits[0]) <= self.groups else None
 
     def reference(self, number: int, taken: int) -> None:
-        """What a group matched; one that has not matched stands for nothing."""
+        """Match what a group matched; one that has not matched stands for nothing."""
         self.put(f"(?:(?({number})\\g<{number}>))" if number in self.closed else "(?:)", taken)
 
     def character_escape(self) -> tuple[str, int]:
@@ -397,7 +397,7 @@ _left: ContextVar[list[float] | None] = ContextVar("seconds left for searching",
 
 @contextmanager
 def bounded_searching() -> Iterator[None]:
-    """What is searched in here may take `GRADER_SECONDS` in all."""
+    """Allow searches in here `GRADER_SECONDS` in all."""
     token = _left.set([GRADER_SECONDS])
     try:
         yield

@@ -181,7 +181,7 @@ def _moving() -> Iterator[Any]:
 
 
 def _put_away(artifacts: ArtifactStore, one: _Staged) -> None:
-    """Where the organisation keeps artifacts, other machines find these too."""
+    """Put these where the organisation keeps artifacts, so that other machines find them."""
     artifacts.delete(run_prefix(one.run_id))
     for trial in one.run.trials:
         task_id, k = trial.ended.task_id, trial.ended.k

@@ -250,7 +250,7 @@ class NotificationRunner:
         self._wake.set()
 
     async def supplied(self, run_id: str) -> None:
-        """What the run was waiting for has been handed over."""
+        """Note that what the run was waiting for has been handed over."""
         self._waiting.discard(run_id)
         await self._writer.call(lambda connection: notifications.supplied(connection, run_id))
         self.wake()

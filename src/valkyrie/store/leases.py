@@ -345,7 +345,7 @@ def _may_conclude(row: Any, rows: Sequence[Any], done: Collection[str]) -> bool:
 
 
 def _stop_pending(connection: Connection, run_id: str, now: float) -> None:
-    """What came back to the queue of a run after it was stopped: a retry, or the trial of a dead executor."""
+    """Stop what came back to the queue after the run was stopped: a retry, a trial of a dead executor."""
     held = connection.execute(
         select(trial.c.id, trial.c.run_id, trial.c.state, trial.c.attempts).where(
             trial.c.run_id == run_id, trial.c.state == TrialState.PENDING.value

@@ -160,7 +160,7 @@ def _insert_once(connection: Connection) -> Any:
 
 
 def supplied(connection: Connection, run_id: str) -> None:
-    """What a run's messages need is there now: those that waited are due."""
+    """Make messages due that waited for what their run needs."""
     connection.execute(
         update(hook)
         .where(hook.c.run_id == run_id, hook.c.state == PENDING, hook.c.executor_id.is_(None))

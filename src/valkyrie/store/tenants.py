@@ -353,7 +353,7 @@ def remove_secret(connection: Connection, org_id: str, name: str) -> None:
 
 
 def hand(connection: Connection, run_id: str, sealed: bytes) -> None:
-    """What executors are handed with a run, in place of what they were handed before."""
+    """Store what executors are handed with a run, in place of what they were handed before."""
     _put(connection, handover, {"run_id": run_id}, {"sealed": sealed})
 
 

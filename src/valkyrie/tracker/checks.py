@@ -77,7 +77,7 @@ def _check_numbers(request: RunRequest) -> None:
 
 
 def _check_place(request: RunRequest, organisation: Organisation) -> None:
-    """Who asks from elsewhere runs no code on a server's bare machine, and leaves no sandboxes on it."""
+    """Refuse code on a server's bare machine, and sandboxes left on it, to those who ask from elsewhere."""
     if organisation.trusted:
         return
     if request.provider == "process" and not switched_on(UNISOLATED):

@@ -189,7 +189,7 @@ class JobVerbs:
     # What job_growth needs
 
     def share(self, job_id: str, concurrency: int) -> None:
-        """How many trials of a job run at once, from now on."""
+        """Set how many trials of a job run at once, from now on."""
         if concurrency < 1:
             raise UsageError(f"--concurrency must be at least 1, not {concurrency}.")
         with self._context.store.writing() as connection:

@@ -164,7 +164,7 @@ class RunVerbs:
         return {**values, **new.values}
 
     def _clear_away(self, new: NewRun) -> None:
-        """What was put in place for a run that was not stored after all."""
+        """Remove what was put in place for a run that was not stored after all."""
         # Ctrl+C may come after the commit: then the run exists, and needs its agent.
         if self._is_stored(new.run_id):
             return

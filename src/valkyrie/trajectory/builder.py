@@ -107,11 +107,11 @@ class TrajectoryBuilder:
         return len(self._steps)
 
     def system(self, message: Any, *, at: Any = None) -> None:
-        """What the agent's program said to the model, or of itself."""
+        """Add what the agent's program said to the model, or of itself."""
         self._add("system", message, at)
 
     def user(self, message: Any, *, at: Any = None, turn: int | None = None) -> None:
-        """What the task says; `turn` numbers what begins a turn of the conversation, from 0."""
+        """Add what the task says; `turn` numbers what begins a turn of the conversation, from 0."""
         if self._add("user", message, at) and turn is not None:
             self._steps[-1] = replace(self._steps[-1], extra={"turn": turn})
 
@@ -145,7 +145,7 @@ class TrajectoryBuilder:
         self._calls |= dict.fromkeys(kept, number)
 
     def result(self, call_id: Any, content: Any, *, failed: bool = False) -> None:
-        """What a call brought back; of a call that is not known it is left out."""
+        """Add what a call brought back; of a call that is not known it is left out."""
         number = self._calls.get(str(call_id))
         if number is None:
             self._left_out += 1

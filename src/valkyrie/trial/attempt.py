@@ -141,7 +141,7 @@ class Attempt:
         self.state = state
 
     async def publish(self) -> None:
-        """What was put together appears under its own name; an attempt taken from us leaves nothing."""
+        """Show what was put together under its own name; an attempt taken from us leaves nothing."""
         if not self.draft.exists():
             return
         if self.world.masker is None:
@@ -151,7 +151,7 @@ class Attempt:
             await asyncio.to_thread(publish, self.draft, self.kept, self.world.masker)
 
     async def put_away(self) -> None:
-        """What was kept, and the log, go where others find them too."""
+        """Put what was kept, and the log, where others find them too."""
         await self.world.away.put(self.leased, self.kept, log_of(self.kept))
 
     async def keep_told(self, task: TaskSpec, told: Transcript) -> None:

@@ -22,6 +22,7 @@ from valkyrie.domain import ExitReason, Grade, Json, TaskSpec, TrialState
 from valkyrie.errors import AgentError, LeaseLostError, ValkyrieError
 from valkyrie.store.layout import log_of
 from valkyrie.store.leases import Leased
+from valkyrie.trial import verification
 from valkyrie.trial.attempt import Attempt, AttemptEnding, check_user, start_entrypoint
 from valkyrie.trial.context import PhaseJournal, RunContext
 from valkyrie.trial.failures import (
@@ -44,18 +45,6 @@ from valkyrie.trial.outputs import (
     tools_may_be_gone,
 )
 from valkyrie.trial.usage import believed, note_metrics
-from valkyrie.trial.verification import (
-    GRACE_S,
-    HeldSandbox,
-    counted_as_zero,
-    grade_kept,
-    grade_saved,
-    keeps_processes,
-    masked,
-    note_start,
-    set_up_after_agent,
-    verify,
-)
 
 COLLECT_TIMEOUT_S = 900.0
 EQUIP_TIMEOUT_S = 1800.0  # once per agent and root file system its packages are fetched
@@ -107,11 +96,11 @@ async def _live(attempt: Attempt) -> Grade:
             await attempt.enter(TrialState.IN_PROGRESS)
             await _perform(attempt, step, held.sandbox)
             with blamed_on_agent():
-                if not keeps_processes(attempt, step):
+                if not verification.keeps_processes(attempt, step):
                     await held.sandbox.kill_all()
                 await _keep_outputs(attempt, step, held.sandbox)
             await attempt.enter(TrialState.EVALUATING)
-            grade = await verify(attempt, step, held, last=step is steps[-1])
+            grade = await verification.verify(attempt, step, held, last=step is steps[-1])
             if not grade.goes_on:
                 break
             attempt.go_on(step, grade)
@@ -122,7 +111,7 @@ def _count(attempt: Attempt, failure: AttemptFailure) -> tuple[Grade | None, Att
     """An agent that kept itself from being graded gets 0; every other failure stays one."""
     attempt.log.note(f"{failure.category} error ({failure.cause}): {failure.message}")
     if failure.cause in COUNTED_AS_ZERO and attempt.world.benchmark.fraction:
-        return counted_as_zero(attempt, failure.cause, failure.message), None
+        return verification.counted_as_zero(attempt, failure.cause, failure.message), None
     return None, failure
 
 
@@ -138,7 +127,7 @@ async def _go_on_grading(attempt: Attempt, task: TaskSpec, saved: Json) -> Grade
     await asyncio.to_thread(inherit_outputs, earlier, attempt.draft)
     attempt.inherit_story(saved["attempt"])
     await attempt.enter(TrialState.EVALUATING)
-    return await (grade_kept if saved.get("work") else grade_saved)(attempt, task)
+    return await (verification.grade_kept if saved.get("work") else verification.grade_saved)(attempt, task)
 
 
 def _go_on_as(leased: Leased) -> str:
@@ -146,7 +135,7 @@ def _go_on_as(leased: Leased) -> str:
 
 
 @asynccontextmanager
-async def _sandbox(attempt: Attempt, task: TaskSpec) -> AsyncIterator[HeldSandbox]:
+async def _sandbox(attempt: Attempt, task: TaskSpec) -> AsyncIterator[verification.HeldSandbox]:
     """A sandbox of the attempt's own, gone at its end unless it is to be kept."""
     world = attempt.world
     request = world.sandbox_request(attempt.leased, task)
@@ -155,7 +144,7 @@ async def _sandbox(attempt: Attempt, task: TaskSpec) -> AsyncIterator[HeldSandbo
             async with attempt.phase("equip", EQUIP_TIMEOUT_S):
                 request = await world.gear.equip(request, world.provider, doorway, attempt.log.note)
         async with attempt.phase("build", task.timeouts.build):
-            held = HeldSandbox(attempt, await world.provider.create_sandbox(request))
+            held = verification.HeldSandbox(attempt, await world.provider.create_sandbox(request))
         try:
             yield held
         finally:
@@ -165,7 +154,7 @@ async def _sandbox(attempt: Attempt, task: TaskSpec) -> AsyncIterator[HeldSandbo
 async def _perform(attempt: Attempt, task: TaskSpec, sandbox: Sandbox) -> None:
     """Set the task up, install the agent, let it work."""
     world, agent = attempt.world, attempt.world.agent
-    with masked(attempt) as sink:
+    with verification.masked(attempt) as sink:
         solution = world.benchmark.solution(task) if agent.needs_solution else None
         trial = AgentTrial(
             world.as_the_agent_sees(task),
@@ -199,7 +188,7 @@ async def _perform(attempt: Attempt, task: TaskSpec, sandbox: Sandbox) -> None:
                     await agent.install(trial)
         limit = task.timeouts.agent
         with blamed_on_agent():
-            async with attempt.phase("agent", None if limit is None else limit + GRACE_S):
+            async with attempt.phase("agent", None if limit is None else limit + verification.GRACE_S):
                 await world.gear.open_door(sandbox, sink)
                 heard = replace(trial, log=attempt.listen(sink))
                 attempt.exit = believed(await agent.run(heard), world.masker)
@@ -209,12 +198,12 @@ async def _perform(attempt: Attempt, task: TaskSpec, sandbox: Sandbox) -> None:
 async def _set_up(attempt: Attempt, task: TaskSpec, sandbox: Sandbox, sink: OutputSink) -> None:
     """Prepare the sandbox for the agent, and note what that changed of the system."""
     if attempt.agent_was_here:
-        await set_up_after_agent(attempt, task, sandbox, sink)
+        await verification.set_up_after_agent(attempt, task, sandbox, sink)
     else:
         await start_entrypoint(task, sandbox, sink)
         await attempt.world.benchmark.setup(task, sandbox, sink, attempt.start)
         await check_user(task, sandbox)
-        await note_start(attempt, task, sandbox)
+        await verification.note_start(attempt, task, sandbox)
 
 
 async def _keep_outputs(attempt: Attempt, task: TaskSpec, sandbox: Sandbox) -> None:
@@ -225,7 +214,7 @@ async def _keep_outputs(attempt: Attempt, task: TaskSpec, sandbox: Sandbox) -> N
         raise failure
     if task.artifacts or task.gathering:
         async with attempt.phase("collect", COLLECT_TIMEOUT_S):
-            with masked(attempt) as sink, tools_may_be_gone(agent, attempt.log):
+            with verification.masked(attempt) as sink, tools_may_be_gone(agent, attempt.log):
                 await gather(task, sandbox, attempt.log, sink)
                 await keep_paths(task, sandbox, attempt.part(ARTIFACTS, task), attempt.log)
     if agent.final_output or agent.output_artifacts:

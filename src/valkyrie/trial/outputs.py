@@ -203,7 +203,7 @@ def fixed_part(pattern: str) -> PurePosixPath:
 
 
 def make_way(target: Path, top: Path) -> None:
-    """What an agent had kept under a name that is not its own to give yields to what the name is for."""
+    """Remove what an agent kept under a name that is not its own to give."""
     for above in target.parents:
         if above.is_relative_to(top) and above.is_file():
             above.unlink()
@@ -307,7 +307,7 @@ def _lay_over(folder: Path, target: Path) -> None:
 
 
 def inherit_outputs(earlier: Path, draft: Path) -> None:
-    """What the agent left in an earlier attempt is also this one's; files are linked, not copied."""
+    """Take over what the agent left in an earlier attempt; files are linked, not copied."""
     if earlier.is_dir():
         shutil.copytree(
             earlier, draft, ignore=shutil.ignore_patterns(GRADING), copy_function=os.link, dirs_exist_ok=True

@@ -197,7 +197,7 @@ class _Log:
         self._spent = (before[0] + new[0], before[1] + new[1], before[2] + new[2])
 
     def _session_tokens(self, path: Path, seen: int) -> None:
-        """What the session's own record has counted, which a failed turn's events do not tell.
+        """Take what the session's own record has counted, which a failed turn's events do not tell.
 
         The events of a session that is gone on with count what was before; its record has each answer.
         """

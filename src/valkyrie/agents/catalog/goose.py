@@ -206,7 +206,7 @@ class _Log:
                 self._built.system(said)
 
     def _complete(self, event: dict[str, Any]) -> None:
-        """What the session used so far: also in its earlier turns."""
+        """Take what the session used so far, also in its earlier turns."""
         before, counted = self._before, self._counted
         counted.input = max(0, tokens(event.get("input_tokens")) - before.input_tokens)
         counted.output = max(0, tokens(event.get("output_tokens")) - before.output_tokens)

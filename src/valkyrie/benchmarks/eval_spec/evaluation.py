@@ -311,7 +311,7 @@ class StimulusGrading:
         return final
 
     async def _set_aside(self, grading: Grading, given: GraderInput, story: Json) -> None:
-        """What judges are shown goes with the attempt: a later one shows them the same, without the agent."""
+        """Keep what judges are shown with the attempt: a later one shows the same, without the agent."""
         if grading.agent is None:
             return
         await asyncio.to_thread(_write_json, grading.agent / TRANSCRIPT, story)

@@ -160,7 +160,7 @@ async def prepare(
 async def _show_work_dir(
     work_dir: Path, sandbox: Sandbox, start: Path, checkouts: Checkouts | None, hidden: Sequence[str]
 ) -> None:
-    """What the sandbox does not show of it already, and a `.git` that works in there."""
+    """Show what the sandbox does not show of it already, and a `.git` that works in there."""
     git = work_dir / ".git"
     if WORKSPACE not in sandbox.views:
         await put_tree(sandbox, work_dir, WORKSPACE, without=frozenset(hidden))

@@ -201,7 +201,7 @@ class InstallationWatcher(Protocol):
         ...
 
     def count(self, done: int, total: int | None) -> None:
-        """How many tasks there are by now."""
+        """Take how many tasks there are by now."""
         ...
 
 

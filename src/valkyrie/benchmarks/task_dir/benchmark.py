@@ -165,7 +165,7 @@ def _make_links(opened: OpenArchive, root: Path) -> None:
 
 
 def _check_read_whole(opened: OpenArchive, root: Path) -> None:
-    """What is read into memory must fit there, also by way of a link."""
+    """Refuse what is read into memory and does not fit there, also by way of a link."""
     for name in (member.name for member in opened.members):
         if PurePosixPath(name).name in _READ_WHOLE:
             with suppress(OSError):  # a link to nothing, or round in circles

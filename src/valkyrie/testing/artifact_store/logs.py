@@ -107,7 +107,7 @@ class LogKeeperContract:
         assert kept(keeper, log_name("of nobody")) == ""
 
     def test_a_killed_program_is_followed_by_another(self, keeper: LogKeeper, tmp_path: Path) -> None:
-        """What the first one shipped is not shipped again."""
+        """Ship nothing again that the first one shipped."""
         file, name = tmp_path / "log", log_name()
         file.write_text("one\ntwo\n")
         keeper.follow(name, file)
