@@ -30,7 +30,7 @@ from sqlalchemy.exc import (
 from sandboxes.retry import Backoff, Retries
 from valkyrie.domain import DEFAULT_ORG
 from valkyrie.errors import StoreError, UsageError, ValkyrieError
-from valkyrie.store import migrations, schema
+from valkyrie.store import schema
 
 _encode = json.JSONEncoder(allow_nan=False).encode
 
@@ -366,6 +366,8 @@ def create(connection: Connection) -> None:
 
 def check_known(found: str, place: str) -> None:
     """Refuse a schema this program has never heard of."""
+    from valkyrie.store import migrations  # with it alembic, 100 ms, only to migrate
+
     if found not in migrations.known_revisions():
         raise StoreError(
             f"{place} was written by a newer Valkyrie (schema {found}; this program knows up to "

@@ -12,7 +12,7 @@ from sqlalchemy import Connection, Engine, create_engine, event, select, text
 from sandboxes.registry import add_extra
 from sandboxes.retry import Retries
 from valkyrie.errors import StoreError, UsageError
-from valkyrie.store import migrations, schema
+from valkyrie.store import schema
 from valkyrie.store.counters import CHANNEL
 from valkyrie.store.database import BACKOFF, Address, Database, check_known, create, dumps
 
@@ -125,6 +125,8 @@ class PostgresDatabase(Database):
                 f"{self.address.place} has schema {found}, this program needs {schema.REVISION}, and "
                 f"executors of the older one are at work: process {names}. Drain them (SIGTERM), {then}."
             )
+        from valkyrie.store import migrations  # with it alembic, 100 ms, only to migrate
+
         migrations.upgrade(connection)
         return [f"migrated schema {found} to {schema.REVISION} in {self.address.place}"]
 

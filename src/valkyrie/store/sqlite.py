@@ -16,7 +16,7 @@ from sqlalchemy import Connection, Engine, create_engine, event, select, text
 from sqlalchemy.pool import NullPool, Pool, QueuePool
 
 from valkyrie.errors import StoreError
-from valkyrie.store import migrations, schema
+from valkyrie.store import schema
 from valkyrie.store.database import Address, Database, check_known, create, dumps, explain
 
 BUSY_TIMEOUT_S = 30.0
@@ -155,6 +155,8 @@ class SqliteDatabase(Database):
         copy = self._path.with_name(f"{self._path.name}.{found}.{int(time.time())}.bak")
         _copy(self._path, copy)
         with self.writer.begin() as connection:
+            from valkyrie.store import migrations  # with it alembic, 100 ms, only to migrate
+
             migrations.upgrade(connection)
         return [f"copied {self._path} to {copy}", f"migrated schema {found} to {schema.REVISION}"]
 
