@@ -156,7 +156,7 @@ async def stop(*_, **__):
     await asyncio.Event().wait()
 
 async def main():
-    files.put = stop
+    files.put_archive = stop
     mounts = (Mount(source=sys.argv[2], target="/opt/valkyrie/agent"),)
     request = SandboxCreateRequest(mounts=mounts, network="none")
     await DockerProvider(Path(sys.argv[1])).create_sandbox(request)
