@@ -123,7 +123,10 @@ class _Packer:
                 break
             else:
                 self._entries += 1
-                self._add(entry, entry.info)
+                try:
+                    self._add(entry, entry.info)
+                except FileNotFoundError:
+                    packed.skip(entry.path, "removed while it was packed")
         packed.cut_short = packed.cut_short or difference.cut_short
         for path in difference.too_deep:
             packed.skip(path, "nested too deep")

@@ -99,7 +99,10 @@ class OverlayChanges:
                 path = f"{level.path}/{found.name}"
                 if path in self._mounted:
                     continue
-                entry = self._entry(layer, level, found, path)
+                try:
+                    entry = self._entry(layer, level, found, path)
+                except FileNotFoundError:
+                    continue  # a session that is being closed still tidies up
                 seen.add(path)
                 if entry is None:
                     continue
@@ -114,7 +117,10 @@ class OverlayChanges:
                 if len(stack) >= MAX_DEPTH or len(os.fsencode(path)) > MAX_PATH_BYTES:
                     self.too_deep.append(path)
                     continue
-                below = self._enter(level, found.name, path, entry)
+                try:
+                    below = self._enter(level, found.name, path, entry)
+                except FileNotFoundError:
+                    continue
                 stack.append(below)
                 if below.opaque and below.lower >= 0:
                     yield from self._hidden(layer, below)
@@ -299,11 +305,15 @@ class PrivateRoot:
                     continue
                 found = level.to_do.pop()
                 path = f"{level.path}/{found.name}"
-                info = found.stat(follow_symlinks=False)
+                try:
+                    info = found.stat(follow_symlinks=False)
+                    if info.st_dev != device or path in KERNEL_FOLDERS:
+                        seen.add(path)
+                        continue
+                    entry = self._entry(path, info, level.fd, found.name)
+                except FileNotFoundError:
+                    continue  # a session that is being closed still tidies up
                 seen.add(path)
-                if info.st_dev != device or path in KERNEL_FOLDERS:
-                    continue
-                entry = self._entry(path, info, level.fd, found.name)
                 if entry is None:
                     continue
                 if entry.kind is not None:
@@ -313,7 +323,10 @@ class PrivateRoot:
                 if len(stack) >= MAX_DEPTH or len(os.fsencode(path)) > MAX_PATH_BYTES:
                     self.too_deep.append(path)
                     continue
-                below = open_folder(found.name, level.fd)
+                try:
+                    below = open_folder(found.name, level.fd)
+                except FileNotFoundError:
+                    continue
                 stack.append(_PrivateFolder(path, below, listing.entries(below)))
         finally:
             for level in stack:
