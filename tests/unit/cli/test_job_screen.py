@@ -33,7 +33,7 @@ def spawn(program_env: dict[str, str]) -> Iterator[Spawn]:
             env={**program_env, **env},
             dimensions=(rows, columns),
             encoding="utf-8",
-            timeout=30,
+            timeout=120,
         )
         children.append(child)
         return child
