@@ -10,9 +10,9 @@ from abc import ABC, abstractmethod
 from pathlib import Path
 
 import pytest
-from tests.ministack_world import Ministack
 
 from benchmark_runner.agent_bundle.bundle import digest_folder
+from tests.ministack_world import Ministack
 from valkyrie import agents
 from valkyrie.agents.library import AgentLibrary, Library, StoredLibrary
 from valkyrie.artifact_store.disk import DiskArtifacts

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import httpx
 import pytest
-from tests.ministack_world import Ministack
 
+from tests.ministack_world import Ministack
 from valkyrie.artifact_store.disk import DiskArtifacts
 from valkyrie.artifact_store.protocol import ArtifactStore
 from valkyrie.aws.s3 import S3Artifacts

@@ -6,13 +6,13 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from tests.docker_engine import PrivateEngine
 
 from sandboxes.docker import DockerProvider
 from sandboxes.errors import SandboxDiedError
 from sandboxes.protocol import SandboxProvider
 from sandboxes.testing.contract import ProviderContract
 from sandboxes.types import Command
+from tests.docker_engine import PrivateEngine
 
 
 @pytest.mark.slow

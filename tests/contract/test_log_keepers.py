@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.ministack_world import Ministack
 
+from tests.ministack_world import Ministack
 from valkyrie.artifact_store.logs import FileLogs
 from valkyrie.artifact_store.protocol import LogKeeper
 from valkyrie.aws.logs import CloudWatchLogs

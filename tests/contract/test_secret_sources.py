@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
-from tests.ministack_world import Ministack
 
+from tests.ministack_world import Ministack
 from valkyrie.aws.services import SecretsManagerSource
 from valkyrie.errors import MissingSecretError
 from valkyrie.secrets import DotenvSource, EnvironmentSource, SecretSource, SecretStore, resolve

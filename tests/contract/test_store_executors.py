@@ -9,9 +9,9 @@ from collections.abc import Iterator
 import psycopg
 import pytest
 from sqlalchemy import func, select
+
 from tests.postgres import Postgres
 from tests.store_world import ROOM, add_executor, add_run, assert_counters_true, ended, run_values, tick
-
 from valkyrie.domain import TrialState
 from valkyrie.errors import LeaseLostError
 from valkyrie.store import Store, executors, leases, runs

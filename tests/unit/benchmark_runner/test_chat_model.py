@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.unit.benchmark_runner.canned import answering, http, looks_around
 
 from benchmark_runner.chat import ChatModel, Usage, kept_connections
 from benchmark_runner.llm import LLMConfig, ProviderConfig
+from tests.unit.benchmark_runner.canned import answering, http, looks_around
 from valkyrie.testing import ModelServer, Say, Script, ToolRequest
 from valkyrie.testing.model_server.script import TokenCounts
 

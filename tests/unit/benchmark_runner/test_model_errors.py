@@ -9,8 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.unit.benchmark_runner.canned import answering, http
-from tests.unit.benchmark_runner.test_chat_model import KEY, WAYS, config
 
 from benchmark_runner.chat import (
     ChatError,
@@ -21,6 +19,8 @@ from benchmark_runner.chat import (
 )
 from benchmark_runner.models import client
 from sandboxes.retry import Backoff
+from tests.unit.benchmark_runner.canned import answering, http
+from tests.unit.benchmark_runner.test_chat_model import KEY, WAYS, config
 from valkyrie.testing import Fault, ModelServer, Say, Script
 
 ANSWER = http(json.dumps({"choices": [{"message": {"content": "ok"}, "finish_reason": "stop"}]}).encode())

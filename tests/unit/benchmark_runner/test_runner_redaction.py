@@ -6,13 +6,13 @@ import json
 from pathlib import Path
 
 import pytest
-from tests.secret_forms import FORMS, SECRET, shows_secret
 
 from benchmark_runner.console import redactor
 from benchmark_runner.llm import LLMConfig
 from benchmark_runner.models.client import Exchange
 from benchmark_runner.models.endpoint import find_endpoint, quotable
 from benchmark_runner.sandbox.setup import redacting
+from tests.secret_forms import FORMS, SECRET, shows_secret
 
 every_form = pytest.mark.parametrize("form", FORMS.values(), ids=FORMS)
 

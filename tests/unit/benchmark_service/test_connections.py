@@ -15,10 +15,10 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from cryptography.x509.oid import NameOID
-from tests.unit.benchmark_runner.canned import answering, http, looks_around
 
 from benchmark_service import http_connections
 from benchmark_service.client_http import PooledTransport
+from tests.unit.benchmark_runner.canned import answering, http, looks_around
 
 OK = http(b"fine")
 CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: Chunked\r\n\r\n"

@@ -6,11 +6,11 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from task_folders import WriteTask, write_files
 
 from sandboxes.process import ProcessProvider
 from sandboxes.protocol import Sandbox
 from sandboxes.types import SandboxCreateRequest
+from tests.unit.benchmarks.task_folders import WriteTask, write_files
 
 
 @pytest.fixture

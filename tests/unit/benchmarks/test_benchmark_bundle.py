@@ -10,8 +10,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from task_folders import WriteTask
 
+from tests.unit.benchmarks.task_folders import WriteTask
 from valkyrie.benchmarks import open_benchmark, open_frozen, pack_upload, unpack_upload
 from valkyrie.benchmarks.protocol import Benchmark, BenchmarkRequest
 from valkyrie.errors import BenchmarkError, BundleError, UnknownError, UsageError

@@ -4,8 +4,8 @@ import json
 from pathlib import Path
 
 import pytest
-from task_folders import WriteTask
 
+from tests.unit.benchmarks.task_folders import WriteTask
 from valkyrie.benchmarks import open_benchmark, open_frozen, shipped
 from valkyrie.benchmarks.protocol import BenchmarkRequest
 from valkyrie.benchmarks.task_dir.benchmark import TaskDirBenchmark

@@ -6,8 +6,8 @@ import zlib
 from pathlib import Path
 
 import pytest
-from task_folders import WriteTask
 
+from tests.unit.benchmarks.task_folders import WriteTask
 from valkyrie.benchmarks.audit.inspection import inspect
 from valkyrie.benchmarks.task_dir.task import TaskDirectory
 

@@ -7,8 +7,8 @@ import zipfile
 from pathlib import Path
 
 import pytest
-from task_folders import WriteTask
 
+from tests.unit.benchmarks.task_folders import WriteTask
 from valkyrie.benchmarks.task_dir.benchmark import TaskDirBenchmark, pack_benchmark, unpack_benchmark
 from valkyrie.benchmarks.task_dir.folder import (
     LOCK_FILE_NAME,

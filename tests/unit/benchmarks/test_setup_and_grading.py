@@ -7,11 +7,11 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from task_folders import WriteTask
 
 from sandboxes.errors import SandboxError
 from sandboxes.protocol import Sandbox
 from sandboxes.types import Command, StreamName
+from tests.unit.benchmarks.task_folders import WriteTask
 from valkyrie.benchmarks.protocol import Grading
 from valkyrie.benchmarks.task_dir.benchmark import TaskDirBenchmark
 from valkyrie.domain import Grade

@@ -8,8 +8,8 @@ from pathlib import Path
 from threading import Thread
 
 import pytest
-from task_folders import WriteTask
 
+from tests.unit.benchmarks.task_folders import WriteTask
 from valkyrie import plugins
 from valkyrie.benchmarks import open_benchmark, pack_upload
 from valkyrie.benchmarks.protocol import BenchmarkRequest

@@ -5,8 +5,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from task_folders import WriteTask
 
+from tests.unit.benchmarks.task_folders import WriteTask
 from valkyrie.benchmarks.task_dir.folder import ContentDigests
 from valkyrie.errors import BenchmarkError
 

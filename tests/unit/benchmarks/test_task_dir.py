@@ -5,9 +5,9 @@ import re
 from pathlib import Path
 
 import pytest
-from task_folders import WriteTask, write_files
 
 from sandboxes.types import SandboxLimits
+from tests.unit.benchmarks.task_folders import WriteTask, write_files
 from valkyrie.agents.protocol import mcp_servers
 from valkyrie.benchmarks.task_dir.benchmark import TaskDirBenchmark
 from valkyrie.domain import Grade, TaskSpec, Timeouts

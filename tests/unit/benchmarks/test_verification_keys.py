@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from task_folders import WriteTask
 
+from tests.unit.benchmarks.task_folders import WriteTask
 from valkyrie.benchmarks.task_dir.benchmark import TaskDirBenchmark
 from valkyrie.benchmarks.task_dir.task_toml import ParsedToml
 from valkyrie.domain import TaskSpec, VerifyMode

@@ -7,11 +7,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from fake_tracker import FakeTracker
-from said import HERE, Said
-from web import Web
 
 import valkyrie.tracker
+from tests.unit.cli.fake_tracker import FakeTracker
+from tests.unit.cli.said import HERE, Said
+from tests.unit.cli.web import Web
 from valkyrie.cli.main import main
 from valkyrie.config.values import KEYS
 
@@ -65,7 +65,7 @@ def program_env() -> dict[str, str]:
     inherited = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES")}
     return {
         **inherited,
-        "PYTHONPATH": f"{source}{os.pathsep}{HERE}",
+        "PYTHONPATH": os.pathsep.join((source, str(HERE), str(HERE.parents[2]))),
         "TERM": "xterm",
         "PYTHONWARNINGS": "error",
     }

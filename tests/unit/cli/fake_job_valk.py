@@ -8,10 +8,9 @@ import time
 from collections.abc import Iterator
 from dataclasses import replace
 
-from fake_jobs import FakeJobs, make_job
-from fake_tracker import HALFWAY, make_run, make_trial
-
 import valkyrie.tracker
+from tests.unit.cli.fake_jobs import FakeJobs, make_job
+from tests.unit.cli.fake_tracker import HALFWAY, make_run, make_trial
 from valkyrie.cli.main import main
 from valkyrie.views.jobs import JobView
 

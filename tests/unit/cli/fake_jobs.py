@@ -8,8 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from fake_tracker import FakeTracker, make_run, make_trial
-
+from tests.unit.cli.fake_tracker import FakeTracker, make_run, make_trial
 from valkyrie.errors import InfrastructureError, UnknownError
 from valkyrie.store.layout import encode_task_id
 from valkyrie.views import CostView, OutputsWanted, ResultsWanted, ScoreView, TrialFilter, TrialView

@@ -9,8 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from fake_library import FakeLibrary
-
+from tests.unit.cli.fake_library import FakeLibrary
 from valkyrie.errors import UsageError, UserError
 from valkyrie.views import (
     AttemptView,

@@ -6,9 +6,8 @@ import sys
 import time
 from dataclasses import replace
 
-from fake_tracker import HALFWAY, FakeTracker, make_run, make_trial
-
 import valkyrie.tracker
+from tests.unit.cli.fake_tracker import HALFWAY, FakeTracker, make_run, make_trial
 from valkyrie.cli.main import main
 from valkyrie.views import LogLine, ResultsLink
 

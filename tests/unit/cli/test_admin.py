@@ -7,8 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from said import Said
 
+from tests.unit.cli.said import Said
 from valkyrie.errors import AccessError
 from valkyrie.secrets.delivery import Sealer, parse_keys
 from valkyrie.store import Store

@@ -6,8 +6,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from said import Said
+
 from tests.git_world import CONTRACT, Repository
+from tests.unit.cli.said import Said
 
 Valk = Callable[..., Said]
 

@@ -7,7 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from said import Said
+
+from tests.unit.cli.said import Said
 
 Valk = Callable[..., Said]
 

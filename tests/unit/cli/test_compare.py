@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 import yaml
-from fake_jobs import FakeJobs, make_job
-from fake_tracker import make_run, make_trial
-from said import Said
 
 import valkyrie.tracker
+from tests.unit.cli.fake_jobs import FakeJobs, make_job
+from tests.unit.cli.fake_tracker import make_run, make_trial
+from tests.unit.cli.said import Said
 from valkyrie.views import RunView, TrialFilter, TrialView
 from valkyrie.views.jobs import JobView
 

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pexpect
 import pytest
-from said import HERE, Said
-from web import Answer, Web
 
+from tests.unit.cli.said import HERE, Said
+from tests.unit.cli.web import Answer, Web
 from valkyrie.cli import config_service as service_commands
 
 Valk = Callable[..., Said]

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pexpect
 import pytest
-from said import Said
-from tracker_door import KEY, ME, TrackerDoor
 
+from tests.unit.cli.said import Said
+from tests.unit.cli.tracker_door import KEY, ME, TrackerDoor
 from valkyrie.config import values
 
 Valk = Callable[..., Said]

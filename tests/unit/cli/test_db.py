@@ -6,9 +6,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from said import Said
 from sqlalchemy import create_engine, text
 
+from tests.unit.cli.said import Said
 from valkyrie.store import migrations, schema
 
 Valk = Callable[..., Said]

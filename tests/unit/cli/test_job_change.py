@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from fake_jobs import FakeJobs, make_job
-from fake_tracker import make_run
-from said import Said
 
 import valkyrie.tracker
+from tests.unit.cli.fake_jobs import FakeJobs, make_job
+from tests.unit.cli.fake_tracker import make_run
+from tests.unit.cli.said import Said
 from valkyrie.views.jobs import JobAgent, JobChange
 
 Valk = Callable[..., Said]

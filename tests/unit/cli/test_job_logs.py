@@ -7,11 +7,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from fake_jobs import FakeJobs, make_job, trials_of_two
-from fake_tracker import make_run, make_trial
-from said import Said
 
 import valkyrie.tracker
+from tests.unit.cli.fake_jobs import FakeJobs, make_job, trials_of_two
+from tests.unit.cli.fake_tracker import make_run, make_trial
+from tests.unit.cli.said import Said
 from valkyrie.compare.job_documents import Names, folder_name, places
 
 Valk = Callable[..., Said]

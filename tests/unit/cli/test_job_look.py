@@ -8,11 +8,11 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
-from fake_jobs import COST, FakeJobs, make_job
-from fake_tracker import HALFWAY, make_run, make_trial
-from said import Said
 
 import valkyrie.tracker
+from tests.unit.cli.fake_jobs import COST, FakeJobs, make_job
+from tests.unit.cli.fake_tracker import HALFWAY, make_run, make_trial
+from tests.unit.cli.said import Said
 from valkyrie.views import ScoreView, TokensView
 from valkyrie.views.jobs import JobFilter
 

@@ -8,11 +8,11 @@ from dataclasses import replace
 import click
 import pytest
 from click.shell_completion import ShellComplete
-from fake_jobs import FakeJobs, make_job
-from fake_tracker import make_run
-from said import Said
 
 import valkyrie.tracker
+from tests.unit.cli.fake_jobs import FakeJobs, make_job
+from tests.unit.cli.fake_tracker import make_run
+from tests.unit.cli.said import Said
 from valkyrie.cli.main import root
 from valkyrie.views.jobs import JobAgent, JobRequest
 

@@ -9,10 +9,10 @@ from dataclasses import replace
 
 import pexpect
 import pytest
-from fake_job_valk import scene
-from fake_jobs import make_job, trials_of_two
-from said import HERE
 
+from tests.unit.cli.fake_job_valk import scene
+from tests.unit.cli.fake_jobs import make_job, trials_of_two
+from tests.unit.cli.said import HERE
 from valkyrie.compare.job_tables import HINT, job_frame, snapshot
 from valkyrie.compare.tables import summarised, summary_table
 from valkyrie.report.formats import fit

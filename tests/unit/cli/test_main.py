@@ -12,9 +12,9 @@ from pathlib import Path
 
 import click
 import pytest
-from fake_tracker import FakeTracker
-from said import HERE, Said
 
+from tests.unit.cli.fake_tracker import FakeTracker
+from tests.unit.cli.said import HERE, Said
 from valkyrie import __version__ as VERSION
 from valkyrie.cli.commands import COMMANDS, LazyGroup, Noun, Verb
 from valkyrie.cli.main import root

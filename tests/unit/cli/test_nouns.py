@@ -10,10 +10,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from fake_tracker import FULL, FakeTracker, make_run
-from said import HERE, Said
 
 from sandboxes.types import Capabilities
+from tests.unit.cli.fake_tracker import FULL, FakeTracker, make_run
+from tests.unit.cli.said import HERE, Said
 from valkyrie.cli import doctor
 from valkyrie.cli.doctor import LocalSandboxProof
 from valkyrie.tracker.protocol import Tracker

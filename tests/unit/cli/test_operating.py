@@ -7,9 +7,9 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
-from fake_tracker import HALFWAY, FakeTracker, make_run, make_trial
-from said import Said
 
+from tests.unit.cli.fake_tracker import HALFWAY, FakeTracker, make_run, make_trial
+from tests.unit.cli.said import Said
 from valkyrie.errors import InfrastructureError
 from valkyrie.views import (
     CostView,

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from fake_tracker import HALFWAY, make_run, make_trial
 
+from tests.unit.cli.fake_tracker import HALFWAY, make_run, make_trial
 from valkyrie.report.run_details import alarms
 from valkyrie.views import RunView, TrialView
 

@@ -7,8 +7,8 @@ import time
 from dataclasses import replace
 
 import pytest
-from fake_tracker import FULL, HALFWAY, PROVISIONAL, make_run, make_trial
 
+from tests.unit.cli.fake_tracker import FULL, HALFWAY, PROVISIONAL, make_run, make_trial
 from valkyrie.report.formats import (
     Column,
     Table,

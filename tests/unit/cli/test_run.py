@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fake_tracker import FULL, HALFWAY, PROVISIONAL, FakeTracker, make_run, make_trial
-from said import Said
 
+from tests.unit.cli.fake_tracker import FULL, HALFWAY, PROVISIONAL, FakeTracker, make_run, make_trial
+from tests.unit.cli.said import Said
 from valkyrie.views import ErrorGroup, RunFilter, RunRequest, TrialFilter
 
 Valk = Callable[..., Said]

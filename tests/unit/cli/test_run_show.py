@@ -5,9 +5,8 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 
-from fake_tracker import FakeTracker, make_trial
-from said import Said
-
+from tests.unit.cli.fake_tracker import FakeTracker, make_trial
+from tests.unit.cli.said import Said
 from valkyrie.views import AttemptView, ErrorGroup
 
 Valk = Callable[..., Said]

@@ -14,7 +14,8 @@ from typing import Any
 import httpx
 import pexpect
 import pytest
-from said import Said
+
+from tests.unit.cli.said import Said
 
 Valk = Callable[..., Said]
 Serve = Callable[..., "tuple[subprocess.Popen[str], dict[str, Any]]"]

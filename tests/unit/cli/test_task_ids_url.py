@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from fake_tracker import FakeTracker
-from said import Said
-from web import Answer, Web
 
+from tests.unit.cli.fake_tracker import FakeTracker
+from tests.unit.cli.said import Said
+from tests.unit.cli.web import Answer, Web
 from valkyrie.cli import options
 
 Valk = Callable[..., Said]

@@ -8,7 +8,8 @@ from collections.abc import Callable, Iterator
 
 import pexpect
 import pytest
-from said import HERE
+
+from tests.unit.cli.said import HERE
 
 Spawn = Callable[..., "pexpect.spawn[str]"]
 

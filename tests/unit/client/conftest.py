@@ -5,8 +5,8 @@ from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
-from scripted_tracker import KEY, ScriptedTracker
 
+from tests.unit.client.scripted_tracker import KEY, ScriptedTracker
 from valkyrie.client import ValkyrieClient
 from valkyrie.config.values import KEYS
 

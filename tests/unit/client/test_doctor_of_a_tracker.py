@@ -6,8 +6,8 @@ import subprocess
 import sys
 
 import pytest
-from scripted_tracker import KEY, Answer, ScriptedTracker, refused, said
 
+from tests.unit.client.scripted_tracker import KEY, Answer, ScriptedTracker, refused, said
 from valkyrie.cli.doctor import Check, tracker_checks
 
 ME = {"org_id": "o", "org": "Team", "person": "ann", "mode": "self-hosted"}

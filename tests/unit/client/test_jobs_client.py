@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from canned import RUN, run
-from scripted_tracker import KEY, Answer, ScriptedTracker, refused, said
 
+from tests.unit.client.canned import RUN, run
+from tests.unit.client.scripted_tracker import KEY, Answer, ScriptedTracker, refused, said
 from valkyrie.agents.scaffold import init_agent
 from valkyrie.benchmarks.scaffold import init_benchmark
 from valkyrie.client import ValkyrieClient

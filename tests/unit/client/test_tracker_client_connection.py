@@ -6,10 +6,10 @@ import time
 from typing import Any
 
 import pytest
-from canned import RUN, run
-from scripted_tracker import KEY, Answer, ScriptedTracker, refused, said
 
 from sandboxes.retry import LONGEST_ASKED_S
+from tests.unit.client.canned import RUN, run
+from tests.unit.client.scripted_tracker import KEY, Answer, ScriptedTracker, refused, said
 from valkyrie import errors
 from valkyrie.client import ValkyrieClient
 from valkyrie.errors import (

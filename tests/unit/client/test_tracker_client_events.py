@@ -8,9 +8,9 @@ import threading
 from typing import Any
 
 import pytest
-from canned import RUN, run, trial
-from scripted_tracker import Answer, ScriptedTracker, refused, said
 
+from tests.unit.client.canned import RUN, run, trial
+from tests.unit.client.scripted_tracker import Answer, ScriptedTracker, refused, said
 from valkyrie.client import RunChanged, TrialChanged, ValkyrieClient
 from valkyrie.errors import InfrastructureError, UnknownError, UserError
 

@@ -6,9 +6,9 @@ import json
 from typing import Any
 
 import pytest
-from canned import RUN, attempt
-from scripted_tracker import Answer, ScriptedTracker, refused, said
 
+from tests.unit.client.canned import RUN, attempt
+from tests.unit.client.scripted_tracker import Answer, ScriptedTracker, refused, said
 from valkyrie.client import ValkyrieClient
 from valkyrie.errors import UserError
 from valkyrie.views import LogQuery

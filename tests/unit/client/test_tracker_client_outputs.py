@@ -9,9 +9,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from canned import RUN
-from scripted_tracker import Answer, ScriptedTracker
 
+from tests.unit.client.canned import RUN
+from tests.unit.client.scripted_tracker import Answer, ScriptedTracker
 from valkyrie.client import ValkyrieClient
 from valkyrie.client.files import OutputsWriter
 from valkyrie.errors import InfrastructureError, UserError

@@ -6,9 +6,9 @@ import hashlib
 from pathlib import Path
 
 import pytest
-from scripted_tracker import Answer, ScriptedTracker, refused, said
 
 from benchmark_runner.agent_bundle.bundle import pack
+from tests.unit.client.scripted_tracker import Answer, ScriptedTracker, refused, said
 from valkyrie.agents.scaffold import init_agent
 from valkyrie.benchmarks.scaffold import init_benchmark
 from valkyrie.client import ValkyrieClient

@@ -8,8 +8,8 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from tests.unit.evals.made import BROKEN, UNSURE, an_eval, grader, invoked, stimulus, trial
 
+from tests.unit.evals.made import BROKEN, UNSURE, an_eval, grader, invoked, stimulus, trial
 from valkyrie.cli.eval_session import EvalWatch
 from valkyrie.cli.output import Output
 from valkyrie.evals.console import Printer, ReportStream

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.unit.evals.made import BROKEN, UNSURE, an_eval, grader, stimulus, trial
 
+from tests.unit.evals.made import BROKEN, UNSURE, an_eval, grader, stimulus, trial
 from valkyrie.evals.figures import (
     EvalOutcome,
     StimulusRepeats,

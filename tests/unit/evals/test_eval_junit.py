@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from tests.unit.evals.junit_schema import checked
 from tests.unit.evals.made import BROKEN, UNSURE, an_eval, grader, invoked, stimulus, trial
-
 from valkyrie.evals.junit import LONGEST_CASE, LONGEST_OUTPUT, junit_xml
 from valkyrie.evals.results import SpecResult, StimulusResult, TrialFault
 

@@ -6,8 +6,8 @@ import re
 
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.unit.evals.made import BROKEN, UNSURE, an_eval, grader, invoked, stimulus, trial
 
+from tests.unit.evals.made import BROKEN, UNSURE, an_eval, grader, invoked, stimulus, trial
 from valkyrie.evals.markdown import MOST_BYTES, escaped, fenced, markdown
 from valkyrie.evals.results import StimulusResult
 

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.unit.evals.made import BROKEN, UNSURE, broken, grader, trial
 
+from tests.unit.evals.made import BROKEN, UNSURE, broken, grader, trial
 from valkyrie.evals import records
 from valkyrie.evals.records import RecordError, dump_line, invocation_of, read_lines, to_line
 from valkyrie.evals.results import TrialFault, TrialResult

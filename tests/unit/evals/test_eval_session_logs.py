@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.unit.evals.made import broken, trial
 
+from tests.unit.evals.made import broken, trial
 from valkyrie.evals import result_folder
 from valkyrie.evals.result_folder import write_session_log
 

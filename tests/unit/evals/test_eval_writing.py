@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.unit.evals.made import BROKEN, an_eval, invoked, stimulus, trial
 
+from tests.unit.evals.made import BROKEN, an_eval, invoked, stimulus, trial
 from valkyrie.errors import UserError
 from valkyrie.evals import result_folder
 from valkyrie.evals.records import read_lines

@@ -6,7 +6,6 @@ from dataclasses import replace
 from typing import Any
 
 from tests.unit.evals.made import BROKEN, an_eval, invoked, stimulus
-
 from valkyrie.evals.experiments import experiment_result, report, sentences, summary_lines
 from valkyrie.evals.results import SpecResult, TrialFault
 

@@ -8,8 +8,8 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from tests.unit.executor.door_world import knock
 
+from tests.unit.executor.door_world import knock
 from valkyrie.executor.proxies import ModelProxies
 
 

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 from tests.unit.grade.grading_world import Bench, Row
-
 from valkyrie.grade.protocol import ProgramResult
 
 FILES = [

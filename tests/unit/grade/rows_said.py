@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from tests.unit.grade.grading_world import ENDED, Row, asked, called, said, story
-
 from valkyrie.trajectory.transcript import Event
 
 NEWLINE = story(said("all done\n"))

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from tests.unit.plan.premises import embedded
 
+from tests.unit.plan.premises import embedded
 from valkyrie.errors import UsageError
 from valkyrie.tracker.prepare import prepare
 from valkyrie.views import RunRequest

@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from tests.unit.plan.premises import embedded
 
 from sandboxes.cgroups import CgroupSupport
 from sandboxes.local import probe, root_filesystem
+from tests.unit.plan.premises import embedded
 from valkyrie.config import values
 from valkyrie.errors import ContractValidationError, InfrastructureError, MissingSecretError
 from valkyrie.tracker.prepare import PreparedRun, prepare

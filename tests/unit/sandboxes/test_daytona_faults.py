@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
-from tests.ports import free_port
 
 from sandboxes.daytona import DaytonaSandboxProvider
 from sandboxes.daytona.sdk import LOST, DaytonaBackoff
@@ -24,6 +23,7 @@ from sandboxes.retry import Backoff
 from sandboxes.server import SandboxServer
 from sandboxes.testing.base import output_of
 from sandboxes.types import DaytonaProviderConfig, SandboxCreateRequest, SandboxQuery
+from tests.ports import free_port
 
 QUICK = DaytonaBackoff(
     lost=Backoff(first_s=0, longest_s=0, attempts=3),

@@ -6,8 +6,8 @@ import time
 from typing import Any
 
 import pytest
-from tests.store_world import add_run, assert_counters_true, ended, run_values, tick
 
+from tests.store_world import add_run, assert_counters_true, ended, run_values, tick
 from valkyrie.domain import Category, Outcome, TrialState
 from valkyrie.store import Store, ingested_runs, journal, runs
 from valkyrie.store.counters import RunScores, add_grade, run_scores

@@ -10,8 +10,8 @@ from threading import Barrier
 from typing import Any
 
 import pytest
-from tests.store_world import add_run, assert_counters_true, ended, run_values, tick
 
+from tests.store_world import add_run, assert_counters_true, ended, run_values, tick
 from valkyrie.errors import UnknownError, UsageError, UserError
 from valkyrie.store import Store, jobs, journal, runs
 from valkyrie.store.leases import Leased, Room

@@ -6,8 +6,8 @@ import math
 from typing import Any
 
 import pytest
-from tests.store_world import add_run, ended, tick
 
+from tests.store_world import add_run, ended, tick
 from valkyrie.domain import Category, TrialState
 from valkyrie.errors import UsageError
 from valkyrie.store import Store, journal, runs

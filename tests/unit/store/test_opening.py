@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 from sqlalchemy import create_engine, text
+
 from tests.postgres import Postgres
 from tests.store_world import add_executor, add_run
-
 from valkyrie.errors import StoreError
 from valkyrie.store import Store, migrations, schema
 from valkyrie.store.database import parse

@@ -7,8 +7,8 @@ import uuid
 from typing import Any
 
 import pytest
-from tests.store_world import add_run
 
+from tests.store_world import add_run
 from valkyrie.errors import UnknownError, UsageError
 from valkyrie.store import Store, jobs, runs
 

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.store_world import add_run
 
+from tests.store_world import add_run
 from valkyrie.artifact_store.disk import DiskArtifacts
 from valkyrie.artifact_store.protocol import run_prefix
 from valkyrie.store.schema import run

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.unit.trial.test_lifecycle import SECRET, Writes, attempt, make_world
 
 from sandboxes.masker import Masker
+from tests.unit.trial.test_lifecycle import SECRET, Writes, attempt, make_world
 from valkyrie.agents.protocol import AgentExit, AgentTrial, AgentUsage, OutputArtifact, Trouble
 from valkyrie.trial.usage import MOST_DOLLARS, MOST_TOKENS, believed
 

@@ -7,9 +7,9 @@ import tomllib
 from typing import Any, cast
 
 import pytest
-from test_installed_agent import EVENT, Stage, printing, stage
 
 from sandboxes.protocol import Sandbox
+from tests.unit.agents.catalogue.test_installed_agent import EVENT, Stage, printing, stage
 from valkyrie.agents.catalog.claude_code import ClaudeCode
 from valkyrie.agents.catalog.codex import Codex
 from valkyrie.agents.catalog.entries import CATALOG, AgentOptions

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from agent_logs import URL, command, made, reading, steps, used
 
+from tests.unit.agents.catalogue.agent_logs import URL, command, made, reading, steps, used
 from valkyrie.agents.catalog.copilot_cli import CopilotCli
 from valkyrie.errors import UsageError
 

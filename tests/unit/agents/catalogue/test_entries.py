@@ -8,8 +8,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from agent_logs import reading
 
+from tests.unit.agents.catalogue.agent_logs import reading
 from valkyrie import plugins
 from valkyrie.agents.catalog.entries import CATALOG, AgentOptions
 from valkyrie.agents.catalog.installed import InstalledAgent

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from agent_logs import URL, command, made, reading, steps, used
 
+from tests.unit.agents.catalogue.agent_logs import URL, command, made, reading, steps, used
 from valkyrie.agents.catalog.gemini_cli import GeminiCli
 
 INIT = {"type": "init", "session_id": "s-1", "model": "gemini-2.5-pro"}

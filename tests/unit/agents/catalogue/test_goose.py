@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from agent_logs import URL, command, made, reading, steps, used
 
+from tests.unit.agents.catalogue.agent_logs import URL, command, made, reading, steps, used
 from valkyrie.agents.catalog.goose import Goose
 
 COMPLETE = {

@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.abilities import need_local_sandboxes
 
 from sandboxes.local import LocalProvider
 from sandboxes.protocol import Sandbox
 from sandboxes.types import Mount, SandboxCreateRequest
+from tests.abilities import need_local_sandboxes
 from valkyrie.agents import command
 from valkyrie.agents.catalog.claude_code import ClaudeCode
 from valkyrie.agents.catalog.codex import Codex

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from agent_logs import URL, command, made, reading, steps, used
 
+from tests.unit.agents.catalogue.agent_logs import URL, command, made, reading, steps, used
 from valkyrie.agents.catalog.logs import LogSummary
 from valkyrie.agents.catalog.mini_swe_agent import MiniSweAgent
 

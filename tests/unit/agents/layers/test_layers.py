@@ -12,10 +12,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from layer_world import builds, npm_package, wheel
 
 from sandboxes.process import ProcessProvider
 from sandboxes.types import HostSource
+from tests.unit.agents.layers.layer_world import builds, npm_package, wheel
 from valkyrie.agents.layers import LayerCache, RootKind, kind_of_host, read_manifest
 from valkyrie.agents.protocol import LayerSpec
 from valkyrie.errors import InfrastructureError, UsageError, UserError

@@ -4,12 +4,12 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from workspace_world import World
 
 from sandboxes.null import NullProvider
 from sandboxes.process import ProcessProvider
 from sandboxes.protocol import Sandbox
 from sandboxes.types import SandboxCreateRequest
+from tests.unit.benchmarks.eval_spec.workspace_world import World
 
 
 @pytest.fixture

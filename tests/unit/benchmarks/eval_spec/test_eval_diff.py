@@ -7,9 +7,9 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from workspace_world import World, write
 
 from sandboxes.protocol import Sandbox
+from tests.unit.benchmarks.eval_spec.workspace_world import World, write
 from valkyrie.benchmarks.eval_spec import snapshots
 from valkyrie.benchmarks.eval_spec import snapshots as baseline
 from valkyrie.benchmarks.eval_spec.snapshots import InitialWorkspace, WorkspaceSnapshot

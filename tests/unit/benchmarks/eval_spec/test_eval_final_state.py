@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from workspace_world import write
 
+from tests.unit.benchmarks.eval_spec.workspace_world import write
 from valkyrie.benchmarks.eval_spec import snapshots
 from valkyrie.benchmarks.eval_spec.snapshots import files_in, folder_name, keep_artifacts, materialise
 from valkyrie.errors import UsageError

@@ -8,10 +8,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tests.git_world import git
-from workspace_world import World, write
 
 from sandboxes.protocol import Sandbox
+from tests.git_world import git
+from tests.unit.benchmarks.eval_spec.workspace_world import World, write
 from valkyrie.benchmarks.eval_spec import workspace
 from valkyrie.benchmarks.eval_spec.layout import Checkouts
 from valkyrie.benchmarks.eval_spec.source import EvalOptions

@@ -6,10 +6,10 @@ import os
 from pathlib import Path
 
 import pytest
-from tests.unit.grade.grading_world import result_of, said, story
-from workspace_world import World, write
 
 from sandboxes.protocol import Sandbox
+from tests.unit.benchmarks.eval_spec.workspace_world import World, write
+from tests.unit.grade.grading_world import result_of, said, story
 from valkyrie.benchmarks.eval_spec.snapshots import make_links, merge
 from valkyrie.specs.model import GraderSpec
 

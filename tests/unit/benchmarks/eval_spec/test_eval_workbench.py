@@ -6,10 +6,10 @@ import json
 from pathlib import Path
 
 import pytest
-from workspace_world import World, write
 
 from sandboxes.protocol import Sandbox
 from sandboxes.testing.base import eventually
+from tests.unit.benchmarks.eval_spec.workspace_world import World, write
 from valkyrie.benchmarks.eval_spec import workbench
 from valkyrie.benchmarks.eval_spec.workbench import SandboxWorkbench
 from valkyrie.errors import GraderError

@@ -7,9 +7,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from workspace_world import World, write, write_skill
 
 from sandboxes.protocol import Sandbox
+from tests.unit.benchmarks.eval_spec.workspace_world import World, write, write_skill
 from valkyrie.benchmarks.eval_spec import workspace
 from valkyrie.benchmarks.eval_spec.snapshots import files_in
 from valkyrie.benchmarks.eval_spec.source import EvalOptions

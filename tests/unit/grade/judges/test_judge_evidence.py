@@ -7,8 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from judge_world import asked_at, grade, judge, prompt_spec, trial
 
+from tests.unit.grade.judges.judge_world import asked_at, grade, judge, prompt_spec, trial
 from valkyrie.errors import GraderError
 from valkyrie.grade.judges import PromptGrader
 from valkyrie.grade.judges.evidence import gather

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from judge_world import QUICKLY, asked_at, grade, panel_spec, trial
 
+from tests.unit.grade.judges.judge_world import QUICKLY, asked_at, grade, panel_spec, trial
 from valkyrie.errors import JudgeError, UserError
 from valkyrie.grade.judges import PanelGrader, shared_client
 from valkyrie.grade.protocol import GraderResult
