@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.abilities import need_local_sandboxes
-from tests.agents.world import World
+from tests.agents.public_agents import AgentCommands
 from tests.integration.conftest import end_executor
 
 HERE = Path(__file__).parent
@@ -51,9 +51,9 @@ def layers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 
 @pytest.fixture(scope="session", params=["local", "docker"])
-def world(
+def commands(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, layers: Path
-) -> Iterator[World]:
+) -> Iterator[AgentCommands]:
     """A command line with a data folder and an executor of its own."""
     provider: str = request.param
     root = tmp_path_factory.mktemp(provider)
@@ -70,5 +70,5 @@ def world(
         "VALKYRIE_CONFIG_PATH": str(root / "config.yaml"),
         "VALKYRIE_EXECUTOR_IDLE_S": "60",
     }
-    yield World(provider, root, env)
+    yield AgentCommands(provider, root, env)
     end_executor(home)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.abilities import need_local_sandboxes
-from tests.agents.world import VALK
+from tests.agents.public_agents import VALK
 from valkyrie.testing import ModelServer, Say, Script, Shell, ToolRequest
 
 SKILL = "---\nname: tidy\ndescription: Use when tidying up.\n---\nPut the pelican away.\n"

@@ -10,7 +10,7 @@ from importlib.resources import as_file, files
 
 import pytest
 
-from tests.agents.world import TASK, VALK, Public, World, observed, solution
+from tests.agents.public_agents import TASK, VALK, AgentCommands, Public, observed, solution
 from valkyrie.testing import Fault, ModelServer, Say, Script, Shell
 from valkyrie.testing.model_server.script import FaultKind
 from valkyrie.trajectory import Trajectory
@@ -116,14 +116,14 @@ def shown(agent: Other) -> str:
     return f"{agent.name}-{agent.api}"
 
 
-async def need_package(world: World, agent: Other) -> None:
+async def need_package(commands: AgentCommands, agent: Other) -> None:
     """Skip where the agent cannot be fetched; anything else that keeps it from being installed fails."""
     process = await asyncio.create_subprocess_exec(
         VALK,
         "agent",
         "fetch",
         agent.name,
-        env=world.env,
+        env=commands.env,
         stdin=asyncio.subprocess.DEVNULL,
         stdout=asyncio.subprocess.DEVNULL,
         stderr=asyncio.subprocess.PIPE,
@@ -135,12 +135,12 @@ async def need_package(world: World, agent: Other) -> None:
 
 
 @pytest.mark.parametrize("agent", OTHERS, ids=shown)
-async def test_it_solves_a_task(world: World, roomy: tuple[str, str], agent: Other) -> None:
-    await need_package(world, agent)
+async def test_it_solves_a_task(commands: AgentCommands, roomy: tuple[str, str], agent: Other) -> None:
+    await need_package(commands, agent)
     last = Shell(SUBMIT) if agent.name == "mini-swe-agent" else Say("The program is written.")
     turns = [Shell(solved(), text="I write the program."), last]
     async with ModelServer(Script.of(*turns)) as server:
-        run_id, trial = await world.run(agent, server.url, *roomy)
+        run_id, trial = await commands.run(agent, server.url, *roomy)
         spent = server.spent()
         assert {request.api for request in server.requests} == {agent.api}
     assert (trial["state"], trial["score"], trial["cause"]) == ("FINISHED", 1.0, None), trial
@@ -148,7 +148,7 @@ async def test_it_solves_a_task(world: World, roomy: tuple[str, str], agent: Oth
     assert (usage["input_tokens"], usage["output_tokens"]) == (spent.input, spent.output)
     assert usage["steps"] == 2
     assert (usage["cost"], usage["cost_source"]) == (None, None), "a server of one's own has no known price"
-    trajectory = Trajectory.from_json((await world.outputs(run_id) / "trajectory.json").read_bytes())
+    trajectory = Trajectory.from_json((await commands.outputs(run_id) / "trajectory.json").read_bytes())
     assert trajectory.agent.name == agent.name
     assert "it-is-there" in observed(trajectory)
     assert trajectory.final_metrics is not None
@@ -156,11 +156,13 @@ async def test_it_solves_a_task(world: World, roomy: tuple[str, str], agent: Oth
 
 
 @pytest.mark.parametrize("agent", [agent for agent in OTHERS if agent.faults], ids=shown)
-async def test_troubles_end_in_their_cause(world: World, roomy: tuple[str, str], agent: Other) -> None:
-    await need_package(world, agent)
+async def test_troubles_end_in_their_cause(
+    commands: AgentCommands, roomy: tuple[str, str], agent: Other
+) -> None:
+    await need_package(commands, agent)
     script = Script({kind: [Fault(kind)] for kind, _ in agent.faults})
     async with ModelServer(script) as server:
-        runs = [await world.run(agent, f"{server.url}/c/{kind}", *roomy) for kind, _ in agent.faults]
+        runs = [await commands.run(agent, f"{server.url}/c/{kind}", *roomy) for kind, _ in agent.faults]
     found = {
         kind: (trial["state"], trial["cause"])
         for (kind, _), (_, trial) in zip(agent.faults, runs, strict=True)

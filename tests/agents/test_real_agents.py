@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from tests.agents.world import CLAUDE_CODE, CODEX, Public, World, observed, solution
+from tests.agents.public_agents import CLAUDE_CODE, CODEX, AgentCommands, Public, observed, solution
 from valkyrie.testing import Fault, ModelServer, Say, Script, Shell
 from valkyrie.trajectory import Trajectory
 
@@ -26,20 +26,20 @@ TROUBLES = {
 
 
 @AGENTS
-async def test_it_solves_a_task(world: World, agent: Public) -> None:
+async def test_it_solves_a_task(commands: AgentCommands, agent: Public) -> None:
     async with ModelServer(Script.of()) as server:
         port = urlsplit(server.url).port
         look = f"(exec 3<>/dev/tcp/127.0.0.1/{port}) 2>/dev/null && echo reached || echo sealed\n"
         turns = [Shell(look + solution(), text="I write the program."), Say("The program is written.")]
         server.script = Script.of(*turns)
-        run_id, trial = await world.run(agent, server.url)
+        run_id, trial = await commands.run(agent, server.url)
         spent = server.spent()
     assert (trial["state"], trial["score"], trial["cause"]) == ("FINISHED", 1.0, None), trial
     usage = trial["usage"]
     assert (usage["input_tokens"], usage["output_tokens"]) == (spent.input, spent.output)
     assert usage["steps"] == 2
     assert usage["cost"] is None, "nobody knows what a server of one's own costs"
-    kept = await world.outputs(run_id)
+    kept = await commands.outputs(run_id)
     trajectory = Trajectory.from_json((kept / "trajectory.json").read_bytes())
     assert trajectory.agent.name == agent.name
     assert "sealed" in observed(trajectory)
@@ -51,10 +51,10 @@ async def test_it_solves_a_task(world: World, agent: Public) -> None:
 
 
 @AGENTS
-async def test_troubles_end_in_their_category(world: World, agent: Public) -> None:
+async def test_troubles_end_in_their_category(commands: AgentCommands, agent: Public) -> None:
     script = Script({name: [fault] for name, (fault, *_) in TROUBLES.items()})
     async with ModelServer(script) as server:
-        runs = await asyncio.gather(*(world.run(agent, f"{server.url}/c/{name}") for name in TROUBLES))
+        runs = await asyncio.gather(*(commands.run(agent, f"{server.url}/c/{name}") for name in TROUBLES))
     found = {
         name: (trial["state"], trial["category"], trial["cause"])
         for name, (_, trial) in zip(TROUBLES, runs, strict=True)
@@ -64,7 +64,7 @@ async def test_troubles_end_in_their_category(world: World, agent: Public) -> No
 
 
 @AGENTS
-async def test_it_gets_over_what_passes(world: World, agent: Public) -> None:
+async def test_it_gets_over_what_passes(commands: AgentCommands, agent: Public) -> None:
     turns = [
         Fault("rate_limit", times=1, retry_after=1),
         Shell(solution()),
@@ -72,5 +72,5 @@ async def test_it_gets_over_what_passes(world: World, agent: Public) -> None:
         Say("Done."),
     ]
     async with ModelServer(Script.of(*turns)) as server:
-        _, trial = await world.run(agent, server.url)
+        _, trial = await commands.run(agent, server.url)
     assert (trial["state"], trial["score"], trial["cause"]) == ("FINISHED", 1.0, None), trial

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from benchmark_runner.agent_bundle.bundle import digest_folder
-from tests.ministack_world import Ministack
+from tests.aws_server import Ministack
 from valkyrie import agents
 from valkyrie.agents.library import AgentLibrary, Library, StoredLibrary
 from valkyrie.artifact_store.disk import DiskArtifacts
@@ -21,7 +21,7 @@ from valkyrie.aws.s3 import S3Artifacts
 from valkyrie.errors import BundleError, ContractValidationError, UnknownError, UsageError
 from valkyrie.views import AgentView
 
-pytest_plugins = ["tests.ministack_world"]
+pytest_plugins = ["tests.aws_server"]
 HELLO = Path(__file__).parents[2] / "examples" / "agents" / "hello"
 ORIGIN = "https://example.com/ö/r/sub folder@" + "a" * 40
 

@@ -8,13 +8,13 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.ministack_world import Ministack
+from tests.aws_server import Ministack
 from valkyrie.artifact_store.disk import DiskArtifacts
 from valkyrie.artifact_store.protocol import ArtifactStore
 from valkyrie.aws.s3 import S3Artifacts
 from valkyrie.testing.artifact_store import ArtifactStoreContract
 
-pytest_plugins = ["tests.ministack_world"]
+pytest_plugins = ["tests.aws_server"]
 
 
 class TestDiskArtifacts(ArtifactStoreContract):
@@ -43,7 +43,7 @@ class TestS3Artifacts(ArtifactStoreContract):
         assert {"team/one2/x", "team/on"} <= {artifact.key for artifact in others.list("team/")}
 
     @pytest.fixture(autouse=True)
-    def _world(self, ministack: Ministack) -> None:
+    def _use_ministack(self, ministack: Ministack) -> None:
         self.ministack = ministack
 
     def again(self, store: ArtifactStore) -> S3Artifacts:

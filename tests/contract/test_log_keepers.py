@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.ministack_world import Ministack
+from tests.aws_server import Ministack
 from valkyrie.artifact_store.logs import FileLogs
 from valkyrie.artifact_store.protocol import LogKeeper
 from valkyrie.aws.logs import CloudWatchLogs
 from valkyrie.testing.artifact_store import LogKeeperContract
 
-pytest_plugins = ["tests.ministack_world"]
+pytest_plugins = ["tests.aws_server"]
 
 
 class TestFileLogs(LogKeeperContract):

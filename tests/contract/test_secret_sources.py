@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.ministack_world import Ministack
+from tests.aws_server import Ministack
 from valkyrie.aws.services import SecretsManagerSource
 from valkyrie.errors import MissingSecretError
 from valkyrie.secrets import DotenvSource, EnvironmentSource, SecretSource, SecretStore, resolve
 from valkyrie.testing.null import MemorySource, check_source
 
-pytest_plugins = ["tests.ministack_world"]
+pytest_plugins = ["tests.aws_server"]
 
 Make = Callable[[Mapping[str, str]], SecretSource]
 
@@ -35,11 +35,11 @@ def make(request: pytest.FixtureRequest, tmp_path: Path) -> Make:
         return made
 
     def secrets_manager(values: Mapping[str, str]) -> SecretSource:
-        world: Ministack = request.getfixturevalue("ministack")
-        world.forget_secrets()
+        server: Ministack = request.getfixturevalue("ministack")
+        server.forget_secrets()
         for name, value in values.items():
-            world.secret(name, value)
-        return SecretsManagerSource(world.session())
+            server.secret(name, value)
+        return SecretsManagerSource(server.session())
 
     makes: dict[str, Make] = {
         "memory": MemorySource,

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from sqlalchemy import create_engine, text
 
-from tests.store_world import add_executor, add_run, ended, tick
+from tests.stored_runs import add_executor, add_run, ended, tick
 from valkyrie.cli.main import main
 from valkyrie.domain import Category, TrialState
 from valkyrie.store import Store, journal, leases, migrations, schema, upkeep

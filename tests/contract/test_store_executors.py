@@ -11,7 +11,7 @@ import pytest
 from sqlalchemy import func, select
 
 from tests.postgres import Postgres
-from tests.store_world import ROOM, add_executor, add_run, assert_counters_true, ended, run_values, tick
+from tests.stored_runs import ROOM, add_executor, add_run, assert_counters_true, ended, run_values, tick
 from valkyrie.domain import TrialState
 from valkyrie.errors import LeaseLostError
 from valkyrie.store import Store, executors, leases, runs

@@ -15,7 +15,7 @@ import pytest
 from sqlalchemy import event, text, update
 
 from tests.postgres import TEMPLATE, Postgres
-from tests.store_world import add_executor, add_run, assert_counters_true, ended, tick
+from tests.stored_runs import add_executor, add_run, assert_counters_true, ended, tick
 from valkyrie.domain import TrialState
 from valkyrie.errors import LeaseLostError, StoreError
 from valkyrie.store import Store, leases, runs, sqlite

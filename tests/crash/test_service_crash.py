@@ -13,7 +13,7 @@ import pytest
 
 from tests.abilities import need_local_sandboxes
 from tests.crash.conftest import Home, assert_nothing_left
-from tests.crash.service_world import KillableService
+from tests.crash.killable_service import KillableService
 from tests.crash.test_crash import ROUNDS, SEED
 from valkyrie.domain import RunState
 from valkyrie.tracker.local import LocalTracker

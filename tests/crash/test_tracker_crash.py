@@ -17,6 +17,8 @@ import psycopg
 import pytest
 
 from tests.abilities import need_local_sandboxes
+from tests.aws_server import running_ministack
+from tests.crash.team_processes import Program, Team, room_for, until
 from tests.crash.test_crash import ROUNDS, SEED
 from tests.crash.tracker_proof import (
     Watcher,
@@ -27,8 +29,6 @@ from tests.crash.tracker_proof import (
     graded_by,
     held_by,
 )
-from tests.crash.tracker_world import Program, Team, room_for, until
-from tests.ministack_world import running_ministack
 from tests.postgres import Postgres
 from valkyrie.views import RunFilter, RunRequest, UpdateRequest
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 from sqlalchemy import select
 
-from tests.crash.tracker_world import SCORE, TASKS, Team, left_behind, signature, until
-from tests.store_world import assert_counters_true
+from tests.crash.team_processes import SCORE, TASKS, Team, left_behind, signature, until
+from tests.stored_runs import assert_counters_true
 from valkyrie.client.events import RunChanged, TrialChanged
 from valkyrie.store.schema import attempt, executor, handover, trial
 from valkyrie.tracker.remote import RemoteTracker

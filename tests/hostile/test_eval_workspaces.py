@@ -13,7 +13,7 @@ from sandboxes.local import LocalProvider
 from sandboxes.protocol import Sandbox
 from sandboxes.types import Mount, SandboxCreateRequest, SandboxLimits
 from tests.abilities import need_local_sandboxes
-from tests.git_world import git
+from tests.git_repository import git
 from tests.hostile.test_local_hostile import provider as provider
 from valkyrie.benchmarks.eval_spec import workspace
 from valkyrie.benchmarks.eval_spec.source import EvalOptions

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.git_world import CONTRACT, Repository, git, served
+from tests.git_repository import CONTRACT, Repository, git, served
 from valkyrie.agents.library import AgentLibrary, PushedAgent, checked_out
 from valkyrie.errors import BundleError, InfrastructureError, UserError, ValkyrieError
 from valkyrie.git.address import parse_source

@@ -1,6 +1,6 @@
 """What an agent with network `public` reaches, and what it does not, whatever it tries.
 
-Each scenario plays in network namespaces of its own (see `network_world`); no packet leaves them.
+Each scenario plays in network namespaces of its own (see `sandbox_network`); no packet leaves them.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-WORLD = Path(__file__).with_name("network_world.py")
+NETWORK_PROGRAM = Path(__file__).with_name("sandbox_network.py")
 NEEDED = ("bwrap", "ip", "unshare", "nsenter", "setpriv")
 MISSING = [name for name in NEEDED if shutil.which(name) is None]
 
@@ -57,7 +57,15 @@ def played(tool: str, who: str, scenario: str) -> dict[str, Any]:
     with TemporaryDirectory(prefix="valkyrie-network-") as folder:
         os.chmod(folder, 0o755)
         argv = ["unshare", "--net", "--mount", "--propagation", "private", "--"]
-        argv += [python_for_everyone() or sys.executable, str(WORLD), "world", tool, who, scenario, folder]
+        argv += [
+            python_for_everyone() or sys.executable,
+            str(NETWORK_PROGRAM),
+            "hosts",
+            tool,
+            who,
+            scenario,
+            folder,
+        ]
         done = subprocess.run(argv, capture_output=True, text=True, timeout=280, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
     found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])

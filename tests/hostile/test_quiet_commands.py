@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 
 import valkyrie
-from tests.git_world import git
+from tests.git_repository import git
 from tests.hostile.test_git_repositories import Scene
 
 pytestmark = pytest.mark.slow

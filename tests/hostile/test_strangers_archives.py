@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.git_world import CONTRACT
+from tests.git_repository import CONTRACT
 from valkyrie.agents.library import AgentLibrary
 from valkyrie.benchmarks import open_benchmark, unpack_upload
 from valkyrie.errors import BundleError, ValkyrieError

@@ -28,7 +28,7 @@ async def stage(tmp_path: Path) -> AsyncIterator[Stage]:
 
 
 @pytest.fixture
-async def worlds(stage: Stage) -> AsyncIterator[OpenRuns]:
+async def open_runs(stage: Stage) -> AsyncIterator[OpenRuns]:
     tracker_app = stage.tracker_app
     writer = tracker_app.store.writer()
     made = OpenRuns(
@@ -52,21 +52,21 @@ def is_sealed(stage: Stage, run_id: str) -> bool:
         return tenants.handed(connection, run_id) is not None
 
 
-async def test_nothing_handed_outlives_a_run_that_cannot_be_opened(stage: Stage, worlds: OpenRuns) -> None:
+async def test_nothing_handed_outlives_a_run_that_cannot_be_opened(stage: Stage, open_runs: OpenRuns) -> None:
     run_id = stage.add_run(arguments=ARGUMENTS)  # its agent is nothing that could be opened
     hand(stage, run_id, VALUES)
-    await worlds.open(run_id)
+    await open_runs.open(run_id)
     with stage.tracker_app.store.reading() as connection:
         assert runs.get(connection, run_id).state == RunState.ERROR
     assert not is_sealed(stage, run_id)
-    assert await worlds.handed(run_id) is None, "the executor's memory holds it still"
+    assert await open_runs.handed(run_id) is None, "the executor's memory holds it still"
 
 
-async def test_an_agent_that_is_on_another_machine_only(stage: Stage, worlds: OpenRuns) -> None:
+async def test_an_agent_that_is_on_another_machine_only(stage: Stage, open_runs: OpenRuns) -> None:
     run_id = stage.add_run(
         arguments={"settings": {"provider": "null"}}, agent_frozen={"archive": "agent.zip"}
     )
-    await worlds.open(run_id)
+    await open_runs.open(run_id)
     with stage.tracker_app.store.reading() as connection:
         found = runs.get(connection, run_id)
     assert found.state == RunState.ERROR and "artifacts_folder" in found.error
@@ -75,43 +75,43 @@ async def test_an_agent_that_is_on_another_machine_only(stage: Stage, worlds: Op
     )
 
 
-async def test_what_its_messages_need_stays_until_they_are_sent(stage: Stage, worlds: OpenRuns) -> None:
+async def test_what_its_messages_need_stays_until_they_are_sent(stage: Stage, open_runs: OpenRuns) -> None:
     wishes = {"slack": {"secret": "S", "intervals": [100]}, "webhook": None, "lambda": None}
     run_id = stage.add_run(arguments=ARGUMENTS, notify=wishes)
     hand(stage, run_id, VALUES)
-    await worlds.open(run_id)
+    await open_runs.open(run_id)
     assert is_sealed(stage, run_id)
-    assert await worlds.handed(run_id) == VALUES
+    assert await open_runs.handed(run_id) == VALUES
 
 
-async def test_what_was_handed_last_counts(stage: Stage, worlds: OpenRuns) -> None:
+async def test_what_was_handed_last_counts(stage: Stage, open_runs: OpenRuns) -> None:
     """Else the server's own credential for a service, handed when the run was there, would go along when its
     owner resumes it at an address of theirs."""
     run_id = stage.add_run(arguments=ARGUMENTS)
     hand(stage, run_id, {"header:Authorization": "Bearer of-the-server"})
-    assert await worlds.handed(run_id) == {"header:Authorization": "Bearer of-the-server"}
+    assert await open_runs.handed(run_id) == {"header:Authorization": "Bearer of-the-server"}
     hand(stage, run_id, {"header:Authorization": "Bearer of-the-caller"})
-    assert await worlds.handed(run_id) == {"header:Authorization": "Bearer of-the-caller"}
+    assert await open_runs.handed(run_id) == {"header:Authorization": "Bearer of-the-caller"}
 
 
 async def test_a_run_sealed_with_another_key_waits_and_ends_nobody_else(
-    stage: Stage, worlds: OpenRuns, capsys: pytest.CaptureFixture[str]
+    stage: Stage, open_runs: OpenRuns, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run_id = stage.add_run(arguments=ARGUMENTS)
     other = Sealer(parse_keys(new_key()))
     with stage.tracker_app.store.writing() as connection:
         tenants.hand(connection, run_id, other.seal(VALUES, f"run:{run_id}"))
-    await worlds.open(run_id)
-    await worlds.open(run_id)
+    await open_runs.open(run_id)
+    await open_runs.open(run_id)
     with stage.tracker_app.store.reading() as connection:
         assert "KEY" in runs.get(connection, run_id).note
-    assert run_id in worlds.waiting()
+    assert run_id in open_runs.waiting()
     assert capsys.readouterr().err.count("is not the key it was sealed with") == 1
     hand(stage, run_id, VALUES)
-    assert await worlds.handed(run_id) == VALUES
+    assert await open_runs.handed(run_id) == VALUES
 
 
-async def test_a_provider_that_never_answers_holds_up_nobody_else(worlds: OpenRuns) -> None:
+async def test_a_provider_that_never_answers_holds_up_nobody_else(open_runs: OpenRuns) -> None:
     asked = asyncio.Event()
 
     async def say_nothing(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -127,11 +127,11 @@ async def test_a_provider_that_never_answers_holds_up_nobody_else(worlds: OpenRu
         "DAYTONA_API_URL": f"http://127.0.0.1:{port}/api",
         "DAYTONA_TARGET": "us",
     }
-    hanging = asyncio.create_task(worlds.provider("daytona", settings))
+    hanging = asyncio.create_task(open_runs.provider("daytona", settings))
     try:
         async with asyncio.timeout(60):
             await asked.wait()
-            assert (await worlds.provider("null")) is await worlds.provider("null")
+            assert (await open_runs.provider("null")) is await open_runs.provider("null")
         assert not hanging.done()
     finally:
         hanging.cancel()

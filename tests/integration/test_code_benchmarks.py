@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 
 from sandboxes.types import Command, SandboxCreateRequest
-from tests.exercise_world import make_clone
-from tests.issue_world import FIXED, Issue, make_issue, pro_record, put_scripts, verified_record
+from tests.exercise_repository import make_clone
+from tests.issue_repository import FIXED, Issue, make_issue, pro_record, put_scripts, verified_record
 from tests.named_benchmarks import Sample, converted, graded, local_sandboxes
 from valkyrie.benchmarks.task_dir.benchmark import TaskDirBenchmark
 from valkyrie.errors import GraderError

@@ -278,10 +278,10 @@ async def test_runs_that_open_at_once_share_one_provider(home: Path) -> None:
     data = DataFolder(home).make()
     store = Store(data.database)
     writer = store.writer()
-    worlds = OpenRuns(TenantAccess(data, store), writer, "here")
-    one, two = await asyncio.gather(worlds.provider("process"), worlds.provider("process"))
+    open_runs = OpenRuns(TenantAccess(data, store), writer, "here")
+    one, two = await asyncio.gather(open_runs.provider("process"), open_runs.provider("process"))
     assert one is two
-    await worlds.close()
+    await open_runs.close()
     await writer.close()
     store.close()
 

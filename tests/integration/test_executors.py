@@ -16,7 +16,7 @@ from sqlalchemy import select, update
 from tests.integration.conftest import ROOT, until
 from tests.integration.scripted import open_gate
 from tests.postgres import TEMPLATE, Postgres
-from tests.store_world import assert_counters_true
+from tests.stored_runs import assert_counters_true
 from valkyrie.config import values
 from valkyrie.domain import TrialState
 from valkyrie.schedule.scheduler import host_cpus

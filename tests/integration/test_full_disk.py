@@ -47,7 +47,7 @@ cat "$VALKYRIE_HOME/executor.log"
 """
 
 
-def in_a_small_world(tmp_path: Path, script: str) -> subprocess.CompletedProcess[str]:
+def run_on_small_disk(tmp_path: Path, script: str) -> subprocess.CompletedProcess[str]:
     home = tmp_path / "home"
     home.mkdir()
     environment = {
@@ -70,7 +70,7 @@ def in_a_small_world(tmp_path: Path, script: str) -> subprocess.CompletedProcess
 @pytest.mark.slow
 @needs_root
 def test_a_full_disk_is_said_plainly(tmp_path: Path) -> None:
-    done = in_a_small_world(tmp_path, SCRIPT)
+    done = run_on_small_disk(tmp_path, SCRIPT)
     assert done.returncode == 0, done.stderr
     assert "exit 1" in done.stdout
     assert "full" in done.stderr and "Traceback" not in done.stderr
@@ -80,7 +80,7 @@ def test_a_full_disk_is_said_plainly(tmp_path: Path) -> None:
 @pytest.mark.slow
 @needs_root
 def test_a_disk_that_fills_up_while_trials_run_costs_no_trial(tmp_path: Path) -> None:
-    done = in_a_small_world(tmp_path, WHILE_RUNNING)
+    done = run_on_small_disk(tmp_path, WHILE_RUNNING)
     assert done.returncode == 0, done.stdout + done.stderr
     said, log = done.stdout.split("--- executor.log")
     assert "FINISHED" in said

@@ -133,7 +133,7 @@ async def test_bigcodebench(variant: str, tmp_path: Path) -> None:
     assert ('"""The keys' in told) == (variant == "complete")
 
 
-async def test_a_world_without_the_libraries_gives_no_verdict(tmp_path: Path) -> None:
+async def test_a_sandbox_without_the_libraries_gives_no_verdict(tmp_path: Path) -> None:
     record = {**BIGCODEBENCH, "libs": "['json', 'no_such_library']"}
     sample = Sample("bigcodebench", jsonl(tmp_path / "full.jsonl", record), host_image=True)
     with pytest.raises(GraderError, match="no_such_library"):

@@ -12,7 +12,7 @@ import pytest
 from tests.abilities import need_local_sandboxes
 from tests.integration.test_code_benchmarks import issue as issue
 from tests.integration.test_code_benchmarks import polyglot, pro, verified, with_pytest
-from tests.issue_world import Issue
+from tests.issue_repository import Issue
 from tests.named_benchmarks import Sample, converted
 from valkyrie.tracker.local import LocalTracker
 from valkyrie.views import RunRequest, TrialFilter, TrialView

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.ministack_world import Ministack
+from tests.aws_server import Ministack
 
-pytest_plugins = ["tests.ministack_world"]
+pytest_plugins = ["tests.aws_server"]
 
 SCRIPT = """
 import hashlib, resource, sys

@@ -16,12 +16,12 @@ from unittest.mock import patch
 import pytest
 
 from tests.abilities import need_local_sandboxes
-from tests.integration.backends.worlds import World, embedded, server
+from tests.aws_server import Ministack
+from tests.integration.backends.installations import Installation, embedded, server
 from tests.integration.conftest import until
 from tests.live_folders import contents_below
-from tests.ministack_world import Ministack
 
-pytest_plugins = ["tests.ministack_world"]
+pytest_plugins = ["tests.aws_server"]
 pytestmark = pytest.mark.slow
 
 PLAIN, KEYED, STORED = "planted-plain-5f0c8e1d", "planted-keyed-77ab3c90", "planted-stored-c0ffee11"
@@ -69,44 +69,50 @@ def write_inputs(folder: Path) -> None:
 
 
 @pytest.fixture(params=[embedded, server], ids=["embedded", "server"])
-def open_world(request: pytest.FixtureRequest) -> Callable[[Path], AbstractContextManager[World]]:
-    found: Callable[[Path], AbstractContextManager[World]] = request.param
+def open_installation(
+    request: pytest.FixtureRequest,
+) -> Callable[[Path], AbstractContextManager[Installation]]:
+    found: Callable[[Path], AbstractContextManager[Installation]] = request.param
     return found
 
 
 @pytest.fixture
 def cloud(
-    open_world: Callable[[Path], AbstractContextManager[World]], tmp_path: Path, ministack: Ministack
-) -> Iterator[tuple[World, str]]:
+    open_installation: Callable[[Path], AbstractContextManager[Installation]],
+    tmp_path: Path,
+    ministack: Ministack,
+) -> Iterator[tuple[Installation, str]]:
     """A person, or a server, with a bucket; and the bucket's name."""
     ministack.secret("devFirst", PLAIN)
     ministack.secret("devSecond", json.dumps({"inner": KEYED, "other": "x"}))
     bucket = ministack.bucket()
     settings = {**ministack.environment, "S3_BUCKET": bucket}
-    with patch.dict(os.environ, settings), open_world(tmp_path) as world:
-        world.settings |= settings if world.name == "embedded" else {}
-        write_inputs(world.folder)
-        yield world, bucket
+    with patch.dict(os.environ, settings), open_installation(tmp_path) as installation:
+        installation.settings |= settings if installation.name == "embedded" else {}
+        write_inputs(installation.folder)
+        yield installation, bucket
 
 
-def test_everything_in_aws(cloud: tuple[World, str], ministack: Ministack, tmp_path: Path) -> None:
-    world, bucket = cloud
-    assert world.ask("agent", "push", "./teller").code == 0
+def test_everything_in_aws(cloud: tuple[Installation, str], ministack: Ministack, tmp_path: Path) -> None:
+    installation, bucket = cloud
+    assert installation.ask("agent", "push", "./teller").code == 0
     noted = tmp_path / "lambda.json"
     good, bad = ministack.function(NOTING.format(place=str(noted))), ministack.function(FAILING)
     own = {"thirdSecret": STORED}  # only this person's environment has it
     words = ("--agent", "teller", "--benchmark", "./tasks")
-    failed = world.start(*words, "--lambda", bad, env=own)
-    run_id = world.start(*words, "--lambda", good, env=own)
+    failed = installation.start(*words, "--lambda", bad, env=own)
+    run_id = installation.start(*words, "--lambda", good, env=own)
     for one in (run_id, failed):
-        assert world.ask("run", "wait", one, "--timeout", "60", "--min-score", "1").code == 0
+        assert installation.ask("run", "wait", one, "--timeout", "60", "--min-score", "1").code == 0
 
     def told(one: str, kind: str) -> str:
-        return next((hook["state"] for hook in world.run(one)["hooks"] if hook["kind"] == kind), "none")
+        return next(
+            (hook["state"] for hook in installation.run(one)["hooks"] if hook["kind"] == kind), "none"
+        )
 
     until(lambda: "pending" not in {told(run_id, "lambda"), told(failed, "lambda"), told(run_id, "results")})
     assert told(run_id, "lambda") == "done" and told(failed, "lambda") == "failed"
-    view = world.run(failed)
+    view = installation.run(failed)
     assert view["state"] == "FINISHED" and view["score"]["final_score"] == 1.0
     assert "no analysis today" in json.dumps(view["hooks"])
     assert view["cost"] == {"total": 0.25, "reports": 1, "limit": None}
@@ -131,41 +137,47 @@ def test_everything_in_aws(cloud: tuple[World, str], ministack: Ministack, tmp_p
     shipped = until_logged(ministack, run_id)
     assert "I know *** and *** and ***" in shipped
 
-    assert world.ask("run", "outputs", run_id, "-o", "out").code == 0
-    assert (world.folder / "out" / encoded / "agent_output" / "problem").read_text().startswith("Say hello")
-    link = world.ask("run", "results", run_id, "--s3", "--json")
+    assert installation.ask("run", "outputs", run_id, "-o", "out").code == 0
+    assert (
+        (installation.folder / "out" / encoded / "agent_output" / "problem")
+        .read_text()
+        .startswith("Say hello")
+    )
+    link = installation.ask("run", "results", run_id, "--s3", "--json")
     assert link.code == 0 and bucket in link.out and "Signature" not in link.out
-    assert "I know *** and ***" in world.ask("run", "logs", run_id, TASK).out
-    scan(world, tmp_path, {**held, "cloudwatch": shipped.encode(), "cli": repr(view).encode()})
+    assert "I know *** and ***" in installation.ask("run", "logs", run_id, TASK).out
+    scan(installation, tmp_path, {**held, "cloudwatch": shipped.encode(), "cli": repr(view).encode()})
 
 
 def test_the_same_on_disk_alone(
-    open_world: Callable[[Path], AbstractContextManager[World]], tmp_path: Path
+    open_installation: Callable[[Path], AbstractContextManager[Installation]], tmp_path: Path
 ) -> None:
     secrets = {"devFirst": PLAIN, "devSecond": KEYED, "thirdSecret": STORED}
-    with open_world(tmp_path) as world:
-        write_inputs(world.folder)
+    with open_installation(tmp_path) as installation:
+        write_inputs(installation.folder)
         words = ["--agent", "./teller", "--benchmark", "./tasks", "-s", "SECOND", "devSecond"]
-        refused = world.ask("run", "start", *words)
+        refused = installation.ask("run", "start", *words)
         assert refused.code == 1 and "devFirst" in refused.err and "thirdSecret" in refused.err
-        run_id = world.finish(*words, env=secrets)
-        view = world.run(run_id)
+        run_id = installation.finish(*words, env=secrets)
+        view = installation.run(run_id)
         assert view["state"] == "FINISHED" and view["score"]["final_score"] == 1.0, view
-        assert world.ask("run", "outputs", run_id, "-o", "out").code == 0
-        assert "I know *** and *** and ***" in world.ask("run", "logs", run_id, TASK).out
-        scan(world, tmp_path, {"cli": repr(view).encode()})
+        assert installation.ask("run", "outputs", run_id, "-o", "out").code == 0
+        assert "I know *** and *** and ***" in installation.ask("run", "logs", run_id, TASK).out
+        scan(installation, tmp_path, {"cli": repr(view).encode()})
 
 
-def test_what_stands_in_the_way_comes_in_one_list(cloud: tuple[World, str], ministack: Ministack) -> None:
-    world, bucket = cloud
+def test_what_stands_in_the_way_comes_in_one_list(
+    cloud: tuple[Installation, str], ministack: Ministack
+) -> None:
+    installation, bucket = cloud
     ministack.client("s3").delete_bucket(Bucket=bucket)
     words = ("--agent", "./teller", "--benchmark", DEAD, "-k", "speed", "9", "--lambda", "nowhere")
     for more in ((), ("--dry-run",)):
-        said = world.ask("run", "start", *words, *more)
+        said = installation.ask("run", "start", *words, *more)
         assert said.code == 1 and said.err.startswith("Error: 5 things stand in the way:"), said.err
         for what in ("no parameter", DEAD, "thirdSecret", "nowhere", bucket):
             assert what in said.err, said.err
-    assert world.ask("run", "list", "--json").json["total"] == 0
+    assert installation.ask("run", "list", "--json").json["total"] == 0
 
 
 def objects(ministack: Ministack, bucket: str) -> dict[str, bytes]:
@@ -196,19 +208,19 @@ def until_logged(ministack: Ministack, run_id: str) -> str:
     return "\n".join(texts)
 
 
-def scan(world: World, root: Path, more: dict[str, bytes]) -> None:
+def scan(installation: Installation, root: Path, more: dict[str, bytes]) -> None:
     """None of the planted values is in the database, a log, an artifact or an answer, in any common form."""
-    if world.name != "embedded":
-        secrets = world.ask("secret", "list", "--json")
+    if installation.name != "embedded":
+        secrets = installation.ask("secret", "list", "--json")
         assert "thirdSecret" in secrets.out  # kept for the organisation, encrypted
-    inputs = {world.folder / "teller", world.folder / "tasks"}
+    inputs = {installation.folder / "teller", installation.folder / "tasks"}
     files = {
         str(path): content
         for path, content in contents_below(root)
         if not any(path.is_relative_to(folder) for folder in inputs)
     }
     assert any("valkyrie.db" in name for name in files)
-    for value in (PLAIN, KEYED, STORED, world.settings.get("VALKYRIE_API_KEY", PLAIN)):
+    for value in (PLAIN, KEYED, STORED, installation.settings.get("VALKYRIE_API_KEY", PLAIN)):
         for name, content in {**files, **more}.items():
             assert value.encode() not in plain(name, content), f"{value[:12]}… is in {name}"
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from tests.ministack_world import Ministack
+from tests.aws_server import Ministack
 from valkyrie.aws import services
 from valkyrie.aws.services import LambdaFailedError
 from valkyrie.errors import InfrastructureError, UserError
 
-pytest_plugins = ["tests.ministack_world"]
+pytest_plugins = ["tests.aws_server"]
 
 CODE = """
 import pathlib

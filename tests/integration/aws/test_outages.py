@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.aws_server import REGION, ROOT_KEYS, Ministack, running_ministack
 from tests.integration.aws.flaky import FlakyLine
-from tests.ministack_world import REGION, ROOT_KEYS, Ministack, running_ministack
 from valkyrie.artifact_store.protocol import LogName
 from valkyrie.aws.logs import CloudWatchLogs
 from valkyrie.aws.s3 import S3Artifacts
@@ -22,7 +22,7 @@ from valkyrie.errors import InfrastructureError
 
 pytestmark = pytest.mark.slow
 
-pytest_plugins = ["tests.ministack_world"]
+pytest_plugins = ["tests.aws_server"]
 
 CONTENT = os.urandom(1 << 20) * 12
 
@@ -211,22 +211,22 @@ def test_the_end_does_not_wait_for_an_outage(line: FlakyLine, tmp_path: Path) ->
 @pytest.mark.parametrize("seconds", [1.0, 20.0])
 def test_stopped_and_started_again(seconds: float, tmp_path: Path, file: Path) -> None:
     """The server itself goes, and comes back with what it had."""
-    with running_ministack(tmp_path / "ministack") as world, ThreadPoolExecutor(3) as pool:
-        store = S3Artifacts(world.session(), world.bucket())
-        logs = CloudWatchLogs(world.session(), "benchmarks", 30, every=0.05)
+    with running_ministack(tmp_path / "ministack") as server, ThreadPoolExecutor(3) as pool:
+        store = S3Artifacts(server.session(), server.bucket())
+        logs = CloudWatchLogs(server.session(), "benchmarks", 30, every=0.05)
         name, log = LogName("r", "t", 0, 1, 1.5), tmp_path / "log"
         store.put("before", file)
         log.write_text("before\n")
         logs.follow(name, log)
         until(lambda: "".join(logs.read(name)) == "before\n")
-        world.stop()
+        server.stop()
         put = pool.submit(store.put, "during", file)
         got = pool.submit(store.get, "before", tmp_path / "got")
         with log.open("a") as more:
             more.write("during\n")
         time.sleep(seconds)
         assert not put.done() and not got.done()
-        world.start()
+        server.start()
         put.result(90), got.result(90)
         assert (tmp_path / "got").read_bytes() == CONTENT
         assert b"".join(store.read("during")) == CONTENT

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.ministack_world import REGION, Ministack
+from tests.aws_server import REGION, Ministack
 from valkyrie.artifact_store.protocol import LogName
 from valkyrie.aws import services
 from valkyrie.aws.logs import CloudWatchLogs
@@ -18,7 +18,7 @@ from valkyrie.errors import UserError
 
 pytestmark = pytest.mark.slow
 
-pytest_plugins = ["tests.ministack_world"]
+pytest_plugins = ["tests.aws_server"]
 
 ALL_OF_S3 = ("s3:PutObject", "s3:GetObject", "s3:ListBucket", "s3:DeleteObject")
 ALL_OF_LOGS = ("logs:CreateLogGroup", "logs:CreateLogStream", "logs:PutLogEvents", "logs:PutRetentionPolicy")

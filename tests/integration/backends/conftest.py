@@ -9,33 +9,33 @@ from pathlib import Path
 import pytest
 
 from tests.abilities import need_local_sandboxes
-from tests.integration.backends.worlds import World, embedded, server
+from tests.integration.backends.installations import Installation, embedded, server
 
 FILES = Path(__file__).parent / "files"
 
 
-def furnish(world: World) -> World:
+def furnish(installation: Installation) -> Installation:
     """The person's own agent and benchmarks."""
-    shutil.copytree(FILES, world.folder, dirs_exist_ok=True)
-    return world
+    shutil.copytree(FILES, installation.folder, dirs_exist_ok=True)
+    return installation
 
 
 @pytest.fixture(scope="session")
-def at_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+def at_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installation]:
     """Embedded mode: what the others are compared with."""
     root = tmp_path_factory.mktemp("embedded")
     need_local_sandboxes(root / "trying", network="none")
-    with embedded(root) as world:
-        yield furnish(world)
+    with embedded(root) as installation:
+        yield furnish(installation)
 
 
 @pytest.fixture(
     scope="session",
     params=["embedded", "server-sqlite", pytest.param("server-postgres", marks=pytest.mark.slow)],
 )
-def world(
-    request: pytest.FixtureRequest, at_home: World, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[World]:
+def installation(
+    request: pytest.FixtureRequest, at_home: Installation, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Installation]:
     """One person on one back end."""
     if request.param == "embedded":
         yield at_home

@@ -15,13 +15,13 @@ import pytest
 
 from tests.integration.backends.belonging_scenes import BELONGING_SCENES, KEYED, VALUE
 from tests.integration.backends.ingest_scenes import INGEST_SCENES
+from tests.integration.backends.installations import Installation
 from tests.integration.backends.job_scenes import JOB_SCENES, SLOW_JOB_SCENES
 from tests.integration.backends.scenes import RUN_SCENES, WORKER
-from tests.integration.backends.worlds import World
 from tests.integration.conftest import until
 
 pytest_plugins = ["tests.postgres"]
-Scene = Callable[[World], None]
+Scene = Callable[[Installation], None]
 
 
 @pytest.fixture(scope="session")
@@ -41,23 +41,25 @@ def told_at_home() -> dict[Scene, Any]:
     ],
     ids=lambda scene: scene.__name__,
 )
-def test_the_same_words(world: World, at_home: World, scene: Scene, told_at_home: dict[Scene, Any]) -> None:
-    if scene in SLOW_JOB_SCENES and world.name != "server-postgres":
+def test_the_same_words(
+    installation: Installation, at_home: Installation, scene: Scene, told_at_home: dict[Scene, Any]
+) -> None:
+    if scene in SLOW_JOB_SCENES and installation.name != "server-postgres":
         pytest.skip("played with PostgreSQL, after all the others: scenes see what those before them left")
     if scene not in told_at_home:
         told_at_home[scene] = at_home.play(scene)
-    if world is at_home:
+    if installation is at_home:
         return
-    for here, there in zip(told_at_home[scene], world.play(scene), strict=True):
+    for here, there in zip(told_at_home[scene], installation.play(scene), strict=True):
         assert "\n".join(map(str, there)).splitlines() == "\n".join(map(str, here)).splitlines()
 
 
-def test_ctrl_c_detaches(world: World) -> None:
-    run_id = world.start(*WORKER, "-k", "seconds", "60", "--task-ids", "right")
+def test_ctrl_c_detaches(installation: Installation) -> None:
+    run_id = installation.start(*WORKER, "-k", "seconds", "60", "--task-ids", "right")
     watching = subprocess.Popen(
         [sys.executable, "-m", "valkyrie", "run", "fetch", run_id, "--connect"],
-        env={**os.environ, **world.settings},
-        cwd=world.folder,
+        env={**os.environ, **installation.settings},
+        cwd=installation.folder,
         stdout=subprocess.PIPE,
         text=True,
     )
@@ -67,20 +69,20 @@ def test_ctrl_c_detaches(world: World) -> None:
         watching.send_signal(signal.SIGINT)
         assert "goes on without this window" in watching.stdout.read()
     assert watching.wait(60) == 130
-    until(lambda: world.run(run_id)["counts"]["IN_PROGRESS"] == 1)
-    assert world.ask("run", "stop", run_id, "--force", "--yes").code == 0
+    until(lambda: installation.run(run_id)["counts"]["IN_PROGRESS"] == 1)
+    assert installation.ask("run", "stop", run_id, "--force", "--yes").code == 0
 
 
-def test_the_persons_machine_keeps_nothing(world: World, at_home: World) -> None:
-    if world is not at_home:
-        assert not (world.root / "nothing").exists()
-        assert not (world.root / "config" / "secrets.json").exists()
+def test_the_persons_machine_keeps_nothing(installation: Installation, at_home: Installation) -> None:
+    if installation is not at_home:
+        assert not (installation.root / "nothing").exists()
+        assert not (installation.root / "config" / "secrets.json").exists()
 
 
-def test_a_shell_is_opened_where_the_sandbox_is(world: World, at_home: World) -> None:
-    run_id = world.finish(*WORKER, "--task-ids", "right", "--keep-sandbox")
-    said = world.ask("run", "debug", run_id, "right", "--json")
-    if world is at_home:
+def test_a_shell_is_opened_where_the_sandbox_is(installation: Installation, at_home: Installation) -> None:
+    run_id = installation.finish(*WORKER, "--task-ids", "right", "--keep-sandbox")
+    said = installation.ask("run", "debug", run_id, "right", "--json")
+    if installation is at_home:
         assert said.code == 0 and said.json["argv"]
         return
     error = json.loads(said.err)
@@ -90,20 +92,22 @@ def test_a_shell_is_opened_where_the_sandbox_is(world: World, at_home: World) ->
     assert "Type there:\n  " in error["error_message"]
 
 
-def test_what_only_the_caller_has_is_kept_with_a_notice(world: World, at_home: World) -> None:
+def test_what_only_the_caller_has_is_kept_with_a_notice(
+    installation: Installation, at_home: Installation
+) -> None:
     words, env = ("run", "start", *KEYED), {"API_KEY": VALUE}
-    refused = world.ask(*words, "--no-store-secrets", env=env)
-    started = world.ask(*words, env=env)
+    refused = installation.ask(*words, "--no-store-secrets", env=env)
+    started = installation.ask(*words, env=env)
     assert started.code == 0 and VALUE not in started.out + started.err
-    kept = world.ask("secret", "list", "--json").json["names"]
-    if world is at_home:  # nothing leaves the machine, so there is nothing to refuse or to say
+    kept = installation.ask("secret", "list", "--json").json["names"]
+    if installation is at_home:  # nothing leaves the machine, so there is nothing to refuse or to say
         assert refused.code == 0 and kept == [] and "stored" not in started.err
         return
     assert refused.code == 1 and "--no-store-secrets keeps it here" in refused.err
     assert "Note: stored team/key, encrypted, for organisation default" in started.err
     assert kept == ["team/key"]
-    run_id = world.finish(*KEYED, "--no-store-secrets")
-    assert world.ask("secret", "remove", "team/key", "--yes").code == 0
-    refused = world.ask("run", "retry", run_id, env=env)
+    run_id = installation.finish(*KEYED, "--no-store-secrets")
+    assert installation.ask("secret", "remove", "team/key", "--yes").code == 0
+    refused = installation.ask("run", "retry", run_id, env=env)
     assert refused.code == 1 and "--no-store-secrets keeps it here" in refused.err, "the run remembers"
-    assert world.ask("secret", "list").out == ""
+    assert installation.ask("secret", "list").out == ""

@@ -1,4 +1,4 @@
-"""The example service, live for all tests of a worker, and a desk for each."""
+"""The example service, live for all tests of a worker, and a project for each."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.benchmark_runner.runner_world import (
-    Desk,
+from tests.integration.benchmark_runner.runner_project import (
     Live,
+    RunnerProject,
     live,
     load_trivia,
     sums_app,
@@ -41,20 +41,20 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     for name in READ:
         os.environ.pop(name, None)
     os.environ["QUIZ_JOURNAL"] = str(tmp_path / "journal")
-    (tmp_path / "desk").mkdir()
-    monkeypatch.chdir(tmp_path / "desk")
-    yield tmp_path / "desk"
+    (tmp_path / "project").mkdir()
+    monkeypatch.chdir(tmp_path / "project")
+    yield tmp_path / "project"
     os.environ.clear()
     os.environ.update(before)
 
 
 @pytest.fixture
-def trivia(trivia_service: Live, place: Path) -> Desk:
+def trivia(trivia_service: Live, place: Path) -> RunnerProject:
     trivia_service.forget()
-    return Desk(place, trivia_service)
+    return RunnerProject(place, trivia_service)
 
 
 @pytest.fixture
-def sums(sums_service: Live, place: Path) -> Desk:
+def sums(sums_service: Live, place: Path) -> RunnerProject:
     sums_service.forget()
-    return Desk(place, sums_service)
+    return RunnerProject(place, sums_service)

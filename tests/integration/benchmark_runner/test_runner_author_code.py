@@ -18,7 +18,7 @@ import pytest
 from benchmark_runner import EvalResult, EvalStatus, GenerationResult, ScoreResult, Task, make_cli
 from benchmark_runner.console import DEAF_S
 from tests.integration.benchmark_runner.quiz_runner import QuizRunner
-from tests.integration.benchmark_runner.runner_world import QUESTIONS, Desk, sum_task, trivia_task
+from tests.integration.benchmark_runner.runner_project import QUESTIONS, RunnerProject, sum_task, trivia_task
 
 SPIDER, PLANET, GOLD = list(QUESTIONS)[:3]
 
@@ -35,33 +35,35 @@ class Careless(QuizRunner):
         os.chdir("/")
 
 
-def desk_of(desk: Desk, runner: type[QuizRunner], **given: Any) -> Desk:
-    return Desk(desk.root, desk.service, make_cli(runner, default_dataset_file="tasks.json", **given))
+def project_of(project: RunnerProject, runner: type[QuizRunner], **given: Any) -> RunnerProject:
+    return RunnerProject(
+        project.root, project.service, make_cli(runner, default_dataset_file="tasks.json", **given)
+    )
 
 
-def test_a_panic_is_one_tasks_error(trivia: Desk) -> None:
-    desk = desk_of(trivia, Careless)
-    desk.write_tasks([trivia_task(SPIDER, does="panic"), trivia_task(GOLD)])
-    said = desk.run("--parallelism", "1", code=1)
+def test_a_panic_is_one_tasks_error(trivia: RunnerProject) -> None:
+    project = project_of(trivia, Careless)
+    project.write_tasks([trivia_task(SPIDER, does="panic"), trivia_task(GOLD)])
+    said = project.run("--parallelism", "1", code=1)
     assert "Done: 1/2 evaluated" in said and f"{SPIDER}: LeftError: Panic: index out of bounds" in said
 
 
-def test_results_stay_where_they_are_when_a_generator_goes_elsewhere(trivia: Desk) -> None:
-    desk = desk_of(trivia, Careless)
-    desk.write_tasks([trivia_task(SPIDER, does="go_elsewhere"), trivia_task(GOLD)])
-    said = desk.run("--parallelism", "1")
+def test_results_stay_where_they_are_when_a_generator_goes_elsewhere(trivia: RunnerProject) -> None:
+    project = project_of(trivia, Careless)
+    project.write_tasks([trivia_task(SPIDER, does="go_elsewhere"), trivia_task(GOLD)])
+    said = project.run("--parallelism", "1")
     assert "Final score: 100" in said and "Results: results/r1" in said
-    assert desk.generation(SPIDER)["status"] == "success"
+    assert project.generation(SPIDER)["status"] == "success"
 
 
-def test_a_folder_for_logs_is_there(trivia: Desk) -> None:
+def test_a_folder_for_logs_is_there(trivia: RunnerProject) -> None:
     trivia.write_tasks([trivia_task(SPIDER, does="keep_a_log"), trivia_task(GOLD)])
     trivia.run()
     assert (trivia.results / "r1" / SPIDER / "agent_logs" / "seen.json").is_file()
     assert Path(trivia.generation(GOLD)["log_dir"]).is_dir()
 
 
-def test_what_is_printed_is_not_in_the_document(sums: Desk) -> None:
+def test_what_is_printed_is_not_in_the_document(sums: RunnerProject) -> None:
     sums.write_tasks([sum_task(1, "print")])
     process = sums.start(
         *("run", "--model", "m1", "--run-id", "r1", "--service-url", sums.service.url, "--json")
@@ -75,7 +77,7 @@ def test_what_is_printed_is_not_in_the_document(sums: Desk) -> None:
     ("number", "pauses", "code"), [(signal.SIGINT, (3 * DEAF_S, 0), 130), (signal.SIGTERM, (0,), 143)]
 )
 def test_code_that_blocks_is_ended_by_a_second_interrupt_or_a_sigterm(
-    sums: Desk, number: signal.Signals, pauses: Sequence[float], code: int
+    sums: RunnerProject, number: signal.Signals, pauses: Sequence[float], code: int
 ) -> None:
     sums.write_tasks([sum_task(1, "block")])
     process = sums.start("run", "--model", "m1", "--run-id", "r1", "--service-url", sums.service.url)
@@ -128,12 +130,12 @@ class Judge(QuizRunner):
         return ScoreResult(tasks_evaluated=answer.tasks_evaluated, final_score=7)
 
 
-def test_an_evaluation_of_the_authors_own_has_the_tasks(trivia: Desk) -> None:
-    desk = desk_of(trivia, Judge)
-    desk.write_tasks([trivia_task(SPIDER)])
-    desk.run("--skip-eval")
-    assert "Final score: 7" in desk.evaluate()
-    assert desk.evaluation(SPIDER)["result"] == {"correct": True}
+def test_an_evaluation_of_the_authors_own_has_the_tasks(trivia: RunnerProject) -> None:
+    project = project_of(trivia, Judge)
+    project.write_tasks([trivia_task(SPIDER)])
+    project.run("--skip-eval")
+    assert "Final score: 7" in project.evaluate()
+    assert project.evaluation(SPIDER)["result"] == {"correct": True}
 
 
 @pytest.mark.parametrize(
@@ -144,15 +146,15 @@ def test_an_evaluation_of_the_authors_own_has_the_tasks(trivia: Desk) -> None:
     ],
 )
 def test_a_score_that_does_not_come_about(
-    trivia: Desk, monkeypatch: pytest.MonkeyPatch, how: str, code: int, said: str
+    trivia: RunnerProject, monkeypatch: pytest.MonkeyPatch, how: str, code: int, said: str
 ) -> None:
-    desk = desk_of(trivia, Judge)
-    desk.write_tasks([trivia_task(SPIDER)])
+    project = project_of(trivia, Judge)
+    project.write_tasks([trivia_task(SPIDER)])
     monkeypatch.setenv("QUIZ_SCORE", how)
-    assert said in desk.run(code=code)
-    assert not (desk.results / "r1" / "final_score.json").exists()
+    assert said in project.run(code=code)
+    assert not (project.results / "r1" / "final_score.json").exists()
     monkeypatch.delenv("QUIZ_SCORE")
-    assert "Final score: 7" in desk.score()
+    assert "Final score: 7" in project.score()
 
 
 class Demanding(QuizRunner):
@@ -160,17 +162,17 @@ class Demanding(QuizRunner):
         repo: str
 
 
-def test_a_problem_that_says_too_little(trivia: Desk) -> None:
+def test_a_problem_that_says_too_little(trivia: RunnerProject) -> None:
     (trivia.root / "statement.txt").write_text("How many?")
-    said = desk_of(trivia, Demanding).run("--problem", "statement.txt", SPIDER, code=1)
+    said = project_of(trivia, Demanding).run("--problem", "statement.txt", SPIDER, code=1)
     assert "a question alone makes no TASK_MODEL (repo: Field required); override load_problem" in said
 
 
-def test_options_keep_no_logins(trivia: Desk) -> None:
-    desk = desk_of(trivia, QuizRunner, extra_run_options=[click.option("--judge")])
-    desk.write_tasks([trivia_task(SPIDER)])
-    desk.run("--judge", "https://ann:pass-1234@judge.test/v1")
-    assert desk.read("run_config.json")["settings"]["options"] == {"judge": "https://***@judge.test/v1"}
+def test_options_keep_no_logins(trivia: RunnerProject) -> None:
+    project = project_of(trivia, QuizRunner, extra_run_options=[click.option("--judge")])
+    project.write_tasks([trivia_task(SPIDER)])
+    project.run("--judge", "https://ann:pass-1234@judge.test/v1")
+    assert project.read("run_config.json")["settings"]["options"] == {"judge": "https://***@judge.test/v1"}
 
 
 @pytest.mark.slow

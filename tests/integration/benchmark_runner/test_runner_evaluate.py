@@ -10,20 +10,25 @@ import pytest
 
 from benchmark_runner import EvalResult, EvalStatus, GenerationResult, make_cli
 from tests.integration.benchmark_runner.quiz_runner import QuizRunner
-from tests.integration.benchmark_runner.runner_world import QUESTIONS, Desk, trivia_task, trivia_tasks
+from tests.integration.benchmark_runner.runner_project import (
+    QUESTIONS,
+    RunnerProject,
+    trivia_task,
+    trivia_tasks,
+)
 
 SPIDER, PLANET, GOLD = list(QUESTIONS)[:3]
 
 
 @pytest.fixture
-def generated(trivia: Desk) -> Desk:
+def generated(trivia: RunnerProject) -> RunnerProject:
     """A run with answers and without evaluations."""
     trivia.write_tasks(trivia_tasks(wrong=4))
     trivia.run("--skip-eval", service=False)
     return trivia
 
 
-def test_answers_are_graded_without_generating(generated: Desk) -> None:
+def test_answers_are_graded_without_generating(generated: RunnerProject) -> None:
     journal = generated.journal()
     (generated.root / "tasks.json").unlink()
     said = generated.evaluate()
@@ -39,7 +44,7 @@ def test_answers_are_graded_without_generating(generated: Desk) -> None:
     assert len(generated.service.graded()) == 12
 
 
-def test_only_some_answers(generated: Desk) -> None:
+def test_only_some_answers(generated: RunnerProject) -> None:
     said = generated.evaluate(SPIDER)
     assert "Done: 1/1 evaluated" in said and "Run is incomplete: 11 not evaluated of 12 tasks." in said
     assert "Unknown task IDs: ['nonesuch']" in generated.evaluate("nonesuch", code=1)
@@ -48,7 +53,7 @@ def test_only_some_answers(generated: Desk) -> None:
     assert generated.service.graded() == [SPIDER]
 
 
-def test_what_was_not_generated_is_named(trivia: Desk) -> None:
+def test_what_was_not_generated_is_named(trivia: RunnerProject) -> None:
     trivia.write_tasks(trivia_tasks())
     trivia.run("--skip-eval", service=False)
     (trivia.results / "r1" / GOLD / "generation.json").unlink()
@@ -56,7 +61,7 @@ def test_what_was_not_generated_is_named(trivia: Desk) -> None:
     assert "Done: 11/12 evaluated" in said and f"Not generated yet:\n  {GOLD}: use `run`" in said
 
 
-def test_a_generation_error_stays_one(trivia: Desk) -> None:
+def test_a_generation_error_stays_one(trivia: RunnerProject) -> None:
     trivia.write_tasks([trivia_task(SPIDER, does="raise"), trivia_task(GOLD)])
     trivia.run("--skip-eval", service=False, code=1)
     said = trivia.evaluate(code=1)
@@ -65,13 +70,13 @@ def test_a_generation_error_stays_one(trivia: Desk) -> None:
     assert trivia.evaluation(SPIDER)["status"] == "generation_error"
 
 
-def test_a_run_that_does_not_exist(trivia: Desk) -> None:
+def test_a_run_that_does_not_exist(trivia: RunnerProject) -> None:
     said = trivia.evaluate(code=1)
     assert "There is no run r1: results/r1/run_config.json does not exist. Start it with `run`." in said
     assert trivia.files() == []
 
 
-def test_the_service_of_the_run_is_asked_where_none_is_named(generated: Desk) -> None:
+def test_the_service_of_the_run_is_asked_where_none_is_named(generated: RunnerProject) -> None:
     said = generated("evaluate", "--run-id", "r1", code=2).output
     assert "--service-url (or SERVICE_URL)" in said
     generated.evaluate(SPIDER)
@@ -80,7 +85,7 @@ def test_the_service_of_the_run_is_asked_where_none_is_named(generated: Desk) ->
     assert len(generated.service.graded()) == 12
 
 
-def test_one_evaluation_that_fails(trivia: Desk) -> None:
+def test_one_evaluation_that_fails(trivia: RunnerProject) -> None:
     trivia.write_tasks([trivia_task(SPIDER), trivia_task(PLANET), {"id": "stranger", "question": "?"}])
     said = trivia.run(code=1)
     assert "Done: 2/3 evaluated, 1 eval errors." in said
@@ -90,7 +95,7 @@ def test_one_evaluation_that_fails(trivia: Desk) -> None:
 
 
 @pytest.mark.parametrize("status", [429, 503])
-def test_a_busy_service_is_asked_again_when_it_says(trivia: Desk, status: int) -> None:
+def test_a_busy_service_is_asked_again_when_it_says(trivia: RunnerProject, status: int) -> None:
     trivia.write_tasks([trivia_task(SPIDER)])
     trivia.service.refuse("/evaluate-response/", status, Retry_After="0")
     assert "Final score: 100" in trivia.run()
@@ -98,7 +103,7 @@ def test_a_busy_service_is_asked_again_when_it_says(trivia: Desk, status: int) -
     assert trivia.service.graded() == [SPIDER]
 
 
-def test_an_answer_is_not_sent_again_where_it_may_have_been_graded(trivia: Desk) -> None:
+def test_an_answer_is_not_sent_again_where_it_may_have_been_graded(trivia: RunnerProject) -> None:
     trivia.write_tasks([trivia_task(SPIDER)])
     trivia.service.refuse("/evaluate-response/", 503)
     said = trivia.run(code=1)
@@ -107,7 +112,7 @@ def test_an_answer_is_not_sent_again_where_it_may_have_been_graded(trivia: Desk)
     assert "Final score: 100" in trivia.run()
 
 
-def test_a_score_that_fails_is_tried_again(trivia: Desk) -> None:
+def test_a_score_that_fails_is_tried_again(trivia: RunnerProject) -> None:
     trivia.write_tasks([trivia_task(SPIDER)])
     trivia.service.refuse("/final-score/", 500)
     said = trivia.run(code=1)
@@ -145,10 +150,10 @@ class Odd(QuizRunner):
         ("no json", "ValueError: what would be written is not JSON"),
     ],
 )
-def test_whatever_evaluate_does_the_others_go_on(trivia: Desk, says: str, error: str) -> None:
-    desk = Desk(trivia.root, trivia.service, make_cli(Odd, default_dataset_file="tasks.json"))
-    desk.write_tasks([trivia_task(SPIDER, says), trivia_task(GOLD), trivia_task(PLANET, says)])
-    said = desk.run("--eval-concurrency", "1", code=1)
+def test_whatever_evaluate_does_the_others_go_on(trivia: RunnerProject, says: str, error: str) -> None:
+    project = RunnerProject(trivia.root, trivia.service, make_cli(Odd, default_dataset_file="tasks.json"))
+    project.write_tasks([trivia_task(SPIDER, says), trivia_task(GOLD), trivia_task(PLANET, says)])
+    said = project.run("--eval-concurrency", "1", code=1)
     assert "Done: 1/3 evaluated, 2 eval errors." in said
     assert f"Evaluation failed for:\n  {PLANET}, {SPIDER}: {error}" in said
 
@@ -160,10 +165,12 @@ class Structured(QuizRunner):
         return GenerationResult(task_id=task.id, status="success", data={"steps": [1, 2], "task": task})
 
 
-def test_an_answer_that_is_no_text_is_sent_as_json(trivia: Desk) -> None:
-    desk = Desk(trivia.root, trivia.service, make_cli(Structured, default_dataset_file="tasks.json"))
-    desk.write_tasks([trivia_task(SPIDER)])
-    desk.run()
-    sent = json.loads(desk.service.bodies("/evaluate-response/")[0]["response"])
-    assert sent == desk.generation(SPIDER)["data"] == desk.generation(SPIDER)["answer"]
+def test_an_answer_that_is_no_text_is_sent_as_json(trivia: RunnerProject) -> None:
+    project = RunnerProject(
+        trivia.root, trivia.service, make_cli(Structured, default_dataset_file="tasks.json")
+    )
+    project.write_tasks([trivia_task(SPIDER)])
+    project.run()
+    sent = json.loads(project.service.bodies("/evaluate-response/")[0]["response"])
+    assert sent == project.generation(SPIDER)["data"] == project.generation(SPIDER)["answer"]
     assert (sent["steps"], sent["task"]["id"]) == ([1, 2], SPIDER)

@@ -8,7 +8,12 @@ from typing import Any
 
 import pytest
 
-from tests.integration.benchmark_runner.runner_world import QUESTIONS, Desk, trivia_task, trivia_tasks
+from tests.integration.benchmark_runner.runner_project import (
+    QUESTIONS,
+    RunnerProject,
+    trivia_task,
+    trivia_tasks,
+)
 
 SPIDER, PLANET, GOLD = list(QUESTIONS)[:3]
 
@@ -21,7 +26,7 @@ def edit(path: Path, **changes: Any) -> None:
 
 
 @pytest.fixture
-def done(trivia: Desk) -> Desk:
+def done(trivia: RunnerProject) -> RunnerProject:
     """A run of three tasks that is complete; what was asked for so far is forgotten."""
     trivia.write_tasks([trivia_task(SPIDER), trivia_task(PLANET), trivia_task(GOLD)])
     trivia.run()
@@ -30,11 +35,11 @@ def done(trivia: Desk) -> Desk:
     return trivia
 
 
-def folder(desk: Desk, task_id: str = SPIDER) -> Path:
-    return desk.results / "r1" / task_id
+def folder(project: RunnerProject, task_id: str = SPIDER) -> Path:
+    return project.results / "r1" / task_id
 
 
-def test_a_complete_run_has_nothing_left_to_do(done: Desk) -> None:
+def test_a_complete_run_has_nothing_left_to_do(done: RunnerProject) -> None:
     before = done.read("run_config.json")
     said = done.run()
     assert "Resuming r1: 3 tasks\nProcessing 0/3 tasks\n" in said and "Final score: 100" in said
@@ -45,7 +50,7 @@ def test_a_complete_run_has_nothing_left_to_do(done: Desk) -> None:
 @pytest.mark.parametrize(
     ("status", "again"), [("error", True), ("success", False), ("max_time", False), ("max_turns", False)]
 )
-def test_generated_again_only_after_an_error(done: Desk, status: str, again: bool) -> None:
+def test_generated_again_only_after_an_error(done: RunnerProject, status: str, again: bool) -> None:
     edit(folder(done) / "generation.json", status=status)
     done.run()
     assert done.journal() == done.service.graded() == ([SPIDER] if again else [])
@@ -55,7 +60,7 @@ def test_generated_again_only_after_an_error(done: Desk, status: str, again: boo
     ("status", "again"),
     [("error", True), ("generation_error", True), ("evaluated", False), ("did_not_complete", False)],
 )
-def test_evaluated_again_only_after_an_error(done: Desk, status: str, again: bool) -> None:
+def test_evaluated_again_only_after_an_error(done: RunnerProject, status: str, again: bool) -> None:
     edit(folder(done) / "eval.json", status=status, result={"correct": True})
     done.run()
     assert done.journal() == []
@@ -65,7 +70,7 @@ def test_evaluated_again_only_after_an_error(done: Desk, status: str, again: boo
 @pytest.mark.parametrize(("name", "generated"), [("generation.json", [SPIDER]), ("eval.json", [])])
 @pytest.mark.parametrize("content", [None, b"", b'{"task_id": "le', b"\xff\x00", b"[]", b'{"task_id": "x"}'])
 def test_missing_and_broken_files_are_done_again(
-    done: Desk, name: str, generated: list[str], content: bytes | None
+    done: RunnerProject, name: str, generated: list[str], content: bytes | None
 ) -> None:
     path = folder(done) / name
     path.unlink() if content is None else path.write_bytes(content)
@@ -76,7 +81,7 @@ def test_missing_and_broken_files_are_done_again(
     assert aside.exists() == (content is not None) == (str(aside.relative_to(done.root)) in said)
 
 
-def test_either_name_of_the_answer_is_read(done: Desk) -> None:
+def test_either_name_of_the_answer_is_read(done: RunnerProject) -> None:
     path = folder(done) / "generation.json"
     for name, other in (("data", "answer"), ("answer", "data")):
         edit(path, **{name: "8", other: None})
@@ -86,7 +91,7 @@ def test_either_name_of_the_answer_is_read(done: Desk) -> None:
     assert done.journal() == []
 
 
-def test_an_error_is_made_good(trivia: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_error_is_made_good(trivia: RunnerProject, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("QUIZ_BROKEN", "1")
     trivia.write_tasks([trivia_task(SPIDER, does="raise_if_broken"), trivia_task(GOLD)])
     assert "Generation failed for:" in trivia.run(code=1)
@@ -99,7 +104,7 @@ def test_an_error_is_made_good(trivia: Desk, monkeypatch: pytest.MonkeyPatch) ->
     assert sorted(trivia.service.graded()) == sorted([GOLD, SPIDER])
 
 
-def test_a_broken_configuration_is_said(done: Desk) -> None:
+def test_a_broken_configuration_is_said(done: RunnerProject) -> None:
     path = done.results / "r1" / "run_config.json"
     for content in ("", "{", '{"run_id": "r1"}'):
         path.write_text(content)
@@ -109,7 +114,7 @@ def test_a_broken_configuration_is_said(done: Desk) -> None:
     assert done.journal() == [] and path.read_text() == '{"run_id": "r1"}'
 
 
-def test_answers_nobody_knows_the_making_of(done: Desk) -> None:
+def test_answers_nobody_knows_the_making_of(done: RunnerProject) -> None:
     (done.results / "r1" / "run_config.json").unlink()
     said = done.run(code=1)
     assert "holds answers, and no run_config.json" in said and "--force-resume" in said
@@ -131,7 +136,7 @@ CHANGES = [
 
 
 @pytest.mark.parametrize(("words", "said"), CHANGES, ids=[words[0] for words, _ in CHANGES])
-def test_changed_settings_are_refused(done: Desk, words: list[str], said: str) -> None:
+def test_changed_settings_are_refused(done: RunnerProject, words: list[str], said: str) -> None:
     (folder(done) / "generation.json").unlink()
     before = done.read("run_config.json")
     output = done.run(*words, code=1)
@@ -140,7 +145,9 @@ def test_changed_settings_are_refused(done: Desk, words: list[str], said: str) -
     assert done.journal() == [] and done.read("run_config.json") == before
 
 
-def test_what_failed_whole_may_be_tried_otherwise(trivia: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_failed_whole_may_be_tried_otherwise(
+    trivia: RunnerProject, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("QUIZ_BROKEN", "1")
     trivia.write_tasks([trivia_task(SPIDER, does="raise_if_broken")])
     trivia.run(code=1)
@@ -153,12 +160,12 @@ def test_what_failed_whole_may_be_tried_otherwise(trivia: Desk, monkeypatch: pyt
     assert "model: m2, now m1" in trivia.run(code=1)
 
 
-def test_another_generation_version_is_refused(done: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_generation_version_is_refused(done: RunnerProject, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("QUIZ_GENERATION_VERSION", "2")
     assert "generation version: dev, now 2" in done.run(code=1)
 
 
-def test_another_dataset_is_refused(done: Desk) -> None:
+def test_another_dataset_is_refused(done: RunnerProject) -> None:
     tasks = [trivia_task(SPIDER), trivia_task(PLANET), trivia_task(GOLD)]
     done.write_tasks([*tasks, trivia_task("capital-of-portugal")])
     assert "Resuming r1: 3 tasks" in done.run(), "tasks that joined the dataset are not the run's"
@@ -173,7 +180,7 @@ def test_another_dataset_is_refused(done: Desk) -> None:
     assert "Processing 0/3 tasks" in done.run(), "the run's own file goes before the bundled one"
 
 
-def test_what_is_mixed_on_purpose_is_written_down(done: Desk) -> None:
+def test_what_is_mixed_on_purpose_is_written_down(done: RunnerProject) -> None:
     (folder(done) / "generation.json").unlink()
     said = done.run("--force-resume", model="m2")
     assert "Mixed on purpose (--force-resume): model: m1, now m2" in said
@@ -184,7 +191,7 @@ def test_what_is_mixed_on_purpose_is_written_down(done: Desk) -> None:
     assert "Mixed" not in done.run(model="m2")
 
 
-def test_a_part_of_a_run_that_is_not_complete(trivia: Desk) -> None:
+def test_a_part_of_a_run_that_is_not_complete(trivia: RunnerProject) -> None:
     trivia.write_tasks(trivia_tasks(wrong=0))
     trivia.run("--skip-eval")
     said = trivia.run(SPIDER, GOLD)
@@ -194,7 +201,7 @@ def test_a_part_of_a_run_that_is_not_complete(trivia: Desk) -> None:
     assert sorted(trivia.service.graded()) == sorted(QUESTIONS)
 
 
-def test_tasks_join_a_run_only_on_purpose(trivia: Desk) -> None:
+def test_tasks_join_a_run_only_on_purpose(trivia: RunnerProject) -> None:
     trivia.write_tasks(trivia_tasks(wrong=0))
     trivia.run(SPIDER)
     assert f"tasks that are not in the run: {GOLD}" in trivia.run(GOLD, code=1)
@@ -202,7 +209,7 @@ def test_tasks_join_a_run_only_on_purpose(trivia: Desk) -> None:
     assert trivia.read("run_config.json")["tasks"] == [GOLD, SPIDER]
 
 
-def test_a_problem_is_resumed_with_the_same_file_only(trivia: Desk) -> None:
+def test_a_problem_is_resumed_with_the_same_file_only(trivia: RunnerProject) -> None:
     (trivia.root / "p.txt").write_text("How many legs?")
     trivia.run("--problem", "p.txt", SPIDER)
     assert "was started with --problem" in trivia.run(code=1)
@@ -211,7 +218,7 @@ def test_a_problem_is_resumed_with_the_same_file_only(trivia: Desk) -> None:
     assert "its tasks ask something else" in trivia.run("--problem", "p.txt", SPIDER, code=1)
 
 
-def test_a_configuration_of_an_older_runner(done: Desk) -> None:
+def test_a_configuration_of_an_older_runner(done: RunnerProject) -> None:
     """Without a task source it counts as loaded from a file; what it does not say is not compared."""
     path = done.results / "r1" / "run_config.json"
     path.write_text(
@@ -222,14 +229,16 @@ def test_a_configuration_of_an_older_runner(done: Desk) -> None:
     assert (config["task_source"], config["note"]) == ("file", "by hand")
 
 
-def test_a_stale_score_goes_with_what_it_spoke_of(done: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stale_score_goes_with_what_it_spoke_of(
+    done: RunnerProject, monkeypatch: pytest.MonkeyPatch
+) -> None:
     edit(folder(done) / "generation.json", status="error")
     done.service.refuse("/evaluate-response/", 500)
     assert "1 eval errors" in done.run(code=1)
     assert not (done.results / "r1" / "final_score.json").exists()
 
 
-def test_an_evaluation_goes_with_the_answer_it_spoke_of(done: Desk) -> None:
+def test_an_evaluation_goes_with_the_answer_it_spoke_of(done: RunnerProject) -> None:
     edit(folder(done) / "generation.json", status="error")
     done.run("--skip-eval")
     assert done.generation(SPIDER)["status"] == "success"
@@ -237,7 +246,7 @@ def test_an_evaluation_goes_with_the_answer_it_spoke_of(done: Desk) -> None:
     assert "1 not evaluated of 3 tasks" in done.score(code=1)
 
 
-def test_leftovers_of_a_killed_process_are_swept(done: Desk) -> None:
+def test_leftovers_of_a_killed_process_are_swept(done: RunnerProject) -> None:
     left = [done.results / "r1" / ".new-run_config.json-1", folder(done) / ".new-eval.json-1"]
     for path in left:
         path.write_text("{")

@@ -12,9 +12,9 @@ import pytest
 
 from benchmark_runner import make_cli
 from tests.integration.benchmark_runner.quiz_runner import QuizRunner
-from tests.integration.benchmark_runner.runner_world import (
+from tests.integration.benchmark_runner.runner_project import (
     QUESTIONS,
-    Desk,
+    RunnerProject,
     sum_task,
     trivia_task,
     trivia_tasks,
@@ -23,7 +23,7 @@ from tests.integration.benchmark_runner.runner_world import (
 SPIDER, PLANET, GOLD = list(QUESTIONS)[:3]
 
 
-def test_a_clean_run_is_graded_and_scored(trivia: Desk) -> None:
+def test_a_clean_run_is_graded_and_scored(trivia: RunnerProject) -> None:
     trivia.write_tasks(trivia_tasks(wrong=4))
     said = trivia.run()
     assert said.splitlines() == [
@@ -43,7 +43,9 @@ def test_a_clean_run_is_graded_and_scored(trivia: Desk) -> None:
     assert sorted(trivia.service.graded()) == sorted(trivia.journal()) == sorted(QUESTIONS)
 
 
-def test_what_is_kept_of_a_task_and_of_the_run(trivia: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_kept_of_a_task_and_of_the_run(
+    trivia: RunnerProject, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("QUIZ_GENERATION_VERSION", "2026.1")
     trivia.write_tasks([trivia_task(SPIDER, does="keep_a_log")])
     trivia.run("--temperature", "0.5", "--prompt-style", "terse")
@@ -101,7 +103,7 @@ def test_what_is_kept_of_a_task_and_of_the_run(trivia: Desk, monkeypatch: pytest
     assert text.startswith('{\n  "run_id"')
 
 
-def test_only_the_named_tasks(trivia: Desk) -> None:
+def test_only_the_named_tasks(trivia: RunnerProject) -> None:
     trivia.write_tasks(trivia_tasks())
     said = trivia.run(GOLD, SPIDER, GOLD)
     assert "Starting r1: 2 tasks" in said and "Done: 2/2 evaluated" in said
@@ -109,7 +111,7 @@ def test_only_the_named_tasks(trivia: Desk) -> None:
     assert sorted(trivia.journal()) == [GOLD, SPIDER]
 
 
-def test_unknown_ids_are_refused_and_leave_nothing(trivia: Desk) -> None:
+def test_unknown_ids_are_refused_and_leave_nothing(trivia: RunnerProject) -> None:
     trivia.write_tasks(trivia_tasks())
     said = trivia.run("legs-of-a-spide", SPIDER, "nonesuch", code=1)
     assert "Unknown task IDs: ['legs-of-a-spide', 'nonesuch']. Did you mean 'legs-of-a-spider'?" in said
@@ -144,7 +146,7 @@ def test_unknown_ids_are_refused_and_leave_nothing(trivia: Desk) -> None:
         (["--model", " "], "--model"),
     ],
 )
-def test_usage_errors_leave_nothing(trivia: Desk, words: list[str], said: str) -> None:
+def test_usage_errors_leave_nothing(trivia: RunnerProject, words: list[str], said: str) -> None:
     trivia.write_tasks(trivia_tasks())
     output = trivia.run(*words, code=2)
     assert said in output
@@ -153,26 +155,28 @@ def test_usage_errors_leave_nothing(trivia: Desk, words: list[str], said: str) -
 
 
 @pytest.mark.parametrize("missing", ["--model", "--run-id"])
-def test_model_and_run_id_are_needed(trivia: Desk, missing: str) -> None:
+def test_model_and_run_id_are_needed(trivia: RunnerProject, missing: str) -> None:
     given = {"--model": "m1", "--run-id": "r1"}
     given.pop(missing)
     words = [word for pair in given.items() for word in pair]
     assert missing in trivia("run", *words, code=2).output
 
 
-def test_without_a_service_it_says_how_to_name_one(trivia: Desk) -> None:
+def test_without_a_service_it_says_how_to_name_one(trivia: RunnerProject) -> None:
     trivia.write_tasks(trivia_tasks())
     assert "--service-url (or SERVICE_URL)" in trivia.run(service=False, code=2)
     assert trivia.files() == ["tasks.json"]
 
 
-def test_the_service_may_come_from_the_environment(trivia: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_service_may_come_from_the_environment(
+    trivia: RunnerProject, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("SERVICE_URL", f"{trivia.service.url}/")
     trivia.write_tasks(trivia_tasks(wrong=0))
     assert "Final score: 100" in trivia.run(service=False)
 
 
-def test_generating_only(trivia: Desk) -> None:
+def test_generating_only(trivia: RunnerProject) -> None:
     trivia.write_tasks(trivia_tasks())
     said = trivia.run("--skip-eval", service=False)
     assert "Eval skipped (--skip-eval)" in said and "Done" not in said and "score" not in said.lower()
@@ -182,7 +186,7 @@ def test_generating_only(trivia: Desk) -> None:
     assert trivia.service.asked == []
 
 
-def test_generating_only_fails_for_generation_errors(trivia: Desk) -> None:
+def test_generating_only_fails_for_generation_errors(trivia: RunnerProject) -> None:
     trivia.write_tasks([trivia_task(SPIDER), trivia_task(GOLD, "no luck", does="raise")])
     said = trivia.run("--skip-eval", service=False, code=1)
     assert said.splitlines()[-5:] == [
@@ -194,7 +198,7 @@ def test_generating_only_fails_for_generation_errors(trivia: Desk) -> None:
     ]
 
 
-def test_a_problem_file_is_the_question_of_one_task(trivia: Desk) -> None:
+def test_a_problem_file_is_the_question_of_one_task(trivia: RunnerProject) -> None:
     (trivia.root / "problem.txt").write_text("How many legs does a spider have?\n")
     trivia.run("--problem", "problem.txt", SPIDER)
     assert trivia.generation(SPIDER)["question"] == "How many legs does a spider have?\n"
@@ -203,13 +207,13 @@ def test_a_problem_file_is_the_question_of_one_task(trivia: Desk) -> None:
     assert not [one for one in trivia.service.asked if one.path.startswith("/v1")]
 
 
-def test_another_dataset_file_and_another_results_folder(trivia: Desk) -> None:
+def test_another_dataset_file_and_another_results_folder(trivia: RunnerProject) -> None:
     trivia.write_tasks([trivia_task(GOLD)], "other.json")
     trivia.run("--dataset-file", "other.json", "--results-dir", "deep/out")
     assert (trivia.root / "deep" / "out" / "r1" / GOLD / "eval.json").exists()
 
 
-def test_exactly_the_tasks_that_raise_are_errors(sums: Desk) -> None:
+def test_exactly_the_tasks_that_raise_are_errors(sums: RunnerProject) -> None:
     sums.write_tasks([sum_task(n, "raise" if n % 10 == 3 else "") for n in range(100)])
     said = sums.run("--parallelism", "25", code=1)
     broken = [f"sum-{n:03}" for n in range(3, 100, 10)]
@@ -245,7 +249,7 @@ def test_exactly_the_tasks_that_raise_are_errors(sums: Desk) -> None:
         ("give_up", "8"),
     ],
 )
-def test_whatever_generate_does_the_others_go_on(trivia: Desk, does: str, error: str) -> None:
+def test_whatever_generate_does_the_others_go_on(trivia: RunnerProject, does: str, error: str) -> None:
     trivia.write_tasks([trivia_task(SPIDER, does=does), trivia_task(GOLD), trivia_task(PLANET)])
     said = trivia.run("--parallelism", "1", code=1)
     assert "Done: 2/3 evaluated, 0 eval errors." in said
@@ -254,7 +258,7 @@ def test_whatever_generate_does_the_others_go_on(trivia: Desk, does: str, error:
     assert sorted(trivia.service.graded()) == sorted([GOLD, PLANET])
 
 
-def test_half_a_character_is_replaced(trivia: Desk) -> None:
+def test_half_a_character_is_replaced(trivia: RunnerProject) -> None:
     trivia.write_tasks([trivia_task(SPIDER, does="half_a_character")])
     trivia.run()
     kept = trivia.generation(SPIDER)
@@ -262,7 +266,7 @@ def test_half_a_character_is_replaced(trivia: Desk) -> None:
     assert trivia.service.bodies("/evaluate-response/")[0]["response"] == "8?"
 
 
-def test_running_out_of_time_or_turns_is_no_failure(trivia: Desk) -> None:
+def test_running_out_of_time_or_turns_is_no_failure(trivia: RunnerProject) -> None:
     trivia.write_tasks(
         [
             trivia_task(SPIDER, does="hang", timeout=0.05),
@@ -281,7 +285,7 @@ def test_running_out_of_time_or_turns_is_no_failure(trivia: Desk) -> None:
     assert trivia.service.graded() == [GOLD]
 
 
-def test_the_time_limit_of_the_command_and_what_a_generator_makes_of_it(trivia: Desk) -> None:
+def test_the_time_limit_of_the_command_and_what_a_generator_makes_of_it(trivia: RunnerProject) -> None:
     trivia.write_tasks([trivia_task(SPIDER, does="hang"), trivia_task(GOLD, does="hang_and_complain")])
     trivia.run("--timeout", "0.05")
     for task_id in (SPIDER, GOLD):
@@ -290,13 +294,13 @@ def test_the_time_limit_of_the_command_and_what_a_generator_makes_of_it(trivia: 
 
 
 @pytest.mark.parametrize("limit", ["0", "-1"])
-def test_no_time_limit(trivia: Desk, limit: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_time_limit(trivia: RunnerProject, limit: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("QUIZ_PAUSE", "0.02")
     trivia.write_tasks([trivia_task(SPIDER, does="pause"), trivia_task(GOLD, does="pause", timeout=0)])
     assert "Done: 2/2 evaluated" in trivia.run("--timeout", limit)
 
 
-def test_any_printable_id_is_kept_apart(trivia: Desk) -> None:
+def test_any_printable_id_is_kept_apart(trivia: RunnerProject) -> None:
     ids = ["a/b", "a%2Fb", "..", ".", "final_score.json", "ünï çødé", "x" * 300, "-v", "run_config.json"]
     trivia.write_tasks([{"id": one, "question": "?", "says": one} for one in ids])
     trivia.run("--skip-eval", service=False)
@@ -308,7 +312,7 @@ def test_any_printable_id_is_kept_apart(trivia: Desk) -> None:
     }
 
 
-def test_tasks_a_file_system_does_not_tell_apart(trivia: Desk) -> None:
+def test_tasks_a_file_system_does_not_tell_apart(trivia: RunnerProject) -> None:
     folder = trivia.results / "r1"
     folder.mkdir(parents=True)
     # As such a file system answers.
@@ -329,20 +333,20 @@ def test_tasks_a_file_system_does_not_tell_apart(trivia: Desk) -> None:
         ([{"id": "a"}], "tasks.json cannot be loaded"),
     ],
 )
-def test_a_dataset_that_cannot_be_used(trivia: Desk, tests: list[dict[str, str]], said: str) -> None:
+def test_a_dataset_that_cannot_be_used(trivia: RunnerProject, tests: list[dict[str, str]], said: str) -> None:
     trivia.write_tasks(tests)
     assert said in trivia.run(code=1)
     assert trivia.files() == ["tasks.json"]
 
 
-def test_no_dataset_at_all(trivia: Desk) -> None:
+def test_no_dataset_at_all(trivia: RunnerProject) -> None:
     assert "There is no dataset file tasks.json" in trivia.run(code=1)
-    bare = Desk(trivia.root, trivia.service, make_cli(QuizRunner))
+    bare = RunnerProject(trivia.root, trivia.service, make_cli(QuizRunner))
     assert "name a dataset with --dataset-file or --dataset-name" in bare.run(code=1)
     assert trivia.files() == []
 
 
-def test_options_of_the_runners_own_reach_it(trivia: Desk) -> None:
+def test_options_of_the_runners_own_reach_it(trivia: RunnerProject) -> None:
     trivia.write_tasks([trivia_task(SPIDER, does="keep_a_log")])
     trivia.run("--prompt-style", "terse", "--judge-key", "sk-judge-1234567")
     seen = trivia.read(SPIDER, "agent_logs", "seen.json")
@@ -358,7 +362,7 @@ def test_options_of_the_runners_own_must_not_clash() -> None:
             make_cli(QuizRunner, extra_run_options=[clash])
 
 
-def test_an_option_that_is_for_its_callback_alone(trivia: Desk) -> None:
+def test_an_option_that_is_for_its_callback_alone(trivia: RunnerProject) -> None:
     seen: list[bool] = []
 
     def look(_context: click.Context, _parameter: click.Parameter, value: bool) -> None:
@@ -367,11 +371,13 @@ def test_an_option_that_is_for_its_callback_alone(trivia: Desk) -> None:
     flag = click.option("--loud", is_flag=True, expose_value=False, callback=look)
     cli = make_cli(QuizRunner, default_dataset_file="tasks.json", extra_run_options=[flag])
     trivia.write_tasks([trivia_task(SPIDER)])
-    Desk(trivia.root, trivia.service, cli).run("--loud")
+    RunnerProject(trivia.root, trivia.service, cli).run("--loud")
     assert seen == [True]
 
 
-def test_a_dotenv_file_goes_before_the_environment(trivia: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_dotenv_file_goes_before_the_environment(
+    trivia: RunnerProject, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("SERVICE_URL", "http://127.0.0.1:9")
     monkeypatch.setenv("BENCHMARK_API_KEY", "from-the-environment")
     (trivia.root / ".env").write_text(
@@ -384,7 +390,7 @@ def test_a_dotenv_file_goes_before_the_environment(trivia: Desk, monkeypatch: py
     assert sent == {"Bearer from-the-file"}
 
 
-def test_one_document_for_programs(trivia: Desk) -> None:
+def test_one_document_for_programs(trivia: RunnerProject) -> None:
     trivia.write_tasks([trivia_task(SPIDER, does="raise"), trivia_task(GOLD), trivia_task(PLANET, "Mars")])
     done = trivia(
         *("run", "--model", "m1", "--run-id", "r1", "--service-url", trivia.service.url, "--json"), code=1
@@ -425,7 +431,9 @@ def test_one_document_for_programs(trivia: Desk) -> None:
         (("--model", "m1", "--run-id", "r1", "--skip-eval", "nobody"), 1, "Unknown task IDs: ['nobody']"),
     ],
 )
-def test_a_refusal_is_a_document_too(trivia: Desk, words: Sequence[str], code: int, said: str) -> None:
+def test_a_refusal_is_a_document_too(
+    trivia: RunnerProject, words: Sequence[str], code: int, said: str
+) -> None:
     trivia.write_tasks([trivia_task(SPIDER)])
     done = trivia("run", "--json", *words, code=code)
     document = json.loads(done.stdout)
@@ -434,7 +442,7 @@ def test_a_refusal_is_a_document_too(trivia: Desk, words: Sequence[str], code: i
 
 
 def test_secrets_are_nowhere_after_errors_that_quote_them(
-    trivia: Desk, monkeypatch: pytest.MonkeyPatch
+    trivia: RunnerProject, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     secrets = ["sk-openai-0123456789", "custom-key-9876543210", "bench-key-55555555"]
     monkeypatch.setenv("OPENAI_API_KEY", secrets[0])
@@ -459,7 +467,7 @@ def test_secrets_are_nowhere_after_errors_that_quote_them(
 
 
 def test_a_dataset_that_quotes_a_secret_does_not_tell_it(
-    trivia: Desk, monkeypatch: pytest.MonkeyPatch
+    trivia: RunnerProject, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Quoting(QuizRunner):
         def load_tasks(self, dataset_file: Path) -> list:  # type: ignore[type-arg]
@@ -467,18 +475,18 @@ def test_a_dataset_that_quotes_a_secret_does_not_tell_it(
 
     monkeypatch.setenv("OPENAI_API_KEY", "sk-openai-0123456789")
     trivia.write_tasks([])
-    desk = Desk(trivia.root, trivia.service, make_cli(Quoting, default_dataset_file="tasks.json"))
-    assert desk.run(code=1) == "Error: tasks.json cannot be loaded: RuntimeError: no access with ***\n"
+    project = RunnerProject(trivia.root, trivia.service, make_cli(Quoting, default_dataset_file="tasks.json"))
+    assert project.run(code=1) == "Error: tasks.json cannot be loaded: RuntimeError: no access with ***\n"
 
 
-def test_a_key_no_header_can_carry(trivia: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_key_no_header_can_carry(trivia: RunnerProject, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("VALS_AUTH_KEY", "schlüssel")
     trivia.write_tasks(trivia_tasks())
     assert trivia.run(code=1) == "Error: VALS_AUTH_KEY has characters no key has; copy it again.\n"
     assert trivia.files() == ["tasks.json"]
 
 
-def test_what_cannot_be_written_ends_the_run_in_words(trivia: Desk) -> None:
+def test_what_cannot_be_written_ends_the_run_in_words(trivia: RunnerProject) -> None:
     trivia.write_tasks(trivia_tasks())
     trivia.run(SPIDER)
     (trivia.results / "r2").mkdir()

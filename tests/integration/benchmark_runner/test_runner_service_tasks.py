@@ -15,10 +15,10 @@ from benchmark_runner.client import build_client
 from benchmark_service import BenchmarkService, BenchmarkServiceApp, auth
 from benchmark_service.v1_schemas import V1ScoreItem
 from tests.integration.benchmark_runner.quiz_runner import QuizRunner
-from tests.integration.benchmark_runner.runner_world import (
+from tests.integration.benchmark_runner.runner_project import (
     QUESTIONS,
-    Desk,
     Live,
+    RunnerProject,
     live,
     load_trivia,
     trivia_tasks,
@@ -33,7 +33,7 @@ TENANTS = {"acme": {"datasets": ["default"]}, "small": {"datasets": ["other"]}}
 
 
 @pytest.fixture
-def hosted(trivia: Desk, monkeypatch: pytest.MonkeyPatch) -> Iterator[Desk]:
+def hosted(trivia: RunnerProject, monkeypatch: pytest.MonkeyPatch) -> Iterator[RunnerProject]:
     """The service where callers show an access key; the environment has a good one."""
     descope = Descope({"acme-key": ["acme"], "small-key": ["small"]})
     auth.clear_auth_cache()
@@ -46,7 +46,7 @@ def hosted(trivia: Desk, monkeypatch: pytest.MonkeyPatch) -> Iterator[Desk]:
     auth.clear_allowlist_cache()
 
 
-def test_a_run_of_the_services_tasks(hosted: Desk) -> None:
+def test_a_run_of_the_services_tasks(hosted: RunnerProject) -> None:
     said = hosted.run("--dataset-name", "default")
     assert "Starting r1: 12 tasks" in said and "Done: 12/12 evaluated" in said and "Final score: 0" in said
     config = hosted.read("run_config.json")
@@ -59,7 +59,7 @@ def test_a_run_of_the_services_tasks(hosted: Desk) -> None:
     assert keys == {"acme-key"}
 
 
-def test_a_run_of_the_services_tasks_goes_on_with_them(hosted: Desk) -> None:
+def test_a_run_of_the_services_tasks_goes_on_with_them(hosted: RunnerProject) -> None:
     hosted.run("--dataset-name", "default", SPIDER, "--skip-eval")
     hosted.service.forget()
     said = hosted.run()
@@ -80,7 +80,7 @@ def test_a_run_of_the_services_tasks_goes_on_with_them(hosted: Desk) -> None:
     assert {one.body["dataset"] for one in asked} == {"default"}
 
 
-def test_evaluations_score_the_same_at_both_doors(hosted: Desk) -> None:
+def test_evaluations_score_the_same_at_both_doors(hosted: RunnerProject) -> None:
     hosted.write_tasks([*trivia_tasks(wrong=4)[:11], {**trivia_tasks()[11], "does": "run_out_of_turns"}])
     hosted.run()
     legacy = hosted.read("final_score.json")
@@ -106,7 +106,10 @@ def test_evaluations_score_the_same_at_both_doors(hosted: Desk) -> None:
     ],
 )
 def test_which_key_is_sent(
-    trivia: Desk, monkeypatch: pytest.MonkeyPatch, keys: dict[str, str], sent: tuple[str | None, str | None]
+    trivia: RunnerProject,
+    monkeypatch: pytest.MonkeyPatch,
+    keys: dict[str, str],
+    sent: tuple[str | None, str | None],
 ) -> None:
     for name, value in keys.items():
         monkeypatch.setenv(name, value)
@@ -118,7 +121,7 @@ def test_which_key_is_sent(
 
 
 def test_the_older_key_is_refused_where_tasks_are_listed(
-    trivia: Desk, monkeypatch: pytest.MonkeyPatch
+    trivia: RunnerProject, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("BENCHMARK_API_KEY", "a-shared-key")
     said = trivia.run("--dataset-name", "default", code=1)
@@ -128,7 +131,7 @@ def test_the_older_key_is_refused_where_tasks_are_listed(
 
 
 @pytest.mark.parametrize("key", ["unknown-key", "small-key"])
-def test_a_key_that_may_not(hosted: Desk, monkeypatch: pytest.MonkeyPatch, key: str) -> None:
+def test_a_key_that_may_not(hosted: RunnerProject, monkeypatch: pytest.MonkeyPatch, key: str) -> None:
     monkeypatch.setenv("VALS_AUTH_KEY", key)
     said = hosted.run("--dataset-name", "default", code=1)
     assert "cannot be loaded from" in said and key not in said
@@ -136,46 +139,46 @@ def test_a_key_that_may_not(hosted: Desk, monkeypatch: pytest.MonkeyPatch, key: 
     assert hosted.files() == []
 
 
-def test_a_dataset_the_service_does_not_have(hosted: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_dataset_the_service_does_not_have(hosted: RunnerProject, monkeypatch: pytest.MonkeyPatch) -> None:
     tenants = {"acme": {"datasets": ["default", "nonesuch"]}}
     monkeypatch.setenv("DESCOPE_TENANT_ALLOWLIST_JSON", json.dumps({"tenants": tenants}))
     said = hosted.run("--dataset-name", "nonesuch", code=1)
     assert "Dataset 'nonesuch' cannot be loaded from" in said and hosted.files() == []
 
 
-def test_a_service_that_lists_nothing(hosted: Desk, place: Path) -> None:
+def test_a_service_that_lists_nothing(hosted: RunnerProject, place: Path) -> None:
     trivia = load_trivia()
 
     class Silent(trivia.Trivia):  # type: ignore[misc,name-defined]
         list_tasks = BenchmarkService.list_tasks
 
     with live(BenchmarkServiceApp(Silent)) as service:
-        said = Desk(place, service).run("--dataset-name", "default", code=1)
+        said = RunnerProject(place, service).run("--dataset-name", "default", code=1)
     assert f"Dataset 'default' cannot be loaded from {service.url}" in said
     assert "does not list its tasks" in said and "--dataset-file" in said
 
 
 @pytest.mark.slow
-def test_a_service_that_is_not_there(trivia: Desk) -> None:
-    desk = Desk(trivia.root, Live(None, unused_url().replace("http://", "http://user:pass@")))
-    said = desk.run("--dataset-name", "default", code=1)
+def test_a_service_that_is_not_there(trivia: RunnerProject) -> None:
+    project = RunnerProject(trivia.root, Live(None, unused_url().replace("http://", "http://user:pass@")))
+    said = project.run("--dataset-name", "default", code=1)
     assert "Dataset 'default' cannot be loaded from http://127.0.0.1" in said and "pass@" not in said
 
 
-def test_tasks_are_read_as_the_runners_own_kind(hosted: Desk) -> None:
+def test_tasks_are_read_as_the_runners_own_kind(hosted: RunnerProject) -> None:
     class Priced(Task):
         price: float
 
     class Runner(QuizRunner):
         TASK_MODEL = Priced
 
-    desk = Desk(hosted.root, hosted.service, make_cli(Runner))
-    said = desk.run("--dataset-name", "default", code=1)
+    project = RunnerProject(hosted.root, hosted.service, make_cli(Runner))
+    said = project.run("--dataset-name", "default", code=1)
     assert "is no Priced: price: Field required" in said
     (hosted.root / "p.txt").write_text("?")
-    assert "p.txt cannot be loaded" in desk.run("--problem", "p.txt", SPIDER, code=1)
+    assert "p.txt cannot be loaded" in project.run("--problem", "p.txt", SPIDER, code=1)
 
 
-def test_tasks_need_a_service(trivia: Desk) -> None:
+def test_tasks_need_a_service(trivia: RunnerProject) -> None:
     said = trivia.run("--dataset-name", "default", "--skip-eval", service=False, code=2)
     assert "--dataset-name takes tasks from a service" in said

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.benchmark_runner.runner_world import Desk, sum_task
+from tests.integration.benchmark_runner.runner_project import RunnerProject, sum_task
 
 
 def until(condition: Callable[[], object]) -> None:
@@ -23,12 +23,12 @@ def until(condition: Callable[[], object]) -> None:
 
 
 @contextmanager
-def running(desk: Desk, *words: str) -> Iterator[subprocess.Popen[str]]:
+def running(project: RunnerProject, *words: str) -> Iterator[subprocess.Popen[str]]:
     """A run whose two tasks in flight wait at the gate."""
-    desk.write_tasks([sum_task(n, "wait" if n in (4, 5) else "") for n in range(12)])
-    process = desk.start("run", *COMMON, "--service-url", desk.service.url, *words)
+    project.write_tasks([sum_task(n, "wait" if n in (4, 5) else "") for n in range(12)])
+    process = project.start("run", *COMMON, "--service-url", project.service.url, *words)
     try:
-        until(lambda: "sum-005" in desk.journal() and len([*desk.results.glob("*/*/eval.json")]) == 4)
+        until(lambda: "sum-005" in project.journal() and len([*project.results.glob("*/*/eval.json")]) == 4)
         yield process
     finally:
         process.kill()
@@ -51,19 +51,19 @@ def heard(process: subprocess.Popen[str], number: int) -> None:
     assert "Finishing 2 tasks in flight; Ctrl+C again leaves them." in process.stderr.readline()
 
 
-def finish(desk: Desk, gate: Path, generated: int) -> str:
+def finish(project: RunnerProject, gate: Path, generated: int) -> str:
     gate.touch()
-    before = len(desk.journal())
-    said = desk.run("--parallelism", "2")
-    assert len(desk.journal()) - before == generated
-    assert sorted(set(desk.journal())) == [f"sum-{n:03}" for n in range(12)]
-    assert sorted(desk.service.graded()) == [f"sum-{n:03}" for n in range(12)]
+    before = len(project.journal())
+    said = project.run("--parallelism", "2")
+    assert len(project.journal()) - before == generated
+    assert sorted(set(project.journal())) == [f"sum-{n:03}" for n in range(12)]
+    assert sorted(project.service.graded()) == [f"sum-{n:03}" for n in range(12)]
     assert "Done: 12/12 evaluated, 0 eval errors.\nFinal score: 100" in said
-    assert not list(desk.root.rglob(".new-*"))
+    assert not list(project.root.rglob(".new-*"))
     return said
 
 
-def test_one_interrupt_finishes_what_is_in_flight(sums: Desk, gate: Path) -> None:
+def test_one_interrupt_finishes_what_is_in_flight(sums: RunnerProject, gate: Path) -> None:
     with running(sums) as process:
         heard(process, signal.SIGINT)
         gate.touch()
@@ -75,7 +75,7 @@ def test_one_interrupt_finishes_what_is_in_flight(sums: Desk, gate: Path) -> Non
     assert "Resuming r1: 12 tasks\nProcessing 6/12 tasks" in finish(sums, gate, generated=6)
 
 
-def test_a_second_interrupt_leaves_what_is_in_flight(sums: Desk, gate: Path) -> None:
+def test_a_second_interrupt_leaves_what_is_in_flight(sums: RunnerProject, gate: Path) -> None:
     with running(sums) as process:
         heard(process, signal.SIGINT)
         os.kill(process.pid, signal.SIGINT)
@@ -85,7 +85,7 @@ def test_a_second_interrupt_leaves_what_is_in_flight(sums: Desk, gate: Path) -> 
     assert "Processing 8/12 tasks" in finish(sums, gate, generated=8)
 
 
-def test_being_asked_to_end(sums: Desk, gate: Path) -> None:
+def test_being_asked_to_end(sums: RunnerProject, gate: Path) -> None:
     with running(sums, "--json") as process:
         os.kill(process.pid, signal.SIGTERM)
         output, errors = process.communicate(timeout=60)
@@ -95,7 +95,7 @@ def test_being_asked_to_end(sums: Desk, gate: Path) -> None:
     assert "Processing 8/12 tasks" in finish(sums, gate, generated=8)
 
 
-def test_two_processes_do_not_work_on_one_run(sums: Desk, gate: Path) -> None:
+def test_two_processes_do_not_work_on_one_run(sums: RunnerProject, gate: Path) -> None:
     with running(sums) as process:
         for said in (sums.run(code=1), sums.evaluate(code=1), sums.score("--force", code=1)):
             assert "Another process is working on run r1 (results/r1)." in said

@@ -21,7 +21,7 @@ from benchmark_runner.checkpoint import RunConfig
 from benchmark_runner.cli import make_cli
 from benchmark_runner.client import build_client
 from benchmark_runner.schemas import FinalScoreResponse, Task
-from tests.integration.benchmark_runner.runner_world import Desk
+from tests.integration.benchmark_runner.runner_project import RunnerProject
 
 QUESTIONS = ("first", "second")
 
@@ -75,19 +75,19 @@ def write(path: Path, **named: str) -> None:
 
 @pytest.mark.parametrize("options", [(), ("--dataset-file", "other.json")])
 def test_it_is_graded_on_the_dataset_its_file_names(
-    trivia: Desk, client: Graded, options: tuple[str, ...]
+    trivia: RunnerProject, client: Graded, options: tuple[str, ...]
 ) -> None:
     write(trivia.root / "bundled.json", dataset_name="hard")
     write(trivia.root / "other.json", dataset_name="hard")
-    desk = Desk(trivia.root, trivia.service, make_cli(UpstreamRunner))
-    assert "Final score: 50" in desk.run(*options)
-    assert desk.read("run_config.json")["dataset_name"] == "hard"
-    desk.evaluate("--force")
-    desk.score("--force")
+    project = RunnerProject(trivia.root, trivia.service, make_cli(UpstreamRunner))
+    assert "Final score: 50" in project.run(*options)
+    assert project.read("run_config.json")["dataset_name"] == "hard"
+    project.evaluate("--force")
+    project.score("--force")
     assert set(client.datasets) == {"hard"} and len(client.datasets) == 2 * 3 + 1
 
 
-def test_scoring_is_given_a_list(trivia: Desk, client: Graded) -> None:
+def test_scoring_is_given_a_list(trivia: RunnerProject, client: Graded) -> None:
     class Own(UpstreamRunner):
         async def score(self, eval_results: list[EvalResult]) -> ScoreResult:
             assert isinstance(eval_results, list)
@@ -96,7 +96,7 @@ def test_scoring_is_given_a_list(trivia: Desk, client: Graded) -> None:
             return ScoreResult(tasks_evaluated=[one.task_id for one in eval_results], final_score=mean)
 
     write(trivia.root / "bundled.json")
-    assert "Final score: 50" in Desk(trivia.root, trivia.service, make_cli(Own)).run()
+    assert "Final score: 50" in RunnerProject(trivia.root, trivia.service, make_cli(Own)).run()
 
 
 def test_files_of_a_run_have_upstreams_names(tmp_path: Path) -> None:
@@ -122,7 +122,7 @@ async def test_a_client_takes_a_timeout() -> None:
         assert client._timeout == 3
 
 
-def test_nobody_pays_a_model_while_the_service_is_away(trivia: Desk) -> None:
+def test_nobody_pays_a_model_while_the_service_is_away(trivia: RunnerProject) -> None:
     write(trivia.root / "bundled.json")
     asked: list[str] = []
 
@@ -131,8 +131,8 @@ def test_nobody_pays_a_model_while_the_service_is_away(trivia: Desk) -> None:
             asked.append(task.id)
             return await super().generate(task, *given, **more)
 
-    desk = Desk(trivia.root, trivia.service, make_cli(Paid))
+    project = RunnerProject(trivia.root, trivia.service, make_cli(Paid))
     trivia.service.refuse("/health", *[503] * 9)
-    said = desk.run(code=1)
+    said = project.run(code=1)
     assert "cannot grade" in said and "503" in said and "--skip-eval" in said
     assert asked == []

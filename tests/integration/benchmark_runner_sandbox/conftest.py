@@ -11,7 +11,7 @@ import pytest
 from benchmark_service.client import BenchmarkServiceClient
 from sandboxes.local import LocalProvider
 from tests.abilities import need_local_sandboxes
-from tests.integration.benchmark_runner.runner_world import Live, live, load_trivia
+from tests.integration.benchmark_runner.runner_project import Live, live, load_trivia
 
 READ = (
     *("SERVICE_URL", "VALS_AUTH_KEY", "VALS_API_KEY", "BENCHMARK_API_KEY", "AUTH_REQUIRED"),
@@ -33,9 +33,9 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     for name in READ:
         os.environ.pop(name, None)
     os.environ["XDG_STATE_HOME"] = str(tmp_path / "state")
-    (tmp_path / "desk").mkdir()
-    monkeypatch.chdir(tmp_path / "desk")
-    yield tmp_path / "desk"
+    (tmp_path / "project").mkdir()
+    monkeypatch.chdir(tmp_path / "project")
+    yield tmp_path / "project"
     os.environ.clear()
     os.environ.update(before)
 

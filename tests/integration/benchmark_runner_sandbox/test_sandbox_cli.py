@@ -11,7 +11,7 @@ from click.testing import CliRunner
 
 from benchmark_runner.sandbox.cli import cli
 from benchmark_service import auth
-from tests.integration.benchmark_runner.runner_world import QUESTIONS, Live
+from tests.integration.benchmark_runner.runner_project import QUESTIONS, Live
 from tests.integration.benchmark_runner_sandbox.agents import agent
 from tests.integration.benchmark_service.conftest import serving
 from tests.integration.benchmark_service.hosted import Descope

@@ -20,7 +20,7 @@ from sandboxes.local import LocalProvider
 from sandboxes.protocol import Sandbox
 from sandboxes.server import SandboxServer
 from sandboxes.types import ImageSource, SandboxCreateRequest, SnapshotSource
-from tests.integration.benchmark_runner.runner_world import QUESTIONS, Live
+from tests.integration.benchmark_runner.runner_project import QUESTIONS, Live
 from tests.integration.benchmark_runner_sandbox.agents import agent, shell_agent
 
 SPIDER, PLANET, GOLD = list(QUESTIONS)[:3]

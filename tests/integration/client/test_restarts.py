@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.abilities import need_local_sandboxes
-from tests.integration.backends.worlds import Server
+from tests.integration.backends.installations import Server
 from valkyrie.client import RunChanged, TrialChanged, ValkyrieClient
 from valkyrie.errors import AccessError
 from valkyrie.views import RunFilter, RunRequest, StartedRun, TrialView

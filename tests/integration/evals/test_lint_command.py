@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.git_world import git
+from tests.git_repository import git
 from tests.integration.evals.commands import Valk, valk
 
 __all__ = ["valk"]

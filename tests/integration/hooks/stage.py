@@ -48,7 +48,7 @@ class Society:
         return self.shelf
 
 
-class StageWorld:
+class NotifiedRuns:
     """What senders are given."""
 
     def __init__(self) -> None:
@@ -84,7 +84,7 @@ class Stage:
     def __init__(self, store: Store, writer: Writer) -> None:
         self.store = store
         self.writer = writer
-        self.world = StageWorld()
+        self.runs = NotifiedRuns()
 
     def runner(self, name: str = "me", sender: Sender | None = None) -> NotificationRunner:
         """The sender of an executor that lives."""
@@ -92,7 +92,7 @@ class Stage:
         values = {"id": name, "host": "h", "pid": 1, "version": "1", "started_at": now, "home": name}
         with self.store.writing() as connection:
             executors.register_executor(connection, {**values, "heartbeat_at": now, "expires_at": now + 30})
-        return NotificationRunner(name, self.writer, self.world, sender or Sender(True), home=name)  # type: ignore[arg-type]
+        return NotificationRunner(name, self.writer, self.runs, sender or Sender(True), home=name)  # type: ignore[arg-type]
 
     def add(self, values: Mapping[str, str] | None = None, **columns: Any) -> str:
         """A run of eight trials; `values` by secret name are handed over with it."""
@@ -116,7 +116,7 @@ class Stage:
         with self.store.writing() as connection:
             runs.create(connection, row, [runs.NewTrial(f"t{n}", 0, "d", None, None) for n in range(8)])
         if values is not None:
-            self.world.handed[run_id] = with_hooks(values)
+            self.runs.handed[run_id] = with_hooks(values)
         return run_id
 
     def stand(self, run_id: str, **columns: Any) -> None:

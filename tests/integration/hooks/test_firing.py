@@ -64,7 +64,7 @@ async def test_an_ending_is_told_to_slack_and_signed_to_the_webhook(stage: Stage
     assert (document["event"], document["id"]) == ("run.finished", f"{run_id}:ended:1")
     assert document["run"]["links"] == {"artifacts": f"shelf://{run_id}/"}
     assert [(one.state, one.detail) for one in stage.told(run_id)] == [("done", "HTTP 200")] * 2
-    assert stage.world.ended == [run_id]
+    assert stage.runs.ended == [run_id]
 
 
 @pytest.mark.parametrize(("state", "header"), [(RunState.ERROR, "Error"), (RunState.STOPPED, "Stopped")])
@@ -81,7 +81,7 @@ async def test_thresholds_are_told_once_over_retry_and_resume(stage: Stage, rece
     for columns in ({"n_pending": 6, "n_finished": 2}, {"n_pending": 1, "n_finished": 4, "n_error": 3}):
         stage.stand(run_id, **columns)
         await runner.run_once()
-    assert stage.world.ended == [], "the run goes on and needs what it was handed"
+    assert stage.runs.ended == [], "the run goes on and needs what it was handed"
     stage.end(run_id, n_finished=5, n_error=3)
     await runner.run_once()
     stage.stand(run_id, state="IN_PROGRESS", n_pending=3, n_error=0)
@@ -120,7 +120,7 @@ async def test_a_receiver_in_trouble_is_tried_three_times_and_the_run_stays_as_i
     assert len(receiver.arrived) == 3
     assert len({one.headers["x-valkyrie-delivery"] for one in receiver.arrived}) == 1
     assert stage.row(run_id) == before and before.final_score == 0.5
-    assert stage.world.ended == [run_id]
+    assert stage.runs.ended == [run_id]
 
 
 async def test_a_receiver_that_recovers_is_told(stage: Stage, receiver: Receiver) -> None:
@@ -227,12 +227,12 @@ async def test_without_its_secret_a_message_waits_and_says_so(stage: Stage, rece
         assert secret in str(view.detail) and f"valk run resume {run_id[:8]}" in str(view.detail)
     await runner.run_once()
     assert not runner.busy, "nothing happens without a person"
-    assert stage.world.ended == []
-    stage.world.handed[run_id] = {"hook:SLACK": receiver.url, "hook:KEY": KEY}
+    assert stage.runs.ended == []
+    stage.runs.handed[run_id] = {"hook:SLACK": receiver.url, "hook:KEY": KEY}
     await runner.supplied(run_id)
     await runner.run_once()
     assert [one.state for one in stage.told(run_id)] == ["done", "done"]
-    assert stage.world.ended == [run_id]
+    assert stage.runs.ended == [run_id]
 
 
 async def test_a_secret_that_is_json_fails_with_the_way_out(stage: Stage) -> None:
@@ -275,7 +275,7 @@ async def test_many_messages_leave_at_once_but_not_all(stage: Stage, receiver: R
 async def test_results_come_before_messages_and_are_tried_until_they_are_up(
     stage: Stage, receiver: Receiver
 ) -> None:
-    shelf = stage.world.society.shelf
+    shelf = stage.runs.society.shelf
     shelf.down = 2
     run_id = stage.add({}, notify=webhook(receiver), place={"artifacts": {"kind": "shelf"}})
     stage.end(run_id)
@@ -298,11 +298,11 @@ async def test_results_of_a_run_that_went_on_are_left_to_its_next_ending(stage: 
     stage.stand(run_id, state="IN_PROGRESS", n_pending=2, n_finished=6)
     runner = stage.runner()
     await runner.run_once()
-    assert stage.world.society.shelf.kept == {}
+    assert stage.runs.society.shelf.kept == {}
     stage.end(run_id)
     await runner.run_once()
     assert [str(one.detail).partition(":")[0] for one in stage.told(run_id)] == ["left out", "shelf"]
-    assert stage.world.ended == [run_id]
+    assert stage.runs.ended == [run_id]
 
 
 @pytest.fixture
@@ -312,7 +312,7 @@ def cloud(stage: Stage, receiver: Receiver) -> Receiver:
 
     endpoint = f"http://127.0.0.1:{receiver.port}"
     access = AwsAccess(region="us-east-1", keys=AwsKeys("test", "test"), endpoint=endpoint)
-    stage.world.society.session = AwsSession(access)
+    stage.runs.society.session = AwsSession(access)
     return receiver
 
 
@@ -374,7 +374,7 @@ async def test_without_a_way_into_aws_a_function_waits(stage: Stage) -> None:
 async def test_trouble_of_ones_own_harms_nobody_else(
     stage: Stage, receiver: Receiver, trouble: Exception, state: str, detail: str
 ) -> None:
-    stage.world.trouble = trouble
+    stage.runs.trouble = trouble
     secretive = stage.add({"SLACK": receiver.url}, notify=slack())
     plain = stage.add({}, notify=webhook(receiver))
     stage.end(secretive)
@@ -407,7 +407,7 @@ async def test_a_runner_sends_what_comes_and_leaves_when_drained(stage: Stage, r
     run_id = stage.add({"SLACK": receiver.url}, notify=slack())
     stage.end(run_id)
     runner.wake()
-    while not stage.world.ended:
+    while not stage.runs.ended:
         await asyncio.sleep(0.001)
     assert texts(receiver) == ["*Benchmark Complete* — swebench"]
     while runner.busy:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pexpect
 import pytest
 
-from tests.ministack_world import ROOT_KEYS, Ministack
+from tests.aws_server import ROOT_KEYS, Ministack
 from valkyrie.cli.main import main
 from valkyrie.config import values
 from valkyrie.store.layout import DataFolder
@@ -20,11 +20,11 @@ from valkyrie.tenants.storage import kept_keys_path
 
 pytestmark = pytest.mark.slow
 
-pytest_plugins = ["tests.ministack_world"]
+pytest_plugins = ["tests.aws_server"]
 
 
 @pytest.fixture(autouse=True)
-def own_world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def own_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in [*os.environ]:
         if name.startswith(("AWS_", "VALKYRIE_")) or name in (
             "S3_BUCKET",

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.ministack_world import ROOT_KEYS, Ministack
+from tests.aws_server import ROOT_KEYS, Ministack
 from valkyrie.domain import DEFAULT_ORG, Identity
 from valkyrie.errors import StoreError, UnknownError, UsageError, UserError
 from valkyrie.secrets import SecretSource, resolve
@@ -20,7 +20,7 @@ from valkyrie.tenants.organisation import open_organisation
 from valkyrie.tenants.server import ServerOrganisation, external_id
 from valkyrie.testing.null import check_source
 
-pytest_plugins = ["tests.ministack_world"]
+pytest_plugins = ["tests.aws_server"]
 
 S3 = ("s3:PutObject", "s3:GetObject", "s3:DeleteObject", "s3:ListBucket", "s3:GetBucketLocation")
 Open = Callable[[str], ServerOrganisation]

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.git_world import CONTRACT, Repository, git, served
+from tests.git_repository import CONTRACT, Repository, git, served
 from valkyrie.agents.library import AgentLibrary, Checkout, checked_out
 from valkyrie.errors import (
     AccessError,

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.git_world import CONTRACT, Repository
+from tests.git_repository import CONTRACT, Repository
 from tests.unit.cli.said import Said
 
 Valk = Callable[..., Said]

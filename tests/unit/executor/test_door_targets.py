@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.executor.door_world import knock
+from tests.unit.executor.socket_connection import knock
 from valkyrie.executor.proxies import ModelProxies
 
 

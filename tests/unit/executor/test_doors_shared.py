@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.executor.door_world import Ends, knock
+from tests.unit.executor.socket_connection import Ends, knock
 from valkyrie.errors import InfrastructureError
 from valkyrie.executor.proxies import MOST_OPEN, SHARED_MEMORY, ModelProxies, ModelProxy, proxy_folder
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.unit.grade.grading_world import ENDED, Row, asked, called, returned, said, skill, story
+from tests.unit.grade.sample_transcripts import ENDED, Row, asked, called, returned, said, skill, story
 from valkyrie.trajectory.transcript import Event, Measures, Transcript
 
 SKILLED = story(skill("azure-ai"), skill("azure-cost"), said("done"))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from tests.unit.grade.grading_world import Bench, Row
+from tests.unit.grade.sample_transcripts import Bench, Row
 from valkyrie.grade.protocol import ProgramResult
 
 FILES = [

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.unit.grade.grading_world import ENDED, Row, asked, called, said, story
+from tests.unit.grade.sample_transcripts import ENDED, Row, asked, called, said, story
 from valkyrie.trajectory.transcript import Event
 
 NEWLINE = story(said("all done\n"))

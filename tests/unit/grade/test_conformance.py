@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.grade.grading_world import Row, outcome, result_of
 from tests.unit.grade.rows_done import DONE
 from tests.unit.grade.rows_left import LEFT
 from tests.unit.grade.rows_said import SAID
+from tests.unit.grade.sample_transcripts import Row, outcome, result_of
 from valkyrie.specs.model import GraderSpec
 
 ROWS = [*SAID, *LEFT, *DONE]

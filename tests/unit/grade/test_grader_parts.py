@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.unit.grade.grading_world import Bench, called, outcome, result_of, said, story
+from tests.unit.grade.sample_transcripts import Bench, called, outcome, result_of, said, story
 from valkyrie.grade import base
 from valkyrie.grade.builtin.json_values import JsonQuery, QueryError
 from valkyrie.grade.builtin.usage import most_repeats

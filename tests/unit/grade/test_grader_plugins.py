@@ -8,7 +8,7 @@ from types import ModuleType
 
 import pytest
 
-from tests.unit.grade.grading_world import outcome, results_of, said, story
+from tests.unit.grade.sample_transcripts import outcome, results_of, said, story
 from valkyrie.errors import UsageError, UserError
 from valkyrie.grade.graders import known_types, load_plugins, make_grader
 from valkyrie.grade.protocol import GraderInput, GraderResult, Need

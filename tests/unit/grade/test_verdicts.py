@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.unit.grade.grading_world import called, outcome, results_of, said, skill, story
+from tests.unit.grade.sample_transcripts import called, outcome, results_of, said, skill, story
 from valkyrie.errors import GraderError, JudgeError
 from valkyrie.evals.figures import StimulusRepeats
 from valkyrie.grade.builtin.usage import budget_score

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from tests.store_world import ROOM, add_executor, run_values
+from tests.stored_runs import ROOM, add_executor, run_values
 from valkyrie.domain import Outcome, RunState, TrialState
 from valkyrie.store import Store, executors, journal, leases, runs
 from valkyrie.store.journal import Finish

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from sqlalchemy import insert
 
-from tests.store_world import add_run
+from tests.stored_runs import add_run
 from valkyrie.errors import UserError
 from valkyrie.store import Store, runs, upkeep
 from valkyrie.store.schema import executor, run

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.store_world import add_run, assert_counters_true, ended, run_values, tick
+from tests.stored_runs import add_run, assert_counters_true, ended, run_values, tick
 from valkyrie.domain import Category, Outcome, TrialState
 from valkyrie.store import Store, ingested_runs, journal, runs
 from valkyrie.store.counters import RunScores, add_grade, run_scores

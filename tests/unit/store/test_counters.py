@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sqlalchemy import Connection, select
 
-from tests.store_world import ROOM, add_run, assert_counters_true
+from tests.stored_runs import ROOM, add_run, assert_counters_true
 from valkyrie.domain import Category, Outcome, TrialState
 from valkyrie.errors import UserError
 from valkyrie.store import Store, journal, leases, runs

@@ -7,7 +7,7 @@ import uuid
 
 from sqlalchemy import select
 
-from tests.store_world import add_executor, add_run, assert_counters_true, ended, tick
+from tests.stored_runs import add_executor, add_run, assert_counters_true, ended, tick
 from valkyrie.domain import Category, Outcome, TrialState
 from valkyrie.store import Store, jobs, runs
 from valkyrie.store.journal import Finish, record

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.store_world import add_run, assert_counters_true, ended, run_values, tick
+from tests.stored_runs import add_run, assert_counters_true, ended, run_values, tick
 from valkyrie.errors import UnknownError, UsageError, UserError
 from valkyrie.store import Store, jobs, journal, runs
 from valkyrie.store.leases import Leased, Room

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.store_world import add_run, ended, tick
+from tests.stored_runs import add_run, ended, tick
 from valkyrie.domain import Category, TrialState
 from valkyrie.errors import UsageError
 from valkyrie.store import Store, journal, runs

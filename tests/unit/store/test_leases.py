@@ -13,7 +13,7 @@ import pytest
 from sqlalchemy import insert, select, update
 from sqlalchemy.exc import OperationalError
 
-from tests.store_world import add_executor, add_run, assert_counters_true, ended, tick
+from tests.stored_runs import add_executor, add_run, assert_counters_true, ended, tick
 from valkyrie.domain import Category, Outcome, TrialState
 from valkyrie.errors import LeaseLostError, StoreError, UserError
 from valkyrie.store import Store, executors, leases, runs, tenants

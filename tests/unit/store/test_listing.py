@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from sqlalchemy import insert, text
 
-from tests.store_world import add_run, ended, run_values, tick
+from tests.stored_runs import add_run, ended, run_values, tick
 from valkyrie.domain import TrialState
 from valkyrie.errors import UnknownError, UsageError
 from valkyrie.report.presentation import scores_view, trial_view

@@ -9,7 +9,7 @@ import pytest
 from sqlalchemy import Engine, create_engine, inspect, text
 
 from tests.postgres import Postgres
-from tests.store_world import run_values
+from tests.stored_runs import run_values
 from valkyrie.domain import Role
 from valkyrie.store import Store, leases, migrations, runs, schema, tenants
 from valkyrie.store.database import parse

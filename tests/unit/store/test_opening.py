@@ -10,7 +10,7 @@ import pytest
 from sqlalchemy import create_engine, text
 
 from tests.postgres import Postgres
-from tests.store_world import add_executor, add_run
+from tests.stored_runs import add_executor, add_run
 from valkyrie.errors import StoreError
 from valkyrie.store import Store, migrations, schema
 from valkyrie.store.database import parse

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.store_world import add_run
+from tests.stored_runs import add_run
 from valkyrie.errors import UnknownError, UsageError
 from valkyrie.store import Store, jobs, runs
 

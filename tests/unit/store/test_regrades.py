@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from sqlalchemy import select
 
-from tests.store_world import add_executor, add_run, assert_counters_true, ended, tick
+from tests.stored_runs import add_executor, add_run, assert_counters_true, ended, tick
 from valkyrie.domain import Category, Outcome, RunState, TrialState
 from valkyrie.errors import UnknownError, UserError
 from valkyrie.store import Store, journal, leases, regrades, runs

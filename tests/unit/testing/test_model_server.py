@@ -84,7 +84,7 @@ def grown(api: str, history: list[JsonObject], answer: JsonObject) -> list[JsonO
 
 
 def new_client() -> httpx.AsyncClient:
-    # Nothing is encrypted here; loading the certificates of the world takes longer than a test.
+    # Nothing is encrypted here; loading every certificate takes longer than a test.
     return httpx.AsyncClient(verify=False, trust_env=False)
 
 

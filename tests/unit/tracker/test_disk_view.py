@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.store_world import add_run
+from tests.stored_runs import add_run
 from valkyrie.artifact_store.disk import DiskArtifacts
 from valkyrie.artifact_store.protocol import run_prefix
 from valkyrie.store.schema import run

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sandboxes.masker import Masker
-from tests.unit.trial.test_lifecycle import SECRET, Writes, attempt, make_world
+from tests.unit.trial.test_lifecycle import SECRET, Writes, attempt, make_context
 from valkyrie.agents.protocol import AgentExit, AgentTrial, AgentUsage, OutputArtifact, Trouble
 from valkyrie.trial.usage import MOST_DOLLARS, MOST_TOKENS, believed
 
@@ -60,7 +60,7 @@ def test_absurd_costs(said: float, cost: float | None) -> None:
 async def test_an_excuse_holds_no_secret(tmp_path: Path) -> None:
     trouble = Trouble("agent_gave_up", f"key {SECRET} was refused")
     ended = AgentExit(1, usage=AgentUsage(1, 0, 1, model=f"model-{SECRET}"), trouble=trouble)
-    ending = await attempt(make_world(tmp_path, Says(ended)))
+    ending = await attempt(make_context(tmp_path, Says(ended)))
     assert ending.grade is not None and ending.exit is not None and ending.usage is not None
     assert ending.exit.trouble == replace(trouble, message="key *** was refused")
     assert ending.usage.model == "model-***"
@@ -69,10 +69,10 @@ async def test_an_excuse_holds_no_secret(tmp_path: Path) -> None:
 async def test_what_an_attempt_used_counts_however_it_ends(tmp_path: Path) -> None:
     usage = AgentUsage(10, 0, 5, cost=2.5)
     forged = Trouble("model_rate_limited", "try again", 1.0)
-    ending = await attempt(make_world(tmp_path / "a", Says(AgentExit(1, usage=usage, trouble=forged))))
+    ending = await attempt(make_context(tmp_path / "a", Says(AgentExit(1, usage=usage, trouble=forged))))
     assert ending.failure is not None and ending.failure.cause == "model_rate_limited"
     assert (ending.cost, ending.usage) == (2.5, usage)
     missing = OutputArtifact("out", "/tmp/never")
-    ending = await attempt(make_world(tmp_path / "b", Says(AgentExit(0, usage=usage), missing)))
+    ending = await attempt(make_context(tmp_path / "b", Says(AgentExit(0, usage=usage), missing)))
     assert ending.failure is not None and ending.failure.cause == "agent_output_missing"
     assert (ending.cost, ending.usage) == (2.5, usage)

@@ -15,7 +15,7 @@ import pytest
 
 from sandboxes.process import ProcessProvider
 from sandboxes.types import HostSource
-from tests.unit.agents.layers.layer_world import builds, npm_package, wheel
+from tests.unit.agents.layers.local_packages import builds, npm_package, wheel
 from valkyrie.agents.layers import LayerCache, RootKind, kind_of_host, read_manifest
 from valkyrie.agents.protocol import LayerSpec
 from valkyrie.errors import InfrastructureError, UsageError, UserError

@@ -9,13 +9,13 @@ from sandboxes.null import NullProvider
 from sandboxes.process import ProcessProvider
 from sandboxes.protocol import Sandbox
 from sandboxes.types import SandboxCreateRequest
-from tests.unit.benchmarks.eval_spec.workspace_world import World
+from tests.unit.benchmarks.eval_spec.stimulus_attempt import StimulusAttempt
 
 
 @pytest.fixture
-def world(tmp_path: Path) -> World:
+def attempt(tmp_path: Path) -> StimulusAttempt:
     (tmp_path / "evals").mkdir()
-    return World(tmp_path / "evals", tmp_path / "start")
+    return StimulusAttempt(tmp_path / "evals", tmp_path / "start")
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from sandboxes.protocol import Sandbox
-from tests.unit.benchmarks.eval_spec.workspace_world import World, write
+from tests.unit.benchmarks.eval_spec.stimulus_attempt import StimulusAttempt, write
 from valkyrie.benchmarks.eval_spec import snapshots
 from valkyrie.benchmarks.eval_spec import snapshots as baseline
 from valkyrie.benchmarks.eval_spec.snapshots import InitialWorkspace, WorkspaceSnapshot
@@ -146,47 +146,49 @@ def test_a_diff_without_end_is_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert told.endswith("[the diff is cut here, after 1 MiB]\n")
 
 
-async def test_from_the_end_of_set_up_commands(world: World, sandbox: Sandbox) -> None:
-    write(world.base, {"one.txt": "one\n"})
-    world.set_up_with({"one.txt": "one.txt"}, commands=("echo two >> one.txt; echo made > made.txt",))
-    await world.prepare(sandbox)
+async def test_from_the_end_of_set_up_commands(attempt: StimulusAttempt, sandbox: Sandbox) -> None:
+    write(attempt.base, {"one.txt": "one\n"})
+    attempt.set_up_with({"one.txt": "one.txt"}, commands=("echo two >> one.txt; echo made > made.txt",))
+    await attempt.prepare(sandbox)
     await sandbox.exec("cd /workspace; echo three >> one.txt; rm made.txt")
-    told = await world.diff(sandbox)
+    told = await attempt.diff(sandbox)
     assert " one\n two\n+three\n" in told
     assert "-made\n" in told
 
 
-async def test_nothing_is_fetched_when_nobody_asks_for_a_diff(world: World, sandbox: Sandbox) -> None:
-    world.set_up_with({}, commands=("true",))
-    await world.prepare(sandbox, needs_diff=False)
-    assert [path.name for path in world.start.iterdir()] == ["workspace"]
+async def test_nothing_is_fetched_when_nobody_asks_for_a_diff(
+    attempt: StimulusAttempt, sandbox: Sandbox
+) -> None:
+    attempt.set_up_with({}, commands=("true",))
+    await attempt.prepare(sandbox, needs_diff=False)
+    assert [path.name for path in attempt.start.iterdir()] == ["workspace"]
 
 
-async def test_a_workspace_the_agent_removed_is_empty(world: World, sandbox: Sandbox) -> None:
-    write(world.base, {"one.txt": "one\n"})
-    world.set_up_with({"one.txt": "one.txt"})
-    await world.prepare(sandbox)
+async def test_a_workspace_the_agent_removed_is_empty(attempt: StimulusAttempt, sandbox: Sandbox) -> None:
+    write(attempt.base, {"one.txt": "one\n"})
+    attempt.set_up_with({"one.txt": "one.txt"})
+    await attempt.prepare(sandbox)
     await sandbox.exec("rm -rf /workspace; ln -s /tmp /workspace")
-    assert "--- a/one.txt\n+++ /dev/null" in await world.diff(sandbox)
-    assert "is taken for empty" in "".join(world.said)
+    assert "--- a/one.txt\n+++ /dev/null" in await attempt.diff(sandbox)
+    assert "is taken for empty" in "".join(attempt.said)
 
 
-async def test_a_second_look_forgets_the_first(world: World, sandbox: Sandbox) -> None:
-    write(world.base, {"one.txt": "one\n"})
-    world.set_up_with({"one.txt": "one.txt"})
-    await world.prepare(sandbox)
+async def test_a_second_look_forgets_the_first(attempt: StimulusAttempt, sandbox: Sandbox) -> None:
+    write(attempt.base, {"one.txt": "one\n"})
+    attempt.set_up_with({"one.txt": "one.txt"})
+    await attempt.prepare(sandbox)
     await sandbox.exec("echo x > /workspace/passing")
-    assert "passing" in await world.diff(sandbox)
+    assert "passing" in await attempt.diff(sandbox)
     await sandbox.exec("rm /workspace/passing")
-    assert await world.diff(sandbox) == ""
+    assert await attempt.diff(sandbox) == ""
 
 
 async def test_what_others_change_in_the_work_dir_is_not_the_agents(
-    world: World, sandbox: Sandbox, tmp_path: Path
+    attempt: StimulusAttempt, sandbox: Sandbox, tmp_path: Path
 ) -> None:
     work_dir = write(tmp_path / "work", {"a.txt": "a\n", "b.txt": "b\n"})
-    world.options = EvalOptions(work_dir=str(work_dir), workspace=str(work_dir / "kept"))
-    await world.prepare(sandbox)
+    attempt.options = EvalOptions(work_dir=str(work_dir), workspace=str(work_dir / "kept"))
+    await attempt.prepare(sandbox)
     await sandbox.exec(
         "cd /workspace; echo agent >> a.txt; echo agent > new.txt; mkdir kept; echo x > kept/x"
     )
@@ -194,36 +196,38 @@ async def test_what_others_change_in_the_work_dir_is_not_the_agents(
     results.touch()
     while results.stat().st_ctime_ns <= (work_dir / "b.txt").stat().st_ctime_ns:
         results.write_text("{}\n")
-    os.utime(world.start / "workspace", ns=(0, results.stat().st_ctime_ns - 1))
-    told = await world.diff(sandbox)
+    os.utime(attempt.start / "workspace", ns=(0, results.stat().st_ctime_ns - 1))
+    told = await attempt.diff(sandbox)
     assert "+++ b/a.txt" in told and "+++ b/new.txt" in told
     assert "results.jsonl" not in told and "kept" not in told
 
 
 async def test_in_a_null_sandbox_the_workspace_is_a_folder_of_this_machine(
-    world: World, null: Sandbox, tmp_path: Path
+    attempt: StimulusAttempt, null: Sandbox, tmp_path: Path
 ) -> None:
     work_dir = write(tmp_path / "work", {"a.txt": "a\n"})
-    world.options = EvalOptions(work_dir=str(work_dir))
-    await world.prepare(null)
-    assert not world.start.exists()
-    assert await world.final(null) == work_dir
-    assert await world.diff(null) == ""
+    attempt.options = EvalOptions(work_dir=str(work_dir))
+    await attempt.prepare(null)
+    assert not attempt.start.exists()
+    assert await attempt.final(null) == work_dir
+    assert await attempt.diff(null) == ""
     await null.upload_file("/workspace/a.txt", b"b\n")
     await null.upload_file("/workspace/sub/new.txt", b"new\n")
-    final = await world.final(null)
+    final = await attempt.final(null)
     assert (final / "sub/new.txt").read_text() == "new\n"
-    told = await world.diff(null)
+    told = await attempt.diff(null)
     assert "-a\n+b\n" in told and "+++ b/sub/new.txt" in told
     assert (work_dir / "a.txt").read_text() == "a\n"
     assert not (work_dir / "sub").exists()
 
 
-async def test_in_a_null_sandbox_files_are_laid_out_when_looked_at(world: World, null: Sandbox) -> None:
-    write(world.base, {"one.txt": "one\n"})
-    world.set_up_with({"one.txt": "in/one.txt"})
-    await world.prepare(null)
-    assert (await world.final(null) / "in/one.txt").read_text() == "one\n"
+async def test_in_a_null_sandbox_files_are_laid_out_when_looked_at(
+    attempt: StimulusAttempt, null: Sandbox
+) -> None:
+    write(attempt.base, {"one.txt": "one\n"})
+    attempt.set_up_with({"one.txt": "in/one.txt"})
+    await attempt.prepare(null)
+    assert (await attempt.final(null) / "in/one.txt").read_text() == "one\n"
     await null.upload_file("/workspace/in", b"a file now\n")
-    assert (await world.final(null) / "in").read_text() == "a file now\n"
-    assert "--- a/in/one.txt\n+++ /dev/null" in await world.diff(null)
+    assert (await attempt.final(null) / "in").read_text() == "a file now\n"
+    assert "--- a/in/one.txt\n+++ /dev/null" in await attempt.diff(null)

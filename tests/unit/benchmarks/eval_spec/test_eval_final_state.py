@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.benchmarks.eval_spec.workspace_world import write
+from tests.unit.benchmarks.eval_spec.stimulus_attempt import write
 from valkyrie.benchmarks.eval_spec import snapshots
 from valkyrie.benchmarks.eval_spec.snapshots import files_in, folder_name, keep_artifacts, materialise
 from valkyrie.errors import UsageError

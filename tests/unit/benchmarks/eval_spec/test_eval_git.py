@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from sandboxes.protocol import Sandbox
-from tests.git_world import git
-from tests.unit.benchmarks.eval_spec.workspace_world import World, write
+from tests.git_repository import git
+from tests.unit.benchmarks.eval_spec.stimulus_attempt import StimulusAttempt, write
 from valkyrie.benchmarks.eval_spec import workspace
 from valkyrie.benchmarks.eval_spec.layout import Checkouts
 from valkyrie.benchmarks.eval_spec.source import EvalOptions
@@ -53,49 +53,53 @@ async def in_workspace(sandbox: Sandbox, script: str) -> str:
 
 @pytest.mark.parametrize("kind", ["worktree", "clone"])
 async def test_a_workspace_with_a_repository_of_its_own(
-    world: World, sandbox: Sandbox, source: Path, kind: str, tmp_path: Path
+    attempt: StimulusAttempt, sandbox: Sandbox, source: Path, kind: str, tmp_path: Path
 ) -> None:
     before = state(source)
-    world.set_up_with({}, git=WorkspaceRepository(kind, "../source", world.base, ref="next"))  # type: ignore[arg-type]
-    assert world.problems() == []
-    await world.prepare(sandbox)
+    attempt.set_up_with({}, git=WorkspaceRepository(kind, "../source", attempt.base, ref="next"))  # type: ignore[arg-type]
+    assert attempt.problems() == []
+    await attempt.prepare(sandbox)
     assert await in_workspace(sandbox, "cat a.txt; git status --short; git branch --show-current") == (
         "three\nnext\n"
     )
     assert await in_workspace(sandbox, "git log --format=%s") == "three\ntwo\none\n"
     await in_workspace(sandbox, "echo four > a.txt && git commit --quiet --all --message four")
-    assert "-three\n+four\n" in await world.diff(sandbox)
+    assert "-three\n+four\n" in await attempt.diff(sandbox)
     assert state(source) == before
     assert str(source) not in await in_workspace(sandbox, "cat .git/config; grep -rh . .git/logs || true")
     assert not (tmp_path / "executed").exists()
 
 
-async def test_one_commit_some_folders(world: World, sandbox: Sandbox, source: Path) -> None:
-    world.set_up_with(
-        {}, git=WorkspaceRepository("clone", str(source), world.base, shallow=True, sparse=("docs",))
+async def test_one_commit_some_folders(attempt: StimulusAttempt, sandbox: Sandbox, source: Path) -> None:
+    attempt.set_up_with(
+        {}, git=WorkspaceRepository("clone", str(source), attempt.base, shallow=True, sparse=("docs",))
     )
-    await world.prepare(sandbox)
+    await attempt.prepare(sandbox)
     assert await in_workspace(sandbox, "git log --format=%s; ls; git status --short") == "two\ndocs\n"
 
 
-async def test_files_lie_over_the_repository(world: World, sandbox: Sandbox, source: Path) -> None:
-    write(world.base, {"mine.txt": "mine\n"})
+async def test_files_lie_over_the_repository(
+    attempt: StimulusAttempt, sandbox: Sandbox, source: Path
+) -> None:
+    write(attempt.base, {"mine.txt": "mine\n"})
     (source / "escape").symlink_to("/etc")
     git(source, "add", "--all")
     git(source, "commit", "--quiet", "--message=link")
-    world.set_up_with(
-        {"mine.txt": "escape/mine.txt"}, git=WorkspaceRepository("worktree", "../source", world.base)
+    attempt.set_up_with(
+        {"mine.txt": "escape/mine.txt"}, git=WorkspaceRepository("worktree", "../source", attempt.base)
     )
-    await world.prepare(sandbox)
+    await attempt.prepare(sandbox)
     assert await in_workspace(sandbox, "cat escape/mine.txt a.txt") == "mine\ntwo\n"
     assert not Path("/etc/mine.txt").exists()
-    assert await world.diff(sandbox) == ""
+    assert await attempt.diff(sandbox) == ""
 
 
-async def test_a_short_commit_is_known_on_this_machine(world: World, sandbox: Sandbox, source: Path) -> None:
+async def test_a_short_commit_is_known_on_this_machine(
+    attempt: StimulusAttempt, sandbox: Sandbox, source: Path
+) -> None:
     short = git(source, "rev-parse", "--short", "HEAD~1")
-    world.set_up_with({}, git=WorkspaceRepository("worktree", "../source", world.base, ref=short))
-    await world.prepare(sandbox)
+    attempt.set_up_with({}, git=WorkspaceRepository("worktree", "../source", attempt.base, ref=short))
+    await attempt.prepare(sandbox)
     assert await in_workspace(sandbox, "cat a.txt; git branch --show-current") == "one\n"
 
 
@@ -111,29 +115,29 @@ async def test_a_short_commit_is_known_on_this_machine(world: World, sandbox: Sa
     ],
 )
 def test_problems_are_told_before_anything_starts(
-    world: World, source: Path, change: dict[str, object], words: str
+    attempt: StimulusAttempt, source: Path, change: dict[str, object], words: str
 ) -> None:
     _ = source
-    git_source = replace(WorkspaceRepository("worktree", "../source", world.base), **change)  # type: ignore[arg-type]
-    world.set_up_with({}, git=git_source)
-    (problem,) = world.problems()
+    git_source = replace(WorkspaceRepository("worktree", "../source", attempt.base), **change)  # type: ignore[arg-type]
+    attempt.set_up_with({}, git=git_source)
+    (problem,) = attempt.problems()
     assert words in problem
     assert "secret@" not in problem
 
 
 async def test_a_repository_that_cannot_be_had_leaves_nothing(
-    world: World, source: Path, tmp_path: Path
+    attempt: StimulusAttempt, source: Path, tmp_path: Path
 ) -> None:
     _ = source
     checkouts = Checkouts(tmp_path / "checkouts")
     with pytest.raises(UsageError, match="no branch, tag or commit"):
-        await checkouts.of(WorkspaceRepository("worktree", "../source", world.base, ref="nowhere"))
+        await checkouts.of(WorkspaceRepository("worktree", "../source", attempt.base, ref="nowhere"))
     assert list((tmp_path / "checkouts").iterdir()) == []
 
 
-async def test_a_repository_is_fetched_once(world: World, source: Path) -> None:
+async def test_a_repository_is_fetched_once(attempt: StimulusAttempt, source: Path) -> None:
     checkouts = Checkouts()
-    wanted = WorkspaceRepository("worktree", "../source", world.base)
+    wanted = WorkspaceRepository("worktree", "../source", attempt.base)
     first, again = await asyncio.gather(checkouts.of(wanted), checkouts.of(replace(wanted)))
     assert again == first
     assert await checkouts.of(replace(wanted, ref="next")) != first
@@ -141,13 +145,13 @@ async def test_a_repository_is_fetched_once(world: World, source: Path) -> None:
     assert not first.exists()
 
 
-def test_the_digest_is_of_the_commit(world: World, source: Path, tmp_path: Path) -> None:
-    world.set_up_with({}, git=WorkspaceRepository("worktree", "../source", world.base))
-    first = workspace.content_digest(world.stimulus, world.options)
+def test_the_digest_is_of_the_commit(attempt: StimulusAttempt, source: Path, tmp_path: Path) -> None:
+    attempt.set_up_with({}, git=WorkspaceRepository("worktree", "../source", attempt.base))
+    first = workspace.content_digest(attempt.stimulus, attempt.options)
     (source / "untracked").touch()
-    assert workspace.content_digest(world.stimulus, world.options) == first
+    assert workspace.content_digest(attempt.stimulus, attempt.options) == first
     git(source, "commit", "--quiet", "--allow-empty", "--message=more")
-    assert workspace.content_digest(world.stimulus, world.options) != first
+    assert workspace.content_digest(attempt.stimulus, attempt.options) != first
 
 
 def test_where_a_work_dir_is(source: Path, tmp_path: Path) -> None:
@@ -163,21 +167,21 @@ def test_where_a_work_dir_is(source: Path, tmp_path: Path) -> None:
 
 
 async def test_a_linked_worktree_as_work_dir_has_a_git_that_works(
-    world: World, sandbox: Sandbox, source: Path, tmp_path: Path
+    attempt: StimulusAttempt, sandbox: Sandbox, source: Path, tmp_path: Path
 ) -> None:
     git(source, "worktree", "add", "--quiet", "-b", "linked", str(tmp_path / "linked"))
     (tmp_path / "linked/a.txt").write_text("uncommitted\n")
     before = state(source)
-    world.options = EvalOptions(work_dir=str(tmp_path / "linked"))
-    await world.prepare(sandbox)
+    attempt.options = EvalOptions(work_dir=str(tmp_path / "linked"))
+    await attempt.prepare(sandbox)
     assert await in_workspace(sandbox, "git status --short; git log --format=%s") == " M a.txt\ntwo\n"
     assert state(source) == before
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root to give files away")
-async def test_a_repository_of_another_user(world: World, sandbox: Sandbox, source: Path) -> None:
+async def test_a_repository_of_another_user(attempt: StimulusAttempt, sandbox: Sandbox, source: Path) -> None:
     for path in (source, *source.rglob("*")):
         os.chown(path, 1234, 1234, follow_symlinks=False)
-    world.set_up_with({}, git=WorkspaceRepository("worktree", "../source", world.base))
-    await world.prepare(sandbox)
+    attempt.set_up_with({}, git=WorkspaceRepository("worktree", "../source", attempt.base))
+    await attempt.prepare(sandbox)
     assert await in_workspace(sandbox, "cat a.txt") == "two\n"

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from sandboxes.protocol import Sandbox
-from tests.unit.benchmarks.eval_spec.workspace_world import World, write
-from tests.unit.grade.grading_world import result_of, said, story
+from tests.unit.benchmarks.eval_spec.stimulus_attempt import StimulusAttempt, write
+from tests.unit.grade.sample_transcripts import result_of, said, story
 from valkyrie.benchmarks.eval_spec.snapshots import make_links, merge
 from valkyrie.specs.model import GraderSpec
 
@@ -25,11 +25,11 @@ ln -s missing.txt gone.md && ln -s me me
 
 
 @pytest.fixture
-async def final(world: World, sandbox: Sandbox) -> Path:
-    world.set_up_with({})
-    await world.prepare(sandbox)
+async def final(attempt: StimulusAttempt, sandbox: Sandbox) -> Path:
+    attempt.set_up_with({})
+    await attempt.prepare(sandbox)
     assert (await sandbox.exec(LINKED)).exit_code == 0
-    return await world.final(sandbox)
+    return await attempt.final(sandbox)
 
 
 async def test_links_that_stay_inside_are_kept(final: Path) -> None:
@@ -66,14 +66,14 @@ async def test_what_a_link_leads_to_may_be_hidden(final: Path) -> None:
         assert not result.passed, path
 
 
-async def test_a_new_link_is_a_change(world: World, sandbox: Sandbox) -> None:
-    write(world.base, {"src/a.md": "a\n"})
-    (world.base / "src/old.md").symlink_to("a.md")
-    world.set_up_with({"src": "."})
-    await world.prepare(sandbox)
-    assert await world.diff(sandbox) == ""
+async def test_a_new_link_is_a_change(attempt: StimulusAttempt, sandbox: Sandbox) -> None:
+    write(attempt.base, {"src/a.md": "a\n"})
+    (attempt.base / "src/old.md").symlink_to("a.md")
+    attempt.set_up_with({"src": "."})
+    await attempt.prepare(sandbox)
+    assert await attempt.diff(sandbox) == ""
     await sandbox.exec("cd /workspace && ln -s a.md new.md && rm old.md && ln -s /etc/hostname out.md")
-    diff = await world.diff(sandbox)
+    diff = await attempt.diff(sandbox)
     assert "new file mode 120000" in diff or "rename from old.md" in diff
     assert "new.md" in diff and "out.md" not in diff and "hostname" not in diff
 

@@ -9,7 +9,7 @@ import pytest
 
 from sandboxes.protocol import Sandbox
 from sandboxes.testing.base import eventually
-from tests.unit.benchmarks.eval_spec.workspace_world import World, write
+from tests.unit.benchmarks.eval_spec.stimulus_attempt import StimulusAttempt, write
 from valkyrie.benchmarks.eval_spec import workbench
 from valkyrie.benchmarks.eval_spec.workbench import SandboxWorkbench
 from valkyrie.errors import GraderError
@@ -21,11 +21,11 @@ def shell(script: str, **options: object) -> Program:
 
 
 @pytest.fixture
-async def bench(world: World, sandbox: Sandbox) -> SandboxWorkbench:
-    write(world.base, {"one.txt": "one\n", "hidden.py": "hidden\n"})
-    world.set_up_with({"one.txt": "sub/one.txt"}, programs=2)
-    await world.prepare(sandbox)
-    return SandboxWorkbench(sandbox, world.stimulus, world.start)
+async def bench(attempt: StimulusAttempt, sandbox: Sandbox) -> SandboxWorkbench:
+    write(attempt.base, {"one.txt": "one\n", "hidden.py": "hidden\n"})
+    attempt.set_up_with({"one.txt": "sub/one.txt"}, programs=2)
+    await attempt.prepare(sandbox)
+    return SandboxWorkbench(sandbox, attempt.stimulus, attempt.start)
 
 
 async def test_a_program_runs_in_a_copy_of_the_workspace(bench: SandboxWorkbench, sandbox: Sandbox) -> None:
@@ -113,12 +113,12 @@ async def test_output_is_bounded_at_both_ends(
     assert len(ran.stdout) < 2100
 
 
-async def test_grading_files_are_in_the_copies_only(world: World, sandbox: Sandbox) -> None:
-    write(world.base, {"hidden.py": "hidden\n", "suite/a.py": "a\n"})
-    world.set_up_with({}, grading={"hidden.py": "tests/hidden.py", "suite": "tests/suite"}, programs=2)
-    await world.prepare(sandbox)
+async def test_grading_files_are_in_the_copies_only(attempt: StimulusAttempt, sandbox: Sandbox) -> None:
+    write(attempt.base, {"hidden.py": "hidden\n", "suite/a.py": "a\n"})
+    attempt.set_up_with({}, grading={"hidden.py": "tests/hidden.py", "suite": "tests/suite"}, programs=2)
+    await attempt.prepare(sandbox)
     await sandbox.exec("mkdir -p /workspace/tests; echo mine > /workspace/tests/hidden.py")
-    bench = SandboxWorkbench(sandbox, world.stimulus, world.start)
+    bench = SandboxWorkbench(sandbox, attempt.stimulus, attempt.start)
     for _ in range(2):
         ran = await bench.run(shell("cat tests/hidden.py tests/suite/a.py; rm -r tests"))
         assert ran.stdout == "hidden\na\n"
@@ -132,6 +132,6 @@ async def test_a_workspace_that_is_gone_is_empty(bench: SandboxWorkbench, sandbo
         assert (ran.exit_code, ran.stdout) == (0, "end\n")
 
 
-async def test_where_nothing_runs_there_is_no_verdict(world: World, null: Sandbox) -> None:
+async def test_where_nothing_runs_there_is_no_verdict(attempt: StimulusAttempt, null: Sandbox) -> None:
     with pytest.raises(GraderError, match="do programs run in this sandbox"):
-        await SandboxWorkbench(null, world.stimulus, world.start).run(shell("true"))
+        await SandboxWorkbench(null, attempt.stimulus, attempt.start).run(shell("true"))

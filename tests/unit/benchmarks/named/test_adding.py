@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.git_world import Repository, served
+from tests.git_repository import Repository, served
 from valkyrie.benchmarks import open_benchmark
 from valkyrie.benchmarks.catalog import known_benchmarks
 from valkyrie.benchmarks.named import catalog

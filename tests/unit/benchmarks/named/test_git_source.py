@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.git_world import Repository, git, served
+from tests.git_repository import Repository, git, served
 from valkyrie.benchmarks.named.registries import PinnedFolder, fetch, fetch_all, is_repository
 from valkyrie.errors import BundleError, UnknownError, UsageError
 from valkyrie.git.address import parse_source

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.exercise_world import make_clone
+from tests.exercise_repository import make_clone
 from valkyrie.benchmarks.named import aider_polyglot
 from valkyrie.benchmarks.named import drafts as writing
 from valkyrie.benchmarks.named.drafts import ConverterOptions, TaskDraft

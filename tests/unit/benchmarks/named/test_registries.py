@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.git_world import Repository
+from tests.git_repository import Repository
 from valkyrie.benchmarks.named.registries import choose, read_dataset, read_registry
 from valkyrie.benchmarks.task_dir.folder import ContentDigests
 from valkyrie.errors import UsageError

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.issue_world import put_scripts
+from tests.issue_repository import put_scripts
 from valkyrie.benchmarks.named import drafts, swe_bench_pro
 from valkyrie.benchmarks.named.drafts import ConverterOptions, TaskDraft
 from valkyrie.benchmarks.named.graders import swe_logs

@@ -12,7 +12,7 @@ import pytest
 from benchmark_runner.models import client as answer_stream
 from benchmark_runner.models.dialect import Reply
 from tests.unit.benchmark_runner.canned import answering, http
-from tests.unit.grade.judges.judge_world import QUICKLY, asked_at, grade, judge, prompt_spec, trial
+from tests.unit.grade.judges.judge_server import QUICKLY, asked_at, grade, judge, prompt_spec, trial
 from valkyrie.errors import GraderError, JudgeError, UserError
 from valkyrie.grade.judges import JudgeClient, PromptGrader, shared_client
 from valkyrie.grade.judges.client import BACKOFF

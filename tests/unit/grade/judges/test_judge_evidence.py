@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.grade.judges.judge_world import asked_at, grade, judge, prompt_spec, trial
+from tests.unit.grade.judges.judge_server import asked_at, grade, judge, prompt_spec, trial
 from valkyrie.errors import GraderError
 from valkyrie.grade.judges import PromptGrader
 from valkyrie.grade.judges.evidence import gather

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.unit.grade.judges.judge_world import asked_at, grade, judge, prompt_spec, trial
+from tests.unit.grade.judges.judge_server import asked_at, grade, judge, prompt_spec, trial
 from valkyrie.grade.judges import PromptGrader
 from valkyrie.grade.judges.config import Judge
 from valkyrie.grade.judges.evidence import Fence, harmless, shortened

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.unit.grade.judges.judge_world import QUICKLY, asked_at, grade, panel_spec, trial
+from tests.unit.grade.judges.judge_server import QUICKLY, asked_at, grade, panel_spec, trial
 from valkyrie.errors import JudgeError, UserError
 from valkyrie.grade.judges import PanelGrader, shared_client
 from valkyrie.grade.protocol import GraderResult

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.unit.grade.judges.judge_world import asked_at, grade, judge, prompt_spec, trial
+from tests.unit.grade.judges.judge_server import asked_at, grade, judge, prompt_spec, trial
 from valkyrie.errors import GraderError, JudgeError, UsageError, UserError
 from valkyrie.grade.judges import PanelGrader, PromptGrader
 from valkyrie.grade.protocol import GraderInput

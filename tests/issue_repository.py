@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tests.git_world import git
+from tests.git_repository import git
 
 RUN_TESTS = """#!/usr/bin/env python3
 import sys, unittest

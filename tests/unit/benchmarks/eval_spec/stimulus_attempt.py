@@ -35,7 +35,7 @@ def write_skill(folder: Path, name: str) -> Path:
 
 
 @dataclass
-class World:
+class StimulusAttempt:
     """One stimulus, its options, and the attempt's folder."""
 
     base: Path

@@ -1,6 +1,6 @@
 """A whole AWS on loopback: S3, Secrets Manager, CloudWatch Logs, STS, IAM that denies, Lambda that runs.
 
-A test module asks for it with `pytest_plugins = ["tests.ministack_world"]`. There is one process for a test
+A test module asks for it with `pytest_plugins = ["tests.aws_server"]`. There is one process for a test
 run; it remembers everything over `stop()` and `start()`. (PYTEST_DONT_REWRITE: names are imported from here
 before it is a plugin.)
 """
@@ -219,16 +219,16 @@ def _policy(actions: tuple[str, ...]) -> str:
 def running_ministack(folder: Path) -> Iterator[Ministack]:
     """One of a test's own, which it may stop."""
     folder.mkdir(parents=True, exist_ok=True)
-    world = Ministack(folder)
-    world.start()
+    server = Ministack(folder)
+    server.start()
     try:
-        yield world
+        yield server
     finally:
-        world.stop()
+        server.stop()
 
 
 @pytest.fixture(scope="session")
 def ministack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ministack]:
     """The one all tests of this process share; what a test makes in it has a name of its own."""
-    with running_ministack(tmp_path_factory.mktemp("ministack")) as world:
-        yield world
+    with running_ministack(tmp_path_factory.mktemp("ministack")) as server:
+        yield server

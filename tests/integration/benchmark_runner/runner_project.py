@@ -1,4 +1,4 @@
-"""A desk to run a runner from: the live example service, a folder with datasets, the real command line."""
+"""A project to run a runner from: the live example service, a folder with datasets, the real command line."""
 
 from __future__ import annotations
 
@@ -153,7 +153,7 @@ def sum_task(number: int, does: str = "", **more: Any) -> dict[str, Any]:
 
 
 @dataclass
-class Desk:
+class RunnerProject:
     """Where a person sits who runs the quiz runner."""
 
     root: Path

@@ -1,6 +1,6 @@
 """A fake host for the network tests: run as a program inside fresh network and mount namespaces.
 
-`world` lays out the fake host and a far network behind it, with a stand-in server at every address, and
+`hosts` lays out the fake host and a far network behind it, with a stand-in server at every address, and
 runs an `operator`, the one who attaches sandboxes, as root or as an ordinary user. In each sandbox runs an
 `agent`, which tries what it is told. Nothing leaves the namespaces made here. Only the standard library and
 the code under test are imported, so that any system Python will do.
@@ -275,7 +275,7 @@ def fake_host(hits: Hits) -> None:
     subprocess.run(["mount", "-t", "tmpfs", "-o", "mode=755", "tmpfs", "/dev/net"], check=True)
 
 
-def world(tool: str, who: str, scenario: str, folder: str) -> None:
+def hosts(tool: str, who: str, scenario: str, folder: str) -> None:
     """Lay out the fake host, let the operator work, print what it found."""
     hits = Hits()
     fake_host(hits)
@@ -329,7 +329,7 @@ def kill_operator(operator: subprocess.Popen[str], pids: dict[str, int]) -> list
 
 
 def tell(message: dict[str, Any]) -> Any:
-    """Ask the world."""
+    """Ask the hosts."""
     print(json.dumps(message), flush=True)
     return json.loads(sys.stdin.readline())
 
@@ -596,5 +596,5 @@ def operator(tool_name: str, who: str, scenario: str, state: str) -> None:
 
 
 if __name__ == "__main__":
-    roles: dict[str, Callable[..., None]] = {"world": world, "operator": operator, "agent": agent}
+    roles: dict[str, Callable[..., None]] = {"hosts": hosts, "operator": operator, "agent": agent}
     roles[sys.argv[1]](*sys.argv[2:])

@@ -36,7 +36,7 @@ def solution() -> str:
 
 
 @dataclass(frozen=True)
-class World:
+class AgentCommands:
     """Where runs are started, and how."""
 
     provider: str

@@ -41,7 +41,7 @@ class Said:
 
 
 @dataclass
-class World:
+class Installation:
     """A person with a folder, a config file and a command line; where runs are is the back end's business."""
 
     name: str
@@ -103,7 +103,7 @@ class World:
         view: dict[str, Any] = self.ask("run", "fetch", run_id, "--json").json["run"]
         return view
 
-    def play(self, scene: Callable[[World], None]) -> list[tuple[str, int, str, str]]:
+    def play(self, scene: Callable[[Installation], None]) -> list[tuple[str, int, str, str]]:
         """Every command of a scene and what it said."""
         self.told.clear()
         scene(self)
@@ -126,12 +126,12 @@ class World:
 
 
 @contextlib.contextmanager
-def embedded(root: Path) -> Iterator[World]:
+def embedded(root: Path) -> Iterator[Installation]:
     """No server: state in the data folder, an executor of its own."""
     (root / "work").mkdir(parents=True)
     settings = {**_common(root), "VALKYRIE_HOME": str(root / "home"), "VALKYRIE_EXECUTOR_IDLE_S": "60"}
     try:
-        yield World("embedded", root, settings)
+        yield Installation("embedded", root, settings)
     finally:
         end_executor(root / "home")
 
@@ -193,7 +193,7 @@ class Server:
 
 
 @contextlib.contextmanager
-def server(root: Path, database: str | None = None) -> Iterator[World]:
+def server(root: Path, database: str | None = None) -> Iterator[Installation]:
     """A server and a key; the person's machine has nothing but its address."""
     (root / "work").mkdir(parents=True)
     running = Server(root, database)
@@ -206,7 +206,7 @@ def server(root: Path, database: str | None = None) -> Iterator[World]:
         "VALKYRIE_API_KEY": key,
     }
     try:
-        yield World("server-postgres" if database else "server-sqlite", root, settings)
+        yield Installation("server-postgres" if database else "server-sqlite", root, settings)
     finally:
         running.close()
 
